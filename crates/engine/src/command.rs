@@ -4,13 +4,14 @@
 //! detaches itself lives on, as behind a shell, until its sandbox ends; a sweep would reach what sessions left running.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use sandcell_sandbox::{Command, Failure, SandboxPath, SessionEvent, SignalScope, StdinMode};
+use sandcell_sandbox::{Code, Command, Failure, SandboxError, SandboxPath, SessionEvent, SignalScope, StdinMode};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
@@ -24,14 +25,14 @@ use crate::program::{SPAWN, Streams, follow, judge_program};
 use crate::record::{Record, Visit};
 use crate::spans;
 use crate::verdict::Verdict;
-use crate::{ExecutionView, Principal, Watch};
+use crate::{ExecutionId, ExecutionView, Principal, Watch};
 
 /// Run a program that needs no session in a sandbox that is there, next to whatever runs in it.
 #[derive(Debug, Clone)]
 pub struct CommandRequest {
-    /// The program (a path, or a name that is looked up in the sandbox's PATH) and its arguments.
-    pub argv: Vec<String>,
-    /// Its working folder.
+    /// The program.
+    pub command: CommandLine,
+    /// Its working folder. Where it cannot be entered, the program is not started.
     pub cwd: SandboxPath,
     /// Variables besides those of the sandbox, which they replace by name.
     pub env: BTreeMap<String, String>,
@@ -45,8 +46,75 @@ pub struct CommandRequest {
     pub watch: Watch,
 }
 
+/// A program with its arguments.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CommandLine {
+    /// The program (a path, or a name that is looked up in the sandbox's PATH) and its arguments.
+    Argv(Vec<String>),
+    /// A line for the sandbox's Bash, or for its `sh` where it has no Bash.
+    Shell(String),
+}
+
+impl CommandLine {
+    /// The programs to try, the first one first.
+    fn candidates(self) -> Vec<Vec<String>> {
+        match self {
+            Self::Argv(argv) => vec![argv],
+            Self::Shell(line) => SHELLS
+                .map(|shell| vec![shell.to_owned(), "-c".to_owned(), line.clone()])
+                .to_vec(),
+        }
+    }
+
+    /// The command as a shell takes it, for the history.
+    fn line(&self) -> String {
+        match self {
+            Self::Argv(argv) => quoted(argv),
+            Self::Shell(line) => line.clone(),
+        }
+    }
+
+    fn check(&self) -> Result<(), Failure> {
+        let (names_none, words) = match self {
+            Self::Argv(argv) => (
+                argv.first().is_none_or(|program| program.trim().is_empty()),
+                argv.as_slice(),
+            ),
+            Self::Shell(line) => (line.trim().is_empty(), std::slice::from_ref(line)),
+        };
+        if names_none {
+            return Err(Failure::invalid(
+                "the command names no program",
+                "pass a command line such as \"ls -l\", or argv: the program and its arguments, such as [\"ls\", \"-l\"]",
+            ));
+        }
+        policy::args(words)
+    }
+}
+
+/// Standard input of a command that calls feed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CommandInput {
+    /// The first bytes.
+    pub first: Bytes,
+    /// Keeps it open for [`Engine::write_stdin`](crate::Engine::write_stdin).
+    pub open: bool,
+}
+
+/// A part of standard input.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StdinPart {
+    /// The bytes.
+    pub bytes: Bytes,
+    /// Nothing comes after them.
+    pub close: bool,
+}
+
 /// The language name of commands in results and in the history.
 const COMMAND: &str = "command";
+/// How long a call waits for the program to start, before the time that it was asked to wait.
+const START_WAIT: Duration = Duration::from_secs(3);
+const SHELLS: [&str; 2] = ["bash", "sh"];
 
 impl Core {
     pub(crate) async fn run_command(
@@ -57,19 +125,101 @@ impl Core {
         output: mpsc::Sender<SessionEvent>,
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure> {
-        let (wait, watch, line) = (req.wait, req.watch.clone(), command_line(&req.argv));
-        match self.admit_command(who, req, line.clone(), (stdin, output)).await {
+        self.command(who, req, (stdin, output), None, cancel).await
+    }
+
+    /// The same with input from calls. Nobody reads the output as it comes; it is kept.
+    pub(crate) async fn start_command(
+        self: &Arc<Self>,
+        who: &Principal,
+        req: CommandRequest,
+        input: CommandInput,
+        cancel: CancellationToken,
+    ) -> Result<ExecutionView, Failure> {
+        let (feed, stdin) = mpsc::channel(1);
+        let (output, _) = mpsc::channel(1);
+        if let Err(failure) = policy::stdin_part(&input.first) {
+            self.refuse(who, COMMAND, &req.command.line(), &failure);
+            return Err(failure);
+        }
+        if !input.first.is_empty() && feed.try_send(input.first).is_err() {
+            return Err(Failure::new(Code::Internal, "a new channel is full", "report this"));
+        }
+        self.command(who, req, (stdin, output), input.open.then_some(feed), cancel)
+            .await
+    }
+
+    async fn command(
+        self: &Arc<Self>,
+        who: &Principal,
+        req: CommandRequest,
+        streams: Streams,
+        feed: Option<mpsc::Sender<Bytes>>,
+        cancel: CancellationToken,
+    ) -> Result<ExecutionView, Failure> {
+        let (wait, watch, line) = (req.wait, req.watch.clone(), req.command.line());
+        match self.admit_command(who, req, line.clone(), streams).await {
             Ok(job) => {
                 let execution = job.execution.clone();
+                execution.fed_by(feed);
                 watch.follow(&execution);
                 tokio::spawn(job.run().instrument(spans::execution(&execution)));
-                self.answer(&execution, wait, cancel).await
+                let patience = async {
+                    match wait {
+                        Some(wait) => {
+                            // A start that fails is then an error of this call, also where it does not wait.
+                            drop(timeout(START_WAIT, execution.begun()).await);
+                            sleep(wait).await;
+                        }
+                        None => std::future::pending().await,
+                    }
+                };
+                self.answer_within(&execution, patience, cancel).await
             }
             Err(failure) => {
                 self.refuse(who, COMMAND, &line, &failure);
                 Err(failure)
             }
         }
+    }
+
+    /// Hands bytes to a command that was started with open input, and closes it if asked. All or nothing: while earlier
+    /// bytes are not taken, it waits so long, and then answers busy.
+    pub(crate) async fn write_stdin(
+        &self,
+        who: &Principal,
+        id: &str,
+        input: StdinPart,
+        wait: Duration,
+        cancel: CancellationToken,
+    ) -> Result<ExecutionId, Failure> {
+        policy::stdin_part(&input.bytes)?;
+        let execution = self.executions.find(who, id)?;
+        if execution.is_finished() {
+            return Err(over(&execution.id));
+        }
+        if !input.bytes.is_empty() {
+            let feed = execution.feed().ok_or_else(|| closed(&execution.id))?;
+            let place = tokio::select! {
+                biased;
+                place = timeout(wait, feed.reserve()) => place,
+                () = execution.finished() => return Err(over(&execution.id)),
+                () = cancel.cancelled() => return Err(Failure::new(
+                    Code::Cancelled,
+                    "the call was cancelled, and nothing was written",
+                    "call again",
+                )),
+            };
+            match place {
+                Ok(Ok(permit)) => permit.send(input.bytes),
+                Ok(Err(_)) => return Err(closed(&execution.id)),
+                Err(_) => return Err(full(&execution.id)),
+            }
+        }
+        if input.close {
+            execution.fed_by(None);
+        }
+        Ok(execution.id.clone())
     }
 
     async fn admit_command(
@@ -79,13 +229,7 @@ impl Core {
         line: String,
         streams: Streams,
     ) -> Result<CommandJob, Failure> {
-        if req.argv.first().is_none_or(|program| program.trim().is_empty()) {
-            return Err(Failure::invalid(
-                "the command names no program",
-                "pass the program and its arguments, such as [\"ls\", \"-l\"]",
-            ));
-        }
-        policy::args(&req.argv)?;
+        req.command.check()?;
         policy::env(&req.env)?;
         let timeout = policy::timeout(&self.config(), req.timeout)?;
         let target = self.target(who, req.sandbox_id.as_deref()).await?;
@@ -103,17 +247,39 @@ impl Core {
     }
 }
 
-/// The command as a shell would take it, for the history.
-fn command_line(argv: &[String]) -> String {
+fn over(id: &ExecutionId) -> Failure {
+    Failure::new(
+        Code::Expired,
+        format!("execution {id} has ended, so nothing reads its input"),
+        "get_execution has its result; run_command starts it again",
+    )
+}
+
+fn closed(id: &ExecutionId) -> Failure {
+    Failure::invalid(
+        format!("the standard input of execution {id} is closed"),
+        "start it by run_command with keep_stdin, and write before close",
+    )
+}
+
+fn full(id: &ExecutionId) -> Failure {
+    Failure::new(
+        Code::Busy,
+        format!("execution {id} has not read what was written before; nothing of this was written"),
+        "call again with the same data, or cancel_execution",
+    )
+}
+
+fn quoted(argv: &[String]) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@%+".contains(c);
-    let quoted = |word: &String| {
+    let word = |word: &String| {
         if !word.is_empty() && word.chars().all(is_plain) {
             word.clone()
         } else {
             format!("'{}'", word.replace('\'', "'\\''"))
         }
     };
-    argv.iter().map(quoted).collect::<Vec<_>>().join(" ")
+    argv.iter().map(word).collect::<Vec<_>>().join(" ")
 }
 
 /// One command on its way.
@@ -166,21 +332,32 @@ impl CommandJob {
         core.processor.may_run(&record.owner).map_err(Err)?;
         let mut env = sandbox.base_env().clone();
         env.extend(req.env);
-        let command = Command {
-            argv: req.argv,
-            env,
-            cwd: req.cwd.as_str().to_owned(),
-            stdin: StdinMode::Piped,
-            control: false,
-        };
         let deadline = Instant::now() + limit;
-        let starting = timeout(SPAWN, sandbox.spawn(command));
-        let started = until_stopped(&execution, &record, Some(deadline), starting)
-            .await
-            .map_err(Ok)?;
-        let process = match started {
-            Ok(process) => process.map_err(|error| Err(error.into()))?,
-            Err(_) => return Err(Err(crate::files::too_slow("the command could not be started"))),
+        let mut candidates = req.command.candidates().into_iter().peekable();
+        let process = loop {
+            let argv = candidates.next().unwrap_or_default();
+            let command = Command {
+                argv,
+                env: env.clone(),
+                cwd: req.cwd.as_str().to_owned(),
+                needs_cwd: true,
+                stdin: StdinMode::Piped,
+                control: false,
+            };
+            let starting = timeout(SPAWN, sandbox.spawn(command));
+            let started = until_stopped(&execution, &record, Some(deadline), starting)
+                .await
+                .map_err(Ok)?;
+            match started {
+                Ok(Ok(process)) => break process,
+                Ok(Err(SandboxError::Spawn { source, .. }))
+                    if source.kind() == ErrorKind::NotFound && candidates.peek().is_some() => {}
+                Ok(Err(SandboxError::Spawn { program, source })) if source.kind() != ErrorKind::WouldBlock => {
+                    return Ok((Verdict::not_started(&program, &source), Cost::default()));
+                }
+                Ok(Err(error)) => return Err(Err(error.into())),
+                Err(_) => return Err(Err(crate::files::too_slow("the command could not be started"))),
+            }
         };
         execution.begin();
         let meter = Meter::start(&record, &sandbox, true);
@@ -196,7 +373,7 @@ mod tests {
 
     #[test]
     fn a_command_line_can_be_pasted_into_a_shell() {
-        let line = |words: &[&str]| command_line(&words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>());
+        let line = |words: &[&str]| quoted(&words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>());
         assert_eq!(line(&["ls", "-l", "/tmp/a"]), "ls -l /tmp/a");
         assert_eq!(
             line(&["echo", "a b", "", "it's", "$HOME"]),

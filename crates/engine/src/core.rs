@@ -268,6 +268,22 @@ impl Core {
         wait: Option<Duration>,
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure> {
+        let patience = async {
+            match wait {
+                Some(wait) => sleep(wait).await,
+                None => std::future::pending().await,
+            }
+        };
+        self.answer_within(execution, patience, cancel).await
+    }
+
+    /// The same, for as long as `patience` takes.
+    pub(crate) async fn answer_within(
+        &self,
+        execution: &Arc<Execution>,
+        patience: impl Future<Output = ()>,
+        cancel: CancellationToken,
+    ) -> Result<ExecutionView, Failure> {
         let mut caller = Caller {
             execution,
             present: true,
@@ -280,7 +296,7 @@ impl Core {
                 // The ladder is bounded, so this is too.
                 execution.finished().await;
             }
-            () = sleep(wait.unwrap_or_default()), if wait.is_some() => {}
+            () = patience => {}
         }
         caller.present = false;
         if execution.is_finished() {

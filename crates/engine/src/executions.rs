@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use sandcell_sandbox::{ByteSize, Code, Failure, Finding, Isolation, OutputStream, SessionEvent};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -54,11 +55,14 @@ pub(crate) struct Execution {
     limits: Shape,
     stop: OnceLock<Stop>,
     stopping: CancellationToken,
+    begun: CancellationToken,
     done: CancellationToken,
     delivered: Arc<AtomicBool>,
     unshown: AtomicBool,
     /// The earlier executions of its session.
     background: OnceLock<Background>,
+    /// Feeds standard input that calls write to; dropping it closes that.
+    feed: Mutex<Option<mpsc::Sender<Bytes>>>,
     live: Mutex<Live>,
 }
 
@@ -138,10 +142,12 @@ impl Execution {
             },
             stop: OnceLock::new(),
             stopping: CancellationToken::new(),
+            begun: CancellationToken::new(),
             done: CancellationToken::new(),
             delivered: Arc::default(),
             unshown: AtomicBool::new(false),
             background: OnceLock::new(),
+            feed: Mutex::default(),
             live: Mutex::new(Live {
                 started: SystemTime::now(),
                 began: None,
@@ -218,11 +224,27 @@ impl Execution {
         !self.unshown.load(Ordering::Relaxed)
     }
 
+    /// Sets or closes the sender of its standard input.
+    pub(crate) fn fed_by(&self, feed: Option<mpsc::Sender<Bytes>>) {
+        *lock(&self.feed) = feed;
+    }
+
+    /// The sender of its standard input, while that is open.
+    pub(crate) fn feed(&self) -> Option<mpsc::Sender<Bytes>> {
+        lock(&self.feed).clone()
+    }
+
     /// The code starts now.
     pub(crate) fn begin(&self) {
         let mut live = lock(&self.live);
         live.started = SystemTime::now();
         live.began = Some(Instant::now());
+        self.begun.cancel();
+    }
+
+    /// Waits until the code has started.
+    pub(crate) async fn begun(&self) {
+        self.begun.cancelled().await;
     }
 
     pub(crate) fn isolated_by(&self, isolation: Arc<Isolation>, passed_over: Vec<PassedOver>) {
@@ -340,6 +362,7 @@ impl Execution {
         if failure.is_none() {
             lock(&self.live).drawn = Some(Box::new(view));
         }
+        self.fed_by(None);
         self.done.cancel();
         true
     }

@@ -61,7 +61,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use api::*;
 pub use clock::rfc3339_millis as timestamp;
-pub use command::CommandRequest;
+pub use command::{CommandInput, CommandLine, CommandRequest, StdinPart};
 pub use expiring::{Expires, Expiring, ExpiringSoon, Expiry};
 pub use floor::processors;
 pub use history::{HistoryPage, HistoryQuery};
@@ -313,6 +313,37 @@ impl Engine {
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure> {
         self.core.run_command(who, req, stdin, output, cancel).await
+    }
+
+    /// Does the same as [`Engine::run_command`] for callers that do not follow the output. It is kept like any other, and
+    /// [`Engine::write_stdin`] feeds the program where `input` stays open.
+    ///
+    /// # Errors
+    /// When the program could not be run.
+    pub async fn start_command(
+        self: &Arc<Self>,
+        who: &Principal,
+        req: CommandRequest,
+        input: CommandInput,
+        cancel: CancellationToken,
+    ) -> Result<ExecutionView, Failure> {
+        self.core.start_command(who, req, input, cancel).await
+    }
+
+    /// Writes to the standard input of a command that runs. Either all is queued or nothing: a program that does not read
+    /// makes the call wait, for at most `wait`.
+    ///
+    /// # Errors
+    /// The caller has no such execution, it has ended, its input is closed, or the program does not read.
+    pub async fn write_stdin(
+        &self,
+        who: &Principal,
+        id: &str,
+        part: StdinPart,
+        wait: Duration,
+        cancel: CancellationToken,
+    ) -> Result<ExecutionId, Failure> {
+        self.core.write_stdin(who, id, part, wait, cancel).await
     }
 
     /// Installs packages in a sandbox (without one: the default one), for sessions that run already, too. The answer is

@@ -25,6 +25,8 @@ const MAX_LABEL: usize = 100;
 const MAX_FILES: usize = 100;
 const MAX_ARGS: usize = 1000;
 const MAX_ARGS_BYTES: usize = 128 * 1024;
+/// Bytes of standard input that one call hands to a command; as many wait for a command that does not read.
+pub(crate) const STDIN_PART: usize = 1 << 20;
 /// Wanted files of one run together.
 pub(crate) const MAX_OUTPUT_BYTES: u64 = 32 << 20;
 
@@ -59,6 +61,21 @@ pub(crate) fn stdin(config: &EngineConfig, stdin: Option<&str>) -> Result<(), Fa
         )),
         Some(_) | None => Ok(()),
     }
+}
+
+/// A part of a command's standard input.
+pub(crate) fn stdin_part(bytes: &Bytes) -> Result<(), Failure> {
+    if bytes.len() <= STDIN_PART {
+        return Ok(());
+    }
+    Err(Failure::new(
+        Code::LimitReached,
+        format!(
+            "stdin has {} bytes; at most {STDIN_PART} are possible in one call",
+            bytes.len()
+        ),
+        "start the command with keep_stdin, and send parts with write_stdin",
+    ))
 }
 
 /// How long an execution may run.

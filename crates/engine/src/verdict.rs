@@ -112,6 +112,30 @@ impl Verdict {
             ..Self::running()
         }
     }
+
+    /// A program that was not started, with the exit code that shells give such a one.
+    pub(crate) fn not_started(program: &str, source: &std::io::Error) -> Self {
+        let program = crate::ids::echo(program);
+        let (exit_code, code, message) = match source.kind() {
+            std::io::ErrorKind::NotFound => (
+                127,
+                Code::NotFound,
+                format!("there is no program {program} in the sandbox"),
+            ),
+            _ => (
+                126,
+                Code::InvalidArgument,
+                format!("the program {program} could not be started: {source}"),
+            ),
+        };
+        let remedy = "check its name, its mode and the PATH of the sandbox; install it, or use an image that has it";
+        Self {
+            status: Status::Error,
+            exit_code: Some(exit_code),
+            cause: Some(cause(code, message, remedy)),
+            ..Self::running()
+        }
+    }
 }
 
 /// Judges.

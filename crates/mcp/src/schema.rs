@@ -32,6 +32,8 @@ pub(crate) enum ListOf {
     Hosts,
     /// Paths of files, in which blanks and commas may stand.
     Paths,
+    /// The words of a command, of which each counts as it is.
+    Words,
 }
 
 /// What an object of texts holds: it decides which other values are texts there.

@@ -96,6 +96,8 @@ pub(crate) struct Server(Arc<Inner>, Arc<Log>);
 struct Inner {
     host: Arc<dyn Host>,
     tools: Vec<Tool>,
+    /// Tools that can be called and are not listed.
+    unlisted: Vec<Tool>,
     instructions: String,
     prompts: &'static [Prompt],
     /// The default wait of a call.
@@ -119,21 +121,27 @@ impl Server {
         ledger: Arc<Ledger>,
     ) -> Result<Self, UnknownTool> {
         let wait = options.wait.unwrap_or(WAIT);
-        let mut tools = options.toolset.tools(&Facts::of(&*host, wait));
+        let facts = Facts::of(&*host, wait);
+        let mut tools = options.toolset.tools(&facts);
+        let mut unlisted = options.toolset.unlisted_tools(&facts);
         if let Some(wanted) = &options.tools {
-            if let Some(name) = wanted.iter().find(|name| !tools.iter().any(|tool| tool.name == **name)) {
+            let exists = |name: &String| tools.iter().chain(&unlisted).any(|tool| tool.name == *name);
+            if let Some(name) = wanted.iter().find(|name| !exists(name)) {
                 return Err(UnknownTool {
                     name: name.clone(),
                     known: names(&tools),
                 });
             }
-            tools.retain(|tool| wanted.iter().any(|name| name == tool.name));
+            let is_wanted = |tool: &Tool| wanted.iter().any(|name| name == tool.name);
+            tools.retain(is_wanted);
+            unlisted.retain(is_wanted);
         }
         let instructions = options.toolset.instructions(&*host, &options.mounts, options.lives);
         let soon = tokio::sync::Mutex::new(host.expiring(&who));
         let inner = Inner {
             host,
             tools,
+            unlisted,
             instructions,
             prompts: options.toolset.prompts(),
             wait,
@@ -221,7 +229,8 @@ impl Server {
     }
 
     fn tool(&self, name: &str) -> Option<&Tool> {
-        self.0.tools.iter().find(|tool| tool.name == name)
+        let mut all = self.0.tools.iter().chain(&self.0.unlisted);
+        all.find(|tool| tool.name == name)
     }
 
     /// Where a request gets room for its answer.

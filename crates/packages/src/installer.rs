@@ -128,6 +128,7 @@ impl Installer {
             argv,
             env: self.environment(),
             cwd: "/tmp".to_owned(),
+            needs_cwd: false,
             stdin: StdinMode::Null,
             control: false,
         };

@@ -30,6 +30,8 @@ pub struct Command {
     pub env: BTreeMap<String, String>,
     /// The working folder inside the sandbox.
     pub cwd: String,
+    /// Refuses to start where the working folder cannot be entered; otherwise the home folder stands in for it.
+    pub needs_cwd: bool,
     /// The source of standard input.
     pub stdin: StdinMode,
     /// True if the program gets a private two-way channel: it reads from descriptor 3 and writes to descriptor 4.

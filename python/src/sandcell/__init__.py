@@ -49,15 +49,16 @@ from ._errors import (
 )
 from ._results import Artifact, Cause, FileInfo, FileList, HistoryRecord, Image, Run, RunError
 from ._stdio import configure, shutdown
-from ._sync import Files, Sandbox, run
+from ._sync import Files, Process, Sandbox, run
 from ._version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from ._async import AsyncFiles, AsyncSandbox, run_async
+    from ._async import AsyncFiles, AsyncProcess, AsyncSandbox, run_async
 
 __all__ = [
     "Artifact",
     "AsyncFiles",
+    "AsyncProcess",
     "AsyncSandbox",
     "BackendUnavailableError",
     "BusyError",
@@ -86,6 +87,7 @@ __all__ = [
     "OutputLimitError",
     "PackageFailedError",
     "PackageNotAllowedError",
+    "Process",
     "ProcessLimitError",
     "Run",
     "RunError",
@@ -101,7 +103,7 @@ __all__ = [
     "shutdown",
 ]
 
-_ASYNC = ("AsyncFiles", "AsyncSandbox", "run_async")
+_ASYNC = ("AsyncFiles", "AsyncProcess", "AsyncSandbox", "run_async")
 
 
 def __getattr__(name: str) -> Any:

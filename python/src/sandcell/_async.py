@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from . import _operations
+from . import _commands, _operations
 from ._call import Call
 from ._errors import SandcellError
 from ._operations import Core, Operation, T
@@ -84,7 +84,7 @@ class AsyncFiles:
 
         The contents of a folder go into the folder ``remote_path``, which is made if it is missing; files of the same
         name are replaced. Execute rights are kept. A link that leads out of the folder, and what is no file, raises
-        ``InvalidArgumentError``. Runs ``tar`` and ``chmod`` in the Bash session of the sandbox.
+        ``InvalidArgumentError``. Runs the ``tar`` and ``chmod`` of the sandbox.
         """
         return await drive(self._core.upload(local_path, remote_path))
 
@@ -96,7 +96,7 @@ class AsyncFiles:
         The contents of a folder go into the folder ``local_path``, which is made if it is missing; files of the same
         name are replaced. Execute rights are kept, links and special files are left out. Names that lead out of the
         folder raise ``DeniedByPolicyError``, more than ``max_bytes`` bytes ``OutputLimitError``; files that came before
-        stay. Runs ``tar`` in the Bash session of the sandbox.
+        stay. Runs the ``tar`` of the sandbox.
         """
         return await drive(self._core.download(remote_path, local_path, max_bytes))
 
@@ -109,8 +109,49 @@ class AsyncFiles:
         return await drive(self._core.exists(path))
 
     async def remove(self, path: str | os.PathLike[str]) -> None:
-        """Removes a file, or a folder with everything in it. Runs ``rm`` in the Bash session of the sandbox."""
-        await drive(self._core.remove(path))
+        """Removes a file, or a folder with everything in it. Runs the ``rm`` of the sandbox."""
+        await drive(_commands.remove(self._core, path))
+
+
+class AsyncProcess:
+    """A command in the background, with the methods of :class:`sandcell.Process`. It ends with its sandbox."""
+
+    def __init__(self, program: _commands.Program) -> None:
+        self._program = program
+
+    @property
+    def id(self) -> str:
+        """The id of its execution."""
+        return self._program.id
+
+    async def write(self, data: str | bytes) -> None:
+        """Writes to its standard input; text is written as UTF-8. Waits while the program does not read.
+
+        Raises ``ExpiredError`` when the program has ended, ``InvalidArgumentError`` when its input is closed.
+        """
+        await drive(self._program.write(data))
+
+    async def close_stdin(self) -> None:
+        """Ends its standard input."""
+        await drive(self._program.close_stdin())
+
+    async def wait(self, timeout: float | None = None) -> Run:
+        """Waits for its end and returns how it ended, with the first MiB of each stream.
+
+        Raises ``TimedOutError`` if it still runs after ``timeout`` seconds; it runs on then.
+        """
+        return await drive(self._program.wait(timeout))
+
+    async def kill(self) -> None:
+        """Ends it and its process group: by an interrupt, then by force. Does nothing once it has ended."""
+        await drive(self._program.kill())
+
+    async def running(self) -> bool:
+        """Returns whether it still runs."""
+        return await drive(self._program.running())
+
+    def __repr__(self) -> str:
+        return f"<AsyncProcess {self.id}>"
 
 
 class AsyncSandbox:
@@ -184,6 +225,33 @@ class AsyncSandbox:
     ) -> Run:
         """Runs code and returns how it ended, as :meth:`sandcell.Sandbox.run`."""
         return await drive(self._core.run(code, language, stdin, timeout, on_stdout, on_stderr, max_output))
+
+    async def command(
+        self,
+        command: str | Sequence[str],
+        *,
+        cwd: str | os.PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: str | bytes | None = None,
+        timeout: float | None = None,
+        on_stdout: Callback | None = None,
+        on_stderr: Callback | None = None,
+        max_output: int = 1 << 20,
+    ) -> Run:
+        """Runs a command, as :meth:`sandcell.Sandbox.command`."""
+        operation = _commands.command(self._core, command, cwd, env, stdin, timeout, on_stdout, on_stderr, max_output)
+        return await drive(operation)
+
+    async def start(
+        self,
+        command: str | Sequence[str],
+        *,
+        cwd: str | os.PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> AsyncProcess:
+        """Starts a command in the background, as :meth:`sandcell.Sandbox.start`."""
+        return AsyncProcess(await drive(_commands.start(self._core, command, cwd, env, timeout)))
 
     async def install(self, *packages: str, language: str = "python", timeout: float = 300.0) -> Run:
         """Makes packages importable, as :meth:`sandcell.Sandbox.install`."""

@@ -34,6 +34,7 @@ T = TypeVar("T")
 Effect = Union[tuple[Call, float], Awaitable[object]]
 Operation = Generator[Effect, Any, T]
 Listener = Optional[Callable[[str], object]]
+Feed = Optional[Callable[[str], "Operation[bool]"]]
 
 #: Seconds that one call waits for code; the server allows 55.
 _WAIT = 50.0
@@ -53,7 +54,7 @@ _PART = 20_000
 _MAX_HTML = 1 << 20
 _VERSIONS = "check that package and program have the same version"
 _HOME = "/home/user"
-#: Exit code of the code that removes a file, when there is none.
+#: Exit code of the script about a file, when there is none.
 _MISSING = 44
 #: Exit codes that tell what is to be downloaded.
 _IS_FOLDER, _IS_PROGRAM = 45, 46
@@ -110,10 +111,15 @@ def execute(
     timeout: float,
     on_stdout: Listener = None,
     on_stderr: Listener = None,
+    feed: Feed = None,
 ) -> Operation[dict[str, Any]]:
-    """Runs something that can last, and returns the answer when it has ended. An exception cancels it."""
+    """Runs something that can last, and returns the answer when it has ended. An exception cancels it.
+
+    ``feed`` sends input while it runs: called with the id of the execution, it tells whether there is more to send.
+    """
     follows = on_stdout is not None or on_stderr is not None
-    wait = 0.0 if follows else _WAIT
+    answers_at_once = follows or feed is not None
+    wait = 0.0 if answers_at_once else _WAIT
     deadline = time.monotonic() + timeout + _QUEUE_TIMEOUT
     listeners = {"stdout": _Listening(on_stdout), "stderr": _Listening(on_stderr)}
     call = Call()
@@ -123,6 +129,11 @@ def execute(
             raise TimedOutError(f"the server did not answer {tool} in time", "try again; it may be busy")
         answer = accepted(call.result())
         execution = str(execution_of(answer).get("execution_id", ""))
+        hungry = feed is not None and execution_of(answer).get("status") == "running"
+        while feed is not None and hungry:
+            hungry = yield from feed(execution)
+            if follows:
+                yield from _hear(channel, execution, listeners)
         while execution_of(answer).get("status") == "running":
             if time.monotonic() > deadline:
                 raise TimedOutError("the run did not end in time", "pass a longer timeout")
@@ -135,14 +146,14 @@ def execute(
             yield from _hear(channel, execution, listeners)
         return answer
     except BaseException:
-        if not follows:
+        if not answers_at_once:
             channel.cancel(call)
         # The code runs on once the server has handed out its id, so that is looked for, whenever the answer comes.
-        call.on_done(lambda: _cancel_started(call, channel))
+        call.on_done(lambda: cancel_started(call, channel))
         raise
 
 
-def _cancel_started(call: Call, channel: Channel) -> None:
+def cancel_started(call: Call, channel: Channel) -> None:
     """Ends the execution that a call has started and that it did not wait for."""
     try:
         facts = execution_of(accepted(call.result()))
@@ -285,8 +296,8 @@ def run_once(
         "network": _check.texts("network", network) or None,
     }
     most = _check.count("max_output", max_output) or 0
-    listeners = _listener("on_stdout", on_stdout), _listener("on_stderr", on_stderr)
-    answer = yield from execute(channel, "create_run_close", _given(arguments), limit, *listeners)
+    listeners = listener("on_stdout", on_stdout), listener("on_stderr", on_stderr)
+    answer = yield from execute(channel, "create_run_close", given(arguments), limit, *listeners)
     run = yield from finish_run(channel, answer, most)
     # The links of outputs come in the order in which they were named, without those that were not written.
     links = list(run.artifacts)
@@ -299,11 +310,11 @@ def run_once(
     return run
 
 
-def _given(arguments: dict[str, Any]) -> dict[str, Any]:
+def given(arguments: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in arguments.items() if value is not None}
 
 
-def _listener(name: str, value: Any) -> Listener:
+def listener(name: str, value: Any) -> Listener:
     if value is None or callable(value):
         return value  # type: ignore[no-any-return]
     raise InvalidArgumentError(f"{name} must be a function, not {type(value).__name__}", "pass a function of one text")
@@ -355,7 +366,7 @@ class Core:
             "backend": _check.optional_text("backend", backend),
             "label": _check.optional_text("label", label),
         }
-        self._options = _given(options)
+        self._options = given(options)
 
     def open(self) -> Operation[str]:
         """Makes the sandbox if it is not made yet, and returns its id. Two users at once make one."""
@@ -427,9 +438,9 @@ class Core:
             "timeout_s": limit,
         }
         most = _check.count("max_output", max_output) or 0
-        listeners = _listener("on_stdout", on_stdout), _listener("on_stderr", on_stderr)
+        listeners = listener("on_stdout", on_stdout), listener("on_stderr", on_stderr)
         arguments["sandbox_id"] = yield from self.open()
-        answer = yield from execute(self.channel, "execute_code", _given(arguments), limit, *listeners)
+        answer = yield from execute(self.channel, "execute_code", given(arguments), limit, *listeners)
         return (yield from finish_run(self.channel, answer, most))
 
     def install(self, packages: tuple[Any, ...], language: Any, timeout: Any) -> Operation[Run]:
@@ -448,7 +459,7 @@ class Core:
 
     def reset(self, language: Any) -> Operation[None]:
         """Restarts interpreters."""
-        yield from self.tool("reset_session_state", _given({"language": _check.optional_text("language", language)}))
+        yield from self.tool("reset_session_state", given({"language": _check.optional_text("language", language)}))
 
     def status(self) -> Operation[dict[str, Any]]:
         """Returns how the sandbox stands."""
@@ -604,8 +615,10 @@ class Core:
             raise _transfer.local_error(target, error) from None
 
     def _shell(self, script: str, path: str, accepted_codes: tuple[int, ...] = ()) -> Operation[Run]:
-        """Runs a script about a path in the Bash session; a failure is raised."""
-        run = yield from self.run(f"({script})", "bash", None, 600.0, None, None, _CHUNK)
+        """Runs a script about a path; a failure is raised."""
+        from . import _commands
+
+        run = yield from _commands.command(self, script, "/", None, None, 600.0, None, None, _CHUNK)
         if run.exit_code in accepted_codes:
             return run
         if run.exit_code == _MISSING:
@@ -640,13 +653,6 @@ class Core:
                 return "regular" in error.message
         return True
 
-    def remove(self, path: Any) -> Operation[None]:
-        """Removes a file, or a folder with all that is in it."""
-        target = posixpath.join(_HOME, _check.path("path", path))
-        name = _quoted(target)
-        code = f"if [ -e {name} ] || [ -L {name} ]; then command rm -rf -- {name}; else exit {_MISSING}; fi"
-        yield from self._shell(code, target)
-
 
 def _quoted(path: str) -> str:
     from shlex import quote
@@ -656,8 +662,7 @@ def _quoted(path: str) -> str:
 
 def _removal(sandbox: str | None, path: str) -> dict[str, Any]:
     """Returns the call that removes a temporary file of ours."""
-    arguments = {"sandbox_id": sandbox, "language": "bash", "code": f"command rm -f {path}"}
-    return {"name": "execute_code", "arguments": arguments}
+    return {"name": "run_command", "arguments": {"sandbox_id": sandbox, "argv": ["rm", "-f", path]}}
 
 
 def _close_made(call: Call, channel: Channel) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from . import _operations
+from . import _commands, _operations
 from ._errors import InvalidArgumentError, SandcellError
 from ._operations import Core, Operation, T
 from ._results import Artifact, FileList, HistoryRecord, Run
@@ -64,7 +64,7 @@ class Files:
 
         The contents of a folder go into the folder ``remote_path``, which is made if it is missing; files of the same
         name are replaced. Execute rights are kept. A link that leads out of the folder, and what is no file, raises
-        ``InvalidArgumentError``. Runs ``tar`` and ``chmod`` in the Bash session of the sandbox.
+        ``InvalidArgumentError``. Runs the ``tar`` and ``chmod`` of the sandbox.
         """
         return drive(self._core.upload(local_path, remote_path))
 
@@ -76,7 +76,7 @@ class Files:
         The contents of a folder go into the folder ``local_path``, which is made if it is missing; files of the same
         name are replaced. Execute rights are kept, links and special files are left out. Names that lead out of the
         folder raise ``DeniedByPolicyError``, more than ``max_bytes`` bytes ``OutputLimitError``; files that came before
-        stay. Runs ``tar`` in the Bash session of the sandbox.
+        stay. Runs the ``tar`` of the sandbox.
         """
         return drive(self._core.download(remote_path, local_path, max_bytes))
 
@@ -89,8 +89,49 @@ class Files:
         return drive(self._core.exists(path))
 
     def remove(self, path: str | os.PathLike[str]) -> None:
-        """Removes a file, or a folder with everything in it. Runs ``rm`` in the Bash session of the sandbox."""
-        drive(self._core.remove(path))
+        """Removes a file, or a folder with everything in it. Runs the ``rm`` of the sandbox."""
+        drive(_commands.remove(self._core, path))
+
+
+class Process:
+    """A command in the background, as :meth:`Sandbox.start` returns it. It ends with its sandbox."""
+
+    def __init__(self, program: _commands.Program) -> None:
+        self._program = program
+
+    @property
+    def id(self) -> str:
+        """The id of its execution."""
+        return self._program.id
+
+    def write(self, data: str | bytes) -> None:
+        """Writes to its standard input; text is written as UTF-8. Waits while the program does not read.
+
+        Raises ``ExpiredError`` when the program has ended, ``InvalidArgumentError`` when its input is closed.
+        """
+        drive(self._program.write(data))
+
+    def close_stdin(self) -> None:
+        """Ends its standard input."""
+        drive(self._program.close_stdin())
+
+    def wait(self, timeout: float | None = None) -> Run:
+        """Waits for its end and returns how it ended, with the first MiB of each stream.
+
+        Raises ``TimedOutError`` if it still runs after ``timeout`` seconds; it runs on then.
+        """
+        return drive(self._program.wait(timeout))
+
+    def kill(self) -> None:
+        """Ends it and its process group: by an interrupt, then by force. Does nothing once it has ended."""
+        drive(self._program.kill())
+
+    def running(self) -> bool:
+        """Returns whether it still runs."""
+        return drive(self._program.running())
+
+    def __repr__(self) -> str:
+        return f"<Process {self.id}>"
 
 
 class Sandbox:
@@ -176,6 +217,42 @@ class Sandbox:
         ``max_output`` bytes of each; ``truncated`` tells whether there was more.
         """
         return drive(self._core.run(code, language, stdin, timeout, on_stdout, on_stderr, max_output))
+
+    def command(
+        self,
+        command: str | Sequence[str],
+        *,
+        cwd: str | os.PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: str | bytes | None = None,
+        timeout: float | None = None,
+        on_stdout: Callable[[str], object] | None = None,
+        on_stderr: Callable[[str], object] | None = None,
+        max_output: int = 1 << 20,
+    ) -> Run:
+        """Runs a command next to the sessions and to other commands, and returns how it ended.
+
+        A str is run by the Bash of the sandbox (by ``sh`` where it has none), a list is a program with its arguments.
+        ``cwd`` must exist; without it the command starts in ``/home/user``. ``env`` adds to the sandbox's variables.
+        ``stdin`` is what it reads. A failing command is a result; a program that does not exist has exit code 127.
+        The rest is as in :meth:`run`.
+        """
+        operation = _commands.command(self._core, command, cwd, env, stdin, timeout, on_stdout, on_stderr, max_output)
+        return drive(operation)
+
+    def start(
+        self,
+        command: str | Sequence[str],
+        *,
+        cwd: str | os.PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> Process:
+        """Starts a command in the background and returns at once. It ends with the sandbox at the latest.
+
+        ``timeout`` seconds end it; without it, it may run for an hour. The arguments are those of :meth:`command`.
+        """
+        return Process(drive(_commands.start(self._core, command, cwd, env, timeout)))
 
     def install(self, *packages: str, language: str = "python", timeout: float = 300.0) -> Run:
         """Makes packages importable (``"numpy"``, ``"pandas>=2,<3"``), also in a session that runs.

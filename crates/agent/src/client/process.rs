@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use sandcell_sandbox::{Channel, Command, Process, ProcessHandle, SandboxError, Signal, SignalScope, StdinMode};
+use sandcell_sandbox::{
+    Channel, Code, Command, Failure, Process, ProcessHandle, SandboxError, Signal, SignalScope, StdinMode,
+};
 use tokio::sync::{Mutex, mpsc, oneshot};
 
 use super::lane::{Near, Past};
@@ -24,14 +26,15 @@ pub(super) async fn spawn(link: &Arc<Link>, command: Command) -> Result<Process,
     let request = Request::Spawn {
         argv: command.argv,
         env: command.env,
-        cwd: command.cwd,
+        cwd: command.cwd.clone(),
+        needs_cwd: command.needs_cwd,
         stdin: command.stdin,
         control: command.control,
         lane: lane.is_some(),
     };
     begin(link, request, lane, piped, control)
         .await
-        .map_err(|error| refused(program, error))
+        .map_err(|error| refused(program, &command.cwd, error))
 }
 
 /// The program is one that enters from outside.
@@ -43,7 +46,7 @@ pub(super) async fn adopt(link: &Arc<Link>) -> Result<Process, SandboxError> {
     let request = Request::Adopt { lane: lane.is_some() };
     begin(link, request, lane, false, true)
         .await
-        .map_err(|error| refused("a warmed interpreter".to_owned(), error))
+        .map_err(|error| refused("a warmed interpreter".to_owned(), "", error))
 }
 
 async fn begin(
@@ -86,7 +89,7 @@ async fn begin(
     })
 }
 
-fn refused(program: String, error: AskError) -> SandboxError {
+fn refused(program: String, cwd: &str, error: AskError) -> SandboxError {
     let error = match error {
         AskError::Sandbox(error) => return error,
         AskError::Refused(error) => error,
@@ -94,10 +97,32 @@ fn refused(program: String, error: AskError) -> SandboxError {
     if error.code == ErrorCode::Unsupported {
         return SandboxError::Unsupported(error.message);
     }
-    SandboxError::Spawn {
-        program,
-        source: system_error(&error),
+    if error.code == ErrorCode::Limit {
+        let message: String = error.message.chars().take(300).collect();
+        let remedy = "wait until programs in the sandbox have ended, or end some, and call again";
+        return SandboxError::Refused(Box::new(Failure::new(Code::LimitReached, message, remedy)));
     }
+    let source = system_error(&error);
+    if error.kind.as_deref() == Some("cwd") {
+        return no_folder(cwd, &source);
+    }
+    SandboxError::Spawn { program, source }
+}
+
+/// The working folder cannot be entered.
+fn no_folder(cwd: &str, error: &std::io::Error) -> SandboxError {
+    use std::io::ErrorKind;
+    let (code, why) = match error.kind() {
+        ErrorKind::NotFound => (Code::NotFound, "does not exist"),
+        ErrorKind::NotADirectory => (Code::InvalidArgument, "is not a folder"),
+        ErrorKind::PermissionDenied => (Code::DeniedByPolicy, "may not be entered by the sandbox's own user"),
+        _ => (Code::InvalidArgument, "cannot be entered"),
+    };
+    SandboxError::Refused(Box::new(Failure::new(
+        code,
+        format!("the working folder {cwd} {why}; the program was not started"),
+        "make the folder first, or pass a cwd that exists; relative paths start at /home/user",
+    )))
 }
 
 /// What the system said inside, with its number where that alone tells what has failed.

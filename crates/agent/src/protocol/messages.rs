@@ -84,6 +84,8 @@ pub enum Request {
         argv: Vec<String>,
         env: BTreeMap<String, String>,
         cwd: String,
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        needs_cwd: bool,
         stdin: StdinMode,
         control: bool,
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]

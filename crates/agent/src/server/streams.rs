@@ -28,7 +28,7 @@ use crate::protocol::{
 };
 
 /// Programs whose streams live at the same time.
-const MAX_PROGRAMS: usize = 64;
+const MAX_PROGRAMS: usize = 128;
 
 /// File operations under way at the same time.
 const MAX_JOBS: usize = 32;
@@ -210,6 +210,7 @@ impl Streams {
             argv,
             env,
             cwd,
+            needs_cwd,
             stdin,
             control,
             lane,
@@ -225,7 +226,10 @@ impl Streams {
         }
         let argv: Vec<String> = argv.iter().map(|word| self.config.real(word).into_owned()).collect();
         let cwd = self.config.real(&cwd);
-        let folders = [&*cwd, self.config.home.as_str(), "/"];
+        let mut folders = vec![&*cwd];
+        if !needs_cwd {
+            folders.extend([self.config.home.as_str(), "/"]);
+        }
         let wanted = Prepared::new(&argv, &env, &folders).map_err(|error| errors::of_spawn(&error))?;
         let lane = match (lane, self.lane.take()) {
             (false, kept) => {

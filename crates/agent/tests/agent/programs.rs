@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use sandcell_agent::server::ServeEnd;
-use sandcell_sandbox::{Channel, Exit, ProcessEvent, SandboxError, Signal, SignalScope, StdinMode};
+use sandcell_sandbox::{Channel, Code, Exit, ProcessEvent, SandboxError, Signal, SignalScope, StdinMode};
 
 use super::common::*;
 
@@ -39,6 +39,26 @@ async fn what_the_program_wrote_itself_comes_before_its_end() {
                 ProcessEvent::Closed { .. } => panic!("the child still has the pipes"),
             }
         }
+    }
+}
+
+#[tokio::test]
+async fn a_program_that_needs_its_folder_is_not_started_elsewhere() {
+    let (_server, client) = connect().await;
+    for (folder, code) in [
+        ("/no/such/folder", Code::NotFound),
+        ("/etc/passwd", Code::InvalidArgument),
+    ] {
+        let mut wanted = command(&["pwd"]);
+        wanted.cwd = folder.to_owned();
+        let stand_in = run(&client, wanted.clone()).await;
+        assert_eq!(stand_in.exit, Some(Exit::Code(0)));
+        wanted.needs_cwd = true;
+        let Err(SandboxError::Refused(failure)) = client.spawn(wanted).await else {
+            panic!("{folder} was entered");
+        };
+        assert_eq!(failure.code, code, "{failure}");
+        assert!(failure.message.contains(folder), "{failure}");
     }
 }
 
@@ -315,8 +335,11 @@ async fn many_programs_run_at_once_and_too_many_are_refused() {
             Err(error) => break error,
         }
     };
-    assert_eq!(processes.len(), 64);
-    assert!(matches!(refused, SandboxError::Spawn { .. }));
+    assert_eq!(processes.len(), 128);
+    assert!(
+        matches!(&refused, SandboxError::Refused(failure) if failure.code == Code::LimitReached),
+        "{refused:?}"
+    );
     processes.pop();
     assert_eq!(run(&client, command(&["echo", "again"])).await.out(), "again\n");
 }

@@ -100,6 +100,7 @@ fn command(argv: &[&str], env: &BTreeMap<String, String>) -> Command {
         argv: argv.iter().map(|word| (*word).to_owned()).collect(),
         env: env.clone(),
         cwd: sandcell_sandbox::HOME.to_owned(),
+        needs_cwd: false,
         stdin: StdinMode::Null,
         control: false,
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use sandcell_engine::{CommandRequest, ExecutionView, Principal, Status, Watch};
+use sandcell_engine::{CommandLine, CommandRequest, ExecutionView, Principal, Status, Watch};
 use sandcell_sandbox::{Code, Failure, SandboxPath, WriteMode};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -15,7 +15,7 @@ use crate::support::{Bench, streamed};
 /// A command that runs a script of the scripted world.
 fn command(words: &[&str]) -> CommandRequest {
     CommandRequest {
-        argv: words.iter().map(|&word| word.to_owned()).collect(),
+        command: CommandLine::Argv(words.iter().map(|&word| word.to_owned()).collect()),
         cwd: SandboxPath::parse("/home/user").unwrap(),
         env: BTreeMap::new(),
         sandbox_id: None,

@@ -56,6 +56,7 @@ pub(crate) async fn open(
                 .to_vec(),
             env: all,
             cwd: HOME.to_owned(),
+            needs_cwd: false,
             stdin: StdinMode::Null,
             control: true,
         },

@@ -103,6 +103,7 @@ impl PythonLanguage {
             argv: driver.argv(),
             env: sandbox.base_env().clone(),
             cwd: HOME.to_owned(),
+            needs_cwd: false,
             stdin: StdinMode::Null,
             control: true,
         };
@@ -194,6 +195,7 @@ impl Language for PythonLanguage {
                 argv,
                 env,
                 cwd: HOME.to_owned(),
+                needs_cwd: false,
                 stdin: StdinMode::Null,
                 control: false,
             },
@@ -218,6 +220,7 @@ impl Language for PythonLanguage {
             argv: self.driver.argv(),
             env: BTreeMap::new(),
             cwd: HOME.to_owned(),
+            needs_cwd: false,
             stdin: StdinMode::Null,
             control: true,
         };

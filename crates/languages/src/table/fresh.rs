@@ -207,6 +207,7 @@ impl FreshSession {
             argv,
             env,
             cwd: "/".to_owned(),
+            needs_cwd: false,
             stdin: StdinMode::Null,
             control: false,
         };

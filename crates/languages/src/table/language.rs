@@ -357,6 +357,7 @@ impl TableLanguage {
             argv,
             env: all,
             cwd: cwd.to_owned(),
+            needs_cwd: false,
             stdin: StdinMode::Null,
             control: false,
         }

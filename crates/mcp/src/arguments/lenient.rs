@@ -247,6 +247,13 @@ fn texts(of: ListOf, value: Value) -> Option<Value> {
         },
         value => return Some(value),
     };
+    if of == ListOf::Words {
+        let word = |item: Value| match item {
+            Value::Number(number) => Value::String(number.to_string()),
+            item => item,
+        };
+        return Some(Value::Array(items.into_iter().map(word).collect()));
+    }
     let said = |item: &Value| match item {
         Value::Null => false,
         Value::String(text) => !text.trim().is_empty(),
@@ -307,6 +314,8 @@ fn separate(of: ListOf, text: &str) -> Option<Vec<String>> {
                 .map(str::to_owned)
                 .collect(),
         ),
+        // Whether it is one word or several, only a shell can tell.
+        ListOf::Words => None,
         // Names of files have commas and blanks in them, but no ends of lines.
         ListOf::Paths if text.contains(',') => None,
         ListOf::Paths => Some(lines()),

@@ -6,9 +6,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use sandcell_engine::{
-    BackendView, Counts, CreateRequest, Engine, EngineConfig, ExecuteRequest, ExecutionView, ExpiringSoon, FileAnswer,
-    HistoryPage, HistoryQuery, HistoryView, InstallRequest, KeptExecution, KeptPicture, Principal, ResetView,
-    RunRequest, RunningView, SandboxId, SandboxView, SecurityEvent, StreamSlice, Watch,
+    BackendView, CommandInput, CommandRequest, Counts, CreateRequest, Engine, EngineConfig, ExecuteRequest,
+    ExecutionId, ExecutionView, ExpiringSoon, FileAnswer, HistoryPage, HistoryQuery, HistoryView, InstallRequest,
+    KeptExecution, KeptPicture, Principal, ResetView, RunRequest, RunningView, SandboxId, SandboxView, SecurityEvent,
+    StdinPart, StreamSlice, Watch,
 };
 use sandcell_sandbox::{Capacity, Failure, FileChunk, LanguageInfo, LeftToUser, Listing, SandboxPath, WriteMode};
 use tokio_util::sync::CancellationToken;
@@ -69,6 +70,27 @@ impl Host for EngineHost {
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure> {
         self.0.run_once(who, request, cancel).await
+    }
+
+    async fn start_command(
+        &self,
+        who: &Principal,
+        request: CommandRequest,
+        input: CommandInput,
+        cancel: CancellationToken,
+    ) -> Result<ExecutionView, Failure> {
+        self.0.start_command(who, request, input, cancel).await
+    }
+
+    async fn write_stdin(
+        &self,
+        who: &Principal,
+        id: &str,
+        part: StdinPart,
+        wait: Duration,
+        cancel: CancellationToken,
+    ) -> Result<ExecutionId, Failure> {
+        self.0.write_stdin(who, id, part, wait, cancel).await
     }
 
     fn package_languages(&self) -> Vec<String> {

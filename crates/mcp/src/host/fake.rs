@@ -7,10 +7,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use async_trait::async_trait;
 use bytes::Bytes;
 use sandcell_engine::{
-    Artifact, BackendView, Cause, CreateRequest, EngineConfig, ExecuteRequest, ExecutionId, ExecutionView, FileAnswer,
-    HistoryPage, HistoryQuery, HistoryRecord, HistoryView, InstallRequest, KeptExecution, KeptPicture, MemoryGrowth,
-    MemoryUse, Principal, ResetView, RunRequest, RunningView, SandboxId, SandboxView, SecurityEvent, SessionView,
-    Shown, Status, StreamSlice, Watch,
+    Artifact, BackendView, Cause, CommandInput, CommandRequest, CreateRequest, EngineConfig, ExecuteRequest,
+    ExecutionId, ExecutionView, FileAnswer, HistoryPage, HistoryQuery, HistoryRecord, HistoryView, InstallRequest,
+    KeptExecution, KeptPicture, MemoryGrowth, MemoryUse, Principal, ResetView, RunRequest, RunningView, SandboxId,
+    SandboxView, SecurityEvent, SessionView, Shown, Status, StdinPart, StreamSlice, Watch,
 };
 use sandcell_sandbox::{
     ByteSize, Code, Entry, EntryKind, Failure, FileChunk, FileError, Isolation, LanguageInfo, Level, Limits, Listing,
@@ -341,6 +341,33 @@ impl Host for FakeHost {
             new_sandbox: true,
             ..view
         })
+    }
+
+    async fn start_command(
+        &self,
+        _: &Principal,
+        request: CommandRequest,
+        input: CommandInput,
+        _: CancellationToken,
+    ) -> Result<ExecutionView, Failure> {
+        self.ask((&request, &input));
+        Ok(ExecutionView {
+            language: "command".into(),
+            ..view()
+        })
+    }
+
+    async fn write_stdin(
+        &self,
+        _: &Principal,
+        id: &str,
+        part: StdinPart,
+        wait: Duration,
+        _: CancellationToken,
+    ) -> Result<ExecutionId, Failure> {
+        self.ask((id, &part, wait));
+        ExecutionId::parse(id)
+            .ok_or_else(|| Failure::new(Code::NotFound, format!("there is no execution {id}"), "look"))
     }
 
     fn package_languages(&self) -> Vec<String> {

@@ -10,9 +10,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use sandcell_engine::{
-    BackendView, Counts, CreateRequest, EngineConfig, ExecuteRequest, ExecutionView, ExpiringSoon, FileAnswer,
-    HistoryPage, HistoryQuery, HistoryView, InstallRequest, KeptExecution, KeptPicture, Principal, ResetView,
-    RunRequest, RunningView, SandboxId, SandboxView, SecurityEvent, StreamName, StreamSlice, Watch,
+    BackendView, CommandInput, CommandRequest, Counts, CreateRequest, EngineConfig, ExecuteRequest, ExecutionId,
+    ExecutionView, ExpiringSoon, FileAnswer, HistoryPage, HistoryQuery, HistoryView, InstallRequest, KeptExecution,
+    KeptPicture, Principal, ResetView, RunRequest, RunningView, SandboxId, SandboxView, SecurityEvent, StdinPart,
+    StreamName, StreamSlice, Watch,
 };
 use sandcell_sandbox::{Capacity, Failure, FileChunk, LanguageInfo, LeftToUser, Listing, SandboxPath, WriteMode};
 use tokio_util::sync::CancellationToken;
@@ -59,6 +60,21 @@ pub(crate) trait Host: Send + Sync {
         request: RunRequest,
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure>;
+    async fn start_command(
+        &self,
+        who: &Principal,
+        request: CommandRequest,
+        input: CommandInput,
+        cancel: CancellationToken,
+    ) -> Result<ExecutionView, Failure>;
+    async fn write_stdin(
+        &self,
+        who: &Principal,
+        id: &str,
+        part: StdinPart,
+        wait: Duration,
+        cancel: CancellationToken,
+    ) -> Result<ExecutionId, Failure>;
     /// The languages that packages can be installed for.
     fn package_languages(&self) -> Vec<String>;
     fn left_to_user(&self, language: Option<&str>, packages: &[String], hosts: &[String]) -> LeftToUser;

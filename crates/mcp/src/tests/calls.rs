@@ -455,3 +455,93 @@ async fn more_than_a_user_can_be_asked_about_is_refused_as_such() {
     client.start_call("install_package", packages(50)).await;
     assert_eq!(client.receive().await["method"], "elicitation/create");
 }
+
+#[tokio::test]
+async fn run_command_hands_a_line_or_words_to_the_engine() {
+    let (host, mut client) = with_files(&[]).await;
+    let ran = client.call("run_command", json!({"command": "ls | wc -l"})).await;
+    assert_eq!(ran["_meta"]["sandcell/execution"]["language"], "command");
+    assert_eq!(
+        last_asked(&host),
+        "(CommandRequest { command: Shell(\"ls | wc -l\"), cwd: SandboxPath(\"/home/user\"), env: {}, sandbox_id: None, \
+         timeout: None, wait: Some(45s), watch: Watch }, CommandInput { first: b\"\", open: false })"
+    );
+    let arguments = json!({
+        "argv": ["grep", "", 5], "cwd": "src", "env": {"A": 1}, "sandbox_id": SANDBOX, "stdin_base64": "AP8=",
+        "keep_stdin": "true", "timeout_s": "2.5", "wait_s": 0,
+    });
+    client.call("run_command", arguments).await;
+    assert_eq!(
+        last_asked(&host),
+        format!(
+            "(CommandRequest {{ command: Argv([\"grep\", \"\", \"5\"]), cwd: SandboxPath(\"/home/user/src\"), \
+             env: {{\"A\": \"1\"}}, sandbox_id: Some({SANDBOX:?}), timeout: Some(2.5s), wait: Some(0ns), watch: Watch }}, \
+             CommandInput {{ first: b\"\\0\\xff\", open: true }})"
+        )
+    );
+    client.call("run_command", json!({"argv": "[\"a b\", \"\"]"})).await;
+    assert!(last_asked(&host).contains(r#"Argv(["a b", ""])"#));
+}
+
+#[tokio::test]
+async fn write_stdin_hands_bytes_and_their_end_to_the_engine() {
+    let (host, mut client) = with_files(&[]).await;
+    let written = client
+        .call("write_stdin", json!({"execution_id": EXECUTION, "data": "a\n"}))
+        .await;
+    assert_eq!(
+        written["_meta"]["sandcell/stdin"],
+        json!({"execution_id": EXECUTION, "written": 2, "closed": false})
+    );
+    assert_eq!(
+        last_asked(&host),
+        format!("({EXECUTION:?}, StdinPart {{ bytes: b\"a\\n\", close: false }}, 45s)")
+    );
+    let last = json!({"execution_id": EXECUTION, "data_base64": "/w==", "close": true, "wait_s": 1});
+    client.call("write_stdin", last).await;
+    assert!(last_asked(&host).ends_with("StdinPart { bytes: b\"\\xff\", close: true }, 1s)"));
+    client
+        .call("write_stdin", json!({"execution_id": EXECUTION, "close": "yes"}))
+        .await;
+    assert!(last_asked(&host).contains("StdinPart { bytes: b\"\", close: true }"));
+}
+
+#[tokio::test]
+async fn bad_arguments_of_commands_are_results_that_say_how_to_do_it() {
+    let (host, mut client) = with_files(&[]).await;
+    for (tool, arguments, word) in [
+        ("run_command", json!({}), "`command` or `argv`"),
+        ("run_command", json!({"command": " "}), "`command` or `argv`"),
+        ("run_command", json!({"command": "ls", "argv": ["ls"]}), "not both"),
+        ("run_command", json!({"argv": "ls -l"}), "a list of strings"),
+        ("run_command", json!({"command": ["ls", "-l"]}), "a string"),
+        ("run_command", json!({"command": "ls", "cwd": "../x"}), "`cwd`"),
+        (
+            "run_command",
+            json!({"command": "ls", "stdin": "a", "stdin_base64": "YQ=="}),
+            "cannot both",
+        ),
+        (
+            "run_command",
+            json!({"command": "ls", "stdin_base64": "?"}),
+            "not base64",
+        ),
+        ("run_command", json!({"cmd": "ls"}), "did you mean `command`?"),
+        ("write_stdin", json!({"data": "x"}), "`execution_id` is missing"),
+        ("write_stdin", json!({"execution_id": EXECUTION}), "nothing to do"),
+        (
+            "write_stdin",
+            json!({"execution_id": EXECUTION, "data_base64": "a-_="}),
+            "not base64",
+        ),
+    ] {
+        let answer = client.call(tool, arguments.clone()).await;
+        assert_eq!(answer["isError"], true, "{arguments}: {answer}");
+        let text = blocks(&answer).concat();
+        assert!(
+            text.contains(word) && text.contains("invalid_argument"),
+            "{arguments}: {text}"
+        );
+    }
+    assert!(host.asked.lock().unwrap().is_empty());
+}

@@ -220,3 +220,42 @@ async fn the_other_sets_of_tools_are_as_they_are() {
     }
     insta::assert_json_snapshot!(listed);
 }
+
+#[tokio::test]
+async fn tools_for_programs_can_be_called_and_are_not_listed() {
+    let listed = async |client: &mut Client| {
+        let answer = client.request("tools/list", json!({})).await;
+        answer.to_string()
+    };
+    let mut client = Client::ready(Arc::default()).await;
+    let list = listed(&mut client).await;
+    assert!(!list.contains("run_command") && !list.contains("write_stdin"), "{list}");
+    client.call("run_command", json!({"command": "ls"})).await;
+
+    // An operator who names the tools names these as well.
+    let only = |names: &[&str]| ServerOptions {
+        tools: Some(names.iter().map(|&name| name.to_owned()).collect()),
+        ..ServerOptions::default()
+    };
+    let call = json!({"name": "run_command", "arguments": {"command": "ls"}});
+    let mut client = Client::connect_with(Arc::default(), only(&["execute_code"]));
+    client.initialize().await;
+    assert_eq!(
+        client.request("tools/call", call.clone()).await["error"]["code"],
+        -32602
+    );
+    let mut client = Client::connect_with(Arc::default(), only(&["execute_code", "run_command"]));
+    client.initialize().await;
+    assert!(!listed(&mut client).await.contains("run_command"));
+    assert_eq!(
+        client.request("tools/call", call.clone()).await["result"]["isError"],
+        false
+    );
+    let container = ServerOptions {
+        toolset: crate::tools::Toolset::Container,
+        ..ServerOptions::default()
+    };
+    let mut client = Client::connect_with(Arc::default(), container);
+    client.initialize().await;
+    assert_eq!(client.request("tools/call", call).await["error"]["code"], -32602);
+}

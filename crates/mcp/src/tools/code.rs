@@ -33,7 +33,7 @@ fn stdin_field() -> Field {
     Field::new("stdin", Kind::Content, json!("yes\n")).about("What input() reads")
 }
 
-fn timeout_field(facts: &Facts) -> Field {
+pub(super) fn timeout_field(facts: &Facts) -> Field {
     seconds_field("timeout_s", LEAST_TIMEOUT_S, MAX_TIMEOUT.as_secs_f64(), 60).default(json!(facts.timeout_s))
 }
 

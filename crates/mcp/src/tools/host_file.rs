@@ -67,13 +67,17 @@ async fn upload(mut call: Call) -> Result<Answer, Failure> {
     store(call, &path, bytes).await
 }
 
-/// Strict base64: the standard alphabet with its padding. Line breaks, as many encoders put them, are let through.
 fn decode(text: &str, most: u64) -> Result<Bytes, Failure> {
     check_size(
         "the content",
         (text.len() / 4).saturating_mul(3).saturating_sub(2),
         most,
     )?;
+    base64("content_base64", text, "write_file")
+}
+
+/// Strict base64: the standard alphabet with its padding. Line breaks, as many encoders put them, are let through.
+pub(super) fn base64(name: &str, text: &str, for_text: &str) -> Result<Bytes, Failure> {
     let cleaned;
     let text = if text.bytes().any(|byte| matches!(byte, b'\n' | b'\r')) {
         cleaned = text.replace(['\n', '\r'], "");
@@ -83,9 +87,11 @@ fn decode(text: &str, most: u64) -> Result<Bytes, Failure> {
     };
     STANDARD.decode(text).map(Bytes::from).map_err(|error| {
         Failure::invalid(
-            format!("`content_base64` is not base64: {error}"),
-            "encode the bytes with the standard alphabet (A-Z a-z 0-9 + /) and padding, such as \"aGVsbG8=\"; \
-             for text use write_file",
+            format!("`{name}` is not base64: {error}"),
+            format!(
+                "encode the bytes with the standard alphabet (A-Z a-z 0-9 + /) and padding, such as \"aGVsbG8=\"; \
+                 for text use {for_text}"
+            ),
         )
     })
 }

@@ -7,6 +7,7 @@ mod executions;
 mod files;
 mod host_file;
 mod packages;
+mod programs;
 mod read_file;
 mod sandboxes;
 mod script;
@@ -228,6 +229,12 @@ pub(crate) fn sandbox_toolset(facts: &Facts) -> Vec<Tool> {
         executions::get_execution_history(),
         executions::reset_session_state(facts),
     ]
+}
+
+/// Tools of the toolset `sandbox` for programs such as the Python package. They can be called and are not listed: a model
+/// gets along with `execute_code`, and each tool in the list costs every conversation its description.
+pub(crate) fn unlisted_sandbox_tools(facts: &Facts) -> Vec<Tool> {
+    vec![programs::run_command(facts), programs::write_stdin(facts)]
 }
 
 /// The sandbox that a call is about.

@@ -4,7 +4,7 @@
 use sandcell_engine::Hints;
 use sandcell_sandbox::Mount;
 
-use super::{Facts, Tool, container, sandbox_toolset, script};
+use super::{Facts, Tool, container, sandbox_toolset, script, unlisted_sandbox_tools};
 use crate::host::Host;
 use crate::instructions;
 use crate::prompts::{PROMPTS, Prompt};
@@ -39,6 +39,14 @@ impl Toolset {
             Self::Sandbox => sandbox_toolset(facts),
             Self::Container => container::tools(facts),
             Self::Script(interpreters) => script::tools(interpreters),
+        }
+    }
+
+    /// The tools that can be called and are not listed.
+    pub(crate) fn unlisted_tools(self, facts: &Facts) -> Vec<Tool> {
+        match self {
+            Self::Sandbox => unlisted_sandbox_tools(facts),
+            Self::Container | Self::Script(_) => Vec::new(),
         }
     }
 

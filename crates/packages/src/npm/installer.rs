@@ -96,6 +96,7 @@ impl Installer {
             argv: argv.iter().map(|&text| text.to_owned()).collect(),
             env: self.environment(),
             cwd: cwd.to_owned(),
+            needs_cwd: false,
             stdin: StdinMode::Null,
             control: false,
         };

@@ -27,7 +27,7 @@ mod native {
     use libtest_mimic::Trial;
     use sandcell_backends::native::{NativeBackend, NativeConfig, SPARES, start_launcher};
     use sandcell_engine::{
-        CommandRequest, Engine, EngineConfig, ExecuteRequest, ExecutionView, Principal, Status, Watch,
+        CommandLine, CommandRequest, Engine, EngineConfig, ExecuteRequest, ExecutionView, Principal, Status, Watch,
     };
     use sandcell_sandbox::{Backend, Code, Degree, Failure, Level, SandboxPath, SessionEvent};
     use tokio::sync::mpsc;
@@ -124,7 +124,7 @@ mod native {
 
     fn command(words: &[&str]) -> CommandRequest {
         CommandRequest {
-            argv: words.iter().map(|&word| word.to_owned()).collect(),
+            command: CommandLine::Argv(words.iter().map(|&word| word.to_owned()).collect()),
             cwd: SandboxPath::parse("/home/user").unwrap(),
             env: BTreeMap::new(),
             sandbox_id: None,

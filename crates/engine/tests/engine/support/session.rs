@@ -54,6 +54,7 @@ impl Language for FakeLanguage {
                 argv: argv.chain(args.iter().cloned()).collect(),
                 env: env.clone(),
                 cwd: sandcell_sandbox::HOME.to_owned(),
+                needs_cwd: false,
                 stdin: StdinMode::Null,
                 control: false,
             },
