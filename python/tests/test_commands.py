@@ -347,7 +347,7 @@ import os, sandcell, signal, threading
 from sandcell import _stdio
 sandbox = sandcell.Sandbox().open()
 process = sandbox.start("sleep 1000")
-threading.Timer(0.5, lambda: os.kill(_stdio.local_server().pid, signal.SIGKILL)).start()
+threading.Timer(0.5, lambda: os.kill(_stdio._local.server._process.pid, signal.SIGKILL)).start()
 for call in (lambda: sandbox.command("sleep 1000", timeout=600), process.wait, process.running, lambda: process.write("x")):
     try:
         print("returned", call())

@@ -603,8 +603,10 @@ class Core:
                     try:
                         # An archive has headers and is padded; the bytes of the files are counted when they are unpacked.
                         yield from self._read_parts(packed, most + most // 4 + (64 << 20), archive.write)
-                    finally:
+                    except BaseException:
                         self.channel.post("tools/call", _removal(self.id, packed))
+                        raise
+                    yield from self._shell(f"rm -f {packed}", packed)
                     archive.seek(0)
                     return _transfer.unpack(archive, target, most)
                 yield from self._read_parts(source, most, archive.write)
