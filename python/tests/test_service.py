@@ -76,6 +76,23 @@ def test_a_sandbox_of_a_service_is_like_one_of_this_machine(service: Service) ->
     assert run.files == {"o": b"\xff"}
 
 
+def test_commands_run_in_a_sandbox_of_a_service(service: Service) -> None:
+    heard: list[str] = []
+    with Sandbox(url=service.url, token=service.token) as sandbox:
+        assert sandbox.command("echo é; exit 3", on_stdout=heard.append).exit_code == 3
+        assert "".join(heard) == "é\n"
+        assert int(sandbox.command(["wc", "-c"], stdin=b"x" * (5 << 20)).stdout) == 5 << 20
+        with pytest.raises(sandcell.NotFoundError):
+            sandbox.command("true", cwd="/no/such/folder")
+        process = sandbox.start("cat")
+        process.write("typed")
+        process.close_stdin()
+        assert process.wait(30).stdout == "typed"
+        endless = sandbox.start("sleep 1000")
+        endless.kill()
+        assert endless.wait(30).status == "cancelled"
+
+
 def test_tasks_use_a_service_at_once_and_can_be_cancelled(service: Service) -> None:
     async def main() -> None:
         runs = (sandcell.run_async(f"print({number})", url=service.url, token=service.token) for number in range(12))

@@ -11,8 +11,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use libtest_mimic::{Arguments, Trial};
 use sandcell_sandbox::{
-    Backend, ByteSize, Channel, Command, Cpus, EndReason, Exit, FileError, Limits, Process, ProcessEvent, Sandbox,
-    SandboxError, SandboxPath, SandboxSpec, Signal, SignalScope, StdinMode, WriteMode,
+    Backend, ByteSize, Channel, Code, Command, Cpus, EndReason, Exit, FileError, Limits, Process, ProcessEvent,
+    Sandbox, SandboxError, SandboxPath, SandboxSpec, Signal, SignalScope, StdinMode, WriteMode,
 };
 use tokio::time::timeout;
 
@@ -68,6 +68,7 @@ cases![
     standard_input_reaches_the_program,
     output_before_control_comes_before_it,
     a_program_that_does_not_exist_is_an_error,
+    a_program_that_needs_its_folder_is_not_started_elsewhere,
     signals_end_a_program_and_all_it_started,
     files_are_written_listed_and_read,
     special_files_and_missing_ones_are_refused,
@@ -163,6 +164,22 @@ async fn a_program_runs_and_its_output_and_status_come_back(backend: Arc<dyn Bac
     assert_eq!(seen.stdout, "out\n");
     assert_eq!(seen.stderr, "err\n");
     assert_eq!(seen.exit, Exit::Code(7));
+}
+
+async fn a_program_that_needs_its_folder_is_not_started_elsewhere(backend: Arc<dyn Backend>) {
+    let sandbox = backend.create(&spec()).await.unwrap();
+    let elsewhere = Command {
+        cwd: "/no/such/folder".to_owned(),
+        needs_cwd: true,
+        ..command(&["touch", "/tmp/started"], sandbox.base_env())
+    };
+    let Err(SandboxError::Refused(failure)) = sandbox.spawn(elsewhere).await else {
+        panic!("it was started");
+    };
+    assert_eq!(failure.code, Code::NotFound);
+    assert!(failure.message.contains("/no/such/folder"), "{failure}");
+    let process = sandbox.spawn(command(&["ls", "/tmp/started"], sandbox.base_env()));
+    assert_ne!(collect(process.await.unwrap()).await.exit, Exit::Code(0));
 }
 
 async fn its_home_is_where_every_sandbox_has_it(backend: Arc<dyn Backend>) {

@@ -220,11 +220,29 @@ mod native {
     }
 
     async fn not_started(bench: Bench) {
-        for words in [&["no-such-program"][..], &["/etc/passwd"], &["/home/user"]] {
-            let refused = bench.run(command(words), "").await.unwrap_err();
-            assert!(refused.message.contains(words[0]), "{refused:?}");
-            assert!(!refused.remedy.is_empty());
+        for (words, exit_code) in [
+            (&["no-such-program"][..], 127),
+            (&["/etc/passwd"], 126),
+            (&["/home/user"], 126),
+        ] {
+            let view = bench.run(command(words), "").await.unwrap();
+            assert_eq!(
+                (view.status, view.exit_code),
+                (Status::Error, Some(exit_code)),
+                "{view:?}"
+            );
+            let cause = view.cause.unwrap();
+            assert!(
+                cause.message.contains(words[0]) && !cause.remedy.is_empty(),
+                "{cause:?}"
+            );
         }
+        let elsewhere = CommandRequest {
+            cwd: SandboxPath::parse("/no/such/folder").unwrap(),
+            ..command(&["true"])
+        };
+        let refused = bench.run(elsewhere, "").await.unwrap_err();
+        assert_eq!(refused.code, Code::NotFound, "{refused}");
         let unnamed = bench.run(command(&[]), "").await.unwrap_err();
         assert_eq!(unnamed.code, Code::InvalidArgument);
         // Nothing of it has harmed the sandbox.

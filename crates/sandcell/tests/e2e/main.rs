@@ -41,6 +41,8 @@ mod watched;
 mod process_level;
 // The file tools and every path that is not a plain file.
 mod files;
+// Programs next to sessions, as programs ask for them.
+mod commands;
 // Input that is wrong, huge or hostile; nothing is lost by it.
 mod bad_input;
 // Many at once.

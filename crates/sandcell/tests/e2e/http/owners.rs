@@ -47,8 +47,9 @@ fn anothers_ids_answer_exactly_like_ids_that_never_were() {
         let end = if id.ends_with('a') { "b" } else { "a" };
         format!("{}{end}", &id[..id.len() - 1])
     };
-    let by_sandbox: [(&str, Value); 9] = [
+    let by_sandbox: [(&str, Value); 10] = [
         ("execute_code", json!({"code": "print(open('secret.txt').read())"})),
+        ("run_command", json!({"command": "cat secret.txt"})),
         ("close_sandbox", json!({})),
         ("get_sandbox_status", json!({})),
         ("list_files", json!({})),
@@ -72,6 +73,7 @@ fn anothers_ids_answer_exactly_like_ids_that_never_were() {
         ("get_execution", json!({})),
         ("get_execution", json!({"stream": "code"})),
         ("cancel_execution", json!({})),
+        ("write_stdin", json!({"data": "x"})),
     ] {
         let with = |id: &str| {
             let mut arguments = arguments.clone();
