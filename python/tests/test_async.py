@@ -22,7 +22,7 @@ def test_the_same_methods_can_be_awaited() -> None:
             assert await sandbox.files.exists("x")
             assert [entry.name for entry in await sandbox.files.list()] == ["x"]
             await sandbox.files.remove("x")
-            assert (await sandbox.history(1))[0].language == "bash"
+            assert (await sandbox.history(1))[0].language == "command"
             assert (await sandbox.status())["sandbox_id"] == sandbox.id
             await sandbox.reset()
             with pytest.raises(sandcell.CodeFailedError):

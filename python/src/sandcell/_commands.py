@@ -153,8 +153,7 @@ class Program:
         self._last = yield from self._call("get_execution", {"wait_s": wait}, wait)
 
     def _call(self, tool: str, arguments: dict[str, Any], wait: float = 0.0) -> Operation[dict[str, Any]]:
-        if self._core.closed:
-            raise ExpiredError("the sandbox of this command is closed, and the command ended with it", "make a new Sandbox")
+        # The server answers for executions of closed sandboxes, too.
         self._core.channel.check()
         seconds = wait + _operations._ANSWER_TIMEOUT
         return (yield from call_tool(self._core.channel, tool, {"execution_id": self.id, **arguments}, seconds))
@@ -180,8 +179,6 @@ class _Feed:
             return False
         if is_last and self._closes:
             arguments["close"] = True
-        if self._core.closed:
-            raise ExpiredError("the sandbox of this command is closed", "make a new Sandbox")
         try:
             yield from call_tool(self._core.channel, "write_stdin", arguments, _TAKE + _operations._ANSWER_TIMEOUT)
         except BusyError:
