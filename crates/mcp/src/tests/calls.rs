@@ -526,7 +526,7 @@ async fn bad_arguments_of_commands_are_results_that_say_how_to_do_it() {
             json!({"command": "ls", "stdin_base64": "?"}),
             "not base64",
         ),
-        ("run_command", json!({"cmd": "ls"}), "did you mean `command`?"),
+        ("run_command", json!({"comand": "ls"}), "did you mean `command`?"),
         ("write_stdin", json!({"data": "x"}), "`execution_id` is missing"),
         ("write_stdin", json!({"execution_id": EXECUTION}), "nothing to do"),
         (
