@@ -26,9 +26,9 @@ from ._errors import (
     InvalidArgumentError,
     LanguageUnavailableError,
     NotFoundError,
-    SandcellError,
     SessionLostError,
 )
+from ._model_text import text_for_model
 from ._results import Run
 
 #: Exit code of a block that ran too long, as AutoGen's own executors give it.
@@ -98,7 +98,7 @@ class SandcellCodeExecutor(CodeExecutor, Component[SandcellCodeExecutorConfig]):
             except _REFUSALS as error:
                 return SandcellCodeResult(1, "\n".join([*outputs, str(error)]), runs)
             runs.append(run)
-            outputs.append(_output(run))
+            outputs.append(text_for_model(run))
             if not run.ok:
                 code = _TIMEOUT_EXIT_CODE if run.status == "timeout" else run.exit_code or 1
                 return SandcellCodeResult(code, "\n".join(outputs), runs)
@@ -129,10 +129,3 @@ class SandcellCodeExecutor(CodeExecutor, Component[SandcellCodeExecutorConfig]):
     @classmethod
     def _from_config(cls, config: SandcellCodeExecutorConfig) -> SandcellCodeExecutor:
         return cls(**config.model_dump(exclude_none=True))
-
-
-def _output(run: Run) -> str:
-    text = run.text.rstrip("\n")
-    if run.cause is None or run.cause.code == "code_failed" or run.cause.message in text:
-        return text
-    return f"{text}\n{SandcellError(run.cause.message, run.cause.remedy, run.cause.code)}"

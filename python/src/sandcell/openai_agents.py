@@ -190,7 +190,9 @@ class SandcellSandboxSession(BaseSandboxSession):  # type: ignore[misc]
             if not piece and append:
                 return
             try:
-                await self._open_sandbox().files.write(path, piece, append=append)
+                await self._open_sandbox().files.write(
+                    path, piece if isinstance(piece, str) else bytes(piece), append=append
+                )
             except SandcellError as error:
                 raise WorkspaceArchiveWriteError(path=path, cause=error) from error
             append = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import io
+import json
 import re
 import tarfile
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -38,8 +39,9 @@ from agents.sandbox.snapshot import LocalSnapshotSpec
 from agents.sandbox.types import User
 from agents.testing import ScriptedModel, assistant_message, function_call
 from agents.tracing import set_tracing_disabled
-from conftest import blocks_of_guide
+from conftest import blocks_of_guide, program
 from openai.types.responses import ResponseCustomToolCall
+from test_service import Service
 
 from sandcell import ExpiredError, InvalidArgumentError, NotFoundError
 from sandcell.openai_agents import (
@@ -223,6 +225,40 @@ async def test_a_state_leads_to_the_same_sandbox_while_it_exists() -> None:
     assert isinstance(gone.value.cause, ExpiredError)
 
 
+def test_a_sandbox_of_a_service_outlives_the_process_that_made_it(tmp_path: Path) -> None:
+    service = Service(tmp_path)
+    code = f"""
+import asyncio, io, json, os, pathlib
+from sandcell.openai_agents import SandcellSandboxClient
+
+async def main():
+    client = SandcellSandboxClient(url={service.url!r}, token={service.token!r})
+    session = await client.create()
+    await session.start()
+    await session.write(pathlib.Path("a"), io.BytesIO(b"kept"))
+    print(json.dumps(client.serialize_session_state(session.state)), flush=True)
+    os._exit(0)
+
+asyncio.run(main())
+"""
+
+    async def resume(stored: dict[str, object]) -> None:
+        client = SandcellSandboxClient(url=service.url, token=service.token)
+        session = await client.resume(client.deserialize_session_state(dict(stored)))
+        async with session:
+            assert session.state.sandbox_id == stored["sandbox_id"]
+            assert await content(session, "a") == b"kept"
+        await client.delete(session)
+
+    try:
+        with program(code) as process:
+            output, errors = process.communicate(timeout=60)
+        assert output, errors
+        asyncio.run(resume(json.loads(output)))
+    finally:
+        service.end()
+
+
 @asynchronous
 async def test_a_snapshot_fills_a_new_sandbox(tmp_path: Path) -> None:
     client = SandcellSandboxClient()
@@ -262,14 +298,15 @@ async def test_what_is_not_supported_is_refused_with_a_typed_error() -> None:
     async with new_session() as session:
         assert not session.supports_pty()
         inner = session._inner
-        for refused in (
+        refusals: list[Callable[[], Any]] = [
             lambda: inner.pty_exec_start("sh", tty=True),
             lambda: inner.pty_write_stdin(session_id=1, chars=""),
             lambda: session.exec("true", user="root"),
             lambda: session.read(Path("a"), user=User(name="root")),
             lambda: session.write(Path("a"), io.BytesIO(), user="root"),
             lambda: session.ls(".", user="root"),
-        ):
+        ]
+        for refused in refusals:
             with pytest.raises(ConfigurationError, match="does not support"):
                 await refused()
         with pytest.raises(ExposedPortUnavailableError):
