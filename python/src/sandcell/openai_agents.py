@@ -54,7 +54,7 @@ _BACKEND = "sandcell"
 _SDK_DEFAULT_ROOT = "/workspace"
 _WORKSPACE_ROOT = "/home/user/workspace"
 #: Bytes of each stream of a command that are kept.
-_MAX_OUTPUT = 8 << 20
+_MAX_OUTPUT = 1 << 20
 #: Bytes of a file or of a workspace's archive that are read into memory.
 _MAX_FILE = 1 << 30
 #: Bytes of one piece of a file that is written.
@@ -158,7 +158,7 @@ class SandcellSandboxSession(BaseSandboxSession):  # type: ignore[misc]
         if run.status == "timeout":
             raise ExecTimeoutError(command=words, timeout_s=self.state.options.timeout if timeout is None else timeout)
         stderr = run.stderr
-        if run.status in ("killed", "cancelled") and run.cause is not None:
+        if run.cause is not None and run.cause.code != "code_failed":
             stderr += f"{run.cause.message}\n{run.cause.remedy}\n"
         if run.truncated:
             stderr += f"sandcell: output of more than {_MAX_OUTPUT >> 20} MiB was left out\n"
@@ -223,7 +223,10 @@ class SandcellSandboxSession(BaseSandboxSession):  # type: ignore[misc]
     async def hydrate_workspace(self, data: io.IOBase) -> None:
         """Unpacks a tar archive into the workspace. Members that would land outside are refused before that."""
         root, archive = self._workspace_root_path(), self._archive_path()
-        packed = io.BytesIO(data.read())
+        raw: Any = data.read()
+        if not isinstance(raw, (bytes, bytearray)):
+            raise WorkspaceWriteTypeError(path=root, actual_type=type(raw).__name__)
+        packed = io.BytesIO(raw)
         try:
             with tarfile.open(fileobj=packed) as tar:
                 validate_tarfile(tar)

@@ -183,7 +183,7 @@ def test_options_are_checked_when_the_provider_is_made() -> None:
         SandcellCodeActProvider(memory=1)
 
 
-@pytest.mark.parametrize("block", blocks_of_guide("python-agent-framework"))
+@pytest.mark.parametrize("block", blocks_of_guide("python-agent-framework"), ids=lambda block: "block")
 def test_the_guide_runs(block: str, capsys: pytest.CaptureFixture[str]) -> None:
     exec(compile(block, "python-agent-framework.md", "exec"), {"__name__": "__main__"})
     printed = capsys.readouterr().out

@@ -221,7 +221,7 @@ def test_an_agent_repairs_code_that_failed() -> None:
     assert (results[1].output, messages[-1].messages[-1].content) == ("repaired", "done")
 
 
-@pytest.mark.parametrize("block", blocks_of_guide("python-autogen"))
+@pytest.mark.parametrize("block", blocks_of_guide("python-autogen"), ids=lambda block: "block")
 def test_the_guide_runs(block: str, capsys: pytest.CaptureFixture[str]) -> None:
     exec(compile(block, "python-autogen.md", "exec"), {"__name__": "__main__"})
     printed = capsys.readouterr().out

@@ -88,7 +88,9 @@ async def test_commands_run_in_the_workspace_with_exit_code_and_both_streams() -
         result = await session.exec("pwd; echo $NAME; echo é >&2; exit 3")
         assert (result.stdout, result.stderr, result.exit_code) == (b"/home/user/workspace\nvalue\n", "é\n".encode(), 3)
         assert (await session.exec("printf", "%s|", "a b", "$NAME", shell=False)).stdout == b"a b|$NAME|"
-        assert (await session.exec("nosuchprogram", shell=False)).exit_code == 127
+        missing = await session.exec("nosuchprogram", shell=False)
+        assert missing.exit_code == 127
+        assert b"nosuchprogram" in missing.stderr
         both = await asyncio.gather(session.exec("echo 1"), session.exec("echo 2"))
         assert [result.stdout for result in both] == [b"1\n", b"2\n"]
 
@@ -99,6 +101,17 @@ async def test_a_command_that_runs_too_long_is_a_typed_error() -> None:
         with pytest.raises(ExecTimeoutError):
             await session.exec("touch started; sleep 100", timeout=1)
         assert await content(session, "started") == b""
+
+
+@asynchronous
+async def test_a_killed_command_and_cut_output_say_so_in_stderr() -> None:
+    async with new_session() as session:
+        killed = await session.exec("kill -9 $$")
+        assert killed.exit_code == 137
+        assert b"SIGKILL" in killed.stderr
+        cut = await session.exec("head -c 1100000 /dev/zero | tr '\\0' x")
+        assert len(cut.stdout) == 1 << 20
+        assert b"left out" in cut.stderr
 
 
 @asynchronous
@@ -199,6 +212,8 @@ async def test_an_archive_that_leaves_the_workspace_is_refused() -> None:
             await session.hydrate_workspace(io.BytesIO(packed.getvalue()))
         with pytest.raises(WorkspaceArchiveWriteError):
             await session.hydrate_workspace(io.BytesIO(b"no archive"))
+        with pytest.raises(WorkspaceWriteTypeError):
+            await session.hydrate_workspace(io.StringIO("no bytes"))
         assert (await session.exec("ls -A . ..")).stdout == b".:\n\n..:\nworkspace\n"
 
 
@@ -381,7 +396,7 @@ async def test_an_agent_works_with_shell_and_patches() -> None:
     assert not client._sandboxes
 
 
-@pytest.mark.parametrize("block", blocks_of_guide("python-openai-agents"))
+@pytest.mark.parametrize("block", blocks_of_guide("python-openai-agents"), ids=lambda block: "block")
 def test_the_guide_runs(block: str, capsys: pytest.CaptureFixture[str]) -> None:
     exec(compile(block, "python-openai-agents.md", "exec"), {"__name__": "__main__"})
     printed = capsys.readouterr().out
