@@ -406,6 +406,11 @@ class Core:
             self._openers -= 1
         return self.id
 
+    def attach(self, sandbox_id: str) -> None:
+        """Uses a sandbox that was made earlier. The server decides whether this caller may, at the first use."""
+        self._channel = open_channel(self._url, self._token)
+        self.id = sandbox_id
+
     def _give_up(self) -> None:
         """Nobody waits for the sandbox any more; if it is made all the same, it is closed at once."""
         call, channel = self._made, self._channel
