@@ -76,7 +76,7 @@ class AsyncFiles:
         return await drive(self._core.read(path, max_bytes))
 
     async def read_text(self, path: str | os.PathLike[str], *, encoding: str = "utf-8", errors: str = "strict") -> str:
-        """Returns the text of a file."""
+        """Returns the text of a file of at most 256 MiB; ``OutputLimitError`` is raised for a larger one."""
         return (await self.read(path)).decode(encoding, errors)
 
     async def upload(self, local_path: str | os.PathLike[str], remote_path: str | os.PathLike[str]) -> int:
@@ -109,7 +109,10 @@ class AsyncFiles:
         return await drive(self._core.exists(path))
 
     async def remove(self, path: str | os.PathLike[str]) -> None:
-        """Removes a file, or a folder with everything in it. Runs the ``rm`` of the sandbox."""
+        """Removes a file, or a folder with everything in it. Runs the ``rm`` of the sandbox.
+
+        Raises ``NotFoundError`` where there is nothing, ``DeniedByPolicyError`` where it cannot be removed.
+        """
         await drive(_commands.remove(self._core, path))
 
 

@@ -56,7 +56,7 @@ class Files:
         return drive(self._core.read(path, max_bytes))
 
     def read_text(self, path: str | os.PathLike[str], *, encoding: str = "utf-8", errors: str = "strict") -> str:
-        """Returns the text of a file."""
+        """Returns the text of a file of at most 256 MiB; ``OutputLimitError`` is raised for a larger one."""
         return self.read(path).decode(encoding, errors)
 
     def upload(self, local_path: str | os.PathLike[str], remote_path: str | os.PathLike[str]) -> int:
@@ -89,7 +89,10 @@ class Files:
         return drive(self._core.exists(path))
 
     def remove(self, path: str | os.PathLike[str]) -> None:
-        """Removes a file, or a folder with everything in it. Runs the ``rm`` of the sandbox."""
+        """Removes a file, or a folder with everything in it. Runs the ``rm`` of the sandbox.
+
+        Raises ``NotFoundError`` where there is nothing, ``DeniedByPolicyError`` where it cannot be removed.
+        """
         drive(_commands.remove(self._core, path))
 
 
@@ -141,9 +144,11 @@ class Sandbox:
     when nobody refers to it any more. All of its methods may be called from several threads.
 
     ``packages`` are installed first (``npm:NAME`` is one of npm). ``timeout`` is in seconds and holds for each run,
-    ``lifetime`` for the whole sandbox. ``memory_mb``, ``cpus`` and ``disk_mb`` are limits. ``network`` is a list of
-    hosts, of those that the operator allows. ``image`` is a container image, ``backend`` the name of a back end.
-    With ``url`` and ``token`` it is a sandbox of a service (``sandcell serve --http``), else one of this machine.
+    ``lifetime``, in seconds, for the whole sandbox. ``memory_mb`` and ``disk_mb`` (MiB) and ``cpus`` (processors) are
+    limits. ``network`` is a list of hosts, of those that the operator allows. ``image`` is a container image,
+    ``backend`` the name of a back end. With ``url`` and ``token`` it is a sandbox of a service
+    (``sandcell serve --http``), else one of this machine. Arguments of a wrong type or value raise
+    ``InvalidArgumentError``.
     """
 
     def __init__(
