@@ -285,6 +285,21 @@ pub struct StreamSlice {
     pub eof: bool,
 }
 
+/// A part of stdout or stderr as the code wrote it. Offsets are bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutputPart {
+    /// The bytes. A character can be cut at either end.
+    pub bytes: Bytes,
+    /// The start of the part: later than asked for where bytes in between were not kept.
+    pub offset: u64,
+    /// The start of the next part.
+    pub next_offset: u64,
+    /// All bytes written so far.
+    pub total_bytes: u64,
+    /// True if nothing comes after this part, now or later.
+    pub eof: bool,
+}
+
 /// Run code in a session that keeps its variables.
 #[derive(Debug, Clone)]
 pub struct ExecuteRequest {
@@ -350,6 +365,8 @@ pub struct ProgramRequest {
     pub outputs: Vec<SandboxPath>,
     /// The time limit.
     pub timeout: Option<Duration>,
+    /// The time limit of the compiler; none means the language's own.
+    pub compile_timeout: Option<Duration>,
     /// Memory for this run.
     pub memory: Option<ByteSize>,
     /// Hosts that it may reach; empty is no network.
@@ -360,6 +377,8 @@ pub struct ProgramRequest {
     pub consent: Consent,
     /// Receives each step of the installation of its packages, and an empty text when they are there.
     pub progress: watch::Sender<String>,
+    /// Filled once the execution is admitted.
+    pub watch: Watch,
 }
 
 /// Whether something stands in its caller's view of the history. The operator's rows have it in any case.

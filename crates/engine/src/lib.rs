@@ -286,7 +286,8 @@ impl Engine {
     }
 
     /// Runs a whole program in a fresh sandbox. Its output goes to `output` as it comes, and is kept like any
-    /// other; `stdin` feeds it until the channel is closed. Not reading `output` stops the program.
+    /// other; `stdin` feeds it until the channel is closed. Not reading `output` stops the program. The words of a
+    /// compiler come first, and [`SessionEvent::Begun`] after them where the program begins to run.
     ///
     /// # Errors
     /// When the program could not be run.
