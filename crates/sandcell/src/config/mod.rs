@@ -250,6 +250,15 @@ pub(crate) struct ServiceSettings {
     pub(crate) mark: String,
 }
 
+/// Whether there are resources beside MCP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RestResources {
+    /// There are none.
+    Absent,
+    /// They are at `/v1` and `/run_code`.
+    Served,
+}
+
 /// How `serve --http` is reached.
 #[derive(Debug, Clone)]
 pub(crate) struct HttpSettings {
@@ -259,6 +268,8 @@ pub(crate) struct HttpSettings {
     pub(crate) origins: Vec<String>,
     /// Whether there is a page to look at.
     pub(crate) page: Page,
+    /// Whether there are resources beside MCP.
+    pub(crate) rest: RestResources,
     /// The certificate and its key.
     pub(crate) tls: Option<(PathBuf, PathBuf)>,
     /// How much callers may have.
@@ -538,6 +549,11 @@ fn http(get: &Getter<'_>) -> Result<HttpSettings, ConfigError> {
             Value::Flag(true) => Page::Served,
             Value::Flag(false) => Page::Absent,
             _ => return Err(wrong("http.page")),
+        },
+        rest: match get.value("http.rest")? {
+            Value::Flag(true) => RestResources::Served,
+            Value::Flag(false) => RestResources::Absent,
+            _ => return Err(wrong("http.rest")),
         },
         tls,
         limits: HttpLimits {
