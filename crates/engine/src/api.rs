@@ -285,21 +285,6 @@ pub struct StreamSlice {
     pub eof: bool,
 }
 
-/// A part of stdout or stderr as the code wrote it. Offsets are bytes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OutputPart {
-    /// The bytes. A character can be cut at either end.
-    pub bytes: Bytes,
-    /// The start of the part: later than asked for where bytes in between were not kept.
-    pub offset: u64,
-    /// The start of the next part.
-    pub next_offset: u64,
-    /// All bytes written so far.
-    pub total_bytes: u64,
-    /// True if nothing comes after this part, now or later.
-    pub eof: bool,
-}
-
 /// Run code in a session that keeps its variables.
 #[derive(Debug, Clone)]
 pub struct ExecuteRequest {

@@ -75,7 +75,7 @@ pub use policy::{MAX_LIFETIME, MIN_MEMORY};
 pub use quota::Quota;
 pub use spans::TRACE_TARGET;
 pub use tally::Counts;
-pub use watching::Watch;
+pub use watching::{OutputPart, Watch};
 
 use crate::callers::Callers;
 use crate::cells::Stay;

@@ -3,11 +3,27 @@
 use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 
+use bytes::Bytes;
 use sandcell_sandbox::{Backend, OutputStream, Preparing};
 use tokio::sync::Notify;
 
 use crate::executions::Execution;
-use crate::{ExecutionId, OutputPart, Progress};
+use crate::{ExecutionId, Progress};
+
+/// A part of stdout or stderr as the code wrote it. Offsets are bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutputPart {
+    /// The bytes. A character can be cut at either end.
+    pub bytes: Bytes,
+    /// The start of the part: later than asked for where bytes in between were not kept.
+    pub offset: u64,
+    /// The start of the next part.
+    pub next_offset: u64,
+    /// All bytes written so far.
+    pub total_bytes: u64,
+    /// True if nothing comes after this part, now or later.
+    pub eof: bool,
+}
 
 /// Follows from outside what a call waits for: its execution once there is one, and before that what its sandbox waits
 /// for. Empty until then.

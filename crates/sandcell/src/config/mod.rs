@@ -6,6 +6,7 @@ pub(crate) mod edit;
 mod error;
 mod folders;
 mod mount;
+mod rest;
 mod source;
 pub(crate) mod table;
 mod value;
@@ -20,6 +21,7 @@ use sha2::{Digest as _, Sha256};
 
 pub(crate) use e2b::E2bSettings;
 pub(crate) use error::ConfigError;
+pub(crate) use rest::RestResources;
 pub(crate) use source::{FlagValue, Layered, Origin, Surroundings, read, read_if_there};
 pub(crate) use value::Value;
 
@@ -248,15 +250,6 @@ pub(crate) struct ServiceSettings {
     pub(crate) idle: Duration,
     /// Tells apart what clients say themselves, so that those who say the same share a server.
     pub(crate) mark: String,
-}
-
-/// Whether there are resources beside MCP.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum RestResources {
-    /// There are none.
-    Absent,
-    /// They are at `/v1` and `/run_code`.
-    Served,
 }
 
 /// How `serve --http` is reached.
@@ -550,11 +543,7 @@ fn http(get: &Getter<'_>) -> Result<HttpSettings, ConfigError> {
             Value::Flag(false) => Page::Absent,
             _ => return Err(wrong("http.page")),
         },
-        rest: match get.value("http.rest")? {
-            Value::Flag(true) => RestResources::Served,
-            Value::Flag(false) => RestResources::Absent,
-            _ => return Err(wrong("http.rest")),
-        },
+        rest: RestResources::read(get.value("http.rest")?).ok_or_else(|| wrong("http.rest"))?,
         tls,
         limits: HttpLimits {
             connections: get.count("http.connections")?,
