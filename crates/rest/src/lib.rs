@@ -21,6 +21,7 @@ mod run;
 mod sandboxes;
 mod utf8;
 
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -96,9 +97,10 @@ impl Endpoints for Rest {
                 body: request.body,
                 large: request.large,
             };
-            match (route.run)(call).await {
-                Ok(response) => response,
-                Err(problem) => problem.into_response(),
+            match AssertUnwindSafe((route.run)(call)).catch_unwind().await {
+                Ok(Ok(response)) => response,
+                Ok(Err(problem)) => problem.into_response(),
+                Err(_panic) => problem::panicked().into_response(),
             }
         }
         .boxed()

@@ -109,3 +109,14 @@ pub(crate) fn gone() -> Problem {
     let message = "there is nothing at this address";
     Failure::new(Code::NotFound, message, "/v1/openapi.json lists what there is").into()
 }
+
+/// The function that answers has panicked. The server's log has the panic.
+pub(crate) fn panicked() -> Problem {
+    let message = "the server made a mistake while it answered";
+    Failure::new(
+        Code::Internal,
+        message,
+        "try again; tell the operator if it happens again",
+    )
+    .into()
+}

@@ -237,7 +237,7 @@ impl Door {
         let response = tokio::select! {
             biased;
             response = endpoints.answer(request) => response,
-            () = tenant.ended() => return Err(Refusal::wrong_token()),
+            () = tenant.ended() => return Err(if self.is_ending() { Refusal::ending() } else { Refusal::wrong_token() }),
         };
         let ended = tenant.end_token();
         Ok(response.map(|body| body::until(body::holding(body, (place, call, Arc::clone(&tenant))), ended)))

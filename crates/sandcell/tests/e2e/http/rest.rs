@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use crate::python_sdk::sdk;
-use crate::support::http::{Reply, Server, connect, token};
+use crate::support::http::{Reply, Server, command, connect, token};
 use crate::support::place::Place;
 use crate::support::{PATIENCE, begin, name_of, until};
 
@@ -644,6 +644,33 @@ fn callers_need_tokens_and_see_nothing_of_each_other() {
     );
     assert_eq!(bob.post("/v1/run", &json!({"code": "1"})).status, 200);
     drop(asleep);
+}
+
+#[test]
+fn a_run_ends_with_its_callers_token() {
+    let _turn = begin!();
+    let place = Place::new();
+    let (id, ann) = token(&place, &["ann"]);
+    let server = Server::start(&place, &[]);
+    let client = Client::new(&server, Some(&ann));
+    let code = json!({"code": "import time\nprint('up', flush=True)\ntime.sleep(600)", "timeout_s": 900});
+    let mut events = client.events("/v1/run", &code);
+    let mut seen = String::new();
+    while !seen.contains("up\\n") {
+        assert!(events.read_line(&mut seen).unwrap() > 0, "{seen}");
+    }
+    let mut plain = client.begin("POST", "/v1/run", JSON, code.to_string().as_bytes());
+    let running = || {
+        client.get("/v1/executions").message()["running"]
+            .as_array()
+            .unwrap()
+            .len()
+    };
+    until(PATIENCE, "both", || (running() == 2).then_some(()));
+    command(&place, &["token", "revoke", &id]);
+    refused(&Reply::read(&mut plain).unwrap(), 401, "unauthorized");
+    while events.read_line(&mut seen).unwrap() > 0 {}
+    assert!(!seen.contains("event: result"), "{seen}");
 }
 
 #[test]
