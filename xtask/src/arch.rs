@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use crate::command::root;
 
 /// Who may depend on whom, tests included. A crate that is not listed is an error, so a new one is a decision.
-const ARROWS: [(&str, &[&str]); 15] = [
+const ARROWS: [(&str, &[&str]); 16] = [
     ("sandbox", &[]),
     ("jail", &[]),
     ("agent", &["jail", "sandbox"]),
@@ -23,6 +23,7 @@ const ARROWS: [(&str, &[&str]); 15] = [
     ("audit", &["engine", "sandbox"]),
     ("history", &["engine", "sandbox"]),
     ("mcp", &["engine", "sandbox"]),
+    ("rest", &["engine", "mcp", "sandbox"]),
     (
         "sandcell",
         &[
@@ -37,6 +38,7 @@ const ARROWS: [(&str, &[&str]); 15] = [
             "languages",
             "mcp",
             "packages",
+            "rest",
             "sandbox",
         ],
     ),

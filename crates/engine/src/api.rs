@@ -350,6 +350,8 @@ pub struct ProgramRequest {
     pub outputs: Vec<SandboxPath>,
     /// The time limit.
     pub timeout: Option<Duration>,
+    /// The time limit of the compiler; none means the language's own.
+    pub compile_timeout: Option<Duration>,
     /// Memory for this run.
     pub memory: Option<ByteSize>,
     /// Hosts that it may reach; empty is no network.
@@ -360,6 +362,8 @@ pub struct ProgramRequest {
     pub consent: Consent,
     /// Receives each step of the installation of its packages, and an empty text when they are there.
     pub progress: watch::Sender<String>,
+    /// Filled once the execution is admitted.
+    pub watch: Watch,
 }
 
 /// Whether something stands in its caller's view of the history. The operator's rows have it in any case.

@@ -1,12 +1,13 @@
 //! Executions: what is known of each while it runs and afterwards, and how long that is kept.
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use sandcell_sandbox::{ByteSize, Code, Failure, Finding, Isolation, OutputStream, SessionEvent};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -25,8 +26,8 @@ use crate::record::Record;
 use crate::sync::lock;
 use crate::verdict::Verdict;
 use crate::{
-    EngineConfig, ExecutionId, ExecutionView, Expiry, Hints, Principal, RunningView, SandboxId, Shown, Status,
-    StreamName, StreamSlice,
+    EngineConfig, ExecutionId, ExecutionView, Expiry, Hints, OutputPart, Principal, RunningView, SandboxId, Shown,
+    Status, StreamName, StreamSlice,
 };
 
 /// What an execution counts at least, so that many empty ones are bounded too.
@@ -63,6 +64,8 @@ pub(crate) struct Execution {
     background: OnceLock<Background>,
     /// Feeds standard input that calls write to; dropping it closes that.
     feed: Mutex<Option<mpsc::Sender<Bytes>>>,
+    /// Signals more output, and the end.
+    progressed: Notify,
     live: Mutex<Live>,
 }
 
@@ -148,6 +151,7 @@ impl Execution {
             unshown: AtomicBool::new(false),
             background: OnceLock::new(),
             feed: Mutex::default(),
+            progressed: Notify::new(),
             live: Mutex::new(Live {
                 started: SystemTime::now(),
                 began: None,
@@ -284,6 +288,11 @@ impl Execution {
 
     /// Takes what the session said.
     pub(crate) fn take(&self, event: SessionEvent) {
+        self.record(event);
+        self.progressed.notify_waiters();
+    }
+
+    fn record(&self, event: SessionEvent) {
         let mut live = lock(&self.live);
         match event {
             SessionEvent::Output { stream, bytes } => {
@@ -364,6 +373,7 @@ impl Execution {
         }
         self.fed_by(None);
         self.done.cancel();
+        self.progressed.notify_waiters();
         true
     }
 
@@ -524,6 +534,38 @@ impl Execution {
         let live = lock(&self.live);
         let texts = bytes_of(live.result.as_ref().map_or(0, String::len));
         OVERHEAD + live.stdout.kept() + live.stderr.kept() + live.artifacts.bytes() + texts + bytes_of(self.code.len())
+    }
+
+    /// Waits until it wrote more than these bytes of stdout and stderr, or is over.
+    pub(crate) async fn wrote_more(&self, stdout: u64, stderr: u64) {
+        loop {
+            let mut progressed = pin!(self.progressed.notified());
+            progressed.as_mut().enable();
+            let written = {
+                let live = lock(&self.live);
+                (live.stdout.total(), live.stderr.total())
+            };
+            if self.is_finished() || written != (stdout, stderr) {
+                return;
+            }
+            progressed.await;
+        }
+    }
+
+    /// A part of a stream as the code wrote it.
+    pub(crate) fn output(&self, stream: OutputStream, offset: u64, limit: usize) -> OutputPart {
+        let done = self.is_finished();
+        let mut live = lock(&self.live);
+        let capture = live.stream(stream);
+        let total = capture.total();
+        let part = capture.read(offset, limit);
+        OutputPart {
+            eof: done && part.next >= total,
+            bytes: part.bytes.into(),
+            offset: part.offset,
+            next_offset: part.next,
+            total_bytes: total,
+        }
     }
 
     /// A part of one of its texts.

@@ -74,7 +74,7 @@ pub use policy::{MAX_LIFETIME, MIN_MEMORY};
 pub use quota::Quota;
 pub use spans::TRACE_TARGET;
 pub use tally::Counts;
-pub use watching::Watch;
+pub use watching::{OutputPart, Watch};
 
 use crate::callers::Callers;
 use crate::cells::Stay;
@@ -283,7 +283,8 @@ impl Engine {
     }
 
     /// Runs a whole program in a fresh sandbox. Its output goes to `output` as it comes, and is kept like any
-    /// other; `stdin` feeds it until the channel is closed. Not reading `output` stops the program.
+    /// other; `stdin` feeds it until the channel is closed. Not reading `output` stops the program. The words of a
+    /// compiler come first, and [`SessionEvent::Begun`] after them where the program begins to run.
     ///
     /// # Errors
     /// When the program could not be run.

@@ -53,10 +53,11 @@ impl Core {
         output: mpsc::Sender<SessionEvent>,
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure> {
-        let (language, code) = (req.language.clone(), req.code.clone());
+        let (language, code, watch) = (req.language.clone(), req.code.clone(), req.watch.clone());
         match self.admit_program(who, req, stdin, output).await {
             Ok(job) => {
                 let execution = job.execution.clone();
+                watch.follow(&execution);
                 tokio::spawn(job.run().instrument(spans::execution(&execution)));
                 self.answer(&execution, None, cancel).await
             }
@@ -89,6 +90,10 @@ impl Core {
         policy::transfers(&self.config(), &req.files, &req.outputs)?;
         self.check_packages(&language.info().name, &req.packages, &req.consent)?;
         let timeout = policy::timeout(&self.config(), req.timeout)?;
+        let compile_timeout = match req.compile_timeout {
+            Some(_) => Some(policy::timeout(&self.config(), req.compile_timeout)?),
+            None => None,
+        };
         let limits = policy::limits(
             &self.config(),
             policy::memory(&self.config(), req.memory, language.as_ref()),
@@ -123,6 +128,7 @@ impl Core {
                 outputs: req.outputs,
             },
             timeout,
+            compile_timeout,
             progress: req.progress,
             streams: Some((stdin, output)),
         })
@@ -139,6 +145,7 @@ struct ProgramJob {
     args: Vec<String>,
     once: Once,
     timeout: Duration,
+    compile_timeout: Option<Duration>,
     progress: watch::Sender<String>,
     streams: Option<Streams>,
 }
@@ -246,8 +253,9 @@ impl ProgramJob {
         let Some(Compile { command, timeout }) = &program.compile else {
             return Ok(None);
         };
+        let timeout = self.compile_timeout.unwrap_or(*timeout);
         self.execution.begin();
-        let deadline = Instant::now() + *timeout;
+        let deadline = Instant::now() + timeout;
         let meter = Meter::start(&self.record, sandbox, true);
         let work = async {
             let process = sandbox.spawn(command.clone()).await?;
@@ -260,7 +268,7 @@ impl ProgramJob {
                 return Ok(Some(judge_compile(
                     CellStatus::Error(CellError {
                         name: "CompileTimeout".to_owned(),
-                        message: format!("the compiler was not done after {} s", timeout.as_secs()),
+                        message: format!("the compiler was not done after {} s", timeout.as_secs_f64()),
                         class: "compile".to_owned(),
                         ..CellError::default()
                     }),
@@ -278,10 +286,12 @@ impl ProgramJob {
                 bytes: said.into(),
             };
             self.execution.take(event.clone());
-            // Nobody may read any more; the words are kept in the execution all the same.
-            drop(output.send(event).await);
+            self.hand_on(output, event).await?;
         }
         if compiled.exit == Some(Exit::Code(0)) {
+            if let Some((_, output)) = &self.streams {
+                self.hand_on(output, SessionEvent::Begun).await?;
+            }
             return Ok(None);
         }
         let ran = Ran {
@@ -300,6 +310,17 @@ impl ProgramJob {
             sandbox_failed: false,
         };
         Ok(Some(self.judge(ran, meter, sandbox).await.0))
+    }
+
+    /// Hands an event on, for as long as the execution may go on. A reader that has gone does not matter.
+    async fn hand_on(
+        &self,
+        output: &mpsc::Sender<SessionEvent>,
+        event: SessionEvent,
+    ) -> Result<(), Result<Stop, Failure>> {
+        let sending = output.send(event);
+        let sent = until_stopped(&self.execution, &self.record, None, sending).await;
+        sent.map(drop).map_err(Ok)
     }
 
     async fn judge(&self, ran: Ran, meter: Meter, sandbox: &Arc<dyn Sandbox>) -> (Verdict, Cost) {

@@ -1,11 +1,29 @@
 //! What a call waits for, as seen from outside.
 
+use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 
-use sandcell_sandbox::{Backend, Preparing};
+use bytes::Bytes;
+use sandcell_sandbox::{Backend, OutputStream, Preparing};
+use tokio::sync::Notify;
 
 use crate::executions::Execution;
 use crate::{ExecutionId, Progress};
+
+/// A part of stdout or stderr as the code wrote it. Offsets are bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutputPart {
+    /// The bytes. A character can be cut at either end.
+    pub bytes: Bytes,
+    /// The start of the part: later than asked for where bytes in between were not kept.
+    pub offset: u64,
+    /// The start of the next part.
+    pub next_offset: u64,
+    /// All bytes written so far.
+    pub total_bytes: u64,
+    /// True if nothing comes after this part, now or later.
+    pub eof: bool,
+}
 
 /// Follows from outside what a call waits for: its execution once there is one, and before that what its sandbox waits
 /// for. Empty until then.
@@ -15,6 +33,8 @@ pub struct Watch(Arc<Watched>);
 #[derive(Default)]
 struct Watched {
     execution: OnceLock<Arc<Execution>>,
+    /// Signals that there is an execution.
+    admitted: Notify,
     preparing: OnceLock<Prepares>,
 }
 
@@ -47,9 +67,37 @@ impl Watch {
         self.0.execution.get().map(|execution| execution.id.clone())
     }
 
+    /// Waits until the call has an execution.
+    pub async fn admitted(&self) -> ExecutionId {
+        loop {
+            let mut admitted = pin!(self.0.admitted.notified());
+            admitted.as_mut().enable();
+            if let Some(id) = self.execution_id() {
+                return id;
+            }
+            admitted.await;
+        }
+    }
+
+    /// Waits until the execution wrote more than these bytes of stdout and stderr, or is over.
+    pub async fn wrote_more(&self, stdout: u64, stderr: u64) {
+        self.admitted().await;
+        if let Some(execution) = self.0.execution.get() {
+            execution.wrote_more(stdout, stderr).await;
+        }
+    }
+
+    /// At most `limit` bytes of a stream of the execution, from `offset` on. None while there is no execution.
+    #[must_use]
+    pub fn output(&self, stream: OutputStream, offset: u64, limit: usize) -> Option<OutputPart> {
+        let execution = self.0.execution.get()?;
+        Some(execution.output(stream, offset, limit))
+    }
+
     pub(crate) fn follow(&self, execution: &Arc<Execution>) {
         // One that follows something already goes on doing that.
         self.0.execution.get_or_init(|| execution.clone());
+        self.0.admitted.notify_waiters();
     }
 
     /// Looks at what sandboxes of these back ends with this image wait for.

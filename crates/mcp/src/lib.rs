@@ -43,7 +43,8 @@ pub use bridge::{BridgeError, Wake, bridge_stdio};
 pub use conformance::Fixture;
 pub use content::execution_object;
 pub use http::{
-    Activity, HttpControl, HttpError, HttpLimits, HttpOptions, HttpServer, Page, TlsError, TlsFiles, WrongName,
+    Activity, BodyStream, EndpointBody, EndpointRequest, Endpoints, HttpControl, HttpError, HttpLimits, HttpOptions,
+    HttpServer, LargeAnswer, LargeAnswers, NotFound, Page, RequestBody, TlsError, TlsFiles, Wants, WrongName, holding,
 };
 pub use notebook::notebook;
 pub use server::{Lives, ServerOptions, UnknownTool};

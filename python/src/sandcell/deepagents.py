@@ -12,7 +12,6 @@ deepagents is imported here, and nowhere else in the package. Tested with deepag
 from __future__ import annotations
 
 import re
-import shlex
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Any
@@ -20,7 +19,7 @@ from typing import Any
 from deepagents.backends.protocol import ExecuteResponse, FileDownloadResponse, FileUploadResponse, GrepResult
 from deepagents.backends.sandbox import BaseSandbox
 
-from . import _async, _sync
+from . import _async, _commands, _sync
 from ._errors import DeniedByPolicyError, InvalidArgumentError, NotFoundError, SandcellError
 from ._operations import Core, Operation
 from ._results import Run
@@ -112,10 +111,10 @@ class SandcellSandbox(BaseSandbox):  # type: ignore[misc]
 
 
 def _execute(core: Core, command: str, timeout: int | None) -> Operation[ExecuteResponse]:
-    # A Bash for each command, so that `exit`, `cd` and variables of one do not reach the next.
-    code = f"bash -c {shlex.quote(f'exec 2>&1; {command}')} </dev/null"
     try:
-        run = yield from core.run(code, "bash", None, timeout, None, None, _MAX_OUTPUT_BYTES)
+        run = yield from _commands.command(
+            core, f"exec 2>&1; {command}", None, None, None, timeout, None, None, _MAX_OUTPUT_BYTES
+        )
     except InvalidArgumentError as error:
         # The model chose the command and the timeout, so the model is told.
         return ExecuteResponse(output=str(error), exit_code=2)

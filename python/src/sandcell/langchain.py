@@ -11,7 +11,6 @@ LangChain is imported here, and nowhere else in the package. Tested with langcha
 
 from __future__ import annotations
 
-import shlex
 from types import TracebackType
 from typing import Any, TypeVar, Union
 
@@ -19,7 +18,7 @@ from langchain_core.messages.content import create_image_block, create_text_bloc
 from langchain_core.tools import BaseTool, ToolException
 from pydantic import BaseModel, Field, PrivateAttr
 
-from . import _async, _sync
+from . import _async, _commands, _sync
 from ._errors import InvalidArgumentError, SandcellError
 from ._operations import Core, Operation
 from ._results import Run, _base64
@@ -124,8 +123,7 @@ class SandcellShell(_SandboxTool):
     args_schema: Any = _Command
 
     def _operation(self, core: Core, **arguments: Any) -> Operation[Run]:
-        code = f"bash -c {shlex.quote(arguments['command'])} </dev/null"
-        return (yield from core.run(code, "bash", None, None, None, None, 1 << 20))
+        return (yield from _commands.command(core, arguments["command"], None, None, None, None, None, None, 1 << 20))
 
 
 def _content(run: Run) -> Content:

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use sandcell_engine::{ExecutionView, ProgramRequest, Status};
+use sandcell_engine::{ExecutionView, ProgramRequest, Status, Watch};
 use sandcell_sandbox::{Code, Failure, SandboxPath};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -24,7 +24,9 @@ fn program(code: &str) -> ProgramRequest {
         memory: None,
         network: Vec::new(),
         consent: sandcell_sandbox::Consent::NotAsked,
+        compile_timeout: None,
         progress: tokio::sync::watch::Sender::new(String::new()),
+        watch: Watch::default(),
     }
 }
 

@@ -11,6 +11,7 @@ use http_body_util::BodyExt as _;
 use http_body_util::combinators::BoxBody;
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use tokio::sync::mpsc;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::refusal::Refusal;
 
@@ -72,6 +73,41 @@ impl<H: Unpin> HttpBody for Holding<H> {
 /// The body, holding `held` until it has left or is dropped.
 pub(crate) fn holding(body: Body, held: impl Send + Sync + Unpin + 'static) -> Body {
     Holding { body, _held: held }.boxed()
+}
+
+/// A body that is cut off when its caller may not be here any more.
+struct Until {
+    body: Body,
+    ended: Pin<Box<WaitForCancellationFutureOwned>>,
+}
+
+impl HttpBody for Until {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match Pin::new(&mut self.body).poll_frame(cx) {
+            Poll::Pending => self.ended.as_mut().poll(cx).map(|()| None),
+            ready => ready,
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// The body, which ends when the token fires and nothing more of it is there.
+pub(crate) fn until(body: Body, ended: CancellationToken) -> Body {
+    if body.is_end_stream() {
+        return body;
+    }
+    let ended = Box::pin(ended.cancelled_owned());
+    Until { body, ended }.boxed()
 }
 
 /// A body that comes out of a channel.

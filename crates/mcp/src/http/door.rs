@@ -24,6 +24,7 @@ use tower_service::Service as _;
 use super::BODY_WITHIN;
 use super::body::{self, Body};
 use super::connections::Occupant;
+use super::endpoints::Endpoints;
 use super::guesses::Guesses;
 use super::live::LiveLimits;
 use super::message::{self, Kind, Message};
@@ -69,6 +70,7 @@ pub(crate) struct Door {
     pub(crate) metrics: Metrics,
     pub(crate) host: Arc<dyn Host>,
     page: Page,
+    pub(super) endpoints: Option<Arc<dyn Endpoints>>,
     bulk: Arc<Semaphore>,
     incoming: Semaphore,
     /// Calls that are being answered.
@@ -109,6 +111,7 @@ impl Door {
         limits: Arc<LiveLimits>,
         host: Arc<dyn Host>,
         page: Page,
+        endpoints: Option<Arc<dyn Endpoints>>,
     ) -> Self {
         Self {
             names,
@@ -119,6 +122,7 @@ impl Door {
             metrics: Metrics::default(),
             host,
             page,
+            endpoints,
             bulk: Arc::new(Semaphore::new(BULK_ANSWERS)),
             incoming: Semaphore::new(4 * INCOMING_UNITS),
             calls: Arc::default(),
@@ -159,7 +163,10 @@ impl Door {
             if let Some(event) = refusal.event(from.peer) {
                 self.host.note(event);
             }
-            refusal.into_response()
+            match route {
+                Route::Endpoint => refusal.into_plain_response(),
+                _ => refusal.into_response(),
+            }
         });
         self.metrics.answered(route.name(), response.status().as_u16());
         let headers = response.headers_mut();
@@ -195,6 +202,7 @@ impl Door {
             | Route::Signpost
             | Route::Page
             | Route::Api
+            | Route::Endpoint
             | Route::Old
             | Route::Other => {}
         }
@@ -220,7 +228,9 @@ impl Door {
             Route::Old => Err(Refusal::old_transport()),
             Route::Metrics => self.metrics(&request, from).await,
             Route::Signpost => self.signpost(request.method()),
-            Route::Mcp if request.method() == Method::OPTIONS => self.preflight(headers),
+            Route::Mcp if request.method() == Method::OPTIONS => self.preflight(headers, "GET, POST, DELETE"),
+            Route::Endpoint if request.method() == Method::OPTIONS => self.preflight(headers, "GET, POST, PUT, DELETE"),
+            Route::Endpoint => self.endpoint(request, from).await,
             Route::Mcp => self.mcp(request, from).await,
             Route::Service if from.local => Ok(self.service()),
             Route::Page => page::file(request.method(), request.uri().path()),
@@ -237,6 +247,7 @@ impl Door {
             }
             (Route::Other, ..) if self.page == Page::Served && page::has_file(path) => Route::Page,
             (Route::Other, ..) if self.page == Page::Served && page::is_api(path) => Route::Api,
+            (Route::Other, ..) if self.endpoints.as_ref().is_some_and(|all| all.has(path)) => Route::Endpoint,
             (route, ..) => route,
         }
     }
@@ -315,7 +326,7 @@ impl Door {
     }
 
     /// What a browser asks before it sends a request of a page: yes for the pages that the operator allowed.
-    fn preflight(&self, headers: &HeaderMap) -> Result<Response<Body>, Refusal> {
+    fn preflight(&self, headers: &HeaderMap, methods: &'static str) -> Result<Response<Body>, Refusal> {
         if !only(headers, ORIGIN.as_str())?.is_some_and(|origin| self.names.may_read(origin)) {
             return Err(Refusal::foreign_origin());
         }
@@ -324,10 +335,7 @@ impl Door {
                        Mcp-Session-Id";
         let headers = response.headers_mut();
         headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static(allowed));
-        headers.insert(
-            ACCESS_CONTROL_ALLOW_METHODS,
-            HeaderValue::from_static("GET, POST, DELETE"),
-        );
+        headers.insert(ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static(methods));
         Ok(response)
     }
 
@@ -406,6 +414,16 @@ impl Door {
         Call(Arc::clone(&self.calls))
     }
 
+    /// The room for a body that is coming in.
+    pub(super) fn room<'a>(&'a self, tenant: &'a Tenant) -> Room<'a> {
+        Room {
+            own: &tenant.incoming,
+            all: &self.incoming,
+            units: [0; 2],
+            held: Vec::new(),
+        }
+    }
+
     /// Reads a body, within what the caller and all callers may make the server hold.
     pub(super) async fn read(
         &self,
@@ -420,12 +438,7 @@ impl Door {
             Some(Err(_)) | None => MESSAGE_BYTES,
         };
         // Held while it is read; what is made of it counts as a call.
-        let mut room = Room {
-            own: &tenant.incoming,
-            all: &self.incoming,
-            units: [0; 2],
-            held: Vec::new(),
-        };
+        let mut room = self.room(tenant);
         if length.is_some() {
             room.grow(most)?;
         }
@@ -460,7 +473,7 @@ impl Door {
 }
 
 /// What a body that is being read takes of the room for bodies, of its caller's and of all callers'.
-struct Room<'a> {
+pub(super) struct Room<'a> {
     own: &'a Semaphore,
     all: &'a Semaphore,
     /// What was taken of both.
@@ -470,7 +483,7 @@ struct Room<'a> {
 
 impl Room<'_> {
     /// Takes what so many bytes need, all in all.
-    fn grow(&mut self, bytes: usize) -> Result<(), Refusal> {
+    pub(super) fn grow(&mut self, bytes: usize) -> Result<(), Refusal> {
         let wanted = u32::try_from(bytes / UNIT + 1).unwrap_or(u32::MAX);
         // Ordinary messages never wait for what other callers announce and do not send.
         let of_all = if bytes > SMALL_MESSAGE { wanted } else { 0 };
@@ -499,6 +512,8 @@ enum Route {
     Page,
     /// What the page asks.
     Api,
+    /// What another crate answers.
+    Endpoint,
     Alive,
     Ready,
     /// Where servers of the first HTTP transport listened.
@@ -515,6 +530,7 @@ impl Route {
             Self::Signpost => "/.well-known",
             Self::Page => "/",
             Self::Api => "/api",
+            Self::Endpoint => "/v1",
             Self::Alive => "/healthz",
             Self::Ready => "/readyz",
             Self::Old => "/sse",

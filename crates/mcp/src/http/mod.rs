@@ -10,6 +10,7 @@
 mod body;
 mod connections;
 mod door;
+mod endpoints;
 mod guesses;
 mod listen;
 mod live;
@@ -31,6 +32,10 @@ use sandcell_engine::Engine;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+pub use endpoints::{
+    BodyStream, EndpointBody, EndpointRequest, Endpoints, LargeAnswer, LargeAnswers, NotFound, RequestBody, Wants,
+    holding,
+};
 pub use live::HttpControl;
 pub use names::WrongName;
 pub use page::Page;
@@ -107,6 +112,8 @@ pub struct HttpOptions {
     pub oauth: Option<OauthOptions>,
     /// Whether there is a page to look at.
     pub page: Page,
+    /// Endpoints beside MCP, if any.
+    pub endpoints: Option<Arc<dyn Endpoints>>,
     /// The certificate; none for plain HTTP.
     pub tls: Option<TlsFiles>,
 }
@@ -215,6 +222,7 @@ impl HttpServer {
             oauth: None,
             tls: None,
             page: Page::Absent,
+            endpoints: None,
         };
         let listener = Listening::socket(listener).map_err(HttpError::Socket)?;
         Self::on(Arc::new(EngineHost(engine)), options, http, listener)
@@ -243,7 +251,7 @@ impl HttpServer {
         Ok(Self {
             listener,
             slots: Slots::new(Arc::clone(&limits)),
-            door: Arc::new(Door::new(names, gate, tenants, limits, host, http.page)),
+            door: Arc::new(Door::new(names, gate, tenants, limits, host, http.page, http.endpoints)),
             tls,
             end,
         })

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 
 use super::body::Body;
 use crate::auth::oauth::Signpost;
+use crate::limits::{MESSAGE_DEPTH, MESSAGE_MARKS};
 
 /// In the range that servers may define; the text says what it means.
 const REFUSED: i32 = -32000;
@@ -154,6 +155,13 @@ impl Refusal {
         let message = "the query of the address has a field that is unknown or stands twice";
         let remedy =
             "use the fields that the page uses; send the token as `Authorization: Bearer …`, never in an address";
+        Self::new(StatusCode::BAD_REQUEST, "query", Code::InvalidArgument, message, remedy).closing()
+    }
+
+    pub(crate) fn unknown_field_of_query() -> Self {
+        let message = "the query of the address has a field that is unknown or stands twice";
+        let remedy = "use the fields that /v1/openapi.json lists; send the token as `Authorization: Bearer …`, never in an \
+                      address";
         Self::new(StatusCode::BAD_REQUEST, "query", Code::InvalidArgument, message, remedy).closing()
     }
 
@@ -303,6 +311,12 @@ impl Refusal {
         Self::new(StatusCode::NOT_FOUND, "path", Code::NotFound, message, remedy).closing()
     }
 
+    pub(crate) fn no_such_resource() -> Self {
+        let message = "there is nothing at this address";
+        let remedy = "/v1/openapi.json lists what there is";
+        Self::new(StatusCode::NOT_FOUND, "path", Code::NotFound, message, remedy).closing()
+    }
+
     pub(crate) fn not_the_page() -> Self {
         let message = "this address is for the server's own page";
         let remedy = "open / in a browser; programs use MCP at /mcp";
@@ -320,6 +334,27 @@ impl Refusal {
             remedy,
         )
         .closing()
+    }
+
+    pub(crate) fn body_not_json() -> Self {
+        let message = "the body must be JSON";
+        let remedy = "send `Content-Type: application/json` and one JSON object";
+        Self::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "content type",
+            Code::InvalidArgument,
+            message,
+            remedy,
+        )
+        .closing()
+    }
+
+    pub(crate) fn too_many_values() -> Self {
+        let message = format!(
+            "the body has too many values: {MESSAGE_MARKS} brackets, commas and colons and {MESSAGE_DEPTH} levels are taken"
+        );
+        let remedy = "send data as text or as a file";
+        Self::new(StatusCode::BAD_REQUEST, "body", Code::InvalidArgument, &message, remedy)
     }
 
     pub(crate) fn too_large(most: usize) -> Self {
@@ -421,6 +456,12 @@ impl Refusal {
             .closing()
     }
 
+    /// The answer in the shape of callers that do not speak JSON-RPC.
+    pub(crate) fn into_plain_response(self) -> Response<Body> {
+        let body = json!({"code": self.code, "message": self.message, "remedy": self.remedy});
+        answer(self.status, self.headers, &body)
+    }
+
     /// The answer.
     pub(crate) fn into_response(self) -> Response<Body> {
         let data = json!({"code": self.code, "message": self.message, "remedy": self.remedy});
@@ -430,14 +471,18 @@ impl Refusal {
         if let (Some(id), Some(object)) = (self.id, answer.as_object_mut()) {
             object.insert("id".into(), id);
         }
-        let mut response = Response::new(Full::new(Bytes::from(answer.to_string())).boxed());
-        *response.status_mut() = self.status;
-        let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        for (name, value) in self.headers {
-            headers.insert(name, value);
-        }
-        response
+        self::answer(self.status, self.headers, &answer)
     }
+}
+
+fn answer(status: StatusCode, more: Vec<(HeaderName, HeaderValue)>, body: &Value) -> Response<Body> {
+    let mut response = Response::new(Full::new(Bytes::from(body.to_string())).boxed());
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    for (name, value) in more {
+        headers.insert(name, value);
+    }
+    response
 }

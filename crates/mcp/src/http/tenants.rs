@@ -111,6 +111,16 @@ impl Tenant {
         })
     }
 
+    /// Waits until the caller may not be here any more.
+    pub(crate) async fn ended(&self) {
+        self.end.cancelled().await;
+    }
+
+    /// Fires when the caller may not be here any more.
+    pub(crate) fn end_token(&self) -> CancellationToken {
+        self.end.clone()
+    }
+
     /// A place for one more request.
     pub(crate) fn place(&self, priority: Priority) -> Option<Place> {
         let ordinary = self.limits.get().requests_per_caller;

@@ -6,6 +6,7 @@ pub(crate) mod edit;
 mod error;
 mod folders;
 mod mount;
+mod rest;
 mod source;
 pub(crate) mod table;
 mod value;
@@ -20,6 +21,7 @@ use sha2::{Digest as _, Sha256};
 
 pub(crate) use e2b::E2bSettings;
 pub(crate) use error::ConfigError;
+pub(crate) use rest::RestResources;
 pub(crate) use source::{FlagValue, Layered, Origin, Surroundings, read, read_if_there};
 pub(crate) use value::Value;
 
@@ -259,6 +261,8 @@ pub(crate) struct HttpSettings {
     pub(crate) origins: Vec<String>,
     /// Whether there is a page to look at.
     pub(crate) page: Page,
+    /// Whether there are resources beside MCP.
+    pub(crate) rest: RestResources,
     /// The certificate and its key.
     pub(crate) tls: Option<(PathBuf, PathBuf)>,
     /// How much callers may have.
@@ -539,6 +543,7 @@ fn http(get: &Getter<'_>) -> Result<HttpSettings, ConfigError> {
             Value::Flag(false) => Page::Absent,
             _ => return Err(wrong("http.page")),
         },
+        rest: RestResources::read(get.value("http.rest")?).ok_or_else(|| wrong("http.rest"))?,
         tls,
         limits: HttpLimits {
             connections: get.count("http.connections")?,

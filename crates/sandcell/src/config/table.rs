@@ -615,6 +615,12 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "Whether `serve --http` has a page at `/`: each caller sees its own sandboxes, files and executions there, can end them and run code. `--page` means the same.",
     ),
     operator(
+        "http.rest",
+        Kind::Flag,
+        "true",
+        "Whether `serve --http` answers REST calls below `/v1` and `POST /run_code` in the form of SandboxFusion, beside MCP and with the same tokens and limits.",
+    ),
+    operator(
         "http.tls_certificate",
         Kind::Path,
         "",

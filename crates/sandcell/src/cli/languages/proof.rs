@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use sandcell_engine::{ExecutionView, Phase, Principal, ProgramRequest, Status};
+use sandcell_engine::{ExecutionView, Phase, Principal, ProgramRequest, Status, Watch};
 use sandcell_languages::table::{Ability, Proof, built_in_proof};
 use sandcell_sandbox::{Code, Consent, SandboxPath, SessionEvent};
 use tokio::sync::{mpsc, watch};
@@ -64,7 +64,9 @@ async fn once(wired: &Wired, language: &str, code: &str, timeout: Duration) -> R
         memory: None,
         network: Vec::new(),
         consent: Consent::NotAsked,
+        compile_timeout: None,
         progress: watch::Sender::new(String::new()),
+        watch: Watch::default(),
     };
     let (stdin, from) = mpsc::channel(1);
     let (to, mut events) = mpsc::channel::<SessionEvent>(64);

@@ -14,7 +14,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use clap::Args;
 use pictures::Saved;
-use sandcell_engine::{Engine, ExecutionView, Hints, Principal, ProgramRequest, Status};
+use sandcell_engine::{Engine, ExecutionView, Hints, Principal, ProgramRequest, Status, Watch};
 use sandcell_languages::Detected;
 use sandcell_sandbox::{ByteSize, Code, Consent, Failure, MAX_TIMEOUT, Preparing, SandboxPath};
 use serde_json::json;
@@ -380,7 +380,9 @@ fn request(args: &RunArgs, settings: &Settings, found: &Detected) -> Result<(Pro
         network: args.network.clone(),
         image: args.image.clone(),
         consent: Consent::NotAsked,
+        compile_timeout: None,
         progress: watch::Sender::new(String::new()),
+        watch: Watch::default(),
     };
     Ok((request, outs))
 }

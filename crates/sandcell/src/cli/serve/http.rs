@@ -4,16 +4,18 @@ use std::io::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::process::ExitCode;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sandcell_mcp::{Activity, Anonymous, HttpError, HttpOptions, HttpServer, Page, TlsFiles, TokenStore};
+use sandcell_rest::Rest;
 #[cfg(unix)]
 use sandcell_sandbox::System;
 use sandcell_sandbox::{Code, Failure};
 use tokio_util::sync::CancellationToken;
 
 use super::{ServeArgs, output, unknown_tool};
-use crate::config::{Settings, Surroundings};
+use crate::config::{RestResources, Settings, Surroundings};
 use crate::reload::Reloader;
 use crate::signals::{self, OnHangUp};
 use crate::wiring::{self, Launcher};
@@ -59,7 +61,7 @@ pub(super) async fn serve(
     allow_many_connections();
     let open = is_open_to_others(listen.0.ip());
     let dangerous = args.dangerously_without_authentication;
-    let http = HttpOptions {
+    let mut http = HttpOptions {
         hosts: settings.http.hosts.clone(),
         origins: settings.http.origins.clone(),
         limits: settings.http.limits.clone(),
@@ -71,6 +73,7 @@ pub(super) async fn serve(
         },
         oauth: settings.http.oauth.clone(),
         page: settings.http.page,
+        endpoints: None,
         tls: settings
             .http
             .tls
@@ -79,12 +82,16 @@ pub(super) async fn serve(
     };
     let (secure, page) = (http.tls.is_some(), http.page);
     let options = args.options(&settings);
+    let rest = settings.http.rest;
     let reloader = Reloader::new(around, OnHangUp::Reloads)?;
     let wired = wiring::wire(settings, launcher).await;
     for problem in &wired.problems {
         output::failure(problem);
     }
     let engine = wired.engine.clone();
+    if rest == RestResources::Served {
+        http.endpoints = Some(Arc::new(Rest::new(engine.clone())));
+    }
     let server = match HttpServer::new(engine.clone(), options, http, listener) {
         Ok(server) => server,
         Err(error) => {
@@ -92,7 +99,7 @@ pub(super) async fn serve(
             return Err(failure(&listen.0.to_string(), error));
         }
     };
-    announce(&server, open, secure, page).map_err(|error| cannot_listen(&listen.0, &error))?;
+    announce(&server, open, secure, page, rest).map_err(|error| cannot_listen(&listen.0, &error))?;
     let (first, second) = (CancellationToken::new(), CancellationToken::new());
     let signals = tokio::spawn({
         let (first, second) = (first.clone(), second.clone());
@@ -130,12 +137,17 @@ pub(super) async fn give_back_when_quiet(activity: Activity) {
 }
 
 /// Says where it listens and who may come; programs read the first line.
-fn announce(server: &HttpServer, open: bool, secure: bool, page: Page) -> io::Result<()> {
+fn announce(server: &HttpServer, open: bool, secure: bool, page: Page, rest: RestResources) -> io::Result<()> {
     let address = server.address()?;
     let scheme = if secure { "https" } else { "http" };
     let mut text = format!("listening on {scheme}://{address}/mcp\n");
     if page == Page::Served {
         text.push_str(&format!("a page to look at: {scheme}://{address}/\n"));
+    }
+    if rest == RestResources::Served {
+        text.push_str(&format!(
+            "REST calls: {scheme}://{address}/v1 (described by /v1/openapi.json)\n"
+        ));
     }
     text.push_str(match (server.wants_tokens(), open) {
         (true, _) => "callers need a token: Authorization: Bearer TOKEN\n",

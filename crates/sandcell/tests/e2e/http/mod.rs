@@ -17,6 +17,9 @@ mod accessibility;
 mod browser;
 mod page;
 mod page_work;
+// Resources beside MCP, and those in the form of SandboxFusion.
+mod rest;
+mod run_code;
 // Two tenants who both want all of it.
 mod fair;
 // Many clients for long, and the end of the server amid them.

@@ -1,0 +1,274 @@
+//! Endpoints beside MCP that another crate answers. Their requests come through the same door as those of MCP: names,
+//! tokens, rates, places, sizes and the drain at the end are looked after here, and an endpoint sees a request whose sender
+//! is known.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use http_body_util::BodyExt as _;
+use http_body_util::combinators::BoxBody;
+use hyper::body::Incoming;
+use hyper::header::CONTENT_LENGTH;
+use hyper::http::request::Parts;
+use hyper::{HeaderMap, Method, Request, Response, Uri};
+use sandcell_engine::Principal;
+use sandcell_sandbox::{Code, Failure};
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::BODY_WITHIN;
+use super::body::{self, Body};
+use super::door::{Door, From, Room, is_json};
+use super::refusal::Refusal;
+use super::tenants::Tenant;
+use crate::auth::TokenUse;
+use crate::limits::{MESSAGE_DEPTH, MESSAGE_MARKS};
+use crate::priority::Priority;
+use crate::stdio::scanner::Scanner;
+
+/// Bytes of a streamed body that are held at once.
+const PART_BYTES: usize = 1 << 20;
+
+/// The body of an endpoint's answer.
+pub type EndpointBody = BoxBody<Bytes, Infallible>;
+
+/// Endpoints under addresses of their own.
+pub trait Endpoints: std::fmt::Debug + Send + Sync {
+    /// True if requests for this path are for these endpoints, whether there is one at the path or not.
+    fn has(&self, path: &str) -> bool;
+
+    /// Looks at the head of a request. Its sender is not known yet and nothing of its body was read.
+    ///
+    /// # Errors
+    /// There is no such endpoint, or it does not take such requests.
+    fn find(&self, method: &Method, uri: &Uri) -> Result<Wants, NotFound>;
+
+    /// Answers a request for what is the same for everybody; [`Wants::Nothing`] only.
+    fn answer_anybody(&self, uri: &Uri) -> Response<EndpointBody>;
+
+    /// Answers a request. When the future or the body of the answer is dropped, nobody waits for it any more.
+    fn answer<'a>(&'a self, request: EndpointRequest<'a>) -> BoxFuture<'a, Response<EndpointBody>>;
+}
+
+/// What a request for an endpoint needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wants {
+    /// It is answered alike for everybody, without a token.
+    Nothing,
+    /// No body.
+    Caller,
+    /// No body, and it ends something or tells how it stands: it is admitted beyond the bound of ordinary requests.
+    CallerAtOnce,
+    /// A JSON object, read whole.
+    Json,
+    /// Bytes of any length, read in parts.
+    Stream,
+}
+
+/// Why there is nothing at an address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NotFound {
+    /// No such endpoint.
+    Address,
+    /// The endpoint takes these methods only.
+    Method(&'static str),
+    /// The query has a field that is unknown or stands twice.
+    Query,
+}
+
+/// A request that was let in.
+pub struct EndpointRequest<'a> {
+    /// The sender.
+    pub who: Principal,
+    /// The head of the request.
+    pub parts: Parts,
+    /// Its body.
+    pub body: RequestBody<'a>,
+    /// Room for a large answer.
+    pub large: LargeAnswers<'a>,
+}
+
+impl std::fmt::Debug for EndpointRequest<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "EndpointRequest({} {})", self.parts.method, self.parts.uri.path())
+    }
+}
+
+/// The body of a request, as its endpoint wants it.
+pub enum RequestBody<'a> {
+    /// None.
+    Nothing,
+    /// JSON of few enough values that it can be parsed.
+    Json(Bytes),
+    /// Bytes in parts.
+    Stream(BodyStream<'a>),
+}
+
+impl std::fmt::Debug for RequestBody<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("RequestBody")
+    }
+}
+
+/// A body that is read in parts of bounded size.
+pub struct BodyStream<'a> {
+    incoming: Incoming,
+    /// What was read beyond the last part.
+    rest: Bytes,
+    _room: Room<'a>,
+}
+
+impl BodyStream<'_> {
+    /// The next part of the body, at most 1 MiB and less only at its end; none after that.
+    ///
+    /// # Errors
+    /// The body broke off or comes too slowly.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, Failure> {
+        let part = tokio::time::timeout(BODY_WITHIN, self.read()).await;
+        part.unwrap_or_else(|_| {
+            Err(Failure::new(
+                Code::Timeout,
+                "the body did not arrive in time",
+                "send it faster, or in parts with append=true",
+            ))
+        })
+    }
+
+    async fn read(&mut self) -> Result<Option<Bytes>, Failure> {
+        let mut part = bytes::BytesMut::new();
+        loop {
+            let left = PART_BYTES - part.len();
+            let taken = self.rest.split_to(self.rest.len().min(left));
+            if part.is_empty() && taken.len() == PART_BYTES {
+                return Ok(Some(taken));
+            }
+            part.extend_from_slice(&taken);
+            if part.len() == PART_BYTES {
+                return Ok(Some(part.freeze()));
+            }
+            match self.incoming.frame().await {
+                None => return Ok(Some(part.freeze()).filter(|part| !part.is_empty())),
+                Some(Ok(frame)) => self.rest = frame.into_data().unwrap_or_default(),
+                Some(Err(_)) => {
+                    let message = "the body ended before its end";
+                    return Err(Failure::invalid(message, "send it again"));
+                }
+            }
+        }
+    }
+}
+
+/// The places for large answers of a caller and of all callers.
+pub struct LargeAnswers<'a> {
+    door: &'a Door,
+    tenant: &'a Tenant,
+}
+
+/// A place for a large answer.
+#[derive(Debug)]
+pub struct LargeAnswer {
+    _places: [OwnedSemaphorePermit; 2],
+}
+
+impl LargeAnswers<'_> {
+    /// Waits for a place for a large answer, which holds it until it has left.
+    ///
+    /// # Errors
+    /// There is none within 20 s.
+    pub async fn place(&self) -> Result<LargeAnswer, Failure> {
+        match self.door.bulk_places(self.tenant).await {
+            Ok(places) => Ok(LargeAnswer { _places: places }),
+            Err(_) => Err(Failure::new(
+                Code::Busy,
+                "the server has no memory left for another answer of this size just now",
+                "try again soon, or ask for less",
+            )),
+        }
+    }
+}
+
+/// The body, holding something until it has left or nobody wants it any more.
+pub fn holding(body: EndpointBody, held: impl Send + Sync + Unpin + 'static) -> EndpointBody {
+    body::holding(body, held)
+}
+
+impl Door {
+    /// Answers a request for one of the endpoints.
+    pub(super) async fn endpoint(&self, request: Request<Incoming>, from: &From) -> Result<Response<Body>, Refusal> {
+        let endpoints = self.endpoints.as_deref().ok_or_else(Refusal::no_such_address)?;
+        let wants = match endpoints.find(request.method(), request.uri()) {
+            Ok(wants) => wants,
+            Err(NotFound::Address) => return Err(Refusal::no_such_resource()),
+            Err(NotFound::Method(allowed)) => return Err(Refusal::method(allowed)),
+            Err(NotFound::Query) => return Err(Refusal::unknown_field_of_query()),
+        };
+        if wants == Wants::Nothing {
+            return Ok(endpoints.answer_anybody(request.uri()));
+        }
+        let admission = self.admit(request.headers(), from, TokenUse::Mcp).await?;
+        if self.is_ending() {
+            return Err(Refusal::ending());
+        }
+        let tenant = self.tenant(&admission.who)?;
+        tenant.may_send().map_err(Refusal::too_fast)?;
+        let priority = match wants {
+            Wants::CallerAtOnce => Priority::Control,
+            _ => Priority::Ordinary,
+        };
+        let place = tenant.place(priority).ok_or_else(Refusal::too_many_requests)?;
+        let call = self.begin();
+        let (parts, incoming) = request.into_parts();
+        let body = match wants {
+            Wants::Nothing | Wants::Caller | Wants::CallerAtOnce => RequestBody::Nothing,
+            Wants::Json if !is_json(&parts.headers)? => return Err(Refusal::body_not_json()),
+            Wants::Json => RequestBody::Json(self.json(&tenant, &parts.headers, incoming).await?),
+            Wants::Stream => RequestBody::Stream(self.stream(&tenant, &parts.headers, incoming)?),
+        };
+        let request = EndpointRequest {
+            who: admission.who,
+            parts,
+            body,
+            large: LargeAnswers {
+                door: self,
+                tenant: &tenant,
+            },
+        };
+        let response = tokio::select! {
+            biased;
+            response = endpoints.answer(request) => response,
+            () = tenant.ended() => return Err(if self.is_ending() { Refusal::ending() } else { Refusal::wrong_token() }),
+        };
+        let ended = tenant.end_token();
+        Ok(response.map(|body| body::until(body::holding(body, (place, call, Arc::clone(&tenant))), ended)))
+    }
+
+    /// Reads a JSON body. What would take much memory when it is parsed is refused before.
+    async fn json(&self, tenant: &Tenant, headers: &HeaderMap, incoming: Incoming) -> Result<Bytes, Refusal> {
+        let bytes = self.read(tenant, headers, incoming).await?;
+        let mut scanner = Scanner::default();
+        scanner.feed(&bytes);
+        if scanner.deepest() > MESSAGE_DEPTH || scanner.marks() > MESSAGE_MARKS {
+            return Err(Refusal::too_many_values());
+        }
+        Ok(bytes)
+    }
+
+    /// A body of any length, of which little is held at once.
+    fn stream<'a>(
+        &'a self,
+        tenant: &'a Tenant,
+        headers: &HeaderMap,
+        incoming: Incoming,
+    ) -> Result<BodyStream<'a>, Refusal> {
+        let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
+        let length = length.and_then(|length| length.parse::<usize>().ok());
+        let mut room = self.room(tenant);
+        room.grow(length.unwrap_or(PART_BYTES).min(PART_BYTES))?;
+        Ok(BodyStream {
+            incoming,
+            rest: Bytes::new(),
+            _room: room,
+        })
+    }
+}

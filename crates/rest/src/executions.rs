@@ -1,0 +1,141 @@
+//! What ran and runs: looking at an execution, following it, reading what it printed and made, cancelling it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use hyper::{Response, StatusCode};
+use sandcell_engine::{Engine, ExecutionView, Principal, Status, Watch};
+use sandcell_mcp::EndpointBody;
+use sandcell_sandbox::{Code, Failure, OutputStream};
+
+use crate::model::{Executions, FinishedExecution, OutputText, RunningExecution};
+use crate::problem::Problem;
+use crate::request::{Call, seconds};
+use crate::run::{self, OUTPUT_BYTES};
+use crate::utf8::Utf8;
+use crate::{events, respond};
+
+/// Finished executions of an answer that does not say.
+const FINISHED: usize = 10;
+/// The longest wait of a request that only looks.
+const MAX_WAIT: Duration = Duration::from_secs(3600);
+/// Bytes of an answer with a part of the output.
+const PART_BYTES: u64 = 256 << 10;
+const MAX_PART_BYTES: u64 = 1 << 20;
+
+/// The caller's executions.
+pub(crate) async fn list(call: Call<'_>) -> Result<Response<EndpointBody>, Problem> {
+    let limit = call.query.value("limit", "a whole number")?.unwrap_or(FINISHED);
+    let running = call.engine.running(&call.who);
+    let history = call.engine.history(&call.who, limit, None).await?;
+    let executions = Executions {
+        running: running.iter().map(RunningExecution::from).collect(),
+        finished: history.records.iter().map(FinishedExecution::from).collect(),
+        total: history.total,
+    };
+    Ok(respond::json(StatusCode::OK, &executions))
+}
+
+/// An execution, or its events from the first one on. It runs on when nobody looks any more.
+pub(crate) async fn get(call: Call<'_>) -> Result<Response<EndpointBody>, Problem> {
+    let wait = match call.query.value("wait_s", "a number of seconds")? {
+        Some(wait) => seconds("wait_s", wait)?.min(MAX_WAIT),
+        None => Duration::ZERO,
+    };
+    let watch = Watch::default();
+    call.engine.watch(&call.who, call.id(), &watch)?;
+    if call.wants_events() {
+        let running = followed(Arc::clone(call.engine), call.who.clone(), call.id().to_owned());
+        return Ok(events::answer(running.boxed(), watch).await?);
+    }
+    let view = call.engine.execution(&call.who, call.id(), wait).await?;
+    run::whole(&view, &watch, OUTPUT_BYTES, &call.large).await
+}
+
+/// The end of an execution that somebody else asked for.
+async fn followed(engine: Arc<Engine>, who: Principal, id: String) -> Result<ExecutionView, Failure> {
+    loop {
+        let view = engine.execution(&who, &id, MAX_WAIT).await?;
+        if view.status != Status::Running {
+            return Ok(view);
+        }
+    }
+}
+
+/// Ends an execution.
+pub(crate) async fn cancel(call: Call<'_>) -> Result<Response<EndpointBody>, Problem> {
+    let watch = Watch::default();
+    call.engine.watch(&call.who, call.id(), &watch)?;
+    let view = call.engine.cancel(&call.who, Some(call.id())).await?;
+    run::whole(&view, &watch, OUTPUT_BYTES, &call.large).await
+}
+
+/// A part of what an execution printed.
+pub(crate) async fn output(call: Call<'_>) -> Result<Response<EndpointBody>, Problem> {
+    let watch = Watch::default();
+    call.engine.watch(&call.who, call.id(), &watch)?;
+    let stream = match call.query.text("stream") {
+        None | Some("stdout") => OutputStream::Stdout,
+        Some("stderr") => OutputStream::Stderr,
+        Some(_) => {
+            let failure = Failure::invalid("`stream` is no stream", "give stdout or stderr");
+            return Err(failure.into());
+        }
+    };
+    let offset: i64 = call.query.value("offset", "a whole number")?.unwrap_or(0);
+    let limit: u64 = call
+        .query
+        .value("limit", "a whole number from 0 on")?
+        .unwrap_or(PART_BYTES);
+    let limit = usize::try_from(limit.clamp(4, MAX_PART_BYTES)).unwrap_or(usize::MAX);
+    let total = watch.output(stream, 0, 0).map_or(0, |part| part.total_bytes);
+    let from = match u64::try_from(offset) {
+        Ok(offset) => offset,
+        Err(_) => total.saturating_sub(offset.unsigned_abs()),
+    };
+    let part = watch.output(stream, from, limit).ok_or_else(|| {
+        let message = "the execution has no output yet";
+        Failure::new(Code::NotFound, message, "ask again when it runs")
+    })?;
+    let mut utf8 = Utf8::default();
+    let mut text = utf8.text(&part.bytes);
+    let mut next_offset = part.next_offset;
+    if part.eof || text.is_empty() {
+        text.push_str(&utf8.end());
+    } else {
+        // A character that is cut comes with the next part.
+        next_offset -= utf8.held();
+    }
+    let answer = OutputText {
+        text,
+        offset: part.offset,
+        next_offset,
+        total_bytes: part.total_bytes,
+        eof: part.eof,
+    };
+    Ok(respond::json(StatusCode::OK, &answer))
+}
+
+/// The bytes of a picture or a file that came out of an execution.
+pub(crate) async fn file(call: Call<'_>) -> Result<Response<EndpointBody>, Problem> {
+    let number = call.ids.get(1).and_then(|number| number.parse().ok());
+    let view = call.engine.execution(&call.who, call.id(), Duration::ZERO).await;
+    let found = match view {
+        Ok(view) => {
+            let file = view.artifacts.into_iter().find(|file| Some(file.number) == number);
+            file.map(|file| file.bytes)
+        }
+        // The history that lasts has pictures.
+        Err(failure) => {
+            let number = number.unwrap_or(u32::MAX);
+            let picture = call.engine.picture(&call.who, call.id(), number).await;
+            Some(picture.ok_or(failure)?.bytes)
+        }
+    };
+    let bytes = found.ok_or_else(|| {
+        let message = "the execution has no file with this number";
+        Failure::new(Code::NotFound, message, "`files` of the execution lists them")
+    })?;
+    Ok(respond::bytes(StatusCode::OK, respond::BYTES, bytes))
+}

@@ -1,0 +1,108 @@
+//! sandcell for programs that speak neither MCP nor Python: resources under `/v1` with JSON, server-sent events and raw
+//! bytes, and `POST /run_code` in the form of SandboxFusion.
+//!
+//! The decision taken here: one list ([`routes`]) says what there is. Requests are dispatched by it and
+//! `/v1/openapi.json` is made of it, so the document cannot differ from the service. Who may send a request, and how much
+//! at once, is decided before, by the HTTP service of `sandcell-mcp`, for MCP and for these resources alike.
+#![forbid(unsafe_code)]
+
+mod commands;
+mod events;
+mod executions;
+mod files;
+mod fusion;
+mod model;
+mod openapi;
+mod problem;
+mod request;
+mod respond;
+mod routes;
+mod run;
+mod sandboxes;
+mod utf8;
+
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use hyper::{Method, Response, Uri};
+use sandcell_engine::Engine;
+use sandcell_mcp::{EndpointBody, EndpointRequest, Endpoints, NotFound, Wants};
+
+use crate::fusion::Turns;
+use crate::request::{Call, Query};
+
+/// The resources of an engine.
+pub struct Rest {
+    engine: Arc<Engine>,
+    /// The description, made when it is asked for.
+    document: OnceLock<Bytes>,
+    turns: Turns,
+}
+
+impl std::fmt::Debug for Rest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Rest")
+    }
+}
+
+impl Rest {
+    /// Serves this engine.
+    #[must_use]
+    pub fn new(engine: Arc<Engine>) -> Self {
+        Self {
+            engine,
+            document: OnceLock::new(),
+            turns: Turns::default(),
+        }
+    }
+}
+
+impl Endpoints for Rest {
+    fn has(&self, path: &str) -> bool {
+        path == "/v1" || path.starts_with("/v1/") || path == fusion::PATH
+    }
+
+    fn find(&self, method: &Method, uri: &Uri) -> Result<Wants, NotFound> {
+        let (route, _) = routes::find(method, uri.path())?;
+        Query::parse(uri.query(), route.query).ok_or(NotFound::Query)?;
+        Ok(route.wants)
+    }
+
+    fn answer_anybody(&self, _: &Uri) -> Response<EndpointBody> {
+        let document = self
+            .document
+            .get_or_init(|| Bytes::from(openapi::document().to_string()));
+        respond::bytes(hyper::StatusCode::OK, respond::JSON, document.clone())
+    }
+
+    fn answer<'a>(&'a self, request: EndpointRequest<'a>) -> BoxFuture<'a, Response<EndpointBody>> {
+        async move {
+            let uri = &request.parts.uri;
+            // The door has found it before.
+            let Ok((route, ids)) = routes::find(&request.parts.method, uri.path()) else {
+                return problem::gone().into_response();
+            };
+            let query = Query::parse(uri.query(), route.query).unwrap_or_default();
+            let ids = ids.into_iter().map(str::to_owned).collect();
+            let call = Call {
+                engine: &self.engine,
+                turns: &self.turns,
+                who: request.who,
+                ids,
+                query,
+                headers: request.parts.headers,
+                body: request.body,
+                large: request.large,
+            };
+            match AssertUnwindSafe((route.run)(call)).catch_unwind().await {
+                Ok(Ok(response)) => response,
+                Ok(Err(problem)) => problem.into_response(),
+                Err(_panic) => problem::panicked().into_response(),
+            }
+        }
+        .boxed()
+    }
+}

@@ -1,0 +1,662 @@
+//! The words of the interface: what requests and answers hold. The document describes these types, with their comments.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use bytes::Bytes;
+use sandcell_engine::{
+    Artifact, CodeError, ExecutionView, HistoryRecord, Phase, RunningView, SandboxView, SessionView, Status, timestamp,
+};
+use sandcell_sandbox::{ByteSize, Code, Cpus, EntryKind, Failure, Isolation, Usage};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
+
+use crate::problem::in_rest_words;
+
+/// A failure: what happened, and what to do. It describes the engine's [`Failure`], which has these fields.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Problem {
+    /// The kind of failure.
+    #[schemars(schema_with = "codes")]
+    code: Code,
+    /// What happened, and where.
+    message: String,
+    /// What to do next.
+    remedy: String,
+}
+
+fn codes(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "string", "enum": Code::ALL.map(Code::as_str)})
+}
+
+fn statuses(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "string",
+        "description": "`ok`; `error`: it failed by itself; `timeout`; `cancelled`; `killed`: a limit ended it; `running`.",
+        "enum": Status::ALL.map(Status::as_str),
+    })
+}
+
+fn phases(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "string", "enum": [Phase::Compile, Phase::Run]})
+}
+
+fn entry_kinds(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "string", "enum": [EntryKind::File, EntryKind::Folder, EntryKind::Link, EntryKind::Other]})
+}
+
+/// A sandbox that is asked for. Every field may be left out.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct CreateSandbox {
+    /// Python packages that are there from the start, such as `pandas` or `numpy>=2`.
+    pub(crate) packages: Vec<String>,
+    /// Environment variables of its programs.
+    pub(crate) env: BTreeMap<String, String>,
+    /// Memory in MiB.
+    pub(crate) memory_mb: Option<u64>,
+    /// Processor cores, such as 0.5.
+    pub(crate) cpus: Option<f64>,
+    /// Disk in MiB.
+    pub(crate) disk_mb: Option<u64>,
+    /// It ends after this many seconds even when it is in use.
+    pub(crate) lifetime_s: Option<f64>,
+    /// A name for people.
+    pub(crate) label: Option<String>,
+    /// The caller's own name for it: while a sandbox with this key and the same fields lives, it is the answer.
+    pub(crate) key: Option<String>,
+    /// Hosts that it may reach, such as `api.example.com`; none is no network.
+    pub(crate) network: Vec<String>,
+    /// A back end by name.
+    pub(crate) backend: Option<String>,
+    /// A container image.
+    pub(crate) image: Option<String>,
+}
+
+/// Code that is run in a sandbox that keeps its variables and files.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RunCode {
+    /// The source.
+    pub(crate) code: String,
+    /// The language; Python if left out.
+    pub(crate) language: Option<String>,
+    /// Standard input.
+    pub(crate) stdin: Option<String>,
+    /// The code is stopped after this many seconds.
+    pub(crate) timeout_s: Option<f64>,
+    /// The answer comes after this many seconds at the latest, with the status `running` if the code still runs. Left out:
+    /// the answer comes at the end. Ignored where events are asked for.
+    pub(crate) wait_s: Option<f64>,
+    /// Bytes of stdout and of stderr that the answer holds at most: 1 MiB if left out, up to 4 MiB.
+    pub(crate) max_output_bytes: Option<u64>,
+}
+
+/// Code that is run once in a fresh sandbox, which is removed afterwards.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RunOnce {
+    /// The source.
+    pub(crate) code: String,
+    /// The language; Python if left out.
+    pub(crate) language: Option<String>,
+    /// Standard input.
+    pub(crate) stdin: Option<String>,
+    /// Packages of the language that are there before the code starts.
+    #[serde(default)]
+    pub(crate) packages: Vec<String>,
+    /// Files that are there before the code starts: path to content.
+    #[serde(default)]
+    pub(crate) files: BTreeMap<String, FileContent>,
+    /// Paths of files that are handed back.
+    #[serde(default)]
+    pub(crate) outputs: Vec<String>,
+    /// The code is stopped after this many seconds.
+    pub(crate) timeout_s: Option<f64>,
+    /// The answer comes after this many seconds at the latest, with the status `running` if the code still runs. Left out:
+    /// the answer comes at the end. Ignored where events are asked for.
+    pub(crate) wait_s: Option<f64>,
+    /// Memory in MiB.
+    pub(crate) memory_mb: Option<u64>,
+    /// Hosts that it may reach; none is no network.
+    #[serde(default)]
+    pub(crate) network: Vec<String>,
+    /// Bytes of stdout and of stderr that the answer holds at most: 1 MiB if left out, up to 4 MiB.
+    pub(crate) max_output_bytes: Option<u64>,
+}
+
+/// The content of a file: a text, or bytes in base64.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(untagged, expecting = "expected a text or {\"base64\": \"…\"}")]
+pub(crate) enum FileContent {
+    /// Text.
+    Text(String),
+    /// Bytes.
+    Bytes(Base64),
+}
+
+/// Bytes.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Base64 {
+    /// The bytes in base64.
+    pub(crate) base64: String,
+}
+
+impl FileContent {
+    /// The bytes of the file at this path.
+    pub(crate) fn bytes(self, path: &str) -> Result<Bytes, Failure> {
+        match self {
+            Self::Text(text) => Ok(text.into()),
+            Self::Bytes(content) => decode(path, &content.base64),
+        }
+    }
+}
+
+/// The bytes of the file at this path.
+pub(crate) fn decode(path: &str, base64: &str) -> Result<Bytes, Failure> {
+    let bytes = BASE64_STANDARD.decode(base64);
+    bytes.map(Bytes::from).map_err(|error| {
+        let message = format!("`files.{path}` is not base64: {error}");
+        Failure::invalid(message, "encode the bytes of the file in standard base64 with padding")
+    })
+}
+
+/// A command that is run in a sandbox, next to whatever runs there.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RunCommand {
+    /// A line for the shell, or a program and its arguments.
+    pub(crate) command: CommandLine,
+    /// The working folder; `/home/user` if left out.
+    pub(crate) cwd: Option<String>,
+    /// Variables besides those of the sandbox.
+    #[serde(default)]
+    pub(crate) env: BTreeMap<String, String>,
+    /// Standard input.
+    pub(crate) stdin: Option<String>,
+    /// The command is stopped after this many seconds.
+    pub(crate) timeout_s: Option<f64>,
+    /// The answer comes after this many seconds at the latest, with the status `running` if the command still runs. Left
+    /// out: the answer comes at the end. Ignored where events are asked for.
+    pub(crate) wait_s: Option<f64>,
+    /// Bytes of stdout and of stderr that the answer holds at most: 1 MiB if left out, up to 4 MiB.
+    pub(crate) max_output_bytes: Option<u64>,
+}
+
+/// A line for the shell, or a program and its arguments.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(untagged, expecting = "expected a text or a list of texts")]
+pub(crate) enum CommandLine {
+    /// Run by bash, or by sh where there is none.
+    Shell(String),
+    /// Run without a shell.
+    Program(Vec<String>),
+}
+
+/// An execution without what it printed.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Execution {
+    pub(crate) execution_id: String,
+    pub(crate) sandbox_id: String,
+    /// The language, or `command`.
+    language: String,
+    #[schemars(schema_with = "statuses")]
+    pub(crate) status: Status,
+    /// The step that it came to: code that does not compile never runs.
+    #[schemars(schema_with = "phases")]
+    phase: Phase,
+    exit_code: Option<i32>,
+    /// The value of the last expression as text.
+    result: Option<String>,
+    /// True if `result` leaves something out.
+    result_truncated: bool,
+    /// The error that the code raised, in its own words.
+    error: Option<RaisedError>,
+    /// Why it was not ok, in the server's words.
+    cause: Option<CauseOfEnd>,
+    /// Advice for a failure that only a sandbox has.
+    hint: Option<String>,
+    /// Pictures that the code showed, and files that were asked for.
+    files: Vec<OutputFile>,
+    /// Files that were asked for and could not be read, each with the reason.
+    missing_files: Vec<String>,
+    /// Bytes that it wrote to stdout so far.
+    stdout_bytes: u64,
+    /// Bytes that it wrote to stderr so far.
+    stderr_bytes: u64,
+    started_at: String,
+    duration_ms: u64,
+    cpu_ms: u64,
+    peak_memory_mb: f64,
+    /// True if the sandbox was made for this call.
+    new_sandbox: bool,
+    /// True if variables were lost.
+    state_lost: bool,
+    /// Sentences about its sandbox, such as that the one before has ended.
+    notices: Vec<String>,
+    isolation: ExecutionIsolation,
+}
+
+/// An execution with what it printed.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Run {
+    /// The first bytes of standard output as text; bytes that are no UTF-8 stand as U+FFFD.
+    pub(crate) stdout: String,
+    /// The first bytes of standard error in the same way.
+    pub(crate) stderr: String,
+    #[serde(flatten)]
+    pub(crate) execution: Execution,
+    /// True if `stdout` or `stderr` leave something out, which `/v1/executions/{execution_id}/output` has.
+    pub(crate) truncated: bool,
+}
+
+/// An error that code raised.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct RaisedError {
+    /// Its class.
+    name: String,
+    /// Its message.
+    value: String,
+    traceback: String,
+}
+
+/// Why an execution was not ok.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct CauseOfEnd {
+    #[schemars(schema_with = "codes")]
+    code: Code,
+    message: String,
+    remedy: String,
+}
+
+/// A picture or a file that came out of an execution.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct OutputFile {
+    /// Its number within the execution.
+    number: u32,
+    name: String,
+    media_type: String,
+    size: usize,
+    /// True if the code showed it, false if it was asked for.
+    shown: bool,
+    /// The address of its bytes.
+    url: String,
+}
+
+/// What isolated an execution. Its sandbox lists the layers.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct ExecutionIsolation {
+    backend: String,
+    level: String,
+    /// Layers that are weaker than they could be, each with the reason.
+    degraded: Vec<String>,
+}
+
+/// What isolates a sandbox.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct SandboxIsolation {
+    backend: String,
+    level: String,
+    layers: Vec<String>,
+    /// Layers that are weaker than they could be, each with the reason.
+    degraded: Vec<String>,
+}
+
+impl From<&Isolation> for SandboxIsolation {
+    fn from(isolation: &Isolation) -> Self {
+        Self {
+            backend: isolation.backend.clone(),
+            level: isolation.level.to_string(),
+            layers: isolation.layers.clone(),
+            degraded: isolation.degraded.clone(),
+        }
+    }
+}
+
+impl From<&CodeError> for RaisedError {
+    fn from(error: &CodeError) -> Self {
+        Self {
+            name: error.name.clone(),
+            value: error.value.clone(),
+            traceback: error.traceback.clone(),
+        }
+    }
+}
+
+impl From<&ExecutionView> for Execution {
+    fn from(view: &ExecutionView) -> Self {
+        let cause = view.cause.as_ref().map(|cause| CauseOfEnd {
+            code: cause.code,
+            message: cause.message.clone(),
+            remedy: in_rest_words(&cause.remedy),
+        });
+        Self {
+            execution_id: view.id.to_string(),
+            sandbox_id: view.sandbox_id.to_string(),
+            language: view.language.clone(),
+            status: view.status,
+            phase: view.phase,
+            exit_code: view.exit_code,
+            result: view.result.clone(),
+            result_truncated: view.result_cut.is_some(),
+            error: view.error.as_ref().map(RaisedError::from),
+            cause,
+            hint: view.hint.as_deref().map(in_rest_words),
+            files: view.artifacts.iter().map(|file| output_file(view, file)).collect(),
+            missing_files: view.missing_outputs.clone(),
+            stdout_bytes: view.stdout.total_bytes,
+            stderr_bytes: view.stderr.total_bytes,
+            started_at: timestamp(view.started),
+            duration_ms: millis(view.duration),
+            cpu_ms: millis(view.cpu),
+            peak_memory_mb: tenths_of_mib(view.peak_memory),
+            new_sandbox: view.new_sandbox,
+            state_lost: view.state_lost,
+            notices: view.notices.clone(),
+            isolation: ExecutionIsolation {
+                backend: view.isolation.backend.clone(),
+                level: view.isolation.level.to_string(),
+                degraded: view.isolation.degraded.clone(),
+            },
+        }
+    }
+}
+
+fn output_file(view: &ExecutionView, file: &Artifact) -> OutputFile {
+    OutputFile {
+        number: file.number,
+        name: file.name.clone(),
+        media_type: file.mime.clone(),
+        size: file.bytes.len(),
+        shown: file.shown,
+        url: format!("/v1/executions/{}/files/{}", view.id, file.number),
+    }
+}
+
+fn millis(duration: std::time::Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn tenths_of_mib(size: ByteSize) -> f64 {
+    let tenths = u32::try_from(size.as_bytes().saturating_mul(10) >> 20).unwrap_or(u32::MAX);
+    f64::from(tenths) / 10.0
+}
+
+fn cores(cpus: Cpus) -> f64 {
+    f64::from(cpus.as_milli()) / 1000.0
+}
+
+/// A sandbox.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Sandbox {
+    sandbox_id: String,
+    /// `starting`, `idle`, `busy` or `closing`.
+    state: String,
+    /// True if it is the one that calls of MCP without an id use.
+    is_default: bool,
+    label: Option<String>,
+    key: Option<String>,
+    /// True if the call that this answers made it.
+    created: bool,
+    created_at: String,
+    /// It ends then if nothing is called until then.
+    idle_expires_at: String,
+    /// It ends then in any case.
+    ends_at: Option<String>,
+    limits: SandboxLimits,
+    /// What it uses; null where that could not be read just now.
+    usage: Option<SandboxUsage>,
+    packages: Vec<String>,
+    network: Vec<String>,
+    sessions: Vec<Session>,
+    isolation: SandboxIsolation,
+}
+
+/// What a sandbox may use.
+#[derive(Debug, Serialize, JsonSchema)]
+struct SandboxLimits {
+    memory_mb: u64,
+    cpus: f64,
+    processes: u32,
+    disk_mb: u64,
+}
+
+/// What a sandbox uses.
+#[derive(Debug, Serialize, JsonSchema)]
+struct SandboxUsage {
+    memory_mb: f64,
+    peak_memory_mb: f64,
+    cpu_ms: u64,
+    processes: u32,
+    disk_mb: f64,
+}
+
+/// A live interpreter.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Session {
+    language: String,
+    /// Cells run since it started.
+    cells: u32,
+    busy: bool,
+}
+
+impl From<&SandboxView> for Sandbox {
+    fn from(view: &SandboxView) -> Self {
+        Self {
+            sandbox_id: view.id.to_string(),
+            state: view.state.to_owned(),
+            is_default: view.is_default,
+            label: view.label.clone(),
+            key: view.key.clone(),
+            created: view.made_now,
+            created_at: timestamp(view.created),
+            idle_expires_at: timestamp(view.idle_expires),
+            ends_at: view.ends.map(timestamp),
+            limits: SandboxLimits {
+                memory_mb: view.limits.memory.as_mib(),
+                cpus: cores(view.limits.cpus),
+                processes: view.limits.processes,
+                disk_mb: view.limits.disk.as_mib(),
+            },
+            usage: view.usage.as_ref().map(SandboxUsage::from),
+            packages: view.packages.clone(),
+            network: view.network.clone(),
+            sessions: view.sessions.iter().map(Session::from).collect(),
+            isolation: (&view.isolation).into(),
+        }
+    }
+}
+
+impl From<&Usage> for SandboxUsage {
+    fn from(usage: &Usage) -> Self {
+        Self {
+            memory_mb: tenths_of_mib(ByteSize::bytes(usage.memory)),
+            peak_memory_mb: tenths_of_mib(ByteSize::bytes(usage.memory_peak)),
+            cpu_ms: usage.cpu_us / 1000,
+            processes: usage.processes,
+            disk_mb: tenths_of_mib(ByteSize::bytes(usage.disk)),
+        }
+    }
+}
+
+impl From<&SessionView> for Session {
+    fn from(view: &SessionView) -> Self {
+        Self {
+            language: view.language.clone(),
+            cells: view.cells,
+            busy: view.busy,
+        }
+    }
+}
+
+/// The caller's sandboxes.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Sandboxes {
+    pub(crate) sandboxes: Vec<Sandbox>,
+}
+
+/// The languages of this server.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Languages {
+    /// The language of code that names none.
+    pub(crate) default: String,
+    pub(crate) languages: Vec<KnownLanguage>,
+}
+
+/// A language.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct KnownLanguage {
+    pub(crate) name: String,
+    /// Other names that requests may use.
+    pub(crate) aliases: Vec<String>,
+    pub(crate) version: String,
+    /// True if variables stay for the next run of a sandbox.
+    pub(crate) session: bool,
+}
+
+/// A sandbox that was closed.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Closed {
+    pub(crate) closed: String,
+}
+
+/// A folder.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Folder {
+    pub(crate) path: String,
+    /// Sorted by name.
+    pub(crate) entries: Vec<FolderEntry>,
+    /// How many more there are.
+    pub(crate) omitted: u64,
+}
+
+/// An entry of a folder.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct FolderEntry {
+    /// Its path relative to the folder.
+    pub(crate) name: String,
+    #[schemars(schema_with = "entry_kinds")]
+    pub(crate) kind: EntryKind,
+    /// Where a link leads.
+    pub(crate) target: Option<String>,
+    pub(crate) size: u64,
+    /// Milliseconds since 1970 (UTC).
+    pub(crate) modified_ms: i64,
+}
+
+/// A file that was written.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct WrittenFile {
+    pub(crate) path: String,
+    pub(crate) bytes_written: u64,
+    /// The size of the file now.
+    pub(crate) size: u64,
+}
+
+/// What ran and runs.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Executions {
+    /// Those that run or wait for their turn, newest first.
+    pub(crate) running: Vec<RunningExecution>,
+    /// The newest of those that are over.
+    pub(crate) finished: Vec<FinishedExecution>,
+    /// How many are over.
+    pub(crate) total: u64,
+}
+
+/// An execution that runs or waits for its turn.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct RunningExecution {
+    execution_id: String,
+    sandbox_id: String,
+    language: String,
+    /// False while it waits.
+    began: bool,
+    duration_ms: u64,
+    code_preview: String,
+}
+
+/// An execution that is over.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct FinishedExecution {
+    execution_id: String,
+    /// Null for code that was refused before one was needed.
+    sandbox_id: Option<String>,
+    language: String,
+    #[schemars(schema_with = "statuses")]
+    status: Status,
+    started_at: String,
+    duration_ms: u64,
+    code_preview: String,
+    stdout_preview: String,
+    error: Option<String>,
+}
+
+impl From<&RunningView> for RunningExecution {
+    fn from(view: &RunningView) -> Self {
+        Self {
+            execution_id: view.execution_id.to_string(),
+            sandbox_id: view.sandbox_id.to_string(),
+            language: view.language.clone(),
+            began: view.began,
+            duration_ms: view.duration_ms,
+            code_preview: view.code_preview.clone(),
+        }
+    }
+}
+
+impl From<&HistoryRecord> for FinishedExecution {
+    fn from(record: &HistoryRecord) -> Self {
+        Self {
+            execution_id: record.execution_id.to_string(),
+            sandbox_id: record.sandbox_id.as_ref().map(ToString::to_string),
+            language: record.language.clone(),
+            status: record.status,
+            started_at: record.timestamp.clone(),
+            duration_ms: record.duration_ms,
+            code_preview: record.code_preview.clone(),
+            stdout_preview: record.stdout_preview.clone(),
+            error: record.error.clone(),
+        }
+    }
+}
+
+/// A part of what an execution printed.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct OutputText {
+    /// The text; bytes that are no UTF-8 stand as U+FFFD.
+    pub(crate) text: String,
+    /// The byte at which it starts: later than asked for where bytes were not kept.
+    pub(crate) offset: u64,
+    /// The byte at which the next part starts.
+    pub(crate) next_offset: u64,
+    /// Bytes written so far.
+    pub(crate) total_bytes: u64,
+    /// True if nothing comes after this part, now or later.
+    pub(crate) eof: bool,
+}
+
+/// The data of the event `start`: the execution has an id.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Started {
+    pub(crate) execution_id: String,
+}
+
+/// The data of the events `stdout` and `stderr`: text that was printed.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Printed {
+    pub(crate) text: String,
+    /// The byte of the stream at which the part starts.
+    pub(crate) offset: u64,
+    /// Bytes before it that were not kept because they were not read in time.
+    #[serde(skip_serializing_if = "is_zero")]
+    #[schemars(default)]
+    pub(crate) skipped_bytes: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands it over so")]
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
+}

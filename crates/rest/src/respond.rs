@@ -1,0 +1,84 @@
+//! Answers. Whatever came from code leaves as JSON, as an event, or as bytes of a type that no browser takes for a
+//! document.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Body, Frame, SizeHint};
+use hyper::header::{
+    CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS,
+};
+use hyper::{Response, StatusCode};
+use sandcell_mcp::EndpointBody;
+use sandcell_sandbox::{Code, Failure};
+use serde::Serialize;
+use tokio::sync::mpsc;
+
+pub(crate) const JSON: &str = "application/json";
+pub(crate) const BYTES: &str = "application/octet-stream";
+pub(crate) const EVENTS: &str = "text/event-stream";
+/// For answers that a browser is made to show.
+const NO_DOCUMENT: &str = "default-src 'none'; frame-ancestors 'none'; sandbox";
+
+/// JSON.
+pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Response<EndpointBody> {
+    match serde_json::to_vec(value) {
+        Ok(text) => bytes(status, JSON, text.into()),
+        Err(error) => {
+            let failure = Failure::new(
+                Code::Internal,
+                format!("the answer could not be written: {error}"),
+                "report this",
+            );
+            let text = serde_json::to_vec(&failure).unwrap_or_default();
+            bytes(StatusCode::INTERNAL_SERVER_ERROR, JSON, text.into())
+        }
+    }
+}
+
+/// Bytes of this type.
+pub(crate) fn bytes(status: StatusCode, kind: &'static str, bytes: Bytes) -> Response<EndpointBody> {
+    with_body(status, kind, Full::new(bytes).boxed())
+}
+
+/// Any body of this type.
+pub(crate) fn with_body(status: StatusCode, kind: &'static str, body: EndpointBody) -> Response<EndpointBody> {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(NO_DOCUMENT));
+    if kind == BYTES {
+        headers.insert(CONTENT_DISPOSITION, HeaderValue::from_static("attachment"));
+    }
+    response
+}
+
+/// A body that comes out of a channel. Whoever fills the channel learns by its closing that nobody reads any more.
+pub(crate) struct Piped {
+    pub(crate) parts: mpsc::Receiver<Bytes>,
+    /// Bytes that are still to come, where that is known. The connection is broken off if they do not.
+    pub(crate) left: Option<u64>,
+}
+
+impl Body for Piped {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let part = self.parts.poll_recv(cx);
+        if let (Poll::Ready(Some(part)), Some(left)) = (&part, &mut self.left) {
+            *left = left.saturating_sub(u64::try_from(part.len()).unwrap_or(u64::MAX));
+        }
+        part.map(|part| part.map(|part| Ok(Frame::data(part))))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.left.map_or_else(SizeHint::default, SizeHint::with_exact)
+    }
+}

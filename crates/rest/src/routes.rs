@@ -1,0 +1,437 @@
+//! All that there is: each resource with its address, what it takes and gives, and the function that answers.
+
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use hyper::{Method, Response};
+use sandcell_mcp::{EndpointBody, NotFound, Wants};
+use schemars::{Schema, SchemaGenerator};
+
+use crate::problem::Problem;
+use crate::request::{Call, QueryField, QueryKind};
+use crate::{commands, executions, files, fusion, model, run, sandboxes};
+
+type Answering<'a> = BoxFuture<'a, Result<Response<EndpointBody>, Problem>>;
+type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
+
+/// A resource and a method.
+pub(crate) struct Route {
+    pub(crate) method: Method,
+    /// Its address; names in braces stand for ids.
+    pub(crate) path: &'static str,
+    /// Its name for programs that are made from the document.
+    pub(crate) id: &'static str,
+    pub(crate) summary: &'static str,
+    pub(crate) query: &'static [QueryField],
+    pub(crate) wants: Wants,
+    /// The form of its JSON body.
+    pub(crate) takes: Option<SchemaOf>,
+    pub(crate) gives: &'static [Gives],
+    pub(crate) run: for<'a> fn(Call<'a>) -> Answering<'a>,
+}
+
+/// An answer of a route.
+pub(crate) struct Gives {
+    pub(crate) status: u16,
+    pub(crate) about: &'static str,
+    pub(crate) body: Body,
+}
+
+/// The body of an answer.
+pub(crate) enum Body {
+    Json(SchemaOf),
+    /// JSON, or the events of an execution where those are asked for.
+    JsonOrEvents(SchemaOf),
+    Bytes,
+    /// The document itself.
+    Any,
+}
+
+fn schema<T: schemars::JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
+    generator.subschema_for::<T>()
+}
+
+const fn ok(about: &'static str, body: Body) -> Gives {
+    Gives {
+        status: 200,
+        about,
+        body,
+    }
+}
+
+const RUN: [Gives; 2] = [
+    ok("The execution is over.", Body::JsonOrEvents(schema::<model::Run>)),
+    Gives {
+        status: 202,
+        about: "The execution still runs after `wait_s`.",
+        body: Body::Json(schema::<model::Run>),
+    },
+];
+
+const fn field(name: &'static str, kind: QueryKind, about: &'static str) -> QueryField {
+    QueryField { name, kind, about }
+}
+
+const FILE_PATH: QueryField = field(
+    "path",
+    QueryKind::RequiredText,
+    "A path inside the sandbox; relative ones start in `/home/user`.",
+);
+
+/// What there is.
+pub(crate) static ROUTES: [Route; 18] = [
+    Route {
+        method: Method::GET,
+        path: "/v1/openapi.json",
+        id: "getDescription",
+        summary: "This document",
+        query: &[],
+        wants: Wants::Nothing,
+        takes: None,
+        gives: &[ok("The document.", Body::Any)],
+        // The door hands it to `answer_anybody`.
+        run: |_| async { Err(crate::problem::gone()) }.boxed(),
+    },
+    Route {
+        method: Method::POST,
+        path: "/v1/run",
+        id: "runOnce",
+        summary: "Run code once in a fresh sandbox that is removed afterwards",
+        query: &[],
+        wants: Wants::Json,
+        takes: Some(schema::<model::RunOnce>),
+        gives: &RUN,
+        run: |call| run::once(call).boxed(),
+    },
+    Route {
+        method: Method::GET,
+        path: "/v1/sandboxes",
+        id: "listSandboxes",
+        summary: "Your sandboxes",
+        query: &[],
+        wants: Wants::CallerAtOnce,
+        takes: None,
+        gives: &[ok("Your sandboxes.", Body::Json(schema::<model::Sandboxes>))],
+        run: |call| sandboxes::list(call).boxed(),
+    },
+    Route {
+        method: Method::POST,
+        path: "/v1/sandboxes",
+        id: "createSandbox",
+        summary: "Make a sandbox",
+        query: &[],
+        wants: Wants::Json,
+        takes: Some(schema::<model::CreateSandbox>),
+        gives: &[
+            Gives {
+                status: 201,
+                about: "It was made.",
+                body: Body::Json(schema::<model::Sandbox>),
+            },
+            ok(
+                "One with this `key` was there already.",
+                Body::Json(schema::<model::Sandbox>),
+            ),
+        ],
+        run: |call| sandboxes::create(call).boxed(),
+    },
+    Route {
+        method: Method::GET,
+        path: "/v1/sandboxes/{sandbox_id}",
+        id: "getSandbox",
+        summary: "How a sandbox stands",
+        query: &[],
+        wants: Wants::CallerAtOnce,
+        takes: None,
+        gives: &[ok("The sandbox.", Body::Json(schema::<model::Sandbox>))],
+        run: |call| sandboxes::status(call).boxed(),
+    },
+    Route {
+        method: Method::DELETE,
+        path: "/v1/sandboxes/{sandbox_id}",
+        id: "closeSandbox",
+        summary: "Close a sandbox and everything in it",
+        query: &[],
+        wants: Wants::CallerAtOnce,
+        takes: None,
+        gives: &[ok("It is closed.", Body::Json(schema::<model::Closed>))],
+        run: |call| sandboxes::close(call).boxed(),
+    },
+    Route {
+        method: Method::POST,
+        path: "/v1/sandboxes/{sandbox_id}/run",
+        id: "runCode",
+        summary: "Run code in a sandbox; variables and files stay for the next run",
+        query: &[],
+        wants: Wants::Json,
+        takes: Some(schema::<model::RunCode>),
+        gives: &RUN,
+        run: |call| run::code(call).boxed(),
+    },
+    Route {
+        method: Method::POST,
+        path: "/v1/sandboxes/{sandbox_id}/commands",
+        id: "runCommand",
+        summary: "Run a command in a sandbox, next to whatever runs there",
+        query: &[],
+        wants: Wants::Json,
+        takes: Some(schema::<model::RunCommand>),
+        gives: &RUN,
+        run: |call| commands::command(call).boxed(),
+    },
+    Route {
+        method: Method::GET,
+        path: "/v1/sandboxes/{sandbox_id}/files",
+        id: "listFiles",
+        summary: "List a folder of a sandbox",
+        query: &[
+            field("path", QueryKind::Text, "The folder; `/home/user` if left out."),
+            field(
+                "recursive",
+                QueryKind::Flag,
+                "Whether folders in it are listed as well.",
+            ),
+        ],
+        wants: Wants::Caller,
+        takes: None,
+        gives: &[ok("The folder.", Body::Json(schema::<model::Folder>))],
+        run: |call| files::list(call).boxed(),
+    },
+    Route {
+        method: Method::GET,
+        path: "/v1/sandboxes/{sandbox_id}/file",
+        id: "readFile",
+        summary: "Read a file of a sandbox; a header `Range` with one range reads a part",
+        query: &[FILE_PATH],
+        wants: Wants::Caller,
+        takes: None,
+        gives: &[
+            ok("The bytes of the file.", Body::Bytes),
+            Gives {
+                status: 206,
+                about: "The bytes of the range.",
+                body: Body::Bytes,
+            },
+            Gives {
+                status: 416,
+                about: "The file does not have these bytes.",
+                body: Body::Json(schema::<model::Problem>),
+            },
+        ],
+        run: |call| files::read(call).boxed(),
+    },
+    Route {
+        method: Method::PUT,
+        path: "/v1/sandboxes/{sandbox_id}/file",
+        id: "writeFile",
+        summary: "Write the bytes of the body to a file of a sandbox; folders on the way are made",
+        query: &[
+            FILE_PATH,
+            field(
+                "append",
+                QueryKind::Flag,
+                "Whether the bytes come after those that are there.",
+            ),
+        ],
+        wants: Wants::Stream,
+        takes: None,
+        gives: &[ok("It is written.", Body::Json(schema::<model::WrittenFile>))],
+        run: |call| files::write(call).boxed(),
+    },
+    Route {
+        method: Method::GET,
+        path: "/v1/executions",
+        id: "listExecutions",
+        summary: "What runs, and the newest executions that are over",
+        query: &[field(
+            "limit",
+            QueryKind::Whole,
+            "How many of those that are over: 10 if left out, up to 50.",
+        )],
+        wants: Wants::Caller,
+        takes: None,
+        gives: &[ok("Your executions.", Body::Json(schema::<model::Executions>))],
+        run: |call| executions::list(call).boxed(),
+    },
+    Route {
+        method: Method::GET,
+        path: "/v1/executions/{execution_id}",
+        id: "getExecution",
+        summary: "How an execution stands, or its events from the first one on",
+        query: &[field(
+            "wait_s",
+            QueryKind::Number,
+            "Wait for the end for this many seconds at most; 0 if left out.",
+        )],
+        wants: Wants::Caller,
+        takes: None,
+        gives: &[
+            ok("The execution is over.", Body::JsonOrEvents(schema::<model::Run>)),
+            Gives {
+                status: 202,
+                about: "The execution still runs.",
+                body: Body::Json(schema::<model::Run>),
+            },
+        ],
+        run: |call| executions::get(call).boxed(),
+    },
+    Route {
+        method: Method::POST,
+        path: "/v1/executions/{execution_id}/cancel",
+        id: "cancelExecution",
+        summary: "Stop an execution: it is interrupted, and killed if it does not stop",
+        query: &[],
+        wants: Wants::CallerAtOnce,
+        takes: None,
+        gives: &[
+            ok("It has ended.", Body::Json(schema::<model::Run>)),
+            Gives {
+                status: 202,
+                about: "It has not ended yet.",
+                body: Body::Json(schema::<model::Run>),
+            },
+        ],
+        run: |call| executions::cancel(call).boxed(),
+    },
+    Route {
+        method: Method::GET,
+        path: "/v1/executions/{execution_id}/output",
+        id: "readOutput",
+        summary: "Read a part of what an execution printed",
+        query: &[
+            field("stream", QueryKind::Text, "`stdout` (if left out) or `stderr`."),
+            field(
+                "offset",
+                QueryKind::Signed,
+                "The first byte; negative numbers count from the end.",
+            ),
+            field("limit", QueryKind::Whole, "Bytes: 256 KiB if left out, up to 1 MiB."),
+        ],
+        wants: Wants::Caller,
+        takes: None,
+        gives: &[ok("The part.", Body::Json(schema::<model::OutputText>))],
+        run: |call| executions::output(call).boxed(),
+    },
+    Route {
+        method: Method::GET,
+        path: "/v1/executions/{execution_id}/files/{number}",
+        id: "readOutputFile",
+        summary: "Read a picture or a file that came out of an execution",
+        query: &[],
+        wants: Wants::Caller,
+        takes: None,
+        gives: &[ok("The bytes of the file.", Body::Bytes)],
+        run: |call| executions::file(call).boxed(),
+    },
+    Route {
+        method: Method::POST,
+        path: fusion::PATH,
+        id: "runCodeAsSandboxFusion",
+        summary: "Run a program in the form of SandboxFusion",
+        query: &[],
+        wants: Wants::Json,
+        takes: Some(schema::<fusion::Request>),
+        gives: &[
+            ok("What became of it.", Body::Json(schema::<fusion::Answer>)),
+            Gives {
+                status: 422,
+                about: "The request has not this form, or names an unknown language.",
+                body: Body::Json(schema::<fusion::Invalid>),
+            },
+        ],
+        run: |call| fusion::run_code(call).boxed(),
+    },
+    Route {
+        method: Method::GET,
+        path: "/v1/languages",
+        id: "listLanguages",
+        summary: "The languages that code can be in",
+        query: &[],
+        wants: Wants::Caller,
+        takes: None,
+        gives: &[ok("The languages.", Body::Json(schema::<model::Languages>))],
+        run: |call| sandboxes::languages(call).boxed(),
+    },
+];
+
+/// The route of a request, and the ids in its path.
+pub(crate) fn find<'p>(method: &Method, path: &'p str) -> Result<(&'static Route, Vec<&'p str>), NotFound> {
+    let mut here = ROUTES
+        .iter()
+        .filter_map(|route| Some((route, ids(route.path, path)?)))
+        .peekable();
+    let Some((first, _)) = here.peek() else {
+        return Err(NotFound::Address);
+    };
+    let others = allowed(first.path);
+    here.find(|(route, _)| route.method == *method)
+        .ok_or(NotFound::Method(others))
+}
+
+/// The ids of a path, if it is one of this form.
+fn ids<'p>(form: &str, path: &'p str) -> Option<Vec<&'p str>> {
+    let (mut names, mut parts) = (form.split('/'), path.split('/'));
+    let mut ids = Vec::new();
+    loop {
+        match (names.next(), parts.next()) {
+            (None, None) => return Some(ids),
+            (Some(name), Some(part)) if name.starts_with('{') && !part.is_empty() => ids.push(part),
+            (Some(name), Some(part)) if name == part => {}
+            _ => return None,
+        }
+    }
+}
+
+/// The methods of an address.
+fn allowed(path: &str) -> &'static str {
+    match path {
+        "/v1/sandboxes" => "GET, POST",
+        "/v1/sandboxes/{sandbox_id}" => "GET, DELETE",
+        "/v1/sandboxes/{sandbox_id}/file" => "GET, PUT",
+        _ => match ROUTES.iter().find(|route| route.path == path) {
+            Some(route) if route.method == Method::POST => "POST",
+            _ => "GET",
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_route_is_found_by_its_own_address_and_method() {
+        for route in &ROUTES {
+            let path = route.path.replace("{number}", "0").replace(['{', '}'], "");
+            let (found, _) = find(&route.method, &path).unwrap();
+            assert_eq!(found.id, route.id);
+            let allowed = allowed(route.path);
+            assert!(
+                allowed.split(", ").any(|one| one == route.method.as_str()),
+                "{path}: {allowed}"
+            );
+            assert_eq!(find(&Method::PATCH, &path).err(), Some(NotFound::Method(allowed)));
+        }
+        for allowed_of in ROUTES.iter().map(|route| route.path) {
+            let methods = ROUTES.iter().filter(|route| route.path == allowed_of).count();
+            assert_eq!(allowed(allowed_of).split(", ").count(), methods, "{allowed_of}");
+        }
+    }
+
+    #[test]
+    fn addresses_are_whole() {
+        let (_, ids) = find(&Method::GET, "/v1/executions/ex1/files/2").unwrap();
+        assert_eq!(ids, ["ex1", "2"]);
+        for nothing in [
+            "/v1",
+            "/v1/",
+            "/v1/sandboxes/",
+            "/v1/sandboxes/a/",
+            "/v1/sandboxes//file",
+            "/v1/sandboxes/a/file/b",
+            "/v1/executions/a/files/",
+            "/run_code/",
+        ] {
+            assert_eq!(find(&Method::GET, nothing).err(), Some(NotFound::Address), "{nothing}");
+        }
+    }
+}

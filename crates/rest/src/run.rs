@@ -1,0 +1,152 @@
+//! Running code: in a sandbox that keeps its variables, or once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use hyper::{Response, StatusCode};
+use sandcell_engine::{ExecuteRequest, ExecutionView, RunRequest, Status, Watch};
+use sandcell_mcp::{EndpointBody, LargeAnswers, holding};
+use sandcell_sandbox::{Consent, Failure, OutputStream};
+use tokio_util::sync::CancellationToken;
+
+use crate::events::{self, Running};
+use crate::model::{Execution, Run, RunCode, RunOnce};
+use crate::problem::Problem;
+use crate::request::{Call, mebibytes, path, seconds};
+use crate::respond;
+use crate::utf8::Utf8;
+
+/// Bytes of each stream in an answer that does not say.
+pub(crate) const OUTPUT_BYTES: u64 = 1 << 20;
+/// Bytes of each stream in any answer.
+const MAX_OUTPUT_BYTES: u64 = 4 << 20;
+/// Output from which on an answer is a large one.
+const LARGE_OUTPUT_BYTES: u64 = 128 << 10;
+
+/// Runs code in a session of a sandbox.
+pub(crate) async fn code(call: Call<'_>) -> Result<Response<EndpointBody>, Problem> {
+    let asked: RunCode = call.json()?;
+    let watch = Watch::default();
+    let request = ExecuteRequest {
+        code: asked.code,
+        language: asked
+            .language
+            .unwrap_or_else(|| call.engine.default_language().to_owned()),
+        sandbox_id: Some(call.id().to_owned()),
+        stdin: asked.stdin,
+        timeout: timeout(asked.timeout_s)?,
+        wait: wait(&call, asked.wait_s)?,
+        watch: watch.clone(),
+    };
+    let (engine, who) = (Arc::clone(call.engine), call.who.clone());
+    let running = async move { engine.execute(&who, request, CancellationToken::new()).await }.boxed();
+    answer(&call, running, watch, asked.max_output_bytes).await
+}
+
+/// Runs code once in a fresh sandbox.
+pub(crate) async fn once(call: Call<'_>) -> Result<Response<EndpointBody>, Problem> {
+    let asked: RunOnce = call.json()?;
+    let watch = Watch::default();
+    let files = asked.files.into_iter().map(|(name, content)| {
+        let bytes = content.bytes(&name)?;
+        Ok((path("files", &name)?, bytes))
+    });
+    let outputs = asked.outputs.iter().map(|name| path("outputs", name));
+    let request = RunRequest {
+        code: asked.code,
+        language: asked
+            .language
+            .unwrap_or_else(|| call.engine.default_language().to_owned()),
+        stdin: asked.stdin,
+        packages: asked.packages,
+        files: files.collect::<Result<_, Failure>>()?,
+        outputs: outputs.collect::<Result<_, _>>()?,
+        timeout: timeout(asked.timeout_s)?,
+        wait: wait(&call, asked.wait_s)?,
+        watch: watch.clone(),
+        memory: asked.memory_mb.map(|size| mebibytes("memory_mb", size)).transpose()?,
+        network: asked.network,
+        consent: Consent::CannotAsk,
+    };
+    let (engine, who) = (Arc::clone(call.engine), call.who.clone());
+    let running = async move { engine.run_once(&who, request, CancellationToken::new()).await }.boxed();
+    answer(&call, running, watch, asked.max_output_bytes).await
+}
+
+pub(crate) fn timeout(asked: Option<f64>) -> Result<Option<Duration>, Failure> {
+    asked.map(|asked| seconds("timeout_s", asked)).transpose()
+}
+
+/// The time after which a plain answer comes in any case. Events come at once.
+pub(crate) fn wait(call: &Call<'_>, asked: Option<f64>) -> Result<Option<Duration>, Failure> {
+    let asked = asked.map(|asked| seconds("wait_s", asked)).transpose()?;
+    Ok(asked.filter(|_| !call.wants_events()))
+}
+
+/// Waits for the end of an execution, or answers with its events.
+pub(crate) async fn answer(
+    call: &Call<'_>,
+    running: Running,
+    watch: Watch,
+    max_output: Option<u64>,
+) -> Result<Response<EndpointBody>, Problem> {
+    let most = max_output.unwrap_or(OUTPUT_BYTES);
+    if most > MAX_OUTPUT_BYTES {
+        let message = format!("`max_output_bytes`: {most} is more than {MAX_OUTPUT_BYTES}");
+        let remedy = "read the rest at /v1/executions/{execution_id}/output";
+        return Err(Failure::invalid(message, remedy).into());
+    }
+    if call.wants_events() {
+        return Ok(events::answer(running, watch).await?);
+    }
+    let view = running.await?;
+    whole(&view, &watch, most, &call.large).await
+}
+
+/// An execution with what it printed.
+pub(crate) async fn whole(
+    view: &ExecutionView,
+    watch: &Watch,
+    most: u64,
+    large: &LargeAnswers<'_>,
+) -> Result<Response<EndpointBody>, Problem> {
+    let shown = view.stdout.total_bytes.min(most) + view.stderr.total_bytes.min(most);
+    let place = match shown > LARGE_OUTPUT_BYTES {
+        true => Some(
+            large
+                .place()
+                .await
+                .map_err(|busy| Problem::from(busy).with(StatusCode::SERVICE_UNAVAILABLE))?,
+        ),
+        false => None,
+    };
+    let (stdout, is_all_out) = text(watch, OutputStream::Stdout, 0, most);
+    let (stderr, is_all_err) = text(watch, OutputStream::Stderr, 0, most);
+    let run = Run {
+        stdout,
+        stderr,
+        execution: Execution::from(view),
+        truncated: !(is_all_out && is_all_err),
+    };
+    let status = match view.status {
+        Status::Running => StatusCode::ACCEPTED,
+        _ => StatusCode::OK,
+    };
+    Ok(respond::json(status, &run).map(|body| holding(body, place)))
+}
+
+/// At most so many bytes of a stream as text, from `offset` on, and whether that is all there is of it.
+pub(crate) fn text(watch: &Watch, stream: OutputStream, offset: u64, most: u64) -> (String, bool) {
+    let most = usize::try_from(most).unwrap_or(usize::MAX);
+    let Some(part) = watch.output(stream, offset, most) else {
+        return (String::new(), true);
+    };
+    let mut utf8 = Utf8::default();
+    let is_all = part.next_offset >= part.total_bytes && part.offset == offset;
+    let mut text = utf8.text(&part.bytes);
+    if is_all {
+        text.push_str(&utf8.end());
+    }
+    (text, is_all)
+}

@@ -1,0 +1,100 @@
+//! Making, looking at and closing sandboxes.
+
+use hyper::header::{HeaderValue, LOCATION};
+use hyper::{Response, StatusCode};
+use sandcell_engine::{CreateRequest, Watch};
+use sandcell_mcp::EndpointBody;
+use sandcell_sandbox::{Code, Consent, Cpus, Failure};
+
+use crate::model::{Closed, CreateSandbox, KnownLanguage, Languages, Sandbox, Sandboxes};
+use crate::problem::Problem;
+use crate::request::{Call, mebibytes, seconds};
+use crate::respond;
+
+/// Makes a sandbox.
+pub(crate) async fn create(call: Call<'_>) -> Result<Response<EndpointBody>, Problem> {
+    let asked: CreateSandbox = call.json()?;
+    let size = |name, size: Option<u64>| size.map(|size| mebibytes(name, size)).transpose();
+    let lifetime = asked.lifetime_s.map(|time| seconds("lifetime_s", time));
+    let request = CreateRequest {
+        count: 1,
+        key: asked.key,
+        packages: asked.packages,
+        env: asked.env,
+        memory: size("memory_mb", asked.memory_mb)?,
+        cpus: asked.cpus.map(cores).transpose()?,
+        disk: size("disk_mb", asked.disk_mb)?,
+        lifetime: lifetime.transpose()?,
+        label: asked.label,
+        backend: asked.backend,
+        image: asked.image,
+        network: asked.network,
+        watch: Watch::default(),
+        consent: Consent::CannotAsk,
+    };
+    let made = call.engine.create(&call.who, request).await?;
+    let view = made.first().ok_or_else(|| {
+        let message = "the engine made no sandbox and gave no reason";
+        Failure::new(
+            Code::Internal,
+            message,
+            "try again; tell the operator if it happens again",
+        )
+    })?;
+    let status = if view.made_now {
+        StatusCode::CREATED
+    } else {
+        StatusCode::OK
+    };
+    let mut response = respond::json(status, &Sandbox::from(view));
+    if let Ok(place) = HeaderValue::try_from(format!("/v1/sandboxes/{}", view.id)) {
+        response.headers_mut().insert(LOCATION, place);
+    }
+    Ok(response)
+}
+
+fn cores(cpus: f64) -> Result<Cpus, Failure> {
+    let milli = Some(cpus).filter(|cpus| (0.001..=4096.0).contains(cpus));
+    let milli = milli.and_then(|cpus| format!("{:.0}", cpus * 1000.0).parse().ok());
+    milli.map(Cpus::milli).ok_or_else(|| {
+        let message = format!("`cpus`: {cpus} is no number of cores");
+        Failure::invalid(message, "give a number such as 0.5 or 2")
+    })
+}
+
+/// The caller's sandboxes.
+pub(crate) async fn list(call: Call<'_>) -> Result<Response<EndpointBody>, Problem> {
+    let views = call.engine.status(&call.who, None).await?;
+    let sandboxes = views.iter().map(Sandbox::from).collect();
+    Ok(respond::json(StatusCode::OK, &Sandboxes { sandboxes }))
+}
+
+/// One sandbox.
+pub(crate) async fn status(call: Call<'_>) -> Result<Response<EndpointBody>, Problem> {
+    let views = call.engine.status(&call.who, Some(call.id())).await?;
+    match views.first() {
+        Some(view) => Ok(respond::json(StatusCode::OK, &Sandbox::from(view))),
+        None => Err(Failure::new(Code::NotFound, "there is no such sandbox", "make one").into()),
+    }
+}
+
+/// Closes a sandbox.
+pub(crate) async fn close(call: Call<'_>) -> Result<Response<EndpointBody>, Problem> {
+    let closed = call.engine.close(&call.who, call.id()).await?.to_string();
+    Ok(respond::json(StatusCode::OK, &Closed { closed }))
+}
+
+/// The languages that code can be in.
+pub(crate) async fn languages(call: Call<'_>) -> Result<Response<EndpointBody>, Problem> {
+    let languages = call.engine.languages().into_iter().map(|language| KnownLanguage {
+        name: language.name,
+        aliases: language.aliases,
+        version: language.version,
+        session: language.session,
+    });
+    let languages = Languages {
+        default: call.engine.default_language().to_owned(),
+        languages: languages.collect(),
+    };
+    Ok(respond::json(StatusCode::OK, &languages))
+}
