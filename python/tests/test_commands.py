@@ -398,3 +398,12 @@ async def _cancelled() -> None:
 
 def test_cancelling_a_task_ends_its_command() -> None:
     asyncio.run(_cancelled())
+
+
+def test_what_a_command_detaches_outlives_it_and_other_commands(sandbox: Sandbox) -> None:
+    detach = "setsid sh -c ': > started; while [ ! -e release ]; do sleep 0.05; done; : > released' < /dev/null > /dev/null 2>&1 &"
+    sandbox.command(f"({detach})").check()
+    until(lambda: sandbox.files.exists("started"))
+    sandbox.command("true").check()
+    sandbox.command("touch release").check()
+    until(lambda: sandbox.files.exists("released"))

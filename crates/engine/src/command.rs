@@ -1,7 +1,8 @@
 //! Programs that need no session, in a sandbox that is there: any number run next to each other and to busy sessions.
 //!
-//! The decision taken here: a command is ended with its process group, not with everything that it may have started. What
-//! detaches itself lives on, as behind a shell, until its sandbox ends; a sweep would reach what sessions left running.
+//! The decision taken here: a command ends with its process group, not with everything that it may have started. A process
+//! that it detaches (`setsid … &`) lives until its sandbox ends, as behind a shell: a sweep would reach what sessions have
+//! detached.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -340,7 +341,7 @@ impl CommandJob {
                 argv,
                 env: env.clone(),
                 cwd: req.cwd.as_str().to_owned(),
-                needs_cwd: true,
+                stands_alone: true,
                 stdin: StdinMode::Piped,
                 control: false,
             };

@@ -275,7 +275,7 @@ async fn run_inside(sandbox: &dyn Sandbox, argv: Vec<String>) -> Result<Vec<u8>,
         argv,
         env: sandbox.base_env().clone(),
         cwd: HOME.to_owned(),
-        needs_cwd: false,
+        stands_alone: false,
         stdin: StdinMode::Null,
         control: false,
     };
@@ -325,7 +325,7 @@ async fn arrange(sandbox: &dyn Sandbox, argv: Vec<String>) -> Result<Option<Stri
         argv,
         env: sandbox.base_env().clone(),
         cwd: HOME.to_owned(),
-        needs_cwd: false,
+        stands_alone: false,
         stdin: StdinMode::Null,
         control: false,
     };

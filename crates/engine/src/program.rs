@@ -499,7 +499,9 @@ pub(crate) async fn follow(
             timer.as_mut().reset(ladder.next());
         }
     }
-    if !swept {
+    // A command that ends by itself may leave processes in the background, as behind a shell, unless they hold its output open.
+    let stays = matches!(scope, SignalScope::Group) && ends.closed >= 2 && ladder.step() == Step::Free;
+    if !swept && !stays {
         sweep(handle, scope);
     }
     Ran {

@@ -77,7 +77,7 @@ impl Unpacker<'_> {
             argv: std::iter::once(format!("{folder}/{TOOL}")).chain(words).collect(),
             env: sandbox.base_env().clone(),
             cwd: "/tmp".to_owned(),
-            needs_cwd: false,
+            stands_alone: false,
             stdin: StdinMode::Piped,
             control: false,
         };

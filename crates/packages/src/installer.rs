@@ -128,7 +128,7 @@ impl Installer {
             argv,
             env: self.environment(),
             cwd: "/tmp".to_owned(),
-            needs_cwd: false,
+            stands_alone: false,
             stdin: StdinMode::Null,
             control: false,
         };

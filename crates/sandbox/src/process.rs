@@ -30,8 +30,9 @@ pub struct Command {
     pub env: BTreeMap<String, String>,
     /// The working folder inside the sandbox.
     pub cwd: String,
-    /// Refuses to start where the working folder cannot be entered; otherwise the home folder stands in for it.
-    pub needs_cwd: bool,
+    /// True for a command next to other programs. It does not start where its working folder cannot be entered (for other programs
+    /// the home folder replaces it), and dropping its handle ends its process group only, not what it has detached.
+    pub stands_alone: bool,
     /// The source of standard input.
     pub stdin: StdinMode,
     /// True if the program gets a private two-way channel: it reads from descriptor 3 and writes to descriptor 4.

@@ -11,6 +11,8 @@ its remedy. inspect_ai is imported here, and nowhere else in the package. Tested
 from __future__ import annotations
 
 import os
+import shlex
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,8 @@ from ._results import Run
 _USERS = ("user", "1000")
 #: Exit codes that shells give a program that was killed, and one that cannot be executed.
 _KILLED_EXIT_CODE, _NOT_EXECUTABLE_EXIT_CODE = 137, 126
+#: Bytes of arguments that a call carries; the server takes 131,072.
+_MAX_ARGUMENT_BYTES = 120_000
 _GONE = (BackendUnavailableError, ExpiredError, NotFoundError, SessionLostError)
 
 
@@ -134,10 +138,19 @@ class SandcellSandboxEnvironment(SandboxEnvironment):  # type: ignore[misc]
             raise SandboxUserUnsupportedError(f"sandcell cannot run a command as {user!r}; a sandbox has one user, 'user'")
         most = SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE
         try:
+            cmd = await self._short(cmd)
             run = await self.sandbox.command(cmd, cwd=cwd, env=env, stdin=input, timeout=timeout, max_output=most)
         except SandcellError as error:
             raise _translated(error, cmd[0] if cmd else "") from error
         return _result(run, cmd)
+
+    async def _short(self, cmd: list[str]) -> list[str]:
+        """Puts arguments that are too long for a call into a script, which removes itself."""
+        if sum(len(word.encode("utf-8", "replace")) for word in cmd) <= _MAX_ARGUMENT_BYTES:
+            return cmd
+        script = f"/tmp/.sandcell-{uuid.uuid4().hex}"
+        await self.sandbox.files.write(script, f'rm -f -- "$0"\nexec {shlex.join(cmd)}\n')
+        return ["sh", script]
 
     async def write_file(self, file: str, contents: str | bytes) -> None:
         """Writes a file, making its parent folders."""

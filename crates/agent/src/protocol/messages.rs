@@ -85,7 +85,7 @@ pub enum Request {
         env: BTreeMap<String, String>,
         cwd: String,
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-        needs_cwd: bool,
+        stands_alone: bool,
         stdin: StdinMode,
         control: bool,
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]

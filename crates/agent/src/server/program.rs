@@ -43,6 +43,8 @@ const CONTROL: u8 = 3;
 pub(super) struct Program {
     pub(super) stream: u32,
     pub(super) pid: Pid,
+    /// True if the end of its stream ends its process group only, and nothing that it detached.
+    pub(super) stands_alone: bool,
     /// Some until exec has succeeded.
     start: Option<OwnedFd>,
     /// Polled for its end where signals do not tell.
@@ -192,6 +194,7 @@ impl Program {
         Self {
             stream,
             pid,
+            stands_alone: false,
             start: None,
             watch: None,
             stdin: pipes.stdin.map(Inward::new),

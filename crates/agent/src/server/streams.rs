@@ -210,7 +210,7 @@ impl Streams {
             argv,
             env,
             cwd,
-            needs_cwd,
+            stands_alone,
             stdin,
             control,
             lane,
@@ -227,7 +227,7 @@ impl Streams {
         let argv: Vec<String> = argv.iter().map(|word| self.config.real(word).into_owned()).collect();
         let cwd = self.config.real(&cwd);
         let mut folders = vec![&*cwd];
-        if !needs_cwd {
+        if !stands_alone {
             folders.extend([self.config.home.as_str(), "/"]);
         }
         let wanted = Prepared::new(&argv, &env, &folders).map_err(|error| errors::of_spawn(&error))?;
@@ -242,8 +242,9 @@ impl Streams {
         let pipes = Pipes::new(stdin, control, lane, &self.null).map_err(|error| errors::of_spawn(&error))?;
         let started = wanted.start(&pipes.far()).map_err(|error| errors::of_spawn(&error))?;
         let watch = children.watch(started.pid);
-        self.programs
-            .insert(stream, Program::new(stream, started, pipes, watch));
+        let mut program = Program::new(stream, started, pipes, watch);
+        program.stands_alone = stands_alone;
+        self.programs.insert(stream, program);
         Ok(())
     }
 
@@ -472,15 +473,17 @@ impl Streams {
         let Some(program) = self.programs.remove(&stream) else {
             return;
         };
-        let others = self.others(stream);
-        let tree = Tree {
-            program: program.pid,
-            others: &others,
-            first_process: self.first_process,
-        };
-        if tree.signal(Signal::KILL).is_err() && self.first_process {
-            // Without a look at the processes nobody can be told apart, and nothing may outlive a kill.
-            let _nobody = tree::to_everybody(Signal::KILL);
+        if !program.stands_alone {
+            let others = self.others(stream);
+            let tree = Tree {
+                program: program.pid,
+                others: &others,
+                first_process: self.first_process,
+            };
+            if tree.signal(Signal::KILL).is_err() && self.first_process {
+                // Without a look at the processes nobody can be told apart, and nothing may outlive a kill.
+                let _nobody = tree::to_everybody(Signal::KILL);
+            }
         }
         if program.is_alive() {
             program.signal_group(Signal::KILL);

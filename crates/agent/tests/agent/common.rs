@@ -67,7 +67,7 @@ pub(crate) fn command(argv: &[&str]) -> Command {
         argv: argv.iter().map(|argument| (*argument).to_owned()).collect(),
         env: BTreeMap::from([("PATH".to_owned(), "/usr/local/bin:/usr/bin:/bin".to_owned())]),
         cwd: "/tmp".to_owned(),
-        needs_cwd: false,
+        stands_alone: false,
         stdin: StdinMode::Null,
         control: false,
     }

@@ -53,7 +53,7 @@ async fn a_program_that_needs_its_folder_is_not_started_elsewhere() {
         wanted.cwd = folder.to_owned();
         let stand_in = run(&client, wanted.clone()).await;
         assert_eq!(stand_in.exit, Some(Exit::Code(0)));
-        wanted.needs_cwd = true;
+        wanted.stands_alone = true;
         let Err(SandboxError::Refused(failure)) = client.spawn(wanted).await else {
             panic!("{folder} was entered");
         };

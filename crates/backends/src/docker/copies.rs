@@ -54,7 +54,7 @@ async fn copy(client: &AgentClient, mount: &Mount) -> Result<(), SandboxError> {
             argv: vec![agent::PATH.to_owned(), "unpack".to_owned(), target.clone()],
             env: BTreeMap::new(),
             cwd: "/".to_owned(),
-            needs_cwd: false,
+            stands_alone: false,
             stdin: StdinMode::Piped,
             control: false,
         })

@@ -446,7 +446,7 @@ impl Installation {
                 .into_iter()
                 .collect::<BTreeMap<_, _>>(),
             cwd: "/".to_owned(),
-            needs_cwd: false,
+            stands_alone: false,
             stdin: StdinMode::Null,
             control: false,
         };

@@ -146,7 +146,7 @@ impl Language for Elsewhere {
                 argv: words.chain(std::iter::once(path)).chain(args.iter().cloned()).collect(),
                 env: env.clone(),
                 cwd: HOME.to_owned(),
-                needs_cwd: false,
+                stands_alone: false,
                 stdin: StdinMode::Null,
                 control: false,
             },

@@ -97,7 +97,7 @@ pub(super) async fn run(inside: &Arc<Inside>, argv: &[&str], patience: Duration)
         argv: argv.iter().map(|&word| word.to_owned()).collect(),
         env: std::collections::BTreeMap::new(),
         cwd: "/".to_owned(),
-        needs_cwd: false,
+        stands_alone: false,
         stdin: StdinMode::Null,
         control: false,
     };

@@ -101,7 +101,7 @@ fn command(argv: &[&str], env: &BTreeMap<String, String>) -> Command {
         argv: argv.iter().map(|word| (*word).to_owned()).collect(),
         env: env.clone(),
         cwd: sandcell_sandbox::HOME.to_owned(),
-        needs_cwd: false,
+        stands_alone: false,
         stdin: StdinMode::Null,
         control: false,
     }
@@ -170,7 +170,7 @@ async fn a_program_that_needs_its_folder_is_not_started_elsewhere(backend: Arc<d
     let sandbox = backend.create(&spec()).await.unwrap();
     let elsewhere = Command {
         cwd: "/no/such/folder".to_owned(),
-        needs_cwd: true,
+        stands_alone: true,
         ..command(&["touch", "/tmp/started"], sandbox.base_env())
     };
     let Err(SandboxError::Refused(failure)) = sandbox.spawn(elsewhere).await else {

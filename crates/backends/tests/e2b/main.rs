@@ -251,7 +251,7 @@ fn command(argv: &[&str], stdin: StdinMode) -> Command {
         argv: argv.iter().map(|&word| word.to_owned()).collect(),
         env: [("KEY".to_owned(), "value".to_owned())].into(),
         cwd: "/home/user".into(),
-        needs_cwd: false,
+        stands_alone: false,
         stdin,
         control: false,
     }

@@ -30,7 +30,7 @@ pub(crate) async fn open(program: String, sandbox: &dyn Sandbox) -> Result<Drive
             argv: argv.map(str::to_owned).to_vec(),
             env: sandbox.base_env().clone(),
             cwd: HOME.to_owned(),
-            needs_cwd: false,
+            stands_alone: false,
             stdin: StdinMode::Null,
             control: true,
         },

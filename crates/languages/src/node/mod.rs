@@ -56,7 +56,7 @@ pub(crate) async fn open(
                 .to_vec(),
             env: all,
             cwd: HOME.to_owned(),
-            needs_cwd: false,
+            stands_alone: false,
             stdin: StdinMode::Null,
             control: true,
         },

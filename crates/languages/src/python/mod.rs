@@ -103,7 +103,7 @@ impl PythonLanguage {
             argv: driver.argv(),
             env: sandbox.base_env().clone(),
             cwd: HOME.to_owned(),
-            needs_cwd: false,
+            stands_alone: false,
             stdin: StdinMode::Null,
             control: true,
         };
@@ -195,7 +195,7 @@ impl Language for PythonLanguage {
                 argv,
                 env,
                 cwd: HOME.to_owned(),
-                needs_cwd: false,
+                stands_alone: false,
                 stdin: StdinMode::Null,
                 control: false,
             },
@@ -220,7 +220,7 @@ impl Language for PythonLanguage {
             argv: self.driver.argv(),
             env: BTreeMap::new(),
             cwd: HOME.to_owned(),
-            needs_cwd: false,
+            stands_alone: false,
             stdin: StdinMode::Null,
             control: true,
         };

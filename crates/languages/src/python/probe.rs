@@ -267,7 +267,7 @@ pub(crate) async fn runtime_inside(python: &str, sandbox: &dyn Sandbox) -> Optio
         argv: argv.to_vec(),
         env: sandbox.base_env().clone(),
         cwd: "/".to_owned(),
-        needs_cwd: false,
+        stands_alone: false,
         stdin: StdinMode::Null,
         control: false,
     };

@@ -207,7 +207,7 @@ impl FreshSession {
             argv,
             env,
             cwd: "/".to_owned(),
-            needs_cwd: false,
+            stands_alone: false,
             stdin: StdinMode::Null,
             control: false,
         };

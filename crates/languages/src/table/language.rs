@@ -357,7 +357,7 @@ impl TableLanguage {
             argv,
             env: all,
             cwd: cwd.to_owned(),
-            needs_cwd: false,
+            stands_alone: false,
             stdin: StdinMode::Null,
             control: false,
         }

@@ -96,7 +96,7 @@ impl Installer {
             argv: argv.iter().map(|&text| text.to_owned()).collect(),
             env: self.environment(),
             cwd: cwd.to_owned(),
-            needs_cwd: false,
+            stands_alone: false,
             stdin: StdinMode::Null,
             control: false,
         };

@@ -54,7 +54,7 @@ impl Language for FakeLanguage {
                 argv: argv.chain(args.iter().cloned()).collect(),
                 env: env.clone(),
                 cwd: sandcell_sandbox::HOME.to_owned(),
-                needs_cwd: false,
+                stands_alone: false,
                 stdin: StdinMode::Null,
                 control: false,
             },

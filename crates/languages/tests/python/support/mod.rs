@@ -416,7 +416,7 @@ impl Python {
                 argv: vec!["/bin/bash".to_owned(), "-c".to_owned(), script.to_owned()],
                 env: sandbox.base_env().clone(),
                 cwd: "/".to_owned(),
-                needs_cwd: false,
+                stands_alone: false,
                 stdin: sandcell_sandbox::StdinMode::Null,
                 control: true,
             },
