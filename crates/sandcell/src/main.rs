@@ -1,4 +1,4 @@
-//! The `sandcell` program: settings, wiring and commands. What the commands do is in `cli/`, one file each.
+//! The `sandcell` program: settings, wiring and commands. Each command has its own file in `cli/`.
 #![forbid(unsafe_code)]
 
 mod cli;
@@ -22,7 +22,7 @@ fn main() -> ExitCode {
     with_room(cli::main)
 }
 
-/// Runs this on a stack of its own where the limit of this one is too low and could not be raised.
+/// Runs `work` on a separate stack when this stack's limit is too low and cannot be raised.
 fn with_room(work: fn() -> ExitCode) -> ExitCode {
     #[cfg(unix)]
     {

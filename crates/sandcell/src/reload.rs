@@ -1,7 +1,8 @@
-//! Settings that change while a server runs: files are looked at every two seconds, and a hang-up signal looks at once.
+//! Settings that change while a server runs: the server checks the files every two seconds, and at once on a hang-up
+//! signal.
 //!
-//! All that has changed is read and checked before anything is put in force, so that a broken file changes nothing. What
-//! cannot change in a server that runs is named in the log and keeps its value.
+//! All changes are read and checked before any is put in force, so that a broken file changes nothing. Settings that
+//! cannot change in a running server are named in the log and keep their values.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -15,7 +16,7 @@ use crate::signals::{HangUps, OnHangUp};
 use crate::telemetry;
 use crate::wiring::Running;
 
-/// How often files are looked at.
+/// The interval between checks of the settings files.
 const LOOK: Duration = Duration::from_secs(2);
 /// Settings that a running server takes over, by their names or tables. Sandboxes that are there keep what they have.
 const LIVE: [&str; 29] = [
@@ -54,7 +55,7 @@ const LIVE: [&str; 29] = [
 const SANDBOXES_TOLD: usize = 20;
 const HOSTS_TOLD: usize = 8;
 
-/// What tells a file from what it was.
+/// A file's fingerprint; a changed fingerprint means a changed file.
 type Stamp = Option<(SystemTime, u64, u64)>;
 
 /// Follows the files of a server's settings.
@@ -63,13 +64,13 @@ pub(crate) struct Reloader {
     around: Surroundings,
     on_hang_up: OnHangUp,
     stamps: Vec<Stamp>,
-    /// What was read last.
+    /// The settings read last.
     seen: Layered,
-    /// What is in force.
+    /// The settings in force.
     in_force: Layered,
 }
 
-/// What became of a look at the settings.
+/// The result of a check of the settings.
 #[derive(Debug, PartialEq, Eq)]
 enum Outcome {
     Same,
@@ -81,7 +82,7 @@ enum Outcome {
 }
 
 impl Reloader {
-    /// One that knows what is in force now.
+    /// Creates a reloader and reads the settings now in force.
     ///
     /// # Errors
     /// When the settings have become unusable since they were read.
@@ -97,7 +98,7 @@ impl Reloader {
         })
     }
 
-    /// Follows them in a task of its own, which ends with what is given back.
+    /// Follows the files in a separate task. The task ends when the returned handle is dropped.
     pub(crate) fn start(self, running: Running) -> Following {
         Following(tokio::spawn(self.follow(running)))
     }

@@ -2,7 +2,8 @@
 
 use std::io::IsTerminal;
 
-/// Whether this stream is one. A console of Windows is when it is asked to be, unless it is too old for that.
+/// Returns true for a terminal. A Windows console counts once ANSI colors are enabled; very old ones cannot enable
+/// them.
 pub(crate) fn is_screen(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && anstyle_query::windows::enable_ansi_colors().unwrap_or(true)
 }

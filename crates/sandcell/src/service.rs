@@ -1,8 +1,8 @@
-//! Servers in the background: where their sockets are, how they are asked how they stand, and how they are told to end.
+//! Servers in the background: the location of their sockets, the status query and the request to end.
 //!
-//! A socket lies in a folder that only its user can enter, and both ends look at who the other one is. Which socket it is
-//! follows from the settings of the client alone (its flags and its environment): clients that say the same share a
-//! server, and one that asks for stronger isolation never gets one that was started with less.
+//! A socket lies in a folder that only its user can enter, and both ends check the other's identity. The settings of
+//! the client alone (its flags and its environment) determine the socket. Clients with the same settings share a
+//! server. A client that asks for stronger isolation never gets a server that was started with less.
 
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
@@ -16,18 +16,18 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::time::{sleep, timeout};
 
-/// How long a server may take to say how it stands.
+/// The time limit for a server's status answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// Bytes of that answer.
 const ANSWER_BYTES: u64 = 16 << 10;
-/// How long a server that is told to end may take: its calls are waited for a little.
+/// The time limit for a server to end after the request; the server waits a little for its calls.
 const END_WITHIN: Duration = Duration::from_secs(20);
-/// How often the end of one is looked for.
+/// The interval between checks that a server has ended.
 const LOOK: Duration = Duration::from_millis(20);
-/// What the name of a socket has around the settings' mark.
+/// The prefix and suffix of a socket's name, around the settings' mark.
 const NAME: (&str, &str) = ("service-", ".sock");
 
-/// How a server stands, in its own words.
+/// A server's status, as the server reports it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Standing {
     /// Its version.
@@ -38,11 +38,11 @@ pub(crate) struct Standing {
     pub(crate) running: u64,
     /// Calls that are being answered.
     pub(crate) calls: u64,
-    /// How long it has been there.
+    /// The time since the server started.
     pub(crate) uptime_s: u64,
 }
 
-/// Who answers at a socket.
+/// The answer at a socket.
 #[derive(Debug)]
 pub(crate) enum Found {
     /// Nobody: there is no socket, or one that was left behind.
@@ -87,7 +87,7 @@ fn unusable(folder: &Path, reason: &str) -> Failure {
     )
 }
 
-/// The socket of a server whose clients have these settings of their own.
+/// Returns the socket of the server for clients with these settings.
 #[cfg(feature = "bridge")]
 pub(crate) fn socket(mark: &str) -> Result<PathBuf, Failure> {
     Ok(folder()?.join(format!("{}{mark}{}", NAME.0, NAME.1)))
@@ -106,7 +106,7 @@ pub(crate) fn sockets() -> Result<Vec<PathBuf>, Failure> {
     Ok(sockets)
 }
 
-/// Asks whoever listens there how it stands.
+/// Asks the listener at the socket for its status.
 pub(crate) async fn ask(socket: &Path) -> Result<Found, Failure> {
     let strange = |reason: String| {
         Failure::new(

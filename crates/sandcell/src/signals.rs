@@ -9,7 +9,7 @@ pub(crate) struct Stop {
     terminate: tokio::signal::unix::Signal,
     #[cfg(unix)]
     interrupt: tokio::signal::unix::Signal,
-    /// Where it asks the process to stop.
+    /// The hang-up signal, if it asks the process to stop.
     #[cfg(unix)]
     hangup: Option<tokio::signal::unix::Signal>,
     #[cfg(windows)]
@@ -23,7 +23,7 @@ pub(crate) struct Stop {
     shutdown: tokio::signal::windows::CtrlShutdown,
 }
 
-/// What a hang-up signal is for.
+/// The meaning of a hang-up signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OnHangUp {
     /// The terminal or the client is gone: the process ends.
@@ -40,7 +40,7 @@ pub(crate) struct HangUps {
 }
 
 impl HangUps {
-    /// Starts to listen, if that is what they are for; needs a running runtime.
+    /// Starts to listen if hang-up signals reload the settings; needs a running runtime.
     pub(crate) fn listen(meaning: OnHangUp) -> Self {
         #[cfg(not(unix))]
         let _never_comes = meaning;

@@ -16,10 +16,10 @@ use crate::screen::is_screen;
 
 /// The variable that says what is logged, also before settings are read.
 const VARIABLE: &str = "SANDCELL_LOG";
-/// What is logged when nobody says.
+/// The default log filter.
 const USUAL: &str = "warn";
 
-/// The filter in force, and what it was made of.
+/// The filter in force, and its source text.
 static FILTER: OnceLock<(reload::Handle<Targets, Registry>, Mutex<String>)> = OnceLock::new();
 
 /// Starts logging. A filter that does not parse is said once and the default is used: logs are a convenience.
@@ -38,7 +38,7 @@ pub(crate) fn start() {
     let registry = tracing_subscriber::registry().with(lines);
     #[cfg(feature = "otel")]
     let registry = registry.with(traces::layer());
-    // A second subscriber in one process is refused; the first one stays, which is what is wanted.
+    // A second subscriber in one process is refused; the first one stays, as intended.
     if registry.try_init().is_ok() {
         let _first = FILTER.set((handle, Mutex::new(wanted.clone())));
     }

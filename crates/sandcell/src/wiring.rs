@@ -42,13 +42,13 @@ pub(crate) fn become_launcher_if_asked() {
     native::become_launcher_if_asked();
 }
 
-/// Lives with limits that somebody else has set for this process, as far as that can be done.
+/// Adapts to external limits on this process, as far as possible.
 pub(crate) fn withstand_limits() {
     #[cfg(all(target_os = "linux", feature = "native"))]
     sandcell_jail::withstand_limits();
 }
 
-/// As the first process of a PID namespace, starts this program as a child and reaps whoever is orphaned. Before the first
+/// As the first process of a PID namespace, starts this program as a child and reaps orphans. Must run before the first
 /// thread.
 pub(crate) fn become_init_if_first() {
     #[cfg(all(target_os = "linux", feature = "native"))]
@@ -72,13 +72,13 @@ pub(crate) fn give_back() {
 pub(crate) struct Launcher {
     #[cfg(all(target_os = "linux", feature = "native"))]
     started: native::Started,
-    /// Whether no more than a few sandboxes will be wanted: nothing is done ahead for others.
+    /// True when only a few sandboxes are expected: nothing is prepared ahead for others.
     #[cfg(all(target_os = "linux", feature = "native"))]
     for_few: bool,
 }
 
 impl Launcher {
-    /// Starts it. That it could not be started is told when a back end needs it.
+    /// Starts the launcher. A failed start is reported when a back end needs the launcher.
     pub(crate) fn start() -> Self {
         Self {
             #[cfg(all(target_os = "linux", feature = "native"))]
@@ -114,7 +114,7 @@ impl Launcher {
 
 /// The most threads for blocking work.
 const BLOCKING_THREADS_MAX: usize = 64;
-/// How long one stays without work: for good.
+/// The time an idle blocking thread stays: effectively forever.
 const BLOCKING_THREADS_STAY: Duration = Duration::from_secs(1 << 31);
 
 /// Names the limits that keep this process from starting a thread.
@@ -130,8 +130,8 @@ pub(crate) fn no_thread(error: &std::io::Error) -> Failure {
 /// An async runtime for one command.
 pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     try_threads().map_err(|error| no_thread(&error))?;
-    // One thread: what the server does itself is little, requests are taken up in the order in which they come, and
-    // no call pays for waking another thread. Pictures and host files are read on threads of their own.
+    // One thread: the server itself does little work, requests are handled in order of arrival, and no call pays for
+    // waking another thread. Pictures and host files are read on separate threads.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .max_blocking_threads(BLOCKING_THREADS_MAX)
         .thread_keep_alive(BLOCKING_THREADS_STAY)
@@ -165,8 +165,8 @@ pub(crate) fn languages(settings: &Settings) -> Detected {
     sandcell_languages::detect(&wanted(settings))
 }
 
-/// Where no sandbox ever runs this machine's programs, they are not asked, nor missed: on macOS `python3` may be a
-/// stand-in that opens a window. What the usual image has is found out with the back end.
+/// This machine's programs are not probed where no sandbox ever runs them: on macOS `python3` may be a stand-in that
+/// opens a window. The back end detects the languages of the default image.
 #[cfg(all(feature = "docker", not(all(target_os = "linux", feature = "native"))))]
 pub(crate) fn languages(settings: &Settings) -> Detected {
     sandcell_languages::suppose(&settings.docker.image, &wanted(settings))
@@ -186,9 +186,9 @@ fn wanted(settings: &Settings) -> sandcell_languages::Settings {
 pub(crate) struct BackendState {
     /// Its name.
     pub(crate) name: String,
-    /// What it gives; none if it does not work.
+    /// The isolation level; none if the back end does not work.
     pub(crate) level: Option<Level>,
-    /// Why it does not work.
+    /// The reason for a back end that does not work.
     pub(crate) failure: Option<Failure>,
 }
 
@@ -199,10 +199,10 @@ pub(crate) struct Wired {
     pub(crate) engine: Arc<Engine>,
     /// Each back end of the settings, in order.
     pub(crate) backends: Vec<BackendState>,
-    /// Why code cannot be run; empty when it can.
+    /// The reasons that code cannot run; empty when it can.
     pub(crate) problems: Vec<Failure>,
-    /// Why the usual image cannot be used at this moment, where the preferred back end has images. A server starts all the
-    /// same: it may be pulled by and by.
+    /// The reason that the default image cannot be used at this moment, where the preferred back end has images. A
+    /// server starts all the same: the image may be pulled later.
     pub(crate) unready: Option<Failure>,
     /// The languages that are here.
     pub(crate) found: Detected,
@@ -217,7 +217,7 @@ pub(crate) struct Wired {
 }
 
 impl Wired {
-    /// What of it takes over other settings.
+    /// Returns the parts that accept changed settings.
     pub(crate) fn running(&self) -> Running {
         Running {
             engine: Arc::clone(&self.engine),
@@ -326,7 +326,8 @@ pub(crate) async fn wire(settings: Settings, launcher: Launcher) -> Wired {
     wired
 }
 
-/// Says once how many sandboxes fit on this machine, and whether the settings allow more. Who is refused one later is told why.
+/// Reports once the number of sandboxes that fit on this machine, and a settings limit above it. A caller refused later
+/// gets the reason.
 fn tell_capacity(engine: &Engine) {
     let Some(capacity) = engine.capacity() else { return };
     let Some(tightest) = capacity.tightest() else { return };
@@ -347,7 +348,7 @@ fn tell_capacity(engine: &Engine) {
     }
 }
 
-/// Whether languages are asked for their versions, in a sandbox made for it.
+/// Controls the version query for languages, which runs in a sandbox made for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ask {
     Nobody,
@@ -392,7 +393,7 @@ async fn wire_with(
         ask_versions(backend.as_ref(), &settings, &mut found, ask).await;
     }
     let mut problems = std::mem::take(&mut found.problems);
-    // A Python that was chosen and does not work is never passed over for another language.
+    // A chosen Python that does not work is an error; no other language replaces it.
     let chosen = |name: &str| name == "python" && settings.python.is_some();
     let here = found.python.is_some() || !found.table.is_empty() || elsewhere;
     let missing = found.missing.iter().filter(|missing| chosen(&missing.name) || !here);
@@ -456,7 +457,7 @@ async fn wire_with(
     }
 }
 
-/// What sandboxes may reach by these settings; none where the operator allows nothing.
+/// Returns the network that these settings allow sandboxes; none where the operator allows nothing.
 pub(crate) fn network_of(settings: &Settings) -> Result<Option<Arc<dyn sandcell_sandbox::Network>>, Failure> {
     #[cfg(any(feature = "docker", all(target_os = "linux", feature = "native")))]
     return network::network(&settings.network);
@@ -512,8 +513,8 @@ async fn ask_versions(backend: &dyn Backend, settings: &Settings, found: &mut De
     }
 }
 
-/// Who builds bases, for the commands about them, and the back end to shut down afterwards. Without a
-/// launcher nothing can be installed, only looked at.
+/// Returns the builder of bases, for the commands about them, and the back end to shut down afterwards. Without a
+/// launcher bases can be listed but not installed.
 #[cfg(all(target_os = "linux", feature = "native"))]
 pub(crate) async fn bases(
     settings: &Settings,

@@ -1,5 +1,5 @@
-//! How far something is that a command waits for, on stderr: one line that changes on a terminal, elsewhere a line for each
-//! step, and now and then.
+//! Shows the progress of an operation on stderr: one changing line on a terminal; elsewhere a line for each step, and
+//! one now and then.
 
 use std::io::{self, Write as _};
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ const WIDTH: u64 = 20;
 #[derive(Debug)]
 pub(super) struct Bar {
     began: Instant,
-    /// What was said last where lines stay, and when.
+    /// The last line printed where lines stay, and its time.
     told: Option<(String, Instant)>,
 }
 
@@ -51,14 +51,14 @@ impl Bar {
     }
 }
 
-/// Whether a line about this step is worth it where lines stay.
+/// Returns true when this step deserves a new line where lines stay.
 fn is_new(told: Option<&(String, Instant)>, step: &str) -> bool {
     told.is_none_or(|(last, at)| last != step || at.elapsed() > SELDOM)
 }
 
 /// `pulling alpine:3.20  ██████░░░░  12 of 40 MB`
 fn text(at: &Preparing) -> String {
-    // What somebody else says may hold anything.
+    // Text from outside may hold anything.
     let what: String = safe(&at.text).chars().filter(|one| *one != '\n').take(80).collect();
     if at.total == 0 {
         return what;

@@ -1,4 +1,4 @@
-//! `sandcell check`: what is noticed about a Python file, without running it.
+//! `sandcell check`: reports findings about a Python file, without running it.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;

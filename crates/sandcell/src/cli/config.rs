@@ -109,7 +109,7 @@ pub(super) fn set(setting: &'static Setting, words: &[String], file: Option<Path
     Ok(())
 }
 
-/// The file that is changed. A link stays a link: what it leads to is changed.
+/// Returns the file to change. A symbolic link stays a link: its target is changed.
 fn target(file: Option<PathBuf>) -> Result<PathBuf, Failure> {
     let path = file.or_else(edit::users_file).ok_or_else(|| {
         Failure::new(

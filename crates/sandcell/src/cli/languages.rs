@@ -47,9 +47,9 @@ struct Row {
     libraries: Vec<String>,
     /// The program that it is run by, and why that one.
     choice: Option<Choice>,
-    /// How to get it where it is absent.
+    /// The way to install the language where it is absent.
     hint: Option<String>,
-    /// What runs of it inside a sandbox gave: how long they took, or why they failed.
+    /// The result of test runs inside a sandbox: their duration, or the reason that they failed.
     tested: Option<Result<Duration, String>>,
 }
 

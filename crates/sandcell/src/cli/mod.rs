@@ -1,5 +1,4 @@
-//! The command line: what there is to type, and which file does it. One file for each command; the doc comment of a
-//! command is its help.
+//! The command line and its dispatch. Each command has one file; the doc comment of a command is its help.
 
 #[cfg(unix)]
 mod audit;
@@ -39,9 +38,9 @@ use crate::config::{FlagValue, Settings, Surroundings};
 use crate::telemetry;
 use crate::wiring::Launcher;
 
-/// What clap's own errors exit with.
+/// The exit code of clap's own errors.
 const USAGE: u8 = 2;
-/// What `run` exits with when sandcell itself could not run the program.
+/// The exit code of `run` when sandcell itself could not run the program.
 const RUN_FAILED: u8 = 125;
 
 /// The command that gives every sandbox data libraries.
@@ -211,7 +210,7 @@ fn ended(result: Result<ExitCode, Failure>) -> ExitCode {
     })
 }
 
-/// A reader that closed stdout has seen enough; any other fault of writing is told.
+/// A reader that closed stdout has seen enough; any other write error is reported.
 fn printed(result: output::Printed) -> Result<ExitCode, Failure> {
     match result {
         Ok(code) => Ok(code),

@@ -1,4 +1,4 @@
-//! What commands print: data to stdout, talk to stderr, and failures in their one shape.
+//! Output of commands: data to stdout, messages to stderr, and failures in a single format.
 
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
@@ -7,7 +7,7 @@ use sandcell_sandbox::Failure;
 
 use crate::screen::is_screen;
 
-/// How a command that printed data ends.
+/// The result of a command that printed data.
 pub(crate) type Printed = io::Result<ExitCode>;
 
 /// Prints a failure on stderr: what happened, then what to do.

@@ -1,5 +1,5 @@
-//! The generated pages of `docs/reference`: what the help says of every command, and every setting. The tests here
-//! fail when a page is not what the code says; `UPDATE_REFERENCE=1 cargo test -p sandcell reference` writes them.
+//! The generated pages of `docs/reference`: the help of every command, and every setting. The tests here fail when a
+//! page differs from the code; `UPDATE_REFERENCE=1 cargo test -p sandcell reference` writes them.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! What a shell and `man` are told about the command line, made from the same definitions as `--help`.
+//! Shell completions and the manual page, made from the same definitions as `--help`.
 
 use std::io;
 use std::path::{Path, PathBuf};

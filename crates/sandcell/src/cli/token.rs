@@ -1,4 +1,4 @@
-//! `sandcell token`: who may use the server over HTTP.
+//! `sandcell token`: manages the tokens for the server's HTTP access.
 
 use std::process::ExitCode;
 use std::time::Duration;

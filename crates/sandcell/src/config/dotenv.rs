@@ -4,8 +4,8 @@
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct BadLine(pub(crate) usize);
 
-/// Reads the variables for which `ours` says yes. Other lines are not looked at further, right or wrong: the file
-/// belongs to the project, not to us.
+/// Reads the variables that `ours` accepts. Other lines are ignored, right or wrong: the file belongs to the project,
+/// not to us.
 pub(crate) fn parse(text: &str, ours: impl Fn(&str) -> bool) -> Result<Vec<(String, String)>, BadLine> {
     let mut found = Vec::new();
     for (index, line) in text.lines().enumerate() {

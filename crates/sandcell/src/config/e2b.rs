@@ -6,7 +6,7 @@ use sandcell_sandbox::{Level, Secret};
 
 use super::{ConfigError, Getter, Value, wrong};
 
-/// What the operator says about the E2B service.
+/// The operator's settings for the E2B service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(not(feature = "e2b"), allow(dead_code, reason = "only the back end e2b looks at it"))]
 pub(crate) struct E2bSettings {

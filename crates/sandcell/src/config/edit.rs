@@ -82,7 +82,7 @@ fn invalid(setting: &Setting, reason: String) -> ConfigError {
     }
 }
 
-/// The value in TOML; none of mounts, which have tables of their own.
+/// Returns the value as TOML; none for mounts, which have their own tables.
 fn item(value: &Value) -> Option<toml_edit::Value> {
     match value {
         Value::Mounts(_) => None,

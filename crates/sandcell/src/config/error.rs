@@ -1,10 +1,10 @@
-//! What can be wrong with settings.
+//! Errors in settings.
 
 use std::path::PathBuf;
 
 use sandcell_sandbox::Failure;
 
-/// Why the settings could not be taken as they are. Nothing is ever skipped: the first fault ends the program.
+/// The reason that settings were refused. Nothing is ever skipped: the first fault ends the program.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConfigError {
     /// A file that is there, or was named, cannot be read.
@@ -12,10 +12,10 @@ pub(crate) enum ConfigError {
     Unreadable {
         /// The file.
         file: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// A file is too long to be one of ours.
+    /// A file is too long for a settings file.
     #[error("{file} is larger than {limit} bytes, so it is no file of settings")]
     TooLarge {
         /// The file.
@@ -30,7 +30,7 @@ pub(crate) enum ConfigError {
         file: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// What the parser said.
+        /// The parser's message.
         reason: String,
     },
     /// A key that nothing reads.
@@ -58,7 +58,7 @@ pub(crate) enum ConfigError {
         place: String,
         /// The key.
         key: String,
-        /// What it must be.
+        /// The requirement that the value fails.
         reason: String,
     },
     /// A flag's value that its setting does not take.
@@ -66,7 +66,7 @@ pub(crate) enum ConfigError {
     Flag {
         /// The flag.
         flag: &'static str,
-        /// What it must be.
+        /// The requirement that the value fails.
         reason: String,
     },
     /// A `.env` file sets what only the operator may.

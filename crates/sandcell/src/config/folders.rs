@@ -1,7 +1,7 @@
-//! Where a user's settings and data lie when nobody says where.
+//! The default folders of a user's settings and data.
 //!
-//! On Windows `HOME` does not count: only some shells set it, and a server that a client starts would look elsewhere than
-//! one that is started in such a shell.
+//! On Windows `HOME` does not count: only some shells set it, so a server that a client starts would use another folder
+//! than one started in such a shell.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ pub(super) fn settings(system: System, variable: impl Fn(&str) -> Option<OsStrin
     first([("XDG_CONFIG_HOME", None), own], variable)
 }
 
-/// The folder of what outlives a server.
+/// Returns the folder of data that outlives a server.
 pub(super) fn data(system: System, variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     let own = match system {
         System::Linux | System::MacOs => ("HOME", Some(".local/share")),
@@ -26,7 +26,7 @@ pub(super) fn data(system: System, variable: impl Fn(&str) -> Option<OsString>) 
     first([("XDG_DATA_HOME", None), own], variable)
 }
 
-/// Our folder below the first that a variable names, and what is between the two.
+/// Returns our folder below the first folder that a variable names, with the path between the two.
 fn first(places: [(&str, Option<&str>); 2], variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     places.into_iter().find_map(|(name, between)| {
         let folder = PathBuf::from(variable(name)?);

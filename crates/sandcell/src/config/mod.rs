@@ -43,11 +43,11 @@ const FLOORS: [&str; 2] = ["isolation_min", "limits_min"];
 pub(crate) struct Settings {
     /// Back ends in the order of preference.
     pub(crate) backends: Vec<String>,
-    /// What nobody decided.
+    /// Settings that nobody set explicitly.
     pub(crate) unsaid: Unsaid,
     /// The weakest level that is accepted.
     pub(crate) isolation_min: Level,
-    /// Who must hold the limits on amounts.
+    /// The minimum enforcement degree for limits on amounts.
     #[cfg_attr(
         not(any(feature = "docker", all(target_os = "linux", feature = "native"))),
         expect(dead_code, reason = "only back ends that are here have degrees")
@@ -57,25 +57,25 @@ pub(crate) struct Settings {
     pub(crate) python: Option<PathBuf>,
     /// Folders with tables of languages that add to the built-in one.
     pub(crate) language_tables: Vec<PathBuf>,
-    /// Where things are kept; none when no folder could be told from the environment.
+    /// The data folder; none when the environment gives no folder.
     pub(crate) data_dir: Option<PathBuf>,
-    /// What is logged; empty: the usual.
+    /// The log filter; empty: the default.
     pub(crate) log: String,
     /// Folders that sandboxes see.
     pub(crate) mounts: Vec<Mount>,
-    /// What may be installed, and how much of it.
+    /// Packages that may be installed, and their limits.
     #[cfg_attr(
         not(all(target_os = "linux", feature = "native")),
         expect(dead_code, reason = "only the native back end installs packages")
     )]
     pub(crate) packages: PackageSettings,
-    /// What sandboxes may reach.
+    /// Hosts that sandboxes may reach.
     #[cfg_attr(
         not(any(feature = "docker", all(target_os = "linux", feature = "native"))),
         expect(dead_code, reason = "only back ends that are here have network")
     )]
     pub(crate) network: NetworkSettings,
-    /// Where containers are made, and of what.
+    /// The container daemon and image.
     #[cfg_attr(
         not(any(feature = "docker", all(target_os = "linux", feature = "native"))),
         expect(dead_code, reason = "only the Docker back end makes containers")
@@ -83,7 +83,7 @@ pub(crate) struct Settings {
     pub(crate) docker: DockerSettings,
     /// Images that need no container daemon.
     pub(crate) images: ImageSettings,
-    /// Whether sessions are restored after a crash.
+    /// True when sessions are restored after a crash.
     pub(crate) restore: bool,
     /// The tools that `serve` offers.
     pub(crate) toolset: Toolset,
@@ -95,9 +95,9 @@ pub(crate) struct Settings {
         expect(dead_code, reason = "only the back end e2b looks at it")
     )]
     pub(crate) e2b: E2bSettings,
-    /// How `serve --http` is reached.
+    /// Addresses and access of `serve --http`.
     pub(crate) http: HttpSettings,
-    /// Where traces are sent, if anywhere.
+    /// The destination of traces, if any.
     pub(crate) traces: Option<String>,
     /// Servers in the background.
     pub(crate) service: ServiceSettings,
@@ -110,11 +110,11 @@ pub(crate) struct Settings {
     /// The log of events that matter for security; none: it is not kept.
     #[cfg_attr(not(unix), expect(dead_code, reason = "only Unix systems keep it"))]
     pub(crate) audit: Option<AuditSettings>,
-    /// What the engine works with.
+    /// The engine's configuration.
     pub(crate) engine: EngineConfig,
 }
 
-/// Settings about which nobody said anything, and which then follow from what is served.
+/// Settings that nobody set explicitly. Their values then follow from the kind of server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Unsaid {
     /// `backend`.
@@ -123,7 +123,7 @@ pub(crate) struct Unsaid {
     pub(crate) analysis: bool,
 }
 
-/// What the operator says about packages.
+/// The operator's settings for packages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PackageSettings {
     /// The base that sandboxes start with.
@@ -140,34 +140,34 @@ pub(crate) struct PackageSettings {
     pub(crate) npm_deny: Vec<String>,
     /// The same.
     pub(crate) npm_ask: Vec<String>,
-    /// Where indexes may lead.
+    /// Hosts that indexes may lead to.
     pub(crate) origins: Vec<String>,
     /// Releases must be at least so old.
     pub(crate) min_age: Duration,
-    /// Whether source distributions are left alone.
+    /// True when source distributions are never installed.
     pub(crate) only_binary: bool,
-    /// What one installation unpacks to.
+    /// The maximum unpacked size of one installation.
     pub(crate) disk: ByteSize,
-    /// What one file has.
+    /// The maximum size of one file.
     pub(crate) file: ByteSize,
-    /// What one installation downloads.
+    /// The maximum download of one installation.
     pub(crate) download: ByteSize,
-    /// What all layers have.
+    /// The maximum size of all layers.
     pub(crate) kept: ByteSize,
-    /// What those of one caller have; none where that is not bounded.
+    /// The maximum size of one caller's layers; none: unlimited.
     pub(crate) caller_kept: Option<ByteSize>,
-    /// How many packages one caller has; none where that is not bounded.
+    /// The maximum number of packages of one caller; none: unlimited.
     pub(crate) caller_packages: Option<usize>,
 }
 
-/// What the operator says about the network of sandboxes.
+/// The operator's settings for the network of sandboxes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NetworkSettings {
     /// The most that a call may ask for.
     pub(crate) allow: Vec<String>,
-    /// What the user is asked about.
+    /// Hosts that need the user's consent.
     pub(crate) ask: Vec<String>,
-    /// What is never reached.
+    /// Hosts that are never reached.
     pub(crate) deny: Vec<String>,
     /// Addresses that are not public and may be reached.
     pub(crate) private: Vec<String>,
@@ -177,10 +177,10 @@ pub(crate) struct NetworkSettings {
     pub(crate) total: ByteSize,
 }
 
-/// What the operator says about containers.
+/// The operator's settings for containers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct DockerSettings {
-    /// Where the daemon listens; none: where daemons usually do.
+    /// The daemon's address; none: the usual address of daemons.
     pub(crate) host: Option<String>,
     /// The folder with the certificates for a daemon that is reached over TCP.
     pub(crate) certificates: Option<PathBuf>,
@@ -188,7 +188,7 @@ pub(crate) struct DockerSettings {
     pub(crate) image: String,
     /// The runtime, if not the daemon's own choice.
     pub(crate) runtime: Option<String>,
-    /// Whether missing images are pulled.
+    /// True when missing images are pulled.
     pub(crate) pull: bool,
     /// Languages that every image gets.
     pub(crate) languages: Vec<String>,
@@ -196,35 +196,35 @@ pub(crate) struct DockerSettings {
     pub(crate) mirrors: Vec<String>,
 }
 
-/// What the operator says about images that need no container daemon.
+/// The operator's settings for images that need no container daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ImageSettings {
-    /// What calls may name.
+    /// Images that calls may name.
     pub(crate) allow: Vec<String>,
     /// Folders whose images calls may name.
     pub(crate) folders: Vec<PathBuf>,
-    /// Whether missing images are pulled.
+    /// True when missing images are pulled.
     pub(crate) pull: bool,
-    /// Registries that are asked before another one, as `REGISTRY=MIRROR`.
+    /// The mirrors of registries, tried first, as `REGISTRY=MIRROR`.
     pub(crate) mirrors: Vec<String>,
-    /// Registries that are asked without TLS.
+    /// Registries that are reached without TLS.
     pub(crate) insecure: Vec<String>,
     /// The file with logins; none: the usual ones.
     pub(crate) auth_file: Option<PathBuf>,
-    /// What one may download.
+    /// The maximum download of one image.
     pub(crate) download: ByteSize,
-    /// What one may have unpacked.
+    /// The maximum unpacked size of one image.
     pub(crate) unpacked: ByteSize,
-    /// What all may have.
+    /// The maximum size of all images.
     pub(crate) kept: ByteSize,
 }
 
 /// The log of events that matter for security.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AuditSettings {
-    /// Where it is.
+    /// The file's path.
     pub(crate) file: PathBuf,
-    /// What it takes.
+    /// The maximum size.
     pub(crate) size: ByteSize,
 }
 
@@ -235,37 +235,37 @@ pub(crate) struct HistorySettings {
     pub(crate) folder: PathBuf,
     /// Rows.
     pub(crate) rows: usize,
-    /// How long they are kept.
+    /// The maximum age of entries.
     pub(crate) age: Duration,
-    /// What they take.
+    /// The maximum size.
     pub(crate) size: ByteSize,
 }
 
 /// Servers in the background.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ServiceSettings {
-    /// Whether `serve` uses one.
+    /// True when `serve` uses a server in the background.
     pub(crate) on_demand: bool,
-    /// It ends after so long without a sandbox or a call.
+    /// The server ends after this long without a sandbox or a call.
     pub(crate) idle: Duration,
-    /// Tells apart what clients say themselves, so that those who say the same share a server.
+    /// A digest of the client's own settings. Clients with equal digests share a server.
     pub(crate) mark: String,
 }
 
-/// How `serve --http` is reached.
+/// Addresses and access of `serve --http`.
 #[derive(Debug, Clone)]
 pub(crate) struct HttpSettings {
-    /// Names that it may be called by beside its own address.
+    /// Host names that are accepted in addition to the server's address.
     pub(crate) hosts: Vec<String>,
     /// Web pages that may use it.
     pub(crate) origins: Vec<String>,
-    /// Whether there is a page to look at.
+    /// Enables or disables the web page.
     pub(crate) page: Page,
-    /// Whether there are resources beside MCP.
+    /// Enables or disables the REST resources next to MCP.
     pub(crate) rest: RestResources,
     /// The certificate and its key.
     pub(crate) tls: Option<(PathBuf, PathBuf)>,
-    /// How much callers may have.
+    /// The limits of callers.
     pub(crate) limits: HttpLimits,
     /// The issuer of access tokens that are taken.
     pub(crate) oauth: Option<OauthOptions>,
@@ -471,8 +471,8 @@ impl Settings {
     }
 }
 
-/// What a client's flags, environment and own file say, in a few letters. What the files of the user and the system say is
-/// read by the server itself, but for what it must never have less of.
+/// Returns a short digest of a client's flags, environment and own file. The server itself reads the files of the user
+/// and the system, except for the settings that it must never have less of.
 fn mark(layered: &Layered) -> String {
     let mut digest = Sha256::new();
     for (key, (value, origin)) in layered {
@@ -591,7 +591,7 @@ fn not_a_module(reason: &str) -> ConfigError {
     }
 }
 
-/// What one caller may have over all of its sandboxes.
+/// Returns one caller's quota over all of its sandboxes.
 fn quota(get: &Getter<'_>) -> Result<Quota, ConfigError> {
     let all = Quota::default();
     let or = |key, all| match get.integer(key)? {
@@ -608,7 +608,7 @@ fn quota(get: &Getter<'_>) -> Result<Quota, ConfigError> {
     })
 }
 
-/// The issuer. What is left of it without one would look like protection and be none.
+/// Returns the issuer. OAuth settings without an issuer are refused: they would look like protection and give none.
 fn oauth(get: &Getter<'_>) -> Result<Option<OauthOptions>, ConfigError> {
     let text = |key| Ok::<_, ConfigError>(get.text(key)?.unwrap_or_default());
     let options = OauthOptions {
@@ -648,7 +648,7 @@ impl Getter<'_> {
         self.0.get(key).map(|(value, _)| value).ok_or_else(|| wrong(key))
     }
 
-    /// Whether nobody said anything about it.
+    /// Returns true when nobody set the key.
     fn is_default(&self, key: &str) -> bool {
         matches!(self.0.get(key), Some((_, Origin::Default)))
     }
@@ -733,7 +733,7 @@ impl Getter<'_> {
     }
 }
 
-/// The table of settings and this module disagree: a mistake of ours.
+/// The table of settings and this module disagree: a bug.
 fn wrong(key: &'static str) -> ConfigError {
     ConfigError::Invalid {
         place: "the table of settings".to_owned(),
@@ -766,7 +766,7 @@ fn max_limits(limits: &Limits) -> Limits {
     }
 }
 
-/// The machine's memory, where it can be told.
+/// Returns the machine's memory, if the system reports it.
 fn machine_memory() -> Option<ByteSize> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
@@ -774,7 +774,7 @@ fn machine_memory() -> Option<ByteSize> {
     Some(ByteSize::kib(kib))
 }
 
-/// Beside the configuration files.
+/// The default language tables lie next to the configuration files.
 fn default_language_tables() -> Vec<PathBuf> {
     let mut folders = Vec::new();
     if cfg!(unix) {

@@ -13,7 +13,7 @@ const SYSTEM: &[&str] = &[
 ];
 /// Folders inside that cannot be covered as a whole, but may hold mounts.
 const SHARED: &[&str] = &["/", "/home", HOME, "/tmp", "/mnt", "/opt", "/srv"];
-/// Folders of the host that are not project folders, whatever the operator meant.
+/// Folders of the host that can never be project folders, even if the operator names them.
 const NOT_FROM: &[&str] = &["/", "/dev", "/proc", "/sys"];
 
 /// The most mounts that one server takes; each costs time in every sandbox.
@@ -39,7 +39,7 @@ pub(crate) fn from_flag(text: &str) -> Result<Mount, String> {
     make(Path::new(host), sandbox, mode)
 }
 
-/// Bytes of what a path of Windows begins with up to its drive's colon (`C:`, `\\?\C:`).
+/// Returns the length in bytes of a Windows path's prefix up to its drive's colon (`C:`, `\\?\C:`).
 fn drive(system: System, path: &str) -> usize {
     let before = if path.starts_with(r"\\?\") { 4 } else { 0 };
     match path.as_bytes().get(before..) {

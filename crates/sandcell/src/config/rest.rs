@@ -1,8 +1,8 @@
-//! Whether `serve --http` has resources beside MCP.
+//! The setting for REST resources of `serve --http`.
 
 use super::value::Value;
 
-/// Whether there are resources beside MCP.
+/// Enables or disables the REST resources next to MCP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RestResources {
     /// There are none.

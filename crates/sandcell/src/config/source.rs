@@ -1,4 +1,4 @@
-//! Where settings come from, and which one wins: defaults < `/etc/sandcell/config.toml` <
+//! The sources of settings, in order of precedence: defaults < `/etc/sandcell/config.toml` <
 //! `~/.config/sandcell/config.toml` (`%APPDATA%\sandcell\config.toml` on Windows) < `--config` < `.env` in the working
 //! folder < environment < flags.
 
@@ -17,7 +17,7 @@ use super::value::{Kind, Value};
 
 /// The most that is read of one file.
 const FILE_LIMIT: u64 = 1 << 20;
-/// What our environment variables begin with.
+/// The prefix of our environment variables.
 const PREFIX: &str = "SANDCELL_";
 /// Variables of the test suite begin with this and are not settings.
 const TEST_PREFIX: &str = "SANDCELL_TEST_";
@@ -33,7 +33,7 @@ const SEED_NAMES: &[(&str, Option<&str>)] = &[
     ("DOCKER_CERT_PATH", Some("docker.cert_path")),
 ];
 
-/// Where a value comes from.
+/// The source of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// The table of settings.
@@ -67,7 +67,7 @@ pub(crate) struct FlagValue {
     pub(crate) key: &'static str,
     /// The flag, for messages.
     pub(crate) flag: &'static str,
-    /// What stands behind it, once for each time it was given.
+    /// The flag's values, one for each time it was given.
     pub(crate) texts: Vec<String>,
 }
 
@@ -205,7 +205,7 @@ fn merge_toml(layered: &mut Layered, file: &Path, text: &str) -> Result<(), Conf
     Ok(())
 }
 
-/// `{limits: {cpus: 1}}` as `limits.cpus`, as far down as tables of ours go.
+/// Flattens `{limits: {cpus: 1}}` to `limits.cpus`, as deep as our tables nest.
 fn flatten(prefix: &str, table: toml::Table) -> Vec<(String, toml::Value)> {
     let mut flat = Vec::new();
     for (name, value) in table {
@@ -269,7 +269,7 @@ fn is_seed_name(name: &str) -> bool {
     SEED_NAMES.iter().any(|(seed, _)| *seed == name)
 }
 
-/// What a variable of others means where it is written as they take it.
+/// Normalises another product's variable to the value that the product itself reads.
 fn as_seeds_read<'a>(name: &str, text: &'a str) -> &'a str {
     match name {
         "E2B_DEBUG" if text.eq_ignore_ascii_case("true") => "true",
@@ -286,7 +286,7 @@ fn is_ours(name: &str) -> bool {
         || is_seed_name(name)
 }
 
-/// The setting that a variable of ours means; none for one that is known but of no use yet.
+/// Returns the setting of one of our variables; none for a known variable without a use yet.
 fn by_variable(place: &str, name: &str) -> Result<Option<&'static Setting>, ConfigError> {
     if let Some((_, key)) = SEED_NAMES.iter().find(|(seed, _)| *seed == name) {
         return Ok(key.and_then(table::find));

@@ -1,4 +1,4 @@
-//! Which layer wins, and what each fault says.
+//! Tests of the precedence of layers and of the error messages.
 
 use super::*;
 use sandcell_sandbox::Failure;

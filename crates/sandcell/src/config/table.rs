@@ -8,14 +8,14 @@ use super::value::Kind;
 pub(crate) struct Setting {
     /// Its name: `key` or `table.key`.
     pub(crate) key: &'static str,
-    /// What it takes.
+    /// The kind of value.
     pub(crate) kind: Kind,
-    /// The value when nobody says, as an environment variable would hold it.
+    /// The default value, as an environment variable would hold it.
     pub(crate) default: &'static str,
-    /// Whether a `.env` file of the working folder may set it. A project folder may come from a stranger, so what
-    /// lowers the wall, runs a program on the host or shows host folders to sandboxes is not taken from there.
+    /// True when a `.env` file of the working folder may set it. A project folder may come from a stranger. A setting
+    /// that weakens isolation, runs a program on the host or shows host folders to sandboxes is not read from there.
     pub(crate) dotenv: bool,
-    /// What it is for, as a sentence.
+    /// The purpose of the setting, as a sentence.
     pub(crate) doc: &'static str,
 }
 
@@ -297,7 +297,8 @@ pub(crate) const SETTINGS: &[Setting] = &[
     ),
     plain(
         "limits.file_mb",
-        // The agent moves at most 16 MiB at once, and a file that is too large must be told from one that just fits.
+        // The agent moves at most 16 MiB at once, and a file that is too large must be distinct from one that just
+        // fits.
         whole(1, MOST_FILE_MB),
         "10",
         "What one call reads, writes or uploads, in MiB.",

@@ -7,8 +7,8 @@ use serde_json::json;
 
 use super::mount;
 
-/// What a setting takes. Everything a value can be refused for is in here, so that files, the environment and flags
-/// are held to the same rules.
+/// The values that a setting accepts. Every reason to refuse a value is checked here, so that files, the environment
+/// and flags follow the same rules.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Kind {
     /// True or false.
@@ -35,15 +35,15 @@ pub(crate) enum Kind {
     Name,
     /// A list of requirements of packages. As text they are separated by `;`, since versions have commas.
     Requirements,
-    /// A list of texts; whoever uses them knows what they must be.
+    /// A list of texts; the code that uses the setting checks their form.
     Texts,
-    /// A text in one line, or empty for none; whoever uses it knows what it must be.
+    /// A text in one line, or empty for none; the code that uses the setting checks its form.
     Text,
     /// A key or token: visible characters that no output shows, or empty for none.
     Secret,
 }
 
-/// What stands in place of a secret that is set.
+/// The text shown in place of a secret that is set.
 pub(crate) const HIDDEN: &str = "(set, not shown)";
 
 /// A value that its [`Kind`] has accepted.
@@ -95,7 +95,7 @@ impl Kind {
                 Self::OneOf(_) | Self::Path | Self::Demand { .. } | Self::Name | Self::Text | Self::Secret,
                 toml::Value::String(text),
             ) => self.read_text(text),
-            // What was meant as a key is not repeated, whatever it is.
+            // The value was meant as a key, so the error never repeats it.
             (Self::Secret, _) => Err(self.refuse("something else")),
             (Self::Flag, toml::Value::Boolean(flag)) => Ok(Value::Flag(*flag)),
             (Self::Requirements, toml::Value::Array(items)) => {

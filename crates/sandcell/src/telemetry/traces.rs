@@ -22,15 +22,15 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::filter::{FilterFn, LevelFilter};
 use tracing_subscriber::registry::LookupSpan;
 
-/// What the collector may take to answer.
+/// The time limit for an answer of the collector.
 const SEND: Duration = Duration::from_secs(5);
-/// What the last spans may take to leave when the server ends.
+/// The time limit for sending the last spans when the server ends.
 const FLUSH: Duration = Duration::from_secs(2);
 
 static WANTED: AtomicBool = AtomicBool::new(false);
 static PROCESSOR: OnceLock<BatchSpanProcessor> = OnceLock::new();
 
-/// The layer that makes spans of ours OpenTelemetry's, once they are wanted.
+/// The layer that turns our spans into OpenTelemetry spans, once traces are enabled.
 pub(super) fn layer<S: Subscriber + for<'a> LookupSpan<'a>>() -> impl Layer<S> {
     let provider = SdkTracerProvider::builder()
         .with_resource(resource())
@@ -76,7 +76,7 @@ pub(super) fn start(endpoint: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Sends what is left, for so long at most.
+/// Sends the remaining spans, within the flush limit.
 pub(super) fn finish() {
     if let Some(processor) = PROCESSOR.get()
         && let Err(error) = processor.shutdown_with_timeout(FLUSH)
@@ -94,7 +94,7 @@ fn resource() -> Resource {
         .build()
 }
 
-/// The client has a runtime of its own, which must not be made inside another.
+/// The client has its own runtime, which must not be created inside another.
 fn client() -> Result<reqwest::blocking::Client, String> {
     let make = || {
         reqwest::blocking::Client::builder()
@@ -121,12 +121,12 @@ impl HttpClient for Post {
         if let Some(headers) = answer.headers_mut() {
             headers.extend(response.headers().clone());
         }
-        // What a collector says beside its status is of no use here.
+        // The collector's answer is unused except for its status.
         Ok(answer.body(Bytes::new())?)
     }
 }
 
-/// Hands spans on as soon as there is somebody who takes them.
+/// Passes spans on as soon as a processor exists.
 #[derive(Debug)]
 struct Late;
 

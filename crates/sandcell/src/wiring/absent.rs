@@ -1,4 +1,4 @@
-//! A back end in place of one that does not work here: every sandbox that is asked of it is refused with the reason.
+//! A stand-in for a back end that does not work here: it refuses every sandbox with the reason.
 //! So a client hears from the server itself why nothing runs, and nothing ever runs with less isolation.
 
 use std::sync::Arc;

@@ -13,7 +13,7 @@ use crate::config::Settings;
 /// Its name.
 pub(super) const NAME: &str = docker::NAME;
 
-/// How long looking into the image may hold up a start. It is not waited for a pull.
+/// The maximum delay of a start by the image's inspection. The start does not wait for a pull.
 const LOOK: Duration = Duration::from_secs(10);
 
 /// Finds the daemon.
@@ -50,10 +50,10 @@ fn mirrors(settings: &Settings) -> Result<Option<Arc<dyn Network>>, Failure> {
     super::network::reaching(&settings.docker.mirrors, &settings.network)
 }
 
-/// The languages of the image. Where no sandbox of it can be made now, Python is taken to be there: calls are told why
-/// nothing runs, and once it does (an image that is still being pulled) most images that people choose have it.
+/// Returns the languages of the image. When no sandbox of the image can be made now, Python is assumed. Calls get the
+/// reason that nothing runs. Most images that people choose have Python once they work (for example after a pull).
 ///
-/// With it comes why none can be made now.
+/// Also returns the reason that no sandbox can be made now.
 pub(super) async fn languages(backend: &dyn Backend, settings: &Settings) -> (Detected, Option<Failure>) {
     let image = settings.docker.image.as_str();
     let wanted = super::wanted(settings);

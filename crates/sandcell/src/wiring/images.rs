@@ -1,4 +1,4 @@
-//! Images that need no container daemon: what the settings say of them, and where the logins of registries are.
+//! Images that need no container daemon: their settings, and the location of registry logins.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -61,7 +61,7 @@ fn real_program(found: PathBuf) -> PathBuf {
     }
 }
 
-/// Where others leave logins.
+/// Returns the files where other tools store logins.
 fn usual_logins() -> Vec<PathBuf> {
     let folder = |name: &str, rest: &str| {
         let value = std::env::var_os(name).filter(|value| !value.is_empty())?;

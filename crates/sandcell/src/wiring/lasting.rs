@@ -1,4 +1,4 @@
-//! Who keeps what the engine does for longer than it lives.
+//! Sinks for records that outlive the engine.
 
 use std::sync::Arc;
 
@@ -6,14 +6,15 @@ use sandcell_engine::{Auditor, Keeper, SecurityEvent, Witnesses};
 
 use crate::config::Settings;
 
-/// Whose executions are kept.
+/// The source of the executions that are recorded.
 #[derive(Debug, Clone, Copy)]
 enum Who {
     Command,
     Server,
 }
 
-/// Those who keep a command's executions. One that cannot be had is told and left out: code runs all the same.
+/// Returns the observers of a command's executions. An observer that fails is reported and left out: code runs all the
+/// same.
 pub(crate) fn witnesses(settings: &Settings) -> Witnesses {
     Witnesses {
         keeper: keeper(settings, Who::Command),
@@ -29,7 +30,7 @@ pub(crate) fn witnesses_of_a_server(settings: &Settings) -> Witnesses {
     }
 }
 
-/// Writes down an event of a command. That this cannot be done is told, and what happened stands.
+/// Records an event of a command. A failure to record it is reported; the event itself stands.
 pub(crate) fn note(settings: &Settings, event: SecurityEvent) {
     #[cfg(unix)]
     if let Some(audit) = &settings.audit

@@ -1,4 +1,4 @@
-//! The native back end: its launcher, and what of the host its sandboxes see.
+//! The native back end: its launcher, and the parts of the host that its sandboxes see.
 
 use std::sync::Arc;
 

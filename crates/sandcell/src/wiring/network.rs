@@ -31,7 +31,7 @@ pub(crate) fn check(named: &[String], settings: &NetworkSettings) -> Result<(), 
     })
 }
 
-/// The way to these hosts, with what else the settings say of the network; none where there are none.
+/// Returns the network for these hosts, with the other network settings; none where there are no hosts.
 #[cfg(feature = "docker")]
 pub(super) fn reaching(hosts: &[String], settings: &NetworkSettings) -> Result<Option<Arc<dyn Network>>, Failure> {
     let network = to(hosts, &[], settings)?;
@@ -69,7 +69,7 @@ fn rules(hosts: &[String], settings: &NetworkSettings) -> Result<EgressRules, Fa
 struct BrokerNetwork {
     rules: Arc<EgressRules>,
     allowed: Vec<String>,
-    /// What is reached without asking the user; none: all of it.
+    /// Hosts reached without the user's consent; none: all allowed hosts.
     unasked: Option<EgressRules>,
 }
 

@@ -1,4 +1,4 @@
-//! Who installs packages: the installer of Python's, with the first back end that is there and the settings.
+//! Package installers: Python's installer, with the first available back end and the settings.
 
 use std::sync::Arc;
 
@@ -78,7 +78,8 @@ impl Installers {
         python.into_iter().chain(npm).collect()
     }
 
-    /// The same under other settings. Who is there stays; what is under way goes on as it began.
+    /// Returns these installers under other settings. The installers stay, and installations under way continue
+    /// unchanged.
     pub(crate) fn under(&self, settings: &Settings) -> Result<Self, Failure> {
         let own = &settings.packages;
         // Lists have to be readable also where nobody installs by them.
@@ -90,7 +91,7 @@ impl Installers {
     }
 }
 
-/// How much an installation may take.
+/// Returns the limits of an installation.
 fn bounds(own: &PackageSettings) -> Bounds {
     Bounds {
         limits: limits(own.disk),
@@ -134,7 +135,7 @@ fn npm_packages(
     Ok((config.tools.is_some() || elsewhere).then(|| NpmPackages::new(config, backend.clone())))
 }
 
-/// What may be installed of npm.
+/// Returns the policy for npm packages.
 fn npm_policy(own: &PackageSettings) -> Result<NpmPolicy, Failure> {
     let entries = |texts: &[String]| -> Result<Vec<NpmEntry>, Failure> {
         let read = |text: &String| {
@@ -147,7 +148,7 @@ fn npm_policy(own: &PackageSettings) -> Result<NpmPolicy, Failure> {
         };
         texts.iter().map(read).collect()
     };
-    // Who leaves packages to the user means those of npm, too, unless told otherwise.
+    // An operator who leaves Python packages to the user's consent leaves npm's too, unless npm has its own lists.
     let all = ["*".to_owned()];
     let ask = match own.npm_ask.as_slice() {
         [] if !own.ask.is_empty() && own.npm_allow.is_empty() => &all[..],
@@ -162,7 +163,7 @@ fn npm_policy(own: &PackageSettings) -> Result<NpmPolicy, Failure> {
     })
 }
 
-/// What may be installed of Python's.
+/// Returns the policy for Python packages.
 fn python_policy(own: &PackageSettings) -> Result<Policy, Failure> {
     let entries = |texts: &[String]| -> Result<Vec<sandcell_packages::Entry>, Failure> {
         let read = |text: &String| {
@@ -184,7 +185,7 @@ fn python_policy(own: &PackageSettings) -> Result<Policy, Failure> {
     })
 }
 
-/// How much of what was installed is kept.
+/// Returns the limits on stored installations.
 fn kept(own: &PackageSettings) -> KeptMax {
     let all = KeptMax::of_all(own.kept.as_bytes());
     KeptMax {
@@ -194,7 +195,7 @@ fn kept(own: &PackageSettings) -> KeptMax {
     }
 }
 
-/// What an installer may use.
+/// Returns the resource limits of an installer.
 fn limits(disk: ByteSize) -> Limits {
     Limits {
         memory: MEMORY,
@@ -209,7 +210,7 @@ fn limits(disk: ByteSize) -> Limits {
     }
 }
 
-/// Who builds bases, for the commands about them.
+/// Returns the builder of bases, for the commands about them.
 pub(super) fn bases(
     settings: &Settings,
     backend: &Arc<dyn Backend>,
@@ -249,7 +250,7 @@ fn python_packages(
         policy: python_policy(own)?,
         python: executable,
         python_version: python.info().version.clone(),
-        // One of another version behind the same name is told by the interpreter's, or by `docker.image` with a digest.
+        // Another version behind the same name shows in the interpreter's version, or in a digest in `docker.image`.
         image: (backend.name() == "docker").then(|| settings.docker.image.clone()),
         bounds: bounds(own),
         uv: uv(settings),
@@ -259,12 +260,12 @@ fn python_packages(
     Ok(PythonPackages::new(config, backend.clone()))
 }
 
-/// Where npm is on this machine.
+/// Returns the path of npm on this machine.
 pub(crate) fn npm() -> Option<std::path::PathBuf> {
     find_npm(search_path("npm").as_deref())
 }
 
-/// Where uv is on this machine.
+/// Returns the path of uv on this machine.
 pub(crate) fn uv(settings: &Settings) -> Option<std::path::PathBuf> {
     find_uv(search_path("uv").as_deref(), settings.data_dir.as_deref())
 }

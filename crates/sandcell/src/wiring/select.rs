@@ -1,5 +1,5 @@
-//! Which back ends are used: those that the settings name, in their order, as far as they work here and are strong
-//! enough. One that is neither is passed over with its reason, which every result then tells.
+//! Selects the back ends: those that the settings name, in their order, if they work here and are strong enough. Every
+//! result reports the skipped back ends with their reasons.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::absent::AbsentBackend;
 use super::{BackendState, Launcher};
 use crate::config::Settings;
 
-/// What a back end is made of.
+/// The inputs for making a back end.
 pub(super) struct Ground<'a> {
     /// The settings.
     pub(super) settings: &'a Settings,
@@ -39,30 +39,30 @@ pub(super) struct Maker {
     pub(super) name: &'static str,
     /// Makes it, or says why it does not work here.
     pub(super) make: for<'a> fn(Ground<'a>) -> Making<'a>,
-    /// What its sandboxes have inside.
+    /// The programs inside its sandboxes.
     pub(super) inside: Inside,
 }
 
-/// Where the programs inside a sandbox come from.
+/// The source of the programs inside a sandbox.
 #[derive(Clone, Copy)]
 #[allow(dead_code, reason = "the features of the build decide which there are")]
 pub(super) enum Inside {
     /// From this machine, or they are found by the paths of this machine.
     ThisMachine,
-    /// They are elsewhere: languages of its own, and no packages or waiting sandboxes of ours.
+    /// They are elsewhere: the back end has its own languages, and none of our packages or idle sandboxes.
     Own {
         /// Its languages.
         languages: fn() -> Vec<Arc<dyn Language>>,
     },
 }
 
-/// What came of the setting `backend`.
+/// The result of the setting `backend`.
 pub(super) struct Chosen {
-    /// Those that work, in order.
+    /// The working back ends, in order.
     pub(super) working: Vec<Arc<dyn Backend>>,
-    /// All that were named.
+    /// All back ends named in the settings.
     pub(super) backends: Vec<BackendState>,
-    /// Those that do not work, for the engine to tell.
+    /// The back ends that do not work, for the engine to report.
     pub(super) absent: Vec<sandcell_engine::AbsentBackend>,
 }
 
@@ -113,7 +113,7 @@ pub(super) async fn choose(list: &[Maker], settings: &Settings, found: &Detected
     chosen
 }
 
-/// Whether the sandboxes of a working back end bring programs of their own, and which languages.
+/// Returns the languages of a working back end whose sandboxes bring their own programs.
 pub(super) fn own_languages(list: &[Maker], backend: &dyn Backend) -> Option<Vec<Arc<dyn Language>>> {
     let maker = list.iter().find(|maker| maker.name == backend.name())?;
     match maker.inside {

@@ -11,12 +11,12 @@ use serde_json::{Value, json};
 
 /// The longest line that is taken from the server.
 const LONGEST_LINE: u64 = 16 << 20;
-/// How long the server may take for one answer.
+/// The time limit for one answer of the server.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long it may take to end once its stdin is closed.
+/// The time limit for the server to end once its stdin is closed.
 const GOODBYE: Duration = Duration::from_secs(8);
 
-/// Why a call has no result.
+/// The reason that a call has no result.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ClientError {
     #[error("the server could not be started: {0}")]
@@ -33,14 +33,14 @@ pub(super) enum ClientError {
     DidNotEnd,
 }
 
-/// What a tool answered.
+/// A tool's answer.
 #[derive(Debug)]
 pub(super) struct Answer {
     /// The text blocks, in order.
     pub(super) texts: Vec<String>,
     /// The pictures, in base64.
     pub(super) pictures: Vec<String>,
-    /// Whether the call could not be done as asked.
+    /// True when the call could not be done as requested.
     pub(super) is_error: bool,
     /// `_meta["sandcell/execution"]`, or null.
     pub(super) execution: Value,
@@ -58,14 +58,14 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// Starts `program serve` with these further arguments and shakes hands. Says how long the answer to `initialize`
-    /// took, counted from before the start of the program, and what the server said of itself.
+    /// Starts `program serve` with these further arguments and performs the MCP handshake. Returns the time until the
+    /// answer to `initialize`, counted from before the start of the program, and the server's description of itself.
     pub(super) fn start(program: &Path, args: &[String]) -> Result<(Self, Value, Duration), ClientError> {
         let started = Instant::now();
         let mut child = Command::new(program)
             .arg("serve")
             .args(args)
-            // One of its own, that ends with it.
+            // A separate server, that ends with its client.
             .env("SANDCELL_SERVICE__ON_DEMAND", "false")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

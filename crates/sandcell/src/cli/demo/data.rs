@@ -13,11 +13,11 @@ use super::output;
 use super::output::Style;
 use super::{DemoError, body, scenes, time, unexpected};
 
-/// What the plot needs.
+/// The packages that the plot needs.
 const PACKAGES: [&str; 2] = ["pandas", "matplotlib"];
-/// How long the libraries may take to be there, in seconds.
+/// The time limit for installing the libraries, in seconds.
 const INSTALL_S: u32 = 900;
-/// Where the plot goes, in the working folder, or in the temporary one where that cannot be written.
+/// The plot's file, in the working folder, or in the temporary one where the working folder is not writable.
 const PLOT: &str = "sandcell-demo.png";
 
 const CODE: &str = r#"import pandas as pd, matplotlib.pyplot as plt

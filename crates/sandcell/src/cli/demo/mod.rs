@@ -33,12 +33,12 @@ pub(super) struct DemoArgs {
     data: bool,
 }
 
-/// How a line of the story looks: this wide, the time at its end.
+/// The width of a line of the story, with the time at its end.
 const WIDTH: usize = 78;
-/// At most so many lines of an answer are shown.
+/// The maximum number of lines shown of an answer.
 const LINES_SHOWN: usize = 14;
 
-/// Why the demo stopped.
+/// The reason that the demo stopped.
 #[derive(Debug, thiserror::Error)]
 enum DemoError {
     #[error("stdout cannot be written: {0}")]
@@ -106,7 +106,7 @@ fn play(style: Style, config: Option<&Path>, args: &DemoArgs, began: Instant) ->
     Ok(())
 }
 
-/// What the whole run adds up to.
+/// Totals of the whole run.
 #[derive(Debug, Default)]
 struct Counter {
     calls: usize,
@@ -174,7 +174,7 @@ fn act(style: Style, client: &mut Client, scene: &Scene, counter: &mut Counter) 
     Ok(())
 }
 
-/// Whether the answer is what the scene promises.
+/// Checks the answer against the scene's promise.
 fn check(scene: &Scene, answer: &Answer) -> Result<(), DemoError> {
     let wrong = |what: String| Err(unexpected(scene.title, answer, &what));
     let meta = |pointer: &str| answer.execution.pointer(pointer).and_then(Value::as_str).unwrap_or("");

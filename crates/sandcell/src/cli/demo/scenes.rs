@@ -1,4 +1,4 @@
-//! What the demo does, as data: calls of tools in order, and what each must answer.
+//! The demo as data: tool calls in order, and the expected answer of each.
 
 use serde_json::{Value, json};
 
@@ -8,13 +8,13 @@ pub(super) const NILE: &[u8] = include_bytes!("../../../../../examples/nile.csv"
 /// One call of a tool.
 #[derive(Debug)]
 pub(super) struct Scene {
-    /// What is about to happen, for people.
+    /// The scene's title, for people.
     pub(super) title: &'static str,
     /// The tool.
     pub(super) tool: &'static str,
     /// The code, for `execute_code`.
     pub(super) code: &'static str,
-    /// How long the code may run; none: the default.
+    /// The time limit of the code; none: the default.
     pub(super) timeout_s: Option<u32>,
     /// The status that must come back.
     pub(super) status: &'static str,
@@ -22,7 +22,7 @@ pub(super) struct Scene {
     pub(super) causes: &'static [&'static str],
     /// Texts that the answer must contain.
     pub(super) answers: &'static [&'static str],
-    /// What the answer shows, said after it.
+    /// The scene's conclusion, printed after the answer.
     pub(super) moral: &'static str,
 }
 

@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 
 use sandcell_sandbox::Code;
 
-/// What must come back.
+/// The expected result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Expect {
     /// The last line of stdout begins with `HELD`.
@@ -21,21 +21,21 @@ pub(super) enum Expect {
 /// One attack.
 #[derive(Debug)]
 pub(super) struct Attack {
-    /// What it tries, for people.
+    /// The attack's description, for people.
     pub(super) name: &'static str,
     /// The layer that must hold.
     pub(super) layer: &'static str,
     /// The Python. It may use what [`super::lure`] tells, as `LURE`.
     pub(super) code: &'static str,
-    /// What must come back.
+    /// The expected result.
     pub(super) expect: Expect,
-    /// Whether it means the same in a container, which shows its image and its daemon's mounts.
+    /// True when the attack means the same in a container, which shows its image and its daemon's mounts.
     pub(super) everywhere: bool,
-    /// Whether it shows what the report of its layer says already where that is weaker than it could be.
+    /// True when the report of a weakened layer already states the attack's finding.
     pub(super) told_where_weaker: bool,
 }
 
-/// What every attack may use.
+/// Helpers for every attack.
 pub(super) const PRELUDE: &str = include_str!("../../../tests/escapes/attacks/prelude.py");
 
 macro_rules! files {
@@ -128,7 +128,7 @@ fn read(name: &'static str, text: &'static str) -> Attack {
     }
 }
 
-/// What a small sandbox of its own must survive, in this order; the session may be new for each.
+/// Attacks that a separate small sandbox must survive, in this order. The session may be new for each.
 pub(super) const FLOODS: &[Attack] = &[
     Attack {
         name: "set off a fork bomb",

@@ -1,11 +1,11 @@
-//! How many sandboxes fit on this machine, and what to raise for more.
+//! The number of sandboxes that fit on this machine, and the limits to raise for more.
 
 use sandcell_sandbox::Capacity;
 use serde_json::{Value, json};
 
 use super::Style;
 
-/// What the machine has room for, beside what the settings allow.
+/// The machine's capacity, and the number that the settings allow.
 #[derive(Debug)]
 pub(super) struct Room {
     /// None where the machine does not bound them.

@@ -8,26 +8,26 @@ use serde::Serialize;
 pub(super) struct Advice {
     /// The setting.
     pub(super) name: &'static str,
-    /// What it is now.
+    /// The current value.
     pub(super) now: String,
-    /// Why that matters here.
+    /// The reason that the value matters here.
     pub(super) reason: String,
     /// The command that changes it.
     pub(super) remedy: String,
 }
 
-/// What advice depends on beside settings of the kernel.
+/// The inputs of advice apart from kernel settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Situation {
-    /// Whether the server runs as root.
+    /// True when the server runs as root.
     pub(super) root: bool,
-    /// Whether a watcher holds limits in place of control groups.
+    /// True when a watchdog enforces limits in place of cgroups.
     pub(super) watched: bool,
-    /// Whether systemd runs this machine.
+    /// True when systemd runs this machine.
     pub(super) systemd: bool,
 }
 
-/// Who a setting is about.
+/// The users that a setting concerns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Whom {
     Everybody,
@@ -126,7 +126,7 @@ pub(super) fn advice(situation: Situation) -> Vec<Advice> {
     })
 }
 
-/// Whether systemd runs this machine, as systemd itself says to ask.
+/// Returns true when systemd runs this machine, by the test that systemd documents.
 pub(super) fn systemd() -> bool {
     std::path::Path::new("/run/systemd/system").is_dir()
 }

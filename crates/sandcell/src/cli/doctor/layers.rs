@@ -1,17 +1,17 @@
-//! The layers as making a real sandbox shows them. What the back end says of itself was looked at layer by layer; a sandbox
-//! that cannot be made shows which one fails, and that nothing is known of the others.
+//! The layers as shown by making a real sandbox. The back end's own report is checked layer by layer. A sandbox that
+//! cannot be made shows the layer that fails; nothing is known of the others.
 
 use std::sync::Arc;
 
 use sandcell_sandbox::{Backend, Failure, LayerReport, LayerState, Limits, SandboxError, SandboxSpec};
 
-/// Why no sandbox could be made.
+/// The reason that no sandbox could be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Failed {
     /// The layer that failed; none: a step that is no layer.
     layer: Option<String>,
     reason: String,
-    /// The same as callers are told it.
+    /// The failure as callers see it.
     pub(super) failure: Failure,
 }
 

@@ -1,5 +1,5 @@
-//! What attacks are pointed at on this machine: listeners that must never hear anything, names of variables and
-//! folders that must not show inside.
+//! Canaries for attacks on this machine: listeners that must never receive anything, and names of variables and folders
+//! that must not appear inside.
 
 use std::io;
 use std::net::TcpListener;
@@ -15,7 +15,7 @@ pub(super) struct Lure {
     paths: Vec<String>,
 }
 
-/// Variables that a sandbox has too, with values of its own.
+/// Variables that a sandbox sets too, to different values.
 const COMMON: &[&str] = &[
     "HOME", "HOSTNAME", "LANG", "LANGUAGE", "LOGNAME", "MAIL", "OLDPWD", "PATH", "PWD", "SHELL", "SHLVL", "TERM",
     "TMPDIR", "TZ", "USER", "_",
@@ -38,7 +38,7 @@ impl Lure {
         })
     }
 
-    /// What attacks are told, as Python.
+    /// Returns the canaries for the attacks, as Python.
     pub(super) fn words(&self) -> String {
         let words = serde_json::json!({
             "tcp": self.tcp.local_addr().map_or(0, |address| address.port()),
@@ -52,7 +52,7 @@ impl Lure {
         format!("import json\nLURE = json.loads({:?})\n", words.to_string())
     }
 
-    /// Whether anything came through, whatever the code inside said.
+    /// Returns true when a canary was touched, regardless of the output of the code inside.
     pub(super) fn was_touched(&self) -> bool {
         #[cfg(target_os = "linux")]
         if self.abstract_socket.accept().is_ok() {

@@ -56,16 +56,16 @@ struct Report {
     python: Result<String, Failure>,
     /// The program of each language, and the reason for the choice.
     choices: Vec<Choice>,
-    /// What installs packages: uv's path, or nothing where pip has to do; none where this build installs none.
+    /// The installer of Python packages: uv's path, or an error where pip is used; none where this build installs none.
     uv: Option<Result<std::path::PathBuf, ()>>,
-    /// What installs packages of npm; none where there is no Node to use them, or this build installs none.
+    /// The installer of npm packages; none where there is no Node to use them, or this build installs none.
     npm: Option<Result<std::path::PathBuf, ()>>,
     /// The reason why nothing can be kept.
     data_folder: Option<Failure>,
     /// The command that gives sandboxes data libraries. None if they have them.
     data: Option<String>,
     siege: Option<Siege>,
-    /// What else keeps code from being run: settings that cannot be read, a base that is not there.
+    /// Other problems that prevent code from running: unreadable settings, a missing base.
     problems: Vec<Failure>,
     host: Vec<Advice>,
     room: Room,
@@ -153,7 +153,7 @@ async fn examine(mut settings: Settings, launcher: Launcher) -> Report {
     for layer in &mut layers {
         layer.remedy = layer.remedy.as_deref().map(without_itself);
     }
-    // What has a line of its own is said once.
+    // A problem with its own line is not repeated.
     problems.retain(|problem| {
         python.as_ref().err() != Some(problem)
             && backends.iter().all(|backend| backend.failure.as_ref() != Some(problem))
@@ -283,7 +283,7 @@ fn left_out(engine: &Arc<Engine>) -> Vec<LeftOut> {
     first.map(|backend| backend.left_out).unwrap_or_default()
 }
 
-/// What advice for the host depends on.
+/// Returns the inputs of the advice for the host.
 fn situation(layers: &[LayerReport]) -> host::Situation {
     host::Situation {
         root: am_root(),

@@ -1,11 +1,11 @@
-//! Limits that somebody else has set for the server, compared with those of its sandboxes: of two the lower one holds, and
-//! what it ends does not look like the sandbox's own. Reading is apart from judging, so that judging is pure.
+//! External limits on the server, compared with those of its sandboxes: the lower of the two holds, and a stop by an
+//! external limit does not look like the sandbox's own. Reading is apart from judging, so that judging is pure.
 
 use sandcell_sandbox::Limits;
 
 use super::host::Advice;
 
-/// What was found; none: unlimited, or not on this system.
+/// The limit found; none: unlimited, or not available on this system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Outer {
     memory: Option<u64>,
@@ -18,11 +18,11 @@ struct Outer {
     stack: Option<u64>,
 }
 
-/// Processes beside a sandbox's own: the server's threads, the launcher, its helpers.
+/// Processes in addition to a sandbox's: the server's threads, the launcher, its helpers.
 const BESIDE: u64 = 64;
 /// Open files that a server with a few sandboxes needs.
 const FILES: u64 = 1024;
-/// What programs expect, in bytes.
+/// The stack size that programs expect, in bytes.
 const STACK: u64 = 8 << 20;
 
 /// The limits from outside that are lower than those of one sandbox.

@@ -11,12 +11,12 @@ use tokio_util::sync::CancellationToken;
 use super::attacks::{ATTACKS, Attack, Expect, FLOODS, PRELUDE};
 use super::lure::Lure;
 
-/// How long one attack may take: much longer than it does, for slow machines.
+/// The time limit of one attack: much longer than an attack takes, for slow machines.
 const EACH: Duration = Duration::from_secs(20);
-/// How long a flood that only time ends may take.
+/// The time limit of a flood that only time ends.
 const ENDLESS: Duration = Duration::from_millis(400);
 
-/// What an attack has shown.
+/// The result of an attack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum State {
@@ -28,18 +28,18 @@ pub(super) enum State {
     NotTried,
 }
 
-/// What came of one attack.
+/// The report of one attack.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Outcome {
-    /// What it tried.
+    /// The attack's description.
     pub(super) name: &'static str,
-    /// The layer that had to hold.
+    /// The layer that must hold.
     pub(super) layer: &'static str,
-    /// Whether it did.
+    /// True when the layer held.
     pub(super) held: bool,
-    /// The same, told apart from an attack that has shown nothing.
+    /// The same as a state, which also covers an attack that has shown nothing.
     pub(super) state: State,
-    /// What was seen, or why nothing was.
+    /// The finding, or the reason that there is none.
     pub(super) detail: String,
 }
 
@@ -51,35 +51,35 @@ pub(super) struct Siege {
 }
 
 impl Siege {
-    /// Whether every attack was held, and at least one was made.
+    /// Returns true when at least one attack was made and every attack was held.
     pub(super) fn held(&self) -> bool {
         !self.results.is_empty() && self.count(State::Held) == self.results.len()
     }
 
-    /// How many attacks have shown this.
+    /// Returns the number of attacks with this state.
     pub(super) fn count(&self, state: State) -> usize {
         self.results.iter().filter(|result| result.state == state).count()
     }
 
-    /// Why one could not be tried, if so it was.
+    /// Returns the reason that an attack could not be tried, if there is one.
     pub(super) fn hindrance(&self) -> Option<&str> {
         let mut results = self.results.iter();
         results.find_map(|result| (result.state == State::NotTried).then_some(result.detail.as_str()))
     }
 }
 
-/// After so many attacks on end that could not be tried, those that are left are not.
+/// After this many consecutive attacks that could not be tried, the rest are skipped.
 const GIVE_UP: usize = 3;
 
 /// The back end whose sandboxes this program makes itself.
 pub(super) const NATIVE: &str = "native";
-/// What holds in place of a layer that this machine cannot give.
+/// The layers that hold in place of a layer that this machine cannot provide.
 const IN_PLACE: &str = "landlock, seccomp";
 
-/// Attacks two sandboxes: one of the usual kind, and a small one that is flooded. `absent` are the layers that this
-/// machine cannot give; without them a flood may end the sandbox, so each gets one of its own. `weaker` are those that it gives in
-/// a weaker form: what their reports say already is not attacked. Where not even the first sandbox can be made nothing was
-/// attacked: the failure says why.
+/// Attacks two sandboxes: a default one, and a small one for floods. `absent` lists the layers that this machine cannot
+/// provide. Without them a flood may end the sandbox, so each flood gets a separate sandbox. `weaker` lists the layers
+/// in a weaker form: an attack whose finding their reports already state is left out. Returns the failure if the first
+/// sandbox cannot be made, since then nothing was attacked.
 pub(super) async fn lay(engine: &Arc<Engine>, absent: &[String], weaker: &[String]) -> Result<Siege, Failure> {
     let started = Instant::now();
     let mut results = Vec::new();
@@ -222,8 +222,8 @@ impl<'a> Field<'a> {
     }
 }
 
-/// `fenced`: there is no private root, so that being refused a file of the host's is what the level promises, and not a
-/// mistake of the attack.
+/// `fenced`: there is no private root. A refused access to a host file is then the promise of the level, and not an
+/// error of the attack.
 fn judge(attack: &Attack, view: &ExecutionView, touched: bool, fenced: bool) -> Outcome {
     let last = view.stdout.text.lines().last().unwrap_or("").trim();
     let cause = view.cause.as_ref().map(|cause| cause.code);
@@ -243,7 +243,8 @@ fn judge(attack: &Attack, view: &ExecutionView, touched: bool, fenced: bool) -> 
     } else if said_held || ended_as_wanted || (fenced && detail.starts_with("PermissionError: ")) {
         State::Held
     } else {
-        // Ended by something else: by a time that was too short for this machine, from outside, by a mistake of its own.
+        // Something else ended it: a time limit too short for this machine, an outside event, or an error of the
+        // attack.
         State::NotTried
     };
     let detail = match (state, detail.as_str()) {

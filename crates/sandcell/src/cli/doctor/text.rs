@@ -101,7 +101,7 @@ pub(super) fn of(report: &Report, style: Style) -> String {
     text
 }
 
-/// What the user's clients start, or what to give them.
+/// Returns the commands that the user's clients start, or a suggested command.
 fn clients_text(clients: &[Configured], style: Style) -> String {
     let mut text = format!("\n{}\n", style.bold("Your clients"));
     for row in clients {
@@ -186,7 +186,7 @@ fn left_out_text(left_out: &[LeftOut], style: Style) -> String {
     text
 }
 
-/// What the operator could change around the server.
+/// Returns advice for the operator on the server's environment.
 fn advice_text(advice: &[Advice], title: &str, style: Style) -> String {
     if advice.is_empty() {
         return String::new();

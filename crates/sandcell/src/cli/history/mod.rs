@@ -1,4 +1,4 @@
-//! `sandcell history`: what was executed on this machine by the user of the data folder, for its operator.
+//! `sandcell history`: the executions by the data folder's user on this machine, for its operator.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};

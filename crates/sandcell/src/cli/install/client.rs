@@ -73,7 +73,7 @@ impl Home {
         })
     }
 
-    /// Where programs keep their settings.
+    /// Returns the folder where programs keep their settings.
     fn settings(&self, system: System) -> Result<PathBuf, Failure> {
         Ok(match system {
             System::MacOs => below(self.folder()?, &["Library", "Application Support"]),
@@ -156,7 +156,7 @@ impl Client {
         }
     }
 
-    /// What its maker calls it.
+    /// Returns the client's product name.
     pub(super) const fn title(self) -> &'static str {
         match self {
             Self::ClaudeDesktop => "Claude Desktop",
@@ -204,7 +204,8 @@ impl Client {
         }
     }
 
-    /// What an entry has next to the program and its arguments. Zed of before 2026 reads no entry without its source.
+    /// Returns the key and value of an entry next to the program and its arguments. Zed before 2026 ignores an entry
+    /// without `source`.
     pub(super) const fn says(self) -> Option<(&'static str, &'static str)> {
         match self {
             Self::ClaudeCode | Self::Vscode => Some(("type", "stdio")),
@@ -213,7 +214,7 @@ impl Client {
         }
     }
 
-    /// What the user does for the client to notice.
+    /// Returns the step by which the user makes the client load the change.
     pub(super) const fn how_to_reload(self) -> &'static str {
         match self {
             Self::ClaudeDesktop => "quit Claude Desktop and start it again, then ask it to run some Python.",

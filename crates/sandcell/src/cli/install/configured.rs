@@ -1,4 +1,4 @@
-//! Which clients of this user start sandcell, and whether they can: for the doctor.
+//! The clients of this user that start sandcell, and any problems with that: for the doctor.
 
 use std::path::{Path, PathBuf};
 
@@ -15,13 +15,13 @@ pub(in crate::cli) struct Configured {
     pub(in crate::cli) client: &'static str,
     /// Its settings.
     pub(in crate::cli) file: PathBuf,
-    /// What it starts.
+    /// The program that the client starts.
     pub(in crate::cli) program: Option<String>,
-    /// Why it cannot, and what mends that.
+    /// The problem that prevents the start, and its remedy.
     pub(in crate::cli) trouble: Option<(String, String)>,
 }
 
-/// What this user's clients say of sandcell.
+/// Returns the sandcell entries in this user's client settings.
 pub(in crate::cli) fn configured() -> Vec<Configured> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders: Vec<PathBuf> = sandcell_languages::search_path::answering(std::env::split_paths(&path).collect());
@@ -86,7 +86,8 @@ fn is_sandcell(program: &str) -> bool {
     Path::new(program).file_stem().is_some_and(|stem| stem == "sandcell")
 }
 
-/// Why a client cannot start this program. Clients search the PATH of their own start, which is this one or a shorter one.
+/// Returns the reason that a client cannot start this program. Clients search their own PATH, which is this one or a
+/// shorter one.
 fn missing(program: &str, folders: &[PathBuf]) -> Option<String> {
     let path = Path::new(program);
     if path.is_absolute() {

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::edit_toml;
 
-/// Why a file could not be changed.
+/// The reason that a file could not be changed.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unreadable {
     #[error("is not JSON: {0}")]
@@ -106,8 +106,8 @@ impl Entry {
         Ok(Some(root.to_string()))
     }
 
-    /// Whether `now` is `former` with nothing changed but what an entry of this name may have changed, whatever its
-    /// arguments were: the same text once both hold nothing under the name.
+    /// Returns true when `now` differs from `former` only by an entry of this name, whatever its arguments were: the
+    /// texts are equal once the entry is removed from both.
     pub(super) fn differs_only_by_entry(&self, former: &str, now: &str) -> bool {
         if self.format == Format::Toml {
             return edit_toml::differs_only_by_entry(self, former, now);

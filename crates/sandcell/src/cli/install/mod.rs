@@ -1,7 +1,7 @@
-//! `sandcell install CLIENT`: writes the server into the settings of an MCP client, and takes it out again.
+//! `sandcell install CLIENT`: writes the server into the settings of an MCP client, and removes it again.
 //!
-//! Whatever else is in the file stays as it is, comments and spacing included. What stood there before the first
-//! change is kept beside it, so that `--undo` can give back the very bytes.
+//! Everything else in the file stays as it is, comments and spacing included. The original file is kept next to it, so
+//! that `--undo` can restore the exact bytes.
 
 mod client;
 mod configured;
@@ -70,7 +70,7 @@ pub(super) fn run(args: &InstallArgs, config: Option<&Path>) -> Result<ExitCode,
         &Home::of_this_process(),
         args.project.as_deref(),
     )?;
-    // A link (settings kept in a repository of their own) stays a link: what it leads to is changed.
+    // A symbolic link (settings kept in a separate repository) stays a link: its target is changed.
     let path = std::fs::canonicalize(&path).map_or(path, plain_path);
     let edit = Edit {
         before: read(&path)?,
@@ -154,9 +154,9 @@ fn from_here(before: &str, argument: &str) -> String {
 /// A change of one file.
 struct Edit {
     path: PathBuf,
-    /// What the file holds now; nothing where there is none.
+    /// The current text of the file; none if there is no file.
     before: Option<String>,
-    /// What it held before the first change.
+    /// The text before the first change.
     backup: Option<String>,
     entry: Entry,
 }

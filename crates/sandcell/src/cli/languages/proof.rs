@@ -1,4 +1,4 @@
-//! The programs by which a language shows that it works inside a sandbox, and what is expected of them.
+//! The programs that show that a language works inside a sandbox, and their expected results.
 
 use std::time::{Duration, Instant};
 
@@ -82,7 +82,7 @@ async fn once(wired: &Wired, language: &str, code: &str, timeout: Duration) -> R
     view.map_err(|failure| failure.to_string())
 }
 
-/// Whether the first program did all that it can.
+/// Checks the results of the first program against the language's abilities.
 fn works(view: &ExecutionView, proof: &Proof) -> Result<(), String> {
     let can = |ability| proof.can.contains(&ability);
     let mut expected = vec!["héllo ☃"];
@@ -106,7 +106,7 @@ fn works(view: &ExecutionView, proof: &Proof) -> Result<(), String> {
     ))
 }
 
-/// How a program ended, with the last of what it said.
+/// Returns the end of a program, with the last of its output.
 fn ending(view: &ExecutionView) -> String {
     let status = match view.exit_code {
         Some(code) => format!("it ended as {:?} with {code}", view.status),

@@ -22,7 +22,8 @@ pub(super) fn of(view: &ExecutionView, network: Network) -> Option<String> {
     view.hint.clone().or_else(last_words)
 }
 
-/// Says what stopped the program if not itself, and what was noticed about it if it failed.
+/// Prints the reason that the program was stopped, if it did not end by itself, and findings about its code if it
+/// failed.
 pub(super) fn say(view: &ExecutionView, hint: Option<&str>) {
     let style = Style::of(&io::stderr());
     let mut text = String::new();

@@ -102,7 +102,7 @@ pub(super) struct RunArgs {
     json: bool,
 }
 
-/// Runs the command; every failure of ours is told and exits with 125.
+/// Runs the command. Each failure of sandcell itself is reported and exits with 125.
 pub(super) fn main(args: RunArgs, load: impl FnOnce(Vec<FlagValue>) -> Result<Settings, Failure>) -> ExitCode {
     let result = load(args.sandbox.flags()).and_then(|settings| {
         let launcher = Launcher::start();
@@ -125,7 +125,7 @@ pub(super) fn main(args: RunArgs, load: impl FnOnce(Vec<FlagValue>) -> Result<Se
     }
 }
 
-/// What a result tells the caller to do, in the words of this command.
+/// Returns the hints of a result, in the words of this command.
 fn hints() -> Hints {
     Hints {
         more_memory: "give it more with --memory MB, or work on the data in parts".to_owned(),
@@ -341,7 +341,7 @@ async fn shutdown(engine: &Engine, stop: &mut signals::Stop) {
     }
 }
 
-/// What the engine is asked, and where files go afterwards.
+/// Builds the engine's request, and the destinations of files afterwards.
 fn request(args: &RunArgs, settings: &Settings, found: &Detected) -> Result<(ProgramRequest, Vec<Out>), Failure> {
     let outs: Vec<Out> = args
         .outs
@@ -491,7 +491,7 @@ fn read_bounded(path: &Path, limit: ByteSize) -> Result<Vec<u8>, Failure> {
     Ok(bytes)
 }
 
-/// What a program ends with whose reader has gone.
+/// The exit code of a program whose reader has closed the pipe.
 const PIPE_CLOSED: u8 = 128 + 13;
 
 /// Brings files and pictures back, says what stopped the program if not itself, and tells the exit status.
@@ -531,7 +531,7 @@ fn finish(
     }
 }
 
-/// Writes the wanted files; the first one that is missing or cannot be written is told.
+/// Writes the requested files. The first one that is missing or cannot be written is reported.
 fn bring_back(view: &ExecutionView, outs: &[Out]) -> Result<(), Failure> {
     // Artifacts come in the order of the wish, without those that could not be read.
     let mut wanted = view.artifacts.iter().filter(|artifact| !artifact.shown).peekable();
@@ -585,7 +585,7 @@ fn exit_status(view: &ExecutionView) -> u8 {
     }
 }
 
-/// The object of `_meta["sandcell/execution"]`, and what the program wrote.
+/// Returns the object of `_meta["sandcell/execution"]`, with the program's output.
 fn as_json(view: &ExecutionView, collected: &Collected, hint: Option<&str>, saved: &[Saved]) -> serde_json::Value {
     let mut object = sandcell_mcp::execution_object(view);
     object.insert("truncated".to_owned(), json!(collected.truncated));

@@ -13,12 +13,12 @@ use crate::wiring;
 /// Bytes that are read from stdin at once.
 const CHUNK: usize = 64 << 10;
 
-/// Where the program's output goes.
+/// The destination of the program's output.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Sink {
     /// To our own stdout and stderr, at once.
     Pass,
-    /// Into memory, at most so much of each stream.
+    /// Into memory, up to this size of each stream.
     Collect(ByteSize),
 }
 
@@ -27,7 +27,7 @@ pub(super) enum Sink {
 pub(super) struct Collected {
     pub(super) stdout: Vec<u8>,
     pub(super) stderr: Vec<u8>,
-    /// Whether more was written than is kept.
+    /// True when more was written than is kept.
     pub(super) truncated: bool,
 }
 
@@ -73,7 +73,7 @@ fn sender_kept_open(sender: &mpsc::Sender<Bytes>) {
     }
 }
 
-/// Whether stdin is a terminal that belongs to another job of the shell.
+/// Returns true when stdin is a terminal that belongs to another job of the shell.
 fn in_background() -> bool {
     #[cfg(unix)]
     {
@@ -120,7 +120,7 @@ pub(super) fn writer(
     })
 }
 
-/// What consoles of Windows are given. They take text only: a byte that is none would end the program.
+/// Output for Windows consoles. Consoles accept text only: an invalid byte would end the program.
 #[derive(Debug, Default)]
 struct Consoles {
     stdout: Option<Undecoded>,
@@ -153,7 +153,7 @@ impl Consoles {
 struct Undecoded(Vec<u8>);
 
 impl Undecoded {
-    /// The text that is whole; what can be none is shown as `U+FFFD`.
+    /// Returns the complete text; invalid bytes are shown as `U+FFFD`.
     fn text(&mut self, bytes: &[u8]) -> String {
         self.0.extend_from_slice(bytes);
         let all = std::mem::take(&mut self.0);

@@ -1,4 +1,4 @@
-//! What `run` makes of its arguments and of how a program ended.
+//! Tests of `run`: its arguments, and its reports of a program's end.
 
 use super::*;
 use clap::Parser;

@@ -26,7 +26,7 @@ pub(super) async fn serve(args: &ServeArgs, url: &str) -> Result<ExitCode, Failu
     };
     #[cfg(unix)]
     if let Some(path) = url.strip_prefix("unix:").filter(|path| path.starts_with('/')) {
-        // That nobody is there yet is told call by call; that somebody else is, at once.
+        // An absent server is reported call by call. A server of another user is reported at once.
         crate::service::ask(std::path::Path::new(path)).await?;
         return pass_on(url, None, None).await;
     }

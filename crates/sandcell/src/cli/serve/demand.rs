@@ -22,13 +22,13 @@ use super::{ServeArgs, connect};
 use crate::config::Settings;
 use crate::service::{self, Found};
 
-/// How long a server may take until it answers, and how long another client's start is waited for.
+/// The time limit for a server's first answer, and for waiting on another client's start.
 const START_WITHIN: Duration = Duration::from_secs(40);
-/// How often it is looked whether it does.
+/// The interval between checks for an answer.
 const LOOK: Duration = Duration::from_millis(20);
-/// The log of servers begins anew above this.
+/// The server log starts over above this size.
 const LOG_BYTES: u64 = 4 << 20;
-/// What of the log is told when a server could not be started.
+/// The part of the log that is quoted when a server could not start.
 const LOG_TOLD: u64 = 2000;
 
 /// Passes on until stdin is closed or a signal comes.
@@ -43,7 +43,7 @@ pub(super) async fn serve(args: &ServeArgs, settings: &Settings) -> Result<ExitC
     connect::pass_on(&to, None, Some(wake)).await
 }
 
-/// What clients that share a server have in common: their own settings, and the tools that are offered.
+/// Returns the common digest of clients that share a server: their own settings and the tools offered.
 fn mark(args: &ServeArgs, settings: &Settings) -> String {
     let mut digest = Sha256::new_with_prefix(&settings.service.mark);
     for tool in &args.tools {
@@ -88,7 +88,7 @@ async fn is_there(socket: &Path) -> Result<bool, Failure> {
     })
 }
 
-/// The right to start a server there. Dropped, it is given back.
+/// The right to start a server there. Dropping it releases the lock.
 async fn lock(socket: &Path) -> Result<File, Failure> {
     let path = PathBuf::from(format!("{}.lock", socket.display()));
     let cannot = |reason: String| {

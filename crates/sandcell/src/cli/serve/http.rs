@@ -1,4 +1,4 @@
-//! `sandcell serve --http`: where it listens, who may come, and how it ends.
+//! `sandcell serve --http`: addresses, access and shutdown.
 
 use std::io::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
@@ -20,10 +20,10 @@ use crate::reload::Reloader;
 use crate::signals::{self, OnHangUp};
 use crate::wiring::{self, Launcher};
 
-/// How often it is looked whether all calls are over.
+/// The interval between checks that all calls are over.
 const QUIET_LOOK: Duration = Duration::from_secs(10);
 
-/// Where to listen.
+/// The address to listen on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Listen(SocketAddr);
 
@@ -136,7 +136,7 @@ pub(super) async fn give_back_when_quiet(activity: Activity) {
     }
 }
 
-/// Says where it listens and who may come; programs read the first line.
+/// Prints the addresses and the access rule; programs read the first line.
 fn announce(server: &HttpServer, open: bool, secure: bool, page: Page, rest: RestResources) -> io::Result<()> {
     let address = server.address()?;
     let scheme = if secure { "https" } else { "http" };
@@ -165,7 +165,7 @@ fn announce(server: &HttpServer, open: bool, secure: bool, page: Page, rest: Res
     Ok(())
 }
 
-/// Whether others than users of this machine can reach the address.
+/// Returns true when users of other machines can reach the address.
 fn is_open_to_others(address: IpAddr) -> bool {
     !address.to_canonical().is_loopback()
 }

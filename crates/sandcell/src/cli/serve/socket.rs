@@ -21,7 +21,7 @@ use crate::service::{self, Found};
 use crate::signals::{self, OnHangUp};
 use crate::wiring::{self, Launcher};
 
-/// How often it is looked whether anybody needs the server.
+/// The interval between checks that a client still needs the server.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// Serves until a signal comes, or nobody needed it for `service.idle_s`.
@@ -99,13 +99,13 @@ async fn listen(socket: &Path) -> Result<UnixListener, Failure> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(cannot(error)),
     }
-    // Nobody else can connect before the mode is set, either: who comes is looked at in any case.
+    // Nobody else can connect before the mode is set, either: each peer is checked in any case.
     let listener = UnixListener::bind(socket).map_err(cannot)?;
     std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600)).map_err(cannot)?;
     Ok(listener)
 }
 
-/// Which file it is.
+/// Returns the file's identity.
 fn identity(socket: &Path) -> Option<(u64, u64)> {
     let meta = std::fs::symlink_metadata(socket).ok()?;
     Some((meta.dev(), meta.ino()))
@@ -119,7 +119,7 @@ fn remove(socket: &Path, own: Option<(u64, u64)>) {
     }
 }
 
-/// Waits until there was no sandbox and no call for so long.
+/// Waits until there was no sandbox and no call for the duration `idle`.
 async fn unneeded(engine: &Arc<Engine>, activity: &Activity, idle: Duration) {
     let mut quiet_since = Instant::now();
     let mut begun = activity.begun();
