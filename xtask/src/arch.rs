@@ -1,6 +1,6 @@
-//! The architecture test: what ARCHITECTURE.md promises about the shape of the source, read off the source.
+//! The architecture test: checks the promises of ARCHITECTURE.md about the source against the source.
 //!
-//! Three kinds of promise: who may depend on whom, where `unsafe` may stand, and how long a file may get.
+//! There are three kinds of promise: allowed dependencies, places of `unsafe`, and the maximum length of a file.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::command::root;
 
-/// Who may depend on whom, tests included. A crate that is not listed is an error, so a new one is a decision.
+/// Allowed dependencies between crates, tests included. An unlisted crate is an error, so a new one is a decision.
 const ARROWS: [(&str, &[&str]); 16] = [
     ("sandbox", &[]),
     ("jail", &[]),

@@ -1,4 +1,4 @@
-//! What we depend on: only crates.io, only licences that fit ours, and no known advisory where a tool can tell.
+//! Checks our dependencies: only crates.io, only compatible licences, and no known advisory where a tool can check.
 
 use std::collections::BTreeSet;
 
@@ -65,7 +65,8 @@ fn faults_of(package: &Value) -> Vec<String> {
     faults
 }
 
-/// Whether the expression can be met: every `AND` part needs one allowed `OR` choice. Old crates write `/` for `OR`.
+/// Returns true when the expression can be met: every `AND` part needs one allowed `OR` choice. Old crates write `/`
+/// for `OR`.
 fn allowed(expression: &str) -> bool {
     let plain = expression.replace(['(', ')'], "").replace('/', " OR ");
     plain.split(" AND ").all(|part| {

@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use crate::command::{cargo, must, nothing_may_be_skipped, output};
 use crate::{arch, audit};
 
-/// Besides this machine's own. Where there is no Linux, all but the native back end must at least compile.
+/// Targets checked in addition to this machine's. All but the native back end must at least compile without Linux.
 const FOREIGN: [&str; 3] = [
     "aarch64-unknown-linux-gnu",
     "aarch64-apple-darwin",
@@ -22,8 +22,8 @@ pub fn run() -> Result<()> {
     step("dependencies");
     audit::run()?;
     step("lints");
-    // What is only there in builds that are never shipped must be as clean as the rest. Of the whole workspace, or
-    // what all of it shares would be compiled anew with other features.
+    // Code that exists only in builds that are never shipped must be as clean as the rest. The whole workspace is
+    // checked: a part of it would recompile shared crates with other features.
     for more in [
         &["--workspace", "--all-targets"][..],
         &[
@@ -97,7 +97,7 @@ for word; do
   esac
 done
 "#;
-    // Always the same place: what is built by another program is built again.
+    // A fixed location: a change of the compiler's path causes a rebuild.
     let own = std::env::current_exe()?;
     let folder = own.parent().unwrap_or(&own).join("stand-ins");
     std::fs::create_dir_all(&folder)?;

@@ -13,7 +13,7 @@ pub fn root() -> PathBuf {
     own.parent().unwrap_or(own).to_path_buf()
 }
 
-/// Whether a missing prerequisite is a failure instead of a skipped chore.
+/// Returns true when a missing prerequisite is a failure instead of a skipped chore.
 pub fn nothing_may_be_skipped() -> bool {
     std::env::var("SANDCELL_TEST_REQUIRE").is_ok_and(|value| value == "1")
 }
@@ -55,7 +55,7 @@ pub fn output(command: &mut Command) -> Result<String> {
     String::from_utf8(output.stdout).context("the output is not UTF-8")
 }
 
-/// Whether the program can be started at all; its output is thrown away.
+/// Returns true when the program starts and succeeds; its output is discarded.
 pub fn works(command: &mut Command) -> bool {
     command
         .stdin(Stdio::null())

@@ -1,7 +1,7 @@
-//! Running the end-to-end tests as somebody who is not root.
+//! Runs the end-to-end tests as a user who is not root.
 //!
-//! No account is made: a user id that nobody has, no groups, and a copy of what the tests need in a folder that this
-//! id can read (the workspace may lie where only root can look).
+//! No account is created. The tests use an unassigned user id, no groups, and a copy of their files in a folder that
+//! this id can read (the workspace may be readable by root only).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -74,7 +74,7 @@ impl Stage {
     }
 }
 
-/// Why it cannot be done here; none when it can.
+/// Returns the reason that the tests cannot run here as an ordinary user; none when they can.
 pub fn impossible() -> Option<String> {
     if !works(Command::new("setpriv").arg("--version")) {
         return Some("setpriv is missing (apt-get install util-linux)".to_owned());
@@ -82,7 +82,7 @@ pub fn impossible() -> Option<String> {
     None
 }
 
-/// Whether we are root.
+/// Returns true when this process runs as root.
 pub fn is_root() -> Result<bool> {
     let status = std::fs::read_to_string("/proc/self/status").context("no /proc")?;
     let Some(line) = status.lines().find_map(|line| line.strip_prefix("Uid:")) else {

@@ -1,6 +1,6 @@
-//! What failing tests said, kept to be said again at the end: there it is found, whatever else was printed in between.
+//! Keeps the messages of failing tests and prints them again at the end, after all other output.
 
-/// So many are kept; whoever has more to mend begins with these.
+/// The maximum number of messages kept.
 const MOST: usize = 12;
 /// A message that is longer is cut, in lines and in characters a line.
 const LINES: usize = 20;
@@ -15,7 +15,7 @@ pub struct Panics {
 }
 
 impl Panics {
-    /// Takes a line of what a test program or cargo-nextest (which indents what it passes on) prints.
+    /// Reads a line printed by a test program or by cargo-nextest (which indents the output of tests).
     pub fn see(&mut self, line: &str) {
         let line = line.trim();
         if let Some(head) = head(line) {
@@ -54,7 +54,7 @@ fn head(line: &str) -> Option<String> {
     Some(format!("'{}' at {place}", name.trim_end_matches('\'')))
 }
 
-/// Whether this line comes after a message.
+/// Returns true when this line follows the end of a message.
 fn ends(line: &str) -> bool {
     const ENDS: [&str; 10] = [
         "stack backtrace:",

@@ -1,7 +1,7 @@
-//! `cargo xtask profile`: where the time of a call goes, over the server, its launcher and the sandboxes, as a flame graph.
+//! `cargo xtask profile`: a flame graph of the time of a call, over the server, its launcher and the sandboxes.
 //!
-//! Linux' `perf` looks at stacks a thousand times a second while a client calls; what it saw is folded into one tree and
-//! drawn as an SVG whose boxes tell their names and shares.
+//! Linux' `perf` samples stacks a thousand times a second while a client calls. The samples are folded into one tree
+//! and drawn as an SVG whose boxes show names and shares.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -34,7 +34,7 @@ impl Calls {
     }
 }
 
-/// Profiles these calls for so long and draws the picture.
+/// Profiles these calls for the given time and draws the picture.
 pub fn run(calls: Calls, time: Duration, picture: Option<PathBuf>) -> Result<()> {
     if !works(Command::new("perf").arg("--version")) {
         if nothing_may_be_skipped() {
@@ -131,7 +131,8 @@ struct Frame {
     below: BTreeMap<String, Frame>,
 }
 
-/// What `perf script` prints: for each look a line with the program, the stack from its top, and an empty line.
+/// Folds the output of `perf script`: for each sample a line with the program, the stack from its top, and an empty
+/// line.
 fn fold(text: &str) -> Frame {
     let mut tree = Frame::default();
     for look in text.split("\n\n") {
@@ -155,7 +156,7 @@ const WIDTH: f64 = 1600.0;
 const ROW: f64 = 17.0;
 /// Boxes that are narrower than this are left out.
 const NARROWEST: f64 = 0.4;
-/// What a letter takes.
+/// The width of a letter.
 const LETTER: f64 = 6.6;
 
 fn draw(tree: &Frame, title: &str) -> String {
@@ -169,7 +170,7 @@ fn draw(tree: &Frame, title: &str) -> String {
     )
 }
 
-/// Draws a frame and what is below it; says how many rows that took.
+/// Draws a frame and the frames below it. Returns the number of rows drawn.
 fn place(frame: &Frame, name: &str, left: f64, width: f64, row: u32, all: u64, boxes: &mut String) -> u32 {
     let top = f64::from(row + 1) * ROW;
     let hue = name

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use crate::panics::Panics;
 
-/// So many failures may be the machine's; more are not.
+/// The maximum number of failures that may be the machine's fault, and are retried.
 const SECOND_CHANCES: usize = 3;
 
-/// What became of the tests so far.
+/// The results of the tests so far.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Tally {
     pub passed: u64,
@@ -16,18 +16,18 @@ pub struct Tally {
     pub skipped: BTreeSet<String>,
     /// Tests that the standard harness counts as left out.
     pub ignored: u64,
-    /// Whether at least one summary line was seen.
+    /// True when at least one summary line was seen.
     pub seen: bool,
-    /// Tests that failed since somebody last took them, by name, as the standard harness tells.
+    /// The failed tests not yet taken for a retry, by name, as the standard harness reports them.
     failing: BTreeSet<String>,
     /// Tests that failed amid the others and passed when they ran again.
     pub flaky: BTreeSet<String>,
-    /// What tests that failed said, the second time as well.
+    /// The messages of failed tests, retries included.
     pub panics: Panics,
 }
 
 impl Tally {
-    /// Takes the numbers from a line if it is a summary, and what a failing test says.
+    /// Reads a line: the numbers of a summary, or the message of a failing test.
     pub fn see(&mut self, line: &str) {
         self.panics.see(line);
         if let Some(rest) = line.trim_start().strip_prefix("Summary [") {

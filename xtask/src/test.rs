@@ -10,18 +10,18 @@ use crate::command::{cargo, must, nothing_may_be_skipped, output, root, watched,
 use crate::ordinary_user::{self, Stage};
 use crate::tally::Tally;
 
-/// Where the end-to-end tests find the binary that they drive.
+/// The variable with the binary that the end-to-end tests drive.
 const BINARY: &str = "SANDCELL_TEST_BIN";
-/// How many tests run at once. Those that run again have the machine to themselves.
+/// The variable with the number of tests that run at once. Retried tests run alone.
 const THREADS: &str = "RUST_TEST_THREADS";
-/// Where a test that cannot run on this machine writes `test: reason`.
+/// The variable with the file to which a skipped test writes `test: reason`.
 const SKIPS: &str = "SANDCELL_TEST_SKIPS";
 
-/// What runs a command on a kernel with control groups of version 2, where this machine may have version 1.
+/// The variable with the program that runs a command on a kernel with cgroups v2, where this machine may have v1.
 const MACHINE: &str = "SANDCELL_TEST_VM";
 
-/// What does not depend on who runs the server, and takes minutes: what Python gives in a notebook, what is said to clients while
-/// they wait, who gets in over HTTP and what it does with bad requests.
+/// Tests that do not depend on the server's user, and take minutes: Python in a notebook, messages to waiting clients,
+/// access over HTTP and bad HTTP requests.
 const SAME_FOR_EVERYBODY: [&str; 6] = [
     "notebooks::",
     "talking::",
@@ -31,8 +31,8 @@ const SAME_FOR_EVERYBODY: [&str; 6] = [
     "inspector::",
 ];
 
-/// What of the end-to-end tests depends on the version of control groups: how warmed parents' copies enter a sandbox, are locked
-/// there, weighed and killed. Each takes half a minute and more on an emulated processor, so the others are left out.
+/// End-to-end tests that depend on the cgroup version: zygote workers that enter a sandbox, are confined there,
+/// accounted and killed. Each takes half a minute or more on an emulated processor, so the others are left out.
 const ON_VERSION_2: [&str; 8] = [
     "warmed::a_copy_enters_a_sandbox_in_which_another_language_speaks_already",
     "warmed::a_copy_holds_nothing_that_leads_out",
@@ -49,7 +49,7 @@ const ON_VERSION_2: [&str; 8] = [
 const SPECIAL: [&str; 5] = ["launch", "layers", "injected", "conformance", "traces"];
 const SPECIAL_FEATURES: &str = "sandcell/fault-injection,sandcell/conformance,sandcell/otel";
 
-/// Builds all tests, so that something else can be built beside them.
+/// Builds all tests, so that something else can be built at the same time.
 pub fn build() -> Result<()> {
     println!("test: building");
     let build = || {
@@ -93,7 +93,7 @@ pub fn run(filters: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Unit, property and end-to-end tests of the whole workspace, as whoever we are.
+/// Runs unit, property and end-to-end tests of the whole workspace, as the current user.
 fn everything(binary: &Path, skips: &Path, filters: &[String], tally: &mut Tally) -> Result<bool> {
     println!("test: the whole workspace");
     let nextest = works(cargo().args(["nextest", "--version"]));
@@ -143,7 +143,7 @@ fn everything(binary: &Path, skips: &Path, filters: &[String], tally: &mut Tally
     if cfg!(target_os = "linux") {
         for test in SPECIAL {
             let mut command = cargo();
-            // The whole workspace, or what all of it shares would be built anew with other features.
+            // The whole workspace: a part of it would rebuild shared crates with other features.
             command.args(["test", "--workspace", "--features", SPECIAL_FEATURES, "--test", test]);
             command.args(["--color=never", "--"]).args(filters).env(SKIPS, skips);
             good &= watched(&mut command, |line| tally.see(line))?;
@@ -153,7 +153,7 @@ fn everything(binary: &Path, skips: &Path, filters: &[String], tally: &mut Tally
     Ok(good)
 }
 
-/// The end-to-end tests once more as somebody without any power; when we are that already, they ran just now.
+/// Runs the end-to-end tests again as an unprivileged user. Skipped when the current user is one: they just ran.
 fn as_ordinary_user(binary: &Path, filters: &[String], tally: &mut Tally) -> Result<bool> {
     if !cfg!(target_os = "linux") || !ordinary_user::is_root()? {
         return Ok(true);
@@ -186,7 +186,7 @@ fn as_ordinary_user(binary: &Path, filters: &[String], tally: &mut Tally) -> Res
     Ok(good)
 }
 
-/// What depends on the version of control groups, in a machine of its own where there is one.
+/// Runs the tests that depend on the cgroup version, in a separate machine if there is one.
 fn on_version_2(binary: &Path, filters: &[String], tally: &mut Tally) -> Result<bool> {
     if !cfg!(target_os = "linux") || !filters.is_empty() {
         return Ok(true);
@@ -256,7 +256,7 @@ pub fn soak_killing(count: u32) -> Result<()> {
     long("kills::", &[("SANDCELL_TEST_KILLS", count)])
 }
 
-/// Many clients over HTTP for so many seconds; the end-to-end suite runs a part of the same test.
+/// Runs many clients over HTTP for the given number of seconds. The end-to-end suite runs a part of the same test.
 pub fn soak_http(clients: u32, seconds: u32) -> Result<()> {
     let variables = [
         ("SANDCELL_TEST_SOAK_CLIENTS", clients),

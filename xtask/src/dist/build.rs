@@ -1,5 +1,5 @@
-//! The static binaries. What is C in them (cryptography, SQLite) is compiled by `zig cc`, which has the headers of musl for
-//! any machine; the system's own compiler would take those of another C library. Rust brings musl itself and a linker.
+//! The static binaries. `zig cc` compiles their C code (cryptography, SQLite): it has the headers of musl for any
+//! machine, while the system's compiler would use those of another C library. Rust brings musl itself and a linker.
 
 use std::fs;
 use std::path::{Path, PathBuf};

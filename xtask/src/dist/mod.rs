@@ -26,7 +26,7 @@ pub(super) struct Machine {
     pub(super) name: &'static str,
     /// As Node does.
     pub(super) node: &'static str,
-    /// What `readelf` calls it.
+    /// The machine's name in the output of `readelf`.
     elf: &'static str,
     pub(super) target: &'static str,
 }
@@ -68,7 +68,7 @@ pub struct DistArguments {
     url: Option<String>,
 }
 
-/// What the packages are made of.
+/// The inputs of the packages.
 pub(super) struct Release {
     pub(super) version: String,
     pub(super) name: String,
@@ -81,13 +81,13 @@ pub(super) struct Release {
     pub(super) tools: Vec<(String, String)>,
 }
 
-/// A binary, and what goes with it.
+/// A binary, with its notices and contents list.
 pub(super) struct Build {
     pub(super) machine: &'static Machine,
     pub(super) binary: Vec<u8>,
-    /// Licences of what is inside.
+    /// Licences of the included software.
     pub(super) notices: Vec<u8>,
-    /// The list of what is inside.
+    /// The list of the included software.
     pub(super) contents: Vec<u8>,
 }
 

@@ -10,9 +10,9 @@ use super::archive::{Member, tar_gz, zip};
 use super::{Build, Machine, Release, digest, wheel};
 
 pub(super) const SUMMARY: &str = "Runs code that AI agents write in a strict sandbox: an MCP server and a command line";
-/// Starts the binary for the machine's processor, which lies beside it.
+/// Starts the binary for the machine's processor, from the same folder.
 const CHOICE: &str = "#!/bin/sh\nexec \"$(dirname \"$(readlink -f \"$0\")\")/sandcell-$(uname -m)\" \"$@\"\n";
-/// The licences of what is inside.
+/// The licences of the included software.
 pub(super) const NOTICES: &str = "THIRD-PARTY-NOTICES.txt";
 pub(super) const KEYWORDS: [&str; 5] = ["mcp", "sandbox", "code-execution", "agents", "isolation"];
 
@@ -131,7 +131,7 @@ fn mcpb(release: &Release, build: &Build) -> Result<Vec<u8>> {
     ])
 }
 
-/// What registries of MCP servers are told.
+/// Returns `server.json` for registries of MCP servers.
 fn server_json(release: &Release, bundles: &[(String, Vec<u8>)]) -> Result<Vec<u8>> {
     let serve = json!([{"type": "positional", "value": "serve"}]);
     let mut packages = vec![

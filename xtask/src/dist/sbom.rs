@@ -1,4 +1,4 @@
-//! What is inside the binary, as CycloneDX 1.5: every crate with its version, licence, checksum and what it needs.
+//! The contents of the binary, as CycloneDX 1.5: every crate with its version, licence, checksum and dependencies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::Machine;
 use crate::command::{cargo, output, root};
 
-/// What cargo knows of the crates, for the target of the binary.
+/// Returns cargo's metadata of the crates, for the target of the binary.
 pub(super) fn metadata(machine: &Machine) -> Result<Value> {
     let text = output(cargo().args([
         "metadata",
@@ -38,7 +38,7 @@ fn list(value: &Value) -> Vec<Value> {
     value.as_array().cloned().unwrap_or_default()
 }
 
-/// What each crate needs, by id. Tests' needs are not in the binary; build scripts make some of what is.
+/// Returns each crate's dependencies, by id. Dev dependencies are not in the binary; build scripts make some of it.
 fn needs(metadata: &Value) -> BTreeMap<String, BTreeSet<String>> {
     let linked = |one: &Value| list(&one["dep_kinds"]).iter().any(|kind| kind["kind"] != "dev");
     list(&metadata["resolve"]["nodes"])

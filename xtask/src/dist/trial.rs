@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::{Release, packages, wheel};
 use crate::command::{must, nothing_may_be_skipped, output, works};
 
-/// From nothing to what the first call prints.
+/// The maximum time from a cold start to the output of the first call.
 const FIRST_PRINT: Duration = Duration::from_secs(5);
 
 /// From the start of `pip install` to a plot, in an environment with the data libraries.
@@ -242,7 +242,7 @@ fn trial(name: &str, install: impl FnOnce(&Path) -> Result<Vec<PathBuf>>) -> Res
     Ok(())
 }
 
-/// A program with a home of its own and nothing else of ours.
+/// Returns a command for the program with a separate home and a minimal environment.
 fn bare(program: &OsStr, home: &Path) -> Command {
     let mut command = Command::new(program);
     let path = std::env::var_os("PATH").unwrap_or_default();

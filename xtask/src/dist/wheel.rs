@@ -1,5 +1,5 @@
-//! The wheel: the Python package of `python/` and the program, so that `pip install` gives both. What registries are told
-//! comes from `python/pyproject.toml`, the version from the workspace.
+//! The wheel: the Python package of `python/` and the program, so that `pip install` gives both. The metadata for
+//! registries comes from `python/pyproject.toml`, the version from the workspace.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -140,7 +140,7 @@ fn metadata(project: &Table, version: &str, readme: &str) -> Result<String> {
     Ok(text)
 }
 
-/// Where registries of frameworks find what the package offers; empty when it offers nothing.
+/// Returns the entry points by which frameworks find the package; empty when it has none.
 fn entry_points(project: &Table) -> Result<String> {
     ensure!(
         !project.contains_key("scripts"),
