@@ -43,7 +43,7 @@ fn fuzz_whatever_is_sent_the_server_answers_the_next_call() {
     }
     let mut mutator = Mutator::new("mcp");
     while let Some(bytes) = mutator.next() {
-        // A line is what the transport takes; code is not run, so that nothing else is measured.
+        // The transport reads lines. No code runs, so that nothing else is measured.
         for line in bytes.split(|byte| *byte == b'\n') {
             client.send_line(line);
         }

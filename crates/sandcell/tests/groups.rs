@@ -1,5 +1,5 @@
-//! Where control groups of version 2 are made, and that nobody else's processes are moved for it. The tests make groups
-//! as systemd and containers do, so they want a machine of their own, as root: `.ci/vm` gives one.
+//! Checks where sandboxes' v2 cgroups are created, and that no foreign process is moved for it. The tests create
+//! cgroups as systemd and containers do, so they need a separate machine, as root: `.ci/vm` gives one.
 #![cfg(target_os = "linux")]
 #![allow(
     clippy::unwrap_used,
@@ -20,7 +20,7 @@ const CONTROLLERS: &str = "+memory +pids +cpu";
 /// An id that nobody has.
 const NOBODY: u32 = 61_234;
 
-/// A group, removed at the end with what is in it.
+/// A cgroup. Drop removes it with its contents.
 struct Group(PathBuf);
 
 impl Group {
@@ -173,7 +173,7 @@ impl Place {
     }
 }
 
-/// Runs it to its end; where its sandboxes had their groups, and what it said.
+/// Runs the command to its end. Returns the parent cgroups of its sandboxes, and its output.
 fn watch(command: &mut Command) -> (BTreeSet<PathBuf>, Output) {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut seen = BTreeSet::new();
@@ -184,7 +184,7 @@ fn watch(command: &mut Command) -> (BTreeSet<PathBuf>, Output) {
     (seen, child.wait_with_output().unwrap())
 }
 
-/// The command makes its groups there, and each of so many servers does what it was asked for.
+/// The command makes its cgroups in `folder`, and each of `servers` servers passes its checks.
 fn made_in(folder: &Path, servers: usize, command: &mut Command) {
     let (seen, output) = watch(command);
     let status = output.status;

@@ -1,6 +1,6 @@
 //! Traces, against a small collector: `cargo test -p sandcell --features otel --test traces`.
 //!
-//! A test of its own, since builds have traces only when they are asked for.
+//! A separate test, since only builds with the feature `otel` have traces.
 #![cfg(target_os = "linux")]
 #![forbid(unsafe_code)]
 #![allow(

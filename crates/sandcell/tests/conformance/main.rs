@@ -81,7 +81,7 @@ fn skip(test: &str, reason: &str) {
     }
 }
 
-/// Every check of a run that did not go well: scenario, check, what was wrong; and how many there were.
+/// Returns every failed check of a run (scenario, check, fault), and the number of passed ones.
 fn checks(results: &Path) -> (Vec<String>, usize) {
     let (mut bad, mut good) = (Vec::new(), 0);
     for scenario in std::fs::read_dir(results).unwrap() {

@@ -1,4 +1,4 @@
-//! A machine that gives few descriptors: what does not fit is refused by name, and nobody else notices.
+//! A machine with few descriptors: a sandbox that does not fit is refused by name, and other callers notice nothing.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,7 +11,7 @@ use crate::support::{begin, is_root, machine, python, until};
 
 const MANY: &str = "[limits]\nsandboxes_per_caller = 200\nsandboxes = 200\n";
 
-/// Executes a program that may have so many files open, and may not raise that.
+/// Executes a program with this limit of open files, which it may not raise.
 const FEW_FILES: &str = r#"
 import ctypes, os, resource, sys
 files = int(sys.argv[1])
@@ -158,8 +158,8 @@ fn an_idle_sandbox_holds_few_descriptors() {
     let first = id_of(&server.call("create_sandbox", json!({})));
     set(&server, &first, 0);
     let launcher = launcher(&server);
-    // Those that were made ahead, and what is being ended, settle.
-    // The history's database is opened when there is something to write, and is the server's own.
+    // Idle sandboxes, and sandboxes that are ending, settle first.
+    // The server opens the history's database at the first write.
     let held = || machine::descriptors_but(server.pid(), "history.db") + machine::descriptors(launcher);
     let settled = || {
         // A launcher that watches sandboxes opens files of /proc all the time, so the fewest count.

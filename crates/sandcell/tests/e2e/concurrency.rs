@@ -106,7 +106,7 @@ fn a_busy_sandbox_holds_no_other_one_up() {
             .trim(),
         "also free"
     );
-    // Closing it ends what runs in it, and the caller is told.
+    // Closing the sandbox ends its running call, and the caller gets an answer.
     assert!(!server.call("close_sandbox", json!({"sandbox_id": busy})).is_error());
     let answer = call.wait();
     assert_ne!(

@@ -127,7 +127,7 @@ fn limits_of_a_container_are_told_by_their_names() {
     assert_eq!(many.cause(), "process_limit", "{many:?}");
 }
 
-/// What the kernel says inside about the process that asks.
+/// Prints the kernel's view of the process inside.
 const WHO: &str = r"
 import json, os
 status = dict(line.split(':', 1) for line in open('/proc/self/status') if ':' in line)
@@ -376,7 +376,7 @@ fn packages_reach_running_containers_and_stay_read_only() {
     assert!(other.is_error() && other.all().contains("usual"), "{other:?}");
 }
 
-/// What a server with these settings of the daemon says to the first call, and the doctor to its operator.
+/// Returns the server's first answer with these settings of the daemon, and the doctor's report to the operator.
 fn without(settings: &str) -> (String, Value) {
     let place = Place::with_settings(&format!("backend = \"docker\"\n[docker]\n{settings}\n"));
     let server = server(&place);

@@ -17,7 +17,7 @@ use crate::support::docker::{Daemon, variable};
 use crate::support::place::Place;
 use crate::support::{name_of, skip, turns::Turn, until};
 
-/// The daemon for tests, and a turn beside other tests.
+/// Returns the daemon for tests, and a shared turn.
 fn daemon(test: &str) -> Option<(Daemon, Turn)> {
     Some((Daemon::find(test)?, Turn::shared()))
 }
@@ -118,7 +118,7 @@ fn python_is_installed_once_into_an_image_without_it_and_then_runs_as_locked_as_
              image = \"{name}\"\npull = \"never\"\nmirrors = [{mirrors}]\n[pool]\nparked = 0\n"
         ))
     };
-    // Without the mirror among the hosts that may be reached, it is told which one is missing.
+    // Without the mirror among the allowed hosts, the error names the missing one.
     let closed = settings("\"deb.debian.org\"");
     let server = Client::start(&mut closed.command(&["serve"]));
     let refused = server
@@ -511,7 +511,7 @@ fn a_folder_mounted_copy_on_write_is_the_sandboxs_own() {
     let full = server.run("open('/mnt/project/big', 'wb').write(bytes(64 << 20))");
     assert_ne!(full.status(), "ok", "{full:?}");
     drop(server);
-    // One that does not fit is told, and nothing runs without it.
+    // A file that does not fit is reported, and nothing runs without it.
     std::fs::write(at("large"), vec![b'x'; 20 << 20]).unwrap();
     std::fs::set_permissions(at("large"), std::fs::Permissions::from_mode(0o644)).unwrap();
     let small = place("[limits]\ndisk_mb = 8");
@@ -555,7 +555,7 @@ fn the_doctor_says_that_the_image_cannot_be_had_and_attacks_nothing() {
     );
 }
 
-/// A pull that never ends by itself; what the daemon's client does to it is seen as the end of its connection.
+/// A pull that never ends by itself. A closed connection shows that the daemon's client cancelled it.
 fn endless(stream: &mut UnixStream) {
     let _ = stream.write_all(HEAD);
     for done in 1.. {
@@ -570,7 +570,7 @@ fn endless(stream: &mut UnixStream) {
     }
 }
 
-/// How many of them somebody ended.
+/// The number of cancelled pulls.
 static ENDED: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
 
 #[test]

@@ -65,7 +65,7 @@ fn help_names_every_command() {
     }
 }
 
-/// What the doctor says with these settings: what it tells programs, and what people.
+/// Returns the doctor's reports with these settings: the JSON for programs, and the text for people.
 pub(crate) fn ill(place: &Place, change: &dyn Fn(&mut std::process::Command)) -> (Value, String) {
     let said = |arguments: &[&str]| {
         let mut command = place.command(arguments);
@@ -80,7 +80,7 @@ pub(crate) fn ill(place: &Place, change: &dyn Fn(&mut std::process::Command)) ->
     )
 }
 
-/// Whether both say the reason and what mends it.
+/// Checks that both reports give the reason and the remedy.
 #[track_caller]
 pub(crate) fn says(told: &(Value, String), row: &Value, reason: &str, remedy: &str) {
     let of = |field: &str| row[field].as_str().unwrap_or_default();

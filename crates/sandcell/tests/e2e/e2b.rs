@@ -153,7 +153,7 @@ fn the_next_back_end_is_used_with_the_reason_and_never_below_the_floor() {
     );
     let status = server.call("get_sandbox_status", json!({"sandbox_id": again.sandbox()}));
     assert!(status.all().contains("passed over: back end e2b"), "{status:?}");
-    // With a key, but the floor is higher than what the service gives.
+    // With a key, but the isolation floor is higher than the service's level.
     let place = Place::with_settings("isolation_min = \"microvm\"\n");
     let server = Client::start(&mut command(&place, &fake, &["serve", "--backend", "e2b"]));
     let refused = server.run("1").refused("isolation_unavailable");

@@ -12,10 +12,10 @@ use crate::support::machine::{self, Seen};
 use crate::support::place::Place;
 use crate::support::{PATIENCE, begin, settled, settles, until};
 
-/// The promise: whatever ends it, nothing is left after this time.
+/// The promise: after any end of the server, nothing is left after this time.
 const SOON: Duration = Duration::from_secs(2);
 
-/// What a server and its sandboxes hold while they run, to be looked for afterwards.
+/// The resources of a running server and its sandboxes, for checks afterwards.
 struct Held {
     server: Seen,
     processes: BTreeSet<Seen>,
@@ -24,7 +24,7 @@ struct Held {
 }
 
 impl Held {
-    /// Looks at a server that has sandboxes; `mounts` is what the machine had without it.
+    /// Records the resources of a server that has sandboxes; `mounts` lists the mounts without it.
     fn by(server: &Client, mounts: &BTreeSet<String>) -> Self {
         let processes = machine::descendants(server.pid());
         assert!(processes.len() >= 2, "a launcher and what it made: {processes:?}");
@@ -58,8 +58,8 @@ impl Held {
     }
 }
 
-/// A server of its own process group with three sandboxes: one idle, one with a family of processes that do not want
-/// to end, one in the middle of a call.
+/// A server in a new process group with three sandboxes: one idle, one with processes that resist their end, one in the
+/// middle of a call.
 fn busy(place: &Place) -> Client {
     let server = Client::start(place.command(&["serve"]).process_group(0));
     let made = server.call("create_sandbox", json!({"count": 2}));
@@ -291,7 +291,7 @@ fn a_stopped_launcher_or_sandbox_does_not_outlive_the_server() {
 fn a_client_that_vanishes_in_mid_call_leaves_nothing() {
     let _turn = begin!(alone);
     let (place, mounts) = (Place::new(), machine::mounts());
-    // A client of its own between us and the server, so that all its pipes close at once when it is killed.
+    // A separate client between the test and the server, so that all its pipes close at once when it is killed.
     let script = "import subprocess, sys, time\n\
         p = subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE, stdout=subprocess.PIPE)\n\
         def send(m): p.stdin.write(m + b'\\n'); p.stdin.flush()\n\

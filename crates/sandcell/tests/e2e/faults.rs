@@ -1,5 +1,5 @@
-//! What goes wrong around a server: its launcher is killed, stopped or frozen, other servers come and go, processes run out.
-//! Each caller reads what happened, nobody else loses anything, the server goes on by itself, and nothing is left.
+//! Faults around a server: its launcher is killed, stopped or frozen, other servers start and end, processes run out.
+//! Each caller gets the reason, other callers lose nothing, the server recovers by itself, and nothing is left.
 
 use std::collections::BTreeSet;
 use std::io::BufReader;
@@ -19,7 +19,7 @@ use crate::support::{PATIENCE, begin, is_root, name_of, not_required, until};
 
 /// The promise is two seconds; a busy machine gets more.
 const AGAIN: Duration = Duration::from_secs(15);
-/// How long what was killed may take to end.
+/// The time limit for killed processes to end.
 const END: Duration = Duration::from_secs(10);
 const BUSY: &str = "open('started', 'w').close()\nimport time\nwhile True: time.sleep(0.01)";
 
@@ -197,7 +197,7 @@ fn a_launcher_that_was_lost_is_replaced_without_a_call() {
     });
 }
 
-/// Ends a server whose launcher is stopped, and looks for what is left.
+/// Ends a server whose launcher is stopped, and checks that nothing is left.
 fn ends_with_its_stopped_launcher(end: impl Fn(&Client)) {
     let place = Place::new();
     let mut server = Client::start(&mut place.command(&["serve"]));
@@ -278,7 +278,7 @@ fn while_a_launcher_is_frozen_another_one_makes_sandboxes() {
     soon(|| server.run("print(6 * 7)"));
 }
 
-/// The same command in a PID namespace of its own, with the control groups of this one.
+/// Returns the same command in a new PID namespace, with the cgroups of this process.
 fn in_pid_namespace(command: &Command) -> Command {
     let mut inside = Command::new("unshare");
     inside.args(["--pid", "--fork", "--kill-child", "--mount-proc"]);

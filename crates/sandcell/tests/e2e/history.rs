@@ -10,7 +10,7 @@ use crate::support::http::{Server, command, token};
 use crate::support::place::Place;
 use crate::support::{begin, is_root, name_of, skip, until};
 
-/// What is committed at the latest: a second.
+/// The maximum delay of a commit: a second.
 const COMMITTED: Duration = Duration::from_secs(1);
 
 fn listed(place: &Place, more: &[&str]) -> Vec<Value> {

@@ -49,7 +49,7 @@ fn filtered(calls: &str, command: &Command) -> Command {
     )
 }
 
-/// In a mount namespace of its own, after this script.
+/// Returns the command in a new mount namespace, after this script.
 pub(crate) fn after(script: &str, command: &Command) -> Command {
     let namespaces = if is_root() { "-m" } else { "-Urm" };
     through(
@@ -59,7 +59,7 @@ pub(crate) fn after(script: &str, command: &Command) -> Command {
     )
 }
 
-/// As the root of a user namespace of its own, after this script.
+/// Returns the command as the root of a new user namespace, after this script.
 fn as_its_root(script: &str, command: &Command) -> Command {
     through(
         "unshare",
@@ -98,7 +98,7 @@ fn refuses(output: &Output, cause: &str, remedy: &str) {
     }
 }
 
-/// What the doctor says to programs, and whether it found the machine well.
+/// Returns the doctor's JSON report, and whether it found the machine well.
 fn doctor(change: impl Fn(&Command) -> Command, place: &Place) -> (Value, bool) {
     let output = output(change(&place.command(&["doctor", "--json"])));
     let report = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));

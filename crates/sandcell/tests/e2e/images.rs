@@ -39,7 +39,7 @@ fn run(place: &Place, image: &str, code: &str) -> Output {
         .unwrap()
 }
 
-/// What is left of pulls that came to nothing: no draft, no name.
+/// Checks that failed pulls leave nothing: no draft, no name.
 #[track_caller]
 fn nothing_is_left(place: &Place) {
     let drafts = place.path("data/images/drafts");
@@ -173,7 +173,7 @@ fn an_image_of_a_registry_is_pulled_once_for_all_who_want_it() {
             json!({"sandbox_id": id, "language": "bash", "code": "cat /mark; echo $FROM_THE_IMAGE"}),
         );
         assert_eq!(ran.output(), "of the registry\nyes\n", "{}", ran.all());
-        // What the image does not have is told as such.
+        // A language missing from the image is reported by name.
         let absent = server.call("execute_code", json!({"sandbox_id": id, "code": "print(1)"}));
         assert!(absent.all().contains("python is not in the image"), "{}", absent.all());
     }

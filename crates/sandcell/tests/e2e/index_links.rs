@@ -1,4 +1,4 @@
-//! Where package indexes lead: a page, a redirection or an archive's address that names a service of this machine or its
+//! Links of package indexes: a page, a redirection or an archive's address that names a service of this machine or its
 //! network is refused, and nothing connects there.
 
 use std::net::TcpListener;

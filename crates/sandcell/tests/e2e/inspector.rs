@@ -32,7 +32,7 @@ impl Inspector {
         Some(Self { node, program, place })
     }
 
-    /// What it prints about one request to `target`.
+    /// Returns the inspector's output for one request to `target`.
     fn ask(&self, target: &[&str], request: &[&str]) -> Value {
         let like = self.place.command(&[]);
         let output = Command::new(&self.node)
@@ -116,7 +116,7 @@ fn the_official_inspector_lists_calls_and_reads_over_stdio() {
     };
     let program = crate::support::binary();
     let program = program.to_str().unwrap();
-    // A server of its own for each request.
+    // A separate server for each request.
     let listed = inspector.ask(&[program, "serve"], &["--method", "tools/list", "--strict"]);
     assert_eq!(listed["tools"].as_array().unwrap().len(), 14, "{listed}");
     // One that stays, behind a bridge that does not.

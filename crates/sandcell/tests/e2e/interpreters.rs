@@ -1,4 +1,4 @@
-//! Interpreters of the operator's that lie where a sandbox has private folders of its own.
+//! The operator's interpreters in places where a sandbox has private folders.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

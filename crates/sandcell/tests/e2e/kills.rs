@@ -14,11 +14,11 @@ use crate::support::{begin, is_root, settled, until};
 
 /// Kills for each server that outlives them; then another one is started.
 const KILLS_OF_A_SERVER: u32 = 24;
-/// Sandboxes that are made anew while they are killed.
+/// The number of sandboxes that are recreated while they are killed.
 const SANDBOXES: usize = 4;
-/// How long everything of a dead server may take to end.
+/// The time limit for all processes of a dead server to end.
 const END: Duration = Duration::from_secs(10);
-/// How long the kernel may take to give memory of namespaces back.
+/// The time limit for the kernel to free the memory of namespaces.
 const SLABS_BACK: Duration = Duration::from_secs(30);
 
 /// Detaches itself, ignores what can be ignored, holds files, memory, pipes, sockets and threads, and stays.
@@ -54,7 +54,7 @@ impl Dice {
     }
 }
 
-/// What must be as before when all is over.
+/// The state that must be unchanged at the end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Machine {
     mounts: BTreeSet<String>,
@@ -165,7 +165,7 @@ fn siege(place: &Place, name: &str, dice: &mut Dice, most: u32, launchers: &mut 
     }
     everybody.extend(machine::descendants(server.pid()));
     if !ended {
-        // Those who killed sandboxes had their answers; what the server held for them is given back.
+        // The calls of killed sandboxes have their answers; the server frees the resources it held for them.
         for call in calls {
             server.notify("notifications/cancelled", json!({"requestId": call.id}));
         }
@@ -190,7 +190,7 @@ fn kills_at_random_moments_leave_nothing() {
     let name = format!("hostile{}", std::process::id() % 1_000_000);
     let mut dice = Dice::new();
     let mut launchers = BTreeSet::new();
-    // Once for what is made at the first start and stays.
+    // One round first, for the resources made at the first start, which stay.
     siege(&place, &name, &mut dice, 4, &mut launchers);
     let (before, slabs_before) = (settled(|| Machine::look(&place)), slabs());
     let began = Instant::now();

@@ -7,7 +7,7 @@ use crate::support::client::{Answer, Client};
 use crate::support::place::Place;
 use crate::support::{begin, name_of, skip};
 
-/// How many languages CI installs at least.
+/// The minimum number of languages that CI installs.
 const EXPECTED: usize = 20;
 
 /// The binary with the search path of the tests themselves, and with the toolchain that builds them.
@@ -36,7 +36,7 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Whether a program is here that a test needs; else the test is skipped by name.
+/// Returns true when a program needed by the test exists; else the test is skipped by name.
 pub(crate) fn has<F>(program: &str, here: F) -> bool {
     let found = ["/usr/bin", "/bin"]
         .iter()

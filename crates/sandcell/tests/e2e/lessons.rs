@@ -6,7 +6,7 @@ use crate::support::client::{Answer, Client};
 use crate::support::place::Place;
 use crate::support::{begin, name_of, skip};
 
-/// What code written by language models fails with, as `(what it shows, code)`. Each is a cell of one session.
+/// Common failures of code written by language models, as `(description, code)`. Each is a cell of one session.
 const FAILURES: &[(&str, &str)] = &[
     ("a module whose package has another name", "import cv2"),
     ("another one", "from sklearn.linear_model import LinearRegression"),

@@ -1,8 +1,7 @@
 //! End-to-end tests: the real `sandcell` binary, seen from outside, by way of raw JSON-RPC or the command line.
 //!
-//! Nothing here knows the inside of the product. What a test asserts is what a caller or the machine's owner would
-//! notice. A test that this machine cannot run says so (`skipped: test: reason`), and fails instead where
-//! `SANDCELL_TEST_REQUIRE=1`.
+//! Nothing here depends on the product's internals. A test asserts what a caller or the machine's owner would notice. A
+//! test that this machine cannot run prints `skipped: test: reason`, and fails instead where `SANDCELL_TEST_REQUIRE=1`.
 #![cfg(target_os = "linux")]
 #![forbid(unsafe_code)]
 #![allow(
@@ -49,11 +48,11 @@ mod bad_input;
 mod concurrency;
 // Limits of the machine that bound how many there can be.
 mod capacity;
-// Packages: an index of our own, good and bad.
+// Packages: our test index, good and bad.
 mod packages;
 // Packages that mean harm, and a disk that is full.
 mod hostile_packages;
-// Packages of npm: a registry of our own, good and bad.
+// Packages of npm: our test registry, good and bad.
 mod memory;
 mod npm;
 // Hosts that a sandbox may reach, and all those that it may not.
@@ -90,13 +89,13 @@ mod doctor;
 mod hosts_told;
 mod install;
 mod run_command;
-// What a session shows beside text: charts, tables, variables, progress, memory.
+// Rich output of a session: charts, tables, variables, progress, memory.
 mod shows;
 // Failures, word for word as a model reads them.
 mod lessons;
 // Programs of notebooks, against a real Jupyter kernel.
 mod notebooks;
-// Languages beside Python.
+// Languages other than Python.
 mod languages;
 // The same on every back end.
 mod contract;
@@ -112,9 +111,9 @@ mod index_links;
 // What outlives a server.
 mod audit;
 mod history;
-// Over HTTP: who gets in, what belongs to whom, and who is in the way.
+// Over HTTP: access, ownership, and fairness between callers.
 mod http;
-// The back end e2b, against a service of our own.
+// The back end e2b, against our fake service.
 mod e2b;
 #[allow(dead_code, reason = "the back end's own tests use the rest of it")]
 #[path = "../../../backends/tests/e2b/fake.rs"]

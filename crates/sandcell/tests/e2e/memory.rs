@@ -1,5 +1,5 @@
-//! Ordinary programs that make the kernel hold much, within a small limit: nobody is ended for what is given back on
-//! demand, or is charged already.
+//! Ordinary programs that make the kernel hold much memory, within a small limit. No program is killed for memory that
+//! is reclaimable, or already charged.
 
 use serde_json::json;
 
@@ -27,7 +27,7 @@ fn a_program_may_have_many_connections() {
     let _turn = begin!();
     let place = Place::new();
     let server = Client::start(&mut place.command(&["serve"]));
-    // Without control groups each socket counts as what it could hold.
+    // Without cgroups each socket counts as its maximum buffer size.
     let connections = if rustix::process::geteuid().is_root() {
         1000
     } else {

@@ -7,8 +7,8 @@ use serde_json::Value;
 use crate::support::begin;
 use crate::support::place::Place;
 
-/// Shell words that mount something, in a mount namespace of its own, and then run sandcell with these arguments. An ordinary
-/// user does so in a user namespace, where the server works as an ordinary user's.
+/// Runs shell commands that mount something in a new mount namespace, and then sandcell with these arguments. An
+/// ordinary user gets a user namespace, where the server works as an ordinary user's.
 pub fn mounted(place: &Place, mounts: &str, arguments: &[&str]) -> Output {
     let sandcell = place.command(arguments);
     let mut command = std::process::Command::new("unshare");
@@ -150,11 +150,11 @@ fn a_file_system_mounted_below_an_operators_folder_is_seen_at_its_place() {
     assert_eq!(std::fs::read_to_string(folder.join("read.me")).unwrap(), "words");
 }
 
-/// Layouts of mounts, a program's words for what it sees there, and what it must see.
+/// Layouts of mounts, a program's expression for its view, and the expected value.
 const LAYOUTS: &[(&str, &str, &str)] = &[
     // A folder that sandboxes never see lies on a file system that they may not see.
     ("mount -t devpts -o newinstance d /usr/local", "os.listdir('/usr/local')", "[]"),
-    // The later mount is what the host sees.
+    // The later mount is the one that the host sees.
     (
         "mount -t devpts -o newinstance d /usr/games; mount -t tmpfs t /usr/games; echo 1 >/usr/games/seen",
         "os.listdir('/usr/games')",
@@ -172,14 +172,14 @@ const LAYOUTS: &[(&str, &str, &str)] = &[
         "os.listdir('/usr/share')",
         "['b']",
     ),
-    // Names that are not UTF-8, of what may be seen and of what may not.
+    // Names that are not UTF-8, of visible and of hidden folders.
     (
         "mount -t tmpfs a /usr/share; x=/usr/share/$(printf 'x\\377'); mkdir $x; echo hidden >$x/under
          mount -t devpts -o newinstance d $x; y=/usr/share/$(printf 'y\\377'); mkdir $y; mount -t tmpfs t $y; echo 1 >$y/seen",
         "[sorted(os.listdir(b'/usr/share/' + name)) for name in (b'x\\xff', b'y\\xff')]",
         "[[], [b'seen']]",
     ),
-    // A bind mount of the tree itself, with what is mounted below it.
+    // A bind mount of the tree itself, with the mounts below it.
     ("mount --rbind /usr /usr; mount -t tmpfs t /usr/games", "os.listdir('/usr/games')", "[]"),
     // What was mounted has been deleted.
     (

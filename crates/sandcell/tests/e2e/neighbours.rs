@@ -1,5 +1,5 @@
-//! What people know from other servers that run code: their own examples and test scripts, as calls of the three sets of tools.
-//! The same names, fields, booleans, outputs and counts come back.
+//! Familiar calls from other servers that run code: their own examples and test scripts, as calls of the three sets of
+//! tools. The same names, fields, booleans, outputs and counts come back.
 
 use serde_json::{Value, json};
 

@@ -52,7 +52,7 @@ impl Web {
     }
 }
 
-/// Answers with the length of what was sent. `/hold` keeps the connection open, `/big` is four megabytes.
+/// Answers with the length of the received body. `/hold` keeps the connection open, `/big` is four megabytes.
 fn serve(mut stream: TcpStream, asked: &Mutex<Vec<String>>) {
     let mut bytes = Vec::new();
     let mut buffer = [0; 65536];
@@ -166,7 +166,7 @@ fn a_host_that_is_named_is_reached_by_every_usual_way() {
             .all()
             .contains("network: good.example:")
     );
-    // A sandbox beside it has nothing of this.
+    // Another sandbox on the same server has none of this access.
     let other = server.run(&format!("{GET}import socket\nfor port in (3128, {port}):\n    try:\n        socket.create_connection(('127.0.0.1', port), 2)\n        print('reached')\n    except OSError as error:\n        print('no')\ntry:\n    get('http://good.example:{port}/')\nexcept OSError:\n    print('no')"));
     assert_eq!(other.output().trim(), "no\nno\nno", "{other:?}");
 }
@@ -258,7 +258,7 @@ fn a_run_reaches_what_its_flag_names_and_nothing_is_left_of_it() {
     assert_eq!((status, said.trim()), (Some(0), "got 0 bytes"), "{log}");
     let (status, _, log) = command("none");
     assert_eq!(status, Some(1), "{log}");
-    // Named on the command line is allowed; what the program wants is another host.
+    // Hosts named on the command line are allowed; the program asks for another host.
     let (status, _, log) = command("evil.example");
     assert!(status == Some(1) && log.contains("network_denied"), "{log}");
     let (status, _, log) = command("a.wide.example:*");

@@ -7,7 +7,8 @@ use serde_json::Value;
 use crate::support::place::Place;
 use crate::support::{begin, name_of, skip, sources};
 
-/// Of a hundred cells, how many must give what Jupyter gives (see `tests/notebooks/compare.py` for what is compared).
+/// The minimum percentage of cells that must give Jupyter's result (see `tests/notebooks/compare.py` for the
+/// comparison).
 const EQUAL_PERCENT: u64 = 99;
 const PROGRAMS_LEAST: u64 = 200;
 const PARTS: usize = 8;
@@ -69,7 +70,7 @@ impl Sum {
     }
 }
 
-/// The report of one part of the programs. What the kernel gave is kept in a file for the next time.
+/// Returns the report of one part of the programs. A file keeps the kernel's results for the next time.
 fn compared(kernel: &OsStr, data: &OsStr, restore: bool, part: usize, kept: &Path) -> Value {
     let settings = format!(
         "python = {:?}\n[sessions]\nrestore = {restore}\n",

@@ -19,7 +19,7 @@ fn npm() -> Option<PathBuf> {
         .find(|path| path.ends_with("npm/bin/npm-cli.js"))
 }
 
-/// What these tests need beside sandboxes; says what is missing.
+/// Returns the prerequisite, other than sandboxes, that these tests lack.
 pub(crate) fn missing() -> Option<&'static str> {
     let node = ["/usr/local/bin/node", "/usr/bin/node"]
         .iter()
@@ -145,7 +145,7 @@ fn packages_of_npm_reach_a_running_session_and_no_script_runs() {
         registry.port
     );
     assert_eq!(js(&server, &reach).output().trim(), "ECONNREFUSED");
-    // Once more costs nobody anything, and a newer version of it is told.
+    // A repeated install sends no request, and a newer version is reported.
     let asked = registry.asked().len();
     let run = server.call(
         "create_run_close",

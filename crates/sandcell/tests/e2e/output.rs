@@ -8,7 +8,8 @@ use crate::support::client::{Client, PROTOCOL};
 use crate::support::place::Place;
 use crate::support::{begin, machine};
 
-/// What the server may use above idle while a sandbox floods it: the kept part of two streams and working space.
+/// The memory that the server may use above idle while a sandbox floods it: the kept part of two streams and working
+/// space.
 const ROOM: u64 = 64 << 20;
 
 fn server(place: &Place) -> Client {
@@ -245,7 +246,7 @@ fn closing_or_replacing_the_streams_does_not_break_the_session() {
     }
 }
 
-/// A client that writes, and reads only what it is told to.
+/// A client that writes, and reads only on request.
 struct Deaf {
     server: Child,
     answers: Lines<BufReader<ChildStdout>>,
@@ -301,7 +302,7 @@ fn a_client_that_does_not_read_costs_the_server_no_memory() {
     let place = Place::new();
     let mut client = Deaf::start(&place);
     for id in 1..=200 {
-        // Not reading may at some point stop the server from reading, too; that is what it should do.
+        // Not reading may at some point stop the server from reading, too; that is the intended behaviour.
         if client
             .call(id, "execute_code", json!({"code": "print('w' * 30000)"}))
             .is_err()

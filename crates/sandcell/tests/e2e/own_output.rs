@@ -1,4 +1,4 @@
-//! What a call prints is in the result of that call, whole, and in no other.
+//! A call's output is in the result of that call, complete, and in no other.
 
 use serde_json::json;
 
@@ -9,7 +9,7 @@ use crate::support::{begin, name_of, skip};
 /// More than a pipe holds, and a line's end.
 const PRINTED: u64 = 70_001;
 
-/// Programs that print so much and end at once with status 3, and such as print `mine`.
+/// Programs that print a large output and end at once with status 3, and programs that print `mine`.
 const PROGRAMS: [(&str, &str, &str, &str); 11] = [
     (
         "javascript",

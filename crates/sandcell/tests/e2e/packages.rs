@@ -63,7 +63,7 @@ pub(crate) fn install(server: &Client, packages: Value) -> Answer {
     server.call("install_package", json!({"packages": packages}))
 }
 
-/// What lies in the data folder: finished layers, and drafts.
+/// Returns the number of finished layers, and of drafts, in the data folder.
 pub(crate) fn kept(place: &Place) -> (usize, usize) {
     let count = |path: PathBuf| std::fs::read_dir(path).map_or(0, Iterator::count);
     let packages = place.path("data").join("packages");
@@ -111,7 +111,7 @@ fn packages_reach_a_running_session_and_its_variables_stay() {
     assert!(server.text(&reach).starts_with("no"));
 }
 
-/// A package with a program, which knows of its own `.pth` file only where a Python has read that.
+/// A package with a program that knows of its `.pth` file only when Python has read that file.
 fn tool() -> Wheel {
     Wheel::new("demo_tool", "1.0")
         .file("demo_tool.py", "def main():\n    print('tool')\n")
@@ -162,7 +162,7 @@ fn what_code_starts_sees_packages_at_once() {
         bash("python3 -c 'import demo_tool; print(2)' && demo-tool").trim(),
         "2\ntool"
     );
-    // A sandbox of its own, in another language.
+    // A separate sandbox, in another language.
     let run = json!({"code": "demo-tool; python3 -c 'import demo_tool; print(3)'", "language": "bash", "packages": ["pypi:demo-tool"]});
     assert_eq!(server.call("create_run_close", run).output().trim(), "tool\n3");
     // What the machine's own Python sees is as before.

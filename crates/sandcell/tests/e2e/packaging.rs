@@ -1,4 +1,4 @@
-//! What keeps a server running: the units of systemd, and the recipe of a container image.
+//! Deployment files: the units of systemd, and the recipe of a container image.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};

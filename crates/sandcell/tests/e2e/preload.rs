@@ -33,7 +33,7 @@ fn modules_of_preload_are_loaded_before_the_call_and_nothing_else_of_them_is_see
     assert_eq!(answer.output().trim(), "True\n['In', 'Out']");
     assert!(!answer.all().contains("Beautiful"), "{answer:?}");
 
-    // The name must still be imported, and what was not there is an error as ever.
+    // The name must still be imported, and a missing module is an error as usual.
     let answer = in_one_that_waited(
         &server,
         "wave",

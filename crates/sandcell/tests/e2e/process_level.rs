@@ -71,7 +71,7 @@ fn through(program: &str, command: &Command) -> Command {
     outer
 }
 
-/// The kernel's Landlock is what stands between code and host at this level.
+/// The kernel's Landlock is the barrier between code and host at this level.
 fn landlock() -> Option<String> {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let mut numbers = release.split(['.', '-']).map_while(|text| text.parse::<u32>().ok());

@@ -148,7 +148,7 @@ fn code_may_be_lines_a_number_or_in_a_fence() {
     assert!(run(json!({"a": 1})).refused("invalid_argument").contains("print(1)"));
 }
 
-/// What the raw request is answered with.
+/// Returns the answer to the raw request.
 fn raw(server: &Client, arguments: &Value) -> Value {
     server.request_raw("tools/call", json!({"name": "execute_code", "arguments": arguments}))
 }

@@ -54,7 +54,7 @@ fn what_may_be_installed_and_reached_changes_while_the_server_runs() {
     let done = install("demo-one==1.0");
     assert!(done.all().contains("demo-one 1.0"), "{}", done.all());
     reach("a.example").refused("network_denied");
-    // What was made before keeps what it may reach, and the log says so.
+    // Existing sandboxes keep their network access, and the log reports it.
     let id = |made: &crate::support::client::Answer| made.data()["sandbox_id"].as_str().unwrap().to_owned();
     logged(&format!("{} a.example (not allowed any more)", id(&before)));
     logged(&format!("{} b.example;", id(&other)));

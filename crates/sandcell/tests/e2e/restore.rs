@@ -16,7 +16,7 @@ const HOARD: &str = "import mmap\nhoard, piece = [], bytes(4 << 20)\n\
                      try:\n    while True: hoard.append(bytearray(4 << 20))\n\
                      except MemoryError:\n    while True:\n        hoard.append(mmap.mmap(-1, 4 << 20))\n        hoard[-1].write(piece)";
 
-/// A server whose sessions keep copies, and what a test knows of them.
+/// A server whose sessions keep snapshots, and the snapshots that a test has seen.
 struct Kept {
     server: Client,
     copies: BTreeSet<Seen>,
@@ -59,7 +59,7 @@ impl Kept {
     }
 }
 
-/// Nothing was lost, and both the text and the object say so.
+/// Nothing was lost, and both the text and the object report it.
 #[track_caller]
 fn restored(answer: &Answer, cause: &str) -> Value {
     assert_eq!(answer.cause(), cause, "{answer:?}");
@@ -399,7 +399,7 @@ fn code_that_ends_or_imitates_the_copy_only_loses_its_own_state() {
     let mut kept = Kept::start(&place);
     let end_the_copy = "import os\nfor p in os.listdir('/proc'):\n    \
                         if p.isdigit() and int(p) not in (1, os.getpid()): os.kill(int(p), 9)\n";
-    // Somebody who calls himself the copy, and says so on the session's own channel.
+    // A process that claims to be the snapshot on the session's channel.
     let imitate = "import os, time, json\npid = os.fork()\nif pid == 0:\n    \
                    os.setpgid(0, 0)\n    time.sleep(600)\n    os._exit(0)\n\
                    text = json.dumps({'type': 'copy', 'pid': pid, 'cell': 7}).encode()\n\

@@ -159,7 +159,7 @@ fn a_server_that_was_killed_is_started_anew_and_its_socket_is_no_obstacle() {
     kill(first);
     until(PATIENCE, "the server is gone", || (!seen.lives()).then_some(()));
     assert!(socket.exists(), "the socket was left behind");
-    // A call that met the dying server may be told once that the connection broke off; then all goes on, in a new sandbox.
+    // A call to the dying server may report the broken connection once; later calls work, in a new sandbox.
     let asked = json!({"name": "execute_code", "arguments": {"code": "print('x' in globals())"}});
     let answer = until(PATIENCE, "an answer of a new server", || {
         let answer = client.request_raw("tools/call", asked.clone());

@@ -159,7 +159,7 @@ fn a_background_threads_output_is_not_lost() {
     );
     // Within a later call.
     assert!(server.text("go.set()\nt.join()").contains("from the thread"));
-    // Between two calls: the next ones bring it, unless the first took so long that it was still there.
+    // Between two calls: a later call returns the line, unless the first call was still running when it came.
     let began = server.text("threading.Timer(0.05, lambda: print('came later', flush=True)).start()");
     until(PATIENCE, "the late line comes", || {
         let come = began.contains("came later") || server.text("pass").contains("came later");
@@ -659,7 +659,7 @@ fn the_end_of_a_sandbox_is_told_before_it_comes_and_a_key_finds_it_until_then() 
     );
 }
 
-/// Whether a cell awaits or not: what it sets is set in the next one, as in a notebook.
+/// Variables set by an awaiting or ordinary cell stay set in the next one, as in a notebook.
 #[test]
 fn context_variables_that_an_awaiting_cell_sets_stay() {
     let _turn = begin!();

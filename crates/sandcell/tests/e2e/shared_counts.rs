@@ -69,7 +69,7 @@ fn sum(said: &[String]) -> u64 {
     said.iter().map(|text| text.parse::<u64>().unwrap()).sum()
 }
 
-/// What a program of the host user prints under the same limits.
+/// Returns the output of a program of the host user under the same limits.
 fn outside(code: &str) -> u64 {
     let mut command = python_under_limits();
     let python = python().unwrap();
@@ -186,7 +186,8 @@ if os.fork() == 0:
 print(1)
 "#;
 
-/// Whether a message with a descriptor is refused to a program with half of the usual limit, at the last of many tries.
+/// Tests whether a message with a descriptor is refused to a program with half of the default limit, at the last of
+/// many tries.
 const IS_REFUSED: &str = r#"
 import resource, socket, time
 resource.setrlimit(resource.RLIMIT_NOFILE, (512, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))

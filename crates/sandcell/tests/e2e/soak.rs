@@ -13,7 +13,7 @@ const GROUPS_KEPT: usize = 4 * 32;
 /// Descriptors that a process may hold for a moment. A hundred runs that each lost one would show.
 const DESCRIPTORS_SLACK: usize = 16;
 
-/// What one server holds of the machine.
+/// The machine's resources that one server holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Holds {
     processes: usize,
@@ -25,7 +25,7 @@ struct Holds {
 }
 
 impl Holds {
-    /// Whether nothing has grown but what comes and goes.
+    /// Returns true when nothing has grown except the resources with an allowance.
     fn is_as_flat_as(&self, before: &Self) -> bool {
         let mut descriptors = self.descriptors.iter().zip(&before.descriptors);
         self.processes == before.processes

@@ -1,4 +1,4 @@
-//! The official SDK's client is told of ends, and asked what is left to its user.
+//! The official SDK's client gets notifications of ends, and questions for its user.
 
 use std::ffi::OsStr;
 use std::process::Command;

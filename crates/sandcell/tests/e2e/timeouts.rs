@@ -69,7 +69,7 @@ fn code_that_ignores_the_interrupt_ends_all_the_same() {
         let answer = for_a_second(&server, code);
         assert!(!answer.is_error());
         assert_eq!(answer.cause(), "timeout", "{code}: {answer:?}");
-        // Interrupted or killed, the session answers, and what was said about its variables is true.
+        // Interrupted or killed, the session answers, and the report about its variables is true.
         let kept = if answer.state_lost() { "False" } else { "True" };
         assert_eq!(
             server.text("print('kept' in globals())").trim(),
@@ -115,7 +115,7 @@ fn a_cancelled_call_stops_its_code_and_keeps_variables() {
         "notifications/cancelled",
         json!({"requestId": call.id, "reason": "enough"}),
     );
-    // The session answers again: the loop is over, and what it knew is there.
+    // The session answers again: the loop is over, and its variables exist.
     let answer = server.run("print(kept, turns > 0)");
     assert_eq!(answer.output().trim(), "yes True", "{answer:?}");
     assert_eq!(answer.status(), "ok");

@@ -4,7 +4,7 @@ use crate::support::begin;
 use crate::support::client::Client;
 use crate::support::place::Place;
 
-/// What was said, with everything that differs from run to run or from machine to machine taken out.
+/// The conversation, with every detail removed that differs between runs or machines.
 struct Transcript(String);
 
 impl Transcript {

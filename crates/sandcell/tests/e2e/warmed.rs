@@ -85,7 +85,7 @@ fn sessions_begin_as_copies_without_any_setting_and_nothing_is_left_of_their_reh
         .filter(|name| !names.contains(name))
         .collect();
     assert_eq!(left, [""; 0]);
-    // Whatever fails on the way starts an interpreter of its own, which nobody would notice.
+    // Any failure on the way falls back to starting an interpreter, which nobody would notice.
     for _ in 0..20 {
         let answer = fresh(&server, "import os\nprint(os.getppid())");
         assert_eq!(answer.output().trim(), "0", "{answer:?}");
@@ -138,7 +138,7 @@ fn a_copy_stands_where_started_programs_stand_and_is_locked_like_them() {
         answer.output().trim().to_owned()
     };
     let copy = run(&format!("{CAME_FROM_OUTSIDE}{look}"));
-    // Only one process can enter; whoever comes later was started inside.
+    // Only one process can enter; any later one is started inside.
     server.call("reset_session_state", json!({"sandbox_id": sandbox}));
     assert_eq!(run("import os\nprint(os.getppid())"), "1");
     assert_eq!(copy, run(look));
@@ -276,7 +276,7 @@ fn what_is_killed_while_it_is_made_costs_its_call_alone() {
     let _turn = begin!(alone);
     let place = place("\"wave\"");
     let mut server = warmed(&place);
-    // Those that are for all sandboxes: one of before that is still ending is none of them, nor one that waits in namespaces of its own.
+    // The lasting processes of all sandboxes: not one that is still ending, nor one that waits in separate namespaces.
     let mut lasting = settled(|| machine::descendants(server.pid()));
     lasting.retain(|seen| machine::status(seen.pid, "NSpid").is_some_and(|ids| ids.split_whitespace().count() == 1));
     for round in 0..60_u64 {
@@ -297,7 +297,7 @@ fn what_is_killed_while_it_is_made_costs_its_call_alone() {
             "{answer:?}"
         );
     }
-    // Not one of the sixty is held against the parent. Who was killed while it waited to become the next is gone first.
+    // None of the sixty counts against the zygote. Spare processes that were killed must be gone first.
     settled(|| machine::descendants(server.pid()));
     let answer = fresh(&server, &format!("{CAME_FROM_OUTSIDE}print(6 * 7)"));
     assert_eq!(answer.output().trim(), "42");
@@ -531,7 +531,7 @@ fn a_copy_has_the_modules_of_the_base_that_its_sandbox_has() {
     };
     build("demo-one==1.0");
     let server = Client::start(&mut command(&place, &index.url(), &["serve"]));
-    // A sandbox has its base from the start, whoever loads the module.
+    // A sandbox has its base from the start, regardless of the process that loads the module.
     let look = "import os, sys\nprint(os.getppid(), 'demo_one' in sys.modules)\nimport demo_one, helper_one\n\
                 print(demo_one.answer, demo_one.__file__, len(os.listdir(os.path.dirname(helper_one.__file__))) > 1)";
     let copy_with = |answer: &str, file: &str| {

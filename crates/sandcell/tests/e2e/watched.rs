@@ -12,7 +12,7 @@ use crate::support::machine;
 use crate::support::place::Place;
 use crate::support::{begin, is_root};
 
-/// Whether limits are watched here; root has control groups, and the tests run again as an ordinary user.
+/// Returns true when the watchdog enforces limits here; root has cgroups, and the tests run again as an ordinary user.
 fn watched(server: &Client) -> bool {
     is_watched(&server.run("1").meta()["isolation"])
 }
@@ -21,8 +21,8 @@ fn is_watched(isolation: &Value) -> bool {
     isolation["degraded"].to_string().contains("memory_limit: watched")
 }
 
-/// The most memory that all processes called `dd` had together while `call` ran, in bytes. Each holds one buffer of its own
-/// and shares nothing, so that what the kernel says of each adds up.
+/// Returns the peak memory of all processes called `dd` together while `call` ran, in bytes. Each holds one private
+/// buffer and shares nothing, so that the kernel's numbers add up.
 fn peak(server: &Client, call: impl FnOnce() -> Answer) -> (Answer, u64) {
     let (over, most) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let (stop, seen, pid) = (Arc::clone(&over), Arc::clone(&most), server.pid());
@@ -159,7 +159,7 @@ fn processor_time_processes_and_descriptors_are_held_and_named() {
     assert_eq!(counted.trim(), "True 24");
 }
 
-/// Some of what is counted is not the program's own: page tables, the session's copy, the first process.
+/// The count includes memory that is not the program's: page tables, the session's snapshot, the first process.
 #[test]
 fn who_has_taken_all_memory_there_is_gets_an_error_and_keeps_the_variables() {
     let _turn = begin!();
@@ -187,7 +187,7 @@ fn who_has_taken_all_memory_there_is_gets_an_error_and_keeps_the_variables() {
             for _ in 0..3 {
                 let next = run("print(kept, len(parts) > 1)");
                 assert_eq!(next.output().trim(), "kept True", "{next:?}");
-                // A copy is made meanwhile, and what there is is looked at every 50 ms.
+                // A snapshot is made meanwhile, and the watchdog checks memory every 50 ms.
                 std::thread::sleep(Duration::from_millis(120));
             }
             let freed = run("del parts\nprint(len(b'x' * (64 << 20)))");

@@ -21,7 +21,7 @@ pub const OTHER_LAYERS: [&str; 8] = [
     "protocol",
 ];
 
-/// What stands before every attack.
+/// The code placed before every attack.
 pub const PRELUDE: &str = include_str!("attacks/prelude.py");
 
 /// One attack.
@@ -30,37 +30,37 @@ pub struct Attack {
     /// `class/file`.
     pub name: String,
     pub class: String,
-    /// What it tries, as a sentence.
+    /// The attack's description, as a sentence.
     pub what: String,
     /// The layer that holds it.
     pub layer: String,
     /// Layers that would hold it as well: all of them are off when the layer is proved.
     pub beside: Vec<String>,
-    /// Why taking the layer away does not let the attack through here.
+    /// The reason that removing the layer does not let the attack through here.
     pub unproven: Option<String>,
-    /// What holds instead in a container, where it means something else.
+    /// The layer that holds instead in a container, where the attack means something else.
     pub otherwise: Option<String>,
     pub expect: Expect,
     pub needs: Option<Needs>,
-    /// Whether only a server that is root can show that the layer matters.
+    /// True when only a server that runs as root can show that the layer matters.
     pub proof_needs_root: bool,
     /// `limits.KEY = VALUE` of the settings.
     pub limits: Vec<(String, String)>,
     /// The limits with which it succeeds.
     pub raised: Vec<(String, String)>,
-    /// A sandbox of its own, closed afterwards.
+    /// The attack needs a separate sandbox, closed afterwards.
     pub fresh: bool,
     pub timeout_s: Option<f64>,
-    /// What is looked at from outside.
+    /// The check made from outside.
     pub outside: Option<String>,
     pub steps: Vec<Step>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Expect {
-    /// The last line says so.
+    /// The last line reports that the attack was held.
     Held,
-    /// The last line says so, or the execution was ended for one of these causes.
+    /// The last line reports it, or the execution was ended for one of these causes.
     HeldOr(Vec<String>),
     /// It ends with this cause.
     Cause(String),
@@ -85,14 +85,14 @@ pub enum Step {
 }
 
 impl Attack {
-    /// Whether it uses two sandboxes.
+    /// Returns true when the attack uses two sandboxes.
     pub fn meets(&self) -> bool {
         self.steps
             .iter()
             .any(|step| matches!(step, Step::Code { second: true, .. }))
     }
 
-    /// Whether it is plain code for one sandbox.
+    /// Returns true when the attack is plain code for one sandbox.
     pub fn is_plain(&self) -> bool {
         matches!(self.steps.as_slice(), [Step::Code { .. }])
     }
@@ -215,7 +215,7 @@ fn steps(lines: &[&str]) -> Vec<Step> {
     steps
 }
 
-/// The folder with the attacks: beside this file, or where the tests were staged for another user.
+/// Returns the folder with the attacks: next to this file, or where the tests were staged for another user.
 fn folder() -> PathBuf {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/escapes/attacks");
     if own.is_dir() {

@@ -1,5 +1,5 @@
-//! The same attacks in containers. A daemon's containers differ from native sandboxes in what they show of themselves;
-//! an attack that asks for just that says so (`# containers:`), with what holds instead.
+//! The same attacks in containers. A daemon's containers expose other details than native sandboxes. An attack on such
+//! a detail is marked `# containers:`, with the layer that holds instead.
 
 use crate::catalogue::{self, Attack};
 use crate::field::Who;

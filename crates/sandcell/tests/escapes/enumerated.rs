@@ -1,5 +1,5 @@
-//! What the policy table says, asked one by one from inside: every system call, every socket family and type, every
-//! flag of clone that makes a namespace.
+//! Checks every entry of the policy table from inside: every system call, every socket family and type, every flag of
+//! clone that makes a namespace.
 
 use sandcell_jail::seccomp::{Action, Entry, policy};
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ const ITS_OWN: [i64; 2] = [335, 336];
 /// One question: the call's number, its six arguments, and the error number that must come back.
 type Question = (i64, [u64; 6], i32);
 
-/// What the table says; `None` if the call goes through.
+/// Returns the errno of the table; `None` if the call is allowed.
 fn refusal(policy: &[Entry], number: i64, args: [u64; 6]) -> Option<i32> {
     let Some(entry) = policy.iter().find(|entry| entry.number == number) else {
         return Some(if number > NEWEST_KNOWN {

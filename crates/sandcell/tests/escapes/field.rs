@@ -15,7 +15,7 @@ use crate::support::{PATIENCE, is_root, machine, place::Place, until};
 /// The most that the server's own memory may grow while a sandbox floods it.
 const SERVER_GROWTH: u64 = 64 << 20;
 
-/// Who runs the server.
+/// The user that runs the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Who {
     /// Whoever runs the tests.
@@ -56,7 +56,7 @@ fn program(place: &Place, who: Who) -> PathBuf {
     copy
 }
 
-/// What came of an attack.
+/// The result of an attack.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     Held,
@@ -65,7 +65,7 @@ pub enum Outcome {
     Unclear(String),
 }
 
-/// A server, its place, and what lies around it.
+/// A server, its place, and the surrounding canaries.
 pub struct Field {
     pub who: Who,
     pub client: Client,
@@ -127,7 +127,7 @@ impl Field {
         let _ = self.client.call("close_sandbox", json!({"sandbox_id": sandbox}));
     }
 
-    /// What an attack's code is told, as Python.
+    /// Returns the data for an attack's code, as Python.
     pub fn head(&self) -> String {
         // A JSON text in a Python string: read by json, so that true and null mean the same.
         format!(
@@ -136,7 +136,7 @@ impl Field {
         )
     }
 
-    /// Why an attack cannot be tried here.
+    /// Returns the reason that an attack cannot be tried here.
     pub fn missing(&self, attack: &Attack) -> Option<&'static str> {
         match attack.needs {
             Some(Needs::Root) if !self.who.is_root() => Some("needs a server that is root"),
@@ -230,7 +230,7 @@ impl Field {
         (last, None)
     }
 
-    /// What only the machine's owner sees.
+    /// Checks the effects that only the machine's owner sees.
     fn look_from_outside(&self, attack: &Attack, sandbox: &str, answer: &Answer, idle: u64) -> Option<String> {
         if let Some(touched) = self.lure.touched() {
             return Some(touched.to_owned());
@@ -359,7 +359,7 @@ fn find_in_command_lines(marker: &str) -> Option<String> {
     })
 }
 
-/// What is still found after this time.
+/// Returns the finding that still exists after this time.
 fn gone_within(limit: Duration, mut look: impl FnMut() -> Option<String>) -> Option<String> {
     let started = Instant::now();
     loop {
@@ -371,7 +371,7 @@ fn gone_within(limit: Duration, mut look: impl FnMut() -> Option<String>) -> Opt
     }
 }
 
-/// What an execution's text and end say.
+/// Judges an attack by the execution's text and end.
 pub fn judge(attack: &Attack, answer: &Answer, trouble: Option<String>) -> Outcome {
     if let Some(trouble) = trouble {
         return Outcome::Unclear(trouble);

@@ -69,7 +69,7 @@ fn provable() -> Vec<Attack> {
 /// Makes attacks with some layers left out; those whose outcome is not as wanted.
 fn without(who: Who, layers: &BTreeSet<String>, attacks: &[&Attack], wanted: &str) -> Vec<String> {
     let list = layers.iter().cloned().collect::<Vec<_>>().join(",");
-    // A copy of a warmed interpreter has Landlock rules of its own beside the agent's, which hold attacks on the agent as well.
+    // A zygote's worker has its own Landlock rules in addition to the agent's, which hold attacks on the agent as well.
     let alone = ("SANDCELL_POOL__WARM_PARENTS", "false");
     let mut field = Field::open(who, "", &[("SANDCELL_TEST_SKIP", &list), alone]);
     let mut failures = Vec::new();

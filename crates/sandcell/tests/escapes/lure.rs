@@ -98,7 +98,7 @@ impl Lure {
         }
     }
 
-    /// What attacks are told.
+    /// Returns the canaries for the attacks.
     pub fn words(&self, server: u32, place: &place::Place) -> Value {
         let file = |name: &str| self.folder.join(name).display().to_string();
         json!({
@@ -124,7 +124,7 @@ impl Lure {
         })
     }
 
-    /// Whether anything came through, whatever the code inside said.
+    /// Returns the canary that was touched, regardless of the output of the code inside.
     pub fn touched(&self) -> Option<&'static str> {
         if self.tcp.accept().is_ok() {
             return Some("the TCP listener outside was reached");
@@ -173,7 +173,8 @@ fn start_helper(who: Who, key: u32, queue: &str) -> Child {
     helper
 }
 
-/// Whether the server's user still gets what all its processes share: watches, queues, pipes, terminals, signals.
+/// Checks that the server's user still gets the resources shared by all its processes: watches, queues, pipes,
+/// terminals, signals.
 pub fn room(who: Who) -> Result<(), String> {
     const LOOK: &str = r#"
 import ctypes, os, pty, resource, signal, socket, struct

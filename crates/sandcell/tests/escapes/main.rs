@@ -1,8 +1,8 @@
-//! The escape suite: one file for each attack, made on the real server, as whoever runs this and, as root, once more as
-//! somebody without any power.
+//! The escape suite. Each attack is one file and runs on the real server, as the current user. Under root it also runs
+//! as an unprivileged user.
 //!
-//! That each attack is real is shown elsewhere: `layers` takes the layer away that holds it, and here limits are raised.
-//! An attack that could not be tried counts as a failure.
+//! Other tests show that each attack is real: `layers` removes the layer that holds it, and here limits are raised. An
+//! attack that could not be tried counts as a failure.
 #![cfg(target_os = "linux")]
 #![forbid(unsafe_code)]
 #![allow(

@@ -1,5 +1,5 @@
-//! What the suite shows, as text: the table of layers and classes in the threat model, and the list of every attack.
-//! `UPDATE_REFERENCE=1` writes both; without, the test compares.
+//! The results of the suite, as text: the table of layers and classes in the threat model, and the list of every
+//! attack. `UPDATE_REFERENCE=1` writes both; without it, the test compares.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -22,7 +22,7 @@ fn layers() -> impl Iterator<Item = &'static str> {
     LAYERS.into_iter().chain(OTHER_LAYERS)
 }
 
-/// Whether a test shows that the attack comes through without what holds it.
+/// Returns true when a test shows that the attack succeeds without its layer.
 fn is_proved(attack: &Attack) -> bool {
     attack.unproven.is_none() && (LAYERS.contains(&attack.layer.as_str()) || !attack.raised.is_empty())
 }

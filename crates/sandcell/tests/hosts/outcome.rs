@@ -1,4 +1,4 @@
-//! What the three commands did, read from what they left in the work folder.
+//! The results of the three commands, read from their files in the work folder.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::row::{Command, End, Expected};
 
-/// What a command did.
+/// A command's results.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     /// None when the command never ended.
@@ -28,7 +28,7 @@ impl Seen {
         }
     }
 
-    /// What a person needs of it.
+    /// Returns a summary for people.
     fn told(&self, command: Command) -> String {
         let status = self
             .status
@@ -49,7 +49,7 @@ impl Seen {
         )
     }
 
-    /// What doctor found wanting, each with its remedy.
+    /// Returns the doctor's failures, each with its remedy.
     fn reasons(&self) -> String {
         let failures = self.failures(Command::Doctor);
         let told = failures.iter().filter(|failure| !failure.message.starts_with("HELD"));
@@ -58,7 +58,7 @@ impl Seen {
             .collect()
     }
 
-    /// What differs from what was expected; none when nothing does.
+    /// Returns the differences from the expected results; none when there are none.
     pub(crate) fn differs(&self, command: Command, expected: &Expected) -> Option<String> {
         let failures = self.failures(command);
         let good = self.good(command);
@@ -106,7 +106,7 @@ impl Seen {
         (!wrong.is_empty()).then(|| format!("{name}: {}: {}", wrong.join("; "), self.told(command)))
     }
 
-    /// Whether code ran, or for doctor, whether all is well.
+    /// Returns true when code ran, or for doctor, when all is well.
     fn good(&self, command: Command) -> bool {
         match command {
             Command::Run => self.status == Some(0) && self.out == "1\n",
@@ -199,7 +199,7 @@ impl Failure {
     }
 }
 
-/// Every reason, message or detail of a report with the remedy beside it.
+/// Collects every reason, message or detail of a report with its remedy.
 fn collect(value: &Value, found: &mut Vec<Failure>) {
     match value {
         Value::Object(fields) => {

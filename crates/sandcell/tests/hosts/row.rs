@@ -1,4 +1,4 @@
-//! Rows: scripts, and what their heads state.
+//! Rows: scripts, and the expectations in their heads.
 //!
 //! The head is the first block of comments. Lines of the form `# KEY: VALUE` count, the others describe the row:
 //!
@@ -6,14 +6,15 @@
 //! |---|---|
 //! | `run`, `serve`, `doctor` | the outcome; `ordinary run` and so on where an ordinary user gets another |
 //! | `only` | `root` or `ordinary` |
-//! | `open`, `ordinary open` | why the row is wrong today |
+//! | `open`, `ordinary open` | the reason that the row fails today |
 //!
-//! An outcome is `ok`, `refused CODE` or `dies`, each with any number of `cause="…"`, `remedy="…"` (parts of the message and
-//! of the remedy) and `says="…"` (anywhere in what was said). What is left out for `serve` and `doctor` is as for `run`.
+//! An outcome is `ok`, `refused CODE` or `dies`, each with any number of `cause="…"`, `remedy="…"` (parts of the
+//! message and of the remedy) and `says="…"` (anywhere in the output). `serve` and `doctor` default to the outcome of
+//! `run`.
 
 use std::path::{Path, PathBuf};
 
-/// Who runs the program under test.
+/// The user that runs the program under test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum User {
     Root,
@@ -31,7 +32,7 @@ impl User {
     }
 }
 
-/// What a command must do.
+/// A command's expected results.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Expected {
     pub(crate) end: End,
@@ -40,7 +41,7 @@ pub(crate) struct Expected {
     pub(crate) says: Vec<String>,
 }
 
-/// How it must end.
+/// The expected end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum End {
     /// Code runs.
@@ -116,7 +117,7 @@ impl Row {
         }
     }
 
-    /// Why it is wrong today.
+    /// Returns the reason that the row fails today.
     pub(crate) fn open(&self, user: User) -> Option<&str> {
         self.line_for(user, "open").filter(|reason| *reason != "no")
     }

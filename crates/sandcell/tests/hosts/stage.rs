@@ -1,4 +1,4 @@
-//! Where rows are tried: a copy of the program that everybody may run, and a work folder for each trial.
+//! The stage for rows: a copy of the program that everybody may run, and a work folder for each trial.
 
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -87,7 +87,7 @@ impl Stage {
         }
     }
 
-    /// Runs the script in a mount namespace of its own. Returns its status and what it said.
+    /// Runs the script in a new mount namespace. Returns its status and its output.
     fn try_out(&self, row: &Row, work: &Path, id: usize, user: User) -> Result<(Option<i32>, String), String> {
         std::fs::create_dir(work).map_err(|error| error.to_string())?;
         std::fs::write(work.join("print.py"), "print(1)\n").map_err(|error| error.to_string())?;
@@ -161,7 +161,7 @@ impl Drop for Stage {
     }
 }
 
-/// Where user lands of other systems are kept between runs (`.ci/hosts` makes them).
+/// Returns the cache of other systems' user lands between runs (`.ci/hosts` makes them).
 fn cache() -> PathBuf {
     std::env::var_os("SANDCELL_TEST_HOSTS").map_or_else(|| "/var/tmp/sandcell-ci-0/hosts".into(), PathBuf::from)
 }

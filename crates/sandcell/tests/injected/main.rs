@@ -95,7 +95,7 @@ impl Tenant {
     }
 }
 
-/// What a server holds of the machine.
+/// The machine's resources that a server holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Holds {
     processes: usize,

@@ -17,7 +17,7 @@ pub(super) struct OtherImage {
     pub(super) name: String,
     pub(super) language: &'static str,
     pub(super) code: &'static str,
-    /// What it comes from, for as long as it is wanted.
+    /// The registry that serves it, kept alive while the image is needed.
     _from: Option<Registry>,
 }
 
@@ -125,7 +125,7 @@ impl Ground {
         format!("sandcell-test/other:{}", std::process::id())
     }
 
-    /// What there is of sandboxes, as the machine or the service sees it.
+    /// Returns the number of sandboxes, as the machine or the service sees it.
     pub(super) fn left(&self, server: u32) -> usize {
         match (&self.fake, &self.daemon) {
             (Some(fake), _) => fake.ids().len(),

@@ -1,8 +1,8 @@
-//! What the tools do on every back end: one suite, run against each by the real binary, and the table of what each can and
-//! cannot that it makes (`docs/reference/back-ends.md`).
+//! The contract suite of the tools: one suite, run against every back end by the real binary. It writes the table of
+//! each back end's abilities (`docs/reference/back-ends.md`).
 //!
-//! A row either holds or is refused in the agreed way, with code and remedy. Anything else is a fault, and so is a
-//! refusal where every back end must be able.
+//! A row either holds or is refused in the agreed way, with code and remedy. Anything else is a fault. So is a refusal
+//! where every back end must be able.
 
 mod ground;
 mod rows;
@@ -15,7 +15,7 @@ use crate::support::{name_of, skip, sources};
 use ground::Ground;
 use rows::{ROWS, Row};
 
-/// What came of a row.
+/// The result of a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Found {
     Yes,
@@ -31,7 +31,7 @@ const HEAD: &str = "# What each back end can\n\n\
     `UPDATE_REFERENCE=1 cargo test -p sandcell --test e2e contract` writes this page anew.\n\n";
 const BACK_ENDS: [&str; 3] = ["native", "docker", "e2b"];
 
-/// Runs every row; what is wrong comes second.
+/// Runs every row. Returns the results, and the faults.
 fn run(ground: &Ground) -> (Vec<(&'static Row, Found)>, Vec<String>) {
     let mut found = Vec::new();
     let mut faults = Vec::new();
@@ -72,7 +72,7 @@ fn compare(name: &str, found: &[(&'static Row, Found)]) {
     );
 }
 
-/// The page with this column anew and the others as they are.
+/// Returns the page with this column rewritten and the others unchanged.
 fn rendered(page: &str, column: usize, found: &[(&'static Row, Found)]) -> String {
     let old: BTreeMap<&str, Vec<&str>> = page
         .lines()

@@ -1,4 +1,4 @@
-//! The rows, by area. Each is what a caller would notice.
+//! The rows, by area. Each checks a behaviour that a caller would notice.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::support::{PATIENCE, machine, until};
 pub(super) struct Row {
     pub(super) area: &'static str,
     pub(super) what: &'static str,
-    /// Whether every back end must be able.
+    /// True when every back end must be able.
     pub(super) must: bool,
     pub(super) check: fn(&Ground) -> Found,
 }

@@ -87,7 +87,7 @@ fn odd_requests_and_other_protocols_get_nothing() {
             "{bytes:?}: {answer}"
         );
     }
-    // An upgrade is not taken: what answers is HTTP/1.1.
+    // An upgrade is refused: the answer is HTTP/1.1.
     let upgrade = format!(
         "GET /metrics HTTP/1.1\r\nHost: {own}\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA\r\n\r\n"
     );
@@ -140,7 +140,7 @@ fn anothers_task_answers_exactly_like_one_that_never_was() {
         let unknown = asked(&bob, method, &never).to_string().replace(&never, "ID");
         assert_eq!(foreign.to_string().replace(&task, "ID"), unknown, "{method}");
     }
-    // Its owner's goes on, whatever Bob tried, and ends when its owner says so.
+    // The owner's task continues in spite of Bob's attempts, and ends when its owner cancels it.
     assert_eq!(asked(&ann, "tasks/get", &task)["result"]["status"], "working");
     asked(&ann, "tasks/cancel", &task);
     until(Duration::from_secs(30), "the task ends", || {

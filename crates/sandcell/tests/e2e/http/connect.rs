@@ -31,7 +31,7 @@ fn a_client_that_starts_again_finds_its_variables_and_leaves_nothing_on_the_way(
     let kept = second.run("x + 1");
     assert!(kept.all().contains("42"), "{}", kept.all());
     assert_eq!(kept.sandbox(), made.sandbox());
-    // An answer that is a stream: what comes before the result is passed on when it comes.
+    // A streamed answer: events before the result are passed on as they come.
     let slow = json!({
         "name": "execute_code",
         "arguments": {"code": "import time\ntime.sleep(2.5)\nx"},

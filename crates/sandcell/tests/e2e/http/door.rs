@@ -158,7 +158,7 @@ fn without_a_valid_token_nobody_gets_in() {
         .replace("POST /mcp", &format!("POST /mcp?access_token={good}"));
     assert_eq!(server.raw(in_query).status, 400);
     assert_eq!(server.with_token(&metrics).request("tools/list", json!({})).status, 403);
-    // Guessing is answered, then slowed down; whoever has a token is not.
+    // Guesses are answered, then slowed down; a caller with a token is not.
     let guesses: Vec<u16> = (0..40)
         .map(|n| with(&format!("Authorization: Bearer guess{n}\r\n")).status)
         .collect();
@@ -294,7 +294,7 @@ fn a_second_request_hidden_in_a_body_is_not_answered() {
         let mut stream = connect(own);
         stream.write_all(bytes.as_bytes()).unwrap();
         let mut text = String::new();
-        // The server may break off; what it said before counts.
+        // The server may close the connection; the replies before that count.
         let _to_its_end = BufReader::new(stream).read_to_string(&mut text);
         text
     };

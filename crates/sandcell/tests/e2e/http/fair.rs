@@ -12,7 +12,7 @@ struct Flood<'a> {
     caller: &'a Caller,
     at_once: usize,
     code: &'static str,
-    /// What a call that ended counts.
+    /// The counters of completed calls.
     counts: Counts,
 }
 

@@ -12,12 +12,12 @@ mod oauth;
 mod owners;
 // What a caller may have together.
 mod quota;
-// The page: what it is asked, how a browser shows it, what is done with it, and by whom.
+// The page: its requests, display in a browser, use and access.
 mod accessibility;
 mod browser;
 mod page;
 mod page_work;
-// Resources beside MCP, and those in the form of SandboxFusion.
+// REST resources, and those in the form of SandboxFusion.
 mod rest;
 mod run_code;
 // Two tenants who both want all of it.

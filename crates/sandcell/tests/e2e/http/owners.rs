@@ -162,7 +162,7 @@ fn a_stolen_session_is_worth_nothing_without_its_token() {
     let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}});
     thief.send(&cancel, "").refused(404);
     assert_eq!(ann.text("print(x)").trim(), "of ann");
-    // Its owner may end it; then it is gone, and what was made in it is not.
+    // Its owner may end it; then it is gone, and its results stay.
     assert_eq!(end(&ann).status, 204);
     call(&ann).refused(404);
     let again = Caller { session: None, ..ann };

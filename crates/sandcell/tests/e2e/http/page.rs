@@ -4,7 +4,7 @@ use crate::support::http::{Caller, Reply, Server, token};
 use crate::support::place::Place;
 use crate::support::{PATIENCE, begin, settles, until};
 
-/// What the page asks, as it asks it.
+/// Sends the page's requests, in the page's form.
 fn ask(server: &Server, method: &str, path: &str, who: &Caller, more: &str) -> Reply {
     let own = server.address;
     let token = who
@@ -321,7 +321,7 @@ fn code_is_run_and_run_again_and_sandboxes_are_made() {
     let id = first["live"]["about"]["execution_id"].as_str().unwrap();
     let again = |who| post(&server, &format!("/api/executions/{id}/rerun"), who, &json!({}));
     assert_eq!(ended(&server, &ann, &again(&ann))["live"]["result"], "2");
-    // Variables of that sandbox, with what they are.
+    // Variables of that sandbox, with their descriptions.
     let inside = value(&get(&server, &format!("/api/sandboxes/{sandbox}"), &ann));
     let variables = inside["sessions"][0]["variables"].as_array().unwrap();
     assert!(
@@ -568,7 +568,7 @@ fn callers_see_and_end_their_own_things_only() {
     ] {
         assert_eq!(file.header(header), Some(value));
     }
-    // Of all this, Bob gets exactly what he gets for what never was.
+    // Bob's answers about all this equal his answers about things that never existed.
     let theirs = value(&get(&server, "/api/overview", &bob)).to_string();
     for secret in [&sandbox, &execution, &with_file] {
         assert!(!theirs.contains(secret.as_str()), "{theirs}");

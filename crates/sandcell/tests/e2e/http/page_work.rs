@@ -19,7 +19,7 @@ fn downloaded(folder: &Path, ending: &str) -> Vec<u8> {
     })
 }
 
-/// Types into a field as a reader would, in place of what was there.
+/// Types into a field as a reader would, replacing its text.
 fn fill(browser: &mut Browser, field: &str, text: &str) {
     browser.value(&format!(
         "(() => {{ const field = document.querySelector({}); field.value = ''; field.focus(); }})()",
@@ -57,7 +57,7 @@ fn code_is_written_run_edited_and_run_again_by_keyboard() {
     browser.value("document.getElementById('run-where').value = 'fresh'");
     browser.click("#run button[type=submit]");
     browser.wait("document.querySelector('#detail pre[data-part=Output]')?.textContent === 'False\\n'");
-    // What cannot be run is reported beside the field.
+    // Code that cannot run is reported next to the field.
     fill(&mut browser, "#run-code", "  ");
     browser.click("#run button[type=submit]");
     browser.wait("document.getElementById('run-error').textContent.includes('no code')");
@@ -231,7 +231,7 @@ fn files_variables_and_use_of_a_sandbox_are_seen_and_its_notebook_is_saved() {
     // Back by the crumbs.
     browser.click("#crumbs li:nth-child(3) button");
     browser.wait("document.querySelector('#entries [data-name=\"dot.png\"]')");
-    // Variables follow what runs, and what it uses is drawn and told.
+    // The list of variables follows the running code, and its use of resources is drawn and reported.
     ann.run("later = [1, 2, 3]");
     browser.wait("document.getElementById('variables').textContent.includes('later')");
     browser.wait("/now [\\d.]+ MB, at most/.test(document.getElementById('use-memory').getAttribute('aria-label'))");
@@ -241,7 +241,7 @@ fn files_variables_and_use_of_a_sandbox_are_seen_and_its_notebook_is_saved() {
     assert_eq!(notebook["nbformat"], 4);
     assert_eq!(notebook["cells"].as_array().unwrap().len(), 4);
     assert_eq!(notebook["cells"][0]["outputs"][0]["text"], json!(["made\n"]));
-    // Its end is told, and the notebook is still there.
+    // Its end is reported, and the notebook is still there.
     ann.call("close_sandbox", json!({"sandbox_id": sandbox}));
     browser.wait("document.getElementById('inside-error').textContent.includes('has ended')");
     browser.click("#notebook");

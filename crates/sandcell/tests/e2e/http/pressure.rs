@@ -37,7 +37,7 @@ fn those_who_only_connect_do_not_keep_out_those_who_are_let_in() {
         let _maybe_closed = stream.write_all(b"X-B: 2\r\n");
     }
     assert_eq!(ann.text("print('in')").trim(), "in");
-    // One that was let in keeps its place, whoever comes.
+    // An accepted connection keeps its place, regardless of later ones.
     let mut kept = BufReader::new(connect(own));
     let message = ann.message("tools/list", json!({}));
     let body = message.to_string();
@@ -149,7 +149,7 @@ fn large_messages_that_are_announced_and_do_not_come_shut_nobody_out() {
             announced.push(stream);
         }
     }
-    // Each may announce so much, and is told when it is more.
+    // Each may announce up to its limit, and gets an answer above that.
     until(Duration::from_secs(20), "some are told", || {
         let told = announced.iter_mut().filter(|stream| {
             stream.set_nonblocking(true).unwrap();

@@ -102,7 +102,7 @@ fn events_of(reply: &Reply) -> Vec<(String, Value)> {
     events.collect()
 }
 
-/// What a stream printed, all of its events together.
+/// Returns the output of a stream, all of its events together.
 fn printed(events: &[(String, Value)], stream: &str) -> String {
     let of_stream = events.iter().filter(|(name, _)| name == stream);
     of_stream.map(|(_, data)| text(data, "text")).collect()

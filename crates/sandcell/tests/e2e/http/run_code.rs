@@ -151,7 +151,7 @@ fn what_went_wrong_has_the_words_of_sandbox_fusion() {
         "{wrong}"
     );
     assert!(result["stderr"].as_str().unwrap().contains("error"), "{wrong}");
-    // The compiler's words and the program's are told apart.
+    // The compiler's output and the program's are separate.
     let warned = run(
         &client,
         &cpp("#include <cstdio>\n#warning careful\nint main() { fputs(\"own\", stderr); }"),

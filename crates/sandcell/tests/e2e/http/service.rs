@@ -43,7 +43,7 @@ fn health_is_for_everybody_and_metrics_for_who_may_see_them() {
         page.body
     );
     assert_eq!(server.get("/healthz", "").status, 200);
-    // A list of tokens that cannot be read lets nobody in, and says so to probes.
+    // An unreadable list of tokens lets nobody in, and probes report it.
     std::fs::write(place.path("data").join("tokens.json"), "{").unwrap();
     assert_eq!(server.get("/readyz", "").status, 503);
     server.with_token(&caller).request("tools/list", json!({})).refused(503);
@@ -142,7 +142,7 @@ fn tokens_are_shown_once_and_listed_without_their_secret() {
     assert!(!nothing.status.success());
 }
 
-/// Asks over TLS as a program would that trusts this certificate alone; what it printed.
+/// Asks over TLS as a program that trusts this certificate alone; returns its output.
 fn over_tls(server: &Server, certificate: &str, secret: &str) -> Result<String, String> {
     let script = "import ssl, sys, urllib.request as r\n\
                   c = ssl.create_default_context(cafile=sys.argv[2])\n\

@@ -7,16 +7,16 @@ use crate::support::machine::private_memory;
 use crate::support::place::Place;
 use crate::support::{PATIENCE, begin, until};
 
-/// A client with a token, a sandbox and words of its own.
+/// A client with its own token, sandbox and marker words.
 struct Client {
     token: String,
     name: String,
 }
 
-/// What a client saw.
+/// A client's results.
 #[derive(Default)]
 struct Seen {
-    /// When each call was answered.
+    /// The time of each answer.
     answered: Vec<Instant>,
     slowest: Duration,
     faults: Vec<String>,
@@ -128,7 +128,7 @@ fn many_clients_with_words_of_their_own_are_answered_without_a_mix_up_and_a_kill
         });
         println!("after the clients have gone: {} MiB", after >> 20);
     }
-    // Killed amid calls: whatever was answered more than a second before is in the history.
+    // Killed amid calls: every call answered more than a second before is in the history.
     let sleep = json!({"code": "import time\ntime.sleep(20)"});
     let unanswered: Vec<_> = clients
         .iter()

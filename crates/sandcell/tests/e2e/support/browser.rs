@@ -26,7 +26,7 @@ pub struct Browser {
     receive: Receiver<Value>,
     next: u64,
     session: String,
-    /// What the page complained about: exceptions, errors, refusals of its policy.
+    /// The page's complaints: exceptions, errors, refusals of its policy.
     pub complaints: Vec<String>,
     _profile: TempDir,
 }

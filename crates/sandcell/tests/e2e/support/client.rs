@@ -1,7 +1,7 @@
 //! A raw MCP client: one JSON object a line over the server's standard streams, nothing hidden.
 //!
-//! Not a library client on purpose: what goes over the wire is what a test says, also when it is nonsense. Each call
-//! may run on its own thread; answers find their callers by id.
+//! Not a library client on purpose: a test controls the exact bytes sent, also when they are nonsense. Each call may
+//! run on its own thread; answers find their callers by id.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -180,12 +180,12 @@ impl Client {
         super::machine::named(self.pid(), name)
     }
 
-    /// What the server wrote on stderr so far.
+    /// The server's stderr so far.
     pub fn log(&self) -> String {
         format!("server's stderr:\n{}", self.shared.log.lock().unwrap())
     }
 
-    /// What the server told without being asked.
+    /// The server's notifications.
     pub fn told(&self) -> Vec<Value> {
         self.shared.told.lock().unwrap().clone()
     }
@@ -339,12 +339,12 @@ impl Answer {
         &self.0["structuredContent"]
     }
 
-    /// Where a page of a text file stands in it.
+    /// The position of a page in a text file.
     pub fn page(&self) -> &Value {
         &self.0["_meta"]["sandcell/file"]
     }
 
-    /// What programs read.
+    /// The machine-readable part of the result.
     pub fn meta(&self) -> &Value {
         &self.0["_meta"]["sandcell/execution"]
     }

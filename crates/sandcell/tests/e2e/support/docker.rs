@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use super::{is_root, skip};
 
-/// What a variable of the environment says, if it says anything.
+/// Returns the value of an environment variable, if it is set and not empty.
 pub fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
@@ -19,7 +19,7 @@ pub fn host(test: &str) -> Option<String> {
     host
 }
 
-/// Whether this user may talk to the daemon at this address.
+/// Returns true when this user may talk to the daemon at this address.
 pub fn is_open(host: &str) -> bool {
     UnixStream::connect(host.strip_prefix("unix://").expect("a socket")).is_ok()
 }
@@ -53,7 +53,7 @@ impl Daemon {
         command
     }
 
-    /// What the command line of the daemon says.
+    /// Returns the output of the daemon's command line.
     pub fn say(&self, arguments: &[&str]) -> String {
         let output = self.command(arguments).output().unwrap();
         assert!(output.status.success(), "{arguments:?}: {output:?}");

@@ -1,4 +1,4 @@
-//! A server on HTTP, and a client made of plain sockets: what goes over the wire is what a test says, also when it is
+//! A server on HTTP, and a client made of plain sockets: a test controls the exact bytes sent, also when they are
 //! nonsense.
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -100,7 +100,7 @@ impl Server {
         Reply::read(&mut BufReader::new(stream)).expect("an answer")
     }
 
-    /// A GET with these header lines beside a right Host.
+    /// A GET with these header lines and a correct Host.
     pub fn get(&self, path: &str, headers: &str) -> Reply {
         let host = self.address;
         self.raw(format!(
@@ -385,7 +385,7 @@ pub fn token(place: &Place, more: &[&str]) -> (String, String) {
     (text("id"), text("token"))
 }
 
-/// What a command prints; it must succeed.
+/// Returns a command's output; the command must succeed.
 pub fn command(place: &Place, arguments: &[&str]) -> Vec<u8> {
     let output = place.command(arguments).stdin(Stdio::null()).output().unwrap();
     assert!(

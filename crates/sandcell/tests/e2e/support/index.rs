@@ -1,4 +1,4 @@
-//! A package index of our own: one thread a connection, wheels made here, and every bad habit an index can have.
+//! A test package index: one thread a connection, wheels made here, and every bad habit an index can have.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -32,7 +32,7 @@ struct File {
     leads: Leads,
 }
 
-/// Where a file is said to be.
+/// The announced location of a file.
 #[derive(Clone, Default)]
 pub enum Leads {
     /// On the index.
@@ -68,7 +68,7 @@ impl Index {
         self.add_file(wheel, &wheel.bytes(), None, "2020-01-01T00:00:00Z");
     }
 
-    /// The same with a hash that may be wrong, or a time of its own.
+    /// Adds a wheel with a hash that may be wrong, and an upload time.
     pub fn add_file(&self, wheel: &Wheel, bytes: &[u8], sha256: Option<&str>, uploaded: &str) {
         let file = File {
             name: wheel.filename(),

@@ -1,4 +1,4 @@
-//! What the machine holds, read from outside: processes, mounts, control groups, descriptors, memory.
+//! The machine's resources, read from outside: processes, mounts, cgroups, descriptors, memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Whether it still runs; a zombie does not.
+    /// Returns true while it runs; a zombie does not.
     pub fn lives(&self) -> bool {
         stat(self.pid).is_some_and(|stat| stat.started == self.started && !matches!(stat.state, 'Z' | 'X'))
     }
@@ -138,7 +138,7 @@ pub fn peak_memory(pid: u32) -> u64 {
         * 1024
 }
 
-/// How many descriptors it holds.
+/// Returns the number of descriptors that the process holds.
 pub fn descriptors(pid: u32) -> usize {
     std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, |entries| entries.count())
 }
@@ -155,7 +155,8 @@ pub fn descriptors_but(pid: u32, name: &str) -> usize {
         .count()
 }
 
-/// Our own mount table: a sandbox never shows in it. What a container engine mounts for its containers comes and goes.
+/// Our own mount table: a sandbox never shows in it. Mounts by a container engine for its containers appear and
+/// disappear.
 pub fn mounts() -> BTreeSet<String> {
     let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     let of_an_engine = |line: &&str| {

@@ -1,4 +1,4 @@
-//! What the end-to-end tests share: a client, a place to work in, and eyes on the machine.
+//! Shared parts of the end-to-end tests: a client, a place to work in, and checks of the machine.
 
 pub mod browser;
 pub mod client;
@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 /// Long enough for anything that works, on a machine that is busy with other tests.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Begins a test that needs working sandboxes: skips it where the machine cannot make any, and takes a turn beside
-/// other tests (`alone` for those that measure the machine or fill it).
+/// Begins a test that needs working sandboxes: skips it where the machine cannot make any, and takes a shared turn
+/// (`alone` for those that measure the machine or fill it).
 macro_rules! begin {
     () => {
         $crate::support::begin!($crate::support::turns::Turn::shared())
@@ -53,7 +53,7 @@ pub fn binary() -> PathBuf {
     std::env::var_os("SANDCELL_TEST_BIN").map_or_else(|| env!("CARGO_BIN_EXE_sandcell").into(), PathBuf::from)
 }
 
-/// What this machine lacks for sandboxes; none when it has all of it. Asked without the product's help.
+/// Returns the machine's missing prerequisite for sandboxes; none when it has all. Checked without the product's help.
 pub fn missing() -> Option<String> {
     if python().is_none() {
         return Some("no python3 (apt-get install python3)".to_owned());

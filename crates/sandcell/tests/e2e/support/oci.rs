@@ -1,5 +1,5 @@
-//! Images for tests, made of a static shell and whatever else is asked for: as a folder of the OCI layout, and behind a registry
-//! that does what it is told, lies included.
+//! Images for tests, made of a static shell and other requested files: as a folder of the OCI layout, and behind a
+//! registry with scripted answers, lies included.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -136,7 +136,7 @@ impl Image {
     }
 }
 
-/// What a registry does when it is asked for a path that ends so.
+/// A registry's answer to a request for a path with this ending.
 #[derive(Clone)]
 pub enum Answer {
     Bytes(Vec<u8>),
@@ -187,7 +187,7 @@ impl Registry {
         self.answers.lock().unwrap().insert(path.to_owned(), answer);
     }
 
-    /// How often a path was asked for.
+    /// Returns the number of requests for a path.
     pub fn asked(&self, path: &str) -> usize {
         self.asked
             .lock()

@@ -1,4 +1,4 @@
-//! An npm registry of our own: archives made here, and bad habits.
+//! A test npm registry: archives made here, and bad habits.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -60,7 +60,7 @@ impl Registry {
         format!("http://127.0.0.1:{}/", self.port)
     }
 
-    /// Publishes a version: what its package.json says beside name and version, and its files.
+    /// Publishes a version: the fields of its package.json other than name and version, and its files.
     pub fn publish(&self, name: &str, version: &str, says: Value, entries: &[Entry]) {
         self.publish_as(name, version, says, entries, None, None);
     }

@@ -1,9 +1,9 @@
-//! Who may run beside whom. Most tests run side by side; one that counts what the machine holds, or fills it, runs
-//! alone. The turns are file locks, so they hold between threads of one test program and between programs.
+//! Turns of tests. Most tests run side by side; a test that counts the machine's resources, or fills it, runs alone.
+//! The turns are file locks, so they hold between threads of one test program and between programs.
 
 use std::fs::File;
 
-/// A turn, given back when dropped.
+/// A turn, released when dropped.
 pub struct Turn {
     _lock: File,
 }
