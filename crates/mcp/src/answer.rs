@@ -1,4 +1,4 @@
-//! What a tool answers, in words of our own: the only place that turns it into MCP types is `wire`.
+//! The answer of a tool, independent of MCP. Only `wire` converts it into MCP types.
 
 use sandcell_sandbox::Failure;
 use serde_json::{Map, Value, json};
@@ -35,13 +35,13 @@ pub(crate) struct Link {
 /// The answer to a tool call.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Answer {
-    /// What the model reads.
+    /// The content blocks for the model.
     pub(crate) blocks: Vec<Block>,
-    /// The same as data, for tools that declare an output schema. Never beside pictures.
+    /// The same result as data, for tools that declare an output schema. Never combined with pictures.
     pub(crate) structured: Option<Value>,
-    /// What programs read.
+    /// Metadata for programs.
     pub(crate) meta: Map<String, Value>,
-    /// Whether the call could not be done as asked.
+    /// True if the call failed.
     pub(crate) failed: bool,
 }
 
@@ -62,20 +62,20 @@ impl Answer {
         }
     }
 
-    /// Adds what programs read.
+    /// Adds metadata for programs.
     pub(crate) fn with_meta(mut self, key: &str, value: Value) -> Self {
         self.meta.insert(key.to_owned(), value);
         self
     }
 
-    /// The execution that runs on, if this answers a call that did not wait for its end.
+    /// The execution that still runs, if this answers a call that did not wait for its end.
     pub(crate) fn running(&self) -> Option<String> {
         let execution = self.meta.get("sandcell/execution")?;
         let id = execution.get("execution_id")?.as_str()?;
         (execution.get("status")?.as_str()? == "running").then(|| id.to_owned())
     }
 
-    /// The answer to a call that could not be done as asked.
+    /// The answer to a failed call.
     pub(crate) fn failure(failure: &Failure) -> Self {
         let text = format!("{}: {}\nWhat to do: {}", failure.code, failure.message, failure.remedy);
         Self {
@@ -89,7 +89,7 @@ impl Answer {
     }
 }
 
-/// Notices of the server, one a line, to stand before everything else.
+/// Notices of the server, one a line, placed before everything else.
 pub(crate) fn notice_lines(notices: &[String]) -> String {
     notices.iter().fold(String::new(), |text, notice| text + notice + "\n")
 }

@@ -1,7 +1,8 @@
-//! The arguments of a call, checked against the tool's fields before anything else looks at them.
+//! The arguments of a call, checked against the tool's fields before any other use.
 //!
-//! Models write `"30"` for 30 and `"true"` for true, leave things out with `null`, and misspell names; what can be
-//! meant only one way is taken (`lenient`), everything else gets one message that names each fault and shows a valid value.
+//! Models write `"30"` for 30 and `"true"` for true, leave things out with `null`, and misspell names. Input with a
+//! single possible meaning is accepted (`lenient`). Everything else gets one message that names each fault and shows a
+//! valid value.
 
 mod lenient;
 
@@ -34,7 +35,7 @@ enum Given {
 }
 
 impl Arguments {
-    /// Checks what a call gave against what the tool takes.
+    /// Checks the arguments of a call against the fields of the tool.
     pub(crate) fn check(tool: &str, fields: &[Field], given: Map<String, Value>) -> Result<Self, Failure> {
         let mut faults = Vec::new();
         let mut arguments = BTreeMap::new();
@@ -133,7 +134,7 @@ impl Arguments {
         }
     }
 
-    /// Whether it was given.
+    /// Returns true if the argument was given.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.0.contains_key(name)
     }
@@ -174,7 +175,7 @@ fn example(field: &Field) -> String {
     format!("a valid example is \"{}\": {}", field.name, field.example)
 }
 
-/// Longer names are not compared with those that there are.
+/// Longer names are not compared with existing ones.
 const NAME_BYTES: usize = 64;
 
 fn unknown(tool: &str, fields: &[Field], name: &str) -> Fault {
@@ -185,7 +186,7 @@ fn unknown(tool: &str, fields: &[Field], name: &str) -> Fault {
         .collect();
     let nearest = names
         .iter()
-        // To compare a very long name takes long, and it is like none.
+        // Comparing a very long name takes long, and would find no match.
         .filter(|_| name.len() <= NAME_BYTES)
         .map(|candidate| (strsim::jaro_winkler(name, candidate), candidate))
         .filter(|(likeness, _)| *likeness > 0.8)
@@ -254,7 +255,7 @@ fn out_of_bounds(number: &str, min: &str, max: Option<String>) -> String {
     }
 }
 
-/// A bound worth naming; the others only keep the number within its type.
+/// A bound worth naming; other bounds only keep the number within its type.
 fn bound(max: i64) -> Option<String> {
     (max < i64::from(u32::MAX)).then(|| max.to_string())
 }

@@ -1,8 +1,8 @@
-//! Asks the user of a client about what the operator leaves to the user, and brings the answer along with the call.
+//! Elicitation: asks the user of a client for consent, and attaches the answer to the call.
 //!
-//! In the protocols with a handshake the server asks while the call waits; in the newest one the call ends with the question
-//! and comes again with the answer, and with a seal that ties it to the very call that was asked about. Whatever is no plain
-//! yes is a no: what decides in the end is the engine, by the consent that comes out of here.
+//! In the protocols with a handshake the server asks while the call waits. In the newest protocol the call ends with
+//! the question. The client then repeats the call with the answer and with a seal that ties the answer to this call.
+//! Anything but a plain yes is a no. The engine decides, by the consent that this module returns.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -24,31 +24,31 @@ use sha2::{Digest as _, Sha256};
 use crate::limits::MAX_WAIT;
 use crate::tools::Tool;
 
-/// How long a call waits for the user. Common clients give calls up after 60 s.
+/// The maximum time that a call waits for the user. Common clients give calls up after 60 s.
 const ANSWER_WITHIN: Duration = Duration::from_secs(50);
-/// How long a question of the newest protocol may be answered.
+/// The maximum age of a question in the newest protocol.
 const SEALED_FOR: Duration = Duration::from_secs(600);
-/// Answers that are remembered, so that each holds for one call only.
+/// Answers that are remembered, so that each is valid for one call only.
 const REMEMBERED: usize = 1024;
-/// Packages and hosts that one question names.
+/// The maximum number of packages and hosts in one question.
 const MOST: usize = 50;
-/// What the question is called, and the one thing that is asked.
+/// The name of the question, and its one field.
 const QUESTION: &str = "consent";
 const ANSWER: &str = "allow";
 
-/// What becomes of a call before it is made.
+/// The result of asking, before the call is made.
 pub(crate) enum Asked {
-    /// It is made with this.
+    /// The call is made with this consent.
     Answered(Consent),
-    /// It ends here, and comes again with an answer.
+    /// The call ends here, and the client repeats it with an answer.
     Wants(InputRequiredResult),
 }
 
-/// Who asks.
+/// The elicitation state of the server.
 pub(crate) struct Asking {
-    /// None when the system gave no key: then nobody is asked, and nothing allowed.
+    /// None if the system gave no key. Then nobody is asked, and nothing is allowed.
     seal: Option<RequestStateCodec>,
-    /// Questions that were answered, and when that was.
+    /// Answered questions, and the time of each answer.
     answered: Mutex<HashMap<u64, Instant>>,
 }
 
@@ -64,7 +64,7 @@ impl Default for Asking {
 }
 
 impl Asking {
-    /// Finds out what the user says. A call that waited for it waits for less afterwards.
+    /// Returns the user's consent. The call then waits correspondingly less for its execution.
     pub(crate) async fn consent(
         &self,
         (tool, left): (&Tool, &LeftToUser),
@@ -98,7 +98,7 @@ impl Asking {
         Ok(Asked::Answered(consent))
     }
 
-    /// The way of the newest protocol.
+    /// Elicitation in the newest protocol.
     fn in_rounds(
         &self,
         left: &LeftToUser,
@@ -130,14 +130,14 @@ impl Asking {
             ));
         }
         let answer = request.input_responses.as_ref().and_then(|all| all.get(QUESTION));
-        // Something else than an answer is none.
+        // Anything but an answer counts as none.
         let answer = answer.and_then(|answer| of::<ElicitResult>(answer).ok());
         Ok(Asked::Answered(
             answer.map_or(Consent::NoAnswer, |answer| read(&answer, left)),
         ))
     }
 
-    /// Whether an answer comes for the first time. Those that are too old to be taken are forgotten.
+    /// Returns true the first time that an answer arrives, if it can be remembered. Forgets expired answers.
     fn is_first(&self, number: u64) -> bool {
         let mut answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
         answered.retain(|_, at| at.elapsed() <= SEALED_FOR);
@@ -145,7 +145,7 @@ impl Asking {
     }
 }
 
-/// The way of the protocols with a handshake.
+/// Elicitation in the protocols with a handshake.
 async fn ask(left: &LeftToUser, context: &RequestContext<RoleServer>) -> Result<Consent, ErrorData> {
     let params: ElicitRequestParams = of(&question(left))?;
     let asking = context
@@ -163,19 +163,19 @@ async fn ask(left: &LeftToUser, context: &RequestContext<RoleServer>) -> Result<
     })
 }
 
-/// A yes to all that was asked about, or a no.
+/// Returns consent to everything that was asked, or to nothing.
 fn read(answer: &ElicitResult, left: &LeftToUser) -> Consent {
     let ticked = answer.content.as_ref().and_then(|content| content.get(ANSWER));
     match (&answer.action, ticked) {
         (ElicitationAction::Accept, Some(Value::Bool(true))) => {
             Consent::Given(left.packages.iter().chain(&left.hosts).cloned().collect())
         }
-        // Whatever else a client may say one day is no yes, either.
+        // Any future action of clients is no consent, either.
         _ => Consent::Declined,
     }
 }
 
-/// What the user reads.
+/// The question as the user reads it.
 fn question(left: &LeftToUser) -> Value {
     let mut wants = Vec::new();
     if !left.packages.is_empty() {
@@ -198,7 +198,7 @@ fn question(left: &LeftToUser) -> Value {
     })
 }
 
-/// Common clients give a call up after a minute, whatever it waits for.
+/// Shortens the wait of the call. Common clients give a call up after a minute, for any reason.
 fn leave_time(request: &mut CallToolRequestParams, usual: Duration, gone: Duration) {
     let Some(arguments) = &mut request.arguments else {
         return;

@@ -1,8 +1,8 @@
-//! A server on standard input and output that passes everything on to one that runs: sandboxes are that one's, and outlive
-//! the client that was connected here.
+//! A proxy on standard input and output in front of a running server. The sandboxes belong to that server, and outlive
+//! the client.
 //!
-//! It understands as little of MCP as it can: which protocol a message is of, so that HTTP's headers say the same; what is
-//! taken back; and how to begin again when the server behind it was started anew.
+//! The proxy interprets as little of MCP as it can: the protocol version of a message, so that the HTTP headers match;
+//! cancellations; and the handshake, so that it can begin again after a restart of the server.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,23 +22,23 @@ use crate::limits::{CONTROL_REQUESTS, GRACE_AFTER_EOF, MESSAGE_BYTES, REQUESTS_I
 use crate::priority::Priority;
 use crate::stdio::transport::BUSY;
 
-/// Bytes of one message of the server.
+/// The maximum bytes of one message of the server.
 const ANSWER_BYTES: usize = 64 << 20;
-/// To begin a connection.
+/// The timeout for connecting.
 const CONNECT: Duration = Duration::from_secs(5);
-/// Silence of the server: longer than any call waits, and keep-alives come more often.
+/// The maximum silence of the server. It is longer than any call waits, and keep-alives are more frequent.
 const SILENCE: Duration = Duration::from_secs(120);
-/// What the end of a session may take.
+/// The maximum time for ending a session.
 const FAREWELL: Duration = Duration::from_secs(2);
 
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 const METHOD: HeaderName = HeaderName::from_static("mcp-method");
 const NAME: HeaderName = HeaderName::from_static("mcp-name");
-/// Where messages of the newest protocol say that they are.
+/// The JSON pointer to the protocol version in messages of the newest protocol.
 const META_VERSION: &str = "/params/_meta/io.modelcontextprotocol~1protocolVersion";
 
-/// Why nothing can be passed on.
+/// The reasons why the proxy cannot pass messages on.
 #[derive(Debug, thiserror::Error)]
 pub enum BridgeError {
     /// Not an address, or one that a token must not be sent to.
@@ -55,41 +55,43 @@ pub enum BridgeError {
     Pipe(#[source] std::io::Error),
 }
 
-/// What the bridge knows of the session behind it, in protocols that have one.
+/// The state of the session behind the proxy, in protocols that have one.
 #[derive(Debug, Default, Clone)]
 struct Session {
-    /// What the client began with, to begin again.
+    /// The client's `initialize` message, for beginning again.
     hello: Option<Value>,
     id: Option<HeaderValue>,
     version: Option<HeaderValue>,
 }
 
-/// Sees to it that a server is there.
+/// Starts the server if it is absent.
 pub type Wake = Arc<dyn Fn() -> BoxFuture<'static, Result<(), Failure>> + Send + Sync>;
 
 struct Bridge<W> {
-    /// Where the server is, for people.
+    /// The server's address, for people.
     place: String,
     url: Url,
     wake: Option<Wake>,
-    /// Whether the server was seen to be there, and to be the right one.
+    /// True once the right server has answered.
     awake: AtomicBool,
     http: reqwest::Client,
     token: Option<HeaderValue>,
     session: Mutex<Session>,
-    /// One beginning at a time.
+    /// Serializes session openings.
     beginning: tokio::sync::Mutex<()>,
     /// Requests that are being answered, by id.
     open: Mutex<HashMap<String, CancellationToken>>,
     out: tokio::sync::Mutex<W>,
 }
 
-/// Passes messages between standard input and output and the server at `to`, an address or `unix:` and the path of a socket,
-/// until standard input ends. `wake` is called before the first message and where nobody answers later on; the message is then sent once more.
+/// Passes messages between standard input and output and the server at `to`, until standard input ends. `to` is an
+/// address, or `unix:` and the path of a socket. The proxy calls `wake` before the first message, and later when nobody
+/// answers. It then sends the message once more.
 ///
 /// # Errors
-/// When the address or the token cannot be used, or standard input or output breaks. That the server cannot be reached is
-/// told to the client, request by request.
+///
+/// Fails if the address or the token is unusable, or if standard input or output breaks. An unreachable server is no
+/// error here: each request gets an error response.
 pub async fn bridge_stdio(to: &str, token: Option<&str>, wake: Option<Wake>) -> Result<(), BridgeError> {
     let input = tokio::io::BufReader::new(tokio::io::stdin());
     bridge(to, token, wake, input, tokio::io::stdout()).await
@@ -106,16 +108,16 @@ pub(crate) async fn bridge(
     let places = Arc::new(Semaphore::new(REQUESTS_IN_FLIGHT + CONTROL_REQUESTS));
     let left = CancellationToken::new();
     let ended = bridge.pass_on(input, &places, &left).await;
-    // As on a server of one's own: what was asked may still be answered for a moment.
+    // As on a server without proxy: pending requests may still be answered for a moment.
     let all = u32::try_from(REQUESTS_IN_FLIGHT + CONTROL_REQUESTS).unwrap_or(u32::MAX);
     let _rest = tokio::time::timeout(GRACE_AFTER_EOF, places.acquire_many(all)).await;
     left.cancel();
-    // Whatever the end was like, a session that is not ended would keep its place until it is idle for long.
+    // A session that is not ended would keep its place until its idle limit, so the end is attempted in any case.
     let _gone = tokio::time::timeout(FAREWELL, bridge.leave()).await;
     ended
 }
 
-/// A place for a request, if there is one. Reading must not wait for one: what would free it could come next.
+/// Returns a free place for a request, if any. Reading must not wait for one: the next message could free it.
 fn place(places: &Arc<Semaphore>, priority: Priority) -> Option<OwnedSemaphorePermit> {
     let kept_free = match priority {
         Priority::Ordinary => CONTROL_REQUESTS,
@@ -158,14 +160,15 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Bridge<W> {
             .user_agent(concat!("sandcell/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(CONNECT)
             .read_timeout(SILENCE)
-            // A token goes where the operator said, and nowhere else.
+            // A token is sent only to the operator's address.
             .redirect(reqwest::redirect::Policy::none());
         if is_here {
             http = http.no_proxy();
         }
         #[cfg(unix)]
         if let Some(path) = socket {
-            // A new connection costs little here, and tells a server that has ended from one that broke off in an answer.
+            // A new connection costs little here. It distinguishes a server that has ended from one that broke off in
+            // an answer.
             http = http.unix_socket(path).pool_max_idle_per_host(0);
         }
         Ok(Self {
@@ -229,7 +232,7 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Bridge<W> {
             if self.takes_back(&message) {
                 continue;
             }
-            // What has to come first has to be there first.
+            // Messages that must be delivered in order are awaited here.
             if !is_request || method(&message) == Some("initialize") {
                 self.deliver(&message, left).await?;
                 continue;
@@ -248,7 +251,7 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Bridge<W> {
         }
     }
 
-    /// Whether the message takes a request of the newest protocol back: over HTTP that is hanging up.
+    /// Returns true if the message cancels a request of the newest protocol. Over HTTP, cancelling means hanging up.
     fn takes_back(&self, message: &Value) -> bool {
         if method(message) != Some("notifications/cancelled") {
             return false;
@@ -260,7 +263,7 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Bridge<W> {
         open.inspect(CancellationToken::cancel).is_some()
     }
 
-    /// Sends a message on and its answers back.
+    /// Forwards a message, and passes its answers to the client.
     async fn deliver(&self, message: &Value, left: &CancellationToken) -> Result<(), BridgeError> {
         let id = message.get("id").filter(|_| message.get("method").is_some());
         let is_modern = message.pointer(META_VERSION).is_some();
@@ -298,8 +301,8 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Bridge<W> {
         self.say(&failure(id, -32000, &message, remedy)).await
     }
 
-    /// Sends a message, the first one when the server was woken. Where nobody answers later on, it is woken again and the
-    /// message is sent once more, since it has not arrived.
+    /// Sends a message, the first one after waking the server. If nobody listens later on, it wakes the server again
+    /// and resends the message, since it has not arrived.
     async fn send(&self, message: &Value) -> Result<Response, Trouble> {
         if let Some(wake) = &self.wake
             && !self.awake.load(Ordering::Relaxed)
@@ -321,7 +324,7 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Bridge<W> {
         let mut response = self.send(message).await?;
         let is_of_session = used.is_some() && message.pointer(META_VERSION).is_none();
         if response.status() == StatusCode::NOT_FOUND && is_of_session {
-            // The server was started anew, or the session was idle for too long: sandboxes may still be there.
+            // The server restarted, or the session was idle for too long. Sandboxes may still exist.
             self.begin_again(used.as_ref()).await?;
             response = self.send(message).await?;
         }
@@ -345,7 +348,7 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Bridge<W> {
         async move { request.send().await.map_err(|error| Trouble::of(&error)) }
     }
 
-    /// What HTTP wants to know beside the message: which session it is of, or that it is of none.
+    /// Returns the HTTP headers for a message, with the session id if there is one.
     fn headers(&self, message: &Value) -> HeaderMap {
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -376,11 +379,11 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Bridge<W> {
         headers
     }
 
-    /// Opens a new session in the place of the one that is gone, as the client opened the first.
+    /// Opens a new session to replace a lost one, with the client's first handshake.
     async fn begin_again(&self, gone: Option<&HeaderValue>) -> Result<(), Trouble> {
         let _one_at_a_time = self.beginning.lock().await;
         let now = lock(&self.session).clone();
-        // Else another request has done so already.
+        // Another request has already opened one.
         let Some(hello) = now.hello.filter(|_| now.id.as_ref() == gone) else {
             return Ok(());
         };
@@ -396,7 +399,7 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Bridge<W> {
         self.post(&ready).await.map(drop)
     }
 
-    /// Gives the client what came: one message, or a stream of them.
+    /// Gives the client the server's answer: one message, or a stream of them.
     async fn hand_back(&self, message: &Value, mut response: Response) -> Result<(), Trouble> {
         let kind = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
         let is_stream = kind.is_some_and(|kind| kind.starts_with("text/event-stream"));
@@ -467,7 +470,7 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Bridge<W> {
         out.flush().await.map_err(BridgeError::Pipe)
     }
 
-    /// Ends the session, and nothing else: sandboxes stay.
+    /// Ends only the session: sandboxes stay.
     async fn leave(&self) {
         let session = lock(&self.session).clone();
         let Some(id) = session.id else { return };
@@ -475,12 +478,12 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Bridge<W> {
         if let Some(token) = &self.token {
             request = request.header(AUTHORIZATION, token.clone());
         }
-        // It ends by itself, too.
+        // The session also ends by its idle limit.
         let _gone = request.send().await;
     }
 }
 
-/// Why a message was not answered.
+/// The reasons why a message was not answered.
 enum Trouble {
     /// Nobody listens: the message has not arrived.
     Absent,

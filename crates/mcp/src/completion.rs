@@ -1,6 +1,5 @@
-//! What may stand in the arguments of prompts and of resource addresses: the caller's own sandboxes, files and executions.
-//! Only a help for typing: it makes nothing, and where there is nothing to say it is silent, also about what is not the
-//! caller's.
+//! Completions for the arguments of prompts and resource addresses: the caller's own sandboxes, files and executions.
+//! They only help with typing. Completion creates nothing, and returns nothing for sandboxes of other callers.
 
 use std::time::Duration;
 
@@ -23,13 +22,13 @@ pub(crate) struct Typed<'a> {
     pub(crate) of: &'a str,
     /// The argument.
     pub(crate) name: &'a str,
-    /// What there is of it.
+    /// The part typed so far.
     pub(crate) value: &'a str,
     /// An argument that stands already: the sandbox for a path, the execution for a number.
     pub(crate) within: Option<&'a str>,
 }
 
-/// What it could become, and how many there are.
+/// The possible values, and their total number.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Completed {
     pub(crate) values: Vec<String>,

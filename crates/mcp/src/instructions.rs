@@ -1,4 +1,4 @@
-//! What a model is told once, before its first call: made from what is true on this machine, never more than 1.5 KB.
+//! The instructions that a model gets before its first call. They describe this machine in at most 1.5 KB.
 
 use sandcell_engine::EngineConfig;
 use sandcell_sandbox::{LanguageInfo, MAX_TIMEOUT, Mount, MountMode};
@@ -14,7 +14,7 @@ const NAMED: usize = 12;
 
 /// The instructions of the toolset `sandbox`.
 pub(crate) fn sandbox_toolset(host: &dyn Host, mounts: &[Mount], lives: Lives) -> String {
-    // Long lists give way first; the sentences are what matters.
+    // Long lists are shortened first; the sentences matter most.
     let text = (0..=NAMED)
         .rev()
         .map(|named| write(host, (mounts, lives), named))
@@ -22,7 +22,7 @@ pub(crate) fn sandbox_toolset(host: &dyn Host, mounts: &[Mount], lives: Lives) -
     text.unwrap_or_else(|| shorten(&write(host, (mounts, lives), 0), INSTRUCTIONS_BYTES - 3))
 }
 
-/// The sentences of another toolset, with what holds for all of them after it.
+/// The sentences of another toolset, followed by the common ones.
 pub(crate) fn closing(sentences: Vec<String>, mounts: &[Mount], lives: Lives) -> String {
     let mut sentences = sentences;
     sentences.push(mounts_text(mounts, NAMED));
@@ -110,7 +110,7 @@ fn languages_text(languages: &[LanguageInfo], named: usize) -> String {
     text
 }
 
-/// What sandboxes may reach.
+/// Describes the network access of sandboxes.
 fn network_text(allowed: &[String], named: usize) -> String {
     if allowed.is_empty() {
         return "Network: none inside.".to_owned();

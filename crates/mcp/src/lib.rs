@@ -51,10 +51,10 @@ pub use server::{Lives, ServerOptions, UnknownTool};
 pub use stdio::{ServeError, serve_stdio};
 pub use tools::{Interpreters, Toolset};
 
-/// How a caller reads on in a cut stream: what the engine puts into its markers (`Hints::read_rest`).
+/// The call that reads the rest of a cut stream. The engine puts it into its markers (`Hints::read_rest`).
 const READ_REST: &str = "get_execution(execution_id=\"{execution_id}\", stream=\"{stream}\", offset={offset})";
 
-/// What results tell callers to do, in the words of the toolset `sandbox`.
+/// The hints in results, in the words of the toolset `sandbox`.
 fn hints() -> sandcell_engine::Hints {
     sandcell_engine::Hints {
         more_memory: "work on the data in parts, or ask for more with memory_mb (create_sandbox or create_run_close)"
@@ -70,5 +70,5 @@ fn hints() -> sandcell_engine::Hints {
     }
 }
 
-/// What every log filter must have: rmcp writes whole requests and results (code, output, secrets) to its log.
+/// The directive that every log filter must have. rmcp logs whole requests and results (code, output, secrets).
 pub const LOG_DIRECTIVE: &str = "rmcp=off";

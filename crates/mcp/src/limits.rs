@@ -1,4 +1,4 @@
-//! How much one message, one answer and one connection may hold. Limits of sandboxes and executions are the engine's.
+//! Limits of one message, one answer and one connection. The engine has the limits of sandboxes and executions.
 
 use std::time::Duration;
 
@@ -9,42 +9,42 @@ pub(crate) const MESSAGE_DEPTH: u32 = 128;
 /// Brackets, commas and colons of a message. Each value takes hundreds of bytes of memory once it is read, and much longer
 /// to read than a byte of a string; calls have some dozens.
 pub(crate) const MESSAGE_MARKS: u32 = 10_000;
-/// Bytes of a message that is no call of a tool: no other carries files or code.
+/// The maximum bytes of a message other than a tool call. Only tool calls carry files or code.
 pub(crate) const PLAIN_MESSAGE_BYTES: usize = 256 << 10;
-/// Bytes of what a client says about a request (`_meta`) and of a request's id: both are kept as long as it is worked on.
+/// The maximum bytes of a request's `_meta` and of its id. Both are kept until the request is answered.
 pub(crate) const ABOUT_BYTES: usize = 16 << 10;
 /// Requests of one connection that are worked on at once; more are refused.
 pub(crate) const REQUESTS_IN_FLIGHT: usize = 256;
-/// Requests beyond that which end something or tell how it stands ([`Priority::Control`](crate::priority::Priority)).
+/// Extra places for requests that end something or report a state ([`Priority::Control`](crate::priority::Priority)).
 pub(crate) const CONTROL_REQUESTS: usize = 64;
 /// Answers that may wait for a client which does not read, before the server stops reading from it.
 pub(crate) const UNWRITTEN_ANSWERS: usize = 16;
 /// Bytes of large answers (files, resources, pictures) that exist at once on one connection, made or being made.
 pub(crate) const BULK_BYTES: usize = 32 << 20;
-/// What one of them is counted as: a file of 10 MiB in base64.
+/// The size that one bulk answer counts as: a file of 10 MiB in base64.
 pub(crate) const BULK_ANSWER_BYTES: usize = 16 << 20;
-/// What a result with pictures is counted as: [`RESULT_BYTES`], and the same again as a message.
+/// The size that a result with pictures counts as: [`RESULT_BYTES`], and the same again as a message.
 pub(crate) const PICTURES_ANSWER_BYTES: usize = 2 << 20;
-/// How long a result waits for room for its pictures: it holds the files all the while, and has links to them.
+/// The maximum time that a result waits for room for its pictures. It holds the files meanwhile, and has links to them.
 pub(crate) const ROOM_WAIT: Duration = Duration::from_secs(2);
-/// What requests that were already sent may still take after the client closed its end.
+/// The time that requests in flight get after the client closed its end.
 pub(crate) const GRACE_AFTER_EOF: Duration = Duration::from_millis(500);
-/// How long a connection may take to end after its client is gone.
+/// The maximum time for ending a connection after its client is gone.
 pub(crate) const LEAVE: Duration = Duration::from_millis(700);
-/// How long the last answers may take to leave when a connection ends.
+/// The maximum time for sending the last answers when a connection ends.
 pub(crate) const FLUSH: Duration = Duration::from_secs(1);
 
-/// How long a call waits for an execution when it does not say.
+/// The time that a call waits for an execution by default.
 pub(crate) const WAIT: Duration = Duration::from_secs(45);
 /// The longest such wait: common clients give up after 60 s.
 pub(crate) const MAX_WAIT: Duration = Duration::from_secs(55);
 /// Of the time after which a client gives up, the part that is left for the answer: a tenth, and not less than this.
 pub(crate) const ANSWER_LEAVES: Duration = Duration::from_millis(500);
-/// A client that takes messages and no progress is told the id of an execution that runs as long.
+/// A client that takes messages but no progress gets the id of an execution that runs this long.
 pub(crate) const ANNOUNCE_AFTER: Duration = Duration::from_secs(3);
 /// Progress notifications are at least this far apart.
 pub(crate) const PROGRESS_EVERY: Duration = Duration::from_secs(1);
-/// How long an answer waits for a progress notification that is on its way.
+/// The maximum time that an answer waits for a progress notification in transit.
 pub(crate) const PROGRESS_LEAVES: Duration = Duration::from_millis(100);
 
 /// Bytes of a whole encoded result with pictures.

@@ -1,7 +1,7 @@
-//! What a client is told beside answers: that a sandbox ends soon, as MCP's log messages.
+//! Notifications outside of answers: MCP log messages that warn before a sandbox ends.
 //!
-//! In the protocols with a handshake to those that have set a level, at any time; in the newest one to calls that ask for
-//! a level, while they are answered, since nothing else may be sent there.
+//! In the protocols with a handshake, clients that have set a level get them at any time. In the newest protocol, a
+//! call that asks for a level gets them while it is answered, since the protocol permits no others.
 #![expect(
     deprecated,
     reason = "MCP replaces log messages by nothing yet, and clients show them"
@@ -19,10 +19,10 @@ use tokio::task::AbortHandle;
 use crate::limits::ANNOUNCE_AFTER;
 use crate::time::{rfc3339, rough};
 
-/// What messages about ends are.
+/// The level of messages about ends.
 const LEVEL: LoggingLevel = LoggingLevel::Warning;
 
-/// What one connection wants to be told, in the protocols with a handshake. Ends what it started.
+/// The log subscription of one connection, in the protocols with a handshake. Dropping it ends its task.
 #[derive(Debug, Default)]
 pub(crate) struct Log {
     level: Arc<Mutex<Option<LoggingLevel>>>,
@@ -49,7 +49,7 @@ impl Drop for Log {
     }
 }
 
-/// Tells one connection, until it is gone.
+/// Notifies one connection until it is gone.
 async fn tell(peer: Peer<RoleServer>, mut soon: ExpiringSoon, level: Arc<Mutex<Option<LoggingLevel>>>) {
     loop {
         let expiring = soon.next().await;
@@ -60,15 +60,15 @@ async fn tell(peer: Peer<RoleServer>, mut soon: ExpiringSoon, level: Arc<Mutex<O
     }
 }
 
-/// Tells a call of the newest protocol that asks for it, as long as it is polled. `sending` says around each message that it
-/// is on its way. Never ends.
+/// Notifies a call of the newest protocol that asks for it, as long as it is polled. `sending` marks each message as in
+/// transit. Never ends.
 pub(crate) async fn tell_call(
     context: &RequestContext<RoleServer>,
     soon: &tokio::sync::Mutex<ExpiringSoon>,
     sending: impl Fn(bool),
 ) {
     if context.meta.log_level().is_some_and(is_wanted) {
-        // What one call is told, others of the same client are not.
+        // Each call gets its own notifications, independent of other calls of the client.
         let mut soon = soon.lock().await;
         loop {
             let expiring = soon.next().await;
@@ -83,8 +83,8 @@ pub(crate) async fn tell_call(
     std::future::pending().await
 }
 
-/// Tells a client that asked for no progress, once, which execution its call waits for: should it give the call up, the
-/// id is what leads back to it. `sending` says around the message that it is on its way. Never ends.
+/// Sends the execution's id once to a client that asked for no progress: should the client give the call up, it can
+/// find the execution by this id. `sending` marks the message as in transit. Never ends.
 pub(crate) async fn announce(context: &RequestContext<RoleServer>, log: &Log, watch: &Watch, sending: impl Fn(bool)) {
     let level = match context.meta.protocol_version() {
         Some(version) if version >= ProtocolVersion::V_2026_07_28 => context.meta.log_level(),
@@ -114,7 +114,7 @@ fn running(id: &ExecutionId) -> LoggingMessageNotificationParam {
     LoggingMessageNotificationParam::new(LoggingLevel::Info, data).with_logger("sandcell")
 }
 
-/// Whether this level lets messages about ends through.
+/// Returns true if messages about ends pass this level.
 const fn is_wanted(level: LoggingLevel) -> bool {
     match level {
         LoggingLevel::Debug | LoggingLevel::Info | LoggingLevel::Notice | LoggingLevel::Warning => true,

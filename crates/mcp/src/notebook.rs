@@ -1,8 +1,7 @@
-//! Executions as a Jupyter notebook (nbformat 4.5): their code in cells, what was shown of their output below.
+//! Executions as a Jupyter notebook (nbformat 4.5): their code in cells, with the shown output below.
 //!
 //! Python is the notebook's language; Bash becomes `%%bash` cells. Code that Jupyter could not run, and code that never
-//! ran here, stands in the notebook as text, so that "run all" gives what was given here. Nothing in it is HTML or
-//! JavaScript.
+//! ran here, becomes text, so that "run all" gives the results given here. The notebook contains no HTML or JavaScript.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -109,7 +108,7 @@ fn outputs(row: &KeptExecution, count: u32) -> Vec<Value> {
         .iter()
         .filter(|one| IN_NOTEBOOKS.contains(&one.mime.as_str()))
     {
-        // A picture that is text stands as it is.
+        // A picture in text form stays unchanged.
         let data = match std::str::from_utf8(&picture.bytes) {
             Ok(text) if picture.mime == SVG => json!(lines(text)),
             _ => json!(STANDARD.encode(&picture.bytes)),

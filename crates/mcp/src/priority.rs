@@ -1,11 +1,11 @@
-//! Requests that are admitted when a caller has as many under way as it may have: those that end something, and those that
-//! tell how it stands. Without them a caller could not get out of a state that its own requests have made.
+//! Requests that are admitted even when a caller has reached its limit: those that end something, and those that report
+//! a state. Without them a caller could not leave a state that its own requests have caused.
 
 use rmcp::model::{ClientJsonRpcMessage, ClientRequest, JsonRpcMessage};
 
 use crate::limits::ABOUT_BYTES;
 
-/// Tools that end something or tell how it stands.
+/// Tools that end something or report a state.
 const CONTROL_TOOLS: [&str; 4] = [
     "close_sandbox",
     "stop_sandbox",
@@ -13,7 +13,7 @@ const CONTROL_TOOLS: [&str; 4] = [
     "get_sandbox_status",
 ];
 
-/// Whether a request waits for others of its caller.
+/// The admission class of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Priority {
     Ordinary,

@@ -1,5 +1,5 @@
 //! The addresses of things outside of results: `sandcell://{sandbox_id}/{path}` for files, and
-//! `sandcell://executions/{execution_id}/{n}` for what an execution left, which outlives its sandbox.
+//! `sandcell://executions/{execution_id}/{n}` for artifacts of an execution, which outlive its sandbox.
 
 use std::fmt::Write as _;
 
@@ -13,7 +13,7 @@ use crate::host::{Host, artifact};
 
 const SCHEME: &str = "sandcell://";
 
-/// What an address names.
+/// The target of an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Address {
     /// A file of a live sandbox.
@@ -65,7 +65,7 @@ impl Address {
         })
     }
 
-    /// Reads what it names, as far as `who` may.
+    /// Reads the target, within the permissions of `who`.
     pub(crate) async fn read(&self, host: &dyn Host, who: &Principal) -> Result<Content, Failure> {
         match self {
             Self::File { sandbox, path } => {

@@ -1,5 +1,5 @@
-//! What a tool takes and gives, declared once: the JSON Schema that clients see and the checks that calls go through
-//! come from the same fields. The schemas use only what every client is known to understand: no `$ref`, no `null`
+//! The inputs and outputs of a tool, declared once. The JSON Schema that clients see and the checks of calls use the
+//! same fields. The schemas use only features that every client is known to understand: no `$ref`, no `null`
 //! alternatives, no `format`.
 
 use serde_json::{Map, Value, json};
@@ -25,7 +25,7 @@ pub(crate) enum Kind {
     TextMap(MapOf),
 }
 
-/// What a list of texts holds: it decides how one is understood that came as a single text.
+/// The content of a list of texts. It decides how to parse a list that arrives as a single text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ListOf {
     Packages,
@@ -36,7 +36,7 @@ pub(crate) enum ListOf {
     Words,
 }
 
-/// What an object of texts holds: it decides which other values are texts there.
+/// The content of an object of texts. It decides which other values count as texts there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MapOf {
     /// Environment variables.
@@ -46,7 +46,7 @@ pub(crate) enum MapOf {
 }
 
 impl Kind {
-    /// What it is called in an error message.
+    /// The type's name in error messages.
     pub(crate) fn noun(&self) -> &'static str {
         match self {
             Self::Content | Self::Text | Self::Choice(_) => "a string",
@@ -67,9 +67,9 @@ pub(crate) struct Field {
     pub(crate) required: bool,
     /// Understood, but not shown to models: it cannot be used as this server is set up, and the tool says why.
     pub(crate) hidden: bool,
-    /// What the model must know beyond the name; may be empty.
+    /// Guidance for the model beyond the name; may be empty.
     pub(crate) about: String,
-    /// What holds when it is left out; shown only.
+    /// The default value; shown only.
     pub(crate) default: Option<Value>,
     /// The bounds that are shown, in whole numbers.
     pub(crate) bounds: Option<(u64, u64)>,
@@ -104,13 +104,13 @@ impl Field {
         self
     }
 
-    /// Says what the model must know.
+    /// Sets the guidance for the model.
     pub(crate) fn about(mut self, about: impl Into<String>) -> Self {
         self.about = about.into();
         self
     }
 
-    /// Says what holds when it is left out.
+    /// Sets the shown default.
     pub(crate) fn default(mut self, default: Value) -> Self {
         self.default = Some(default);
         self
@@ -171,8 +171,8 @@ pub(crate) fn input(fields: &[Field]) -> Map<String, Value> {
     schema
 }
 
-/// An object schema from names and type names, for what a tool gives back. A name that ends in `?` may be absent or
-/// null, and gets no type, because clients differ in how they take alternatives with null.
+/// Builds the output schema of a tool from names and type names. A name that ends in `?` may be absent or null, and
+/// gets no type, because clients differ in how they take alternatives with null.
 pub(crate) fn output(fields: &[(&str, &str)]) -> Value {
     let mut properties = Map::new();
     let mut required = Vec::new();

@@ -1,4 +1,4 @@
-//! The MCP server: which tools and resources there are, and calling them so that every call gets an answer.
+//! The MCP server: lists tools and resources, and runs calls so that every call gets an answer.
 #![expect(
     deprecated,
     reason = "MCP replaces log messages by nothing yet, and clients show them"
@@ -41,10 +41,10 @@ use crate::tasks::{Job, Tasks};
 use crate::tools::{self, Facts, Patience, Tool, Toolset};
 use crate::{completion, spans, wire};
 
-/// How the server is set up.
+/// The options of the server.
 #[derive(Debug, Clone, Default)]
 pub struct ServerOptions {
-    /// Which set of tools there is.
+    /// The set of tools.
     pub toolset: Toolset,
     /// Only these tools; none means all of the toolset.
     pub tools: Option<Vec<String>>,
@@ -54,7 +54,7 @@ pub struct ServerOptions {
     pub lives: Lives,
     /// The default wait of a call for an execution. None means 45 s.
     pub wait: Option<Duration>,
-    /// Whether `serve --http` has the fixtures of the conformance suite beside the tools.
+    /// Adds the fixtures of the conformance suite to `serve --http`.
     #[cfg(feature = "conformance")]
     pub conformance: crate::conformance::Fixture,
 }
@@ -83,7 +83,7 @@ impl Lives {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("there is no tool {name}; the tools are {known}")]
 pub struct UnknownTool {
-    /// What was named.
+    /// The unknown name.
     pub name: String,
     /// The names that exist.
     pub known: String,
@@ -107,7 +107,7 @@ struct Inner {
     gone: CancellationToken,
     ledger: Arc<Ledger>,
     tasks: Tasks,
-    /// What calls that ask for it are told of the caller's sandboxes.
+    /// Expiry notifications of the caller's sandboxes, for calls that ask for them.
     soon: tokio::sync::Mutex<ExpiringSoon>,
     asking: Asking,
 }
@@ -213,7 +213,7 @@ impl Server {
         answer
     }
 
-    /// Writes down what the user was asked and said.
+    /// Records the question to the user and the answer in the audit log.
     fn note_consent(&self, left: &LeftToUser, consent: &Consent) {
         let said = match consent {
             Consent::Given(_) => "allowed",
@@ -233,13 +233,13 @@ impl Server {
         all.find(|tool| tool.name == name)
     }
 
-    /// Where a request gets room for its answer.
+    /// Returns the room for a request's answer.
     fn room(&self, context: &RequestContext<RoleServer>) -> Room {
         Room::new(&self.0.ledger, &context.id, [context.ct.clone(), self.0.gone.clone()])
     }
 
-    /// Runs a call to its end: with progress for those who want it, stopped when it is taken back, and with an answer
-    /// also when it panics (rmcp would leave the client waiting).
+    /// Runs a call to completion. Sends progress if asked, stops the call when it is cancelled, and answers also after
+    /// a panic (rmcp would leave the client waiting).
     async fn run(
         &self,
         tool: &Tool,
@@ -276,7 +276,7 @@ impl Server {
                 ((), (), ()) = &mut beside => {}
             }
         };
-        // A notification that is on its way must not come after the answer.
+        // A notification in transit must not arrive after the answer.
         let sent = std::future::poll_fn(|waker| {
             let _ = beside.as_mut().poll(waker);
             if on_its_way() { Poll::Pending } else { Poll::Ready(()) }
@@ -300,7 +300,7 @@ fn panicked(what: &str) -> Failure {
     )
 }
 
-/// Says once a second that the call is still under way, if the client asked for that. Never ends.
+/// Reports progress once a second while the call runs, if the client asked for that. Never ends.
 async fn progress(context: &RequestContext<RoleServer>, sending: &AtomicBool, watch: &Watch) {
     if let Some(token) = context.meta.get_progress_token() {
         report(&context.peer, token, sending, watch).await;
@@ -324,8 +324,8 @@ async fn report(peer: &Peer<RoleServer>, token: ProgressToken, sending: &AtomicB
     }
 }
 
-/// What is said after so many seconds: where the code's own progress bar is, or that it runs. The number must grow from
-/// one notification to the next, so a bar that starts again only counts on by a little.
+/// The progress after this many seconds: the position of the code's own progress bar, or a note that it runs. The
+/// number must grow with each notification, so a bar that starts again only counts on by a little.
 fn params(
     token: ProgressToken,
     second: u32,
@@ -345,7 +345,7 @@ fn params(
     }
 }
 
-/// When the client gives this call up, where it says so (docs/guides/frameworks.md).
+/// The client's own timeout for this call, if it states one (docs/guides/frameworks.md).
 fn given_up_after(meta: &RequestMetaObject) -> Option<Duration> {
     let seconds = meta.0.0.get("sandcell/timeout_s")?.as_f64()?;
     Duration::try_from_secs_f64(seconds).ok()

@@ -1,4 +1,4 @@
-//! Spans of calls, for traces: which tool, how it went, and nothing of what was in the call or its answer.
+//! Spans of calls, for traces: the tool and the outcome. They hold nothing from the call or its answer.
 
 use rmcp::RoleServer;
 use rmcp::service::RequestContext;
@@ -34,7 +34,7 @@ mod parent {
     /// W3C's name for the trace that a caller is in; MCP has it in `_meta`, HTTP in a header.
     const TRACEPARENT: &str = "traceparent";
 
-    /// What a client says of its trace is taken at its word: it decides about nothing but where the spans are shown.
+    /// The client's trace context is trusted: it only decides where the spans are shown.
     pub(super) fn take_over(span: &Span, context: &RequestContext<RoleServer>) {
         let in_meta = context.meta.0.get(TRACEPARENT).and_then(|value| value.as_str());
         let in_header = || {
@@ -42,7 +42,7 @@ mod parent {
             parts.headers.get(TRACEPARENT)?.to_str().ok()
         };
         if let Some(parent) = in_meta.or_else(in_header).and_then(read) {
-            // Where nobody traces there is no parent to be had.
+            // Without tracing there is no parent to set.
             let _untraced = span.set_parent(Context::new().with_remote_span_context(parent));
         }
     }

@@ -1,8 +1,8 @@
-//! Calls that last, as tasks: a client that knows the tasks extension gets a task instead of waiting, asks for it, and finds
-//! the whole result in it. Where a client does not know tasks, `wait_s` and `get_execution` do the same.
+//! Long calls as tasks. A client with the tasks extension gets a task instead of waiting, polls it, and finds the whole
+//! result in it. For other clients `wait_s` and `get_execution` do the same.
 //!
-//! The decision taken here: what is answered within a second is answered, and becomes no task, so that nobody polls for
-//! what was quick.
+//! The decision taken here: a call that finishes within a second is answered directly, so that nobody polls for a quick
+//! result.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::answer::Answer;
 use crate::limits::PROGRESS_EVERY;
 use crate::wire;
 
-/// What takes longer becomes a task.
+/// A call that takes longer becomes a task.
 const AT_ONCE: Duration = Duration::from_secs(1);
 /// Tasks that are kept for one caller, those that have ended included; a result has a megabyte at most.
 const KEPT: usize = 32;
@@ -46,13 +46,13 @@ impl Default for Tasks {
     }
 }
 
-/// A call that runs by itself.
+/// A call that runs in the background.
 pub(crate) struct Job {
     pub(crate) answer: JoinHandle<Answer>,
     /// Stops it.
     pub(crate) cancel: CancellationToken,
     pub(crate) watch: Watch,
-    /// When it breaks down.
+    /// The answer if the task breaks down.
     pub(crate) broken: Answer,
 }
 
@@ -70,7 +70,7 @@ impl Tasks {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a job for a moment, and makes a task of it then. It is stopped when the call is taken back before that.
+    /// Waits for a job for a moment, then makes it a task. Cancelling the call before that stops the job.
     pub(crate) async fn follow(
         &self,
         mut job: Job,
@@ -98,7 +98,7 @@ impl Tasks {
         CreateTaskResult::new(task).into()
     }
 
-    /// How a task stands.
+    /// Returns the state of a task.
     pub(crate) fn get(&self, id: &str) -> Result<GetTaskResult, ErrorData> {
         self.manager.get_task(id).map(GetTaskResult::new)
     }
@@ -130,7 +130,7 @@ async fn run(mut job: Job, task: TaskContext) -> Result<CallToolResult, TaskExit
             answer = &mut job.answer => return Ok(wire::result(answer.unwrap_or(job.broken))),
             () = task.cancelled(), if !job.cancel.is_cancelled() => {
                 job.cancel.cancel();
-                // It is gone when the task says so.
+                // Waits, so that the job has ended before the task reports it.
                 let _answer = (&mut job.answer).await;
                 return Err(TaskExit::Cancelled);
             }

@@ -1,4 +1,5 @@
-//! Our own words as rmcp's types. Together with `server`, `stdio::transport` and `stdio::direct`, the only code that names them.
+//! Converts this crate's types to rmcp's. Only this module, `server`, `stdio::transport` and `stdio::direct` name
+//! rmcp's types.
 
 use rmcp::model::{
     CallToolResult, CompleteRequestParams, CompleteResult, CompletionInfo, ContentBlock, ErrorCode, ErrorData,
@@ -19,7 +20,7 @@ use crate::tools::{Effect, Tool};
 /// Bytes of an address that is repeated in an error; longer ones cannot be any of ours.
 const REPEATED_URI: usize = 4096;
 
-/// A tool as `tools/list` shows it. Hints that say what is the default anyway are left out.
+/// A tool as `tools/list` shows it. Hints that equal the default are left out.
 pub(crate) fn tool(tool: &Tool) -> McpTool {
     let reaches = tool.fields.iter().any(|field| field.name == "network" && !field.hidden);
     let hints = ToolAnnotations::new().open_world(reaches);
@@ -98,7 +99,7 @@ pub(crate) fn prompt_text(prompt: &Prompt, text: String) -> GetPromptResult {
     GetPromptResult::new(vec![PromptMessage::new_text(Role::User, text)]).with_description(prompt.description)
 }
 
-/// An argument that is being typed; none of what is not known.
+/// Returns the argument that is being typed, or none for an unknown reference.
 pub(crate) fn typed(request: &CompleteRequestParams) -> Option<Typed<'_>> {
     let of = match &request.r#ref {
         Reference::Resource(template) => template.uri.as_str(),
@@ -119,7 +120,7 @@ pub(crate) fn typed(request: &CompleteRequestParams) -> Option<Typed<'_>> {
     })
 }
 
-/// What it could become.
+/// Converts completions.
 pub(crate) fn completed(completed: Completed) -> CompleteResult {
     let more = completed.total > completed.values.len();
     let total = u32::try_from(completed.total).ok();
@@ -127,13 +128,13 @@ pub(crate) fn completed(completed: Completed) -> CompleteResult {
     CompleteResult::new(CompletionInfo::with_pagination(completed.values, total, more).unwrap_or_default())
 }
 
-/// A request that cannot be answered as it is, for the model and for whoever writes a client.
+/// An invalid request, explained for the model and for authors of clients.
 pub(crate) fn misuse(code: ErrorCode, message: &str, remedy: &str) -> ErrorData {
     let data = json!({"code": Code::InvalidArgument, "message": message, "remedy": remedy});
     ErrorData::new(code, format!("{message}; {remedy}"), Some(data))
 }
 
-/// Lists are given whole, so that no cursor was ever given.
+/// Lists are sent whole, so no cursor was ever issued.
 pub(crate) fn whole_list(page: Option<&PaginatedRequestParams>) -> Result<(), ErrorData> {
     if page.is_none_or(|page| page.cursor.is_none()) {
         return Ok(());

@@ -1,17 +1,17 @@
-//! Arguments as models and clients really send them, put into the form that the schema asks for.
+//! Arguments as models and clients really send them, converted to the form of the schema.
 //!
-//! What is taken here can be meant in one way only: a list written as JSON text, a number as a string, an empty string where nothing
-//! is given. Everything else stays as it came, and is refused by name where it does not fit. Seen in the wild: clients that send
-//! lists and objects as JSON text, `["null"]` for a list that is left out, identifiers of their own among the arguments, and
-//! everything within one more object.
+//! The conversion accepts only input with a single meaning: a list written as JSON text, a number as a string, an empty
+//! string for an absent value. Everything else stays unchanged, and is refused by name if it does not fit. Seen in
+//! practice: clients that send lists and objects as JSON text, `["null"]` for an absent list, client identifiers among
+//! the arguments, and all arguments within one more object.
 
 use serde_json::{Map, Value};
 
 use crate::schema::{Field, Kind, ListOf, MapOf};
 
-/// What models write for something that is not there.
+/// The spellings that models use for an absent value.
 const ABSENT: [&str; 5] = ["", "null", "none", "undefined", "nil"];
-/// Arguments of which none of these words is a value.
+/// Arguments for which none of these words is a value.
 const IDENTIFIERS: [&str; 5] = ["sandbox_id", "execution_id", "language", "backend", "image"];
 /// Names under which clients and models put the whole arguments.
 const WRAPPERS: [&str; 12] = [
@@ -28,12 +28,12 @@ const WRAPPERS: [&str; 12] = [
     "request",
     "tool_input",
 ];
-/// What a client adds to every call, and what else it adds then.
+/// The identifier that a client adds to every call, and its companions.
 const CLIENTS_ID: &str = "toolCallId";
 const CLIENTS_OWN: [&str; 5] = [CLIENTS_ID, "sessionId", "action", "chatInput", "tool"];
 /// Longer text is no list, and taking it apart would take long.
 const LIST_BYTES: usize = 16 << 10;
-/// How deep arguments may be wrapped.
+/// The maximum depth of wrapped arguments.
 const WRAPPED_MAX: usize = 3;
 
 /// The whole arguments of a call that were sent as text or as an empty list (PHP has no empty object).
@@ -52,7 +52,7 @@ pub(crate) fn whole_arguments(arguments: &Value) -> Option<Map<String, Value>> {
     None
 }
 
-/// The arguments by the names of the fields: unwrapped, written as the schema writes them, without what clients add.
+/// The arguments by the names of the fields: unwrapped, spelled as in the schema, without additions of clients.
 pub(super) fn named(fields: &[Field], mut given: Map<String, Value>) -> Map<String, Value> {
     let is_field = |name: &str| fields.iter().any(|field| field.name == name);
     for _ in 0..WRAPPED_MAX {
@@ -72,7 +72,7 @@ pub(super) fn named(fields: &[Field], mut given: Map<String, Value>) -> Map<Stri
         let written = snake_case(&name);
         match is_field(&written) && !named.contains_key(&written) {
             true => named.insert(written, value),
-            // Nothing was said by it.
+            // A null carries no value.
             false if value.is_null() => None,
             false => named.insert(name, value),
         };
@@ -90,7 +90,7 @@ pub(super) fn named(fields: &[Field], mut given: Map<String, Value>) -> Map<Stri
     named
 }
 
-/// The arguments that are the only thing in these, under a name of no field.
+/// The arguments inside a single wrapper, whose name is no field.
 fn unwrapped(fields: &[Field], given: &Map<String, Value>) -> Option<Map<String, Value>> {
     let mut entries = given.iter();
     let (name, value) = entries.next().filter(|_| given.len() == 1)?;
@@ -120,7 +120,7 @@ fn snake_case(name: &str) -> String {
     text
 }
 
-/// A value in the form that the field asks for; none where nothing was said. What can mean several things stays as it is.
+/// Returns a value in the form that the field asks for; none if absent. An ambiguous value stays as it is.
 pub(super) fn value(field: &Field, value: Value) -> Option<Value> {
     if value.is_null() {
         return None;
@@ -292,7 +292,7 @@ fn bracketed(text: &str) -> Option<Vec<String>> {
     Some(items)
 }
 
-/// The names in a text without brackets. None where it can be one name or several.
+/// The names in a text without brackets. None if it could be one name or several.
 fn separate(of: ListOf, text: &str) -> Option<Vec<String>> {
     let text = text.trim();
     if text.len() > LIST_BYTES || text.starts_with(['[', '{', '(']) {
@@ -314,7 +314,7 @@ fn separate(of: ListOf, text: &str) -> Option<Vec<String>> {
                 .map(str::to_owned)
                 .collect(),
         ),
-        // Whether it is one word or several, only a shell can tell.
+        // Only a shell can split words.
         ListOf::Words => None,
         // Names of files have commas and blanks in them, but no ends of lines.
         ListOf::Paths if text.contains(',') => None,
@@ -356,7 +356,7 @@ fn packages(text: &str) -> Vec<String> {
     found
 }
 
-/// Whether extras in brackets are not at their end: `pandas[excel,plot]`.
+/// Returns true if extras in brackets are incomplete: `pandas[excel,plot]`.
 fn is_open(name: &str) -> bool {
     name.contains('[') && !name.contains(']')
 }
@@ -400,7 +400,7 @@ fn variable((name, value): (String, Value)) -> Option<(String, Value)> {
     Some((name, value))
 }
 
-/// A file; what stands in one of JSON may come as what it says.
+/// A file. JSON content may arrive as a value instead of text.
 fn file((path, value): (String, Value)) -> (String, Value) {
     let is_json = path.to_ascii_lowercase().ends_with(".json");
     let value = match value {
@@ -458,7 +458,7 @@ fn listed(of: MapOf, items: &[Value]) -> Option<Map<String, Value>> {
     Some(found)
 }
 
-/// What a JSON text says. Models leave line ends and tabs in strings as they are.
+/// Parses a JSON text. Models leave line ends and tabs in strings as they are.
 fn json_text(text: &str) -> Option<Value> {
     let text = text.trim();
     if !text.starts_with(['{', '[', '"']) {

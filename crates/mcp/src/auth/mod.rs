@@ -1,4 +1,4 @@
-//! Who calls, on HTTP: tokens, and whether one is needed. Everything here fails closed.
+//! Authentication of callers on HTTP: tokens, and the rule when one is needed. Everything here fails closed.
 
 pub(crate) mod oauth;
 mod tokens;
@@ -16,34 +16,34 @@ use tokens::{digest, is_one_of};
 
 /// Everybody who calls without a token, where that is allowed.
 const ANONYMOUS: &str = "anonymous";
-/// What the principals of tokens begin with.
+/// The prefix of principals with tokens.
 const TOKEN: &str = "token:";
-/// Bytes of a token of our own.
+/// The maximum bytes of a server-issued token.
 const OWN_BYTES: usize = 256;
 
-/// Whether callers without a token are let in while no token exists.
+/// The rule for callers without a token while no token exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Anonymous {
-    /// Right on loopback: whoever reaches the server is a user of this machine.
+    /// Right on loopback: every client there is a user of this machine.
     Allowed,
     /// Elsewhere: a token is always needed.
     Refused,
 }
 
-/// What a caller may do.
+/// The permissions of a caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Admission {
     pub(crate) who: Principal,
-    /// None for callers without a token, who may do everything.
+    /// The use of the caller's token; none for callers without a token, who may do everything.
     pub(crate) only: Option<TokenUse>,
 }
 
-/// Why a caller is not let in.
+/// The reasons for a denial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Denied {
     /// No token was sent, and one is needed.
     Missing,
-    /// What was sent is no valid token.
+    /// The token is invalid.
     Wrong,
     /// The list of tokens cannot be read.
     Unreadable,
@@ -51,9 +51,9 @@ pub(crate) enum Denied {
     Expired,
     /// The issuer's token lacks a scope.
     Scope,
-    /// The issuer's keys cannot be had.
+    /// The issuer's keys are unavailable.
     Unreachable,
-    /// No more callers are taken.
+    /// The server takes no more callers.
     Full,
 }
 
@@ -79,14 +79,14 @@ struct Known {
 /// Tells whether the file has changed: every change is a new file in its place.
 type Stamp = (SystemTime, u64, u64);
 
-/// Lets callers in, by the list of tokens as it is at this moment: a token that is revoked ends with the next request.
+/// Admits callers by the current list of tokens: a revoked token is refused at the next request.
 #[derive(Debug)]
 pub(crate) struct Gate {
     store: Option<TokenStore>,
     anonymous: Anonymous,
     /// Checks tokens of an issuer, where one is named.
     oauth: Option<Verifier>,
-    /// Set when a list of tokens was seen, and never unset: a list that disappears must not open the door.
+    /// Set when a list of tokens was seen, and never unset: a list that disappears must not admit everybody.
     needed: AtomicBool,
     known: Mutex<Option<Known>>,
 }
@@ -108,12 +108,12 @@ impl Gate {
         Ok(Self { oauth, ..self })
     }
 
-    /// Where callers get tokens of the issuer, if there is one.
+    /// Returns the issuer's address for clients, if there is one.
     pub(crate) fn signpost(&self) -> Option<&Signpost> {
         self.oauth.as_ref().map(Verifier::signpost)
     }
 
-    /// Who sent this `Authorization` header, or none: by a token of the issuer, or by one of our own.
+    /// Authenticates an `Authorization` header, or its absence, by a token of the issuer or of this server.
     pub(crate) async fn admit(&self, authorization: Option<&str>) -> Result<Admission, Denied> {
         let token = authorization.and_then(|text| bearer(text, oauth::TOKEN_BYTES));
         match (&self.oauth, token.filter(|token| oauth::looks_like_jwt(token))) {
@@ -125,7 +125,7 @@ impl Gate {
         }
     }
 
-    /// Who sent this `Authorization` header, or none, as far as tokens of our own go.
+    /// Authenticates an `Authorization` header, or its absence, by this server's tokens only.
     fn admit_own(&self, authorization: Option<&str>) -> Result<Admission, Denied> {
         let needed = self.token_needed()?;
         let Some(authorization) = authorization else {
@@ -137,7 +137,7 @@ impl Gate {
                 only: None,
             });
         };
-        // A token that is wrong is wrong also where none is needed: its sender believes to be somebody.
+        // A wrong token is refused even if no token is needed: its sender expects to be a certain caller.
         let token = bearer(authorization, OWN_BYTES).ok_or(Denied::Wrong)?;
         let hash = digest(token);
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -151,7 +151,7 @@ impl Gate {
         })
     }
 
-    /// Whether this caller may still be here: its token exists and is valid, or none is needed.
+    /// Returns true if the caller is still valid: its token exists and is valid, or none is needed.
     pub(crate) fn may_stay(&self, who: &Principal) -> bool {
         let Ok(needed) = self.token_needed() else {
             return false;
@@ -167,14 +167,14 @@ impl Gate {
         }
     }
 
-    /// Whether there are tokens.
+    /// Returns true if there are tokens.
     pub(crate) fn has_tokens(&self) -> Result<bool, Denied> {
         self.token_needed()?;
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(known.as_ref().is_some_and(|known| !known.tokens.is_empty()))
     }
 
-    /// Whether callers need a token now.
+    /// Returns true if callers need a token now.
     pub(crate) fn token_needed(&self) -> Result<bool, Denied> {
         if self.refresh()? {
             self.needed.store(true, Ordering::Relaxed);

@@ -1,8 +1,8 @@
 //! The tokens of a server: a file in its data folder that holds their hashes.
 //!
-//! A token has 260 bits of randomness, so one round of SHA-256 is enough: nobody tries them out, also with the file in
-//! hand. Each change writes a new file in the place of the old one, under a lock, so that a server that reads it sees one
-//! or the other.
+//! A token has 260 bits of randomness, so one round of SHA-256 is enough: guessing is infeasible even with the file.
+//! Each change replaces the file with a new one, under a lock, so that a reader sees either the old list or the new
+//! one.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -29,7 +29,7 @@ const SECRET_CHARS: usize = 52;
 /// A token's hash.
 pub(super) type Digest = [u8; 32];
 
-/// What a token is for.
+/// The use of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TokenUse {
@@ -45,33 +45,33 @@ pub enum TokenUse {
 pub struct Token {
     /// Its id: `tk` and ten lower-case letters and digits.
     pub id: String,
-    /// Who or what it was made for.
+    /// The name of the token's holder or purpose.
     pub name: String,
-    /// What it is for.
+    /// The permitted use.
     #[serde(rename = "use")]
     pub usage: TokenUse,
     /// SHA-256 of the token, in hexadecimal digits.
     pub sha256: String,
-    /// When it was made, in seconds since 1970.
+    /// The creation time, in seconds since 1970.
     pub created_s: u64,
-    /// When it stops being valid, in seconds since 1970.
+    /// The expiry time, in seconds since 1970.
     pub expires_s: Option<u64>,
 }
 
 impl Token {
-    /// Whether it has expired.
+    /// Returns true if the token has expired.
     #[must_use]
     pub fn has_expired(&self) -> bool {
         self.expires_s.is_some_and(|end| seconds(SystemTime::now()) >= end)
     }
 
-    /// When it was made, in UTC.
+    /// The creation time, in UTC.
     #[must_use]
     pub fn created_at(&self) -> String {
         at(self.created_s)
     }
 
-    /// When it stops being valid, in UTC.
+    /// The expiry time, in UTC.
     #[must_use]
     pub fn expires_at(&self) -> Option<String> {
         self.expires_s.map(at)
@@ -81,19 +81,19 @@ impl Token {
 /// A token that was just made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewToken {
-    /// What is kept of it.
+    /// The stored part of the token.
     pub token: Token,
     /// The token itself, shown once.
     pub secret: String,
 }
 
-/// Why the tokens cannot be read or changed.
+/// The reasons why tokens cannot be read or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
-    /// The name says nothing.
+    /// The name is invalid.
     #[error("a token's name has 1 to {NAME_CHARS} characters, none of them invisible")]
     Name,
-    /// As many as there may be.
+    /// The list of tokens is full.
     #[error("there are {TOKENS} tokens already")]
     Full,
     /// No such token.
@@ -104,7 +104,7 @@ pub enum TokenError {
     Form {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The cause.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
@@ -113,9 +113,9 @@ pub enum TokenError {
     File {
         /// The file or folder.
         path: PathBuf,
-        /// What was tried.
+        /// The step that failed.
         step: &'static str,
-        /// What it said.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
@@ -154,10 +154,11 @@ impl TokenStore {
         &self.file
     }
 
-    /// All tokens, oldest first, those that have expired as well.
+    /// Returns all tokens, oldest first, including expired ones.
     ///
     /// # Errors
-    /// When the file cannot be read or is not one of ours; that there is none is no error.
+    ///
+    /// Fails if the file is unreadable or invalid. A missing file is no error.
     pub fn list(&self) -> Result<Vec<Token>, TokenError> {
         let at = |step| move |source| self.failed(&self.file, step, source);
         let file = match File::open(&self.file) {
@@ -187,7 +188,8 @@ impl TokenStore {
     /// Makes a token.
     ///
     /// # Errors
-    /// When the name cannot be used, or the file cannot be written.
+    ///
+    /// Fails if the name is unusable or the file cannot be written.
     pub fn create(&self, name: &str, lifetime: Option<Duration>, usage: TokenUse) -> Result<NewToken, TokenError> {
         let visible = |character: char| !character.is_control();
         if name.trim().is_empty() || name.chars().count() > NAME_CHARS || !name.chars().all(visible) {
@@ -214,11 +216,11 @@ impl TokenStore {
         Ok(NewToken { token, secret })
     }
 
-    /// Ends a token. The list stays, also when it is empty then: a server whose last token was revoked is closed, not
-    /// open.
+    /// Revokes a token. The file stays even when it is empty: a server without any token left is closed, not open.
     ///
     /// # Errors
-    /// When there is no such token, or the file cannot be written.
+    ///
+    /// Fails if there is no such token, or the file cannot be written.
     pub fn revoke(&self, id: &str) -> Result<Token, TokenError> {
         let _lock = self.lock()?;
         let mut tokens = self.list()?;
@@ -228,7 +230,7 @@ impl TokenStore {
         Ok(revoked)
     }
 
-    /// One change at a time, from any process. Given back when the file is dropped.
+    /// Permits one change at a time, across processes. Dropping the file releases the lock.
     fn lock(&self) -> Result<File, TokenError> {
         let mut folder = fs::DirBuilder::new();
         folder.recursive(true);
@@ -251,7 +253,7 @@ impl TokenStore {
         })?;
         let path = self.folder.join(format!("{FILE}.{}", std::process::id()));
         let written = || {
-            // What a process of the same number left behind when it was killed.
+            // A file left by a killed process with the same number.
             let _none_was_left = fs::remove_file(&path);
             let mut file = private().create_new(true).open(&path)?;
             file.write_all(&text)?;
@@ -273,7 +275,7 @@ impl TokenStore {
     }
 }
 
-/// How files are opened that only their owner may read.
+/// Options for opening files that only their owner may read.
 fn private() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.write(true);
@@ -287,7 +289,7 @@ pub(super) fn digest(token: &str) -> Digest {
     sha2::Sha256::digest(token.as_bytes()).into()
 }
 
-/// The token with this hash. Takes as long whichever it is, and however much of a hash is alike.
+/// Returns the token with this hash, in constant time.
 pub(super) fn is_one_of<'a>(hash: &Digest, tokens: &'a [Token]) -> Option<&'a Token> {
     let mut found = None;
     for token in tokens {
@@ -305,7 +307,7 @@ fn seconds(time: SystemTime) -> u64 {
 }
 
 fn at(seconds: u64) -> String {
-    // Nobody makes tokens for the year 300,000; a file that says so is shown as it can be.
+    // Nobody makes tokens for the year 300,000. Such a time is shown as well as possible.
     let time = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds.min(1 << 43)));
     crate::time::rfc3339(time.unwrap_or(SystemTime::UNIX_EPOCH))
 }

@@ -1,5 +1,5 @@
-//! Tools that want something from the client before they answer, in the way of the newest protocol: the call ends with
-//! what is wanted, and comes again with it.
+//! Tools that need input from the client before they answer, in the way of the newest protocol: the call ends with a
+//! request for input, and the client repeats it with the input.
 
 use rmcp::RoleServer;
 use rmcp::model::{
@@ -38,7 +38,7 @@ pub(super) const TOOLS: [(&str, &str); 8] = [
     ),
 ];
 
-/// Whether it is one of them.
+/// Returns true if a tool of this name is in this group.
 pub(super) fn has(name: &str) -> bool {
     name == "test_streaming_elicitation" || TOOLS.iter().any(|(tool, _)| *tool == name)
 }
@@ -158,7 +158,7 @@ fn what_it_can(context: &RequestContext<RoleServer>) -> Result<CallToolResponse,
     Ok(InputRequiredResult::from_input_requests(requests).into())
 }
 
-/// Ends a call with what is wanted.
+/// Ends a call with a request for input.
 pub(super) fn asking<const N: usize, T: From<InputRequiredResult>>(
     requests: [(&str, Value); N],
 ) -> Result<T, ErrorData> {
@@ -195,12 +195,12 @@ fn roots() -> Value {
     json!({"method": "roots/list"})
 }
 
-/// What the client gave for a key; what is no object counts as nothing.
+/// Returns the client's response for a key. Anything but an object counts as nothing.
 pub(super) fn response<'a>(given: Option<&'a InputResponses>, key: &str) -> Option<&'a Map<String, Value>> {
     given?.get(key)?.as_object()
 }
 
-/// A text of what the user filled in.
+/// Returns a text that the user filled in.
 pub(super) fn content<'a>(answer: &'a Map<String, Value>, field: &str) -> &'a str {
     let value = answer.get("content").and_then(|content| content.get(field));
     value.and_then(Value::as_str).unwrap_or("nobody")

@@ -1,4 +1,4 @@
-//! Tools of the tasks extension: the answer to the call is a task, and the result is asked for later.
+//! Tools of the tasks extension: the answer to the call is a task, and the client polls for the result.
 
 use std::time::Duration;
 
@@ -23,16 +23,16 @@ pub(super) const TOOLS: [(&str, &str); 6] = [
     ("test_tool_with_task", "Wants a name first, and becomes a task then"),
 ];
 
-/// Those that cannot do without being a task.
+/// Tools that run only as a task.
 const ONLY_AS_TASK: [&str; 4] = ["failing_job", "confirm_delete", "multi_input", "test_tool_with_task"];
 
-/// Tasks at once.
+/// The maximum number of concurrent tasks.
 const MOST: usize = 256;
 const MOMENT: Duration = Duration::from_millis(100);
 
 type Outcome = Result<CallToolResult, TaskExit>;
 
-/// Whether it is one of them.
+/// Returns true if a tool of this name is in this group.
 pub(super) fn has(name: &str) -> bool {
     TOOLS.iter().any(|(tool, _)| *tool == name)
 }

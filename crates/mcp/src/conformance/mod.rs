@@ -1,7 +1,8 @@
-//! The fixtures that the official MCP conformance suite calls, beside the real tools and behind the real transports.
+//! The fixtures that the official MCP conformance suite calls, in addition to the real tools and behind the real
+//! transports.
 //!
-//! Only in builds with the feature `conformance`, and there only when `serve` is asked for them. What the suite examines is
-//! the server around them: this module has no part in transport, sessions, negotiation or checks of messages.
+//! They exist only in builds with the feature `conformance`, and there only when `serve` requests them. The suite
+//! examines the server around them: this module has no part in transport, sessions, negotiation or checks of messages.
 #![expect(deprecated, reason = "the suite examines what is deprecated, too")]
 
 mod asks;
@@ -29,14 +30,14 @@ use serde_json::Value;
 
 use crate::server::Server;
 
-/// The server, with the fixtures where they were asked for.
+/// The server, with the fixtures if requested.
 #[derive(Clone)]
 pub(crate) struct Handler {
     server: Server,
     fixtures: Option<Arc<Fixtures>>,
 }
 
-/// Whether the fixtures are there.
+/// The switch for the fixtures.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Fixture {
     /// As in builds without the feature.
@@ -46,7 +47,7 @@ pub enum Fixture {
     Present,
 }
 
-/// What the fixtures remember.
+/// The state of the fixtures.
 struct Fixtures {
     listening: Mutex<BTreeMap<u64, SubscriptionSink>>,
     asks: Result<asks::Asks, ErrorData>,
@@ -104,7 +105,7 @@ impl Fixtures {
             }
             "test_trigger_tool_change" => {
                 for sink in self.sinks() {
-                    // Who has left is not told.
+                    // A client that has left gets no message.
                     let _gone = sink.notify_tool_list_changed().await;
                 }
                 Ok(tools::text("Tool list change triggered"))

@@ -24,7 +24,7 @@ pub(super) fn templates() -> Result<Vec<ResourceTemplate>, ErrorData> {
     }]))
 }
 
-/// What a resource of the suite holds; none if it is not one.
+/// Returns the content of a resource of the suite; none for other resources.
 pub(super) fn resource(uri: &str) -> Option<Result<ReadResourceResponse, ErrorData>> {
     let content = match uri {
         "test://static-text" => {

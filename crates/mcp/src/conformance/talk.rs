@@ -1,4 +1,5 @@
-//! Tools that speak to the client while they work: log messages, progress, and the questions of the handshake of old.
+//! Tools that send messages to the client while they work: log messages, progress, and the questions of the older
+//! handshake.
 
 use std::time::Duration;
 

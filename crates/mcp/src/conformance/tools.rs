@@ -41,7 +41,7 @@ const PLAIN: [(&str, &str); 17] = [
     ("greet", "Greets, at once"),
 ];
 
-/// Whether the suite has a tool of this name.
+/// Returns true if the suite has a tool of this name.
 pub(super) fn has(name: &str) -> bool {
     all().iter().any(|tool| tool.name == name)
 }
@@ -83,7 +83,7 @@ fn object(value: Value) -> Map<String, Value> {
     }
 }
 
-/// Words that older readers of schemas drop: they must go through as they are.
+/// Keywords that older readers of schemas drop: they must pass unchanged.
 fn schema_2020_12() -> Value {
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -1,8 +1,8 @@
 //! An execution as content blocks and as the object that programs read.
 //!
-//! The first text block is the code's: stdout as it is, then labelled parts. The last block is the server's: it is
-//! always a block of its own and always the last one, so nothing that code prints can stand in its place. Pictures come
-//! before both: a client that keeps the first block only has them, and the text can be read again.
+//! The first text block holds the code's output: unchanged stdout, then labelled parts. The last block is the server's.
+//! It is always a separate block and always the last one, so code cannot print a substitute for it. Pictures precede
+//! both: a client that keeps only the first block gets them, and the text can be read again.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -35,7 +35,7 @@ const MEMORY_WARN_PERCENT: u64 = 75;
 const STATUS_BYTES: usize = 300;
 /// The code's block where the code wrote nothing, so that the first text is never the server's.
 const NO_OUTPUT: &str = "(no output)";
-/// What was noticed about the code that is shown; programs read the rest.
+/// The number of static-analysis findings shown; programs read the rest.
 const ADVICE_LINES: usize = 3;
 
 /// The answer to a call that ran code, or asks about it. `after` are further lines for the server's block.
@@ -44,15 +44,15 @@ pub(crate) async fn answer(view: &ExecutionView, inline: ByteSize, after: &[Stri
     answer_with(view, inline, after, read_on, room).await
 }
 
-/// The call that reads on in a stream, with `{offset}` to be filled in by whoever cuts; empty where there is none.
+/// The call that reads the rest of a stream, with `{offset}` as a placeholder; empty if there is none.
 pub(crate) type ReadOn = fn(&ExecutionView, &str) -> String;
 
-/// For toolsets in which nothing reads on.
+/// For toolsets in which no call reads the rest of a stream.
 pub(crate) fn nothing_reads_on(_: &ExecutionView, _: &str) -> String {
     String::new()
 }
 
-/// The same where another call reads on.
+/// The same with another call for reading the rest.
 pub(crate) async fn answer_with(
     view: &ExecutionView,
     inline: ByteSize,
@@ -71,7 +71,7 @@ pub(crate) async fn answer_with(
         let left = RESULT_BYTES.saturating_sub(taken);
         match timeout(ROOM_WAIT, room.take(PICTURES_ANSWER_BYTES)).await {
             Ok(true) => {
-                // Some clients keep the first block only: what can be had in no other way comes first.
+                // Some clients keep only the first block, so content that is available nowhere else precedes the rest.
                 let at = usize::from(view.status == Status::Running);
                 blocks.splice(at..at, pictures(view, left, &mut notes).await);
             }
@@ -147,8 +147,8 @@ pub(crate) fn object(view: &ExecutionView, read_on: ReadOn) -> Map<String, Value
     object
 }
 
-/// What programs read of an execution besides its texts. Some clients show it to their model with every result, so what
-/// has its usual value is left out (docs/design/protocol.md lists them).
+/// Returns an execution's data for programs, except its texts. Some clients show it to their model with every result,
+/// so usual values are left out (docs/design/protocol.md lists them).
 pub(crate) fn facts(view: &ExecutionView) -> Map<String, Value> {
     let mut facts = Map::new();
     let mut add = |name: &str, value: Value| facts.insert(name.to_owned(), value);
@@ -207,8 +207,8 @@ fn is_much(memory: MemoryUse) -> bool {
     before.abs_diff(after).saturating_mul(20) >= memory.limit.as_bytes()
 }
 
-/// What a result states of the isolation: all of it with a new sandbox. A sandbox for one run is new each time, so its
-/// layers are left out, and what is as it should be.
+/// Returns the isolation that a result states: all of it for a new sandbox. A sandbox for one run is new each time, so
+/// its layers and expected values are left out.
 fn isolation_news(view: &ExecutionView) -> Option<Value> {
     let is_kept = view.expiry.is_some();
     let mut value = isolation(&view.isolation, &view.passed_over);
@@ -225,7 +225,7 @@ fn isolation_news(view: &ExecutionView) -> Option<Value> {
     Some(value)
 }
 
-/// What isolates, and, where others were preferred, why those did not.
+/// Returns the isolation, and the reasons for skipping preferred back ends.
 pub(crate) fn isolation(isolation: &Isolation, passed_over: &[PassedOver]) -> Value {
     let mut value = json!(isolation);
     if let (false, Some(object)) = (passed_over.is_empty(), value.as_object_mut()) {
@@ -234,7 +234,7 @@ pub(crate) fn isolation(isolation: &Isolation, passed_over: &[PassedOver]) -> Va
     value
 }
 
-/// A line for each back end that was passed over.
+/// A line for each skipped back end.
 pub(crate) fn passed_over_lines(passed_over: &[PassedOver]) -> String {
     let line = |passed: &PassedOver| {
         format!(
@@ -251,7 +251,7 @@ fn millis(duration: std::time::Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// What an execution added to the memory of its sandbox; less than nothing where it freed some.
+/// The memory that an execution added to its sandbox; negative if it freed some.
 pub(crate) fn growth_mb(memory: MemoryUse) -> f64 {
     let tenths = (tenths_of_mib(memory.after) - tenths_of_mib(memory.before)) * 10.0;
     tenths.round() / 10.0
@@ -268,7 +268,7 @@ pub(crate) fn artifact_uri(execution: &str, number: u32) -> String {
     format!("sandcell://executions/{execution}/{number}")
 }
 
-/// What reads on in the toolset `sandbox`.
+/// The call that reads the rest of a stream, in the toolset `sandbox`.
 pub(crate) fn read_on(view: &ExecutionView, stream: &str) -> String {
     format!(
         "get_execution(execution_id=\"{}\", stream=\"{stream}\", offset={{offset}})",
@@ -335,8 +335,8 @@ fn first_text(view: &ExecutionView, inline: usize, read_on: ReadOn) -> String {
     join(&parts)
 }
 
-/// How it stands, where no error of the code tells: for clients that keep nothing but the first block. The server's block
-/// has it as well, where code cannot forge it.
+/// The status, unless an error of the code shows it, for clients that keep only the first block. The server's block
+/// repeats it, where code cannot forge it.
 fn status_line(view: &ExecutionView, read_on: ReadOn) -> Option<String> {
     let name = status_name(view.status);
     if view.status == Status::Running {
@@ -349,7 +349,7 @@ fn status_line(view: &ExecutionView, read_on: ReadOn) -> Option<String> {
     Some(format!("{name}: {}", shorten(&cause.message, STATUS_BYTES)))
 }
 
-/// stdout as it is; every other part starts on a line of its own with its label.
+/// Joins the parts: unchanged stdout, then every other part on a new line with its label.
 fn join(parts: &[Part]) -> String {
     let mut text = String::new();
     for part in parts {
@@ -390,7 +390,7 @@ fn is_chart(artifact: &Artifact) -> bool {
     artifact.mime == CHART
 }
 
-/// Whether all of a chart's data stands in the text, so that a link to it would lead nowhere new.
+/// Returns true if the text contains all of a chart's data, so that a link would add nothing.
 fn is_inline_chart(artifact: &Artifact) -> bool {
     is_chart(artifact) && artifact.bytes.len() <= CHART_BYTES
 }
@@ -415,7 +415,7 @@ fn one_line(text: &str) -> String {
     text.replace(['\n', '\r'], " ")
 }
 
-/// Leaves at most so many points of each series, evenly chosen; `total` still says how many there are.
+/// Thins each series to at most `most` points, evenly chosen; `total` keeps the original number.
 fn thin(data: &mut Value, most: usize) {
     match data {
         Value::Object(fields) => {
@@ -442,14 +442,14 @@ fn thin(data: &mut Value, most: usize) {
     }
 }
 
-/// Shown pictures as blocks; what is left out or made smaller is noted.
+/// Returns the shown pictures as blocks. Adds a note for each picture that is omitted or made smaller.
 async fn pictures(view: &ExecutionView, mut room: usize, notes: &mut Vec<String>) -> Vec<Block> {
     let all: Vec<&Artifact> = view.artifacts.iter().filter(|artifact| is_picture(artifact)).collect();
     let mut blocks = Vec::new();
     let mut left_out = Vec::new();
     let mut smaller = 0_u32;
     for (index, artifact) in all.iter().take(PICTURES).enumerate() {
-        // A fair share of what is left, so that a large first picture does not push out the others.
+        // A fair share of the remaining room, so that a large first picture does not push out the others.
         let others = all.len().min(PICTURES) - index;
         match pictures::fit(artifact.bytes.clone(), room / others.max(1)).await {
             Ok(picture) => {
@@ -512,7 +512,7 @@ fn encoded_len(blocks: &[Block]) -> usize {
         .sum()
 }
 
-/// The server's own block: one line when all is well, else what happened and what to do.
+/// The server's block: one line on success, else the problem and its remedy.
 fn server_block(view: &ExecutionView, notes: &[String], read_on: ReadOn) -> String {
     let mut text = format!("[{}", status_name(view.status));
     if let Some(code) = view.exit_code.filter(|code| *code != 0) {
@@ -541,7 +541,7 @@ fn server_block(view: &ExecutionView, notes: &[String], read_on: ReadOn) -> Stri
         );
     }
     if view.state_lost {
-        // A new sandbox that stands in for another one says so before everything else.
+        // The replacement of a sandbox by a new one is stated before everything else.
         text.push_str(if view.new_sandbox && !view.notices.is_empty() {
             "\nstate_lost: variables and files of the previous sandbox are gone"
         } else if view
@@ -592,12 +592,12 @@ fn server_block(view: &ExecutionView, notes: &[String], read_on: ReadOn) -> Stri
     text
 }
 
-/// How long the sandbox still has, if that is so little that it has to be said.
+/// The remaining time of the sandbox, if it is short enough for a warning.
 fn expires_in(expiry: Expiry) -> Option<Duration> {
     expiry.ends_soon().into_iter().chain(expiry.idles_soon()).min()
 }
 
-/// A warning before the sandbox ends, with what can be done about it.
+/// A warning before the sandbox ends, with its remedy.
 fn expiry_line(expiry: &Expiry) -> Option<String> {
     if let (Some(left), Some(ends)) = (expiry.ends_soon(), expiry.ends) {
         return Some(format!(
@@ -615,7 +615,7 @@ fn expiry_line(expiry: &Expiry) -> Option<String> {
     })
 }
 
-/// What was noticed about the code. Code that did what it should needs no advice.
+/// The static-analysis findings. Code that succeeded needs no advice.
 fn advice_lines(view: &ExecutionView) -> String {
     let mut text = String::new();
     if view.status != Status::Ok {
@@ -627,7 +627,7 @@ fn advice_lines(view: &ExecutionView) -> String {
     text
 }
 
-/// What of a session is back after its interpreter died.
+/// The part of a session that was restored after its interpreter died.
 fn restored_line(restored: &Restored) -> String {
     let cell = match &restored.execution_id {
         Some(id) => format!("{id} (cell {})", restored.cell),
@@ -664,7 +664,8 @@ fn memory_line(view: &ExecutionView, memory: &MemoryUse) -> Option<String> {
     let (after, limit) = (memory.after.as_mib(), memory.limit.as_mib());
     let near = after.saturating_mul(100) >= limit.saturating_mul(MEMORY_WARN_PERCENT);
     let said = view.cause.as_ref().is_some_and(|cause| cause.code == Code::OutOfMemory);
-    // Said when it comes near, and again when it comes nearer, not with every call from then on.
+    // The warning appears when memory becomes scarce, and again when it becomes scarcer, not with every call after
+    // that.
     let grown = memory.after.as_mib().saturating_sub(memory.before.as_mib());
     let news = grown.saturating_mul(100) >= limit;
     (near && news && !said && !view.state_lost).then(|| {

@@ -1,5 +1,5 @@
-//! How executions become content blocks: text that a model reads, pictures it sees, links, and the server's own last
-//! block that code cannot forge.
+//! Content blocks of executions: text that a model reads, pictures it sees, links, and the server's last block that
+//! code cannot forge.
 
 pub(crate) mod execution;
 pub(crate) mod pictures;

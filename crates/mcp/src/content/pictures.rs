@@ -1,6 +1,6 @@
-//! Pictures for a model's eyes: small enough for every client, never a danger to the server.
+//! Pictures for models: small enough for every client, and safe for the server.
 //!
-//! A picture that fits goes out untouched. A larger one is shrunk; its size in pixels is read from its header before
+//! A picture that fits is sent unchanged. A larger one is shrunk. Its size in pixels is read from its header before
 //! anything is decoded, large PNGs are averaged down row by row, and only one picture is decoded at a time. So a
 //! hostile picture costs at most a few tens of megabytes and some processor time.
 
@@ -23,7 +23,7 @@ const WHOLE_PIXELS: u64 = 4_000_000;
 const WHOLE_PIXELS_JPEG: u64 = 16_000_000;
 /// The longest side; bounds the memory of one row.
 const MOST_SIDE: u32 = 65_535;
-/// Bytes that a decoder may allocate beside its output.
+/// The maximum bytes that a decoder may allocate in addition to its output.
 const DECODER_BYTES: usize = 64 << 20;
 /// Attempts at an encoding that fits.
 const ATTEMPTS: u32 = 6;
@@ -37,11 +37,11 @@ static DECODER: Semaphore = Semaphore::const_new(1);
 pub(crate) struct Picture {
     pub(crate) mime: &'static str,
     pub(crate) base64: String,
-    /// Whether it is smaller than the original.
+    /// True if it is smaller than the original.
     pub(crate) shrunk: bool,
 }
 
-/// Why a picture is not shown.
+/// The reasons for not showing a picture.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refused {
     #[error("not a PNG or JPEG file")]
@@ -54,7 +54,7 @@ pub(crate) enum Refused {
     NoRoom,
 }
 
-/// Whether a file starts like a picture that can be shown.
+/// Returns true if a file starts like a picture that can be shown.
 pub(crate) fn is_picture(bytes: &[u8]) -> bool {
     bytes.starts_with(b"\x89PNG\r\n\x1a\n") || bytes.starts_with(&[0xff, 0xd8, 0xff])
 }

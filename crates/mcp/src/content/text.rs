@@ -1,13 +1,13 @@
-//! Cutting text: head and tail stay, the number of bytes between them is exact, and no character is split.
+//! Cuts text: head and tail stay, the number of bytes between them is exact, and no character is split.
 
 /// A labelled part of a result's text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Part {
-    /// Stands before it; empty for stdout.
+    /// The label in front; empty for stdout.
     pub(crate) label: &'static str,
     /// The text.
     pub(crate) text: String,
-    /// All bytes there are of it, where `text` is already a cut of it.
+    /// The total bytes, where `text` is already a cut.
     pub(crate) total_bytes: u64,
     /// The call that reads the rest, with `{offset}` in it; empty if there is none.
     pub(crate) rest: String,
@@ -21,7 +21,7 @@ pub(crate) fn fit(parts: &mut [Part], budget: usize) {
     }
 }
 
-/// The most that each may have so that all fit: what short ones leave is for the long ones.
+/// The maximum share of each part so that all fit: unused shares of short parts are for the long ones.
 fn share(lengths: &[usize], budget: usize) -> usize {
     let mut sorted = lengths.to_vec();
     sorted.sort_unstable();
@@ -38,7 +38,7 @@ fn share(lengths: &[usize], budget: usize) -> usize {
     budget
 }
 
-/// Head and tail of a text, with a line between them that says what is missing.
+/// Returns head and tail of a text, with a line between them that states the missing part.
 pub(crate) fn cut(text: &str, keep: usize, total_bytes: u64, rest: &str) -> String {
     let head_end = text.floor_char_boundary(keep * 6 / 10);
     let tail_start = text

@@ -1,4 +1,4 @@
-//! An engine side for tests: it answers at once what the code's text names, and keeps files in memory.
+//! A fake engine for tests: it answers at once as the code's text requests, and keeps files in memory.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -28,13 +28,13 @@ pub(crate) struct FakeHost {
     pub(crate) config: EngineConfig,
     pub(crate) languages: Vec<LanguageInfo>,
     pub(crate) files: Mutex<BTreeMap<String, Vec<u8>>>,
-    /// What was asked, in Rust's own words.
+    /// The requests so far, in Rust's debug format.
     pub(crate) asked: Mutex<Vec<String>>,
-    /// Executions that were stopped because their call was taken back.
+    /// Executions that were stopped because their call was cancelled.
     pub(crate) stopped: Mutex<Vec<String>>,
     pub(crate) notices: Vec<String>,
     pub(crate) artifacts: Vec<Artifact>,
-    /// What sandboxes may ask to reach.
+    /// The hosts that sandboxes may ask to reach.
     pub(crate) network: Vec<String>,
 }
 
@@ -242,7 +242,7 @@ impl FakeHost {
     }
 }
 
-/// An execution as the history that lasts has it.
+/// An execution as in the lasting history.
 pub(crate) fn kept(code: &str) -> KeptExecution {
     KeptExecution {
         record: HistoryRecord {

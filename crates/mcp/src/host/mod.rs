@@ -1,4 +1,4 @@
-//! What the tools need from the engine, as a trait, so that transcripts can be tested with a fake.
+//! The engine as the tools see it, as a trait, so that tests of transcripts can use a fake.
 
 mod engine;
 #[cfg(test)]
@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use engine::EngineHost;
 
-/// A part of a kept stream that is asked for.
+/// A requested part of a kept stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StreamPart {
     pub(crate) stream: StreamName,
@@ -31,12 +31,12 @@ pub(crate) struct StreamPart {
     pub(crate) find: Option<String>,
 }
 
-/// The engine, as the tools see it. Each method does what the engine's method of that name says.
+/// The engine, as the tools see it. Each method does the same as the engine's method of that name.
 #[async_trait]
 pub(crate) trait Host: Send + Sync {
     fn config(&self) -> Arc<EngineConfig>;
     fn languages(&self) -> Vec<LanguageInfo>;
-    /// The language of calls that name none.
+    /// The default language of calls.
     fn default_language(&self) -> &str;
     fn backends(&self) -> Vec<BackendView>;
     fn counts(&self) -> Counts;
@@ -78,7 +78,7 @@ pub(crate) trait Host: Send + Sync {
     /// The languages that packages can be installed for.
     fn package_languages(&self) -> Vec<String>;
     fn left_to_user(&self, language: Option<&str>, packages: &[String], hosts: &[String]) -> LeftToUser;
-    /// The most that a sandbox may ask to reach.
+    /// The hosts that a sandbox may ask to reach, at most.
     fn network_allowed(&self) -> Vec<String>;
     async fn install(
         &self,
@@ -121,7 +121,7 @@ pub(crate) trait Host: Send + Sync {
         bytes: Bytes,
         mode: WriteMode,
     ) -> Result<FileAnswer<u64>, Failure>;
-    /// Something happened that matters for security.
+    /// Records an event that matters for security.
     fn note(&self, event: SecurityEvent);
     async fn history(&self, who: &Principal, last_n: usize, sandbox: Option<&str>) -> Result<HistoryView, Failure>;
     async fn search(&self, who: &Principal, query: &HistoryQuery) -> Result<HistoryPage, Failure>;
@@ -129,8 +129,8 @@ pub(crate) trait Host: Send + Sync {
     -> Result<ResetView, Failure>;
 }
 
-/// A file of an execution, with its type: one that can still be asked about has all of its own, the history that lasts has
-/// pictures. None if there is none with this number.
+/// Returns a file of an execution, with its type. A recent execution has all its files; the lasting history has only
+/// pictures. None if no file has this number.
 pub(crate) async fn artifact(
     host: &dyn Host,
     who: &Principal,
@@ -147,6 +147,6 @@ pub(crate) async fn artifact(
     if let Some(picture) = host.picture(who, id, number).await {
         return Ok(Some((picture.mime, picture.bytes)));
     }
-    // Whichever of the two knows more about it says why it is not there.
+    // If the lasting history lacks it too, the first failure is reported.
     host.kept(who, id).await.map(|_| None).map_err(|_| failure)
 }

@@ -1,5 +1,5 @@
-//! Bodies of requests, read within bounds of size and time, and bodies of answers, which hold what they were given room
-//! for until they have left or nobody wants them any more.
+//! Bodies of requests, read within bounds of size and time, and bodies of answers. An answer's body holds its reserved
+//! room until it is sent or dropped.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -21,7 +21,7 @@ pub(crate) type Body = BoxBody<Bytes, Infallible>;
 /// Pieces of an answer on their way from the session to the connection.
 const PIECES: usize = 4;
 
-/// Reads a body of at most so many bytes, in at most this time; `grow` is asked for room for all that has come.
+/// Reads a body of at most `most` bytes within the given time. Calls `grow` with the total size to reserve room.
 pub(crate) async fn read(
     mut body: Incoming,
     most: usize,
@@ -122,8 +122,8 @@ impl HttpBody for Piped {
     }
 }
 
-/// The body, holding `held` until its source is over, also when the client has gone: what a client asked for counts as
-/// under way for as long as it is.
+/// Wraps a body so that `held` lives until its source ends, even after the client has gone: a request counts as in
+/// progress until then.
 pub(crate) fn to_its_end(mut body: Body, held: impl Send + 'static) -> Body {
     let (send, receive) = mpsc::channel(PIECES);
     tokio::spawn(async move {

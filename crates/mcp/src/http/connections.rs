@@ -1,4 +1,4 @@
-//! Connections: how many there may be, how long a slow client is waited for, and what becomes of them at the end.
+//! Connections: their maximum number, the timeouts for slow clients, and their end.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -25,7 +25,7 @@ use super::tls::Tls;
 
 /// The head of a request must be there in this time; it is also how long a connection may wait for its next one.
 const HEAD_WITHIN: Duration = Duration::from_secs(30);
-/// A client that takes nothing for so long is gone.
+/// The time without progress after which a client counts as gone.
 const WRITE_WITHIN: Duration = Duration::from_secs(30);
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
 const HEADERS: usize = 64;
@@ -51,7 +51,7 @@ struct Entry {
     end: CancellationToken,
 }
 
-/// Who has a place, and whether it is needed right now.
+/// The holder of a connection's place, and its open requests.
 #[derive(Debug, Default)]
 pub(crate) struct Occupant {
     /// The caller whose request was let in first; none for strangers.
@@ -86,8 +86,8 @@ impl Drop for Busy {
 }
 
 impl Table {
-    /// The place that a new connection may have when all are taken: the oldest of which no request was let in yet; else
-    /// the oldest that waits for its next request, of the caller who has most. So nobody keeps others out by connecting.
+    /// Returns the connection to evict when all places are taken: the oldest without an admitted request; else the
+    /// oldest idle one of the caller with the most connections. So nobody keeps others out by connecting.
     fn to_give_up(&self) -> Option<u64> {
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
         for (number, entry) in &self.all {
@@ -182,7 +182,7 @@ pub(crate) async fn serve(
         local: false,
         occupant: Arc::clone(&slot.occupant),
     };
-    // Without these the connection is slower or outlives its peer longer, which is no reason to refuse it.
+    // Without these options the connection is slower or outlives its peer longer, which is no reason to refuse it.
     let _as_it_is = stream.set_nodelay(true);
     notice_when_gone(&stream);
     let stream = Patient::new(stream);
@@ -251,7 +251,7 @@ where
     }
 }
 
-/// Lets the system find out when the other end is gone without a word.
+/// Lets the system detect a peer that vanished silently.
 #[cfg(target_os = "linux")]
 fn notice_when_gone(stream: &TcpStream) {
     use rustix::net::sockopt;

@@ -1,7 +1,7 @@
-//! The way of a request: who may come in, in which order that is asked, and what each holds while it is answered.
+//! The request pipeline: the order of admission checks, and the resources that each request holds.
 //!
-//! Cheap and certain questions come first, and nothing of a body is read before its sender is known. What passes is
-//! rmcp's to answer, and its answer is put into our words where it is not MCP.
+//! Cheap and certain checks come first, and nothing of a body is read before its sender is known. rmcp answers the
+//! admitted requests. This module rewords its answers where they are not MCP.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -55,12 +55,12 @@ const ONCE: [HeaderName; 6] = [
 const BULK_ANSWERS: usize = 16;
 /// Bytes of a message that only its own caller's bound is for.
 const SMALL_MESSAGE: usize = 1 << 20;
-/// How long a large answer waits for its place.
+/// The maximum time that a large answer waits for its place.
 const BULK_WAIT: Duration = Duration::from_secs(20);
 /// Bytes of a plain text answer of rmcp's that are put into our words.
 const PLAIN_TEXT: usize = 4096;
 
-/// What all connections share.
+/// The state that all connections share.
 pub(crate) struct Door {
     pub(crate) names: Names,
     pub(crate) gate: Gate,
@@ -81,16 +81,16 @@ pub(crate) struct Door {
     ending: AtomicBool,
 }
 
-/// Where a request came from.
+/// The origin of a request.
 #[derive(Debug, Clone)]
 pub(crate) struct From {
     pub(crate) peer: IpAddr,
     /// The address that was connected to.
     pub(crate) here: SocketAddr,
     pub(crate) secure: bool,
-    /// Whether it came from a program of the same user, by a socket of the file system.
+    /// True for a program of the same user, by a socket of the file system.
     pub(crate) local: bool,
-    /// Who has the connection's place.
+    /// The holder of the connection's place.
     pub(crate) occupant: Arc<Occupant>,
 }
 
@@ -151,7 +151,7 @@ impl Door {
         self.ending.load(Ordering::Relaxed)
     }
 
-    /// Answers a request, whatever it is.
+    /// Answers any request.
     pub(crate) async fn answer(&self, request: Request<Incoming>, from: &From) -> Response<Body> {
         let chunked = request.headers().contains_key(TRANSFER_ENCODING);
         let origin = request.headers().get(ORIGIN).cloned();
@@ -186,7 +186,7 @@ impl Door {
     }
 
     async fn route(&self, route: Route, request: Request<Incoming>, from: &From) -> Result<Response<Body>, Refusal> {
-        // Probes come by any name, and learn one word.
+        // Probes use any name, and learn one word.
         match route {
             Route::Alive => return Ok(plain(StatusCode::OK, "ok\n")),
             Route::Ready if self.is_ending() => return Ok(plain(StatusCode::SERVICE_UNAVAILABLE, "ending\n")),
@@ -215,7 +215,7 @@ impl Door {
         match route {
             // A link from anywhere may lead to the page, which holds nothing.
             Route::Page => self.names.check_visit(headers, from.here, from.secure)?,
-            // What the operator allowed for MCP is not allowed to press buttons.
+            // Origins that the operator allowed for MCP may not use the page's API.
             Route::Api => self.names.check_own(headers, from.here, from.secure)?,
             _ => self.names.check(headers, from.here, from.secure)?,
         }
@@ -239,7 +239,7 @@ impl Door {
         }
     }
 
-    /// What is at this path.
+    /// Returns the route of a path.
     fn place(&self, path: &str) -> Route {
         match (route(path), self.gate.signpost(), path.strip_prefix(WELL_KNOWN)) {
             (Route::Other, Some(signpost), Some(rest)) if ["", "/mcp", &signpost.path].contains(&rest) => {
@@ -252,7 +252,8 @@ impl Door {
         }
     }
 
-    /// What clients read to find out where tokens for this server come from; for everybody, since it comes before tokens.
+    /// Answers with the document that names the issuer of tokens. It needs no token, since clients read it before they
+    /// have one.
     fn signpost(&self, method: &Method) -> Result<Response<Body>, Refusal> {
         if method != Method::GET {
             return Err(Refusal::method("GET"));
@@ -264,7 +265,7 @@ impl Door {
         Ok(response)
     }
 
-    /// Who sent the request, if they may use what `wanted` says.
+    /// Returns the sender of the request, if it may use `wanted`.
     pub(super) async fn admit(&self, headers: &HeaderMap, from: &From, wanted: TokenUse) -> Result<Admission, Refusal> {
         let admitted = self.gate.admit(only(headers, AUTHORIZATION.as_str())?).await;
         let admission = admitted.map_err(|denied| {
@@ -309,7 +310,7 @@ impl Door {
         Ok(response)
     }
 
-    /// What programs of the same user ask a server that runs in the background.
+    /// Answers programs of the same user that query a background server.
     fn service(&self) -> Response<Body> {
         let counts = self.host.counts();
         let text = serde_json::json!({
@@ -325,7 +326,7 @@ impl Door {
         response
     }
 
-    /// What a browser asks before it sends a request of a page: yes for the pages that the operator allowed.
+    /// Answers a browser's preflight request: yes for the pages that the operator allowed.
     fn preflight(&self, headers: &HeaderMap, methods: &'static str) -> Result<Response<Body>, Refusal> {
         if !only(headers, ORIGIN.as_str())?.is_some_and(|origin| self.names.may_read(origin)) {
             return Err(Refusal::foreign_origin());
@@ -357,7 +358,7 @@ impl Door {
         }
     }
 
-    /// What the server keeps for this caller.
+    /// Returns the state that the server keeps for this caller.
     pub(super) fn tenant(&self, who: &Principal) -> Result<Arc<Tenant>, Refusal> {
         self.tenants.of(who).map_err(|error| {
             tracing::error!(%error, "the tools of a caller");
@@ -437,12 +438,12 @@ impl Door {
             Some(Ok(length)) => length,
             Some(Err(_)) | None => MESSAGE_BYTES,
         };
-        // Held while it is read; what is made of it counts as a call.
+        // Held while the body is read. The resulting message counts as a call.
         let mut room = self.room(tenant);
         if length.is_some() {
             room.grow(most)?;
         }
-        // Of a length that nobody told, only what came is counted.
+        // Without a declared length, only received bytes are counted.
         body::read(incoming, most, BODY_WITHIN, |bytes| room.grow(bytes)).await
     }
 
@@ -472,20 +473,20 @@ impl Door {
     }
 }
 
-/// What a body that is being read takes of the room for bodies, of its caller's and of all callers'.
+/// The room that a body takes while it is read, from the caller's share and from the total.
 pub(super) struct Room<'a> {
     own: &'a Semaphore,
     all: &'a Semaphore,
-    /// What was taken of both.
+    /// The units taken from both.
     units: [u32; 2],
     held: Vec<SemaphorePermit<'a>>,
 }
 
 impl Room<'_> {
-    /// Takes what so many bytes need, all in all.
+    /// Reserves room for `bytes` in total.
     pub(super) fn grow(&mut self, bytes: usize) -> Result<(), Refusal> {
         let wanted = u32::try_from(bytes / UNIT + 1).unwrap_or(u32::MAX);
-        // Ordinary messages never wait for what other callers announce and do not send.
+        // Ordinary messages never wait for bodies that other callers announce and do not send.
         let of_all = if bytes > SMALL_MESSAGE { wanted } else { 0 };
         for (place, (units, wanted)) in [self.own, self.all]
             .into_iter()
@@ -505,18 +506,18 @@ impl Room<'_> {
 enum Route {
     Mcp,
     Metrics,
-    /// How a server in the background stands.
+    /// The status of a background server.
     Service,
     Signpost,
     /// The files of the page.
     Page,
-    /// What the page asks.
+    /// The API of the page.
     Api,
-    /// What another crate answers.
+    /// An endpoint of another crate.
     Endpoint,
     Alive,
     Ready,
-    /// Where servers of the first HTTP transport listened.
+    /// The address of the first HTTP transport.
     Old,
     Other,
 }
@@ -598,7 +599,7 @@ async fn initialize(tenant: &Tenant, request: Request<Full<Bytes>>) -> Result<Re
     Ok(serve(tenant, request).await)
 }
 
-/// Opens the stream of a session for what the server has to say by itself.
+/// Opens the stream of a session for messages that the server initiates.
 async fn get(tenant: &Arc<Tenant>, request: Request<Incoming>) -> Result<Response<Body>, Refusal> {
     let place = tenant
         .place(Priority::Ordinary)
@@ -626,7 +627,7 @@ async fn delete(tenant: &Arc<Tenant>, request: Request<Incoming>) -> Result<Resp
     Ok(response)
 }
 
-/// Puts rmcp's plain text errors into the form that all of ours have.
+/// Converts rmcp's plain text errors into this crate's error format.
 async fn in_our_words(response: Response<Body>, message: &Message) -> Response<Body> {
     let status = response.status();
     let is_json = response

@@ -1,6 +1,6 @@
-//! Endpoints beside MCP that another crate answers. Their requests come through the same door as those of MCP: names,
-//! tokens, rates, places, sizes and the drain at the end are looked after here, and an endpoint sees a request whose sender
-//! is known.
+//! Endpoints outside MCP that another crate answers. Their requests pass through the same pipeline as those of MCP. The
+//! pipeline handles names, tokens, rates, places, sizes and the drain at the end. An endpoint sees only requests whose
+//! sender is known.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ const PART_BYTES: usize = 1 << 20;
 /// The body of an endpoint's answer.
 pub type EndpointBody = BoxBody<Bytes, Infallible>;
 
-/// Endpoints under addresses of their own.
+/// Endpoints under separate addresses.
 pub trait Endpoints: std::fmt::Debug + Send + Sync {
     /// True if requests for this path are for these endpoints, whether there is one at the path or not.
     fn has(&self, path: &str) -> bool;
@@ -44,21 +44,21 @@ pub trait Endpoints: std::fmt::Debug + Send + Sync {
     /// There is no such endpoint, or it does not take such requests.
     fn find(&self, method: &Method, uri: &Uri) -> Result<Wants, NotFound>;
 
-    /// Answers a request for what is the same for everybody; [`Wants::Nothing`] only.
+    /// Answers a request that is the same for everybody; [`Wants::Nothing`] only.
     fn answer_anybody(&self, uri: &Uri) -> Response<EndpointBody>;
 
-    /// Answers a request. When the future or the body of the answer is dropped, nobody waits for it any more.
+    /// Answers a request. Dropping the future or the body of the answer means that the client no longer waits.
     fn answer<'a>(&'a self, request: EndpointRequest<'a>) -> BoxFuture<'a, Response<EndpointBody>>;
 }
 
-/// What a request for an endpoint needs.
+/// The requirements of a request for an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wants {
     /// It is answered alike for everybody, without a token.
     Nothing,
     /// No body.
     Caller,
-    /// No body, and it ends something or tells how it stands: it is admitted beyond the bound of ordinary requests.
+    /// No body, and it ends something or reports a state: it is admitted beyond the bound of ordinary requests.
     CallerAtOnce,
     /// A JSON object, read whole.
     Json,
@@ -66,7 +66,7 @@ pub enum Wants {
     Stream,
 }
 
-/// Why there is nothing at an address.
+/// The reasons why an address has no endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NotFound {
     /// No such endpoint.
@@ -114,7 +114,7 @@ impl std::fmt::Debug for RequestBody<'_> {
 /// A body that is read in parts of bounded size.
 pub struct BodyStream<'a> {
     incoming: Incoming,
-    /// What was read beyond the last part.
+    /// The bytes read beyond the last part.
     rest: Bytes,
     _room: Room<'a>,
 }

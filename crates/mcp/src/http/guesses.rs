@@ -1,23 +1,24 @@
-//! Wrong tokens, by the address that they came from. A token cannot be guessed; this keeps those who try from filling the
-//! log and the server's time. Who sends a valid token is never slowed down, whatever others at the same address do.
+//! Wrong tokens, by source address. Guessing a token is infeasible; the throttle keeps attempts from filling the log
+//! and taking the server's time. Senders of a valid token are never slowed down, even if others at the same address
+//! are.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Wrong tokens of one address that are answered as such, in this time.
+/// The number of wrong tokens of one address that are answered as such, in this time.
 const GUESSES: u32 = 30;
 const WINDOW: Duration = Duration::from_secs(60);
 /// Addresses that are remembered.
 const ADDRESSES: usize = 4096;
 
-/// Who sent wrong tokens lately.
+/// The recent senders of wrong tokens.
 #[derive(Debug, Default)]
 pub(crate) struct Guesses(Mutex<HashMap<IpAddr, (Instant, u32)>>);
 
 impl Guesses {
-    /// Counts a wrong token; after too many, says how long to wait.
+    /// Counts a wrong token; after too many, returns the time to wait.
     pub(crate) fn wrong(&self, from: IpAddr) -> Result<(), Duration> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();

@@ -1,4 +1,4 @@
-//! Where connections come from: the network, or a socket in the file system for programs of the same user.
+//! The sources of connections: the network, or a socket in the file system for programs of the same user.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,16 +7,16 @@ use tokio::net::{TcpListener, TcpStream};
 #[cfg(unix)]
 use tokio::net::{UnixListener, UnixStream};
 
-/// What is listened on.
+/// The listening socket.
 #[derive(Debug)]
 pub(crate) enum Listening {
     Network(TcpListener),
-    /// A socket, and the user whose programs may come.
+    /// A socket, and the user whose programs may connect.
     #[cfg(unix)]
     Socket(UnixListener, u32),
 }
 
-/// A connection that was taken.
+/// An accepted connection.
 #[derive(Debug)]
 pub(crate) enum Arrival {
     Network(TcpStream, SocketAddr),
@@ -33,7 +33,7 @@ impl Listening {
     #[cfg(unix)]
     pub(crate) fn socket(listener: std::os::unix::net::UnixListener) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
-        // The system says of a pair what it would say of a caller: this is who we are ourselves.
+        // A socket pair reports our user the same way as a caller's.
         let (own, _other) = UnixStream::pair()?;
         Ok(Self::Socket(UnixListener::from_std(listener)?, own.peer_cred()?.uid()))
     }
@@ -46,7 +46,7 @@ impl Listening {
         }
     }
 
-    /// The next connection. One of another user is an error, whatever the file's mode says.
+    /// Accepts the next connection. A connection of another user is an error, regardless of the file's mode.
     pub(crate) async fn accept(&self) -> io::Result<Arrival> {
         match self {
             Self::Network(listener) => {

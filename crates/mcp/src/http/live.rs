@@ -1,11 +1,11 @@
-//! How much callers may have, as it may change while the server runs: each look is at what is in force then. A caller that
-//! has more than that already keeps it, and gets nothing more.
+//! The limits of callers, which may change while the server runs. Each check uses the current limits. A caller above a
+//! lowered limit keeps what it has, and gets nothing more.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::HttpLimits;
 
-/// What is in force.
+/// The current limits.
 #[derive(Debug)]
 pub(crate) struct LiveLimits(Mutex<Arc<HttpLimits>>);
 
@@ -23,12 +23,12 @@ impl LiveLimits {
     }
 }
 
-/// Changes them from outside.
+/// A handle that changes the limits from outside.
 #[derive(Debug, Clone)]
 pub struct HttpControl(pub(super) Arc<LiveLimits>);
 
 impl HttpControl {
-    /// Puts other limits in force.
+    /// Replaces the limits.
     pub fn change(&self, limits: HttpLimits) {
         self.0.set(limits);
     }

@@ -1,4 +1,4 @@
-//! A look at a message before rmcp gets it: whether it is one, which request it answers to, and what it asks for.
+//! Inspects a message before rmcp gets it: its validity, its request id, and its kind.
 
 use rmcp::model::{ClientJsonRpcMessage, ClientRequest, JsonRpcMessage};
 use serde_json::Value;
@@ -8,7 +8,7 @@ use crate::priority::Priority;
 use crate::stdio::scanner::Scanner;
 use crate::stdio::transport::{INVALID_REQUEST, parse};
 
-/// What a message asks for, as far as it matters here.
+/// The kind of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A new session.
@@ -18,7 +18,7 @@ pub(crate) enum Kind {
     Other,
 }
 
-/// What was seen of a message.
+/// The inspected parts of a message.
 #[derive(Debug, Clone)]
 pub(crate) struct Message {
     /// The id of a request; none for what gets no answer.
@@ -38,7 +38,7 @@ impl Message {
     }
 }
 
-/// Looks at a message; refuses what is none.
+/// Inspects a message; refuses invalid ones.
 pub(crate) fn look(bytes: &[u8]) -> Result<Message, Refusal> {
     let mut scanner = Scanner::default();
     scanner.feed(bytes);

@@ -1,5 +1,5 @@
-//! Numbers for the operator, in the text form that Prometheus reads. Labels are words of ours only: nothing that a caller
-//! sends becomes one, so there are few of them and they tell nothing about anybody.
+//! Numbers for the operator, in Prometheus's text format. Labels are fixed words: nothing that a caller sends becomes
+//! one, so there are few of them and they reveal nothing about callers.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use sandcell_engine::Counts;
 use sandcell_sandbox::Capacity;
 
-/// What happened at the door since the server started.
+/// Counts events of the request pipeline since the server started.
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
     pub(crate) connections: AtomicU64,
@@ -145,7 +145,7 @@ impl Page {
         let _written = self.text.write_fmt(text);
     }
 
-    /// What the limits of the machine have room for. What has no limit is left out.
+    /// The capacity under the machine's limits. Unlimited values are left out.
     fn capacity(&mut self, capacity: &Capacity) {
         let help = "Idle sandboxes that fit within each limit of this machine.";
         self.head("sandcell_sandboxes_capacity", "gauge", help);

@@ -1,11 +1,11 @@
-//! MCP over HTTP: Streamable HTTP at `/mcp` in both eras of the protocol, health at `/healthz` and `/readyz`, metrics at
-//! `/metrics`, where an issuer is named, what OAuth clients look for below `/.well-known`, and where the operator wants it, a
-//! page to look at (`page`).
+//! MCP over HTTP: Streamable HTTP at `/mcp` in both eras of the protocol, health at `/healthz` and `/readyz`, and
+//! metrics at `/metrics`. If an issuer is configured, OAuth metadata is below `/.well-known`. The operator can turn on
+//! a web page (`page`).
 //!
-//! rmcp speaks the protocol; everything that keeps strangers out and friends within bounds is in front of it, in the order
-//! of the files: `connections` (how many, how slow), `door` (the way of a request), `names` (Host and Origin),
-//! `crate::auth` (tokens), `tenants` and `sessions` (what each caller has of its own). HTTP/1.1 by hyper, without a
-//! framework: there are few addresses, and what matters happens below and above routing.
+//! rmcp speaks the protocol. Admission and limits are in front of it, in the order of the files: `connections` (number
+//! and speed), `door` (the request pipeline), `names` (Host and Origin), `crate::auth` (tokens), `tenants` and
+//! `sessions` (the state of each caller). HTTP/1.1 by hyper, without a framework: there are few addresses, and the
+//! important parts are below and above routing.
 
 mod body;
 mod connections;
@@ -55,16 +55,16 @@ use tls::Tls;
 
 /// The body of a request must be there in this time.
 pub(crate) const BODY_WITHIN: Duration = Duration::from_secs(60);
-/// How often callers that left or lost their token are looked for.
+/// The interval of the search for callers that left or lost their token.
 const SWEEP_EVERY: Duration = Duration::from_secs(2);
-/// How often the end of the last calls is looked for.
+/// The interval of the check for the end of the last calls.
 const DRAIN_LOOK: Duration = Duration::from_millis(20);
-/// What connections may take to close after their streams have ended.
+/// The time that connections get to close after their streams have ended.
 const CLOSE_WITHIN: Duration = Duration::from_secs(1);
-/// How long to wait when the system cannot give another connection (files are used up, say).
+/// The pause after the system refuses a connection (for lack of files, for example).
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
-/// How much callers may have at once.
+/// The limits of callers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpLimits {
     /// Connections of all callers.
@@ -77,7 +77,7 @@ pub struct HttpLimits {
     pub sessions_per_caller: usize,
     /// A session ends after this time without a message.
     pub session_idle: Duration,
-    /// What calls that are under way may still take when the server ends.
+    /// The time that calls in progress get when the server ends.
     pub drain: Duration,
 }
 
@@ -95,30 +95,30 @@ impl HttpLimits {
     }
 }
 
-/// How the server is reached.
+/// The addresses and access rules of the server.
 #[derive(Debug, Clone)]
 pub struct HttpOptions {
-    /// Names, with or without a port, that the server may be called by beside its own address.
+    /// Names, with or without a port, that the server accepts in addition to its address.
     pub hosts: Vec<String>,
     /// Origins of web pages that may use it.
     pub origins: Vec<String>,
-    /// How much callers may have.
+    /// The limits of callers.
     pub limits: HttpLimits,
     /// The tokens; none when there is no data folder.
     pub tokens: Option<TokenStore>,
-    /// Whether callers without a token are let in while none exists.
+    /// The rule for callers without a token while none exists.
     pub anonymous: Anonymous,
     /// The issuer whose access tokens are taken as well, if any. Then nobody gets in without a token.
     pub oauth: Option<OauthOptions>,
-    /// Whether there is a page to look at.
+    /// The switch for the page.
     pub page: Page,
-    /// Endpoints beside MCP, if any.
+    /// Endpoints outside MCP, if any.
     pub endpoints: Option<Arc<dyn Endpoints>>,
     /// The certificate; none for plain HTTP.
     pub tls: Option<TlsFiles>,
 }
 
-/// Why the server cannot serve.
+/// The reasons why the server cannot serve.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
     /// The options name a tool that does not exist.
@@ -162,7 +162,7 @@ impl std::fmt::Debug for HttpServer {
     }
 }
 
-/// Whether anybody calls a server.
+/// Reports activity of callers.
 #[derive(Clone)]
 pub struct Activity(Arc<Door>);
 
@@ -190,7 +190,8 @@ impl HttpServer {
     /// Checks everything and gets ready to answer on this socket.
     ///
     /// # Errors
-    /// When anything of the options cannot be used.
+    ///
+    /// Fails if any option is unusable.
     pub fn new(
         engine: Arc<Engine>,
         options: ServerOptions,
@@ -201,11 +202,12 @@ impl HttpServer {
         Self::on(Arc::new(EngineHost(engine)), options, http, listener)
     }
 
-    /// The same on a socket of the file system. Programs of the user who runs this are let in without a token, and nobody
-    /// else.
+    /// The same on a socket of the file system. Only programs of the user who runs the server are admitted, and they
+    /// need no token.
     ///
     /// # Errors
-    /// When anything of the options cannot be used.
+    ///
+    /// Fails if any option is unusable.
     #[cfg(unix)]
     pub fn on_socket(
         engine: Arc<Engine>,
@@ -257,34 +259,35 @@ impl HttpServer {
         })
     }
 
-    /// Where it listens.
+    /// Returns the listening address.
     ///
     /// # Errors
-    /// When the system does not say.
+    ///
+    /// Fails if the system does not report it.
     pub fn address(&self) -> std::io::Result<SocketAddr> {
         self.listener.address()
     }
 
-    /// Tells from outside whether anybody calls.
+    /// A handle that reports activity of callers.
     #[must_use]
     pub fn activity(&self) -> Activity {
         Activity(Arc::clone(&self.door))
     }
 
-    /// Changes from outside how much callers may have.
+    /// A handle that changes the limits of callers.
     #[must_use]
     pub fn control(&self) -> HttpControl {
         HttpControl(Arc::clone(&self.door.limits))
     }
 
-    /// Whether a token is needed now.
+    /// Returns true if a token is needed now.
     #[must_use]
     pub fn wants_tokens(&self) -> bool {
         self.door.gate.token_needed().unwrap_or(true)
     }
 
-    /// Answers until `stop` is there. Then nothing new is taken, what is under way may finish for the time that the
-    /// limits say, and whatever is left is broken off; `at_once` shortens that.
+    /// Answers until `stop` completes. From then on the server takes no new requests. Requests in progress may finish
+    /// within the drain limit, and the rest are aborted; `at_once` shortens that.
     pub async fn serve(self, stop: impl Future<Output = ()>, at_once: impl Future<Output = ()>) {
         let drain = CancellationToken::new();
         let mut connections = JoinSet::new();

@@ -1,5 +1,5 @@
-//! By which names the server may be called, and from which pages: what keeps a web page that a person happens to open
-//! from using their server (DNS rebinding, requests across origins).
+//! The names by which clients may address the server, and the pages that may call it. The checks keep a web page that a
+//! person happens to open from using their server (DNS rebinding, requests across origins).
 //!
 //! The decision taken here: everything is compared as a whole and in one spelling. There are no patterns, suffixes or
 //! default ports that could be read in two ways.
@@ -11,7 +11,7 @@ use hyper::header::{HOST, ORIGIN};
 
 use super::refusal::Refusal;
 
-/// Names beyond the address that was connected to.
+/// Names in addition to the address of the connection.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Names {
     hosts: Vec<String>,
@@ -58,19 +58,19 @@ impl Names {
         }
     }
 
-    /// The same for what every page may lead to: no origin but the server's own, if one is sent.
+    /// The same for resources that any page may link to: no origin but the server's own, if one is sent.
     pub(crate) fn check_visit(&self, headers: &HeaderMap, here: SocketAddr, secure: bool) -> Result<(), Refusal> {
         let host = self.check_host(headers, here)?;
         match only(headers, ORIGIN.as_str())? {
             None => Ok(()),
             Some(origin) if origin.eq_ignore_ascii_case(&own_origin(&host, true)) => Ok(()),
-            // Without TLS of its own; with it, a proxy in front may have it.
+            // Only without TLS in the server. The `https` origin is always allowed, since a proxy may add TLS.
             Some(origin) if !secure && origin.eq_ignore_ascii_case(&own_origin(&host, false)) => Ok(()),
             Some(_) => Err(Refusal::foreign_origin()),
         }
     }
 
-    /// The same for what only pages of the server itself may ask for.
+    /// The same for resources that only pages of the server itself may request.
     pub(crate) fn check_own(&self, headers: &HeaderMap, here: SocketAddr, secure: bool) -> Result<(), Refusal> {
         self.check_visit(headers, here, secure)?;
         if from_foreign_page(headers) {
@@ -89,7 +89,7 @@ impl Names {
         }
     }
 
-    /// Whether pages of this origin were allowed by the operator and may read answers.
+    /// Returns true if the operator allowed pages of this origin to read answers.
     pub(crate) fn may_read(&self, origin: &str) -> bool {
         self.origins.contains(&origin.to_ascii_lowercase())
     }
@@ -98,7 +98,7 @@ impl Names {
         let Some((name, port)) = authority(host) else {
             return false;
         };
-        // An address of this connection cannot be had by rebinding: the browser asked for it by number.
+        // Rebinding cannot forge an address of this connection: the browser used the number.
         let by_number = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
         let to_us = by_number.is_ok_and(|ip| ip == here.ip().to_canonical());
         let loopback = here.ip().to_canonical().is_loopback() && matches!(name, "localhost" | "127.0.0.1" | "[::1]");
@@ -124,14 +124,14 @@ fn own_origin(host: &str, secure: bool) -> String {
     format!("{}://{host}", if secure { "https" } else { "http" })
 }
 
-/// Browsers say so also where they send no `Origin`.
+/// Browsers send this header also where they send no `Origin`.
 fn from_foreign_page(headers: &HeaderMap) -> bool {
     headers
         .get("sec-fetch-site")
         .is_some_and(|site| !matches!(site.as_bytes(), b"same-origin" | b"none"))
 }
 
-/// The one value of a header that must not stand twice; two could be read differently by two programs.
+/// The one value of a header that must not appear twice; two programs could read two values differently.
 pub(crate) fn only<'a>(headers: &'a HeaderMap, name: &'static str) -> Result<Option<&'a str>, Refusal> {
     let mut values = headers.get_all(name).iter();
     let Some(first) = values.next() else {

@@ -1,5 +1,5 @@
-//! Requests that are not let in: the HTTP status, the headers that go with it, and in the body what happened and what to
-//! do, in the one shape that all failures have.
+//! Responses to rejected requests: the HTTP status, its headers, and a body with the problem and its remedy, in the
+//! common format of failures.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::limits::{MESSAGE_DEPTH, MESSAGE_MARKS};
 /// In the range that servers may define; the text says what it means.
 const REFUSED: i32 = -32000;
 
-/// Why a request is not let in.
+/// The response to a rejected request.
 #[derive(Debug, Clone)]
 pub(crate) struct Refusal {
     pub(crate) status: StatusCode,
@@ -55,7 +55,7 @@ impl Refusal {
         self
     }
 
-    /// For a client that may be in the middle of sending: what else it sends is not read.
+    /// For a client that may still be sending: the server does not read the rest.
     fn closing(self) -> Self {
         self.with(CONNECTION, "close")
     }
@@ -66,7 +66,7 @@ impl Refusal {
         self
     }
 
-    /// What it is for the audit log: something, if the sender may not come in.
+    /// Returns the event for the audit log, if the sender was denied access.
     pub(crate) fn event(&self, peer: IpAddr) -> Option<SecurityEvent> {
         let kept_out = self.code == Code::Unauthorized || self.status == StatusCode::FORBIDDEN;
         kept_out.then(|| SecurityEvent {

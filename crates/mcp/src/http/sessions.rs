@@ -1,5 +1,5 @@
-//! The MCP sessions of one caller. Each caller has a manager of its own, so another's session id is simply unknown; what
-//! rmcp's manager lacks is a bound, which is here.
+//! The MCP sessions of one caller. Each caller has a separate manager, so another's session id is simply unknown. This
+//! module adds the bound that rmcp's manager lacks.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ use rmcp::transport::streamable_http_server::session::{ServerSseMessage, Session
 
 use super::live::LiveLimits;
 
-/// A session that was not used for so long may be ended to make room for a new one.
+/// The idle time after which a session may be ended to make room for a new one.
 const ABANDONED: Duration = Duration::from_secs(60);
 
 /// The sessions of one caller.
@@ -28,7 +28,7 @@ struct Seen {
     last: Instant,
     /// Requests that are open.
     calls: usize,
-    /// Streams for what the server has to say that are open. One that nothing comes through does not keep a session.
+    /// Open streams for messages that the server initiates. An idle stream does not keep a session.
     streams: usize,
 }
 
@@ -41,14 +41,14 @@ impl Seen {
     }
 }
 
-/// What of a session is under way.
+/// The kinds of use of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Use {
     Call,
     Stream,
 }
 
-/// A request or stream of a session that is under way; not abandoned while this exists.
+/// A request or stream of a session in progress. The session does not count as abandoned while this exists.
 #[derive(Debug)]
 pub(crate) struct Visit {
     sessions: Arc<Sessions>,
@@ -67,10 +67,10 @@ impl Drop for Visit {
 }
 
 impl Sessions {
-    /// As many as the limits say at each time, each ending after so long without a message as they say then.
+    /// Takes the number of sessions and their idle time from the current limits.
     pub(crate) fn new(limits: Arc<LiveLimits>) -> Self {
         let mut inner = LocalSessionManager::default();
-        // rmcp would keep to what is said when a session begins.
+        // rmcp would fix the value at the start of a session.
         inner.session_config.keep_alive = None;
         Self {
             inner,
@@ -83,7 +83,7 @@ impl Sessions {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many there are.
+    /// The number of sessions.
     pub(crate) fn count(&self) -> usize {
         self.seen().len()
     }
@@ -133,7 +133,7 @@ impl Sessions {
         idle.map(|(id, _)| id.clone()).collect()
     }
 
-    /// Ends those that had no message for so long as the limits say now, beside whoever asks for it.
+    /// Ends sessions that were idle for longer than the current limit, in the background.
     pub(crate) fn end_idle(self: &Arc<Self>) {
         for id in self.idle() {
             let sessions = Arc::clone(self);

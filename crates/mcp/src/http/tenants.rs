@@ -1,5 +1,5 @@
-//! What the server keeps for each caller while it is there: its sessions, and how much it asks for at once. Nothing here
-//! is shared between callers, so that none can use up what another needs.
+//! The state that the server keeps for each caller: its sessions, and its concurrent requests. Callers share nothing
+//! here, so that none can use up the resources of another.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,15 +23,15 @@ use crate::server::Server as Handler;
 use crate::server::{Server, ServerOptions, UnknownTool};
 use crate::stdio::ledger::Ledger;
 
-/// Large answers that one caller may make the server hold at once. While it is made, one of 10 MiB takes several times
-/// that: as bytes, in base64, in JSON.
+/// Large answers that one caller may make the server hold at once. Making one of 10 MiB takes several times that: as
+/// bytes, in base64, in JSON.
 const BULK_ANSWERS: usize = 2;
 /// Bytes of incoming messages that it may make the server hold.
 pub(super) const INCOMING_UNITS: usize = 4 * MESSAGE_BYTES / UNIT;
 /// Semaphores count in `u32`; kibibytes are fine enough.
 pub(super) const UNIT: usize = 1024;
 
-/// A caller that has used nothing for so long is forgotten; its sandboxes are the engine's and stay.
+/// The idle time after which a caller is forgotten. Its sandboxes belong to the engine and stay.
 const FORGOTTEN: Duration = Duration::from_secs(600);
 
 /// One caller.
@@ -52,7 +52,7 @@ pub(crate) struct Tenant {
     rate: Mutex<Bucket>,
     /// Requests of sessions that are being answered: session and id.
     open: Arc<Mutex<HashSet<(String, String)>>>,
-    /// Fires when the caller may not be here any more.
+    /// Fires when the caller loses access.
     end: CancellationToken,
     used: Mutex<Instant>,
 }
@@ -78,7 +78,7 @@ impl Drop for Place {
     }
 }
 
-/// A full bucket lets a burst through; it fills at the rate that is allowed for long.
+/// A full bucket permits a burst; it fills at the sustained rate.
 #[derive(Debug)]
 struct Bucket {
     tokens: f64,
@@ -86,7 +86,7 @@ struct Bucket {
 }
 
 impl Tenant {
-    /// Takes one request from what the caller may send; else says how long to wait.
+    /// Takes one request from the caller's rate limit; else returns the time to wait.
     pub(crate) fn may_send(&self) -> Result<(), Duration> {
         let per_second = f64::from(self.limits.get().requests_per_s);
         let mut bucket = lock(&self.rate);
@@ -111,12 +111,12 @@ impl Tenant {
         })
     }
 
-    /// Waits until the caller may not be here any more.
+    /// Waits until the caller loses access.
     pub(crate) async fn ended(&self) {
         self.end.cancelled().await;
     }
 
-    /// Fires when the caller may not be here any more.
+    /// Fires when the caller loses access.
     pub(crate) fn end_token(&self) -> CancellationToken {
         self.end.clone()
     }
@@ -142,7 +142,7 @@ impl Tenant {
     }
 }
 
-/// All callers that are there.
+/// All present callers.
 pub(crate) struct Tenants {
     host: Arc<dyn Host>,
     options: ServerOptions,
@@ -185,7 +185,7 @@ impl Tenants {
         let server = Server::new(Arc::clone(&self.host), &self.options, who.clone(), end.clone(), ledger)?;
         #[cfg(feature = "conformance")]
         let server = Handler::new(server, self.options.conformance);
-        // Hosts and origins were looked at before, more strictly.
+        // Hosts and origins were checked before, more strictly.
         let config = StreamableHttpServerConfig::default()
             .disable_allowed_hosts()
             .with_json_response(true)
@@ -210,13 +210,13 @@ impl Tenants {
         })
     }
 
-    /// Finds out whether the options can be served, before anybody calls.
+    /// Checks that the options can be served, before the first call.
     pub(crate) fn check(&self) -> Result<(), UnknownTool> {
         self.make(&Principal::new("nobody")).map(drop)
     }
 
-    /// Ends the sessions and streams of callers that may not be here any more and sessions that were idle for too long, and
-    /// forgets callers that left.
+    /// Ends the sessions and streams of callers that lost access and sessions that were idle for too long, and forgets
+    /// callers that left.
     pub(crate) fn sweep(&self, may_stay: impl Fn(&Principal) -> bool) {
         lock(&self.all).retain(|who, tenant| {
             if !may_stay(who) {
@@ -228,7 +228,7 @@ impl Tenants {
         });
     }
 
-    /// Callers and sessions that are there.
+    /// The numbers of callers and sessions.
     pub(crate) fn count(&self) -> (usize, usize) {
         let all = lock(&self.all);
         (all.len(), all.values().map(|tenant| tenant.sessions.count()).sum())

@@ -1,17 +1,17 @@
-//! TLS, with certificates that are read again when their files change.
+//! TLS, with certificates that are reloaded when their files change.
 
 use std::path::PathBuf;
 
 /// The files of a certificate, in PEM form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The certificate of the server, and after it those that lead to an authority.
+    /// The certificate of the server, followed by its chain to an authority.
     pub certificate: PathBuf,
     /// Its private key.
     pub key: PathBuf,
 }
 
-/// Why there is no TLS.
+/// The reasons why TLS is unavailable.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// Left out of this build.
@@ -20,9 +20,9 @@ pub enum TlsError {
     /// A file.
     #[error("{path} cannot be used: {reason}")]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
     /// The two files together.
@@ -52,10 +52,10 @@ mod real {
 
     use super::{TlsError, TlsFiles};
 
-    /// The files are looked at this often at most.
+    /// The minimum interval between checks of the files.
     const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-    /// Takes TLS connections with the certificate as it is now.
+    /// Accepts TLS connections with the current certificate.
     pub(crate) struct Tls {
         files: TlsFiles,
         state: Mutex<State>,
@@ -90,7 +90,7 @@ mod real {
             self.current().accept(stream).await
         }
 
-        /// A certificate that has become unusable is told, and the one before it serves on.
+        /// A certificate that has become unusable is reported, and the previous one stays in use.
         fn current(&self) -> TlsAcceptor {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             if state.looked.elapsed() >= LOOK_EVERY {
@@ -146,7 +146,7 @@ mod absent {
 
     use super::{TlsError, TlsFiles};
 
-    /// Cannot be made in this build.
+    /// Has no values in this build.
     pub(crate) enum Tls {}
 
     impl Tls {

@@ -1,5 +1,5 @@
-//! Which requests of a connection are open, and how much of their answers still has to leave. It bounds what a client
-//! can make the server hold by asking without reading.
+//! The open requests of a connection, and the number of unwritten answers. It bounds the memory that a client can make
+//! the server hold by asking without reading.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,7 @@ use crate::priority::Priority;
 /// Semaphores count in `u32`; kibibytes are fine enough.
 const UNIT: usize = 1024;
 
-/// The books of one connection.
+/// The accounting of one connection.
 pub(crate) struct Ledger {
     open: Mutex<HashMap<RequestId, Option<OwnedSemaphorePermit>>>,
     unwritten: watch::Sender<usize>,
@@ -22,7 +22,7 @@ pub(crate) struct Ledger {
     whole: Arc<Semaphore>,
 }
 
-/// Whether a request may be worked on.
+/// The admission of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Entry {
     Accepted,
@@ -32,7 +32,7 @@ pub(crate) enum Entry {
     Full,
 }
 
-/// An answer that has not left yet; dropped when it has.
+/// An answer that is not sent yet; dropped when it is.
 pub(crate) struct Ticket {
     ledger: Arc<Ledger>,
     _bulk: Option<OwnedSemaphorePermit>,
@@ -84,7 +84,7 @@ impl Ledger {
         self.open().remove(id);
     }
 
-    /// Closes a request (if the message answers one) and counts its answer until that has left.
+    /// Closes a request (if the message answers one) and counts its answer until that is sent.
     pub(crate) fn answer(self: &Arc<Self>, id: Option<&RequestId>) -> Ticket {
         let bulk = id.and_then(|id| self.open().remove(id)).flatten();
         self.unwritten.send_modify(|count| *count += 1);
@@ -94,10 +94,10 @@ impl Ledger {
         }
     }
 
-    /// Waits for room for a large answer. The room is free again when the answer has left or the request is closed; a request
-    /// that is not in the books holds it itself.
+    /// Waits for room for a large answer. The room is free again when the answer is sent or the request is closed. A
+    /// request that is not in the ledger holds the room itself.
     async fn reserve(&self, id: &RequestId, bytes: usize) -> Option<OwnedSemaphorePermit> {
-        // What waits for more while it has some could wait for another one that does the same.
+        // A request that waits for more while it holds some could deadlock with another one.
         if matches!(self.open().get(id), Some(Some(_))) {
             return None;
         }
@@ -112,7 +112,7 @@ impl Ledger {
         }
     }
 
-    /// Waits until the client has read enough to be listened to again.
+    /// Waits until the client has read enough that the server reads from it again.
     pub(crate) async fn readable(&self) {
         // The sender lives as long as `self`, so this cannot fail.
         let _ = self
@@ -123,20 +123,20 @@ impl Ledger {
     }
 }
 
-/// Where one request gets room for its answer, before it makes it.
+/// Reserves room for the answer of one request, before the answer is made.
 #[derive(Clone, Default)]
 pub(crate) struct Room(Option<Arc<Place>>);
 
 struct Place {
     ledger: Arc<Ledger>,
     id: RequestId,
-    /// Nobody wants the answer any more when one of them fires.
+    /// The answer is no longer wanted when one of them fires.
     over: [CancellationToken; 2],
     held: Mutex<Option<OwnedSemaphorePermit>>,
 }
 
 impl Room {
-    /// Room in these books, until `over` for a request that nobody waits for.
+    /// Room in this ledger. `over` fires for a request that is no longer wanted.
     pub(crate) fn new(ledger: &Arc<Ledger>, id: &RequestId, over: [CancellationToken; 2]) -> Self {
         Self(Some(Arc::new(Place {
             ledger: Arc::clone(ledger),
@@ -146,8 +146,8 @@ impl Room {
         })))
     }
 
-    /// Waits for room for so many bytes, once for each request: what it takes later is within that. Without room the answer
-    /// must not be made.
+    /// Waits for room for `bytes` bytes, once for each request: later calls are covered by the first. Without room the
+    /// answer must not be made.
     pub(crate) async fn take(&self, bytes: usize) -> bool {
         let Some(place) = &self.0 else { return true };
         let taken = |place: &Place| place.held.lock().unwrap_or_else(PoisonError::into_inner).is_some();
@@ -160,8 +160,8 @@ impl Room {
         granted
     }
 
-    /// Waits until no other request of the connection has a whole file in memory that it only looks at. None when nobody
-    /// waits for the answer.
+    /// Waits until no other request of the connection has a whole file in memory just for reading it. None if the
+    /// answer is no longer wanted.
     pub(crate) async fn whole_file(&self) -> Option<Option<OwnedSemaphorePermit>> {
         let Some(place) = &self.0 else { return Some(None) };
         let turn = Arc::clone(&place.ledger.whole).acquire_owned();
@@ -230,7 +230,7 @@ mod tests {
             ledger.reserve(id, BULK_BYTES / 4).await;
         }
         let ticket = ledger.answer(Some(&ids[0]));
-        // Who has room does not wait for more.
+        // A request that has room does not wait for more.
         assert!(ledger.reserve(&ids[1], BULK_BYTES).await.is_none());
         let fifth = ledger.reserve(&ids[4], BULK_BYTES / 4);
         let mut fifth = std::pin::pin!(fifth);

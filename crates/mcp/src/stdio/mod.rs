@@ -17,10 +17,10 @@ use crate::server::{Server, ServerOptions, UnknownTool};
 use ledger::Ledger;
 use transport::LineTransport;
 
-/// The caller of a server on stdio: whoever started the process.
+/// The caller of a server on stdio: the user who started the process.
 const STDIO_PRINCIPAL: &str = "stdio";
 
-/// Why serving ended other than by the client leaving.
+/// The reasons why serving ended, except that the client left.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// The options name a tool that does not exist.
@@ -34,11 +34,13 @@ pub enum ServeError {
     Connection(#[source] tokio::task::JoinError),
 }
 
-/// Serves one client on stdin and stdout until it leaves (end of file, or its pipe is closed). What still runs then is
-/// stopped within half a second; the caller ends the engine afterwards. Dropping the future ends serving as well.
+/// Serves one client on stdin and stdout until it leaves (end of file, or its pipe is closed). Executions that still
+/// run then are stopped within half a second; the caller ends the engine afterwards. Dropping the future ends serving
+/// as well.
 ///
 /// # Errors
-/// [`ServeError`]; a client that leaves at any moment is no error.
+///
+/// [`ServeError`]. A client that leaves at any moment is no error.
 pub async fn serve_stdio(engine: Arc<Engine>, options: ServerOptions) -> Result<(), ServeError> {
     let (read, write) = rmcp::transport::stdio_pipes();
     serve_on(Arc::new(EngineHost(engine)), &options, read, write).await

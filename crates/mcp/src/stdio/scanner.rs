@@ -1,17 +1,17 @@
-//! A look at a JSON message without parsing it: how deep it is, its id, and whether it has a method. Works on pieces,
-//! in constant memory, so that a message that is too large or too deep still gets an answer with its id.
+//! Scans a JSON message without parsing it: its depth, its id, and the presence of a method. Works on pieces, in
+//! constant memory, so that a message that is too large or too deep still gets an answer with its id.
 
 use serde_json::Value;
 
-/// Bytes of a key or an id that are kept; longer ones are not ours.
+/// The maximum kept bytes of a key or an id; longer ones are unknown to the server.
 const TOKEN_BYTES: usize = 300;
 
-/// What has been seen of the current message.
+/// The state of the current message.
 #[derive(Debug, Default)]
 pub(crate) struct Scanner {
     depth: u32,
     deepest: u32,
-    /// Brackets, commas and colons: as many as there are values, or more.
+    /// Brackets, commas and colons: at least the number of values.
     marks: u32,
     in_string: bool,
     escaped: bool,
@@ -42,7 +42,7 @@ impl Scanner {
         self.deepest
     }
 
-    /// How many values there are at the most, those in a map counted with their keys.
+    /// The maximum number of values, those in a map counted with their keys.
     pub(crate) fn marks(&self) -> u32 {
         self.marks
     }
@@ -52,12 +52,12 @@ impl Scanner {
         self.id.as_ref()
     }
 
-    /// Whether it looks like a notification, which never gets an answer.
+    /// Returns true for a likely notification, which never gets an answer.
     pub(crate) fn is_notification(&self) -> bool {
         self.has_method && self.id.is_none()
     }
 
-    /// Whether it is a list of messages.
+    /// Returns true for a list of messages.
     pub(crate) fn is_list(&self) -> bool {
         self.is_list
     }
@@ -103,7 +103,7 @@ impl Scanner {
         }
     }
 
-    /// Only what stands directly in the message's object is kept.
+    /// Only top-level parts of the message's object are kept.
     fn keep(&mut self, byte: u8) {
         if self.depth != 1 {
             return;

@@ -1,5 +1,5 @@
-//! Lines of JSON as rmcp's messages, in front of rmcp's own transport because that drops what it cannot parse: here
-//! every line that could be a request gets an answer, nothing that a client sends ends the session, and memory stays
+//! Lines of JSON as rmcp's messages. This transport is in front of rmcp's own, which drops lines that it cannot parse.
+//! Here every line that could be a request gets an answer, no input of a client ends the session, and memory stays
 //! bounded when a client sends too much or does not read.
 
 use std::collections::VecDeque;
@@ -30,7 +30,7 @@ use crate::priority::Priority;
 const WRITER_QUEUE: usize = 4;
 /// Bytes read from the pipe at once.
 const READ_BYTES: usize = 64 << 10;
-/// A line buffer larger than this is given back after its message.
+/// A line buffer larger than this is freed after its message.
 const KEPT_BUFFER: usize = 1 << 20;
 
 const PARSE_ERROR: i32 = -32700;
@@ -52,9 +52,9 @@ pub(crate) struct LineTransport<R> {
     /// Bytes of a line that is too long and is being dropped.
     dropped: usize,
     at_end: bool,
-    /// Whether a request was seen. What comes before is not for a server, and rmcp would end the session over it.
+    /// True once a request was seen. Earlier messages are not for a server, and rmcp would end the session over them.
     opened: bool,
-    /// Refusals of our own that wait for the writer.
+    /// The transport's refusals that wait for the writer.
     refusals: VecDeque<Vec<u8>>,
     out: Option<mpsc::Sender<Outgoing>>,
     writer: Option<JoinHandle<()>>,
@@ -113,8 +113,7 @@ impl<R: AsyncRead + Send + Unpin> LineTransport<R> {
         Some(())
     }
 
-    /// Reads to the end of a line or of the stream, keeping at most [`MESSAGE_BYTES`]; whatever is left of the line
-    /// is in `line`.
+    /// Reads to the end of a line or of the stream, keeping at most [`MESSAGE_BYTES`]. A partial line stays in `line`.
     async fn read_line(&mut self) {
         loop {
             let available = match self.reader.fill_buf().await {
@@ -182,7 +181,7 @@ impl<R: AsyncRead + Send + Unpin> LineTransport<R> {
         }
     }
 
-    /// Keeps the books, and lets through what rmcp should see.
+    /// Updates the ledger, and passes on messages for rmcp.
     fn admit(&mut self, message: ClientJsonRpcMessage, bytes: usize) -> Option<ClientJsonRpcMessage> {
         match &message {
             JsonRpcMessage::Request(request) => {
@@ -206,7 +205,7 @@ impl<R: AsyncRead + Send + Unpin> LineTransport<R> {
                 if let ClientNotification::CancelledNotification(cancelled) = &notification.notification
                     && let Some(id) = &cancelled.params.request_id
                 {
-                    // rmcp sends no answer to a request that was taken back.
+                    // rmcp sends no answer to a cancelled request.
                     self.ledger.forget(id);
                 }
             }
@@ -235,7 +234,7 @@ fn too_long(bytes: usize) -> Refusal {
     (INVALID_REQUEST, text)
 }
 
-/// `Ok(None)` for lines that mean nothing: empty ones, and notifications that are not ours.
+/// `Ok(None)` for lines without meaning: empty ones, and unknown notifications.
 pub(crate) fn parse(line: &[u8], scanner: &Scanner) -> Result<Option<ClientJsonRpcMessage>, Refusal> {
     let line = line.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(line).trim_ascii();
     if line.is_empty() {
@@ -273,7 +272,7 @@ pub(crate) fn parse(line: &[u8], scanner: &Scanner) -> Result<Option<ClientJsonR
     }
 }
 
-/// Refuses what would be kept, or copied into answers, without anybody needing so much of it.
+/// Refuses oversized parts that would be kept, or copied into answers.
 fn within_bounds(message: &ClientJsonRpcMessage, bytes: usize) -> Result<(), Refusal> {
     if bytes <= ABOUT_BYTES {
         return Ok(());
@@ -337,7 +336,7 @@ impl<R: AsyncRead + Send + Unpin + 'static> Transport<RoleServer> for LineTransp
         let ticket = self.ledger.answer(answered(&item));
         let out = self.out.clone();
         async move {
-            // Encoded before waiting, so that what waits has the size that it is counted with.
+            // Encoded before waiting, so that a waiting message has the size that it is counted with.
             let mut line = serde_json::to_vec(&item)?;
             drop(item);
             line.push(b'\n');

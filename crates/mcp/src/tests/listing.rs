@@ -1,4 +1,4 @@
-//! What a client is told before it calls anything.
+//! The information that a client gets before it calls anything.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Transcripts: what a client sees, over a pair of pipes in memory and a fake engine.
+//! Transcripts from the view of a client, over a pair of pipes in memory and a fake engine.
 
 mod calls;
 mod completion;
@@ -138,7 +138,7 @@ impl Client {
     }
 }
 
-/// The texts of a result's blocks, with a word for what is not text.
+/// The texts of a result's blocks, with a word for each other kind of block.
 fn blocks(result: &Value) -> Vec<String> {
     let content = result["content"].as_array().unwrap();
     content

@@ -1,4 +1,4 @@
-//! What a client may do to the connection, and that the session lives on.
+//! Invalid input on the connection. The session survives it.
 
 use super::*;
 use crate::limits::MESSAGE_BYTES;

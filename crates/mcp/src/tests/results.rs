@@ -1,4 +1,4 @@
-//! What an execution looks like to a model and to a program.
+//! The view that a model and a program get of an execution.
 
 use bytes::Bytes;
 use sandcell_engine::{Artifact, CodeError, ExecutionView, Expiry, MemoryUse, Shown, Status};

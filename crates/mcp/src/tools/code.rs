@@ -46,9 +46,9 @@ pub(super) fn wait_field(facts: &Facts) -> Field {
 /// The waits of calls, always shorter than the client's time limit.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Patience {
-    /// A call that does not say.
+    /// For a call without a requested wait.
     pub(crate) usual: Duration,
-    /// Any call.
+    /// For any call.
     pub(crate) most: Duration,
 }
 
@@ -115,7 +115,7 @@ pub(crate) fn execute_code(facts: &Facts) -> Tool {
     }
 }
 
-/// Returns what a call of `execute_code` asks the engine for, but for how long it waits.
+/// Returns the engine request for a call of `execute_code`, without its wait.
 pub(crate) fn execute_request(
     arguments: &mut Arguments,
     host: &dyn Host,
@@ -150,7 +150,8 @@ pub(super) fn language(arguments: &mut Arguments, host: &dyn Host) -> String {
         .unwrap_or_else(|| host.default_language().to_owned())
 }
 
-/// The code and its language. Code in a fence of Markdown is what is in the fence, whose language counts if no other is given.
+/// Returns the code and its language. A Markdown fence around the code is removed; its language counts if no other is
+/// given.
 fn code_and_language(arguments: &mut Arguments, host: &dyn Host) -> Result<(String, String), Failure> {
     let code = arguments.required_text("code")?;
     let Some((tag, inside)) = in_fence(&code) else {
@@ -165,7 +166,7 @@ fn code_and_language(arguments: &mut Arguments, host: &dyn Host) -> Result<(Stri
     Ok((inside.to_owned(), language))
 }
 
-/// The tag and the text of a fence that everything is in.
+/// Returns the tag and the text of a fence that encloses everything.
 fn in_fence(code: &str) -> Option<(&str, &str)> {
     const FENCE: &str = "```";
     let (tag, rest) = code.trim().strip_prefix(FENCE)?.split_once('\n')?;
@@ -203,7 +204,7 @@ pub(crate) fn create_run_close(facts: &Facts) -> Tool {
     }
 }
 
-/// Returns what a call of `create_run_close` asks the engine for, but for how long it waits, and what is wrong with the paths of its outputs.
+/// Returns the engine request for a call of `create_run_close`, without its wait, and notes on invalid output paths.
 pub(crate) fn once_request(
     arguments: &mut Arguments,
     host: &dyn Host,
@@ -215,7 +216,7 @@ pub(crate) fn once_request(
         .into_iter()
         .map(|(path, content)| Ok((sandbox_path("files", &path)?, Bytes::from(content))))
         .collect::<Result<Vec<_>, Failure>>()?;
-    // A path that cannot be is named beside the files that can.
+    // An invalid path becomes a note, and the valid ones are still fetched.
     let (mut outputs, mut notes) = (Vec::new(), Vec::new());
     for path in arguments.texts("outputs") {
         match sandbox_path("outputs", &path) {

@@ -1,4 +1,4 @@
-//! Looking after executions: waiting for one, reading its output in parts, stopping it, and the history.
+//! Tools for executions: waiting for one, reading its output in parts, stopping it, and the history.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -78,7 +78,7 @@ async fn get(mut call: Call) -> Result<Answer, Failure> {
     call.host.watch(&call.who, &id, &call.watch)?;
     let view = tokio::select! {
         view = call.host.execution(&call.who, &id, wait) => view?,
-        // Taking back a wait must not stop what it waits for: the execution's own call decided that.
+        // Cancelling a wait must not stop the execution: only the execution's own call decides that.
         () = call.cancel.cancelled() => return Err(taken_back()),
     };
     if part_wanted {
@@ -97,7 +97,7 @@ async fn get(mut call: Call) -> Result<Answer, Failure> {
     ))
 }
 
-/// The caller's newest execution: one that runs, else one that is over.
+/// The caller's newest execution: a running one, else a finished one.
 async fn newest(call: &Call) -> Result<String, Failure> {
     if let Some(running) = call.host.running(&call.who).into_iter().next() {
         return Ok(running.execution_id.as_str().to_owned());
@@ -190,7 +190,7 @@ pub(super) fn get_execution_history() -> Tool {
         name: "get_execution_history",
         description: "Your past executions, newest first: id, status, time, and the start of code and output.".into(),
         fields: vec![
-            // Numbers out of 1..50 are moved into it rather than refused: that is the contract.
+            // Numbers outside 1..50 are clamped rather than refused: that is the contract.
             Field::new(
                 "last_n",
                 Kind::Integer {
@@ -255,7 +255,7 @@ fn history_text(view: &HistoryView) -> String {
     text
 }
 
-/// Two short lines at most, whatever the code looks like: line feeds are shown as `\n`.
+/// Two short lines at most, regardless of the code: line feeds are shown as `\n`.
 fn record_text(record: &HistoryRecord) -> String {
     let mut text = format!(
         "{} {} {} {} {} ms: {}",

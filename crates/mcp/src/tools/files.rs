@@ -71,14 +71,15 @@ pub(crate) fn list_data(path: &SandboxPath, answer: &FileAnswer<Listing>) -> Val
     let mut data = json!({
         "sandbox_id": answer.sandbox_id, "path": path, "files": files, "more": answer.value.omitted,
     });
-    // Some clients show a model the data only.
+    // Some clients show only the data to a model.
     if let (Some(data), false) = (data.as_object_mut(), answer.notices.is_empty()) {
         data.insert("notices".into(), json!(answer.notices));
     }
     data
 }
 
-/// A name as it is. Only what would break a line, or turn the direction of what is around it, is escaped.
+/// Returns a name for display. Only characters that would break a line, or change the direction of the surrounding
+/// text, are escaped.
 pub(super) fn shown_name(name: &str) -> String {
     let mut text = String::new();
     for c in name.chars() {
@@ -158,7 +159,7 @@ async fn write(mut call: Call) -> Result<Answer, Failure> {
     store(call, &path, content).await
 }
 
-/// Writes bytes as `append` and `sandbox_id` of the call say.
+/// Writes bytes with the call's `append` and `sandbox_id`.
 pub(super) async fn store(mut call: Call, path: &SandboxPath, bytes: Bytes) -> Result<Answer, Failure> {
     let mode = if call.arguments.flag("append") {
         WriteMode::Append
@@ -186,7 +187,7 @@ pub(super) async fn store(mut call: Call, path: &SandboxPath, bytes: Bytes) -> R
     ))
 }
 
-/// Refuses what is more than one call moves.
+/// Refuses more bytes than one call moves.
 pub(super) fn check_size(what: &str, size: usize, most: u64) -> Result<(), Failure> {
     if u64::try_from(size).is_ok_and(|size| size <= most) {
         return Ok(());

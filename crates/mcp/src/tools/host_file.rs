@@ -1,8 +1,8 @@
 //! `upload_file`: binary content, or a file of the host below a folder that the operator allowed.
 //!
-//! A host path is made real (links followed) first, must then lie below an allowed folder, and is opened without
-//! following any link, starting from that folder. So neither `..` nor a link that leads out, nor one that is put
-//! there between the check and the opening, reaches anything else. Anything unclear is refused.
+//! A host path is first resolved (links followed), and must then be below an allowed folder. It is opened without
+//! following any link, starting from that folder. So neither `..`, nor a link that leads out, nor one created between
+//! the check and the opening reaches anything else. Anything unclear is refused.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -76,7 +76,7 @@ fn decode(text: &str, most: u64) -> Result<Bytes, Failure> {
     base64("content_base64", text, "write_file")
 }
 
-/// Strict base64: the standard alphabet with its padding. Line breaks, as many encoders put them, are let through.
+/// Strict base64: the standard alphabet with its padding. Line breaks, which many encoders add, are accepted.
 pub(super) fn base64(name: &str, text: &str, for_text: &str) -> Result<Bytes, Failure> {
     let cleaned;
     let text = if text.bytes().any(|byte| matches!(byte, b'\n' | b'\r')) {
@@ -104,8 +104,8 @@ fn not_allowed() -> Failure {
     )
 }
 
-/// Reads a host file of at most `most` bytes below one of the allowed folders. What is outside of them answers alike
-/// whether it exists or not.
+/// Reads a host file of at most `most` bytes below one of the allowed folders. Paths outside give the same error,
+/// existing or not.
 fn read_host_file(allowed: &[PathBuf], path: &Path, most: u64) -> Result<Bytes, Failure> {
     if !path.is_absolute() {
         return Err(Failure::invalid(
@@ -155,7 +155,7 @@ fn open_below(folder: &Path, below: &Path) -> std::io::Result<std::fs::File> {
     Ok(openat2(folder, below, flags, Mode::empty(), resolve)?.into())
 }
 
-/// Elsewhere there is no call that opens below a folder; the path is checked again after opening, and must not have
+/// Other systems have no call that opens below a folder. The path is checked again after opening, and must not have
 /// become a link.
 #[cfg(not(target_os = "linux"))]
 fn open_below(folder: &Path, below: &Path) -> std::io::Result<std::fs::File> {

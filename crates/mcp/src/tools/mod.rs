@@ -1,5 +1,5 @@
 //! The toolsets: each tool is a name, a description for a model, its arguments, and a function. They are a list, so
-//! that adding one is one line here and one file or function beside it.
+//! that adding one takes one line here and one file or function next to it.
 
 mod code;
 mod container;
@@ -33,24 +33,24 @@ pub(crate) use files::list_data;
 pub(crate) use sandboxes::{create_request, create_sandbox, data as sandbox_data};
 pub use toolset::{Interpreters, Toolset};
 
-/// A tool call under way.
+/// A tool call in progress.
 pub(crate) struct Call {
     pub(crate) host: Arc<dyn Host>,
     pub(crate) who: Principal,
     pub(crate) arguments: Arguments,
-    /// Fires when the client takes the call back or is gone.
+    /// Fires when the client cancels the call or is gone.
     pub(crate) cancel: CancellationToken,
-    /// To be tied to the execution that the call waits for, so that its progress can be told.
+    /// Bound to the execution that the call waits for, so that its progress can be reported.
     pub(crate) watch: Watch,
-    /// What the user said to what of it the operator leaves to the user.
+    /// The user's consent for the call.
     pub(crate) consent: Consent,
-    /// Where room for a large answer is had, before it is made.
+    /// Reserves room for a large answer, before it is made.
     pub(crate) room: Room,
     /// The waits that it may use.
     pub(crate) patience: Patience,
 }
 
-/// Ends a wait when the call is taken back.
+/// Ends a wait when the call is cancelled.
 async fn unless_cancelled<T>(
     cancel: &CancellationToken,
     work: impl Future<Output = Result<T, Failure>>,
@@ -66,7 +66,7 @@ async fn unless_cancelled<T>(
     }
 }
 
-/// What a call that nobody waits for ends with.
+/// The failure of a cancelled call.
 pub(crate) fn taken_back() -> Failure {
     Failure::new(
         Code::Cancelled,
@@ -75,17 +75,17 @@ pub(crate) fn taken_back() -> Failure {
     )
 }
 
-/// What a tool's function gives back.
+/// The result of a tool's function.
 pub(crate) type Outcome = BoxFuture<'static, Result<Answer, Failure>>;
 
-/// How clients may treat a tool, as MCP's hints say it.
+/// The behaviour of a tool, as MCP's hints state it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Effect {
     /// Changes nothing.
     Reads,
     /// Changes things inside a sandbox only.
     ChangesSandbox,
-    /// Takes away what cannot be had back (a sandbox, variables).
+    /// Irreversibly removes something (a sandbox, variables).
     Removes,
 }
 
@@ -106,20 +106,21 @@ impl Tool {
         self
     }
 
-    /// The same tool, done otherwise.
+    /// The same tool with another function.
     fn with_run(mut self, run: fn(Call) -> Outcome) -> Self {
         self.run = run;
         self
     }
 
-    /// Whether it has this argument.
+    /// Returns true if the tool has this argument.
     pub(crate) fn takes(&self, name: &str) -> bool {
         self.fields.iter().any(|field| field.name == name)
     }
 
-    /// What of a call the operator leaves to the user. Nothing where the arguments are wrong: the call then says how.
+    /// Returns the parts of a call that need the user's consent. Returns nothing for invalid arguments, which the call
+    /// reports.
     pub(crate) fn left_to_user(&self, host: &dyn Host, given: &Map<String, Value>) -> LeftToUser {
-        // Most calls have nothing of it: then nothing is copied and checked a second time.
+        // Most calls need no consent: then nothing is copied and checked a second time.
         let is_plain = |name: &String| !["package", "packages", "network"].contains(&name.as_str()) && self.takes(name);
         if given.keys().all(is_plain) {
             return LeftToUser::default();
@@ -166,22 +167,22 @@ impl Tool {
     }
 }
 
-/// What is true on this machine, as far as descriptions depend on it.
+/// The facts about this machine that descriptions depend on.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Facts {
     /// The names of the installed languages, the default one first.
     pub(crate) languages: Vec<String>,
     /// The names of the back ends.
     pub(crate) backends: Vec<String>,
-    /// Whether one of them makes sandboxes of images.
+    /// True if one of them makes sandboxes of images.
     pub(crate) images: bool,
-    /// Whether the operator allows reading host files.
+    /// True if the operator allows reading host files.
     pub(crate) uploads: bool,
-    /// Execution time when a call does not say, in seconds.
+    /// The default execution time, in seconds.
     pub(crate) timeout_s: u64,
     /// The languages that packages can be installed for.
     pub(crate) package_languages: Vec<String>,
-    /// Whether sandboxes can reach hosts.
+    /// True if sandboxes can reach hosts.
     pub(crate) network: bool,
     /// The default wait of a call.
     pub(crate) wait: Duration,
@@ -205,7 +206,7 @@ impl Facts {
         }
     }
 
-    /// The language of a call that names none.
+    /// The default language of a call.
     pub(crate) fn default_language(&self) -> &str {
         self.languages.first().map_or("python", String::as_str)
     }
@@ -231,8 +232,8 @@ pub(crate) fn sandbox_toolset(facts: &Facts) -> Vec<Tool> {
     ]
 }
 
-/// Tools of the toolset `sandbox` for programs such as the Python package. They can be called and are not listed: a model
-/// gets along with `execute_code`, and each tool in the list costs every conversation its description.
+/// Tools of the toolset `sandbox` for programs such as the Python package. They can be called and are not listed:
+/// `execute_code` is enough for a model, and each listed tool adds its description to every conversation.
 pub(crate) fn unlisted_sandbox_tools(facts: &Facts) -> Vec<Tool> {
     vec![programs::run_command(facts), programs::write_stdin(facts)]
 }

@@ -11,10 +11,10 @@ use crate::answer::Answer;
 use crate::content::execution;
 use crate::schema::{Field, Kind, ListOf};
 
-/// How long an installation may take when a call does not say, in seconds.
+/// The default timeout of an installation, in seconds.
 const TIMEOUT_S: u64 = 120;
 
-/// Packages that are there from the start.
+/// Packages that are installed from the start.
 pub(super) fn packages_field(facts: &Facts) -> Field {
     let npm = facts.package_languages.iter().any(|language| language == "javascript");
     Field::new("packages", Kind::Texts(ListOf::Packages), json!(["numpy"]))

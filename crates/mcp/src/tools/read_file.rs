@@ -94,13 +94,13 @@ async fn read(mut call: Call) -> Result<Answer, Failure> {
     ))
 }
 
-/// Text has no NUL, and hardly anything that is not UTF-8 (old encodings are shown with marks for what is not).
+/// Text has no NUL and is almost entirely UTF-8. Replacement marks stand for the bytes of old encodings.
 fn is_text(head: &[u8], total: u64) -> bool {
     if head.contains(&0) {
         return false;
     }
     let whole = u64::try_from(head.len()).is_ok_and(|len| len == total);
-    // The last character may be cut by the end of the piece that was looked at.
+    // The end of the inspected piece may cut the last character.
     let cut = if whole { 0 } else { 3 };
     let strange: usize = head.utf8_chunks().map(|chunk| chunk.invalid().len()).sum();
     strange.saturating_sub(cut) * 20 <= head.len()
@@ -141,7 +141,7 @@ fn file_meta(target: &Target, chunk: &FileAnswer<FileChunk>, mime: &str) -> Valu
     })
 }
 
-/// Adds where the page stands to what programs read.
+/// Adds the position of the page to the metadata for programs.
 fn with_page(mut answer: Answer, page: Value) -> Answer {
     if let (Some(Value::Object(file)), Value::Object(page)) = (answer.meta.get_mut("sandcell/file"), page) {
         file.extend(page);
@@ -270,7 +270,7 @@ impl Page {
         }
     }
 
-    /// The end of the file: what stands after the last line feed is a line too.
+    /// Handles the end of the file: the rest after the last line feed is a line too.
     fn end(&mut self, unfinished: bool) {
         if unfinished {
             self.end_line();
@@ -278,7 +278,7 @@ impl Page {
     }
 }
 
-/// A cut text without the character that it was cut in.
+/// Removes a partial character at the cut.
 fn whole_characters(cut: &[u8]) -> &[u8] {
     let last = cut
         .utf8_chunks()
@@ -296,7 +296,7 @@ async fn lines(target: &Target, first: FileAnswer<FileChunk>) -> Result<Answer, 
     let mut position = len(&first.value.bytes);
     let mut last = first.value.bytes.last().copied();
     page.add(&first.value.bytes);
-    // Files of more than one call's size are not counted to their end: reading stops when the page is full.
+    // Files larger than one call's size are not counted to their end: reading stops when the page is full.
     while position < total && (total <= target.most() || !page.full) {
         let piece = target.chunk(position, READ_CHUNK_BYTES.min(target.most())).await?;
         if piece.value.bytes.is_empty() {

@@ -1,4 +1,4 @@
-//! Making, ending and looking at sandboxes.
+//! Tools that make, end and inspect sandboxes.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::content::text::shorten;
 use crate::schema::{self, Field, Kind, MapOf};
 use crate::time::{rfc3339, rough};
 
-/// More than any server has; larger numbers cannot be meant.
+/// More than any server has; larger numbers are mistakes.
 const MOST_SANDBOXES: i64 = 1000;
 /// Bytes of a status that variables may take.
 const VARIABLES_BYTES: usize = 6000;
@@ -92,7 +92,7 @@ pub(crate) fn create_sandbox(facts: &Facts) -> Tool {
     }
 }
 
-/// Makes sandboxes. What takes longer than the call waits goes on by itself; a call that is taken back makes nothing.
+/// Makes sandboxes. Creation continues in the background after the call's wait; a cancelled call makes nothing.
 async fn make(call: &Call, request: CreateRequest, wait: Duration) -> Result<Vec<SandboxView>, Failure> {
     let (host, who) = (Arc::clone(&call.host), call.who.clone());
     let making = async move { host.create(&who, request).await };
@@ -110,7 +110,7 @@ async fn make(call: &Call, request: CreateRequest, wait: Duration) -> Result<Vec
     };
     match unless_cancelled(&call.cancel, waiting).await {
         Ok(Ok(made)) => made,
-        // As if it had not been a task of its own.
+        // Resumes a panic as if it had happened in this task.
         Ok(Err(broken)) => match broken.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
             Err(_) => Err(super::taken_back()),
@@ -372,7 +372,7 @@ fn variables_text(session: &SessionView) -> String {
     text
 }
 
-/// A line for each of the last executions: what it added, and how far it went meanwhile.
+/// A line for each of the last executions: the memory added, and the peak.
 fn growth_text(growth: &[MemoryGrowth]) -> String {
     let mut text = String::new();
     for (number, one) in growth.iter().enumerate() {
@@ -459,7 +459,7 @@ fn details(view: &SandboxView) -> String {
     text
 }
 
-/// All that is known of a sandbox, for programs.
+/// All data of a sandbox, for programs.
 pub(crate) fn data(view: &SandboxView) -> Value {
     json!({
         "sandbox_id": view.id,

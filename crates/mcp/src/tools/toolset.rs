@@ -1,5 +1,4 @@
-//! The sets of tools that a server can offer, and what goes with each: instructions, prompts, and the words in which
-//! results say what to do.
+//! The sets of tools that a server can offer, each with its instructions, prompts, and the hints in results.
 
 use sandcell_engine::Hints;
 use sandcell_sandbox::Mount;
@@ -22,10 +21,10 @@ pub enum Toolset {
     Script(Interpreters),
 }
 
-/// What the toolset `script` runs each piece of code in.
+/// The lifetime of interpreters in the toolset `script`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Interpreters {
-    /// A process of its own each; no variable stays.
+    /// A separate process for each piece of code; no variable stays.
     #[default]
     Fresh,
     /// One process; variables stay.
@@ -50,7 +49,7 @@ impl Toolset {
         }
     }
 
-    /// What a model is told once.
+    /// The instructions for a model.
     pub(crate) fn instructions(self, host: &dyn Host, mounts: &[Mount], lives: Lives) -> String {
         let closing = |sentences| instructions::closing(sentences, mounts, lives);
         match self {
@@ -68,7 +67,7 @@ impl Toolset {
         }
     }
 
-    /// What results tell callers to do, in the words of these tools.
+    /// The hints in results, in the words of these tools.
     #[must_use]
     pub fn hints(self) -> Hints {
         match self {

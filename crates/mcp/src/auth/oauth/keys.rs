@@ -1,5 +1,5 @@
-//! The issuer's public keys: fetched when they are first needed, again when they are old or a token names one that is
-//! unknown, and never so often that a flood of tokens becomes a flood of requests to the issuer.
+//! The issuer's public keys. They are fetched at first need, and again when they are old or a token names an unknown
+//! key. Fetches are rate-limited, so that a flood of tokens causes no flood of requests to the issuer.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,14 +13,14 @@ use super::{OauthError, OauthOptions, address};
 
 /// Keys are asked for again after this time.
 const FRESH: Duration = Duration::from_secs(600);
-/// What cannot be asked for again is used for so long.
+/// The time that old keys stay in use when the issuer is unreachable.
 const STALE: Duration = Duration::from_secs(3600);
 /// Between two attempts.
 #[cfg(not(test))]
 const PAUSE: Duration = Duration::from_secs(5);
 #[cfg(test)]
 const PAUSE: Duration = Duration::from_millis(200);
-/// What an attempt may take.
+/// The timeout of one attempt.
 const WITHIN: Duration = Duration::from_secs(10);
 const CONNECT: Duration = Duration::from_secs(5);
 /// Bytes of a document of the issuer.
@@ -28,16 +28,16 @@ const DOCUMENT_BYTES: usize = 256 << 10;
 /// Keys that are used of one set.
 const KEYS: usize = 64;
 
-/// A key, and what it is for.
+/// A key, and its use.
 #[derive(Debug, Clone)]
 pub(super) struct Key {
     id: Option<String>,
-    /// The one algorithm that it says it is for, if it says so.
+    /// The one algorithm that the key declares, if any.
     algorithm: Option<Algorithm>,
     pub(super) key: DecodingKey,
 }
 
-/// Why there is no key.
+/// The reasons for a missing key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NoKey {
     /// The issuer has no such key.
@@ -56,7 +56,7 @@ struct Known {
 #[derive(Debug)]
 pub(super) struct Keys {
     issuer: String,
-    /// Where they are, if the operator said so.
+    /// The address of the keys, if configured.
     place: Option<Url>,
     http: reqwest::Client,
     known: Mutex<Option<Known>>,
@@ -74,7 +74,7 @@ impl Keys {
             .user_agent(concat!("sandcell/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(CONNECT)
             .timeout(WITHIN)
-            // Where keys come from is the operator's decision, not that of whoever answers.
+            // The operator decides the source of keys, not a server that redirects.
             .redirect(reqwest::redirect::Policy::none())
             .build()
             .map_err(|error| OauthError::Client(error.to_string()))?;
@@ -135,11 +135,11 @@ impl Keys {
             .get("keys")
             .and_then(Value::as_array)
             .ok_or("no list of keys")?;
-        // Issuers publish keys of other kinds beside those for signatures.
+        // Issuers publish keys of other kinds next to those for signatures.
         Ok(keys.iter().filter_map(usable).take(KEYS).collect())
     }
 
-    /// Where the issuer's metadata says that the keys are: RFC 8414 first, then OpenID Connect.
+    /// Returns the address of the keys from the issuer's metadata: RFC 8414 first, then OpenID Connect.
     async fn discover(&self) -> Result<Url, String> {
         let issuer: Url = self.issuer.parse().map_err(|_| "the issuer is not an address")?;
         let path = issuer.path().trim_end_matches('/');

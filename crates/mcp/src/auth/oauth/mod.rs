@@ -1,8 +1,8 @@
-//! OAuth 2.1, the resource server's part: callers bring access tokens of an issuer that the operator named, and this server
-//! only checks them (JWT, by the keys that the issuer publishes). It gives out no tokens and passes none on.
+//! OAuth 2.1, the resource server's part: callers bring access tokens of an issuer that the operator named, and this
+//! server only checks them (JWT, by the keys that the issuer publishes). It issues no tokens and forwards none.
 //!
-//! The decision taken here: nothing of a token decides how it is checked. Issuer, audience and algorithms are fixed
-//! beforehand, keys come from the issuer alone, and a key is used for one algorithm only.
+//! The decision taken here: the content of a token never decides the way of checking it. Issuer, audience and
+//! algorithms are fixed in advance, keys come from the issuer alone, and each key is used for one algorithm only.
 
 #[cfg(feature = "oauth")]
 mod keys;
@@ -21,22 +21,22 @@ use serde_json::json;
 #[cfg(feature = "oauth")]
 pub(crate) use verifier::Verifier;
 
-/// Where the tokens of callers come from, and what they must be for.
+/// The issuer of callers' tokens, and the required claims.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct OauthOptions {
     /// The authorization server, as its tokens name it in `iss`.
     pub issuer: String,
     /// The address of this server's `/mcp` as callers know it: what clients ask tokens for.
     pub resource: String,
-    /// What tokens must have in `aud`; empty for the resource.
+    /// The required `aud` of tokens; empty for the resource.
     pub audience: String,
     /// Scopes that a token must have, all of them.
     pub scopes: Vec<String>,
-    /// Where the issuer's keys are; empty for where its metadata says.
+    /// The address of the issuer's keys; empty for the address in its metadata.
     pub jwks_uri: String,
 }
 
-/// Why tokens of the issuer cannot be checked.
+/// The reasons why tokens of the issuer cannot be checked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OauthError {
     /// Left out of this build.
@@ -45,11 +45,11 @@ pub enum OauthError {
     /// A setting.
     #[error("{key}: {text:?} {reason}")]
     Setting {
-        /// Which.
+        /// The setting.
         key: &'static str,
-        /// What it says.
+        /// The setting's value.
         text: String,
-        /// Why it cannot be used.
+        /// The reason.
         reason: &'static str,
     },
     /// No client for the issuer's keys.
@@ -57,7 +57,7 @@ pub enum OauthError {
     Client(String),
 }
 
-/// Why a token is not taken.
+/// The reasons for rejecting a token.
 #[cfg_attr(not(feature = "oauth"), expect(dead_code, reason = "only a verifier finds that out"))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BadToken {
@@ -67,13 +67,13 @@ pub(crate) enum BadToken {
     Expired,
     /// It lacks a scope.
     Scope,
-    /// The issuer's keys cannot be had.
+    /// The issuer's keys are unavailable.
     Unreachable,
-    /// More callers than are remembered.
+    /// The limit of remembered callers is reached.
     Full,
 }
 
-/// What clients are told about where to get tokens.
+/// The directions for clients that need a token.
 #[derive(Debug, Clone)]
 pub(crate) struct Signpost {
     /// For `WWW-Authenticate`.
@@ -115,7 +115,7 @@ fn address(key: &'static str, text: &str) -> Result<reqwest::Url, OauthError> {
 }
 
 impl OauthOptions {
-    /// What clients are told, after a look at the settings.
+    /// Returns the directions for clients, after checking the settings.
     #[cfg(feature = "oauth")]
     fn signpost(&self) -> Result<Signpost, OauthError> {
         let resource = address("auth.resource", &self.resource)?;
@@ -124,7 +124,7 @@ impl OauthOptions {
         let mut metadata = resource.clone();
         metadata.set_path(&format!("{}{path}", WELL_KNOWN));
         metadata.set_query(None);
-        // RFC 6749, appendix A.4: what a scope may be made of, and what fits a quoted text.
+        // RFC 6749, appendix A.4, limits the characters of a scope. Each of them fits a quoted text.
         let fits = |scope: &String| {
             !scope.is_empty()
                 && scope
@@ -159,16 +159,16 @@ impl OauthOptions {
     }
 }
 
-/// Where RFC 9728 puts the document.
+/// The path of the document, from RFC 9728.
 pub(crate) const WELL_KNOWN: &str = "/.well-known/oauth-protected-resource";
 
-/// What the principals of this kind begin with.
+/// The prefix of principals of this kind.
 pub(crate) const PREFIX: &str = "oauth:";
 
 /// Bytes of a token.
 pub(crate) const TOKEN_BYTES: usize = 16 << 10;
 
-/// Whether it has the form of a JWT; what has not may be a token of our own.
+/// Returns true for the form of a JWT. Any other text may be a token of this server.
 pub(crate) fn looks_like_jwt(token: &str) -> bool {
     token.bytes().filter(|byte| *byte == b'.').count() == 2
 }

@@ -35,7 +35,7 @@ fn unsupported() -> Error {
     ErrorKind::InvalidAlgorithm.into()
 }
 
-/// How a signature is checked.
+/// The method of checking a signature.
 enum Way {
     Rsa(&'static RsaParameters),
     Other(&'static dyn VerificationAlgorithm),

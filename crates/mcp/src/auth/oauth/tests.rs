@@ -154,7 +154,7 @@ impl Signer {
         }
     }
 
-    /// A token with this header beside the algorithm.
+    /// A token with this header in addition to the algorithm.
     fn token(&self, header: &Value, claims: &Value) -> String {
         let mut header = header.clone();
         let algorithm = header.get("alg").cloned().unwrap_or_else(|| self.algorithm().into());

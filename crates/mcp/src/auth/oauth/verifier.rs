@@ -1,4 +1,4 @@
-//! Checking access tokens, and remembering how long their holders may stay.
+//! Checks access tokens, and remembers their expiry for each holder.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -14,9 +14,9 @@ use super::keys::{Keys, NoKey};
 use super::signatures::{ALGORITHMS, use_ring};
 use super::{BadToken, OauthError, OauthOptions, PREFIX, Signpost, TOKEN_BYTES, address};
 
-/// Clocks that differ.
+/// The tolerated difference of clocks.
 const LEEWAY_S: u64 = 30;
-/// A call that began with a valid token may end, and streams live so much longer than the token.
+/// Streams may outlive the token by this long, so that a call that began with a valid token can end.
 const LINGER_S: u64 = 120;
 /// Callers whose tokens' ends are remembered.
 #[cfg(not(test))]
@@ -26,7 +26,7 @@ const CALLERS: usize = 4;
 /// Bytes of a subject.
 const SUBJECT_BYTES: usize = 255;
 
-/// Lets in who has a token of the issuer.
+/// Admits holders of a token of the issuer.
 #[derive(Debug)]
 pub(crate) struct Verifier {
     keys: Keys,
@@ -34,11 +34,11 @@ pub(crate) struct Verifier {
     issuer: String,
     scopes: Vec<String>,
     signpost: Signpost,
-    /// When the last token of each caller ends, in seconds since 1970.
+    /// The latest expiry of each caller's tokens, in seconds since 1970.
     ends: Mutex<HashMap<Principal, u64>>,
 }
 
-/// What is read of a token, beside what the library checks.
+/// The claims that are read, in addition to those that the library checks.
 #[derive(Debug, Deserialize)]
 struct Claims {
     /// One issuer: the library would take a list, too.
@@ -88,13 +88,14 @@ impl Verifier {
         &self.signpost
     }
 
-    /// Who holds this token.
+    /// Returns the holder of this token.
     pub(crate) async fn verify(&self, token: &str) -> Result<Principal, BadToken> {
         if token.len() > TOKEN_BYTES {
             return Err(BadToken::Wrong);
         }
         let header = decode_header(token).map_err(|_| BadToken::Wrong)?;
-        // What must be understood and is not; and tokens of other kinds (an ID token says who somebody is, to somebody else).
+        // Refuses unknown critical headers, and tokens of other kinds (an ID token identifies a user to another
+        // service).
         let kind = header.typ.as_deref().map(str::to_ascii_lowercase);
         let is_access_token = matches!(kind.as_deref(), None | Some("jwt" | "at+jwt" | "application/at+jwt"));
         if header.crit.is_some() || !is_access_token || !ALGORITHMS.contains(&header.alg) {
@@ -143,7 +144,7 @@ impl Verifier {
         Ok(())
     }
 
-    /// Whether a caller of this name still has a valid token, as far as was seen.
+    /// Returns true if a caller of this name still has a valid token among those seen.
     pub(crate) fn may_stay(&self, who: &str) -> bool {
         let ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
         let end = ends.get(&Principal::new(who));

@@ -1,5 +1,5 @@
-//! What the page asks: resources under `/api/`, JSON in and out, failures as `{code, message, remedy}`. Internal to the
-//! page for now: it may change with it.
+//! The API of the page: resources under `/api/`, JSON in and out, failures as `{code, message, remedy}`. Internal to
+//! the page for now: it may change with it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ const PART: u64 = 256 << 10;
 /// A resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Resource<'a> {
-    /// Sandboxes, what runs, what ran.
+    /// Sandboxes, running executions and past executions.
     Overview,
     /// Searched with GET, added to with POST.
     Executions,
@@ -121,7 +121,7 @@ impl<'a> Resource<'a> {
     }
 }
 
-/// A request that was let in.
+/// An admitted request.
 pub(super) struct Ask<'a> {
     pub(super) host: &'a Arc<dyn Host>,
     pub(super) who: &'a Principal,
@@ -131,7 +131,7 @@ pub(super) struct Ask<'a> {
 }
 
 impl Door {
-    /// Answers what the page asks, about its caller's own things only.
+    /// Answers a request of the page, about the caller's own things only.
     pub(in super::super) async fn page(
         &self,
         request: Request<Incoming>,
@@ -242,7 +242,7 @@ impl Ask<'_> {
     }
 }
 
-/// The search that a query asks for.
+/// The search of a query.
 fn search(query: &Query) -> Result<HistoryQuery, Failure> {
     let status = query.text("status").map(|word| {
         let known = Status::ALL.into_iter().find(|status| status.as_str() == word);
@@ -265,7 +265,7 @@ fn search(query: &Query) -> Result<HistoryQuery, Failure> {
 }
 
 async fn overview(host: &dyn Host, who: &Principal) -> Result<Value, Failure> {
-    // What runs is looked at first: what ends meanwhile stands in the history then, and nothing is missed.
+    // Running executions are read first: one that ends meanwhile is then in the history, and nothing is missed.
     let running = host.running(who);
     let history = host.history(who, ROWS, None).await?;
     let sandboxes: Vec<Value> = host.status(who, None).await?.iter().map(sandbox_data).collect();
@@ -298,12 +298,13 @@ async fn overview(host: &dyn Host, who: &Principal) -> Result<Value, Failure> {
     }))
 }
 
-/// An execution as it stands; one that is only in the history that lasts has no other files than pictures, and says so.
+/// Returns an execution. One that is only in the lasting history has no files except pictures, and the answer states
+/// it.
 async fn execution(host: &dyn Host, who: &Principal, id: &str) -> Result<Value, Failure> {
     let view = match host.execution(who, id, Duration::ZERO).await {
         Ok(view) => view,
         Err(failure) => {
-            // Whichever of the two knows more about it says why it is not there.
+            // If the lasting history lacks it too, the first failure is reported.
             let kept = host.kept(who, id).await.map_err(|_| failure)?;
             let pictures: Vec<Value> = kept
                 .pictures

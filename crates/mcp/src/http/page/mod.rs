@@ -1,14 +1,14 @@
-//! A page to work with: what a caller's sandboxes do, now and before, and code to run in them. Off unless the operator
-//! turns it on.
+//! A web page: shows a caller's sandboxes with their present and past executions, and runs code in them. Off unless the
+//! operator turns it on.
 //!
-//! Two parts. The files of the page (`/` and `/page/…`) are the same for everybody and hold nothing, so they need no token,
-//! only a right Host. What they show comes from `/api/…`, which is for its caller alone: the same admission, rate and
-//! places as `/mcp`, nothing from pages of other origins, whether the operator allowed them for MCP or not, and a header
-//! that no form, picture or script element of any page can send. No cookie is set or read, so there is nothing that a
-//! browser would send along by itself.
+//! Two parts. The files of the page (`/` and `/page/…`) are the same for everybody and hold no data, so they need no
+//! token, only a right Host. The data is below `/api/…`, and each caller sees only its own. The API has the same
+//! admission, rate and places as `/mcp`. It refuses pages of other origins, even those that the operator allowed for
+//! MCP, and it requires a header that no form, picture or script element of any page can send. The server sets and
+//! reads no cookie, so a browser sends no credentials by itself.
 //!
-//! The decision taken here: whatever came from code leaves as JSON, or as bytes of a type that no browser takes for a
-//! document. The page puts it in as text; its policy forbids it any other way of making elements.
+//! The decision taken here: anything that came from code leaves as JSON, or as bytes of a type that no browser treats
+//! as a document. The page inserts it as text; its policy forbids any other way of making elements.
 
 mod api;
 mod notebook;
@@ -29,7 +29,7 @@ use serde_json::{Value, json};
 use super::body::Body;
 use super::refusal::Refusal;
 
-/// Whether there is a page.
+/// The switch for the page.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Page {
     /// There is nothing at `/`.
@@ -42,12 +42,12 @@ pub enum Page {
 /// The header without which `/api` answers nothing.
 const ASKED_BY: HeaderName = HeaderName::from_static("sandcell-page");
 
-/// The page may load its own files, show pictures that it made itself, and ask this server. It has no inline script, makes
-/// no elements from text, and stands in no frame.
+/// The page may load its own files, show pictures that it made itself, and query this server. It has no inline script,
+/// makes no elements from text, and cannot be framed.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; \
                       trusted-types 'none'";
-/// For what is not a page, should a browser be made to show it as one.
+/// The policy for responses that are no page, in case a browser shows them as one.
 const NO_PAGE: &str = "default-src 'none'; frame-ancestors 'none'; sandbox";
 
 /// A file of the page: where it is, its type, its bytes.
@@ -91,12 +91,12 @@ const FILES: [(&str, &str, &[u8]); 9] = [
     ("/page/icon.svg", "image/svg+xml", include_bytes!("files/icon.svg")),
 ];
 
-/// Whether a file of the page is at this path.
+/// Returns true if the page has a file at this path.
 pub(super) fn has_file(path: &str) -> bool {
     FILES.iter().any(|(place, ..)| *place == path)
 }
 
-/// Whether this path is one that the page asks.
+/// Returns true if this path belongs to the page's API.
 pub(super) fn is_api(path: &str) -> bool {
     path.starts_with("/api/")
 }
@@ -119,7 +119,7 @@ pub(super) fn file(method: &Method, path: &str) -> Result<Response<Body>, Refusa
     ))
 }
 
-/// Whether the page itself asks.
+/// Checks that the page itself sent the request.
 fn asked_by_the_page(headers: &HeaderMap) -> Result<(), Refusal> {
     let mut values = headers.get_all(ASKED_BY).iter();
     match (values.next(), values.next()) {
@@ -133,7 +133,7 @@ fn data(status: StatusCode, data: &Value) -> Response<Body> {
     answer(status, "application/json", NO_PAGE, "no-store", text)
 }
 
-/// Bytes that came from code. Only types that are pictures and nothing else are told; all else is for the disk.
+/// Bytes that came from code. Only pure picture types are declared; all else is sent as a download.
 fn bytes(bytes: Bytes) -> Response<Body> {
     let kind = picture(&bytes).unwrap_or("application/octet-stream");
     let mut response = answer(StatusCode::OK, kind, NO_PAGE, "no-store", bytes);
@@ -142,7 +142,7 @@ fn bytes(bytes: Bytes) -> Response<Body> {
     response
 }
 
-/// The type of a picture that browsers show without taking it for a document.
+/// Returns the picture type that browsers show without treating it as a document.
 fn picture(bytes: &[u8]) -> Option<&'static str> {
     const KINDS: [(&[u8], &str); 3] = [
         (b"\x89PNG\r\n\x1a\n", "image/png"),
@@ -153,7 +153,7 @@ fn picture(bytes: &[u8]) -> Option<&'static str> {
     kind.map(|(_, kind)| *kind)
 }
 
-/// A call that could not be done, in the one shape that all failures have.
+/// A failed call, in the common format of failures.
 fn failed(failure: &Failure) -> Response<Body> {
     let status = match failure.code {
         Code::NotFound => StatusCode::NOT_FOUND,

@@ -1,5 +1,5 @@
-//! The executions of a sandbox as a notebook, for the page. The newest are in it, within bounds; its first cell states how
-//! many older ones are not.
+//! The executions of a sandbox as a notebook, for the page. It contains the newest within bounds; its first cell states
+//! the number of older ones that are missing.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::notebook::notebook;
 const MAX_CELLS: usize = 500;
 /// Bytes of texts and pictures together.
 const MAX_BYTES: usize = 8 << 20;
-/// Rows of one question to the history.
+/// The number of rows per history query.
 const PAGE_ROWS: usize = 100;
 /// Bytes of code; no execution has more.
 const MAX_CODE_BYTES: u64 = 1 << 20;
@@ -59,7 +59,7 @@ async fn gather(host: &dyn Host, who: &Principal, id: &str) -> Result<(Vec<KeptE
     'pages: loop {
         let page = host.search(who, &query).await?;
         if page.total == 0 {
-            // One that lives and ran nothing has an empty notebook; one that is not the caller's has none.
+            // A live sandbox without executions has an empty notebook; one of another caller has none.
             host.status(who, Some(id)).await?;
         }
         total = total.max(page.total);
@@ -91,7 +91,7 @@ fn weight(cell: &KeptExecution) -> usize {
     texts.into_iter().chain(more).chain(pictures).sum()
 }
 
-/// All that is known of an execution: the history that lasts has its code as it was given. None if it is gone by now.
+/// Returns an execution in full: the lasting history has its code as it was given. None if it is gone by now.
 async fn whole(host: &dyn Host, who: &Principal, record: HistoryRecord) -> Option<KeptExecution> {
     let id = record.execution_id.to_string();
     if let Ok(kept) = host.kept(who, &id).await {

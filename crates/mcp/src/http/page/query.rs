@@ -1,5 +1,5 @@
-//! The query of an address: known fields, each at most once. Anything else is refused before the caller is known, so that
-//! a token in an address is noticed at once.
+//! The query of an address: known fields, each at most once. Anything else is refused before the caller is known, so
+//! that a token in an address is noticed at once.
 
 use std::collections::BTreeMap;
 
@@ -40,7 +40,8 @@ impl Query {
     /// The whole number of a field.
     ///
     /// # Errors
-    /// When it is something else.
+    ///
+    /// Fails for any other value.
     pub(super) fn number(&self, name: &str) -> Result<Option<u64>, Failure> {
         let read = |text: &str| {
             let number = text.parse();
@@ -52,7 +53,8 @@ impl Query {
     /// True if a field is `true`.
     ///
     /// # Errors
-    /// When it is neither `true` nor `false`.
+    ///
+    /// Fails for any value but `true` and `false`.
     pub(super) fn flag(&self, name: &str) -> Result<bool, Failure> {
         match self.text(name) {
             None | Some("false") => Ok(false),

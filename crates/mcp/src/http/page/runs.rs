@@ -1,8 +1,8 @@
-//! Making sandboxes and running code for the page. Bodies have the arguments of the tools `create_sandbox`,
-//! `execute_code` and `create_run_close`, checked the same way. Answers do not wait for the code: the page looks at the
-//! execution like at any other.
+//! Makes sandboxes and runs code for the page. Bodies have the arguments of the tools `create_sandbox`, `execute_code`
+//! and `create_run_close`, checked the same way. Answers do not wait for the code: the page polls the execution as it
+//! does any other.
 //!
-//! What the operator leaves to the user is refused here: a program with the token could say yes as well as a person.
+//! Requests that need the user's consent are refused here: a program with the token could consent as well as a person.
 
 use std::time::Duration;
 
@@ -20,12 +20,12 @@ use crate::tools::{
     Facts, create_request, create_run_close, create_sandbox, execute_code, execute_request, once_request, sandbox_data,
 };
 
-/// Bytes of code that one question to the engine gets.
+/// The maximum bytes of code per engine query.
 const CODE_PART: u64 = 256 << 10;
 /// The first words of an installation's code.
 const INSTALLATION: &str = "install_package(packages=";
 
-/// The fields of a JSON body. What would take much memory when it is parsed is refused before.
+/// The fields of a JSON body. A body that would take much memory to parse is refused first.
 fn fields(body: &[u8]) -> Result<Map<String, Value>, Failure> {
     if body.trim_ascii().is_empty() {
         return Ok(Map::new());
@@ -87,7 +87,7 @@ pub(super) async fn create(ask: &Ask<'_>) -> Result<Value, Failure> {
     Ok(json!({"sandboxes": views.iter().map(sandbox_data).collect::<Vec<_>>()}))
 }
 
-/// Runs the code of an execution again: in its sandbox while that lives, else in a fresh one.
+/// Runs the code of an execution again: in its sandbox if that still exists, else in a fresh one.
 pub(super) async fn rerun(ask: &Ask<'_>, id: &str) -> Result<Value, Failure> {
     let (code, language, sandbox) = source(ask, id).await?;
     if code.starts_with(INSTALLATION) {
@@ -132,8 +132,8 @@ pub(super) async fn rerun(ask: &Ask<'_>, id: &str) -> Result<Value, Failure> {
     Ok(started(&view, Some(note)))
 }
 
-/// The code of an execution, its language and its sandbox. The history that lasts has code as it was given; the streams
-/// of one that is not there have control characters escaped.
+/// The code of an execution, its language and its sandbox. The lasting history has code as it was given; the streams of
+/// an execution that is missing there have control characters escaped.
 async fn source(ask: &Ask<'_>, id: &str) -> Result<(String, String, Option<String>), Failure> {
     if let Ok(kept) = ask.host.kept(ask.who, id).await {
         let sandbox = kept.record.sandbox_id.map(|sandbox| sandbox.to_string());

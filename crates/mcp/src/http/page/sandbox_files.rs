@@ -1,5 +1,5 @@
-//! Files of a sandbox, for the page: a folder's list, the bytes of a file, and an upload. Paths are the caller's text and
-//! are checked like those of the tools; bytes leave as a download, never as a document.
+//! Files of a sandbox, for the page: lists a folder, sends the bytes of a file, and takes uploads. Paths are the
+//! caller's text and are checked like those of the tools. Bytes leave as a download, never as a document.
 
 use hyper::Response;
 use hyper::header::{HeaderName, HeaderValue};
@@ -36,7 +36,7 @@ fn named(ask: &Ask<'_>) -> Result<SandboxPath, Failure> {
     )
 }
 
-/// A part of a file: as much as one call moves, unless less is asked for.
+/// A part of a file: as much as one call moves, unless the request asks for less.
 pub(super) async fn read(ask: &Ask<'_>, id: &str) -> Result<Response<Body>, Failure> {
     let path = named(ask)?;
     let offset = ask.query.number("offset")?.unwrap_or(0);
@@ -49,7 +49,7 @@ pub(super) async fn read(ask: &Ask<'_>, id: &str) -> Result<Response<Body>, Fail
     Ok(response)
 }
 
-/// Writes the body to a file, or adds it.
+/// Writes the body to a file, or appends it.
 pub(super) async fn write(ask: &Ask<'_>, id: &str) -> Result<Value, Failure> {
     let path = named(ask)?;
     let mode = if ask.query.flag("append")? {

@@ -1,7 +1,7 @@
 //! The toolset `container`: one sandbox at a time, from an image, in which code is executed until it is stopped.
 //!
-//! The sandbox is the caller's one with the label of this toolset; nothing else is kept here, so every connection of a
-//! caller finds it.
+//! The sandbox is the caller's one with the label of this toolset. The toolset keeps no other state, so every
+//! connection of a caller finds it.
 
 use std::fmt::Write as _;
 
@@ -17,9 +17,9 @@ use crate::host::Host;
 use crate::schema::{self, Field, Kind};
 use crate::time::rough;
 
-/// The image when a call names none.
+/// The default image.
 const IMAGE: &str = "alpine:latest";
-/// What the sandboxes of this toolset are called.
+/// The label of this toolset's sandboxes.
 const LABEL: &str = "initialize_sandbox";
 
 /// The tools.
@@ -27,7 +27,7 @@ pub(super) fn tools(facts: &Facts) -> Vec<Tool> {
     vec![initialize_sandbox(), execute_code(facts), stop_sandbox()]
 }
 
-/// What a model is told once.
+/// The instructions for a model.
 pub(super) fn instructions(host: &dyn Host) -> Vec<String> {
     let config = host.config();
     let limits = &config.limits;
@@ -80,7 +80,7 @@ async fn initialize(mut call: Call) -> Result<Answer, Failure> {
     let before = current(&*call.host, &call.who).await?;
     let making = create(&*call.host, &call.who, asked, &call.watch);
     let (view, image) = unless_cancelled(&call.cancel, making).await?;
-    // Only now: when the new one cannot be had, the old one is still there.
+    // Only now: if the new sandbox cannot be made, the old one still exists.
     for old in &before {
         stop_one(&*call.host, &call.who, old).await?;
     }
@@ -118,8 +118,8 @@ async fn initialize(mut call: Call) -> Result<Answer, Failure> {
     Ok(Answer::data(text, data))
 }
 
-/// Makes the sandbox. The usual image is for containers: where there are none, or sandboxes of this machine are preferred, it
-/// is left out.
+/// Makes the sandbox. The default image is for containers. It is left out if there are none, or if sandboxes of this
+/// machine are preferred.
 async fn create(
     host: &dyn Host,
     who: &Principal,
@@ -158,14 +158,14 @@ fn first(views: Vec<SandboxView>) -> Result<SandboxView, Failure> {
     })
 }
 
-/// The caller's sandboxes of this toolset, the oldest first: one, but for calls that came at the same time.
+/// The caller's sandboxes of this toolset, the oldest first. Only simultaneous calls make more than one.
 async fn current(host: &dyn Host, who: &Principal) -> Result<Vec<SandboxView>, Failure> {
     let mut views = host.status(who, None).await?;
     views.retain(|view| view.label.as_deref() == Some(LABEL) && view.state != "closing");
     Ok(views)
 }
 
-/// Ends a sandbox; one that has just ended by itself is as good.
+/// Ends a sandbox. One that has just ended by itself counts as ended.
 async fn stop_one(host: &dyn Host, who: &Principal, view: &SandboxView) -> Result<(), Failure> {
     match host.close(who, view.id.as_str()).await {
         Ok(_) => Ok(()),
@@ -209,7 +209,7 @@ async fn execute(mut call: Call) -> Result<Answer, Failure> {
         sandbox_id: Some(view.id.as_str().to_owned()),
         stdin: None,
         timeout: None,
-        // There is no tool that would wait for the rest.
+        // No tool would wait for the rest.
         wait: None,
         watch: call.watch.clone(),
     };

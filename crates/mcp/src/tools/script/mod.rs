@@ -1,8 +1,8 @@
-//! The toolset `script`: Python code as scripts, each in a process of its own, with a history.
+//! The toolset `script`: Python code as scripts, each in a separate process, with a history.
 //!
-//! Every answer has the same fields whatever happened, as structured content and as the same JSON in a text block:
-//! programs and models that know this kind of server read those. Code that is rejected, fails or takes too long is
-//! `success: false`, not an error of the call.
+//! Every answer has the same fields in all cases, as structured content and as the same JSON in a text block: programs
+//! and models that know this kind of server read those. Code that is rejected, fails or takes too long is `success:
+//! false`, not an error of the call.
 
 use std::time::Duration;
 
@@ -22,9 +22,9 @@ use crate::time::rough;
 
 /// The language of this toolset.
 const LANGUAGE: &str = "python";
-/// How long code may run when the call does not say, in seconds.
+/// The default timeout of code, in seconds.
 const TIMEOUT_S: u64 = 10;
-/// How long an installation may take.
+/// The timeout of an installation.
 const INSTALL: Duration = Duration::from_secs(120);
 
 /// The tools.
@@ -39,7 +39,7 @@ pub(super) fn tools(interpreters: Interpreters) -> Vec<Tool> {
     ]
 }
 
-/// What a model is told once.
+/// The instructions for a model.
 pub(super) fn instructions(host: &dyn Host, interpreters: Interpreters) -> Vec<String> {
     let variables = match interpreters {
         Interpreters::Fresh => {
@@ -113,7 +113,7 @@ async fn run(mut call: Call, interpreters: Interpreters) -> Result<Answer, Failu
         sandbox_id: None,
         stdin: None,
         timeout: Some(arguments.seconds("timeout").unwrap_or(Duration::from_secs(TIMEOUT_S))),
-        // There is no tool that would wait for the rest.
+        // No tool would wait for the rest.
         wait: None,
         watch: call.watch.clone(),
     };
@@ -128,10 +128,10 @@ async fn run(mut call: Call, interpreters: Interpreters) -> Result<Answer, Failu
 }
 
 fn ran_answer(view: &ExecutionView) -> Answer {
-    // The texts stand in the fields of the answer.
+    // The fields of the answer contain the texts.
     let object = Value::Object(execution::facts(view));
     let data = if let Some(fault) = syntax_error(view) {
-        // It never ran, so nothing of it took time.
+        // The code never ran, so it took no time.
         fields(
             "",
             "",
@@ -149,7 +149,7 @@ fn ran_answer(view: &ExecutionView) -> Answer {
     answer
 }
 
-/// The call came to nothing: code that is refused is a result, everything else an error of the call.
+/// The answer to a call that failed: refused code is a result, everything else an error of the call.
 fn refused_answer(failure: &Failure) -> Answer {
     let mut answer = same_as_text(fields("", "", &told(failure), 0)).with_meta(
         "sandcell/error",
@@ -169,7 +169,7 @@ fn fields(stdout: &str, stderr: &str, error: &str, duration_ms: u64) -> Value {
     })
 }
 
-/// What the code wrote, and where an interpreter writes what ended it.
+/// The code's stderr, including the error that an interpreter ended with.
 fn stderr(view: &ExecutionView) -> String {
     let mut text = view.stderr.text.clone();
     if let Some(CodeError { traceback, .. }) = &view.error {
@@ -187,8 +187,8 @@ fn stderr(view: &ExecutionView) -> String {
     text
 }
 
-/// Why the code itself is no Python, with the line. An error of the same kind in something that ran code imports comes
-/// with the frames of that code.
+/// The syntax error of the code itself, with the line. A syntax error in imported code comes with the frames of the
+/// importing code.
 fn syntax_error(view: &ExecutionView) -> Option<String> {
     let error = view.error.as_ref().filter(|_| view.status == Status::Error)?;
     let text = error.traceback.as_str();
@@ -202,7 +202,7 @@ fn syntax_error(view: &ExecutionView) -> Option<String> {
         .then(|| format!("line {line}: {last}"))
 }
 
-/// Why it was no success; empty when it was one.
+/// The reason for the failure; empty on success.
 fn error(view: &ExecutionView) -> String {
     if view.status == Status::Ok {
         return String::new();
@@ -268,7 +268,7 @@ async fn read_history(mut call: Call) -> Result<Answer, Failure> {
     let last_n = usize::try_from(last_n).unwrap_or(1);
     let view = call.host.history(&call.who, last_n, None).await?;
     let mut data = serde_json::to_value(&view).unwrap_or_default();
-    // As in what a run answers: a text that is empty when all was well.
+    // As in the answer of a run: the text is empty on success.
     for record in data
         .get_mut("records")
         .and_then(Value::as_array_mut)
