@@ -399,8 +399,8 @@ def test_cancelling_a_task_ends_its_command() -> None:
 
 
 def test_what_a_command_detaches_outlives_it_and_other_commands(sandbox: Sandbox) -> None:
-    detach = "setsid sh -c ': > started; while [ ! -e release ]; do sleep 0.05; done; : > released' < /dev/null > /dev/null 2>&1 &"
-    sandbox.command(f"({detach})").check()
+    waits = ": > started; while [ ! -e release ]; do sleep 0.05; done; : > released"
+    sandbox.command(f"(setsid sh -c '{waits}' < /dev/null > /dev/null 2>&1 &)").check()
     until(lambda: sandbox.files.exists("started"))
     sandbox.command("true").check()
     sandbox.command("touch release").check()
