@@ -113,7 +113,7 @@ pub struct StdinPart {
 
 /// The language name of commands in results and in the history.
 const COMMAND: &str = "command";
-/// How long a call waits for the program to start, before the time that it was asked to wait.
+/// The maximum time to wait for the start of the program. The call's own wait begins after it.
 const START_WAIT: Duration = Duration::from_secs(3);
 const SHELLS: [&str; 2] = ["bash", "sh"];
 

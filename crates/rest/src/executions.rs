@@ -1,4 +1,4 @@
-//! What ran and runs: looking at an execution, following it, reading what it printed and made, cancelling it.
+//! Routes of executions: get, follow, read output and files, cancel.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -27,13 +27,13 @@ use crate::problem::Problem;
 use crate::request::{Call, mebibytes, path, seconds};
 use crate::{respond, run};
 
-/// Where it is.
+/// The location.
 pub(crate) const PATH: &str = "/run_code";
 /// Bytes of each stream of an answer, as SandboxFusion hands back.
 const OUTPUT_BYTES: u64 = 1 << 20;
 /// Output from which on an answer is a large one.
 const LARGE_OUTPUT_BYTES: u64 = 128 << 10;
-/// How long a request waits for its turn.
+/// The maximum time that a request waits in the queue.
 const TURN_TIMEOUT: Duration = Duration::from_secs(60);
 /// Callers whose turns are kept though none is taken.
 const IDLE_CALLERS: usize = 256;

@@ -481,7 +481,7 @@ impl Streams {
                 first_process: self.first_process,
             };
             if tree.signal(Signal::KILL).is_err() && self.first_process {
-                // Without a look at the processes nobody can be told apart, and nothing may outlive a kill.
+                // Without the process table the agent cannot tell processes apart, and no process may outlive a kill.
                 let _nobody = tree::to_everybody(Signal::KILL);
             }
         }

@@ -1,4 +1,4 @@
-//! Registry credentials for pulls: the logins of the user who runs this server, as `docker login` stores them.
+//! Registry credentials for pulls. They come from the file that `docker login` writes for the server's user.
 //!
 //! `config.json` in `DOCKER_CONFIG` or `~/.docker` names credential helpers (`credHelpers` for one registry,
 //! `credsStore` for all) or contains the logins (`auths`). Each pull reads them again, so a login takes effect at once.

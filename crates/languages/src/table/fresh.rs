@@ -197,7 +197,7 @@ impl FreshSession {
         let mut argv = vec!["/bin/rm".to_owned(), "-rf".to_owned(), "--".to_owned()];
         for (path, _) in files {
             let path = path.as_str();
-            // A file in one of our folders stands for the whole folder.
+            // A path inside one of the server's folders selects the whole folder.
             let ours = path
                 .rsplit_once('/')
                 .filter(|(folder, _)| folder.contains("/.sandcell-"));

@@ -354,7 +354,7 @@ def new_streams():
 
 
 def new_numpy():
-    """Seeds numpy's global generator again: one state for the process. `random` has a fork handler of its own for that."""
+    """Seeds numpy's global generator again. The module `random` does so in its own fork handler."""
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
 
