@@ -16,6 +16,8 @@ use tokens::{digest, is_one_of};
 
 /// Everybody who calls without a token, where that is allowed.
 const ANONYMOUS: &str = "anonymous";
+/// The caller of a server on stdio: the user who started the process.
+pub(crate) const STDIO_PRINCIPAL: &str = "stdio";
 /// The prefix of principals with tokens.
 const TOKEN: &str = "token:";
 /// The maximum bytes of a server-issued token.
@@ -28,6 +30,8 @@ pub enum Anonymous {
     Allowed,
     /// Elsewhere: a token is always needed.
     Refused,
+    /// Right on connections of the parent process: its requests are those of the caller of the standard streams.
+    Parent,
 }
 
 /// The permissions of a caller.
@@ -133,7 +137,10 @@ impl Gate {
                 return Err(Denied::Missing);
             }
             return Ok(Admission {
-                who: Principal::new(ANONYMOUS),
+                who: Principal::new(match self.anonymous {
+                    Anonymous::Parent => STDIO_PRINCIPAL,
+                    Anonymous::Allowed | Anonymous::Refused => ANONYMOUS,
+                }),
                 only: None,
             });
         };

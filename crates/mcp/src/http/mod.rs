@@ -64,6 +64,10 @@ const CLOSE_WITHIN: Duration = Duration::from_secs(1);
 /// The pause after the system refuses a connection (for lack of files, for example).
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
+/// The maximum connections, and requests under way, of a parent process.
+#[cfg(target_os = "linux")]
+const PARENT_CONNECTIONS: usize = 256;
+
 /// The limits of callers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpLimits {
@@ -116,6 +120,23 @@ pub struct HttpOptions {
     pub endpoints: Option<Arc<dyn Endpoints>>,
     /// The certificate; none for plain HTTP.
     pub tls: Option<TlsFiles>,
+}
+
+impl HttpOptions {
+    /// Returns the options of a server that no network reaches.
+    fn local(limits: HttpLimits, anonymous: Anonymous) -> Self {
+        Self {
+            hosts: Vec::new(),
+            origins: Vec::new(),
+            limits,
+            tokens: None,
+            anonymous,
+            oauth: None,
+            tls: None,
+            page: Page::Absent,
+            endpoints: None,
+        }
+    }
 }
 
 /// The reasons why the server cannot serve.
@@ -215,18 +236,38 @@ impl HttpServer {
         limits: HttpLimits,
         listener: std::os::unix::net::UnixListener,
     ) -> Result<Self, HttpError> {
-        let http = HttpOptions {
-            hosts: Vec::new(),
-            origins: Vec::new(),
-            limits,
-            tokens: None,
-            anonymous: Anonymous::Allowed,
-            oauth: None,
-            tls: None,
-            page: Page::Absent,
-            endpoints: None,
-        };
+        let http = HttpOptions::local(limits, Anonymous::Allowed);
         let listener = Listening::socket(listener).map_err(HttpError::Socket)?;
+        Self::on(Arc::new(EngineHost(engine)), options, http, listener)
+    }
+
+    /// A server for the parent process, which sends connected sockets over `socket` (`SCM_RIGHTS`, one in a message of
+    /// one byte). Its requests are those of the caller of the standard streams, so both reach the same sandboxes.
+    ///
+    /// # Errors
+    ///
+    /// Fails if any option is unusable.
+    #[cfg(target_os = "linux")]
+    pub fn for_parent(
+        engine: Arc<Engine>,
+        options: ServerOptions,
+        endpoints: Arc<dyn Endpoints>,
+        socket: std::os::unix::net::UnixStream,
+    ) -> Result<Self, HttpError> {
+        // The parent is the only caller, and bounds itself.
+        let limits = HttpLimits {
+            connections: PARENT_CONNECTIONS,
+            requests_per_caller: PARENT_CONNECTIONS,
+            requests_per_s: u32::MAX / 2,
+            sessions_per_caller: 1,
+            session_idle: CLOSE_WITHIN,
+            drain: CLOSE_WITHIN,
+        };
+        let http = HttpOptions {
+            endpoints: Some(endpoints),
+            ..HttpOptions::local(limits, Anonymous::Parent)
+        };
+        let listener = Listening::parent(socket).map_err(HttpError::Socket)?;
         Self::on(Arc::new(EngineHost(engine)), options, http, listener)
     }
 

@@ -11,14 +11,12 @@ use sandcell_engine::{Engine, Principal};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 
+use crate::auth::STDIO_PRINCIPAL;
 use crate::host::{EngineHost, Host};
 use crate::limits::LEAVE;
 use crate::server::{Server, ServerOptions, UnknownTool};
 use ledger::Ledger;
 use transport::LineTransport;
-
-/// The caller of a server on stdio: the user who started the process.
-const STDIO_PRINCIPAL: &str = "stdio";
 
 /// The reasons why serving ended, except that the client left.
 #[derive(Debug, thiserror::Error)]

@@ -5,6 +5,8 @@ mod connect;
 #[cfg(all(unix, feature = "bridge"))]
 mod demand;
 mod http;
+#[cfg_attr(not(all(target_os = "linux", feature = "native")), path = "serve/no_parent.rs")]
+mod parent;
 #[cfg(unix)]
 mod socket;
 
@@ -59,6 +61,12 @@ pub(super) struct ServeArgs {
     /// call (LangChain, LlamaIndex). The setting `service.on_demand` does the same; `sandcell service` shows and ends it
     #[arg(long, conflicts_with = "http")]
     shared: bool,
+
+    /// Also answers HTTP requests (MCP and REST) of the program that started this one. The number is an inherited
+    /// descriptor: a Unix stream socket over which that program sends connected sockets (SCM_RIGHTS), one in a message
+    /// of one byte. Sandboxes are the same as on stdin. The Python package moves large files this way
+    #[arg(long, value_name = "FD", conflicts_with_all = ["http", "socket"])]
+    parent_socket: Option<i32>,
 
     /// The set of tools to offer: `sandbox`, `container` or `script`
     #[arg(long, value_name = "NAME")]
@@ -116,8 +124,11 @@ impl ServeArgs {
 }
 
 pub(super) fn run(args: &ServeArgs, settings: Settings, around: Surroundings) -> Result<ExitCode, Failure> {
+    // Before anything else can be given its number. Servers that only pass calls on drop it, and the parent sees that.
+    let parent = args.parent_socket.map(parent::adopt).transpose()?;
     #[cfg(feature = "bridge")]
     if let Some(url) = &args.connect {
+        drop(parent);
         let runtime = wiring::runtime()?;
         let result = runtime.block_on(connect::serve(args, url));
         runtime.shutdown_background();
@@ -135,6 +146,7 @@ pub(super) fn run(args: &ServeArgs, settings: Settings, around: Surroundings) ->
     if settings.service.on_demand && args.http.is_none() {
         #[cfg(all(unix, feature = "bridge"))]
         {
+            drop(parent);
             let runtime = wiring::runtime()?;
             let result = runtime.block_on(demand::serve(args, &settings));
             runtime.shutdown_background();
@@ -151,7 +163,7 @@ pub(super) fn run(args: &ServeArgs, settings: Settings, around: Surroundings) ->
     let runtime = wiring::runtime()?;
     let _last = Traced::start(&settings)?;
     let result = match args.http {
-        None => runtime.block_on(serve(args, settings, around, launcher)),
+        None => runtime.block_on(serve(args, settings, around, launcher, parent)),
         Some(listen) => runtime.block_on(http::serve(args, listen, settings, around, launcher)),
     };
     // A thread that reads stdin may wait for ever; it has nothing left to lose.
@@ -180,6 +192,7 @@ async fn serve(
     mut settings: Settings,
     around: Surroundings,
     launcher: Launcher,
+    parent: Option<parent::Socket>,
 ) -> Result<ExitCode, Failure> {
     let mut stop = signals::Stop::listen()?;
     settings.suit_toolset();
@@ -193,6 +206,9 @@ async fn serve(
         output::failure(problem);
     }
     let following = reloader.start(wired.running());
+    let _parent = parent
+        .map(|socket| parent::serve(&wired.engine, &options, socket))
+        .transpose()?;
     let ended = tokio::select! {
         served = sandcell_mcp::serve_stdio(wired.engine.clone(), options) => {
             served.map_err(failure)

@@ -4,6 +4,7 @@
 //! Whoever finds nobody takes a lock, looks once more and only then starts a server, so clients that come at once start
 //! one. The lock ends with its process, whatever ends that.
 
+use std::ffi::OsString;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -121,6 +122,19 @@ async fn lock(socket: &Path) -> Result<File, Failure> {
     }
 }
 
+/// Returns the arguments without `--parent-socket`: the parent of this process is not the parent of the server.
+fn shared_arguments(mut own: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut shared = Vec::new();
+    while let Some(argument) = own.next() {
+        match argument.to_str() {
+            Some("--parent-socket") => drop(own.next()),
+            Some(text) if text.starts_with("--parent-socket=") => {}
+            Some(_) | None => shared.push(argument),
+        }
+    }
+    shared
+}
+
 /// Starts a server with this process's own arguments and waits until it answers.
 async fn start(socket: &Path, log: Option<&Path>) -> Result<(), Failure> {
     let cannot = |reason: String| {
@@ -134,7 +148,7 @@ async fn start(socket: &Path, log: Option<&Path>) -> Result<(), Failure> {
     let program = std::env::current_exe().map_err(|error| cannot(error.to_string()))?;
     let mut command = Command::new(program);
     command
-        .args(std::env::args_os().skip(1))
+        .args(shared_arguments(std::env::args_os().skip(1)))
         .arg("--socket")
         .arg(socket)
         .stdin(Stdio::null())
@@ -190,4 +204,24 @@ fn end_of(log: &Path, from: u64) -> String {
         Ok::<_, std::io::Error>(String::from_utf8_lossy(&bytes).trim().replace('\n', "; "))
     };
     read().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_socket_of_the_parent_is_not_passed_to_a_shared_server() {
+        for (own, shared) in [
+            (
+                &["serve", "--parent-socket", "7", "--shared"][..],
+                &["serve", "--shared"][..],
+            ),
+            (&["serve", "--parent-socket=7", "--shared"], &["serve", "--shared"]),
+            (&["serve", "--parent-socket"], &["serve"]),
+            (&["serve", "--mount", "/a:/b"], &["serve", "--mount", "/a:/b"]),
+        ] {
+            assert_eq!(shared_arguments(own.iter().map(OsString::from)), shared, "{own:?}");
+        }
+    }
 }
