@@ -17,7 +17,7 @@ import pytest
 from conftest import program, until
 
 import sandcell
-from sandcell import AsyncSandbox, Sandbox, _http, _operations, _stdio
+from sandcell import AsyncSandbox, Sandbox, _http, _operations, _pool, _stdio
 
 
 class Service:
@@ -305,7 +305,7 @@ def test_tls_needs_a_certificate_that_is_trusted(tmp_path: Path, monkeypatch: py
 
 
 def test_threads_of_the_channel_end_when_nobody_needs_them(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_http, "_IDLE_TIMEOUT", 0.05)
+    monkeypatch.setattr(_pool, "_IDLE_TIMEOUT", 0.05)
     channel: Any = _http.HttpChannel(service.url, service.token)
     call = channel.start("tools/list", {})
     assert call.wait(30)

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ._errors import InvalidArgumentError, LimitReachedError, SandcellError
+
+if TYPE_CHECKING:
+    from ._pool import Transfer
 
 #: The revision of MCP that both transports speak: without sessions, each request complete in itself.
 PROTOCOL = "2026-07-28"
@@ -79,6 +82,9 @@ class Channel(Protocol):
 
     def cancel(self, call: Call) -> None:
         """Gives a request up and tells the server. Returns at once."""
+
+    def transfer(self, transfer: Transfer, call: Call) -> bool:
+        """Starts to move a file as raw bytes. Returns False, at once or as the call's value, where that is not possible."""
 
     def post(self, method: str, params: dict[str, Any]) -> None:
         """Sends a request whose answer nobody waits for. Returns at once and never raises."""

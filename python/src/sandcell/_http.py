@@ -1,22 +1,18 @@
 """A service elsewhere: the same requests as HTTP, each one complete in itself.
 
-Requests run in threads of the channel, so that a caller can give one up at once: the connection is closed, which ends
-the code inside. Redirections are not followed, so the token reaches the named host only. Nothing is sent twice.
+Redirections are not followed, so the token reaches the named host only. Large files move as raw bytes over the service's
+REST calls, where it has them.
 """
 
 from __future__ import annotations
 
 import itertools
-import os
-import threading
-from collections import deque
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from ._call import MAX_ANSWER, PROTOCOL, Call, encode
 from ._errors import (
     BackendUnavailableError,
-    ExecutionCancelledError,
     InternalError,
     InvalidArgumentError,
     LimitReachedError,
@@ -24,34 +20,18 @@ from ._errors import (
     UnauthorizedError,
     error_for,
 )
+from ._pool import HttpPool, Outcome, Transfer, move
 from ._stdio import outcome_of
 from ._version import VERSION
 
 if TYPE_CHECKING:
     import http.client
-    import socket
 
-#: Requests under way at once; others wait for one of them.
-_MAX_THREADS = 128
 #: Seconds to connect.
 _CONNECT_TIMEOUT = 10.0
-#: Seconds without a byte; above the longest wait of a server (55 s) and its progress.
-_SILENCE_TIMEOUT = 600.0
-#: Seconds that an idle thread, and its connection, are kept.
-_IDLE_TIMEOUT = 30.0
 
 
-class _Job:
-    __slots__ = ("body", "call", "headers", "socket")
-
-    def __init__(self, call: Call, body: bytes, headers: dict[str, str]) -> None:
-        self.call = call
-        self.body = body
-        self.headers = headers
-        self.socket: socket.socket | None = None
-
-
-class HttpChannel:
+class HttpChannel(HttpPool):
     """A service at an address."""
 
     def __init__(self, url: str, token: str | None) -> None:
@@ -71,21 +51,10 @@ class HttpChannel:
         self._port = port or (443 if self._secure else 80)
         self._path = parts.path if parts.path not in ("", "/") else "/mcp"
         self._token = token
-        self.url = f"{parts.scheme}://{parts.netloc}{self._path}"
-        self._reset()
-
-    def _reset(self) -> None:
-        self._pid = os.getpid()
+        #: The address of the REST calls; None where they cannot be, or the service has none.
+        self._rest = f"{self._path[:-4]}/v1" if self._path.endswith("/mcp") else None
         self._numbers = itertools.count(1)
-        self._jobs: dict[int, _Job] = {}
-        self._queue: deque[_Job] = deque()
-        self._ready = threading.Condition()
-        self._idle = 0
-        self._threads = 0
-
-    def check(self) -> None:
-        if self._pid != os.getpid():
-            self._reset()  # The threads and connections are the parent's.
+        super().__init__(f"{parts.scheme}://{parts.netloc}{self._path}")
 
     def start(self, method: str, params: dict[str, Any], call: Call | None = None) -> Call:
         self.check()
@@ -103,41 +72,28 @@ class HttpChannel:
             headers["Mcp-Name"] = name
         if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"
-        job = _Job(call, encode(call.id, method, params, VERSION), headers)
-        with self._ready:
-            self._jobs[call.id] = job
-            self._queue.append(job)
-            if self._idle >= len(self._queue):
-                self._ready.notify()
-                return call
-            if self._threads >= _MAX_THREADS:
-                return call
-            self._threads += 1
-        try:
-            threading.Thread(target=self._work, name="sandcell-http", daemon=True).start()
-        except RuntimeError as error:
-            with self._ready:
-                self._threads -= 1
-                alone = self._threads == 0
-            if alone:
-                raise BackendUnavailableError(
-                    f"no thread can be started: {error}", "end some threads, then try again"
-                ) from None
+        body = encode(call.id, method, params, VERSION)
+        number = call.id
+        self.submit(call, lambda connection: self._exchange(connection, number, body, headers))
         return call
 
-    def cancel(self, call: Call) -> None:
-        with self._ready:
-            job = self._jobs.pop(call.id, None)
-        if job is None:
-            return
-        call.finish(error=ExecutionCancelledError("the call was cancelled", "call again"))
-        if job.socket is not None:
-            import socket
+    def transfer(self, transfer: Transfer, call: Call) -> bool:
+        self.check()
+        base = self._rest
+        if base is None:
+            return False
+        headers = {"User-Agent": f"sandcell-python/{VERSION}"}
+        if self._token is not None:
+            headers["Authorization"] = f"Bearer {self._token}"
 
-            try:
-                job.socket.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
+        def exchange(connection: http.client.HTTPConnection) -> Outcome:
+            value, error = move(connection, transfer, base, headers, self._rest_refusal)
+            if value is False:
+                self._rest = None
+            return value, error
+
+        self.submit(call, exchange)
+        return True
 
     def post(self, method: str, params: dict[str, Any]) -> None:
         try:
@@ -147,38 +103,7 @@ class HttpChannel:
 
     # Everything below runs in the threads.
 
-    def _work(self) -> None:
-        connection = None
-        while True:
-            with self._ready:
-                if not self._queue:
-                    self._idle += 1
-                    self._ready.wait(_IDLE_TIMEOUT)
-                    self._idle -= 1
-                if not self._queue:
-                    self._threads -= 1
-                    break
-                job = self._queue.popleft()
-            if job.call.done:
-                continue
-            if connection is not None and _is_stale(connection):
-                connection.close()
-                connection = None
-            try:
-                connection = connection or self._connect()
-                value, error = self._exchange(connection, job)
-            except Exception as fault:  # Whatever the other end sends, whoever waits gets an error of ours.
-                value, error = None, self._fault(fault)
-            with self._ready:
-                self._jobs.pop(job.call.id, None)
-            if error is not None and connection is not None:
-                connection.close()
-                connection = None
-            job.call.finish(value, error)
-        if connection is not None:
-            connection.close()
-
-    def _connect(self) -> http.client.HTTPConnection:
+    def connect(self) -> http.client.HTTPConnection:
         import http.client
 
         if self._secure:
@@ -192,29 +117,37 @@ class HttpChannel:
         connection.connect()
         return connection
 
-    def _exchange(self, connection: http.client.HTTPConnection, job: _Job) -> tuple[Any, SandcellError | None]:
-        connection.sock.settimeout(_SILENCE_TIMEOUT)
-        job.socket = connection.sock
-        if job.call.done:
-            raise ConnectionAbortedError("the call was cancelled")
-        connection.request("POST", self._path, job.body, job.headers)
+    def _exchange(
+        self, connection: http.client.HTTPConnection, number: int, body: bytes, headers: dict[str, str]
+    ) -> Outcome:
+        connection.request("POST", self._path, body, headers)
         response = connection.getresponse()
         if response.status != 200:
             return None, self._refusal(response.status, response.read(64 << 10))
         kind = (response.getheader("Content-Type") or "").partition(";")[0].strip().lower()
         if kind == "application/json":
-            body = response.read(MAX_ANSWER + 1)
-            if len(body) > MAX_ANSWER:
+            answer = response.read(MAX_ANSWER + 1)
+            if len(answer) > MAX_ANSWER:
                 raise InternalError(f"the service sent more than {MAX_ANSWER:,} bytes", "check the address")
-            found = _answer(body, job.call.id)
+            found = _answer(answer, number)
             if found is None:
                 raise InternalError("the service answered another request than the one that was sent", "check the address")
             return found
         if kind == "text/event-stream":
-            outcome = _read_events(response, job.call.id)
+            outcome = _read_events(response, number)
             response.read(MAX_ANSWER)  # The end of the stream, so that the connection can be used again.
             return outcome
         raise InternalError(f"the service answered with {kind or 'no type'}, not JSON", "check the address")
+
+    def _rest_refusal(self, status: int, body: bytes) -> SandcellError | None:
+        """Returns the error of a REST call; None if the service, or a proxy in front of it, has no such call."""
+        import json
+
+        try:
+            answer = json.loads(body)
+            return error_for(str(answer["code"]), str(answer["message"]), str(answer["remedy"]))
+        except (ValueError, LookupError, TypeError, RecursionError):
+            return None if status in (404, 405, 501) else self._refusal(status, body)
 
     def _refusal(self, status: int, body: bytes) -> SandcellError:
         import json
@@ -240,9 +173,7 @@ class HttpChannel:
             return InvalidArgumentError(f"{self.url}: {said}", "check the address: it is the one of `sandcell serve --http`")
         return BackendUnavailableError(f"{self.url}: {said}", remedy or "try again later")
 
-    def _fault(self, fault: Exception) -> SandcellError:
-        if isinstance(fault, SandcellError):
-            return fault
+    def fault(self, fault: Exception) -> SandcellError:
         import ssl
 
         if isinstance(fault, ssl.SSLCertVerificationError):
@@ -257,18 +188,6 @@ class HttpChannel:
         return BackendUnavailableError(
             f"{self.url} does not answer as a sandcell service: {type(fault).__name__}: {fault}", "check the address"
         )
-
-
-def _is_stale(connection: http.client.HTTPConnection) -> bool:
-    """Whether the service has closed an idle connection, or sent something that nobody asked for."""
-    import select
-
-    if connection.sock is None:
-        return True
-    try:
-        return bool(select.select([connection.sock], [], [], 0)[0])
-    except (OSError, ValueError):
-        return True
 
 
 def _read_events(response: http.client.HTTPResponse, number: int) -> tuple[Any, SandcellError | None]:

@@ -17,6 +17,7 @@ from typing import IO, Any, Optional, TypeVar, Union
 from . import _check
 from ._call import Call, Channel
 from ._errors import (
+    BackendUnavailableError,
     BusyError,
     DeniedByPolicyError,
     ExpiredError,
@@ -320,6 +321,22 @@ def listener(name: str, value: Any) -> Listener:
     raise InvalidArgumentError(f"{name} must be a function, not {type(value).__name__}", "pass a function of one text")
 
 
+class _Bounded:
+    """Takes the rest of a file that may grow while it is read."""
+
+    def __init__(self, path: str, take: Callable[[Any], object], most: int, size: int) -> None:
+        self._path = path
+        self._take = take
+        self._most = most
+        self._size = size
+
+    def take(self, data: memoryview) -> None:
+        self._size += len(data)
+        if self._size > self._most:
+            raise OutputLimitError(f"{self._path} has more than {self._most:,} bytes", "pass a larger max_bytes")
+        self._take(data)
+
+
 class Core:
     """A sandbox, and what can be done with it."""
 
@@ -517,6 +534,8 @@ class Core:
         """Writes a file in parts."""
         target = _check.path("path", path)
         view = memoryview(_check.data("data", data))
+        if len(view) > _CHUNK and (yield from self._move(target, body=view, length=len(view), append=bool(append))):
+            return len(view)
         for start in range(0, max(1, len(view)), _CHUNK):
             yield from self._write_part(target, view[start : start + _CHUNK], bool(append) or start > 0)
         return len(view)
@@ -529,11 +548,15 @@ class Core:
 
     def read(self, path: Any, max_bytes: Any) -> Operation[bytes]:
         """Reads a file in parts."""
-        parts: list[bytes] = []
-        yield from self._read_parts(_check.path("path", path), _check.count("max_bytes", max_bytes) or 0, parts.append)
-        return b"".join(parts)
+        from io import BytesIO
 
-    def _read_parts(self, target: str, most: int, take: Callable[[bytes], object]) -> Operation[None]:
+        # Its value is handed out without a copy.
+        whole = BytesIO()
+        yield from self._read_parts(_check.path("path", path), _check.count("max_bytes", max_bytes) or 0, whole.write)
+        return whole.getvalue()
+
+    def _read_parts(self, target: str, most: int, take: Callable[[Any], object]) -> Operation[None]:
+        """Hands over the bytes of a file: the first part tells how many there are, and the rest moves as raw bytes."""
         size = 0
         while True:
             arguments = {"path": target, "base64": True, "offset": size, "limit": _CHUNK}
@@ -551,6 +574,34 @@ class Core:
                 take(part)
             if facts.get("next_offset") is None or not part:
                 return
+            if size == len(part):
+                rest = _Bounded(target, take, most, size)
+                if (yield from self._move(target, offset=size, sink=rest.take)):
+                    return
+
+    def _move(self, path: str, **options: Any) -> Operation[bool]:
+        """Moves a file as raw bytes; returns whether that was possible. There is no bound but that bytes keep moving."""
+        from ._pool import Transfer
+
+        transfer = Transfer((yield from self.open()), path, **options)
+        channel = self.channel
+        call = Call()
+        moved = -1
+        try:
+            if not channel.transfer(transfer, call):
+                return False
+            while not (yield call, _ANSWER_TIMEOUT):
+                if transfer.moved == moved:
+                    raise TimedOutError(f"no byte of {path} moved within {_ANSWER_TIMEOUT:g} s", "try again; it may be busy")
+                moved = transfer.moved
+            return bool(call.result())
+        except BackendUnavailableError:
+            # The connection broke. If the server or the sandbox has ended, this call tells why.
+            yield from self.tool("get_sandbox_status", {})
+            raise
+        except BaseException:
+            channel.cancel(call)
+            raise
 
     def upload(self, local: Any, remote: Any) -> Operation[int]:
         """Sends a file or a folder of this machine; returns the number of files."""
@@ -584,6 +635,10 @@ class Core:
         return files
 
     def _send(self, file: IO[bytes], target: str) -> Operation[None]:
+        size = os.fstat(file.fileno()).st_size
+        if size > _CHUNK and (yield from self._move(target, body=file, length=size)):
+            return
+        file.seek(0)
         append = False
         while (data := file.read(_CHUNK)) or not append:
             yield from self._write_part(target, data, append)
@@ -603,21 +658,20 @@ class Core:
         kinds = f"[ -d {name} ]; then {pack}; elif [ -x {name} ]; then exit {_IS_PROGRAM}; elif [ -e {name} ]; then exit 0"
         run = yield from self._shell(f"if {kinds}; else exit {_MISSING}; fi", source, (_IS_FOLDER, _IS_PROGRAM))
         try:
-            with _transfer.spool() as archive:
-                if run.exit_code == _IS_FOLDER:
-                    try:
-                        # An archive has headers and is padded; the bytes of the files are counted when they are unpacked.
-                        yield from self._read_parts(packed, most + most // 4 + (64 << 20), archive.write)
-                    except BaseException:
-                        self.channel.post("tools/call", _removal(self.id, packed))
-                        raise
-                    yield from self._shell(f"rm -f {packed}", packed)
-                    archive.seek(0)
-                    return _transfer.unpack(archive, target, most)
-                yield from self._read_parts(source, most, archive.write)
-                archive.seek(0)
-                _transfer.put(archive, target, run.exit_code == _IS_PROGRAM)
+            if run.exit_code != _IS_FOLDER:
+                with _transfer.draft(target, run.exit_code == _IS_PROGRAM) as file:
+                    yield from self._read_parts(source, most, file.write)
                 return 1
+            with _transfer.spool() as archive:
+                try:
+                    # An archive has headers and is padded; the bytes of the files are counted when they are unpacked.
+                    yield from self._read_parts(packed, most + most // 4 + (64 << 20), archive.write)
+                except BaseException:
+                    self.channel.post("tools/call", _removal(self.id, packed))
+                    raise
+                yield from self._shell(f"rm -f {packed}", packed)
+                archive.seek(0)
+                return _transfer.unpack(archive, target, most)
         except OSError as error:
             raise _transfer.local_error(target, error) from None
 

@@ -29,8 +29,12 @@ from ._errors import (
 from ._version import VERSION
 
 if TYPE_CHECKING:
+    import socket
     import subprocess
     from collections.abc import Mapping
+
+    from ._parent import ParentPool
+    from ._pool import Transfer
 
 #: Seconds that the server has to end after its standard input is closed; then it is killed.
 _END_TIMEOUT = 5.0
@@ -51,6 +55,7 @@ class LocalServer:
     """A running ``sandcell serve`` and the thread that speaks to it."""
 
     def __init__(self, program: str, arguments: tuple[str, ...], environment: Mapping[str, str]) -> None:
+        import socket
         import subprocess
 
         self._pid = os.getpid()
@@ -64,6 +69,12 @@ class LocalServer:
         self._death: SandcellError | None = None
         # Re-entrant: the collector may close a forgotten sandbox while its thread holds the lock.
         self._wake_lock = threading.RLock()
+        self._pool: ParentPool | None = None
+        self._control: socket.socket | None = None
+        inherited: socket.socket | None = None
+        if sys.platform == "linux":
+            self._control, inherited = socket.socketpair()
+            arguments = ("--parent-socket", str(inherited.fileno()), *arguments)
         try:
             # A session of its own: Ctrl-C in the terminal is for this process, which then cancels what runs.
             self._process: subprocess.Popen[bytes] = subprocess.Popen(
@@ -74,11 +85,16 @@ class LocalServer:
                 bufsize=0,
                 env=dict(environment),
                 start_new_session=True,
+                pass_fds=[inherited.fileno()] if inherited is not None else [],
             )
         except (OSError, ValueError) as error:
+            self._close_control()
             raise BackendUnavailableError(
                 f"{program} cannot be started: {error}", "set SANDCELL_BIN to the path of the sandcell program"
             ) from None
+        finally:
+            if inherited is not None:
+                inherited.close()
         streams = (self._process.stdin, self._process.stdout, self._process.stderr)
         self._input, self._output, self._errors = (stream.fileno() for stream in streams if stream is not None)
         os.set_blocking(self._input, False)
@@ -126,7 +142,20 @@ class LocalServer:
             call.finish(error=self._death.copy())
         return call
 
+    def transfer(self, transfer: Transfer, call: Call) -> bool:
+        self.check()
+        if self._pool is None:
+            if self._control is None:
+                return False
+            from ._parent import ParentPool
+
+            self._pool = ParentPool(self._control)
+        return self._pool.start(transfer, call)
+
     def cancel(self, call: Call) -> None:
+        if self._pool is not None and call.id == 0:
+            self._pool.cancel(call)
+            return
         if self._calls.pop(call.id, None) is None or not self.usable:
             return
         # The server may have answered already, and what it has started is then known by that answer alone.
@@ -172,7 +201,17 @@ class LocalServer:
                 except OSError:  # Full: the thread is awake. Closed behind our back: nobody can be woken.
                     pass
 
+    def _close_control(self) -> None:
+        if self._pool is not None:
+            self._pool.close()
+        if self._control is not None:
+            try:
+                self._control.close()
+            except OSError:  # Somebody has closed its number.
+                pass
+
     def _close_descriptors(self) -> None:
+        self._close_control()
         for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
             if stream is not None:
                 try:

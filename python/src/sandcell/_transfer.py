@@ -11,6 +11,8 @@ import os
 import stat
 import tarfile
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import IO, Any
 
 from ._errors import DeniedByPolicyError, InvalidArgumentError, NotFoundError, OutputLimitError, SandcellError
@@ -194,8 +196,9 @@ def _write(top: int, parts: list[str], source: IO[bytes], executable: bool, left
     return written
 
 
-def put(source: IO[bytes], path: str, executable: bool) -> None:
-    """Writes one file; what was there, also a link, is replaced when all is written."""
+@contextmanager
+def draft(path: str, executable: bool) -> Iterator[IO[bytes]]:
+    """Opens a new file, which takes the place of what is at ``path``, also of a link, when all is written."""
     folder, name = os.path.split(os.path.abspath(path))
     if os.path.isdir(path):
         raise InvalidArgumentError(f"{path!r} of this machine is a folder", "name the file that the data goes to")
@@ -203,9 +206,8 @@ def put(source: IO[bytes], path: str, executable: bool) -> None:
     draft = os.path.join(folder, f".{name[:100]}.{os.urandom(6).hex()}")
     try:
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o777 if executable else 0o666)
-        with os.fdopen(descriptor, "wb") as target:
-            while data := source.read(_MAX_READ):
-                target.write(data)
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
         os.replace(draft, path)
     except BaseException:
         if os.path.exists(draft):

@@ -1,0 +1,58 @@
+"""HTTP connections to the server of this process: pairs of sockets, of which the server is sent one end."""
+
+from __future__ import annotations
+
+import select
+import socket
+from typing import TYPE_CHECKING
+
+from ._call import Call
+from ._errors import SandcellError, error_for
+from ._pool import HttpPool, Outcome, Transfer, move
+
+if TYPE_CHECKING:
+    import http.client
+
+
+class ParentPool(HttpPool):
+    """Connections that are made by sending sockets over ``control``."""
+
+    def __init__(self, control: socket.socket) -> None:
+        super().__init__("the sandcell server of this process")
+        self._control = control
+
+    def connect(self) -> http.client.HTTPConnection:
+        import http.client
+
+        ours, theirs = socket.socketpair()
+        try:
+            socket.send_fds(self._control, [b"\0"], [theirs.fileno()])
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        connection = http.client.HTTPConnection("localhost")
+        connection.auto_open = 0  # It cannot be opened again by its name.
+        connection.sock = ours
+        return connection
+
+    def start(self, transfer: Transfer, call: Call) -> bool:
+        """Starts a transfer; returns False if the server takes none: one that passes calls on closes its end."""
+        if select.select([self._control], [], [], 0)[0]:
+            return False
+
+        def exchange(connection: http.client.HTTPConnection) -> Outcome:
+            return move(connection, transfer, "/v1", {}, self._refusal)
+
+        self.submit(call, exchange)
+        return True
+
+    def _refusal(self, status: int, body: bytes) -> SandcellError | None:
+        import json
+
+        try:
+            answer = json.loads(body)
+            return error_for(str(answer["code"]), str(answer["message"]), str(answer["remedy"]))
+        except (ValueError, LookupError, TypeError, RecursionError):
+            return error_for("internal", f"the server answered with HTTP status {status}", "try again")
