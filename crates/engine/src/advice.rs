@@ -1,20 +1,21 @@
 //! Advice for failures that only a sandbox has: no network, no browser, a system that cannot be changed, few programs.
 //!
-//! One table for all languages and front ends. A row is found by what the program printed, so a program can make any of them
-//! appear; they are advice in the code's part of a result and decide nothing.
+//! One table for all languages and front ends. The program's output selects a row, so a program can make any of them
+//! appear. The advice stands in the code's part of a result and decides nothing.
 
 use crate::Hints;
 
-/// When a row counts.
+/// The condition of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum When {
     /// The code failed.
     Failed,
-    /// The code may have gone on, with a warning on stderr.
+    /// The code may have continued, with a warning on stderr.
     Warned,
 }
 
-/// Texts that together mean a failure, and the advice. `{packages}` and `{data}` stand for the front end's own words.
+/// Texts that together indicate a failure, and the advice. `{packages}` and `{data}` are replaced with the front end's
+/// text.
 struct Row(When, &'static [&'static str], &'static str);
 
 use When::{Failed, Warned};
@@ -145,14 +146,14 @@ const TABLE: &[Row] = &[
     ),
 ];
 
-/// The advice for what a program printed: the end of its output, and the error that it ended with.
+/// Returns the advice for a program's output: the end of its streams, and its error.
 pub(crate) fn find(failed: bool, texts: &[&str], hints: &Hints) -> Option<String> {
     let counts = |when: When| if failed { when == Failed } else { when == Warned };
     let says = |mark: &&str| texts.iter().any(|text| text.contains(*mark));
     let row = TABLE
         .iter()
         .find(|Row(when, marks, _)| counts(*when) && marks.iter().all(&says));
-    // A warning may be why something failed later.
+    // A warning may be the reason of a later failure.
     let warned = || {
         TABLE
             .iter()

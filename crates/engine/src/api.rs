@@ -1,4 +1,4 @@
-//! The words of the engine's public face: what is asked and what comes back. Plain data, already parsed.
+//! The types of the engine's public interface: requests and answers. Plain data, already parsed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,8 @@ use tokio::sync::watch;
 
 use crate::{AbsentBackend, Expiry, KeptPicture, MemoryGrowth, MemoryUse, PassedOver, Quota, Watch};
 
-/// Who calls. Everything belongs to a principal, and another's id answers like one that never existed.
+/// The identity of a caller. Everything belongs to a principal, and another principal's id gets the answer of an
+/// unknown one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Principal(pub Arc<str>);
 
@@ -34,7 +35,7 @@ impl SandboxId {
         is_id(text, "sb").then(|| Self(text.into()))
     }
 
-    /// Its text.
+    /// Returns the id as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -54,7 +55,7 @@ impl ExecutionId {
         is_id(text, "ex").then(|| Self(text.into()))
     }
 
-    /// Its text.
+    /// Returns the id as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -76,94 +77,95 @@ fn is_id(text: &str, prefix: &str) -> bool {
     })
 }
 
-/// The operator's settings that the engine works with.
+/// The operator's settings for the engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineConfig {
-    /// What a sandbox gets when the call does not say.
+    /// The limits of a sandbox when the call names none.
     pub limits: Limits,
-    /// The most that a call may ask for. `limits` are within it.
+    /// The maximum limits that a call can ask for. `limits` are within them.
     pub max_limits: Limits,
-    /// Execution time when the call does not say.
+    /// The execution time limit when the call names none.
     pub timeout: Duration,
-    /// Bytes of stdout, stderr and result that are handed back inline.
+    /// The maximum number of bytes of stdout, stderr and result that an answer contains inline.
     pub output_inline: ByteSize,
-    /// Bytes that are kept of each stream for later reading.
+    /// The maximum number of bytes of each stream that the engine stores for later reading.
     pub output_kept: ByteSize,
-    /// Bytes that one file call moves.
+    /// The maximum number of bytes that one file call moves.
     pub file_bytes: ByteSize,
-    /// Bytes that the source of one execution may have.
+    /// The maximum number of bytes of one execution's source.
     pub code_bytes: ByteSize,
-    /// Sandboxes that one principal may have at once.
+    /// The maximum number of live sandboxes of one principal.
     pub sandboxes_per_caller: usize,
-    /// Sandboxes of all principals together.
+    /// The maximum number of live sandboxes of all principals together.
     pub sandboxes: usize,
-    /// Executions of one principal that run at once; more wait.
+    /// The maximum number of executions of one principal that run at once. Others wait.
     pub executions_per_caller: usize,
-    /// Executions of all principals that run at once; who has none running does not wait.
+    /// The maximum number of executions of all principals that run at once. A principal with none running does not
+    /// wait.
     pub executions: usize,
-    /// What one principal may have over all of its sandboxes.
+    /// The maximum resources of one principal over all of its sandboxes.
     pub quota: Quota,
     /// A sandbox with nothing running ends after this time without a call.
     pub idle: Duration,
-    /// Finished executions that the history keeps.
+    /// The number of finished executions in the history.
     pub history_rows: usize,
-    /// How long it keeps them.
+    /// The maximum age of an execution in the history.
     pub history_age: Duration,
-    /// Executions of one session that may wait for their turn.
+    /// The maximum number of executions that wait for one session.
     pub queue: usize,
-    /// Host folders that `upload_file` may read from.
+    /// Host folders that `upload_file` can read from.
     pub upload_from: Vec<std::path::PathBuf>,
-    /// What results tell the caller to do, in the words of the interface in front.
+    /// Advice to the caller in results, with the names of the front end's calls.
     pub hints: Hints,
-    /// Sandboxes that wait.
+    /// The idle sandboxes.
     pub pool: PoolConfig,
-    /// Languages that are known and not here.
+    /// Known languages that are not available here.
     pub absent: Vec<AbsentLanguage>,
-    /// Back ends that the operator wants and that do not work here.
+    /// Back ends that the operator configured and that do not work here.
     pub absent_backends: Vec<AbsentBackend>,
-    /// What becomes of what is noticed about code before it runs.
+    /// The treatment of static-analysis findings.
     pub analysis: Analysis,
 }
 
-/// What becomes of what is noticed about code before it runs. Advice, never protection.
+/// The treatment of static-analysis findings. Advice, never protection.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Analysis {
-    /// Nothing is looked at.
+    /// The engine runs no analysis.
     Off,
-    /// Findings stand beside the result.
+    /// The result lists the findings.
     #[default]
     Advisory,
-    /// Code with a finding that denies is not run.
+    /// The engine refuses code with a finding that denies.
     Strict,
 }
 
-/// A language that this machine could have.
+/// A known language that is not available on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AbsentLanguage {
     /// Its name.
     pub name: String,
     /// Its other names.
     pub aliases: Vec<String>,
-    /// Why it is not here, and how to get it.
+    /// The reason, and instructions to install it.
     pub failure: sandcell_sandbox::Failure,
 }
 
-/// Sandboxes with the default limits that are made ahead, an interpreter ready in each.
+/// The settings of the pool: idle sandboxes with the default limits and a started interpreter in each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolConfig {
-    /// How many wait; none means that demand decides, within `memory`.
+    /// The number of idle sandboxes. None: demand decides, within `memory`.
     pub parked: Option<usize>,
-    /// Memory that waiting sandboxes may use together, when demand decides.
+    /// The maximum memory of all idle sandboxes together, when demand decides.
     pub memory: ByteSize,
-    /// Modules that the interpreter of a waiting sandbox has loaded.
+    /// Modules that the interpreter of an idle sandbox has loaded.
     pub preload: Vec<String>,
-    /// Whether sessions begin as copies of one interpreter, which has loaded them, where the first back end and language can
-    /// do that.
+    /// True if sessions begin as forks of one zygote, which has loaded the modules, where the first back end and
+    /// language support that.
     pub warm: bool,
 }
 
 impl Default for PoolConfig {
-    /// None wait: right for a program that makes one sandbox and ends.
+    /// No idle sandboxes: right for a program that makes one sandbox and ends.
     fn default() -> Self {
         Self {
             parked: Some(0),
@@ -210,29 +212,29 @@ impl Default for EngineConfig {
     }
 }
 
-/// Sentences that name calls of the interface in front of the engine, which the engine itself does not know.
+/// Sentences that name calls of the front end. The engine itself does not know these calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hints {
-    /// How to get more memory.
+    /// Instructions to get more memory.
     pub more_memory: String,
-    /// How to get more time.
+    /// Instructions to get more time.
     pub more_time: String,
-    /// How to get more disk.
+    /// Instructions to get more disk.
     pub more_disk: String,
-    /// How to bring in data without a network.
+    /// Instructions to bring in data without a network.
     pub bring_data: String,
-    /// Advice on getting packages in.
+    /// Instructions to install packages.
     pub bring_packages: String,
-    /// How to give standard input.
+    /// Instructions to give standard input.
     pub give_stdin: String,
     /// The call that reads the part of a stream that a result leaves out, with `{execution_id}`, `{stream}` and
-    /// `{offset}` as placeholders, such as `get_execution(execution_id="{execution_id}", offset={offset})`.
-    /// None: the marker advises to print less instead.
+    /// `{offset}` as placeholders, such as `get_execution(execution_id="{execution_id}", offset={offset})`. None: the
+    /// marker advises to print less instead.
     pub read_rest: Option<String>,
 }
 
 impl Default for Hints {
-    /// Words that are right whatever is in front.
+    /// Sentences that fit every front end.
     fn default() -> Self {
         Self {
             more_memory: "work on the data in parts, or give the sandbox more memory".to_owned(),
@@ -240,7 +242,7 @@ impl Default for Hints {
             more_disk: "delete files that are not needed, or give the sandbox a larger disk".to_owned(),
             bring_data: "bring the data in as a file, or make it in the code".to_owned(),
             bring_packages: "have the packages installed, or use what the language has itself".to_owned(),
-            give_stdin: "give the code standard input, one line for each input(): nobody is there to type".to_owned(),
+            give_stdin: "give the code standard input, one line for each input(): no user can type".to_owned(),
             read_rest: None,
         }
     }
@@ -258,7 +260,7 @@ pub enum StreamName {
 }
 
 impl StreamName {
-    /// The name on the wire.
+    /// The name in the protocol.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -270,70 +272,70 @@ impl StreamName {
     }
 }
 
-/// A part of a stream. Offsets are bytes of what the code wrote; a character is never split.
+/// A part of a stream. Offsets count bytes as the code wrote them. A part never splits a character.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct StreamSlice {
     /// The text, with escape sequences removed and other control characters escaped.
     pub text: String,
-    /// Where it starts. Later than asked for where a match was looked for or bytes were not kept.
+    /// The start of the part. Later than the requested offset after a search, or where bytes were not stored.
     pub offset: u64,
-    /// Where the next part starts.
+    /// The start of the next part.
     pub next_offset: u64,
     /// All bytes written so far.
     pub total_bytes: u64,
-    /// Whether nothing comes after this part, now or later.
+    /// True if nothing follows this part, now or later.
     pub eof: bool,
 }
 
-/// Run code in a session that keeps its variables.
+/// A request to run code in a session that keeps its variables.
 #[derive(Debug, Clone)]
 pub struct ExecuteRequest {
     /// The source.
     pub code: String,
     /// The language's name or alias.
     pub language: String,
-    /// The sandbox; none means the caller's default one, made when needed.
+    /// The sandbox. None means the caller's default one, which the engine makes if needed.
     pub sandbox_id: Option<String>,
-    /// What standard input holds.
+    /// The content of standard input.
     pub stdin: Option<String>,
-    /// How long the code may run.
+    /// The execution time limit.
     pub timeout: Option<Duration>,
     /// The time until the call answers `running`. None waits until the end.
     pub wait: Option<Duration>,
-    /// Filled once the execution is admitted.
+    /// Follows the execution after its admission.
     pub watch: Watch,
 }
 
-/// Run code once in a fresh sandbox that is removed afterwards.
+/// A request to run code once in a fresh sandbox that the engine removes afterwards.
 #[derive(Debug, Clone)]
 pub struct RunRequest {
     /// The source.
     pub code: String,
     /// The language's name or alias.
     pub language: String,
-    /// What standard input holds.
+    /// The content of standard input.
     pub stdin: Option<String>,
-    /// Packages that are there before the code starts.
+    /// Packages to install before the code starts.
     pub packages: Vec<String>,
-    /// Files that are there before the code starts.
+    /// Files to write before the code starts.
     pub files: Vec<(SandboxPath, Bytes)>,
-    /// Files that are wanted back.
+    /// Files to return after the run.
     pub outputs: Vec<SandboxPath>,
-    /// How long the code may run.
+    /// The execution time limit.
     pub timeout: Option<Duration>,
     /// The time until the call answers `running`. None waits until the end.
     pub wait: Option<Duration>,
-    /// Filled once the execution is admitted.
+    /// Follows the execution after its admission.
     pub watch: Watch,
-    /// Memory for this run.
+    /// The memory limit of this run.
     pub memory: Option<ByteSize>,
-    /// Hosts that it may reach, such as `api.example.com` or `*.example.org`; empty is no network.
+    /// Hosts that the code can reach, such as `api.example.com` or `*.example.org`. Empty means no network.
     pub network: Vec<String>,
-    /// What the user said to what of it the operator leaves to the user.
+    /// The user's consent to the parts of the request that need it.
     pub consent: Consent,
 }
 
-/// Run a whole program in a fresh sandbox, its output streamed as it comes.
+/// A request to run a whole program in a fresh sandbox, with streamed output.
 #[derive(Debug, Clone)]
 pub struct ProgramRequest {
     /// The source.
@@ -342,31 +344,31 @@ pub struct ProgramRequest {
     pub language: String,
     /// The program's arguments.
     pub args: Vec<String>,
-    /// Packages that are there before it starts.
+    /// Packages to install before the program starts.
     pub packages: Vec<String>,
-    /// Files that are there before it starts.
+    /// Files to write before the program starts.
     pub files: Vec<(SandboxPath, Bytes)>,
-    /// Files that are wanted back.
+    /// Files to return after the run.
     pub outputs: Vec<SandboxPath>,
     /// The time limit.
     pub timeout: Option<Duration>,
-    /// The time limit of the compiler; none means the language's own.
+    /// The time limit of the compiler. None means the language's default.
     pub compile_timeout: Option<Duration>,
-    /// Memory for this run.
+    /// The memory limit of this run.
     pub memory: Option<ByteSize>,
-    /// Hosts that it may reach; empty is no network.
+    /// Hosts that the program can reach. Empty means no network.
     pub network: Vec<String>,
-    /// A container image, whose programs it is run with.
+    /// A container image. The program runs with the image's programs.
     pub image: Option<String>,
-    /// What the user said to what of it the operator leaves to the user.
+    /// The user's consent to the parts of the request that need it.
     pub consent: Consent,
-    /// Receives each step of the installation of its packages, and an empty text when they are there.
+    /// Receives each step of the package installation, and an empty text at its end.
     pub progress: watch::Sender<String>,
-    /// Filled once the execution is admitted.
+    /// Follows the execution after its admission.
     pub watch: Watch,
 }
 
-/// Whether something stands in its caller's view of the history. The operator's rows have it in any case.
+/// Visibility in the caller's view of the history. The operator's rows always contain the execution.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names are the documentation")]
 pub enum InHistory {
@@ -375,69 +377,69 @@ pub enum InHistory {
     Unshown,
 }
 
-/// Install packages in a sandbox.
+/// A request to install packages in a sandbox.
 #[derive(Debug, Clone)]
 pub struct InstallRequest {
-    /// What to install, each a requirement with a name and, if needed, versions.
+    /// The packages to install: each a requirement with a name and, if needed, versions.
     pub packages: Vec<String>,
     /// The language's name or alias.
     pub language: String,
-    /// The sandbox; none means the caller's default one, made when needed.
+    /// The sandbox. None means the caller's default one, which the engine makes if needed.
     pub sandbox_id: Option<String>,
-    /// How long it may take; none means 120 s.
+    /// The time limit. None means 120 s.
     pub timeout: Option<Duration>,
     /// The time until the call answers `running`. None waits until the end.
     pub wait: Option<Duration>,
-    /// Whether the installation counts among the caller's executions.
+    /// Visibility of the installation in the caller's history.
     pub in_history: InHistory,
-    /// What the user said to what of it the operator leaves to the user.
+    /// The user's consent to the parts of the request that need it.
     pub consent: Consent,
 }
 
-/// The answer of a file call, with the sandbox it was about.
+/// The answer of a file call, with its sandbox.
 #[derive(Debug, Clone)]
 pub struct FileAnswer<T> {
     /// The sandbox.
     pub sandbox_id: SandboxId,
-    /// Whether it was made for this call.
+    /// True if the engine made the sandbox for this call.
     pub new_sandbox: bool,
-    /// Sentences that the result must begin with.
+    /// Sentences for the start of the result.
     pub notices: Vec<String>,
     /// The answer itself.
     pub value: T,
 }
 
-/// Make sandboxes.
+/// A request to make sandboxes.
 #[derive(Debug, Clone, Default)]
 pub struct CreateRequest {
-    /// How many; at least 1. All are made, or none.
+    /// The number of sandboxes, at least 1. The engine makes all of them, or none.
     pub count: u32,
-    /// A name of the caller's own for one sandbox: while one that was asked for with it lives, it is the answer, and
-    /// nothing is made. At most 100 characters.
+    /// The caller's name for one sandbox. While a sandbox with this key lives, the engine returns it and makes nothing.
+    /// At most 100 characters.
     pub key: Option<String>,
-    /// Packages (of the language that packages can be installed for) that are there from the start.
+    /// Packages (of the first language with an installer) to install from the start.
     pub packages: Vec<String>,
-    /// Variables for programs in it.
+    /// Environment variables for programs in the sandbox.
     pub env: BTreeMap<String, String>,
-    /// Memory.
+    /// The memory limit.
     pub memory: Option<ByteSize>,
-    /// Processor time.
+    /// The limit of processor time.
     pub cpus: Option<Cpus>,
-    /// Disk.
+    /// The disk limit.
     pub disk: Option<ByteSize>,
-    /// It ends after this time even when in use; none means only the idle rule ends it.
+    /// The sandbox ends after this time even when in use. None: only the idle rule ends it.
     pub lifetime: Option<Duration>,
-    /// A name for people; at most 100 characters.
+    /// A label for people, at most 100 characters.
     pub label: Option<String>,
-    /// A certain back end by name.
+    /// The name of a back end.
     pub backend: Option<String>,
     /// A container image.
     pub image: Option<String>,
-    /// Hosts that it may reach; empty is no network.
+    /// Hosts that the sandbox can reach. Empty means no network.
     pub network: Vec<String>,
-    /// Told what the sandboxes wait for.
+    /// Follows the preparation of the sandboxes.
     pub watch: Watch,
-    /// What the user said to what of it the operator leaves to the user.
+    /// The user's consent to the parts of the request that need it.
     pub consent: Consent,
 }
 
@@ -446,39 +448,39 @@ pub struct CreateRequest {
 pub struct SandboxView {
     /// Its id.
     pub id: SandboxId,
-    /// Whether it is the caller's default one.
+    /// True for the caller's default sandbox.
     pub is_default: bool,
     /// `starting`, `idle`, `busy` or `closing`.
     pub state: &'static str,
-    /// The name for people.
+    /// The label for people.
     pub label: Option<String>,
-    /// The key that it was asked for with.
+    /// The key of the request.
     pub key: Option<String>,
-    /// Whether the call that this answers made it.
+    /// True if the answered call made the sandbox.
     pub made_now: bool,
-    /// When it was made.
+    /// The time of its creation.
     pub created: SystemTime,
-    /// When it ends if nothing is called until then.
+    /// The time of its end if no call comes before.
     pub idle_expires: SystemTime,
-    /// When it ends in any case.
+    /// The time of its end in any case.
     pub ends: Option<SystemTime>,
-    /// What it may use.
+    /// Its limits.
     pub limits: Limits,
-    /// What it uses; none when it could not be asked just now.
+    /// Its current usage. None if the back end did not answer in time.
     pub usage: Option<Usage>,
-    /// The packages that were installed in it, the base's included, as `name version`.
+    /// The installed packages, the base's included, as `name version`.
     pub packages: Vec<String>,
     /// Its live sessions.
     pub sessions: Vec<SessionView>,
-    /// What its last executions did to its memory, oldest first; at most ten.
+    /// The effects of its last executions on its memory, oldest first. At most ten.
     pub growth: Vec<MemoryGrowth>,
-    /// What isolates it.
+    /// Its isolation.
     pub isolation: Isolation,
-    /// Hosts that it may reach.
+    /// Hosts that the sandbox can reach.
     pub network: Vec<String>,
-    /// Bytes that were carried to and from them.
+    /// Bytes to and from these hosts.
     pub network_bytes: u64,
-    /// Back ends that were preferred and could not make it.
+    /// Preferred back ends that could not make the sandbox.
     pub passed_over: Vec<PassedOver>,
 }
 
@@ -487,15 +489,15 @@ pub struct SandboxView {
 pub struct SessionView {
     /// The language.
     pub language: String,
-    /// Cells run since it started.
+    /// The number of cells that have run since the session started.
     pub cells: u32,
-    /// Whether one is running now.
+    /// True if a cell runs now.
     pub busy: bool,
-    /// Its variables, where they were asked for and it was not busy.
+    /// Its variables, if the call asked for them and the session was not busy.
     pub variables: Option<Vec<Variable>>,
 }
 
-/// How an execution stands.
+/// The state of an execution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the six words of the results")]
@@ -509,7 +511,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// All of them.
+    /// All values.
     pub const ALL: [Self; 6] = [
         Self::Ok,
         Self::Error,
@@ -519,7 +521,7 @@ impl Status {
         Self::Running,
     ];
 
-    /// The word on the wire.
+    /// The word in the protocol.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -537,49 +539,49 @@ impl Status {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// A program is made of the source.
+    /// The compiler makes a program of the source.
     Compile,
-    /// The code itself runs.
+    /// The code runs.
     Run,
 }
 
-/// An error that code raised, in the code's own words: it can forge all of them.
+/// An error that code raised. The code provides all texts and can forge them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CodeError {
-    /// The class, such as `ValueError`; "an error" where the code's word is not spelt like a name.
+    /// The class, such as `ValueError`. "an error" where the code's text is not a valid class name.
     pub name: String,
-    /// Its message; at most 2,000 bytes and "...".
+    /// The message, at most 2,000 bytes and "...".
     pub value: String,
     /// A short traceback that points at the caller's own lines.
     pub traceback: String,
 }
 
-/// Why an execution was not ok.
+/// The reason for an execution's failure.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Cause {
-    /// The kind.
+    /// The code.
     pub code: Code,
-    /// What happened, with the limit and how much was used.
+    /// A description of the failure, with the limit and the amount used.
     pub message: String,
-    /// What to do next.
+    /// The next step for the caller.
     pub remedy: String,
 }
 
-/// A kept text stream of an execution, cut for showing.
+/// A stored text stream of an execution, cut for an answer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Shown {
-    /// Head and tail, with a line between them that says how many bytes are left out and how to read them.
+    /// Head and tail, with a line between them that gives the number of left-out bytes and the call that reads them.
     pub text: String,
-    /// All bytes that the code wrote.
+    /// The number of bytes that the code wrote.
     pub total_bytes: u64,
-    /// Whether `text` leaves something out.
+    /// True if `text` leaves something out.
     pub truncated: bool,
 }
 
-/// A picture, a rich value or a file that came out of an execution.
+/// A picture, a rich value or a file of an execution.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Artifact {
-    /// Its number within the execution, from 0; with the execution's id it names the resource.
+    /// Its number within the execution, from 0. Together with the execution's id it names the resource.
     pub number: u32,
     /// A short name, such as `plot-1.png` or the file's name.
     pub name: String,
@@ -587,13 +589,13 @@ pub struct Artifact {
     pub mime: String,
     /// Its bytes.
     pub bytes: Bytes,
-    /// Whether it was shown by the code (a plot) rather than asked for with `outputs`.
+    /// True if the code displayed it (a plot), false if the request named it in `outputs`.
     pub shown: bool,
-    /// A plain text stand-in for it, if the code gave one.
+    /// A plain-text replacement, if the code gave one.
     pub text: Option<String>,
 }
 
-/// The cause reported when the whole sandbox was lost, not only its session.
+/// The text of the cause when the whole sandbox was lost, not only its session.
 pub const SANDBOX_LOST: &str = "its variables and files are gone";
 
 /// An execution, running or finished.
@@ -601,74 +603,75 @@ pub const SANDBOX_LOST: &str = "its variables and files are gone";
 pub struct ExecutionView {
     /// Its id.
     pub id: ExecutionId,
-    /// The sandbox it ran in (already gone for a throwaway run).
+    /// Its sandbox. A throwaway run's sandbox has already ended.
     pub sandbox_id: SandboxId,
     /// The language.
     pub language: String,
-    /// How it stands.
+    /// Its status.
     pub status: Status,
-    /// The step that it came to: code that does not compile never runs.
+    /// The last step that it reached. Code that does not compile never runs.
     pub phase: Phase,
-    /// The program's exit code where there is one.
+    /// The program's exit code, if there is one.
     pub exit_code: Option<i32>,
-    /// When it started.
+    /// The start time.
     pub started: SystemTime,
-    /// How long it ran.
+    /// The run time.
     pub duration: Duration,
-    /// Processor time it used. For runs of a few milliseconds that went well it is the wall time, because
-    /// asking would take longer than the run.
+    /// The processor time. For successful runs of a few milliseconds this is the wall time, because a measurement would
+    /// take longer than the run.
     pub cpu: Duration,
-    /// The most memory its sandbox used so far.
+    /// The peak memory of its sandbox so far.
     pub peak_memory: ByteSize,
-    /// Memory of its sandbox before and after it; none when it was not measured (runs of a few milliseconds).
+    /// Memory of its sandbox before and after it. None without a measurement (runs of a few milliseconds).
     pub memory: Option<MemoryUse>,
-    /// Standard output. What threads and processes of earlier calls wrote since the last one comes first, and is marked.
+    /// Standard output. It begins with marked output that threads and processes of earlier calls wrote since the last
+    /// one.
     pub stdout: Shown,
     /// Standard error.
     pub stderr: Shown,
     /// The last expression's value as text.
     pub result: Option<String>,
-    /// All bytes of that text, where `result` leaves some out.
+    /// The size of that text in bytes, where `result` leaves some out.
     pub result_cut: Option<u64>,
-    /// A line about the value that its text leaves out: a table's shape and column types.
+    /// A line about a value that its text leaves out: a table's shape and column types.
     pub result_note: Option<String>,
     /// The error that the code raised.
     pub error: Option<CodeError>,
-    /// A line that the code's session adds to the error: what to do, as it sees it. The code can forge it like the error.
+    /// A line of advice that the code's session adds to the error. The code can forge it like the error.
     pub hint: Option<String>,
-    /// Why it was not ok. The server's own words.
+    /// The reason for a failure, from the server.
     pub cause: Option<Cause>,
-    /// Plots and wanted files.
+    /// Plots and requested files.
     pub artifacts: Vec<Artifact>,
-    /// Wanted files that could not be read, each with the reason.
+    /// Requested files that could not be read, each with the reason.
     pub missing_outputs: Vec<String>,
-    /// Whether variables were lost (here, or because a previous sandbox or session of the caller ended).
+    /// True if variables were lost (in this execution, or because a previous sandbox or session of the caller ended).
     pub state_lost: bool,
-    /// What the session was restored to after its interpreter died in this execution.
+    /// The state to which the session was restored after its interpreter died in this execution.
     pub restored: Option<Restored>,
-    /// Whether the sandbox was made for this call.
+    /// True if the engine made the sandbox for this call.
     pub new_sandbox: bool,
-    /// When its sandbox ends; none for one that is made for one run.
+    /// The expiry of its sandbox. None for the sandbox of one run.
     pub expiry: Option<Expiry>,
-    /// Sentences that the result must begin with ("new sandbox: the previous one expired at …").
+    /// Sentences for the start of the result ("new sandbox: the previous one expired at …").
     pub notices: Vec<String>,
-    /// What isolated it.
+    /// The isolation of its sandbox.
     pub isolation: Arc<Isolation>,
-    /// Back ends that were preferred and could not make its sandbox.
+    /// Preferred back ends that could not make its sandbox.
     pub passed_over: Vec<PassedOver>,
-    /// What was noticed about the code before it ran.
+    /// Static-analysis findings about the code.
     pub findings: Vec<Finding>,
 }
 
-/// What a session is after it was restored. Variables and imports are as they were then; files are as they are now;
-/// open files, sockets and event loops are closed, and child processes have ended.
+/// The state of a restored session. Variables and imports are those of the snapshot. Files keep their current content.
+/// Open files, sockets and event loops are closed, and child processes have ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Restored {
-    /// The number of the last cell of the session whose effects are there.
+    /// The number of the session's last cell whose effects are present.
     pub cell: u32,
-    /// The execution of that cell, while it is known.
+    /// The execution of that cell, if known.
     pub execution_id: Option<ExecutionId>,
-    /// How many cells that came to their end lie between it and the one that died.
+    /// The number of finished cells between that cell and the one that died.
     pub missed: u32,
     /// The reason, if known, as the end of a sentence that begins with "because".
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -680,17 +683,17 @@ pub struct Restored {
 pub struct HistoryRecord {
     /// The execution.
     pub execution_id: ExecutionId,
-    /// Its sandbox; null for code that was rejected before one was needed.
+    /// Its sandbox. Null for code that was refused before it needed one.
     pub sandbox_id: Option<SandboxId>,
     /// The language.
     pub language: String,
-    /// How it ended.
+    /// Its final status.
     pub status: Status,
-    /// When it started, RFC 3339 with milliseconds, UTC.
+    /// The start time: RFC 3339 with milliseconds, UTC.
     pub timestamp: String,
-    /// Whether it was ok.
+    /// True if its status is `ok`.
     pub success: bool,
-    /// How long it ran.
+    /// The run time.
     pub duration_ms: u64,
     /// At most 100 characters and "...".
     pub code_preview: String,
@@ -700,7 +703,7 @@ pub struct HistoryRecord {
     pub error: Option<String>,
 }
 
-/// An execution that runs or waits for its turn.
+/// A running or queued execution.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RunningView {
     /// The execution.
@@ -709,81 +712,81 @@ pub struct RunningView {
     pub sandbox_id: SandboxId,
     /// The language.
     pub language: String,
-    /// Whether its code has begun; else it waits.
+    /// True if its code has begun. Otherwise it waits.
     pub began: bool,
-    /// How long its code has run.
+    /// The run time of its code so far.
     pub duration_ms: u64,
     /// At most 100 characters and "...".
     pub code_preview: String,
 }
 
-/// A finished execution as a history that lasts has it, whoever keeps it.
+/// A finished execution in the permanent history.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct KeptExecution {
     /// Its row.
     #[serde(flatten)]
     pub record: HistoryRecord,
-    /// All of its code.
+    /// The whole code.
     pub code: String,
-    /// Standard output as it was handed back: head and tail.
+    /// Standard output as in the answer: head and tail.
     pub stdout: String,
-    /// Standard error in the same way.
+    /// Standard error as in the answer: head and tail.
     pub stderr: String,
     /// The last expression's value.
     pub result: Option<String>,
     /// The error that the code raised.
     pub traceback: Option<String>,
-    /// Why it was not ok: the code of the cause.
+    /// The code of the cause, if it failed.
     pub cause: Option<String>,
     /// The program's exit code.
     pub exit_code: Option<i32>,
     /// Processor time.
     pub cpu_ms: u64,
-    /// The most memory its sandbox used so far, in bytes.
+    /// The peak memory of its sandbox so far, in bytes.
     pub peak_memory_bytes: u64,
-    /// Bytes that it wrote to standard output.
+    /// Bytes written to standard output.
     pub stdout_bytes: u64,
-    /// Bytes that it wrote to standard error.
+    /// Bytes written to standard error.
     pub stderr_bytes: u64,
-    /// The pictures that it showed.
+    /// The pictures that it displayed.
     pub pictures: Vec<KeptPicture>,
 }
 
 /// The caller's history, newest first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct HistoryView {
-    /// Executions in this view (since the last reset).
+    /// The number of executions in this view (since the last reset).
     pub total: u64,
-    /// When this view began, RFC 3339.
+    /// The start of this view, RFC 3339.
     pub session_start: String,
     /// Packages installed since then.
     pub installed_packages: Vec<String>,
-    /// The newest ones.
+    /// The newest rows.
     pub records: Vec<HistoryRecord>,
 }
 
-/// What was reset.
+/// The result of a reset.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ResetView {
-    /// The sandbox; null if the caller had none.
+    /// The sandbox. Null if the caller had none.
     pub sandbox_id: Option<SandboxId>,
     /// Languages whose interpreters ended.
     pub languages: Vec<String>,
 }
 
-/// A back end as the server sees it.
+/// A back end from the server's point of view.
 #[derive(Debug, Clone)]
 pub struct BackendView {
     /// Its name.
     pub name: &'static str,
-    /// What it gives here.
+    /// Its isolation on this machine.
     pub isolation: Isolation,
-    /// Layer by layer.
+    /// The report of each layer.
     pub layers: Vec<LayerReport>,
-    /// Mounts of the host that its sandboxes do not show.
+    /// Host mounts that its sandboxes do not show.
     pub left_out: Vec<LeftOut>,
-    /// Whether a request may name an image.
+    /// True if a request can name an image.
     pub knows_images: bool,
-    /// Whether a sandbox without an image shows the programs of this machine.
+    /// True if a sandbox without an image shows the programs of this machine.
     pub shows_host: bool,
 }

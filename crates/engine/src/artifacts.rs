@@ -1,4 +1,4 @@
-//! Rich values that code shows, as artifacts: one for each, in its best representation.
+//! Rich values that code displays, as artifacts: one for each, in its best representation.
 
 use bytes::Bytes;
 use sandcell_sandbox::MimeBundle;
@@ -6,13 +6,13 @@ use sandcell_sandbox::MimeBundle;
 use crate::Artifact;
 use crate::policy::bytes_of;
 
-/// Artifacts that one execution may have.
+/// The maximum number of artifacts of one execution.
 const MOST: usize = 64;
-/// Bytes of all of them together.
+/// The maximum size of one execution's artifacts together, in bytes.
 const MOST_BYTES: u64 = 16 << 20;
 
-/// Representations worth an artifact, best first, with the end of a file's name. Text is not among them: it
-/// stands with the rest of the output.
+/// Representations that become an artifact, best first, with the file name's extension. Text is not among them: it is
+/// part of the output.
 const PICTURES: [(&str, &str); 5] = [
     ("image/png", "png"),
     ("image/jpeg", "jpg"),
@@ -29,13 +29,13 @@ const DOCUMENTS: [(&str, &str); 6] = [
     ("text/markdown", "md"),
 ];
 
-/// The specifications of interactive charts: resources of their own, beside picture and page.
+/// The specifications of interactive charts: separate artifacts in addition to picture and page.
 const CHARTS: [(&str, &str); 3] = [
     ("application/vnd.sandcell.chart+json", "chart.json"),
     ("application/vnd.plotly.v1+json", "plotly.json"),
     ("application/vnd.vegalite.v5+json", "vegalite.json"),
 ];
-/// What marks a table: its text is all that is of use of it.
+/// The MIME type that marks a table. Only a table's text is useful.
 const TABLE: &str = "application/vnd.sandcell.table+json";
 
 /// The trace of a displayed value in the output.
@@ -43,13 +43,13 @@ const TABLE: &str = "application/vnd.sandcell.table+json";
 pub(crate) enum Place {
     /// Its text.
     Text(String),
-    /// The name and the text of its picture, which stands elsewhere.
+    /// The name and the text of its picture, which is an artifact.
     Picture(String),
     /// Nothing.
     None,
 }
 
-/// What came out of an execution beside text, bounded.
+/// The artifacts of an execution, bounded.
 #[derive(Debug, Default)]
 pub(crate) struct Artifacts {
     pub(crate) all: Vec<Artifact>,
@@ -58,7 +58,7 @@ pub(crate) struct Artifacts {
 }
 
 impl Artifacts {
-    /// Takes what `display()` was called with.
+    /// Adds the values of a `display()` call.
     pub(crate) fn display(&mut self, bundle: &MimeBundle) -> Place {
         let text = Some(bundle.text()).filter(|text| !text.is_empty());
         let picture = best(bundle, &PICTURES);
@@ -84,7 +84,7 @@ impl Artifacts {
         }
     }
 
-    /// The data of charts; whether one of them can be explored in a page.
+    /// Adds the data of charts. Returns true if one of them is interactive in a page.
     fn charts(&mut self, bundle: &MimeBundle) -> bool {
         let mut interactive = false;
         for (mime, end) in CHARTS {
@@ -96,8 +96,8 @@ impl Artifacts {
         interactive
     }
 
-    /// Takes the last expression's value. Its text is the result; pictures, charts and sounds are artifacts, and the
-    /// page of what shows itself as one, but not that of a table.
+    /// Adds the last expression's value. Its text is the result. Pictures, charts and sounds are artifacts. The HTML
+    /// page of a value is one, too, but not that of a table.
     pub(crate) fn result(&mut self, bundle: &MimeBundle) {
         let text = || Some(bundle.text()).filter(|text| !text.is_empty());
         if let Some((mime, end, bytes)) = best(bundle, &PICTURES) {
@@ -112,7 +112,7 @@ impl Artifacts {
         }
     }
 
-    /// Keeps one, if there is room; returns its name.
+    /// Adds one, if there is room. Returns its name.
     fn push(&mut self, stem: &str, end: &str, mime: &str, bytes: Bytes, text: Option<String>) -> Option<String> {
         let size = bytes_of(bytes.len());
         if self.all.len() >= MOST || self.bytes.saturating_add(size) > MOST_BYTES {
@@ -133,7 +133,7 @@ impl Artifacts {
         Some(name)
     }
 
-    /// Adds a file that was asked for. The caller keeps the bound on those.
+    /// Adds a requested file. The caller checks the bound on these files.
     pub(crate) fn file(&mut self, name: &str, bytes: Bytes) {
         self.bytes = self.bytes.saturating_add(bytes_of(bytes.len()));
         self.all.push(Artifact {
@@ -150,7 +150,7 @@ impl Artifacts {
         self.bytes
     }
 
-    /// A sentence about what did not fit.
+    /// Returns a sentence about dropped artifacts.
     pub(crate) fn notice(&self) -> Option<String> {
         (self.dropped > 0).then(|| {
             format!(
@@ -169,7 +169,7 @@ fn best<'a>(bundle: &MimeBundle, kinds: &'a [(&str, &str)]) -> Option<(&'a str, 
     })
 }
 
-/// A file's MIME type by its name, else by whether it is text.
+/// Returns a file's MIME type by its name, else by a check for text.
 fn mime_of(name: &str, bytes: &[u8]) -> &'static str {
     let end = name.rsplit_once('.').map(|(_, end)| end.to_ascii_lowercase());
     match end.as_deref().unwrap_or_default() {

@@ -1,4 +1,4 @@
-//! Numbers of callers, for back ends, which know no principals.
+//! Numbers of callers, for back ends, which do not know principals.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::OnceLock;
@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::Principal;
 
-/// The number of sandboxes that no back end was told of.
+/// The number of the first caller, and of sandboxes without a reported number.
 const FIRST: u64 = 0;
 
-/// Who has called.
+/// The callers so far.
 #[derive(Debug, Default)]
 pub(crate) struct Callers {
     first: OnceLock<Principal>,
@@ -18,11 +18,11 @@ pub(crate) struct Callers {
 }
 
 impl Callers {
-    /// The number of this caller. None as long as nobody else has called: then back ends need not be told.
+    /// Returns the number of this caller. None while there is only one caller: then back ends need no numbers.
     pub(crate) fn number(&self, who: &Principal) -> Option<u64> {
         if self.first.get_or_init(|| who.clone()) != who {
             self.several.store(true, Ordering::Relaxed);
-            // One in 2^63 callers shares the number of another, and is no worse off than by sharing a machine.
+            // One in 2^63 callers has the number of another. The two then only share a machine.
             return Some(self.numbers.hash_one(who).max(FIRST + 1));
         }
         self.several.load(Ordering::Relaxed).then_some(FIRST)

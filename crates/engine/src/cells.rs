@@ -1,6 +1,6 @@
-//! Code in sessions: `execute` in one that stays, `run_once` in a sandbox of its own.
+//! Runs code in sessions: `execute` in a session that stays, `run_once` in a separate sandbox.
 //!
-//! The work is done in a task of its own. Whoever asked only waits for its end, and may leave.
+//! The work runs in a separate task. The caller only waits for its end, and may disconnect.
 
 use std::future::Future;
 use std::pin::pin;
@@ -34,11 +34,11 @@ use crate::spans;
 use crate::verdict::{Ending, Facts, Verdict, judge};
 use crate::{ExecuteRequest, ExecutionView, Principal, RunRequest};
 
-/// How long an interpreter may take to be ready.
+/// The maximum time to start an interpreter.
 const OPEN: Duration = Duration::from_secs(30);
-/// Events of a session that wait to be taken.
+/// The capacity of the channel for a session's events.
 const EVENTS: usize = 64;
-/// How long the end of a sandbox may take to be noticed after what ran in it has broken off.
+/// The maximum time to notice the end of a sandbox after its program or session has broken off.
 const NOTICE: Duration = Duration::from_millis(500);
 
 impl Core {
@@ -115,7 +115,7 @@ impl Core {
         let findings = policy::findings(&self.config(), language.as_ref(), &req.code, stdin, &network)?;
         let memory = policy::memory(&self.config(), req.memory, language.as_ref());
         let limits = policy::limits(&self.config(), memory, None, None)?;
-        // What is installed first may be what a session would have loaded.
+        // The installation may replace modules that a session would have loaded.
         let opens = req.packages.is_empty().then(|| Arc::clone(&language));
         let target = self
             .throwaway(who, "create_run_close", limits, network, None, opens)
@@ -162,16 +162,16 @@ impl Core {
     }
 }
 
-/// What of an execution the next one of its sandbox finds.
+/// The state that an execution leaves for the next one of its sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stay {
-    /// Variables and files: the interpreter goes on.
+    /// Variables and files: the interpreter stays.
     Variables,
-    /// Files only: each execution has an interpreter of its own.
+    /// Files only: each execution has a separate interpreter.
     Files,
 }
 
-/// The transfers of a run that keeps nothing.
+/// The transfers of a run whose sandbox is discarded.
 pub(crate) struct Once {
     pub(crate) packages: Vec<String>,
     pub(crate) consent: Consent,
@@ -179,7 +179,7 @@ pub(crate) struct Once {
     pub(crate) outputs: Vec<SandboxPath>,
 }
 
-/// One cell on its way.
+/// One cell in progress.
 struct Job {
     core: Arc<Core>,
     execution: Arc<Execution>,
@@ -193,16 +193,16 @@ struct Job {
     once: Option<Once>,
 }
 
-/// How far a job came: an end for the caller, or a verdict without the code having run.
+/// An early end of a job: a failure for the caller, or an outcome without the code having run.
 type Interrupted = Result<Verdict, Failure>;
 
-/// A cell's end before it was judged.
+/// The raw end of a cell.
 pub(crate) struct Ran {
     pub(crate) ending: Ending,
     pub(crate) stop: Option<Stop>,
     pub(crate) step: Step,
     pub(crate) duration: Duration,
-    /// Whether it broke off because the sandbox did.
+    /// True if it broke off because the sandbox did.
     pub(crate) sandbox_failed: bool,
 }
 
@@ -219,7 +219,7 @@ impl Job {
             Err(Err(failure)) => Err(failure),
         };
         let Self { ticket, visit, .. } = self;
-        // Before the answer, so that whoever has it finds the session and the sandbox free.
+        // Before the answer, so that a caller who has the answer finds the session and the sandbox free.
         drop((ticket, visit));
         finisher.finish(end);
     }
@@ -249,10 +249,10 @@ impl Job {
         self.core.processor.may_run(&self.record.owner).map_err(Err)?;
         let deadline = Instant::now() + self.timeout;
         let (mut held, fresh) = self.session(&sandbox, deadline).await?;
-        // A compiler has a time of its own; when it is done, time counts anew.
+        // A compiler has a separate time limit. The code's limit begins after it.
         let deadline = deadline + held.session.preparing();
         if let Some(stop) = self.execution.stop_requested() {
-            // An interrupt that comes before the code would be lost, and cost the session.
+            // An interrupt before the code starts would be lost, and cost the session.
             if !matches!(stop, Stop::Reset) {
                 self.ticket.slot().put(held);
             }
@@ -289,7 +289,7 @@ impl Job {
         Ok((verdict, cost))
     }
 
-    /// Runs a cell, takes what it says, and ends it when its time is over or somebody wants it to end.
+    /// Runs a cell, receives its events, and ends it at its deadline or on request.
     async fn drive(&self, held: &mut Held, cell: Cell, sandbox: &dyn Sandbox, deadline: Instant) -> Ran {
         let mut began = Instant::now();
         let (execution, record) = (&*self.execution, &*self.record);
@@ -301,7 +301,8 @@ impl Job {
         let mut stopped = pin!(execution.stopped());
         let mut departed = pin!(record.closing());
         let (mut heard, mut closing) = (false, false);
-        // An installation that the cell waits for: it has a time of its own, which is not the cell's.
+        // An installation that the cell waits for. It has a separate time limit, which does not count against the
+        // cell's.
         let mut installing: Option<(Instant, BoxFuture<'_, Result<String, String>>)> = None;
         let ended = {
             let mut run = held.session.execute(cell, &sender);
@@ -345,7 +346,7 @@ impl Job {
                 }
             }
         };
-        // The outcome comes after the last event, which may still stand in the channel.
+        // The outcome comes after the last event, which may still be in the channel.
         while let Ok(event) = events.try_recv() {
             execution.take(event);
         }
@@ -365,7 +366,7 @@ impl Job {
         }
     }
 
-    /// What `pip install` in a cell comes to.
+    /// Installs packages for `pip install` in a cell, and returns the cell's answer.
     async fn install_for_cell(&self, sandbox: &dyn Sandbox, packages: Vec<String>) -> Result<String, String> {
         let progress = watch::Sender::new(String::new());
         let work = self
@@ -374,7 +375,7 @@ impl Job {
                 &self.record,
                 sandbox,
                 &self.language.info().name,
-                // Nobody is asked about what code wants.
+                // The user is not asked about requests of code.
                 (&packages, &Consent::NotAsked),
                 INSTALL,
                 &progress,
@@ -406,19 +407,19 @@ impl Job {
         never_ran(&self.core, &self.record, stop, self.timeout, self.keeps())
     }
 
-    /// Whether variables would stay for a next call.
+    /// True if the session's variables stay for the next call.
     fn keeps(&self) -> bool {
         self.once.is_none() && self.stay == Stay::Variables && self.language.info().session
     }
 
-    /// The interpreter: the one that waits, or a new one.
+    /// Takes the idle interpreter of the slot, or starts a new one.
     async fn session(&self, sandbox: &Arc<dyn Sandbox>, deadline: Instant) -> Result<(Held, bool), Interrupted> {
         let slot = self.ticket.slot();
-        // Known from here on, so that a reset finds it.
+        // Record the turn now, so that a reset finds the execution.
         self.ticket.runs(&self.execution, 0);
         self.execution.begin();
         if let Some(held) = slot.take() {
-            // One that was made ahead serves; the variables of another call are not touched.
+            // A preloaded interpreter fits. The variables of another call stay untouched.
             if self.stay == Stay::Variables || held.cells == 0 {
                 return Ok((held, false));
             }
@@ -451,7 +452,7 @@ impl Job {
         Err(error.into())
     }
 
-    /// Finds out what happened, says it, and decides what becomes of the interpreter.
+    /// Determines the outcome, records it, and keeps or drops the interpreter.
     async fn judge(&self, ran: Ran, mut held: Held, meter: Meter, sandbox: &Arc<dyn Sandbox>) -> (Verdict, Cost) {
         let alive = match &ran.ending {
             Ending::Cell(status) => !matches!(status, CellStatus::Died(_)),
@@ -511,7 +512,7 @@ impl Job {
     }
 }
 
-/// Opens a session: in the sandbox's own way, where it has one, else in the language's.
+/// Opens a session: with the sandbox's method if it has one, else with the language's.
 pub(crate) async fn open(
     language: &dyn Language,
     sandbox: &Arc<dyn Sandbox>,
@@ -526,7 +527,7 @@ pub(crate) async fn open(
     }
 }
 
-/// The verdict about code that was ended before it started.
+/// Returns the outcome of code that was ended before it started.
 pub(crate) fn never_ran(core: &Core, record: &Record, stop: Stop, timeout: Duration, keeps: bool) -> Verdict {
     judge(Facts {
         ending: Ending::NeverRan,
@@ -548,7 +549,7 @@ pub(crate) fn never_ran(core: &Core, record: &Record, stop: Stop, timeout: Durat
     })
 }
 
-/// Waits for something that is not the code itself, unless the execution ends first.
+/// Waits for a step that is not the code itself, unless the execution ends first.
 pub(crate) async fn until_stopped<T>(
     execution: &Execution,
     record: &Record,
@@ -570,7 +571,7 @@ pub(crate) async fn until_stopped<T>(
     }
 }
 
-/// Waits for the sandbox. One that is closed while it is made ends the execution like one that is closed later.
+/// Waits for the sandbox. If the sandbox is closed during its creation, the execution ends in the same way as later.
 pub(crate) async fn arrive(execution: &Execution, record: &Record) -> Result<Arc<dyn Sandbox>, Result<Stop, Failure>> {
     match until_stopped(execution, record, None, record.ready()).await {
         Ok(Ok(sandbox)) => Ok(sandbox),
@@ -579,7 +580,7 @@ pub(crate) async fn arrive(execution: &Execution, record: &Record) -> Result<Arc
     }
 }
 
-/// Puts files into a fresh sandbox.
+/// Writes files into a fresh sandbox.
 pub(crate) async fn put_files(sandbox: &dyn Sandbox, files: &[(SandboxPath, Bytes)]) -> Result<(), Failure> {
     let all = async {
         for (path, bytes) in files {
@@ -593,14 +594,14 @@ pub(crate) async fn put_files(sandbox: &dyn Sandbox, files: &[(SandboxPath, Byte
     }
 }
 
-/// A cell that does not read the answer any more is told nothing.
+/// Answers an installation request of a cell. A cell that no longer reads gets no answer.
 async fn answer_install(to: &Arc<dyn Interrupter>, result: Result<String, String>) {
     if !matches!(timeout(NOTICE, to.installed(result)).await, Ok(Ok(()))) {
         tracing::debug!("the answer to an installation could not be handed to its cell");
     }
 }
 
-/// Whether the sandbox itself has ended, where what ran in it makes one think so.
+/// Returns the end of the sandbox, if the end of the code suggests one.
 pub(crate) async fn end_of_sandbox(core: &Core, record: &Record, ran: &Ran, answers: bool) -> Option<Gone> {
     if matches!(ran.ending, Ending::Abandoned) {
         core.registry.depart(record, &Gone::now(GoneWhy::Unresponsive));
@@ -618,7 +619,7 @@ pub(crate) async fn end_of_sandbox(core: &Core, record: &Record, ran: &Ran, answ
     record.departed()
 }
 
-/// Waits a moment for the sandbox's keeper to notice its end.
+/// Waits a moment for the sandbox's task to notice its end.
 async fn noticed_end(record: &Record) -> Option<Gone> {
     timeout(NOTICE, record.closing()).await.ok()
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// With milliseconds, as history rows carry it.
+/// Formats a time with milliseconds, for history rows.
 #[must_use]
 pub fn rfc3339_millis(time: SystemTime) -> String {
     let since = since_epoch(time);
@@ -10,14 +10,14 @@ pub fn rfc3339_millis(time: SystemTime) -> String {
     format!("{date}T{clock}.{:03}Z", since.subsec_millis())
 }
 
-/// Without a fraction, as sentences carry it.
+/// Formats a time without a fraction, for sentences.
 pub(crate) fn rfc3339(time: SystemTime) -> String {
     let (date, clock) = split(since_epoch(time).as_secs());
     format!("{date}T{clock}Z")
 }
 
 fn since_epoch(time: SystemTime) -> Duration {
-    // A clock before 1970 is a machine without a clock: its times mean nothing anyway.
+    // A clock before 1970 belongs to a machine without a clock. Its times mean nothing.
     time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO)
 }
 
@@ -30,7 +30,7 @@ fn split(seconds: u64) -> (String, String) {
     )
 }
 
-/// Days since 1970-01-01 as year, month and day: Howard Hinnant's `civil_from_days`, for days after 1970 only.
+/// Converts days since 1970-01-01 to year, month and day: Howard Hinnant's `civil_from_days`, for days after 1970 only.
 fn civil(days: u64) -> (u64, u64, u64) {
     let shifted = days + 719_468;
     let era = shifted / 146_097;

@@ -1,8 +1,9 @@
-//! Programs that need no session, in a sandbox that is there: any number run next to each other and to busy sessions.
+//! Runs programs that need no session, in an existing sandbox. Any number of them run next to each other and to busy
+//! sessions.
 //!
-//! The decision taken here: a command ends with its process group, not with everything that it may have started. A process
-//! that it detaches (`setsid … &`) lives until its sandbox ends, as behind a shell: a sweep would reach what sessions have
-//! detached.
+//! The decision taken here: a command ends with its process group, not with all of its descendants. A process that it
+//! detaches (`setsid … &`) lives until its sandbox ends, as after a shell: ending all descendants would also end
+//! processes that sessions have detached.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -28,22 +29,22 @@ use crate::spans;
 use crate::verdict::Verdict;
 use crate::{ExecutionId, ExecutionView, Principal, Watch};
 
-/// Run a program that needs no session in a sandbox that is there, next to whatever runs in it.
+/// A request to run a program that needs no session in an existing sandbox, next to its other programs.
 #[derive(Debug, Clone)]
 pub struct CommandRequest {
     /// The program.
     pub command: CommandLine,
-    /// Its working folder. Where it cannot be entered, the program is not started.
+    /// The working folder. If the program cannot enter it, the program is not started.
     pub cwd: SandboxPath,
-    /// Variables besides those of the sandbox, which they replace by name.
+    /// Environment variables that replace those of the sandbox by name.
     pub env: BTreeMap<String, String>,
-    /// The sandbox; none means the caller's default one, made when needed.
+    /// The sandbox. None means the caller's default one, which the engine makes if needed.
     pub sandbox_id: Option<String>,
     /// The time limit.
     pub timeout: Option<Duration>,
     /// The time until the call answers `running`. None waits until the end.
     pub wait: Option<Duration>,
-    /// Filled once the execution is admitted.
+    /// Follows the execution after its admission.
     pub watch: Watch,
 }
 
@@ -57,7 +58,7 @@ pub enum CommandLine {
 }
 
 impl CommandLine {
-    /// The programs to try, the first one first.
+    /// Returns the programs to try, in order.
     fn candidates(self) -> Vec<Vec<String>> {
         match self {
             Self::Argv(argv) => vec![argv],
@@ -67,7 +68,7 @@ impl CommandLine {
         }
     }
 
-    /// The command as a shell takes it, for the history.
+    /// Formats the command for a shell, for the history.
     fn line(&self) -> String {
         match self {
             Self::Argv(argv) => quoted(argv),
@@ -93,12 +94,12 @@ impl CommandLine {
     }
 }
 
-/// Standard input of a command that calls feed.
+/// Standard input of a command, fed by later calls.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CommandInput {
     /// The first bytes.
     pub first: Bytes,
-    /// Keeps it open for [`Engine::write_stdin`](crate::Engine::write_stdin).
+    /// True to keep it open for [`Engine::write_stdin`](crate::Engine::write_stdin).
     pub open: bool,
 }
 
@@ -107,7 +108,7 @@ pub struct CommandInput {
 pub struct StdinPart {
     /// The bytes.
     pub bytes: Bytes,
-    /// Nothing comes after them.
+    /// True to close standard input after these bytes.
     pub close: bool,
 }
 
@@ -129,7 +130,7 @@ impl Core {
         self.command(who, req, (stdin, output), None, cancel).await
     }
 
-    /// The same with input from calls. Nobody reads the output as it comes; it is kept.
+    /// Does the same with input from calls. The output is stored, not streamed.
     pub(crate) async fn start_command(
         self: &Arc<Self>,
         who: &Principal,
@@ -168,7 +169,7 @@ impl Core {
                 let patience = async {
                     match wait {
                         Some(wait) => {
-                            // A start that fails is then an error of this call, also where it does not wait.
+                            // So a start that fails is an error of this call, even if the call does not wait.
                             drop(timeout(START_WAIT, execution.begun()).await);
                             sleep(wait).await;
                         }
@@ -184,8 +185,8 @@ impl Core {
         }
     }
 
-    /// Hands bytes to a command that was started with open input, and closes it if asked. All or nothing: while earlier
-    /// bytes are not taken, it waits so long, and then answers busy.
+    /// Sends bytes to a command with open input, and closes the input if requested. All or nothing: while the program
+    /// has not taken earlier bytes, it waits for at most `wait`, and then answers `busy`.
     pub(crate) async fn write_stdin(
         &self,
         who: &Principal,
@@ -283,7 +284,7 @@ fn quoted(argv: &[String]) -> String {
     argv.iter().map(word).collect::<Vec<_>>().join(" ")
 }
 
-/// One command on its way.
+/// One command in progress.
 struct CommandJob {
     core: Arc<Core>,
     execution: Arc<Execution>,

@@ -1,4 +1,4 @@
-//! What all parts of the engine share, and the way of an answer: waiting, cancelling, giving up.
+//! The engine's shared state, and the path of an answer: waiting, cancelling, giving up.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -32,7 +32,7 @@ use crate::wanted::Wanted;
 use crate::warden::{Plan, keep, no_backend};
 use crate::{AbsentLanguage, EngineConfig, ExecutionId, ExecutionView, Principal, Status};
 
-/// How long an execution that is being ended may take to be over, with what comes after the ladder.
+/// The maximum time to end an execution: termination, and the work after it.
 const ENDING: Duration = GRACE.saturating_add(KILL_WAIT).saturating_add(Duration::from_secs(2));
 
 /// The engine's shared state.
@@ -56,18 +56,17 @@ pub(crate) struct Core {
     pub(crate) wanted: Wanted,
     /// Fired when the engine is dropped: sandboxes end.
     pub(crate) down: CancellationToken,
-    /// Fired when it begins to shut down: nobody waits for an answer any more.
+    /// Fired when the engine begins to shut down: no caller waits for an answer any more.
     pub(crate) ending: CancellationToken,
 }
 
 impl Core {
-    /// The settings in force. A call that has begun goes on with those that it has in hand.
+    /// The current settings. A running call keeps the settings that it started with.
     pub(crate) fn config(&self) -> Arc<EngineConfig> {
         self.config.get()
     }
 
-    /// Puts other settings in force, for what is asked for from now on. Sandboxes that are there keep what they were made
-    /// with.
+    /// Replaces the settings for later requests. Existing sandboxes keep the settings that they were made with.
     pub(crate) fn change(
         &self,
         wanted: EngineConfig,
@@ -76,7 +75,7 @@ impl Core {
     ) {
         let old = self.config();
         let mut config = EngineConfig {
-            // What was found at the start, and what was made with it.
+            // Results of the start-up, and values that sized existing stores.
             absent: old.absent.clone(),
             absent_backends: old.absent_backends.clone(),
             history_rows: old.history_rows,
@@ -115,20 +114,20 @@ impl Core {
         })
     }
 
-    /// What a sandbox will be isolated by if the first back end can make it.
+    /// Returns the planned isolation: that of the first back end, if it can make the sandbox.
     pub(crate) fn planned(&self, backend: Option<&str>) -> Result<Arc<Isolation>, Failure> {
         let fits = |b: &&Arc<dyn Backend>| backend.is_none_or(|name| b.name() == name);
         let first = self.backends.iter().find(fits).ok_or_else(no_backend)?;
         Ok(Arc::new(first.isolation().clone()))
     }
 
-    /// Starts making the sandbox of a reserved record.
+    /// Starts to make the sandbox of a reserved record.
     pub(crate) fn make(self: &Arc<Self>, record: &Arc<Record>, plan: Plan) {
         let span = spans::making(record);
         tokio::spawn(keep(self.clone(), record.clone(), plan, span));
     }
 
-    /// The plan for a sandbox with nothing but limits.
+    /// Returns the plan for a sandbox with limits only.
     pub(crate) fn plain_plan(&self, limits: Limits) -> Plan {
         self.plan_with(limits, NetworkRule::None)
     }
@@ -150,7 +149,7 @@ impl Core {
         }
     }
 
-    /// The sandbox that a call is about: the named one, or the default one, which is made when needed.
+    /// Returns the sandbox of a call: the named one, or the default one. Makes the default one if needed.
     pub(crate) async fn target(self: &Arc<Self>, who: &Principal, id: Option<&str>) -> Result<Target, Failure> {
         if let Some(id) = id {
             return self.registry.find(who, id);
@@ -165,7 +164,7 @@ impl Core {
         Ok(target)
     }
 
-    /// A sandbox for one run.
+    /// Makes a sandbox for one run.
     pub(crate) async fn throwaway(
         self: &Arc<Self>,
         who: &Principal,
@@ -196,17 +195,17 @@ impl Core {
         })
     }
 
-    /// A sandbox for one run is not needed any more: its keeper closes it.
+    /// Discards the sandbox of one run. Its task closes it.
     pub(crate) fn discard(&self, record: &Record) {
         self.registry.depart(record, &Gone::now(GoneWhy::Closed));
     }
 
-    /// A call was refused before anything started: that is history too.
+    /// Records a call that was refused before anything started. It is part of the history, too.
     pub(crate) fn refuse(&self, who: &Principal, language: &str, code: &str, failure: &Failure) {
         self.refuse_and(who, language, code, failure, true);
     }
 
-    /// The same, with a word on whether the caller's view shows it.
+    /// Does the same as `refuse`. `shown`: the caller's view contains the row.
     pub(crate) fn refuse_and(&self, who: &Principal, language: &str, code: &str, failure: &Failure, shown: bool) {
         let Ok(execution) = ExecutionId::random() else { return };
         let entry = Entry {
@@ -226,7 +225,7 @@ impl Core {
         self.tally.refused(failure.code);
     }
 
-    /// An execution is over: its end is made known, kept and written down.
+    /// Finishes an execution: publishes its outcome, stores it and records it.
     pub(crate) fn finish(&self, execution: &Execution, end: Result<(Verdict, Cost), Failure>) {
         let first = execution.finish(end, &self.config().hints, |view, failure| {
             let error = failure.map(|failure| failure.message.as_str());
@@ -261,7 +260,7 @@ impl Core {
         self.pool.call_ended();
     }
 
-    /// Waits for the end of an execution as its caller does: for so long at most, and not when cancelled.
+    /// Waits for the end of an execution on behalf of its caller: at most `wait`, and until `cancel` fires.
     pub(crate) async fn answer(
         &self,
         execution: &Arc<Execution>,
@@ -277,7 +276,7 @@ impl Core {
         self.answer_within(execution, patience, cancel).await
     }
 
-    /// The same, for as long as `patience` takes.
+    /// Does the same as `answer`, until `patience` is ready.
     pub(crate) async fn answer_within(
         &self,
         execution: &Arc<Execution>,
@@ -293,7 +292,7 @@ impl Core {
             () = execution.finished() => {}
             () = cancel.cancelled() => {
                 execution.stop(Stop::Cancelled);
-                // The ladder is bounded, so this is too.
+                // Termination is bounded, so this wait is too.
                 execution.finished().await;
             }
             () = patience => {}
@@ -305,16 +304,16 @@ impl Core {
         execution.outcome()
     }
 
-    /// Ends an execution for its caller and waits until it is over.
+    /// Ends an execution for its caller and waits for its end.
     pub(crate) async fn end(&self, execution: &Execution, stop: Stop) -> ExecutionView {
         execution.stop(stop);
         self.wait(execution, ENDING).await
     }
 
-    /// Waits for the end of an execution; says how it stands if that takes longer.
+    /// Waits for the end of an execution. Returns its current state if that takes longer than `wait`.
     pub(crate) async fn wait(&self, execution: &Execution, wait: Duration) -> ExecutionView {
         if !execution.is_finished() && !wait.is_zero() {
-            // Not over in time is an answer too.
+            // A time-out is not an error: the view reports the state.
             drop(timeout(wait, execution.finished()).await);
         }
         if execution.is_finished() {
@@ -324,7 +323,7 @@ impl Core {
     }
 }
 
-/// Results that advise to bring data in say what can be reached.
+/// Adds the reachable hosts to the advice about data.
 pub(crate) fn tell_of_network(config: &mut EngineConfig, network: Option<&Arc<dyn Network>>) {
     if let Some(network) = network {
         let some: Vec<&str> = network.allowed().iter().take(5).map(String::as_str).collect();
@@ -335,8 +334,8 @@ pub(crate) fn tell_of_network(config: &mut EngineConfig, network: Option<&Arc<dy
     }
 }
 
-/// The language of this name or alias. One that is known but absent says how to get it; an unknown name comes with
-/// the one that it looks like.
+/// Finds the language of this name or alias. The failure for an absent language contains installation instructions. The
+/// failure for an unknown name suggests a similar one.
 fn choose(here: &[Arc<dyn Language>], absent: &[AbsentLanguage], name: &str) -> Result<Arc<dyn Language>, Failure> {
     let asked = name.trim().to_lowercase();
     let fits =
@@ -346,7 +345,7 @@ fn choose(here: &[Arc<dyn Language>], absent: &[AbsentLanguage], name: &str) -> 
     }
     let names: Vec<&str> = here.iter().map(|language| language.info().name.as_str()).collect();
     let available = match names.as_slice() {
-        [] => "no language is: `sandcell languages` on the host says how to get one".to_owned(),
+        [] => "no language is available: `sandcell languages` on the host shows how to install one".to_owned(),
         names => format!("available are: {}", names.join(", ")),
     };
     if let Some(known) = absent.iter().find(|known| fits(&known.name, &known.aliases)) {
@@ -361,7 +360,7 @@ fn choose(here: &[Arc<dyn Language>], absent: &[AbsentLanguage], name: &str) -> 
         .iter()
         .copied()
         .chain(aliases.map(String::as_str))
-        // To compare a very long name takes long, and it is like none.
+        // Comparing a very long name takes long, and no language has one.
         .filter(|_| asked.len() <= 64)
         .map(|known| (strsim::jaro_winkler(known, &asked), known))
         .filter(|(nearness, _)| *nearness > 0.8)
@@ -376,7 +375,7 @@ fn choose(here: &[Arc<dyn Language>], absent: &[AbsentLanguage], name: &str) -> 
     ))
 }
 
-/// Whoever waits for an answer. When that future is dropped, nobody wants the result any more.
+/// The waiting caller. Dropping it cancels the execution.
 struct Caller<'a> {
     execution: &'a Execution,
     present: bool,
@@ -390,7 +389,7 @@ impl Drop for Caller<'_> {
     }
 }
 
-/// Sees to it that an execution has an end, whatever happens to the task that runs it.
+/// Guarantees that an execution ends, even if its task panics.
 pub(crate) struct Finisher {
     pub(crate) core: Arc<Core>,
     pub(crate) execution: Arc<Execution>,
@@ -404,7 +403,7 @@ impl Finisher {
         self.core.finish(&self.execution, end);
     }
 
-    /// The sandbox is closed by its keeper; the answer does not wait for that.
+    /// Discards the sandbox. Its task closes it; the answer does not wait for that.
     fn dispose(&self) {
         if let Some(record) = &self.throwaway {
             self.core.discard(record);
@@ -418,8 +417,8 @@ impl Drop for Finisher {
         if !self.execution.is_finished() {
             let failure = Failure::new(
                 Code::Internal,
-                "the task that ran the code broke off",
-                "run it again; the server's log says more",
+                "the task that ran the code ended unexpectedly",
+                "run it again; the server's log has details",
             );
             self.core.finish(&self.execution, Err(failure));
         }

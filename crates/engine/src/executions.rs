@@ -1,4 +1,4 @@
-//! Executions: what is known of each while it runs and afterwards, and how long that is kept.
+//! Executions: the state of each one while it runs and after its end.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,17 +30,17 @@ use crate::{
     Status, StreamName, StreamSlice,
 };
 
-/// What an execution counts at least, so that many empty ones are bounded too.
+/// The minimum weight of an execution in the store, in bytes, so that many empty ones are bounded too.
 const OVERHEAD: u64 = 4096;
-/// Code that prints this many times what is kept of a stream is stopped: nobody will read it.
+/// The multiple of a stream's stored size at which the code is stopped: no caller will read that much.
 const PRINTED_PER_KEPT: u64 = 256;
-/// What a session adds to the text of a table: one line of text.
+/// The MIME type of the line that a session adds to the text of a table.
 const TABLE_LINE: &str = "text/vnd.sandcell.table";
-/// Characters of that line that are kept.
+/// The maximum length of that line, in characters.
 const NOTE_KEPT: usize = 800;
-/// Characters of the line that stands for a picture.
+/// The maximum length of the line that replaces a picture, in characters.
 const PLACE_KEPT: usize = 200;
-/// Bytes of the last value's text that are kept.
+/// The maximum stored size of the last value's text, in bytes.
 const RESULT_KEPT: usize = 1 << 20;
 
 /// One execution.
@@ -62,7 +62,7 @@ pub(crate) struct Execution {
     unshown: AtomicBool,
     /// The earlier executions of its session.
     background: OnceLock<Background>,
-    /// Feeds standard input that calls write to; dropping it closes that.
+    /// The sender for standard input from calls. Dropping it closes standard input.
     feed: Mutex<Option<mpsc::Sender<Bytes>>>,
     /// Signals more output, and the end.
     progressed: Notify,
@@ -78,12 +78,12 @@ pub(crate) enum Background {
     After(ExecutionId),
 }
 
-/// What showing an execution depends on.
+/// The settings for showing an execution.
 #[derive(Debug)]
 struct Shape {
     inline: usize,
     read_rest: Option<String>,
-    /// Bytes of one stream after which the code is stopped: far more than is kept.
+    /// The number of bytes of one stream after which the code is stopped: far more than is stored.
     printed: u64,
 }
 
@@ -96,9 +96,9 @@ struct Live {
     result: Option<String>,
     result_note: Option<String>,
     artifacts: Artifacts,
-    /// Lines for pictures that were shown since the last output.
+    /// Lines for pictures that were displayed since the last output.
     pictures: Vec<String>,
-    /// Some of them stand in the output.
+    /// True if some of these lines are already in the output.
     pictures_placed: bool,
     missing: Vec<String>,
     notices: Vec<String>,
@@ -107,12 +107,12 @@ struct Live {
     passed_over: Vec<PassedOver>,
     findings: Vec<Finding>,
     end: Option<Result<End, Failure>>,
-    /// The view of its end, for the first who asks; it is drawn anew for others. Thousands of executions are kept, and a
-    /// view has all that they show a second time.
+    /// The view of its end, for the first reader. Later readers get a new one. The store has thousands of executions,
+    /// and a view repeats all of an execution's shown text.
     drawn: Option<Box<ExecutionView>>,
 }
 
-/// How it ended, and what it cost.
+/// The outcome and the cost of an execution.
 type End = Arc<(Verdict, Cost)>;
 
 impl Execution {
@@ -174,29 +174,29 @@ impl Execution {
         }))
     }
 
-    /// Ends it from outside. The first reason stays.
+    /// Ends the execution from outside. The first reason stays.
     pub(crate) fn stop(&self, stop: Stop) {
         if self.stop.set(stop).is_ok() {
             self.stopping.cancel();
         }
     }
 
-    /// Waits until somebody wants it to end.
+    /// Waits until a stop is requested.
     pub(crate) async fn stopped(&self) -> Stop {
         self.stopping.cancelled().await;
         match self.stop.get() {
             Some(stop) => stop.clone(),
-            // It is set before that is told.
+            // The reason is set before the signal.
             None => std::future::pending().await,
         }
     }
 
-    /// Whether somebody wants it to end already.
+    /// Returns the requested stop, if any.
     pub(crate) fn stop_requested(&self) -> Option<Stop> {
         self.stop.get().cloned()
     }
 
-    /// Waits until it is finished.
+    /// Waits until the execution has finished.
     pub(crate) async fn finished(&self) {
         self.done.cancelled().await;
     }
@@ -205,7 +205,7 @@ impl Execution {
         self.done.is_cancelled()
     }
 
-    /// The caller has its end.
+    /// Marks the outcome as delivered to the caller.
     pub(crate) fn delivered(&self) {
         self.delivered.store(true, Ordering::Relaxed);
     }
@@ -214,12 +214,12 @@ impl Execution {
         self.delivered.load(Ordering::Relaxed)
     }
 
-    /// Whether that is so, for somebody who asks later without keeping all of it.
+    /// Returns the delivered flag, for a reader that does not hold the execution.
     pub(crate) fn delivery(&self) -> Arc<AtomicBool> {
         self.delivered.clone()
     }
 
-    /// Leaves it out of its caller's view of the history.
+    /// Removes the execution from its caller's view of the history.
     pub(crate) fn unlist(&self) {
         self.unshown.store(true, Ordering::Relaxed);
     }
@@ -233,12 +233,12 @@ impl Execution {
         *lock(&self.feed) = feed;
     }
 
-    /// The sender of its standard input, while that is open.
+    /// Returns the sender of its standard input, while that is open.
     pub(crate) fn feed(&self) -> Option<mpsc::Sender<Bytes>> {
         lock(&self.feed).clone()
     }
 
-    /// The code starts now.
+    /// Marks the start of the code.
     pub(crate) fn begin(&self) {
         let mut live = lock(&self.live);
         live.started = SystemTime::now();
@@ -257,25 +257,25 @@ impl Execution {
         live.passed_over = passed_over;
     }
 
-    /// What was noticed about its code.
+    /// Stores the static-analysis findings about its code.
     pub(crate) fn noticed(&self, findings: Vec<Finding>) {
         lock(&self.live).findings = findings;
     }
 
-    /// A sentence that the result must begin with.
+    /// Adds a sentence for the start of the result.
     pub(crate) fn notice(&self, text: String, state_lost: bool) {
         let mut live = lock(&self.live);
         live.notices.push(text);
         live.state_lost |= state_lost;
     }
 
-    /// The earlier executions of its session.
+    /// Sets the earlier executions of its session.
     pub(crate) fn follows(&self, before: Background) {
         // An execution begins once.
         let _ = self.background.set(before);
     }
 
-    /// Marks output that is not the execution's own.
+    /// Marks output of earlier executions.
     fn mark_background(&self, bytes: &[u8]) -> Vec<u8> {
         let mark = match self.background.get() {
             Some(Background::Of(id)) => format!("[background output of execution {id}]\n"),
@@ -286,7 +286,7 @@ impl Execution {
         [mark.as_bytes(), bytes, end, b"[end of background output]\n"].concat()
     }
 
-    /// Takes what the session said.
+    /// Records an event of the session.
     pub(crate) fn take(&self, event: SessionEvent) {
         self.record(event);
         self.progressed.notify_waiters();
@@ -328,7 +328,7 @@ impl Execution {
                 live.result = Some(text).filter(|text| !text.is_empty());
             }
             SessionEvent::Begun => {}
-            // Answered where the cell is driven; there is nothing to show of it.
+            // The cell's loop answers this event. The result does not show it.
             SessionEvent::Install { .. } => {}
         }
     }
@@ -341,7 +341,7 @@ impl Execution {
         lock(&self.live).missing.push(reason);
     }
 
-    /// It is over. Only the first end counts; `record` sees it before anybody who waits does.
+    /// Finishes the execution. Only the first end counts. `record` runs before waiting readers see the end.
     pub(crate) fn finish(
         &self,
         mut end: Result<(Verdict, Cost), Failure>,
@@ -389,7 +389,7 @@ impl Execution {
         live.stderr.settle();
     }
 
-    /// Its end, or how it stands.
+    /// Returns the outcome, or the current state.
     pub(crate) fn outcome(&self) -> Result<ExecutionView, Failure> {
         let mut live = lock(&self.live);
         if let Some(drawn) = live.drawn.take() {
@@ -403,7 +403,7 @@ impl Execution {
         })
     }
 
-    /// The same for somebody who asks later: a call that could not be done is then an execution that failed.
+    /// Returns the same for a later reader: a call that could not be carried out is then a failed execution.
     pub(crate) fn view(&self) -> ExecutionView {
         match self.outcome() {
             Ok(view) => view,
@@ -415,7 +415,7 @@ impl Execution {
         self.draw(&Verdict::refused(failure), Some(Cost::default()))
     }
 
-    /// Makes the view. Whatever is slow happens without the lock.
+    /// Makes the view. All slow work happens without the lock.
     fn draw(&self, verdict: &Verdict, cost: Option<Cost>) -> ExecutionView {
         let (mut view, ends) = {
             let live = lock(&self.live);
@@ -439,7 +439,7 @@ impl Execution {
         view
     }
 
-    /// The view without its texts.
+    /// Makes the view without its texts.
     fn sketch(&self, live: &Live, verdict: &Verdict, cost: Option<Cost>) -> ExecutionView {
         let so_far = live.began.map_or(Duration::ZERO, |began| began.elapsed());
         let cost = cost.unwrap_or(Cost {
@@ -483,7 +483,7 @@ impl Execution {
         }
     }
 
-    /// stdout, stderr, then result and error where there are some.
+    /// Renders stdout and stderr, then result and error if there are any.
     fn render(&self, ends: (Ends, Ends), result: Option<&str>, error: Option<&str>) -> Vec<Rendered> {
         let call = |stream: StreamName| Marker {
             call: self.limits.read_rest.as_ref().map(|call| {
@@ -496,7 +496,7 @@ impl Execution {
             head_percent,
             marker,
         };
-        // Of errors the end says most, of output the start.
+        // The end of an error is its most useful part; the start of output is.
         let mut parts = vec![
             part(ends.0, 70, call(StreamName::Stdout)),
             part(ends.1, 35, call(StreamName::Stderr)),
@@ -506,7 +506,7 @@ impl Execution {
         render(parts, self.limits.inline)
     }
 
-    /// How far the bar is that its output ends with; stderr first, where most libraries draw.
+    /// Reads the progress bar at the end of its output. stderr first, where most libraries draw.
     pub(crate) fn progress(&self) -> Option<Progress> {
         let (err, out) = {
             let live = lock(&self.live);
@@ -515,7 +515,7 @@ impl Execution {
         recognise(&err).or_else(|| recognise(&out))
     }
 
-    /// A line about it while it is not over.
+    /// Returns a line about an unfinished execution.
     pub(crate) fn glance(&self) -> RunningView {
         let began = lock(&self.live).began;
         let ran = began.map_or(Duration::ZERO, |began| began.elapsed());
@@ -529,14 +529,14 @@ impl Execution {
         }
     }
 
-    /// Bytes that keeping it costs.
+    /// Returns the number of bytes that it takes in the store.
     pub(crate) fn weight(&self) -> u64 {
         let live = lock(&self.live);
         let texts = bytes_of(live.result.as_ref().map_or(0, String::len));
         OVERHEAD + live.stdout.kept() + live.stderr.kept() + live.artifacts.bytes() + texts + bytes_of(self.code.len())
     }
 
-    /// Waits until it wrote more than these bytes of stdout and stderr, or is over.
+    /// Waits until it has written more than these bytes of stdout and stderr, or has finished.
     pub(crate) async fn wrote_more(&self, stdout: u64, stderr: u64) {
         loop {
             let mut progressed = pin!(self.progressed.notified());
@@ -552,7 +552,7 @@ impl Execution {
         }
     }
 
-    /// A part of a stream as the code wrote it.
+    /// Returns a part of a stream as the code wrote it.
     pub(crate) fn output(&self, stream: OutputStream, offset: u64, limit: usize) -> OutputPart {
         let done = self.is_finished();
         let mut live = lock(&self.live);
@@ -568,7 +568,7 @@ impl Execution {
         }
     }
 
-    /// A part of one of its texts.
+    /// Returns a part of one of its texts.
     pub(crate) fn slice(&self, what: StreamName, offset: i64, limit: u64, find: Option<&str>) -> StreamSlice {
         let done = self.is_finished();
         let live = lock(&self.live);
@@ -589,7 +589,7 @@ impl Execution {
 }
 
 impl Live {
-    /// Says in the output where pictures were shown: text comes after them, so their place among the rest is not the end.
+    /// Writes the pending picture lines into the output, because text follows: the pictures' place is not the end.
     fn place_pictures(&mut self) {
         if self.pictures.is_empty() {
             return;
@@ -611,14 +611,14 @@ impl Live {
     }
 }
 
-/// A text as what was captured of a stream.
+/// Wraps a text in a capture.
 fn whole(text: &str) -> Capture {
     let mut capture = Capture::new(ByteSize::bytes(u64::MAX), Budget::new(ByteSize::bytes(u64::MAX)));
     capture.push(text.as_bytes());
     capture
 }
 
-/// What the first answer of a sandbox says that stands in for another one.
+/// The notice in the first result of a replacement sandbox.
 pub(crate) fn new_sandbox_notice(gone: &crate::record::Gone) -> String {
     format!(
         "new sandbox: the previous one {}; its variables and files are gone",
@@ -639,7 +639,7 @@ fn traceback(view: &ExecutionView) -> Option<&str> {
     view.error.as_ref().map(|error| error.traceback.as_str())
 }
 
-/// The line that the history shows of an error: the traceback's last, else what the server says.
+/// Returns the error line for the history: the traceback's last line, else the server's message.
 pub(crate) fn error_line(view: &ExecutionView) -> Option<&str> {
     let last = traceback(view).and_then(|text| text.lines().rev().find(|line| !line.trim().is_empty()));
     let cause = || view.cause.as_ref().map(|cause| cause.message.as_str());

@@ -1,7 +1,7 @@
-//! Word of sandboxes that end soon, while something can still be done: told once for each end, to whoever listens.
+//! Notices about sandboxes that end soon, while the caller can still act. Subscribers get one notice for each end.
 //!
-//! Whoever listens gets the sandboxes of one caller only, and only those of which it is still true when it is read: one
-//! that was called meanwhile is not spoken of.
+//! A subscriber gets notices about the sandboxes of one caller only. A notice that is outdated when it is read is
+//! skipped, for example because a call extended the sandbox's life.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
@@ -12,25 +12,25 @@ use tokio::time::Instant;
 use crate::record::{Deadlines, Kind, Record};
 use crate::{Principal, SandboxId};
 
-/// When a sandbox ends.
+/// The expiry of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Expiry {
-    /// It ends when nothing was called for so long.
+    /// The sandbox ends after this time without a call.
     pub idle: Duration,
-    /// It ends at this time in any case, if at all.
+    /// The sandbox ends at this time in any case. None: it has no maximum lifetime.
     pub ends: Option<SystemTime>,
-    /// The whole lifetime that it has then had.
+    /// The maximum lifetime.
     pub lifetime: Option<Duration>,
 }
 
-/// The longest time before a sandbox's end in which results speak of it.
+/// The maximum time before a sandbox's end at which results mention it.
 const WARN_WITHIN: Duration = Duration::from_secs(5 * 60);
-/// A sandbox that ends after so little time without a call says so with every result.
+/// Every result mentions an idle limit up to this length.
 const SHORT_IDLE: Duration = Duration::from_secs(2 * 60);
 
 impl Expiry {
-    /// How long the sandbox has until it ends whatever is called, if that is near: in the last fifth of its lifetime, and
-    /// not more than five minutes before.
+    /// Returns the remaining time until the sandbox ends regardless of calls, if that is near: in the last fifth of its
+    /// lifetime, and at most five minutes before its end.
     #[must_use]
     pub fn ends_soon(&self) -> Option<Duration> {
         let left = self.ends?.duration_since(SystemTime::now()).unwrap_or_default();
@@ -40,47 +40,48 @@ impl Expiry {
         (left <= near).then_some(left)
     }
 
-    /// How long it has without a call, if that is so short that a pause ends it.
+    /// Returns the idle limit, if it is so short that a pause ends the sandbox.
     #[must_use]
     pub fn idles_soon(&self) -> Option<Duration> {
         (self.idle <= SHORT_IDLE).then_some(self.idle)
     }
 }
 
-/// Words that wait for one listener; of more, the oldest are dropped. All callers' words go through one channel, so these
-/// are many times the sandboxes that a server has by default (256): nobody's words push out another's. A word is small.
+/// The capacity of a subscriber's queue. When it is full, the oldest notice is dropped. All callers' notices go through
+/// one channel, so the capacity is a multiple of the default number of sandboxes (256): no caller's notices drop
+/// another's. A notice is small.
 const WAITING: usize = 1024;
 
 /// A sandbox that ends soon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Expiring {
-    /// Which one.
+    /// The sandbox.
     pub sandbox_id: SandboxId,
-    /// Its name for people.
+    /// Its label for people.
     pub label: Option<String>,
-    /// How long it still has.
+    /// The remaining time.
     pub left: Duration,
-    /// When it ends.
+    /// The time of its end.
     pub at: SystemTime,
-    /// Why, and with it whether a call prolongs its life.
+    /// The reason, which also tells if a call extends its life.
     pub why: Expires,
 }
 
-/// Why a sandbox ends soon.
+/// The reason for the end of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expires {
-    /// Nothing was called; a call prolongs that.
+    /// The idle limit. A call extends it.
     Idle,
-    /// The lifetime that was asked for is over, whatever is called.
+    /// The requested lifetime, regardless of calls.
     Lifetime,
 }
 
-/// The sandboxes of one caller that end soon, as they come to that.
+/// A subscription to the notices about one caller's sandboxes.
 #[derive(Debug, Default)]
 pub struct ExpiringSoon(Option<(Principal, Receiver<Weak<Record>>)>);
 
 impl ExpiringSoon {
-    /// The next one. Never comes when the engine is gone. May be dropped at any time and called again.
+    /// Returns the next notice. Waits forever after the engine has ended. Cancel safe.
     pub async fn next(&mut self) -> Expiring {
         if let Some((who, words)) = &mut self.0 {
             loop {
@@ -100,7 +101,7 @@ impl ExpiringSoon {
     }
 }
 
-/// Where the word goes out from.
+/// The sender of all notices.
 #[derive(Debug)]
 pub(crate) struct Crier(Sender<Weak<Record>>);
 
@@ -116,16 +117,16 @@ impl Crier {
     }
 }
 
-/// What was told of one sandbox.
+/// The notices already sent about one sandbox.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
     lifetime: bool,
-    /// The end without a call that was spoken of; a call moves it, and the next one is spoken of again.
+    /// The idle deadline that was reported. A call moves the deadline, and the next one is reported again.
     idle: Option<Instant>,
 }
 
 impl Told {
-    /// Gives word if it is time for it, and says when it may be the next time.
+    /// Sends a notice if one is due, and returns the time of the next one.
     pub(crate) fn tell(&mut self, crier: &Crier, record: &Arc<Record>, ends: &Deadlines) -> Option<Instant> {
         if record.birth.kind == Kind::Throwaway {
             return None;
@@ -140,7 +141,7 @@ impl Told {
             self.idle = Some(ends.idle);
         }
         if of_lifetime || of_idle {
-            // That nobody listens is no fault.
+            // Having no subscribers is not an error.
             let _nobody = crier.0.send(Arc::downgrade(record));
         }
         let later = |due: Option<Instant>| due.filter(|due| *due > now);
@@ -153,13 +154,13 @@ fn due_of_lifetime(record: &Record, ends: &Deadlines) -> Option<Instant> {
     end.checked_sub(WARN_WITHIN.min(whole / 5))
 }
 
-/// None where the lifetime ends it before.
+/// None if the lifetime ends earlier.
 fn due_of_idle(record: &Record, ends: &Deadlines) -> Option<Instant> {
     let end = Some(ends.idle).filter(|idle| ends.lifetime.is_none_or(|end| *idle < end))?;
     end.checked_sub(WARN_WITHIN.min(record.birth.idle / 5))
 }
 
-/// What is true of it now; none if it does not end soon.
+/// Returns the current notice about a sandbox. None if it does not end soon.
 fn expiring(record: &Record) -> Option<Expiring> {
     if !record.open() {
         return None;
@@ -208,7 +209,7 @@ mod tests {
         Record::new(SandboxId::random().unwrap(), Principal::new(who), birth)
     }
 
-    /// Whatever is there now.
+    /// Returns the pending notice.
     async fn heard(soon: &mut ExpiringSoon) -> Option<Expiring> {
         tokio::time::timeout(Duration::from_millis(1), soon.next()).await.ok()
     }
@@ -236,7 +237,7 @@ mod tests {
         assert!(word.left <= Duration::from_secs(300), "{word:?}");
         assert_eq!(heard(&mut mine).await, None);
         assert_eq!(heard(&mut theirs).await, None);
-        // A call moves the end, so there will be word again.
+        // A call moves the end, so there is another notice.
         drop(record.enter().unwrap());
         assert!(tell(&mut told, &crier, &record).is_some());
     }

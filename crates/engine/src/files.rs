@@ -1,4 +1,4 @@
-//! Files of a caller's sandbox, and those that a run hands back.
+//! Files of a caller's sandbox, and the output files of a run.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -19,13 +19,13 @@ use crate::record::Record;
 use crate::registry::Target;
 use crate::{EngineConfig, FileAnswer, Principal};
 
-/// How long one file call may take.
+/// The maximum time of one file call.
 pub(crate) const FILES: Duration = Duration::from_secs(30);
-/// The most pictures that are taken from one program.
+/// The maximum number of pictures of one program.
 const PICTURES: usize = 16;
 /// The maximum number of folder entries that are searched for pictures.
 const PICTURE_FOLDER: usize = 5000;
-/// The most entries that one listing has.
+/// The maximum number of entries of one listing.
 const MOST_ENTRIES: usize = 10_000;
 
 impl Core {
@@ -112,7 +112,7 @@ fn answer<T>(target: &Target, value: T) -> FileAnswer<T> {
     }
 }
 
-/// Reads up to `len` bytes, however small the pieces are that a back end hands out.
+/// Reads up to `len` bytes, with several reads if the back end returns small pieces.
 async fn read(files: &dyn Files, path: &SandboxPath, offset: u64, len: u64) -> Result<FileChunk, FileError> {
     let first = files.read(path, offset, len).await?;
     let total = first.total;
@@ -125,7 +125,7 @@ async fn read(files: &dyn Files, path: &SandboxPath, offset: u64, len: u64) -> R
         let got = bytes_of(bytes.len());
         let next = files.read(path, offset.saturating_add(got), wanted - got).await?;
         if next.bytes.is_empty() {
-            // It became shorter meanwhile.
+            // The file became shorter meanwhile.
             break;
         }
         bytes.extend_from_slice(&next.bytes);
@@ -136,7 +136,7 @@ async fn read(files: &dyn Files, path: &SandboxPath, offset: u64, len: u64) -> R
     })
 }
 
-/// Reads the files that a run was asked to hand back into its execution. Those that cannot be read are listed.
+/// Reads the requested output files into the execution. Lists those that cannot be read.
 pub(crate) async fn read_wanted(
     config: &EngineConfig,
     record: &Record,
@@ -162,8 +162,8 @@ pub(crate) async fn read_wanted(
     }
 }
 
-/// Adds the pictures that a program left at this place to its execution, at most [`PICTURES`] of them. Other files are skipped: the
-/// program can write anything to the folder.
+/// Adds the pictures in a program's picture folder to its execution, at most [`PICTURES`] of them. Skips other files:
+/// the program can write anything to the folder.
 pub(crate) async fn read_pictures(
     config: &EngineConfig,
     record: &Record,
@@ -172,7 +172,7 @@ pub(crate) async fn read_pictures(
     Pictures { folder, prefix }: &Pictures,
 ) {
     let reading = async {
-        // Without the folder no picture was shown.
+        // Without the folder the program has shown no picture.
         let Ok(listing) = sandbox.files().list(folder, false, PICTURE_FOLDER).await else {
             return;
         };
@@ -202,7 +202,7 @@ pub(crate) async fn read_pictures(
     }
 }
 
-/// The type of a picture, by its first bytes.
+/// Returns the type of a picture, by its first bytes.
 fn picture_type(bytes: &[u8]) -> Option<&'static str> {
     if bytes.starts_with(b"\x89PNG\r\n\x1a\n") {
         return Some("image/png");
@@ -217,7 +217,7 @@ async fn read_one(
     room: u64,
 ) -> Result<Bytes, String> {
     let limit = config.file_bytes.as_bytes();
-    // One byte more than may be: whoever grows meanwhile is noticed.
+    // Read one byte beyond the limit, to notice a file that grows meanwhile.
     let most = limit.min(room).saturating_add(1);
     let chunk = read(sandbox.files(), path, 0, most)
         .await

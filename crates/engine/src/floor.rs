@@ -1,8 +1,9 @@
-//! How many executions run at once, and who is next when more want to: so that one caller's flood does not starve others.
+//! The scheduler: limits the number of concurrent executions, and selects the next one in the queue, so that one
+//! caller's flood does not starve others.
 //!
-//! The decision taken here: who has nothing running always gets in at once, whatever others do; beyond that, places go to
-//! the caller who has the fewest. Long runs of some can therefore never shut others out, and what is shared is shared
-//! evenly.
+//! The decision taken here: a caller with nothing running starts at once, regardless of others. All further permits go
+//! to the caller with the fewest running executions. So long runs of some callers never block others, and the shared
+//! part is shared evenly.
 
 use std::collections::{HashMap, VecDeque};
 use std::num::NonZero;
@@ -16,25 +17,26 @@ use tokio::sync::oneshot;
 use crate::Principal;
 use crate::sync::lock;
 
-/// More executions than this for each processor are a crowd.
+/// The number of executions for each processor beyond which the engine is crowded.
 const CROWD: usize = 2;
-/// For how long a crowd has the processors to itself: what is only for later waits.
+/// The time for which a crowd has priority over work that only speeds up later calls.
 pub(crate) const GIVE_WAY: Duration = Duration::from_secs(5);
 
-/// How many processors this program may use, at least 1. The system is asked once: the answer takes it a dozen files.
+/// Returns the number of processors that this program may use, at least 1. Asks the system once, because the answer
+/// takes a dozen file reads.
 #[must_use]
 pub fn processors() -> usize {
     static PROCESSORS: LazyLock<usize> = LazyLock::new(|| available_parallelism().map_or(1, NonZero::get));
     *PROCESSORS
 }
 
-/// The places.
+/// The scheduler.
 #[derive(Debug)]
 pub(crate) struct Floor {
     state: Mutex<State>,
     most: AtomicUsize,
     per_caller: AtomicUsize,
-    /// More than so many are a crowd.
+    /// The number of executions beyond which the engine is crowded.
     crowd: usize,
 }
 
@@ -42,14 +44,14 @@ pub(crate) struct Floor {
 struct State {
     total: usize,
     running: HashMap<Principal, usize>,
-    /// In the order in which they came. Bounded by the sandboxes and their queues.
+    /// Waiting callers, in the order of their calls. Bounded by the sandboxes and their queues.
     waiting: VecDeque<(Principal, oneshot::Sender<Place>)>,
 }
 
-/// A place for one execution; free again when dropped.
+/// The permission to run one execution. Dropping it returns it.
 #[derive(Debug)]
 pub(crate) struct Place {
-    /// None once it was given back.
+    /// None after it was returned.
     floor: Option<Arc<Floor>>,
     who: Principal,
 }
@@ -72,19 +74,19 @@ impl Floor {
         })
     }
 
-    /// Takes other bounds. What runs goes on; who waits is looked at when the next one leaves.
+    /// Replaces the bounds. Running executions continue. Waiting ones are checked when the next execution ends.
     pub(crate) fn change(&self, most: usize, per_caller: usize) {
         self.most.store(most, Ordering::Relaxed);
         self.per_caller.store(per_caller, Ordering::Relaxed);
     }
 
-    /// Waits for a place. Giving up is dropping the future.
+    /// Waits for a permit. Dropping the future leaves the queue.
     pub(crate) async fn enter(self: &Arc<Self>, who: &Principal) -> Place {
         loop {
             let turn = {
                 let mut state = lock(&self.state);
                 state.waiting.retain(|(_, turn)| !turn.is_closed());
-                // Whoever waits already comes first: new places are theirs.
+                // A caller that already waits comes first: a new permit is for its earlier call.
                 if self.fits(&state, who) && !state.waiting.iter().any(|(other, _)| other == who) {
                     return self.seat(&mut state, who);
                 }
@@ -98,14 +100,14 @@ impl Floor {
         }
     }
 
-    /// Executions that run, and that wait for a place.
+    /// Returns the number of running executions, and of those that wait for a permit.
     pub(crate) fn count(&self) -> (usize, usize) {
         let state = lock(&self.state);
         let waiting = state.waiting.iter().filter(|(_, turn)| !turn.is_closed()).count();
         (state.total, waiting)
     }
 
-    /// Whether more want to run than the processors have time for.
+    /// True if there are more executions than the processors have time for.
     pub(crate) fn is_crowded(&self) -> bool {
         let (running, waiting) = self.count();
         running + waiting > self.crowd
@@ -135,7 +137,8 @@ impl Floor {
             };
             let place = self.seat(&mut state, &who);
             if let Err(mut place) = turn.send(place) {
-                // Given up in this moment. Given back here, under the lock that its drop would take.
+                // The receiver has just left the queue. Return the permit here, because its drop would take the lock
+                // that is held.
                 place.floor = None;
                 Self::unseat(&mut state, &who);
             }
@@ -152,7 +155,8 @@ impl Floor {
         }
     }
 
-    /// Of those who may run, the first one of the caller with the fewest running.
+    /// Returns the next execution in the queue: among those that may run, the first one of the caller with the fewest
+    /// running.
     fn next(&self, state: &State) -> Option<usize> {
         let own = |who: &Principal| state.running.get(who).copied().unwrap_or(0);
         let waiting = state.waiting.iter().enumerate();
@@ -235,7 +239,7 @@ mod tests {
         let mut second = wants(&floor, "ann");
         assert!(futures::poll!(second.as_mut()).is_pending());
         drop(first);
-        // It was given the place and is dropped before it looks.
+        // It received the permit and is dropped before it reads it.
         drop(gave_up);
         assert!(second.now_or_never().is_some());
     }

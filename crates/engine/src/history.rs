@@ -1,7 +1,7 @@
-//! What was executed: bounded in rows and age, each caller's view apart.
+//! The history in memory: bounded in rows and age, with a separate view for each caller.
 //!
-//! In memory: what lasts is somebody else's to keep ([`crate::Keeper`]), and this answers where nobody does or it cannot be
-//! read. A caller's rows can push out another's only when that other has more of them.
+//! A [`crate::Keeper`] stores rows permanently. This history answers where there is none, or where it cannot be read.
+//! When the rows are full, the caller with the most rows loses its oldest one.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, SystemTime};
@@ -14,19 +14,19 @@ use crate::output::preview;
 use crate::policy::bytes_of;
 use crate::{ExecutionId, HistoryRecord, HistoryView, Principal, SandboxId, Status};
 
-/// Packages that a view names.
+/// The maximum number of packages in one view.
 const INSTALLED: usize = 500;
 pub(crate) const CODE_PREVIEW: usize = 100;
 const STDOUT_PREVIEW: usize = 200;
 const ERROR_PREVIEW: usize = 500;
-/// Callers that have a view of their own; beyond that the one that began first starts anew.
+/// The maximum number of callers with a view. Beyond it, the view that began first is dropped.
 const CALLERS: usize = 4096;
-/// The most rows that one question gets.
+/// The maximum number of rows of one answer.
 pub(crate) const MOST: usize = 50;
 
-/// The most rows of one page of a search.
+/// The maximum number of rows of one page of a search.
 const MAX_PAGE_ROWS: usize = 100;
-/// The most words of one search, and characters of each.
+/// The maximum number of words of one search, and of characters of each.
 const MAX_WORDS: usize = 8;
 const MAX_WORD_CHARS: usize = 200;
 
@@ -40,11 +40,11 @@ pub struct HistoryQuery {
     pub sandbox: Option<String>,
     /// Only executions of this language.
     pub language: Option<String>,
-    /// Only executions that ended so.
+    /// Only executions with this status.
     pub status: Option<Status>,
     /// Only executions that ended before this one. An execution that is not the caller's gives an empty page.
     pub before: Option<String>,
-    /// The most rows of the page: 1 to 100.
+    /// The maximum number of rows of the page: 1 to 100.
     pub limit: usize,
 }
 
@@ -65,7 +65,7 @@ impl HistoryQuery {
     /// Checks the bounds.
     ///
     /// # Errors
-    /// When there are too many words, or one is too long.
+    /// When the search has too many words, or one is too long.
     pub(crate) fn check(&self) -> Result<(), Failure> {
         if self.words.len() > MAX_WORDS {
             let message = format!("the search has {} words", self.words.len());
@@ -78,13 +78,13 @@ impl HistoryQuery {
         Ok(())
     }
 
-    /// The number of rows that a page has.
+    /// Returns the number of rows of a page.
     #[must_use]
     pub fn rows(&self) -> usize {
         self.limit.clamp(1, MAX_PAGE_ROWS)
     }
 
-    /// Checks what a row's preview shows.
+    /// Checks a row's preview against the query.
     fn matches(&self, record: &HistoryRecord) -> bool {
         let sandbox = record.sandbox_id.as_ref().map(SandboxId::as_str);
         let texts = [
@@ -146,7 +146,7 @@ pub(crate) struct Entry<'a> {
     pub(crate) code: &'a str,
     pub(crate) stdout: &'a str,
     pub(crate) error: Option<&'a str>,
-    /// Whether its caller's view shows and counts it. The row is kept in any case.
+    /// True if its caller's view shows and counts it. The row is stored in any case.
     pub(crate) shown: bool,
 }
 
@@ -161,7 +161,7 @@ impl History {
         }
     }
 
-    /// Adds a row, and hands back what it says.
+    /// Adds a row and returns its content.
     pub(crate) fn add(&mut self, who: &Principal, entry: &Entry<'_>) -> HistoryRecord {
         let record = HistoryRecord {
             execution_id: entry.execution.clone(),
@@ -188,7 +188,7 @@ impl History {
         record
     }
 
-    /// The newest rows of the caller's view.
+    /// Returns the newest rows of the caller's view.
     pub(crate) fn view(&mut self, who: &Principal, last_n: usize, sandbox: Option<&str>) -> HistoryView {
         self.expire();
         let book = self.book(who);
@@ -215,7 +215,7 @@ impl History {
         }
     }
 
-    /// A page of the caller's view. Only previews are at hand here.
+    /// Returns a page of the caller's view. Only previews are available here.
     pub(crate) fn search(&mut self, who: &Principal, query: &HistoryQuery) -> HistoryPage {
         self.expire();
         let mut found = HistoryPage {
@@ -239,7 +239,7 @@ impl History {
         found
     }
 
-    /// Packages were installed.
+    /// Records installed packages.
     pub(crate) fn installed(&mut self, who: &Principal, packages: &[Held]) {
         let book = self.book(who);
         for one in packages {

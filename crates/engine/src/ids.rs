@@ -1,6 +1,6 @@
-//! Ids that nobody can guess: two letters for the kind, then 130 bits of randomness in base 32.
+//! Unguessable ids: two letters for the kind, then 130 bits of randomness in base 32.
 //!
-//! They are lower-case letters and digits only, so they fit into file names, host names and URLs.
+//! They contain only lower-case letters and digits, so they fit into file names, host names and URLs.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ impl ExecutionId {
 }
 
 impl Principal {
-    /// A caller by name.
+    /// Creates a principal from a name.
     #[must_use]
     pub fn new(name: &str) -> Self {
         Self(Arc::from(name))
@@ -51,7 +51,7 @@ fn random(kind: &str) -> Result<Arc<str>, Failure> {
     Ok(Arc::from(id))
 }
 
-/// An id as a caller sent it, made fit for a message: bounded, and nothing but visible ASCII.
+/// Prepares an id from a caller for a message: bounded, and only visible ASCII.
 pub(crate) fn echo(id: &str) -> String {
     let mut text: String = id
         .chars()

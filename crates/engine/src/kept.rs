@@ -1,4 +1,4 @@
-//! The executions that can still be asked about: all that run, and the newest of those that are finished.
+//! The store of executions: all running ones, and the newest finished ones.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::{BuildHasher as _, RandomState};
@@ -10,22 +10,25 @@ use crate::executions::Execution;
 use crate::sync::lock;
 use crate::{ExecutionId, Principal};
 
-/// Finished executions of one caller whose output is kept.
+/// The maximum number of one caller's finished executions whose output is stored.
 const KEPT_EACH: usize = 256;
-/// Bytes of output and artifacts of one caller that are kept of what the caller has; the newest execution is, whatever it
-/// takes.
+/// The maximum size of one caller's stored output and artifacts that were delivered to the caller. The newest execution
+/// is stored at any size.
 const KEPT_BYTES_EACH: u64 = 8 << 20;
-/// The same in any case: what the caller does not have yet is kept up to here.
+/// The maximum size of one caller's stored output and artifacts, delivered or not.
 const UNREAD_BYTES_EACH: u64 = 24 << 20;
-/// Bytes of output and artifacts of all callers that are kept; the oldest of the caller that has most go first.
+/// The maximum size of all callers' stored output and artifacts. Beyond it, the caller with the most loses its oldest
+/// execution.
 const KEPT_BYTES: u64 = 128 << 20;
-/// Finished executions of all callers whose output is kept: the least that each takes adds up, too.
+/// The maximum number of all callers' finished executions whose output is stored: the minimum size of each adds up,
+/// too.
 const KEPT: usize = 4096;
-/// Callers whose executions are kept; beyond that, those who ran something longest ago are forgotten.
+/// The maximum number of callers with stored executions. Beyond it, the store forgets the caller that has been idle
+/// longest.
 const CALLERS: usize = 1024;
-/// Executions of one caller that are remembered when their output is not kept any more.
+/// The number of one caller's executions whose ids the store remembers after their output is gone.
 const REMEMBERED: usize = 1024;
-/// All executions that can still be asked about.
+/// The store of executions.
 #[derive(Debug, Default)]
 pub(crate) struct Executions {
     store: Mutex<Store>,
@@ -34,7 +37,7 @@ pub(crate) struct Executions {
 #[derive(Debug, Default)]
 struct Store {
     by_id: HashMap<ExecutionId, (u64, Arc<Execution>)>,
-    /// Makes numbers of ids that were forgotten.
+    /// Hashes the ids of forgotten executions.
     marks: RandomState,
     shelves: BTreeMap<Principal, Shelf>,
     next: u64,
@@ -47,9 +50,9 @@ struct Store {
 struct Shelf {
     order: VecDeque<(ExecutionId, u64)>,
     bytes: u64,
-    /// Marks of their ids: there can be many, and an id has six times as many bytes.
+    /// Hashes of their ids: there can be many, and an id is six times as long.
     forgotten: VecDeque<u64>,
-    /// When the last one was put on it, as a number that grows.
+    /// The sequence number of the last addition.
     touched: u64,
 }
 
@@ -81,7 +84,7 @@ impl Executions {
         Err(unknown(id))
     }
 
-    /// The caller's newest one that is not finished.
+    /// Returns the caller's newest unfinished execution.
     pub(crate) fn newest_running(&self, who: &Principal) -> Option<Arc<Execution>> {
         let store = lock(&self.store);
         let running = store
@@ -93,7 +96,7 @@ impl Executions {
             .map(|(_, execution)| execution.clone())
     }
 
-    /// All of the caller's that are not finished, newest first.
+    /// Lists the caller's unfinished executions, newest first.
     pub(crate) fn running(&self, who: &Principal) -> Vec<Arc<Execution>> {
         let mut running: Vec<(u64, Arc<Execution>)> = lock(&self.store)
             .by_id
@@ -105,7 +108,7 @@ impl Executions {
         running.into_iter().map(|(_, execution)| execution).collect()
     }
 
-    /// It is over: from now on it counts against what is kept.
+    /// Adds a finished execution to the bounded part of the store.
     pub(crate) fn shelve(&self, execution: &Execution) {
         let weight = execution.weight();
         let mut store = lock(&self.store);
@@ -135,7 +138,7 @@ impl Executions {
     }
 }
 
-/// The caller has no such execution.
+/// The failure for an execution that the caller does not have.
 pub(crate) fn unknown(id: &str) -> Failure {
     Failure::new(
         Code::NotFound,
@@ -145,7 +148,7 @@ pub(crate) fn unknown(id: &str) -> Failure {
 }
 
 impl Store {
-    /// Whether a caller's oldest has to go.
+    /// True if a caller's oldest execution must be removed.
     fn is_over(&self, who: &Principal) -> bool {
         let Some(shelf) = self.shelves.get(who) else {
             return false;

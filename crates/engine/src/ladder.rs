@@ -1,4 +1,5 @@
-//! How running code is ended: it is asked to stop, gets a grace, is killed, and given up when even that fails.
+//! The termination of running code: it is interrupted, has a grace period, and is killed. If even that fails, its
+//! sandbox is closed.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -10,43 +11,43 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::record::Gone;
 
-/// How long code may take to yield to an interrupt.
+/// The grace period after an interrupt.
 pub(crate) const GRACE: Duration = Duration::from_secs(2);
-/// How long a killed interpreter may take to be gone, before its whole sandbox is closed.
+/// The maximum time for a killed interpreter to end. After that its whole sandbox is closed.
 pub(crate) const KILL_WAIT: Duration = Duration::from_secs(5);
 
-/// Why code is ended from outside.
+/// The reason for ending code from outside.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// Its time is over.
+    /// The time limit.
     Timeout,
     /// It printed more than this many bytes.
     Output(u64),
-    /// The caller does not want it any more.
+    /// The caller cancelled it.
     Cancelled,
-    /// The session is restarted.
+    /// The session restarts.
     Reset,
     /// The sandbox ends.
     Departed(Gone),
 }
 
-/// How far the ladder was climbed.
+/// The last step of the termination so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Step {
     /// The code runs.
     Free,
-    /// It was asked to stop.
+    /// It was interrupted.
     Interrupted,
     /// It was killed.
     Killed,
-    /// It did not end even then.
+    /// It did not end even after the kill.
     GivenUp,
 }
 
-/// The state of one execution's ending. Whoever owns it waits until [`Ladder::next`] and then climbs.
+/// The termination of one execution. Its owner waits until [`Ladder::next`] and then calls [`Ladder::climb`].
 pub(crate) struct Ladder {
     how: Arc<dyn Interrupter>,
-    /// Whether an interrupt can spare the interpreter.
+    /// True if an interrupt can preserve the interpreter.
     gentle: bool,
     step: Step,
     next: Instant,
@@ -66,7 +67,7 @@ impl Ladder {
         }
     }
 
-    /// When to climb if nothing happens until then.
+    /// Returns the time for the next step, unless the code ends before.
     pub(crate) const fn next(&self) -> Instant {
         self.next
     }
@@ -79,21 +80,21 @@ impl Ladder {
         self.stop
     }
 
-    /// The code begins only now: what came before was its preparation.
+    /// Restarts the time limit: the code begins now, after its preparation.
     pub(crate) fn begin(&mut self, deadline: Instant) {
         if self.step == Step::Free {
             self.next = deadline;
         }
     }
 
-    /// Code that waited for something that has a time of its own gets that time back.
+    /// Extends the time limit by a wait that has a separate limit.
     pub(crate) fn give_back(&mut self, waited: Duration) {
         if self.step == Step::Free {
             self.next += waited;
         }
     }
 
-    /// The time for the present step is over.
+    /// Takes the next step: the time for the present one is over.
     pub(crate) fn climb(&mut self) {
         match self.step {
             Step::Free => self.stop(Stop::Timeout),
@@ -102,7 +103,7 @@ impl Ladder {
         }
     }
 
-    /// Ends the code. The first reason counts; a later one can only make it faster.
+    /// Ends the code. The first reason counts. A later one can only make it faster.
     pub(crate) fn stop(&mut self, stop: Stop) {
         let gentle = self.gentle && matches!(stop, Stop::Timeout | Stop::Output(_) | Stop::Cancelled);
         let for_good = matches!(stop, Stop::Reset | Stop::Departed(_));
@@ -118,11 +119,11 @@ impl Ladder {
         self.step = Step::Interrupted;
         self.next = Instant::now() + GRACE;
         let how = self.how.clone();
-        // In a task of its own: a signal that is slow to send must not keep the grace from running out.
+        // A separate task: a signal that is slow to send must not extend the grace period.
         self.send(async move { sent("interrupt", how.interrupt().await) });
     }
 
-    /// `for_good`: nobody wants the session back.
+    /// Kills the code. `for_good`: the session is not restored.
     fn kill(&mut self, for_good: bool) {
         self.step = Step::Killed;
         self.next = Instant::now() + KILL_WAIT;

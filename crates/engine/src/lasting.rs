@@ -1,5 +1,5 @@
-//! What others keep of the engine's work for longer than it lives: the history that lasts, and the log of events that
-//! matter for security. The engine only says what happened; where it is kept, and whether that works, is theirs.
+//! Permanent records of the engine's work: the permanent history and the audit log. The engine only reports events. The
+//! sinks decide where to store them, and handle failures.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -17,45 +17,45 @@ use crate::{
     SandboxId,
 };
 
-/// An execution that is over, or code that was refused, as a history that lasts keeps it. What code was given on
-/// standard input and in its environment is not in it.
+/// A finished execution or refused code, for the permanent history. It does not contain the code's standard input and
+/// environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finished {
-    /// Whose it is.
+    /// The owner.
     pub owner: Principal,
     /// The row as its owner sees it.
     pub record: HistoryRecord,
-    /// Whether its owner's view shows and counts it. The row is kept in any case.
+    /// True if its owner's view shows and counts it. The row is stored in any case.
     pub shown: bool,
-    /// When it started.
+    /// The start time.
     pub started: SystemTime,
-    /// All of its code.
+    /// The whole code.
     pub code: String,
-    /// Standard output as it was handed back: head and tail.
+    /// Standard output as in the answer: head and tail.
     pub stdout: String,
-    /// Standard error in the same way.
+    /// Standard error as in the answer: head and tail.
     pub stderr: String,
     /// The last expression's value.
     pub result: Option<String>,
     /// The error that the code raised.
     pub traceback: Option<String>,
-    /// Why it was not ok.
+    /// The reason, if it failed.
     pub cause: Option<Cause>,
     /// The program's exit code.
     pub exit_code: Option<i32>,
     /// Processor time.
     pub cpu: Duration,
-    /// The most memory its sandbox used so far.
+    /// The peak memory of its sandbox so far.
     pub peak_memory: ByteSize,
-    /// Bytes that it wrote to standard output.
+    /// Bytes written to standard output.
     pub stdout_bytes: u64,
-    /// Bytes that it wrote to standard error.
+    /// Bytes written to standard error.
     pub stderr_bytes: u64,
-    /// The pictures that it showed.
+    /// The pictures that it displayed.
     pub pictures: Vec<KeptPicture>,
 }
 
-/// A picture that an execution showed, as a history that lasts keeps it.
+/// A picture that an execution displayed, in the permanent history.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct KeptPicture {
     /// Its number within the execution, as [`Artifact::number`].
@@ -64,15 +64,15 @@ pub struct KeptPicture {
     pub name: String,
     /// Its MIME type.
     pub mime: String,
-    /// How many bytes it has.
+    /// The size in bytes.
     pub size: u64,
-    /// Those.
+    /// The content.
     #[serde(skip)]
     pub bytes: Bytes,
 }
 
 impl KeptPicture {
-    /// What of an execution's files is a picture that its code showed.
+    /// Returns the artifact as a picture, if its code displayed it as one.
     fn of(artifact: &Artifact) -> Option<Self> {
         let is_picture = artifact.shown && artifact.mime.starts_with("image/");
         is_picture.then(|| Self {
@@ -85,64 +85,65 @@ impl KeptPicture {
     }
 }
 
-/// A caller's view of a history that lasts.
+/// A caller's view of the permanent history.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LastingView {
-    /// Executions since the view began.
+    /// The number of executions since the view began.
     pub total: u64,
-    /// When that was.
+    /// The start of the view.
     pub began: SystemTime,
-    /// The newest ones, newest first.
+    /// The newest rows, newest first.
     pub records: Vec<HistoryRecord>,
 }
 
-/// Keeps the history beyond the engine's life. None of these may fail an execution or hold one up: what cannot be kept
-/// is the keeper's to tell.
+/// Stores the history permanently. None of these methods may fail or delay an execution. The sink itself reports rows
+/// that it cannot store.
 #[async_trait]
 pub trait Keeper: Debug + Send + Sync {
-    /// Keeps a row, soon. Must return at once.
+    /// Stores a row, soon. Must return at once.
     fn keep(&self, row: Finished);
 
-    /// The caller's next view begins after the rows that were handed over so far. Must return at once.
+    /// Starts the caller's next view after the rows already received. Must return at once.
     fn reset(&self, who: &Principal, at: SystemTime);
 
-    /// The caller's newest rows, those handed over before included. None if it cannot tell: the engine then answers from
-    /// memory. Must be bounded in time.
+    /// Returns the caller's newest rows, including those just handed over. None on failure: the engine then answers
+    /// from memory. Must be bounded in time.
     async fn view(&self, who: &Principal, last_n: usize, sandbox: Option<&str>) -> Option<LastingView>;
 
-    /// A page of the caller's view. None if it cannot tell: the engine then answers from memory. Must be bounded in time.
+    /// Returns a page of the caller's view. None on failure: the engine then answers from memory. Must be bounded in
+    /// time.
     async fn search(&self, who: &Principal, query: &HistoryQuery) -> Option<HistoryPage>;
 
-    /// One of the caller's rows with everything that is kept of it. None if there is none of theirs, or it cannot tell.
-    /// Must be bounded in time.
+    /// Returns one of the caller's rows with all of its stored content. None if the caller has no such row, or on
+    /// failure. Must be bounded in time.
     async fn find(&self, who: &Principal, id: &str) -> Option<KeptExecution>;
 
-    /// One picture of one of the caller's rows, alone. None if there is none of theirs with that number, or it cannot tell.
-    /// Must be bounded in time.
+    /// Returns one picture of one of the caller's rows. None if the caller has no such picture, or on failure. Must be
+    /// bounded in time.
     async fn picture(&self, who: &Principal, id: &str, number: u32) -> Option<KeptPicture>;
 
-    /// Finishes what was handed over. Must be bounded in time.
+    /// Stores all received rows. Must be bounded in time.
     async fn close(&self);
 }
 
-/// Something that matters for security. No code, output or secret is in it.
+/// A security event. It contains no code, output or secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SecurityEvent {
-    /// What happened.
+    /// The kind of event.
     pub kind: EventKind,
-    /// Who caused it, where that is known.
+    /// The caller that caused it, if known.
     pub who: Option<Principal>,
-    /// The sandbox that it is about.
+    /// The sandbox concerned.
     pub sandbox: Option<SandboxId>,
-    /// The execution that it is about.
+    /// The execution concerned.
     pub execution: Option<ExecutionId>,
-    /// What a refusal or the limit is called.
+    /// The code of the refusal or of the limit.
     pub code: Option<Code>,
-    /// A sentence for its reader.
+    /// A sentence for the reader of the log.
     pub detail: String,
 }
 
-/// Kinds of events that matter for security.
+/// Kinds of security events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[expect(missing_docs, reason = "the names are the documentation")]
 pub enum EventKind {
@@ -154,20 +155,20 @@ pub enum EventKind {
     CallRefused,
     /// An execution that a limit ended.
     LimitHit,
-    /// A caller that was not let in.
+    /// A caller that was not authenticated.
     AuthFailed,
-    /// The user was asked about what the operator leaves to the user.
+    /// The user was asked for consent.
     UserAsked,
     /// A connection out of a sandbox that policy forbids.
     NetworkDenied,
     TokenCreated,
     TokenRevoked,
-    /// Rows of the history were deleted by the operator.
+    /// The operator deleted rows of the history.
     HistoryForgotten,
 }
 
 impl EventKind {
-    /// Its name on the wire.
+    /// Returns its name in the log.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -187,27 +188,27 @@ impl EventKind {
     }
 }
 
-/// Writes down what matters for security.
+/// Records security events.
 #[async_trait]
 pub trait Auditor: Debug + Send + Sync {
-    /// Writes it down, soon. Must return at once.
+    /// Records an event, soon. Must return at once.
     fn note(&self, event: SecurityEvent);
 
-    /// Finishes what was noted. Must be bounded in time.
+    /// Stores all received events. Must be bounded in time.
     async fn close(&self);
 }
 
-/// Those who keep what the engine does. Nobody, unless somebody is named.
+/// The sinks for the engine's records. None by default.
 #[derive(Debug, Clone, Default)]
 pub struct Witnesses {
-    /// Keeps the history.
+    /// Stores the history.
     pub keeper: Option<Arc<dyn Keeper>>,
-    /// Keeps the events that matter for security.
+    /// Stores security events.
     pub auditor: Option<Arc<dyn Auditor>>,
 }
 
 impl SecurityEvent {
-    /// An event of which only this is known.
+    /// Creates an event with a kind and a sentence only.
     #[must_use]
     pub const fn new(kind: EventKind, detail: String) -> Self {
         Self {
@@ -222,28 +223,28 @@ impl SecurityEvent {
 }
 
 impl Witnesses {
-    /// Waits until what was handed over is in the history; bounded.
+    /// Waits until the sink has stored all received rows. Bounded.
     pub(crate) async fn close_history(&self) {
         if let Some(keeper) = &self.keeper {
             keeper.close().await;
         }
     }
 
-    /// Waits until what was noted is in the audit log; bounded.
+    /// Waits until the auditor has stored all received events. Bounded.
     pub(crate) async fn close_audit(&self) {
         if let Some(auditor) = &self.auditor {
             auditor.close().await;
         }
     }
 
-    /// Tells the auditor, if there is one.
+    /// Sends an event to the auditor, if there is one.
     pub(crate) fn note(&self, event: impl FnOnce() -> SecurityEvent) {
         if let Some(auditor) = &self.auditor {
             auditor.note(event());
         }
     }
 
-    /// A sandbox is there, or is not any more.
+    /// Records that a sandbox was created or closed.
     pub(crate) fn sandbox(&self, kind: EventKind, record: &Record, detail: impl FnOnce() -> String) {
         self.note(|| SecurityEvent {
             who: Some(record.owner.clone()),
@@ -252,7 +253,7 @@ impl Witnesses {
         });
     }
 
-    /// An execution is over.
+    /// Records a finished execution.
     pub(crate) fn ended(&self, execution: &Execution, view: &ExecutionView, record: HistoryRecord) {
         if let Some((cause, kind)) = view
             .cause
@@ -289,7 +290,7 @@ impl Witnesses {
         }
     }
 
-    /// Code was refused before anything ran.
+    /// Records code that was refused before anything ran.
     pub(crate) fn refused(
         &self,
         who: &Principal,
@@ -331,8 +332,8 @@ impl Witnesses {
     }
 }
 
-/// What the end of an execution is for the audit log: something, if an amount ran out or policy was in the way, rather
-/// than a mistake of the code.
+/// Returns the security event for the end of an execution: one for an exhausted limit or a policy decision, none for a
+/// mistake of the code.
 const fn kind_of(cause: Code) -> Option<EventKind> {
     match cause {
         Code::Timeout

@@ -1,11 +1,11 @@
-//! Who may run what, and where: sandboxes and their owners, sessions, executions and their history.
+//! The engine: permissions, sandboxes and their owners, sessions, executions and their history.
 //!
 //! This is the library for Rust programs that want sandboxes without MCP: make an [`Engine`] from back ends and
-//! languages, then call its methods with a [`Principal`]. It knows nothing of MCP, the command line, or how a
-//! back end works.
+//! languages, then call its methods with a [`Principal`]. It knows nothing of MCP, the command line, or the internals
+//! of a back end.
 //!
-//! Executions, and the making and ending of sandboxes, run in tasks of their own: a caller that leaves stops
-//! what it asked for, but never leaves anything half done.
+//! Each execution runs in a separate task, and so does the creation and the closing of each sandbox. A caller that
+//! disconnects stops its request, but leaves nothing half done.
 #![forbid(unsafe_code)]
 
 mod advice;
@@ -90,13 +90,13 @@ use crate::registry::Registry;
 use crate::sync::Live;
 use crate::tally::Tally;
 
-/// The language of calls that name none.
+/// The default language.
 const PYTHON: &str = "python";
-/// The bytes that one part of a stream has at most.
+/// The maximum size of one part of a stream, in bytes.
 const MOST_SLICE: u64 = 1 << 20;
-/// The longest text that a stream is searched for.
+/// The maximum length of a search text, in bytes.
 const MOST_FIND: usize = 1000;
-/// Rows of the history that memory has where a keeper has them all: enough to answer with while its disk is slow.
+/// History rows in memory when a sink stores all rows: enough to answer from while the sink's disk is slow.
 const KEPT_TWICE: usize = 2048;
 
 /// Runs code in sandboxes for many callers.
@@ -106,16 +106,16 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine that makes sandboxes with these back ends, in this order, and runs these languages.
+    /// Creates an engine that makes sandboxes with these back ends, in this order, and runs these languages.
     ///
-    /// Which back ends are strong enough is decided before: all of these may be used. Call it inside a tokio
-    /// runtime with time enabled.
+    /// The caller has already selected the back ends that are strong enough: the engine uses all of these. Call it
+    /// inside a tokio runtime with time enabled.
     #[must_use]
     pub fn new(config: EngineConfig, backends: Vec<Arc<dyn Backend>>, languages: Vec<Arc<dyn Language>>) -> Arc<Self> {
         Self::with_packages(config, backends, languages, None)
     }
 
-    /// The same, with somebody who installs packages.
+    /// Creates an engine like [`Engine::new`], with an installer of packages.
     #[must_use]
     pub fn with_packages(
         config: EngineConfig,
@@ -127,8 +127,8 @@ impl Engine {
         Self::witnessed(config, backends, languages, packages, None, Witnesses::default())
     }
 
-    /// The same, with those who install packages, one for each kind, somebody who takes sandboxes to hosts that they may
-    /// reach, and those who keep what it does for longer than it lives.
+    /// Creates an engine like [`Engine::new`], with installers of packages (one for each kind), a network that connects
+    /// sandboxes to allowed hosts, and observers that store history and security events permanently.
     #[must_use]
     pub fn witnessed(
         config: EngineConfig,
@@ -170,31 +170,32 @@ impl Engine {
         Arc::new(Self { core })
     }
 
-    /// The settings in force.
+    /// Returns the current settings.
     #[must_use]
     pub fn config(&self) -> Arc<EngineConfig> {
         self.core.config()
     }
 
-    /// Puts other settings in force for what is asked for from now on: limits, quotas, how much waits, what may be reached and
-    /// installed. Sandboxes that are there keep what they were made with, and how long history is kept stays.
+    /// Replaces the settings for later requests: limits, quotas, pool size, allowed hosts and packages. Existing
+    /// sandboxes keep the settings that they were made with. The age limit of the history stays.
     pub fn change(&self, config: EngineConfig, network: Option<Arc<dyn Network>>, packages: Vec<Arc<dyn Packages>>) {
         self.core.change(config, network, packages);
     }
 
-    /// Sandboxes that reach hosts, whoever's they are, oldest first: they were made with these and keep them.
+    /// Lists the sandboxes of all callers that can reach hosts, oldest first. They keep the hosts that they were made
+    /// with.
     #[must_use]
     pub fn reaching(&self) -> Vec<Reaching> {
         self.core.reaching()
     }
 
-    /// The languages that code can be in.
+    /// Lists the available languages.
     #[must_use]
     pub fn languages(&self) -> Vec<LanguageInfo> {
         self.core.languages.iter().map(|l| l.info().clone()).collect()
     }
 
-    /// The language of calls that name none: Python, or the first where that is not here.
+    /// The language of calls that name none: Python, or the first language where Python is not available.
     #[must_use]
     pub fn default_language(&self) -> &str {
         let mut names = self.core.languages.iter().map(|l| l.info().name.as_str());
@@ -202,7 +203,7 @@ impl Engine {
         names.find(|name| *name == PYTHON).or(first).unwrap_or(PYTHON)
     }
 
-    /// The back ends, in the order in which they are tried.
+    /// Lists the back ends, in the order in which the engine tries them.
     #[must_use]
     pub fn backends(&self) -> Vec<BackendView> {
         let view = |backend: &Arc<dyn Backend>| BackendView {
@@ -216,13 +217,14 @@ impl Engine {
         self.core.backends.iter().map(view).collect()
     }
 
-    /// Returns how many sandboxes of the preferred back end fit within the machine's limits. None if nothing bounds them.
+    /// Returns the number of sandboxes of the preferred back end that fit within the machine's limits. None if nothing
+    /// bounds them.
     #[must_use]
     pub fn capacity(&self) -> Option<Capacity> {
         self.core.backends.first()?.capacity()
     }
 
-    /// What the engine did since it started, and what it holds now.
+    /// Returns the engine's counters since its start, and its current numbers.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let (sandboxes, callers) = self.core.registry.count();
@@ -241,11 +243,11 @@ impl Engine {
 
     /// Runs code in the session of its sandbox and language, which keeps variables.
     ///
-    /// When `cancel` fires or this future is dropped, the code is ended at once, unless the answer `running` was
-    /// given before.
+    /// When `cancel` fires or the caller drops this future, the engine ends the code at once, unless the answer
+    /// `running` was given before.
     ///
     /// # Errors
-    /// When the call cannot be done as asked. Code that fails is a result, not an error.
+    /// When the call cannot be carried out. Code that fails is a result, not an error.
     pub async fn execute(
         self: &Arc<Self>,
         who: &Principal,
@@ -255,11 +257,11 @@ impl Engine {
         self.core.execute(who, req, Stay::Variables, cancel).await
     }
 
-    /// Runs code in an interpreter of its own that ends with it; files of the sandbox stay. `cancel` works as with
+    /// Runs code in a separate interpreter that ends with it. Files of the sandbox stay. `cancel` works as with
     /// [`Engine::execute`].
     ///
     /// # Errors
-    /// When the call cannot be done as asked.
+    /// When the call cannot be carried out.
     pub async fn execute_alone(
         self: &Arc<Self>,
         who: &Principal,
@@ -269,10 +271,10 @@ impl Engine {
         self.core.execute(who, req, Stay::Files, cancel).await
     }
 
-    /// Runs code in a fresh sandbox that is closed afterwards. `cancel` works as with [`Engine::execute`].
+    /// Runs code in a fresh sandbox and closes the sandbox afterwards. `cancel` works as with [`Engine::execute`].
     ///
     /// # Errors
-    /// When the call cannot be done as asked.
+    /// When the call cannot be carried out.
     pub async fn run_once(
         self: &Arc<Self>,
         who: &Principal,
@@ -282,9 +284,9 @@ impl Engine {
         self.core.run_once(who, req, cancel).await
     }
 
-    /// Runs a whole program in a fresh sandbox. Its output goes to `output` as it comes, and is kept like any
-    /// other; `stdin` feeds it until the channel is closed. Not reading `output` stops the program. The words of a
-    /// compiler come first, and [`SessionEvent::Begun`] after them where the program begins to run.
+    /// Runs a whole program in a fresh sandbox. The engine sends its output to `output` at once and stores it like any
+    /// other. `stdin` feeds the program until the channel is closed. A reader that does not read `output` stops the
+    /// program. A compiler's messages come first. [`SessionEvent::Begun`] follows them where the program begins to run.
     ///
     /// # Errors
     /// When the program could not be run.
@@ -299,9 +301,10 @@ impl Engine {
         self.core.run_program(who, req, stdin, output, cancel).await
     }
 
-    /// Runs a program in a sandbox (without one: the default one) next to its sessions, without waiting for any of them. Its
-    /// output goes to `output` as it comes, and is kept like any other; `stdin` feeds it until the channel is closed. Not
-    /// reading `output` stops the program. `cancel` works as with [`Engine::execute`].
+    /// Runs a program in a sandbox (the default one if none is named), next to its sessions and without waiting for any
+    /// of them. The engine sends its output to `output` at once and stores it like any other. `stdin` feeds the program
+    /// until the channel is closed. A reader that does not read `output` stops the program. `cancel` works as with
+    /// [`Engine::execute`].
     ///
     /// # Errors
     /// When the program could not be run.
@@ -316,8 +319,8 @@ impl Engine {
         self.core.run_command(who, req, stdin, output, cancel).await
     }
 
-    /// Does the same as [`Engine::run_command`] for callers that do not follow the output. It is kept like any other, and
-    /// [`Engine::write_stdin`] feeds the program where `input` stays open.
+    /// Does the same as [`Engine::run_command`] for callers that do not follow the output. The engine stores it like
+    /// any other, and [`Engine::write_stdin`] feeds the program where `input` stays open.
     ///
     /// # Errors
     /// When the program could not be run.
@@ -331,8 +334,8 @@ impl Engine {
         self.core.start_command(who, req, input, cancel).await
     }
 
-    /// Writes to the standard input of a command that runs. Either all is queued or nothing: a program that does not read
-    /// makes the call wait, for at most `wait`.
+    /// Writes to the standard input of a running command. Either all bytes are queued or none. If the program does not
+    /// read, the call waits, for at most `wait`.
     ///
     /// # Errors
     /// The caller has no such execution, it has ended, its input is closed, or the program does not read.
@@ -347,11 +350,11 @@ impl Engine {
         self.core.write_stdin(who, id, part, wait, cancel).await
     }
 
-    /// Installs packages in a sandbox (without one: the default one), for sessions that run already, too. The answer is
-    /// an execution whose output says what was installed. `cancel` works as with [`Engine::execute`].
+    /// Installs packages in a sandbox (the default one if none is named). Running sessions can use them, too. The
+    /// answer is an execution whose output lists the installed packages. `cancel` works as with [`Engine::execute`].
     ///
     /// # Errors
-    /// When the packages may not be or could not be installed.
+    /// When the packages are not allowed or the installation fails.
     pub async fn install(
         self: &Arc<Self>,
         who: &Principal,
@@ -361,21 +364,21 @@ impl Engine {
         self.core.install(who, req, cancel).await
     }
 
-    /// The languages that packages can be installed for.
+    /// Lists the languages that have installable packages.
     #[must_use]
     pub fn package_languages(&self) -> Vec<String> {
         let name = |packages: &Arc<dyn Packages>| packages.language().to_owned();
         self.core.packages.get().iter().map(name).collect()
     }
 
-    /// What of a call the operator leaves to the user: without a yes in the request it is refused. Without a language,
-    /// packages are those of `create_sandbox`.
+    /// Lists the parts of a call that need the user's consent. Without consent in the request, the engine refuses the
+    /// call. Without a language, packages are those of `create_sandbox`.
     #[must_use]
     pub fn left_to_user(&self, language: Option<&str>, packages: &[String], hosts: &[String]) -> LeftToUser {
         self.core.left_to_user(language, packages, hosts)
     }
 
-    /// The most that a sandbox may ask to reach; nothing where there is no network.
+    /// Lists the hosts that a sandbox can ask for. Empty where there is no network.
     #[must_use]
     pub fn network_allowed(&self) -> Vec<String> {
         let network = self.core.network.get();
@@ -383,10 +386,10 @@ impl Engine {
         network.map_or_else(Vec::new, |network| network.allowed().to_vec())
     }
 
-    /// Makes sandboxes: all that are asked for, or none.
+    /// Makes `req.count` sandboxes, or none.
     ///
     /// # Errors
-    /// When a limit is reached, an argument is not possible, or a back end fails.
+    /// When a limit is reached, an argument is not valid, or a back end fails.
     pub async fn create(self: &Arc<Self>, who: &Principal, req: CreateRequest) -> Result<Vec<SandboxView>, Failure> {
         let made = self.core.create(who, req).await;
         if let Err(failure) = &made {
@@ -399,8 +402,8 @@ impl Engine {
         made
     }
 
-    /// The caller's sandboxes that end soon, from now on: five minutes before, or where they live for less than 25 minutes
-    /// a fifth of that.
+    /// Subscribes to the expiry of the caller's sandboxes. The notice comes five minutes before the end, or a fifth of
+    /// the lifetime before it where a sandbox lives for less than 25 minutes.
     #[must_use]
     pub fn expiring(&self, who: &Principal) -> ExpiringSoon {
         self.core.crier.listen(who)
@@ -414,7 +417,7 @@ impl Engine {
         self.core.close(who, id).await
     }
 
-    /// One sandbox of the caller, or all of them. Naming one counts as using it; listing all does not.
+    /// Returns one sandbox of the caller, or all of them. Naming one counts as using it; listing all does not.
     ///
     /// # Errors
     /// When the caller has no such sandbox.
@@ -422,27 +425,29 @@ impl Engine {
         self.core.status(who, id).await
     }
 
-    /// An execution; waits for its end for so long at most. Its artifacts live here when its sandbox is gone.
+    /// Returns an execution after waiting at most `wait` for its end. Its artifacts stay available after its sandbox
+    /// has ended.
     ///
     /// # Errors
-    /// When the caller has no such execution, or it is not kept any more.
+    /// When the caller has no such execution, or its output is no longer stored.
     pub async fn execution(&self, who: &Principal, id: &str, wait: Duration) -> Result<ExecutionView, Failure> {
         let execution = self.core.executions.find(who, id)?;
         Ok(self.core.wait(&execution, wait).await)
     }
 
-    /// The caller's executions that are not finished, newest first. As many as `executions_per_caller` run, others wait.
+    /// Lists the caller's unfinished executions, newest first. At most `executions_per_caller` of them run; the others
+    /// wait.
     #[must_use]
     pub fn running(&self, who: &Principal) -> Vec<RunningView> {
         let running = self.core.executions.running(who);
         running.iter().map(|execution| execution.glance()).collect()
     }
 
-    /// A finished execution of the caller's from the history that lasts, which has it longer than [`Engine::execution`];
-    /// files are not in it.
+    /// Returns a finished execution of the caller from the permanent history, which has it longer than
+    /// [`Engine::execution`]. The permanent history has no files.
     ///
     /// # Errors
-    /// When the caller has no such execution there, or nobody keeps such a history.
+    /// When the caller has no such execution there, or there is no permanent history.
     pub async fn kept(&self, who: &Principal, id: &str) -> Result<KeptExecution, Failure> {
         let found = match &self.core.witnesses.keeper {
             Some(keeper) => keeper.find(who, id).await,
@@ -451,7 +456,8 @@ impl Engine {
         found.ok_or_else(|| kept::unknown(id))
     }
 
-    /// One picture of an execution of the caller's from the history that lasts. None if there is none with that number.
+    /// Returns one picture of the caller's execution from the permanent history. None if there is none with that
+    /// number.
     pub async fn picture(&self, who: &Principal, id: &str, number: u32) -> Option<KeptPicture> {
         match &self.core.witnesses.keeper {
             Some(keeper) => keeper.picture(who, id, number).await,
@@ -459,7 +465,7 @@ impl Engine {
         }
     }
 
-    /// Lets `watch` follow an execution of the caller's.
+    /// Lets `watch` follow an execution of the caller.
     ///
     /// # Errors
     /// When the caller has no such execution.
@@ -468,8 +474,8 @@ impl Engine {
         Ok(())
     }
 
-    /// A part of what an execution printed, or of its code. A negative `offset` counts from the end; `find` moves
-    /// it to the next place where that text stands.
+    /// Returns a part of an execution's output, result or code. A negative `offset` counts from the end. `find` moves
+    /// the start to the next occurrence of that text.
     ///
     /// # Errors
     /// When the caller has no such execution, or `limit` is 0.
@@ -495,7 +501,7 @@ impl Engine {
         Ok(execution.slice(what, offset, limit.min(MOST_SLICE), find))
     }
 
-    /// Ends an execution of the caller, or the newest one that runs. One that is over already stays as it is.
+    /// Ends an execution of the caller, or the newest running one. A finished execution stays unchanged.
     ///
     /// # Errors
     /// When the caller has no such execution, or none runs.
@@ -528,7 +534,7 @@ impl Engine {
         self.core.list_files(who, sandbox, path, recursive, max).await
     }
 
-    /// Reads a piece of a file, at most the configured bytes.
+    /// Reads a piece of a file, at most the configured number of bytes.
     ///
     /// # Errors
     /// When there is no such sandbox, or the file cannot be read.
@@ -543,7 +549,7 @@ impl Engine {
         self.core.read_file(who, sandbox, path, offset, len).await
     }
 
-    /// Writes a file and says how large it is now.
+    /// Writes a file and returns its new size.
     ///
     /// # Errors
     /// When there is no such sandbox, or the file cannot be written.
@@ -558,15 +564,15 @@ impl Engine {
         self.core.write_file(who, sandbox, path, bytes, mode).await
     }
 
-    /// The caller's newest executions since the last reset; `last_n` is brought within 1 and 50.
+    /// Returns the caller's newest executions since the last reset. `last_n` is clamped to 1..=50.
     ///
     /// # Errors
-    /// When a sandbox is named that neither exists nor stands in the history.
+    /// When `sandbox` neither exists nor occurs in the history.
     pub async fn history(&self, who: &Principal, last_n: usize, sandbox: Option<&str>) -> Result<HistoryView, Failure> {
         self.core.history(who, last_n, sandbox).await
     }
 
-    /// A page of the caller's history since the last reset, newest first: executions that match a search.
+    /// Returns a page of the caller's history since the last reset, newest first: executions that match a search.
     ///
     /// # Errors
     /// When the search has too many or too long words.
@@ -574,8 +580,8 @@ impl Engine {
         self.core.search(who, query).await
     }
 
-    /// Restarts the interpreters of a sandbox (without one: the default one), of one language or all, and starts
-    /// a new view of the history. Files stay.
+    /// Restarts the interpreters of a sandbox (the default one if none is named), of one language or all, and starts a
+    /// new view of the history. Files stay.
     ///
     /// # Errors
     /// When there is no such sandbox or language.
@@ -588,12 +594,13 @@ impl Engine {
         self.core.reset(who, sandbox, language).await
     }
 
-    /// Writes down an event that matters for security, if anybody keeps those.
+    /// Records a security event, if there is an auditor.
     pub fn note(&self, event: SecurityEvent) {
         self.core.witnesses.note(|| event);
     }
 
-    /// Ends all sandboxes and takes no more calls. What is kept of their work is written down. Bounded (7 s); calling it again does no harm.
+    /// Ends all sandboxes and refuses further calls. Waits until the permanent history has the records. Bounded (7 s).
+    /// A second call does no harm.
     pub async fn shutdown(&self) {
         self.core.shutdown().await;
     }

@@ -1,4 +1,5 @@
-//! What an execution uses: measured with as few questions as can be, and none in its way.
+//! The usage of an execution: measured with as few queries to the back end as possible, and without a delay for the
+//! code.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,34 +12,34 @@ use crate::ExecutionId;
 use crate::network::{Reached, denied_so_far};
 use crate::record::Record;
 
-/// How long a reading of what a sandbox uses may take.
+/// The maximum time to read a sandbox's usage.
 const USAGE: Duration = Duration::from_millis(500);
-/// Cells that went well in less than this are not worth a question to the back end: it would take longer.
+/// Successful cells shorter than this are not measured: the query would take longer.
 const QUICK: Duration = Duration::from_millis(5);
 
 /// Memory of a sandbox around one execution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryUse {
-    /// Before it.
+    /// Before the execution.
     pub before: ByteSize,
-    /// After it.
+    /// After the execution.
     pub after: ByteSize,
-    /// What the sandbox may use.
+    /// The sandbox's memory limit.
     pub limit: ByteSize,
 }
 
-/// What an execution did to the memory of its sandbox.
+/// The effect of an execution on the memory of its sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemoryGrowth {
-    /// Which one.
+    /// The execution.
     pub execution_id: ExecutionId,
-    /// None where it ran for less than 5 ms and was not measured: the next one's has what it added.
+    /// None if it ran for less than 5 ms and was not measured. The next measured execution includes its effect.
     pub memory: Option<MemoryUse>,
-    /// The most that the sandbox used meanwhile; none where it had used as much before.
+    /// The peak memory during the execution. None if the sandbox had reached it before.
     pub peak: Option<ByteSize>,
 }
 
-/// What an execution used.
+/// The usage of an execution.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Cost {
     pub(crate) duration: Duration,
@@ -48,7 +49,7 @@ pub(crate) struct Cost {
 }
 
 impl Cost {
-    /// From two readings, the first of which may be missing when the sandbox was new.
+    /// Computes the cost from two readings. The first is missing for a new sandbox.
     pub(crate) fn between(before: Option<Usage>, after: Option<Usage>, duration: Duration) -> Self {
         let before = before.unwrap_or_default();
         let after = after.unwrap_or(before);
@@ -61,16 +62,17 @@ impl Cost {
     }
 }
 
-/// Measures what a cell uses, with as few questions as can be and none in its way.
+/// Measures the usage of a cell with few queries, and none before its code starts.
 pub(crate) struct Meter {
     known: Option<Usage>,
     asked: Option<JoinHandle<Option<Usage>>>,
-    /// What the network had denied before.
+    /// The number of denied connections before the execution.
     denied: u64,
 }
 
 impl Meter {
-    /// The reading from before: the last one, or one that is taken while the code already runs.
+    /// Starts the measurement. The first reading is the last known one, or one that is taken while the code already
+    /// runs.
     pub(crate) fn start(record: &Record, sandbox: &Arc<dyn Sandbox>, fresh: bool) -> Self {
         let known = record.usage();
         let asked = (fresh || known.is_none()).then(|| {
@@ -84,12 +86,12 @@ impl Meter {
         }
     }
 
-    /// What the code ran into on its way out.
+    /// Returns the network evidence of the execution.
     pub(crate) fn reached(&self, record: &Record) -> Reached {
         Reached::of(record, self.denied)
     }
 
-    /// What was used: before, after, and the cost between them.
+    /// Returns the usage before and after, and the cost between them.
     pub(crate) async fn stop(
         self,
         id: &ExecutionId,
@@ -104,7 +106,8 @@ impl Meter {
         };
         let mut before = asked.or(self.known).unwrap_or_default();
         if let Some(known) = self.known.or_else(|| asked.map(|_| Usage::default())) {
-            // Events before the last reading are not this cell's; those since then may be, however soon they came.
+            // Events before the last reading are not this cell's. Later ones may be, even if they came before its first
+            // reading.
             before.memory_events = known.memory_events;
             before.process_events = known.process_events;
         }
@@ -137,7 +140,7 @@ impl Meter {
             after: ByteSize::bytes(after.memory),
             limit: record.birth.limits.memory,
         });
-        // What could not be read is not said to have been too short for it; the next one's has what it added.
+        // A failed reading is no evidence of a short run. The next execution includes this one's effect.
         if cost.memory.is_some() {
             record.grew(MemoryGrowth {
                 execution_id: id.clone(),
@@ -149,7 +152,7 @@ impl Meter {
     }
 }
 
-/// What a sandbox uses now; none if it cannot be asked in time.
+/// Returns the current usage of a sandbox. None if the back end does not answer in time.
 pub(crate) async fn read_usage(sandbox: &dyn Sandbox) -> Option<Usage> {
     timeout(USAGE, sandbox.usage()).await.ok()?.ok()
 }

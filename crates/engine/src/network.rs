@@ -1,7 +1,7 @@
-//! Network of sandboxes: who may ask for which hosts, and the way there.
+//! The network of sandboxes: permissions, and the route to allowed hosts.
 //!
-//! What is allowed and how it is reached is the business of [`sandcell_sandbox::Network`]; here the way is opened before anything runs in the
-//! sandbox, its programs are told of it, and what was denied finds its way into the results.
+//! [`sandcell_sandbox::Network`] decides about hosts and connects to them. This module opens the route before anything
+//! runs in the sandbox, sets the proxy variables for its programs, and adds denied connections to the results.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,22 +11,22 @@ use sandcell_sandbox::{Code, Consent, Denied, Failure, NetworkRule, PROXY_PORT, 
 use crate::core::Core;
 use crate::record::Record;
 
-/// Denials of one execution that its result names.
+/// The maximum number of denied connections in one result.
 const TOLD: usize = 3;
 
-/// A sandbox that reaches hosts.
+/// A sandbox that can reach hosts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reaching {
-    /// Which one.
+    /// The sandbox.
     pub sandbox_id: crate::SandboxId,
-    /// What it may reach until it ends.
+    /// The hosts that it can reach until it ends.
     pub hosts: Vec<String>,
-    /// Whether a sandbox that is made now might reach all of them.
+    /// True if the current policy would allow all of them to a new sandbox.
     pub still_allowed: bool,
 }
 
 impl Core {
-    /// What a call may reach that asks for these hosts. Nothing asked for is no network; so is `none`.
+    /// Returns the network rule for a request with these hosts. An empty list is no network. So is `none`.
     pub(crate) fn network_rule(&self, hosts: &[String], consent: &Consent) -> Result<NetworkRule, Failure> {
         match (hosts, self.network.get().as_ref()) {
             ([], _) => Ok(NetworkRule::None),
@@ -40,7 +40,7 @@ impl Core {
         }
     }
 
-    /// Opens the way of a new sandbox whose rule names hosts. Without it the sandbox is not handed out.
+    /// Opens the route of a new sandbox whose rule names hosts. Without the route, the sandbox is not handed out.
     pub(crate) async fn open_way(&self, record: &Record, sandbox: &dyn Sandbox) -> Result<(), Failure> {
         let rule = &record.birth.network;
         if *rule == NetworkRule::None {
@@ -59,13 +59,13 @@ impl Core {
         Ok(())
     }
 
-    /// Sandboxes that reach hosts, and whether they might if they were made now.
+    /// Lists the sandboxes that can reach hosts, and checks their hosts against the current policy.
     pub(crate) fn reaching(&self) -> Vec<Reaching> {
         let reaching = |record: Arc<Record>| match &record.birth.network {
             NetworkRule::None => None,
             NetworkRule::Hosts(hosts) => Some(Reaching {
                 sandbox_id: record.id.clone(),
-                // The user's yes, where there was one, still holds for it.
+                // The user's consent, if any, still holds for it.
                 still_allowed: self.network_rule(hosts, &Consent::Given(hosts.clone())).is_ok(),
                 hosts: hosts.clone(),
             }),
@@ -73,14 +73,15 @@ impl Core {
         self.registry.all().into_iter().filter_map(reaching).collect()
     }
 
-    /// What the sandbox of a call may reach, as far as it is there already.
+    /// Returns the network rule of the sandbox of a call, if the sandbox exists.
     pub(crate) fn network_of(&self, who: &crate::Principal, sandbox: Option<&str>) -> NetworkRule {
         let found = sandbox.and_then(|id| self.registry.find(who, id).ok());
         found.map_or(NetworkRule::None, |target| target.record.birth.network.clone())
     }
 }
 
-/// The variables that clients look for a proxy in; those of the caller win. Not SOCKS, for which some need a module more.
+/// Adds the variables in which clients look for a proxy. The caller's variables win. No SOCKS variables, because some
+/// clients need an additional module for them.
 pub(crate) fn with_proxy(rule: &NetworkRule, env: BTreeMap<String, String>) -> BTreeMap<String, String> {
     if *rule == NetworkRule::None {
         return env;
@@ -89,7 +90,7 @@ pub(crate) fn with_proxy(rule: &NetworkRule, env: BTreeMap<String, String>) -> B
     let mut all = BTreeMap::from([
         ("NO_PROXY".to_owned(), "localhost,127.0.0.1,::1".to_owned()),
         ("no_proxy".to_owned(), "localhost,127.0.0.1,::1".to_owned()),
-        // For the fetch of Node itself, from version 24 on.
+        // For the `fetch` of Node, from version 24 on.
         ("NODE_USE_ENV_PROXY".to_owned(), "1".to_owned()),
     ]);
     for name in [
@@ -106,17 +107,17 @@ pub(crate) fn with_proxy(rule: &NetworkRule, env: BTreeMap<String, String>) -> B
     all
 }
 
-/// What a verdict has to know of the network.
+/// The network evidence for an outcome.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Reached {
-    /// The hosts that the sandbox may reach.
+    /// The hosts that the sandbox can reach.
     pub(crate) hosts: Vec<String>,
-    /// What was denied while the code ran.
+    /// The connections that were denied while the code ran.
     pub(crate) denied: Vec<Denied>,
 }
 
 impl Reached {
-    /// Since that many denials.
+    /// Returns the denied connections after the first `since` ones.
     pub(crate) fn of(record: &Record, since: u64) -> Self {
         let NetworkRule::Hosts(hosts) = &record.birth.network else {
             return Self::default();
@@ -127,7 +128,7 @@ impl Reached {
         }
     }
 
-    /// What was denied, and what would allow it; none when nothing was.
+    /// Returns a description of the denied connections, and the remedy. None if nothing was denied.
     pub(crate) fn told(&self) -> Option<(String, String)> {
         let last = self.denied.last()?;
         let shown: Vec<String> = self
@@ -148,19 +149,19 @@ impl Reached {
     }
 }
 
-/// Denials of a sandbox so far.
+/// Returns the number of denied connections of a sandbox so far.
 pub(crate) fn denied_so_far(record: &Record) -> u64 {
     record.way().map_or(0, |way| way.count())
 }
 
 impl Record {
-    /// Notes its way out.
+    /// Stores its route.
     fn reach(&self, way: Arc<dyn sandcell_sandbox::Way>) {
-        // There is one sandbox for a record, and it is made once.
+        // A record has one sandbox, which is made once.
         drop(self.way.set(way));
     }
 
-    /// Its way out.
+    /// Returns its route.
     pub(crate) fn way(&self) -> Option<&Arc<dyn sandcell_sandbox::Way>> {
         self.way.get()
     }

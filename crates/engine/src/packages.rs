@@ -1,7 +1,7 @@
-//! Packages for sandboxes: who asks, for which sandbox, one installation after the other in each.
+//! Packages for sandboxes. Each sandbox has one installation at a time.
 //!
-//! What is installed and how is the business of [`Packages`]; here the result is shown in the sandbox
-//! and noted, so that the next request builds on it.
+//! [`Packages`] decides what is installed and how. This module attaches the result to the sandbox and records it, so
+//! that the next request builds on it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,26 +31,26 @@ use crate::sync::lock;
 use crate::verdict::{Ending, Facts, Verdict, judge};
 use crate::{ExecutionView, InHistory, InstallRequest, Principal};
 
-/// How long an installation may take when the call does not say.
+/// The default time limit of an installation.
 pub(crate) const INSTALL: Duration = Duration::from_secs(120);
 
-/// How long making packages known in a sandbox may take.
+/// The maximum time to arrange packages in a sandbox.
 const ARRANGE: Duration = Duration::from_secs(20);
-/// What is kept of the words of what does that.
+/// The maximum stored output of the arranging program, in bytes.
 const ARRANGED_MAX: usize = 16 << 10;
 
 /// The maximum size of an installation's report, in bytes.
 const REPORT_MAX: usize = 4 << 20;
-/// Characters of its error that are shown.
+/// The number of characters of its error in a message.
 const SAID_MAX: usize = 300;
 
-/// What of a list of packages is one installer's.
+/// The part of a package list that belongs to one installer.
 struct Order {
     installer: Arc<dyn Packages>,
     packages: Vec<String>,
 }
 
-/// What every sandbox starts with of one installer's packages.
+/// An installer, and the base packages that every sandbox starts with.
 pub(crate) type Ground = (Arc<dyn Packages>, Installed);
 
 impl Core {
@@ -109,7 +109,7 @@ impl Core {
         })
     }
 
-    /// Whoever installs packages of a language.
+    /// Returns the installer of a language.
     pub(crate) fn installer(&self, language: &str) -> Result<Arc<dyn Packages>, Failure> {
         let packages = self.packages.get();
         let installer = packages.iter().find(|packages| packages.serves(language));
@@ -122,7 +122,7 @@ impl Core {
         })
     }
 
-    /// Whose each of these packages is: the registry's that it names (`npm:zod`), else the language's own.
+    /// Assigns each package to an installer: that of the registry that it names (`npm:zod`), else the language's.
     fn orders(&self, language: &str, packages: &[String]) -> Result<Vec<Order>, Failure> {
         let all = self.packages.get();
         let mut orders: Vec<Order> = Vec::new();
@@ -146,7 +146,7 @@ impl Core {
         Ok(orders)
     }
 
-    /// Refuses a list of packages that cannot be installed, before anything is made for it.
+    /// Checks a list of packages before anything is made for it.
     pub(crate) fn check_packages(&self, language: &str, packages: &[String], consent: &Consent) -> Result<(), Failure> {
         let orders = self.orders(language, packages)?;
         orders
@@ -154,8 +154,8 @@ impl Core {
             .try_for_each(|order| order.installer.check(&order.packages, consent))
     }
 
-    /// What of a call the operator leaves to the user. Without a language, packages are of the one that packages can be
-    /// installed for first of all.
+    /// Returns the parts of a call that need the user's consent. Without a language, the packages belong to the first
+    /// installer's language.
     pub(crate) fn left_to_user(&self, language: Option<&str>, packages: &[String], hosts: &[String]) -> LeftToUser {
         let first = || {
             let all = self.packages.get();
@@ -179,7 +179,7 @@ impl Core {
         }
     }
 
-    /// Puts packages into a sandbox; none is nothing to do. Requests for one sandbox wait for each other.
+    /// Installs packages in a sandbox. An empty list does nothing. Requests for one sandbox wait for each other.
     pub(crate) async fn provide(
         &self,
         record: &Record,
@@ -232,7 +232,7 @@ impl Core {
         Ok(Some(all))
     }
 
-    /// What every sandbox starts with, and whose it is.
+    /// Returns the base packages of every sandbox, with their installers.
     pub(crate) fn bases(&self) -> Result<Vec<Ground>, Failure> {
         let mut bases = Vec::new();
         for installer in self.packages.get().iter() {
@@ -242,7 +242,7 @@ impl Core {
     }
 }
 
-/// Has the sandbox install what is wanted by its own programs.
+/// Installs packages with the sandbox's programs.
 async fn install_inside(
     sandbox: &dyn Sandbox,
     installer: &dyn Packages,
@@ -269,7 +269,7 @@ async fn install_inside(
     })
 }
 
-/// The output of an installer that ran inside the sandbox.
+/// Returns the output of an installer that ran inside the sandbox.
 async fn run_inside(sandbox: &dyn Sandbox, argv: Vec<String>) -> Result<Vec<u8>, Failure> {
     let command = Command {
         argv,
@@ -300,12 +300,12 @@ async fn run_inside(sandbox: &dyn Sandbox, argv: Vec<String>) -> Result<Vec<u8>,
     ))
 }
 
-/// Their folders, in the order in which they are shown.
+/// Returns their folders, in the order in which they are attached.
 pub(crate) fn folders(bases: &[Ground]) -> Vec<PathBuf> {
     bases.iter().filter_map(|(_, base)| base.folder.clone()).collect()
 }
 
-/// Shows a folder of packages in a sandbox and makes them known there; says which names were left alone.
+/// Attaches a package folder to a sandbox and arranges the packages there. Returns a note about skipped names.
 pub(crate) async fn show(
     sandbox: &dyn Sandbox,
     installer: &dyn Packages,
@@ -318,8 +318,8 @@ pub(crate) async fn show(
     }
 }
 
-/// Runs what makes packages known in a sandbox, and says which names it left alone. What it does and prints is in the hands of
-/// the code there, which can only spoil its own packages.
+/// Runs the program that arranges packages in a sandbox. Returns a note about skipped names. Code in the sandbox
+/// controls its effects and output, but can only spoil its own packages.
 async fn arrange(sandbox: &dyn Sandbox, argv: Vec<String>) -> Result<Option<String>, Failure> {
     let command = Command {
         argv,
@@ -357,7 +357,7 @@ fn left_alone(printed: &[u8]) -> Option<String> {
     })
 }
 
-/// One installation on its way.
+/// One installation in progress.
 struct InstallJob {
     core: Arc<Core>,
     execution: Arc<Execution>,
@@ -432,16 +432,16 @@ impl InstallJob {
     }
 }
 
-/// What the caller reads.
+/// Returns the text for the caller.
 pub(crate) fn told(installed: &Installed, asked: &[String]) -> String {
     let name = |text: &String| {
         let text = text.trim();
-        // What stands before it is the registry's name.
+        // The registry's name may stand before the package name.
         let text = text
             .split_once(':')
             .filter(|(registry, _)| registry.bytes().all(|b| b.is_ascii_lowercase()))
             .map_or(text, |(_, rest)| rest);
-        // After the first character an `@` begins a version of npm's.
+        // After the first character, an `@` begins a version in npm's syntax.
         let cut = text.get(1..).and_then(|rest| rest.find('@')).map(|place| place + 1);
         let bare = cut
             .and_then(|place| text.get(..place))
@@ -457,7 +457,7 @@ pub(crate) fn told(installed: &Installed, asked: &[String]) -> String {
         .iter()
         .partition(|one| names.contains(&one.name.to_lowercase().replace(['_', '.'], "-")));
     let list = |held: &[&Held]| {
-        // A package that a sandbox had of itself is known by its name only.
+        // A package that the sandbox already had is known by its name only.
         let text = |one: &&Held| format!("{} {}", one.name, one.version).trim_end().to_owned();
         let texts: Vec<String> = held.iter().map(text).collect();
         texts.join(", ")

@@ -1,23 +1,23 @@
-//! Which back ends a sandbox could not be made by, before the one that made it.
+//! Preferred back ends that could not make a sandbox.
 
 use sandcell_sandbox::{Backend, Code, Failure, SandboxError};
 use serde::Serialize;
 
-/// A back end that was preferred and did not make the sandbox.
+/// A preferred back end that did not make the sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PassedOver {
     /// Its name.
     pub backend: String,
-    /// The kind of failure.
+    /// The code of its failure.
     pub code: Code,
-    /// What happened.
+    /// A description of the failure.
     pub message: String,
-    /// What to do so that it is used.
+    /// Instructions to make it available.
     pub remedy: String,
 }
 
 impl PassedOver {
-    /// For this reason.
+    /// Creates an entry from the failure.
     #[must_use]
     pub fn new(backend: impl Into<String>, failure: Failure) -> Self {
         Self {
@@ -29,16 +29,16 @@ impl PassedOver {
     }
 }
 
-/// A back end that the operator wants and that does not work here.
+/// A back end that the operator configured and that does not work here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AbsentBackend {
-    /// How many of the working ones are preferred to it.
+    /// The number of working back ends that are preferred to it.
     pub after: usize,
-    /// Its name, and why it does not work.
+    /// Its name and its failure.
     pub passed: PassedOver,
 }
 
-/// The absent ones that are preferred to the working one with this name.
+/// Returns the absent back ends that are preferred to the working one with this name.
 pub(crate) fn absent_before(
     absent: &[AbsentBackend],
     backends: &[std::sync::Arc<dyn Backend>],
@@ -51,8 +51,8 @@ pub(crate) fn absent_before(
     before.map(|absent| absent.passed.clone()).collect()
 }
 
-/// What several back ends that all failed come to: the failure that says most, and beside it the others' reasons. That
-/// one lacks a feature says less than why one that has it could not work.
+/// Combines the failures of several back ends: the most informative one, and the others' messages after it. A real
+/// failure is preferred over "unsupported".
 pub(crate) fn together(failed: Vec<(PassedOver, bool)>) -> Option<Failure> {
     let most = failed.iter().position(|(_, cannot)| !cannot).unwrap_or(0);
     let (chosen, _) = failed.get(most)?;
@@ -66,7 +66,7 @@ pub(crate) fn together(failed: Vec<(PassedOver, bool)>) -> Option<Failure> {
     Some(failure)
 }
 
-/// Whether the back end only lacks what was asked for.
+/// True if the back end only lacks a requested feature.
 pub(crate) const fn lacks(error: &SandboxError) -> bool {
     matches!(error, SandboxError::Unsupported(_))
 }

@@ -1,4 +1,4 @@
-//! What may be asked. Pure: it looks at a request and the settings, and nothing else.
+//! Checks of requests. Pure: it sees a request and the settings, and nothing else.
 //!
 //! Every check happens before anything is made or started, so that a refused call changes nothing.
 
@@ -12,9 +12,9 @@ use sandcell_sandbox::{
 
 use crate::{Analysis, CreateRequest, EngineConfig, SandboxId};
 
-/// The longest lifetime that can be asked for.
+/// The maximum lifetime that a request can ask for.
 pub const MAX_LIFETIME: Duration = Duration::from_secs(30 * 24 * 3600);
-/// Below this no interpreter starts; a clear word here beats a puzzling crash there.
+/// The minimum memory limit. Below it no interpreter starts. A clear refusal is better than a puzzling crash later.
 pub const MIN_MEMORY: ByteSize = ByteSize::mib(16);
 const MIN_DISK: ByteSize = ByteSize::mib(1);
 /// The smallest share that the kernel's quota can express (1 ms in 100 ms).
@@ -25,12 +25,13 @@ const MAX_LABEL: usize = 100;
 const MAX_FILES: usize = 100;
 const MAX_ARGS: usize = 1000;
 const MAX_ARGS_BYTES: usize = 128 * 1024;
-/// Bytes of standard input that one call hands to a command; as many wait for a command that does not read.
+/// The maximum number of bytes of standard input in one call. The same number of bytes waits for a command that does
+/// not read.
 pub(crate) const STDIN_PART: usize = 1 << 20;
-/// Wanted files of one run together.
+/// The maximum size of all requested output files of one run together.
 pub(crate) const MAX_OUTPUT_BYTES: u64 = 32 << 20;
 
-/// Source code that can be run: not empty, not too long, no NUL.
+/// Checks source code: not empty, not too long, no NUL.
 pub(crate) fn code(config: &EngineConfig, code: &str) -> Result<(), Failure> {
     let limit = config.code_bytes.as_bytes();
     if bytes_of(code.len()) > limit {
@@ -51,7 +52,7 @@ pub(crate) fn code(config: &EngineConfig, code: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Text for standard input: bounded like code is.
+/// Checks text for standard input, with the same bound as code.
 pub(crate) fn stdin(config: &EngineConfig, stdin: Option<&str>) -> Result<(), Failure> {
     let limit = config.code_bytes.as_bytes();
     match stdin {
@@ -63,7 +64,7 @@ pub(crate) fn stdin(config: &EngineConfig, stdin: Option<&str>) -> Result<(), Fa
     }
 }
 
-/// A part of a command's standard input.
+/// Checks a part of a command's standard input.
 pub(crate) fn stdin_part(bytes: &Bytes) -> Result<(), Failure> {
     if bytes.len() <= STDIN_PART {
         return Ok(());
@@ -78,7 +79,7 @@ pub(crate) fn stdin_part(bytes: &Bytes) -> Result<(), Failure> {
     ))
 }
 
-/// How long an execution may run.
+/// Returns the time limit of an execution.
 pub(crate) fn timeout(config: &EngineConfig, asked: Option<Duration>) -> Result<Duration, Failure> {
     match asked {
         None => Ok(config.timeout),
@@ -90,7 +91,7 @@ pub(crate) fn timeout(config: &EngineConfig, asked: Option<Duration>) -> Result<
     }
 }
 
-/// The limits of a sandbox: the default ones with what was asked for in their place.
+/// Returns the limits of a sandbox: the requested ones, with the default for the rest.
 pub(crate) fn limits(
     config: &EngineConfig,
     memory: Option<ByteSize>,
@@ -125,16 +126,16 @@ pub(crate) fn limits(
     Ok(limits)
 }
 
-/// The memory of a sandbox for one run: as asked for, else what the language needs where that is more than the
-/// default, as far as the operator allows.
+/// Returns the memory of a sandbox for one run: the requested size, else the language's need where that is more than
+/// the default, within the operator's maximum.
 pub(crate) fn memory(config: &EngineConfig, asked: Option<ByteSize>, language: &dyn Language) -> Option<ByteSize> {
     let needed = language.memory().min(config.max_limits.memory);
     asked.or_else(|| (needed > config.limits.memory).then_some(needed))
 }
 
-/// What is noticed about the code, as far as its caller should know.
+/// Returns the static-analysis findings that the caller should know.
 ///
-/// In the strict profile code with a finding that denies is refused, with every such finding named.
+/// In strict mode code with a finding that denies is refused. The failure names every such finding.
 pub(crate) fn findings(
     config: &EngineConfig,
     language: &dyn Language,
@@ -168,7 +169,7 @@ pub(crate) fn findings(
     Ok(noticed)
 }
 
-/// Whether the code finds something on standard input.
+/// The presence of standard input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stdin {
     Given,
@@ -201,7 +202,7 @@ fn within(what: &str, unit: &str, asked: u64, least: u64, most: u64) -> Result<(
     Ok(())
 }
 
-/// Everything about a request for new sandboxes, except whether there is room for them.
+/// Checks a request for new sandboxes, except for free room.
 pub(crate) fn create(config: &EngineConfig, req: &CreateRequest, backends: &[&'static str]) -> Result<Limits, Failure> {
     if req.count == 0 {
         return Err(Failure::invalid("count is 0", "ask for at least one sandbox"));
@@ -251,13 +252,13 @@ fn key(req: &CreateRequest) -> Result<(), Failure> {
     if req.count != 1 {
         return Err(Failure::invalid(
             "a key is for one sandbox",
-            "leave count out, or make each with a key of its own",
+            "leave count out, or make each with a separate key",
         ));
     }
     Ok(())
 }
 
-/// Whether two calls with the same key ask for the same; if not, in what they differ.
+/// Checks that two calls with the same key have the same request. The failure names the differences.
 pub(crate) fn same_request(now: &CreateRequest, before: &CreateRequest, id: &SandboxId) -> Result<(), Failure> {
     let differs = [
         ("packages", now.packages != before.packages),
@@ -280,16 +281,16 @@ pub(crate) fn same_request(now: &CreateRequest, before: &CreateRequest, id: &San
     }
     Err(Failure::invalid(
         format!(
-            "the key is that of sandbox {id}, which was asked for otherwise: {}",
+            "the key belongs to sandbox {id}, which was requested with other values: {}",
             differs.join(", ")
         ),
-        "repeat the call as it was, use another key, or close that sandbox first",
+        "repeat the earlier call unchanged, use another key, or close that sandbox first",
     ))
 }
 
 pub(crate) fn image(image: Option<&str>) -> Result<(), Failure> {
     let Some(image) = image else { return Ok(()) };
-    // What an image reference can be made of; a leading dash would read as an option somewhere.
+    // The characters of an image reference. A tool could read a leading dash as an option.
     let fits = |c: char| c.is_ascii_alphanumeric() || "._-/:@".contains(c);
     if image.is_empty() || image.len() > 255 || image.starts_with('-') || !image.chars().all(fits) {
         return Err(Failure::invalid(
@@ -300,7 +301,7 @@ pub(crate) fn image(image: Option<&str>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Variables for programs: names as a shell knows them, values without NUL.
+/// Checks environment variables: shell names, values without NUL.
 pub(crate) fn env(env: &BTreeMap<String, String>) -> Result<(), Failure> {
     if env.len() > MAX_ENV {
         return Err(Failure::invalid(
@@ -327,7 +328,7 @@ pub(crate) fn env(env: &BTreeMap<String, String>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Files that a fresh sandbox starts with, and files that are wanted back.
+/// Checks the files that a fresh sandbox starts with, and the requested output files.
 pub(crate) fn transfers(
     config: &EngineConfig,
     files: &[(SandboxPath, Bytes)],
@@ -345,7 +346,7 @@ pub(crate) fn transfers(
     Ok(())
 }
 
-/// The bytes of one file call.
+/// Checks the size of one file call.
 pub(crate) fn file_size(config: &EngineConfig, path: &SandboxPath, size: usize) -> Result<(), Failure> {
     let limit = config.file_bytes.as_bytes();
     if bytes_of(size) > limit {
@@ -358,7 +359,7 @@ pub(crate) fn file_size(config: &EngineConfig, path: &SandboxPath, size: usize) 
     Ok(())
 }
 
-/// The arguments of a program.
+/// Checks the arguments of a program.
 pub(crate) fn args(args: &[String]) -> Result<(), Failure> {
     let total: usize = args.iter().map(String::len).sum();
     if args.len() > MAX_ARGS || total > MAX_ARGS_BYTES || args.iter().any(|arg| arg.contains('\0')) {
@@ -370,7 +371,7 @@ pub(crate) fn args(args: &[String]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A length in bytes as the wide type that limits have.
+/// Converts a length to the integer type of limits.
 pub(crate) fn bytes_of(len: usize) -> u64 {
     u64::try_from(len).unwrap_or(u64::MAX)
 }

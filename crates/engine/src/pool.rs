@@ -1,12 +1,13 @@
-//! Sandboxes that wait, made ahead with the default limits and an interpreter ready in each, so that a call does not
-//! wait for one. Nobody's code has run in them; each is handed out once.
+//! The pool: idle sandboxes with the default limits and a started interpreter in each, so that a call does not wait for
+//! a new one. No caller's code has run in them. Each one is handed out once.
 //!
-//! How many wait follows demand: a call that found none doubles the number, and so does one that took the last right
-//! after another call; a quiet minute halves it, and a memory budget bounds it, in which each counts for what it really
-//! uses. A burst beyond the pool is made on demand, as if there were none.
+//! The number of idle sandboxes follows demand. A call that finds the pool empty doubles it, and so does a call that
+//! takes the last sandbox right after another call. A minute without such a call halves it. A memory budget bounds it;
+//! each sandbox counts with its measured usage. A burst beyond the pool makes sandboxes on demand, as if there were no
+//! pool.
 //!
-//! Their interpreters are children of one that stands in no sandbox, where that can be had. The operator may name modules
-//! that it has loaded (`preload`); where it cannot be had, each sandbox loads them for itself.
+//! Their interpreters are forks of a zygote outside all sandboxes, where the back end supports that. The operator can
+//! name modules for it to load (`preload`). Without a zygote, each sandbox loads them itself.
 
 use std::collections::{HashSet, VecDeque};
 use std::path::PathBuf;
@@ -33,97 +34,99 @@ use crate::passed::PassedOver;
 use crate::sync::lock;
 use crate::warden::{CLOSE, Plan, create};
 
-/// How soon after sandboxes can no longer be made it is known that the server is ending.
+/// The pause before a failed creation is reported. During a shutdown creations fail before the server's end is known.
 const ENDING: Duration = Duration::from_millis(500);
-/// Nothing is made ahead in the first moment, which belongs to the client's handshake.
+/// The pool makes nothing in this first moment, which belongs to the client's handshake.
 const SETTLE: Duration = Duration::from_millis(50);
-/// How long an interpreter may take to be ready before the sandbox is given up.
+/// The maximum time to start an interpreter. After that the pool gives up the sandbox.
 const OPEN: Duration = Duration::from_secs(30);
-/// How long to wait after a sandbox could not be made.
+/// The pause after a sandbox could not be made.
 const PAUSE: Duration = Duration::from_secs(5);
-/// How long making the next one waits for the call that took one: making takes a processor, and a call needs two.
+/// The maximum wait for the call that took a sandbox, before the next one is made: making takes a processor, and a call
+/// needs two.
 const AFTER_CALL: Duration = Duration::from_millis(10);
-/// Most calls are answered in this time. So nobody is told of their ends, which would take time from them.
+/// Most calls are answered within this time, so the pool waits for it without notifications, which would slow the
+/// calls.
 const MOST_CALLS: Duration = Duration::from_millis(3);
-/// How long it takes until an answer is on its way to the client.
+/// The time until an answer is on its way to the client.
 const TELLING: Duration = Duration::from_millis(1);
-/// With so long a time without a miss fewer sandboxes wait.
+/// Shrink the pool after this long without a miss.
 const QUIET: Duration = Duration::from_secs(60);
-/// Calls that come so soon after each other may soon be more than those that wait.
+/// Calls with gaps shorter than this may soon outnumber the idle sandboxes.
 const CLOSE_TOGETHER: Duration = Duration::from_millis(100);
-/// So soon after a call found none the next ones are made without what only makes their first cells faster: calls that wait would
-/// pay for all of it, and save a part.
+/// For this long after a miss, new sandboxes skip work that only makes their first cells faster. Waiting calls would
+/// pay for all of this work and save only a part.
 const HURRY: Duration = Duration::from_millis(20);
-/// What one waiting sandbox with an interpreter costs at least, and what it is taken to cost until one was measured.
+/// The minimum cost of an idle sandbox with an interpreter, in bytes, and its assumed cost until one was measured.
 const EACH: u64 = 12 << 20;
-/// The same where the interpreter is a copy of a warmed one.
+/// The same for an interpreter that is a fork of the zygote.
 const EACH_COPY: u64 = 2 << 20;
-/// How long a warmed interpreter may take to load its modules.
+/// The maximum time for the zygote to load its modules.
 const WARM: Duration = Duration::from_secs(150);
-/// After so many sandboxes in a row that could not load the modules, none tries any more.
+/// The number of consecutive failures to load the modules after which the pool stops trying.
 const TRIES: u32 = 3;
 
-/// A sandbox that waits.
+/// An idle sandbox.
 #[derive(Debug)]
 pub(crate) struct Parked {
-    /// What it was made with.
+    /// The limits that it was made with.
     pub(crate) limits: Limits,
     pub(crate) sandbox: Arc<dyn Sandbox>,
-    /// An interpreter in it, and its language.
+    /// The started interpreter and its language.
     pub(crate) session: Option<(Arc<dyn Language>, Box<dyn Session>)>,
     /// Back ends that could not make it.
     pub(crate) passed: Vec<PassedOver>,
-    /// What it used when it was parked.
+    /// Its usage when it entered the pool.
     pub(crate) usage: Option<Usage>,
 }
 
-/// The sandboxes that wait.
+/// The idle sandboxes.
 #[derive(Debug)]
 pub(crate) struct Pool {
     state: Mutex<State>,
     wake: Notify,
-    /// A call has ended.
+    /// Signals that a call has ended.
     answered: Notify,
-    /// How many have.
+    /// The number of calls that have ended.
     answers: AtomicU64,
 }
 
 #[derive(Debug)]
 struct State {
     parked: VecDeque<Parked>,
-    /// How many wait, where the operator says it.
+    /// The number of idle sandboxes, where the operator fixed it.
     fixed: Option<usize>,
-    /// Memory for those that wait, where demand decides.
+    /// The memory for idle sandboxes, where demand decides.
     memory: u64,
     want: usize,
-    /// When a call found none, or as good as none.
+    /// The time of the last call that found the pool empty, or took the last sandbox of a quick series.
     missed: Instant,
-    /// When the last one was taken.
+    /// The time when the last sandbox was taken.
     taken: Option<Instant>,
-    /// When a call found none.
+    /// The time of the last call that found the pool empty.
     found_none: Option<Instant>,
     closed: bool,
-    /// What one costs.
+    /// The cost of one sandbox, in bytes.
     each: u64,
-    /// What one is taken to cost at least.
+    /// The minimum assumed cost of one sandbox, in bytes.
     each_least: u64,
     modules: Modules,
-    /// The folders of packages that sandboxes start with by now.
+    /// The package folders that sandboxes currently start with.
     attached: Vec<PathBuf>,
-    /// What there is, or could not be had, an interpreter for whose copies sessions begin as.
+    /// The contents of the current zygote, or of one that failed to start.
     warmed: Option<Warmth>,
 }
 
-/// What such an interpreter has loaded, and the folders of packages that it sees.
+/// A zygote's contents: its loaded modules, and the package folders that it sees.
 type Warmth = (Vec<String>, Vec<PathBuf>);
 
-/// The modules that are loaded ahead.
+/// The modules to preload.
 #[derive(Debug)]
 struct Modules {
     wanted: Vec<String>,
-    /// Attempts in a row that cost the interpreter.
+    /// Consecutive failures that cost the interpreter.
     failures: u32,
-    /// Those that the operator was told of.
+    /// Modules whose failure is already in the log.
     told: HashSet<String>,
 }
 
@@ -157,7 +160,7 @@ impl Pool {
         }
     }
 
-    /// Takes other settings; what waits by the old ones is ended.
+    /// Replaces the settings. Ends idle sandboxes that were made with the old ones.
     pub(crate) fn change(&self, config: &PoolConfig) {
         let old: Vec<Parked> = {
             let mut state = lock(&self.state);
@@ -177,17 +180,17 @@ impl Pool {
         self.wake.notify_one();
     }
 
-    /// How many are made however little is asked for, and at the most.
+    /// Returns the minimum and maximum number of idle sandboxes.
     fn bounds(state: &State) -> (usize, usize) {
         bounds(state.fixed, state.memory, state.each)
     }
 
-    /// How many wait.
+    /// Returns the number of idle sandboxes.
     pub(crate) fn waiting(&self) -> usize {
         lock(&self.state).parked.len()
     }
 
-    /// A waiting sandbox for this plan, if the plan asks for nothing special and one is there.
+    /// Takes an idle sandbox for this plan, if there is one and the plan has no special requirements.
     pub(crate) fn take(&self, plan: &Plan, ordinary: &SandboxSpec, first: Option<&str>) -> Option<Parked> {
         let named = plan.backends.first().map(|backend| backend.name());
         let none_wait = {
@@ -216,8 +219,7 @@ impl Pool {
             };
             self.wake.notify_one();
             let parked = parked?;
-            // One that has ended while it waited is nothing to hand out.
-            // Nor is one that was in the making when its limits were changed.
+            // Skip a sandbox that has ended while idle, and one whose limits were changed during its creation.
             let lives = parked.sandbox.ended().now_or_never().is_none();
             let waits = parked
                 .session
@@ -230,13 +232,13 @@ impl Pool {
         }
     }
 
-    /// A call has ended, so the processors are free for making the next one.
+    /// Signals that a call has ended: the processors are free to make the next sandbox.
     pub(crate) fn call_ended(&self) {
         self.answers.fetch_add(1, Ordering::Relaxed);
         self.answered.notify_waiters();
     }
 
-    /// Waits until the call that took one is over, or takes long.
+    /// Waits until the call that took a sandbox has ended, or `AFTER_CALL` has passed.
     async fn pause(&self) {
         let before = self.answers.load(Ordering::Relaxed);
         sleep(MOST_CALLS).await;
@@ -248,7 +250,7 @@ impl Pool {
         }
     }
 
-    /// Whether another one should be made now, beside so many that are in the making.
+    /// True if another sandbox should be made now, in addition to the `making` ones.
     fn lacks(&self, making: usize) -> bool {
         let mut state = lock(&self.state);
         if state.missed.elapsed() > QUIET {
@@ -258,27 +260,27 @@ impl Pool {
         !state.closed && state.parked.len() + making < state.want
     }
 
-    /// Whether a crowd of calls that have their sandboxes comes first, before what the next ones may want. Where calls find
-    /// none, or have come and gone, it does not.
+    /// True if a crowd of running calls has priority over new idle sandboxes. It has none while calls find the pool
+    /// empty, or when no call has taken a sandbox recently.
     fn gives_way(&self, crowded: bool) -> bool {
         let state = lock(&self.state);
         let within = |time: Duration, then: Option<Instant>| then.is_some_and(|then| then.elapsed() < time);
         crowded && within(GIVE_WAY, state.taken) && !within(CLOSE_TOGETHER, state.found_none)
     }
 
-    /// Whether calls find none just now.
+    /// True if calls found the pool empty just now.
     fn is_hurried(&self) -> bool {
         lock(&self.state).found_none.is_some_and(|then| then.elapsed() < HURRY)
     }
 
-    /// Those that are more than wanted.
+    /// Takes the sandboxes beyond the wanted number.
     fn surplus(&self) -> Vec<Parked> {
         let mut state = lock(&self.state);
         let keep = state.want.min(state.parked.len());
         state.parked.split_off(keep).into()
     }
 
-    /// Ends one that waits, since somebody asks for what it holds. False if none waits.
+    /// Ends one idle sandbox to free resources for a caller. Returns false if none is idle.
     pub(crate) async fn give_way(&self) -> bool {
         let oldest = lock(&self.state).parked.pop_front();
         match oldest {
@@ -290,7 +292,7 @@ impl Pool {
         }
     }
 
-    /// Puts one in line; gives it back if the pool has closed meanwhile.
+    /// Adds a sandbox. Returns it if the pool has closed meanwhile.
     fn park(&self, parked: Parked) -> Option<Parked> {
         let mut state = lock(&self.state);
         if state.closed {
@@ -303,13 +305,13 @@ impl Pool {
         None
     }
 
-    /// Counts those that wait for what one of them uses.
+    /// Updates the cost of one sandbox from a measurement.
     fn weigh(state: &mut State, memory: u64) {
         state.each = memory.max(state.each_least);
         if state.fixed.is_none() && state.each > state.memory && !state.modules.wanted.is_empty() {
             tracing::warn!(
-                "a waiting sandbox with the modules of `preload` uses {} MiB, more than pool.memory_mb = {}: they are \
-                 not loaded ahead any more",
+                "an idle sandbox with the modules of `preload` uses {} MiB, more than pool.memory_mb = {}: the pool \
+                 no longer preloads them",
                 state.each >> 20,
                 state.memory >> 20
             );
@@ -320,7 +322,7 @@ impl Pool {
         state.want = state.want.clamp(least, most);
     }
 
-    /// A sandbox starts with these folders of packages.
+    /// Notes the package folders that sandboxes start with.
     pub(crate) fn starts_with(&self, attached: Vec<PathBuf>) {
         let mut state = lock(&self.state);
         if state.attached != attached {
@@ -330,7 +332,7 @@ impl Pool {
         }
     }
 
-    /// What an interpreter should be warmed with that none was yet.
+    /// Returns the contents for a new zygote, if the current one differs.
     fn cold(&self) -> Option<Warmth> {
         let mut state = lock(&self.state);
         let wanted = (state.modules.wanted.clone(), state.attached.clone());
@@ -341,18 +343,18 @@ impl Pool {
         Some(wanted)
     }
 
-    /// Another attempt may succeed.
+    /// Permits another attempt to start the zygote.
     fn thaw(&self) {
         lock(&self.state).warmed = None;
         self.wake.notify_one();
     }
 
-    /// The modules that the next one loads.
+    /// Returns the modules that the next sandbox loads.
     fn modules(&self) -> Vec<String> {
         lock(&self.state).modules.wanted.clone()
     }
 
-    /// What became of loading them in one interpreter.
+    /// Records the outcome of loading the modules in one interpreter.
     fn loaded(&self, outcome: &Result<Vec<sandcell_sandbox::NotLoaded>, SessionError>) {
         let mut state = lock(&self.state);
         let modules = &mut state.modules;
@@ -365,20 +367,20 @@ impl Pool {
                     }
                 }
             }
-            // The sandbox ended, with the server perhaps: nothing is said about the modules by that.
+            // The sandbox ended, perhaps with the server. That is no evidence about the modules.
             Err(SessionError::Sandbox(_)) => {}
             Err(error) => {
                 modules.failures += 1;
                 tracing::warn!("the modules of `preload` could not be loaded: {error}");
                 if modules.failures >= TRIES {
-                    tracing::warn!("waiting sandboxes load no modules any more, after {TRIES} failures in a row");
+                    tracing::warn!("idle sandboxes load no modules any more, after {TRIES} failures in a row");
                     modules.wanted.clear();
                 }
             }
         }
     }
 
-    /// Ends all that wait; none are made any more.
+    /// Ends all idle sandboxes. The pool makes no more.
     pub(crate) async fn close(&self) {
         let parked: Vec<Parked> = {
             let mut state = lock(&self.state);
@@ -390,7 +392,7 @@ impl Pool {
     }
 }
 
-/// How many wait at least and at the most.
+/// Returns the minimum and maximum number of idle sandboxes.
 fn bounds(fixed: Option<usize>, memory: u64, each: u64) -> (usize, usize) {
     match fixed {
         Some(fixed) => (fixed, fixed),
@@ -401,8 +403,8 @@ fn bounds(fixed: Option<usize>, memory: u64, each: u64) -> (usize, usize) {
     }
 }
 
-/// Has an interpreter load the modules, if any, so that sessions begin as its copies, unless one has. Whatever fails is only
-/// slower.
+/// Starts the zygote with the modules, if the current one differs, so that sessions begin as its forks. A failure only
+/// makes sessions slower.
 async fn warm(core: &Arc<Core>) {
     let (Some(language), Some(backend)) = (core.languages.first(), core.backends.first()) else {
         return;
@@ -415,8 +417,8 @@ async fn warm(core: &Arc<Core>) {
     };
     let why = match timeout(WARM, language.warm(backend, &modules, &attached)).await {
         Ok(Ok(missing)) => {
-            // Those are tried again in each sandbox, which may have packages that the interpreter does not see.
-            tracing::debug!(missing = missing.len(), "sessions begin as copies of one interpreter");
+            // Each sandbox tries the missing ones again: it may have packages that the zygote does not see.
+            tracing::debug!(missing = missing.len(), "sessions begin as forks of the zygote");
             lock(&core.pool.state).each_least = EACH_COPY;
             return;
         }
@@ -436,18 +438,18 @@ async fn warm(core: &Arc<Core>) {
         }
     };
     if modules.is_empty() {
-        tracing::debug!("sessions do not begin as copies of one interpreter: {why}");
+        tracing::debug!("sessions do not begin as forks of a zygote: {why}");
     } else {
         tracing::info!("the modules of `preload` are loaded in each sandbox for itself: {why}");
     }
 }
 
-/// Makes sandboxes ahead until the engine goes down.
+/// Makes idle sandboxes until the engine shuts down.
 pub(crate) async fn fill(core: Arc<Core>) {
     let makers = processors();
     let filling = async {
         sleep(SETTLE).await;
-        // A base that cannot be had now may be there when the first sandbox is made.
+        // A base that is missing now may be there when the first sandbox is made.
         if let Ok(bases) = core.bases() {
             core.pool.starts_with(folders(&bases));
         }
@@ -467,12 +469,12 @@ pub(crate) async fn fill(core: Arc<Core>) {
                         Ok(Err(failure)) => failure,
                         Err(broken) => broken_off(broken.to_string()),
                     };
-                    // A server that is ending ends those that it makes, too, and has no need to say so.
+                    // A server that shuts down ends unfinished sandboxes, too. That is not worth a warning.
                     sleep(ENDING).await;
-                    // That the machine is full was said at the start, and concerns those who ask for a sandbox.
+                    // The server reported a full machine at its start. It concerns callers that ask for a sandbox.
                     match failure.code {
-                        Code::LimitReached => tracing::debug!("no sandbox was made ahead: {}", failure.message),
-                        _ => tracing::warn!("no sandbox could be made ahead: {}", failure.message),
+                        Code::LimitReached => tracing::debug!("the pool made no idle sandbox: {}", failure.message),
+                        _ => tracing::warn!("the pool could not make an idle sandbox: {}", failure.message),
                     }
                     sleep(PAUSE).await;
                 }
@@ -492,7 +494,7 @@ pub(crate) async fn fill(core: Arc<Core>) {
     core.pool.close().await;
 }
 
-/// Makes one and puts it in line.
+/// Makes one sandbox and adds it to the pool.
 async fn make_one(core: Arc<Core>) -> Result<(), Failure> {
     let parked = make(&core).await?;
     if let Some(late) = core.pool.park(parked) {
@@ -520,7 +522,7 @@ async fn make(core: &Arc<Core>) -> Result<Parked, Failure> {
             }
         };
         let modules = core.pool.modules();
-        // With none this is a rehearsal.
+        // Without modules this is a rehearsal.
         if !(modules.is_empty() && core.pool.is_hurried()) {
             let outcome = opened.preload(&modules).await;
             if !modules.is_empty() {
@@ -541,7 +543,7 @@ async fn make(core: &Arc<Core>) -> Result<Parked, Failure> {
     })
 }
 
-/// A sandbox that was made ahead and is not of use.
+/// The failure of a sandbox for the pool.
 fn broken_off(message: String) -> Failure {
     Failure::new(Code::Internal, message, "another one is tried")
 }
@@ -549,6 +551,6 @@ fn broken_off(message: String) -> Failure {
 async fn end(parked: Parked) {
     drop(parked.session);
     if !matches!(timeout(CLOSE, parked.sandbox.close()).await, Ok(Ok(()))) {
-        tracing::warn!("a waiting sandbox did not close in order and is dropped");
+        tracing::warn!("an idle sandbox did not close in order and is dropped");
     }
 }

@@ -1,4 +1,4 @@
-//! Whole programs, as `sandcell run` starts them: in a sandbox of their own, streamed both ways.
+//! Runs whole programs, as `sandcell run` starts them: in a separate sandbox, with streamed input and output.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -31,17 +31,18 @@ use crate::spans;
 use crate::verdict::{Ending, Facts, Verdict, judge};
 use crate::{ExecutionView, Hints, Principal, ProgramRequest};
 
-/// How long a program may take to be started.
+/// The maximum time to start a program.
 pub(crate) const SPAWN: Duration = Duration::from_secs(30);
-/// How long a program's output may be silent after its own end before it counts as over. Its descendants are
-/// killed then, so what comes is only what was already written.
+/// The maximum silence of a program's output after its own end. After that the output counts as complete. Its
+/// descendants are killed by then, so the rest was already written.
 const LINGER: Duration = Duration::from_secs(1);
-/// How long what a program left behind may still write, such as `tee` in Bash's `> >(tee log)`. Nobody waits where nothing is left.
+/// The time for processes that a program left behind to write their output, such as `tee` in Bash's `> >(tee log)`. If
+/// nothing is left behind, there is no wait.
 const GRACE: Duration = Duration::from_millis(250);
-/// What is kept of a compiler's words, of each stream.
+/// The maximum stored size of each stream of a compiler, in bytes.
 const COMPILER_WORDS: usize = 64 << 10;
 
-/// Standard input of a program, and where its output goes as it comes.
+/// Standard input of a program, and the receiver of its output.
 pub(crate) type Streams = (mpsc::Receiver<Bytes>, mpsc::Sender<SessionEvent>);
 
 impl Core {
@@ -135,7 +136,7 @@ impl Core {
     }
 }
 
-/// One program on its way.
+/// One program in progress.
 struct ProgramJob {
     core: Arc<Core>,
     execution: Arc<Execution>,
@@ -243,8 +244,8 @@ impl ProgramJob {
         Ok((verdict, cost))
     }
 
-    /// Compiles where there is something to compile; gives back a verdict if the source is wrong. What the compiler
-    /// says goes to stderr, as its user would see it.
+    /// Compiles the program if its language needs that. Returns an outcome if the source is wrong. The compiler's
+    /// messages go to stderr, as its user would see them.
     async fn compile(
         &mut self,
         program: &Program,
@@ -312,7 +313,7 @@ impl ProgramJob {
         Ok(Some(self.judge(ran, meter, sandbox).await.0))
     }
 
-    /// Hands an event on, for as long as the execution may go on. A reader that has gone does not matter.
+    /// Forwards an event until the execution is stopped. A closed reader does not matter.
     async fn hand_on(
         &self,
         output: &mpsc::Sender<SessionEvent>,
@@ -377,7 +378,7 @@ fn judge_compile(status: CellStatus, record: &Record, hints: &Hints) -> Verdict 
     })
 }
 
-/// Ends a program the way sessions are ended.
+/// Ends a program in the way in which sessions are ended.
 struct Signals {
     handle: Arc<dyn ProcessHandle>,
     /// The processes that are killed with it.
@@ -395,17 +396,17 @@ impl Interrupter for Signals {
     }
 }
 
-/// What is known of a running program's end.
+/// The parts of a running program's end that are known so far.
 #[derive(Default)]
 struct Ends {
     exit: Option<Exit>,
     closed: u8,
-    /// The events are over: nothing more will be known.
+    /// True if the event stream has ended: no more information will come.
     silent: bool,
 }
 
 impl Ends {
-    /// Takes an event; gives back what has to be handed on.
+    /// Processes an event. Returns the event to forward.
     fn take(&mut self, event: Option<ProcessEvent>, execution: &Execution) -> Option<SessionEvent> {
         let stream = |channel| match channel {
             Channel::Stdout => Some(OutputStream::Stdout),
@@ -433,8 +434,8 @@ impl Ends {
     }
 }
 
-/// Follows a program to its end: counts and hands on its output, feeds its input, and ends it when it must end, with all
-/// of `scope`.
+/// Follows a program to its end: counts and forwards its output, feeds its input, and terminates it when required, with
+/// all of `scope`.
 pub(crate) async fn follow(
     process: Process,
     (stdin, output): Streams,
@@ -458,7 +459,7 @@ pub(crate) async fn follow(
     let mut departed = pin!(record.closing());
     let (mut fed, mut heard, mut closing, mut swept) = (false, false, false, false);
     let mut ends = Ends::default();
-    // One event at a time is handed on; while it waits, no other is read. That is the flow control.
+    // One event at a time is forwarded. While it waits, no other is read. That is the flow control.
     let mut pending: Option<SessionEvent> = None;
     while !(ends.over() && pending.is_none()) {
         let exited = ends.exit.is_some();
@@ -466,13 +467,13 @@ pub(crate) async fn follow(
             biased;
             stop = &mut stopped, if !heard => { heard = true; ladder.stop(stop); }
             gone = &mut departed, if !closing => { closing = true; ladder.stop(Stop::Departed(gone)); }
-            // Time is over for a reader that does not take the rest, too.
+            // The deadline also holds for a reader that does not take the rest of the output.
             () = &mut timer => if exited { break } else { ladder.climb() },
             () = &mut linger, if exited && pending.is_none() => break,
             () = &mut grace, if exited && !swept => { swept = true; sweep(handle.clone(), scope); }
             () = &mut feeding, if !fed => fed = true,
             permit = output.reserve(), if pending.is_some() => {
-                // Nobody reads any more: the output is still counted and kept.
+                // The reader has closed. The output is still counted and stored.
                 if let (Ok(permit), Some(event)) = (permit, pending.take()) {
                     permit.send(event);
                 }
@@ -492,14 +493,14 @@ pub(crate) async fn follow(
         } else if ladder.step() == Step::GivenUp {
             break;
         } else if ladder.step() == Step::Killed {
-            // Its end has to be heard even if nobody takes its last words.
+            // The program's end must be processed even if no reader takes its last output.
             pending = None;
         }
         if timer.deadline() != ladder.next() {
             timer.as_mut().reset(ladder.next());
         }
     }
-    // A command that ends by itself may leave processes in the background, as behind a shell, unless they hold its output open.
+    // A command that ends by itself may leave background processes, as a shell does, unless they hold its output open.
     let stays = matches!(scope, SignalScope::Group) && ends.closed >= 2 && ladder.step() == Step::Free;
     if !swept && !stays {
         sweep(handle, scope);
@@ -521,7 +522,7 @@ pub(crate) async fn follow(
     }
 }
 
-/// Ends what a program left behind, which would hold its output open.
+/// Ends the processes that a program left behind, which would hold its output open.
 fn sweep(handle: Arc<dyn ProcessHandle>, scope: SignalScope) {
     tokio::spawn(async move {
         let swept = timeout(LINGER, handle.signal(Signal::Kill, scope)).await;
@@ -531,7 +532,7 @@ fn sweep(handle: Arc<dyn ProcessHandle>, scope: SignalScope) {
     });
 }
 
-/// Hands standard input on until it ends, or until the program does not take it any more.
+/// Forwards standard input until it ends, or until the program no longer reads.
 async fn feed(handle: Arc<dyn ProcessHandle>, mut stdin: mpsc::Receiver<Bytes>) {
     while let Some(bytes) = stdin.recv().await {
         if handle.write(Channel::Stdin, bytes).await.is_err() {

@@ -1,9 +1,9 @@
-//! What one caller may have together, over all of its sandboxes, and how much processor time its executions may take in an
-//! hour: so that a caller cannot get around the limits of one sandbox by having many.
+//! The quota of one caller: memory and disk over all of its sandboxes, and processor time of its executions in an hour.
+//! It prevents a caller from multiplying the limits of one sandbox.
 //!
-//! The decision taken here: memory and disk are counted as promised, not as used, so what was given can always be had.
-//! Processor time is known when an execution has ended; one that runs is not ended for it, so a caller passes the quota
-//! by what runs at that moment. What processes use while no execution runs is not counted.
+//! The decision taken here: memory and disk count as promised, not as used, so a sandbox can always use its limits.
+//! Processor time is known when an execution ends. A running execution is not ended for it, so a caller can exceed the
+//! quota by its running executions. Processes that run between executions are not counted.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Mutex;
@@ -15,24 +15,24 @@ use tokio::time::Instant;
 use crate::Principal;
 use crate::sync::lock;
 
-/// Processor time counts for so many minutes.
+/// The number of minutes for which processor time counts.
 const MINUTES: u64 = 60;
-/// Callers whose processor time is remembered; beyond, the one with the least is forgotten.
+/// The maximum number of callers whose processor time is in memory. Beyond it, the caller with the least is forgotten.
 const CALLERS: usize = 4096;
 
-/// What one caller may have.
+/// The maximum resources of one caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quota {
-    /// Memory limits of its sandboxes together.
+    /// The sum of the memory limits of its sandboxes.
     pub memory: ByteSize,
-    /// Disk limits of its sandboxes together.
+    /// The sum of the disk limits of its sandboxes.
     pub disk: ByteSize,
-    /// Processor time of its executions in an hour.
+    /// The processor time of its executions in an hour.
     pub cpu: Duration,
 }
 
 impl Default for Quota {
-    /// As much as its sandboxes may have one by one.
+    /// No bound: each sandbox has its limits only.
     fn default() -> Self {
         Self {
             memory: ByteSize::bytes(u64::MAX),
@@ -43,7 +43,7 @@ impl Default for Quota {
 }
 
 impl Quota {
-    /// Whether so many more sandboxes fit beside those that the caller has.
+    /// Checks that `count` more sandboxes fit in addition to those that the caller has.
     pub(crate) fn room<'a>(
         &self,
         held: impl Iterator<Item = &'a Limits> + Clone,
@@ -78,12 +78,12 @@ impl Quota {
     }
 }
 
-/// Who used how much processor time lately.
+/// The recent processor time of each caller.
 #[derive(Debug)]
 pub(crate) struct Processor {
     most: Mutex<Duration>,
     began: Instant,
-    /// For each caller, what ended in which minute.
+    /// The processor time of each caller, by the minute in which its execution ended.
     used: Mutex<HashMap<Principal, VecDeque<(u64, Duration)>>>,
 }
 
@@ -96,7 +96,7 @@ impl Processor {
         }
     }
 
-    /// Takes another quota, for what was used as well.
+    /// Replaces the quota. It holds for past usage as well.
     pub(crate) fn change(&self, quota: &Quota) {
         *lock(&self.most) = quota.cpu;
     }
@@ -105,7 +105,7 @@ impl Processor {
         self.began.elapsed().as_secs() / 60
     }
 
-    /// Whether the caller may run something now.
+    /// Checks that the caller may run code now.
     pub(crate) fn may_run(&self, who: &Principal) -> Result<(), Failure> {
         let most = *lock(&self.most);
         if most == Duration::MAX {
@@ -139,7 +139,7 @@ impl Processor {
         ))
     }
 
-    /// An execution has ended.
+    /// Adds the processor time of a finished execution.
     pub(crate) fn charge(&self, who: &Principal, time: Duration) {
         if *lock(&self.most) == Duration::MAX || time.is_zero() {
             return;
@@ -166,7 +166,7 @@ impl Processor {
     }
 }
 
-/// Drops what is more than an hour ago; gives the rest together. At most an entry for each minute is left.
+/// Drops entries older than an hour. Returns the sum of the rest: at most one entry for each minute.
 fn forget(own: &mut VecDeque<(u64, Duration)>, now: u64) -> Duration {
     own.retain(|(minute, _)| minute + MINUTES > now);
     own.iter()

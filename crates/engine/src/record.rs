@@ -1,4 +1,4 @@
-//! One sandbox's life as the engine sees it: being made, live, closing, gone; who is busy in it; when it ends.
+//! The state of one sandbox: its stage from creation to end, its users, and its deadlines.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -16,30 +16,30 @@ use crate::sessions::Slot;
 use crate::sync::lock;
 use crate::{CreateRequest, MemoryGrowth, Principal, SandboxId};
 
-/// Of so many executions it is known what they did to the memory.
+/// The number of executions whose effect on memory the record remembers.
 const GROWTH_KEPT: usize = 10;
-/// What a caller can do when a sandbox is not there any more.
+/// The remedy when a sandbox has ended.
 const START_AGAIN: &str = "call again without sandbox_id for a new default sandbox, or use create_sandbox";
 
-/// Why and when a sandbox ended.
+/// The end of a sandbox: its reason and time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Gone {
     pub(crate) why: GoneWhy,
     pub(crate) at: SystemTime,
 }
 
-/// Why a sandbox ended.
+/// The reason for a sandbox's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GoneWhy {
     /// Its owner closed it, or it was for one run only.
     Closed,
-    /// Nobody used it for so long.
+    /// No caller used it for this long.
     Idle(Duration),
-    /// The lifetime that was asked for is over.
+    /// The requested lifetime is over.
     Lifetime,
     /// It ended by itself.
     Lost(EndReason),
-    /// Code in it could not be killed, so all of it was.
+    /// Code in it could not be killed, so the whole sandbox was closed.
     Unresponsive,
     /// The server ends.
     Shutdown,
@@ -53,12 +53,12 @@ impl Gone {
         }
     }
 
-    /// Whether the owner did not ask for it and has to be told.
+    /// True if the owner did not ask for the end and must learn of it.
     pub(crate) const fn unexpected(&self) -> bool {
         !matches!(self.why, GoneWhy::Closed)
     }
 
-    /// What happened, as the end of a sentence about the sandbox.
+    /// Describes the end, as the second half of a sentence about the sandbox.
     pub(crate) fn story(&self) -> String {
         let at = rfc3339(self.at);
         match self.why {
@@ -80,7 +80,7 @@ impl Gone {
         }
     }
 
-    /// The answer to a call that names the sandbox.
+    /// Returns the answer to a call that names the sandbox.
     pub(crate) fn failure(&self, id: &SandboxId) -> Failure {
         if matches!(self.why, GoneWhy::Closed) {
             return no_sandbox(id.as_str());
@@ -102,7 +102,7 @@ pub(crate) fn no_sandbox(id: &str) -> Failure {
     )
 }
 
-/// A duration for people: whole minutes where it is some, else seconds.
+/// Formats a duration for people: in whole minutes if possible, else in seconds.
 pub(crate) fn span(duration: Duration) -> String {
     match duration.as_secs() {
         seconds if seconds >= 120 && seconds % 60 == 0 => format!("{} min", seconds / 60),
@@ -110,12 +110,12 @@ pub(crate) fn span(duration: Duration) -> String {
     }
 }
 
-/// What a sandbox was made for.
+/// The purpose of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Calls without an id.
     Default,
-    /// Its owner asked for it.
+    /// A request for a sandbox.
     Asked,
     /// One run.
     Throwaway,
@@ -138,25 +138,25 @@ struct State {
     usage: Option<Usage>,
 }
 
-/// What is fixed when a sandbox is made.
+/// The parameters of a sandbox that are fixed at its creation.
 #[derive(Debug, Clone)]
 pub(crate) struct Birth {
     pub(crate) kind: Kind,
     pub(crate) label: Option<String>,
-    /// What was asked for, of those that have a key.
+    /// The request, if it has a key.
     pub(crate) asked: Option<Arc<CreateRequest>>,
     pub(crate) limits: Limits,
     pub(crate) lifetime: Option<Duration>,
     pub(crate) idle: Duration,
-    /// What it may reach.
+    /// The hosts that it can reach.
     pub(crate) network: NetworkRule,
-    /// What it will be isolated by, as far as is known before it is there.
+    /// The expected isolation, until the sandbox exists.
     pub(crate) planned: Arc<Isolation>,
-    /// The default sandbox that it stands in for.
+    /// The end of the default sandbox that this one replaces.
     pub(crate) replaces: Option<Gone>,
 }
 
-/// A sandbox and everything the engine knows about it.
+/// A sandbox and the engine's state about it.
 #[derive(Debug)]
 pub(crate) struct Record {
     pub(crate) id: SandboxId,
@@ -167,25 +167,25 @@ pub(crate) struct Record {
     state: Mutex<State>,
     changed: watch::Sender<()>,
     pub(crate) slots: Mutex<BTreeMap<String, Arc<Slot>>>,
-    /// One installation at a time.
+    /// Held during an installation: one at a time.
     pub(crate) installing: tokio::sync::Mutex<()>,
-    /// Packages, each with the language that it is for.
+    /// Installed packages, each with its language.
     held: Mutex<Vec<(String, Held)>>,
-    /// What the streams of its running executions may keep together.
+    /// The memory budget for the output of its running executions.
     pub(crate) output: OnceLock<Arc<Budget>>,
-    /// Its way to the hosts that it may reach.
+    /// Its route to the allowed hosts.
     pub(crate) way: OnceLock<Arc<dyn Way>>,
-    /// What it is isolated by, once for all its executions.
+    /// Its isolation, shared by all its executions.
     isolation: OnceLock<Arc<Isolation>>,
     passed: Mutex<Vec<PassedOver>>,
     growth: Mutex<VecDeque<MemoryGrowth>>,
-    /// Calls that asked for it and have no answer yet. Changed under the registry's lock only.
+    /// The number of callers that asked for it and have no answer yet. Changed under the registry's lock only.
     pub(crate) claims: AtomicUsize,
-    /// Whether one of them got it.
+    /// True if one of them got it.
     pub(crate) claimed: AtomicBool,
 }
 
-/// When a sandbox ends, as clocks of this process say it.
+/// The deadlines of a sandbox in monotonic time.
 pub(crate) struct Deadlines {
     pub(crate) idle: Instant,
     pub(crate) lifetime: Option<Instant>,
@@ -220,7 +220,7 @@ impl Record {
         })
     }
 
-    /// Marks the caller as busy in it, so that it does not expire meanwhile.
+    /// Marks the sandbox as busy, so that it does not expire meanwhile.
     pub(crate) fn enter(self: &Arc<Self>) -> Result<Visit, Failure> {
         let mut state = lock(&self.state);
         match &state.stage {
@@ -233,7 +233,7 @@ impl Record {
         }
     }
 
-    /// Waits until the sandbox is there (bounded: whoever makes it keeps a deadline).
+    /// Waits until the sandbox is ready. Bounded: its task makes it within a deadline.
     pub(crate) async fn ready(&self) -> Result<Arc<dyn Sandbox>, Failure> {
         self.until(|stage| match stage {
             Stage::Making => None,
@@ -244,7 +244,7 @@ impl Record {
         .await
     }
 
-    /// Waits until the sandbox is on its way out.
+    /// Waits until the sandbox begins to close.
     pub(crate) async fn closing(&self) -> Gone {
         self.until(|stage| match stage {
             Stage::Making | Stage::Live(_) => None,
@@ -254,7 +254,7 @@ impl Record {
         .await
     }
 
-    /// Waits until nothing is left of it.
+    /// Waits until the sandbox has ended.
     pub(crate) async fn gone(&self) {
         self.until(|stage| matches!(stage, Stage::Failed(_) | Stage::Gone(_)).then_some(()))
             .await;
@@ -268,13 +268,13 @@ impl Record {
                 return found;
             }
             if changes.changed().await.is_err() {
-                // The sender lives in `self`, so this cannot happen; waiting for ever would be the same.
+                // The sender lives in `self`, so this cannot happen. Waiting forever has the same effect.
                 std::future::pending::<()>().await;
             }
         }
     }
 
-    /// The sandbox, if it is there now.
+    /// Returns the sandbox, if it is live.
     pub(crate) fn live(&self) -> Option<Arc<dyn Sandbox>> {
         match &lock(&self.state).stage {
             Stage::Live(sandbox) => Some(sandbox.clone()),
@@ -282,12 +282,12 @@ impl Record {
         }
     }
 
-    /// Whether it takes new calls.
+    /// True if the sandbox accepts calls.
     pub(crate) fn open(&self) -> bool {
         matches!(&lock(&self.state).stage, Stage::Making | Stage::Live(_))
     }
 
-    /// Why it is on its way out, if it is.
+    /// Returns the reason of its end, if it is closing or has ended.
     pub(crate) fn departed(&self) -> Option<Gone> {
         match &lock(&self.state).stage {
             Stage::Closing(gone) | Stage::Gone(gone) => Some(gone.clone()),
@@ -295,23 +295,23 @@ impl Record {
         }
     }
 
-    /// Back ends that could not make it, in order.
+    /// Stores the back ends that could not make it, in order.
     pub(crate) fn passed_over(&self, passed: Vec<PassedOver>) {
         *lock(&self.passed) = passed;
     }
 
-    /// Those.
+    /// Returns the back ends that could not make it.
     pub(crate) fn passed(&self) -> Vec<PassedOver> {
         lock(&self.passed).clone()
     }
 
-    /// What its sandbox says that it is isolated by.
+    /// Returns the isolation that the sandbox reports.
     pub(crate) fn isolation(&self, sandbox: &dyn Sandbox) -> Arc<Isolation> {
         let isolation = || Arc::new(sandbox.isolation().clone());
         self.isolation.get_or_init(isolation).clone()
     }
 
-    /// What it is called in status answers.
+    /// Returns the state's name in status answers.
     pub(crate) fn state_word(&self) -> &'static str {
         let state = lock(&self.state);
         match &state.stage {
@@ -322,7 +322,7 @@ impl Record {
         }
     }
 
-    /// The sandbox is there. False if it is not wanted any more.
+    /// Makes the sandbox live. Returns false if it is already closing.
     pub(crate) fn born(&self, sandbox: Arc<dyn Sandbox>) -> bool {
         let wanted = {
             let mut state = lock(&self.state);
@@ -337,13 +337,13 @@ impl Record {
         wanted
     }
 
-    /// It could not be made.
+    /// Stores the failure to make it.
     pub(crate) fn failed(&self, failure: Failure) {
         lock(&self.state).stage = Stage::Failed(failure);
         self.changed.send_replace(());
     }
 
-    /// Takes no more calls from now on. False if that was so already, or `unless_busy` and somebody is.
+    /// Refuses further calls. Returns false if it already did, or if `unless_busy` is set and the sandbox is in use.
     pub(crate) fn leave(&self, gone: &Gone, unless_busy: bool) -> bool {
         let left = {
             let mut state = lock(&self.state);
@@ -358,7 +358,7 @@ impl Record {
         left
     }
 
-    /// Nothing is left of it.
+    /// Marks the sandbox as ended.
     pub(crate) fn ended(&self) {
         {
             let mut state = lock(&self.state);
@@ -373,7 +373,7 @@ impl Record {
         self.birth.kind == Kind::Throwaway
     }
 
-    /// When it ends, as callers are told; none if it is for one run.
+    /// Returns the expiry for callers. None if the sandbox is for one run.
     pub(crate) fn expiry(&self) -> Option<crate::Expiry> {
         let lifetime = self.birth.lifetime;
         (!self.is_for_one_run()).then(|| crate::Expiry {
@@ -383,12 +383,12 @@ impl Record {
         })
     }
 
-    /// The key that it was asked for with.
+    /// Returns the key of its request.
     pub(crate) fn key(&self) -> Option<&str> {
         self.birth.asked.as_ref()?.key.as_deref()
     }
 
-    /// When it ends, as things stand.
+    /// Returns its current deadlines.
     pub(crate) fn deadlines(&self) -> Deadlines {
         let state = lock(&self.state);
         let busy = state.busy > 0;
@@ -400,7 +400,7 @@ impl Record {
         }
     }
 
-    /// The last known reading of what it uses.
+    /// Returns the last known usage.
     pub(crate) fn usage(&self) -> Option<Usage> {
         lock(&self.state).usage
     }
@@ -409,31 +409,31 @@ impl Record {
         lock(&self.state).usage = Some(usage);
     }
 
-    /// Notes what an execution did to the memory; the oldest is forgotten.
+    /// Stores the effect of an execution on memory. Drops the oldest entry.
     pub(crate) fn grew(&self, growth: MemoryGrowth) {
         let mut kept = lock(&self.growth);
         kept.truncate(GROWTH_KEPT - 1);
         kept.push_front(growth);
     }
 
-    /// What the last executions did to it, oldest first.
+    /// Returns the effects of the last executions on memory, oldest first.
     pub(crate) fn growth(&self) -> Vec<MemoryGrowth> {
         lock(&self.growth).iter().rev().cloned().collect()
     }
 
-    /// The packages of a language that were installed in it.
+    /// Returns the installed packages of a language.
     pub(crate) fn packages(&self, language: &str) -> Vec<Held> {
         let held = lock(&self.held);
         let own = held.iter().filter(|(of, _)| of == language);
         own.map(|(_, one)| one.clone()).collect()
     }
 
-    /// All of them, each with its language.
+    /// Returns all installed packages, each with its language.
     pub(crate) fn all_packages(&self) -> Vec<(String, Held)> {
         lock(&self.held).clone()
     }
 
-    /// Notes packages that it has now; another version takes the place of the one before.
+    /// Adds packages. Another version replaces the previous one.
     pub(crate) fn hold(&self, language: &str, added: &[Held]) {
         let mut held = lock(&self.held);
         held.retain(|(of, one)| of != language || added.iter().all(|new| new.name != one.name));
@@ -450,7 +450,7 @@ impl Record {
     }
 }
 
-/// Somebody is busy in a sandbox; its idle time starts when the last one is dropped.
+/// Marks a sandbox as in use. Its idle time starts when the last guard is dropped.
 #[derive(Debug)]
 pub(crate) struct Visit {
     record: Arc<Record>,

@@ -1,4 +1,4 @@
-//! Which sandboxes there are, whose they are, and which ones are remembered after their end.
+//! The sandboxes, their owners, and the reasons of ended ones.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::pin::pin;
@@ -14,18 +14,18 @@ use crate::record::{Birth, Gone, GoneWhy, Kind, Record, Visit, no_sandbox};
 use crate::sync::lock;
 use crate::{EngineConfig, Principal, Quota, SandboxId, policy};
 
-/// Ended sandboxes that are remembered for each caller, so that their ids answer with the reason.
+/// Ended sandboxes of each caller that the registry remembers, so that their ids are answered with the reason.
 const REMEMBERED: usize = 64;
-/// Callers without a sandbox that something is remembered about.
+/// The maximum number of callers without a sandbox in memory.
 const CALLERS: usize = 4096;
-/// How long a call waits for the places of sandboxes that are on their way out.
+/// The maximum time that a call waits for closing sandboxes to leave room.
 const LEAVING: Duration = Duration::from_secs(2);
 
 /// All sandboxes of the engine.
 #[derive(Debug)]
 pub(crate) struct Registry {
     inner: Mutex<Inner>,
-    /// A place has become free.
+    /// Signals that a sandbox has been removed.
     freed: Notify,
 }
 
@@ -37,7 +37,7 @@ struct Inner {
     callers: HashMap<Principal, Caller>,
 }
 
-/// How many there may be.
+/// The maximum numbers of sandboxes.
 #[derive(Debug)]
 struct Bounds {
     per_caller: usize,
@@ -58,26 +58,26 @@ impl Bounds {
 #[derive(Debug, Default)]
 struct Caller {
     default: Option<SandboxId>,
-    /// The end of the last default sandbox, until the caller was told.
+    /// The end of the last default sandbox, until a result has reported it.
     lost: Option<Gone>,
     ended: VecDeque<(SandboxId, Gone)>,
 }
 
-/// What a caller who asks for sandboxes gets.
+/// The result of a request for sandboxes.
 #[derive(Debug)]
 pub(crate) enum Place {
-    /// Places for new ones, which the call has to see to.
+    /// Reserved records. The call must make their sandboxes.
     Reserved(Vec<Arc<Record>>),
-    /// One that there is, or that another call makes.
+    /// An existing sandbox, or one that another call makes.
     Joined(Arc<Record>),
 }
 
-/// A sandbox that a call may use.
+/// A sandbox that a call can use.
 #[derive(Debug)]
 pub(crate) struct Target {
     pub(crate) record: Arc<Record>,
     pub(crate) visit: Visit,
-    /// Whether it was reserved by this call, which then has to see to it that it is made.
+    /// True if this call reserved it. The call must then make it.
     pub(crate) new: bool,
 }
 
@@ -94,8 +94,8 @@ impl Registry {
         }
     }
 
-    /// Asks again while the bounds are reached only for sandboxes that are on their way out: whoever was told that one is
-    /// closed has its place.
+    /// Retries `ask` while only closing sandboxes exceed the bounds: a caller that has closed a sandbox can use its
+    /// room.
     pub(crate) async fn when_free<T>(
         &self,
         who: &Principal,
@@ -113,7 +113,7 @@ impl Registry {
         }
     }
 
-    /// Whether places that this caller lacks will be free in a moment.
+    /// True if closing sandboxes will soon leave room for this caller.
     fn leaving(&self, who: &Principal) -> bool {
         let inner = lock(&self.inner);
         let full = inner.live.len() >= inner.bounds.in_all;
@@ -121,12 +121,12 @@ impl Registry {
         missed.any(|record| record.departed().is_some())
     }
 
-    /// Takes other bounds for sandboxes that are asked for from now on.
+    /// Replaces the bounds for later requests.
     pub(crate) fn change(&self, config: &EngineConfig) {
         lock(&self.inner).bounds = Bounds::of(config);
     }
 
-    /// The caller's sandbox with this id.
+    /// Returns the caller's sandbox with this id.
     pub(crate) fn find(&self, who: &Principal, id: &str) -> Result<Target, Failure> {
         let inner = lock(&self.inner);
         let key = SandboxId(Arc::from(id));
@@ -144,7 +144,7 @@ impl Registry {
         }
     }
 
-    /// The caller's default sandbox, reserved if there is none.
+    /// Returns the caller's default sandbox. Reserves it if there is none.
     pub(crate) fn default(&self, who: &Principal, birth: Birth) -> Result<Target, Failure> {
         let mut inner = lock(&self.inner);
         let current = inner.callers.get(who).and_then(|caller| caller.default.clone());
@@ -171,14 +171,15 @@ impl Registry {
         })
     }
 
-    /// The caller's default sandbox, if there is one.
+    /// Returns the caller's default sandbox, if there is one.
     pub(crate) fn existing_default(&self, who: &Principal) -> Option<Arc<Record>> {
         let inner = lock(&self.inner);
         let id = inner.callers.get(who)?.default.as_ref()?;
         inner.live.get(id).filter(|record| record.open()).cloned()
     }
 
-    /// The living sandbox of the same key, or places for new ones. Calls that come at the same time get the same one.
+    /// Returns the live sandbox of the same key, or reserved records for new ones. Concurrent calls get the same
+    /// sandbox.
     pub(crate) fn join_or_reserve(&self, who: &Principal, count: usize, birth: &Birth) -> Result<Place, Failure> {
         let mut inner = lock(&self.inner);
         if let Some(asked) = &birth.asked {
@@ -189,7 +190,7 @@ impl Registry {
             if let Some(record) = own.find(|record| record.key() == asked.key.as_deref()) {
                 let before = record.birth.asked.as_ref();
                 policy::same_request(asked, before.unwrap_or(asked), &record.id)?;
-                // A call about it, like any other: the time without calls begins anew.
+                // This is a call about the sandbox like any other: its idle time restarts.
                 drop(record.enter()?);
                 record.claims.fetch_add(1, Ordering::Relaxed);
                 return Ok(Place::Joined(record.clone()));
@@ -198,13 +199,13 @@ impl Registry {
         Self::reserve_in(&mut inner, who, count, birth).map(Place::Reserved)
     }
 
-    /// A caller has its answer: the sandbox stays.
+    /// Marks a sandbox as delivered to a caller: it stays.
     pub(crate) fn claim(&self, record: &Record) {
         let _inner = lock(&self.inner);
         record.claimed.store(true, Ordering::Relaxed);
     }
 
-    /// A caller that asked for a sandbox went without it. When no other asked for the same one, nobody knows of it.
+    /// Withdraws a caller's claim on a sandbox. Closes the sandbox if no other caller claims it.
     pub(crate) fn disclaim(&self, record: &Record) {
         let mut inner = lock(&self.inner);
         let others = record.claims.fetch_sub(1, Ordering::Relaxed) > 1;
@@ -213,7 +214,7 @@ impl Registry {
         }
     }
 
-    /// Places for new sandboxes: as many as asked for, or none.
+    /// Reserves `count` records for new sandboxes, or none.
     pub(crate) fn reserve(&self, who: &Principal, count: usize, birth: &Birth) -> Result<Vec<Arc<Record>>, Failure> {
         Self::reserve_in(&mut lock(&self.inner), who, count, birth)
     }
@@ -275,7 +276,7 @@ impl Registry {
             .room(own.map(|record| &record.birth.limits), count, &birth.limits)
     }
 
-    /// The caller's sandboxes, oldest first.
+    /// Lists the caller's sandboxes, oldest first.
     pub(crate) fn of(&self, who: &Principal) -> Vec<Arc<Record>> {
         let mut own: Vec<Arc<Record>> = lock(&self.inner)
             .live
@@ -287,7 +288,7 @@ impl Registry {
         own
     }
 
-    /// All sandboxes that take calls, oldest first.
+    /// Lists all sandboxes that accept calls, oldest first.
     pub(crate) fn all(&self) -> Vec<Arc<Record>> {
         let mut all: Vec<Arc<Record>> = lock(&self.inner)
             .live
@@ -299,26 +300,26 @@ impl Registry {
         all
     }
 
-    /// Whether this is the caller's default sandbox.
+    /// True for the caller's default sandbox.
     pub(crate) fn is_default(&self, record: &Record) -> bool {
         let inner = lock(&self.inner);
         let caller = inner.callers.get(&record.owner);
         caller.is_some_and(|caller| caller.default.as_ref() == Some(&record.id))
     }
 
-    /// Lets a sandbox take no more calls, and remembers why. Whoever keeps it then ends it. False if it was on
-    /// its way out already, or if it expires but somebody uses it.
+    /// Lets a sandbox accept no more calls, and remembers the reason. The sandbox's task then ends it. Returns false if
+    /// it was already closing, or if it would expire but is in use.
     pub(crate) fn depart(&self, record: &Record, gone: &Gone) -> bool {
         lock(&self.inner).depart(record, gone)
     }
 
-    /// Nothing is left of a sandbox: its place is free.
+    /// Removes an ended sandbox, which leaves room for another one.
     pub(crate) fn remove(&self, record: &Record) {
         let mut inner = lock(&self.inner);
         inner.live.remove(&record.id);
         let caller = inner.caller(&record.owner);
         if caller.default.as_ref() == Some(&record.id) {
-            // It was never made: what the caller had to be told is still to be told.
+            // The sandbox was never made, so the pending notice about its predecessor is still pending.
             caller.default = None;
             caller.lost = caller.lost.take().or_else(|| record.birth.replaces.clone());
         }
@@ -326,14 +327,14 @@ impl Registry {
         self.freed.notify_waiters();
     }
 
-    /// Live sandboxes, and callers that have one.
+    /// Returns the number of live sandboxes and of callers that have one.
     pub(crate) fn count(&self) -> (usize, usize) {
         let inner = lock(&self.inner);
         let owners: HashSet<&Principal> = inner.live.values().map(|record| &record.owner).collect();
         (inner.live.len(), owners.len())
     }
 
-    /// Takes no more sandboxes, and hands out those that are there.
+    /// Refuses new sandboxes and returns the existing ones.
     pub(crate) fn shut(&self) -> Vec<Arc<Record>> {
         let mut inner = lock(&self.inner);
         inner.open = false;
@@ -377,7 +378,7 @@ impl Inner {
     }
 }
 
-/// The answer to calls that come while the server ends.
+/// The answer to calls during the shutdown.
 pub(crate) fn ending() -> Failure {
     Failure::new(
         Code::BackendUnavailable,

@@ -1,19 +1,19 @@
-//! What code says about its own errors. It never becomes the server's words: of a name only what looks like one is
-//! taken into them, and a hint stands with the error, in the part of a result that is the code's.
+//! Error texts from code. They never become the server's own text: the server repeats a name only if it looks like one.
+//! A hint stays with the error, in the code's part of a result.
 
 use sandcell_sandbox::CellError;
 
 use crate::CodeError;
 use crate::output::plain_line;
 
-/// Characters of the longest name that is believed to be one.
+/// The maximum length of an error name, in characters.
 const NAME_CHARS: usize = 80;
-/// Bytes of the longest hint that is shown.
+/// The maximum size of a hint, in bytes.
 const HINT_BYTES: usize = 600;
-/// Bytes of the longest message that programs read apart from the traceback.
+/// The maximum size of a message apart from the traceback, in bytes.
 const VALUE_BYTES: usize = 2000;
 
-/// The error's class, if it is spelt like one.
+/// Returns the error's class, if it is spelt like one.
 pub(crate) fn name(text: &str) -> &str {
     let first = |c: char| c.is_alphabetic() || c == '_';
     let letter = |c: char| c.is_alphanumeric() || matches!(c, '_' | '.' | '$');
@@ -21,7 +21,7 @@ pub(crate) fn name(text: &str) -> &str {
     if named { text } else { "an error" }
 }
 
-/// The hint as one line that no terminal and no reader takes for anything else.
+/// Returns the hint as one line without control characters.
 pub(crate) fn hint(text: &str) -> Option<String> {
     let mut line: String = plain_line(text.as_bytes()).chars().filter(|c| !is_format(*c)).collect();
     if line.len() > HINT_BYTES {
@@ -31,7 +31,7 @@ pub(crate) fn hint(text: &str) -> Option<String> {
     (!line.is_empty()).then_some(line)
 }
 
-/// The error as results have it; none where it says nothing.
+/// Converts the error for results. None if it is empty.
 pub(crate) fn error(error: CellError) -> Option<CodeError> {
     let name = name(&error.name).to_owned();
     let mut value = error.message.clone();
@@ -44,7 +44,7 @@ pub(crate) fn error(error: CellError) -> Option<CodeError> {
     (!said.traceback.is_empty()).then_some(said)
 }
 
-/// The error as it is shown.
+/// Returns the error's text for people.
 fn traceback(error: CellError) -> String {
     if !error.traceback.is_empty() {
         return error.traceback;
@@ -56,7 +56,7 @@ fn traceback(error: CellError) -> String {
     }
 }
 
-/// Characters that cannot be seen, or that change how others are read.
+/// True for characters that are invisible or change the display of others.
 const fn is_format(c: char) -> bool {
     matches!(c,
         '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}'

@@ -1,4 +1,4 @@
-//! Calls about sandboxes as such: making, closing, looking at, resetting, and ending them all.
+//! Calls about sandboxes: create, close, status, reset, history, and the shutdown.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -25,17 +25,18 @@ use crate::{
     CreateRequest, HistoryPage, HistoryQuery, HistoryView, Principal, ResetView, SandboxId, SandboxView, policy,
 };
 
-/// Sandboxes of one call that are made at the same time; the others wait, so that calls of others get their turn.
+/// The number of sandboxes of one call that are made at the same time. The others wait, so that other callers get their
+/// turn.
 const TOGETHER: usize = 16;
-/// How long closing is waited for: a little more than it may take.
+/// The maximum time that a call waits for a sandbox to close: a little more than the closing may take.
 const CLOSED: Duration = CLOSE.saturating_add(Duration::from_secs(1));
-/// How long sandboxes may take to close at the end, before the back ends end what is left.
+/// The maximum time for sandboxes to close during the shutdown. After that the back ends end the rest.
 const SHUTDOWN_CLOSE: Duration = Duration::from_secs(3);
-/// How long the back ends have for that.
+/// The maximum time for the back ends to do that.
 const SHUTDOWN_BACKENDS: Duration = Duration::from_secs(2);
 
 impl Core {
-    /// Why the back end that is asked for by name does not work here, if that is known.
+    /// Returns the reason why the named back end does not work here, if known.
     fn absent_backend(&self, req: &CreateRequest) -> Option<Failure> {
         let name = req.backend.as_deref()?;
         let config = self.config();
@@ -59,7 +60,7 @@ impl Core {
         let limits = policy::create(&self.config(), &req, &names)?;
         let asked = req.key.is_some().then(|| Arc::new(req.clone()));
         let (packages, consent) = (req.packages, req.consent);
-        // They are of the language that packages can be installed for first of all.
+        // The packages belong to the first installer's language.
         let language = self
             .packages
             .get()
@@ -108,7 +109,7 @@ impl Core {
                 self.make(record, plan.clone());
             }
         }
-        // All are awaited even when one fails, so that the first failure in order is the answer.
+        // Wait for all of them even when one fails, so that the first failure in order is the answer.
         let made = join_all(unclaimed.records.iter().map(|record| record.ready())).await;
         let made = made.into_iter().collect::<Result<Vec<_>, _>>()?;
         let progress = watch::Sender::new(String::new());
@@ -121,7 +122,7 @@ impl Core {
         for record in &records {
             self.registry.claim(record);
         }
-        // What a fresh one uses is not worth a question to each.
+        // The usage of a fresh sandbox is not worth a query for each.
         let view = |record: &Arc<Record>| SandboxView {
             made_now,
             ..self.view(record, record.usage())
@@ -143,7 +144,7 @@ impl Core {
             let records = self.registry.of(who);
             return Ok(join_all(records.iter().map(|record| self.look(record))).await);
         };
-        // The visit ends here: looking at a sandbox does not make it busy.
+        // The guard ends here: a status call does not make the sandbox busy.
         let record = self.registry.find(who, id)?.record;
         let mut view = self.look(&record).await;
         for session in &mut view.sessions {
@@ -155,7 +156,7 @@ impl Core {
         Ok(vec![view])
     }
 
-    /// `numpy 2.1.0`, and `zod 3.25.0 (javascript)` where it is not of the first language.
+    /// Formats a package: `numpy 2.1.0`, or `zod 3.25.0 (javascript)` for a language that is not the first.
     fn shown(&self, (language, held): &(String, Held)) -> String {
         let first = self
             .packages
@@ -212,7 +213,8 @@ impl Core {
         sandbox: Option<&str>,
     ) -> Result<HistoryView, Failure> {
         let mut view = lock(&self.history).view(who, last_n, sandbox);
-        // Packages belong to sandboxes, which do not outlive the server: those are told as this server knows them.
+        // Packages belong to sandboxes, which do not outlive the server. So the list of packages is from this server's
+        // memory.
         if let Some(keeper) = &self.witnesses.keeper
             && let Some(lasting) = keeper.view(who, last_n.clamp(1, MOST), sandbox).await
         {
@@ -277,17 +279,17 @@ impl Core {
         })
     }
 
-    /// Ends the interpreter of a slot. What runs in it is killed first.
+    /// Ends the interpreter of a slot. Kills running code first.
     async fn restart(&self, slot: &Slot) -> bool {
         let had = match slot.running() {
             Some(execution) => {
                 self.end(&execution, Stop::Reset).await;
                 true
             }
-            // One that was made ahead and never used is not worth a word.
+            // A preloaded interpreter that has run nothing is not reported.
             None => slot.take().is_some_and(|held| held.cells > 0),
         };
-        // The caller asked for it, so there is nothing to tell.
+        // The caller requested the reset, so no result needs to report it.
         drop(slot.untold_loss());
         had
     }
@@ -303,7 +305,7 @@ impl Core {
         let all = join_all(records.iter().map(|record| record.gone()));
         let in_time = timeout(SHUTDOWN_CLOSE, join(all, waiting)).await.is_ok();
         if !in_time {
-            // Many take long. The back ends end them, and warn if they cannot.
+            // Closing many sandboxes takes long. The back ends end them, and warn if they cannot.
             tracing::debug!("some sandboxes did not close in time; the back ends end them");
         }
         let backends = async {
@@ -313,7 +315,7 @@ impl Core {
             }
         };
         if in_time {
-            // What has ended is written down meanwhile.
+            // The history stores finished rows meanwhile.
             join(backends, self.witnesses.close_history()).await;
         } else {
             backends.await;
@@ -324,8 +326,8 @@ impl Core {
     }
 }
 
-/// Sandboxes that were made for a caller who may have left, or for whom not all could be made. Others may have asked for
-/// the same one by its key, and keep it then.
+/// Sandboxes whose caller may have disconnected, or of a call that could not make all of its sandboxes. They are
+/// closed, unless another caller has asked for them by key.
 struct Unclaimed<'a> {
     core: &'a Core,
     records: Vec<Arc<Record>>,

@@ -1,4 +1,5 @@
-//! Live interpreters: at most one for each sandbox and language, one cell at a time, in the order of the calls.
+//! Live interpreters: at most one for each sandbox and language. They run one cell at a time, in the order of the
+//! calls.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -18,7 +19,7 @@ use crate::record::Record;
 use crate::sync::lock;
 use crate::{ExecutionId, Restored, SessionView};
 
-/// The place of one language's interpreter in one sandbox.
+/// The slot for one language's interpreter in one sandbox.
 #[derive(Debug)]
 pub(crate) struct Slot {
     language: String,
@@ -29,28 +30,28 @@ pub(crate) struct Slot {
 #[derive(Debug, Default)]
 struct State {
     session: Option<Held>,
-    /// Calls that run or wait.
+    /// The number of running and queued calls.
     pending: usize,
     running: Option<(Arc<Execution>, u32)>,
-    /// How the last interpreter ended, and whether the caller has read it in a result.
+    /// The end of the last interpreter, and whether the caller has read it in a result.
     lost: Option<(Arc<AtomicBool>, String)>,
 }
 
-/// An interpreter that waits for its next cell.
+/// An interpreter between two cells.
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) session: Box<dyn Session>,
     /// The number of its last cell.
     pub(crate) cells: u32,
-    /// The executions of its last cells, the newest one last.
+    /// The executions of its last cells, newest last.
     recent: VecDeque<ExecutionId>,
 }
 
-/// The pause after a cell that ends in a snapshot. It is longer than the gaps of a script's calls, which so pay for no snapshots that
-/// the next call would replace.
+/// The pause after a cell that ends in a snapshot. It is longer than the gaps between a script's calls, so a script
+/// does not pay for snapshots that its next call would replace.
 const SNAPSHOT_PAUSE: Duration = Duration::from_millis(250);
 
-/// So many executions of a session can be named if it is restored to the state after one of them.
+/// The number of recent executions that a restored session can name.
 const RECENT: usize = 256;
 
 impl Held {
@@ -69,7 +70,7 @@ impl Held {
         }
     }
 
-    /// Another cell has run.
+    /// Counts a finished cell.
     pub(crate) fn ran(&mut self, execution: ExecutionId) {
         self.cells = self.cells.saturating_add(1);
         self.recent.push_back(execution);
@@ -87,9 +88,10 @@ impl Held {
         })
     }
 
-    /// Describes a session that was restored to its state after `cell`, and the reason why not to a later one.
+    /// Describes a session that was restored to its state after `cell`, and the reason why it was not restored to a
+    /// later one.
     pub(crate) fn restored(&self, cell: u32, why: Option<String>) -> Restored {
-        // The number is the session's own word.
+        // The driver reports this number, so it is not trusted.
         let cell = cell.min(self.cells);
         let missed = self.cells - cell;
         let back = usize::try_from(missed).unwrap_or(usize::MAX);
@@ -104,16 +106,16 @@ impl Held {
 
 type Waiting = Pin<Box<dyn Future<Output = Result<OwnedSemaphorePermit, AcquireError>> + Send>>;
 
-/// A place in the line for a slot. Dropping it gives the place up.
+/// A place in the queue of a slot. Dropping it leaves the queue.
 pub(crate) struct Ticket {
     slot: Arc<Slot>,
-    /// In a lock that is never taken, only because a future cannot be shared and a ticket is.
+    /// Never locked: the mutex only makes the ticket `Sync`, which the future is not.
     wait: Mutex<Waiting>,
     permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Slot {
-    /// The slot of this language in a sandbox.
+    /// Returns the slot of this language in a sandbox.
     pub(crate) fn of(record: &Record, language: &dyn Language) -> Arc<Self> {
         let name = &language.info().name;
         let mut slots = lock(&record.slots);
@@ -127,7 +129,7 @@ impl Slot {
         slot.clone()
     }
 
-    /// Stands in line. At most `queue` calls wait while one runs.
+    /// Enters the queue. At most `queue` calls wait while one runs.
     pub(crate) async fn line_up(self: &Arc<Self>, queue: usize) -> Result<Ticket, Failure> {
         {
             let mut state = lock(&self.state);
@@ -149,20 +151,20 @@ impl Slot {
             wait: Mutex::new(Box::pin(self.turns.clone().acquire_owned())),
             permit: None,
         };
-        // Polled once here, so that the order of the calls is the order of the line; the semaphore is fair.
+        // Poll once here, so that the queue has the order of the calls. The semaphore is fair.
         if let Poll::Ready(Ok(permit)) = futures::poll!(ticket.waiting()) {
             ticket.permit = Some(permit);
         }
         Ok(ticket)
     }
 
-    /// Takes the waiting interpreter, if there is one.
+    /// Takes the idle interpreter, if there is one.
     pub(crate) fn take(&self) -> Option<Held> {
         lock(&self.state).session.take()
     }
 
-    /// Ends a waiting interpreter that has run nothing yet and has loaded ahead what this folder of packages has as well: the
-    /// next one loads it from there.
+    /// Ends an idle interpreter that has run nothing yet and has preloaded modules which this package folder also has.
+    /// The next interpreter loads them from the folder.
     pub(crate) fn shows(&self, folder: &Path) {
         let mut state = lock(&self.state);
         let stale = |held: &mut Held| held.cells == 0 && held.session.has_loaded_from(folder);
@@ -171,23 +173,23 @@ impl Slot {
         drop(ended);
     }
 
-    /// Gives an interpreter back for the next cell.
+    /// Returns an interpreter to the slot for the next cell.
     pub(crate) fn put(&self, held: Held) {
         lock(&self.state).session = Some(held);
     }
 
-    /// The interpreter ended in this execution.
+    /// Records that the interpreter ended in this execution.
     pub(crate) fn lose(&self, execution: &Execution, story: String) {
         lock(&self.state).lost = Some((execution.delivery(), story));
     }
 
-    /// How the last interpreter ended, if the caller does not know yet.
+    /// Returns the end of the last interpreter, if no result has reported it yet.
     pub(crate) fn untold_loss(&self) -> Option<String> {
         let (delivered, story) = lock(&self.state).lost.take()?;
         (!delivered.load(Ordering::Relaxed)).then_some(story)
     }
 
-    /// The execution that runs in it.
+    /// Returns the running execution.
     pub(crate) fn running(&self) -> Option<Arc<Execution>> {
         lock(&self.state)
             .running
@@ -195,13 +197,13 @@ impl Slot {
             .map(|(execution, _)| execution.clone())
     }
 
-    /// What status answers say; none if there is no interpreter.
+    /// Returns the session for status answers. None if there is no interpreter.
     pub(crate) fn view(&self) -> Option<SessionView> {
         let state = lock(&self.state);
         let cells = match (&state.running, &state.session) {
             (Some((_, cells)), _) => *cells,
             (None, Some(held)) if held.cells > 0 => held.cells,
-            // One that was made ahead and never used is nothing to look at.
+            // A preloaded interpreter that has run nothing is not listed.
             (None, Some(_) | None) => return None,
         };
         Some(SessionView {
@@ -212,10 +214,10 @@ impl Slot {
         })
     }
 
-    /// The variables of an interpreter that waits; none while it runs, or when there is none.
+    /// Returns the variables of an idle interpreter. None while it runs, or if there is none.
     pub(crate) async fn variables(self: &Arc<Self>) -> Option<Vec<Variable>> {
         let slot = self.clone();
-        // In a task of its own: whoever asks may leave, and must not take the interpreter along.
+        // A separate task: the interpreter must return to the slot even if the caller disconnects.
         let listing = tokio::spawn(async move {
             let _turn = slot.turns.clone().try_acquire_owned().ok()?;
             let mut held = slot.take()?;
@@ -237,11 +239,11 @@ impl Slot {
 }
 
 impl Ticket {
-    /// Waits until it is this call's turn. The turn lasts until the ticket is dropped.
+    /// Waits for this call's turn. The turn lasts until the ticket is dropped.
     pub(crate) async fn turn(&mut self) -> Result<(), Failure> {
         if self.permit.is_none() {
             let permit = self.waiting().await;
-            self.permit = Some(permit.map_err(|_| Failure::new(Code::Internal, "the line is closed", "try again"))?);
+            self.permit = Some(permit.map_err(|_| Failure::new(Code::Internal, "the queue of the session is closed", "try again"))?);
         }
         Ok(())
     }
@@ -250,7 +252,7 @@ impl Ticket {
         self.wait.get_mut().unwrap_or_else(PoisonError::into_inner).as_mut()
     }
 
-    /// Says which execution has the turn, and the number of its cell.
+    /// Records the execution that has the turn, and the number of its cell.
     pub(crate) fn runs(&self, execution: &Arc<Execution>, cells: u32) {
         lock(&self.slot.state).running = Some((execution.clone(), cells));
     }

@@ -1,4 +1,4 @@
-//! Spans for traces: which execution, in which sandbox, how it ended and what it cost. Nothing of code, output or results.
+//! Spans for traces: an execution, its sandbox, status and cost. They contain no code, output or results.
 
 use tracing::Span;
 use tracing::field::Empty;
@@ -6,10 +6,10 @@ use tracing::field::Empty;
 use crate::executions::Execution;
 use crate::record::Record;
 
-/// The target of all spans that are meant for traces.
+/// The target of all spans for traces.
 pub const TRACE_TARGET: &str = "sandcell::trace";
 
-/// An execution, from the moment when it was admitted to its end.
+/// Creates the span of an execution, from its admission to its end.
 pub(crate) fn execution(execution: &Execution) -> Span {
     tracing::info_span!(
         target: TRACE_TARGET,
@@ -24,7 +24,7 @@ pub(crate) fn execution(execution: &Execution) -> Span {
     )
 }
 
-/// Says how the execution of the current span ended.
+/// Records the end of the current span's execution.
 pub(crate) fn ended(status: &'static str, cause: Option<&'static str>, cpu: std::time::Duration) {
     let span = Span::current();
     span.record("status", status);
@@ -35,7 +35,7 @@ pub(crate) fn ended(status: &'static str, cause: Option<&'static str>, cpu: std:
     }
 }
 
-/// The making of a sandbox.
+/// Creates the span for making a sandbox.
 pub(crate) fn making(record: &Record) -> Span {
     tracing::info_span!(target: TRACE_TARGET, "make sandbox", sandbox.id = record.id.as_str())
 }

@@ -1,14 +1,14 @@
-//! The one way this crate takes a lock, and what may be replaced while others look at it.
+//! The only function of this crate that takes a lock, and a value that can be replaced while others use it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Takes the lock. Every critical section here leaves its data whole at each step, so a panic elsewhere while it
-/// was held is no reason to stop serving others.
+/// Takes the lock. Every critical section in this crate leaves its data consistent at each step, so a poisoned lock is
+/// no reason to stop serving other callers.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Something that may be replaced as a whole. Who has it in hand keeps what it was.
+/// A value that can be replaced as a whole. A reader keeps the value that it has.
 #[derive(Debug)]
 pub(crate) struct Live<T>(Mutex<Arc<T>>);
 

@@ -1,4 +1,4 @@
-//! What the engine did since it started, as numbers for its operator. No caller, no code and no output is in them.
+//! The engine's counters since its start, for the operator. They contain no caller, code or output.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -9,44 +9,44 @@ use sandcell_sandbox::Code;
 use crate::Status;
 use crate::sync::lock;
 
-/// Upper bounds of the classes that durations are counted in, in milliseconds.
+/// Upper bounds of the histogram buckets for durations, in milliseconds.
 const BOUNDS_MS: [u64; 12] = [5, 10, 25, 50, 100, 250, 500, 1000, 2500, 10_000, 30_000, 120_000];
 
-/// The engine's numbers at one moment.
+/// The engine's counters and current numbers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Live sandboxes, those that are being made included.
+    /// Live sandboxes, including those that are being made.
     pub sandboxes: u64,
-    /// Sandboxes that may be live at once.
+    /// The maximum number of live sandboxes.
     pub sandboxes_most: u64,
-    /// Callers that have a sandbox.
+    /// Callers with a sandbox.
     pub callers: u64,
-    /// Sandboxes that wait, an interpreter ready in each.
+    /// Idle sandboxes with a started interpreter.
     pub waiting: u64,
-    /// Executions that run now.
+    /// Running executions.
     pub running: u64,
-    /// Executions that wait for others to end.
+    /// Queued executions.
     pub queued: u64,
-    /// Executions that have ended, by how they stood.
+    /// Finished executions by status.
     pub executions: BTreeMap<&'static str, u64>,
-    /// Why executions were not ok, and why calls were refused.
+    /// Reasons of failed executions and refused calls.
     pub causes: BTreeMap<&'static str, u64>,
-    /// How long executions ran: bound in milliseconds, and how many were at most that long.
+    /// The histogram of run times: bound in milliseconds, and the number of executions up to it.
     pub durations: Vec<(u64, u64)>,
-    /// All executions in `durations`, those over the last bound included.
+    /// The number of all executions in `durations`, including those over the last bound.
     pub duration_count: u64,
-    /// How long they ran together.
+    /// The sum of their run times.
     pub duration_sum: Duration,
-    /// Processor time that they used together.
+    /// The sum of their processor time.
     pub cpu_sum: Duration,
 }
 
-/// Keeps count.
+/// The counters.
 #[derive(Debug, Default)]
 pub(crate) struct Tally(Mutex<Counts>);
 
 impl Tally {
-    /// An execution has ended.
+    /// Counts a finished execution.
     pub(crate) fn ended(&self, status: Status, cause: Option<Code>, duration: Duration, cpu: Duration) {
         let mut counts = lock(&self.0);
         *counts.executions.entry(status.as_str()).or_default() += 1;
@@ -64,12 +64,12 @@ impl Tally {
         counts.cpu_sum = counts.cpu_sum.saturating_add(cpu);
     }
 
-    /// A call was refused before anything ran.
+    /// Counts a call that was refused before anything ran.
     pub(crate) fn refused(&self, cause: Code) {
         *lock(&self.0).causes.entry(cause.as_str()).or_default() += 1;
     }
 
-    /// What was counted so far.
+    /// Returns the counters.
     pub(crate) fn read(&self) -> Counts {
         lock(&self.0).clone()
     }

@@ -1,4 +1,4 @@
-//! What an execution's end means for its caller: status, exit code, cause and remedy. Pure.
+//! The outcome of an execution for its caller: status, exit code, cause and remedy. Pure.
 
 mod outer;
 
@@ -15,41 +15,41 @@ use crate::{Cause, CodeError, Hints, Phase, Restored, SANDBOX_LOST, Status};
 const RESTORED: &str = "correct the code and call again: the next call goes on in the restored session";
 const NEXT_IS_FRESH: &str = "the next call gets a fresh interpreter; files are still there";
 
-/// The end of an execution in the words of the results.
+/// The outcome of an execution.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Verdict {
     pub(crate) status: Status,
     pub(crate) exit_code: Option<i32>,
     pub(crate) error: Option<CodeError>,
-    /// What the code's session adds to the error: the code's words, never a remedy.
+    /// The addition of the code's session to the error. The code can forge it, so it is never a remedy.
     pub(crate) hint: Option<String>,
     pub(crate) cause: Option<Cause>,
     pub(crate) state_lost: bool,
     pub(crate) restored: Option<Restored>,
-    /// Which step the end came in.
+    /// The step in which the execution ended.
     pub(crate) phase: Phase,
 }
 
-/// How running the code ended.
+/// The raw end of the code.
 #[derive(Debug)]
 pub(crate) enum Ending {
     /// A cell of a session.
     Cell(CellStatus),
     /// A whole program.
     Program(Exit),
-    /// The session or the program could not be followed any more.
+    /// The connection to the session or the program was lost.
     Broke(Failure),
     /// It did not end after being killed.
     Abandoned,
-    /// It was ended before the code started.
+    /// It ended before the code started.
     NeverRan,
 }
 
-/// Everything a verdict depends on.
+/// The evidence for an outcome.
 #[derive(Debug)]
 pub(crate) struct Facts<'a> {
     pub(crate) ending: Ending,
-    /// Who ended it from outside, if anybody, and how far they had to go.
+    /// The reason for the end from outside, if any, and the last step of the termination.
     pub(crate) stop: Option<Stop>,
     pub(crate) step: Step,
     pub(crate) timeout: Duration,
@@ -58,19 +58,19 @@ pub(crate) struct Facts<'a> {
     pub(crate) after: Option<Usage>,
     /// The end of the whole sandbox.
     pub(crate) gone: Option<Gone>,
-    /// Whether variables would have stayed for a next call.
+    /// True if the session's variables would have stayed for a next call.
     pub(crate) keeps: bool,
     pub(crate) hints: &'a Hints,
-    /// What the session was restored to after its interpreter died.
+    /// The state to which the session was restored after its interpreter died.
     pub(crate) restored: Option<Restored>,
-    /// Why it could not be.
+    /// The reason why it was not restored.
     pub(crate) why_lost: Option<String>,
-    /// What it may reach, and what it was denied.
+    /// The hosts that it can reach, and the denied connections.
     pub(crate) network: Reached,
 }
 
 impl Facts<'_> {
-    /// What became of the variables of an interpreter that has ended, as the end of a sentence.
+    /// Describes the fate of an ended interpreter's variables, as the end of a sentence.
     fn variables(&self) -> String {
         match (&self.restored, &self.why_lost) {
             _ if !self.keeps => String::new(),
@@ -90,7 +90,7 @@ impl Facts<'_> {
 }
 
 impl Verdict {
-    /// It still runs.
+    /// The code still runs.
     pub(crate) const fn running() -> Self {
         Self {
             status: Status::Running,
@@ -104,7 +104,7 @@ impl Verdict {
         }
     }
 
-    /// The call could not be done as asked, and `running` was answered before that was known.
+    /// The call could not be carried out, and this became known after the answer `running`.
     pub(crate) fn refused(failure: Failure) -> Self {
         Self {
             status: Status::Error,
@@ -113,7 +113,7 @@ impl Verdict {
         }
     }
 
-    /// A program that was not started, with the exit code that shells give such a one.
+    /// A program that was not started, with the exit code that shells use for it.
     pub(crate) fn not_started(program: &str, source: &std::io::Error) -> Self {
         let program = crate::ids::echo(program);
         let (exit_code, code, message) = match source.kind() {
@@ -138,7 +138,7 @@ impl Verdict {
     }
 }
 
-/// Judges.
+/// Determines the outcome from the evidence.
 pub(crate) fn judge(facts: Facts<'_>) -> Verdict {
     let lives = match &facts.ending {
         Ending::Cell(status) => !matches!(status, CellStatus::Died(_)),
@@ -148,7 +148,7 @@ pub(crate) fn judge(facts: Facts<'_>) -> Verdict {
     let lives_on = lives || facts.restored.is_some();
     let lost = facts.keeps && (!lives_on || facts.gone.is_some());
     let verdict = match (&facts.stop, &facts.gone) {
-        // Even where the end of the sandbox was noticed first, it is what the caller has to know.
+        // The end of the sandbox is the more important fact for the caller, even if it was noticed before the stop.
         (Some(Stop::Departed(gone)), _) | (None, Some(gone)) if !ended_by_itself(&facts.ending) => {
             departed(gone, &facts)
         }
@@ -173,7 +173,7 @@ pub(crate) fn judge(facts: Facts<'_>) -> Verdict {
     }
 }
 
-/// Code that failed after the network had denied it something most likely failed for that.
+/// Adds denied connections to the cause of failed code: most likely they made it fail.
 fn denied_network(verdict: Verdict, network: &Reached) -> Verdict {
     let failed = |cause: &Cause| matches!(cause.code, Code::CodeFailed | Code::NetworkDenied);
     match (verdict.cause, network.told()) {
@@ -189,7 +189,7 @@ fn denied_network(verdict: Verdict, network: &Reached) -> Verdict {
     }
 }
 
-/// Whether the code came to its own end, so that a sandbox that ended right after it is not the cause.
+/// True if the code ended by itself, so that a sandbox that ended right after it is not the cause.
 const fn ended_by_itself(ending: &Ending) -> bool {
     match ending {
         Ending::Cell(status) => !matches!(status, CellStatus::Died(_)),
@@ -241,14 +241,14 @@ fn exited(code: i32) -> Verdict {
     }
 }
 
-/// The code raised: the driver's class says which limit it ran into, if any.
+/// Returns the outcome of code that raised an error. The driver's error class names the limit, if any.
 fn raised(error: &CellError, facts: &Facts<'_>) -> Verdict {
     let limits = facts.limits;
     let hit = facts
         .after
         .is_some_and(|after| after.memory_events > facts.before.memory_events);
     let name = said::name(&error.name);
-    // Python that has no memory left cannot say more than the name.
+    // Python without memory reports only the name of the error.
     let class = if error.name == "MemoryError" {
         "memory"
     } else {
@@ -260,7 +260,7 @@ fn raised(error: &CellError, facts: &Facts<'_>) -> Verdict {
             format!("{name}: the sandbox may use {} MiB of memory", limits.memory.as_mib()),
             facts.hints.more_memory.clone(),
         ),
-        // The code's own error came of it: a child it waited for, or a worker of a pool.
+        // A killed process caused the code's own error: a child that it waited for, or a worker of a pool.
         "" if hit => (
             Code::OutOfMemory,
             format!(
@@ -312,7 +312,7 @@ fn raised(error: &CellError, facts: &Facts<'_>) -> Verdict {
         ),
         "compile" => (
             Code::CodeFailed,
-            // A driver cannot say this class: the message is ours.
+            // A driver cannot report this class: the message is the server's.
             match error.message.as_str() {
                 "" => "the code did not compile, so it did not run".to_owned(),
                 message => format!("the code did not compile, so it did not run: {message}"),
@@ -352,7 +352,7 @@ fn raised(error: &CellError, facts: &Facts<'_>) -> Verdict {
     }
 }
 
-/// The process ended in a way it should not have: the counters say whether a limit was the reason.
+/// Returns the outcome of an unexpected end of the process. The counters show if a limit was the reason.
 fn died(what: &str, exit: Exit, facts: &Facts<'_>) -> Verdict {
     let after = facts.after.unwrap_or(facts.before);
     let for_memory = after.memory_events > facts.before.memory_events;
@@ -362,7 +362,7 @@ fn died(what: &str, exit: Exit, facts: &Facts<'_>) -> Verdict {
         Exit::Signal(signal) => (128 + i32::from(signal), format!("was ended by {}", signal_name(signal))),
     };
     let by_signal = matches!(exit, Exit::Signal(_));
-    // An interpreter that can allocate nothing may end by itself, without a kill that anybody counts.
+    // An interpreter that cannot allocate may end by itself, without a counted kill.
     let memory = facts.limits.memory.as_bytes();
     let starved = exit == Exit::Code(1) && after.memory_peak >= memory - memory / 8;
     let for_memory = for_memory || starved;
@@ -482,7 +482,7 @@ fn stopped(stop: &Stop, lives: bool, facts: &Facts<'_>) -> Verdict {
     }
 }
 
-/// The whole sandbox ended while the code ran.
+/// Returns the outcome of code whose sandbox ended while it ran.
 fn departed(gone: &Gone, facts: &Facts<'_>) -> Verdict {
     let code = match gone.why {
         GoneWhy::Closed => Code::Cancelled,
@@ -533,7 +533,7 @@ fn cause(code: Code, message: String, remedy: impl Into<String>) -> Cause {
     }
 }
 
-/// A signal as people know it. The numbers are Linux's, whatever this is compiled for.
+/// Returns the name of a signal. The numbers are Linux's, on every host.
 fn signal_name(signal: u8) -> String {
     let known = match signal {
         2 => "SIGINT, an interrupt",

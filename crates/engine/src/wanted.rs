@@ -1,5 +1,5 @@
-//! Who wants which image that is being brought here, so that one caller who gives up ends it only when nobody else wants it:
-//! somebody who was told to come again does, though he does not wait at this moment.
+//! Tracks the callers interested in an image pull. The pull is aborted when the last one gives up. A caller that will
+//! retry stays interested, although it does not wait at this moment.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -9,9 +9,9 @@ use tokio::time::Instant;
 use crate::Principal;
 use crate::sync::lock;
 
-/// So long after it was last said a wish counts: as long as a call waits, and the time until the next one.
+/// The maximum age of an interest: the waiting time of a call, and the pause until the next one.
 const LASTS: Duration = Duration::from_secs(180);
-/// Wishes that are remembered. Beyond that the oldest are forgotten, whose owners lose nothing but what was brought so far.
+/// The maximum number of entries. Beyond it the oldest is dropped. Its caller loses only the progress of the pull.
 const MOST: usize = 1024;
 
 #[derive(Debug)]
@@ -21,12 +21,12 @@ struct Wish {
     until: Instant,
 }
 
-/// See the module.
+/// The callers' interests in images.
 #[derive(Debug, Default)]
 pub(crate) struct Wanted(Mutex<Vec<Wish>>);
 
 impl Wanted {
-    /// Somebody wants an image.
+    /// Adds or renews a caller's interest in an image.
     pub(crate) fn wish(&self, image: &str, who: &Principal) {
         let mut wishes = lock(&self.0);
         forget(&mut wishes, image, who);
@@ -40,7 +40,7 @@ impl Wanted {
         });
     }
 
-    /// He has it, or gives it up; whether nobody else wants it.
+    /// Ends a caller's interest. Returns true if no other caller is interested in the image.
     pub(crate) fn unwish(&self, image: &str, who: &Principal) -> bool {
         let mut wishes = lock(&self.0);
         forget(&mut wishes, image, who);
@@ -48,7 +48,7 @@ impl Wanted {
     }
 }
 
-/// What is over, and this one.
+/// Removes expired entries and this one.
 fn forget(wishes: &mut Vec<Wish>, image: &str, who: &Principal) {
     let now = Instant::now();
     wishes.retain(|wish| wish.until > now && !(wish.image == image && wish.who == *who));

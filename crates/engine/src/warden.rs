@@ -1,4 +1,4 @@
-//! The task that each sandbox has: it makes the sandbox, notices its end, lets it expire, and closes it.
+//! The task of each sandbox: it makes the sandbox, notices its end, lets it expire, and closes it.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -18,34 +18,35 @@ use crate::passed::{PassedOver, absent_before, lacks, together};
 use crate::record::{Gone, GoneWhy, Record};
 use crate::sessions::{Held, Slot};
 
-/// How long a back end may take to make a sandbox.
+/// The maximum time for a back end to make a sandbox.
 const CREATE: Duration = Duration::from_secs(30);
-/// A back end that answers sooner than this that an image is being made ready is asked a second time: both together are
-/// still less than clients wait.
+/// If a back end reports sooner than this that it is preparing an image, the task asks it a second time. Both attempts
+/// together take less time than clients wait.
 const PATIENCE: Duration = Duration::from_secs(25);
-/// How long a sandbox may take to close, before it is dropped instead.
+/// The maximum time to close a sandbox. After that it is dropped instead.
 pub(crate) const CLOSE: Duration = Duration::from_secs(5);
 
-/// How long a sandbox for one run is left alone after its run, whose answer is on its way.
+/// The pause between the end of a one-run sandbox's execution and its closing. The answer is being written meanwhile.
 const AFTER_ANSWER: Duration = Duration::from_millis(2);
-/// Tasks that an answer passes through.
+/// The number of tasks that an answer passes through.
 const TURNS: usize = 4;
 
-/// What to make, and who may make it, in this order.
+/// The specification of a sandbox, and the back ends that can make it, in order.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(crate) spec: SandboxSpec,
     pub(crate) backends: Vec<Arc<dyn Backend>>,
-    /// Turns of sandboxes that are made together. Closed when one of them could not be made.
+    /// Limits the number of sandboxes of one call that are made at once. Closed when one of them fails.
     pub(crate) turns: Option<Arc<Semaphore>>,
-    /// The language whose session begins as soon as the sandbox is there.
+    /// The language whose session starts as soon as the sandbox is ready.
     pub(crate) opens: Option<Arc<dyn Language>>,
 }
 
-/// Makes the sandbox of a record and keeps it to its end. Runs in a task of its own: a caller that leaves breaks nothing off.
-/// Where making it is given up all the same (nobody wants its image any more), the back end leaves nothing of it.
+/// Makes the sandbox of a record and watches it to its end. Runs in a separate task, so a caller that disconnects
+/// interrupts nothing. If creation is abandoned anyway (no caller is interested in its image any more), the back end
+/// cleans up.
 pub(crate) async fn keep(core: Arc<Core>, record: Arc<Record>, mut plan: Plan, span: Span) {
-    // Should a back end panic, nobody waits for ever and the place is free again.
+    // If a back end panics, no caller waits forever, and the sandbox's room is free again.
     let mut guard = Guard {
         core: &core,
         record: &record,
@@ -64,7 +65,7 @@ pub(crate) async fn keep(core: Arc<Core>, record: Arc<Record>, mut plan: Plan, s
             in_turn(&core, &record, &plan).instrument(span.clone()).await
         }
     };
-    // It ends when the sandbox is there, not with it.
+    // The span ends when the sandbox is ready, not at the sandbox's end.
     drop(span);
     let sandbox = match made {
         Ok((sandbox, passed)) => {
@@ -73,7 +74,7 @@ pub(crate) async fn keep(core: Arc<Core>, record: Arc<Record>, mut plan: Plan, s
         }
         Err(failure) => {
             if matches!(failure.code, Code::InvalidArgument | Code::LimitReached) {
-                // What was asked for is not possible here, or not now; the caller is told.
+                // The request is not possible here, or not now. The caller gets this failure.
                 tracing::debug!(sandbox = %record.id, "a sandbox could not be made: {}", failure.message);
             } else if failure.code != Code::Cancelled {
                 tracing::warn!(sandbox = %record.id, code = %failure.code, "a sandbox could not be made: {}", failure.message);
@@ -104,16 +105,16 @@ pub(crate) async fn keep(core: Arc<Core>, record: Arc<Record>, mut plan: Plan, s
             isolation.level.as_str()
         )
     });
-    // When it was closed while it was made, it is closed now.
+    // If the sandbox was closed during its creation, it is closed now.
     record.born(sandbox.clone());
     let gone = watch(&core, &record, sandbox.as_ref()).await;
     if record.is_for_one_run() {
-        // Ending many processes takes the processors that the answer still needs. It is written by tasks that wait for
-        // their turns now; even setting a timer comes after them.
+        // Ending many processes takes the processors that the answer still needs. Tasks that are already queued write
+        // the answer. Yield to them; even setting a timer runs after them.
         for _ in 0..TURNS {
             yield_now().await;
         }
-        // Nobody's answer is in the way of who ends the server.
+        // During the shutdown no answer needs this pause.
         tokio::select! {
             () = sleep(AFTER_ANSWER) => {}
             () = core.ending.cancelled() => {}
@@ -132,7 +133,7 @@ pub(crate) async fn keep(core: Arc<Core>, record: Arc<Record>, mut plan: Plan, s
     record.ended();
 }
 
-/// Makes it when it is its turn, unless nobody wants it any more by then.
+/// Makes the sandbox when a turn is free, unless it is already closing by then.
 async fn in_turn(core: &Core, record: &Record, plan: &Plan) -> Result<Made, Failure> {
     let Some(turns) = &plan.turns else {
         return create_while_wanted(core, record, plan).await;
@@ -142,7 +143,7 @@ async fn in_turn(core: &Core, record: &Record, plan: &Plan) -> Result<Made, Fail
         return Err(Failure::new(
             Code::Cancelled,
             "not all sandboxes of the call could be made, so this one was not",
-            "the first failure of the call says why",
+            "the first failure of the call gives the reason",
         ));
     }
     let made = create_while_wanted(core, record, plan).await;
@@ -152,7 +153,7 @@ async fn in_turn(core: &Core, record: &Record, plan: &Plan) -> Result<Made, Fail
     made
 }
 
-/// One that waits, its interpreter put where the first call finds it.
+/// Takes an idle sandbox from the pool and puts its interpreter into the session slot.
 fn parked(core: &Core, record: &Record, plan: &Plan) -> Option<Made> {
     let ordinary = core.plain_plan(core.config().limits.clone());
     let first = ordinary.backends.first().map(|backend| backend.name());
@@ -178,15 +179,15 @@ impl Drop for Guard<'_> {
             self.core.registry.remove(self.record);
             self.record.failed(Failure::new(
                 Code::Internal,
-                "the task that kept the sandbox broke off",
-                "call again for a new sandbox; the server's log says more",
+                "the task of the sandbox ended unexpectedly",
+                "call again for a new sandbox; the server's log has details",
             ));
         }
     }
 }
 
-/// Makes it; where it may wait for an image that is brought here, only until nobody wants it any more. Without anybody who
-/// wants the image that ends, too.
+/// Makes the sandbox. If it may wait for an image, stops when the record closes. Aborts the image pull when the last
+/// interested caller gives up.
 async fn create_while_wanted(core: &Core, record: &Record, plan: &Plan) -> Result<Made, Failure> {
     let Some(image) = plan.spec.image.as_deref() else {
         return create(core, plan).await;
@@ -203,12 +204,12 @@ async fn create_while_wanted(core: &Core, record: &Record, plan: &Plan) -> Resul
             }
             return Err(Failure::new(
                 Code::Cancelled,
-                "the sandbox was given up before its image was there",
-                "call again; the image is brought anew unless others wait for it",
+                "the sandbox was given up before its image was ready",
+                "call again; the image is pulled again unless other callers wait for it",
             ));
         }
     };
-    // Whoever is told to come again goes on wanting it.
+    // If the image is still being prepared, the caller retries, so its interest stays.
     if plan
         .backends
         .iter()
@@ -241,12 +242,12 @@ async fn watch(core: &Core, record: &Arc<Record>, sandbox: &dyn Sandbox) -> Gone
                 Some(_) | None => GoneWhy::Idle(record.birth.idle),
             },
         };
-        // A sandbox that somebody entered in this moment stays; the next round looks again.
+        // A sandbox that a caller entered just now stays. The next round checks again.
         core.registry.depart(record, &Gone::now(why));
     }
 }
 
-/// Waits for a moment, if there is one.
+/// Waits until this moment. Waits forever if there is none.
 async fn at(moment: Option<Instant>) {
     match moment {
         Some(moment) => sleep_until(moment).await,
@@ -257,21 +258,21 @@ async fn at(moment: Option<Instant>) {
 /// A sandbox, and the preferred back ends that could not make it.
 pub(crate) type Made = (Arc<dyn Sandbox>, Vec<PassedOver>);
 
-/// Asks the back ends in order; the first that can makes it.
+/// Tries the back ends in order. The first one that succeeds makes the sandbox.
 pub(crate) async fn create(core: &Core, plan: &Plan) -> Result<Made, Failure> {
-    // A base that cannot be had is no reason to leave it out silently.
+    // A missing base is an error: the sandbox must not start without it silently.
     let bases = bases_for(core, plan)?;
     if plan.spec.image.is_none() {
         core.pool.starts_with(folders(&bases));
     }
     let mut spec = plan.spec.clone();
-    // A program that makes packages known comes first, and alone: when it is let go of, everything else in the sandbox ends.
+    // The program that arranges packages runs first, and alone: when it ends, everything else in the sandbox ends.
     let arranged = |(installer, base): &Ground| base.folder.is_some() && installer.arrange(LAYERS).is_some();
     let opens = plan.opens.as_ref().filter(|_| !bases.iter().any(arranged));
     spec.entered_by = opens.and_then(|language| language.warmed(&folders(&bases)));
     let (sandbox, mut passed) = create_within_limits(core, plan, &spec).await?;
     if plan.backends.len() == core.backends.len() {
-        // Nobody named one, so those that never worked were preferred, too.
+        // The request named no back end, so the absent ones were preferred, too.
         let name = sandbox.isolation().backend.as_str();
         passed.splice(
             0..0,
@@ -286,7 +287,8 @@ pub(crate) async fn create(core: &Core, plan: &Plan) -> Result<Made, Failure> {
     Ok((sandbox, passed))
 }
 
-/// The packages that it starts with: bases are made for the programs of ordinary sandboxes, which those of an image are not.
+/// Returns the packages that the sandbox starts with. Bases fit the programs of ordinary sandboxes. An image has its
+/// own programs, so it gets no base.
 fn bases_for(core: &Core, plan: &Plan) -> Result<Vec<Ground>, Failure> {
     if plan.spec.image.is_some() {
         return Ok(Vec::new());
@@ -322,7 +324,7 @@ async fn create_bare(plan: &Plan, spec: &SandboxSpec) -> Result<Made, Failure> {
             Err(_) => SandboxError::Unavailable {
                 backend: backend.name().to_owned(),
                 reason: format!("a sandbox was not ready within {} s", CREATE.as_secs()),
-                remedy: "try again; `sandcell doctor` on the host says what is slow or missing".to_owned(),
+                remedy: "try again; `sandcell doctor` on the host shows what is slow or missing".to_owned(),
             },
         };
         let cannot = lacks(&error);
@@ -331,11 +333,11 @@ async fn create_bare(plan: &Plan, spec: &SandboxSpec) -> Result<Made, Failure> {
     Err(together(failed).unwrap_or_else(no_backend))
 }
 
-/// There is nothing to make sandboxes with.
+/// The failure when there is no back end.
 pub(crate) fn no_backend() -> Failure {
     Failure::new(
         Code::BackendUnavailable,
         "no back end is available on this machine",
-        "`sandcell doctor` on the host says why and how to mend it",
+        "`sandcell doctor` on the host shows the reason and the fix",
     )
 }

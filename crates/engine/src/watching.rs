@@ -1,4 +1,4 @@
-//! What a call waits for, as seen from outside.
+//! The progress of a call, for its caller.
 
 use std::pin::pin;
 use std::sync::{Arc, OnceLock};
@@ -15,18 +15,17 @@ use crate::{ExecutionId, Progress};
 pub struct OutputPart {
     /// The bytes. A character can be cut at either end.
     pub bytes: Bytes,
-    /// The start of the part: later than asked for where bytes in between were not kept.
+    /// The start of the part. Later than the requested offset where bytes were not stored.
     pub offset: u64,
     /// The start of the next part.
     pub next_offset: u64,
     /// All bytes written so far.
     pub total_bytes: u64,
-    /// True if nothing comes after this part, now or later.
+    /// True if nothing follows this part, now or later.
     pub eof: bool,
 }
 
-/// Follows from outside what a call waits for: its execution once there is one, and before that what its sandbox waits
-/// for. Empty until then.
+/// Follows the progress of a call: the preparation of its sandbox, and then its execution. Empty before that.
 #[derive(Clone, Default)]
 pub struct Watch(Arc<Watched>);
 
@@ -47,7 +46,7 @@ impl std::fmt::Debug for Watch {
 }
 
 impl Watch {
-    /// How far the progress bar is that the code shows, if it shows one; else how far an image or a runtime is that the
+    /// Returns the progress bar of the code, if it shows one, else the progress of an image pull or a download that the
     /// sandbox waits for.
     #[must_use]
     pub fn progress(&self) -> Option<Progress> {
@@ -61,7 +60,7 @@ impl Watch {
         })
     }
 
-    /// The execution, once there is one.
+    /// Returns the execution, if the call has one.
     #[must_use]
     pub fn execution_id(&self) -> Option<ExecutionId> {
         self.0.execution.get().map(|execution| execution.id.clone())
@@ -79,7 +78,7 @@ impl Watch {
         }
     }
 
-    /// Waits until the execution wrote more than these bytes of stdout and stderr, or is over.
+    /// Waits until the execution has written more than these bytes of stdout and stderr, or has finished.
     pub async fn wrote_more(&self, stdout: u64, stderr: u64) {
         self.admitted().await;
         if let Some(execution) = self.0.execution.get() {
@@ -87,7 +86,7 @@ impl Watch {
         }
     }
 
-    /// At most `limit` bytes of a stream of the execution, from `offset` on. None while there is no execution.
+    /// Returns at most `limit` bytes of a stream of the execution, from `offset`. None while there is no execution.
     #[must_use]
     pub fn output(&self, stream: OutputStream, offset: u64, limit: usize) -> Option<OutputPart> {
         let execution = self.0.execution.get()?;
@@ -95,12 +94,12 @@ impl Watch {
     }
 
     pub(crate) fn follow(&self, execution: &Arc<Execution>) {
-        // One that follows something already goes on doing that.
+        // A watch follows its first execution only.
         self.0.execution.get_or_init(|| execution.clone());
         self.0.admitted.notify_waiters();
     }
 
-    /// Looks at what sandboxes of these back ends with this image wait for.
+    /// Sets the source of the preparation's progress: these back ends and this image.
     pub(crate) fn prepares(&self, backends: Vec<Arc<dyn Backend>>, image: Option<String>) {
         self.0
             .preparing

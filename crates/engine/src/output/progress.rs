@@ -1,24 +1,24 @@
-//! How far a progress bar is, read from the last line that code printed. Pure.
+//! Reads the state of a progress bar from the last line of output. Pure.
 //!
-//! Only lines with the shape of a bar count, so that "3/4 done" in some sentence is no progress.
+//! Only lines with the shape of a bar count, so that "3/4 done" in a sentence is no progress.
 
 use sandcell_sandbox::Preparing;
 
 use super::clean::plain;
 
-/// How far code says it is.
+/// The progress that code reports.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Progress {
-    /// What is done, in the bar's own unit.
+    /// The completed amount, in the bar's unit.
     pub done: f64,
-    /// Of how much, where the bar says so.
+    /// The total, if the bar shows one.
     pub total: Option<f64>,
     /// The bar's line, at most 200 characters.
     pub text: String,
 }
 
 impl Progress {
-    /// Of what a sandbox waits for. Numbers that are bytes are told in megabytes.
+    /// Converts the progress of a sandbox's preparation. Bytes are reported in megabytes.
     pub(crate) fn of(preparing: Preparing) -> Self {
         let Preparing { text, done, total } = preparing;
         let text = match total {
@@ -36,11 +36,11 @@ impl Progress {
 
 const MB: u64 = 1_000_000;
 
-/// Bytes of the end of a stream that are looked at.
+/// The number of bytes at the end of a stream to search for a bar.
 pub(crate) const LOOK: usize = 1024;
 const TEXT: usize = 200;
 
-/// The progress that the end of a stream shows.
+/// Returns the progress at the end of a stream.
 pub(crate) fn recognise(tail: &[u8]) -> Option<Progress> {
     let clean = plain(tail);
     let line = clean.lines().rev().map(str::trim).find(|line| !line.is_empty())?;
@@ -69,7 +69,7 @@ fn counted(line: &str) -> Option<(f64, Option<f64>)> {
     None
 }
 
-/// `Downloading: 35%` with a bar beside it.
+/// `Downloading: 35%` with a bar next to it.
 fn percent(line: &str) -> Option<(f64, Option<f64>)> {
     let (before, _) = line.split_once('%')?;
     let start = before

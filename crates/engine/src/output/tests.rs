@@ -1,4 +1,4 @@
-//! What a caller would notice about shown output, by example and by property.
+//! Shown output from a caller's point of view, by example and by property.
 
 use std::sync::Arc;
 
@@ -179,7 +179,7 @@ fn previews_have_dots_only_when_longer() {
     assert_eq!(preview("", 3), "");
 }
 
-/// Bytes as hostile and as ordinary as output gets.
+/// Hostile and ordinary output.
 fn output() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         4 => "[a-z ]{0,40}\n".prop_map(String::into_bytes),
@@ -224,7 +224,7 @@ proptest! {
         let head = if text.starts_with(head) { head } else { head.strip_suffix('\n').unwrap() };
         prop_assert!(text.starts_with(head) && text.ends_with(tail));
         let sum = head.len() + tail.len() + usize::try_from(result.left_out).unwrap();
-        // A head that was cut right before its line feed got one of the marker's, which reads the same.
+        // A head that was cut right before its line feed got the marker's line feed, which reads the same.
         prop_assert!(sum == text.len() || (sum == text.len() + 1 && head.ends_with('\n')), "{sum} {}", text.len());
     }
 
@@ -272,7 +272,7 @@ fn streams_of_one_sandbox_share_what_they_may_keep_and_give_it_back() {
         stream.push(b"the end");
     }
     let all: u64 = streams.iter().map(Capture::kept).sum();
-    // Four of the budget, and what each may keep without it.
+    // The budget's 4 MiB, and the free part of each stream.
     assert!(all <= (4 << 20) + 24 * (64 << 10), "{all}");
     for stream in &streams {
         assert_eq!(stream.total(), (8 << 20) + 7);

@@ -1,18 +1,20 @@
-//! Names the limit around the server where it, and not the sandbox's own, has ended a process or refused a new one.
+//! Names a limit around the server that has ended a process or refused a new one, where the sandbox's own limit was not
+//! the reason.
 
 use sandcell_sandbox::{OuterScope, Usage};
 
-/// A process that the system ends so far below the sandbox's limit, in quarters, was not ended for that.
+/// In quarters of the sandbox's limit: the system ends a process below this for another reason.
 const QUARTERS: u64 = 3;
 
-/// The limit that has ended a process, in words.
+/// The outer limit that has ended a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct OuterLimit {
     pub(super) reason: String,
     pub(super) remedy: &'static str,
 }
 
-/// Finds the outer limit behind a kill for memory. None: it was the sandbox's own limit, in bytes.
+/// Finds the outer limit behind a kill for memory. `own` is the sandbox's limit in bytes. None: that limit was the
+/// reason.
 pub(super) fn behind(usage: &Usage, own: u64) -> Option<OuterLimit> {
     let far_below = (1..own / 4 * QUARTERS).contains(&usage.memory_peak);
     let lower = usage.outer_memory.filter(|outer| *outer < own);
@@ -40,8 +42,8 @@ pub(super) fn behind(usage: &Usage, own: u64) -> Option<OuterLimit> {
     }
 }
 
-/// Finds the outer limit behind a refused process. None: there is more room around the server than a sandbox may use, so
-/// it was the sandbox's own limit.
+/// Finds the outer limit behind a refused process. None: the server's limits leave more room than the sandbox's, so the
+/// sandbox's limit was the reason.
 pub(super) fn refused(usage: &Usage, own: u32) -> Option<OuterLimit> {
     let outer = usage
         .outer_processes

@@ -1,4 +1,4 @@
-//! Runs that keep nothing.
+//! Runs in discarded sandboxes.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -67,7 +67,7 @@ async fn the_answer_does_not_wait_for_the_sandbox_to_close_but_the_next_one_wait
     assert_eq!(bench.world.live(), 1);
     bench.once(run_of("cell")).await.unwrap();
     assert!(began.elapsed() >= Duration::from_secs(1));
-    // A default sandbox, whose place is not on its way out.
+    // A default sandbox, which stays and so leaves no room.
     bench.exec("cell").await;
     let before = tokio::time::Instant::now();
     assert_eq!(bench.once(run_of("cell")).await.unwrap_err().code, Code::LimitReached);

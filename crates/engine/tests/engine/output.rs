@@ -1,4 +1,4 @@
-//! What results show of output, and how the rest is read.
+//! The output in results, and the calls that read the rest.
 
 use std::time::Duration;
 
@@ -188,7 +188,7 @@ async fn output_that_nobody_has_yet_is_kept_longer_but_not_without_end() {
             .map_err(|failure| failure.code)
     };
     assert_eq!(read().await, Ok(10_020_000));
-    // Now the caller has it, and what comes next takes its place.
+    // Now the output is delivered, and later output replaces it.
     bench.exec("print next").await;
     assert_eq!(read().await, Err(Code::Expired));
     let mut unread = Vec::new();

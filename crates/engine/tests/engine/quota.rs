@@ -1,4 +1,4 @@
-//! What one caller may have over all of its sandboxes.
+//! The limits of one caller over all of its sandboxes.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Sessions: what is kept between calls, in which order they run, what is refused.
+//! Sessions: kept variables, the order of calls, and refusals.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
