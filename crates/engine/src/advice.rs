@@ -7,7 +7,7 @@ use crate::Hints;
 
 /// The condition of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum When {
+enum Condition {
     /// The code failed.
     Failed,
     /// The code may have continued, with a warning on stderr.
@@ -16,9 +16,9 @@ enum When {
 
 /// Texts that together indicate a failure, and the advice. `{packages}` and `{data}` are replaced with the front end's
 /// text.
-struct Row(When, &'static [&'static str], &'static str);
+struct Row(Condition, &'static [&'static str], &'static str);
 
-use When::{Failed, Warned};
+use Condition::{Failed, Warned};
 
 const NO_VIDEO: &str = "there is no ffmpeg here: save an animation as .gif with writer=\"pillow\"; for video use the package imageio-ffmpeg, which \
                         brings a program (imageio_ffmpeg.get_ffmpeg_exe()): {packages}";
@@ -39,7 +39,7 @@ const NO_PROCESSES: &str = "the sandbox has as many processes and threads as it 
                             limits.processes";
 const NO_NPM: &str = "npm has no network here: {packages}";
 
-const TABLE: &[Row] = &[
+const ADVICE_TABLE: &[Row] = &[
     Row(
         Failed,
         &["IProgress not found"],
@@ -148,14 +148,14 @@ const TABLE: &[Row] = &[
 
 /// Returns the advice for a program's output: the end of its streams, and its error.
 pub(crate) fn find(failed: bool, texts: &[&str], hints: &Hints) -> Option<String> {
-    let counts = |when: When| if failed { when == Failed } else { when == Warned };
+    let counts = |when: Condition| if failed { when == Failed } else { when == Warned };
     let says = |mark: &&str| texts.iter().any(|text| text.contains(*mark));
-    let row = TABLE
+    let row = ADVICE_TABLE
         .iter()
         .find(|Row(when, marks, _)| counts(*when) && marks.iter().all(&says));
     // A warning may be the reason of a later failure.
     let warned = || {
-        TABLE
+        ADVICE_TABLE
             .iter()
             .find(|Row(when, marks, _)| failed && *when == Warned && marks.iter().all(&says))
     };
@@ -238,9 +238,9 @@ mod tests {
 
     #[test]
     fn no_row_is_behind_one_that_always_comes_first() {
-        for (number, Row(when, marks, _)) in TABLE.iter().enumerate() {
+        for (number, Row(when, marks, _)) in ADVICE_TABLE.iter().enumerate() {
             let covers = |earlier: &&Row| earlier.0 == *when && earlier.1.iter().all(|mark| marks.contains(mark));
-            assert!(TABLE[..number].iter().find(covers).is_none(), "{marks:?}");
+            assert!(ADVICE_TABLE[..number].iter().find(covers).is_none(), "{marks:?}");
         }
     }
 }

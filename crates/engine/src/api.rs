@@ -11,7 +11,7 @@ use sandcell_sandbox::{
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use crate::{AbsentBackend, Expiry, KeptPicture, MemoryGrowth, MemoryUse, PassedOver, Quota, Watch};
+use crate::{AbsentBackend, Expiry, KeptPicture, MemoryGrowth, MemoryUse, Quota, SkippedBackend, Watch};
 
 /// The identity of a caller. Everything belongs to a principal, and another principal's id gets the answer of an
 /// unknown one.
@@ -481,7 +481,7 @@ pub struct SandboxView {
     /// Bytes to and from these hosts.
     pub network_bytes: u64,
     /// Preferred back ends that could not make the sandbox.
-    pub passed_over: Vec<PassedOver>,
+    pub skipped_backends: Vec<SkippedBackend>,
 }
 
 /// A live session.
@@ -658,7 +658,7 @@ pub struct ExecutionView {
     /// The isolation of its sandbox.
     pub isolation: Arc<Isolation>,
     /// Preferred back ends that could not make its sandbox.
-    pub passed_over: Vec<PassedOver>,
+    pub skipped_backends: Vec<SkippedBackend>,
     /// Static-analysis findings about the code.
     pub findings: Vec<Finding>,
 }

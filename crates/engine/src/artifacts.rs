@@ -7,20 +7,20 @@ use crate::Artifact;
 use crate::policy::bytes_of;
 
 /// The maximum number of artifacts of one execution.
-const MOST: usize = 64;
+const MAX_ARTIFACTS: usize = 64;
 /// The maximum size of one execution's artifacts together, in bytes.
-const MOST_BYTES: u64 = 16 << 20;
+const MAX_ARTIFACT_BYTES: u64 = 16 << 20;
 
 /// Representations that become an artifact, best first, with the file name's extension. Text is not among them: it is
 /// part of the output.
-const PICTURES: [(&str, &str); 5] = [
+const PICTURE_TYPES: [(&str, &str); 5] = [
     ("image/png", "png"),
     ("image/jpeg", "jpg"),
     ("image/gif", "gif"),
     ("image/webp", "webp"),
     ("image/svg+xml", "svg"),
 ];
-const DOCUMENTS: [(&str, &str); 6] = [
+const DOCUMENT_TYPES: [(&str, &str); 6] = [
     ("audio/wav", "wav"),
     ("audio/mpeg", "mp3"),
     ("application/pdf", "pdf"),
@@ -30,17 +30,17 @@ const DOCUMENTS: [(&str, &str); 6] = [
 ];
 
 /// The specifications of interactive charts: separate artifacts in addition to picture and page.
-const CHARTS: [(&str, &str); 3] = [
+const CHART_TYPES: [(&str, &str); 3] = [
     ("application/vnd.sandcell.chart+json", "chart.json"),
     ("application/vnd.plotly.v1+json", "plotly.json"),
     ("application/vnd.vegalite.v5+json", "vegalite.json"),
 ];
 /// The MIME type that marks a table. Only a table's text is useful.
-const TABLE: &str = "application/vnd.sandcell.table+json";
+const TABLE_MIME: &str = "application/vnd.sandcell.table+json";
 
 /// The trace of a displayed value in the output.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum OutputTrace {
     /// Its text.
     Text(String),
     /// The name and the text of its picture, which is an artifact.
@@ -59,9 +59,9 @@ pub(crate) struct Artifacts {
 
 impl Artifacts {
     /// Adds the values of a `display()` call.
-    pub(crate) fn display(&mut self, bundle: &MimeBundle) -> Place {
+    pub(crate) fn display(&mut self, bundle: &MimeBundle) -> OutputTrace {
         let text = Some(bundle.text()).filter(|text| !text.is_empty());
-        let picture = best(bundle, &PICTURES);
+        let picture = best(bundle, &PICTURE_TYPES);
         let pictured = picture.is_some();
         let mut name = None;
         if let Some((mime, end, bytes)) = picture {
@@ -69,25 +69,25 @@ impl Artifacts {
         }
         let interactive = self.charts(bundle);
         if (interactive || !pictured)
-            && bundle.get(TABLE).is_none()
-            && let Some((mime, end, bytes)) = best(bundle, &DOCUMENTS)
+            && bundle.get(TABLE_MIME).is_none()
+            && let Some((mime, end, bytes)) = best(bundle, &DOCUMENT_TYPES)
         {
             self.push("display", end, mime, bytes, text.clone());
         }
         match (text, name) {
-            (text, Some(name)) => Place::Picture(match text {
+            (text, Some(name)) => OutputTrace::Picture(match text {
                 Some(text) => format!("{name}: {text}"),
                 None => name,
             }),
-            (Some(text), None) if !pictured => Place::Text(text),
-            (_, None) => Place::None,
+            (Some(text), None) if !pictured => OutputTrace::Text(text),
+            (_, None) => OutputTrace::None,
         }
     }
 
     /// Adds the data of charts. Returns true if one of them is interactive in a page.
     fn charts(&mut self, bundle: &MimeBundle) -> bool {
         let mut interactive = false;
-        for (mime, end) in CHARTS {
+        for (mime, end) in CHART_TYPES {
             if let Some(bytes) = bundle.get(mime).filter(|bytes| !bytes.is_empty()) {
                 interactive |= end != "chart.json";
                 self.push("plot", end, mime, bytes.clone(), None);
@@ -100,13 +100,13 @@ impl Artifacts {
     /// page of a value is one, too, but not that of a table.
     pub(crate) fn result(&mut self, bundle: &MimeBundle) {
         let text = || Some(bundle.text()).filter(|text| !text.is_empty());
-        if let Some((mime, end, bytes)) = best(bundle, &PICTURES) {
+        if let Some((mime, end, bytes)) = best(bundle, &PICTURE_TYPES) {
             self.push("plot", end, mime, bytes, text());
         }
         let interactive = self.charts(bundle);
-        if let Some((mime, end, bytes)) = best(bundle, &DOCUMENTS)
+        if let Some((mime, end, bytes)) = best(bundle, &DOCUMENT_TYPES)
             && (interactive || !matches!(end, "json" | "md"))
-            && (interactive || end != "html" || bundle.get(TABLE).is_none())
+            && (interactive || end != "html" || bundle.get(TABLE_MIME).is_none())
         {
             self.push("display", end, mime, bytes, text());
         }
@@ -115,7 +115,7 @@ impl Artifacts {
     /// Adds one, if there is room. Returns its name.
     fn push(&mut self, stem: &str, end: &str, mime: &str, bytes: Bytes, text: Option<String>) -> Option<String> {
         let size = bytes_of(bytes.len());
-        if self.all.len() >= MOST || self.bytes.saturating_add(size) > MOST_BYTES {
+        if self.all.len() >= MAX_ARTIFACTS || self.bytes.saturating_add(size) > MAX_ARTIFACT_BYTES {
             self.dropped = self.dropped.saturating_add(1);
             return None;
         }
@@ -154,9 +154,9 @@ impl Artifacts {
     pub(crate) fn notice(&self) -> Option<String> {
         (self.dropped > 0).then(|| {
             format!(
-                "{} displayed values were dropped: one execution keeps {MOST} with {} MiB together",
+                "{} displayed values were dropped: one execution keeps {MAX_ARTIFACTS} with {} MiB together",
                 self.dropped,
-                MOST_BYTES >> 20
+                MAX_ARTIFACT_BYTES >> 20
             )
         })
     }
@@ -213,7 +213,7 @@ mod tests {
             ("image/png", b"PNG"),
             ("text/html", b"<img>"),
         ]));
-        assert_eq!(text, Place::Picture("plot-1.png: <Figure>".to_owned()));
+        assert_eq!(text, OutputTrace::Picture("plot-1.png: <Figure>".to_owned()));
         assert_eq!(artifacts.all.len(), 1);
         assert_eq!(
             (artifacts.all[0].name.as_str(), artifacts.all[0].text.as_deref()),
@@ -226,7 +226,7 @@ mod tests {
         let mut artifacts = Artifacts::default();
         assert_eq!(
             artifacts.display(&bundle(&[("text/plain", b"hello")])),
-            Place::Text("hello".to_owned())
+            OutputTrace::Text("hello".to_owned())
         );
         assert!(artifacts.all.is_empty());
     }

@@ -17,16 +17,16 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
-use crate::cells::{arrive, never_ran, until_stopped};
 use crate::core::{Core, Finisher};
-use crate::executions::Execution;
-use crate::ladder::Stop;
-use crate::meter::{Cost, Meter};
+use crate::execution::Execution;
+use crate::job::{outcome_without_run, until_stopped, wait_for_sandbox};
+use crate::outcome::Outcome;
 use crate::policy;
-use crate::program::{SPAWN, Streams, follow, judge_program};
-use crate::record::{Record, Visit};
+use crate::program::{SPAWN_TIMEOUT, Streams, conclude_program, follow};
 use crate::spans;
-use crate::verdict::Verdict;
+use crate::state::{Record, UseGuard};
+use crate::termination::Stop;
+use crate::usage::{Cost, Meter};
 use crate::{ExecutionId, ExecutionView, Principal, Watch};
 
 /// A request to run a program that needs no session in an existing sandbox, next to its other programs.
@@ -62,7 +62,7 @@ impl CommandLine {
     fn candidates(self) -> Vec<Vec<String>> {
         match self {
             Self::Argv(argv) => vec![argv],
-            Self::Shell(line) => SHELLS
+            Self::Shell(line) => SHELL_NAMES
                 .map(|shell| vec![shell.to_owned(), "-c".to_owned(), line.clone()])
                 .to_vec(),
         }
@@ -113,27 +113,27 @@ pub struct StdinPart {
 }
 
 /// The language name of commands in results and in the history.
-const COMMAND: &str = "command";
+const COMMAND_LANGUAGE: &str = "command";
 /// The maximum time to wait for the start of the program. The call's own wait begins after it.
-const START_WAIT: Duration = Duration::from_secs(3);
-const SHELLS: [&str; 2] = ["bash", "sh"];
+const START_TIMEOUT: Duration = Duration::from_secs(3);
+const SHELL_NAMES: [&str; 2] = ["bash", "sh"];
 
 impl Core {
     pub(crate) async fn run_command(
         self: &Arc<Self>,
-        who: &Principal,
+        principal: &Principal,
         req: CommandRequest,
         stdin: mpsc::Receiver<Bytes>,
         output: mpsc::Sender<SessionEvent>,
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure> {
-        self.command(who, req, (stdin, output), None, cancel).await
+        self.command(principal, req, (stdin, output), None, cancel).await
     }
 
     /// Does the same with input from calls. The output is stored, not streamed.
     pub(crate) async fn start_command(
         self: &Arc<Self>,
-        who: &Principal,
+        principal: &Principal,
         req: CommandRequest,
         input: CommandInput,
         cancel: CancellationToken,
@@ -141,36 +141,36 @@ impl Core {
         let (feed, stdin) = mpsc::channel(1);
         let (output, _) = mpsc::channel(1);
         if let Err(failure) = policy::stdin_part(&input.first) {
-            self.refuse(who, COMMAND, &req.command.line(), &failure);
+            self.refuse(principal, COMMAND_LANGUAGE, &req.command.line(), &failure);
             return Err(failure);
         }
         if !input.first.is_empty() && feed.try_send(input.first).is_err() {
             return Err(Failure::new(Code::Internal, "a new channel is full", "report this"));
         }
-        self.command(who, req, (stdin, output), input.open.then_some(feed), cancel)
+        self.command(principal, req, (stdin, output), input.open.then_some(feed), cancel)
             .await
     }
 
     async fn command(
         self: &Arc<Self>,
-        who: &Principal,
+        principal: &Principal,
         req: CommandRequest,
         streams: Streams,
         feed: Option<mpsc::Sender<Bytes>>,
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure> {
         let (wait, watch, line) = (req.wait, req.watch.clone(), req.command.line());
-        match self.admit_command(who, req, line.clone(), streams).await {
+        match self.admit_command(principal, req, line.clone(), streams).await {
             Ok(job) => {
                 let execution = job.execution.clone();
-                execution.fed_by(feed);
+                execution.set_feed(feed);
                 watch.follow(&execution);
                 tokio::spawn(job.run().instrument(spans::execution(&execution)));
                 let patience = async {
                     match wait {
                         Some(wait) => {
                             // So a start that fails is an error of this call, even if the call does not wait.
-                            drop(timeout(START_WAIT, execution.begun()).await);
+                            drop(timeout(START_TIMEOUT, execution.begun()).await);
                             sleep(wait).await;
                         }
                         None => std::future::pending().await,
@@ -179,7 +179,7 @@ impl Core {
                 self.answer_within(&execution, patience, cancel).await
             }
             Err(failure) => {
-                self.refuse(who, COMMAND, &line, &failure);
+                self.refuse(principal, COMMAND_LANGUAGE, &line, &failure);
                 Err(failure)
             }
         }
@@ -189,14 +189,14 @@ impl Core {
     /// has not taken earlier bytes, it waits for at most `wait`, and then answers `busy`.
     pub(crate) async fn write_stdin(
         &self,
-        who: &Principal,
+        principal: &Principal,
         id: &str,
         input: StdinPart,
         wait: Duration,
         cancel: CancellationToken,
     ) -> Result<ExecutionId, Failure> {
         policy::stdin_part(&input.bytes)?;
-        let execution = self.executions.find(who, id)?;
+        let execution = self.executions.find(principal, id)?;
         if execution.is_finished() {
             return Err(over(&execution.id));
         }
@@ -219,14 +219,14 @@ impl Core {
             }
         }
         if input.close {
-            execution.fed_by(None);
+            execution.set_feed(None);
         }
         Ok(execution.id.clone())
     }
 
     async fn admit_command(
         self: &Arc<Self>,
-        who: &Principal,
+        principal: &Principal,
         req: CommandRequest,
         line: String,
         streams: Streams,
@@ -234,14 +234,14 @@ impl Core {
         req.command.check()?;
         policy::env(&req.env)?;
         let timeout = policy::timeout(&self.config(), req.timeout)?;
-        let target = self.target(who, req.sandbox_id.as_deref()).await?;
-        let execution = Execution::new(&self.config(), &target.record, COMMAND, line, target.new)?;
+        let target = self.target(principal, req.sandbox_id.as_deref()).await?;
+        let execution = Execution::new(&self.config(), &target.record, COMMAND_LANGUAGE, line, target.new)?;
         self.executions.add(&execution);
         Ok(CommandJob {
             core: self.clone(),
             execution,
             record: target.record,
-            visit: target.visit,
+            guard: target.guard,
             timeout,
             req,
             streams,
@@ -289,7 +289,7 @@ struct CommandJob {
     core: Arc<Core>,
     execution: Arc<Execution>,
     record: Arc<Record>,
-    visit: Visit,
+    guard: UseGuard,
     timeout: Duration,
     req: CommandRequest,
     streams: Streams,
@@ -310,28 +310,28 @@ impl CommandJob {
         };
         let end = match self.work().await {
             Ok(done) => Ok(done),
-            Err(Ok(stop)) => Ok((never_ran(&core, &record, stop, limit, false), Cost::default())),
+            Err(Ok(stop)) => Ok((outcome_without_run(&core, &record, stop, limit, false), Cost::default())),
             Err(Err(failure)) => Err(failure),
         };
         finisher.finish(end);
     }
 
-    async fn work(self) -> Result<(Verdict, Cost), Result<Stop, Failure>> {
+    async fn work(self) -> Result<(Outcome, Cost), Result<Stop, Failure>> {
         let Self {
             core,
             execution,
             record,
-            visit,
+            guard,
             timeout: limit,
             req,
             streams: (stdin, output),
         } = self;
-        let _visit = visit;
-        let sandbox = arrive(&execution, &record).await?;
-        execution.isolated_by(record.isolation(sandbox.as_ref()), record.passed());
-        let entering = until_stopped(&execution, &record, None, core.floor.enter(&record.owner));
-        let _place = entering.await.map_err(Ok)?;
-        core.processor.may_run(&record.owner).map_err(Err)?;
+        let _guard = guard;
+        let sandbox = wait_for_sandbox(&execution, &record).await?;
+        execution.set_isolation(record.isolation(sandbox.as_ref()), record.skipped_backends());
+        let entering = until_stopped(&execution, &record, None, core.scheduler.acquire(&record.owner));
+        let _permit = entering.await.map_err(Ok)?;
+        core.cpu_quota.may_run(&record.owner).map_err(Err)?;
         let mut env = sandbox.base_env().clone();
         env.extend(req.env);
         let deadline = Instant::now() + limit;
@@ -346,7 +346,7 @@ impl CommandJob {
                 stdin: StdinMode::Piped,
                 control: false,
             };
-            let starting = timeout(SPAWN, sandbox.spawn(command));
+            let starting = timeout(SPAWN_TIMEOUT, sandbox.spawn(command));
             let started = until_stopped(&execution, &record, Some(deadline), starting)
                 .await
                 .map_err(Ok)?;
@@ -355,7 +355,7 @@ impl CommandJob {
                 Ok(Err(SandboxError::Spawn { source, .. }))
                     if source.kind() == ErrorKind::NotFound && candidates.peek().is_some() => {}
                 Ok(Err(SandboxError::Spawn { program, source })) if source.kind() != ErrorKind::WouldBlock => {
-                    return Ok((Verdict::not_started(&program, &source), Cost::default()));
+                    return Ok((Outcome::not_started(&program, &source), Cost::default()));
                 }
                 Ok(Err(error)) => return Err(Err(error.into())),
                 Err(_) => return Err(Err(crate::files::too_slow("the command could not be started"))),
@@ -365,7 +365,7 @@ impl CommandJob {
         let meter = Meter::start(&record, &sandbox, true);
         let streams = (stdin, output);
         let ran = follow(process, streams, &execution, &record, deadline, SignalScope::Group).await;
-        Ok(judge_program(&core, (&execution, &record), ran, meter, &sandbox, limit).await)
+        Ok(conclude_program(&core, (&execution, &record), ran, meter, &sandbox, limit).await)
     }
 }
 

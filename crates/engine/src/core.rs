@@ -9,51 +9,53 @@ use sandcell_sandbox::{
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::callers::Callers;
-use crate::executions::{Execution, error_line};
-use crate::expiring::Crier;
-use crate::floor::Floor;
+use crate::caller_number::CallerNumbers;
+use crate::execution::{Execution, error_line};
+use crate::expiry::ExpiryNotifier;
 use crate::history::{Entry, History};
-use crate::ids::echo;
-use crate::kept::Executions;
-use crate::ladder::{GRACE, KILL_WAIT, Stop};
-use crate::lasting::Witnesses;
-use crate::meter::Cost;
+use crate::ids::quote_for_error;
+use crate::image_interest::ImageInterests;
+use crate::lifecycle::{Plan, no_backend, run_lifecycle};
+use crate::metrics::Metrics;
 use crate::network::with_proxy;
+use crate::outcome::Outcome;
 use crate::pool::Pool;
-use crate::quota::Processor;
-use crate::record::{Birth, Gone, GoneWhy, Kind, Record};
+use crate::quota::CpuQuota;
 use crate::registry::{Registry, Target};
+use crate::scheduler::Scheduler;
+use crate::sinks::Observers;
 use crate::spans;
-use crate::sync::{Live, lock};
-use crate::tally::Tally;
-use crate::verdict::Verdict;
-use crate::wanted::Wanted;
-use crate::warden::{Plan, keep, no_backend};
+use crate::state::{CreateParams, Kind, Record, Terminated, TerminationReason};
+use crate::store::ExecutionStore;
+use crate::sync::{Replaceable, lock};
+use crate::termination::{INTERRUPT_GRACE, KILL_TIMEOUT, Stop};
+use crate::usage::Cost;
 use crate::{AbsentLanguage, EngineConfig, ExecutionId, ExecutionView, Principal, Status};
 
 /// The maximum time to end an execution: termination, and the work after it.
-const ENDING: Duration = GRACE.saturating_add(KILL_WAIT).saturating_add(Duration::from_secs(2));
+const END_TIMEOUT: Duration = INTERRUPT_GRACE
+    .saturating_add(KILL_TIMEOUT)
+    .saturating_add(Duration::from_secs(2));
 
 /// The engine's shared state.
 #[derive(Debug)]
 pub(crate) struct Core {
-    pub(crate) config: Live<EngineConfig>,
+    pub(crate) config: Replaceable<EngineConfig>,
     pub(crate) backends: Vec<Arc<dyn Backend>>,
     pub(crate) languages: Vec<Arc<dyn Language>>,
-    pub(crate) packages: Live<Vec<Arc<dyn Packages>>>,
-    pub(crate) network: Live<Option<Arc<dyn Network>>>,
-    pub(crate) witnesses: Witnesses,
+    pub(crate) packages: Replaceable<Vec<Arc<dyn Packages>>>,
+    pub(crate) network: Replaceable<Option<Arc<dyn Network>>>,
+    pub(crate) observers: Observers,
     pub(crate) registry: Registry,
-    pub(crate) executions: Executions,
+    pub(crate) executions: ExecutionStore,
     pub(crate) history: Mutex<History>,
     pub(crate) pool: Pool,
-    pub(crate) tally: Tally,
-    pub(crate) crier: Crier,
-    pub(crate) floor: Arc<Floor>,
-    pub(crate) callers: Callers,
-    pub(crate) processor: Processor,
-    pub(crate) wanted: Wanted,
+    pub(crate) metrics: Metrics,
+    pub(crate) expiry_notifier: ExpiryNotifier,
+    pub(crate) scheduler: Arc<Scheduler>,
+    pub(crate) caller_numbers: CallerNumbers,
+    pub(crate) cpu_quota: CpuQuota,
+    pub(crate) image_interests: ImageInterests,
     /// Fired when the engine is dropped: sandboxes end.
     pub(crate) down: CancellationToken,
     /// Fired when the engine begins to shut down: no caller waits for an answer any more.
@@ -82,10 +84,10 @@ impl Core {
             history_age: old.history_age,
             ..wanted
         };
-        tell_of_network(&mut config, network.as_ref());
+        add_network_hint(&mut config, network.as_ref());
         self.registry.change(&config);
-        self.floor.change(config.executions, config.executions_per_caller);
-        self.processor.change(&config.quota);
+        self.scheduler.change(config.executions, config.executions_per_caller);
+        self.cpu_quota.change(&config.quota);
         let pool = config.pool.clone();
         let fresh = config.limits != old.limits || pool != old.pool;
         self.config.set(config);
@@ -100,8 +102,8 @@ impl Core {
         choose(&self.languages, &self.config().absent, name)
     }
 
-    pub(crate) fn birth(&self, kind: Kind, limits: Limits) -> Result<Birth, Failure> {
-        Ok(Birth {
+    pub(crate) fn create_params(&self, kind: Kind, limits: Limits) -> Result<CreateParams, Failure> {
+        Ok(CreateParams {
             kind,
             label: None,
             asked: None,
@@ -124,7 +126,7 @@ impl Core {
     /// Starts to make the sandbox of a reserved record.
     pub(crate) fn make(self: &Arc<Self>, record: &Arc<Record>, plan: Plan) {
         let span = spans::making(record);
-        tokio::spawn(keep(self.clone(), record.clone(), plan, span));
+        tokio::spawn(run_lifecycle(self.clone(), record.clone(), plan, span));
     }
 
     /// Returns the plan for a sandbox with limits only.
@@ -150,14 +152,14 @@ impl Core {
     }
 
     /// Returns the sandbox of a call: the named one, or the default one. Makes the default one if needed.
-    pub(crate) async fn target(self: &Arc<Self>, who: &Principal, id: Option<&str>) -> Result<Target, Failure> {
+    pub(crate) async fn target(self: &Arc<Self>, principal: &Principal, id: Option<&str>) -> Result<Target, Failure> {
         if let Some(id) = id {
-            return self.registry.find(who, id);
+            return self.registry.find(principal, id);
         }
         let limits = self.config().limits.clone();
-        let birth = self.birth(Kind::Default, limits.clone())?;
-        let default = |registry: &Registry| registry.default(who, birth.clone());
-        let target = self.registry.when_free(who, default).await?;
+        let params = self.create_params(Kind::Default, limits.clone())?;
+        let default = |registry: &Registry| registry.default(principal, params.clone());
+        let target = self.registry.retry_while_closing(principal, default).await?;
         if target.new {
             self.make(&target.record, self.plain_plan(limits));
         }
@@ -167,20 +169,20 @@ impl Core {
     /// Makes a sandbox for one run.
     pub(crate) async fn throwaway(
         self: &Arc<Self>,
-        who: &Principal,
+        principal: &Principal,
         label: &str,
         limits: Limits,
         network: NetworkRule,
         image: Option<String>,
         opens: Option<Arc<dyn Language>>,
     ) -> Result<Target, Failure> {
-        let birth = Birth {
+        let params = CreateParams {
             label: Some(label.to_owned()),
             network: network.clone(),
-            ..self.birth(Kind::Throwaway, limits.clone())?
+            ..self.create_params(Kind::Throwaway, limits.clone())?
         };
-        let place = |registry: &Registry| registry.reserve(who, 1, &birth);
-        let mut records = self.registry.when_free(who, place).await?;
+        let reserve = |registry: &Registry| registry.reserve(principal, 1, &params);
+        let mut records = self.registry.retry_while_closing(principal, reserve).await?;
         let record = records
             .pop()
             .ok_or_else(|| Failure::new(Code::Internal, "no place was reserved", "try again"))?;
@@ -189,7 +191,7 @@ impl Core {
         plan.opens = opens;
         self.make(&record, plan);
         Ok(Target {
-            visit: record.enter()?,
+            guard: record.start_use()?,
             record,
             new: true,
         })
@@ -197,21 +199,29 @@ impl Core {
 
     /// Discards the sandbox of one run. Its task closes it.
     pub(crate) fn discard(&self, record: &Record) {
-        self.registry.depart(record, &Gone::now(GoneWhy::Closed));
+        self.registry
+            .begin_close(record, &Terminated::now(TerminationReason::Closed));
     }
 
     /// Records a call that was refused before anything started. It is part of the history, too.
-    pub(crate) fn refuse(&self, who: &Principal, language: &str, code: &str, failure: &Failure) {
-        self.refuse_and(who, language, code, failure, true);
+    pub(crate) fn refuse(&self, principal: &Principal, language: &str, code: &str, failure: &Failure) {
+        self.refuse_with_visibility(principal, language, code, failure, true);
     }
 
     /// Does the same as `refuse`. `shown`: the caller's view contains the row.
-    pub(crate) fn refuse_and(&self, who: &Principal, language: &str, code: &str, failure: &Failure, shown: bool) {
+    pub(crate) fn refuse_with_visibility(
+        &self,
+        principal: &Principal,
+        language: &str,
+        code: &str,
+        failure: &Failure,
+        shown: bool,
+    ) {
         let Ok(execution) = ExecutionId::random() else { return };
         let entry = Entry {
             execution,
             sandbox: None,
-            language: &echo(language),
+            language: &quote_for_error(language),
             status: Status::Error,
             started: std::time::SystemTime::now(),
             duration: Duration::ZERO,
@@ -220,13 +230,13 @@ impl Core {
             error: Some(&failure.message),
             shown,
         };
-        let row = lock(&self.history).add(who, &entry);
-        self.witnesses.refused(who, code, failure, row, shown);
-        self.tally.refused(failure.code);
+        let row = lock(&self.history).add(principal, &entry);
+        self.observers.refused(principal, code, failure, row, shown);
+        self.metrics.refused(failure.code);
     }
 
     /// Finishes an execution: publishes its outcome, stores it and records it.
-    pub(crate) fn finish(&self, execution: &Execution, end: Result<(Verdict, Cost), Failure>) {
+    pub(crate) fn finish(&self, execution: &Execution, end: Result<(Outcome, Cost), Failure>) {
         let first = execution.finish(end, &self.config().hints, |view, failure| {
             let error = failure.map(|failure| failure.message.as_str());
             let entry = Entry {
@@ -242,7 +252,7 @@ impl Core {
                 shown: execution.is_shown(),
             };
             let row = lock(&self.history).add(&execution.owner, &entry);
-            self.witnesses.ended(execution, view, row);
+            self.observers.ended(execution, view, row);
             let cause = failure
                 .map(|failure| failure.code)
                 .or(view.cause.as_ref().map(|cause| cause.code));
@@ -251,11 +261,11 @@ impl Core {
                 cause.map(sandcell_sandbox::Code::as_str),
                 view.cpu,
             );
-            self.tally.ended(view.status, cause, view.duration, view.cpu);
-            self.processor.charge(&execution.owner, view.cpu);
+            self.metrics.ended(view.status, cause, view.duration, view.cpu);
+            self.cpu_quota.charge(&execution.owner, view.cpu);
         });
         if first {
-            self.executions.shelve(execution);
+            self.executions.add_finished(execution);
         }
         self.pool.call_ended();
     }
@@ -283,7 +293,7 @@ impl Core {
         patience: impl Future<Output = ()>,
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure> {
-        let mut caller = Caller {
+        let mut caller = CancelOnDrop {
             execution,
             present: true,
         };
@@ -307,7 +317,7 @@ impl Core {
     /// Ends an execution for its caller and waits for its end.
     pub(crate) async fn end(&self, execution: &Execution, stop: Stop) -> ExecutionView {
         execution.stop(stop);
-        self.wait(execution, ENDING).await
+        self.wait(execution, END_TIMEOUT).await
     }
 
     /// Waits for the end of an execution. Returns its current state if that takes longer than `wait`.
@@ -324,7 +334,7 @@ impl Core {
 }
 
 /// Adds the reachable hosts to the advice about data.
-pub(crate) fn tell_of_network(config: &mut EngineConfig, network: Option<&Arc<dyn Network>>) {
+pub(crate) fn add_network_hint(config: &mut EngineConfig, network: Option<&Arc<dyn Network>>) {
     if let Some(network) = network {
         let some: Vec<&str> = network.allowed().iter().take(5).map(String::as_str).collect();
         config.hints.bring_data.push_str(&format!(
@@ -367,7 +377,7 @@ fn choose(here: &[Arc<dyn Language>], absent: &[AbsentLanguage], name: &str) -> 
         .max_by(|left, right| left.0.total_cmp(&right.0));
     Err(Failure::new(
         Code::LanguageUnavailable,
-        format!("the language '{}' is not available here", echo(name)),
+        format!("the language '{}' is not available here", quote_for_error(name)),
         match near {
             Some((_, near)) => format!("did you mean '{near}'? {available}"),
             None => available,
@@ -376,12 +386,12 @@ fn choose(here: &[Arc<dyn Language>], absent: &[AbsentLanguage], name: &str) -> 
 }
 
 /// The waiting caller. Dropping it cancels the execution.
-struct Caller<'a> {
+struct CancelOnDrop<'a> {
     execution: &'a Execution,
     present: bool,
 }
 
-impl Drop for Caller<'_> {
+impl Drop for CancelOnDrop<'_> {
     fn drop(&mut self) {
         if self.present {
             self.execution.stop(Stop::Cancelled);
@@ -398,7 +408,7 @@ pub(crate) struct Finisher {
 }
 
 impl Finisher {
-    pub(crate) fn finish(self, end: Result<(Verdict, Cost), Failure>) {
+    pub(crate) fn finish(self, end: Result<(Outcome, Cost), Failure>) {
         self.dispose();
         self.core.finish(&self.execution, end);
     }

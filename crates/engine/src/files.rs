@@ -13,32 +13,32 @@ use sandcell_sandbox::{
 use tokio::time::timeout;
 
 use crate::core::Core;
-use crate::executions::{Execution, new_sandbox_notice};
+use crate::execution::{Execution, new_sandbox_notice};
 use crate::policy::{MAX_OUTPUT_BYTES, bytes_of, file_size};
-use crate::record::Record;
 use crate::registry::Target;
+use crate::state::Record;
 use crate::{EngineConfig, FileAnswer, Principal};
 
 /// The maximum time of one file call.
-pub(crate) const FILES: Duration = Duration::from_secs(30);
+pub(crate) const FILE_CALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// The maximum number of pictures of one program.
-const PICTURES: usize = 16;
+const MAX_PICTURES: usize = 16;
 /// The maximum number of folder entries that are searched for pictures.
-const PICTURE_FOLDER: usize = 5000;
+const MAX_PICTURE_ENTRIES: usize = 5000;
 /// The maximum number of entries of one listing.
-const MOST_ENTRIES: usize = 10_000;
+const MAX_LISTING_ENTRIES: usize = 10_000;
 
 impl Core {
     pub(crate) async fn list_files(
         self: &Arc<Self>,
-        who: &Principal,
+        principal: &Principal,
         sandbox: Option<&str>,
         path: &SandboxPath,
         recursive: bool,
         max: usize,
     ) -> Result<FileAnswer<Listing>, Failure> {
-        let target = self.target(who, sandbox).await?;
-        let max = max.clamp(1, MOST_ENTRIES);
+        let target = self.target(principal, sandbox).await?;
+        let max = max.clamp(1, MAX_LISTING_ENTRIES);
         let (target, live) = ready(target).await?;
         let listing = in_time(live.files().list(path, recursive, max)).await?;
         Ok(answer(&target, listing))
@@ -46,13 +46,13 @@ impl Core {
 
     pub(crate) async fn read_file(
         self: &Arc<Self>,
-        who: &Principal,
+        principal: &Principal,
         sandbox: Option<&str>,
         path: &SandboxPath,
         offset: u64,
         len: u64,
     ) -> Result<FileAnswer<FileChunk>, Failure> {
-        let target = self.target(who, sandbox).await?;
+        let target = self.target(principal, sandbox).await?;
         let len = len.min(self.config().file_bytes.as_bytes());
         let (target, live) = ready(target).await?;
         let chunk = in_time(read(live.files(), path, offset, len)).await?;
@@ -61,14 +61,14 @@ impl Core {
 
     pub(crate) async fn write_file(
         self: &Arc<Self>,
-        who: &Principal,
+        principal: &Principal,
         sandbox: Option<&str>,
         path: &SandboxPath,
         bytes: Bytes,
         mode: WriteMode,
     ) -> Result<FileAnswer<u64>, Failure> {
         file_size(&self.config(), path, bytes.len())?;
-        let target = self.target(who, sandbox).await?;
+        let target = self.target(principal, sandbox).await?;
         let (target, live) = ready(target).await?;
         let size = in_time(live.files().write(path, bytes, mode)).await?;
         Ok(answer(&target, size))
@@ -81,7 +81,7 @@ async fn ready(target: Target) -> Result<(Target, Arc<dyn Sandbox>), Failure> {
 }
 
 async fn in_time<T>(call: impl Future<Output = Result<T, FileError>>) -> Result<T, Failure> {
-    match timeout(FILES, call).await {
+    match timeout(FILE_CALL_TIMEOUT, call).await {
         Ok(done) => Ok(done?),
         Err(_) => Err(too_slow("the file call was not answered")),
     }
@@ -90,13 +90,13 @@ async fn in_time<T>(call: impl Future<Output = Result<T, FileError>>) -> Result<
 pub(crate) fn too_slow(what: &str) -> Failure {
     Failure::new(
         Code::Timeout,
-        format!("{what} within {} s", FILES.as_secs()),
+        format!("{what} within {} s", FILE_CALL_TIMEOUT.as_secs()),
         "try again; if it stays, close the sandbox and use a new one",
     )
 }
 
 fn answer<T>(target: &Target, value: T) -> FileAnswer<T> {
-    let replaces = target.record.birth.replaces.as_ref().filter(|_| target.new);
+    let replaces = target.record.params.replaces.as_ref().filter(|_| target.new);
     let left = target.record.expiry().and_then(|expiry| expiry.ends_soon());
     let ending = left.map(|left| {
         format!(
@@ -137,7 +137,7 @@ async fn read(files: &dyn Files, path: &SandboxPath, offset: u64, len: u64) -> R
 }
 
 /// Reads the requested output files into the execution. Lists those that cannot be read.
-pub(crate) async fn read_wanted(
+pub(crate) async fn read_outputs(
     config: &EngineConfig,
     record: &Record,
     sandbox: &dyn Sandbox,
@@ -149,21 +149,23 @@ pub(crate) async fn read_wanted(
         let reading = read_one(config, sandbox, path, room);
         let read = tokio::select! {
             biased;
-            gone = record.closing() => Err(format!("{path}: the sandbox {}", gone.story())),
-            read = timeout(FILES, reading) => read.unwrap_or_else(|_| Err(format!("{path} could not be read in time"))),
+            terminated = record.wait_closing() => Err(format!("{path}: the sandbox {}", terminated.description())),
+            read = timeout(FILE_CALL_TIMEOUT, reading) => {
+                read.unwrap_or_else(|_| Err(format!("{path} could not be read in time")))
+            }
         };
         match read {
             Ok(bytes) => {
                 room = room.saturating_sub(bytes_of(bytes.len()));
                 execution.add_file(path.name(), bytes);
             }
-            Err(reason) => execution.miss_file(reason),
+            Err(reason) => execution.add_missing_output(reason),
         }
     }
 }
 
-/// Adds the pictures in a program's picture folder to its execution, at most [`PICTURES`] of them. Skips other files:
-/// the program can write anything to the folder.
+/// Adds the pictures in a program's picture folder to its execution, at most [`MAX_PICTURES`] of them. Skips other
+/// files: the program can write anything to the folder.
 pub(crate) async fn read_pictures(
     config: &EngineConfig,
     record: &Record,
@@ -173,7 +175,7 @@ pub(crate) async fn read_pictures(
 ) {
     let reading = async {
         // Without the folder the program has shown no picture.
-        let Ok(listing) = sandbox.files().list(folder, false, PICTURE_FOLDER).await else {
+        let Ok(listing) = sandbox.files().list(folder, false, MAX_PICTURE_ENTRIES).await else {
             return;
         };
         let mut room = MAX_OUTPUT_BYTES;
@@ -181,7 +183,7 @@ pub(crate) async fn read_pictures(
             .entries
             .into_iter()
             .filter(|entry| entry.name.starts_with(prefix));
-        for entry in named.take(PICTURES) {
+        for entry in named.take(MAX_PICTURES) {
             let Ok(path) = SandboxPath::parse(&format!("{folder}/{}", entry.name)) else {
                 continue;
             };
@@ -197,8 +199,8 @@ pub(crate) async fn read_pictures(
     };
     tokio::select! {
         biased;
-        _gone = record.closing() => {}
-        _late = timeout(FILES, reading) => {}
+        _terminated = record.wait_closing() => {}
+        _late = timeout(FILE_CALL_TIMEOUT, reading) => {}
     }
 }
 

@@ -1,7 +1,7 @@
 //! The history in memory: bounded in rows and age, with a separate view for each caller.
 //!
-//! A [`crate::Keeper`] stores rows permanently. This history answers where there is none, or where it cannot be read.
-//! When the rows are full, the caller with the most rows loses its oldest one.
+//! A [`crate::HistorySink`] stores rows permanently. This history answers where there is none, or where it cannot be
+//! read. When the rows are full, the caller with the most rows loses its oldest one.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, SystemTime};
@@ -9,20 +9,20 @@ use std::time::{Duration, SystemTime};
 use sandcell_sandbox::{Failure, Held};
 use serde::Serialize;
 
-use crate::clock::{rfc3339, rfc3339_millis};
 use crate::output::preview;
 use crate::policy::bytes_of;
+use crate::time::{rfc3339, rfc3339_millis};
 use crate::{ExecutionId, HistoryRecord, HistoryView, Principal, SandboxId, Status};
 
 /// The maximum number of packages in one view.
-const INSTALLED: usize = 500;
-pub(crate) const CODE_PREVIEW: usize = 100;
-const STDOUT_PREVIEW: usize = 200;
-const ERROR_PREVIEW: usize = 500;
+const MAX_INSTALLED_PACKAGES: usize = 500;
+pub(crate) const CODE_PREVIEW_CHARS: usize = 100;
+const STDOUT_PREVIEW_CHARS: usize = 200;
+const ERROR_PREVIEW_CHARS: usize = 500;
 /// The maximum number of callers with a view. Beyond it, the view that began first is dropped.
-const CALLERS: usize = 4096;
+const MAX_CALLERS: usize = 4096;
 /// The maximum number of rows of one answer.
-pub(crate) const MOST: usize = 50;
+pub(crate) const MAX_VIEW_ROWS: usize = 50;
 
 /// The maximum number of rows of one page of a search.
 const MAX_PAGE_ROWS: usize = 100;
@@ -111,7 +111,7 @@ impl HistoryQuery {
 /// The rows of all callers.
 #[derive(Debug)]
 pub(crate) struct History {
-    books: BTreeMap<Principal, Book>,
+    callers: BTreeMap<Principal, CallerHistory>,
     rows: usize,
     max_rows: usize,
     max_age: Duration,
@@ -119,7 +119,7 @@ pub(crate) struct History {
 }
 
 #[derive(Debug)]
-struct Book {
+struct CallerHistory {
     began: SystemTime,
     total: u64,
     installed: Vec<String>,
@@ -153,7 +153,7 @@ pub(crate) struct Entry<'a> {
 impl History {
     pub(crate) fn new(max_rows: usize, max_age: Duration) -> Self {
         Self {
-            books: BTreeMap::new(),
+            callers: BTreeMap::new(),
             rows: 0,
             max_rows,
             max_age,
@@ -162,7 +162,7 @@ impl History {
     }
 
     /// Adds a row and returns its content.
-    pub(crate) fn add(&mut self, who: &Principal, entry: &Entry<'_>) -> HistoryRecord {
+    pub(crate) fn add(&mut self, principal: &Principal, entry: &Entry<'_>) -> HistoryRecord {
         let record = HistoryRecord {
             execution_id: entry.execution.clone(),
             sandbox_id: entry.sandbox.clone(),
@@ -171,13 +171,13 @@ impl History {
             timestamp: rfc3339_millis(entry.started),
             success: entry.status == Status::Ok,
             duration_ms: u64::try_from(entry.duration.as_millis()).unwrap_or(u64::MAX),
-            code_preview: preview(entry.code, CODE_PREVIEW),
-            stdout_preview: preview(entry.stdout, STDOUT_PREVIEW),
-            error: entry.error.map(|text| preview(text, ERROR_PREVIEW)),
+            code_preview: preview(entry.code, CODE_PREVIEW_CHARS),
+            stdout_preview: preview(entry.stdout, STDOUT_PREVIEW_CHARS),
+            error: entry.error.map(|text| preview(text, ERROR_PREVIEW_CHARS)),
         };
-        let book = self.book(who);
-        book.total += u64::from(entry.shown);
-        book.rows.push_back(Row {
+        let caller_history = self.caller_history(principal);
+        caller_history.total += u64::from(entry.shown);
+        caller_history.rows.push_back(Row {
             at: SystemTime::now(),
             shown: entry.shown,
             record: record.clone(),
@@ -189,34 +189,34 @@ impl History {
     }
 
     /// Returns the newest rows of the caller's view.
-    pub(crate) fn view(&mut self, who: &Principal, last_n: usize, sandbox: Option<&str>) -> HistoryView {
+    pub(crate) fn view(&mut self, principal: &Principal, last_n: usize, sandbox: Option<&str>) -> HistoryView {
         self.expire();
-        let book = self.book(who);
+        let caller_history = self.caller_history(principal);
         let of = |row: &&Row| match sandbox {
             None => true,
             Some(id) => row.record.sandbox_id.as_ref().is_some_and(|own| own.as_str() == id),
         };
         HistoryView {
             total: match sandbox {
-                None => book.total,
-                Some(_) => bytes_of(book.rows.iter().filter(|row| row.shown).filter(of).count()),
+                None => caller_history.total,
+                Some(_) => bytes_of(caller_history.rows.iter().filter(|row| row.shown).filter(of).count()),
             },
-            session_start: rfc3339(book.began),
-            installed_packages: book.installed.clone(),
-            records: book
+            session_start: rfc3339(caller_history.began),
+            installed_packages: caller_history.installed.clone(),
+            records: caller_history
                 .rows
                 .iter()
                 .rev()
                 .filter(|row| row.shown)
                 .filter(of)
-                .take(last_n.clamp(1, MOST))
+                .take(last_n.clamp(1, MAX_VIEW_ROWS))
                 .map(|row| row.record.clone())
                 .collect(),
         }
     }
 
     /// Returns a page of the caller's view. Only previews are available here.
-    pub(crate) fn search(&mut self, who: &Principal, query: &HistoryQuery) -> HistoryPage {
+    pub(crate) fn search(&mut self, principal: &Principal, query: &HistoryQuery) -> HistoryPage {
         self.expire();
         let mut found = HistoryPage {
             records: Vec::new(),
@@ -225,7 +225,7 @@ impl History {
             complete: query.words.is_empty(),
         };
         let mut reached = query.before.is_none();
-        for row in self.book(who).rows.iter().rev().filter(|row| row.shown) {
+        for row in self.caller_history(principal).rows.iter().rev().filter(|row| row.shown) {
             if query.matches(&row.record) {
                 found.total += 1;
                 if reached && found.records.len() < query.rows() {
@@ -240,35 +240,38 @@ impl History {
     }
 
     /// Records installed packages.
-    pub(crate) fn installed(&mut self, who: &Principal, packages: &[Held]) {
-        let book = self.book(who);
+    pub(crate) fn installed(&mut self, principal: &Principal, packages: &[Held]) {
+        let caller_history = self.caller_history(principal);
         for one in packages {
             let text = format!("{} {}", one.name, one.version);
-            if book.installed.len() < INSTALLED && !book.installed.contains(&text) {
-                book.installed.push(text);
+            if caller_history.installed.len() < MAX_INSTALLED_PACKAGES && !caller_history.installed.contains(&text) {
+                caller_history.installed.push(text);
             }
         }
     }
 
     /// Starts a new view for the caller. The rows stay.
-    pub(crate) fn reset(&mut self, who: &Principal) {
-        let book = self.book(who);
-        book.began = SystemTime::now();
-        book.total = 0;
-        book.installed.clear();
-        book.rows.iter_mut().for_each(|row| row.shown = false);
+    pub(crate) fn reset(&mut self, principal: &Principal) {
+        let caller_history = self.caller_history(principal);
+        caller_history.began = SystemTime::now();
+        caller_history.total = 0;
+        caller_history.installed.clear();
+        caller_history.rows.iter_mut().for_each(|row| row.shown = false);
     }
 
-    fn book(&mut self, who: &Principal) -> &mut Book {
-        if self.books.len() >= CALLERS && !self.books.contains_key(who) {
-            let oldest = self.books.iter().min_by_key(|(_, book)| book.began);
-            if let Some((key, rows)) = oldest.map(|(key, book)| (key.clone(), book.rows.len())) {
-                self.books.remove(&key);
+    fn caller_history(&mut self, principal: &Principal) -> &mut CallerHistory {
+        if self.callers.len() >= MAX_CALLERS && !self.callers.contains_key(principal) {
+            let oldest = self
+                .callers
+                .iter()
+                .min_by_key(|(_, caller_history)| caller_history.began);
+            if let Some((key, rows)) = oldest.map(|(key, caller_history)| (key.clone(), caller_history.rows.len())) {
+                self.callers.remove(&key);
                 self.rows = self.rows.saturating_sub(rows);
             }
         }
         let began = self.began;
-        self.books.entry(who.clone()).or_insert_with(|| Book {
+        self.callers.entry(principal.clone()).or_insert_with(|| CallerHistory {
             began,
             total: 0,
             installed: Vec::new(),
@@ -280,9 +283,9 @@ impl History {
         let Some(before) = SystemTime::now().checked_sub(self.max_age) else {
             return;
         };
-        for book in self.books.values_mut() {
-            while book.rows.front().is_some_and(|row| row.at < before) {
-                book.rows.pop_front();
+        for caller_history in self.callers.values_mut() {
+            while caller_history.rows.front().is_some_and(|row| row.at < before) {
+                caller_history.rows.pop_front();
                 self.rows = self.rows.saturating_sub(1);
             }
         }
@@ -290,10 +293,14 @@ impl History {
 
     /// Drops the oldest row of the caller that has the most.
     fn drop_one(&mut self) -> bool {
-        let Some(book) = self.books.values_mut().max_by_key(|book| book.rows.len()) else {
+        let Some(caller_history) = self
+            .callers
+            .values_mut()
+            .max_by_key(|caller_history| caller_history.rows.len())
+        else {
             return false;
         };
-        let dropped = book.rows.pop_front().is_some();
+        let dropped = caller_history.rows.pop_front().is_some();
         self.rows = self.rows.saturating_sub(usize::from(dropped));
         dropped
     }
@@ -303,13 +310,13 @@ impl History {
 mod tests {
     use super::*;
 
-    fn add(history: &mut History, who: &str, code: &str) {
-        add_in(history, who, code, None);
+    fn add(history: &mut History, principal: &str, code: &str) {
+        add_in(history, principal, code, None);
     }
 
-    fn add_in(history: &mut History, who: &str, code: &str, sandbox: Option<&SandboxId>) {
+    fn add_in(history: &mut History, principal: &str, code: &str, sandbox: Option<&SandboxId>) {
         history.add(
-            &Principal::new(who),
+            &Principal::new(principal),
             &Entry {
                 execution: ExecutionId::random().unwrap(),
                 sandbox: sandbox.cloned(),
@@ -325,8 +332,8 @@ mod tests {
         );
     }
 
-    fn codes(history: &mut History, who: &str, last_n: usize) -> Vec<String> {
-        let view = history.view(&Principal::new(who), last_n, None);
+    fn codes(history: &mut History, principal: &str, last_n: usize) -> Vec<String> {
+        let view = history.view(&Principal::new(principal), last_n, None);
         view.records.into_iter().map(|record| record.code_preview).collect()
     }
 
@@ -370,12 +377,12 @@ mod tests {
             )
         });
         add(&mut history, "b", "even of another");
-        let (who, mut query) = (Principal::new("a"), HistoryQuery::default());
+        let (principal, mut query) = (Principal::new("a"), HistoryQuery::default());
         query.words = vec!["even".to_owned(), "1".to_owned()];
         query.limit = 10;
         let mut seen = Vec::new();
         loop {
-            let page = history.search(&who, &query);
+            let page = history.search(&principal, &query);
             assert_eq!((page.total, page.complete), (15, false), "previews only");
             seen.extend(page.records.iter().map(|record| record.code_preview.clone()));
             query.before = page.records.last().map(|record| record.execution_id.to_string());
@@ -386,12 +393,12 @@ mod tests {
         assert_eq!(seen.len(), 15);
         assert_eq!((seen[0].as_str(), seen[14].as_str()), ("EVEN 118", "EVEN 10"));
         query.before = Some(format!("ex{}", "a".repeat(26)));
-        assert_eq!(history.search(&who, &query).records, []);
+        assert_eq!(history.search(&principal, &query).records, []);
         let all = HistoryQuery {
             limit: 5000,
             ..HistoryQuery::default()
         };
-        let page = history.search(&who, &all);
+        let page = history.search(&principal, &all);
         assert_eq!(
             (page.records.len(), page.total, page.more, page.complete),
             (100, 120, true, true)
@@ -454,8 +461,8 @@ mod tests {
     #[test]
     fn thousands_of_callers_are_bounded() {
         let mut history = history(100_000);
-        (0..CALLERS + 50).for_each(|n| add(&mut history, &n.to_string(), "x"));
-        assert_eq!(history.books.len(), CALLERS);
-        assert_eq!(history.rows, CALLERS);
+        (0..MAX_CALLERS + 50).for_each(|n| add(&mut history, &n.to_string(), "x"));
+        assert_eq!(history.callers.len(), MAX_CALLERS);
+        assert_eq!(history.rows, MAX_CALLERS);
     }
 }

@@ -8,8 +8,8 @@ use sandcell_sandbox::{Code, Failure};
 
 use crate::{ExecutionId, Principal, SandboxId};
 
-const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
-const LENGTH: usize = 26;
+const ID_ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
+const ID_LENGTH: usize = 26;
 
 impl SandboxId {
     pub(crate) fn random() -> Result<Self, Failure> {
@@ -32,7 +32,7 @@ impl Principal {
 }
 
 fn random(kind: &str) -> Result<Arc<str>, Failure> {
-    let mut bytes = [0; LENGTH];
+    let mut bytes = [0; ID_LENGTH];
     getrandom::fill(&mut bytes).map_err(|error| {
         Failure::new(
             Code::Internal,
@@ -40,19 +40,19 @@ fn random(kind: &str) -> Result<Arc<str>, Failure> {
             "try again",
         )
     })?;
-    let mut id = String::with_capacity(kind.len() + LENGTH);
+    let mut id = String::with_capacity(kind.len() + ID_LENGTH);
     id.push_str(kind);
     // 256 is a multiple of 32: every letter is equally likely.
     id.extend(
         bytes
             .iter()
-            .filter_map(|byte| ALPHABET.get(usize::from(byte % 32)).copied().map(char::from)),
+            .filter_map(|byte| ID_ALPHABET.get(usize::from(byte % 32)).copied().map(char::from)),
     );
     Ok(Arc::from(id))
 }
 
 /// Prepares an id from a caller for a message: bounded, and only visible ASCII.
-pub(crate) fn echo(id: &str) -> String {
+pub(crate) fn quote_for_error(id: &str) -> String {
     let mut text: String = id
         .chars()
         .take(40)
@@ -95,8 +95,8 @@ mod tests {
 
     #[test]
     fn an_echoed_id_is_short_and_harmless() {
-        assert_eq!(echo("sb1"), "sb1");
-        assert_eq!(echo("a\nb\u{202e}"), "a?b?");
-        assert_eq!(echo(&"x".repeat(5000)).len(), 43);
+        assert_eq!(quote_for_error("sb1"), "sb1");
+        assert_eq!(quote_for_error("a\nb\u{202e}"), "a?b?");
+        assert_eq!(quote_for_error(&"x".repeat(5000)).len(), 43);
     }
 }

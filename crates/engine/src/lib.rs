@@ -12,41 +12,41 @@ mod advice;
 pub mod api;
 
 mod artifacts;
-mod callers;
-mod cells;
-mod clock;
+mod caller_number;
+mod code_error;
 mod command;
 mod core;
-mod executions;
-mod expiring;
+mod execution;
+mod expiry;
+mod fallback;
 mod files;
-mod floor;
 mod history;
 mod ids;
-mod kept;
-mod ladder;
-mod lasting;
-mod meter;
+mod image_interest;
+mod job;
+mod lifecycle;
+mod metrics;
 mod network;
+mod outcome;
 mod output;
 mod packages;
-mod passed;
 mod policy;
 mod pool;
 mod program;
+mod progress;
 mod quota;
-mod record;
 mod registry;
-mod said;
-mod sandboxes;
-mod sessions;
+mod scheduler;
+mod service;
+mod session;
+mod sinks;
 mod spans;
+mod state;
+mod store;
 mod sync;
-mod tally;
-mod verdict;
-mod wanted;
-mod warden;
-mod watching;
+mod termination;
+mod time;
+mod usage;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -60,44 +60,44 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 pub use api::*;
-pub use clock::rfc3339_millis as timestamp;
 pub use command::{CommandInput, CommandLine, CommandRequest, StdinPart};
-pub use expiring::{Expires, Expiring, ExpiringSoon, Expiry};
-pub use floor::processors;
+pub use expiry::{Expiry, ExpiryNotice, ExpiryNotices, ExpiryReason};
+pub use fallback::{AbsentBackend, SkippedBackend};
 pub use history::{HistoryPage, HistoryQuery};
-pub use lasting::{Auditor, EventKind, Finished, Keeper, KeptPicture, LastingView, SecurityEvent, Witnesses};
-pub use meter::{MemoryGrowth, MemoryUse};
-pub use network::Reaching;
+pub use metrics::Counts;
+pub use network::NetworkedSandbox;
 pub use output::Progress;
-pub use passed::{AbsentBackend, PassedOver};
 pub use policy::{MAX_LIFETIME, MIN_MEMORY};
+pub use progress::{OutputPart, Watch};
 pub use quota::Quota;
+pub use scheduler::processors;
+pub use sinks::{Auditor, EventKind, Finished, HistorySink, KeptPicture, Observers, SecurityEvent, StoredView};
 pub use spans::TRACE_TARGET;
-pub use tally::Counts;
-pub use watching::{OutputPart, Watch};
+pub use time::rfc3339_millis as timestamp;
+pub use usage::{MemoryGrowth, MemoryUse};
 
-use crate::callers::Callers;
-use crate::cells::Stay;
+use crate::caller_number::CallerNumbers;
 use crate::core::Core;
-use crate::expiring::Crier;
-use crate::floor::Floor;
+use crate::expiry::ExpiryNotifier;
 use crate::history::History;
-use crate::kept::Executions;
-use crate::ladder::Stop;
+use crate::job::SessionMode;
+use crate::metrics::Metrics;
 use crate::pool::Pool;
-use crate::quota::Processor;
+use crate::quota::CpuQuota;
 use crate::registry::Registry;
-use crate::sync::Live;
-use crate::tally::Tally;
+use crate::scheduler::Scheduler;
+use crate::store::ExecutionStore;
+use crate::sync::Replaceable;
+use crate::termination::Stop;
 
 /// The default language.
-const PYTHON: &str = "python";
+const DEFAULT_LANGUAGE: &str = "python";
 /// The maximum size of one part of a stream, in bytes.
-const MOST_SLICE: u64 = 1 << 20;
+const MAX_SLICE_BYTES: u64 = 1 << 20;
 /// The maximum length of a search text, in bytes.
-const MOST_FIND: usize = 1000;
+const MAX_FIND_BYTES: usize = 1000;
 /// History rows in memory when a sink stores all rows: enough to answer from while the sink's disk is slow.
-const KEPT_TWICE: usize = 2048;
+const MEMORY_ROWS_WITH_SINK: usize = 2048;
 
 /// Runs code in sandboxes for many callers.
 #[derive(Debug)]
@@ -124,49 +124,49 @@ impl Engine {
         packages: Option<Arc<dyn Packages>>,
     ) -> Arc<Self> {
         let packages = packages.into_iter().collect();
-        Self::witnessed(config, backends, languages, packages, None, Witnesses::default())
+        Self::with_observers(config, backends, languages, packages, None, Observers::default())
     }
 
     /// Creates an engine like [`Engine::new`], with installers of packages (one for each kind), a network that connects
     /// sandboxes to allowed hosts, and observers that store history and security events permanently.
     #[must_use]
-    pub fn witnessed(
+    pub fn with_observers(
         config: EngineConfig,
         backends: Vec<Arc<dyn Backend>>,
         languages: Vec<Arc<dyn Language>>,
         packages: Vec<Arc<dyn Packages>>,
         network: Option<Arc<dyn Network>>,
-        witnesses: Witnesses,
+        observers: Observers,
     ) -> Arc<Self> {
         let mut config = config;
-        core::tell_of_network(&mut config, network.as_ref());
+        core::add_network_hint(&mut config, network.as_ref());
         let core = Arc::new(Core {
             registry: Registry::new(&config),
-            executions: Executions::default(),
+            executions: ExecutionStore::default(),
             history: Mutex::new(History::new(
-                match witnesses.keeper {
-                    Some(_) => config.history_rows.min(KEPT_TWICE),
+                match observers.history_sink {
+                    Some(_) => config.history_rows.min(MEMORY_ROWS_WITH_SINK),
                     None => config.history_rows,
                 },
                 config.history_age,
             )),
             pool: Pool::new(&config.pool),
-            tally: Tally::default(),
-            crier: Crier::default(),
-            floor: Floor::new(config.executions, config.executions_per_caller),
-            callers: Callers::default(),
-            processor: Processor::new(&config.quota),
-            wanted: wanted::Wanted::default(),
+            metrics: Metrics::default(),
+            expiry_notifier: ExpiryNotifier::default(),
+            scheduler: Scheduler::new(config.executions, config.executions_per_caller),
+            caller_numbers: CallerNumbers::default(),
+            cpu_quota: CpuQuota::new(&config.quota),
+            image_interests: image_interest::ImageInterests::default(),
             down: CancellationToken::new(),
             ending: CancellationToken::new(),
-            config: Live::new(config),
+            config: Replaceable::new(config),
             backends,
             languages,
-            packages: Live::new(packages),
-            network: Live::new(network),
-            witnesses,
+            packages: Replaceable::new(packages),
+            network: Replaceable::new(network),
+            observers,
         });
-        tokio::spawn(pool::fill(core.clone()));
+        tokio::spawn(pool::run(core.clone()));
         Arc::new(Self { core })
     }
 
@@ -185,8 +185,8 @@ impl Engine {
     /// Lists the sandboxes of all callers that can reach hosts, oldest first. They keep the hosts that they were made
     /// with.
     #[must_use]
-    pub fn reaching(&self) -> Vec<Reaching> {
-        self.core.reaching()
+    pub fn networked_sandboxes(&self) -> Vec<NetworkedSandbox> {
+        self.core.networked_sandboxes()
     }
 
     /// Lists the available languages.
@@ -200,7 +200,10 @@ impl Engine {
     pub fn default_language(&self) -> &str {
         let mut names = self.core.languages.iter().map(|l| l.info().name.as_str());
         let first = names.clone().next();
-        names.find(|name| *name == PYTHON).or(first).unwrap_or(PYTHON)
+        names
+            .find(|name| *name == DEFAULT_LANGUAGE)
+            .or(first)
+            .unwrap_or(DEFAULT_LANGUAGE)
     }
 
     /// Lists the back ends, in the order in which the engine tries them.
@@ -228,7 +231,7 @@ impl Engine {
     #[must_use]
     pub fn counts(&self) -> Counts {
         let (sandboxes, callers) = self.core.registry.count();
-        let (running, queued) = self.core.floor.count();
+        let (running, queued) = self.core.scheduler.count();
         let whole = |number| u64::try_from(number).unwrap_or(u64::MAX);
         Counts {
             sandboxes: whole(sandboxes),
@@ -237,7 +240,7 @@ impl Engine {
             waiting: whole(self.core.pool.waiting()),
             running: whole(running),
             queued: whole(queued),
-            ..self.core.tally.read()
+            ..self.core.metrics.read()
         }
     }
 
@@ -250,11 +253,11 @@ impl Engine {
     /// When the call cannot be carried out. Code that fails is a result, not an error.
     pub async fn execute(
         self: &Arc<Self>,
-        who: &Principal,
+        principal: &Principal,
         req: ExecuteRequest,
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure> {
-        self.core.execute(who, req, Stay::Variables, cancel).await
+        self.core.execute(principal, req, SessionMode::Variables, cancel).await
     }
 
     /// Runs code in a separate interpreter that ends with it. Files of the sandbox stay. `cancel` works as with
@@ -264,11 +267,11 @@ impl Engine {
     /// When the call cannot be carried out.
     pub async fn execute_alone(
         self: &Arc<Self>,
-        who: &Principal,
+        principal: &Principal,
         req: ExecuteRequest,
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure> {
-        self.core.execute(who, req, Stay::Files, cancel).await
+        self.core.execute(principal, req, SessionMode::Files, cancel).await
     }
 
     /// Runs code in a fresh sandbox and closes the sandbox afterwards. `cancel` works as with [`Engine::execute`].
@@ -277,11 +280,11 @@ impl Engine {
     /// When the call cannot be carried out.
     pub async fn run_once(
         self: &Arc<Self>,
-        who: &Principal,
+        principal: &Principal,
         req: RunRequest,
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure> {
-        self.core.run_once(who, req, cancel).await
+        self.core.run_once(principal, req, cancel).await
     }
 
     /// Runs a whole program in a fresh sandbox. The engine sends its output to `output` at once and stores it like any
@@ -292,13 +295,13 @@ impl Engine {
     /// When the program could not be run.
     pub async fn run_program(
         self: &Arc<Self>,
-        who: &Principal,
+        principal: &Principal,
         req: ProgramRequest,
         stdin: mpsc::Receiver<Bytes>,
         output: mpsc::Sender<SessionEvent>,
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure> {
-        self.core.run_program(who, req, stdin, output, cancel).await
+        self.core.run_program(principal, req, stdin, output, cancel).await
     }
 
     /// Runs a program in a sandbox (the default one if none is named), next to its sessions and without waiting for any
@@ -310,13 +313,13 @@ impl Engine {
     /// When the program could not be run.
     pub async fn run_command(
         self: &Arc<Self>,
-        who: &Principal,
+        principal: &Principal,
         req: CommandRequest,
         stdin: mpsc::Receiver<Bytes>,
         output: mpsc::Sender<SessionEvent>,
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure> {
-        self.core.run_command(who, req, stdin, output, cancel).await
+        self.core.run_command(principal, req, stdin, output, cancel).await
     }
 
     /// Does the same as [`Engine::run_command`] for callers that do not follow the output. The engine stores it like
@@ -326,12 +329,12 @@ impl Engine {
     /// When the program could not be run.
     pub async fn start_command(
         self: &Arc<Self>,
-        who: &Principal,
+        principal: &Principal,
         req: CommandRequest,
         input: CommandInput,
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure> {
-        self.core.start_command(who, req, input, cancel).await
+        self.core.start_command(principal, req, input, cancel).await
     }
 
     /// Writes to the standard input of a running command. Either all bytes are queued or none. If the program does not
@@ -341,13 +344,13 @@ impl Engine {
     /// The caller has no such execution, it has ended, its input is closed, or the program does not read.
     pub async fn write_stdin(
         &self,
-        who: &Principal,
+        principal: &Principal,
         id: &str,
         part: StdinPart,
         wait: Duration,
         cancel: CancellationToken,
     ) -> Result<ExecutionId, Failure> {
-        self.core.write_stdin(who, id, part, wait, cancel).await
+        self.core.write_stdin(principal, id, part, wait, cancel).await
     }
 
     /// Installs packages in a sandbox (the default one if none is named). Running sessions can use them, too. The
@@ -357,11 +360,11 @@ impl Engine {
     /// When the packages are not allowed or the installation fails.
     pub async fn install(
         self: &Arc<Self>,
-        who: &Principal,
+        principal: &Principal,
         req: InstallRequest,
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure> {
-        self.core.install(who, req, cancel).await
+        self.core.install(principal, req, cancel).await
     }
 
     /// Lists the languages that have installable packages.
@@ -374,8 +377,8 @@ impl Engine {
     /// Lists the parts of a call that need the user's consent. Without consent in the request, the engine refuses the
     /// call. Without a language, packages are those of `create_sandbox`.
     #[must_use]
-    pub fn left_to_user(&self, language: Option<&str>, packages: &[String], hosts: &[String]) -> LeftToUser {
-        self.core.left_to_user(language, packages, hosts)
+    pub fn consent_required(&self, language: Option<&str>, packages: &[String], hosts: &[String]) -> LeftToUser {
+        self.core.consent_required(language, packages, hosts)
     }
 
     /// Lists the hosts that a sandbox can ask for. Empty where there is no network.
@@ -390,11 +393,15 @@ impl Engine {
     ///
     /// # Errors
     /// When a limit is reached, an argument is not valid, or a back end fails.
-    pub async fn create(self: &Arc<Self>, who: &Principal, req: CreateRequest) -> Result<Vec<SandboxView>, Failure> {
-        let made = self.core.create(who, req).await;
+    pub async fn create(
+        self: &Arc<Self>,
+        principal: &Principal,
+        req: CreateRequest,
+    ) -> Result<Vec<SandboxView>, Failure> {
+        let made = self.core.create(principal, req).await;
         if let Err(failure) = &made {
-            self.core.witnesses.note(|| SecurityEvent {
-                who: Some(who.clone()),
+            self.core.observers.note(|| SecurityEvent {
+                principal: Some(principal.clone()),
                 code: Some(failure.code),
                 ..SecurityEvent::new(EventKind::CallRefused, format!("create_sandbox: {}", failure.message))
             });
@@ -405,24 +412,24 @@ impl Engine {
     /// Subscribes to the expiry of the caller's sandboxes. The notice comes five minutes before the end, or a fifth of
     /// the lifetime before it where a sandbox lives for less than 25 minutes.
     #[must_use]
-    pub fn expiring(&self, who: &Principal) -> ExpiringSoon {
-        self.core.crier.listen(who)
+    pub fn expiry_notices(&self, principal: &Principal) -> ExpiryNotices {
+        self.core.expiry_notifier.subscribe(principal)
     }
 
     /// Closes a sandbox and everything in it.
     ///
     /// # Errors
     /// When the caller has no such sandbox.
-    pub async fn close(&self, who: &Principal, id: &str) -> Result<SandboxId, Failure> {
-        self.core.close(who, id).await
+    pub async fn close(&self, principal: &Principal, id: &str) -> Result<SandboxId, Failure> {
+        self.core.close(principal, id).await
     }
 
     /// Returns one sandbox of the caller, or all of them. Naming one counts as using it; listing all does not.
     ///
     /// # Errors
     /// When the caller has no such sandbox.
-    pub async fn status(&self, who: &Principal, id: Option<&str>) -> Result<Vec<SandboxView>, Failure> {
-        self.core.status(who, id).await
+    pub async fn status(&self, principal: &Principal, id: Option<&str>) -> Result<Vec<SandboxView>, Failure> {
+        self.core.status(principal, id).await
     }
 
     /// Returns an execution after waiting at most `wait` for its end. Its artifacts stay available after its sandbox
@@ -430,17 +437,17 @@ impl Engine {
     ///
     /// # Errors
     /// When the caller has no such execution, or its output is no longer stored.
-    pub async fn execution(&self, who: &Principal, id: &str, wait: Duration) -> Result<ExecutionView, Failure> {
-        let execution = self.core.executions.find(who, id)?;
+    pub async fn execution(&self, principal: &Principal, id: &str, wait: Duration) -> Result<ExecutionView, Failure> {
+        let execution = self.core.executions.find(principal, id)?;
         Ok(self.core.wait(&execution, wait).await)
     }
 
     /// Lists the caller's unfinished executions, newest first. At most `executions_per_caller` of them run; the others
     /// wait.
     #[must_use]
-    pub fn running(&self, who: &Principal) -> Vec<RunningView> {
-        let running = self.core.executions.running(who);
-        running.iter().map(|execution| execution.glance()).collect()
+    pub fn running(&self, principal: &Principal) -> Vec<RunningView> {
+        let running = self.core.executions.running(principal);
+        running.iter().map(|execution| execution.summary()).collect()
     }
 
     /// Returns a finished execution of the caller from the permanent history, which has it longer than
@@ -448,19 +455,19 @@ impl Engine {
     ///
     /// # Errors
     /// When the caller has no such execution there, or there is no permanent history.
-    pub async fn kept(&self, who: &Principal, id: &str) -> Result<KeptExecution, Failure> {
-        let found = match &self.core.witnesses.keeper {
-            Some(keeper) => keeper.find(who, id).await,
+    pub async fn stored_execution(&self, principal: &Principal, id: &str) -> Result<KeptExecution, Failure> {
+        let found = match &self.core.observers.history_sink {
+            Some(history_sink) => history_sink.find(principal, id).await,
             None => None,
         };
-        found.ok_or_else(|| kept::unknown(id))
+        found.ok_or_else(|| store::unknown(id))
     }
 
     /// Returns one picture of the caller's execution from the permanent history. None if there is none with that
     /// number.
-    pub async fn picture(&self, who: &Principal, id: &str, number: u32) -> Option<KeptPicture> {
-        match &self.core.witnesses.keeper {
-            Some(keeper) => keeper.picture(who, id, number).await,
+    pub async fn picture(&self, principal: &Principal, id: &str, number: u32) -> Option<KeptPicture> {
+        match &self.core.observers.history_sink {
+            Some(history_sink) => history_sink.picture(principal, id, number).await,
             None => None,
         }
     }
@@ -469,8 +476,8 @@ impl Engine {
     ///
     /// # Errors
     /// When the caller has no such execution.
-    pub fn watch(&self, who: &Principal, id: &str, watch: &Watch) -> Result<(), Failure> {
-        watch.follow(&self.core.executions.find(who, id)?);
+    pub fn watch(&self, principal: &Principal, id: &str, watch: &Watch) -> Result<(), Failure> {
+        watch.follow(&self.core.executions.find(principal, id)?);
         Ok(())
     }
 
@@ -481,34 +488,34 @@ impl Engine {
     /// When the caller has no such execution, or `limit` is 0.
     pub async fn stream(
         &self,
-        who: &Principal,
+        principal: &Principal,
         id: &str,
         what: StreamName,
         offset: i64,
         limit: u64,
         find: Option<&str>,
     ) -> Result<StreamSlice, Failure> {
-        let execution = self.core.executions.find(who, id)?;
+        let execution = self.core.executions.find(principal, id)?;
         if limit == 0 {
             return Err(Failure::invalid("limit is 0", "ask for at least one byte"));
         }
-        if find.is_some_and(|text| text.is_empty() || text.len() > MOST_FIND) {
+        if find.is_some_and(|text| text.is_empty() || text.len() > MAX_FIND_BYTES) {
             return Err(Failure::invalid(
                 "the text to find is empty or too long",
-                format!("use at most {MOST_FIND} bytes, or leave it out"),
+                format!("use at most {MAX_FIND_BYTES} bytes, or leave it out"),
             ));
         }
-        Ok(execution.slice(what, offset, limit.min(MOST_SLICE), find))
+        Ok(execution.slice(what, offset, limit.min(MAX_SLICE_BYTES), find))
     }
 
     /// Ends an execution of the caller, or the newest running one. A finished execution stays unchanged.
     ///
     /// # Errors
     /// When the caller has no such execution, or none runs.
-    pub async fn cancel(&self, who: &Principal, id: Option<&str>) -> Result<ExecutionView, Failure> {
+    pub async fn cancel(&self, principal: &Principal, id: Option<&str>) -> Result<ExecutionView, Failure> {
         let execution = match id {
-            Some(id) => self.core.executions.find(who, id)?,
-            None => self.core.executions.newest_running(who).ok_or_else(|| {
+            Some(id) => self.core.executions.find(principal, id)?,
+            None => self.core.executions.newest_running(principal).ok_or_else(|| {
                 Failure::new(
                     sandcell_sandbox::Code::NotFound,
                     "nothing is running",
@@ -525,13 +532,13 @@ impl Engine {
     /// When there is no such sandbox or folder.
     pub async fn list_files(
         self: &Arc<Self>,
-        who: &Principal,
+        principal: &Principal,
         sandbox: Option<&str>,
         path: &SandboxPath,
         recursive: bool,
         max: usize,
     ) -> Result<FileAnswer<Listing>, Failure> {
-        self.core.list_files(who, sandbox, path, recursive, max).await
+        self.core.list_files(principal, sandbox, path, recursive, max).await
     }
 
     /// Reads a piece of a file, at most the configured number of bytes.
@@ -540,13 +547,13 @@ impl Engine {
     /// When there is no such sandbox, or the file cannot be read.
     pub async fn read_file(
         self: &Arc<Self>,
-        who: &Principal,
+        principal: &Principal,
         sandbox: Option<&str>,
         path: &SandboxPath,
         offset: u64,
         len: u64,
     ) -> Result<FileAnswer<FileChunk>, Failure> {
-        self.core.read_file(who, sandbox, path, offset, len).await
+        self.core.read_file(principal, sandbox, path, offset, len).await
     }
 
     /// Writes a file and returns its new size.
@@ -555,29 +562,34 @@ impl Engine {
     /// When there is no such sandbox, or the file cannot be written.
     pub async fn write_file(
         self: &Arc<Self>,
-        who: &Principal,
+        principal: &Principal,
         sandbox: Option<&str>,
         path: &SandboxPath,
         bytes: Bytes,
         mode: WriteMode,
     ) -> Result<FileAnswer<u64>, Failure> {
-        self.core.write_file(who, sandbox, path, bytes, mode).await
+        self.core.write_file(principal, sandbox, path, bytes, mode).await
     }
 
     /// Returns the caller's newest executions since the last reset. `last_n` is clamped to 1..=50.
     ///
     /// # Errors
     /// When `sandbox` neither exists nor occurs in the history.
-    pub async fn history(&self, who: &Principal, last_n: usize, sandbox: Option<&str>) -> Result<HistoryView, Failure> {
-        self.core.history(who, last_n, sandbox).await
+    pub async fn history(
+        &self,
+        principal: &Principal,
+        last_n: usize,
+        sandbox: Option<&str>,
+    ) -> Result<HistoryView, Failure> {
+        self.core.history(principal, last_n, sandbox).await
     }
 
     /// Returns a page of the caller's history since the last reset, newest first: executions that match a search.
     ///
     /// # Errors
     /// When the search has too many or too long words.
-    pub async fn search(&self, who: &Principal, query: &HistoryQuery) -> Result<HistoryPage, Failure> {
-        self.core.search(who, query).await
+    pub async fn search(&self, principal: &Principal, query: &HistoryQuery) -> Result<HistoryPage, Failure> {
+        self.core.search(principal, query).await
     }
 
     /// Restarts the interpreters of a sandbox (the default one if none is named), of one language or all, and starts a
@@ -587,16 +599,16 @@ impl Engine {
     /// When there is no such sandbox or language.
     pub async fn reset(
         &self,
-        who: &Principal,
+        principal: &Principal,
         sandbox: Option<&str>,
         language: Option<&str>,
     ) -> Result<ResetView, Failure> {
-        self.core.reset(who, sandbox, language).await
+        self.core.reset(principal, sandbox, language).await
     }
 
     /// Records a security event, if there is an auditor.
     pub fn note(&self, event: SecurityEvent) {
-        self.core.witnesses.note(|| event);
+        self.core.observers.note(|| event);
     }
 
     /// Ends all sandboxes and refuses further calls. Waits until the permanent history has the records. Bounded (7 s).

@@ -9,14 +9,14 @@ use std::sync::Arc;
 use sandcell_sandbox::{Code, Consent, Denied, Failure, NetworkRule, PROXY_PORT, Sandbox};
 
 use crate::core::Core;
-use crate::record::Record;
+use crate::state::Record;
 
 /// The maximum number of denied connections in one result.
-const TOLD: usize = 3;
+const MAX_REPORTED_DENIALS: usize = 3;
 
 /// A sandbox that can reach hosts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reaching {
+pub struct NetworkedSandbox {
     /// The sandbox.
     pub sandbox_id: crate::SandboxId,
     /// The hosts that it can reach until it ends.
@@ -41,8 +41,8 @@ impl Core {
     }
 
     /// Opens the route of a new sandbox whose rule names hosts. Without the route, the sandbox is not handed out.
-    pub(crate) async fn open_way(&self, record: &Record, sandbox: &dyn Sandbox) -> Result<(), Failure> {
-        let rule = &record.birth.network;
+    pub(crate) async fn open_route(&self, record: &Record, sandbox: &dyn Sandbox) -> Result<(), Failure> {
+        let rule = &record.params.network;
         if *rule == NetworkRule::None {
             return Ok(());
         }
@@ -55,28 +55,28 @@ impl Core {
             )
         })?;
         let forward = sandbox.forward(PROXY_PORT).await?;
-        record.reach(network.open(rule, forward, record.id.as_str())?);
+        record.set_route(network.open(rule, forward, record.id.as_str())?);
         Ok(())
     }
 
     /// Lists the sandboxes that can reach hosts, and checks their hosts against the current policy.
-    pub(crate) fn reaching(&self) -> Vec<Reaching> {
-        let reaching = |record: Arc<Record>| match &record.birth.network {
+    pub(crate) fn networked_sandboxes(&self) -> Vec<NetworkedSandbox> {
+        let networked = |record: Arc<Record>| match &record.params.network {
             NetworkRule::None => None,
-            NetworkRule::Hosts(hosts) => Some(Reaching {
+            NetworkRule::Hosts(hosts) => Some(NetworkedSandbox {
                 sandbox_id: record.id.clone(),
                 // The user's consent, if any, still holds for it.
                 still_allowed: self.network_rule(hosts, &Consent::Given(hosts.clone())).is_ok(),
                 hosts: hosts.clone(),
             }),
         };
-        self.registry.all().into_iter().filter_map(reaching).collect()
+        self.registry.all().into_iter().filter_map(networked).collect()
     }
 
     /// Returns the network rule of the sandbox of a call, if the sandbox exists.
-    pub(crate) fn network_of(&self, who: &crate::Principal, sandbox: Option<&str>) -> NetworkRule {
-        let found = sandbox.and_then(|id| self.registry.find(who, id).ok());
-        found.map_or(NetworkRule::None, |target| target.record.birth.network.clone())
+    pub(crate) fn network_of(&self, principal: &crate::Principal, sandbox: Option<&str>) -> NetworkRule {
+        let found = sandbox.and_then(|id| self.registry.find(principal, id).ok());
+        found.map_or(NetworkRule::None, |target| target.record.params.network.clone())
     }
 }
 
@@ -109,36 +109,36 @@ pub(crate) fn with_proxy(rule: &NetworkRule, env: BTreeMap<String, String>) -> B
 
 /// The network evidence for an outcome.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Reached {
+pub(crate) struct NetworkEvidence {
     /// The hosts that the sandbox can reach.
     pub(crate) hosts: Vec<String>,
     /// The connections that were denied while the code ran.
     pub(crate) denied: Vec<Denied>,
 }
 
-impl Reached {
+impl NetworkEvidence {
     /// Returns the denied connections after the first `since` ones.
     pub(crate) fn of(record: &Record, since: u64) -> Self {
-        let NetworkRule::Hosts(hosts) = &record.birth.network else {
+        let NetworkRule::Hosts(hosts) = &record.params.network else {
             return Self::default();
         };
         Self {
             hosts: hosts.clone(),
-            denied: record.way().map_or_else(Vec::new, |way| way.denied_since(since)),
+            denied: record.route().map_or_else(Vec::new, |route| route.denied_since(since)),
         }
     }
 
     /// Returns a description of the denied connections, and the remedy. None if nothing was denied.
-    pub(crate) fn told(&self) -> Option<(String, String)> {
+    pub(crate) fn describe_denials(&self) -> Option<(String, String)> {
         let last = self.denied.last()?;
         let shown: Vec<String> = self
             .denied
             .iter()
             .rev()
-            .take(TOLD)
+            .take(MAX_REPORTED_DENIALS)
             .map(|denied| format!("{} {}", denied.what, denied.reason))
             .collect();
-        let more = match self.denied.len().saturating_sub(TOLD) {
+        let more = match self.denied.len().saturating_sub(MAX_REPORTED_DENIALS) {
             0 => String::new(),
             more => format!("; and {more} more"),
         };
@@ -151,19 +151,19 @@ impl Reached {
 
 /// Returns the number of denied connections of a sandbox so far.
 pub(crate) fn denied_so_far(record: &Record) -> u64 {
-    record.way().map_or(0, |way| way.count())
+    record.route().map_or(0, |route| route.count())
 }
 
 impl Record {
     /// Stores its route.
-    fn reach(&self, way: Arc<dyn sandcell_sandbox::Way>) {
+    fn set_route(&self, route: Arc<dyn sandcell_sandbox::Way>) {
         // A record has one sandbox, which is made once.
-        drop(self.way.set(way));
+        drop(self.route.set(route));
     }
 
     /// Returns its route.
-    pub(crate) fn way(&self) -> Option<&Arc<dyn sandcell_sandbox::Way>> {
-        self.way.get()
+    pub(crate) fn route(&self) -> Option<&Arc<dyn sandcell_sandbox::Way>> {
+        self.route.get()
     }
 }
 
@@ -187,16 +187,16 @@ mod tests {
             reason: "is not allowed".to_owned(),
             remedy: format!("allow {what}"),
         };
-        let reached = Reached {
+        let evidence = NetworkEvidence {
             hosts: Vec::new(),
             denied: ["a", "b", "c", "d"].map(denied).to_vec(),
         };
-        let (message, remedy) = reached.told().unwrap();
+        let (message, remedy) = evidence.describe_denials().unwrap();
         assert!(
             message.contains("d is not allowed; c is not allowed") && message.ends_with("and 1 more"),
             "{message}"
         );
         assert_eq!(remedy, "allow d");
-        assert_eq!(Reached::default().told(), None);
+        assert_eq!(NetworkEvidence::default().describe_denials(), None);
     }
 }

@@ -17,32 +17,32 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
-use crate::cells::{arrive, never_ran, until_stopped};
 use crate::core::{Core, Finisher};
-use crate::executions::Execution;
-use crate::ladder::{Step, Stop};
-use crate::meter::Cost;
-use crate::network::Reached;
+use crate::execution::Execution;
+use crate::job::{outcome_without_run, until_stopped, wait_for_sandbox};
+use crate::network::NetworkEvidence;
+use crate::outcome::{Ending, Evidence, Outcome, outcome_of};
 use crate::output::{plain_line, preview};
 use crate::policy;
-use crate::record::{Record, Visit};
 use crate::spans;
+use crate::state::{Record, UseGuard};
 use crate::sync::lock;
-use crate::verdict::{Ending, Facts, Verdict, judge};
+use crate::termination::{Step, Stop};
+use crate::usage::Cost;
 use crate::{ExecutionView, InHistory, InstallRequest, Principal};
 
 /// The default time limit of an installation.
-pub(crate) const INSTALL: Duration = Duration::from_secs(120);
+pub(crate) const INSTALL_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The maximum time to arrange packages in a sandbox.
-const ARRANGE: Duration = Duration::from_secs(20);
+const ARRANGE_TIMEOUT: Duration = Duration::from_secs(20);
 /// The maximum stored output of the arranging program, in bytes.
-const ARRANGED_MAX: usize = 16 << 10;
+const MAX_ARRANGE_BYTES: usize = 16 << 10;
 
 /// The maximum size of an installation's report, in bytes.
-const REPORT_MAX: usize = 4 << 20;
+const MAX_REPORT_BYTES: usize = 4 << 20;
 /// The number of characters of its error in a message.
-const SAID_MAX: usize = 300;
+const MAX_ERROR_CHARS: usize = 300;
 
 /// The part of a package list that belongs to one installer.
 struct Order {
@@ -51,26 +51,26 @@ struct Order {
 }
 
 /// An installer, and the base packages that every sandbox starts with.
-pub(crate) type Ground = (Arc<dyn Packages>, Installed);
+pub(crate) type BasePackages = (Arc<dyn Packages>, Installed);
 
 impl Core {
     pub(crate) async fn install(
         self: &Arc<Self>,
-        who: &Principal,
+        principal: &Principal,
         req: InstallRequest,
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure> {
         let wait = req.wait;
         let code = format!("install_package(packages={:?})", req.packages);
         let (language, listed) = (req.language.clone(), req.in_history == InHistory::Shown);
-        match self.admit_install(who, req, code.clone()).await {
+        match self.admit_install(principal, req, code.clone()).await {
             Ok(job) => {
                 let execution = job.execution.clone();
                 tokio::spawn(job.run().instrument(spans::execution(&execution)));
                 self.answer(&execution, wait, cancel).await
             }
             Err(failure) => {
-                self.refuse_and(who, &language, &code, &failure, listed);
+                self.refuse_with_visibility(principal, &language, &code, &failure, listed);
                 Err(failure)
             }
         }
@@ -78,7 +78,7 @@ impl Core {
 
     async fn admit_install(
         self: &Arc<Self>,
-        who: &Principal,
+        principal: &Principal,
         req: InstallRequest,
         code: String,
     ) -> Result<InstallJob, Failure> {
@@ -89,20 +89,20 @@ impl Core {
         }
         self.check_packages(name, &req.packages, &req.consent)?;
         let timeout = match req.timeout {
-            None => INSTALL,
+            None => INSTALL_TIMEOUT,
             asked => policy::timeout(&self.config(), asked)?,
         };
-        let target = self.target(who, req.sandbox_id.as_deref()).await?;
+        let target = self.target(principal, req.sandbox_id.as_deref()).await?;
         let execution = Execution::new(&self.config(), &target.record, name, code, target.new)?;
         if req.in_history == InHistory::Unshown {
-            execution.unlist();
+            execution.hide_from_history();
         }
         self.executions.add(&execution);
         Ok(InstallJob {
             core: self.clone(),
             execution,
             record: target.record,
-            visit: target.visit,
+            guard: target.guard,
             packages: req.packages,
             consent: req.consent,
             timeout,
@@ -156,7 +156,7 @@ impl Core {
 
     /// Returns the parts of a call that need the user's consent. Without a language, the packages belong to the first
     /// installer's language.
-    pub(crate) fn left_to_user(&self, language: Option<&str>, packages: &[String], hosts: &[String]) -> LeftToUser {
+    pub(crate) fn consent_required(&self, language: Option<&str>, packages: &[String], hosts: &[String]) -> LeftToUser {
         let first = || {
             let all = self.packages.get();
             all.first().map(|installer| installer.language().to_owned())
@@ -216,13 +216,15 @@ impl Core {
                 installer.install(wanted, progress).await?
             };
             if let Some(folder) = &installed.folder {
-                installed.notes.extend(show(sandbox, installer.as_ref(), folder).await?);
+                installed
+                    .notes
+                    .extend(attach_packages(sandbox, installer.as_ref(), folder).await?);
                 let slot = lock(&record.slots).get(installer.language()).cloned();
                 if let Some(slot) = slot {
-                    slot.shows(folder);
+                    slot.drop_stale(folder);
                 }
             }
-            record.hold(installer.language(), &installed.added);
+            record.add_packages(installer.language(), &installed.added);
             lock(&self.history).installed(&record.owner, &installed.added);
             all.added.append(&mut installed.added);
             all.present.append(&mut installed.present);
@@ -233,7 +235,7 @@ impl Core {
     }
 
     /// Returns the base packages of every sandbox, with their installers.
-    pub(crate) fn bases(&self) -> Result<Vec<Ground>, Failure> {
+    pub(crate) fn bases(&self) -> Result<Vec<BasePackages>, Failure> {
         let mut bases = Vec::new();
         for installer in self.packages.get().iter() {
             bases.extend(installer.base()?.map(|base| (installer.clone(), base)));
@@ -253,7 +255,7 @@ async fn install_inside(
         let printed = run_inside(sandbox, resolve).await?;
         let (install, mut installed) = installer.install_inside(&wanted.packages, &wanted.consent, &printed)?;
         if let Some(argv) = install {
-            installed.notes.extend(left_alone(&run_inside(sandbox, argv).await?));
+            installed.notes.extend(skipped_note(&run_inside(sandbox, argv).await?));
         }
         Ok(installed)
     };
@@ -280,7 +282,7 @@ async fn run_inside(sandbox: &dyn Sandbox, argv: Vec<String>) -> Result<Vec<u8>,
         control: false,
     };
     let process = sandbox.spawn(command).await?;
-    let done = gather(process, REPORT_MAX).await;
+    let done = gather(process, MAX_REPORT_BYTES).await;
     if done.exit == Some(Exit::Code(0)) {
         return Ok(done.stdout);
     }
@@ -294,19 +296,19 @@ async fn run_inside(sandbox: &dyn Sandbox, argv: Vec<String>) -> Result<Vec<u8>,
         Code::PackageFailed,
         format!(
             "the installation failed in the sandbox, which says: {}",
-            plain_line(preview(last, SAID_MAX).as_bytes())
+            plain_line(preview(last, MAX_ERROR_CHARS).as_bytes())
         ),
         "check the names and versions; the sandbox needs a network and its own pip or npm",
     ))
 }
 
 /// Returns their folders, in the order in which they are attached.
-pub(crate) fn folders(bases: &[Ground]) -> Vec<PathBuf> {
+pub(crate) fn folders(bases: &[BasePackages]) -> Vec<PathBuf> {
     bases.iter().filter_map(|(_, base)| base.folder.clone()).collect()
 }
 
 /// Attaches a package folder to a sandbox and arranges the packages there. Returns a note about skipped names.
-pub(crate) async fn show(
+pub(crate) async fn attach_packages(
     sandbox: &dyn Sandbox,
     installer: &dyn Packages,
     folder: &Path,
@@ -330,7 +332,7 @@ async fn arrange(sandbox: &dyn Sandbox, argv: Vec<String>) -> Result<Option<Stri
         control: false,
     };
     let process = sandbox.spawn(command).await?;
-    let done = timeout(ARRANGE, gather(process, ARRANGED_MAX)).await.ok();
+    let done = timeout(ARRANGE_TIMEOUT, gather(process, MAX_ARRANGE_BYTES)).await.ok();
     let done = done.filter(|done| done.exit == Some(Exit::Code(0))).ok_or_else(|| {
         Failure::new(
             Code::PackageFailed,
@@ -338,11 +340,11 @@ async fn arrange(sandbox: &dyn Sandbox, argv: Vec<String>) -> Result<Option<Stri
             "look whether node_modules can be written and the disk is not full, and install them again",
         )
     })?;
-    Ok(left_alone(&done.stdout))
+    Ok(skipped_note(&done.stdout))
 }
 
 /// Returns a note that lists the skipped names, given one name a line.
-fn left_alone(printed: &[u8]) -> Option<String> {
+fn skipped_note(printed: &[u8]) -> Option<String> {
     let names: Vec<String> = printed
         .split(|&byte| byte == b'\n')
         .filter(|name| !name.is_empty())
@@ -362,7 +364,7 @@ struct InstallJob {
     core: Arc<Core>,
     execution: Arc<Execution>,
     record: Arc<Record>,
-    visit: Visit,
+    guard: UseGuard,
     packages: Vec<String>,
     consent: Consent,
     timeout: Duration,
@@ -377,22 +379,22 @@ impl InstallJob {
         };
         let began = Instant::now();
         let end = match self.work().await {
-            Ok(verdict) => Ok(verdict),
-            Err(Ok(stop)) => Ok(never_ran(&self.core, &self.record, stop, self.timeout, true)),
+            Ok(outcome) => Ok(outcome),
+            Err(Ok(stop)) => Ok(outcome_without_run(&self.core, &self.record, stop, self.timeout, true)),
             Err(Err(failure)) => Err(failure),
         };
         let cost = Cost {
             duration: began.elapsed(),
             ..Cost::default()
         };
-        drop(self.visit);
-        finisher.finish(end.map(|verdict| (verdict, cost)));
+        drop(self.guard);
+        finisher.finish(end.map(|outcome| (outcome, cost)));
     }
 
-    async fn work(&self) -> Result<Verdict, Result<Stop, Failure>> {
-        let sandbox = arrive(&self.execution, &self.record).await?;
+    async fn work(&self) -> Result<Outcome, Result<Stop, Failure>> {
+        let sandbox = wait_for_sandbox(&self.execution, &self.record).await?;
         self.execution
-            .isolated_by(self.record.isolation(sandbox.as_ref()), self.record.passed());
+            .set_isolation(self.record.isolation(sandbox.as_ref()), self.record.skipped_backends());
         self.execution.begin();
         let progress = watch::Sender::new(String::new());
         let work = self.core.provide(
@@ -408,32 +410,32 @@ impl InstallJob {
             .map_err(Ok)?
             .map_err(Err)?;
         if let Some(installed) = done {
-            let text = told(&installed, &self.packages);
+            let text = install_summary(&installed, &self.packages);
             self.execution.take(SessionEvent::Output {
                 stream: OutputStream::Stdout,
                 bytes: Bytes::from(text),
             });
         }
-        Ok(judge(Facts {
+        Ok(outcome_of(Evidence {
             ending: Ending::Cell(CellStatus::Ok),
             stop: None,
             step: Step::Free,
             timeout: self.timeout,
-            limits: &self.record.birth.limits,
+            limits: &self.record.params.limits,
             before: Usage::default(),
             after: None,
-            gone: None,
+            terminated: None,
             keeps: true,
             hints: &self.core.config().hints,
             restored: None,
             why_lost: None,
-            network: Reached::default(),
+            network: NetworkEvidence::default(),
         }))
     }
 }
 
 /// Returns the text for the caller.
-pub(crate) fn told(installed: &Installed, asked: &[String]) -> String {
+pub(crate) fn install_summary(installed: &Installed, asked: &[String]) -> String {
     let name = |text: &String| {
         let text = text.trim();
         // The registry's name may stand before the package name.
@@ -498,6 +500,6 @@ mod tests {
         };
         let asked = ["Scikit_Learn[x]>=1".to_owned(), "numpy".to_owned()];
         let expected = "installed scikit-learn 1.0\nwith what they need: six 1.0\nalready there: numpy 1.0\nnote\n";
-        assert_eq!(told(&installed, &asked), expected);
+        assert_eq!(install_summary(&installed, &asked), expected);
     }
 }

@@ -27,7 +27,7 @@ const MAX_ARGS: usize = 1000;
 const MAX_ARGS_BYTES: usize = 128 * 1024;
 /// The maximum number of bytes of standard input in one call. The same number of bytes waits for a command that does
 /// not read.
-pub(crate) const STDIN_PART: usize = 1 << 20;
+pub(crate) const MAX_STDIN_PART_BYTES: usize = 1 << 20;
 /// The maximum size of all requested output files of one run together.
 pub(crate) const MAX_OUTPUT_BYTES: u64 = 32 << 20;
 
@@ -66,13 +66,13 @@ pub(crate) fn stdin(config: &EngineConfig, stdin: Option<&str>) -> Result<(), Fa
 
 /// Checks a part of a command's standard input.
 pub(crate) fn stdin_part(bytes: &Bytes) -> Result<(), Failure> {
-    if bytes.len() <= STDIN_PART {
+    if bytes.len() <= MAX_STDIN_PART_BYTES {
         return Ok(());
     }
     Err(Failure::new(
         Code::LimitReached,
         format!(
-            "stdin has {} bytes; at most {STDIN_PART} are possible in one call",
+            "stdin has {} bytes; at most {MAX_STDIN_PART_BYTES} are possible in one call",
             bytes.len()
         ),
         "start the command with keep_stdin, and send parts with write_stdin",
@@ -211,7 +211,7 @@ pub(crate) fn create(config: &EngineConfig, req: &CreateRequest, backends: &[&'s
         && !backends.contains(&name.as_str())
     {
         return Err(Failure::invalid(
-            format!("there is no back end called '{}'", crate::ids::echo(name)),
+            format!("there is no back end called '{}'", crate::ids::quote_for_error(name)),
             format!("choose one of: {}", backends.join(", ")),
         ));
     }
@@ -294,7 +294,7 @@ pub(crate) fn image(image: Option<&str>) -> Result<(), Failure> {
     let fits = |c: char| c.is_ascii_alphanumeric() || "._-/:@".contains(c);
     if image.is_empty() || image.len() > 255 || image.starts_with('-') || !image.chars().all(fits) {
         return Err(Failure::invalid(
-            format!("'{}' is not the name of an image", crate::ids::echo(image)),
+            format!("'{}' is not the name of an image", crate::ids::quote_for_error(image)),
             "write it like alpine:3.20 or registry.example/name@sha256:…",
         ));
     }
@@ -314,7 +314,7 @@ pub(crate) fn env(env: &BTreeMap<String, String>) -> Result<(), Failure> {
         let starts = letters.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_');
         if !starts || name.len() > 255 || !letters.all(|b| b.is_ascii_alphanumeric() || b == b'_') {
             return Err(Failure::invalid(
-                format!("'{}' is not the name of a variable", crate::ids::echo(name)),
+                format!("'{}' is not the name of a variable", crate::ids::quote_for_error(name)),
                 "use letters, digits and _, not starting with a digit",
             ));
         }

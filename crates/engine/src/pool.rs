@@ -25,57 +25,57 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::PoolConfig;
-use crate::cells::open;
 use crate::core::Core;
-use crate::floor::{GIVE_WAY, processors};
-use crate::meter::read_usage;
+use crate::fallback::SkippedBackend;
+use crate::job::open;
+use crate::lifecycle::{CLOSE_TIMEOUT, Plan, create};
 use crate::packages::folders;
-use crate::passed::PassedOver;
+use crate::scheduler::{CROWD_PRIORITY_DURATION, processors};
 use crate::sync::lock;
-use crate::warden::{CLOSE, Plan, create};
+use crate::usage::read_usage;
 
 /// The pause before a failed creation is reported. During a shutdown creations fail before the server's end is known.
-const ENDING: Duration = Duration::from_millis(500);
+const SHUTDOWN_NOTICE_PAUSE: Duration = Duration::from_millis(500);
 /// The pool makes nothing in this first moment, which belongs to the client's handshake.
-const SETTLE: Duration = Duration::from_millis(50);
+const STARTUP_PAUSE: Duration = Duration::from_millis(50);
 /// The maximum time to start an interpreter. After that the pool gives up the sandbox.
-const OPEN: Duration = Duration::from_secs(30);
+const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
 /// The pause after a sandbox could not be made.
-const PAUSE: Duration = Duration::from_secs(5);
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// The maximum wait for the call that took a sandbox, before the next one is made: making takes a processor, and a call
 /// needs two.
-const AFTER_CALL: Duration = Duration::from_millis(10);
+const CALL_WAIT_TIMEOUT: Duration = Duration::from_millis(10);
 /// Most calls are answered within this time, so the pool waits for it without notifications, which would slow the
 /// calls.
-const MOST_CALLS: Duration = Duration::from_millis(3);
+const USUAL_CALL_DURATION: Duration = Duration::from_millis(3);
 /// The time until an answer is on its way to the client.
-const TELLING: Duration = Duration::from_millis(1);
+const ANSWER_DURATION: Duration = Duration::from_millis(1);
 /// Shrink the pool after this long without a miss.
-const QUIET: Duration = Duration::from_secs(60);
+const SHRINK_INTERVAL: Duration = Duration::from_secs(60);
 /// Calls with gaps shorter than this may soon outnumber the idle sandboxes.
-const CLOSE_TOGETHER: Duration = Duration::from_millis(100);
+const BURST_INTERVAL: Duration = Duration::from_millis(100);
 /// For this long after a miss, new sandboxes skip work that only makes their first cells faster. Waiting calls would
 /// pay for all of this work and save only a part.
-const HURRY: Duration = Duration::from_millis(20);
+const MISS_HURRY_DURATION: Duration = Duration::from_millis(20);
 /// The minimum cost of an idle sandbox with an interpreter, in bytes, and its assumed cost until one was measured.
-const EACH: u64 = 12 << 20;
+const MIN_SANDBOX_BYTES: u64 = 12 << 20;
 /// The same for an interpreter that is a fork of the zygote.
-const EACH_COPY: u64 = 2 << 20;
+const MIN_FORK_BYTES: u64 = 2 << 20;
 /// The maximum time for the zygote to load its modules.
-const WARM: Duration = Duration::from_secs(150);
+const ZYGOTE_TIMEOUT: Duration = Duration::from_secs(150);
 /// The number of consecutive failures to load the modules after which the pool stops trying.
-const TRIES: u32 = 3;
+const MAX_PRELOAD_FAILURES: u32 = 3;
 
 /// An idle sandbox.
 #[derive(Debug)]
-pub(crate) struct Parked {
+pub(crate) struct IdleSandbox {
     /// The limits that it was made with.
     pub(crate) limits: Limits,
     pub(crate) sandbox: Arc<dyn Sandbox>,
     /// The started interpreter and its language.
     pub(crate) session: Option<(Arc<dyn Language>, Box<dyn Session>)>,
     /// Back ends that could not make it.
-    pub(crate) passed: Vec<PassedOver>,
+    pub(crate) skipped: Vec<SkippedBackend>,
     /// Its usage when it entered the pool.
     pub(crate) usage: Option<Usage>,
 }
@@ -93,32 +93,32 @@ pub(crate) struct Pool {
 
 #[derive(Debug)]
 struct State {
-    parked: VecDeque<Parked>,
+    idle: VecDeque<IdleSandbox>,
     /// The number of idle sandboxes, where the operator fixed it.
     fixed: Option<usize>,
     /// The memory for idle sandboxes, where demand decides.
     memory: u64,
-    want: usize,
+    target: usize,
     /// The time of the last call that found the pool empty, or took the last sandbox of a quick series.
-    missed: Instant,
+    last_miss: Instant,
     /// The time when the last sandbox was taken.
-    taken: Option<Instant>,
+    last_taken: Option<Instant>,
     /// The time of the last call that found the pool empty.
-    found_none: Option<Instant>,
+    last_empty: Option<Instant>,
     closed: bool,
     /// The cost of one sandbox, in bytes.
-    each: u64,
+    sandbox_bytes: u64,
     /// The minimum assumed cost of one sandbox, in bytes.
-    each_least: u64,
+    min_sandbox_bytes: u64,
     modules: Modules,
     /// The package folders that sandboxes currently start with.
     attached: Vec<PathBuf>,
     /// The contents of the current zygote, or of one that failed to start.
-    warmed: Option<Warmth>,
+    warmed: Option<ZygoteContents>,
 }
 
 /// A zygote's contents: its loaded modules, and the package folders that it sees.
-type Warmth = (Vec<String>, Vec<PathBuf>);
+type ZygoteContents = (Vec<String>, Vec<PathBuf>);
 
 /// The modules to preload.
 #[derive(Debug)]
@@ -127,31 +127,31 @@ struct Modules {
     /// Consecutive failures that cost the interpreter.
     failures: u32,
     /// Modules whose failure is already in the log.
-    told: HashSet<String>,
+    reported: HashSet<String>,
 }
 
 impl Pool {
     pub(crate) fn new(config: &PoolConfig) -> Self {
         let mut state = State {
-            parked: VecDeque::new(),
+            idle: VecDeque::new(),
             fixed: config.parked,
             memory: config.memory.as_bytes(),
-            want: 0,
-            missed: Instant::now(),
-            taken: None,
-            found_none: None,
+            target: 0,
+            last_miss: Instant::now(),
+            last_taken: None,
+            last_empty: None,
             closed: false,
-            each: EACH,
-            each_least: EACH,
+            sandbox_bytes: MIN_SANDBOX_BYTES,
+            min_sandbox_bytes: MIN_SANDBOX_BYTES,
             modules: Modules {
                 wanted: config.preload.clone(),
                 failures: 0,
-                told: HashSet::new(),
+                reported: HashSet::new(),
             },
             attached: Vec::new(),
             warmed: None,
         };
-        state.want = Self::bounds(&state).0;
+        state.target = Self::bounds(&state).0;
         Self {
             state: Mutex::new(state),
             wake: Notify::new(),
@@ -162,19 +162,19 @@ impl Pool {
 
     /// Replaces the settings. Ends idle sandboxes that were made with the old ones.
     pub(crate) fn change(&self, config: &PoolConfig) {
-        let old: Vec<Parked> = {
+        let old: Vec<IdleSandbox> = {
             let mut state = lock(&self.state);
             state.fixed = config.parked;
             state.memory = config.memory.as_bytes();
-            state.each = EACH;
+            state.sandbox_bytes = MIN_SANDBOX_BYTES;
             state.modules = Modules {
                 wanted: config.preload.clone(),
                 failures: 0,
-                told: HashSet::new(),
+                reported: HashSet::new(),
             };
-            let (least, most) = Self::bounds(&state);
-            state.want = state.want.clamp(least, most);
-            state.parked.drain(..).collect()
+            let (min, max) = Self::bounds(&state);
+            state.target = state.target.clamp(min, max);
+            state.idle.drain(..).collect()
         };
         tokio::spawn(join_all(old.into_iter().map(end)));
         self.wake.notify_one();
@@ -182,53 +182,53 @@ impl Pool {
 
     /// Returns the minimum and maximum number of idle sandboxes.
     fn bounds(state: &State) -> (usize, usize) {
-        bounds(state.fixed, state.memory, state.each)
+        bounds(state.fixed, state.memory, state.sandbox_bytes)
     }
 
     /// Returns the number of idle sandboxes.
     pub(crate) fn waiting(&self) -> usize {
-        lock(&self.state).parked.len()
+        lock(&self.state).idle.len()
     }
 
     /// Takes an idle sandbox for this plan, if there is one and the plan has no special requirements.
-    pub(crate) fn take(&self, plan: &Plan, ordinary: &SandboxSpec, first: Option<&str>) -> Option<Parked> {
+    pub(crate) fn take(&self, plan: &Plan, ordinary: &SandboxSpec, first: Option<&str>) -> Option<IdleSandbox> {
         let named = plan.backends.first().map(|backend| backend.name());
         let none_wait = {
             let state = lock(&self.state);
-            bounds(state.fixed, state.memory, EACH).1 == 0
+            bounds(state.fixed, state.memory, MIN_SANDBOX_BYTES).1 == 0
         };
         if none_wait || plan.spec != *ordinary || named != first {
             return None;
         }
         loop {
-            let parked = {
+            let idle = {
                 let mut state = lock(&self.state);
                 // The newest one is still in the processors' caches.
-                let parked = state.parked.pop_back();
+                let idle = state.idle.pop_back();
                 let now = Instant::now();
-                let soon = state.taken.replace(now).is_some_and(|last| now - last < CLOSE_TOGETHER);
-                if parked.is_none() {
-                    state.found_none = Some(now);
+                let soon = state
+                    .last_taken
+                    .replace(now)
+                    .is_some_and(|last| now - last < BURST_INTERVAL);
+                if idle.is_none() {
+                    state.last_empty = Some(now);
                 }
-                if parked.is_none() || (soon && state.parked.is_empty()) {
-                    let (least, most) = Self::bounds(&state);
-                    state.want = (state.want * 2).max(1).clamp(least, most);
-                    state.missed = now;
+                if idle.is_none() || (soon && state.idle.is_empty()) {
+                    let (min, max) = Self::bounds(&state);
+                    state.target = (state.target * 2).max(1).clamp(min, max);
+                    state.last_miss = now;
                 }
-                parked
+                idle
             };
             self.wake.notify_one();
-            let parked = parked?;
+            let idle = idle?;
             // Skip a sandbox that has ended while idle, and one whose limits were changed during its creation.
-            let lives = parked.sandbox.ended().now_or_never().is_none();
-            let waits = parked
-                .session
-                .as_ref()
-                .is_none_or(|(_, session)| session.is_untouched());
-            if parked.limits == plan.spec.limits && lives && waits {
-                return Some(parked);
+            let lives = idle.sandbox.ended().now_or_never().is_none();
+            let waits = idle.session.as_ref().is_none_or(|(_, session)| session.is_untouched());
+            if idle.limits == plan.spec.limits && lives && waits {
+                return Some(idle);
             }
-            tokio::spawn(end(parked));
+            tokio::spawn(end(idle));
         }
     }
 
@@ -238,54 +238,60 @@ impl Pool {
         self.answered.notify_waiters();
     }
 
-    /// Waits until the call that took a sandbox has ended, or `AFTER_CALL` has passed.
+    /// Waits until the call that took a sandbox has ended, or `CALL_WAIT_TIMEOUT` has passed.
     async fn pause(&self) {
         let before = self.answers.load(Ordering::Relaxed);
-        sleep(MOST_CALLS).await;
+        sleep(USUAL_CALL_DURATION).await;
         if self.answers.load(Ordering::Relaxed) == before {
-            let over = timeout(AFTER_CALL.saturating_sub(MOST_CALLS), self.answered.notified()).await;
+            let over = timeout(
+                CALL_WAIT_TIMEOUT.saturating_sub(USUAL_CALL_DURATION),
+                self.answered.notified(),
+            )
+            .await;
             if over.is_ok() {
-                sleep(TELLING).await;
+                sleep(ANSWER_DURATION).await;
             }
         }
     }
 
     /// True if another sandbox should be made now, in addition to the `making` ones.
-    fn lacks(&self, making: usize) -> bool {
+    fn needs_more(&self, making: usize) -> bool {
         let mut state = lock(&self.state);
-        if state.missed.elapsed() > QUIET {
-            state.missed = Instant::now();
-            state.want = (state.want / 2).max(Self::bounds(&state).0);
+        if state.last_miss.elapsed() > SHRINK_INTERVAL {
+            state.last_miss = Instant::now();
+            state.target = (state.target / 2).max(Self::bounds(&state).0);
         }
-        !state.closed && state.parked.len() + making < state.want
+        !state.closed && state.idle.len() + making < state.target
     }
 
     /// True if a crowd of running calls has priority over new idle sandboxes. It has none while calls find the pool
     /// empty, or when no call has taken a sandbox recently.
-    fn gives_way(&self, crowded: bool) -> bool {
+    fn yields_to_crowd(&self, crowded: bool) -> bool {
         let state = lock(&self.state);
         let within = |time: Duration, then: Option<Instant>| then.is_some_and(|then| then.elapsed() < time);
-        crowded && within(GIVE_WAY, state.taken) && !within(CLOSE_TOGETHER, state.found_none)
+        crowded && within(CROWD_PRIORITY_DURATION, state.last_taken) && !within(BURST_INTERVAL, state.last_empty)
     }
 
     /// True if calls found the pool empty just now.
     fn is_hurried(&self) -> bool {
-        lock(&self.state).found_none.is_some_and(|then| then.elapsed() < HURRY)
+        lock(&self.state)
+            .last_empty
+            .is_some_and(|then| then.elapsed() < MISS_HURRY_DURATION)
     }
 
     /// Takes the sandboxes beyond the wanted number.
-    fn surplus(&self) -> Vec<Parked> {
+    fn surplus(&self) -> Vec<IdleSandbox> {
         let mut state = lock(&self.state);
-        let keep = state.want.min(state.parked.len());
-        state.parked.split_off(keep).into()
+        let keep = state.target.min(state.idle.len());
+        state.idle.split_off(keep).into()
     }
 
     /// Ends one idle sandbox to free resources for a caller. Returns false if none is idle.
-    pub(crate) async fn give_way(&self) -> bool {
-        let oldest = lock(&self.state).parked.pop_front();
+    pub(crate) async fn evict_one(&self) -> bool {
+        let oldest = lock(&self.state).idle.pop_front();
         match oldest {
-            Some(parked) => {
-                end(parked).await;
+            Some(idle) => {
+                end(idle).await;
                 true
             }
             None => false,
@@ -293,37 +299,37 @@ impl Pool {
     }
 
     /// Adds a sandbox. Returns it if the pool has closed meanwhile.
-    fn park(&self, parked: Parked) -> Option<Parked> {
+    fn add(&self, idle: IdleSandbox) -> Option<IdleSandbox> {
         let mut state = lock(&self.state);
         if state.closed {
-            return Some(parked);
+            return Some(idle);
         }
-        if let Some(usage) = parked.usage {
-            Self::weigh(&mut state, usage.memory);
+        if let Some(usage) = idle.usage {
+            Self::update_cost(&mut state, usage.memory);
         }
-        state.parked.push_back(parked);
+        state.idle.push_back(idle);
         None
     }
 
     /// Updates the cost of one sandbox from a measurement.
-    fn weigh(state: &mut State, memory: u64) {
-        state.each = memory.max(state.each_least);
-        if state.fixed.is_none() && state.each > state.memory && !state.modules.wanted.is_empty() {
+    fn update_cost(state: &mut State, memory: u64) {
+        state.sandbox_bytes = memory.max(state.min_sandbox_bytes);
+        if state.fixed.is_none() && state.sandbox_bytes > state.memory && !state.modules.wanted.is_empty() {
             tracing::warn!(
                 "an idle sandbox with the modules of `preload` uses {} MiB, more than pool.memory_mb = {}: the pool \
                  no longer preloads them",
-                state.each >> 20,
+                state.sandbox_bytes >> 20,
                 state.memory >> 20
             );
             state.modules.wanted.clear();
-            state.each = state.each_least;
+            state.sandbox_bytes = state.min_sandbox_bytes;
         }
-        let (least, most) = Self::bounds(state);
-        state.want = state.want.clamp(least, most);
+        let (min, max) = Self::bounds(state);
+        state.target = state.target.clamp(min, max);
     }
 
     /// Notes the package folders that sandboxes start with.
-    pub(crate) fn starts_with(&self, attached: Vec<PathBuf>) {
+    pub(crate) fn set_attached(&self, attached: Vec<PathBuf>) {
         let mut state = lock(&self.state);
         if state.attached != attached {
             state.attached = attached;
@@ -333,7 +339,7 @@ impl Pool {
     }
 
     /// Returns the contents for a new zygote, if the current one differs.
-    fn cold(&self) -> Option<Warmth> {
+    fn next_zygote(&self) -> Option<ZygoteContents> {
         let mut state = lock(&self.state);
         let wanted = (state.modules.wanted.clone(), state.attached.clone());
         if state.warmed.as_ref() == Some(&wanted) {
@@ -344,7 +350,7 @@ impl Pool {
     }
 
     /// Permits another attempt to start the zygote.
-    fn thaw(&self) {
+    fn retry_zygote(&self) {
         lock(&self.state).warmed = None;
         self.wake.notify_one();
     }
@@ -362,7 +368,7 @@ impl Pool {
             Ok(missing) => {
                 modules.failures = 0;
                 for module in missing {
-                    if modules.wanted.contains(&module.name) && modules.told.insert(module.name.clone()) {
+                    if modules.wanted.contains(&module.name) && modules.reported.insert(module.name.clone()) {
                         tracing::warn!("`preload`: {} could not be loaded: {:?}", module.name, module.why);
                     }
                 }
@@ -372,8 +378,10 @@ impl Pool {
             Err(error) => {
                 modules.failures += 1;
                 tracing::warn!("the modules of `preload` could not be loaded: {error}");
-                if modules.failures >= TRIES {
-                    tracing::warn!("idle sandboxes load no modules any more, after {TRIES} failures in a row");
+                if modules.failures >= MAX_PRELOAD_FAILURES {
+                    tracing::warn!(
+                        "idle sandboxes load no modules any more, after {MAX_PRELOAD_FAILURES} failures in a row"
+                    );
                     modules.wanted.clear();
                 }
             }
@@ -382,22 +390,22 @@ impl Pool {
 
     /// Ends all idle sandboxes. The pool makes no more.
     pub(crate) async fn close(&self) {
-        let parked: Vec<Parked> = {
+        let idle: Vec<IdleSandbox> = {
             let mut state = lock(&self.state);
             state.closed = true;
-            state.parked.drain(..).collect()
+            state.idle.drain(..).collect()
         };
         self.wake.notify_one();
-        join_all(parked.into_iter().map(end)).await;
+        join_all(idle.into_iter().map(end)).await;
     }
 }
 
 /// Returns the minimum and maximum number of idle sandboxes.
-fn bounds(fixed: Option<usize>, memory: u64, each: u64) -> (usize, usize) {
+fn bounds(fixed: Option<usize>, memory: u64, sandbox_bytes: u64) -> (usize, usize) {
     match fixed {
         Some(fixed) => (fixed, fixed),
         None => {
-            let fits = usize::try_from(memory / each).unwrap_or(usize::MAX);
+            let fits = usize::try_from(memory / sandbox_bytes).unwrap_or(usize::MAX);
             (1.min(fits), fits)
         }
     }
@@ -405,21 +413,21 @@ fn bounds(fixed: Option<usize>, memory: u64, each: u64) -> (usize, usize) {
 
 /// Starts the zygote with the modules, if the current one differs, so that sessions begin as its forks. A failure only
 /// makes sessions slower.
-async fn warm(core: &Arc<Core>) {
+async fn start_zygote(core: &Arc<Core>) {
     let (Some(language), Some(backend)) = (core.languages.first(), core.backends.first()) else {
         return;
     };
     if !core.config().pool.warm {
         return;
     }
-    let Some((modules, attached)) = core.pool.cold() else {
+    let Some((modules, attached)) = core.pool.next_zygote() else {
         return;
     };
-    let why = match timeout(WARM, language.warm(backend, &modules, &attached)).await {
+    let why = match timeout(ZYGOTE_TIMEOUT, language.warm(backend, &modules, &attached)).await {
         Ok(Ok(missing)) => {
             // Each sandbox tries the missing ones again: it may have packages that the zygote does not see.
             tracing::debug!(missing = missing.len(), "sessions begin as forks of the zygote");
-            lock(&core.pool.state).each_least = EACH_COPY;
+            lock(&core.pool.state).min_sandbox_bytes = MIN_FORK_BYTES;
             return;
         }
         Ok(Err(SessionError::Sandbox(error @ SandboxError::Unsupported(_)))) => error.to_string(),
@@ -428,12 +436,12 @@ async fn warm(core: &Arc<Core>) {
             tokio::spawn(async move {
                 tokio::select! {
                     () = core.down.cancelled() => {}
-                    () = sleep(QUIET) => core.pool.thaw(),
+                    () = sleep(SHRINK_INTERVAL) => core.pool.retry_zygote(),
                 }
             });
             match failed {
                 Ok(Err(error)) => error.to_string(),
-                _ => format!("it was not ready in {} s", WARM.as_secs()),
+                _ => format!("it was not ready in {} s", ZYGOTE_TIMEOUT.as_secs()),
             }
         }
     };
@@ -445,40 +453,40 @@ async fn warm(core: &Arc<Core>) {
 }
 
 /// Makes idle sandboxes until the engine shuts down.
-pub(crate) async fn fill(core: Arc<Core>) {
+pub(crate) async fn run(core: Arc<Core>) {
     let makers = processors();
     let filling = async {
-        sleep(SETTLE).await;
+        sleep(STARTUP_PAUSE).await;
         // A base that is missing now may be there when the first sandbox is made.
         if let Ok(bases) = core.bases() {
-            core.pool.starts_with(folders(&bases));
+            core.pool.set_attached(folders(&bases));
         }
         let mut making = JoinSet::new();
         loop {
-            warm(&core).await;
+            start_zygote(&core).await;
             join_all(core.pool.surplus().into_iter().map(end)).await;
-            let gives_way = core.pool.gives_way(core.floor.is_crowded());
-            while !gives_way && making.len() < makers && core.pool.lacks(making.len()) {
+            let yields = core.pool.yields_to_crowd(core.scheduler.is_crowded());
+            while !yields && making.len() < makers && core.pool.needs_more(making.len()) {
                 making.spawn(make_one(core.clone()));
             }
             tokio::select! {
-                () = sleep(AFTER_CALL), if gives_way => {}
+                () = sleep(CALL_WAIT_TIMEOUT), if yields => {}
                 Some(made) = making.join_next() => {
                     let failure = match made {
                         Ok(Ok(())) => continue,
                         Ok(Err(failure)) => failure,
-                        Err(broken) => broken_off(broken.to_string()),
+                        Err(broken) => pool_failure(broken.to_string()),
                     };
                     // A server that shuts down ends unfinished sandboxes, too. That is not worth a warning.
-                    sleep(ENDING).await;
+                    sleep(SHUTDOWN_NOTICE_PAUSE).await;
                     // The server reported a full machine at its start. It concerns callers that ask for a sandbox.
                     match failure.code {
                         Code::LimitReached => tracing::debug!("the pool made no idle sandbox: {}", failure.message),
                         _ => tracing::warn!("the pool could not make an idle sandbox: {}", failure.message),
                     }
-                    sleep(PAUSE).await;
+                    sleep(RETRY_INTERVAL).await;
                 }
-                woken = timeout(QUIET, core.pool.wake.notified()) => {
+                woken = timeout(SHRINK_INTERVAL, core.pool.wake.notified()) => {
                     // Under load there is no pause to wait for.
                     if woken.is_ok() && making.is_empty() {
                         core.pool.pause().await;
@@ -496,28 +504,28 @@ pub(crate) async fn fill(core: Arc<Core>) {
 
 /// Makes one sandbox and adds it to the pool.
 async fn make_one(core: Arc<Core>) -> Result<(), Failure> {
-    let parked = make(&core).await?;
-    if let Some(late) = core.pool.park(parked) {
+    let idle = make(&core).await?;
+    if let Some(late) = core.pool.add(idle) {
         end(late).await;
     }
     Ok(())
 }
 
-async fn make(core: &Arc<Core>) -> Result<Parked, Failure> {
+async fn make(core: &Arc<Core>) -> Result<IdleSandbox, Failure> {
     let limits = core.config().limits.clone();
     let mut plan = core.plain_plan(limits.clone());
     plan.spec.ahead = true;
     plan.opens = core.languages.first().cloned();
-    let (sandbox, passed) = create(core, &plan).await?;
+    let (sandbox, skipped) = create(core, &plan).await?;
     let mut session = None;
     if let Some(language) = core.languages.first() {
-        let mut opened = match timeout(OPEN, open(language.as_ref(), &sandbox)).await {
+        let mut opened = match timeout(OPEN_TIMEOUT, open(language.as_ref(), &sandbox)).await {
             Ok(Ok(opened)) => opened,
-            Ok(Err(error)) => return Err(broken_off(error.to_string())),
+            Ok(Err(error)) => return Err(pool_failure(error.to_string())),
             Err(_) => {
-                return Err(broken_off(format!(
+                return Err(pool_failure(format!(
                     "no interpreter was ready within {} s",
-                    OPEN.as_secs()
+                    OPEN_TIMEOUT.as_secs()
                 )));
             }
         };
@@ -528,29 +536,29 @@ async fn make(core: &Arc<Core>) -> Result<Parked, Failure> {
             if !modules.is_empty() {
                 core.pool.loaded(&outcome);
             }
-            outcome.map_err(|error| broken_off(error.to_string()))?;
+            outcome.map_err(|error| pool_failure(error.to_string()))?;
         }
         session = Some((language.clone(), opened));
     }
     let usage = read_usage(sandbox.as_ref()).await;
     sandbox.awaited();
-    Ok(Parked {
+    Ok(IdleSandbox {
         limits,
         sandbox,
         session,
-        passed,
+        skipped,
         usage,
     })
 }
 
 /// The failure of a sandbox for the pool.
-fn broken_off(message: String) -> Failure {
+fn pool_failure(message: String) -> Failure {
     Failure::new(Code::Internal, message, "another one is tried")
 }
 
-async fn end(parked: Parked) {
-    drop(parked.session);
-    if !matches!(timeout(CLOSE, parked.sandbox.close()).await, Ok(Ok(()))) {
+async fn end(idle: IdleSandbox) {
+    drop(idle.session);
+    if !matches!(timeout(CLOSE_TIMEOUT, idle.sandbox.close()).await, Ok(Ok(()))) {
         tracing::warn!("an idle sandbox did not close in order and is dropped");
     }
 }

@@ -16,31 +16,31 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
-use crate::cells::{Once, Ran, arrive, end_of_sandbox, never_ran, put_files, until_stopped};
 use crate::core::{Core, Finisher};
-use crate::executions::Execution;
-use crate::files::{read_pictures, read_wanted};
-use crate::ladder::{Ladder, Step, Stop};
-use crate::meter::{Cost, Meter};
-use crate::network::Reached;
-use crate::packages::INSTALL;
+use crate::execution::Execution;
+use crate::files::{read_outputs, read_pictures};
+use crate::job::{OneShotIo, RunReport, outcome_without_run, put_files, sandbox_end, until_stopped, wait_for_sandbox};
+use crate::network::NetworkEvidence;
+use crate::outcome::{Ending, Evidence, Outcome, outcome_of};
+use crate::packages::INSTALL_TIMEOUT;
 use crate::policy;
-use crate::record::{Record, Visit};
 use crate::registry::Target;
 use crate::spans;
-use crate::verdict::{Ending, Facts, Verdict, judge};
+use crate::state::{Record, UseGuard};
+use crate::termination::{Step, Stop, Termination};
+use crate::usage::{Cost, Meter};
 use crate::{ExecutionView, Hints, Principal, ProgramRequest};
 
 /// The maximum time to start a program.
-pub(crate) const SPAWN: Duration = Duration::from_secs(30);
+pub(crate) const SPAWN_TIMEOUT: Duration = Duration::from_secs(30);
 /// The maximum silence of a program's output after its own end. After that the output counts as complete. Its
 /// descendants are killed by then, so the rest was already written.
-const LINGER: Duration = Duration::from_secs(1);
+const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 /// The time for processes that a program left behind to write their output, such as `tee` in Bash's `> >(tee log)`. If
 /// nothing is left behind, there is no wait.
-const GRACE: Duration = Duration::from_millis(250);
+const LEFTOVER_GRACE: Duration = Duration::from_millis(250);
 /// The maximum stored size of each stream of a compiler, in bytes.
-const COMPILER_WORDS: usize = 64 << 10;
+const MAX_COMPILER_BYTES: usize = 64 << 10;
 
 /// Standard input of a program, and the receiver of its output.
 pub(crate) type Streams = (mpsc::Receiver<Bytes>, mpsc::Sender<SessionEvent>);
@@ -48,14 +48,14 @@ pub(crate) type Streams = (mpsc::Receiver<Bytes>, mpsc::Sender<SessionEvent>);
 impl Core {
     pub(crate) async fn run_program(
         self: &Arc<Self>,
-        who: &Principal,
+        principal: &Principal,
         req: ProgramRequest,
         stdin: mpsc::Receiver<Bytes>,
         output: mpsc::Sender<SessionEvent>,
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure> {
         let (language, code, watch) = (req.language.clone(), req.code.clone(), req.watch.clone());
-        match self.admit_program(who, req, stdin, output).await {
+        match self.admit_program(principal, req, stdin, output).await {
             Ok(job) => {
                 let execution = job.execution.clone();
                 watch.follow(&execution);
@@ -63,7 +63,7 @@ impl Core {
                 self.answer(&execution, None, cancel).await
             }
             Err(failure) => {
-                self.refuse(who, &language, &code, &failure);
+                self.refuse(principal, &language, &code, &failure);
                 Err(failure)
             }
         }
@@ -71,7 +71,7 @@ impl Core {
 
     async fn admit_program(
         self: &Arc<Self>,
-        who: &Principal,
+        principal: &Principal,
         req: ProgramRequest,
         stdin: mpsc::Receiver<Bytes>,
         output: mpsc::Sender<SessionEvent>,
@@ -110,19 +110,21 @@ impl Core {
                 ));
             }
         }
-        let Target { record, visit, .. } = self.throwaway(who, "run", limits, network, req.image, None).await?;
+        let Target { record, guard, .. } = self
+            .throwaway(principal, "run", limits, network, req.image, None)
+            .await?;
         let execution = Execution::new(&self.config(), &record, &language.info().name, req.code, true)
             .inspect_err(|_| self.discard(&record))?;
         self.executions.add(&execution);
-        execution.noticed(findings);
+        execution.set_findings(findings);
         Ok(ProgramJob {
             core: self.clone(),
             execution,
             record,
-            visit,
+            guard,
             language,
             args: req.args,
-            once: Once {
+            once: OneShotIo {
                 packages: req.packages,
                 consent: req.consent,
                 files: req.files,
@@ -141,10 +143,10 @@ struct ProgramJob {
     core: Arc<Core>,
     execution: Arc<Execution>,
     record: Arc<Record>,
-    visit: Visit,
+    guard: UseGuard,
     language: Arc<dyn Language>,
     args: Vec<String>,
-    once: Once,
+    once: OneShotIo,
     timeout: Duration,
     compile_timeout: Option<Duration>,
     progress: watch::Sender<String>,
@@ -161,19 +163,19 @@ impl ProgramJob {
         let end = match self.work().await {
             Ok(done) => Ok(done),
             Err(Ok(stop)) => Ok((
-                never_ran(&self.core, &self.record, stop, self.timeout, false),
+                outcome_without_run(&self.core, &self.record, stop, self.timeout, false),
                 Cost::default(),
             )),
             Err(Err(failure)) => Err(failure),
         };
-        drop(self.visit);
+        drop(self.guard);
         finisher.finish(end);
     }
 
-    async fn work(&mut self) -> Result<(Verdict, Cost), Result<Stop, Failure>> {
+    async fn work(&mut self) -> Result<(Outcome, Cost), Result<Stop, Failure>> {
         let (execution, record) = (self.execution.clone(), self.record.clone());
-        let sandbox = arrive(&execution, &record).await?;
-        execution.isolated_by(record.isolation(sandbox.as_ref()), record.passed());
+        let sandbox = wait_for_sandbox(&execution, &record).await?;
+        execution.set_isolation(record.isolation(sandbox.as_ref()), record.skipped_backends());
         if let Some(language) = self.language.inside(sandbox.as_ref()).await.map_err(Err)? {
             self.language = language;
         }
@@ -190,7 +192,7 @@ impl ProgramJob {
             sandbox.as_ref(),
             &self.language.info().name,
             (&self.once.packages, &self.once.consent),
-            INSTALL,
+            INSTALL_TIMEOUT,
             &self.progress,
         );
         let provided = until_stopped(&execution, &record, None, provide).await;
@@ -198,8 +200,8 @@ impl ProgramJob {
             self.progress.send_replace(String::new());
         }
         provided.map_err(Ok)?.map_err(Err)?;
-        if let Some(verdict) = self.compile(&program, &sandbox).await? {
-            return Ok((verdict, Cost::default()));
+        if let Some(outcome) = self.compile(&program, &sandbox).await? {
+            return Ok((outcome, Cost::default()));
         }
         let deadline = Instant::now() + self.timeout;
         let pictures = program.pictures;
@@ -209,7 +211,7 @@ impl ProgramJob {
             &execution,
             &record,
             Some(deadline),
-            timeout(SPAWN, sandbox.spawn(command)),
+            timeout(SPAWN_TIMEOUT, sandbox.spawn(command)),
         )
         .await
         .map_err(Ok)?;
@@ -229,8 +231,8 @@ impl ProgramJob {
                 )));
             }
         };
-        let (verdict, cost) = self.judge(ran, meter, &sandbox).await;
-        read_wanted(
+        let (outcome, cost) = self.conclude(ran, meter, &sandbox).await;
+        read_outputs(
             &self.core.config(),
             &record,
             sandbox.as_ref(),
@@ -241,7 +243,7 @@ impl ProgramJob {
         if let Some(place) = pictures {
             read_pictures(&self.core.config(), &record, sandbox.as_ref(), &execution, &place).await;
         }
-        Ok((verdict, cost))
+        Ok((outcome, cost))
     }
 
     /// Compiles the program if its language needs that. Returns an outcome if the source is wrong. The compiler's
@@ -250,7 +252,7 @@ impl ProgramJob {
         &mut self,
         program: &Program,
         sandbox: &Arc<dyn Sandbox>,
-    ) -> Result<Option<Verdict>, Result<Stop, Failure>> {
+    ) -> Result<Option<Outcome>, Result<Stop, Failure>> {
         let Some(Compile { command, timeout }) = &program.compile else {
             return Ok(None);
         };
@@ -260,13 +262,13 @@ impl ProgramJob {
         let meter = Meter::start(&self.record, sandbox, true);
         let work = async {
             let process = sandbox.spawn(command.clone()).await?;
-            Ok::<_, SandboxError>(gather(process, COMPILER_WORDS).await)
+            Ok::<_, SandboxError>(gather(process, MAX_COMPILER_BYTES).await)
         };
         let began = Instant::now();
         let compiled = match until_stopped(&self.execution, &self.record, Some(deadline), work).await {
             Ok(compiled) => compiled.map_err(|error| Err(error.into()))?,
             Err(Stop::Timeout) => {
-                return Ok(Some(judge_compile(
+                return Ok(Some(compile_outcome(
                     CellStatus::Error(CellError {
                         name: "CompileTimeout".to_owned(),
                         message: format!("the compiler was not done after {} s", timeout.as_secs_f64()),
@@ -287,15 +289,15 @@ impl ProgramJob {
                 bytes: said.into(),
             };
             self.execution.take(event.clone());
-            self.hand_on(output, event).await?;
+            self.forward(output, event).await?;
         }
         if compiled.exit == Some(Exit::Code(0)) {
             if let Some((_, output)) = &self.streams {
-                self.hand_on(output, SessionEvent::Begun).await?;
+                self.forward(output, SessionEvent::Begun).await?;
             }
             return Ok(None);
         }
-        let ran = Ran {
+        let ran = RunReport {
             ending: match compiled.exit {
                 Some(Exit::Code(_)) => Ending::Cell(CellStatus::Error(CellError {
                     name: "CompileError".to_owned(),
@@ -310,11 +312,11 @@ impl ProgramJob {
             duration: began.elapsed(),
             sandbox_failed: false,
         };
-        Ok(Some(self.judge(ran, meter, sandbox).await.0))
+        Ok(Some(self.conclude(ran, meter, sandbox).await.0))
     }
 
     /// Forwards an event until the execution is stopped. A closed reader does not matter.
-    async fn hand_on(
+    async fn forward(
         &self,
         output: &mpsc::Sender<SessionEvent>,
         event: SessionEvent,
@@ -324,69 +326,69 @@ impl ProgramJob {
         sent.map(drop).map_err(Ok)
     }
 
-    async fn judge(&self, ran: Ran, meter: Meter, sandbox: &Arc<dyn Sandbox>) -> (Verdict, Cost) {
+    async fn conclude(&self, ran: RunReport, meter: Meter, sandbox: &Arc<dyn Sandbox>) -> (Outcome, Cost) {
         let of = (&*self.execution, &*self.record);
-        judge_program(&self.core, of, ran, meter, sandbox, self.timeout).await
+        conclude_program(&self.core, of, ran, meter, sandbox, self.timeout).await
     }
 }
 
 /// Returns the outcome of a program and its cost.
-pub(crate) async fn judge_program(
+pub(crate) async fn conclude_program(
     core: &Core,
     (execution, record): (&Execution, &Record),
-    ran: Ran,
+    ran: RunReport,
     meter: Meter,
     sandbox: &Arc<dyn Sandbox>,
     timeout: Duration,
-) -> (Verdict, Cost) {
+) -> (Outcome, Cost) {
     let network = meter.reached(record);
     let (before, after, cost) = meter.stop(&execution.id, record, sandbox, ran.duration, false).await;
-    let gone = end_of_sandbox(core, record, &ran, after.is_some()).await;
-    let verdict = judge(Facts {
+    let terminated = sandbox_end(core, record, &ran, after.is_some()).await;
+    let outcome = outcome_of(Evidence {
         ending: ran.ending,
         stop: ran.stop,
         step: ran.step,
         timeout,
-        limits: &record.birth.limits,
+        limits: &record.params.limits,
         before,
         after,
-        gone,
+        terminated,
         keeps: false,
         hints: &core.config().hints,
         restored: None,
         why_lost: None,
         network,
     });
-    (verdict, cost)
+    (outcome, cost)
 }
 
-fn judge_compile(status: CellStatus, record: &Record, hints: &Hints) -> Verdict {
-    judge(Facts {
+fn compile_outcome(status: CellStatus, record: &Record, hints: &Hints) -> Outcome {
+    outcome_of(Evidence {
         ending: Ending::Cell(status),
         stop: None,
         step: Step::Free,
         timeout: Duration::ZERO,
-        limits: &record.birth.limits,
+        limits: &record.params.limits,
         before: sandcell_sandbox::Usage::default(),
         after: None,
-        gone: None,
+        terminated: None,
         keeps: false,
         hints,
         restored: None,
         why_lost: None,
-        network: Reached::default(),
+        network: NetworkEvidence::default(),
     })
 }
 
 /// Ends a program in the way in which sessions are ended.
-struct Signals {
+struct ProcessInterrupter {
     handle: Arc<dyn ProcessHandle>,
     /// The processes that are killed with it.
     scope: SignalScope,
 }
 
 #[async_trait]
-impl Interrupter for Signals {
+impl Interrupter for ProcessInterrupter {
     async fn interrupt(&self) -> Result<(), SandboxError> {
         self.handle.signal(Signal::Interrupt, SignalScope::Group).await
     }
@@ -398,14 +400,14 @@ impl Interrupter for Signals {
 
 /// The parts of a running program's end that are known so far.
 #[derive(Default)]
-struct Ends {
+struct ProgramEnd {
     exit: Option<Exit>,
     closed: u8,
     /// True if the event stream has ended: no more information will come.
     silent: bool,
 }
 
-impl Ends {
+impl ProgramEnd {
     /// Processes an event. Returns the event to forward.
     fn take(&mut self, event: Option<ProcessEvent>, execution: &Execution) -> Option<SessionEvent> {
         let stream = |channel| match channel {
@@ -443,32 +445,32 @@ pub(crate) async fn follow(
     record: &Record,
     deadline: Instant,
     scope: SignalScope,
-) -> Ran {
+) -> RunReport {
     let began = Instant::now();
     let Process { mut events, handle } = process;
-    let signals = Signals {
+    let signals = ProcessInterrupter {
         handle: handle.clone(),
         scope,
     };
-    let mut ladder = Ladder::new(Arc::new(signals), true, deadline);
+    let mut termination = Termination::new(Arc::new(signals), true, deadline);
     let mut feeding = pin!(feed(handle.clone(), stdin));
-    let mut timer = pin!(sleep_until(ladder.next()));
+    let mut timer = pin!(sleep_until(termination.next()));
     let mut linger = pin!(sleep_until(deadline));
     let mut grace = pin!(sleep_until(deadline));
     let mut stopped = pin!(execution.stopped());
-    let mut departed = pin!(record.closing());
+    let mut sandbox_ended = pin!(record.wait_closing());
     let (mut fed, mut heard, mut closing, mut swept) = (false, false, false, false);
-    let mut ends = Ends::default();
+    let mut ends = ProgramEnd::default();
     // One event at a time is forwarded. While it waits, no other is read. That is the flow control.
     let mut pending: Option<SessionEvent> = None;
     while !(ends.over() && pending.is_none()) {
         let exited = ends.exit.is_some();
         tokio::select! {
             biased;
-            stop = &mut stopped, if !heard => { heard = true; ladder.stop(stop); }
-            gone = &mut departed, if !closing => { closing = true; ladder.stop(Stop::Departed(gone)); }
+            stop = &mut stopped, if !heard => { heard = true; termination.stop(stop); }
+            end = &mut sandbox_ended, if !closing => { closing = true; termination.stop(Stop::SandboxEnded(end)); }
             // The deadline also holds for a reader that does not take the rest of the output.
-            () = &mut timer => if exited { break } else { ladder.climb() },
+            () = &mut timer => if exited { break } else { termination.advance() },
             () = &mut linger, if exited && pending.is_none() => break,
             () = &mut grace, if exited && !swept => { swept = true; sweep(handle.clone(), scope); }
             () = &mut feeding, if !fed => fed = true,
@@ -481,32 +483,32 @@ pub(crate) async fn follow(
             event = events.recv(), if pending.is_none() => pending = ends.take(event, execution),
         }
         if !exited && ends.exit.is_some() {
-            let wait = if ladder.step() == Step::Free {
-                GRACE
+            let wait = if termination.step() == Step::Free {
+                LEFTOVER_GRACE
             } else {
                 Duration::ZERO
             };
             grace.as_mut().reset(Instant::now() + wait);
         }
         if ends.exit.is_some() {
-            linger.as_mut().reset(Instant::now() + LINGER);
-        } else if ladder.step() == Step::GivenUp {
+            linger.as_mut().reset(Instant::now() + LINGER_TIMEOUT);
+        } else if termination.step() == Step::GivenUp {
             break;
-        } else if ladder.step() == Step::Killed {
+        } else if termination.step() == Step::Killed {
             // The program's end must be processed even if no reader takes its last output.
             pending = None;
         }
-        if timer.deadline() != ladder.next() {
-            timer.as_mut().reset(ladder.next());
+        if timer.deadline() != termination.next() {
+            timer.as_mut().reset(termination.next());
         }
     }
     // A command that ends by itself may leave background processes, as a shell does, unless they hold its output open.
-    let stays = matches!(scope, SignalScope::Group) && ends.closed >= 2 && ladder.step() == Step::Free;
+    let stays = matches!(scope, SignalScope::Group) && ends.closed >= 2 && termination.step() == Step::Free;
     if !swept && !stays {
         sweep(handle, scope);
     }
-    Ran {
-        ending: match (ends.exit, ladder.step()) {
+    RunReport {
+        ending: match (ends.exit, termination.step()) {
             (Some(exit), _) => Ending::Program(exit),
             (None, Step::GivenUp) => Ending::Abandoned,
             (None, Step::Free | Step::Interrupted | Step::Killed) => Ending::Broke(Failure::new(
@@ -516,8 +518,8 @@ pub(crate) async fn follow(
             )),
         },
         sandbox_failed: ends.exit.is_none() && ends.silent,
-        step: ladder.step(),
-        stop: ladder.into_stop(),
+        step: termination.step(),
+        stop: termination.into_stop(),
         duration: began.elapsed(),
     }
 }
@@ -525,7 +527,7 @@ pub(crate) async fn follow(
 /// Ends the processes that a program left behind, which would hold its output open.
 fn sweep(handle: Arc<dyn ProcessHandle>, scope: SignalScope) {
     tokio::spawn(async move {
-        let swept = timeout(LINGER, handle.signal(Signal::Kill, scope)).await;
+        let swept = timeout(LINGER_TIMEOUT, handle.signal(Signal::Kill, scope)).await;
         if !matches!(swept, Ok(Ok(()))) {
             tracing::debug!("what the program left behind could not be ended");
         }

@@ -16,9 +16,9 @@ use crate::Principal;
 use crate::sync::lock;
 
 /// The number of minutes for which processor time counts.
-const MINUTES: u64 = 60;
+const WINDOW_MINUTES: u64 = 60;
 /// The maximum number of callers whose processor time is in memory. Beyond it, the caller with the least is forgotten.
-const CALLERS: usize = 4096;
+const MAX_CALLERS: usize = 4096;
 
 /// The maximum resources of one caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +44,7 @@ impl Default for Quota {
 
 impl Quota {
     /// Checks that `count` more sandboxes fit in addition to those that the caller has.
-    pub(crate) fn room<'a>(
+    pub(crate) fn check_room<'a>(
         &self,
         held: impl Iterator<Item = &'a Limits> + Clone,
         count: usize,
@@ -55,12 +55,12 @@ impl Quota {
         let disk = held.map(|limits| limits.disk);
         let sum =
             |sizes: &mut dyn Iterator<Item = ByteSize>| sizes.map(ByteSize::as_bytes).fold(0, u64::saturating_add);
-        for (what, key, most, used, each) in [
+        for (what, key, max, used, each) in [
             ("memory", "memory_mb", self.memory, sum(&mut { memory }), more.memory),
             ("disk", "disk_mb", self.disk, sum(&mut { disk }), more.disk),
         ] {
             let wanted = each.as_bytes().saturating_mul(count);
-            if wanted > most.as_bytes().saturating_sub(used) {
+            if wanted > max.as_bytes().saturating_sub(used) {
                 return Err(Failure::new(
                     Code::LimitReached,
                     format!(
@@ -68,7 +68,7 @@ impl Quota {
                          have",
                         ByteSize::bytes(used).as_mib(),
                         ByteSize::bytes(wanted).as_mib(),
-                        most.as_mib()
+                        max.as_mib()
                     ),
                     format!("close a sandbox that you do not need, or ask for less {key}"),
                 ));
@@ -80,17 +80,17 @@ impl Quota {
 
 /// The recent processor time of each caller.
 #[derive(Debug)]
-pub(crate) struct Processor {
-    most: Mutex<Duration>,
+pub(crate) struct CpuQuota {
+    max: Mutex<Duration>,
     began: Instant,
     /// The processor time of each caller, by the minute in which its execution ended.
     used: Mutex<HashMap<Principal, VecDeque<(u64, Duration)>>>,
 }
 
-impl Processor {
+impl CpuQuota {
     pub(crate) fn new(quota: &Quota) -> Self {
         Self {
-            most: Mutex::new(quota.cpu),
+            max: Mutex::new(quota.cpu),
             began: Instant::now(),
             used: Mutex::default(),
         }
@@ -98,7 +98,7 @@ impl Processor {
 
     /// Replaces the quota. It holds for past usage as well.
     pub(crate) fn change(&self, quota: &Quota) {
-        *lock(&self.most) = quota.cpu;
+        *lock(&self.max) = quota.cpu;
     }
 
     fn minute(&self) -> u64 {
@@ -106,56 +106,59 @@ impl Processor {
     }
 
     /// Checks that the caller may run code now.
-    pub(crate) fn may_run(&self, who: &Principal) -> Result<(), Failure> {
-        let most = *lock(&self.most);
-        if most == Duration::MAX {
+    pub(crate) fn may_run(&self, principal: &Principal) -> Result<(), Failure> {
+        let max = *lock(&self.max);
+        if max == Duration::MAX {
             return Ok(());
         }
         let now = self.minute();
         let mut used = lock(&self.used);
-        let Some(own) = used.get_mut(who) else {
+        let Some(own) = used.get_mut(principal) else {
             return Ok(());
         };
         let sum = forget(own, now);
-        if sum < most {
+        if sum < max {
             return Ok(());
         }
         let mut left = sum;
         let free = own.iter().find_map(|(minute, time)| {
             left = left.saturating_sub(*time);
-            (left < most).then(|| (minute + MINUTES).saturating_sub(now).max(1))
+            (left < max).then(|| (minute + WINDOW_MINUTES).saturating_sub(now).max(1))
         });
         Err(Failure::new(
             Code::LimitReached,
             format!(
                 "your executions took {} s of processor time in the last hour, and may take {} s",
                 sum.as_secs(),
-                most.as_secs()
+                max.as_secs()
             ),
             format!(
                 "wait about {} min; files and variables stay as long as their sandbox does",
-                free.unwrap_or(MINUTES)
+                free.unwrap_or(WINDOW_MINUTES)
             ),
         ))
     }
 
     /// Adds the processor time of a finished execution.
-    pub(crate) fn charge(&self, who: &Principal, time: Duration) {
-        if *lock(&self.most) == Duration::MAX || time.is_zero() {
+    pub(crate) fn charge(&self, principal: &Principal, time: Duration) {
+        if *lock(&self.max) == Duration::MAX || time.is_zero() {
             return;
         }
         let now = self.minute();
         let mut used = lock(&self.used);
-        if used.len() >= CALLERS && !used.contains_key(who) {
+        if used.len() >= MAX_CALLERS && !used.contains_key(principal) {
             used.retain(|_, own| !forget(own, now).is_zero());
             let least = used
                 .iter()
                 .min_by_key(|(_, own)| own.iter().map(|(_, time)| *time).sum::<Duration>());
-            if let Some(least) = least.map(|(who, _)| who.clone()).filter(|_| used.len() >= CALLERS) {
+            if let Some(least) = least
+                .map(|(principal, _)| principal.clone())
+                .filter(|_| used.len() >= MAX_CALLERS)
+            {
                 used.remove(&least);
             }
         }
-        let own = used.entry(who.clone()).or_default();
+        let own = used.entry(principal.clone()).or_default();
         match own.back_mut() {
             Some((minute, sum)) if *minute == now => *sum = sum.saturating_add(time),
             _ => {
@@ -168,7 +171,7 @@ impl Processor {
 
 /// Drops entries older than an hour. Returns the sum of the rest: at most one entry for each minute.
 fn forget(own: &mut VecDeque<(u64, Duration)>, now: u64) -> Duration {
-    own.retain(|(minute, _)| minute + MINUTES > now);
+    own.retain(|(minute, _)| minute + WINDOW_MINUTES > now);
     own.iter()
         .map(|(_, time)| *time)
         .fold(Duration::ZERO, Duration::saturating_add)
@@ -178,7 +181,7 @@ fn forget(own: &mut VecDeque<(u64, Duration)>, now: u64) -> Duration {
 mod tests {
     use super::*;
 
-    fn who(name: &str) -> Principal {
+    fn principal(name: &str) -> Principal {
         Principal::new(name)
     }
 
@@ -188,18 +191,18 @@ mod tests {
             cpu: Duration::from_secs(10),
             ..Quota::default()
         };
-        let processor = Processor::new(&quota);
-        processor.charge(&who("ann"), Duration::from_secs(6));
-        assert!(processor.may_run(&who("ann")).is_ok());
+        let processor = CpuQuota::new(&quota);
+        processor.charge(&principal("ann"), Duration::from_secs(6));
+        assert!(processor.may_run(&principal("ann")).is_ok());
         tokio::time::advance(Duration::from_secs(20 * 60)).await;
-        processor.charge(&who("ann"), Duration::from_secs(6));
-        let failure = processor.may_run(&who("ann")).unwrap_err();
+        processor.charge(&principal("ann"), Duration::from_secs(6));
+        let failure = processor.may_run(&principal("ann")).unwrap_err();
         assert_eq!(failure.code, Code::LimitReached);
         assert!(failure.remedy.contains("40 min"), "{}", failure.remedy);
-        assert!(processor.may_run(&who("bob")).is_ok());
+        assert!(processor.may_run(&principal("bob")).is_ok());
         tokio::time::advance(Duration::from_secs(40 * 60)).await;
         assert!(
-            processor.may_run(&who("ann")).is_ok(),
+            processor.may_run(&principal("ann")).is_ok(),
             "the first six seconds are an hour ago"
         );
     }
@@ -210,21 +213,21 @@ mod tests {
             cpu: Duration::from_secs(10),
             ..Quota::default()
         };
-        let processor = Processor::new(&quota);
-        processor.charge(&who("flood"), Duration::from_secs(60));
-        for number in 0..CALLERS + 100 {
-            processor.charge(&who(&number.to_string()), Duration::from_millis(1));
+        let processor = CpuQuota::new(&quota);
+        processor.charge(&principal("flood"), Duration::from_secs(60));
+        for number in 0..MAX_CALLERS + 100 {
+            processor.charge(&principal(&number.to_string()), Duration::from_millis(1));
         }
         for _ in 0..200 {
-            processor.charge(&who("flood"), Duration::from_secs(1));
+            processor.charge(&principal("flood"), Duration::from_secs(1));
             tokio::time::advance(Duration::from_secs(60)).await;
         }
         let used = lock(&processor.used);
-        assert!(used.len() <= CALLERS);
-        assert!(used.get(&who("flood")).is_some_and(|own| own.len() <= 60));
+        assert!(used.len() <= MAX_CALLERS);
+        assert!(used.get(&principal("flood")).is_some_and(|own| own.len() <= 60));
         drop(used);
-        assert!(processor.may_run(&who("flood")).is_err());
-        assert!(lock(&processor.used)[&who("flood")].len() <= 60);
+        assert!(processor.may_run(&principal("flood")).is_err());
+        assert!(lock(&processor.used)[&principal("flood")].len() <= 60);
     }
 
     #[test]
@@ -240,8 +243,8 @@ mod tests {
             ..Limits::default()
         };
         let held = [each.clone()];
-        assert!(quota.room(held.iter(), 1, &each).is_ok());
-        let failure = quota.room(held.iter(), 2, &each).unwrap_err();
+        assert!(quota.check_room(held.iter(), 1, &each).is_ok());
+        let failure = quota.check_room(held.iter(), 2, &each).unwrap_err();
         assert!(
             failure.message.contains("512 MiB of memory") && failure.message.contains("1024 MiB"),
             "{failure:?}"
@@ -251,7 +254,13 @@ mod tests {
             disk: ByteSize::mib(4096),
             ..Limits::default()
         };
-        assert!(quota.room([].iter(), 1, &large).unwrap_err().message.contains("disk"));
-        assert!(Quota::default().room(held.iter(), 100_000, &large).is_ok());
+        assert!(
+            quota
+                .check_room([].iter(), 1, &large)
+                .unwrap_err()
+                .message
+                .contains("disk")
+        );
+        assert!(Quota::default().check_room(held.iter(), 100_000, &large).is_ok());
     }
 }

@@ -10,16 +10,16 @@ use sandcell_sandbox::{Code, Failure};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
-use crate::record::{Birth, Gone, GoneWhy, Kind, Record, Visit, no_sandbox};
+use crate::state::{CreateParams, Kind, Record, Terminated, TerminationReason, UseGuard, no_sandbox};
 use crate::sync::lock;
 use crate::{EngineConfig, Principal, Quota, SandboxId, policy};
 
 /// Ended sandboxes of each caller that the registry remembers, so that their ids are answered with the reason.
-const REMEMBERED: usize = 64;
+const MAX_ENDED_SANDBOXES: usize = 64;
 /// The maximum number of callers without a sandbox in memory.
-const CALLERS: usize = 4096;
+const MAX_CALLERS: usize = 4096;
 /// The maximum time that a call waits for closing sandboxes to leave room.
-const LEAVING: Duration = Duration::from_secs(2);
+const CLOSING_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// All sandboxes of the engine.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ struct Inner {
     open: bool,
     bounds: Bounds,
     live: HashMap<SandboxId, Arc<Record>>,
-    callers: HashMap<Principal, Caller>,
+    callers: HashMap<Principal, CallerState>,
 }
 
 /// The maximum numbers of sandboxes.
@@ -56,16 +56,16 @@ impl Bounds {
 }
 
 #[derive(Debug, Default)]
-struct Caller {
+struct CallerState {
     default: Option<SandboxId>,
     /// The end of the last default sandbox, until a result has reported it.
-    lost: Option<Gone>,
-    ended: VecDeque<(SandboxId, Gone)>,
+    lost: Option<Terminated>,
+    ended: VecDeque<(SandboxId, Terminated)>,
 }
 
 /// The result of a request for sandboxes.
 #[derive(Debug)]
-pub(crate) enum Place {
+pub(crate) enum Reservation {
     /// Reserved records. The call must make their sandboxes.
     Reserved(Vec<Arc<Record>>),
     /// An existing sandbox, or one that another call makes.
@@ -76,7 +76,7 @@ pub(crate) enum Place {
 #[derive(Debug)]
 pub(crate) struct Target {
     pub(crate) record: Arc<Record>,
-    pub(crate) visit: Visit,
+    pub(crate) guard: UseGuard,
     /// True if this call reserved it. The call must then make it.
     pub(crate) new: bool,
 }
@@ -96,29 +96,29 @@ impl Registry {
 
     /// Retries `ask` while only closing sandboxes exceed the bounds: a caller that has closed a sandbox can use its
     /// room.
-    pub(crate) async fn when_free<T>(
+    pub(crate) async fn retry_while_closing<T>(
         &self,
-        who: &Principal,
+        principal: &Principal,
         ask: impl Fn(&Self) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        let until = Instant::now() + LEAVING;
+        let until = Instant::now() + CLOSING_TIMEOUT;
         loop {
             let mut freed = pin!(self.freed.notified());
             freed.as_mut().enable();
             let answer = ask(self);
             let full = matches!(&answer, Err(failure) if failure.code == Code::LimitReached);
-            if !full || !self.leaving(who) || timeout_at(until, freed).await.is_err() {
+            if !full || !self.has_closing(principal) || timeout_at(until, freed).await.is_err() {
                 return answer;
             }
         }
     }
 
     /// True if closing sandboxes will soon leave room for this caller.
-    fn leaving(&self, who: &Principal) -> bool {
+    fn has_closing(&self, principal: &Principal) -> bool {
         let inner = lock(&self.inner);
         let full = inner.live.len() >= inner.bounds.in_all;
-        let mut missed = inner.live.values().filter(|record| full || record.owner == *who);
-        missed.any(|record| record.departed().is_some())
+        let mut missed = inner.live.values().filter(|record| full || record.owner == *principal);
+        missed.any(|record| record.terminated().is_some())
     }
 
     /// Replaces the bounds for later requests.
@@ -127,76 +127,81 @@ impl Registry {
     }
 
     /// Returns the caller's sandbox with this id.
-    pub(crate) fn find(&self, who: &Principal, id: &str) -> Result<Target, Failure> {
+    pub(crate) fn find(&self, principal: &Principal, id: &str) -> Result<Target, Failure> {
         let inner = lock(&self.inner);
         let key = SandboxId(Arc::from(id));
-        if let Some(record) = inner.live.get(&key).filter(|record| record.owner == *who) {
+        if let Some(record) = inner.live.get(&key).filter(|record| record.owner == *principal) {
             return Ok(Target {
-                visit: record.enter()?,
+                guard: record.start_use()?,
                 record: record.clone(),
                 new: false,
             });
         }
-        let ended = inner.callers.get(who).map(|caller| &caller.ended);
+        let ended = inner.callers.get(principal).map(|caller| &caller.ended);
         match ended.and_then(|ended| ended.iter().find(|(id, _)| *id == key)) {
-            Some((id, gone)) => Err(gone.failure(id)),
+            Some((id, terminated)) => Err(terminated.failure(id)),
             None => Err(no_sandbox(id)),
         }
     }
 
     /// Returns the caller's default sandbox. Reserves it if there is none.
-    pub(crate) fn default(&self, who: &Principal, birth: Birth) -> Result<Target, Failure> {
+    pub(crate) fn default(&self, principal: &Principal, params: CreateParams) -> Result<Target, Failure> {
         let mut inner = lock(&self.inner);
-        let current = inner.callers.get(who).and_then(|caller| caller.default.clone());
+        let current = inner.callers.get(principal).and_then(|caller| caller.default.clone());
         if let Some(record) = current.and_then(|id| inner.live.get(&id).cloned())
-            && let Ok(visit) = record.enter()
+            && let Ok(guard) = record.start_use()
         {
             return Ok(Target {
                 record,
-                visit,
+                guard,
                 new: false,
             });
         }
-        Self::room(&inner, who, 1, &birth)?;
+        Self::check_room(&inner, principal, 1, &params)?;
         let id = SandboxId::random()?;
-        let caller = inner.caller(who);
+        let caller = inner.caller(principal);
         let replaces = caller.lost.take();
         caller.default = Some(id.clone());
-        let record = Record::new(id.clone(), who.clone(), Birth { replaces, ..birth });
+        let record = Record::new(id.clone(), principal.clone(), CreateParams { replaces, ..params });
         inner.live.insert(id, record.clone());
         Ok(Target {
-            visit: record.enter()?,
+            guard: record.start_use()?,
             record,
             new: true,
         })
     }
 
     /// Returns the caller's default sandbox, if there is one.
-    pub(crate) fn existing_default(&self, who: &Principal) -> Option<Arc<Record>> {
+    pub(crate) fn existing_default(&self, principal: &Principal) -> Option<Arc<Record>> {
         let inner = lock(&self.inner);
-        let id = inner.callers.get(who)?.default.as_ref()?;
+        let id = inner.callers.get(principal)?.default.as_ref()?;
         inner.live.get(id).filter(|record| record.open()).cloned()
     }
 
     /// Returns the live sandbox of the same key, or reserved records for new ones. Concurrent calls get the same
     /// sandbox.
-    pub(crate) fn join_or_reserve(&self, who: &Principal, count: usize, birth: &Birth) -> Result<Place, Failure> {
+    pub(crate) fn join_or_reserve(
+        &self,
+        principal: &Principal,
+        count: usize,
+        params: &CreateParams,
+    ) -> Result<Reservation, Failure> {
         let mut inner = lock(&self.inner);
-        if let Some(asked) = &birth.asked {
+        if let Some(asked) = &params.asked {
             let mut own = inner
                 .live
                 .values()
-                .filter(|record| record.owner == *who && record.open());
+                .filter(|record| record.owner == *principal && record.open());
             if let Some(record) = own.find(|record| record.key() == asked.key.as_deref()) {
-                let before = record.birth.asked.as_ref();
+                let before = record.params.asked.as_ref();
                 policy::same_request(asked, before.unwrap_or(asked), &record.id)?;
                 // This is a call about the sandbox like any other: its idle time restarts.
-                drop(record.enter()?);
+                drop(record.start_use()?);
                 record.claims.fetch_add(1, Ordering::Relaxed);
-                return Ok(Place::Joined(record.clone()));
+                return Ok(Reservation::Joined(record.clone()));
             }
         }
-        Self::reserve_in(&mut inner, who, count, birth).map(Place::Reserved)
+        Self::reserve_in(&mut inner, principal, count, params).map(Reservation::Reserved)
     }
 
     /// Marks a sandbox as delivered to a caller: it stays.
@@ -206,41 +211,46 @@ impl Registry {
     }
 
     /// Withdraws a caller's claim on a sandbox. Closes the sandbox if no other caller claims it.
-    pub(crate) fn disclaim(&self, record: &Record) {
+    pub(crate) fn release_claim(&self, record: &Record) {
         let mut inner = lock(&self.inner);
         let others = record.claims.fetch_sub(1, Ordering::Relaxed) > 1;
         if !others && !record.claimed.load(Ordering::Relaxed) {
-            inner.depart(record, &Gone::now(GoneWhy::Closed));
+            inner.begin_close(record, &Terminated::now(TerminationReason::Closed));
         }
     }
 
     /// Reserves `count` records for new sandboxes, or none.
-    pub(crate) fn reserve(&self, who: &Principal, count: usize, birth: &Birth) -> Result<Vec<Arc<Record>>, Failure> {
-        Self::reserve_in(&mut lock(&self.inner), who, count, birth)
+    pub(crate) fn reserve(
+        &self,
+        principal: &Principal,
+        count: usize,
+        params: &CreateParams,
+    ) -> Result<Vec<Arc<Record>>, Failure> {
+        Self::reserve_in(&mut lock(&self.inner), principal, count, params)
     }
 
     fn reserve_in(
         inner: &mut Inner,
-        who: &Principal,
+        principal: &Principal,
         count: usize,
-        birth: &Birth,
+        params: &CreateParams,
     ) -> Result<Vec<Arc<Record>>, Failure> {
-        Self::room(inner, who, count, birth)?;
+        Self::check_room(inner, principal, count, params)?;
         let ids = (0..count).map(|_| SandboxId::random()).collect::<Result<Vec<_>, _>>()?;
         let mut records = Vec::with_capacity(count);
         for id in ids {
-            let record = Record::new(id.clone(), who.clone(), birth.clone());
+            let record = Record::new(id.clone(), principal.clone(), params.clone());
             inner.live.insert(id, record.clone());
             records.push(record);
         }
         Ok(records)
     }
 
-    fn room(inner: &Inner, who: &Principal, count: usize, birth: &Birth) -> Result<(), Failure> {
+    fn check_room(inner: &Inner, principal: &Principal, count: usize, params: &CreateParams) -> Result<(), Failure> {
         if !inner.open {
             return Err(ending());
         }
-        let own = inner.live.values().filter(|record| record.owner == *who);
+        let own = inner.live.values().filter(|record| record.owner == *principal);
         let used = own.clone().count();
         let limit = |used: usize, most: usize, whose: &str, remedy: &str| {
             let asked = if count > 1 {
@@ -273,15 +283,15 @@ impl Registry {
         inner
             .bounds
             .quota
-            .room(own.map(|record| &record.birth.limits), count, &birth.limits)
+            .check_room(own.map(|record| &record.params.limits), count, &params.limits)
     }
 
     /// Lists the caller's sandboxes, oldest first.
-    pub(crate) fn of(&self, who: &Principal) -> Vec<Arc<Record>> {
+    pub(crate) fn of(&self, principal: &Principal) -> Vec<Arc<Record>> {
         let mut own: Vec<Arc<Record>> = lock(&self.inner)
             .live
             .values()
-            .filter(|record| record.owner == *who)
+            .filter(|record| record.owner == *principal)
             .cloned()
             .collect();
         own.sort_by(|a, b| (a.created, &a.id).cmp(&(b.created, &b.id)));
@@ -309,8 +319,8 @@ impl Registry {
 
     /// Lets a sandbox accept no more calls, and remembers the reason. The sandbox's task then ends it. Returns false if
     /// it was already closing, or if it would expire but is in use.
-    pub(crate) fn depart(&self, record: &Record, gone: &Gone) -> bool {
-        lock(&self.inner).depart(record, gone)
+    pub(crate) fn begin_close(&self, record: &Record, terminated: &Terminated) -> bool {
+        lock(&self.inner).begin_close(record, terminated)
     }
 
     /// Removes an ended sandbox, which leaves room for another one.
@@ -321,7 +331,7 @@ impl Registry {
         if caller.default.as_ref() == Some(&record.id) {
             // The sandbox was never made, so the pending notice about its predecessor is still pending.
             caller.default = None;
-            caller.lost = caller.lost.take().or_else(|| record.birth.replaces.clone());
+            caller.lost = caller.lost.take().or_else(|| record.params.replaces.clone());
         }
         drop(inner);
         self.freed.notify_waiters();
@@ -335,7 +345,7 @@ impl Registry {
     }
 
     /// Refuses new sandboxes and returns the existing ones.
-    pub(crate) fn shut(&self) -> Vec<Arc<Record>> {
+    pub(crate) fn close(&self) -> Vec<Arc<Record>> {
         let mut inner = lock(&self.inner);
         inner.open = false;
         inner.live.values().cloned().collect()
@@ -343,8 +353,8 @@ impl Registry {
 }
 
 impl Inner {
-    fn depart(&mut self, record: &Record, gone: &Gone) -> bool {
-        if !record.leave(gone, matches!(gone.why, GoneWhy::Idle(_))) {
+    fn begin_close(&mut self, record: &Record, terminated: &Terminated) -> bool {
+        if !record.begin_close(terminated, matches!(terminated.why, TerminationReason::Idle(_))) {
             return false;
         }
         let caller = self.caller(&record.owner);
@@ -352,29 +362,29 @@ impl Inner {
         if was_default {
             caller.default = None;
         }
-        if gone.unexpected() && record.birth.kind != Kind::Throwaway {
+        if terminated.unexpected() && record.params.kind != Kind::Throwaway {
             if was_default {
-                caller.lost = Some(gone.clone());
+                caller.lost = Some(terminated.clone());
             }
-            if caller.ended.len() >= REMEMBERED {
+            if caller.ended.len() >= MAX_ENDED_SANDBOXES {
                 caller.ended.pop_front();
             }
-            caller.ended.push_back((record.id.clone(), gone.clone()));
+            caller.ended.push_back((record.id.clone(), terminated.clone()));
         }
         true
     }
 
-    fn caller(&mut self, who: &Principal) -> &mut Caller {
-        if self.callers.len() >= CALLERS && !self.callers.contains_key(who) {
+    fn caller(&mut self, principal: &Principal) -> &mut CallerState {
+        if self.callers.len() >= MAX_CALLERS && !self.callers.contains_key(principal) {
             let live = &self.live;
             let used = |id: &SandboxId| live.contains_key(id);
-            let idle = |caller: &Caller| !caller.default.as_ref().is_some_and(used);
+            let idle = |caller: &CallerState| !caller.default.as_ref().is_some_and(used);
             let forgotten = self.callers.iter().find(|(_, caller)| idle(caller));
             if let Some(key) = forgotten.map(|(key, _)| key.clone()) {
                 self.callers.remove(&key);
             }
         }
-        self.callers.entry(who.clone()).or_default()
+        self.callers.entry(principal.clone()).or_default()
     }
 }
 

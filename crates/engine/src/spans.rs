@@ -3,8 +3,8 @@
 use tracing::Span;
 use tracing::field::Empty;
 
-use crate::executions::Execution;
-use crate::record::Record;
+use crate::execution::Execution;
+use crate::state::Record;
 
 /// The target of all spans for traces.
 pub const TRACE_TARGET: &str = "sandcell::trace";

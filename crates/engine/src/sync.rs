@@ -10,9 +10,9 @@ pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// A value that can be replaced as a whole. A reader keeps the value that it has.
 #[derive(Debug)]
-pub(crate) struct Live<T>(Mutex<Arc<T>>);
+pub(crate) struct Replaceable<T>(Mutex<Arc<T>>);
 
-impl<T> Live<T> {
+impl<T> Replaceable<T> {
     pub(crate) fn new(value: T) -> Self {
         Self(Mutex::new(Arc::new(value)))
     }

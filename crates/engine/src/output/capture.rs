@@ -9,9 +9,9 @@ use sandcell_sandbox::ByteSize;
 use crate::policy::bytes_of;
 
 /// The size that each end of a stream may store without the budget.
-const FREE: usize = 32 << 10;
+const FREE_BYTES: usize = 32 << 10;
 /// The step in which a capture takes from the budget.
-const STEP: usize = 1 << 20;
+const BUDGET_STEP_BYTES: usize = 1 << 20;
 
 /// The remaining budget of all streams of one sandbox while they run, in bytes.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ pub(crate) struct Capture {
 
 /// Raw bytes for showing: all of a stream, or its two ends.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Ends {
+pub(crate) struct StreamEnds {
     /// The first bytes, from byte 0.
     pub(super) front: Vec<u8>,
     /// The last bytes; empty if `front` is everything.
@@ -74,7 +74,7 @@ pub(crate) struct RawSlice {
     pub(crate) gap: u64,
 }
 
-impl Ends {
+impl StreamEnds {
     /// Returns the ends of a text that is available as a whole.
     pub(crate) fn whole(text: &str) -> Self {
         Self {
@@ -95,10 +95,14 @@ impl Drop for Capture {
 /// Grows the head by doubling while it is small, then by one step at a time. Most streams are a line. If each of
 /// thousands began with a large piece of memory that is then cut, the allocator could not reuse the rest.
 fn reserve(head: &mut Vec<u8>, more: usize) {
-    if head.len() + more <= FREE {
+    if head.len() + more <= FREE_BYTES {
         head.reserve(more);
     } else if head.capacity() - head.len() < more {
-        head.reserve_exact(more.next_multiple_of(if head.len() < STEP { FREE } else { STEP }));
+        head.reserve_exact(more.next_multiple_of(if head.len() < BUDGET_STEP_BYTES {
+            FREE_BYTES
+        } else {
+            BUDGET_STEP_BYTES
+        }));
     }
 }
 
@@ -121,11 +125,11 @@ impl Capture {
     /// Returns the number of the `wanted` bytes that one end may store.
     fn allowed(&mut self, end: usize, wanted: usize) -> usize {
         let Some(taken) = self.taken.get_mut(end) else { return 0 };
-        let short = wanted.saturating_sub(FREE + *taken);
+        let short = wanted.saturating_sub(FREE_BYTES + *taken);
         if short > 0 {
-            *taken += self.budget.take(short.next_multiple_of(STEP));
+            *taken += self.budget.take(short.next_multiple_of(BUDGET_STEP_BYTES));
         }
-        wanted.min(FREE + *taken)
+        wanted.min(FREE_BYTES + *taken)
     }
 
     /// Stores output of the code.
@@ -177,11 +181,11 @@ impl Capture {
     }
 
     /// Returns the two ends, at most `window` bytes each, or the whole stream if it fits in both.
-    pub(crate) fn ends(&self, window: usize) -> Ends {
+    pub(crate) fn ends(&self, window: usize) -> StreamEnds {
         let kept = self.head.len() + self.tail.len();
         let lost = self.lost();
         if lost == 0 && kept <= window.saturating_mul(2) {
-            return Ends {
+            return StreamEnds {
                 front: self.kept_range(0, kept),
                 back: Vec::new(),
                 total: self.total,
@@ -192,7 +196,7 @@ impl Capture {
         let back = window.min(kept.saturating_sub(front));
         // The back part must not reach over a gap: text without a marker was written without a gap.
         let back = if lost > 0 { back.min(self.tail.len()) } else { back };
-        Ends {
+        StreamEnds {
             front: self.kept_range(0, front),
             back: self.kept_range(kept - back, kept),
             total: self.total,
@@ -235,7 +239,7 @@ impl Capture {
     pub(crate) fn find(&self, needle: &[u8], offset: u64) -> Option<u64> {
         let mut at = offset;
         while at < self.total {
-            let slice = self.read(at, SEARCH_STEP);
+            let slice = self.read(at, SEARCH_STEP_BYTES);
             if let Some(found) = position(&slice.bytes, needle) {
                 return Some(slice.offset + bytes_of(found));
             }
@@ -245,7 +249,7 @@ impl Capture {
             // Step back by less than a needle, so that a match across two steps is found.
             let end = slice.offset + bytes_of(slice.bytes.len());
             let again = end.saturating_sub(bytes_of(needle.len().saturating_sub(1)));
-            at = if slice.gap > 0 || slice.bytes.len() < SEARCH_STEP {
+            at = if slice.gap > 0 || slice.bytes.len() < SEARCH_STEP_BYTES {
                 slice.next
             } else {
                 again
@@ -276,7 +280,7 @@ impl Capture {
 }
 
 /// The number of bytes in one step of a search. Needles are shorter (checked by the caller).
-const SEARCH_STEP: usize = 1 << 20;
+const SEARCH_STEP_BYTES: usize = 1 << 20;
 
 fn position(haystack: &[u8], needle: &[u8]) -> Option<usize> {
     let first = *needle.first()?;

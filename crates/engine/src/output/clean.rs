@@ -7,11 +7,11 @@
 use crate::policy::bytes_of;
 
 /// The maximum number of equal lines that are not folded.
-const RUN: u64 = 20;
+const MAX_UNFOLDED_LINES: u64 = 20;
 /// The maximum size of a piece of text that equals its raw bytes.
-const EXACT_PIECE: usize = 16 * 1024;
+const MAX_EXACT_BYTES: usize = 16 * 1024;
 /// The maximum size of other pieces, give or take one character. Such a piece is shown as a whole or not at all.
-const OTHER_PIECE: usize = 256;
+const MAX_OTHER_BYTES: usize = 256;
 
 /// A piece of clean text and the range `start..end` of its raw bytes. Pieces follow each other without gaps.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -155,8 +155,8 @@ impl Writer {
     /// Writes text that equals its raw bytes.
     fn exact(&mut self, text: &str) {
         let mut rest = text;
-        while rest.len() > EXACT_PIECE {
-            let (piece, more) = rest.split_at(rest.floor_char_boundary(EXACT_PIECE));
+        while rest.len() > MAX_EXACT_BYTES {
+            let (piece, more) = rest.split_at(rest.floor_char_boundary(MAX_EXACT_BYTES));
             self.text.push_str(piece);
             self.cut(self.start + bytes_of(piece.len()));
             rest = more;
@@ -170,7 +170,7 @@ impl Writer {
         let mut escape = Escape::None;
         for chunk in segment.utf8_chunks() {
             for c in chunk.valid().chars() {
-                if self.text.len() >= OTHER_PIECE {
+                if self.text.len() >= MAX_OTHER_BYTES {
                     self.cut(at);
                     self.exact = false;
                 }
@@ -247,7 +247,7 @@ impl Folder<'_> {
             Some(run) if run.first.text == single.text => {
                 run.count += 1;
                 run.end = single.end;
-                if run.count <= RUN {
+                if run.count <= MAX_UNFOLDED_LINES {
                     run.copies.push((single.end, single.exact));
                 }
             }
@@ -267,7 +267,7 @@ impl Folder<'_> {
         let Some(run) = self.run.take() else { return };
         let (text, mut start) = (run.first.text.clone(), run.first.end);
         (self.sink)(run.first);
-        if run.count > RUN {
+        if run.count > MAX_UNFOLDED_LINES {
             (self.sink)(Piece {
                 text: format!("[the line above {} more times]\n", run.count - 1),
                 start,

@@ -23,28 +23,28 @@ impl Progress {
         let Preparing { text, done, total } = preparing;
         let text = match total {
             0 => text,
-            total => format!("{text}: {} of {} MB", done / MB, total / MB),
+            total => format!("{text}: {} of {} MB", done / BYTES_PER_MB, total / BYTES_PER_MB),
         };
-        let number = |number: u64| u32::try_from(number / MB).map_or(f64::from(u32::MAX), f64::from);
+        let number = |number: u64| u32::try_from(number / BYTES_PER_MB).map_or(f64::from(u32::MAX), f64::from);
         Self {
             done: number(done),
             total: (total > 0).then(|| number(total)),
-            text: text.chars().take(TEXT).collect(),
+            text: text.chars().take(MAX_TEXT_CHARS).collect(),
         }
     }
 }
 
-const MB: u64 = 1_000_000;
+const BYTES_PER_MB: u64 = 1_000_000;
 
 /// The number of bytes at the end of a stream to search for a bar.
-pub(crate) const LOOK: usize = 1024;
-const TEXT: usize = 200;
+pub(crate) const PROGRESS_TAIL_BYTES: usize = 1024;
+const MAX_TEXT_CHARS: usize = 200;
 
 /// Returns the progress at the end of a stream.
 pub(crate) fn recognise(tail: &[u8]) -> Option<Progress> {
     let clean = plain(tail);
     let line = clean.lines().rev().map(str::trim).find(|line| !line.is_empty())?;
-    let text: String = line.chars().take(TEXT).collect();
+    let text: String = line.chars().take(MAX_TEXT_CHARS).collect();
     let (done, total) = counted(line).or_else(|| percent(line))?;
     Some(Progress { done, total, text })
 }

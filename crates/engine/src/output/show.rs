@@ -3,13 +3,13 @@
 
 use std::collections::VecDeque;
 
-use super::capture::Ends;
+use super::capture::StreamEnds;
 use super::clean::{Piece, clean};
 use crate::policy::bytes_of;
 
 /// The number of raw bytes processed at each end of a stream. Much more than any budget, so that folding works on
 /// complete runs. Bounded, so that showing 16 MiB costs no more than showing two.
-pub(crate) const WINDOW: usize = 1 << 20;
+pub(crate) const WINDOW_BYTES: usize = 1 << 20;
 
 /// The line in place of left-out text.
 #[derive(Debug, Clone, Default)]
@@ -21,7 +21,7 @@ pub(crate) struct Marker {
 /// One text of a result.
 #[derive(Debug)]
 pub(crate) struct Part {
-    pub(crate) ends: Ends,
+    pub(crate) ends: StreamEnds,
     /// The head's share of the room, in percent.
     pub(crate) head_percent: usize,
     pub(crate) marker: Marker,

@@ -16,7 +16,7 @@ fn capture(kept: u64, bytes: &[u8]) -> Capture {
     capture
 }
 
-fn part(ends: Ends) -> Part {
+fn part(ends: StreamEnds) -> Part {
     Part {
         ends,
         head_percent: 70,
@@ -25,7 +25,7 @@ fn part(ends: Ends) -> Part {
 }
 
 fn shown(bytes: &[u8], budget: usize) -> Rendered {
-    let ends = capture(1 << 24, bytes).ends(show::WINDOW);
+    let ends = capture(1 << 24, bytes).ends(show::WINDOW_BYTES);
     render(vec![part(ends)], budget).remove(0)
 }
 
@@ -106,7 +106,7 @@ fn long_output_keeps_its_ends_and_says_exactly_what_is_missing() {
 #[test]
 fn the_marker_names_the_call_that_reads_the_rest() {
     let text = "x".repeat(5000);
-    let ends = capture(1 << 24, text.as_bytes()).ends(show::WINDOW);
+    let ends = capture(1 << 24, text.as_bytes()).ends(show::WINDOW_BYTES);
     let marker = Marker {
         call: Some("get_execution(execution_id=\"ex1\", offset={offset})".into()),
     };
@@ -128,18 +128,18 @@ fn what_is_over_the_kept_bytes_is_counted_and_said() {
         assert!(capture.kept() <= 1000);
     }
     assert_eq!(capture.total(), 10_000_000);
-    let result = render(vec![part(capture.ends(show::WINDOW))], 500).remove(0);
+    let result = render(vec![part(capture.ends(show::WINDOW_BYTES))], 500).remove(0);
     assert!(result.text.contains("9999000 of them were not kept"), "{}", result.text);
 }
 
 #[test]
 fn several_texts_share_one_budget_and_the_short_ones_come_whole() {
-    let long = capture(1 << 24, "out\nput\n".repeat(9000).as_bytes()).ends(show::WINDOW);
+    let long = capture(1 << 24, "out\nput\n".repeat(9000).as_bytes()).ends(show::WINDOW_BYTES);
     let parts = vec![
         part(long.clone()),
         part(long),
-        part(Ends::whole("42")),
-        part(Ends::whole("ValueError: x")),
+        part(StreamEnds::whole("42")),
+        part(StreamEnds::whole("ValueError: x")),
     ];
     let rendered = render(parts, 4000);
     let total: usize = rendered.iter().map(|r| r.text.len()).sum();
@@ -252,7 +252,7 @@ proptest! {
 
     #[test]
     fn shares_never_exceed_the_budget(sizes in proptest::collection::vec(0_usize..9000, 1..5), budget in 300_usize..9000) {
-        let parts = sizes.iter().map(|n| part(Ends::whole(&"x".repeat(*n)))).collect();
+        let parts = sizes.iter().map(|n| part(StreamEnds::whole(&"x".repeat(*n)))).collect();
         let total: usize = render(parts, budget).iter().map(|r| r.text.len()).sum();
         // A share that is smaller than its marker is the one exception.
         prop_assert!(total <= budget + 4 * 130, "{total} > {budget}");

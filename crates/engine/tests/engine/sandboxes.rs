@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use sandcell_engine::{AbsentBackend, CreateRequest, EngineConfig, ExecuteRequest, PassedOver, Principal};
+use sandcell_engine::{AbsentBackend, CreateRequest, EngineConfig, ExecuteRequest, Principal, SkippedBackend};
 use sandcell_sandbox::{ByteSize, Code};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -272,13 +272,13 @@ async fn back_ends_are_tried_in_order_and_a_named_one_is_the_only_one() {
     let view = bench.exec("cell").await;
     assert_eq!(view.isolation.backend, "fine");
     let passed: Vec<_> = view
-        .passed_over
+        .skipped_backends
         .iter()
         .map(|one| (one.backend.as_str(), one.code))
         .collect();
     assert_eq!(passed, [("down", Code::BackendUnavailable)]);
     let status = bench.engine.status(&bench.me, None).await.unwrap();
-    assert_eq!(status[0].passed_over, view.passed_over);
+    assert_eq!(status[0].skipped_backends, view.skipped_backends);
     let with = |name: &str| CreateRequest {
         backend: Some(name.to_owned()),
         ..one()
@@ -290,14 +290,14 @@ async fn back_ends_are_tried_in_order_and_a_named_one_is_the_only_one() {
     assert!(failure.remedy.contains("down, fine"), "{failure}");
     let view = bench.engine.create(&bench.me, with("fine")).await.unwrap().remove(0);
     assert_eq!(view.isolation.backend, "fine");
-    assert!(view.passed_over.is_empty(), "it is the one that was asked for");
+    assert!(view.skipped_backends.is_empty(), "it is the one that was asked for");
 }
 
 #[tokio::test(start_paused = true)]
 async fn those_that_never_worked_are_told_where_they_were_preferred() {
     let absent = |after, name: &str| AbsentBackend {
         after,
-        passed: PassedOver::new(
+        skipped: SkippedBackend::new(
             name,
             sandcell_sandbox::Failure::new(Code::BackendUnavailable, format!("{name}: no daemon"), "start it"),
         ),
@@ -307,7 +307,7 @@ async fn those_that_never_worked_are_told_where_they_were_preferred() {
     let config = |config: &mut EngineConfig| config.absent_backends = vec![absent(0, "first"), absent(1, "last")];
     let bench = Bench::made(config, world, backends);
     let view = bench.exec("cell").await;
-    let passed: Vec<_> = view.passed_over.iter().map(|one| one.backend.as_str()).collect();
+    let passed: Vec<_> = view.skipped_backends.iter().map(|one| one.backend.as_str()).collect();
     assert_eq!(passed, ["first"], "one that comes later was not passed over");
     let named = CreateRequest {
         backend: Some("last".to_owned()),

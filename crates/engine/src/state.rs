@@ -9,28 +9,28 @@ use sandcell_sandbox::{Code, EndReason, Failure, Held, Isolation, Limits, Networ
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::clock::rfc3339;
+use crate::fallback::SkippedBackend;
 use crate::output::Budget;
-use crate::passed::PassedOver;
-use crate::sessions::Slot;
+use crate::session::SessionSlot;
 use crate::sync::lock;
+use crate::time::rfc3339;
 use crate::{CreateRequest, MemoryGrowth, Principal, SandboxId};
 
 /// The number of executions whose effect on memory the record remembers.
-const GROWTH_KEPT: usize = 10;
+const MAX_GROWTH_ENTRIES: usize = 10;
 /// The remedy when a sandbox has ended.
-const START_AGAIN: &str = "call again without sandbox_id for a new default sandbox, or use create_sandbox";
+const NEW_SANDBOX_REMEDY: &str = "call again without sandbox_id for a new default sandbox, or use create_sandbox";
 
 /// The end of a sandbox: its reason and time.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Gone {
-    pub(crate) why: GoneWhy,
+pub(crate) struct Terminated {
+    pub(crate) why: TerminationReason,
     pub(crate) at: SystemTime,
 }
 
 /// The reason for a sandbox's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum GoneWhy {
+pub(crate) enum TerminationReason {
     /// Its owner closed it, or it was for one run only.
     Closed,
     /// No caller used it for this long.
@@ -45,8 +45,8 @@ pub(crate) enum GoneWhy {
     Shutdown,
 }
 
-impl Gone {
-    pub(crate) fn now(why: GoneWhy) -> Self {
+impl Terminated {
+    pub(crate) fn now(why: TerminationReason) -> Self {
         Self {
             why,
             at: SystemTime::now(),
@@ -55,40 +55,40 @@ impl Gone {
 
     /// True if the owner did not ask for the end and must learn of it.
     pub(crate) const fn unexpected(&self) -> bool {
-        !matches!(self.why, GoneWhy::Closed)
+        !matches!(self.why, TerminationReason::Closed)
     }
 
     /// Describes the end, as the second half of a sentence about the sandbox.
-    pub(crate) fn story(&self) -> String {
+    pub(crate) fn description(&self) -> String {
         let at = rfc3339(self.at);
         match self.why {
-            GoneWhy::Closed => format!("was closed at {at}"),
-            GoneWhy::Idle(idle) => format!("expired at {at} after {} without a call", span(idle)),
-            GoneWhy::Lifetime => format!("expired at {at}, at the end of its lifetime"),
-            GoneWhy::Lost(reason) => format!("was lost at {at}: {reason}"),
-            GoneWhy::Unresponsive => format!("was closed at {at} because code in it could not be killed"),
-            GoneWhy::Shutdown => format!("was closed at {at} because the server ends"),
+            TerminationReason::Closed => format!("was closed at {at}"),
+            TerminationReason::Idle(idle) => format!("expired at {at} after {} without a call", span(idle)),
+            TerminationReason::Lifetime => format!("expired at {at}, at the end of its lifetime"),
+            TerminationReason::Lost(reason) => format!("was lost at {at}: {reason}"),
+            TerminationReason::Unresponsive => format!("was closed at {at} because code in it could not be killed"),
+            TerminationReason::Shutdown => format!("was closed at {at} because the server ends"),
         }
     }
 
     pub(crate) const fn code(&self) -> Code {
         match self.why {
-            GoneWhy::Closed => Code::NotFound,
-            GoneWhy::Idle(_) | GoneWhy::Lifetime => Code::Expired,
-            GoneWhy::Lost(reason) => reason.code(),
-            GoneWhy::Unresponsive | GoneWhy::Shutdown => Code::SessionLost,
+            TerminationReason::Closed => Code::NotFound,
+            TerminationReason::Idle(_) | TerminationReason::Lifetime => Code::Expired,
+            TerminationReason::Lost(reason) => reason.code(),
+            TerminationReason::Unresponsive | TerminationReason::Shutdown => Code::SessionLost,
         }
     }
 
     /// Returns the answer to a call that names the sandbox.
     pub(crate) fn failure(&self, id: &SandboxId) -> Failure {
-        if matches!(self.why, GoneWhy::Closed) {
+        if matches!(self.why, TerminationReason::Closed) {
             return no_sandbox(id.as_str());
         }
         Failure::new(
             self.code(),
-            format!("sandbox {id} {}; its variables and files are gone", self.story()),
-            START_AGAIN,
+            format!("sandbox {id} {}; its variables and files are gone", self.description()),
+            NEW_SANDBOX_REMEDY,
         )
     }
 }
@@ -97,7 +97,7 @@ impl Gone {
 pub(crate) fn no_sandbox(id: &str) -> Failure {
     Failure::new(
         Code::NotFound,
-        format!("there is no sandbox '{}'", crate::ids::echo(id)),
+        format!("there is no sandbox '{}'", crate::ids::quote_for_error(id)),
         "get_sandbox_status without an id lists yours; without sandbox_id the default one is used",
     )
 }
@@ -116,7 +116,7 @@ pub(crate) enum Kind {
     /// Calls without an id.
     Default,
     /// A request for a sandbox.
-    Asked,
+    Requested,
     /// One run.
     Throwaway,
 }
@@ -126,8 +126,8 @@ enum Stage {
     Making,
     Live(Arc<dyn Sandbox>),
     Failed(Failure),
-    Closing(Gone),
-    Gone(Gone),
+    Closing(Terminated),
+    Ended(Terminated),
 }
 
 #[derive(Debug)]
@@ -140,7 +140,7 @@ struct State {
 
 /// The parameters of a sandbox that are fixed at its creation.
 #[derive(Debug, Clone)]
-pub(crate) struct Birth {
+pub(crate) struct CreateParams {
     pub(crate) kind: Kind,
     pub(crate) label: Option<String>,
     /// The request, if it has a key.
@@ -153,7 +153,7 @@ pub(crate) struct Birth {
     /// The expected isolation, until the sandbox exists.
     pub(crate) planned: Arc<Isolation>,
     /// The end of the default sandbox that this one replaces.
-    pub(crate) replaces: Option<Gone>,
+    pub(crate) replaces: Option<Terminated>,
 }
 
 /// A sandbox and the engine's state about it.
@@ -161,12 +161,12 @@ pub(crate) struct Birth {
 pub(crate) struct Record {
     pub(crate) id: SandboxId,
     pub(crate) owner: Principal,
-    pub(crate) birth: Birth,
+    pub(crate) params: CreateParams,
     pub(crate) created: SystemTime,
     born: Instant,
     state: Mutex<State>,
     changed: watch::Sender<()>,
-    pub(crate) slots: Mutex<BTreeMap<String, Arc<Slot>>>,
+    pub(crate) slots: Mutex<BTreeMap<String, Arc<SessionSlot>>>,
     /// Held during an installation: one at a time.
     pub(crate) installing: tokio::sync::Mutex<()>,
     /// Installed packages, each with its language.
@@ -174,10 +174,10 @@ pub(crate) struct Record {
     /// The memory budget for the output of its running executions.
     pub(crate) output: OnceLock<Arc<Budget>>,
     /// Its route to the allowed hosts.
-    pub(crate) way: OnceLock<Arc<dyn Way>>,
+    pub(crate) route: OnceLock<Arc<dyn Way>>,
     /// Its isolation, shared by all its executions.
     isolation: OnceLock<Arc<Isolation>>,
-    passed: Mutex<Vec<PassedOver>>,
+    skipped: Mutex<Vec<SkippedBackend>>,
     growth: Mutex<VecDeque<MemoryGrowth>>,
     /// The number of callers that asked for it and have no answer yet. Changed under the registry's lock only.
     pub(crate) claims: AtomicUsize,
@@ -193,11 +193,11 @@ pub(crate) struct Deadlines {
 }
 
 impl Record {
-    pub(crate) fn new(id: SandboxId, owner: Principal, birth: Birth) -> Arc<Self> {
+    pub(crate) fn new(id: SandboxId, owner: Principal, params: CreateParams) -> Arc<Self> {
         Arc::new(Self {
             id,
             owner,
-            birth,
+            params,
             created: SystemTime::now(),
             born: Instant::now(),
             state: Mutex::new(State {
@@ -211,9 +211,9 @@ impl Record {
             installing: tokio::sync::Mutex::default(),
             held: Mutex::default(),
             output: OnceLock::new(),
-            way: OnceLock::new(),
+            route: OnceLock::new(),
             isolation: OnceLock::new(),
-            passed: Mutex::default(),
+            skipped: Mutex::default(),
             growth: Mutex::default(),
             claims: AtomicUsize::new(1),
             claimed: AtomicBool::new(false),
@@ -221,15 +221,15 @@ impl Record {
     }
 
     /// Marks the sandbox as busy, so that it does not expire meanwhile.
-    pub(crate) fn enter(self: &Arc<Self>) -> Result<Visit, Failure> {
+    pub(crate) fn start_use(self: &Arc<Self>) -> Result<UseGuard, Failure> {
         let mut state = lock(&self.state);
         match &state.stage {
             Stage::Making | Stage::Live(_) => {
                 state.busy += 1;
-                Ok(Visit { record: self.clone() })
+                Ok(UseGuard { record: self.clone() })
             }
             Stage::Failed(failure) => Err(failure.clone()),
-            Stage::Closing(gone) | Stage::Gone(gone) => Err(gone.failure(&self.id)),
+            Stage::Closing(terminated) | Stage::Ended(terminated) => Err(terminated.failure(&self.id)),
         }
     }
 
@@ -239,24 +239,24 @@ impl Record {
             Stage::Making => None,
             Stage::Live(sandbox) => Some(Ok(sandbox.clone())),
             Stage::Failed(failure) => Some(Err(failure.clone())),
-            Stage::Closing(gone) | Stage::Gone(gone) => Some(Err(gone.failure(&self.id))),
+            Stage::Closing(terminated) | Stage::Ended(terminated) => Some(Err(terminated.failure(&self.id))),
         })
         .await
     }
 
     /// Waits until the sandbox begins to close.
-    pub(crate) async fn closing(&self) -> Gone {
+    pub(crate) async fn wait_closing(&self) -> Terminated {
         self.until(|stage| match stage {
             Stage::Making | Stage::Live(_) => None,
-            Stage::Failed(_) => Some(Gone::now(GoneWhy::Closed)),
-            Stage::Closing(gone) | Stage::Gone(gone) => Some(gone.clone()),
+            Stage::Failed(_) => Some(Terminated::now(TerminationReason::Closed)),
+            Stage::Closing(terminated) | Stage::Ended(terminated) => Some(terminated.clone()),
         })
         .await
     }
 
     /// Waits until the sandbox has ended.
-    pub(crate) async fn gone(&self) {
-        self.until(|stage| matches!(stage, Stage::Failed(_) | Stage::Gone(_)).then_some(()))
+    pub(crate) async fn wait_ended(&self) {
+        self.until(|stage| matches!(stage, Stage::Failed(_) | Stage::Ended(_)).then_some(()))
             .await;
     }
 
@@ -278,7 +278,7 @@ impl Record {
     pub(crate) fn live(&self) -> Option<Arc<dyn Sandbox>> {
         match &lock(&self.state).stage {
             Stage::Live(sandbox) => Some(sandbox.clone()),
-            Stage::Making | Stage::Failed(_) | Stage::Closing(_) | Stage::Gone(_) => None,
+            Stage::Making | Stage::Failed(_) | Stage::Closing(_) | Stage::Ended(_) => None,
         }
     }
 
@@ -288,21 +288,21 @@ impl Record {
     }
 
     /// Returns the reason of its end, if it is closing or has ended.
-    pub(crate) fn departed(&self) -> Option<Gone> {
+    pub(crate) fn terminated(&self) -> Option<Terminated> {
         match &lock(&self.state).stage {
-            Stage::Closing(gone) | Stage::Gone(gone) => Some(gone.clone()),
+            Stage::Closing(terminated) | Stage::Ended(terminated) => Some(terminated.clone()),
             Stage::Making | Stage::Live(_) | Stage::Failed(_) => None,
         }
     }
 
     /// Stores the back ends that could not make it, in order.
-    pub(crate) fn passed_over(&self, passed: Vec<PassedOver>) {
-        *lock(&self.passed) = passed;
+    pub(crate) fn set_skipped_backends(&self, skipped: Vec<SkippedBackend>) {
+        *lock(&self.skipped) = skipped;
     }
 
     /// Returns the back ends that could not make it.
-    pub(crate) fn passed(&self) -> Vec<PassedOver> {
-        lock(&self.passed).clone()
+    pub(crate) fn skipped_backends(&self) -> Vec<SkippedBackend> {
+        lock(&self.skipped).clone()
     }
 
     /// Returns the isolation that the sandbox reports.
@@ -318,12 +318,12 @@ impl Record {
             Stage::Making => "starting",
             Stage::Live(_) if state.busy > 0 => "busy",
             Stage::Live(_) => "idle",
-            Stage::Failed(_) | Stage::Closing(_) | Stage::Gone(_) => "closing",
+            Stage::Failed(_) | Stage::Closing(_) | Stage::Ended(_) => "closing",
         }
     }
 
     /// Makes the sandbox live. Returns false if it is already closing.
-    pub(crate) fn born(&self, sandbox: Arc<dyn Sandbox>) -> bool {
+    pub(crate) fn set_live(&self, sandbox: Arc<dyn Sandbox>) -> bool {
         let wanted = {
             let mut state = lock(&self.state);
             let wanted = matches!(state.stage, Stage::Making);
@@ -338,19 +338,19 @@ impl Record {
     }
 
     /// Stores the failure to make it.
-    pub(crate) fn failed(&self, failure: Failure) {
+    pub(crate) fn set_failed(&self, failure: Failure) {
         lock(&self.state).stage = Stage::Failed(failure);
         self.changed.send_replace(());
     }
 
     /// Refuses further calls. Returns false if it already did, or if `unless_busy` is set and the sandbox is in use.
-    pub(crate) fn leave(&self, gone: &Gone, unless_busy: bool) -> bool {
+    pub(crate) fn begin_close(&self, terminated: &Terminated, unless_busy: bool) -> bool {
         let left = {
             let mut state = lock(&self.state);
             let open = matches!(state.stage, Stage::Making | Stage::Live(_));
-            let left = open && !(unless_busy && (state.busy > 0 || Instant::now() < state.last + self.birth.idle));
+            let left = open && !(unless_busy && (state.busy > 0 || Instant::now() < state.last + self.params.idle));
             if left {
-                state.stage = Stage::Closing(gone.clone());
+                state.stage = Stage::Closing(terminated.clone());
             }
             left
         };
@@ -359,25 +359,25 @@ impl Record {
     }
 
     /// Marks the sandbox as ended.
-    pub(crate) fn ended(&self) {
+    pub(crate) fn set_ended(&self) {
         {
             let mut state = lock(&self.state);
-            if let Stage::Closing(gone) = &state.stage {
-                state.stage = Stage::Gone(gone.clone());
+            if let Stage::Closing(terminated) = &state.stage {
+                state.stage = Stage::Ended(terminated.clone());
             }
         }
         self.changed.send_replace(());
     }
 
     pub(crate) fn is_for_one_run(&self) -> bool {
-        self.birth.kind == Kind::Throwaway
+        self.params.kind == Kind::Throwaway
     }
 
     /// Returns the expiry for callers. None if the sandbox is for one run.
     pub(crate) fn expiry(&self) -> Option<crate::Expiry> {
-        let lifetime = self.birth.lifetime;
+        let lifetime = self.params.lifetime;
         (!self.is_for_one_run()).then(|| crate::Expiry {
-            idle: self.birth.idle,
+            idle: self.params.idle,
             ends: lifetime.map(|lifetime| self.created + lifetime),
             lifetime,
         })
@@ -385,7 +385,7 @@ impl Record {
 
     /// Returns the key of its request.
     pub(crate) fn key(&self) -> Option<&str> {
-        self.birth.asked.as_ref()?.key.as_deref()
+        self.params.asked.as_ref()?.key.as_deref()
     }
 
     /// Returns its current deadlines.
@@ -394,8 +394,8 @@ impl Record {
         let busy = state.busy > 0;
         let since = if busy { Instant::now() } else { state.last };
         Deadlines {
-            idle: since + self.birth.idle,
-            lifetime: self.birth.lifetime.map(|lifetime| self.born + lifetime),
+            idle: since + self.params.idle,
+            lifetime: self.params.lifetime.map(|lifetime| self.born + lifetime),
             busy,
         }
     }
@@ -410,9 +410,9 @@ impl Record {
     }
 
     /// Stores the effect of an execution on memory. Drops the oldest entry.
-    pub(crate) fn grew(&self, growth: MemoryGrowth) {
+    pub(crate) fn record_growth(&self, growth: MemoryGrowth) {
         let mut kept = lock(&self.growth);
-        kept.truncate(GROWTH_KEPT - 1);
+        kept.truncate(MAX_GROWTH_ENTRIES - 1);
         kept.push_front(growth);
     }
 
@@ -434,7 +434,7 @@ impl Record {
     }
 
     /// Adds packages. Another version replaces the previous one.
-    pub(crate) fn hold(&self, language: &str, added: &[Held]) {
+    pub(crate) fn add_packages(&self, language: &str, added: &[Held]) {
         let mut held = lock(&self.held);
         held.retain(|(of, one)| of != language || added.iter().all(|new| new.name != one.name));
         held.extend(added.iter().map(|one| (language.to_owned(), one.clone())));
@@ -443,7 +443,7 @@ impl Record {
 
     /// Ends its interpreters.
     pub(crate) fn drop_sessions(&self) {
-        let slots: Vec<Arc<Slot>> = lock(&self.slots).values().cloned().collect();
+        let slots: Vec<Arc<SessionSlot>> = lock(&self.slots).values().cloned().collect();
         for slot in slots {
             drop(slot.take());
         }
@@ -452,11 +452,11 @@ impl Record {
 
 /// Marks a sandbox as in use. Its idle time starts when the last guard is dropped.
 #[derive(Debug)]
-pub(crate) struct Visit {
+pub(crate) struct UseGuard {
     record: Arc<Record>,
 }
 
-impl Drop for Visit {
+impl Drop for UseGuard {
     fn drop(&mut self) {
         let mut state = lock(&self.record.state);
         state.busy = state.busy.saturating_sub(1);
@@ -471,7 +471,7 @@ mod tests {
     use super::*;
 
     fn record(idle: Duration) -> Arc<Record> {
-        let birth = Birth {
+        let params = CreateParams {
             kind: Kind::Default,
             label: None,
             asked: None,
@@ -487,31 +487,31 @@ mod tests {
             }),
             replaces: None,
         };
-        Record::new(SandboxId::random().unwrap(), Principal::new("me"), birth)
+        Record::new(SandboxId::random().unwrap(), Principal::new("me"), params)
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_sandbox_that_is_entered_in_the_moment_of_its_expiry_stays() {
         let idle = Duration::from_secs(60);
         let record = record(idle);
-        let expired = Gone::now(GoneWhy::Idle(idle));
+        let expired = Terminated::now(TerminationReason::Idle(idle));
         tokio::time::advance(idle).await;
-        let visit = record.enter().unwrap();
-        assert!(!record.leave(&expired, true), "somebody is in it");
+        let visit = record.start_use().unwrap();
+        assert!(!record.begin_close(&expired, true), "somebody is in it");
         drop(visit);
-        assert!(!record.leave(&expired, true), "somebody just left it");
+        assert!(!record.begin_close(&expired, true), "somebody just left it");
         tokio::time::advance(idle).await;
-        assert!(record.leave(&expired, true));
-        assert_eq!(record.enter().unwrap_err().code, Code::Expired);
+        assert!(record.begin_close(&expired, true));
+        assert_eq!(record.start_use().unwrap_err().code, Code::Expired);
     }
 
     #[tokio::test(start_paused = true)]
     async fn whoever_is_in_it_does_not_keep_its_owner_from_closing_it() {
         let record = record(Duration::from_secs(60));
-        let _visit = record.enter().unwrap();
-        assert!(record.leave(&Gone::now(GoneWhy::Closed), false));
+        let _guard = record.start_use().unwrap();
+        assert!(record.begin_close(&Terminated::now(TerminationReason::Closed), false));
         assert!(
-            !record.leave(&Gone::now(GoneWhy::Closed), false),
+            !record.begin_close(&Terminated::now(TerminationReason::Closed), false),
             "only the first counts"
         );
     }

@@ -12,36 +12,36 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::advice;
-use crate::artifacts::{Artifacts, Place};
-use crate::history::CODE_PREVIEW;
-use crate::ladder::Stop;
-use crate::meter::Cost;
+use crate::artifacts::{Artifacts, OutputTrace};
+use crate::fallback::SkippedBackend;
+use crate::history::CODE_PREVIEW_CHARS;
+use crate::outcome::Outcome;
 use crate::output::{
-    Budget, Capture, Ends, LOOK, Marker, Part, Progress, Rendered, WINDOW, plain_line, preview, recognise, render,
-    slice,
+    Budget, Capture, Marker, PROGRESS_TAIL_BYTES, Part, Progress, Rendered, StreamEnds, WINDOW_BYTES, plain_line,
+    preview, recognise, render, slice,
 };
-use crate::passed::PassedOver;
 use crate::policy::bytes_of;
-use crate::record::Record;
+use crate::state::Record;
 use crate::sync::lock;
-use crate::verdict::Verdict;
+use crate::termination::Stop;
+use crate::usage::Cost;
 use crate::{
     EngineConfig, ExecutionId, ExecutionView, Expiry, Hints, OutputPart, Principal, RunningView, SandboxId, Shown,
     Status, StreamName, StreamSlice,
 };
 
 /// The minimum weight of an execution in the store, in bytes, so that many empty ones are bounded too.
-const OVERHEAD: u64 = 4096;
+const MIN_WEIGHT_BYTES: u64 = 4096;
 /// The multiple of a stream's stored size at which the code is stopped: no caller will read that much.
-const PRINTED_PER_KEPT: u64 = 256;
+const PRINT_LIMIT_FACTOR: u64 = 256;
 /// The MIME type of the line that a session adds to the text of a table.
-const TABLE_LINE: &str = "text/vnd.sandcell.table";
+const TABLE_LINE_MIME: &str = "text/vnd.sandcell.table";
 /// The maximum length of that line, in characters.
-const NOTE_KEPT: usize = 800;
+const MAX_NOTE_CHARS: usize = 800;
 /// The maximum length of the line that replaces a picture, in characters.
-const PLACE_KEPT: usize = 200;
+const MAX_PICTURE_LINE_CHARS: usize = 200;
 /// The maximum stored size of the last value's text, in bytes.
-const RESULT_KEPT: usize = 1 << 20;
+const MAX_RESULT_BYTES: usize = 1 << 20;
 
 /// One execution.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ pub(crate) struct Execution {
     pub(crate) code: String,
     new_sandbox: bool,
     expiry: Option<Expiry>,
-    limits: Shape,
+    limits: ViewSettings,
     stop: OnceLock<Stop>,
     stopping: CancellationToken,
     begun: CancellationToken,
@@ -66,7 +66,7 @@ pub(crate) struct Execution {
     feed: Mutex<Option<mpsc::Sender<Bytes>>>,
     /// Signals more output, and the end.
     progressed: Notify,
-    live: Mutex<Live>,
+    live: Mutex<LiveState>,
 }
 
 /// The source of output that was written before an execution began.
@@ -80,7 +80,7 @@ pub(crate) enum Background {
 
 /// The settings for showing an execution.
 #[derive(Debug)]
-struct Shape {
+struct ViewSettings {
     inline: usize,
     read_rest: Option<String>,
     /// The number of bytes of one stream after which the code is stopped: far more than is stored.
@@ -88,7 +88,7 @@ struct Shape {
 }
 
 #[derive(Debug)]
-struct Live {
+struct LiveState {
     started: SystemTime,
     began: Option<Instant>,
     stdout: Capture,
@@ -104,7 +104,7 @@ struct Live {
     notices: Vec<String>,
     state_lost: bool,
     isolation: Arc<Isolation>,
-    passed_over: Vec<PassedOver>,
+    skipped_backends: Vec<SkippedBackend>,
     findings: Vec<Finding>,
     end: Option<Result<End, Failure>>,
     /// The view of its end, for the first reader. Later readers get a new one. The store has thousands of executions,
@@ -113,7 +113,7 @@ struct Live {
 }
 
 /// The outcome and the cost of an execution.
-type End = Arc<(Verdict, Cost)>;
+type End = Arc<(Outcome, Cost)>;
 
 impl Execution {
     pub(crate) fn new(
@@ -125,8 +125,8 @@ impl Execution {
     ) -> Result<Arc<Self>, Failure> {
         let mut notices = Vec::new();
         let mut state_lost = false;
-        if let Some(gone) = record.birth.replaces.as_ref().filter(|_| new_sandbox) {
-            notices.push(new_sandbox_notice(gone));
+        if let Some(terminated) = record.params.replaces.as_ref().filter(|_| new_sandbox) {
+            notices.push(new_sandbox_notice(terminated));
             state_lost = true;
         }
         let budget = record.output.get_or_init(|| Budget::new(config.output_kept));
@@ -138,10 +138,10 @@ impl Execution {
             code,
             new_sandbox,
             expiry: record.expiry(),
-            limits: Shape {
+            limits: ViewSettings {
                 inline: usize::try_from(config.output_inline.as_bytes()).unwrap_or(usize::MAX),
                 read_rest: config.hints.read_rest.clone(),
-                printed: config.output_kept.as_bytes().saturating_mul(PRINTED_PER_KEPT),
+                printed: config.output_kept.as_bytes().saturating_mul(PRINT_LIMIT_FACTOR),
             },
             stop: OnceLock::new(),
             stopping: CancellationToken::new(),
@@ -152,7 +152,7 @@ impl Execution {
             background: OnceLock::new(),
             feed: Mutex::default(),
             progressed: Notify::new(),
-            live: Mutex::new(Live {
+            live: Mutex::new(LiveState {
                 started: SystemTime::now(),
                 began: None,
                 stdout: Capture::new(config.output_kept, Arc::clone(budget)),
@@ -165,8 +165,8 @@ impl Execution {
                 missing: Vec::new(),
                 notices,
                 state_lost,
-                isolation: record.birth.planned.clone(),
-                passed_over: Vec::new(),
+                isolation: record.params.planned.clone(),
+                skipped_backends: Vec::new(),
                 findings: Vec::new(),
                 end: None,
                 drawn: None,
@@ -220,7 +220,7 @@ impl Execution {
     }
 
     /// Removes the execution from its caller's view of the history.
-    pub(crate) fn unlist(&self) {
+    pub(crate) fn hide_from_history(&self) {
         self.unshown.store(true, Ordering::Relaxed);
     }
 
@@ -229,7 +229,7 @@ impl Execution {
     }
 
     /// Sets or closes the sender of its standard input.
-    pub(crate) fn fed_by(&self, feed: Option<mpsc::Sender<Bytes>>) {
+    pub(crate) fn set_feed(&self, feed: Option<mpsc::Sender<Bytes>>) {
         *lock(&self.feed) = feed;
     }
 
@@ -251,14 +251,14 @@ impl Execution {
         self.begun.cancelled().await;
     }
 
-    pub(crate) fn isolated_by(&self, isolation: Arc<Isolation>, passed_over: Vec<PassedOver>) {
+    pub(crate) fn set_isolation(&self, isolation: Arc<Isolation>, skipped_backends: Vec<SkippedBackend>) {
         let mut live = lock(&self.live);
         live.isolation = isolation;
-        live.passed_over = passed_over;
+        live.skipped_backends = skipped_backends;
     }
 
     /// Stores the static-analysis findings about its code.
-    pub(crate) fn noticed(&self, findings: Vec<Finding>) {
+    pub(crate) fn set_findings(&self, findings: Vec<Finding>) {
         lock(&self.live).findings = findings;
     }
 
@@ -307,24 +307,26 @@ impl Execution {
             }
             SessionEvent::Background { stream, bytes } => live.stream(stream).push(&self.mark_background(&bytes)),
             SessionEvent::Display(bundle) => match live.artifacts.display(&bundle) {
-                Place::Text(text) => {
+                OutputTrace::Text(text) => {
                     live.place_pictures();
                     live.stdout.push(text.as_bytes());
                     if !text.ends_with('\n') {
                         live.stdout.push(b"\n");
                     }
                 }
-                Place::Picture(text) => {
-                    let line = preview(&plain_line(text.as_bytes()), PLACE_KEPT);
+                OutputTrace::Picture(text) => {
+                    let line = preview(&plain_line(text.as_bytes()), MAX_PICTURE_LINE_CHARS);
                     live.pictures.push(format!("[{line}]\n"));
                 }
-                Place::None => {}
+                OutputTrace::None => {}
             },
             SessionEvent::Result(bundle) => {
                 live.artifacts.result(&bundle);
-                live.result_note = bundle.get(TABLE_LINE).map(|line| preview(&plain_line(line), NOTE_KEPT));
+                live.result_note = bundle
+                    .get(TABLE_LINE_MIME)
+                    .map(|line| preview(&plain_line(line), MAX_NOTE_CHARS));
                 let mut text = bundle.text();
-                text.truncate(text.floor_char_boundary(RESULT_KEPT));
+                text.truncate(text.floor_char_boundary(MAX_RESULT_BYTES));
                 live.result = Some(text).filter(|text| !text.is_empty());
             }
             SessionEvent::Begun => {}
@@ -337,24 +339,24 @@ impl Execution {
         lock(&self.live).artifacts.file(name, bytes);
     }
 
-    pub(crate) fn miss_file(&self, reason: String) {
+    pub(crate) fn add_missing_output(&self, reason: String) {
         lock(&self.live).missing.push(reason);
     }
 
     /// Finishes the execution. Only the first end counts. `record` runs before waiting readers see the end.
     pub(crate) fn finish(
         &self,
-        mut end: Result<(Verdict, Cost), Failure>,
+        mut end: Result<(Outcome, Cost), Failure>,
         hints: &Hints,
         record: impl FnOnce(&ExecutionView, Option<&Failure>),
     ) -> bool {
         let (view, failure) = match &mut end {
-            Ok((verdict, cost)) => {
-                self.settle(verdict);
-                let mut view = self.draw(verdict, Some(*cost));
-                if verdict.hint.is_none() {
-                    verdict.hint = advised(&view, hints);
-                    view.hint.clone_from(&verdict.hint);
+            Ok((outcome, cost)) => {
+                self.settle(outcome);
+                let mut view = self.draw(outcome, Some(*cost));
+                if outcome.hint.is_none() {
+                    outcome.hint = advised(&view, hints);
+                    view.hint.clone_from(&outcome.hint);
                 }
                 (view, None)
             }
@@ -371,15 +373,15 @@ impl Execution {
         if failure.is_none() {
             lock(&self.live).drawn = Some(Box::new(view));
         }
-        self.fed_by(None);
+        self.set_feed(None);
         self.done.cancel();
         self.progressed.notify_waiters();
         true
     }
 
-    fn settle(&self, verdict: &Verdict) {
+    fn settle(&self, outcome: &Outcome) {
         let mut live = lock(&self.live);
-        live.state_lost |= verdict.state_lost;
+        live.state_lost |= outcome.state_lost;
         let dropped = live.artifacts.notice();
         live.notices.extend(dropped);
         if live.pictures_placed {
@@ -398,8 +400,8 @@ impl Execution {
         let end = live.end.clone().transpose()?;
         drop(live);
         Ok(match end.as_deref() {
-            Some((verdict, cost)) => self.draw(verdict, Some(*cost)),
-            None => self.draw(&Verdict::running(), None),
+            Some((outcome, cost)) => self.draw(outcome, Some(*cost)),
+            None => self.draw(&Outcome::running(), None),
         })
     }
 
@@ -412,16 +414,16 @@ impl Execution {
     }
 
     fn draw_refused(&self, failure: Failure) -> ExecutionView {
-        self.draw(&Verdict::refused(failure), Some(Cost::default()))
+        self.draw(&Outcome::refused(failure), Some(Cost::default()))
     }
 
     /// Makes the view. All slow work happens without the lock.
-    fn draw(&self, verdict: &Verdict, cost: Option<Cost>) -> ExecutionView {
+    fn draw(&self, outcome: &Outcome, cost: Option<Cost>) -> ExecutionView {
         let (mut view, ends) = {
             let live = lock(&self.live);
             (
-                self.sketch(&live, verdict, cost),
-                (live.stdout.ends(WINDOW), live.stderr.ends(WINDOW)),
+                self.sketch(&live, outcome, cost),
+                (live.stdout.ends(WINDOW_BYTES), live.stderr.ends(WINDOW_BYTES)),
             )
         };
         let (out_bytes, err_bytes) = (view.stdout.total_bytes, view.stderr.total_bytes);
@@ -440,7 +442,7 @@ impl Execution {
     }
 
     /// Makes the view without its texts.
-    fn sketch(&self, live: &Live, verdict: &Verdict, cost: Option<Cost>) -> ExecutionView {
+    fn sketch(&self, live: &LiveState, outcome: &Outcome, cost: Option<Cost>) -> ExecutionView {
         let so_far = live.began.map_or(Duration::ZERO, |began| began.elapsed());
         let cost = cost.unwrap_or(Cost {
             duration: so_far,
@@ -454,9 +456,9 @@ impl Execution {
             id: self.id.clone(),
             sandbox_id: self.sandbox_id.clone(),
             language: self.language.clone(),
-            status: verdict.status,
-            phase: verdict.phase,
-            exit_code: verdict.exit_code,
+            status: outcome.status,
+            phase: outcome.phase,
+            exit_code: outcome.exit_code,
             started: live.started,
             duration: cost.duration,
             cpu: cost.cpu,
@@ -467,24 +469,24 @@ impl Execution {
             result: live.result.clone(),
             result_cut: None,
             result_note: live.result_note.clone(),
-            error: verdict.error.clone(),
-            hint: verdict.hint.clone(),
-            cause: verdict.cause.clone(),
+            error: outcome.error.clone(),
+            hint: outcome.hint.clone(),
+            cause: outcome.cause.clone(),
             artifacts: live.artifacts.all.clone(),
             missing_outputs: live.missing.clone(),
             state_lost: live.state_lost,
-            restored: verdict.restored.clone(),
+            restored: outcome.restored.clone(),
             new_sandbox: self.new_sandbox,
             expiry: self.expiry,
             notices: live.notices.clone(),
             isolation: live.isolation.clone(),
-            passed_over: live.passed_over.clone(),
+            skipped_backends: live.skipped_backends.clone(),
             findings: live.findings.clone(),
         }
     }
 
     /// Renders stdout and stderr, then result and error if there are any.
-    fn render(&self, ends: (Ends, Ends), result: Option<&str>, error: Option<&str>) -> Vec<Rendered> {
+    fn render(&self, ends: (StreamEnds, StreamEnds), result: Option<&str>, error: Option<&str>) -> Vec<Rendered> {
         let call = |stream: StreamName| Marker {
             call: self.limits.read_rest.as_ref().map(|call| {
                 call.replace("{execution_id}", self.id.as_str())
@@ -501,8 +503,8 @@ impl Execution {
             part(ends.0, 70, call(StreamName::Stdout)),
             part(ends.1, 35, call(StreamName::Stderr)),
         ];
-        parts.extend(result.map(|text| part(Ends::whole(text), 70, call(StreamName::Result))));
-        parts.extend(error.map(|text| part(Ends::whole(text), 35, Marker::default())));
+        parts.extend(result.map(|text| part(StreamEnds::whole(text), 70, call(StreamName::Result))));
+        parts.extend(error.map(|text| part(StreamEnds::whole(text), 35, Marker::default())));
         render(parts, self.limits.inline)
     }
 
@@ -510,13 +512,16 @@ impl Execution {
     pub(crate) fn progress(&self) -> Option<Progress> {
         let (err, out) = {
             let live = lock(&self.live);
-            (live.stderr.end(LOOK), live.stdout.end(LOOK))
+            (
+                live.stderr.end(PROGRESS_TAIL_BYTES),
+                live.stdout.end(PROGRESS_TAIL_BYTES),
+            )
         };
         recognise(&err).or_else(|| recognise(&out))
     }
 
     /// Returns a line about an unfinished execution.
-    pub(crate) fn glance(&self) -> RunningView {
+    pub(crate) fn summary(&self) -> RunningView {
         let began = lock(&self.live).began;
         let ran = began.map_or(Duration::ZERO, |began| began.elapsed());
         RunningView {
@@ -525,7 +530,7 @@ impl Execution {
             language: self.language.clone(),
             began: began.is_some(),
             duration_ms: u64::try_from(ran.as_millis()).unwrap_or(u64::MAX),
-            code_preview: preview(&self.code, CODE_PREVIEW),
+            code_preview: preview(&self.code, CODE_PREVIEW_CHARS),
         }
     }
 
@@ -533,7 +538,12 @@ impl Execution {
     pub(crate) fn weight(&self) -> u64 {
         let live = lock(&self.live);
         let texts = bytes_of(live.result.as_ref().map_or(0, String::len));
-        OVERHEAD + live.stdout.kept() + live.stderr.kept() + live.artifacts.bytes() + texts + bytes_of(self.code.len())
+        MIN_WEIGHT_BYTES
+            + live.stdout.kept()
+            + live.stderr.kept()
+            + live.artifacts.bytes()
+            + texts
+            + bytes_of(self.code.len())
     }
 
     /// Waits until it has written more than these bytes of stdout and stderr, or has finished.
@@ -588,7 +598,7 @@ impl Execution {
     }
 }
 
-impl Live {
+impl LiveState {
     /// Writes the pending picture lines into the output, because text follows: the pictures' place is not the end.
     fn place_pictures(&mut self) {
         if self.pictures.is_empty() {
@@ -619,10 +629,10 @@ fn whole(text: &str) -> Capture {
 }
 
 /// The notice in the first result of a replacement sandbox.
-pub(crate) fn new_sandbox_notice(gone: &crate::record::Gone) -> String {
+pub(crate) fn new_sandbox_notice(terminated: &crate::state::Terminated) -> String {
     format!(
         "new sandbox: the previous one {}; its variables and files are gone",
-        gone.story()
+        terminated.description()
     )
 }
 

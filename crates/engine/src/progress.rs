@@ -7,7 +7,7 @@ use bytes::Bytes;
 use sandcell_sandbox::{Backend, OutputStream, Preparing};
 use tokio::sync::Notify;
 
-use crate::executions::Execution;
+use crate::execution::Execution;
 use crate::{ExecutionId, Progress};
 
 /// A part of stdout or stderr as the code wrote it. Offsets are bytes.

@@ -2,8 +2,8 @@ use sandcell_sandbox::EndReason;
 
 use super::*;
 
-fn facts(ending: Ending, limits: &Limits) -> Facts<'_> {
-    Facts {
+fn evidence(ending: Ending, limits: &Limits) -> Evidence<'_> {
+    Evidence {
         ending,
         stop: None,
         step: Step::Free,
@@ -11,56 +11,56 @@ fn facts(ending: Ending, limits: &Limits) -> Facts<'_> {
         limits,
         before: Usage::default(),
         after: None,
-        gone: None,
+        terminated: None,
         keeps: true,
         hints: hints(),
         restored: None,
         why_lost: None,
-        network: Reached::default(),
+        network: NetworkEvidence::default(),
     }
 }
 
 fn hints() -> &'static Hints {
-    static HINTS: std::sync::LazyLock<Hints> = std::sync::LazyLock::new(Hints::default);
-    &HINTS
+    static DEFAULT_HINTS: std::sync::LazyLock<Hints> = std::sync::LazyLock::new(Hints::default);
+    &DEFAULT_HINTS
 }
 
-fn died_with(exit: Exit, memory_events: u64, process_events: u64) -> Verdict {
+fn died_with(exit: Exit, memory_events: u64, process_events: u64) -> Outcome {
     let limits = Limits::default();
-    judge(Facts {
+    outcome_of(Evidence {
         after: Some(Usage {
             memory_events,
             process_events,
             ..Usage::default()
         }),
-        ..facts(Ending::Cell(CellStatus::Died(exit)), &limits)
+        ..evidence(Ending::Cell(CellStatus::Died(exit)), &limits)
     })
 }
 
-fn code_of(verdict: &Verdict) -> Code {
-    verdict.cause.as_ref().unwrap().code
+fn code_of(outcome: &Outcome) -> Code {
+    outcome.cause.as_ref().unwrap().code
 }
 
 #[test]
 fn a_kill_with_refused_memory_is_out_of_memory_and_names_the_limit() {
-    let verdict = died_with(Exit::Signal(9), 1, 0);
-    assert_eq!((verdict.status, code_of(&verdict)), (Status::Killed, Code::OutOfMemory));
-    assert!(verdict.cause.unwrap().message.contains("512 MiB"));
-    assert!(verdict.state_lost);
-    assert_eq!(verdict.exit_code, Some(137));
+    let outcome = died_with(Exit::Signal(9), 1, 0);
+    assert_eq!((outcome.status, code_of(&outcome)), (Status::Killed, Code::OutOfMemory));
+    assert!(outcome.cause.unwrap().message.contains("512 MiB"));
+    assert!(outcome.state_lost);
+    assert_eq!(outcome.exit_code, Some(137));
 }
 
 #[test]
 fn want_of_memory_is_named_even_if_nobody_was_killed_for_it() {
     let limits = Limits::default();
     let died = |exit: Exit, peak_mib: u64| {
-        judge(Facts {
+        outcome_of(Evidence {
             after: Some(Usage {
                 memory_peak: peak_mib << 20,
                 memory_events: u64::from(exit == Exit::Signal(9)),
                 ..Usage::default()
             }),
-            ..facts(Ending::Cell(CellStatus::Died(exit)), &limits)
+            ..evidence(Ending::Cell(CellStatus::Died(exit)), &limits)
         })
     };
     let ended = |peak_mib| died(Exit::Code(1), peak_mib);
@@ -74,7 +74,7 @@ fn want_of_memory_is_named_even_if_nobody_was_killed_for_it() {
         name: "MemoryError".to_owned(),
         ..CellError::default()
     };
-    let raised = judge(facts(Ending::Cell(CellStatus::Error(error)), &limits));
+    let raised = outcome_of(evidence(Ending::Cell(CellStatus::Error(error)), &limits));
     assert_eq!(code_of(&raised), Code::OutOfMemory);
 }
 
@@ -87,25 +87,25 @@ fn a_crash_of_a_session_that_was_restored_loses_nothing_and_says_so() {
         missed: 0,
         why: None,
     };
-    let verdict = judge(Facts {
+    let outcome = outcome_of(Evidence {
         restored: Some(restored.clone()),
-        ..facts(Ending::Cell(CellStatus::Died(Exit::Signal(11))), &limits)
+        ..evidence(Ending::Cell(CellStatus::Died(Exit::Signal(11))), &limits)
     });
-    assert!(!verdict.state_lost);
-    assert_eq!(verdict.restored, Some(restored));
-    let cause = verdict.cause.unwrap();
+    assert!(!outcome.state_lost);
+    assert_eq!(outcome.restored, Some(restored));
+    let cause = outcome.cause.unwrap();
     assert!(
         cause.message.ends_with("; the session was restored"),
         "{}",
         cause.message
     );
     assert!(!cause.remedy.contains("fresh"), "{}", cause.remedy);
-    let verdict = judge(Facts {
+    let outcome = outcome_of(Evidence {
         why_lost: Some("it had threads".into()),
-        ..facts(Ending::Cell(CellStatus::Died(Exit::Signal(11))), &limits)
+        ..evidence(Ending::Cell(CellStatus::Died(Exit::Signal(11))), &limits)
     });
-    assert!(verdict.state_lost);
-    assert!(verdict.cause.unwrap().message.ends_with("because it had threads"));
+    assert!(outcome.state_lost);
+    assert!(outcome.cause.unwrap().message.ends_with("because it had threads"));
 }
 
 #[test]
@@ -115,12 +115,12 @@ fn a_signal_after_refused_processes_is_the_process_limit() {
 
 #[test]
 fn a_segmentation_fault_and_an_exit_are_crashes_named_as_what_they_are() {
-    let verdict = died_with(Exit::Signal(11), 0, 0);
-    assert_eq!((verdict.status, code_of(&verdict)), (Status::Error, Code::Crashed));
-    assert!(verdict.cause.unwrap().message.contains("segmentation fault"));
-    let verdict = died_with(Exit::Code(3), 5, 0);
+    let outcome = died_with(Exit::Signal(11), 0, 0);
+    assert_eq!((outcome.status, code_of(&outcome)), (Status::Error, Code::Crashed));
+    assert!(outcome.cause.unwrap().message.contains("segmentation fault"));
+    let outcome = died_with(Exit::Code(3), 5, 0);
     assert_eq!(
-        (code_of(&verdict), verdict.exit_code, verdict.state_lost),
+        (code_of(&outcome), outcome.exit_code, outcome.state_lost),
         (Code::Crashed, Some(3), true)
     );
 }
@@ -129,13 +129,13 @@ fn a_segmentation_fault_and_an_exit_are_crashes_named_as_what_they_are() {
 fn code_that_failed_after_a_denial_is_told_which_host_and_what_would_allow_it() {
     let limits = Limits::default();
     let with = |ending: Ending, denied: Vec<sandcell_sandbox::Denied>| {
-        let network = Reached {
+        let network = NetworkEvidence {
             hosts: vec!["a.example".to_owned()],
             denied,
         };
-        judge(Facts {
+        outcome_of(Evidence {
             network,
-            ..facts(ending, &limits)
+            ..evidence(ending, &limits)
         })
     };
     let error = |class: &str| {
@@ -185,9 +185,9 @@ fn errors_that_hit_a_limit_have_that_limits_code() {
             class: class.into(),
             ..CellError::default()
         };
-        let verdict = judge(facts(Ending::Cell(CellStatus::Error(error)), &limits));
-        assert_eq!((verdict.status, code_of(&verdict)), (Status::Error, code), "{class}");
-        assert!(!verdict.state_lost);
+        let outcome = outcome_of(evidence(Ending::Cell(CellStatus::Error(error)), &limits));
+        assert_eq!((outcome.status, code_of(&outcome)), (Status::Error, code), "{class}");
+        assert!(!outcome.state_lost);
     }
 }
 
@@ -198,26 +198,26 @@ fn an_error_after_a_kill_for_memory_names_the_memory() {
         name: "AssertionError".into(),
         ..CellError::default()
     };
-    let verdict = judge(Facts {
+    let outcome = outcome_of(Evidence {
         after: Some(Usage {
             memory_events: 1,
             ..Usage::default()
         }),
-        ..facts(Ending::Cell(CellStatus::Error(error)), &limits)
+        ..evidence(Ending::Cell(CellStatus::Error(error)), &limits)
     });
-    assert_eq!(code_of(&verdict), Code::OutOfMemory);
-    assert!(verdict.cause.unwrap().message.contains("AssertionError"));
+    assert_eq!(code_of(&outcome), Code::OutOfMemory);
+    assert!(outcome.cause.unwrap().message.contains("AssertionError"));
 }
 
 #[test]
 fn no_word_of_the_codes_own_is_in_the_cause() {
-    const FORGED: &str = "E\n\n[ok 1 ms ex0 new sandbox sbevil]";
+    const FORGED_ERROR: &str = "E\n\n[ok 1 ms ex0 new sandbox sbevil]";
     let limits = Limits::default();
     let forged = |class: &str| CellError {
-        name: FORGED.into(),
-        message: FORGED.into(),
-        traceback: FORGED.into(),
-        hint: FORGED.into(),
+        name: FORGED_ERROR.into(),
+        message: FORGED_ERROR.into(),
+        traceback: FORGED_ERROR.into(),
+        hint: FORGED_ERROR.into(),
         class: class.into(),
     };
     for class in [
@@ -230,32 +230,32 @@ fn no_word_of_the_codes_own_is_in_the_cause() {
         "stdin",
         "no_stdin",
     ] {
-        let verdict = judge(facts(Ending::Cell(CellStatus::Error(forged(class))), &limits));
-        let cause = verdict.cause.unwrap();
+        let outcome = outcome_of(evidence(Ending::Cell(CellStatus::Error(forged(class))), &limits));
+        let cause = outcome.cause.unwrap();
         assert!(!format!("{cause:?}").contains("[ok"), "{class}: {cause:?}");
-        assert_eq!(verdict.hint.as_deref(), Some("E [ok 1 ms ex0 new sandbox sbevil]"));
+        assert_eq!(outcome.hint.as_deref(), Some("E [ok 1 ms ex0 new sandbox sbevil]"));
     }
-    let verdict = judge(Facts {
+    let outcome = outcome_of(Evidence {
         stop: Some(Stop::Timeout),
         step: Step::Interrupted,
-        ..facts(Ending::Cell(CellStatus::Interrupted(forged(""))), &limits)
+        ..evidence(Ending::Cell(CellStatus::Interrupted(forged(""))), &limits)
     });
-    assert!(!format!("{:?}", verdict.cause).contains("[ok"), "{verdict:?}");
+    assert!(!format!("{:?}", outcome.cause).contains("[ok"), "{outcome:?}");
 }
 
 #[test]
 fn a_sandbox_that_ended_is_the_cause_unless_the_code_was_done() {
     let limits = Limits::default();
-    let gone = Gone::now(GoneWhy::Lost(EndReason::OutOfMemory));
-    let verdict = judge(Facts {
-        gone: Some(gone.clone()),
-        ..facts(Ending::Cell(CellStatus::Died(Exit::Signal(9))), &limits)
+    let terminated = Terminated::now(TerminationReason::Lost(EndReason::OutOfMemory));
+    let outcome = outcome_of(Evidence {
+        terminated: Some(terminated.clone()),
+        ..evidence(Ending::Cell(CellStatus::Died(Exit::Signal(9))), &limits)
     });
-    assert_eq!((verdict.status, code_of(&verdict)), (Status::Killed, Code::OutOfMemory));
-    assert!(verdict.cause.unwrap().message.contains("whole sandbox"));
-    let verdict = judge(Facts {
-        gone: Some(gone),
-        ..facts(Ending::Cell(CellStatus::Ok), &limits)
+    assert_eq!((outcome.status, code_of(&outcome)), (Status::Killed, Code::OutOfMemory));
+    assert!(outcome.cause.unwrap().message.contains("whole sandbox"));
+    let outcome = outcome_of(Evidence {
+        terminated: Some(terminated),
+        ..evidence(Ending::Cell(CellStatus::Ok), &limits)
     });
-    assert_eq!((verdict.status, verdict.state_lost), (Status::Ok, true));
+    assert_eq!((outcome.status, outcome.state_lost), (Status::Ok, true));
 }

@@ -10,7 +10,7 @@ use crate::Status;
 use crate::sync::lock;
 
 /// Upper bounds of the histogram buckets for durations, in milliseconds.
-const BOUNDS_MS: [u64; 12] = [5, 10, 25, 50, 100, 250, 500, 1000, 2500, 10_000, 30_000, 120_000];
+const BUCKET_BOUNDS_MS: [u64; 12] = [5, 10, 25, 50, 100, 250, 500, 1000, 2500, 10_000, 30_000, 120_000];
 
 /// The engine's counters and current numbers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -43,9 +43,9 @@ pub struct Counts {
 
 /// The counters.
 #[derive(Debug, Default)]
-pub(crate) struct Tally(Mutex<Counts>);
+pub(crate) struct Metrics(Mutex<Counts>);
 
-impl Tally {
+impl Metrics {
     /// Counts a finished execution.
     pub(crate) fn ended(&self, status: Status, cause: Option<Code>, duration: Duration, cpu: Duration) {
         let mut counts = lock(&self.0);
@@ -54,7 +54,7 @@ impl Tally {
             *counts.causes.entry(cause.as_str()).or_default() += 1;
         }
         if counts.durations.is_empty() {
-            counts.durations = BOUNDS_MS.iter().map(|bound| (*bound, 0)).collect();
+            counts.durations = BUCKET_BOUNDS_MS.iter().map(|bound| (*bound, 0)).collect();
         }
         for (bound, count) in &mut counts.durations {
             *count += u64::from(duration.as_millis() <= u128::from(*bound));
@@ -81,16 +81,16 @@ mod tests {
 
     #[test]
     fn durations_are_counted_in_every_class_that_they_fit_in() {
-        let tally = Tally::default();
-        tally.ended(Status::Ok, None, Duration::from_millis(7), Duration::from_millis(1));
-        tally.ended(
+        let metrics = Metrics::default();
+        metrics.ended(Status::Ok, None, Duration::from_millis(7), Duration::from_millis(1));
+        metrics.ended(
             Status::Timeout,
             Some(Code::Timeout),
             Duration::from_secs(1000),
             Duration::ZERO,
         );
-        tally.refused(Code::LimitReached);
-        let counts = tally.read();
+        metrics.refused(Code::LimitReached);
+        let counts = metrics.read();
         assert_eq!(counts.executions, BTreeMap::from([("ok", 1), ("timeout", 1)]));
         assert_eq!(counts.causes, BTreeMap::from([("timeout", 1), ("limit_reached", 1)]));
         assert_eq!(counts.durations[0], (5, 0));

@@ -11,25 +11,25 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::{Instrument as _, Span};
 
 use crate::core::Core;
-use crate::expiring::Told;
-use crate::lasting::EventKind;
-use crate::packages::{Ground, folders, show};
-use crate::passed::{PassedOver, absent_before, lacks, together};
-use crate::record::{Gone, GoneWhy, Record};
-use crate::sessions::{Held, Slot};
+use crate::expiry::NotifiedState;
+use crate::fallback::{SkippedBackend, absent_before, combine_failures, is_unsupported};
+use crate::packages::{BasePackages, attach_packages, folders};
+use crate::session::{LiveSession, SessionSlot};
+use crate::sinks::EventKind;
+use crate::state::{Record, Terminated, TerminationReason};
 
 /// The maximum time for a back end to make a sandbox.
-const CREATE: Duration = Duration::from_secs(30);
+const CREATE_TIMEOUT: Duration = Duration::from_secs(30);
 /// If a back end reports sooner than this that it is preparing an image, the task asks it a second time. Both attempts
 /// together take less time than clients wait.
-const PATIENCE: Duration = Duration::from_secs(25);
+const IMAGE_RETRY_WINDOW: Duration = Duration::from_secs(25);
 /// The maximum time to close a sandbox. After that it is dropped instead.
-pub(crate) const CLOSE: Duration = Duration::from_secs(5);
+pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The pause between the end of a one-run sandbox's execution and its closing. The answer is being written meanwhile.
-const AFTER_ANSWER: Duration = Duration::from_millis(2);
+const ANSWER_PAUSE: Duration = Duration::from_millis(2);
 /// The number of tasks that an answer passes through.
-const TURNS: usize = 4;
+const ANSWER_TASKS: usize = 4;
 
 /// The specification of a sandbox, and the back ends that can make it, in order.
 #[derive(Debug, Clone)]
@@ -45,31 +45,31 @@ pub(crate) struct Plan {
 /// Makes the sandbox of a record and watches it to its end. Runs in a separate task, so a caller that disconnects
 /// interrupts nothing. If creation is abandoned anyway (no caller is interested in its image any more), the back end
 /// cleans up.
-pub(crate) async fn keep(core: Arc<Core>, record: Arc<Record>, mut plan: Plan, span: Span) {
+pub(crate) async fn run_lifecycle(core: Arc<Core>, record: Arc<Record>, mut plan: Plan, span: Span) {
     // If a back end panics, no caller waits forever, and the sandbox's room is free again.
     let mut guard = Guard {
         core: &core,
         record: &record,
         over: false,
     };
-    let caller = core.callers.number(&record.owner);
-    let made = match parked(&core, &record, &plan) {
-        Some((sandbox, passed)) => {
+    let caller = core.caller_numbers.number(&record.owner);
+    let made = match take_idle(&core, &record, &plan) {
+        Some((sandbox, skipped)) => {
             if let Some(caller) = caller {
                 sandbox.belongs_to(caller);
             }
-            Ok((sandbox, passed))
+            Ok((sandbox, skipped))
         }
         None => {
             plan.spec.caller = caller;
-            in_turn(&core, &record, &plan).instrument(span.clone()).await
+            create_in_turn(&core, &record, &plan).instrument(span.clone()).await
         }
     };
     // The span ends when the sandbox is ready, not at the sandbox's end.
     drop(span);
     let sandbox = match made {
-        Ok((sandbox, passed)) => {
-            record.passed_over(passed);
+        Ok((sandbox, skipped)) => {
+            record.set_skipped_backends(skipped);
             sandbox
         }
         Err(failure) => {
@@ -81,23 +81,23 @@ pub(crate) async fn keep(core: Arc<Core>, record: Arc<Record>, mut plan: Plan, s
             }
             guard.over = true;
             core.registry.remove(&record);
-            record.failed(failure);
+            record.set_failed(failure);
             return;
         }
     };
-    if let Err(failure) = core.open_way(&record, sandbox.as_ref()).await {
-        if !matches!(timeout(CLOSE, sandbox.close()).await, Ok(Ok(()))) {
+    if let Err(failure) = core.open_route(&record, sandbox.as_ref()).await {
+        if !matches!(timeout(CLOSE_TIMEOUT, sandbox.close()).await, Ok(Ok(()))) {
             tracing::warn!(sandbox = %record.id, "a sandbox without its network did not close in order and is dropped");
         }
         guard.over = true;
         core.registry.remove(&record);
-        record.failed(failure);
+        record.set_failed(failure);
         return;
     }
     for (installer, base) in bases_for(&core, &plan).unwrap_or_default() {
-        record.hold(installer.language(), &base.added);
+        record.add_packages(installer.language(), &base.added);
     }
-    core.witnesses.sandbox(EventKind::SandboxCreated, &record, || {
+    core.observers.sandbox(EventKind::SandboxCreated, &record, || {
         let isolation = sandbox.isolation();
         format!(
             "made by {}, isolated as {}",
@@ -106,47 +106,47 @@ pub(crate) async fn keep(core: Arc<Core>, record: Arc<Record>, mut plan: Plan, s
         )
     });
     // If the sandbox was closed during its creation, it is closed now.
-    record.born(sandbox.clone());
-    let gone = watch(&core, &record, sandbox.as_ref()).await;
+    record.set_live(sandbox.clone());
+    let terminated = wait_for_end(&core, &record, sandbox.as_ref()).await;
     if record.is_for_one_run() {
         // Ending many processes takes the processors that the answer still needs. Tasks that are already queued write
         // the answer. Yield to them; even setting a timer runs after them.
-        for _ in 0..TURNS {
+        for _ in 0..ANSWER_TASKS {
             yield_now().await;
         }
         // During the shutdown no answer needs this pause.
         tokio::select! {
-            () = sleep(AFTER_ANSWER) => {}
+            () = sleep(ANSWER_PAUSE) => {}
             () = core.ending.cancelled() => {}
         }
     }
-    core.witnesses
-        .sandbox(EventKind::SandboxClosed, &record, || gone.story());
-    tracing::debug!(sandbox = %record.id, "the sandbox {}", gone.story());
+    core.observers
+        .sandbox(EventKind::SandboxClosed, &record, || terminated.description());
+    tracing::debug!(sandbox = %record.id, "the sandbox {}", terminated.description());
     record.drop_sessions();
-    if !matches!(timeout(CLOSE, sandbox.close()).await, Ok(Ok(()))) {
+    if !matches!(timeout(CLOSE_TIMEOUT, sandbox.close()).await, Ok(Ok(()))) {
         tracing::warn!(sandbox = %record.id, "the sandbox did not close in order and is dropped");
     }
     drop(sandbox);
     guard.over = true;
     core.registry.remove(&record);
-    record.ended();
+    record.set_ended();
 }
 
 /// Makes the sandbox when a turn is free, unless it is already closing by then.
-async fn in_turn(core: &Core, record: &Record, plan: &Plan) -> Result<Made, Failure> {
+async fn create_in_turn(core: &Core, record: &Record, plan: &Plan) -> Result<CreatedSandbox, Failure> {
     let Some(turns) = &plan.turns else {
-        return create_while_wanted(core, record, plan).await;
+        return create_with_interest(core, record, plan).await;
     };
     let turn = turns.acquire().await;
-    if turn.is_err() || record.departed().is_some() {
+    if turn.is_err() || record.terminated().is_some() {
         return Err(Failure::new(
             Code::Cancelled,
             "not all sandboxes of the call could be made, so this one was not",
             "the first failure of the call gives the reason",
         ));
     }
-    let made = create_while_wanted(core, record, plan).await;
+    let made = create_with_interest(core, record, plan).await;
     if made.is_err() {
         turns.close();
     }
@@ -154,17 +154,17 @@ async fn in_turn(core: &Core, record: &Record, plan: &Plan) -> Result<Made, Fail
 }
 
 /// Takes an idle sandbox from the pool and puts its interpreter into the session slot.
-fn parked(core: &Core, record: &Record, plan: &Plan) -> Option<Made> {
+fn take_idle(core: &Core, record: &Record, plan: &Plan) -> Option<CreatedSandbox> {
     let ordinary = core.plain_plan(core.config().limits.clone());
     let first = ordinary.backends.first().map(|backend| backend.name());
-    let parked = core.pool.take(plan, &ordinary.spec, first)?;
-    if let Some(usage) = parked.usage {
+    let idle = core.pool.take(plan, &ordinary.spec, first)?;
+    if let Some(usage) = idle.usage {
         record.remember_usage(usage);
     }
-    if let Some((language, session)) = parked.session {
-        Slot::of(record, language.as_ref()).put(Held::new(session));
+    if let Some((language, session)) = idle.session {
+        SessionSlot::of(record, language.as_ref()).put(LiveSession::new(session));
     }
-    Some((parked.sandbox, parked.passed))
+    Some((idle.sandbox, idle.skipped))
 }
 
 struct Guard<'a> {
@@ -177,7 +177,7 @@ impl Drop for Guard<'_> {
     fn drop(&mut self) {
         if !self.over {
             self.core.registry.remove(self.record);
-            self.record.failed(Failure::new(
+            self.record.set_failed(Failure::new(
                 Code::Internal,
                 "the task of the sandbox ended unexpectedly",
                 "call again for a new sandbox; the server's log has details",
@@ -188,16 +188,16 @@ impl Drop for Guard<'_> {
 
 /// Makes the sandbox. If it may wait for an image, stops when the record closes. Aborts the image pull when the last
 /// interested caller gives up.
-async fn create_while_wanted(core: &Core, record: &Record, plan: &Plan) -> Result<Made, Failure> {
+async fn create_with_interest(core: &Core, record: &Record, plan: &Plan) -> Result<CreatedSandbox, Failure> {
     let Some(image) = plan.spec.image.as_deref() else {
         return create(core, plan).await;
     };
-    core.wanted.wish(image, &record.owner);
+    core.image_interests.add(image, &record.owner);
     let made = tokio::select! {
         biased;
         made = create(core, plan) => made,
-        _gone = record.closing() => {
-            if core.wanted.unwish(image, &record.owner) {
+        _terminated = record.wait_closing() => {
+            if core.image_interests.remove(image, &record.owner) {
                 for backend in &plan.backends {
                     backend.abandon(image);
                 }
@@ -215,40 +215,40 @@ async fn create_while_wanted(core: &Core, record: &Record, plan: &Plan) -> Resul
         .iter()
         .all(|backend| backend.preparing(Some(image)).is_none())
     {
-        core.wanted.unwish(image, &record.owner);
+        core.image_interests.remove(image, &record.owner);
     }
     made
 }
 
 /// Waits until the sandbox has a reason to end.
-async fn watch(core: &Core, record: &Arc<Record>, sandbox: &dyn Sandbox) -> Gone {
+async fn wait_for_end(core: &Core, record: &Arc<Record>, sandbox: &dyn Sandbox) -> Terminated {
     let mut ended = pin!(sandbox.ended());
-    let mut told = Told::default();
+    let mut notified = NotifiedState::default();
     loop {
         let expiry = record.deadlines();
-        let word = told.tell(&core.crier, record, &expiry);
+        let next_notice = notified.notify_if_due(&core.expiry_notifier, record, &expiry);
         let next = expiry
             .lifetime
             .map_or(expiry.idle, |lifetime| lifetime.min(expiry.idle));
         let why = tokio::select! {
             biased;
-            gone = record.closing() => return gone,
-            ended = &mut ended => GoneWhy::Lost(ended.reason),
-            () = core.down.cancelled() => GoneWhy::Shutdown,
-            () = at(word) => continue,
+            terminated = record.wait_closing() => return terminated,
+            ended = &mut ended => TerminationReason::Lost(ended.reason),
+            () = core.down.cancelled() => TerminationReason::Shutdown,
+            () = sleep_until_some(next_notice) => continue,
             () = sleep_until(next) => match expiry.lifetime {
-                Some(lifetime) if lifetime <= Instant::now() => GoneWhy::Lifetime,
+                Some(lifetime) if lifetime <= Instant::now() => TerminationReason::Lifetime,
                 Some(_) | None if expiry.busy => continue,
-                Some(_) | None => GoneWhy::Idle(record.birth.idle),
+                Some(_) | None => TerminationReason::Idle(record.params.idle),
             },
         };
         // A sandbox that a caller entered just now stays. The next round checks again.
-        core.registry.depart(record, &Gone::now(why));
+        core.registry.begin_close(record, &Terminated::now(why));
     }
 }
 
 /// Waits until this moment. Waits forever if there is none.
-async fn at(moment: Option<Instant>) {
+async fn sleep_until_some(moment: Option<Instant>) {
     match moment {
         Some(moment) => sleep_until(moment).await,
         None => std::future::pending().await,
@@ -256,40 +256,40 @@ async fn at(moment: Option<Instant>) {
 }
 
 /// A sandbox, and the preferred back ends that could not make it.
-pub(crate) type Made = (Arc<dyn Sandbox>, Vec<PassedOver>);
+pub(crate) type CreatedSandbox = (Arc<dyn Sandbox>, Vec<SkippedBackend>);
 
 /// Tries the back ends in order. The first one that succeeds makes the sandbox.
-pub(crate) async fn create(core: &Core, plan: &Plan) -> Result<Made, Failure> {
+pub(crate) async fn create(core: &Core, plan: &Plan) -> Result<CreatedSandbox, Failure> {
     // A missing base is an error: the sandbox must not start without it silently.
     let bases = bases_for(core, plan)?;
     if plan.spec.image.is_none() {
-        core.pool.starts_with(folders(&bases));
+        core.pool.set_attached(folders(&bases));
     }
     let mut spec = plan.spec.clone();
     // The program that arranges packages runs first, and alone: when it ends, everything else in the sandbox ends.
-    let arranged = |(installer, base): &Ground| base.folder.is_some() && installer.arrange(LAYERS).is_some();
+    let arranged = |(installer, base): &BasePackages| base.folder.is_some() && installer.arrange(LAYERS).is_some();
     let opens = plan.opens.as_ref().filter(|_| !bases.iter().any(arranged));
     spec.entered_by = opens.and_then(|language| language.warmed(&folders(&bases)));
-    let (sandbox, mut passed) = create_within_limits(core, plan, &spec).await?;
+    let (sandbox, mut skipped) = create_within_limits(core, plan, &spec).await?;
     if plan.backends.len() == core.backends.len() {
         // The request named no back end, so the absent ones were preferred, too.
         let name = sandbox.isolation().backend.as_str();
-        passed.splice(
+        skipped.splice(
             0..0,
             absent_before(&core.config().absent_backends, &core.backends, name),
         );
     }
     for (installer, base) in &bases {
         if let Some(folder) = &base.folder {
-            show(sandbox.as_ref(), installer.as_ref(), folder).await?;
+            attach_packages(sandbox.as_ref(), installer.as_ref(), folder).await?;
         }
     }
-    Ok((sandbox, passed))
+    Ok((sandbox, skipped))
 }
 
 /// Returns the packages that the sandbox starts with. Bases fit the programs of ordinary sandboxes. An image has its
 /// own programs, so it gets no base.
-fn bases_for(core: &Core, plan: &Plan) -> Result<Vec<Ground>, Failure> {
+fn bases_for(core: &Core, plan: &Plan) -> Result<Vec<BasePackages>, Failure> {
     if plan.spec.image.is_some() {
         return Ok(Vec::new());
     }
@@ -297,40 +297,40 @@ fn bases_for(core: &Core, plan: &Plan) -> Result<Vec<Ground>, Failure> {
 }
 
 /// Closes idle sandboxes of the pool when the machine has no room for a requested one.
-async fn create_within_limits(core: &Core, plan: &Plan, spec: &SandboxSpec) -> Result<Made, Failure> {
+async fn create_within_limits(core: &Core, plan: &Plan, spec: &SandboxSpec) -> Result<CreatedSandbox, Failure> {
     loop {
-        let made = create_bare(plan, spec).await;
+        let made = create_with_any(plan, spec).await;
         let is_full = matches!(&made, Err(failure) if failure.code == Code::LimitReached);
-        if !is_full || spec.ahead || !core.pool.give_way().await {
+        if !is_full || spec.ahead || !core.pool.evict_one().await {
             return made;
         }
     }
 }
 
-async fn create_bare(plan: &Plan, spec: &SandboxSpec) -> Result<Made, Failure> {
-    let mut failed: Vec<(PassedOver, bool)> = Vec::new();
+async fn create_with_any(plan: &Plan, spec: &SandboxSpec) -> Result<CreatedSandbox, Failure> {
+    let mut failed: Vec<(SkippedBackend, bool)> = Vec::new();
     for backend in &plan.backends {
         let began = Instant::now();
-        let mut made = timeout(CREATE, backend.create(spec)).await;
+        let mut made = timeout(CREATE_TIMEOUT, backend.create(spec)).await;
         if matches!(made, Ok(Err(SandboxError::Image { .. })))
-            && began.elapsed() < PATIENCE
+            && began.elapsed() < IMAGE_RETRY_WINDOW
             && backend.preparing(spec.image.as_deref()).is_some()
         {
-            made = timeout(CREATE, backend.create(spec)).await;
+            made = timeout(CREATE_TIMEOUT, backend.create(spec)).await;
         }
         let error = match made {
-            Ok(Ok(sandbox)) => return Ok((sandbox, failed.into_iter().map(|(passed, _)| passed).collect())),
+            Ok(Ok(sandbox)) => return Ok((sandbox, failed.into_iter().map(|(skipped, _)| skipped).collect())),
             Ok(Err(error)) => error,
             Err(_) => SandboxError::Unavailable {
                 backend: backend.name().to_owned(),
-                reason: format!("a sandbox was not ready within {} s", CREATE.as_secs()),
+                reason: format!("a sandbox was not ready within {} s", CREATE_TIMEOUT.as_secs()),
                 remedy: "try again; `sandcell doctor` on the host shows what is slow or missing".to_owned(),
             },
         };
-        let cannot = lacks(&error);
-        failed.push((PassedOver::new(backend.name(), error.into()), cannot));
+        let cannot = is_unsupported(&error);
+        failed.push((SkippedBackend::new(backend.name(), error.into()), cannot));
     }
-    Err(together(failed).unwrap_or_else(no_backend))
+    Err(combine_failures(failed).unwrap_or_else(no_backend))
 }
 
 /// The failure when there is no back end.

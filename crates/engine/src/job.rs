@@ -20,39 +20,39 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 use crate::core::{Core, Finisher};
-use crate::executions::Execution;
-use crate::files::{FILES, read_wanted};
-use crate::ladder::{Ladder, Step, Stop};
-use crate::meter::{Cost, Meter};
-use crate::network::Reached;
-use crate::packages::{INSTALL, told};
+use crate::execution::Execution;
+use crate::files::{FILE_CALL_TIMEOUT, read_outputs};
+use crate::network::NetworkEvidence;
+use crate::outcome::{Ending, Evidence, Outcome, outcome_of};
+use crate::packages::{INSTALL_TIMEOUT, install_summary};
 use crate::policy;
-use crate::record::{Gone, GoneWhy, Record, Visit};
 use crate::registry::Target;
-use crate::sessions::{Held, Slot, Ticket};
+use crate::session::{LiveSession, QueueTicket, SessionSlot};
 use crate::spans;
-use crate::verdict::{Ending, Facts, Verdict, judge};
+use crate::state::{Record, Terminated, TerminationReason, UseGuard};
+use crate::termination::{Step, Stop, Termination};
+use crate::usage::{Cost, Meter};
 use crate::{ExecuteRequest, ExecutionView, Principal, RunRequest};
 
 /// The maximum time to start an interpreter.
-const OPEN: Duration = Duration::from_secs(30);
+const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
 /// The capacity of the channel for a session's events.
-const EVENTS: usize = 64;
+const EVENT_CAPACITY: usize = 64;
 /// The maximum time to notice the end of a sandbox after its program or session has broken off.
-const NOTICE: Duration = Duration::from_millis(500);
+const END_NOTICE_TIMEOUT: Duration = Duration::from_millis(500);
 
 impl Core {
     pub(crate) async fn execute(
         self: &Arc<Self>,
-        who: &Principal,
+        principal: &Principal,
         req: ExecuteRequest,
-        stay: Stay,
+        mode: SessionMode,
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure> {
         let (wait, watch) = (req.wait, req.watch.clone());
         watch.prepares(self.backends.clone(), None);
         let (language, code) = (req.language.clone(), req.code.clone());
-        match self.admit(who, req, stay).await {
+        match self.admit(principal, req, mode).await {
             Ok(job) => {
                 let execution = job.execution.clone();
                 watch.follow(&execution);
@@ -60,36 +60,41 @@ impl Core {
                 self.answer(&execution, wait, cancel).await
             }
             Err(failure) => {
-                self.refuse(who, &language, &code, &failure);
+                self.refuse(principal, &language, &code, &failure);
                 Err(failure)
             }
         }
     }
 
-    async fn admit(self: &Arc<Self>, who: &Principal, req: ExecuteRequest, stay: Stay) -> Result<Job, Failure> {
+    async fn admit(
+        self: &Arc<Self>,
+        principal: &Principal,
+        req: ExecuteRequest,
+        mode: SessionMode,
+    ) -> Result<Job, Failure> {
         let language = self.language(&req.language)?;
         policy::code(&self.config(), &req.code)?;
         policy::stdin(&self.config(), req.stdin.as_deref())?;
         let timeout = policy::timeout(&self.config(), req.timeout)?;
         let stdin = policy::Stdin::of(req.stdin.as_deref());
-        let network = self.network_of(who, req.sandbox_id.as_deref());
+        let network = self.network_of(principal, req.sandbox_id.as_deref());
         let findings = policy::findings(&self.config(), language.as_ref(), &req.code, stdin, &network)?;
-        let target = self.target(who, req.sandbox_id.as_deref()).await?;
+        let target = self.target(principal, req.sandbox_id.as_deref()).await?;
         let mut job = self.job(target, language, req.code, req.stdin, timeout, None).await?;
-        job.stay = stay;
-        job.execution.noticed(findings);
+        job.mode = mode;
+        job.execution.set_findings(findings);
         Ok(job)
     }
 
     pub(crate) async fn run_once(
         self: &Arc<Self>,
-        who: &Principal,
+        principal: &Principal,
         req: RunRequest,
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure> {
         let (wait, watch) = (req.wait, req.watch.clone());
         let (language, code) = (req.language.clone(), req.code.clone());
-        match self.admit_once(who, req).await {
+        match self.admit_once(principal, req).await {
             Ok(job) => {
                 let execution = job.execution.clone();
                 watch.follow(&execution);
@@ -97,13 +102,13 @@ impl Core {
                 self.answer(&execution, wait, cancel).await
             }
             Err(failure) => {
-                self.refuse(who, &language, &code, &failure);
+                self.refuse(principal, &language, &code, &failure);
                 Err(failure)
             }
         }
     }
 
-    async fn admit_once(self: &Arc<Self>, who: &Principal, req: RunRequest) -> Result<Job, Failure> {
+    async fn admit_once(self: &Arc<Self>, principal: &Principal, req: RunRequest) -> Result<Job, Failure> {
         let language = self.language(&req.language)?;
         policy::code(&self.config(), &req.code)?;
         policy::stdin(&self.config(), req.stdin.as_deref())?;
@@ -118,10 +123,10 @@ impl Core {
         // The installation may replace modules that a session would have loaded.
         let opens = req.packages.is_empty().then(|| Arc::clone(&language));
         let target = self
-            .throwaway(who, "create_run_close", limits, network, None, opens)
+            .throwaway(principal, "create_run_close", limits, network, None, opens)
             .await?;
         let record = target.record.clone();
-        let once = Once {
+        let once = OneShotIo {
             packages: req.packages,
             consent: req.consent,
             files: req.files,
@@ -129,7 +134,7 @@ impl Core {
         };
         let job = self.job(target, language, req.code, req.stdin, timeout, Some(once));
         let job = job.await.inspect_err(|_| self.discard(&record))?;
-        job.execution.noticed(findings);
+        job.execution.set_findings(findings);
         Ok(job)
     }
 
@@ -140,10 +145,10 @@ impl Core {
         code: String,
         stdin: Option<String>,
         timeout: Duration,
-        once: Option<Once>,
+        once: Option<OneShotIo>,
     ) -> Result<Job, Failure> {
-        let ticket = Slot::of(&target.record, language.as_ref())
-            .line_up(self.config().queue)
+        let ticket = SessionSlot::of(&target.record, language.as_ref())
+            .enqueue(self.config().queue)
             .await?;
         let execution = Execution::new(&self.config(), &target.record, &language.info().name, code, target.new)?;
         self.executions.add(&execution);
@@ -151,12 +156,12 @@ impl Core {
             core: self.clone(),
             execution,
             record: target.record,
-            visit: target.visit,
+            guard: target.guard,
             ticket,
             language,
             stdin,
             timeout,
-            stay: Stay::Variables,
+            mode: SessionMode::Variables,
             once,
         })
     }
@@ -164,7 +169,7 @@ impl Core {
 
 /// The state that an execution leaves for the next one of its sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stay {
+pub(crate) enum SessionMode {
     /// Variables and files: the interpreter stays.
     Variables,
     /// Files only: each execution has a separate interpreter.
@@ -172,7 +177,7 @@ pub(crate) enum Stay {
 }
 
 /// The transfers of a run whose sandbox is discarded.
-pub(crate) struct Once {
+pub(crate) struct OneShotIo {
     pub(crate) packages: Vec<String>,
     pub(crate) consent: Consent,
     pub(crate) files: Vec<(SandboxPath, Bytes)>,
@@ -184,20 +189,20 @@ struct Job {
     core: Arc<Core>,
     execution: Arc<Execution>,
     record: Arc<Record>,
-    visit: Visit,
-    ticket: Ticket,
+    guard: UseGuard,
+    ticket: QueueTicket,
     language: Arc<dyn Language>,
     stdin: Option<String>,
     timeout: Duration,
-    stay: Stay,
-    once: Option<Once>,
+    mode: SessionMode,
+    once: Option<OneShotIo>,
 }
 
 /// An early end of a job: a failure for the caller, or an outcome without the code having run.
-type Interrupted = Result<Verdict, Failure>;
+type EarlyEnd = Result<Outcome, Failure>;
 
 /// The raw end of a cell.
-pub(crate) struct Ran {
+pub(crate) struct RunReport {
     pub(crate) ending: Ending,
     pub(crate) stop: Option<Stop>,
     pub(crate) step: Step,
@@ -215,69 +220,71 @@ impl Job {
         };
         let end = match self.work().await {
             Ok(done) => Ok(done),
-            Err(Ok(verdict)) => Ok((verdict, Cost::default())),
+            Err(Ok(outcome)) => Ok((outcome, Cost::default())),
             Err(Err(failure)) => Err(failure),
         };
-        let Self { ticket, visit, .. } = self;
+        let Self { ticket, guard, .. } = self;
         // Before the answer, so that a caller who has the answer finds the session and the sandbox free.
-        drop((ticket, visit));
+        drop((ticket, guard));
         finisher.finish(end);
     }
 
-    async fn work(&mut self) -> Result<(Verdict, Cost), Interrupted> {
-        let sandbox = arrive(&self.execution, &self.record)
+    async fn work(&mut self) -> Result<(Outcome, Cost), EarlyEnd> {
+        let sandbox = wait_for_sandbox(&self.execution, &self.record)
             .await
-            .map_err(|why| why.map(|stop| self.never_ran(stop)))?;
+            .map_err(|why| why.map(|stop| self.outcome_without_run(stop)))?;
         self.execution
-            .isolated_by(self.record.isolation(sandbox.as_ref()), self.record.passed());
+            .set_isolation(self.record.isolation(sandbox.as_ref()), self.record.skipped_backends());
         if let Some(once) = &self.once {
             let put = put_files(sandbox.as_ref(), &once.files);
-            self.reach(None, put).await?.map_err(Err)?;
+            self.run_step(None, put).await?.map_err(Err)?;
             let progress = watch::Sender::new(String::new());
             let provide = self.core.provide(
                 &self.record,
                 sandbox.as_ref(),
                 &self.language.info().name,
                 (&once.packages, &once.consent),
-                INSTALL,
+                INSTALL_TIMEOUT,
                 &progress,
             );
-            self.reach(None, provide).await?.map_err(Err)?;
+            self.run_step(None, provide).await?.map_err(Err)?;
         }
         self.take_turn().await?;
-        let _place = self.reach(None, self.core.floor.enter(&self.record.owner)).await?;
-        self.core.processor.may_run(&self.record.owner).map_err(Err)?;
+        let _permit = self
+            .run_step(None, self.core.scheduler.acquire(&self.record.owner))
+            .await?;
+        self.core.cpu_quota.may_run(&self.record.owner).map_err(Err)?;
         let deadline = Instant::now() + self.timeout;
-        let (mut held, fresh) = self.session(&sandbox, deadline).await?;
+        let (mut live, fresh) = self.session(&sandbox, deadline).await?;
         // A compiler has a separate time limit. The code's limit begins after it.
-        let deadline = deadline + held.session.preparing();
+        let deadline = deadline + live.session.preparing();
         if let Some(stop) = self.execution.stop_requested() {
             // An interrupt before the code starts would be lost, and cost the session.
             if !matches!(stop, Stop::Reset) {
-                self.ticket.slot().put(held);
+                self.ticket.slot().put(live);
             }
-            return Err(Ok(self.never_ran(stop)));
+            return Err(Ok(self.outcome_without_run(stop)));
         }
-        self.ticket.runs(&self.execution, held.cells.saturating_add(1));
-        if let Some(before) = held.background() {
+        self.ticket.set_running(&self.execution, live.cells.saturating_add(1));
+        if let Some(before) = live.background() {
             self.execution.follows(before);
         }
-        if self.once.is_some() || self.stay == Stay::Files {
-            held.session.last_cell();
+        if self.once.is_some() || self.mode == SessionMode::Files {
+            live.session.last_cell();
         } else {
-            held.set_snapshot_pause(self.core.floor.is_crowded());
+            live.set_snapshot_pause(self.core.scheduler.is_crowded());
         }
         let meter = Meter::start(&self.record, &sandbox, fresh);
         let cell = Cell {
             code: self.execution.code.clone(),
             stdin: self.stdin.take(),
-            number: held.cells.saturating_add(1),
+            number: live.cells.saturating_add(1),
             packages: self.core.installer(&self.language.info().name).is_ok(),
         };
-        let ran = self.drive(&mut held, cell, sandbox.as_ref(), deadline).await;
-        let (verdict, cost) = self.judge(ran, held, meter, &sandbox).await;
+        let ran = self.drive(&mut live, cell, sandbox.as_ref(), deadline).await;
+        let (outcome, cost) = self.conclude(ran, live, meter, &sandbox).await;
         if let Some(once) = &self.once {
-            read_wanted(
+            read_outputs(
                 &self.core.config(),
                 &self.record,
                 sandbox.as_ref(),
@@ -286,39 +293,44 @@ impl Job {
             )
             .await;
         }
-        Ok((verdict, cost))
+        Ok((outcome, cost))
     }
 
     /// Runs a cell, receives its events, and ends it at its deadline or on request.
-    async fn drive(&self, held: &mut Held, cell: Cell, sandbox: &dyn Sandbox, deadline: Instant) -> Ran {
+    async fn drive(&self, live: &mut LiveSession, cell: Cell, sandbox: &dyn Sandbox, deadline: Instant) -> RunReport {
         let mut began = Instant::now();
         let (execution, record) = (&*self.execution, &*self.record);
-        let gentle = held.session.features().interrupt;
-        let interrupter = held.session.interrupter();
-        let mut ladder = Ladder::new(interrupter.clone(), gentle, deadline);
-        let (sender, mut events) = mpsc::channel::<SessionEvent>(EVENTS);
-        let mut timer = pin!(sleep_until(ladder.next()));
+        let gentle = live.session.features().interrupt;
+        let interrupter = live.session.interrupter();
+        let mut termination = Termination::new(interrupter.clone(), gentle, deadline);
+        let (sender, mut events) = mpsc::channel::<SessionEvent>(EVENT_CAPACITY);
+        let mut timer = pin!(sleep_until(termination.next()));
         let mut stopped = pin!(execution.stopped());
-        let mut departed = pin!(record.closing());
+        let mut sandbox_ended = pin!(record.wait_closing());
         let (mut heard, mut closing) = (false, false);
         // An installation that the cell waits for. It has a separate time limit, which does not count against the
         // cell's.
         let mut installing: Option<(Instant, BoxFuture<'_, Result<String, String>>)> = None;
         let ended = {
-            let mut run = held.session.execute(cell, &sender);
+            let mut run = live.session.execute(cell, &sender);
             loop {
                 tokio::select! {
                     biased;
-                    stop = &mut stopped, if !heard => { heard = true; ladder.stop(stop); }
-                    gone = &mut departed, if !closing => { closing = true; ladder.stop(Stop::Departed(gone)); }
-                    () = &mut timer, if installing.is_none() || ladder.step() != Step::Free => ladder.climb(),
+                    stop = &mut stopped, if !heard => { heard = true; termination.stop(stop); }
+                    end = &mut sandbox_ended, if !closing => {
+                        closing = true;
+                        termination.stop(Stop::SandboxEnded(end));
+                    }
+                    () = &mut timer, if installing.is_none() || termination.step() != Step::Free => {
+                        termination.advance();
+                    }
                     ended = &mut run => break Some(ended),
                     result = async { match &mut installing {
                         Some((_, work)) => work.await,
                         None => std::future::pending().await,
                     } } => {
                         let since = installing.take().map_or(began, |(since, _)| since);
-                        ladder.give_back(since.elapsed());
+                        termination.extend(since.elapsed());
                         answer_install(&interrupter, result).await;
                     }
                     Some(event) = events.recv() => match event {
@@ -333,16 +345,16 @@ impl Job {
                         SessionEvent::Begun => {
                             began = Instant::now();
                             execution.begin();
-                            ladder.begin(began + self.timeout);
+                            termination.begin(began + self.timeout);
                         }
                         event => { execution.take(event); continue; }
                     },
                 }
-                if ladder.step() == Step::GivenUp {
+                if termination.step() == Step::GivenUp {
                     break None;
                 }
-                if timer.deadline() != ladder.next() {
-                    timer.as_mut().reset(ladder.next());
+                if timer.deadline() != termination.next() {
+                    timer.as_mut().reset(termination.next());
                 }
             }
         };
@@ -350,7 +362,7 @@ impl Job {
         while let Ok(event) = events.try_recv() {
             execution.take(event);
         }
-        Ran {
+        RunReport {
             sandbox_failed: matches!(ended, Some(Err(SessionError::Sandbox(_)))),
             ending: match ended {
                 Some(Ok(CellOutcome {
@@ -360,8 +372,8 @@ impl Job {
                 Some(Err(error)) => Ending::Broke(error.into()),
                 None => Ending::Abandoned,
             },
-            step: ladder.step(),
-            stop: ladder.into_stop(),
+            step: termination.step(),
+            stop: termination.into_stop(),
             duration: began.elapsed(),
         }
     }
@@ -377,83 +389,89 @@ impl Job {
                 &self.language.info().name,
                 // The user is not asked about requests of code.
                 (&packages, &Consent::NotAsked),
-                INSTALL,
+                INSTALL_TIMEOUT,
                 &progress,
             )
             .await;
         match work {
-            Ok(Some(installed)) => Ok(told(&installed, &packages)),
+            Ok(Some(installed)) => Ok(install_summary(&installed, &packages)),
             Ok(None) => Ok("nothing to install".to_owned()),
             Err(failure) => Err(format!("{}; {}", failure.message, failure.remedy)),
         }
     }
 
     /// Waits for a step before the code runs, unless the execution ends first.
-    async fn reach<T>(&self, deadline: Option<Instant>, step: impl Future<Output = T>) -> Result<T, Interrupted> {
+    async fn run_step<T>(&self, deadline: Option<Instant>, step: impl Future<Output = T>) -> Result<T, EarlyEnd> {
         until_stopped(&self.execution, &self.record, deadline, step)
             .await
-            .map_err(|stop| Ok(self.never_ran(stop)))
+            .map_err(|stop| Ok(self.outcome_without_run(stop)))
     }
 
-    async fn take_turn(&mut self) -> Result<(), Interrupted> {
+    async fn take_turn(&mut self) -> Result<(), EarlyEnd> {
         let (execution, record) = (self.execution.clone(), self.record.clone());
         match until_stopped(&execution, &record, None, self.ticket.turn()).await {
             Ok(turn) => turn.map_err(Err),
-            Err(stop) => Err(Ok(self.never_ran(stop))),
+            Err(stop) => Err(Ok(self.outcome_without_run(stop))),
         }
     }
 
-    fn never_ran(&self, stop: Stop) -> Verdict {
-        never_ran(&self.core, &self.record, stop, self.timeout, self.keeps())
+    fn outcome_without_run(&self, stop: Stop) -> Outcome {
+        outcome_without_run(&self.core, &self.record, stop, self.timeout, self.keeps())
     }
 
     /// True if the session's variables stay for the next call.
     fn keeps(&self) -> bool {
-        self.once.is_none() && self.stay == Stay::Variables && self.language.info().session
+        self.once.is_none() && self.mode == SessionMode::Variables && self.language.info().session
     }
 
     /// Takes the idle interpreter of the slot, or starts a new one.
-    async fn session(&self, sandbox: &Arc<dyn Sandbox>, deadline: Instant) -> Result<(Held, bool), Interrupted> {
+    async fn session(&self, sandbox: &Arc<dyn Sandbox>, deadline: Instant) -> Result<(LiveSession, bool), EarlyEnd> {
         let slot = self.ticket.slot();
         // Record the turn now, so that a reset finds the execution.
-        self.ticket.runs(&self.execution, 0);
+        self.ticket.set_running(&self.execution, 0);
         self.execution.begin();
-        if let Some(held) = slot.take() {
+        if let Some(live) = slot.take() {
             // A preloaded interpreter fits. The variables of another call stay untouched.
-            if self.stay == Stay::Variables || held.cells == 0 {
-                return Ok((held, false));
+            if self.mode == SessionMode::Variables || live.cells == 0 {
+                return Ok((live, false));
             }
-            slot.put(held);
+            slot.put(live);
         }
-        if let Some(story) = slot.untold_loss() {
-            self.execution.notice(story, true);
+        if let Some(description) = slot.take_unreported_loss() {
+            self.execution.notice(description, true);
         }
-        let open = timeout(OPEN, open(self.language.as_ref(), sandbox));
-        let session = match self.reach(Some(deadline), open).await? {
+        let open = timeout(OPEN_TIMEOUT, open(self.language.as_ref(), sandbox));
+        let session = match self.run_step(Some(deadline), open).await? {
             Ok(Ok(session)) => session,
-            Ok(Err(error)) => return Err(self.cannot_open(error).await),
+            Ok(Err(error)) => return Err(self.open_failure(error).await),
             Err(_) => {
                 return Err(Err(Failure::from(SessionError::Start {
                     language: self.execution.language.clone(),
-                    reason: format!("it was not ready within {} s", OPEN.as_secs()),
+                    reason: format!("it was not ready within {} s", OPEN_TIMEOUT.as_secs()),
                 })));
             }
         };
         self.execution.begin();
-        Ok((Held::new(session), true))
+        Ok((LiveSession::new(session), true))
     }
 
-    async fn cannot_open(&self, error: SessionError) -> Interrupted {
+    async fn open_failure(&self, error: SessionError) -> EarlyEnd {
         if matches!(error, SessionError::Sandbox(SandboxError::Gone(_)))
-            && let Some(gone) = noticed_end(&self.record).await
+            && let Some(terminated) = noticed_end(&self.record).await
         {
-            return Ok(self.never_ran(Stop::Departed(gone)));
+            return Ok(self.outcome_without_run(Stop::SandboxEnded(terminated)));
         }
         Err(error.into())
     }
 
     /// Determines the outcome, records it, and keeps or drops the interpreter.
-    async fn judge(&self, ran: Ran, mut held: Held, meter: Meter, sandbox: &Arc<dyn Sandbox>) -> (Verdict, Cost) {
+    async fn conclude(
+        &self,
+        ran: RunReport,
+        mut live: LiveSession,
+        meter: Meter,
+        sandbox: &Arc<dyn Sandbox>,
+    ) -> (Outcome, Cost) {
         let alive = match &ran.ending {
             Ending::Cell(status) => !matches!(status, CellStatus::Died(_)),
             // A session without variables outlives its programs.
@@ -465,26 +483,26 @@ impl Job {
         let (before, after, cost) = meter
             .stop(&self.execution.id, &self.record, sandbox, ran.duration, well)
             .await;
-        let gone = end_of_sandbox(&self.core, &self.record, &ran, after.is_some()).await;
+        let terminated = sandbox_end(&self.core, &self.record, &ran, after.is_some()).await;
         let reset = matches!(ran.stop, Some(Stop::Reset));
-        let (restored, why_lost) = match (&ran.ending, held.session.aftermath()) {
-            _ if reset || gone.is_some() => (None, None),
+        let (restored, why_lost) = match (&ran.ending, live.session.aftermath()) {
+            _ if reset || terminated.is_some() => (None, None),
             (Ending::Cell(CellStatus::Died(_)), Aftermath::Restored { cell, why }) => {
-                (Some(held.restored(cell, why)), None)
+                (Some(live.restored(cell, why)), None)
             }
             (Ending::Cell(CellStatus::Died(_)), Aftermath::Over { why }) => (None, why),
             _ => (None, None),
         };
-        let lives = (alive || restored.is_some()) && !reset && gone.is_none();
-        let verdict = judge(Facts {
+        let lives = (alive || restored.is_some()) && !reset && terminated.is_none();
+        let outcome = outcome_of(Evidence {
             ending: ran.ending,
             stop: ran.stop,
             step: ran.step,
             timeout: self.timeout,
-            limits: &self.record.birth.limits,
+            limits: &self.record.params.limits,
             before,
             after,
-            gone: gone.clone(),
+            terminated: terminated.clone(),
             keeps: self.keeps(),
             hints: &self.core.config().hints,
             restored,
@@ -492,23 +510,23 @@ impl Job {
             network,
         });
         let slot = self.ticket.slot();
-        if self.stay == Stay::Files {
-            drop(held);
+        if self.mode == SessionMode::Files {
+            drop(live);
         } else if lives {
-            held.ran(self.execution.id.clone());
-            slot.put(held);
-        } else if !reset && gone.is_none() && self.language.info().session {
-            let why = verdict
+            live.ran(self.execution.id.clone());
+            slot.put(live);
+        } else if !reset && terminated.is_none() && self.language.info().session {
+            let why = outcome
                 .cause
                 .as_ref()
                 .map_or("it ended", |cause| cause.message.as_str());
             let id = &self.execution.id;
-            slot.lose(
+            slot.record_loss(
                 &self.execution,
                 format!("new session: variables of the previous one are gone since execution {id} ({why})"),
             );
         }
-        (verdict, cost)
+        (outcome, cost)
     }
 }
 
@@ -528,24 +546,24 @@ pub(crate) async fn open(
 }
 
 /// Returns the outcome of code that was ended before it started.
-pub(crate) fn never_ran(core: &Core, record: &Record, stop: Stop, timeout: Duration, keeps: bool) -> Verdict {
-    judge(Facts {
+pub(crate) fn outcome_without_run(core: &Core, record: &Record, stop: Stop, timeout: Duration, keeps: bool) -> Outcome {
+    outcome_of(Evidence {
         ending: Ending::NeverRan,
-        gone: match &stop {
-            Stop::Departed(gone) => Some(gone.clone()),
+        terminated: match &stop {
+            Stop::SandboxEnded(terminated) => Some(terminated.clone()),
             Stop::Timeout | Stop::Output(_) | Stop::Cancelled | Stop::Reset => None,
         },
         stop: Some(stop),
         step: Step::Free,
         timeout,
-        limits: &record.birth.limits,
+        limits: &record.params.limits,
         before: Usage::default(),
         after: None,
         keeps,
         hints: &core.config().hints,
         restored: None,
         why_lost: None,
-        network: Reached::default(),
+        network: NetworkEvidence::default(),
     })
 }
 
@@ -566,16 +584,19 @@ pub(crate) async fn until_stopped<T>(
         biased;
         done = step => Ok(done),
         stop = execution.stopped() => Err(stop),
-        gone = record.closing() => Err(Stop::Departed(gone)),
+        terminated = record.wait_closing() => Err(Stop::SandboxEnded(terminated)),
         () = end => Err(Stop::Timeout),
     }
 }
 
 /// Waits for the sandbox. If the sandbox is closed during its creation, the execution ends in the same way as later.
-pub(crate) async fn arrive(execution: &Execution, record: &Record) -> Result<Arc<dyn Sandbox>, Result<Stop, Failure>> {
+pub(crate) async fn wait_for_sandbox(
+    execution: &Execution,
+    record: &Record,
+) -> Result<Arc<dyn Sandbox>, Result<Stop, Failure>> {
     match until_stopped(execution, record, None, record.ready()).await {
         Ok(Ok(sandbox)) => Ok(sandbox),
-        Ok(Err(failure)) => Err(record.departed().map(Stop::Departed).ok_or(failure)),
+        Ok(Err(failure)) => Err(record.terminated().map(Stop::SandboxEnded).ok_or(failure)),
         Err(stop) => Err(Ok(stop)),
     }
 }
@@ -588,7 +609,7 @@ pub(crate) async fn put_files(sandbox: &dyn Sandbox, files: &[(SandboxPath, Byte
         }
         Ok(())
     };
-    match timeout(FILES, all).await {
+    match timeout(FILE_CALL_TIMEOUT, all).await {
         Ok(written) => written.map_err(|error: sandcell_sandbox::FileError| error.into()),
         Err(_) => Err(crate::files::too_slow("the files could not be written")),
     }
@@ -596,16 +617,17 @@ pub(crate) async fn put_files(sandbox: &dyn Sandbox, files: &[(SandboxPath, Byte
 
 /// Answers an installation request of a cell. A cell that no longer reads gets no answer.
 async fn answer_install(to: &Arc<dyn Interrupter>, result: Result<String, String>) {
-    if !matches!(timeout(NOTICE, to.installed(result)).await, Ok(Ok(()))) {
+    if !matches!(timeout(END_NOTICE_TIMEOUT, to.installed(result)).await, Ok(Ok(()))) {
         tracing::debug!("the answer to an installation could not be handed to its cell");
     }
 }
 
 /// Returns the end of the sandbox, if the end of the code suggests one.
-pub(crate) async fn end_of_sandbox(core: &Core, record: &Record, ran: &Ran, answers: bool) -> Option<Gone> {
+pub(crate) async fn sandbox_end(core: &Core, record: &Record, ran: &RunReport, answers: bool) -> Option<Terminated> {
     if matches!(ran.ending, Ending::Abandoned) {
-        core.registry.depart(record, &Gone::now(GoneWhy::Unresponsive));
-        return record.departed();
+        core.registry
+            .begin_close(record, &Terminated::now(TerminationReason::Unresponsive));
+        return record.terminated();
     }
     let broke_off = match &ran.ending {
         Ending::Cell(status) => matches!(status, CellStatus::Died(_)),
@@ -616,10 +638,10 @@ pub(crate) async fn end_of_sandbox(core: &Core, record: &Record, ran: &Ran, answ
     if ran.sandbox_failed || (broke_off && !answers) {
         return noticed_end(record).await;
     }
-    record.departed()
+    record.terminated()
 }
 
 /// Waits a moment for the sandbox's task to notice its end.
-async fn noticed_end(record: &Record) -> Option<Gone> {
-    timeout(NOTICE, record.closing()).await.ok()
+async fn noticed_end(record: &Record) -> Option<Terminated> {
+    timeout(END_NOTICE_TIMEOUT, record.wait_closing()).await.ok()
 }

@@ -9,12 +9,12 @@ use sandcell_sandbox::{Interrupter, SandboxError};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::record::Gone;
+use crate::state::Terminated;
 
 /// The grace period after an interrupt.
-pub(crate) const GRACE: Duration = Duration::from_secs(2);
+pub(crate) const INTERRUPT_GRACE: Duration = Duration::from_secs(2);
 /// The maximum time for a killed interpreter to end. After that its whole sandbox is closed.
-pub(crate) const KILL_WAIT: Duration = Duration::from_secs(5);
+pub(crate) const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The reason for ending code from outside.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub(crate) enum Stop {
     /// The session restarts.
     Reset,
     /// The sandbox ends.
-    Departed(Gone),
+    SandboxEnded(Terminated),
 }
 
 /// The last step of the termination so far.
@@ -44,8 +44,9 @@ pub(crate) enum Step {
     GivenUp,
 }
 
-/// The termination of one execution. Its owner waits until [`Ladder::next`] and then calls [`Ladder::climb`].
-pub(crate) struct Ladder {
+/// The termination of one execution. Its owner waits until [`Termination::next`] and then calls
+/// [`Termination::advance`].
+pub(crate) struct Termination {
     how: Arc<dyn Interrupter>,
     /// True if an interrupt can preserve the interpreter.
     gentle: bool,
@@ -55,7 +56,7 @@ pub(crate) struct Ladder {
     sending: Option<AbortOnDropHandle<()>>,
 }
 
-impl Ladder {
+impl Termination {
     pub(crate) fn new(how: Arc<dyn Interrupter>, gentle: bool, deadline: Instant) -> Self {
         Self {
             how,
@@ -88,14 +89,14 @@ impl Ladder {
     }
 
     /// Extends the time limit by a wait that has a separate limit.
-    pub(crate) fn give_back(&mut self, waited: Duration) {
+    pub(crate) fn extend(&mut self, waited: Duration) {
         if self.step == Step::Free {
             self.next += waited;
         }
     }
 
     /// Takes the next step: the time for the present one is over.
-    pub(crate) fn climb(&mut self) {
+    pub(crate) fn advance(&mut self) {
         match self.step {
             Step::Free => self.stop(Stop::Timeout),
             Step::Interrupted => self.kill(false),
@@ -106,7 +107,7 @@ impl Ladder {
     /// Ends the code. The first reason counts. A later one can only make it faster.
     pub(crate) fn stop(&mut self, stop: Stop) {
         let gentle = self.gentle && matches!(stop, Stop::Timeout | Stop::Output(_) | Stop::Cancelled);
-        let for_good = matches!(stop, Stop::Reset | Stop::Departed(_));
+        let for_good = matches!(stop, Stop::Reset | Stop::SandboxEnded(_));
         match (self.step, gentle) {
             (Step::Free, true) => self.interrupt(),
             (Step::Free, false) | (Step::Interrupted, false) => self.kill(for_good),
@@ -117,7 +118,7 @@ impl Ladder {
 
     fn interrupt(&mut self) {
         self.step = Step::Interrupted;
-        self.next = Instant::now() + GRACE;
+        self.next = Instant::now() + INTERRUPT_GRACE;
         let how = self.how.clone();
         // A separate task: a signal that is slow to send must not extend the grace period.
         self.send(async move { sent("interrupt", how.interrupt().await) });
@@ -126,7 +127,7 @@ impl Ladder {
     /// Kills the code. `for_good`: the session is not restored.
     fn kill(&mut self, for_good: bool) {
         self.step = Step::Killed;
-        self.next = Instant::now() + KILL_WAIT;
+        self.next = Instant::now() + KILL_TIMEOUT;
         let how = self.how.clone();
         if for_good {
             self.send(async move { sent("kill", how.end().await) });

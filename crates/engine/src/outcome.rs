@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use sandcell_sandbox::{CellError, CellStatus, Code, Exit, Failure, Limits, Usage};
 
-use crate::ladder::{GRACE, KILL_WAIT, Step, Stop};
-use crate::network::Reached;
-use crate::record::{Gone, GoneWhy, span};
-use crate::said;
+use crate::code_error;
+use crate::network::NetworkEvidence;
+use crate::state::{Terminated, TerminationReason, span};
+use crate::termination::{INTERRUPT_GRACE, KILL_TIMEOUT, Step, Stop};
 use crate::{Cause, CodeError, Hints, Phase, Restored, SANDBOX_LOST, Status};
 
-const RESTORED: &str = "correct the code and call again: the next call goes on in the restored session";
-const NEXT_IS_FRESH: &str = "the next call gets a fresh interpreter; files are still there";
+const RESTORED_REMEDY: &str = "correct the code and call again: the next call goes on in the restored session";
+const FRESH_SESSION_REMEDY: &str = "the next call gets a fresh interpreter; files are still there";
 
 /// The outcome of an execution.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Verdict {
+pub(crate) struct Outcome {
     pub(crate) status: Status,
     pub(crate) exit_code: Option<i32>,
     pub(crate) error: Option<CodeError>,
@@ -47,7 +47,7 @@ pub(crate) enum Ending {
 
 /// The evidence for an outcome.
 #[derive(Debug)]
-pub(crate) struct Facts<'a> {
+pub(crate) struct Evidence<'a> {
     pub(crate) ending: Ending,
     /// The reason for the end from outside, if any, and the last step of the termination.
     pub(crate) stop: Option<Stop>,
@@ -57,7 +57,7 @@ pub(crate) struct Facts<'a> {
     pub(crate) before: Usage,
     pub(crate) after: Option<Usage>,
     /// The end of the whole sandbox.
-    pub(crate) gone: Option<Gone>,
+    pub(crate) terminated: Option<Terminated>,
     /// True if the session's variables would have stayed for a next call.
     pub(crate) keeps: bool,
     pub(crate) hints: &'a Hints,
@@ -66,10 +66,10 @@ pub(crate) struct Facts<'a> {
     /// The reason why it was not restored.
     pub(crate) why_lost: Option<String>,
     /// The hosts that it can reach, and the denied connections.
-    pub(crate) network: Reached,
+    pub(crate) network: NetworkEvidence,
 }
 
-impl Facts<'_> {
+impl Evidence<'_> {
     /// Describes the fate of an ended interpreter's variables, as the end of a sentence.
     fn variables(&self) -> String {
         match (&self.restored, &self.why_lost) {
@@ -82,14 +82,14 @@ impl Facts<'_> {
 
     fn after_a_crash(&self) -> &'static str {
         match (self.keeps, &self.restored) {
-            (true, Some(_)) => RESTORED,
-            (true, None) => NEXT_IS_FRESH,
+            (true, Some(_)) => RESTORED_REMEDY,
+            (true, None) => FRESH_SESSION_REMEDY,
             (false, _) => "correct the code and run it again",
         }
     }
 }
 
-impl Verdict {
+impl Outcome {
     /// The code still runs.
     pub(crate) const fn running() -> Self {
         Self {
@@ -115,7 +115,7 @@ impl Verdict {
 
     /// A program that was not started, with the exit code that shells use for it.
     pub(crate) fn not_started(program: &str, source: &std::io::Error) -> Self {
-        let program = crate::ids::echo(program);
+        let program = crate::ids::quote_for_error(program);
         let (exit_code, code, message) = match source.kind() {
             std::io::ErrorKind::NotFound => (
                 127,
@@ -139,53 +139,53 @@ impl Verdict {
 }
 
 /// Determines the outcome from the evidence.
-pub(crate) fn judge(facts: Facts<'_>) -> Verdict {
-    let lives = match &facts.ending {
+pub(crate) fn outcome_of(evidence: Evidence<'_>) -> Outcome {
+    let lives = match &evidence.ending {
         Ending::Cell(status) => !matches!(status, CellStatus::Died(_)),
         Ending::NeverRan => true,
         Ending::Program(_) | Ending::Broke(_) | Ending::Abandoned => false,
     };
-    let lives_on = lives || facts.restored.is_some();
-    let lost = facts.keeps && (!lives_on || facts.gone.is_some());
-    let verdict = match (&facts.stop, &facts.gone) {
+    let lives_on = lives || evidence.restored.is_some();
+    let lost = evidence.keeps && (!lives_on || evidence.terminated.is_some());
+    let outcome = match (&evidence.stop, &evidence.terminated) {
         // The end of the sandbox is the more important fact for the caller, even if it was noticed before the stop.
-        (Some(Stop::Departed(gone)), _) | (None, Some(gone)) if !ended_by_itself(&facts.ending) => {
-            departed(gone, &facts)
+        (Some(Stop::SandboxEnded(terminated)), _) | (None, Some(terminated)) if !ended_by_itself(&evidence.ending) => {
+            sandbox_ended(terminated, &evidence)
         }
-        (Some(Stop::Reset | Stop::Departed(_)), _) if ended_by_itself(&facts.ending) => own_end(&facts),
-        (Some(stop), _) => stopped(stop, lives, &facts),
-        (None, _) => own_end(&facts),
+        (Some(Stop::Reset | Stop::SandboxEnded(_)), _) if ended_by_itself(&evidence.ending) => own_end(&evidence),
+        (Some(stop), _) => stopped(stop, lives, &evidence),
+        (None, _) => own_end(&evidence),
     };
-    let verdict = denied_network(verdict, &facts.network);
-    let (error, hint) = match facts.ending {
+    let outcome = denied_network(outcome, &evidence.network);
+    let (error, hint) = match evidence.ending {
         Ending::Cell(CellStatus::Error(error) | CellStatus::Interrupted(error)) => {
-            let hint = said::hint(&error.hint);
-            (said::error(error), hint)
+            let hint = code_error::hint(&error.hint);
+            (code_error::error(error), hint)
         }
         Ending::Cell(_) | Ending::Program(_) | Ending::Broke(_) | Ending::Abandoned | Ending::NeverRan => (None, None),
     };
-    Verdict {
+    Outcome {
         hint,
         error,
         state_lost: lost,
-        restored: facts.restored.filter(|_| facts.keeps && !lost),
-        ..verdict
+        restored: evidence.restored.filter(|_| evidence.keeps && !lost),
+        ..outcome
     }
 }
 
 /// Adds denied connections to the cause of failed code: most likely they made it fail.
-fn denied_network(verdict: Verdict, network: &Reached) -> Verdict {
+fn denied_network(outcome: Outcome, network: &NetworkEvidence) -> Outcome {
     let failed = |cause: &Cause| matches!(cause.code, Code::CodeFailed | Code::NetworkDenied);
-    match (verdict.cause, network.told()) {
-        (Some(own), Some((message, remedy))) if verdict.status == Status::Error && failed(&own) => Verdict {
+    match (outcome.cause, network.describe_denials()) {
+        (Some(own), Some((message, remedy))) if outcome.status == Status::Error && failed(&own) => Outcome {
             cause: Some(cause(
                 Code::NetworkDenied,
                 format!("{}; {message}", own.message),
                 remedy,
             )),
-            ..verdict
+            ..outcome
         },
-        (own, _) => Verdict { cause: own, ..verdict },
+        (own, _) => Outcome { cause: own, ..outcome },
     }
 }
 
@@ -198,16 +198,16 @@ const fn ended_by_itself(ending: &Ending) -> bool {
     }
 }
 
-fn own_end(facts: &Facts<'_>) -> Verdict {
-    match &facts.ending {
+fn own_end(evidence: &Evidence<'_>) -> Outcome {
+    match &evidence.ending {
         Ending::Cell(CellStatus::Ok) => ok(),
         Ending::Cell(CellStatus::Exit(code)) => exited(*code),
         Ending::Cell(CellStatus::Ended(Exit::Code(code))) | Ending::Program(Exit::Code(code)) => {
             exited(i32::from(*code))
         }
-        Ending::Cell(CellStatus::Error(error) | CellStatus::Interrupted(error)) => raised(error, facts),
-        Ending::Cell(CellStatus::Died(exit)) => died("the interpreter", *exit, facts),
-        Ending::Cell(CellStatus::Ended(exit)) | Ending::Program(exit) => died("the program", *exit, facts),
+        Ending::Cell(CellStatus::Error(error) | CellStatus::Interrupted(error)) => raised(error, evidence),
+        Ending::Cell(CellStatus::Died(exit)) => died("the interpreter", *exit, evidence),
+        Ending::Cell(CellStatus::Ended(exit)) | Ending::Program(exit) => died("the program", *exit, evidence),
         Ending::Broke(failure) => killed(failure.code, failure.message.clone(), failure.remedy.clone()),
         Ending::Abandoned | Ending::NeverRan => killed(
             Code::Internal,
@@ -217,19 +217,19 @@ fn own_end(facts: &Facts<'_>) -> Verdict {
     }
 }
 
-fn ok() -> Verdict {
-    Verdict {
+fn ok() -> Outcome {
+    Outcome {
         status: Status::Ok,
         exit_code: Some(0),
-        ..Verdict::running()
+        ..Outcome::running()
     }
 }
 
-fn exited(code: i32) -> Verdict {
+fn exited(code: i32) -> Outcome {
     if code == 0 {
         return ok();
     }
-    Verdict {
+    Outcome {
         status: Status::Error,
         exit_code: Some(code),
         cause: Some(cause(
@@ -237,17 +237,17 @@ fn exited(code: i32) -> Verdict {
             format!("the code ended with exit code {code}"),
             "see its output for the reason",
         )),
-        ..Verdict::running()
+        ..Outcome::running()
     }
 }
 
 /// Returns the outcome of code that raised an error. The driver's error class names the limit, if any.
-fn raised(error: &CellError, facts: &Facts<'_>) -> Verdict {
-    let limits = facts.limits;
-    let hit = facts
+fn raised(error: &CellError, evidence: &Evidence<'_>) -> Outcome {
+    let limits = evidence.limits;
+    let hit = evidence
         .after
-        .is_some_and(|after| after.memory_events > facts.before.memory_events);
-    let name = said::name(&error.name);
+        .is_some_and(|after| after.memory_events > evidence.before.memory_events);
+    let name = code_error::name(&error.name);
     // Python without memory reports only the name of the error.
     let class = if error.name == "MemoryError" {
         "memory"
@@ -258,7 +258,7 @@ fn raised(error: &CellError, facts: &Facts<'_>) -> Verdict {
         "memory" => (
             Code::OutOfMemory,
             format!("{name}: the sandbox may use {} MiB of memory", limits.memory.as_mib()),
-            facts.hints.more_memory.clone(),
+            evidence.hints.more_memory.clone(),
         ),
         // A killed process caused the code's own error: a child that it waited for, or a worker of a pool.
         "" if hit => (
@@ -267,7 +267,7 @@ fn raised(error: &CellError, facts: &Facts<'_>) -> Verdict {
                 "a process of the code was ended for memory: the sandbox may use {} MiB; then the code raised {name}",
                 limits.memory.as_mib()
             ),
-            facts.hints.more_memory.clone(),
+            evidence.hints.more_memory.clone(),
         ),
         "disk" => (
             Code::DiskFull,
@@ -276,10 +276,10 @@ fn raised(error: &CellError, facts: &Facts<'_>) -> Verdict {
                 limits.disk.as_mib(),
                 limits.inodes
             ),
-            facts.hints.more_disk.clone(),
+            evidence.hints.more_disk.clone(),
         ),
         "processes" => {
-            let outer = facts.after.and_then(|after| outer::refused(&after, limits.processes));
+            let outer = evidence.after.and_then(|after| outer::refused(&after, limits.processes));
             (
                 Code::ProcessLimit,
                 format!(
@@ -290,16 +290,16 @@ fn raised(error: &CellError, facts: &Facts<'_>) -> Verdict {
                 outer.map_or("start fewer at once, and wait for those that have ended", |outer| outer.remedy).to_owned(),
             )
         }
-        "network" if facts.network.hosts.is_empty() => (
+        "network" if evidence.network.hosts.is_empty() => (
             Code::NetworkDenied,
             format!("{name}: the sandbox has no network"),
-            facts.hints.bring_data.clone(),
+            evidence.hints.bring_data.clone(),
         ),
         "network" => (
             Code::NetworkDenied,
             format!(
                 "{name}: the sandbox reaches {} and nothing else, and only through its proxy",
-                facts.network.hosts.join(", ")
+                evidence.network.hosts.join(", ")
             ),
             "use a client that heeds HTTP_PROXY and HTTPS_PROXY (most do), or SOCKS 5 at 127.0.0.1:3128; names are not \
              resolved inside"
@@ -322,7 +322,7 @@ fn raised(error: &CellError, facts: &Facts<'_>) -> Verdict {
         "stdin" => (
             Code::CodeFailed,
             format!("{name}: the code reads standard input, and there is none"),
-            facts.hints.give_stdin.clone(),
+            evidence.hints.give_stdin.clone(),
         ),
         "no_stdin" => (
             Code::CodeFailed,
@@ -332,7 +332,7 @@ fn raised(error: &CellError, facts: &Facts<'_>) -> Verdict {
         _ => (
             Code::CodeFailed,
             format!("the code raised {name}"),
-            if facts.keeps {
+            if evidence.keeps {
                 "correct the code and run it again; what ran before the error has had its effect, and variables are kept"
             } else {
                 "correct the code and run it again"
@@ -340,7 +340,7 @@ fn raised(error: &CellError, facts: &Facts<'_>) -> Verdict {
             .to_owned(),
         ),
     };
-    Verdict {
+    Outcome {
         phase: match error.class.as_str() {
             "compile" => Phase::Compile,
             _ => Phase::Run,
@@ -348,28 +348,28 @@ fn raised(error: &CellError, facts: &Facts<'_>) -> Verdict {
         status: Status::Error,
         exit_code: Some(1),
         cause: Some(cause(code, message, remedy)),
-        ..Verdict::running()
+        ..Outcome::running()
     }
 }
 
 /// Returns the outcome of an unexpected end of the process. The counters show if a limit was the reason.
-fn died(what: &str, exit: Exit, facts: &Facts<'_>) -> Verdict {
-    let after = facts.after.unwrap_or(facts.before);
-    let for_memory = after.memory_events > facts.before.memory_events;
-    let for_processes = after.process_events > facts.before.process_events;
+fn died(what: &str, exit: Exit, evidence: &Evidence<'_>) -> Outcome {
+    let after = evidence.after.unwrap_or(evidence.before);
+    let for_memory = after.memory_events > evidence.before.memory_events;
+    let for_processes = after.process_events > evidence.before.process_events;
     let (exit_code, how) = match exit {
         Exit::Code(code) => (i32::from(code), format!("ended with exit code {code}")),
         Exit::Signal(signal) => (128 + i32::from(signal), format!("was ended by {}", signal_name(signal))),
     };
     let by_signal = matches!(exit, Exit::Signal(_));
     // An interpreter that cannot allocate may end by itself, without a counted kill.
-    let memory = facts.limits.memory.as_bytes();
+    let memory = evidence.limits.memory.as_bytes();
     let starved = exit == Exit::Code(1) && after.memory_peak >= memory - memory / 8;
     let for_memory = for_memory || starved;
-    let lost = facts.variables();
+    let lost = evidence.variables();
     let outer = outer::behind(&after, memory).filter(|_| for_memory && !starved);
-    let refused = outer::refused(&after, facts.limits.processes);
-    let verdict = match (by_signal || starved, for_memory, for_processes) {
+    let refused = outer::refused(&after, evidence.limits.processes);
+    let outcome = match (by_signal || starved, for_memory, for_processes) {
         (true, true, _) => killed(
             Code::OutOfMemory,
             format!(
@@ -379,22 +379,22 @@ fn died(what: &str, exit: Exit, facts: &Facts<'_>) -> Verdict {
                 } else {
                     "was killed for memory"
                 },
-                facts.limits.memory.as_mib(),
+                evidence.limits.memory.as_mib(),
                 after.memory_peak >> 20,
                 outer.as_ref().map_or("", |outer| outer.reason.as_str())
             ),
-            outer.map_or_else(|| facts.hints.more_memory.clone(), |outer| outer.remedy.to_owned()),
+            outer.map_or_else(|| evidence.hints.more_memory.clone(), |outer| outer.remedy.to_owned()),
         ),
         (true, false, true) => killed(
             Code::ProcessLimit,
             format!(
                 "{what} {how} after new processes were refused: the sandbox may have {}{}{lost}",
-                facts.limits.processes,
+                evidence.limits.processes,
                 refused.as_ref().map_or("", |outer| outer.reason.as_str())
             ),
             refused.map_or("start fewer at once", |outer| outer.remedy).to_owned(),
         ),
-        (false, ..) | (true, false, false) => Verdict {
+        (false, ..) | (true, false, false) => Outcome {
             status: if exit == Exit::Signal(9) {
                 Status::Killed
             } else {
@@ -403,34 +403,37 @@ fn died(what: &str, exit: Exit, facts: &Facts<'_>) -> Verdict {
             cause: Some(cause(
                 Code::Crashed,
                 format!("{what} {how}{lost}"),
-                facts.after_a_crash(),
+                evidence.after_a_crash(),
             )),
-            ..Verdict::running()
+            ..Outcome::running()
         },
     };
-    Verdict {
+    Outcome {
         exit_code: Some(exit_code),
-        ..verdict
+        ..outcome
     }
 }
 
-fn stopped(stop: &Stop, lives: bool, facts: &Facts<'_>) -> Verdict {
-    let variables = match (facts.keeps, lives) {
+fn stopped(stop: &Stop, lives: bool, evidence: &Evidence<'_>) -> Outcome {
+    let variables = match (evidence.keeps, lives) {
         (true, true) => "; variables are kept".to_owned(),
-        (true, false) | (false, _) => facts.variables(),
+        (true, false) | (false, _) => evidence.variables(),
     };
-    let time = span(facts.timeout);
-    let how = match (&facts.ending, facts.step) {
+    let time = span(evidence.timeout);
+    let how = match (&evidence.ending, evidence.step) {
         (Ending::NeverRan, _) => String::new(),
         (Ending::Abandoned, _) | (_, Step::GivenUp) => format!(
             "was still there {} after being killed, so its sandbox was closed",
-            span(KILL_WAIT)
+            span(KILL_TIMEOUT)
         ),
         (_, Step::Free | Step::Interrupted) => format!("was interrupted{variables}"),
-        (_, Step::Killed) if matches!(stop, Stop::Reset | Stop::Departed(_)) => format!("was killed{variables}"),
-        (_, Step::Killed) => format!("did not yield within {} and was killed{variables}", span(GRACE)),
+        (_, Step::Killed) if matches!(stop, Stop::Reset | Stop::SandboxEnded(_)) => format!("was killed{variables}"),
+        (_, Step::Killed) => format!(
+            "did not yield within {} and was killed{variables}",
+            span(INTERRUPT_GRACE)
+        ),
     };
-    let more_time = facts.hints.more_time.as_str();
+    let more_time = evidence.hints.more_time.as_str();
     let (status, code, message, remedy) = match stop {
         Stop::Output(bytes) => (
             Status::Error,
@@ -438,13 +441,13 @@ fn stopped(stop: &Stop, lives: bool, facts: &Facts<'_>) -> Verdict {
             format!("the code printed more than {} MiB and {how}", bytes >> 20),
             "print less, or write into a file and read parts of it",
         ),
-        Stop::Timeout if matches!(facts.ending, Ending::NeverRan) => (
+        Stop::Timeout if matches!(evidence.ending, Ending::NeverRan) => (
             Status::Timeout,
             Code::Timeout,
             format!("the interpreter was not ready after {time}"),
             more_time,
         ),
-        Stop::Timeout if facts.step <= Step::Interrupted => (
+        Stop::Timeout if evidence.step <= Step::Interrupted => (
             Status::Timeout,
             Code::Timeout,
             format!("the code was interrupted after {time}{variables}"),
@@ -456,7 +459,7 @@ fn stopped(stop: &Stop, lives: bool, facts: &Facts<'_>) -> Verdict {
             format!("the code ran for {time} and {how}"),
             more_time,
         ),
-        Stop::Cancelled | Stop::Reset | Stop::Departed(_) => {
+        Stop::Cancelled | Stop::Reset | Stop::SandboxEnded(_) => {
             let why = if matches!(stop, Stop::Reset) {
                 "the session was reset"
             } else {
@@ -475,53 +478,55 @@ fn stopped(stop: &Stop, lives: bool, facts: &Facts<'_>) -> Verdict {
             )
         }
     };
-    Verdict {
+    Outcome {
         status,
         cause: Some(cause(code, message, remedy)),
-        ..Verdict::running()
+        ..Outcome::running()
     }
 }
 
 /// Returns the outcome of code whose sandbox ended while it ran.
-fn departed(gone: &Gone, facts: &Facts<'_>) -> Verdict {
-    let code = match gone.why {
-        GoneWhy::Closed => Code::Cancelled,
-        GoneWhy::Idle(_) | GoneWhy::Lifetime | GoneWhy::Lost(_) | GoneWhy::Unresponsive | GoneWhy::Shutdown => {
-            gone.code()
-        }
+fn sandbox_ended(terminated: &Terminated, evidence: &Evidence<'_>) -> Outcome {
+    let code = match terminated.why {
+        TerminationReason::Closed => Code::Cancelled,
+        TerminationReason::Idle(_)
+        | TerminationReason::Lifetime
+        | TerminationReason::Lost(_)
+        | TerminationReason::Unresponsive
+        | TerminationReason::Shutdown => terminated.code(),
     };
     let limit = match code {
-        Code::OutOfMemory => format!(" (it may use {} MiB)", facts.limits.memory.as_mib()),
+        Code::OutOfMemory => format!(" (it may use {} MiB)", evidence.limits.memory.as_mib()),
         Code::DiskFull => format!(
             " (it may hold {} MiB in {} files)",
-            facts.limits.disk.as_mib(),
-            facts.limits.inodes
+            evidence.limits.disk.as_mib(),
+            evidence.limits.inodes
         ),
         _ => String::new(),
     };
-    let rest = if facts.keeps {
+    let rest = if evidence.keeps {
         format!("; {SANDBOX_LOST}")
     } else {
         String::new()
     };
     let remedy = match code {
-        Code::OutOfMemory => facts.hints.more_memory.as_str(),
+        Code::OutOfMemory => evidence.hints.more_memory.as_str(),
         Code::DiskFull => "write less, delete files sooner, or make a sandbox with a larger disk_mb",
-        _ if facts.keeps => "call again without sandbox_id for a new default sandbox, or use create_sandbox",
+        _ if evidence.keeps => "call again without sandbox_id for a new default sandbox, or use create_sandbox",
         _ => "run it again",
     };
     killed(
         code,
-        format!("the whole sandbox {}{limit}{rest}", gone.story()),
+        format!("the whole sandbox {}{limit}{rest}", terminated.description()),
         remedy.to_owned(),
     )
 }
 
-fn killed(code: Code, message: String, remedy: String) -> Verdict {
-    Verdict {
+fn killed(code: Code, message: String, remedy: String) -> Outcome {
+    Outcome {
         status: Status::Killed,
         cause: Some(cause(code, message, remedy)),
-        ..Verdict::running()
+        ..Outcome::running()
     }
 }
 

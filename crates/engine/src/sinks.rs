@@ -10,8 +10,8 @@ use bytes::Bytes;
 use sandcell_sandbox::{ByteSize, Code};
 use serde::Serialize;
 
-use crate::executions::Execution;
-use crate::record::Record;
+use crate::execution::Execution;
+use crate::state::Record;
 use crate::{
     Artifact, Cause, ExecutionId, ExecutionView, HistoryPage, HistoryQuery, HistoryRecord, KeptExecution, Principal,
     SandboxId,
@@ -87,7 +87,7 @@ impl KeptPicture {
 
 /// A caller's view of the permanent history.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LastingView {
+pub struct StoredView {
     /// The number of executions since the view began.
     pub total: u64,
     /// The start of the view.
@@ -99,28 +99,28 @@ pub struct LastingView {
 /// Stores the history permanently. None of these methods may fail or delay an execution. The sink itself reports rows
 /// that it cannot store.
 #[async_trait]
-pub trait Keeper: Debug + Send + Sync {
+pub trait HistorySink: Debug + Send + Sync {
     /// Stores a row, soon. Must return at once.
     fn keep(&self, row: Finished);
 
     /// Starts the caller's next view after the rows already received. Must return at once.
-    fn reset(&self, who: &Principal, at: SystemTime);
+    fn reset(&self, principal: &Principal, at: SystemTime);
 
     /// Returns the caller's newest rows, including those just handed over. None on failure: the engine then answers
     /// from memory. Must be bounded in time.
-    async fn view(&self, who: &Principal, last_n: usize, sandbox: Option<&str>) -> Option<LastingView>;
+    async fn view(&self, principal: &Principal, last_n: usize, sandbox: Option<&str>) -> Option<StoredView>;
 
     /// Returns a page of the caller's view. None on failure: the engine then answers from memory. Must be bounded in
     /// time.
-    async fn search(&self, who: &Principal, query: &HistoryQuery) -> Option<HistoryPage>;
+    async fn search(&self, principal: &Principal, query: &HistoryQuery) -> Option<HistoryPage>;
 
     /// Returns one of the caller's rows with all of its stored content. None if the caller has no such row, or on
     /// failure. Must be bounded in time.
-    async fn find(&self, who: &Principal, id: &str) -> Option<KeptExecution>;
+    async fn find(&self, principal: &Principal, id: &str) -> Option<KeptExecution>;
 
     /// Returns one picture of one of the caller's rows. None if the caller has no such picture, or on failure. Must be
     /// bounded in time.
-    async fn picture(&self, who: &Principal, id: &str, number: u32) -> Option<KeptPicture>;
+    async fn picture(&self, principal: &Principal, id: &str, number: u32) -> Option<KeptPicture>;
 
     /// Stores all received rows. Must be bounded in time.
     async fn close(&self);
@@ -132,7 +132,7 @@ pub struct SecurityEvent {
     /// The kind of event.
     pub kind: EventKind,
     /// The caller that caused it, if known.
-    pub who: Option<Principal>,
+    pub principal: Option<Principal>,
     /// The sandbox concerned.
     pub sandbox: Option<SandboxId>,
     /// The execution concerned.
@@ -200,9 +200,9 @@ pub trait Auditor: Debug + Send + Sync {
 
 /// The sinks for the engine's records. None by default.
 #[derive(Debug, Clone, Default)]
-pub struct Witnesses {
+pub struct Observers {
     /// Stores the history.
-    pub keeper: Option<Arc<dyn Keeper>>,
+    pub history_sink: Option<Arc<dyn HistorySink>>,
     /// Stores security events.
     pub auditor: Option<Arc<dyn Auditor>>,
 }
@@ -213,7 +213,7 @@ impl SecurityEvent {
     pub const fn new(kind: EventKind, detail: String) -> Self {
         Self {
             kind,
-            who: None,
+            principal: None,
             sandbox: None,
             execution: None,
             code: None,
@@ -222,11 +222,11 @@ impl SecurityEvent {
     }
 }
 
-impl Witnesses {
+impl Observers {
     /// Waits until the sink has stored all received rows. Bounded.
     pub(crate) async fn close_history(&self) {
-        if let Some(keeper) = &self.keeper {
-            keeper.close().await;
+        if let Some(history_sink) = &self.history_sink {
+            history_sink.close().await;
         }
     }
 
@@ -247,7 +247,7 @@ impl Witnesses {
     /// Records that a sandbox was created or closed.
     pub(crate) fn sandbox(&self, kind: EventKind, record: &Record, detail: impl FnOnce() -> String) {
         self.note(|| SecurityEvent {
-            who: Some(record.owner.clone()),
+            principal: Some(record.owner.clone()),
             sandbox: Some(record.id.clone()),
             ..SecurityEvent::new(kind, detail())
         });
@@ -261,15 +261,15 @@ impl Witnesses {
             .and_then(|cause| Some((cause, kind_of(cause.code)?)))
         {
             self.note(|| SecurityEvent {
-                who: Some(execution.owner.clone()),
+                principal: Some(execution.owner.clone()),
                 sandbox: Some(execution.sandbox_id.clone()),
                 execution: Some(execution.id.clone()),
                 code: Some(cause.code),
                 ..SecurityEvent::new(kind, cause.message.clone())
             });
         }
-        if let Some(keeper) = &self.keeper {
-            keeper.keep(Finished {
+        if let Some(history_sink) = &self.history_sink {
+            history_sink.keep(Finished {
                 owner: execution.owner.clone(),
                 record,
                 shown: execution.is_shown(),
@@ -293,21 +293,21 @@ impl Witnesses {
     /// Records code that was refused before anything ran.
     pub(crate) fn refused(
         &self,
-        who: &Principal,
+        principal: &Principal,
         code: &str,
         failure: &sandcell_sandbox::Failure,
         record: HistoryRecord,
         shown: bool,
     ) {
         self.note(|| SecurityEvent {
-            who: Some(who.clone()),
+            principal: Some(principal.clone()),
             execution: Some(record.execution_id.clone()),
             code: Some(failure.code),
             ..SecurityEvent::new(EventKind::CallRefused, failure.message.clone())
         });
-        if let Some(keeper) = &self.keeper {
-            keeper.keep(Finished {
-                owner: who.clone(),
+        if let Some(history_sink) = &self.history_sink {
+            history_sink.keep(Finished {
+                owner: principal.clone(),
                 record,
                 shown,
                 started: SystemTime::now(),

@@ -8,32 +8,32 @@ use sandcell_sandbox::{Backend, Failure, Held, NetworkRule, SandboxSpec, Usage};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout};
 
-use crate::clock::rfc3339;
 use crate::core::Core;
-use crate::history::MOST;
-use crate::ladder::Stop;
-use crate::lasting::{EventKind, SecurityEvent};
-use crate::meter::read_usage;
+use crate::history::MAX_VIEW_ROWS;
+use crate::lifecycle::{CLOSE_TIMEOUT, Plan};
 use crate::network::with_proxy;
-use crate::packages::INSTALL;
-use crate::record::{Birth, Gone, GoneWhy, Kind, Record};
-use crate::registry::{Place, Registry};
-use crate::sessions::Slot;
+use crate::packages::INSTALL_TIMEOUT;
+use crate::registry::{Registry, Reservation};
+use crate::session::SessionSlot;
+use crate::sinks::{EventKind, SecurityEvent};
+use crate::state::{CreateParams, Kind, Record, Terminated, TerminationReason};
 use crate::sync::lock;
-use crate::warden::{CLOSE, Plan};
+use crate::termination::Stop;
+use crate::time::rfc3339;
+use crate::usage::read_usage;
 use crate::{
     CreateRequest, HistoryPage, HistoryQuery, HistoryView, Principal, ResetView, SandboxId, SandboxView, policy,
 };
 
 /// The number of sandboxes of one call that are made at the same time. The others wait, so that other callers get their
 /// turn.
-const TOGETHER: usize = 16;
+const MAX_CONCURRENT_CREATES: usize = 16;
 /// The maximum time that a call waits for a sandbox to close: a little more than the closing may take.
-const CLOSED: Duration = CLOSE.saturating_add(Duration::from_secs(1));
+const CLOSE_WAIT_TIMEOUT: Duration = CLOSE_TIMEOUT.saturating_add(Duration::from_secs(1));
 /// The maximum time for sandboxes to close during the shutdown. After that the back ends end the rest.
-const SHUTDOWN_CLOSE: Duration = Duration::from_secs(3);
+const SHUTDOWN_CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
 /// The maximum time for the back ends to do that.
-const SHUTDOWN_BACKENDS: Duration = Duration::from_secs(2);
+const SHUTDOWN_BACKENDS_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Core {
     /// Returns the reason why the named back end does not work here, if known.
@@ -43,14 +43,18 @@ impl Core {
         let absent = config
             .absent_backends
             .iter()
-            .find(|absent| absent.passed.backend == name)?;
-        let passed = &absent.passed;
-        Some(Failure::new(passed.code, passed.message.clone(), passed.remedy.clone()))
+            .find(|absent| absent.skipped.backend == name)?;
+        let skipped = &absent.skipped;
+        Some(Failure::new(
+            skipped.code,
+            skipped.message.clone(),
+            skipped.remedy.clone(),
+        ))
     }
 
     pub(crate) async fn create(
         self: &Arc<Self>,
-        who: &Principal,
+        principal: &Principal,
         req: CreateRequest,
     ) -> Result<Vec<SandboxView>, Failure> {
         let names: Vec<&'static str> = self.backends.iter().map(|backend| backend.name()).collect();
@@ -83,11 +87,11 @@ impl Core {
                 ahead: false,
                 entered_by: None,
             },
-            turns: Some(Arc::new(Semaphore::new(TOGETHER))),
+            turns: Some(Arc::new(Semaphore::new(MAX_CONCURRENT_CREATES))),
             opens: None,
         };
-        let birth = Birth {
-            kind: Kind::Asked,
+        let params = CreateParams {
+            kind: Kind::Requested,
             label: req.label,
             asked,
             limits,
@@ -98,12 +102,12 @@ impl Core {
             replaces: None,
         };
         let count = usize::try_from(req.count).unwrap_or(usize::MAX);
-        let place = |registry: &Registry| registry.join_or_reserve(who, count, &birth);
-        let (records, made_now) = match self.registry.when_free(who, place).await? {
-            Place::Joined(record) => (vec![record], false),
-            Place::Reserved(records) => (records, true),
+        let reserve = |registry: &Registry| registry.join_or_reserve(principal, count, &params);
+        let (records, made_now) = match self.registry.retry_while_closing(principal, reserve).await? {
+            Reservation::Joined(record) => (vec![record], false),
+            Reservation::Reserved(records) => (records, true),
         };
-        let mut unclaimed = Unclaimed { core: self, records };
+        let mut unclaimed = UnclaimedSandboxes { core: self, records };
         if made_now {
             for record in &unclaimed.records {
                 self.make(record, plan.clone());
@@ -115,8 +119,9 @@ impl Core {
         let progress = watch::Sender::new(String::new());
         let pairs = unclaimed.records.iter().zip(&made);
         let wanted = (packages.as_slice(), &consent);
-        let provided = pairs
-            .map(|(record, sandbox)| self.provide(record, sandbox.as_ref(), &language, wanted, INSTALL, &progress));
+        let provided = pairs.map(|(record, sandbox)| {
+            self.provide(record, sandbox.as_ref(), &language, wanted, INSTALL_TIMEOUT, &progress)
+        });
         join_all(provided).await.into_iter().collect::<Result<Vec<_>, _>>()?;
         let records = std::mem::take(&mut unclaimed.records);
         for record in &records {
@@ -130,23 +135,24 @@ impl Core {
         Ok(records.iter().map(view).collect())
     }
 
-    pub(crate) async fn close(&self, who: &Principal, id: &str) -> Result<SandboxId, Failure> {
-        let record = self.registry.find(who, id)?.record;
-        self.registry.depart(&record, &Gone::now(GoneWhy::Closed));
-        if timeout(CLOSED, record.gone()).await.is_err() {
+    pub(crate) async fn close(&self, principal: &Principal, id: &str) -> Result<SandboxId, Failure> {
+        let record = self.registry.find(principal, id)?.record;
+        self.registry
+            .begin_close(&record, &Terminated::now(TerminationReason::Closed));
+        if timeout(CLOSE_WAIT_TIMEOUT, record.wait_ended()).await.is_err() {
             tracing::warn!(sandbox = %record.id, "the sandbox is still closing");
         }
         Ok(record.id.clone())
     }
 
-    pub(crate) async fn status(&self, who: &Principal, id: Option<&str>) -> Result<Vec<SandboxView>, Failure> {
+    pub(crate) async fn status(&self, principal: &Principal, id: Option<&str>) -> Result<Vec<SandboxView>, Failure> {
         let Some(id) = id else {
-            let records = self.registry.of(who);
-            return Ok(join_all(records.iter().map(|record| self.look(record))).await);
+            let records = self.registry.of(principal);
+            return Ok(join_all(records.iter().map(|record| self.inspect(record))).await);
         };
         // The guard ends here: a status call does not make the sandbox busy.
-        let record = self.registry.find(who, id)?.record;
-        let mut view = self.look(&record).await;
+        let record = self.registry.find(principal, id)?.record;
+        let mut view = self.inspect(&record).await;
         for session in &mut view.sessions {
             let slot = lock(&record.slots).get(&session.language).cloned();
             if let Some(slot) = slot {
@@ -167,7 +173,7 @@ impl Core {
         format!("{} {}{of}", held.name, held.version)
     }
 
-    async fn look(&self, record: &Arc<Record>) -> SandboxView {
+    async fn inspect(&self, record: &Arc<Record>) -> SandboxView {
         let usage = match record.live() {
             Some(sandbox) => read_usage(sandbox.as_ref()).await,
             None => None,
@@ -177,7 +183,7 @@ impl Core {
 
     fn view(&self, record: &Record, usage: Option<Usage>) -> SandboxView {
         let live = record.live();
-        let isolation = live.map_or_else(|| (*record.birth.planned).clone(), |live| live.isolation().clone());
+        let isolation = live.map_or_else(|| (*record.params.planned).clone(), |live| live.isolation().clone());
         let sessions = lock(&record.slots).values().filter_map(|slot| slot.view()).collect();
         let now = Instant::now();
         let expiry = record.deadlines();
@@ -185,61 +191,63 @@ impl Core {
             id: record.id.clone(),
             is_default: self.registry.is_default(record),
             state: record.state_word(),
-            label: record.birth.label.clone(),
+            label: record.params.label.clone(),
             key: record.key().map(str::to_owned),
             made_now: false,
             created: record.created,
             idle_expires: SystemTime::now() + expiry.idle.saturating_duration_since(now),
-            ends: record.birth.lifetime.map(|lifetime| record.created + lifetime),
-            limits: record.birth.limits.clone(),
+            ends: record.params.lifetime.map(|lifetime| record.created + lifetime),
+            limits: record.params.limits.clone(),
             usage,
             packages: record.all_packages().iter().map(|held| self.shown(held)).collect(),
             sessions,
             growth: record.growth(),
             isolation,
-            network: match &record.birth.network {
+            network: match &record.params.network {
                 NetworkRule::None => Vec::new(),
                 NetworkRule::Hosts(hosts) => hosts.clone(),
             },
-            network_bytes: record.way().map_or(0, |way| way.bytes()),
-            passed_over: record.passed(),
+            network_bytes: record.route().map_or(0, |route| route.bytes()),
+            skipped_backends: record.skipped_backends(),
         }
     }
 
     pub(crate) async fn history(
         &self,
-        who: &Principal,
+        principal: &Principal,
         last_n: usize,
         sandbox: Option<&str>,
     ) -> Result<HistoryView, Failure> {
-        let mut view = lock(&self.history).view(who, last_n, sandbox);
+        let mut view = lock(&self.history).view(principal, last_n, sandbox);
         // Packages belong to sandboxes, which do not outlive the server. So the list of packages is from this server's
         // memory.
-        if let Some(keeper) = &self.witnesses.keeper
-            && let Some(lasting) = keeper.view(who, last_n.clamp(1, MOST), sandbox).await
+        if let Some(history_sink) = &self.observers.history_sink
+            && let Some(stored) = history_sink
+                .view(principal, last_n.clamp(1, MAX_VIEW_ROWS), sandbox)
+                .await
         {
-            view.total = lasting.total;
-            view.session_start = rfc3339(lasting.began);
-            view.records = lasting.records;
+            view.total = stored.total;
+            view.session_start = rfc3339(stored.began);
+            view.records = stored.records;
         }
         if let Some(id) = sandbox
             && view.records.is_empty()
         {
-            self.registry.find(who, id)?;
+            self.registry.find(principal, id)?;
         }
         Ok(view)
     }
 
-    pub(crate) async fn search(&self, who: &Principal, query: &HistoryQuery) -> Result<HistoryPage, Failure> {
+    pub(crate) async fn search(&self, principal: &Principal, query: &HistoryQuery) -> Result<HistoryPage, Failure> {
         query.check()?;
-        let Some(keeper) = &self.witnesses.keeper else {
-            return Ok(lock(&self.history).search(who, query));
+        let Some(history_sink) = &self.observers.history_sink else {
+            return Ok(lock(&self.history).search(principal, query));
         };
-        if let Some(page) = keeper.search(who, query).await {
+        if let Some(page) = history_sink.search(principal, query).await {
             return Ok(page);
         }
         // Memory has the newest rows only.
-        let page = lock(&self.history).search(who, query);
+        let page = lock(&self.history).search(principal, query);
         Ok(HistoryPage {
             complete: false,
             ..page
@@ -248,19 +256,19 @@ impl Core {
 
     pub(crate) async fn reset(
         &self,
-        who: &Principal,
+        principal: &Principal,
         sandbox: Option<&str>,
         language: Option<&str>,
     ) -> Result<ResetView, Failure> {
         let language = language.map(|name| self.language(name)).transpose()?;
         let wanted = language.as_ref().map(|language| language.info().name.as_str());
         let record = match sandbox {
-            Some(id) => Some(self.registry.find(who, id)?.record),
-            None => self.registry.existing_default(who),
+            Some(id) => Some(self.registry.find(principal, id)?.record),
+            None => self.registry.existing_default(principal),
         };
         let mut languages = Vec::new();
         if let Some(record) = &record {
-            let slots: Vec<(String, Arc<Slot>)> = lock(&record.slots)
+            let slots: Vec<(String, Arc<SessionSlot>)> = lock(&record.slots)
                 .iter()
                 .filter(|(name, _)| wanted.is_none_or(|wanted| wanted == name.as_str()))
                 .map(|(name, slot)| (name.clone(), slot.clone()))
@@ -269,9 +277,9 @@ impl Core {
             let ended = slots.into_iter().zip(ended).filter(|(_, ended)| *ended);
             languages.extend(ended.map(|((name, _), _)| name));
         }
-        lock(&self.history).reset(who);
-        if let Some(keeper) = &self.witnesses.keeper {
-            keeper.reset(who, SystemTime::now());
+        lock(&self.history).reset(principal);
+        if let Some(history_sink) = &self.observers.history_sink {
+            history_sink.reset(principal, SystemTime::now());
         }
         Ok(ResetView {
             sandbox_id: record.map(|record| record.id.clone()),
@@ -280,7 +288,7 @@ impl Core {
     }
 
     /// Ends the interpreter of a slot. Kills running code first.
-    async fn restart(&self, slot: &Slot) -> bool {
+    async fn restart(&self, slot: &SessionSlot) -> bool {
         let had = match slot.running() {
             Some(execution) => {
                 self.end(&execution, Stop::Reset).await;
@@ -290,53 +298,54 @@ impl Core {
             None => slot.take().is_some_and(|held| held.cells > 0),
         };
         // The caller requested the reset, so no result needs to report it.
-        drop(slot.untold_loss());
+        drop(slot.take_unreported_loss());
         had
     }
 
     pub(crate) async fn shutdown(&self) {
-        let records = self.registry.shut();
+        let records = self.registry.close();
         let waiting = self.pool.close();
         for record in &records {
-            self.registry.depart(record, &Gone::now(GoneWhy::Shutdown));
+            self.registry
+                .begin_close(record, &Terminated::now(TerminationReason::Shutdown));
         }
         self.ending.cancel();
         self.backends.iter().for_each(|backend| backend.begin_shutdown());
-        let all = join_all(records.iter().map(|record| record.gone()));
-        let in_time = timeout(SHUTDOWN_CLOSE, join(all, waiting)).await.is_ok();
+        let all = join_all(records.iter().map(|record| record.wait_ended()));
+        let in_time = timeout(SHUTDOWN_CLOSE_TIMEOUT, join(all, waiting)).await.is_ok();
         if !in_time {
             // Closing many sandboxes takes long. The back ends end them, and warn if they cannot.
             tracing::debug!("some sandboxes did not close in time; the back ends end them");
         }
         let backends = async {
             let all = join_all(self.backends.iter().map(|backend| backend.shutdown()));
-            if timeout(SHUTDOWN_BACKENDS, all).await.is_err() {
+            if timeout(SHUTDOWN_BACKENDS_TIMEOUT, all).await.is_err() {
                 tracing::warn!("a back end did not shut down in time");
             }
         };
         if in_time {
             // The history stores finished rows meanwhile.
-            join(backends, self.witnesses.close_history()).await;
+            join(backends, self.observers.close_history()).await;
         } else {
             backends.await;
         }
-        self.witnesses
+        self.observers
             .note(|| SecurityEvent::new(EventKind::ServerStopped, "all sandboxes were ended".to_owned()));
-        join(self.witnesses.close_history(), self.witnesses.close_audit()).await;
+        join(self.observers.close_history(), self.observers.close_audit()).await;
     }
 }
 
 /// Sandboxes whose caller may have disconnected, or of a call that could not make all of its sandboxes. They are
 /// closed, unless another caller has asked for them by key.
-struct Unclaimed<'a> {
+struct UnclaimedSandboxes<'a> {
     core: &'a Core,
     records: Vec<Arc<Record>>,
 }
 
-impl Drop for Unclaimed<'_> {
+impl Drop for UnclaimedSandboxes<'_> {
     fn drop(&mut self) {
         for record in &self.records {
-            self.core.registry.disclaim(record);
+            self.core.registry.release_claim(record);
         }
     }
 }

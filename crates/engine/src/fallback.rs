@@ -5,7 +5,7 @@ use serde::Serialize;
 
 /// A preferred back end that did not make the sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct PassedOver {
+pub struct SkippedBackend {
     /// Its name.
     pub backend: String,
     /// The code of its failure.
@@ -16,7 +16,7 @@ pub struct PassedOver {
     pub remedy: String,
 }
 
-impl PassedOver {
+impl SkippedBackend {
     /// Creates an entry from the failure.
     #[must_use]
     pub fn new(backend: impl Into<String>, failure: Failure) -> Self {
@@ -35,7 +35,7 @@ pub struct AbsentBackend {
     /// The number of working back ends that are preferred to it.
     pub after: usize,
     /// Its name and its failure.
-    pub passed: PassedOver,
+    pub skipped: SkippedBackend,
 }
 
 /// Returns the absent back ends that are preferred to the working one with this name.
@@ -43,17 +43,17 @@ pub(crate) fn absent_before(
     absent: &[AbsentBackend],
     backends: &[std::sync::Arc<dyn Backend>],
     name: &str,
-) -> Vec<PassedOver> {
+) -> Vec<SkippedBackend> {
     let Some(position) = backends.iter().position(|backend| backend.name() == name) else {
         return Vec::new();
     };
     let before = absent.iter().filter(|absent| absent.after <= position);
-    before.map(|absent| absent.passed.clone()).collect()
+    before.map(|absent| absent.skipped.clone()).collect()
 }
 
 /// Combines the failures of several back ends: the most informative one, and the others' messages after it. A real
 /// failure is preferred over "unsupported".
-pub(crate) fn together(failed: Vec<(PassedOver, bool)>) -> Option<Failure> {
+pub(crate) fn combine_failures(failed: Vec<(SkippedBackend, bool)>) -> Option<Failure> {
     let most = failed.iter().position(|(_, cannot)| !cannot).unwrap_or(0);
     let (chosen, _) = failed.get(most)?;
     let mut failure = Failure::new(chosen.code, chosen.message.clone(), chosen.remedy.clone());
@@ -67,7 +67,7 @@ pub(crate) fn together(failed: Vec<(PassedOver, bool)>) -> Option<Failure> {
 }
 
 /// True if the back end only lacks a requested feature.
-pub(crate) const fn lacks(error: &SandboxError) -> bool {
+pub(crate) const fn is_unsupported(error: &SandboxError) -> bool {
     matches!(error, SandboxError::Unsupported(_))
 }
 
@@ -75,8 +75,8 @@ pub(crate) const fn lacks(error: &SandboxError) -> bool {
 mod tests {
     use super::*;
 
-    fn passed(name: &str, code: Code) -> PassedOver {
-        PassedOver::new(
+    fn skipped(name: &str, code: Code) -> SkippedBackend {
+        SkippedBackend::new(
             name,
             Failure::new(code, format!("{name} says no"), format!("mend {name}")),
         )
@@ -84,10 +84,10 @@ mod tests {
 
     #[test]
     fn the_reason_of_one_that_has_the_feature_counts_and_the_others_are_told() {
-        assert_eq!(together(Vec::new()), None);
-        let failure = together(vec![
-            (passed("plain", Code::InvalidArgument), true),
-            (passed("down", Code::BackendUnavailable), false),
+        assert_eq!(combine_failures(Vec::new()), None);
+        let failure = combine_failures(vec![
+            (skipped("plain", Code::InvalidArgument), true),
+            (skipped("down", Code::BackendUnavailable), false),
         ]);
         let failure = failure.unwrap();
         assert_eq!(

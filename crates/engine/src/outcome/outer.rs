@@ -4,7 +4,7 @@
 use sandcell_sandbox::{OuterScope, Usage};
 
 /// In quarters of the sandbox's limit: the system ends a process below this for another reason.
-const QUARTERS: u64 = 3;
+const OWN_LIMIT_QUARTERS: u64 = 3;
 
 /// The outer limit that has ended a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub(super) struct OuterLimit {
 /// Finds the outer limit behind a kill for memory. `own` is the sandbox's limit in bytes. None: that limit was the
 /// reason.
 pub(super) fn behind(usage: &Usage, own: u64) -> Option<OuterLimit> {
-    let far_below = (1..own / 4 * QUARTERS).contains(&usage.memory_peak);
+    let far_below = (1..own / 4 * OWN_LIMIT_QUARTERS).contains(&usage.memory_peak);
     let lower = usage.outer_memory.filter(|outer| *outer < own);
     match (lower, far_below) {
         // The sandbox's own limit cannot be reached.

@@ -13,15 +13,15 @@ use std::time::Duration;
 use sandcell_sandbox::{Code, Failure, Language, Session, Variable};
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 
-use crate::executions::{Background, Execution};
-use crate::floor::GIVE_WAY;
-use crate::record::Record;
+use crate::execution::{Background, Execution};
+use crate::scheduler::CROWD_PRIORITY_DURATION;
+use crate::state::Record;
 use crate::sync::lock;
 use crate::{ExecutionId, Restored, SessionView};
 
 /// The slot for one language's interpreter in one sandbox.
 #[derive(Debug)]
-pub(crate) struct Slot {
+pub(crate) struct SessionSlot {
     language: String,
     turns: Arc<Semaphore>,
     state: Mutex<State>,
@@ -29,7 +29,7 @@ pub(crate) struct Slot {
 
 #[derive(Debug, Default)]
 struct State {
-    session: Option<Held>,
+    session: Option<LiveSession>,
     /// The number of running and queued calls.
     pending: usize,
     running: Option<(Arc<Execution>, u32)>,
@@ -39,7 +39,7 @@ struct State {
 
 /// An interpreter between two cells.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct LiveSession {
     pub(crate) session: Box<dyn Session>,
     /// The number of its last cell.
     pub(crate) cells: u32,
@@ -52,9 +52,9 @@ pub(crate) struct Held {
 const SNAPSHOT_PAUSE: Duration = Duration::from_millis(250);
 
 /// The number of recent executions that a restored session can name.
-const RECENT: usize = 256;
+const MAX_RECENT_EXECUTIONS: usize = 256;
 
-impl Held {
+impl LiveSession {
     pub(crate) fn new(session: Box<dyn Session>) -> Self {
         Self {
             session,
@@ -66,7 +66,11 @@ impl Held {
     /// Sets the pause after the next cell in which the session takes a snapshot of itself.
     pub(crate) fn set_snapshot_pause(&mut self, crowded: bool) {
         if self.session.keeps_copies() {
-            self.session.give_way(if crowded { GIVE_WAY } else { SNAPSHOT_PAUSE });
+            self.session.give_way(if crowded {
+                CROWD_PRIORITY_DURATION
+            } else {
+                SNAPSHOT_PAUSE
+            });
         }
     }
 
@@ -74,7 +78,7 @@ impl Held {
     pub(crate) fn ran(&mut self, execution: ExecutionId) {
         self.cells = self.cells.saturating_add(1);
         self.recent.push_back(execution);
-        if self.recent.len() > RECENT {
+        if self.recent.len() > MAX_RECENT_EXECUTIONS {
             self.recent.pop_front();
         }
     }
@@ -107,14 +111,14 @@ impl Held {
 type Waiting = Pin<Box<dyn Future<Output = Result<OwnedSemaphorePermit, AcquireError>> + Send>>;
 
 /// A place in the queue of a slot. Dropping it leaves the queue.
-pub(crate) struct Ticket {
-    slot: Arc<Slot>,
+pub(crate) struct QueueTicket {
+    slot: Arc<SessionSlot>,
     /// Never locked: the mutex only makes the ticket `Sync`, which the future is not.
     wait: Mutex<Waiting>,
     permit: Option<OwnedSemaphorePermit>,
 }
 
-impl Slot {
+impl SessionSlot {
     /// Returns the slot of this language in a sandbox.
     pub(crate) fn of(record: &Record, language: &dyn Language) -> Arc<Self> {
         let name = &language.info().name;
@@ -130,7 +134,7 @@ impl Slot {
     }
 
     /// Enters the queue. At most `queue` calls wait while one runs.
-    pub(crate) async fn line_up(self: &Arc<Self>, queue: usize) -> Result<Ticket, Failure> {
+    pub(crate) async fn enqueue(self: &Arc<Self>, queue: usize) -> Result<QueueTicket, Failure> {
         {
             let mut state = lock(&self.state);
             if state.pending > queue {
@@ -146,7 +150,7 @@ impl Slot {
             }
             state.pending += 1;
         }
-        let mut ticket = Ticket {
+        let mut ticket = QueueTicket {
             slot: self.clone(),
             wait: Mutex::new(Box::pin(self.turns.clone().acquire_owned())),
             permit: None,
@@ -159,34 +163,34 @@ impl Slot {
     }
 
     /// Takes the idle interpreter, if there is one.
-    pub(crate) fn take(&self) -> Option<Held> {
+    pub(crate) fn take(&self) -> Option<LiveSession> {
         lock(&self.state).session.take()
     }
 
     /// Ends an idle interpreter that has run nothing yet and has preloaded modules which this package folder also has.
     /// The next interpreter loads them from the folder.
-    pub(crate) fn shows(&self, folder: &Path) {
+    pub(crate) fn drop_stale(&self, folder: &Path) {
         let mut state = lock(&self.state);
-        let stale = |held: &mut Held| held.cells == 0 && held.session.has_loaded_from(folder);
+        let stale = |live: &mut LiveSession| live.cells == 0 && live.session.has_loaded_from(folder);
         let ended = state.session.take_if(stale);
         drop(state);
         drop(ended);
     }
 
     /// Returns an interpreter to the slot for the next cell.
-    pub(crate) fn put(&self, held: Held) {
-        lock(&self.state).session = Some(held);
+    pub(crate) fn put(&self, live: LiveSession) {
+        lock(&self.state).session = Some(live);
     }
 
     /// Records that the interpreter ended in this execution.
-    pub(crate) fn lose(&self, execution: &Execution, story: String) {
-        lock(&self.state).lost = Some((execution.delivery(), story));
+    pub(crate) fn record_loss(&self, execution: &Execution, description: String) {
+        lock(&self.state).lost = Some((execution.delivery(), description));
     }
 
     /// Returns the end of the last interpreter, if no result has reported it yet.
-    pub(crate) fn untold_loss(&self) -> Option<String> {
-        let (delivered, story) = lock(&self.state).lost.take()?;
-        (!delivered.load(Ordering::Relaxed)).then_some(story)
+    pub(crate) fn take_unreported_loss(&self) -> Option<String> {
+        let (delivered, description) = lock(&self.state).lost.take()?;
+        (!delivered.load(Ordering::Relaxed)).then_some(description)
     }
 
     /// Returns the running execution.
@@ -202,7 +206,7 @@ impl Slot {
         let state = lock(&self.state);
         let cells = match (&state.running, &state.session) {
             (Some((_, cells)), _) => *cells,
-            (None, Some(held)) if held.cells > 0 => held.cells,
+            (None, Some(live)) if live.cells > 0 => live.cells,
             // A preloaded interpreter that has run nothing is not listed.
             (None, Some(_) | None) => return None,
         };
@@ -220,16 +224,16 @@ impl Slot {
         // A separate task: the interpreter must return to the slot even if the caller disconnects.
         let listing = tokio::spawn(async move {
             let _turn = slot.turns.clone().try_acquire_owned().ok()?;
-            let mut held = slot.take()?;
-            match held.session.variables().await {
+            let mut live = slot.take()?;
+            match live.session.variables().await {
                 Ok(variables) => {
-                    slot.put(held);
+                    slot.put(live);
                     Some(variables)
                 }
                 Err(error) => {
-                    let story =
+                    let description =
                         format!("new session: the previous one ended while its variables were listed ({error})");
-                    lock(&slot.state).lost = Some((Arc::default(), story));
+                    lock(&slot.state).lost = Some((Arc::default(), description));
                     None
                 }
             }
@@ -238,12 +242,14 @@ impl Slot {
     }
 }
 
-impl Ticket {
+impl QueueTicket {
     /// Waits for this call's turn. The turn lasts until the ticket is dropped.
     pub(crate) async fn turn(&mut self) -> Result<(), Failure> {
         if self.permit.is_none() {
             let permit = self.waiting().await;
-            self.permit = Some(permit.map_err(|_| Failure::new(Code::Internal, "the queue of the session is closed", "try again"))?);
+            self.permit = Some(
+                permit.map_err(|_| Failure::new(Code::Internal, "the queue of the session is closed", "try again"))?,
+            );
         }
         Ok(())
     }
@@ -253,16 +259,16 @@ impl Ticket {
     }
 
     /// Records the execution that has the turn, and the number of its cell.
-    pub(crate) fn runs(&self, execution: &Arc<Execution>, cells: u32) {
+    pub(crate) fn set_running(&self, execution: &Arc<Execution>, cells: u32) {
         lock(&self.slot.state).running = Some((execution.clone(), cells));
     }
 
-    pub(crate) const fn slot(&self) -> &Arc<Slot> {
+    pub(crate) const fn slot(&self) -> &Arc<SessionSlot> {
         &self.slot
     }
 }
 
-impl Drop for Ticket {
+impl Drop for QueueTicket {
     fn drop(&mut self) {
         let mut state = lock(&self.slot.state);
         state.pending = state.pending.saturating_sub(1);

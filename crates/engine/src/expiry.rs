@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::broadcast::{Receiver, Sender, channel, error::RecvError};
 use tokio::time::Instant;
 
-use crate::record::{Deadlines, Kind, Record};
+use crate::state::{Deadlines, Kind, Record};
 use crate::{Principal, SandboxId};
 
 /// The expiry of a sandbox.
@@ -50,11 +50,11 @@ impl Expiry {
 /// The capacity of a subscriber's queue. When it is full, the oldest notice is dropped. All callers' notices go through
 /// one channel, so the capacity is a multiple of the default number of sandboxes (256): no caller's notices drop
 /// another's. A notice is small.
-const WAITING: usize = 1024;
+const NOTICE_CAPACITY: usize = 1024;
 
 /// A sandbox that ends soon.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Expiring {
+pub struct ExpiryNotice {
     /// The sandbox.
     pub sandbox_id: SandboxId,
     /// Its label for people.
@@ -64,12 +64,12 @@ pub struct Expiring {
     /// The time of its end.
     pub at: SystemTime,
     /// The reason, which also tells if a call extends its life.
-    pub why: Expires,
+    pub why: ExpiryReason,
 }
 
 /// The reason for the end of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Expires {
+pub enum ExpiryReason {
     /// The idle limit. A call extends it.
     Idle,
     /// The requested lifetime, regardless of calls.
@@ -78,16 +78,16 @@ pub enum Expires {
 
 /// A subscription to the notices about one caller's sandboxes.
 #[derive(Debug, Default)]
-pub struct ExpiringSoon(Option<(Principal, Receiver<Weak<Record>>)>);
+pub struct ExpiryNotices(Option<(Principal, Receiver<Weak<Record>>)>);
 
-impl ExpiringSoon {
+impl ExpiryNotices {
     /// Returns the next notice. Waits forever after the engine has ended. Cancel safe.
-    pub async fn next(&mut self) -> Expiring {
-        if let Some((who, words)) = &mut self.0 {
+    pub async fn next(&mut self) -> ExpiryNotice {
+        if let Some((principal, notices)) = &mut self.0 {
             loop {
-                match words.recv().await {
+                match notices.recv().await {
                     Ok(record) => {
-                        let record = record.upgrade().filter(|record| record.owner == *who);
+                        let record = record.upgrade().filter(|record| record.owner == *principal);
                         if let Some(expiring) = record.and_then(|record| expiring(&record)) {
                             return expiring;
                         }
@@ -103,32 +103,37 @@ impl ExpiringSoon {
 
 /// The sender of all notices.
 #[derive(Debug)]
-pub(crate) struct Crier(Sender<Weak<Record>>);
+pub(crate) struct ExpiryNotifier(Sender<Weak<Record>>);
 
-impl Default for Crier {
+impl Default for ExpiryNotifier {
     fn default() -> Self {
-        Self(channel(WAITING).0)
+        Self(channel(NOTICE_CAPACITY).0)
     }
 }
 
-impl Crier {
-    pub(crate) fn listen(&self, who: &Principal) -> ExpiringSoon {
-        ExpiringSoon(Some((who.clone(), self.0.subscribe())))
+impl ExpiryNotifier {
+    pub(crate) fn subscribe(&self, principal: &Principal) -> ExpiryNotices {
+        ExpiryNotices(Some((principal.clone(), self.0.subscribe())))
     }
 }
 
 /// The notices already sent about one sandbox.
 #[derive(Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct NotifiedState {
     lifetime: bool,
     /// The idle deadline that was reported. A call moves the deadline, and the next one is reported again.
     idle: Option<Instant>,
 }
 
-impl Told {
+impl NotifiedState {
     /// Sends a notice if one is due, and returns the time of the next one.
-    pub(crate) fn tell(&mut self, crier: &Crier, record: &Arc<Record>, ends: &Deadlines) -> Option<Instant> {
-        if record.birth.kind == Kind::Throwaway {
+    pub(crate) fn notify_if_due(
+        &mut self,
+        expiry_notifier: &ExpiryNotifier,
+        record: &Arc<Record>,
+        ends: &Deadlines,
+    ) -> Option<Instant> {
+        if record.params.kind == Kind::Throwaway {
             return None;
         }
         let now = Instant::now();
@@ -142,7 +147,7 @@ impl Told {
         }
         if of_lifetime || of_idle {
             // Having no subscribers is not an error.
-            let _nobody = crier.0.send(Arc::downgrade(record));
+            let _no_subscriber = expiry_notifier.0.send(Arc::downgrade(record));
         }
         let later = |due: Option<Instant>| due.filter(|due| *due > now);
         later(lifetime).into_iter().chain(later(idle)).min()
@@ -150,32 +155,32 @@ impl Told {
 }
 
 fn due_of_lifetime(record: &Record, ends: &Deadlines) -> Option<Instant> {
-    let (end, whole) = (ends.lifetime?, record.birth.lifetime?);
+    let (end, whole) = (ends.lifetime?, record.params.lifetime?);
     end.checked_sub(WARN_WITHIN.min(whole / 5))
 }
 
 /// None if the lifetime ends earlier.
 fn due_of_idle(record: &Record, ends: &Deadlines) -> Option<Instant> {
     let end = Some(ends.idle).filter(|idle| ends.lifetime.is_none_or(|end| *idle < end))?;
-    end.checked_sub(WARN_WITHIN.min(record.birth.idle / 5))
+    end.checked_sub(WARN_WITHIN.min(record.params.idle / 5))
 }
 
 /// Returns the current notice about a sandbox. None if it does not end soon.
-fn expiring(record: &Record) -> Option<Expiring> {
+fn expiring(record: &Record) -> Option<ExpiryNotice> {
     if !record.open() {
         return None;
     }
     let (ends, now) = (record.deadlines(), Instant::now());
     let near = |due: Option<Instant>| due.is_some_and(|due| due <= now);
     let (end, why) = match ends.lifetime {
-        Some(end) if near(due_of_lifetime(record, &ends)) => (end, Expires::Lifetime),
-        _ if near(due_of_idle(record, &ends)) => (ends.idle, Expires::Idle),
+        Some(end) if near(due_of_lifetime(record, &ends)) => (end, ExpiryReason::Lifetime),
+        _ if near(due_of_idle(record, &ends)) => (ends.idle, ExpiryReason::Idle),
         _ => return None,
     };
     let left = end.saturating_duration_since(now);
-    Some(Expiring {
+    Some(ExpiryNotice {
         sandbox_id: record.id.clone(),
-        label: record.birth.label.clone(),
+        label: record.params.label.clone(),
         left,
         at: SystemTime::now() + left,
         why,
@@ -187,11 +192,11 @@ mod tests {
     use sandcell_sandbox::{Isolation, Level, Limits, NetworkRule};
 
     use super::*;
-    use crate::record::Birth;
+    use crate::state::CreateParams;
 
-    fn record(who: &str, lifetime: Option<Duration>) -> Arc<Record> {
-        let birth = Birth {
-            kind: Kind::Asked,
+    fn record(principal: &str, lifetime: Option<Duration>) -> Arc<Record> {
+        let params = CreateParams {
+            kind: Kind::Requested,
             label: None,
             asked: None,
             limits: Limits::default(),
@@ -206,78 +211,84 @@ mod tests {
             }),
             replaces: None,
         };
-        Record::new(SandboxId::random().unwrap(), Principal::new(who), birth)
+        Record::new(SandboxId::random().unwrap(), Principal::new(principal), params)
     }
 
     /// Returns the pending notice.
-    async fn heard(soon: &mut ExpiringSoon) -> Option<Expiring> {
+    async fn heard(soon: &mut ExpiryNotices) -> Option<ExpiryNotice> {
         tokio::time::timeout(Duration::from_millis(1), soon.next()).await.ok()
     }
 
-    fn tell(told: &mut Told, crier: &Crier, record: &Arc<Record>) -> Option<Duration> {
-        let next = told.tell(crier, record, &record.deadlines());
+    fn tell(notified: &mut NotifiedState, expiry_notifier: &ExpiryNotifier, record: &Arc<Record>) -> Option<Duration> {
+        let next = notified.notify_if_due(expiry_notifier, record, &record.deadlines());
         next.map(|next| next.saturating_duration_since(Instant::now()))
     }
 
     #[tokio::test(start_paused = true)]
     async fn each_end_is_spoken_of_once_and_only_to_its_owner() {
-        let (crier, mut told) = (Crier::default(), Told::default());
+        let (expiry_notifier, mut notified) = (ExpiryNotifier::default(), NotifiedState::default());
         let (mut mine, mut theirs) = (
-            crier.listen(&Principal::new("me")),
-            crier.listen(&Principal::new("you")),
+            expiry_notifier.subscribe(&Principal::new("me")),
+            expiry_notifier.subscribe(&Principal::new("you")),
         );
         let record = record("me", None);
-        assert_eq!(tell(&mut told, &crier, &record), Some(Duration::from_secs(1500)));
+        assert_eq!(
+            tell(&mut notified, &expiry_notifier, &record),
+            Some(Duration::from_secs(1500))
+        );
         assert_eq!(heard(&mut mine).await, None);
         tokio::time::advance(Duration::from_secs(1500)).await;
-        assert_eq!(tell(&mut told, &crier, &record), None);
-        assert_eq!(tell(&mut told, &crier, &record), None, "once is enough");
+        assert_eq!(tell(&mut notified, &expiry_notifier, &record), None);
+        assert_eq!(tell(&mut notified, &expiry_notifier, &record), None, "once is enough");
         let word = heard(&mut mine).await.unwrap();
-        assert_eq!((word.why, &word.sandbox_id), (Expires::Idle, &record.id));
+        assert_eq!((word.why, &word.sandbox_id), (ExpiryReason::Idle, &record.id));
         assert!(word.left <= Duration::from_secs(300), "{word:?}");
         assert_eq!(heard(&mut mine).await, None);
         assert_eq!(heard(&mut theirs).await, None);
         // A call moves the end, so there is another notice.
-        drop(record.enter().unwrap());
-        assert!(tell(&mut told, &crier, &record).is_some());
+        drop(record.start_use().unwrap());
+        assert!(tell(&mut notified, &expiry_notifier, &record).is_some());
     }
 
     #[tokio::test(start_paused = true)]
     async fn word_that_is_not_true_any_more_is_not_given() {
-        let (crier, mut told) = (Crier::default(), Told::default());
-        let mut soon = crier.listen(&Principal::new("me"));
+        let (expiry_notifier, mut notified) = (ExpiryNotifier::default(), NotifiedState::default());
+        let mut soon = expiry_notifier.subscribe(&Principal::new("me"));
         let record = record("me", None);
         tokio::time::advance(Duration::from_secs(1600)).await;
-        tell(&mut told, &crier, &record);
-        drop(record.enter().unwrap());
+        tell(&mut notified, &expiry_notifier, &record);
+        drop(record.start_use().unwrap());
         assert_eq!(heard(&mut soon).await, None);
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_end_of_a_lifetime_comes_also_for_one_that_is_busy() {
-        let (crier, mut told) = (Crier::default(), Told::default());
-        let mut soon = crier.listen(&Principal::new("me"));
+        let (expiry_notifier, mut notified) = (ExpiryNotifier::default(), NotifiedState::default());
+        let mut soon = expiry_notifier.subscribe(&Principal::new("me"));
         let record = record("me", Some(Duration::from_secs(100)));
-        let _visit = record.enter().unwrap();
-        assert_eq!(tell(&mut told, &crier, &record), Some(Duration::from_secs(80)));
+        let _guard = record.start_use().unwrap();
+        assert_eq!(
+            tell(&mut notified, &expiry_notifier, &record),
+            Some(Duration::from_secs(80))
+        );
         tokio::time::advance(Duration::from_secs(80)).await;
-        tell(&mut told, &crier, &record);
-        assert_eq!(heard(&mut soon).await.unwrap().why, Expires::Lifetime);
+        tell(&mut notified, &expiry_notifier, &record);
+        assert_eq!(heard(&mut soon).await.unwrap().why, ExpiryReason::Lifetime);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_listener_that_does_not_listen_costs_a_bounded_number_of_words() {
-        let crier = Crier::default();
-        let mut soon = crier.listen(&Principal::new("me"));
-        let records: Vec<_> = (0..WAITING + 20).map(|_| record("me", None)).collect();
+        let expiry_notifier = ExpiryNotifier::default();
+        let mut soon = expiry_notifier.subscribe(&Principal::new("me"));
+        let records: Vec<_> = (0..NOTICE_CAPACITY + 20).map(|_| record("me", None)).collect();
         tokio::time::advance(Duration::from_secs(1600)).await;
         for record in &records {
-            tell(&mut Told::default(), &crier, record);
+            tell(&mut NotifiedState::default(), &expiry_notifier, record);
         }
         let mut count = 0;
         while heard(&mut soon).await.is_some() {
             count += 1;
         }
-        assert_eq!(count, WAITING);
+        assert_eq!(count, NOTICE_CAPACITY);
     }
 }

@@ -9,13 +9,13 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::ExecutionId;
-use crate::network::{Reached, denied_so_far};
-use crate::record::Record;
+use crate::network::{NetworkEvidence, denied_so_far};
+use crate::state::Record;
 
 /// The maximum time to read a sandbox's usage.
-const USAGE: Duration = Duration::from_millis(500);
+const USAGE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Successful cells shorter than this are not measured: the query would take longer.
-const QUICK: Duration = Duration::from_millis(5);
+const MIN_MEASURED_DURATION: Duration = Duration::from_millis(5);
 
 /// Memory of a sandbox around one execution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,8 +87,8 @@ impl Meter {
     }
 
     /// Returns the network evidence of the execution.
-    pub(crate) fn reached(&self, record: &Record) -> Reached {
-        Reached::of(record, self.denied)
+    pub(crate) fn reached(&self, record: &Record) -> NetworkEvidence {
+        NetworkEvidence::of(record, self.denied)
     }
 
     /// Returns the usage before and after, and the cost between them.
@@ -111,7 +111,7 @@ impl Meter {
             before.memory_events = known.memory_events;
             before.process_events = known.process_events;
         }
-        if well && duration < QUICK && (asked.is_some() || self.known.is_some()) {
+        if well && duration < MIN_MEASURED_DURATION && (asked.is_some() || self.known.is_some()) {
             let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
             record.remember_usage(Usage {
                 cpu_us: before.cpu_us.saturating_add(micros),
@@ -123,7 +123,7 @@ impl Meter {
                 peak: before.memory_peak,
                 memory: None,
             };
-            record.grew(MemoryGrowth {
+            record.record_growth(MemoryGrowth {
                 execution_id: id.clone(),
                 memory: None,
                 peak: None,
@@ -138,11 +138,11 @@ impl Meter {
         cost.memory = after.map(|after| MemoryUse {
             before: ByteSize::bytes(before.memory),
             after: ByteSize::bytes(after.memory),
-            limit: record.birth.limits.memory,
+            limit: record.params.limits.memory,
         });
         // A failed reading is no evidence of a short run. The next execution includes this one's effect.
         if cost.memory.is_some() {
-            record.grew(MemoryGrowth {
+            record.record_growth(MemoryGrowth {
                 execution_id: id.clone(),
                 memory: cost.memory,
                 peak: (cost.peak > before.memory_peak).then(|| ByteSize::bytes(cost.peak)),
@@ -154,5 +154,5 @@ impl Meter {
 
 /// Returns the current usage of a sandbox. None if the back end does not answer in time.
 pub(crate) async fn read_usage(sandbox: &dyn Sandbox) -> Option<Usage> {
-    timeout(USAGE, sandbox.usage()).await.ok()?.ok()
+    timeout(USAGE_TIMEOUT, sandbox.usage()).await.ok()?.ok()
 }
