@@ -8,45 +8,13 @@
 //! disconnects stops its request, but leaves nothing half done.
 #![forbid(unsafe_code)]
 
-mod advice;
+mod admission;
 pub mod api;
-
-mod artifacts;
-mod caller_number;
-mod code_error;
-mod command;
 mod core;
 mod execution;
-mod expiry;
-mod fallback;
-mod files;
-mod history;
-mod ids;
-mod image_interest;
-mod job;
-mod lifecycle;
-mod metrics;
-mod network;
-mod outcome;
 mod output;
-mod packages;
-mod policy;
-mod pool;
-mod program;
-mod progress;
-mod quota;
-mod registry;
-mod scheduler;
-mod service;
-mod session;
-mod sinks;
-mod spans;
-mod state;
-mod store;
-mod sync;
-mod termination;
-mod time;
-mod usage;
+mod records;
+mod sandbox;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -59,36 +27,30 @@ use sandcell_sandbox::{
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+pub use admission::policy::{MAX_LIFETIME, MIN_MEMORY};
+pub use admission::scheduler::processors;
+pub use api::time::rfc3339_millis as timestamp;
 pub use api::*;
-pub use command::{CommandInput, CommandLine, CommandRequest, StdinPart};
-pub use expiry::{Expiry, ExpiryNotice, ExpiryNotices, ExpiryReason};
-pub use fallback::{AbsentBackend, SkippedBackend};
-pub use history::{HistoryPage, HistoryQuery};
-pub use metrics::Counts;
-pub use network::NetworkedSandbox;
-pub use output::Progress;
-pub use policy::{MAX_LIFETIME, MIN_MEMORY};
-pub use progress::{OutputPart, Watch};
-pub use quota::Quota;
-pub use scheduler::processors;
-pub use sinks::{Auditor, EventKind, Finished, HistorySink, KeptPicture, Observers, SecurityEvent, StoredView};
-pub use spans::TRACE_TARGET;
-pub use time::rfc3339_millis as timestamp;
-pub use usage::{MemoryGrowth, MemoryUse};
+pub use execution::progress::Watch;
+pub use records::metrics::Counts;
+pub use records::sinks::{Auditor, EventKind, Finished, HistorySink, Observers, SecurityEvent, StoredView};
+pub use records::spans::TRACE_TARGET;
+pub use sandbox::expiry::ExpiryNotices;
 
-use crate::caller_number::CallerNumbers;
+use crate::admission::caller_number::CallerNumbers;
+use crate::admission::quota::CpuQuota;
+use crate::admission::scheduler::Scheduler;
+use crate::api::sync::Replaceable;
 use crate::core::Core;
-use crate::expiry::ExpiryNotifier;
-use crate::history::History;
-use crate::job::SessionMode;
-use crate::metrics::Metrics;
-use crate::pool::Pool;
-use crate::quota::CpuQuota;
-use crate::registry::Registry;
-use crate::scheduler::Scheduler;
-use crate::store::ExecutionStore;
-use crate::sync::Replaceable;
-use crate::termination::Stop;
+use crate::execution::job::SessionMode;
+use crate::execution::store::{self, ExecutionStore};
+use crate::execution::termination::Stop;
+use crate::records::history::History;
+use crate::records::metrics::Metrics;
+use crate::sandbox::expiry::ExpiryNotifier;
+use crate::sandbox::image_interest::ImageInterests;
+use crate::sandbox::pool::{self, Pool};
+use crate::sandbox::registry::Registry;
 
 /// The default language.
 const DEFAULT_LANGUAGE: &str = "python";
@@ -156,7 +118,7 @@ impl Engine {
             scheduler: Scheduler::new(config.executions, config.executions_per_caller),
             caller_numbers: CallerNumbers::default(),
             cpu_quota: CpuQuota::new(&config.quota),
-            image_interests: image_interest::ImageInterests::default(),
+            image_interests: ImageInterests::default(),
             down: CancellationToken::new(),
             ending: CancellationToken::new(),
             config: Replaceable::new(config),

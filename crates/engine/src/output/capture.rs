@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use sandcell_sandbox::ByteSize;
 
-use crate::policy::bytes_of;
+use crate::admission::policy::bytes_of;
 
 /// The size that each end of a stream may store without the budget.
 const FREE_BYTES: usize = 32 << 10;

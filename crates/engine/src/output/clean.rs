@@ -4,7 +4,7 @@
 //! escapes, invalid UTF-8 becomes U+FFFD, and long runs of one line are folded. Every piece of text has the range of
 //! its raw bytes, so that a cut can name them exactly.
 
-use crate::policy::bytes_of;
+use crate::admission::policy::bytes_of;
 
 /// The maximum number of equal lines that are not folded.
 const MAX_UNFOLDED_LINES: u64 = 20;

@@ -12,7 +12,6 @@ mod slice;
 
 pub(crate) use capture::{Budget, Capture, StreamEnds};
 pub(crate) use clean::{plain_line, preview};
-pub use progress::Progress;
 pub(crate) use progress::{PROGRESS_TAIL_BYTES, recognise};
 pub(crate) use show::{Marker, Part, Rendered, WINDOW_BYTES, render};
 pub(crate) use slice::slice;

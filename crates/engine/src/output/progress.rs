@@ -5,17 +5,7 @@
 use sandcell_sandbox::Preparing;
 
 use super::clean::plain;
-
-/// The progress that code reports.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Progress {
-    /// The completed amount, in the bar's unit.
-    pub done: f64,
-    /// The total, if the bar shows one.
-    pub total: Option<f64>,
-    /// The bar's line, at most 200 characters.
-    pub text: String,
-}
+use crate::Progress;
 
 impl Progress {
     /// Converts the progress of a sandbox's preparation. Bytes are reported in megabytes.

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use super::capture::StreamEnds;
 use super::clean::{Piece, clean};
-use crate::policy::bytes_of;
+use crate::admission::policy::bytes_of;
 
 /// The number of raw bytes processed at each end of a stream. Much more than any budget, so that folding works on
 /// complete runs. Bounded, so that showing 16 MiB costs no more than showing two.

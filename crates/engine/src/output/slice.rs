@@ -3,7 +3,7 @@
 use super::capture::Capture;
 use super::clean::plain;
 use crate::StreamSlice;
-use crate::policy::bytes_of;
+use crate::admission::policy::bytes_of;
 
 /// The maximum size of a UTF-8 character, in bytes.
 const CHARACTER_BYTES: usize = 4;
