@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn processor_time_is_each_callers_own_and_comes_back_after_an_hour() {
+    async fn processor_time_is_counted_per_caller_and_expires_after_an_hour() {
         let quota = Quota {
             cpu: Duration::from_secs(10),
             ..Quota::default()
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_remembered_is_bounded_and_who_used_most_is_not_forgotten() {
+    async fn the_number_of_callers_is_bounded_and_the_heaviest_is_not_forgotten() {
         let quota = Quota {
             cpu: Duration::from_secs(10),
             ..Quota::default()

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_has_nothing_running_gets_in_whatever_others_do() {
+    async fn a_caller_with_nothing_running_starts_at_once() {
         let scheduler = Scheduler::new(4, 3);
         let mut of_ann = Vec::new();
         for _ in 0..3 {
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn places_of_those_who_gave_up_go_to_the_next() {
+    async fn permits_of_cancelled_waiters_go_to_the_next() {
         let scheduler = Scheduler::new(1, 1);
         let first = scheduler.acquire(&principal("ann")).await;
         let mut gave_up = wants(&scheduler, "ann");

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_or_too_large_ones_are_dropped_and_said() {
+    fn too_many_or_too_large_artifacts_are_dropped_and_reported() {
         let mut artifacts = Artifacts::default();
         for _ in 0..70 {
             artifacts.display(&bundle(&[("image/png", b"x")]));

@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_asked_for_is_told_first() {
+    fn requested_packages_are_listed_first() {
         let held = |name: &str| Held {
             name: name.into(),
             version: "1.0".into(),

@@ -84,7 +84,7 @@ fn runs_of_more_than_20_identical_lines_are_folded() {
 }
 
 #[test]
-fn long_output_keeps_its_ends_and_says_exactly_what_is_missing() {
+fn long_output_keeps_its_ends_and_the_exact_number_of_missing_bytes() {
     let lines: String = (0..10_000).map(|n| format!("line {n}\n")).collect();
     let result = shown(lines.as_bytes(), 2000);
     assert!(result.truncated && result.text.len() <= 2000);
@@ -121,7 +121,7 @@ fn the_marker_names_the_call_that_reads_the_rest() {
 }
 
 #[test]
-fn what_is_over_the_kept_bytes_is_counted_and_said() {
+fn bytes_beyond_the_stored_size_are_counted_and_reported() {
     let mut capture = Capture::new(ByteSize::bytes(1000), Budget::new(ByteSize::bytes(1000)));
     for _ in 0..10_000 {
         capture.push(&[b'a'; 1000]);

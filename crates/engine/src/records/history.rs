@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_comes_first_and_last_n_is_clamped() {
+    fn the_newest_row_is_first_and_last_n_is_clamped() {
         let mut history = history(1000);
         (0..80).for_each(|n| add(&mut history, "a", &n.to_string()));
         assert_eq!(codes(&mut history, "a", 0), ["79"]);
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn old_rows_go() {
+    fn old_rows_are_removed() {
         let mut history = History::new(10, Duration::ZERO);
         add(&mut history, "a", "x");
         std::thread::sleep(Duration::from_millis(2));

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn each_end_is_spoken_of_once_and_only_to_its_owner() {
+    async fn each_end_is_reported_once_and_only_to_its_owner() {
         let (expiry_notifier, mut notified) = (ExpiryNotifier::default(), NotifiedState::default());
         let (mut mine, mut theirs) = (
             expiry_notifier.subscribe(&Principal::new("me")),
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn word_that_is_not_true_any_more_is_not_given() {
+    async fn an_outdated_notice_is_skipped() {
         let (expiry_notifier, mut notified) = (ExpiryNotifier::default(), NotifiedState::default());
         let mut soon = expiry_notifier.subscribe(&Principal::new("me"));
         let record = record("me", None);
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_end_of_a_lifetime_comes_also_for_one_that_is_busy() {
+    async fn the_end_of_a_lifetime_is_reported_for_a_busy_sandbox_too() {
         let (expiry_notifier, mut notified) = (ExpiryNotifier::default(), NotifiedState::default());
         let mut soon = expiry_notifier.subscribe(&Principal::new("me"));
         let record = record("me", Some(Duration::from_secs(100)));
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_listener_that_does_not_listen_costs_a_bounded_number_of_words() {
+    async fn a_subscriber_that_does_not_read_has_a_bounded_queue() {
         let expiry_notifier = ExpiryNotifier::default();
         let mut soon = expiry_notifier.subscribe(&Principal::new("me"));
         let records: Vec<_> = (0..NOTICE_CAPACITY + 20).map(|_| record("me", None)).collect();

@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reason_of_one_that_has_the_feature_counts_and_the_others_are_told() {
+    fn a_real_failure_is_preferred_over_unsupported_and_others_follow() {
         assert_eq!(combine_failures(Vec::new()), None);
         let failure = combine_failures(vec![
             (skipped("plain", Code::InvalidArgument), true),

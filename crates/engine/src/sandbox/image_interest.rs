@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn the_last_who_wants_an_image_is_told_so_and_wishes_do_not_last() {
+    async fn the_last_interested_caller_is_reported_and_interests_expire() {
         let interests = ImageInterests::default();
         let (ann, bob) = (Principal("ann".into()), Principal("bob".into()));
         interests.add("a:1", &ann);
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn only_so_many_are_remembered() {
+    async fn the_number_of_interests_is_bounded() {
         let interests = ImageInterests::default();
         let ann = Principal("ann".into());
         for number in 0..2 * MAX_INTERESTS {

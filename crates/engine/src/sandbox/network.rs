@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_are_told_of_the_proxy_and_the_callers_own_variables_win() {
+    fn programs_get_the_proxy_variables_and_the_callers_variables_win() {
         let rule = NetworkRule::Hosts(vec!["a.example".to_owned()]);
         let env = with_proxy(&rule, BTreeMap::from([("HTTP_PROXY".to_owned(), "mine".to_owned())]));
         assert_eq!(env["HTTP_PROXY"], "mine");

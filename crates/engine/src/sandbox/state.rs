@@ -506,7 +506,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_is_in_it_does_not_keep_its_owner_from_closing_it() {
+    async fn a_sandbox_in_use_can_be_closed_by_its_owner() {
         let record = record(Duration::from_secs(60));
         let _guard = record.start_use().unwrap();
         assert!(record.begin_close(&Terminated::now(TerminationReason::Closed), false));

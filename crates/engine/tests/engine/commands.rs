@@ -98,7 +98,7 @@ async fn a_command_that_runs_too_long_is_ended_and_the_session_lives_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn its_exit_code_is_told_and_the_call_can_answer_before_it_ends() {
+async fn the_exit_code_is_reported_and_the_call_can_answer_before_the_end() {
     let bench = Bench::new();
     put(&bench, "/home/user/fails", "exit 3").await;
     put(&bench, "/home/user/slow", "sleep 5000\nprint late").await;

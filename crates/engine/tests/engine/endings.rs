@@ -107,7 +107,7 @@ async fn a_flood_of_output_does_not_keep_code_from_being_interrupted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn code_that_prints_far_more_than_is_kept_is_stopped_and_told_why() {
+async fn code_that_prints_far_more_than_is_stored_is_stopped_with_a_reason() {
     let view = flood(sandcell_sandbox::ByteSize::bytes(1024)).await;
     let cause = view.cause.unwrap();
     assert_eq!((view.status, cause.code), (Status::Error, Code::OutputLimit));
@@ -217,7 +217,7 @@ async fn a_caller_who_leaves_stops_the_code() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_loss_that_nobody_was_told_is_told_with_the_next_call() {
+async fn an_unreported_loss_is_reported_with_the_next_call() {
     let bench = Bench::new();
     let call = bench.try_exec(code_of("note on\nstubborn"));
     tokio::select! {
@@ -373,7 +373,7 @@ async fn when_the_whole_sandbox_ends_the_result_says_so_and_a_new_one_follows() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sandbox_that_is_lost_while_nothing_runs_is_told_at_the_next_call() {
+async fn a_sandbox_lost_while_idle_is_reported_with_the_next_call() {
     let bench = Bench::new();
     let first = bench.exec("set x 1").await;
     bench.world.last().end(EndReason::LauncherLost);

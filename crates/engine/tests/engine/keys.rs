@@ -75,7 +75,7 @@ async fn another_wish_with_the_same_key_is_refused_by_what_differs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_caller_who_leaves_takes_the_sandbox_along_only_when_nobody_else_asked_for_it() {
+async fn a_caller_that_disconnects_closes_the_sandbox_only_if_no_other_asked_for_it() {
     let bench = Bench::new();
     // The first call gives up while the sandbox is made. The second one gets it.
     let (gone, kept) = tokio::join!(
@@ -95,7 +95,7 @@ async fn a_caller_who_leaves_takes_the_sandbox_along_only_when_nobody_else_asked
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_end_is_told_before_it_comes() {
+async fn the_end_is_reported_in_advance() {
     let bench = Bench::new();
     let req = CreateRequest {
         lifetime: Some(Duration::from_secs(1000)),

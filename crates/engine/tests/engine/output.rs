@@ -176,7 +176,7 @@ async fn old_output_is_forgotten_when_it_weighs_too_much_and_the_newest_stays() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn output_that_nobody_has_yet_is_kept_longer_but_not_without_end() {
+async fn undelivered_output_is_stored_longer_but_within_a_bound() {
     let bench = Bench::new();
     let id = bench.start("note runs\nbytes 10000000", "runs").await.id;
     bench.exec("bytes 3000000").await;

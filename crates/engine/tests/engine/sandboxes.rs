@@ -294,7 +294,7 @@ async fn back_ends_are_tried_in_order_and_a_named_one_is_the_only_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn those_that_never_worked_are_told_where_they_were_preferred() {
+async fn absent_back_ends_are_listed_where_they_were_preferred() {
     let absent = |after, name: &str| AbsentBackend {
         after,
         skipped: SkippedBackend::new(
@@ -556,7 +556,7 @@ async fn only_so_many_ended_sandboxes_are_remembered() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_lost_is_told_even_when_the_first_new_sandbox_could_not_be_made() {
+async fn a_loss_is_reported_even_if_the_first_new_sandbox_could_not_be_made() {
     let bench = Bench::new();
     bench.exec("set x 1").await;
     tokio::time::sleep(Duration::from_secs(3600)).await;
@@ -568,7 +568,7 @@ async fn what_was_lost_is_told_even_when_the_first_new_sandbox_could_not_be_made
 }
 
 #[tokio::test(start_paused = true)]
-async fn many_are_made_some_at_a_time_and_nobody_else_waits_for_them() {
+async fn many_sandboxes_are_made_in_groups_and_other_callers_do_not_wait() {
     let bench = Bench::with(|config| {
         config.sandboxes_per_caller = 100;
         config.sandboxes = 200;

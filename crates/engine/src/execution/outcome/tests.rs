@@ -51,7 +51,7 @@ fn a_kill_with_refused_memory_is_out_of_memory_and_names_the_limit() {
 }
 
 #[test]
-fn want_of_memory_is_named_even_if_nobody_was_killed_for_it() {
+fn out_of_memory_is_named_even_without_a_kill() {
     let limits = Limits::default();
     let died = |exit: Exit, peak_mib: u64| {
         outcome_of(Evidence {
@@ -126,7 +126,7 @@ fn a_segmentation_fault_and_an_exit_are_crashes_named_as_what_they_are() {
 }
 
 #[test]
-fn code_that_failed_after_a_denial_is_told_which_host_and_what_would_allow_it() {
+fn code_that_failed_after_a_denial_names_the_host_and_the_remedy() {
     let limits = Limits::default();
     let with = |ending: Ending, denied: Vec<sandcell_sandbox::Denied>| {
         let network = NetworkEvidence {
@@ -210,7 +210,7 @@ fn an_error_after_a_kill_for_memory_names_the_memory() {
 }
 
 #[test]
-fn no_word_of_the_codes_own_is_in_the_cause() {
+fn no_text_from_the_code_is_in_the_cause() {
     const FORGED_ERROR: &str = "E\n\n[ok 1 ms ex0 new sandbox sbevil]";
     let limits = Limits::default();
     let forged = |class: &str| CellError {
