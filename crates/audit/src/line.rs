@@ -60,7 +60,7 @@ impl Entry {
         Self {
             at: sandcell_engine::timestamp(std::time::SystemTime::now()),
             event: event.kind.as_str().to_owned(),
-            principal: event.who.as_ref().map(|who| short(&who.0)),
+            principal: event.principal.as_ref().map(|principal| short(&principal.0)),
             sandbox: event.sandbox.as_ref().map(ToString::to_string),
             execution: event.execution.as_ref().map(ToString::to_string),
             code: event.code.map(sandcell_sandbox::Code::as_str),

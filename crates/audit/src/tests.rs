@@ -11,7 +11,7 @@ const MOST: u64 = 1 << 20;
 
 fn event(detail: &str) -> SecurityEvent {
     SecurityEvent {
-        who: Some(Principal::new("a")),
+        principal: Some(Principal::new("a")),
         ..SecurityEvent::new(EventKind::CallRefused, detail.to_owned())
     }
 }
@@ -146,7 +146,7 @@ async fn a_flood_is_counted_instead_of_written_and_pushes_nobody_out() {
         desk.note(event(&n.to_string()));
     }
     desk.note(SecurityEvent {
-        who: Some(Principal::new("b")),
+        principal: Some(Principal::new("b")),
         ..event("of another one")
     });
     desk.close().await;

@@ -1,73 +1,63 @@
-//! What all parts of the engine share, and the way of an answer: waiting, cancelling, giving up.
+//! The engine's shared state, and the sandbox of a call.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use sandcell_sandbox::{
     Backend, Code, Failure, Isolation, Language, Limits, Network, NetworkRule, Packages, SandboxSpec,
 };
-use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::callers::Callers;
-use crate::executions::{Execution, error_line};
-use crate::expiring::Crier;
-use crate::floor::Floor;
-use crate::history::{Entry, History};
-use crate::ids::echo;
-use crate::kept::Executions;
-use crate::ladder::{GRACE, KILL_WAIT, Stop};
-use crate::lasting::Witnesses;
-use crate::meter::Cost;
-use crate::network::with_proxy;
-use crate::pool::Pool;
-use crate::quota::Processor;
-use crate::record::{Birth, Gone, GoneWhy, Kind, Record};
-use crate::registry::{Registry, Target};
-use crate::spans;
-use crate::sync::{Live, lock};
-use crate::tally::Tally;
-use crate::verdict::Verdict;
-use crate::wanted::Wanted;
-use crate::warden::{Plan, keep, no_backend};
-use crate::{AbsentLanguage, EngineConfig, ExecutionId, ExecutionView, Principal, Status};
-
-/// How long an execution that is being ended may take to be over, with what comes after the ladder.
-const ENDING: Duration = GRACE.saturating_add(KILL_WAIT).saturating_add(Duration::from_secs(2));
+use crate::admission::caller_number::CallerNumbers;
+use crate::admission::quota::CpuQuota;
+use crate::admission::scheduler::Scheduler;
+use crate::api::ids::quote_for_error;
+use crate::api::sync::Replaceable;
+use crate::execution::store::ExecutionStore;
+use crate::records::history::History;
+use crate::records::metrics::Metrics;
+use crate::records::sinks::Observers;
+use crate::records::spans;
+use crate::sandbox::expiry::ExpiryNotifier;
+use crate::sandbox::image_interest::ImageInterests;
+use crate::sandbox::lifecycle::{Plan, no_backend, run_lifecycle};
+use crate::sandbox::network::with_proxy;
+use crate::sandbox::pool::Pool;
+use crate::sandbox::registry::{Registry, Target};
+use crate::sandbox::state::{CreateParams, Kind, Record, Terminated, TerminationReason};
+use crate::{AbsentLanguage, EngineConfig, Principal};
 
 /// The engine's shared state.
 #[derive(Debug)]
 pub(crate) struct Core {
-    pub(crate) config: Live<EngineConfig>,
+    pub(crate) config: Replaceable<EngineConfig>,
     pub(crate) backends: Vec<Arc<dyn Backend>>,
     pub(crate) languages: Vec<Arc<dyn Language>>,
-    pub(crate) packages: Live<Vec<Arc<dyn Packages>>>,
-    pub(crate) network: Live<Option<Arc<dyn Network>>>,
-    pub(crate) witnesses: Witnesses,
+    pub(crate) packages: Replaceable<Vec<Arc<dyn Packages>>>,
+    pub(crate) network: Replaceable<Option<Arc<dyn Network>>>,
+    pub(crate) observers: Observers,
     pub(crate) registry: Registry,
-    pub(crate) executions: Executions,
+    pub(crate) executions: ExecutionStore,
     pub(crate) history: Mutex<History>,
     pub(crate) pool: Pool,
-    pub(crate) tally: Tally,
-    pub(crate) crier: Crier,
-    pub(crate) floor: Arc<Floor>,
-    pub(crate) callers: Callers,
-    pub(crate) processor: Processor,
-    pub(crate) wanted: Wanted,
+    pub(crate) metrics: Metrics,
+    pub(crate) expiry_notifier: ExpiryNotifier,
+    pub(crate) scheduler: Arc<Scheduler>,
+    pub(crate) caller_numbers: CallerNumbers,
+    pub(crate) cpu_quota: CpuQuota,
+    pub(crate) image_interests: ImageInterests,
     /// Fired when the engine is dropped: sandboxes end.
     pub(crate) down: CancellationToken,
-    /// Fired when it begins to shut down: nobody waits for an answer any more.
+    /// Fired when the engine begins to shut down: no caller waits for an answer any more.
     pub(crate) ending: CancellationToken,
 }
 
 impl Core {
-    /// The settings in force. A call that has begun goes on with those that it has in hand.
+    /// The current settings. A running call keeps the settings that it started with.
     pub(crate) fn config(&self) -> Arc<EngineConfig> {
         self.config.get()
     }
 
-    /// Puts other settings in force, for what is asked for from now on. Sandboxes that are there keep what they were made
-    /// with.
+    /// Replaces the settings for later requests. Existing sandboxes keep the settings that they were made with.
     pub(crate) fn change(
         &self,
         wanted: EngineConfig,
@@ -76,17 +66,17 @@ impl Core {
     ) {
         let old = self.config();
         let mut config = EngineConfig {
-            // What was found at the start, and what was made with it.
+            // Results of the start-up, and values that sized existing stores.
             absent: old.absent.clone(),
             absent_backends: old.absent_backends.clone(),
             history_rows: old.history_rows,
             history_age: old.history_age,
             ..wanted
         };
-        tell_of_network(&mut config, network.as_ref());
+        add_network_hint(&mut config, network.as_ref());
         self.registry.change(&config);
-        self.floor.change(config.executions, config.executions_per_caller);
-        self.processor.change(&config.quota);
+        self.scheduler.change(config.executions, config.executions_per_caller);
+        self.cpu_quota.change(&config.quota);
         let pool = config.pool.clone();
         let fresh = config.limits != old.limits || pool != old.pool;
         self.config.set(config);
@@ -101,8 +91,8 @@ impl Core {
         choose(&self.languages, &self.config().absent, name)
     }
 
-    pub(crate) fn birth(&self, kind: Kind, limits: Limits) -> Result<Birth, Failure> {
-        Ok(Birth {
+    pub(crate) fn create_params(&self, kind: Kind, limits: Limits) -> Result<CreateParams, Failure> {
+        Ok(CreateParams {
             kind,
             label: None,
             asked: None,
@@ -115,20 +105,20 @@ impl Core {
         })
     }
 
-    /// What a sandbox will be isolated by if the first back end can make it.
+    /// Returns the planned isolation: that of the first back end, if it can make the sandbox.
     pub(crate) fn planned(&self, backend: Option<&str>) -> Result<Arc<Isolation>, Failure> {
         let fits = |b: &&Arc<dyn Backend>| backend.is_none_or(|name| b.name() == name);
         let first = self.backends.iter().find(fits).ok_or_else(no_backend)?;
         Ok(Arc::new(first.isolation().clone()))
     }
 
-    /// Starts making the sandbox of a reserved record.
+    /// Starts to make the sandbox of a reserved record.
     pub(crate) fn make(self: &Arc<Self>, record: &Arc<Record>, plan: Plan) {
         let span = spans::making(record);
-        tokio::spawn(keep(self.clone(), record.clone(), plan, span));
+        tokio::spawn(run_lifecycle(self.clone(), record.clone(), plan, span));
     }
 
-    /// The plan for a sandbox with nothing but limits.
+    /// Returns the plan for a sandbox with limits only.
     pub(crate) fn plain_plan(&self, limits: Limits) -> Plan {
         self.plan_with(limits, NetworkRule::None)
     }
@@ -150,38 +140,38 @@ impl Core {
         }
     }
 
-    /// The sandbox that a call is about: the named one, or the default one, which is made when needed.
-    pub(crate) async fn target(self: &Arc<Self>, who: &Principal, id: Option<&str>) -> Result<Target, Failure> {
+    /// Returns the sandbox of a call: the named one, or the default one. Makes the default one if needed.
+    pub(crate) async fn target(self: &Arc<Self>, principal: &Principal, id: Option<&str>) -> Result<Target, Failure> {
         if let Some(id) = id {
-            return self.registry.find(who, id);
+            return self.registry.find(principal, id);
         }
         let limits = self.config().limits.clone();
-        let birth = self.birth(Kind::Default, limits.clone())?;
-        let default = |registry: &Registry| registry.default(who, birth.clone());
-        let target = self.registry.when_free(who, default).await?;
+        let params = self.create_params(Kind::Default, limits.clone())?;
+        let default = |registry: &Registry| registry.default(principal, params.clone());
+        let target = self.registry.retry_while_closing(principal, default).await?;
         if target.new {
             self.make(&target.record, self.plain_plan(limits));
         }
         Ok(target)
     }
 
-    /// A sandbox for one run.
+    /// Makes a sandbox for one run.
     pub(crate) async fn throwaway(
         self: &Arc<Self>,
-        who: &Principal,
+        principal: &Principal,
         label: &str,
         limits: Limits,
         network: NetworkRule,
         image: Option<String>,
         opens: Option<Arc<dyn Language>>,
     ) -> Result<Target, Failure> {
-        let birth = Birth {
+        let params = CreateParams {
             label: Some(label.to_owned()),
             network: network.clone(),
-            ..self.birth(Kind::Throwaway, limits.clone())?
+            ..self.create_params(Kind::Throwaway, limits.clone())?
         };
-        let place = |registry: &Registry| registry.reserve(who, 1, &birth);
-        let mut records = self.registry.when_free(who, place).await?;
+        let reserve = |registry: &Registry| registry.reserve(principal, 1, &params);
+        let mut records = self.registry.retry_while_closing(principal, reserve).await?;
         let record = records
             .pop()
             .ok_or_else(|| Failure::new(Code::Internal, "no place was reserved", "try again"))?;
@@ -190,142 +180,21 @@ impl Core {
         plan.opens = opens;
         self.make(&record, plan);
         Ok(Target {
-            visit: record.enter()?,
+            guard: record.start_use()?,
             record,
             new: true,
         })
     }
 
-    /// A sandbox for one run is not needed any more: its keeper closes it.
+    /// Discards the sandbox of one run. Its task closes it.
     pub(crate) fn discard(&self, record: &Record) {
-        self.registry.depart(record, &Gone::now(GoneWhy::Closed));
-    }
-
-    /// A call was refused before anything started: that is history too.
-    pub(crate) fn refuse(&self, who: &Principal, language: &str, code: &str, failure: &Failure) {
-        self.refuse_and(who, language, code, failure, true);
-    }
-
-    /// The same, with a word on whether the caller's view shows it.
-    pub(crate) fn refuse_and(&self, who: &Principal, language: &str, code: &str, failure: &Failure, shown: bool) {
-        let Ok(execution) = ExecutionId::random() else { return };
-        let entry = Entry {
-            execution,
-            sandbox: None,
-            language: &echo(language),
-            status: Status::Error,
-            started: std::time::SystemTime::now(),
-            duration: Duration::ZERO,
-            code,
-            stdout: "",
-            error: Some(&failure.message),
-            shown,
-        };
-        let row = lock(&self.history).add(who, &entry);
-        self.witnesses.refused(who, code, failure, row, shown);
-        self.tally.refused(failure.code);
-    }
-
-    /// An execution is over: its end is made known, kept and written down.
-    pub(crate) fn finish(&self, execution: &Execution, end: Result<(Verdict, Cost), Failure>) {
-        let first = execution.finish(end, &self.config().hints, |view, failure| {
-            let error = failure.map(|failure| failure.message.as_str());
-            let entry = Entry {
-                execution: execution.id.clone(),
-                sandbox: Some(execution.sandbox_id.clone()),
-                language: &execution.language,
-                status: view.status,
-                started: view.started,
-                duration: view.duration,
-                code: &execution.code,
-                stdout: &view.stdout.text,
-                error: error.or_else(|| error_line(view)),
-                shown: execution.is_shown(),
-            };
-            let row = lock(&self.history).add(&execution.owner, &entry);
-            self.witnesses.ended(execution, view, row);
-            let cause = failure
-                .map(|failure| failure.code)
-                .or(view.cause.as_ref().map(|cause| cause.code));
-            spans::ended(
-                view.status.as_str(),
-                cause.map(sandcell_sandbox::Code::as_str),
-                view.cpu,
-            );
-            self.tally.ended(view.status, cause, view.duration, view.cpu);
-            self.processor.charge(&execution.owner, view.cpu);
-        });
-        if first {
-            self.executions.shelve(execution);
-        }
-        self.pool.call_ended();
-    }
-
-    /// Waits for the end of an execution as its caller does: for so long at most, and not when cancelled.
-    pub(crate) async fn answer(
-        &self,
-        execution: &Arc<Execution>,
-        wait: Option<Duration>,
-        cancel: CancellationToken,
-    ) -> Result<ExecutionView, Failure> {
-        let patience = async {
-            match wait {
-                Some(wait) => sleep(wait).await,
-                None => std::future::pending().await,
-            }
-        };
-        self.answer_within(execution, patience, cancel).await
-    }
-
-    /// The same, for as long as `patience` takes.
-    pub(crate) async fn answer_within(
-        &self,
-        execution: &Arc<Execution>,
-        patience: impl Future<Output = ()>,
-        cancel: CancellationToken,
-    ) -> Result<ExecutionView, Failure> {
-        let mut caller = Caller {
-            execution,
-            present: true,
-        };
-        tokio::select! {
-            biased;
-            () = execution.finished() => {}
-            () = cancel.cancelled() => {
-                execution.stop(Stop::Cancelled);
-                // The ladder is bounded, so this is too.
-                execution.finished().await;
-            }
-            () = patience => {}
-        }
-        caller.present = false;
-        if execution.is_finished() {
-            execution.delivered();
-        }
-        execution.outcome()
-    }
-
-    /// Ends an execution for its caller and waits until it is over.
-    pub(crate) async fn end(&self, execution: &Execution, stop: Stop) -> ExecutionView {
-        execution.stop(stop);
-        self.wait(execution, ENDING).await
-    }
-
-    /// Waits for the end of an execution; says how it stands if that takes longer.
-    pub(crate) async fn wait(&self, execution: &Execution, wait: Duration) -> ExecutionView {
-        if !execution.is_finished() && !wait.is_zero() {
-            // Not over in time is an answer too.
-            drop(timeout(wait, execution.finished()).await);
-        }
-        if execution.is_finished() {
-            execution.delivered();
-        }
-        execution.view()
+        self.registry
+            .begin_close(record, &Terminated::now(TerminationReason::Closed));
     }
 }
 
-/// Results that advise to bring data in say what can be reached.
-pub(crate) fn tell_of_network(config: &mut EngineConfig, network: Option<&Arc<dyn Network>>) {
+/// Adds the reachable hosts to the advice about data.
+pub(crate) fn add_network_hint(config: &mut EngineConfig, network: Option<&Arc<dyn Network>>) {
     if let Some(network) = network {
         let some: Vec<&str> = network.allowed().iter().take(5).map(String::as_str).collect();
         config.hints.bring_data.push_str(&format!(
@@ -335,8 +204,8 @@ pub(crate) fn tell_of_network(config: &mut EngineConfig, network: Option<&Arc<dy
     }
 }
 
-/// The language of this name or alias. One that is known but absent says how to get it; an unknown name comes with
-/// the one that it looks like.
+/// Finds the language of this name or alias. The failure for an absent language contains installation instructions. The
+/// failure for an unknown name suggests a similar one.
 fn choose(here: &[Arc<dyn Language>], absent: &[AbsentLanguage], name: &str) -> Result<Arc<dyn Language>, Failure> {
     let asked = name.trim().to_lowercase();
     let fits =
@@ -346,7 +215,7 @@ fn choose(here: &[Arc<dyn Language>], absent: &[AbsentLanguage], name: &str) -> 
     }
     let names: Vec<&str> = here.iter().map(|language| language.info().name.as_str()).collect();
     let available = match names.as_slice() {
-        [] => "no language is: `sandcell languages` on the host says how to get one".to_owned(),
+        [] => "no language is available: `sandcell languages` on the host shows how to install one".to_owned(),
         names => format!("available are: {}", names.join(", ")),
     };
     if let Some(known) = absent.iter().find(|known| fits(&known.name, &known.aliases)) {
@@ -361,67 +230,17 @@ fn choose(here: &[Arc<dyn Language>], absent: &[AbsentLanguage], name: &str) -> 
         .iter()
         .copied()
         .chain(aliases.map(String::as_str))
-        // To compare a very long name takes long, and it is like none.
+        // Comparing a very long name takes long, and no language has one.
         .filter(|_| asked.len() <= 64)
         .map(|known| (strsim::jaro_winkler(known, &asked), known))
         .filter(|(nearness, _)| *nearness > 0.8)
         .max_by(|left, right| left.0.total_cmp(&right.0));
     Err(Failure::new(
         Code::LanguageUnavailable,
-        format!("the language '{}' is not available here", echo(name)),
+        format!("the language '{}' is not available here", quote_for_error(name)),
         match near {
             Some((_, near)) => format!("did you mean '{near}'? {available}"),
             None => available,
         },
     ))
-}
-
-/// Whoever waits for an answer. When that future is dropped, nobody wants the result any more.
-struct Caller<'a> {
-    execution: &'a Execution,
-    present: bool,
-}
-
-impl Drop for Caller<'_> {
-    fn drop(&mut self) {
-        if self.present {
-            self.execution.stop(Stop::Cancelled);
-        }
-    }
-}
-
-/// Sees to it that an execution has an end, whatever happens to the task that runs it.
-pub(crate) struct Finisher {
-    pub(crate) core: Arc<Core>,
-    pub(crate) execution: Arc<Execution>,
-    /// The sandbox, if it is for this run only.
-    pub(crate) throwaway: Option<Arc<Record>>,
-}
-
-impl Finisher {
-    pub(crate) fn finish(self, end: Result<(Verdict, Cost), Failure>) {
-        self.dispose();
-        self.core.finish(&self.execution, end);
-    }
-
-    /// The sandbox is closed by its keeper; the answer does not wait for that.
-    fn dispose(&self) {
-        if let Some(record) = &self.throwaway {
-            self.core.discard(record);
-        }
-    }
-}
-
-impl Drop for Finisher {
-    fn drop(&mut self) {
-        self.dispose();
-        if !self.execution.is_finished() {
-            let failure = Failure::new(
-                Code::Internal,
-                "the task that ran the code broke off",
-                "run it again; the server's log says more",
-            );
-            self.core.finish(&self.execution, Err(failure));
-        }
-    }
 }

@@ -1,52 +1,20 @@
-//! Who may run what, and where: sandboxes and their owners, sessions, executions and their history.
+//! The engine: permissions, sandboxes and their owners, sessions, executions and their history.
 //!
 //! This is the library for Rust programs that want sandboxes without MCP: make an [`Engine`] from back ends and
-//! languages, then call its methods with a [`Principal`]. It knows nothing of MCP, the command line, or how a
-//! back end works.
+//! languages, then call its methods with a [`Principal`]. It knows nothing of MCP, the command line, or the internals
+//! of a back end.
 //!
-//! Executions, and the making and ending of sandboxes, run in tasks of their own: a caller that leaves stops
-//! what it asked for, but never leaves anything half done.
+//! Each execution runs in a separate task, and so does the creation and the closing of each sandbox. A caller that
+//! disconnects stops its request, but leaves nothing half done.
 #![forbid(unsafe_code)]
 
-mod advice;
+mod admission;
 pub mod api;
-
-mod artifacts;
-mod callers;
-mod cells;
-mod clock;
-mod command;
 mod core;
-mod executions;
-mod expiring;
-mod files;
-mod floor;
-mod history;
-mod ids;
-mod kept;
-mod ladder;
-mod lasting;
-mod meter;
-mod network;
+mod execution;
 mod output;
-mod packages;
-mod passed;
-mod policy;
-mod pool;
-mod program;
-mod quota;
-mod record;
-mod registry;
-mod said;
-mod sandboxes;
-mod sessions;
-mod spans;
-mod sync;
-mod tally;
-mod verdict;
-mod wanted;
-mod warden;
-mod watching;
+mod records;
+mod sandbox;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -59,45 +27,39 @@ use sandcell_sandbox::{
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+pub use admission::policy::{MAX_LIFETIME, MIN_MEMORY};
+pub use admission::scheduler::processors;
+pub use api::time::rfc3339_millis as timestamp;
 pub use api::*;
-pub use clock::rfc3339_millis as timestamp;
-pub use command::{CommandInput, CommandLine, CommandRequest, StdinPart};
-pub use expiring::{Expires, Expiring, ExpiringSoon, Expiry};
-pub use floor::processors;
-pub use history::{HistoryPage, HistoryQuery};
-pub use lasting::{Auditor, EventKind, Finished, Keeper, KeptPicture, LastingView, SecurityEvent, Witnesses};
-pub use meter::{MemoryGrowth, MemoryUse};
-pub use network::Reaching;
-pub use output::Progress;
-pub use passed::{AbsentBackend, PassedOver};
-pub use policy::{MAX_LIFETIME, MIN_MEMORY};
-pub use quota::Quota;
-pub use spans::TRACE_TARGET;
-pub use tally::Counts;
-pub use watching::{OutputPart, Watch};
+pub use execution::progress::Watch;
+pub use records::metrics::Counts;
+pub use records::sinks::{Auditor, EventKind, Finished, HistorySink, Observers, SecurityEvent, StoredView};
+pub use records::spans::TRACE_TARGET;
+pub use sandbox::expiry::ExpiryNotices;
 
-use crate::callers::Callers;
-use crate::cells::Stay;
+use crate::admission::caller_number::CallerNumbers;
+use crate::admission::quota::CpuQuota;
+use crate::admission::scheduler::Scheduler;
+use crate::api::sync::Replaceable;
 use crate::core::Core;
-use crate::expiring::Crier;
-use crate::floor::Floor;
-use crate::history::History;
-use crate::kept::Executions;
-use crate::ladder::Stop;
-use crate::pool::Pool;
-use crate::quota::Processor;
-use crate::registry::Registry;
-use crate::sync::Live;
-use crate::tally::Tally;
+use crate::execution::job::SessionMode;
+use crate::execution::store::{self, ExecutionStore};
+use crate::execution::termination::Stop;
+use crate::records::history::History;
+use crate::records::metrics::Metrics;
+use crate::sandbox::expiry::ExpiryNotifier;
+use crate::sandbox::image_interest::ImageInterests;
+use crate::sandbox::pool::{self, Pool};
+use crate::sandbox::registry::Registry;
 
-/// The language of calls that name none.
-const PYTHON: &str = "python";
-/// The bytes that one part of a stream has at most.
-const MOST_SLICE: u64 = 1 << 20;
-/// The longest text that a stream is searched for.
-const MOST_FIND: usize = 1000;
-/// Rows of the history that memory has where a keeper has them all: enough to answer with while its disk is slow.
-const KEPT_TWICE: usize = 2048;
+/// The default language.
+const DEFAULT_LANGUAGE: &str = "python";
+/// The maximum size of one part of a stream, in bytes.
+const MAX_SLICE_BYTES: u64 = 1 << 20;
+/// The maximum length of a search text, in bytes.
+const MAX_FIND_BYTES: usize = 1000;
+/// History rows in memory when a sink stores all rows: enough to answer from while the sink's disk is slow.
+const MEMORY_ROWS_WITH_SINK: usize = 2048;
 
 /// Runs code in sandboxes for many callers.
 #[derive(Debug)]
@@ -106,16 +68,16 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine that makes sandboxes with these back ends, in this order, and runs these languages.
+    /// Creates an engine that makes sandboxes with these back ends, in this order, and runs these languages.
     ///
-    /// Which back ends are strong enough is decided before: all of these may be used. Call it inside a tokio
-    /// runtime with time enabled.
+    /// The caller has already selected the back ends that are strong enough: the engine uses all of these. Call it
+    /// inside a tokio runtime with time enabled.
     #[must_use]
     pub fn new(config: EngineConfig, backends: Vec<Arc<dyn Backend>>, languages: Vec<Arc<dyn Language>>) -> Arc<Self> {
         Self::with_packages(config, backends, languages, None)
     }
 
-    /// The same, with somebody who installs packages.
+    /// Creates an engine like [`Engine::new`], with an installer of packages.
     #[must_use]
     pub fn with_packages(
         config: EngineConfig,
@@ -124,85 +86,89 @@ impl Engine {
         packages: Option<Arc<dyn Packages>>,
     ) -> Arc<Self> {
         let packages = packages.into_iter().collect();
-        Self::witnessed(config, backends, languages, packages, None, Witnesses::default())
+        Self::with_observers(config, backends, languages, packages, None, Observers::default())
     }
 
-    /// The same, with those who install packages, one for each kind, somebody who takes sandboxes to hosts that they may
-    /// reach, and those who keep what it does for longer than it lives.
+    /// Creates an engine like [`Engine::new`], with installers of packages (one for each kind), a network that connects
+    /// sandboxes to allowed hosts, and observers that store history and security events permanently.
     #[must_use]
-    pub fn witnessed(
+    pub fn with_observers(
         config: EngineConfig,
         backends: Vec<Arc<dyn Backend>>,
         languages: Vec<Arc<dyn Language>>,
         packages: Vec<Arc<dyn Packages>>,
         network: Option<Arc<dyn Network>>,
-        witnesses: Witnesses,
+        observers: Observers,
     ) -> Arc<Self> {
         let mut config = config;
-        core::tell_of_network(&mut config, network.as_ref());
+        core::add_network_hint(&mut config, network.as_ref());
         let core = Arc::new(Core {
             registry: Registry::new(&config),
-            executions: Executions::default(),
+            executions: ExecutionStore::default(),
             history: Mutex::new(History::new(
-                match witnesses.keeper {
-                    Some(_) => config.history_rows.min(KEPT_TWICE),
+                match observers.history_sink {
+                    Some(_) => config.history_rows.min(MEMORY_ROWS_WITH_SINK),
                     None => config.history_rows,
                 },
                 config.history_age,
             )),
             pool: Pool::new(&config.pool),
-            tally: Tally::default(),
-            crier: Crier::default(),
-            floor: Floor::new(config.executions, config.executions_per_caller),
-            callers: Callers::default(),
-            processor: Processor::new(&config.quota),
-            wanted: wanted::Wanted::default(),
+            metrics: Metrics::default(),
+            expiry_notifier: ExpiryNotifier::default(),
+            scheduler: Scheduler::new(config.executions, config.executions_per_caller),
+            caller_numbers: CallerNumbers::default(),
+            cpu_quota: CpuQuota::new(&config.quota),
+            image_interests: ImageInterests::default(),
             down: CancellationToken::new(),
             ending: CancellationToken::new(),
-            config: Live::new(config),
+            config: Replaceable::new(config),
             backends,
             languages,
-            packages: Live::new(packages),
-            network: Live::new(network),
-            witnesses,
+            packages: Replaceable::new(packages),
+            network: Replaceable::new(network),
+            observers,
         });
-        tokio::spawn(pool::fill(core.clone()));
+        tokio::spawn(pool::run(core.clone()));
         Arc::new(Self { core })
     }
 
-    /// The settings in force.
+    /// Returns the current settings.
     #[must_use]
     pub fn config(&self) -> Arc<EngineConfig> {
         self.core.config()
     }
 
-    /// Puts other settings in force for what is asked for from now on: limits, quotas, how much waits, what may be reached and
-    /// installed. Sandboxes that are there keep what they were made with, and how long history is kept stays.
+    /// Replaces the settings for later requests: limits, quotas, pool size, allowed hosts and packages. Existing
+    /// sandboxes keep the settings that they were made with. The age limit of the history stays.
     pub fn change(&self, config: EngineConfig, network: Option<Arc<dyn Network>>, packages: Vec<Arc<dyn Packages>>) {
         self.core.change(config, network, packages);
     }
 
-    /// Sandboxes that reach hosts, whoever's they are, oldest first: they were made with these and keep them.
+    /// Lists the sandboxes of all callers that can reach hosts, oldest first. They keep the hosts that they were made
+    /// with.
     #[must_use]
-    pub fn reaching(&self) -> Vec<Reaching> {
-        self.core.reaching()
+    pub fn networked_sandboxes(&self) -> Vec<NetworkedSandbox> {
+        self.core.networked_sandboxes()
     }
 
-    /// The languages that code can be in.
+    /// Lists the available languages.
     #[must_use]
     pub fn languages(&self) -> Vec<LanguageInfo> {
         self.core.languages.iter().map(|l| l.info().clone()).collect()
     }
 
-    /// The language of calls that name none: Python, or the first where that is not here.
+    /// The language of calls that name none: Python, or the first language where Python is not available.
     #[must_use]
     pub fn default_language(&self) -> &str {
         let mut names = self.core.languages.iter().map(|l| l.info().name.as_str());
         let first = names.clone().next();
-        names.find(|name| *name == PYTHON).or(first).unwrap_or(PYTHON)
+        names
+            .find(|name| *name == DEFAULT_LANGUAGE)
+            .or(first)
+            .unwrap_or(DEFAULT_LANGUAGE)
     }
 
-    /// The back ends, in the order in which they are tried.
+    /// Lists the back ends, in the order in which the engine tries them.
     #[must_use]
     pub fn backends(&self) -> Vec<BackendView> {
         let view = |backend: &Arc<dyn Backend>| BackendView {
@@ -216,17 +182,18 @@ impl Engine {
         self.core.backends.iter().map(view).collect()
     }
 
-    /// Returns how many sandboxes of the preferred back end fit within the machine's limits. None if nothing bounds them.
+    /// Returns the number of sandboxes of the preferred back end that fit within the machine's limits. None if nothing
+    /// bounds them.
     #[must_use]
     pub fn capacity(&self) -> Option<Capacity> {
         self.core.backends.first()?.capacity()
     }
 
-    /// What the engine did since it started, and what it holds now.
+    /// Returns the engine's counters since its start, and its current numbers.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let (sandboxes, callers) = self.core.registry.count();
-        let (running, queued) = self.core.floor.count();
+        let (running, queued) = self.core.scheduler.count();
         let whole = |number| u64::try_from(number).unwrap_or(u64::MAX);
         Counts {
             sandboxes: whole(sandboxes),
@@ -235,147 +202,148 @@ impl Engine {
             waiting: whole(self.core.pool.waiting()),
             running: whole(running),
             queued: whole(queued),
-            ..self.core.tally.read()
+            ..self.core.metrics.read()
         }
     }
 
     /// Runs code in the session of its sandbox and language, which keeps variables.
     ///
-    /// When `cancel` fires or this future is dropped, the code is ended at once, unless the answer `running` was
-    /// given before.
+    /// When `cancel` fires or the caller drops this future, the engine ends the code at once, unless the answer
+    /// `running` was given before.
     ///
     /// # Errors
-    /// When the call cannot be done as asked. Code that fails is a result, not an error.
+    /// When the call cannot be carried out. Code that fails is a result, not an error.
     pub async fn execute(
         self: &Arc<Self>,
-        who: &Principal,
+        principal: &Principal,
         req: ExecuteRequest,
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure> {
-        self.core.execute(who, req, Stay::Variables, cancel).await
+        self.core.execute(principal, req, SessionMode::Variables, cancel).await
     }
 
-    /// Runs code in an interpreter of its own that ends with it; files of the sandbox stay. `cancel` works as with
+    /// Runs code in a separate interpreter that ends with it. Files of the sandbox stay. `cancel` works as with
     /// [`Engine::execute`].
     ///
     /// # Errors
-    /// When the call cannot be done as asked.
+    /// When the call cannot be carried out.
     pub async fn execute_alone(
         self: &Arc<Self>,
-        who: &Principal,
+        principal: &Principal,
         req: ExecuteRequest,
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure> {
-        self.core.execute(who, req, Stay::Files, cancel).await
+        self.core.execute(principal, req, SessionMode::Files, cancel).await
     }
 
-    /// Runs code in a fresh sandbox that is closed afterwards. `cancel` works as with [`Engine::execute`].
+    /// Runs code in a fresh sandbox and closes the sandbox afterwards. `cancel` works as with [`Engine::execute`].
     ///
     /// # Errors
-    /// When the call cannot be done as asked.
+    /// When the call cannot be carried out.
     pub async fn run_once(
         self: &Arc<Self>,
-        who: &Principal,
+        principal: &Principal,
         req: RunRequest,
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure> {
-        self.core.run_once(who, req, cancel).await
+        self.core.run_once(principal, req, cancel).await
     }
 
-    /// Runs a whole program in a fresh sandbox. Its output goes to `output` as it comes, and is kept like any
-    /// other; `stdin` feeds it until the channel is closed. Not reading `output` stops the program. The words of a
-    /// compiler come first, and [`SessionEvent::Begun`] after them where the program begins to run.
+    /// Runs a whole program in a fresh sandbox. The engine sends its output to `output` at once and stores it like any
+    /// other. `stdin` feeds the program until the channel is closed. A reader that does not read `output` stops the
+    /// program. A compiler's messages come first. [`SessionEvent::Begun`] follows them where the program begins to run.
     ///
     /// # Errors
     /// When the program could not be run.
     pub async fn run_program(
         self: &Arc<Self>,
-        who: &Principal,
+        principal: &Principal,
         req: ProgramRequest,
         stdin: mpsc::Receiver<Bytes>,
         output: mpsc::Sender<SessionEvent>,
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure> {
-        self.core.run_program(who, req, stdin, output, cancel).await
+        self.core.run_program(principal, req, stdin, output, cancel).await
     }
 
-    /// Runs a program in a sandbox (without one: the default one) next to its sessions, without waiting for any of them. Its
-    /// output goes to `output` as it comes, and is kept like any other; `stdin` feeds it until the channel is closed. Not
-    /// reading `output` stops the program. `cancel` works as with [`Engine::execute`].
+    /// Runs a program in a sandbox (the default one if none is named), next to its sessions and without waiting for any
+    /// of them. The engine sends its output to `output` at once and stores it like any other. `stdin` feeds the program
+    /// until the channel is closed. A reader that does not read `output` stops the program. `cancel` works as with
+    /// [`Engine::execute`].
     ///
     /// # Errors
     /// When the program could not be run.
     pub async fn run_command(
         self: &Arc<Self>,
-        who: &Principal,
+        principal: &Principal,
         req: CommandRequest,
         stdin: mpsc::Receiver<Bytes>,
         output: mpsc::Sender<SessionEvent>,
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure> {
-        self.core.run_command(who, req, stdin, output, cancel).await
+        self.core.run_command(principal, req, stdin, output, cancel).await
     }
 
-    /// Does the same as [`Engine::run_command`] for callers that do not follow the output. It is kept like any other, and
-    /// [`Engine::write_stdin`] feeds the program where `input` stays open.
+    /// Does the same as [`Engine::run_command`] for callers that do not follow the output. The engine stores it like
+    /// any other, and [`Engine::write_stdin`] feeds the program where `input` stays open.
     ///
     /// # Errors
     /// When the program could not be run.
     pub async fn start_command(
         self: &Arc<Self>,
-        who: &Principal,
+        principal: &Principal,
         req: CommandRequest,
         input: CommandInput,
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure> {
-        self.core.start_command(who, req, input, cancel).await
+        self.core.start_command(principal, req, input, cancel).await
     }
 
-    /// Writes to the standard input of a command that runs. Either all is queued or nothing: a program that does not read
-    /// makes the call wait, for at most `wait`.
+    /// Writes to the standard input of a running command. Either all bytes are queued or none. If the program does not
+    /// read, the call waits, for at most `wait`.
     ///
     /// # Errors
     /// The caller has no such execution, it has ended, its input is closed, or the program does not read.
     pub async fn write_stdin(
         &self,
-        who: &Principal,
+        principal: &Principal,
         id: &str,
         part: StdinPart,
         wait: Duration,
         cancel: CancellationToken,
     ) -> Result<ExecutionId, Failure> {
-        self.core.write_stdin(who, id, part, wait, cancel).await
+        self.core.write_stdin(principal, id, part, wait, cancel).await
     }
 
-    /// Installs packages in a sandbox (without one: the default one), for sessions that run already, too. The answer is
-    /// an execution whose output says what was installed. `cancel` works as with [`Engine::execute`].
+    /// Installs packages in a sandbox (the default one if none is named). Running sessions can use them, too. The
+    /// answer is an execution whose output lists the installed packages. `cancel` works as with [`Engine::execute`].
     ///
     /// # Errors
-    /// When the packages may not be or could not be installed.
+    /// When the packages are not allowed or the installation fails.
     pub async fn install(
         self: &Arc<Self>,
-        who: &Principal,
+        principal: &Principal,
         req: InstallRequest,
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure> {
-        self.core.install(who, req, cancel).await
+        self.core.install(principal, req, cancel).await
     }
 
-    /// The languages that packages can be installed for.
+    /// Lists the languages that have installable packages.
     #[must_use]
     pub fn package_languages(&self) -> Vec<String> {
         let name = |packages: &Arc<dyn Packages>| packages.language().to_owned();
         self.core.packages.get().iter().map(name).collect()
     }
 
-    /// What of a call the operator leaves to the user: without a yes in the request it is refused. Without a language,
-    /// packages are those of `create_sandbox`.
+    /// Lists the parts of a call that need the user's consent. Without consent in the request, the engine refuses the
+    /// call. Without a language, packages are those of `create_sandbox`.
     #[must_use]
-    pub fn left_to_user(&self, language: Option<&str>, packages: &[String], hosts: &[String]) -> LeftToUser {
-        self.core.left_to_user(language, packages, hosts)
+    pub fn consent_required(&self, language: Option<&str>, packages: &[String], hosts: &[String]) -> LeftToUser {
+        self.core.consent_required(language, packages, hosts)
     }
 
-    /// The most that a sandbox may ask to reach; nothing where there is no network.
+    /// Lists the hosts that a sandbox can ask for. Empty where there is no network.
     #[must_use]
     pub fn network_allowed(&self) -> Vec<String> {
         let network = self.core.network.get();
@@ -383,15 +351,19 @@ impl Engine {
         network.map_or_else(Vec::new, |network| network.allowed().to_vec())
     }
 
-    /// Makes sandboxes: all that are asked for, or none.
+    /// Makes `req.count` sandboxes, or none.
     ///
     /// # Errors
-    /// When a limit is reached, an argument is not possible, or a back end fails.
-    pub async fn create(self: &Arc<Self>, who: &Principal, req: CreateRequest) -> Result<Vec<SandboxView>, Failure> {
-        let made = self.core.create(who, req).await;
+    /// When a limit is reached, an argument is not valid, or a back end fails.
+    pub async fn create(
+        self: &Arc<Self>,
+        principal: &Principal,
+        req: CreateRequest,
+    ) -> Result<Vec<SandboxView>, Failure> {
+        let made = self.core.create(principal, req).await;
         if let Err(failure) = &made {
-            self.core.witnesses.note(|| SecurityEvent {
-                who: Some(who.clone()),
+            self.core.observers.note(|| SecurityEvent {
+                principal: Some(principal.clone()),
                 code: Some(failure.code),
                 ..SecurityEvent::new(EventKind::CallRefused, format!("create_sandbox: {}", failure.message))
             });
@@ -399,110 +371,113 @@ impl Engine {
         made
     }
 
-    /// The caller's sandboxes that end soon, from now on: five minutes before, or where they live for less than 25 minutes
-    /// a fifth of that.
+    /// Subscribes to the expiry of the caller's sandboxes. The notice comes five minutes before the end, or a fifth of
+    /// the lifetime before it where a sandbox lives for less than 25 minutes.
     #[must_use]
-    pub fn expiring(&self, who: &Principal) -> ExpiringSoon {
-        self.core.crier.listen(who)
+    pub fn expiry_notices(&self, principal: &Principal) -> ExpiryNotices {
+        self.core.expiry_notifier.subscribe(principal)
     }
 
     /// Closes a sandbox and everything in it.
     ///
     /// # Errors
     /// When the caller has no such sandbox.
-    pub async fn close(&self, who: &Principal, id: &str) -> Result<SandboxId, Failure> {
-        self.core.close(who, id).await
+    pub async fn close(&self, principal: &Principal, id: &str) -> Result<SandboxId, Failure> {
+        self.core.close(principal, id).await
     }
 
-    /// One sandbox of the caller, or all of them. Naming one counts as using it; listing all does not.
+    /// Returns one sandbox of the caller, or all of them. Naming one counts as using it; listing all does not.
     ///
     /// # Errors
     /// When the caller has no such sandbox.
-    pub async fn status(&self, who: &Principal, id: Option<&str>) -> Result<Vec<SandboxView>, Failure> {
-        self.core.status(who, id).await
+    pub async fn status(&self, principal: &Principal, id: Option<&str>) -> Result<Vec<SandboxView>, Failure> {
+        self.core.status(principal, id).await
     }
 
-    /// An execution; waits for its end for so long at most. Its artifacts live here when its sandbox is gone.
+    /// Returns an execution after waiting at most `wait` for its end. Its artifacts stay available after its sandbox
+    /// has ended.
     ///
     /// # Errors
-    /// When the caller has no such execution, or it is not kept any more.
-    pub async fn execution(&self, who: &Principal, id: &str, wait: Duration) -> Result<ExecutionView, Failure> {
-        let execution = self.core.executions.find(who, id)?;
+    /// When the caller has no such execution, or its output is no longer stored.
+    pub async fn execution(&self, principal: &Principal, id: &str, wait: Duration) -> Result<ExecutionView, Failure> {
+        let execution = self.core.executions.find(principal, id)?;
         Ok(self.core.wait(&execution, wait).await)
     }
 
-    /// The caller's executions that are not finished, newest first. As many as `executions_per_caller` run, others wait.
+    /// Lists the caller's unfinished executions, newest first. At most `executions_per_caller` of them run; the others
+    /// wait.
     #[must_use]
-    pub fn running(&self, who: &Principal) -> Vec<RunningView> {
-        let running = self.core.executions.running(who);
-        running.iter().map(|execution| execution.glance()).collect()
+    pub fn running(&self, principal: &Principal) -> Vec<RunningView> {
+        let running = self.core.executions.running(principal);
+        running.iter().map(|execution| execution.summary()).collect()
     }
 
-    /// A finished execution of the caller's from the history that lasts, which has it longer than [`Engine::execution`];
-    /// files are not in it.
+    /// Returns a finished execution of the caller from the permanent history, which has it longer than
+    /// [`Engine::execution`]. The permanent history has no files.
     ///
     /// # Errors
-    /// When the caller has no such execution there, or nobody keeps such a history.
-    pub async fn kept(&self, who: &Principal, id: &str) -> Result<KeptExecution, Failure> {
-        let found = match &self.core.witnesses.keeper {
-            Some(keeper) => keeper.find(who, id).await,
+    /// When the caller has no such execution there, or there is no permanent history.
+    pub async fn stored_execution(&self, principal: &Principal, id: &str) -> Result<KeptExecution, Failure> {
+        let found = match &self.core.observers.history_sink {
+            Some(history_sink) => history_sink.find(principal, id).await,
             None => None,
         };
-        found.ok_or_else(|| kept::unknown(id))
+        found.ok_or_else(|| store::unknown(id))
     }
 
-    /// One picture of an execution of the caller's from the history that lasts. None if there is none with that number.
-    pub async fn picture(&self, who: &Principal, id: &str, number: u32) -> Option<KeptPicture> {
-        match &self.core.witnesses.keeper {
-            Some(keeper) => keeper.picture(who, id, number).await,
+    /// Returns one picture of the caller's execution from the permanent history. None if there is none with that
+    /// number.
+    pub async fn picture(&self, principal: &Principal, id: &str, number: u32) -> Option<KeptPicture> {
+        match &self.core.observers.history_sink {
+            Some(history_sink) => history_sink.picture(principal, id, number).await,
             None => None,
         }
     }
 
-    /// Lets `watch` follow an execution of the caller's.
+    /// Lets `watch` follow an execution of the caller.
     ///
     /// # Errors
     /// When the caller has no such execution.
-    pub fn watch(&self, who: &Principal, id: &str, watch: &Watch) -> Result<(), Failure> {
-        watch.follow(&self.core.executions.find(who, id)?);
+    pub fn watch(&self, principal: &Principal, id: &str, watch: &Watch) -> Result<(), Failure> {
+        watch.follow(&self.core.executions.find(principal, id)?);
         Ok(())
     }
 
-    /// A part of what an execution printed, or of its code. A negative `offset` counts from the end; `find` moves
-    /// it to the next place where that text stands.
+    /// Returns a part of an execution's output, result or code. A negative `offset` counts from the end. `find` moves
+    /// the start to the next occurrence of that text.
     ///
     /// # Errors
     /// When the caller has no such execution, or `limit` is 0.
     pub async fn stream(
         &self,
-        who: &Principal,
+        principal: &Principal,
         id: &str,
         what: StreamName,
         offset: i64,
         limit: u64,
         find: Option<&str>,
     ) -> Result<StreamSlice, Failure> {
-        let execution = self.core.executions.find(who, id)?;
+        let execution = self.core.executions.find(principal, id)?;
         if limit == 0 {
             return Err(Failure::invalid("limit is 0", "ask for at least one byte"));
         }
-        if find.is_some_and(|text| text.is_empty() || text.len() > MOST_FIND) {
+        if find.is_some_and(|text| text.is_empty() || text.len() > MAX_FIND_BYTES) {
             return Err(Failure::invalid(
                 "the text to find is empty or too long",
-                format!("use at most {MOST_FIND} bytes, or leave it out"),
+                format!("use at most {MAX_FIND_BYTES} bytes, or leave it out"),
             ));
         }
-        Ok(execution.slice(what, offset, limit.min(MOST_SLICE), find))
+        Ok(execution.slice(what, offset, limit.min(MAX_SLICE_BYTES), find))
     }
 
-    /// Ends an execution of the caller, or the newest one that runs. One that is over already stays as it is.
+    /// Ends an execution of the caller, or the newest running one. A finished execution stays unchanged.
     ///
     /// # Errors
     /// When the caller has no such execution, or none runs.
-    pub async fn cancel(&self, who: &Principal, id: Option<&str>) -> Result<ExecutionView, Failure> {
+    pub async fn cancel(&self, principal: &Principal, id: Option<&str>) -> Result<ExecutionView, Failure> {
         let execution = match id {
-            Some(id) => self.core.executions.find(who, id)?,
-            None => self.core.executions.newest_running(who).ok_or_else(|| {
+            Some(id) => self.core.executions.find(principal, id)?,
+            None => self.core.executions.newest_running(principal).ok_or_else(|| {
                 Failure::new(
                     sandcell_sandbox::Code::NotFound,
                     "nothing is running",
@@ -519,81 +494,87 @@ impl Engine {
     /// When there is no such sandbox or folder.
     pub async fn list_files(
         self: &Arc<Self>,
-        who: &Principal,
+        principal: &Principal,
         sandbox: Option<&str>,
         path: &SandboxPath,
         recursive: bool,
         max: usize,
     ) -> Result<FileAnswer<Listing>, Failure> {
-        self.core.list_files(who, sandbox, path, recursive, max).await
+        self.core.list_files(principal, sandbox, path, recursive, max).await
     }
 
-    /// Reads a piece of a file, at most the configured bytes.
+    /// Reads a piece of a file, at most the configured number of bytes.
     ///
     /// # Errors
     /// When there is no such sandbox, or the file cannot be read.
     pub async fn read_file(
         self: &Arc<Self>,
-        who: &Principal,
+        principal: &Principal,
         sandbox: Option<&str>,
         path: &SandboxPath,
         offset: u64,
         len: u64,
     ) -> Result<FileAnswer<FileChunk>, Failure> {
-        self.core.read_file(who, sandbox, path, offset, len).await
+        self.core.read_file(principal, sandbox, path, offset, len).await
     }
 
-    /// Writes a file and says how large it is now.
+    /// Writes a file and returns its new size.
     ///
     /// # Errors
     /// When there is no such sandbox, or the file cannot be written.
     pub async fn write_file(
         self: &Arc<Self>,
-        who: &Principal,
+        principal: &Principal,
         sandbox: Option<&str>,
         path: &SandboxPath,
         bytes: Bytes,
         mode: WriteMode,
     ) -> Result<FileAnswer<u64>, Failure> {
-        self.core.write_file(who, sandbox, path, bytes, mode).await
+        self.core.write_file(principal, sandbox, path, bytes, mode).await
     }
 
-    /// The caller's newest executions since the last reset; `last_n` is brought within 1 and 50.
+    /// Returns the caller's newest executions since the last reset. `last_n` is clamped to 1..=50.
     ///
     /// # Errors
-    /// When a sandbox is named that neither exists nor stands in the history.
-    pub async fn history(&self, who: &Principal, last_n: usize, sandbox: Option<&str>) -> Result<HistoryView, Failure> {
-        self.core.history(who, last_n, sandbox).await
+    /// When `sandbox` neither exists nor occurs in the history.
+    pub async fn history(
+        &self,
+        principal: &Principal,
+        last_n: usize,
+        sandbox: Option<&str>,
+    ) -> Result<HistoryView, Failure> {
+        self.core.history(principal, last_n, sandbox).await
     }
 
-    /// A page of the caller's history since the last reset, newest first: executions that match a search.
+    /// Returns a page of the caller's history since the last reset, newest first: executions that match a search.
     ///
     /// # Errors
     /// When the search has too many or too long words.
-    pub async fn search(&self, who: &Principal, query: &HistoryQuery) -> Result<HistoryPage, Failure> {
-        self.core.search(who, query).await
+    pub async fn search(&self, principal: &Principal, query: &HistoryQuery) -> Result<HistoryPage, Failure> {
+        self.core.search(principal, query).await
     }
 
-    /// Restarts the interpreters of a sandbox (without one: the default one), of one language or all, and starts
-    /// a new view of the history. Files stay.
+    /// Restarts the interpreters of a sandbox (the default one if none is named), of one language or all, and starts a
+    /// new view of the history. Files stay.
     ///
     /// # Errors
     /// When there is no such sandbox or language.
     pub async fn reset(
         &self,
-        who: &Principal,
+        principal: &Principal,
         sandbox: Option<&str>,
         language: Option<&str>,
     ) -> Result<ResetView, Failure> {
-        self.core.reset(who, sandbox, language).await
+        self.core.reset(principal, sandbox, language).await
     }
 
-    /// Writes down an event that matters for security, if anybody keeps those.
+    /// Records a security event, if there is an auditor.
     pub fn note(&self, event: SecurityEvent) {
-        self.core.witnesses.note(|| event);
+        self.core.observers.note(|| event);
     }
 
-    /// Ends all sandboxes and takes no more calls. What is kept of their work is written down. Bounded (7 s); calling it again does no harm.
+    /// Ends all sandboxes and refuses further calls. Waits until the permanent history has the records. Bounded (7 s).
+    /// A second call does no harm.
     pub async fn shutdown(&self) {
         self.core.shutdown().await;
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _, Transaction, params};
-use sandcell_engine::{KeptPicture, LastingView};
+use sandcell_engine::{KeptPicture, StoredView};
 
 use crate::clock::{moment, now};
 use crate::row::{Row, status};
@@ -405,7 +405,7 @@ impl Database {
         sandbox: Option<&str>,
         oldest_ms: i64,
         began_ms: i64,
-    ) -> Result<LastingView, HistoryError> {
+    ) -> Result<StoredView, HistoryError> {
         let ask = || {
             let view = self
                 .connection
@@ -425,7 +425,7 @@ impl Database {
             for row in rows {
                 records.extend(row?.record());
             }
-            Ok(LastingView {
+            Ok(StoredView {
                 total: u64::try_from(total).unwrap_or(0),
                 began: moment(began),
                 records,

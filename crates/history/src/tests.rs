@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use sandcell_engine::{
-    ExecutionId, Finished, HistoryQuery, HistoryRecord, Keeper as _, KeptPicture, Principal, Status,
+    ExecutionId, Finished, HistoryQuery, HistoryRecord, HistorySink as _, KeptPicture, Principal, Status,
 };
 use sandcell_sandbox::ByteSize;
 

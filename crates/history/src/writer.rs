@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use async_trait::async_trait;
 use sandcell_engine::{
-    Finished, HistoryPage, HistoryQuery, Keeper, KeptExecution, KeptPicture, LastingView, Principal,
+    Finished, HistoryPage, HistoryQuery, HistorySink, KeptExecution, KeptPicture, Principal, StoredView,
 };
 use tokio::sync::{Semaphore, oneshot};
 
@@ -99,7 +99,7 @@ enum Request {
         owner: String,
         last_n: usize,
         sandbox: Option<String>,
-        answer: oneshot::Sender<Option<LastingView>>,
+        answer: oneshot::Sender<Option<StoredView>>,
     },
     Find {
         owner: String,
@@ -189,7 +189,7 @@ impl Writer {
 }
 
 #[async_trait]
-impl Keeper for Writer {
+impl HistorySink for Writer {
     fn keep(&self, row: Finished) {
         let weight = Row::weight_of(&row);
         let heavy = self.waiting.fetch_add(weight, Ordering::Relaxed) > QUEUE_BYTES;
@@ -207,7 +207,7 @@ impl Keeper for Writer {
         self.tell(News::Reset(who.0.to_string(), millis(at)));
     }
 
-    async fn view(&self, who: &Principal, last_n: usize, sandbox: Option<&str>) -> Option<LastingView> {
+    async fn view(&self, who: &Principal, last_n: usize, sandbox: Option<&str>) -> Option<StoredView> {
         let (answer, answered) = oneshot::channel();
         let request = Request::View {
             owner: who.0.to_string(),

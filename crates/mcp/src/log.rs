@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rmcp::RoleServer;
 use rmcp::model::{LoggingLevel, LoggingMessageNotificationParam, ProtocolVersion};
 use rmcp::service::{Peer, RequestContext};
-use sandcell_engine::{ExecutionId, Expires, Expiring, ExpiringSoon, Watch};
+use sandcell_engine::{ExecutionId, ExpiryNotice, ExpiryNotices, ExpiryReason, Watch};
 use serde_json::json;
 use tokio::task::AbortHandle;
 
@@ -31,7 +31,7 @@ pub(crate) struct Log {
 
 impl Log {
     /// The client wants messages of this level and above from now on.
-    pub(crate) fn set_level(&self, level: LoggingLevel, peer: &Peer<RoleServer>, soon: impl FnOnce() -> ExpiringSoon) {
+    pub(crate) fn set_level(&self, level: LoggingLevel, peer: &Peer<RoleServer>, soon: impl FnOnce() -> ExpiryNotices) {
         *lock(&self.level) = Some(level);
         let mut telling = lock(&self.telling);
         if telling.is_none() {
@@ -50,7 +50,7 @@ impl Drop for Log {
 }
 
 /// Notifies one connection until it is gone.
-async fn tell(peer: Peer<RoleServer>, mut soon: ExpiringSoon, level: Arc<Mutex<Option<LoggingLevel>>>) {
+async fn tell(peer: Peer<RoleServer>, mut soon: ExpiryNotices, level: Arc<Mutex<Option<LoggingLevel>>>) {
     loop {
         let expiring = soon.next().await;
         let wanted = lock(&level).is_some_and(is_wanted);
@@ -64,7 +64,7 @@ async fn tell(peer: Peer<RoleServer>, mut soon: ExpiringSoon, level: Arc<Mutex<O
 /// transit. Never ends.
 pub(crate) async fn tell_call(
     context: &RequestContext<RoleServer>,
-    soon: &tokio::sync::Mutex<ExpiringSoon>,
+    soon: &tokio::sync::Mutex<ExpiryNotices>,
     sending: impl Fn(bool),
 ) {
     if context.meta.log_level().is_some_and(is_wanted) {
@@ -122,15 +122,15 @@ const fn is_wanted(level: LoggingLevel) -> bool {
     }
 }
 
-fn message(expiring: &Expiring) -> LoggingMessageNotificationParam {
+fn message(expiring: &ExpiryNotice) -> LoggingMessageNotificationParam {
     let id = expiring.sandbox_id.as_str();
     let named = match &expiring.label {
         Some(label) => format!("{id} ({label})"),
         None => id.to_owned(),
     };
     let (why, remedy) = match expiring.why {
-        Expires::Idle => ("nothing was called in it", "any call in it prolongs that"),
-        Expires::Lifetime => (
+        ExpiryReason::Idle => ("nothing was called in it", "any call in it prolongs that"),
+        ExpiryReason::Lifetime => (
             "its lifetime is over then, whatever is called",
             "read_file saves what is needed; create_sandbox makes another with a longer lifetime_s",
         ),

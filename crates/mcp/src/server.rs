@@ -22,7 +22,7 @@ use rmcp::model::{
     Tool as McpTool, UpdateTaskParams,
 };
 use rmcp::service::{Peer, RequestContext};
-use sandcell_engine::{EventKind, ExecutionId, ExpiringSoon, Principal, Progress, SecurityEvent, Watch};
+use sandcell_engine::{EventKind, ExecutionId, ExpiryNotices, Principal, Progress, SecurityEvent, Watch};
 use sandcell_sandbox::{Code, Consent, Failure, LeftToUser, Mount};
 use serde_json::Map;
 use tokio_util::sync::CancellationToken;
@@ -108,7 +108,7 @@ struct Inner {
     ledger: Arc<Ledger>,
     tasks: Tasks,
     /// Expiry notifications of the caller's sandboxes, for calls that ask for them.
-    soon: tokio::sync::Mutex<ExpiringSoon>,
+    soon: tokio::sync::Mutex<ExpiryNotices>,
     asking: Asking,
 }
 
@@ -223,7 +223,7 @@ impl Server {
         };
         let wanted: Vec<&str> = left.packages.iter().chain(&left.hosts).map(String::as_str).collect();
         self.0.host.note(SecurityEvent {
-            who: Some(self.0.who.clone()),
+            principal: Some(self.0.who.clone()),
             ..SecurityEvent::new(EventKind::UserAsked, format!("the user {said} {}", wanted.join(", ")))
         });
     }

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use sandcell_engine::{Engine, Reaching};
+use sandcell_engine::{Engine, NetworkedSandbox};
 use sandcell_sandbox::Failure;
 
 use crate::config::{Layered, Settings, Surroundings, read};
@@ -179,11 +179,11 @@ impl Reloader {
 
 /// Says which sandboxes keep what they were allowed to reach when they were made.
 fn tell_what_stays(engine: &Engine) {
-    let all = engine.reaching();
+    let all = engine.networked_sandboxes();
     if all.is_empty() {
         return;
     }
-    let told = |reaching: &Reaching| {
+    let told = |reaching: &NetworkedSandbox| {
         let (shown, more) = reaching
             .hosts
             .split_at_checked(HOSTS_TOLD)

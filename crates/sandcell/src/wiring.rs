@@ -23,7 +23,7 @@ mod select;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandcell_engine::{AbsentLanguage, Engine, EngineConfig, EventKind, SecurityEvent, Witnesses};
+use sandcell_engine::{AbsentLanguage, Engine, EngineConfig, EventKind, Observers, SecurityEvent};
 use sandcell_languages::Detected;
 use sandcell_mcp::{HttpControl, HttpLimits};
 use sandcell_sandbox::{Backend, ByteSize, Code, Failure, Language, Level, Limits, SandboxSpec};
@@ -299,7 +299,7 @@ impl Ready {
 /// Makes an engine for a command that makes few sandboxes and ends: none wait.
 pub(crate) async fn wire_briefly(mut settings: Settings, launcher: Launcher, found: Detected, ask: Ask) -> Wired {
     settings.engine.pool = sandcell_engine::PoolConfig::default();
-    wire_with(settings, launcher.for_few(), found, ask, Witnesses::default()).await
+    wire_with(settings, launcher.for_few(), found, ask, Observers::default()).await
 }
 
 /// The same for a command whose executions are the operator's own: they are kept.
@@ -361,7 +361,7 @@ async fn wire_with(
     launcher: Launcher,
     mut found: Detected,
     ask: Ask,
-    witnesses: Witnesses,
+    witnesses: Observers,
 ) -> Wired {
     let Chosen {
         mut working,
@@ -444,7 +444,7 @@ async fn wire_with(
     #[cfg(not(any(feature = "docker", all(target_os = "linux", feature = "native"))))]
     let network = None;
     Wired {
-        engine: Engine::witnessed(settings.engine, working, languages, packages, network, witnesses),
+        engine: Engine::with_observers(settings.engine, working, languages, packages, network, witnesses),
         found,
         backends,
         problems,

@@ -1,4 +1,4 @@
-//! The raw bytes of one stream: the first three quarters of the bound, the last quarter, and a count of all.
+//! The raw bytes of one stream: the first three quarters of the bound, the last quarter, and a count of all bytes.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -6,25 +6,25 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use sandcell_sandbox::ByteSize;
 
-use crate::policy::bytes_of;
+use crate::admission::policy::bytes_of;
 
-/// What each end of a stream may keep without asking the budget.
-const FREE: usize = 32 << 10;
-/// In such steps more is asked for.
-const STEP: usize = 1 << 20;
+/// The size that each end of a stream may store without the budget.
+const FREE_BYTES: usize = 32 << 10;
+/// The step in which a capture takes from the budget.
+const BUDGET_STEP_BYTES: usize = 1 << 20;
 
-/// What all streams of one sandbox may keep together while they run, in bytes.
+/// The remaining budget of all streams of one sandbox while they run, in bytes.
 #[derive(Debug)]
 pub(crate) struct Budget(AtomicUsize);
 
 impl Budget {
-    /// Room for one stream of this size.
+    /// Creates a budget for one stream of this size.
     pub(crate) fn new(kept: ByteSize) -> Arc<Self> {
         let kept = usize::try_from(kept.as_bytes()).unwrap_or(usize::MAX);
         Arc::new(Self(AtomicUsize::new(kept)))
     }
 
-    /// Takes up to so much; says how much it was.
+    /// Takes up to `wanted` bytes and returns the number taken.
     fn take(&self, wanted: usize) -> usize {
         let before = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
             Some(left.saturating_sub(wanted))
@@ -46,36 +46,36 @@ pub(crate) struct Capture {
     tail_cap: usize,
     total: u64,
     budget: Arc<Budget>,
-    /// Of the budget, for the head and for the tail.
+    /// The bytes taken from the budget, for the head and for the tail.
     taken: [usize; 2],
 }
 
 /// Raw bytes for showing: all of a stream, or its two ends.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Ends {
-    /// From byte 0 on.
+pub(crate) struct StreamEnds {
+    /// The first bytes, from byte 0.
     pub(super) front: Vec<u8>,
     /// The last bytes; empty if `front` is everything.
     pub(super) back: Vec<u8>,
-    /// How long the stream is.
+    /// The length of the stream.
     pub(super) total: u64,
-    /// Bytes in the middle that were not kept and cannot be read later.
+    /// Bytes in the middle that were not stored and cannot be read later.
     pub(super) lost: u64,
 }
 
-/// A piece of a stream as it was kept.
+/// A piece of a stream as stored.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct RawSlice {
     pub(crate) bytes: Vec<u8>,
     pub(crate) offset: u64,
-    /// Where to go on; behind the gap if the piece ends at one.
+    /// The start of the next piece: behind the gap, if this piece ends at one.
     pub(crate) next: u64,
     /// Bytes that are missing between the end of the piece and `next`.
     pub(crate) gap: u64,
 }
 
-impl Ends {
-    /// A text that is there as a whole.
+impl StreamEnds {
+    /// Returns the ends of a text that is available as a whole.
     pub(crate) fn whole(text: &str) -> Self {
         Self {
             front: text.as_bytes().to_vec(),
@@ -92,18 +92,22 @@ impl Drop for Capture {
     }
 }
 
-/// Makes room by doubling while it is little, then by a step at a time. Most streams are a line: what is kept of thousands
-/// must not begin as a large piece of memory each, which is then cut and cannot be used as one again.
+/// Grows the head by doubling while it is small, then by one step at a time. Most streams are a line. If each of
+/// thousands began with a large piece of memory that is then cut, the allocator could not reuse the rest.
 fn reserve(head: &mut Vec<u8>, more: usize) {
-    if head.len() + more <= FREE {
+    if head.len() + more <= FREE_BYTES {
         head.reserve(more);
     } else if head.capacity() - head.len() < more {
-        head.reserve_exact(more.next_multiple_of(if head.len() < STEP { FREE } else { STEP }));
+        head.reserve_exact(more.next_multiple_of(if head.len() < BUDGET_STEP_BYTES {
+            FREE_BYTES
+        } else {
+            BUDGET_STEP_BYTES
+        }));
     }
 }
 
 impl Capture {
-    /// Keeps at most this many bytes, and less where the budget is used up.
+    /// Creates a capture that stores at most this many bytes, and less when the budget is empty.
     pub(crate) fn new(kept: ByteSize, budget: Arc<Budget>) -> Self {
         let kept = usize::try_from(kept.as_bytes()).unwrap_or(usize::MAX);
         let tail_cap = kept / 4;
@@ -118,24 +122,24 @@ impl Capture {
         }
     }
 
-    /// How much one end may hold of the `wanted` bytes that it would.
+    /// Returns the number of the `wanted` bytes that one end may store.
     fn allowed(&mut self, end: usize, wanted: usize) -> usize {
         let Some(taken) = self.taken.get_mut(end) else { return 0 };
-        let short = wanted.saturating_sub(FREE + *taken);
+        let short = wanted.saturating_sub(FREE_BYTES + *taken);
         if short > 0 {
-            *taken += self.budget.take(short.next_multiple_of(STEP));
+            *taken += self.budget.take(short.next_multiple_of(BUDGET_STEP_BYTES));
         }
-        wanted.min(FREE + *taken)
+        wanted.min(FREE_BYTES + *taken)
     }
 
-    /// Takes what the code wrote.
+    /// Stores output of the code.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.total = self.total.saturating_add(bytes_of(bytes.len()));
         let held = self.head.len();
         let wanted = self.head_cap.min(held + bytes.len());
         let allowed = self.allowed(0, wanted).max(held);
         if allowed < wanted {
-            // What comes now belongs to the tail; a head with holes would be none.
+            // Later output belongs to the tail: the head must not have holes.
             self.head_cap = allowed;
         }
         let (first, rest) = bytes.split_at(allowed.min(wanted) - held);
@@ -144,24 +148,24 @@ impl Capture {
         let wanted = self.tail_cap.min(self.tail.len() + rest.len());
         let allowed = self.allowed(1, wanted).max(self.tail.len());
         self.tail_cap = if allowed < wanted { allowed } else { self.tail_cap };
-        // Only the last `tail_cap` bytes can survive, so no more than those are copied.
+        // Only the last `tail_cap` bytes can survive, so only those are copied.
         let (_, rest) = rest.split_at(rest.len().saturating_sub(self.tail_cap));
         let over = (self.tail.len() + rest.len()).saturating_sub(self.tail_cap);
         self.tail.drain(..over.min(self.tail.len()));
         self.tail.extend(rest);
     }
 
-    /// All bytes that were written.
+    /// Returns the number of bytes that were written.
     pub(crate) const fn total(&self) -> u64 {
         self.total
     }
 
-    /// Bytes of memory in use.
+    /// Returns the number of bytes in memory.
     pub(crate) fn kept(&self) -> u64 {
         bytes_of(self.head.len() + self.tail.len())
     }
 
-    /// Gives back memory that more output would have used.
+    /// Releases memory reserved for more output.
     pub(crate) fn settle(&mut self) {
         self.head.shrink_to_fit();
         self.tail.shrink_to_fit();
@@ -176,12 +180,12 @@ impl Capture {
         self.tail_start().saturating_sub(bytes_of(self.head.len()))
     }
 
-    /// The two ends, at most `window` bytes each; or everything, if that is not more than both.
-    pub(crate) fn ends(&self, window: usize) -> Ends {
+    /// Returns the two ends, at most `window` bytes each, or the whole stream if it fits in both.
+    pub(crate) fn ends(&self, window: usize) -> StreamEnds {
         let kept = self.head.len() + self.tail.len();
         let lost = self.lost();
         if lost == 0 && kept <= window.saturating_mul(2) {
-            return Ends {
+            return StreamEnds {
                 front: self.kept_range(0, kept),
                 back: Vec::new(),
                 total: self.total,
@@ -190,9 +194,9 @@ impl Capture {
         }
         let front = window.min(self.head.len());
         let back = window.min(kept.saturating_sub(front));
-        // With a gap the back part must not reach over it: what is shown as one text was one text.
+        // The back part must not reach over a gap: text without a marker was written without a gap.
         let back = if lost > 0 { back.min(self.tail.len()) } else { back };
-        Ends {
+        StreamEnds {
             front: self.kept_range(0, front),
             back: self.kept_range(kept - back, kept),
             total: self.total,
@@ -200,7 +204,7 @@ impl Capture {
         }
     }
 
-    /// At most `limit` bytes from `offset` of the stream on; an offset in the gap moves behind it.
+    /// Returns at most `limit` bytes of the stream from `offset`. An offset in the gap moves behind it.
     pub(crate) fn read(&self, offset: u64, limit: usize) -> RawSlice {
         let head = bytes_of(self.head.len());
         let (lost, tail_start) = (self.lost(), self.tail_start());
@@ -208,7 +212,7 @@ impl Capture {
             at if lost > 0 && at >= head && at < tail_start => tail_start,
             at => at,
         };
-        // Position among the kept bytes, and the end of the stretch without a gap.
+        // The position among the stored bytes, and the end of the part without a gap.
         let (from, stretch) = if lost > 0 && offset < head {
             (offset, head)
         } else if lost > 0 {
@@ -231,11 +235,11 @@ impl Capture {
         }
     }
 
-    /// Where `needle` first occurs at or after `offset`, among the kept bytes.
+    /// Returns the first occurrence of `needle` at or after `offset`, among the stored bytes.
     pub(crate) fn find(&self, needle: &[u8], offset: u64) -> Option<u64> {
         let mut at = offset;
         while at < self.total {
-            let slice = self.read(at, SEARCH_STEP);
+            let slice = self.read(at, SEARCH_STEP_BYTES);
             if let Some(found) = position(&slice.bytes, needle) {
                 return Some(slice.offset + bytes_of(found));
             }
@@ -245,7 +249,7 @@ impl Capture {
             // Step back by less than a needle, so that a match across two steps is found.
             let end = slice.offset + bytes_of(slice.bytes.len());
             let again = end.saturating_sub(bytes_of(needle.len().saturating_sub(1)));
-            at = if slice.gap > 0 || slice.bytes.len() < SEARCH_STEP {
+            at = if slice.gap > 0 || slice.bytes.len() < SEARCH_STEP_BYTES {
                 slice.next
             } else {
                 again
@@ -254,13 +258,13 @@ impl Capture {
         None
     }
 
-    /// The last bytes.
+    /// Returns the last bytes, at most `most`.
     pub(crate) fn end(&self, most: usize) -> Vec<u8> {
         let kept = self.head.len() + self.tail.len();
         self.kept_range(kept.saturating_sub(most), kept)
     }
 
-    /// Bytes by their position among the kept ones.
+    /// Returns bytes by their position among the stored ones.
     fn kept_range(&self, from: usize, to: usize) -> Vec<u8> {
         let cut = |part: &[u8], start: usize| -> Vec<u8> {
             let from = from.saturating_sub(start).min(part.len());
@@ -275,8 +279,8 @@ impl Capture {
     }
 }
 
-/// How many bytes one step of a search looks at. Needles are shorter (checked by the caller).
-const SEARCH_STEP: usize = 1 << 20;
+/// The number of bytes in one step of a search. Needles are shorter (checked by the caller).
+const SEARCH_STEP_BYTES: usize = 1 << 20;
 
 fn position(haystack: &[u8], needle: &[u8]) -> Option<usize> {
     let first = *needle.first()?;

@@ -1,36 +1,36 @@
-//! Raw bytes as text: what a terminal would have left on the screen.
+//! Raw bytes as text: the final content of a terminal's screen.
 //!
-//! Escape sequences vanish, carriage returns leave the last state of a line, other control characters become
-//! visible escapes, invalid UTF-8 becomes U+FFFD, and long runs of one line are folded. Every piece of text
-//! knows which raw bytes it stands for, so that a cut can name them exactly.
+//! Escape sequences vanish, carriage returns leave the last state of a line, other control characters become visible
+//! escapes, invalid UTF-8 becomes U+FFFD, and long runs of one line are folded. Every piece of text has the range of
+//! its raw bytes, so that a cut can name them exactly.
 
-use crate::policy::bytes_of;
+use crate::admission::policy::bytes_of;
 
-/// Runs of one line are folded when they are longer than this.
-const RUN: u64 = 20;
-/// Longest piece of text that equals its raw bytes.
-const EXACT_PIECE: usize = 16 * 1024;
-/// Longest piece that does not, give or take one character. Such a piece is shown as a whole or not at all.
-const OTHER_PIECE: usize = 256;
+/// The maximum number of equal lines that are not folded.
+const MAX_UNFOLDED_LINES: u64 = 20;
+/// The maximum size of a piece of text that equals its raw bytes.
+const MAX_EXACT_BYTES: usize = 16 * 1024;
+/// The maximum size of other pieces, give or take one character. Such a piece is shown as a whole or not at all.
+const MAX_OTHER_BYTES: usize = 256;
 
-/// A piece of clean text and the raw bytes `start..end` it stands for. Pieces follow each other without gaps.
+/// A piece of clean text and the range `start..end` of its raw bytes. Pieces follow each other without gaps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Piece {
     pub(super) text: String,
     pub(super) start: u64,
     pub(super) end: u64,
-    /// Whether the text equals the raw bytes, so that it can be cut anywhere between two characters.
+    /// True if the text equals the raw bytes, so that it can be cut between any two characters.
     pub(super) exact: bool,
 }
 
-/// Cleans a stretch of a stream that starts at byte `base`, folding runs of lines.
+/// Cleans a part of a stream that starts at byte `base`, and folds runs of lines.
 pub(super) fn clean(raw: &[u8], base: u64, sink: &mut dyn FnMut(Piece)) {
     let mut folder = Folder { run: None, sink };
     lines(raw, base, &mut |line| folder.take(line));
     folder.flush();
 }
 
-/// The clean text of a stretch, runs of lines left as they are.
+/// Returns the clean text of a part, without folding.
 pub(crate) fn plain(raw: &[u8]) -> String {
     let mut text = String::with_capacity(raw.len());
     lines(raw, 0, &mut |line| {
@@ -41,12 +41,12 @@ pub(crate) fn plain(raw: &[u8]) -> String {
     text
 }
 
-/// The same as one line.
+/// Returns the clean text of a part as one line.
 pub(crate) fn plain_line(raw: &[u8]) -> String {
     plain(raw).split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The first `max` characters, with "..." only where there are more.
+/// Returns the first `max` characters, with "..." only if there are more.
 pub(crate) fn preview(text: &str, max: usize) -> String {
     match text.char_indices().nth(max) {
         None => text.to_owned(),
@@ -54,7 +54,7 @@ pub(crate) fn preview(text: &str, max: usize) -> String {
     }
 }
 
-/// Calls `sink` with the pieces of each line; the line feed belongs to its last piece.
+/// Calls `sink` with the pieces of each line. The line feed belongs to its last piece.
 fn lines(raw: &[u8], base: u64, sink: &mut dyn FnMut(Vec<Piece>)) {
     let mut start = base;
     for line in raw.split_inclusive(|byte| *byte == b'\n') {
@@ -85,12 +85,12 @@ fn clean_line(line: &[u8], start: u64, end: u64) -> Vec<Piece> {
     writer.end(ended, end)
 }
 
-/// Control characters, but not the tab; line feeds never get here.
+/// True for control characters except the tab. Line feeds never get here.
 const fn needs_care(c: char) -> bool {
     c.is_ascii_control() && c != '\t' || (c >= '\u{80}' && c <= '\u{9f}')
 }
 
-/// Whether no character can need care. Bytes are looked at, which is much faster than characters: 0xC2 begins those from
+/// True if no character needs care. Checks bytes, which is much faster than characters: 0xC2 begins the characters from
 /// U+0080 to U+009F, among others.
 fn is_plain(text: &[u8]) -> bool {
     !text
@@ -106,7 +106,7 @@ struct Writer {
     exact: bool,
 }
 
-/// Where in a terminal's escape sequence we are.
+/// The position in a terminal's escape sequence.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Escape {
     None,
@@ -114,16 +114,16 @@ enum Escape {
     Start,
     /// In `ESC [ …`, until a final letter.
     Csi,
-    /// In `ESC ] …` and its like, until BEL or ESC \.
+    /// In `ESC ] …` and similar sequences, until BEL or ESC \.
     Text,
     /// After the ESC that may end such a text.
     TextEnd,
-    /// After `ESC (` and its like: one more character.
+    /// After `ESC (` and similar sequences: one more character.
     One,
 }
 
 impl Escape {
-    /// The state after `c`, or none if `c` is to be shown.
+    /// Returns the state after `c`. None if `c` is visible.
     const fn after(self, c: char) -> Option<Self> {
         Some(match (self, c) {
             (Self::None, '\u{1b}') => Self::Start,
@@ -152,11 +152,11 @@ impl Writer {
         }
     }
 
-    /// Text that equals its raw bytes.
+    /// Writes text that equals its raw bytes.
     fn exact(&mut self, text: &str) {
         let mut rest = text;
-        while rest.len() > EXACT_PIECE {
-            let (piece, more) = rest.split_at(rest.floor_char_boundary(EXACT_PIECE));
+        while rest.len() > MAX_EXACT_BYTES {
+            let (piece, more) = rest.split_at(rest.floor_char_boundary(MAX_EXACT_BYTES));
             self.text.push_str(piece);
             self.cut(self.start + bytes_of(piece.len()));
             rest = more;
@@ -164,13 +164,13 @@ impl Writer {
         self.text.push_str(rest);
     }
 
-    /// Text that has to be looked at character by character; `at` is the segment's place in the stream.
+    /// Writes text that needs a check of each character. `at` is the segment's offset in the stream.
     fn careful(&mut self, segment: &[u8], mut at: u64) {
         self.exact = false;
         let mut escape = Escape::None;
         for chunk in segment.utf8_chunks() {
             for c in chunk.valid().chars() {
-                if self.text.len() >= OTHER_PIECE {
+                if self.text.len() >= MAX_OTHER_BYTES {
                     self.cut(at);
                     self.exact = false;
                 }
@@ -189,7 +189,7 @@ impl Writer {
 
     fn show(&mut self, c: char) {
         match c {
-            // A bell has no text, and deleting is what progress spinners do to their own output.
+            // A bell has no text. Progress spinners use the backspace to delete their own output.
             '\u{7}' => {}
             '\u{8}' => drop(self.text.pop()),
             c if needs_care(c) => self.text.push_str(&format!("\\x{:02x}", u32::from(c))),
@@ -222,7 +222,7 @@ impl Writer {
 /// A run of lines with the same text.
 struct Run {
     first: Piece,
-    /// Ends of the copies, as long as they may still be shown one by one.
+    /// Ends of the copies, while the run is short enough to be shown line by line.
     copies: Vec<(u64, bool)>,
     count: u64,
     end: u64,
@@ -247,7 +247,7 @@ impl Folder<'_> {
             Some(run) if run.first.text == single.text => {
                 run.count += 1;
                 run.end = single.end;
-                if run.count <= RUN {
+                if run.count <= MAX_UNFOLDED_LINES {
                     run.copies.push((single.end, single.exact));
                 }
             }
@@ -267,7 +267,7 @@ impl Folder<'_> {
         let Some(run) = self.run.take() else { return };
         let (text, mut start) = (run.first.text.clone(), run.first.end);
         (self.sink)(run.first);
-        if run.count > RUN {
+        if run.count > MAX_UNFOLDED_LINES {
             (self.sink)(Piece {
                 text: format!("[the line above {} more times]\n", run.count - 1),
                 start,

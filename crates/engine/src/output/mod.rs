@@ -1,8 +1,8 @@
-//! What code prints: kept within bounds, cleaned of what a terminal would do, and cut for showing.
+//! The output of code: bounded, cleaned of terminal effects, and cut for answers.
 //!
-//! The three steps are apart: [`Capture`] keeps raw bytes, [`clean`] makes text of them, [`show`] cuts that text
-//! to a budget and knows exactly which raw bytes it left out. Bytes from inside are hostile: everything here is
-//! bounded, whatever they are.
+//! The three steps are separate: [`Capture`] stores raw bytes, [`clean`] makes text of them, [`show`] cuts that text to
+//! a budget and tracks exactly which raw bytes it left out. Bytes from inside are hostile: everything here is bounded,
+//! regardless of the input.
 
 mod capture;
 mod clean;
@@ -10,11 +10,10 @@ mod progress;
 mod show;
 mod slice;
 
-pub(crate) use capture::{Budget, Capture, Ends};
+pub(crate) use capture::{Budget, Capture, StreamEnds};
 pub(crate) use clean::{plain_line, preview};
-pub use progress::Progress;
-pub(crate) use progress::{LOOK, recognise};
-pub(crate) use show::{Marker, Part, Rendered, WINDOW, render};
+pub(crate) use progress::{PROGRESS_TAIL_BYTES, recognise};
+pub(crate) use show::{Marker, Part, Rendered, WINDOW_BYTES, render};
 pub(crate) use slice::slice;
 
 #[cfg(test)]

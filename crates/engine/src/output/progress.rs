@@ -1,50 +1,40 @@
-//! How far a progress bar is, read from the last line that code printed. Pure.
+//! Reads the state of a progress bar from the last line of output. Pure.
 //!
-//! Only lines with the shape of a bar count, so that "3/4 done" in some sentence is no progress.
+//! Only lines with the shape of a bar count, so that "3/4 done" in a sentence is no progress.
 
 use sandcell_sandbox::Preparing;
 
 use super::clean::plain;
-
-/// How far code says it is.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Progress {
-    /// What is done, in the bar's own unit.
-    pub done: f64,
-    /// Of how much, where the bar says so.
-    pub total: Option<f64>,
-    /// The bar's line, at most 200 characters.
-    pub text: String,
-}
+use crate::Progress;
 
 impl Progress {
-    /// Of what a sandbox waits for. Numbers that are bytes are told in megabytes.
+    /// Converts the progress of a sandbox's preparation. Bytes are reported in megabytes.
     pub(crate) fn of(preparing: Preparing) -> Self {
         let Preparing { text, done, total } = preparing;
         let text = match total {
             0 => text,
-            total => format!("{text}: {} of {} MB", done / MB, total / MB),
+            total => format!("{text}: {} of {} MB", done / BYTES_PER_MB, total / BYTES_PER_MB),
         };
-        let number = |number: u64| u32::try_from(number / MB).map_or(f64::from(u32::MAX), f64::from);
+        let number = |number: u64| u32::try_from(number / BYTES_PER_MB).map_or(f64::from(u32::MAX), f64::from);
         Self {
             done: number(done),
             total: (total > 0).then(|| number(total)),
-            text: text.chars().take(TEXT).collect(),
+            text: text.chars().take(MAX_TEXT_CHARS).collect(),
         }
     }
 }
 
-const MB: u64 = 1_000_000;
+const BYTES_PER_MB: u64 = 1_000_000;
 
-/// Bytes of the end of a stream that are looked at.
-pub(crate) const LOOK: usize = 1024;
-const TEXT: usize = 200;
+/// The number of bytes at the end of a stream to search for a bar.
+pub(crate) const PROGRESS_TAIL_BYTES: usize = 1024;
+const MAX_TEXT_CHARS: usize = 200;
 
-/// The progress that the end of a stream shows.
+/// Returns the progress at the end of a stream.
 pub(crate) fn recognise(tail: &[u8]) -> Option<Progress> {
     let clean = plain(tail);
     let line = clean.lines().rev().map(str::trim).find(|line| !line.is_empty())?;
-    let text: String = line.chars().take(TEXT).collect();
+    let text: String = line.chars().take(MAX_TEXT_CHARS).collect();
     let (done, total) = counted(line).or_else(|| percent(line))?;
     Some(Progress { done, total, text })
 }
@@ -69,7 +59,7 @@ fn counted(line: &str) -> Option<(f64, Option<f64>)> {
     None
 }
 
-/// `Downloading: 35%` with a bar beside it.
+/// `Downloading: 35%` with a bar next to it.
 fn percent(line: &str) -> Option<(f64, Option<f64>)> {
     let (before, _) = line.split_once('%')?;
     let start = before

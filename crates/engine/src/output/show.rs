@@ -1,28 +1,28 @@
-//! Cuts the texts of one result to a common budget: head and tail of each, and a line between them that says
-//! exactly how many bytes are left out and how to read them.
+//! Cuts the texts of one result to a common budget: head and tail of each, and a line between them that gives the exact
+//! number of left-out bytes and the call that reads them.
 
 use std::collections::VecDeque;
 
-use super::capture::Ends;
+use super::capture::StreamEnds;
 use super::clean::{Piece, clean};
-use crate::policy::bytes_of;
+use crate::admission::policy::bytes_of;
 
-/// Raw bytes looked at on each end of a stream. Much more than any budget, so that folding has something to
-/// fold; bounded, so that showing 16 MiB costs no more than showing two.
-pub(crate) const WINDOW: usize = 1 << 20;
+/// The number of raw bytes processed at each end of a stream. Much more than any budget, so that folding works on
+/// complete runs. Bounded, so that showing 16 MiB costs no more than showing two.
+pub(crate) const WINDOW_BYTES: usize = 1 << 20;
 
-/// The line that stands where something is left out.
+/// The line in place of left-out text.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Marker {
-    /// The call that reads the rest, with `{offset}` still in it.
+    /// The call that reads the rest, with the placeholder `{offset}`.
     pub(crate) call: Option<String>,
 }
 
 /// One text of a result.
 #[derive(Debug)]
 pub(crate) struct Part {
-    pub(crate) ends: Ends,
-    /// How much of its room the head gets, in hundredths.
+    pub(crate) ends: StreamEnds,
+    /// The head's share of the room, in percent.
     pub(crate) head_percent: usize,
     pub(crate) marker: Marker,
 }
@@ -32,7 +32,7 @@ pub(crate) struct Part {
 pub(crate) struct Rendered {
     pub(crate) text: String,
     pub(crate) truncated: bool,
-    /// Raw bytes that the marker speaks of.
+    /// The number of raw bytes that the marker replaces.
     pub(crate) left_out: u64,
 }
 
@@ -50,8 +50,8 @@ impl Marker {
     }
 }
 
-/// Cuts all parts so that their texts together have at most `budget` bytes (or little more than their markers,
-/// should the budget be smaller than those).
+/// Cuts all parts so that their texts together have at most `budget` bytes (or little more than their markers, if the
+/// budget is smaller than those).
 pub(crate) fn render(parts: Vec<Part>, budget: usize) -> Vec<Rendered> {
     let prepared: Vec<Prepared> = parts.into_iter().map(|part| Prepared::new(part, budget)).collect();
     let wanted: Vec<usize> = prepared.iter().map(|part| part.wanted(budget)).collect();
@@ -63,7 +63,7 @@ pub(crate) fn render(parts: Vec<Part>, budget: usize) -> Vec<Rendered> {
         .collect()
 }
 
-/// Splits the budget: who wants less than an even share gets it all, and the rest is split anew.
+/// Splits the budget: a part that wants less than an even share gets all it wants, and the others split the rest.
 fn share(wanted: &[usize], budget: usize) -> Vec<usize> {
     let mut order: Vec<(usize, usize)> = wanted.iter().copied().enumerate().collect();
     order.sort_by_key(|(_, want)| *want);
@@ -80,12 +80,12 @@ fn share(wanted: &[usize], budget: usize) -> Vec<usize> {
     shares
 }
 
-/// A part with its clean text, as far as any share of the budget could show it.
+/// A part with as much clean text as any share of the budget could show.
 struct Prepared {
     part: Part,
     front: Vec<Piece>,
     back: VecDeque<Piece>,
-    /// Length of the clean text if `front` is all of it.
+    /// The length of the clean text if `front` is all of it.
     complete: Option<usize>,
 }
 
@@ -128,7 +128,7 @@ impl Prepared {
         }
         let (total, lost) = (self.part.ends.total, self.part.ends.lost);
         let marker = &self.part.marker;
-        // The marker's longest form, and the line feed that may have to come before it.
+        // The marker's longest form, and a line feed before it.
         let reserve = marker.line(total, total, lost, total).len() + 1;
         let room = budget.saturating_sub(reserve);
         let (mut text, head_end) = self.take_head(room.saturating_mul(self.part.head_percent) / 100);
@@ -146,7 +146,7 @@ impl Prepared {
         }
     }
 
-    /// At most `room` bytes from the start, and where in the stream they end.
+    /// Returns at most `room` bytes from the start, and their end in the stream.
     fn take_head(&self, room: usize) -> (String, u64) {
         let (mut text, mut end) = (String::new(), 0);
         for piece in &self.front {
@@ -169,7 +169,7 @@ impl Prepared {
         (text, end)
     }
 
-    /// At most `room` bytes from the end, and where in the stream they start; none if nothing fits.
+    /// Returns at most `room` bytes from the end, and their start in the stream. None if nothing fits.
     fn take_tail(&self, room: usize) -> (String, Option<u64>) {
         let (mut parts, mut length, mut start) = (Vec::new(), 0, None);
         for piece in self.back.iter().rev() {
@@ -195,7 +195,7 @@ impl Prepared {
     }
 }
 
-/// Pieces from one end, as many as a budget can need.
+/// The pieces at one end, as many as a budget can need.
 struct Collector {
     pieces: VecDeque<Piece>,
     length: usize,
@@ -234,7 +234,7 @@ impl Collector {
     }
 }
 
-/// Without the first bytes of a character whose end is cut off.
+/// Removes the first bytes of a character whose end is cut off.
 fn without_half_end(bytes: &[u8]) -> &[u8] {
     let lead = bytes.iter().rev().take(4).position(|byte| byte & 0xc0 != 0x80);
     let Some(back) = lead else { return bytes };
@@ -252,7 +252,7 @@ fn without_half_end(bytes: &[u8]) -> &[u8] {
     }
 }
 
-/// Without the last bytes of a character whose start is cut off.
+/// Removes the last bytes of a character whose start is cut off.
 fn without_half_start(bytes: &[u8]) -> &[u8] {
     let skip = bytes.iter().take(3).take_while(|byte| **byte & 0xc0 == 0x80).count();
     bytes.get(skip..).unwrap_or_default()

@@ -1,14 +1,15 @@
-//! A part of a stream, as somebody reads it who has seen its ends.
+//! A part of a stream, for a caller that has seen its ends.
 
 use super::capture::Capture;
 use super::clean::plain;
 use crate::StreamSlice;
-use crate::policy::bytes_of;
+use crate::admission::policy::bytes_of;
 
-/// The longest character of UTF-8.
+/// The maximum size of a UTF-8 character, in bytes.
 const CHARACTER_BYTES: usize = 4;
 
-/// Reads from `offset` (negative: from the end) or the next place of `find` after it. `done`: nothing more comes.
+/// Reads from `offset` (negative: from the end), or from the next occurrence of `find` after it. `done`: the stream has
+/// ended.
 pub(crate) fn slice(stream: &Capture, offset: i64, limit: u64, find: Option<&str>, done: bool) -> StreamSlice {
     let total = stream.total();
     let from = match u64::try_from(offset) {
@@ -48,7 +49,7 @@ pub(crate) fn slice(stream: &Capture, offset: i64, limit: u64, find: Option<&str
     }
 }
 
-/// The start of the character that is at this place.
+/// Returns the start of the character at this position.
 fn start_of_character(stream: &Capture, at: u64) -> u64 {
     let before = (1..CHARACTER_BYTES).filter_map(|back| at.checked_sub(bytes_of(back)));
     let starts_one = |from: &u64| {
@@ -63,7 +64,7 @@ fn start_of_character(stream: &Capture, at: u64) -> u64 {
     { before }.find(starts_one).unwrap_or(at)
 }
 
-/// How many bytes of a cut text are whole characters; all of them if that would be none.
+/// Returns the number of bytes of a cut text that are whole characters, or all of them if that would be zero.
 fn whole_characters(bytes: &[u8]) -> usize {
     match std::str::from_utf8(bytes) {
         Err(error) if error.error_len().is_none() && error.valid_up_to() > 0 => error.valid_up_to(),

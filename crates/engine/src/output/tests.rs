@@ -1,4 +1,4 @@
-//! What a caller would notice about shown output, by example and by property.
+//! Shown output from a caller's point of view, by example and by property.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ fn capture(kept: u64, bytes: &[u8]) -> Capture {
     capture
 }
 
-fn part(ends: Ends) -> Part {
+fn part(ends: StreamEnds) -> Part {
     Part {
         ends,
         head_percent: 70,
@@ -25,7 +25,7 @@ fn part(ends: Ends) -> Part {
 }
 
 fn shown(bytes: &[u8], budget: usize) -> Rendered {
-    let ends = capture(1 << 24, bytes).ends(show::WINDOW);
+    let ends = capture(1 << 24, bytes).ends(show::WINDOW_BYTES);
     render(vec![part(ends)], budget).remove(0)
 }
 
@@ -84,7 +84,7 @@ fn runs_of_more_than_20_identical_lines_are_folded() {
 }
 
 #[test]
-fn long_output_keeps_its_ends_and_says_exactly_what_is_missing() {
+fn long_output_keeps_its_ends_and_the_exact_number_of_missing_bytes() {
     let lines: String = (0..10_000).map(|n| format!("line {n}\n")).collect();
     let result = shown(lines.as_bytes(), 2000);
     assert!(result.truncated && result.text.len() <= 2000);
@@ -106,7 +106,7 @@ fn long_output_keeps_its_ends_and_says_exactly_what_is_missing() {
 #[test]
 fn the_marker_names_the_call_that_reads_the_rest() {
     let text = "x".repeat(5000);
-    let ends = capture(1 << 24, text.as_bytes()).ends(show::WINDOW);
+    let ends = capture(1 << 24, text.as_bytes()).ends(show::WINDOW_BYTES);
     let marker = Marker {
         call: Some("get_execution(execution_id=\"ex1\", offset={offset})".into()),
     };
@@ -121,25 +121,25 @@ fn the_marker_names_the_call_that_reads_the_rest() {
 }
 
 #[test]
-fn what_is_over_the_kept_bytes_is_counted_and_said() {
+fn bytes_beyond_the_stored_size_are_counted_and_reported() {
     let mut capture = Capture::new(ByteSize::bytes(1000), Budget::new(ByteSize::bytes(1000)));
     for _ in 0..10_000 {
         capture.push(&[b'a'; 1000]);
         assert!(capture.kept() <= 1000);
     }
     assert_eq!(capture.total(), 10_000_000);
-    let result = render(vec![part(capture.ends(show::WINDOW))], 500).remove(0);
+    let result = render(vec![part(capture.ends(show::WINDOW_BYTES))], 500).remove(0);
     assert!(result.text.contains("9999000 of them were not kept"), "{}", result.text);
 }
 
 #[test]
 fn several_texts_share_one_budget_and_the_short_ones_come_whole() {
-    let long = capture(1 << 24, "out\nput\n".repeat(9000).as_bytes()).ends(show::WINDOW);
+    let long = capture(1 << 24, "out\nput\n".repeat(9000).as_bytes()).ends(show::WINDOW_BYTES);
     let parts = vec![
         part(long.clone()),
         part(long),
-        part(Ends::whole("42")),
-        part(Ends::whole("ValueError: x")),
+        part(StreamEnds::whole("42")),
+        part(StreamEnds::whole("ValueError: x")),
     ];
     let rendered = render(parts, 4000);
     let total: usize = rendered.iter().map(|r| r.text.len()).sum();
@@ -179,7 +179,7 @@ fn previews_have_dots_only_when_longer() {
     assert_eq!(preview("", 3), "");
 }
 
-/// Bytes as hostile and as ordinary as output gets.
+/// Hostile and ordinary output.
 fn output() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         4 => "[a-z ]{0,40}\n".prop_map(String::into_bytes),
@@ -224,7 +224,7 @@ proptest! {
         let head = if text.starts_with(head) { head } else { head.strip_suffix('\n').unwrap() };
         prop_assert!(text.starts_with(head) && text.ends_with(tail));
         let sum = head.len() + tail.len() + usize::try_from(result.left_out).unwrap();
-        // A head that was cut right before its line feed got one of the marker's, which reads the same.
+        // A head that was cut right before its line feed got the marker's line feed, which reads the same.
         prop_assert!(sum == text.len() || (sum == text.len() + 1 && head.ends_with('\n')), "{sum} {}", text.len());
     }
 
@@ -252,7 +252,7 @@ proptest! {
 
     #[test]
     fn shares_never_exceed_the_budget(sizes in proptest::collection::vec(0_usize..9000, 1..5), budget in 300_usize..9000) {
-        let parts = sizes.iter().map(|n| part(Ends::whole(&"x".repeat(*n)))).collect();
+        let parts = sizes.iter().map(|n| part(StreamEnds::whole(&"x".repeat(*n)))).collect();
         let total: usize = render(parts, budget).iter().map(|r| r.text.len()).sum();
         // A share that is smaller than its marker is the one exception.
         prop_assert!(total <= budget + 4 * 130, "{total} > {budget}");
@@ -272,7 +272,7 @@ fn streams_of_one_sandbox_share_what_they_may_keep_and_give_it_back() {
         stream.push(b"the end");
     }
     let all: u64 = streams.iter().map(Capture::kept).sum();
-    // Four of the budget, and what each may keep without it.
+    // The budget's 4 MiB, and the free part of each stream.
     assert!(all <= (4 << 20) + 24 * (64 << 10), "{all}");
     for stream in &streams {
         assert_eq!(stream.total(), (8 << 20) + 7);

@@ -1,4 +1,4 @@
-//! Programs next to sessions: streamed, fed, ended, and waiting for nobody.
+//! Programs next to sessions: streamed, fed, ended, and independent of each other.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -57,7 +57,7 @@ async fn commands_wait_neither_for_each_other_nor_for_a_busy_session() {
         assert_eq!((streamed.as_str(), view.stdout.text.as_str()), ("done\n", "done\n"));
         assert_eq!(view.sandbox_id, busy.sandbox_id);
     }
-    // The clock of this test only moves when everybody waits.
+    // The paused clock only advances when all tasks wait.
     assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
     let still = bench
         .engine
@@ -98,7 +98,7 @@ async fn a_command_that_runs_too_long_is_ended_and_the_session_lives_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn its_exit_code_is_told_and_the_call_can_answer_before_it_ends() {
+async fn the_exit_code_is_reported_and_the_call_can_answer_before_the_end() {
     let bench = Bench::new();
     put(&bench, "/home/user/fails", "exit 3").await;
     put(&bench, "/home/user/slow", "sleep 5000\nprint late").await;

@@ -1,4 +1,4 @@
-//! How code ends when it does not end well: time-outs, cancelling, crashes, limits, lost sandboxes.
+//! Code that does not end well: time-outs, cancelling, crashes, limits, lost sandboxes.
 
 use std::time::Duration;
 
@@ -81,14 +81,14 @@ async fn an_interpreter_that_survives_a_kill_costs_its_sandbox() {
     bench.world.live_becomes(1).await;
 }
 
-/// Runs code that never stops printing, with this much of it kept.
+/// Runs code that prints without end. `kept` is the stored size of its output.
 async fn flood(kept: sandcell_sandbox::ByteSize) -> ExecutionView {
     let bench = Bench::with(|config| config.output_kept = kept);
     tokio::time::timeout(Duration::from_secs(3600), async {
         let run = timed(&bench, "flood", 2);
         let tick = async {
             loop {
-                // Paused time only moves while nothing is ready; a flood always is.
+                // Paused time only advances while no task is ready. A flood is always ready.
                 tokio::time::advance(Duration::from_millis(100)).await;
                 tokio::task::yield_now().await;
             }
@@ -107,7 +107,7 @@ async fn a_flood_of_output_does_not_keep_code_from_being_interrupted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn code_that_prints_far_more_than_is_kept_is_stopped_and_told_why() {
+async fn code_that_prints_far_more_than_is_stored_is_stopped_with_a_reason() {
     let view = flood(sandcell_sandbox::ByteSize::bytes(1024)).await;
     let cause = view.cause.unwrap();
     assert_eq!((view.status, cause.code), (Status::Error, Code::OutputLimit));
@@ -217,7 +217,7 @@ async fn a_caller_who_leaves_stops_the_code() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_loss_that_nobody_was_told_is_told_with_the_next_call() {
+async fn an_unreported_loss_is_reported_with_the_next_call() {
     let bench = Bench::new();
     let call = bench.try_exec(code_of("note on\nstubborn"));
     tokio::select! {
@@ -373,11 +373,11 @@ async fn when_the_whole_sandbox_ends_the_result_says_so_and_a_new_one_follows() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sandbox_that_is_lost_while_nothing_runs_is_told_at_the_next_call() {
+async fn a_sandbox_lost_while_idle_is_reported_with_the_next_call() {
     let bench = Bench::new();
     let first = bench.exec("set x 1").await;
     bench.world.last().end(EndReason::LauncherLost);
-    // Its keeper gets to run.
+    // Let its task run.
     tokio::time::sleep(Duration::from_millis(1)).await;
     let failure = bench.exec_in(first.sandbox_id.as_str(), "cell").await.unwrap_err();
     assert_eq!(failure.code, Code::SessionLost);

@@ -1,4 +1,4 @@
-//! One sandbox for one key, however often it is asked for.
+//! One key names one sandbox, for any number of requests.
 
 use std::time::Duration;
 
@@ -75,9 +75,9 @@ async fn another_wish_with_the_same_key_is_refused_by_what_differs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_caller_who_leaves_takes_the_sandbox_along_only_when_nobody_else_asked_for_it() {
+async fn a_caller_that_disconnects_closes_the_sandbox_only_if_no_other_asked_for_it() {
     let bench = Bench::new();
-    // The first one gives up while it is made; the second one has it.
+    // The first call gives up while the sandbox is made. The second one gets it.
     let (gone, kept) = tokio::join!(
         tokio::time::timeout(Duration::ZERO, bench.engine.create(&bench.me, of("a"))),
         bench.engine.create(&bench.me, of("a"))
@@ -87,7 +87,7 @@ async fn a_caller_who_leaves_takes_the_sandbox_along_only_when_nobody_else_asked
         assert_eq!(first.unwrap()[0].id, kept[0].id);
     }
     assert!(bench.exec_in(kept[0].id.as_str(), "cell").await.is_ok());
-    // Nobody waits for this one.
+    // No call waits for this one.
     drop(tokio::time::timeout(Duration::ZERO, bench.engine.create(&bench.me, of("b"))).await);
     tokio::time::sleep(Duration::from_secs(10)).await;
     let left = bench.engine.status(&bench.me, None).await.unwrap();
@@ -95,7 +95,7 @@ async fn a_caller_who_leaves_takes_the_sandbox_along_only_when_nobody_else_asked
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_end_is_told_before_it_comes() {
+async fn the_end_is_reported_in_advance() {
     let bench = Bench::new();
     let req = CreateRequest {
         lifetime: Some(Duration::from_secs(1000)),
@@ -123,7 +123,7 @@ async fn other_settings_hold_for_what_is_asked_for_from_then_on() {
     let refused = bench.create(1).await.unwrap_err();
     assert_eq!(refused.code, Code::LimitReached);
     assert!(refused.message.contains("2 of 2"), "{refused}");
-    // What is there keeps what it was made with.
+    // Existing sandboxes keep the settings that they were made with.
     let views = bench.engine.status(&bench.me, Some(&before[0])).await.unwrap();
     assert_eq!(views[0].limits.memory, ByteSize::mib(512));
     bench.engine.close(&bench.me, &before[0]).await.unwrap();

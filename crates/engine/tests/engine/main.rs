@@ -1,4 +1,4 @@
-//! The engine against a scripted world: every rule a caller can notice.
+//! The engine against a scripted world: every rule that a caller can notice.
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,

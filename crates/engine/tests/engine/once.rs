@@ -1,4 +1,4 @@
-//! Runs that keep nothing.
+//! Runs in discarded sandboxes.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -67,7 +67,7 @@ async fn the_answer_does_not_wait_for_the_sandbox_to_close_but_the_next_one_wait
     assert_eq!(bench.world.live(), 1);
     bench.once(run_of("cell")).await.unwrap();
     assert!(began.elapsed() >= Duration::from_secs(1));
-    // A default sandbox, whose place is not on its way out.
+    // A default sandbox, which stays and so leaves no room.
     bench.exec("cell").await;
     let before = tokio::time::Instant::now();
     assert_eq!(bench.once(run_of("cell")).await.unwrap_err().code, Code::LimitReached);
@@ -75,7 +75,7 @@ async fn the_answer_does_not_wait_for_the_sandbox_to_close_but_the_next_one_wait
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_place_that_is_not_free_in_time_is_told() {
+async fn a_sandbox_that_does_not_close_in_time_is_a_reached_limit() {
     let bench = Bench::with(|config| config.sandboxes_per_caller = 1);
     *bench.world.close_delay.lock().unwrap() = Duration::from_secs(4);
     bench.once(run_of("cell")).await.unwrap();
@@ -177,7 +177,7 @@ async fn a_run_that_is_cancelled_or_left_leaves_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_long_run_goes_on_after_running_was_answered_and_its_results_stay() {
+async fn a_long_run_continues_after_the_answer_running_and_its_results_stay() {
     let bench = Bench::new();
     let req = RunRequest {
         wait: Some(Duration::from_secs(1)),

@@ -1,4 +1,4 @@
-//! What results show of output, and how the rest is read.
+//! The output in results, and the calls that read the rest.
 
 use std::time::Duration;
 
@@ -176,7 +176,7 @@ async fn old_output_is_forgotten_when_it_weighs_too_much_and_the_newest_stays() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn output_that_nobody_has_yet_is_kept_longer_but_not_without_end() {
+async fn undelivered_output_is_stored_longer_but_within_a_bound() {
     let bench = Bench::new();
     let id = bench.start("note runs\nbytes 10000000", "runs").await.id;
     bench.exec("bytes 3000000").await;
@@ -188,7 +188,7 @@ async fn output_that_nobody_has_yet_is_kept_longer_but_not_without_end() {
             .map_err(|failure| failure.code)
     };
     assert_eq!(read().await, Ok(10_020_000));
-    // Now the caller has it, and what comes next takes its place.
+    // Now the output is delivered, and later output replaces it.
     bench.exec("print next").await;
     assert_eq!(read().await, Err(Code::Expired));
     let mut unread = Vec::new();

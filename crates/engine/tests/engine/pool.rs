@@ -1,4 +1,4 @@
-//! Sandboxes that wait: how many, and what they have loaded.
+//! Idle sandboxes: their number and their loaded modules.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use sandcell_sandbox::ByteSize;
 
 use crate::support::{Bench, run_of};
 
-/// An engine whose demand decides how many wait within so much memory.
+/// Creates an engine with a pool that follows demand within this memory.
 fn bench(memory: ByteSize, preload: &[&str]) -> Bench {
     Bench::with(|config| {
         config.pool = PoolConfig {
@@ -21,7 +21,7 @@ fn bench(memory: ByteSize, preload: &[&str]) -> Bench {
     })
 }
 
-/// A burst that none of those who wait can serve, and time to make up for it.
+/// A burst larger than the pool, and time for the pool to grow.
 async fn burst(bench: &Bench) {
     let calls = (0..12).map(|_| bench.once(run_of("cell")));
     for view in join_all(calls).await {

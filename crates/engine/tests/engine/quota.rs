@@ -1,4 +1,4 @@
-//! What one caller may have over all of its sandboxes.
+//! The limits of one caller over all of its sandboxes.
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ async fn many_sandboxes_have_no_more_memory_together_than_the_quota_and_places_c
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_has_used_up_an_hours_processor_time_waits_and_loses_nothing() {
+async fn a_caller_over_its_processor_time_waits_and_loses_nothing() {
     let bench = Bench::with(|config| {
         config.quota = Quota {
             cpu: Duration::from_secs(10),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use sandcell_engine::{AbsentBackend, CreateRequest, EngineConfig, ExecuteRequest, PassedOver, Principal};
+use sandcell_engine::{AbsentBackend, CreateRequest, EngineConfig, ExecuteRequest, Principal, SkippedBackend};
 use sandcell_sandbox::{ByteSize, Code};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -272,13 +272,13 @@ async fn back_ends_are_tried_in_order_and_a_named_one_is_the_only_one() {
     let view = bench.exec("cell").await;
     assert_eq!(view.isolation.backend, "fine");
     let passed: Vec<_> = view
-        .passed_over
+        .skipped_backends
         .iter()
         .map(|one| (one.backend.as_str(), one.code))
         .collect();
     assert_eq!(passed, [("down", Code::BackendUnavailable)]);
     let status = bench.engine.status(&bench.me, None).await.unwrap();
-    assert_eq!(status[0].passed_over, view.passed_over);
+    assert_eq!(status[0].skipped_backends, view.skipped_backends);
     let with = |name: &str| CreateRequest {
         backend: Some(name.to_owned()),
         ..one()
@@ -290,14 +290,14 @@ async fn back_ends_are_tried_in_order_and_a_named_one_is_the_only_one() {
     assert!(failure.remedy.contains("down, fine"), "{failure}");
     let view = bench.engine.create(&bench.me, with("fine")).await.unwrap().remove(0);
     assert_eq!(view.isolation.backend, "fine");
-    assert!(view.passed_over.is_empty(), "it is the one that was asked for");
+    assert!(view.skipped_backends.is_empty(), "it is the one that was asked for");
 }
 
 #[tokio::test(start_paused = true)]
-async fn those_that_never_worked_are_told_where_they_were_preferred() {
+async fn absent_back_ends_are_listed_where_they_were_preferred() {
     let absent = |after, name: &str| AbsentBackend {
         after,
-        passed: PassedOver::new(
+        skipped: SkippedBackend::new(
             name,
             sandcell_sandbox::Failure::new(Code::BackendUnavailable, format!("{name}: no daemon"), "start it"),
         ),
@@ -307,7 +307,7 @@ async fn those_that_never_worked_are_told_where_they_were_preferred() {
     let config = |config: &mut EngineConfig| config.absent_backends = vec![absent(0, "first"), absent(1, "last")];
     let bench = Bench::made(config, world, backends);
     let view = bench.exec("cell").await;
-    let passed: Vec<_> = view.passed_over.iter().map(|one| one.backend.as_str()).collect();
+    let passed: Vec<_> = view.skipped_backends.iter().map(|one| one.backend.as_str()).collect();
     assert_eq!(passed, ["first"], "one that comes later was not passed over");
     let named = CreateRequest {
         backend: Some("last".to_owned()),
@@ -556,7 +556,7 @@ async fn only_so_many_ended_sandboxes_are_remembered() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_lost_is_told_even_when_the_first_new_sandbox_could_not_be_made() {
+async fn a_loss_is_reported_even_if_the_first_new_sandbox_could_not_be_made() {
     let bench = Bench::new();
     bench.exec("set x 1").await;
     tokio::time::sleep(Duration::from_secs(3600)).await;
@@ -568,7 +568,7 @@ async fn what_was_lost_is_told_even_when_the_first_new_sandbox_could_not_be_made
 }
 
 #[tokio::test(start_paused = true)]
-async fn many_are_made_some_at_a_time_and_nobody_else_waits_for_them() {
+async fn many_sandboxes_are_made_in_groups_and_other_callers_do_not_wait() {
     let bench = Bench::with(|config| {
         config.sandboxes_per_caller = 100;
         config.sandboxes = 200;

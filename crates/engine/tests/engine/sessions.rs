@@ -1,4 +1,4 @@
-//! Sessions: what is kept between calls, in which order they run, what is refused.
+//! Sessions: kept variables, the order of calls, and refusals.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -115,7 +115,7 @@ async fn calls_of_one_session_run_in_the_order_they_came() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn more_waiting_calls_than_the_queue_holds_are_told_to_come_later() {
+async fn calls_beyond_the_queue_are_refused_as_busy() {
     let bench = Bench::with(|config| config.queue = 2);
     bench.start("note on\nsleep 5000", "on").await;
     let queued = || ExecuteRequest {
@@ -237,7 +237,7 @@ async fn a_session_that_panics_ends_with_an_answer_and_the_next_call_works() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cell_whose_memory_could_not_be_read_is_not_said_to_have_been_short() {
+async fn a_cell_without_a_memory_reading_is_not_reported_as_short() {
     let bench = Bench::new();
     let first = bench.exec("sleep 1000").await;
     bench.world.usage_hangs.store(true, Ordering::SeqCst);

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use sandcell_engine::{
-    Artifact, ExecutionView, Expiry, MemoryUse, PassedOver, Phase, Restored, SANDBOX_LOST, Shown, Status,
+    Artifact, ExecutionView, Expiry, MemoryUse, Phase, Restored, SANDBOX_LOST, Shown, SkippedBackend, Status,
 };
 use sandcell_sandbox::{ByteSize, Code, Isolation};
 use serde_json::{Map, Value, json};
@@ -107,7 +107,7 @@ pub fn execution_object(view: &ExecutionView) -> Map<String, Value> {
         ("new_sandbox", json!(view.new_sandbox)),
         ("restored", json!(view.restored)),
         ("cause", json!(view.cause)),
-        ("isolation", isolation(&view.isolation, &view.passed_over)),
+        ("isolation", isolation(&view.isolation, &view.skipped_backends)),
     ];
     object.extend(whole.map(|(name, value)| (name.to_owned(), value)));
     object
@@ -211,12 +211,12 @@ fn is_much(memory: MemoryUse) -> bool {
 /// its layers and expected values are left out.
 fn isolation_news(view: &ExecutionView) -> Option<Value> {
     let is_kept = view.expiry.is_some();
-    let mut value = isolation(&view.isolation, &view.passed_over);
+    let mut value = isolation(&view.isolation, &view.skipped_backends);
     if view.new_sandbox && is_kept {
         return Some(value);
     }
     let is_weaker = view.new_sandbox && !view.isolation.degraded.is_empty();
-    if !is_weaker && view.passed_over.is_empty() {
+    if !is_weaker && view.skipped_backends.is_empty() {
         return None;
     }
     if let Some(object) = value.as_object_mut() {
@@ -226,7 +226,7 @@ fn isolation_news(view: &ExecutionView) -> Option<Value> {
 }
 
 /// Returns the isolation, and the reasons for skipping preferred back ends.
-pub(crate) fn isolation(isolation: &Isolation, passed_over: &[PassedOver]) -> Value {
+pub(crate) fn isolation(isolation: &Isolation, passed_over: &[SkippedBackend]) -> Value {
     let mut value = json!(isolation);
     if let (false, Some(object)) = (passed_over.is_empty(), value.as_object_mut()) {
         object.insert("passed_over".into(), json!(passed_over));
@@ -235,8 +235,8 @@ pub(crate) fn isolation(isolation: &Isolation, passed_over: &[PassedOver]) -> Va
 }
 
 /// A line for each skipped back end.
-pub(crate) fn passed_over_lines(passed_over: &[PassedOver]) -> String {
-    let line = |passed: &PassedOver| {
+pub(crate) fn passed_over_lines(passed_over: &[SkippedBackend]) -> String {
+    let line = |passed: &SkippedBackend| {
         format!(
             "\npassed over: back end {}: {} (to use it: {})",
             passed.backend,
@@ -579,7 +579,7 @@ fn server_block(view: &ExecutionView, notes: &[String], read_on: ReadOn) -> Stri
         let _ = write!(text, "\n{note}");
     }
     if view.new_sandbox {
-        text.push_str(&passed_over_lines(&view.passed_over));
+        text.push_str(&passed_over_lines(&view.skipped_backends));
     }
     let all_well = view.status == Status::Ok && !view.new_sandbox;
     if !view.isolation.degraded.is_empty() && !all_well {

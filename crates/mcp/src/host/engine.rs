@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use sandcell_engine::{
     BackendView, CommandInput, CommandRequest, Counts, CreateRequest, Engine, EngineConfig, ExecuteRequest,
-    ExecutionId, ExecutionView, ExpiringSoon, FileAnswer, HistoryPage, HistoryQuery, HistoryView, InstallRequest,
+    ExecutionId, ExecutionView, ExpiryNotices, FileAnswer, HistoryPage, HistoryQuery, HistoryView, InstallRequest,
     KeptExecution, KeptPicture, Principal, ResetView, RunRequest, RunningView, SandboxId, SandboxView, SecurityEvent,
     StdinPart, StreamSlice, Watch,
 };
@@ -98,7 +98,7 @@ impl Host for EngineHost {
     }
 
     fn left_to_user(&self, language: Option<&str>, packages: &[String], hosts: &[String]) -> LeftToUser {
-        self.0.left_to_user(language, packages, hosts)
+        self.0.consent_required(language, packages, hosts)
     }
 
     fn network_allowed(&self) -> Vec<String> {
@@ -118,8 +118,8 @@ impl Host for EngineHost {
         self.0.create(who, request).await
     }
 
-    fn expiring(&self, who: &Principal) -> ExpiringSoon {
-        self.0.expiring(who)
+    fn expiring(&self, who: &Principal) -> ExpiryNotices {
+        self.0.expiry_notices(who)
     }
 
     async fn close(&self, who: &Principal, id: &str) -> Result<SandboxId, Failure> {
@@ -139,7 +139,7 @@ impl Host for EngineHost {
     }
 
     async fn kept(&self, who: &Principal, id: &str) -> Result<KeptExecution, Failure> {
-        self.0.kept(who, id).await
+        self.0.stored_execution(who, id).await
     }
 
     async fn picture(&self, who: &Principal, id: &str, number: u32) -> Option<KeptPicture> {

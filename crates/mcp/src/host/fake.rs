@@ -114,7 +114,7 @@ pub(crate) fn view() -> ExecutionView {
         expiry: None,
         notices: vec![],
         isolation: isolation(&[]).into(),
-        passed_over: vec![],
+        skipped_backends: vec![],
     }
 }
 
@@ -186,7 +186,7 @@ fn sandbox() -> SandboxView {
         isolation: isolation(&["cgroup: not delegated"]),
         network: Vec::new(),
         network_bytes: 0,
-        passed_over: vec![],
+        skipped_backends: vec![],
     }
 }
 
@@ -415,8 +415,8 @@ impl Host for FakeHost {
         Ok((0..request.count).map(|_| sandbox()).collect())
     }
 
-    fn expiring(&self, _: &Principal) -> sandcell_engine::ExpiringSoon {
-        sandcell_engine::ExpiringSoon::default()
+    fn expiring(&self, _: &Principal) -> sandcell_engine::ExpiryNotices {
+        sandcell_engine::ExpiryNotices::default()
     }
 
     async fn close(&self, _: &Principal, id: &str) -> Result<SandboxId, Failure> {

@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use sandcell_engine::{
     BackendView, CommandInput, CommandRequest, Counts, CreateRequest, EngineConfig, ExecuteRequest, ExecutionId,
-    ExecutionView, ExpiringSoon, FileAnswer, HistoryPage, HistoryQuery, HistoryView, InstallRequest, KeptExecution,
+    ExecutionView, ExpiryNotices, FileAnswer, HistoryPage, HistoryQuery, HistoryView, InstallRequest, KeptExecution,
     KeptPicture, Principal, ResetView, RunRequest, RunningView, SandboxId, SandboxView, SecurityEvent, StdinPart,
     StreamName, StreamSlice, Watch,
 };
@@ -87,7 +87,7 @@ pub(crate) trait Host: Send + Sync {
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure>;
     async fn create(&self, who: &Principal, request: CreateRequest) -> Result<Vec<SandboxView>, Failure>;
-    fn expiring(&self, who: &Principal) -> ExpiringSoon;
+    fn expiring(&self, who: &Principal) -> ExpiryNotices;
     async fn close(&self, who: &Principal, id: &str) -> Result<SandboxId, Failure>;
     async fn status(&self, who: &Principal, id: Option<&str>) -> Result<Vec<SandboxView>, Failure>;
     async fn execution(&self, who: &Principal, id: &str, wait: Duration) -> Result<ExecutionView, Failure>;

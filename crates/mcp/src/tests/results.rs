@@ -242,7 +242,7 @@ async fn another_back_end_was_preferred() {
     let down = sandcell_sandbox::Failure::new(Code::BackendUnavailable, "no daemon answers", "start it");
     let view = ExecutionView {
         new_sandbox: true,
-        passed_over: vec![sandcell_engine::PassedOver::new("docker", down)],
+        skipped_backends: vec![sandcell_engine::SkippedBackend::new("docker", down)],
         ..view()
     };
     insta::assert_snapshot!(shown_as(&view).await);

@@ -176,12 +176,12 @@ async fn create(mut call: Call) -> Result<Answer, Failure> {
             .ends
             .map_or_else(String::new, |ends| format!(", and at {} in any case", rfc3339(ends))),
     );
-    let text = text + &execution::passed_over_lines(&first.passed_over);
+    let text = text + &execution::passed_over_lines(&first.skipped_backends);
     let data = json!({
         "sandbox_id": first.id,
         "sandbox_ids": ids,
         "limits": limits_data(first),
-        "isolation": execution::isolation(&first.isolation, &first.passed_over),
+        "isolation": execution::isolation(&first.isolation, &first.skipped_backends),
         "idle_expires_at": rfc3339(first.idle_expires),
         "ends_at": first.ends.map(rfc3339),
         "created": first.made_now,
@@ -455,7 +455,7 @@ fn details(view: &SandboxView) -> String {
         view.isolation.layers.join(" "),
         degraded_text(view)
     );
-    text.push_str(&execution::passed_over_lines(&view.passed_over));
+    text.push_str(&execution::passed_over_lines(&view.skipped_backends));
     text
 }
 
@@ -496,6 +496,6 @@ pub(crate) fn data(view: &SandboxView) -> Value {
         "packages": view.packages,
         "network": view.network,
         "network_bytes": view.network_bytes,
-        "isolation": execution::isolation(&view.isolation, &view.passed_over),
+        "isolation": execution::isolation(&view.isolation, &view.skipped_backends),
     })
 }

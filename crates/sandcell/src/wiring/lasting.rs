@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sandcell_engine::{Auditor, Keeper, SecurityEvent, Witnesses};
+use sandcell_engine::{Auditor, HistorySink, Observers, SecurityEvent};
 
 use crate::config::Settings;
 
@@ -15,17 +15,17 @@ enum Who {
 
 /// Returns the observers of a command's executions. An observer that fails is reported and left out: code runs all the
 /// same.
-pub(crate) fn witnesses(settings: &Settings) -> Witnesses {
-    Witnesses {
-        keeper: keeper(settings, Who::Command),
+pub(crate) fn witnesses(settings: &Settings) -> Observers {
+    Observers {
+        history_sink: keeper(settings, Who::Command),
         auditor: None,
     }
 }
 
 /// Those who keep what a server does.
-pub(crate) fn witnesses_of_a_server(settings: &Settings) -> Witnesses {
-    Witnesses {
-        keeper: keeper(settings, Who::Server),
+pub(crate) fn witnesses_of_a_server(settings: &Settings) -> Observers {
+    Observers {
+        history_sink: keeper(settings, Who::Server),
         auditor: auditor(settings),
     }
 }
@@ -46,7 +46,7 @@ pub(crate) fn note(settings: &Settings, event: SecurityEvent) {
 }
 
 #[cfg(all(unix, feature = "history"))]
-fn keeper(settings: &Settings, who: Who) -> Option<Arc<dyn Keeper>> {
+fn keeper(settings: &Settings, who: Who) -> Option<Arc<dyn HistorySink>> {
     use sandcell_history::{Database, Retention, Whose, Writer};
     let whose = match who {
         Who::Command => Whose::Command,
@@ -68,7 +68,7 @@ fn keeper(settings: &Settings, who: Who) -> Option<Arc<dyn Keeper>> {
 }
 
 #[cfg(not(all(unix, feature = "history")))]
-fn keeper(_settings: &Settings, _who: Who) -> Option<Arc<dyn Keeper>> {
+fn keeper(_settings: &Settings, _who: Who) -> Option<Arc<dyn HistorySink>> {
     None
 }
 

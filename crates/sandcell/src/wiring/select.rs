@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use sandcell_engine::PassedOver;
+use sandcell_engine::SkippedBackend;
 use sandcell_languages::Detected;
 use sandcell_sandbox::{Backend, Code, Failure, Language};
 
@@ -93,7 +93,7 @@ pub(super) async fn choose(list: &[Maker], settings: &Settings, found: &Detected
             Err(failure) => {
                 chosen.absent.push(sandcell_engine::AbsentBackend {
                     after: chosen.working.len(),
-                    passed: PassedOver::new(name.as_str(), failure.clone()),
+                    skipped: SkippedBackend::new(name.as_str(), failure.clone()),
                 });
                 state.failure = Some(failure);
             }
@@ -105,8 +105,8 @@ pub(super) async fn choose(list: &[Maker], settings: &Settings, found: &Detected
             tracing::warn!(
                 "{} is used instead of {}: {}",
                 used.name(),
-                absent.passed.backend,
-                absent.passed.message
+                absent.skipped.backend,
+                absent.skipped.message
             );
         }
     }
@@ -256,10 +256,10 @@ mod tests {
         let absent: Vec<_> = all
             .absent
             .iter()
-            .map(|one| (one.after, one.passed.backend.as_str()))
+            .map(|one| (one.after, one.skipped.backend.as_str()))
             .collect();
         assert_eq!(absent, [(0, "down"), (1, "nowhere")]);
-        assert_eq!(all.absent[0].passed.remedy, "mend it");
+        assert_eq!(all.absent[0].skipped.remedy, "mend it");
         assert_eq!(all.backends.len(), 4);
     }
 
@@ -267,8 +267,13 @@ mod tests {
     async fn nothing_below_the_floor_is_ever_used() {
         let some = chosen(&["weak", "strong"], Level::Namespace).await;
         assert_eq!(names(&some), ["strong"]);
-        assert_eq!(some.absent[0].passed.code, Code::IsolationUnavailable);
-        assert!(some.absent[0].passed.message.contains("weak isolates at level process"));
+        assert_eq!(some.absent[0].skipped.code, Code::IsolationUnavailable);
+        assert!(
+            some.absent[0]
+                .skipped
+                .message
+                .contains("weak isolates at level process")
+        );
         let none = chosen(&["down", "weak"], Level::Namespace).await;
         assert!(none.working.is_empty());
         for (backend, part) in broken(&none.backends).iter().zip(["back end down", "weak isolates"]) {

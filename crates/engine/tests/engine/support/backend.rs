@@ -14,39 +14,39 @@ use sandcell_sandbox::{
 };
 use tokio::sync::{mpsc, watch};
 
-/// What a test sets up and looks at.
+/// The switches and counters of a test.
 #[derive(Debug)]
 pub(crate) struct World {
     /// Sandboxes that are not closed.
     pub(crate) live: AtomicUsize,
     pub(crate) made: AtomicUsize,
-    /// Readings of usage that were asked for.
+    /// Queries for usage.
     pub(crate) usage_asked: AtomicUsize,
-    /// No reading comes in time.
+    /// Queries for usage time out.
     pub(crate) usage_hangs: AtomicBool,
-    /// Interpreters that were opened, and those that are still there.
+    /// Opened interpreters, and those that still live.
     pub(crate) opened: AtomicUsize,
     pub(crate) interpreters: AtomicUsize,
     pub(crate) create_delay: Mutex<Duration>,
     pub(crate) close_delay: Mutex<Duration>,
-    /// The back end ends all sandboxes together when it hears of the shutdown.
+    /// The back end ends all sandboxes together at the shutdown.
     pub(crate) ends_together: AtomicBool,
     pub(crate) open_delay: Mutex<Duration>,
-    /// How long the end of a sandbox takes to be noticed from outside.
+    /// The delay until the end of a sandbox is visible from outside.
     pub(crate) end_delay: Mutex<Duration>,
     pub(crate) open_fails: AtomicBool,
-    /// Loading modules ahead ends the interpreter.
+    /// Preloading modules ends the interpreter.
     pub(crate) preload_fails: AtomicBool,
-    /// Interpreters that loaded modules ahead, and what each uses then.
+    /// Interpreters that preloaded modules, and the memory of each one afterwards.
     pub(crate) preloaded: AtomicUsize,
-    /// Cells that were rehearsed.
+    /// Rehearsed cells.
     pub(crate) rehearsed: AtomicUsize,
-    /// How long sessions were told to wait with copies of themselves, cell by cell.
+    /// The snapshot pauses set for sessions, one for each cell.
     pub(crate) waits: Mutex<Vec<Duration>>,
     pub(crate) weight: AtomicU64,
     /// The n-th creation (from 1) and later ones fail.
     pub(crate) fail_from: AtomicUsize,
-    /// Pieces that file reads are handed out in.
+    /// The size of one piece of a file read.
     pub(crate) read_piece: AtomicUsize,
     pub(crate) specs: Mutex<Vec<SandboxSpec>>,
     pub(crate) sandboxes: Mutex<Vec<Arc<Inside>>>,
@@ -102,7 +102,7 @@ impl World {
         self.live.load(Ordering::SeqCst)
     }
 
-    /// Waits until this many sandboxes are there.
+    /// Waits until this many sandboxes are live.
     pub(crate) async fn live_becomes(&self, count: usize) {
         for _ in 0..10_000 {
             if self.live() == count {
@@ -113,7 +113,7 @@ impl World {
         panic!("{} sandboxes are live instead of {count}", self.live());
     }
 
-    /// The sandbox that was made last.
+    /// The newest sandbox.
     pub(crate) fn last(&self) -> Arc<Inside> {
         self.sandboxes.lock().unwrap().last().unwrap().clone()
     }
@@ -240,7 +240,7 @@ pub(crate) struct Inside {
 }
 
 impl Inside {
-    /// The sandbox ends by itself.
+    /// Ends the sandbox as if by itself.
     pub(crate) fn end(&self, reason: EndReason) -> bool {
         let ended = self.ended.send_if_modified(|ended| {
             let first = ended.is_none();
@@ -432,7 +432,7 @@ impl ProcessHandle for FakeHandle {
     }
 
     async fn signal(&self, signal: Signal, scope: SignalScope) -> Result<(), SandboxError> {
-        // A process that has ended already is not an error.
+        // A process that has already ended is not an error.
         self.signals.send((signal, scope)).await.ok();
         Ok(())
     }
@@ -514,7 +514,7 @@ async fn program(
     }
     drop(events.send(ProcessEvent::Exited { exit }).await);
     if daemon {
-        // Its child lives until it is killed with the tree, and its last words come late.
+        // Its child lives until the whole tree is killed, and its last output comes late.
         while signals
             .recv()
             .await

@@ -1,4 +1,4 @@
-//! A scripted world in memory: back end, sandbox, language and session that do what a cell's lines say.
+//! A scripted world in memory: back end, sandbox, language and session execute the lines of a cell.
 //!
 //! Each line of a cell is a command and its arguments; see [`Session::execute`] below. Nothing here is a process.
 
@@ -72,7 +72,7 @@ impl Bench {
         .await
     }
 
-    /// Starts code and comes back when it has said `note`.
+    /// Starts code and returns after it has written `note`.
     pub(crate) async fn start(&self, code: &str, note: &str) -> ExecutionView {
         let view = self
             .try_exec(ExecuteRequest {

@@ -205,7 +205,7 @@ impl Session for FakeSession {
     }
 }
 
-/// Runs one line. Some: the cell ends.
+/// Runs one line. Returns a status if the cell ends.
 async fn run_line(
     line: &str,
     cell: &Cell,

@@ -108,12 +108,12 @@ async fn initialize(mut call: Call) -> Result<Answer, Failure> {
             replaced.join(" ")
         );
     }
-    text.push_str(&execution::passed_over_lines(&view.passed_over));
+    text.push_str(&execution::passed_over_lines(&view.skipped_backends));
     let data = json!({
         "sandbox_id": view.id,
         "image": image,
         "replaced": replaced.first(),
-        "isolation": execution::isolation(&view.isolation, &view.passed_over),
+        "isolation": execution::isolation(&view.isolation, &view.skipped_backends),
     });
     Ok(Answer::data(text, data))
 }

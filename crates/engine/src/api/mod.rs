@@ -1,0 +1,17 @@
+//! The types of the engine's public interface, and the basic types of all its parts: ids, times, locks.
+
+mod config;
+mod executions;
+mod history;
+pub(crate) mod ids;
+mod requests;
+mod sandboxes;
+pub(crate) mod sync;
+pub(crate) mod time;
+
+pub use config::*;
+pub use executions::*;
+pub use history::*;
+pub use ids::{ExecutionId, Principal, SandboxId};
+pub use requests::*;
+pub use sandboxes::*;

@@ -1,0 +1,92 @@
+//! The progress of a call, for its caller.
+
+use std::pin::pin;
+use std::sync::{Arc, OnceLock};
+
+use sandcell_sandbox::{Backend, OutputStream, Preparing};
+use tokio::sync::Notify;
+
+use crate::execution::state::Execution;
+use crate::{ExecutionId, OutputPart, Progress};
+
+/// Follows the progress of a call: the preparation of its sandbox, and then its execution. Empty before that.
+#[derive(Clone, Default)]
+pub struct Watch(Arc<Watched>);
+
+#[derive(Default)]
+struct Watched {
+    execution: OnceLock<Arc<Execution>>,
+    /// Signals that there is an execution.
+    admitted: Notify,
+    preparing: OnceLock<Prepares>,
+}
+
+type Prepares = Box<dyn Fn() -> Option<Preparing> + Send + Sync>;
+
+impl std::fmt::Debug for Watch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Watch")
+    }
+}
+
+impl Watch {
+    /// Returns the progress bar of the code, if it shows one, else the progress of an image pull or a download that the
+    /// sandbox waits for.
+    #[must_use]
+    pub fn progress(&self) -> Option<Progress> {
+        let shown = self.0.execution.get().and_then(|execution| execution.progress());
+        shown.or_else(|| {
+            self.0
+                .preparing
+                .get()
+                .and_then(|preparing| preparing())
+                .map(Progress::of)
+        })
+    }
+
+    /// Returns the execution, if the call has one.
+    #[must_use]
+    pub fn execution_id(&self) -> Option<ExecutionId> {
+        self.0.execution.get().map(|execution| execution.id.clone())
+    }
+
+    /// Waits until the call has an execution.
+    pub async fn admitted(&self) -> ExecutionId {
+        loop {
+            let mut admitted = pin!(self.0.admitted.notified());
+            admitted.as_mut().enable();
+            if let Some(id) = self.execution_id() {
+                return id;
+            }
+            admitted.await;
+        }
+    }
+
+    /// Waits until the execution has written more than these bytes of stdout and stderr, or has finished.
+    pub async fn wrote_more(&self, stdout: u64, stderr: u64) {
+        self.admitted().await;
+        if let Some(execution) = self.0.execution.get() {
+            execution.wrote_more(stdout, stderr).await;
+        }
+    }
+
+    /// Returns at most `limit` bytes of a stream of the execution, from `offset`. None while there is no execution.
+    #[must_use]
+    pub fn output(&self, stream: OutputStream, offset: u64, limit: usize) -> Option<OutputPart> {
+        let execution = self.0.execution.get()?;
+        Some(execution.output(stream, offset, limit))
+    }
+
+    pub(crate) fn follow(&self, execution: &Arc<Execution>) {
+        // A watch follows its first execution only.
+        self.0.execution.get_or_init(|| execution.clone());
+        self.0.admitted.notify_waiters();
+    }
+
+    /// Sets the source of the preparation's progress: these back ends and this image.
+    pub(crate) fn prepares(&self, backends: Vec<Arc<dyn Backend>>, image: Option<String>) {
+        self.0
+            .preparing
+            .get_or_init(|| Box::new(move || backends.iter().find_map(|backend| backend.preparing(image.as_deref()))));
+    }
+}

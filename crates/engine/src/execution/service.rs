@@ -1,0 +1,206 @@
+//! The path of an answer: waiting, cancelling, giving up, and the record of the end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sandcell_sandbox::{Code, Failure};
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::api::ids::quote_for_error;
+use crate::api::sync::lock;
+use crate::core::Core;
+use crate::execution::outcome::Outcome;
+use crate::execution::state::{Execution, error_line};
+use crate::execution::termination::{INTERRUPT_GRACE, KILL_TIMEOUT, Stop};
+use crate::records::history::Entry;
+use crate::records::spans;
+use crate::sandbox::state::Record;
+use crate::sandbox::usage::Cost;
+use crate::{ExecutionId, ExecutionView, Principal, Status};
+
+/// The maximum time to end an execution: termination, and the work after it.
+const END_TIMEOUT: Duration = INTERRUPT_GRACE
+    .saturating_add(KILL_TIMEOUT)
+    .saturating_add(Duration::from_secs(2));
+
+impl Core {
+    /// Records a call that was refused before anything started. It is part of the history, too.
+    pub(crate) fn refuse(&self, principal: &Principal, language: &str, code: &str, failure: &Failure) {
+        self.refuse_with_visibility(principal, language, code, failure, true);
+    }
+
+    /// Does the same as `refuse`. `shown`: the caller's view contains the row.
+    pub(crate) fn refuse_with_visibility(
+        &self,
+        principal: &Principal,
+        language: &str,
+        code: &str,
+        failure: &Failure,
+        shown: bool,
+    ) {
+        let Ok(execution) = ExecutionId::random() else { return };
+        let entry = Entry {
+            execution,
+            sandbox: None,
+            language: &quote_for_error(language),
+            status: Status::Error,
+            started: std::time::SystemTime::now(),
+            duration: Duration::ZERO,
+            code,
+            stdout: "",
+            error: Some(&failure.message),
+            shown,
+        };
+        let row = lock(&self.history).add(principal, &entry);
+        self.observers.refused(principal, code, failure, row, shown);
+        self.metrics.refused(failure.code);
+    }
+
+    /// Finishes an execution: publishes its outcome, stores it and records it.
+    pub(crate) fn finish(&self, execution: &Execution, end: Result<(Outcome, Cost), Failure>) {
+        let first = execution.finish(end, &self.config().hints, |view, failure| {
+            let error = failure.map(|failure| failure.message.as_str());
+            let entry = Entry {
+                execution: execution.id.clone(),
+                sandbox: Some(execution.sandbox_id.clone()),
+                language: &execution.language,
+                status: view.status,
+                started: view.started,
+                duration: view.duration,
+                code: &execution.code,
+                stdout: &view.stdout.text,
+                error: error.or_else(|| error_line(view)),
+                shown: execution.is_shown(),
+            };
+            let row = lock(&self.history).add(&execution.owner, &entry);
+            self.observers.ended(execution, view, row);
+            let cause = failure
+                .map(|failure| failure.code)
+                .or(view.cause.as_ref().map(|cause| cause.code));
+            spans::ended(
+                view.status.as_str(),
+                cause.map(sandcell_sandbox::Code::as_str),
+                view.cpu,
+            );
+            self.metrics.ended(view.status, cause, view.duration, view.cpu);
+            self.cpu_quota.charge(&execution.owner, view.cpu);
+        });
+        if first {
+            self.executions.add_finished(execution);
+        }
+        self.pool.call_ended();
+    }
+
+    /// Waits for the end of an execution on behalf of its caller: at most `wait`, and until `cancel` fires.
+    pub(crate) async fn answer(
+        &self,
+        execution: &Arc<Execution>,
+        wait: Option<Duration>,
+        cancel: CancellationToken,
+    ) -> Result<ExecutionView, Failure> {
+        let patience = async {
+            match wait {
+                Some(wait) => sleep(wait).await,
+                None => std::future::pending().await,
+            }
+        };
+        self.answer_within(execution, patience, cancel).await
+    }
+
+    /// Does the same as `answer`, until `patience` is ready.
+    pub(crate) async fn answer_within(
+        &self,
+        execution: &Arc<Execution>,
+        patience: impl Future<Output = ()>,
+        cancel: CancellationToken,
+    ) -> Result<ExecutionView, Failure> {
+        let mut caller = CancelOnDrop {
+            execution,
+            present: true,
+        };
+        tokio::select! {
+            biased;
+            () = execution.finished() => {}
+            () = cancel.cancelled() => {
+                execution.stop(Stop::Cancelled);
+                // Termination is bounded, so this wait is too.
+                execution.finished().await;
+            }
+            () = patience => {}
+        }
+        caller.present = false;
+        if execution.is_finished() {
+            execution.delivered();
+        }
+        execution.outcome()
+    }
+
+    /// Ends an execution for its caller and waits for its end.
+    pub(crate) async fn end(&self, execution: &Execution, stop: Stop) -> ExecutionView {
+        execution.stop(stop);
+        self.wait(execution, END_TIMEOUT).await
+    }
+
+    /// Waits for the end of an execution. Returns its current state if that takes longer than `wait`.
+    pub(crate) async fn wait(&self, execution: &Execution, wait: Duration) -> ExecutionView {
+        if !execution.is_finished() && !wait.is_zero() {
+            // A time-out is not an error: the view reports the state.
+            drop(timeout(wait, execution.finished()).await);
+        }
+        if execution.is_finished() {
+            execution.delivered();
+        }
+        execution.view()
+    }
+}
+
+/// The waiting caller. Dropping it cancels the execution.
+struct CancelOnDrop<'a> {
+    execution: &'a Execution,
+    present: bool,
+}
+
+impl Drop for CancelOnDrop<'_> {
+    fn drop(&mut self) {
+        if self.present {
+            self.execution.stop(Stop::Cancelled);
+        }
+    }
+}
+
+/// Guarantees that an execution ends, even if its task panics.
+pub(crate) struct Finisher {
+    pub(crate) core: Arc<Core>,
+    pub(crate) execution: Arc<Execution>,
+    /// The sandbox, if it is for this run only.
+    pub(crate) throwaway: Option<Arc<Record>>,
+}
+
+impl Finisher {
+    pub(crate) fn finish(self, end: Result<(Outcome, Cost), Failure>) {
+        self.dispose();
+        self.core.finish(&self.execution, end);
+    }
+
+    /// Discards the sandbox. Its task closes it; the answer does not wait for that.
+    fn dispose(&self) {
+        if let Some(record) = &self.throwaway {
+            self.core.discard(record);
+        }
+    }
+}
+
+impl Drop for Finisher {
+    fn drop(&mut self) {
+        self.dispose();
+        if !self.execution.is_finished() {
+            let failure = Failure::new(
+                Code::Internal,
+                "the task that ran the code ended unexpectedly",
+                "run it again; the server's log has details",
+            );
+            self.core.finish(&self.execution, Err(failure));
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Files of a caller's sandbox.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use sandcell_sandbox::{Code, Failure, FileChunk, FileError, Files, Listing, Sandbox, SandboxPath, WriteMode};
+use tokio::time::timeout;
+
+use crate::admission::policy::{bytes_of, file_size};
+use crate::core::Core;
+use crate::execution::state::new_sandbox_notice;
+use crate::sandbox::registry::Target;
+use crate::{FileAnswer, Principal};
+
+/// The maximum time of one file call.
+pub(crate) const FILE_CALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// The maximum number of entries of one listing.
+const MAX_LISTING_ENTRIES: usize = 10_000;
+
+impl Core {
+    pub(crate) async fn list_files(
+        self: &Arc<Self>,
+        principal: &Principal,
+        sandbox: Option<&str>,
+        path: &SandboxPath,
+        recursive: bool,
+        max: usize,
+    ) -> Result<FileAnswer<Listing>, Failure> {
+        let target = self.target(principal, sandbox).await?;
+        let max = max.clamp(1, MAX_LISTING_ENTRIES);
+        let (target, live) = ready(target).await?;
+        let listing = in_time(live.files().list(path, recursive, max)).await?;
+        Ok(answer(&target, listing))
+    }
+
+    pub(crate) async fn read_file(
+        self: &Arc<Self>,
+        principal: &Principal,
+        sandbox: Option<&str>,
+        path: &SandboxPath,
+        offset: u64,
+        len: u64,
+    ) -> Result<FileAnswer<FileChunk>, Failure> {
+        let target = self.target(principal, sandbox).await?;
+        let len = len.min(self.config().file_bytes.as_bytes());
+        let (target, live) = ready(target).await?;
+        let chunk = in_time(read(live.files(), path, offset, len)).await?;
+        Ok(answer(&target, chunk))
+    }
+
+    pub(crate) async fn write_file(
+        self: &Arc<Self>,
+        principal: &Principal,
+        sandbox: Option<&str>,
+        path: &SandboxPath,
+        bytes: Bytes,
+        mode: WriteMode,
+    ) -> Result<FileAnswer<u64>, Failure> {
+        file_size(&self.config(), path, bytes.len())?;
+        let target = self.target(principal, sandbox).await?;
+        let (target, live) = ready(target).await?;
+        let size = in_time(live.files().write(path, bytes, mode)).await?;
+        Ok(answer(&target, size))
+    }
+}
+
+async fn ready(target: Target) -> Result<(Target, Arc<dyn Sandbox>), Failure> {
+    let live = target.record.ready().await?;
+    Ok((target, live))
+}
+
+async fn in_time<T>(call: impl Future<Output = Result<T, FileError>>) -> Result<T, Failure> {
+    match timeout(FILE_CALL_TIMEOUT, call).await {
+        Ok(done) => Ok(done?),
+        Err(_) => Err(too_slow("the file call was not answered")),
+    }
+}
+
+pub(crate) fn too_slow(what: &str) -> Failure {
+    Failure::new(
+        Code::Timeout,
+        format!("{what} within {} s", FILE_CALL_TIMEOUT.as_secs()),
+        "try again; if it stays, close the sandbox and use a new one",
+    )
+}
+
+fn answer<T>(target: &Target, value: T) -> FileAnswer<T> {
+    let replaces = target.record.params.replaces.as_ref().filter(|_| target.new);
+    let left = target.record.expiry().and_then(|expiry| expiry.ends_soon());
+    let ending = left.map(|left| {
+        format!(
+            "this sandbox ends in {} s with its variables and files, whatever is called",
+            left.as_secs()
+        )
+    });
+    FileAnswer {
+        sandbox_id: target.record.id.clone(),
+        new_sandbox: target.new,
+        notices: replaces.map(new_sandbox_notice).into_iter().chain(ending).collect(),
+        value,
+    }
+}
+
+/// Reads up to `len` bytes, with several reads if the back end returns small pieces.
+pub(crate) async fn read(files: &dyn Files, path: &SandboxPath, offset: u64, len: u64) -> Result<FileChunk, FileError> {
+    let first = files.read(path, offset, len).await?;
+    let total = first.total;
+    let wanted = len.min(total.saturating_sub(offset));
+    if bytes_of(first.bytes.len()) >= wanted {
+        return Ok(first);
+    }
+    let mut bytes = BytesMut::from(first.bytes.as_ref());
+    while bytes_of(bytes.len()) < wanted {
+        let got = bytes_of(bytes.len());
+        let next = files.read(path, offset.saturating_add(got), wanted - got).await?;
+        if next.bytes.is_empty() {
+            // The file became shorter meanwhile.
+            break;
+        }
+        bytes.extend_from_slice(&next.bytes);
+    }
+    Ok(FileChunk {
+        bytes: bytes.freeze(),
+        total,
+    })
+}

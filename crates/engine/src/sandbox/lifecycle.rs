@@ -1,0 +1,344 @@
+//! The task of each sandbox: it makes the sandbox, notices its end, lets it expire, and closes it.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sandcell_sandbox::{Backend, Code, Failure, LAYERS, Language, Sandbox, SandboxError, SandboxSpec};
+use tokio::sync::Semaphore;
+use tokio::task::yield_now;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tracing::{Instrument as _, Span};
+
+use crate::SkippedBackend;
+use crate::core::Core;
+use crate::records::sinks::EventKind;
+use crate::sandbox::expiry::NotifiedState;
+use crate::sandbox::fallback::{absent_before, combine_failures, is_unsupported};
+use crate::sandbox::packages::{BasePackages, attach_packages, folders};
+use crate::sandbox::session::{LiveSession, SessionSlot};
+use crate::sandbox::state::{Record, Terminated, TerminationReason};
+
+/// The maximum time for a back end to make a sandbox.
+const CREATE_TIMEOUT: Duration = Duration::from_secs(30);
+/// If a back end reports sooner than this that it is preparing an image, the task asks it a second time. Both attempts
+/// together take less time than clients wait.
+const IMAGE_RETRY_WINDOW: Duration = Duration::from_secs(25);
+/// The maximum time to close a sandbox. After that it is dropped instead.
+pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The pause between the end of a one-run sandbox's execution and its closing. The answer is being written meanwhile.
+const ANSWER_PAUSE: Duration = Duration::from_millis(2);
+/// The number of tasks that an answer passes through.
+const ANSWER_TASKS: usize = 4;
+
+/// The specification of a sandbox, and the back ends that can make it, in order.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    pub(crate) spec: SandboxSpec,
+    pub(crate) backends: Vec<Arc<dyn Backend>>,
+    /// Limits the number of sandboxes of one call that are made at once. Closed when one of them fails.
+    pub(crate) turns: Option<Arc<Semaphore>>,
+    /// The language whose session starts as soon as the sandbox is ready.
+    pub(crate) opens: Option<Arc<dyn Language>>,
+}
+
+/// Makes the sandbox of a record and watches it to its end. Runs in a separate task, so a caller that disconnects
+/// interrupts nothing. If creation is abandoned anyway (no caller is interested in its image any more), the back end
+/// cleans up.
+pub(crate) async fn run_lifecycle(core: Arc<Core>, record: Arc<Record>, mut plan: Plan, span: Span) {
+    // If a back end panics, no caller waits forever, and the sandbox's room is free again.
+    let mut guard = Guard {
+        core: &core,
+        record: &record,
+        over: false,
+    };
+    let caller = core.caller_numbers.number(&record.owner);
+    let made = match take_idle(&core, &record, &plan) {
+        Some((sandbox, skipped)) => {
+            if let Some(caller) = caller {
+                sandbox.belongs_to(caller);
+            }
+            Ok((sandbox, skipped))
+        }
+        None => {
+            plan.spec.caller = caller;
+            create_in_turn(&core, &record, &plan).instrument(span.clone()).await
+        }
+    };
+    // The span ends when the sandbox is ready, not at the sandbox's end.
+    drop(span);
+    let sandbox = match made {
+        Ok((sandbox, skipped)) => {
+            record.set_skipped_backends(skipped);
+            sandbox
+        }
+        Err(failure) => {
+            if matches!(failure.code, Code::InvalidArgument | Code::LimitReached) {
+                // The request is not possible here, or not now. The caller gets this failure.
+                tracing::debug!(sandbox = %record.id, "a sandbox could not be made: {}", failure.message);
+            } else if failure.code != Code::Cancelled {
+                tracing::warn!(sandbox = %record.id, code = %failure.code, "a sandbox could not be made: {}", failure.message);
+            }
+            guard.over = true;
+            core.registry.remove(&record);
+            record.set_failed(failure);
+            return;
+        }
+    };
+    if let Err(failure) = core.open_route(&record, sandbox.as_ref()).await {
+        if !matches!(timeout(CLOSE_TIMEOUT, sandbox.close()).await, Ok(Ok(()))) {
+            tracing::warn!(sandbox = %record.id, "a sandbox without its network did not close in order and is dropped");
+        }
+        guard.over = true;
+        core.registry.remove(&record);
+        record.set_failed(failure);
+        return;
+    }
+    for (installer, base) in bases_for(&core, &plan).unwrap_or_default() {
+        record.add_packages(installer.language(), &base.added);
+    }
+    core.observers.sandbox(EventKind::SandboxCreated, &record, || {
+        let isolation = sandbox.isolation();
+        format!(
+            "made by {}, isolated as {}",
+            isolation.backend,
+            isolation.level.as_str()
+        )
+    });
+    // If the sandbox was closed during its creation, it is closed now.
+    record.set_live(sandbox.clone());
+    let terminated = wait_for_end(&core, &record, sandbox.as_ref()).await;
+    if record.is_for_one_run() {
+        // Ending many processes takes the processors that the answer still needs. Tasks that are already queued write
+        // the answer. Yield to them; even setting a timer runs after them.
+        for _ in 0..ANSWER_TASKS {
+            yield_now().await;
+        }
+        // During the shutdown no answer needs this pause.
+        tokio::select! {
+            () = sleep(ANSWER_PAUSE) => {}
+            () = core.ending.cancelled() => {}
+        }
+    }
+    core.observers
+        .sandbox(EventKind::SandboxClosed, &record, || terminated.description());
+    tracing::debug!(sandbox = %record.id, "the sandbox {}", terminated.description());
+    record.drop_sessions();
+    if !matches!(timeout(CLOSE_TIMEOUT, sandbox.close()).await, Ok(Ok(()))) {
+        tracing::warn!(sandbox = %record.id, "the sandbox did not close in order and is dropped");
+    }
+    drop(sandbox);
+    guard.over = true;
+    core.registry.remove(&record);
+    record.set_ended();
+}
+
+/// Makes the sandbox when a turn is free, unless it is already closing by then.
+async fn create_in_turn(core: &Core, record: &Record, plan: &Plan) -> Result<CreatedSandbox, Failure> {
+    let Some(turns) = &plan.turns else {
+        return create_with_interest(core, record, plan).await;
+    };
+    let turn = turns.acquire().await;
+    if turn.is_err() || record.terminated().is_some() {
+        return Err(Failure::new(
+            Code::Cancelled,
+            "not all sandboxes of the call could be made, so this one was not",
+            "the first failure of the call gives the reason",
+        ));
+    }
+    let made = create_with_interest(core, record, plan).await;
+    if made.is_err() {
+        turns.close();
+    }
+    made
+}
+
+/// Takes an idle sandbox from the pool and puts its interpreter into the session slot.
+fn take_idle(core: &Core, record: &Record, plan: &Plan) -> Option<CreatedSandbox> {
+    let ordinary = core.plain_plan(core.config().limits.clone());
+    let first = ordinary.backends.first().map(|backend| backend.name());
+    let idle = core.pool.take(plan, &ordinary.spec, first)?;
+    if let Some(usage) = idle.usage {
+        record.remember_usage(usage);
+    }
+    if let Some((language, session)) = idle.session {
+        SessionSlot::of(record, language.as_ref()).put(LiveSession::new(session));
+    }
+    Some((idle.sandbox, idle.skipped))
+}
+
+struct Guard<'a> {
+    core: &'a Core,
+    record: &'a Record,
+    over: bool,
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        if !self.over {
+            self.core.registry.remove(self.record);
+            self.record.set_failed(Failure::new(
+                Code::Internal,
+                "the task of the sandbox ended unexpectedly",
+                "call again for a new sandbox; the server's log has details",
+            ));
+        }
+    }
+}
+
+/// Makes the sandbox. If it may wait for an image, stops when the record closes. Aborts the image pull when the last
+/// interested caller gives up.
+async fn create_with_interest(core: &Core, record: &Record, plan: &Plan) -> Result<CreatedSandbox, Failure> {
+    let Some(image) = plan.spec.image.as_deref() else {
+        return create(core, plan).await;
+    };
+    core.image_interests.add(image, &record.owner);
+    let made = tokio::select! {
+        biased;
+        made = create(core, plan) => made,
+        _terminated = record.wait_closing() => {
+            if core.image_interests.remove(image, &record.owner) {
+                for backend in &plan.backends {
+                    backend.abandon(image);
+                }
+            }
+            return Err(Failure::new(
+                Code::Cancelled,
+                "the sandbox was given up before its image was ready",
+                "call again; the image is pulled again unless other callers wait for it",
+            ));
+        }
+    };
+    // If the image is still being prepared, the caller retries, so its interest stays.
+    if plan
+        .backends
+        .iter()
+        .all(|backend| backend.preparing(Some(image)).is_none())
+    {
+        core.image_interests.remove(image, &record.owner);
+    }
+    made
+}
+
+/// Waits until the sandbox has a reason to end.
+async fn wait_for_end(core: &Core, record: &Arc<Record>, sandbox: &dyn Sandbox) -> Terminated {
+    let mut ended = pin!(sandbox.ended());
+    let mut notified = NotifiedState::default();
+    loop {
+        let expiry = record.deadlines();
+        let next_notice = notified.notify_if_due(&core.expiry_notifier, record, &expiry);
+        let next = expiry
+            .lifetime
+            .map_or(expiry.idle, |lifetime| lifetime.min(expiry.idle));
+        let why = tokio::select! {
+            biased;
+            terminated = record.wait_closing() => return terminated,
+            ended = &mut ended => TerminationReason::Lost(ended.reason),
+            () = core.down.cancelled() => TerminationReason::Shutdown,
+            () = sleep_until_some(next_notice) => continue,
+            () = sleep_until(next) => match expiry.lifetime {
+                Some(lifetime) if lifetime <= Instant::now() => TerminationReason::Lifetime,
+                Some(_) | None if expiry.busy => continue,
+                Some(_) | None => TerminationReason::Idle(record.params.idle),
+            },
+        };
+        // A sandbox that a caller entered just now stays. The next round checks again.
+        core.registry.begin_close(record, &Terminated::now(why));
+    }
+}
+
+/// Waits until this moment. Waits forever if there is none.
+async fn sleep_until_some(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// A sandbox, and the preferred back ends that could not make it.
+pub(crate) type CreatedSandbox = (Arc<dyn Sandbox>, Vec<SkippedBackend>);
+
+/// Tries the back ends in order. The first one that succeeds makes the sandbox.
+pub(crate) async fn create(core: &Core, plan: &Plan) -> Result<CreatedSandbox, Failure> {
+    // A missing base is an error: the sandbox must not start without it silently.
+    let bases = bases_for(core, plan)?;
+    if plan.spec.image.is_none() {
+        core.pool.set_attached(folders(&bases));
+    }
+    let mut spec = plan.spec.clone();
+    // The program that arranges packages runs first, and alone: when it ends, everything else in the sandbox ends.
+    let arranged = |(installer, base): &BasePackages| base.folder.is_some() && installer.arrange(LAYERS).is_some();
+    let opens = plan.opens.as_ref().filter(|_| !bases.iter().any(arranged));
+    spec.entered_by = opens.and_then(|language| language.warmed(&folders(&bases)));
+    let (sandbox, mut skipped) = create_within_limits(core, plan, &spec).await?;
+    if plan.backends.len() == core.backends.len() {
+        // The request named no back end, so the absent ones were preferred, too.
+        let name = sandbox.isolation().backend.as_str();
+        skipped.splice(
+            0..0,
+            absent_before(&core.config().absent_backends, &core.backends, name),
+        );
+    }
+    for (installer, base) in &bases {
+        if let Some(folder) = &base.folder {
+            attach_packages(sandbox.as_ref(), installer.as_ref(), folder).await?;
+        }
+    }
+    Ok((sandbox, skipped))
+}
+
+/// Returns the packages that the sandbox starts with. Bases fit the programs of ordinary sandboxes. An image has its
+/// own programs, so it gets no base.
+fn bases_for(core: &Core, plan: &Plan) -> Result<Vec<BasePackages>, Failure> {
+    if plan.spec.image.is_some() {
+        return Ok(Vec::new());
+    }
+    core.bases()
+}
+
+/// Closes idle sandboxes of the pool when the machine has no room for a requested one.
+async fn create_within_limits(core: &Core, plan: &Plan, spec: &SandboxSpec) -> Result<CreatedSandbox, Failure> {
+    loop {
+        let made = create_with_any(plan, spec).await;
+        let is_full = matches!(&made, Err(failure) if failure.code == Code::LimitReached);
+        if !is_full || spec.ahead || !core.pool.evict_one().await {
+            return made;
+        }
+    }
+}
+
+async fn create_with_any(plan: &Plan, spec: &SandboxSpec) -> Result<CreatedSandbox, Failure> {
+    let mut failed: Vec<(SkippedBackend, bool)> = Vec::new();
+    for backend in &plan.backends {
+        let began = Instant::now();
+        let mut made = timeout(CREATE_TIMEOUT, backend.create(spec)).await;
+        if matches!(made, Ok(Err(SandboxError::Image { .. })))
+            && began.elapsed() < IMAGE_RETRY_WINDOW
+            && backend.preparing(spec.image.as_deref()).is_some()
+        {
+            made = timeout(CREATE_TIMEOUT, backend.create(spec)).await;
+        }
+        let error = match made {
+            Ok(Ok(sandbox)) => return Ok((sandbox, failed.into_iter().map(|(skipped, _)| skipped).collect())),
+            Ok(Err(error)) => error,
+            Err(_) => SandboxError::Unavailable {
+                backend: backend.name().to_owned(),
+                reason: format!("a sandbox was not ready within {} s", CREATE_TIMEOUT.as_secs()),
+                remedy: "try again; `sandcell doctor` on the host shows what is slow or missing".to_owned(),
+            },
+        };
+        let cannot = is_unsupported(&error);
+        failed.push((SkippedBackend::new(backend.name(), error.into()), cannot));
+    }
+    Err(combine_failures(failed).unwrap_or_else(no_backend))
+}
+
+/// The failure when there is no back end.
+pub(crate) fn no_backend() -> Failure {
+    Failure::new(
+        Code::BackendUnavailable,
+        "no back end is available on this machine",
+        "`sandcell doctor` on the host shows the reason and the fix",
+    )
+}

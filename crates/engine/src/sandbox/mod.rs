@@ -1,0 +1,16 @@
+//! Sandboxes: their registry and owners, the task of each one, the pool, and the parts of a sandbox: sessions, packages,
+//! network and files.
+
+pub(crate) mod expiry;
+pub(crate) mod fallback;
+pub(crate) mod files;
+pub(crate) mod image_interest;
+pub(crate) mod lifecycle;
+pub(crate) mod network;
+pub(crate) mod packages;
+pub(crate) mod pool;
+pub(crate) mod registry;
+mod service;
+pub(crate) mod session;
+pub(crate) mod state;
+pub(crate) mod usage;
