@@ -1,5 +1,5 @@
-//! The thread that writes: events come through a bounded queue, so nobody waits for a disk. What cannot be written waits
-//! within a bound and is tried again; what is lost is counted, and the number is written.
+//! The writer thread. Events reach it through a bounded queue, so no caller waits for a disk. Events that cannot be
+//! written stay in a bounded list, and the thread retries. It counts lost events and writes their number to the log.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,20 +16,21 @@ use crate::file::AuditFile;
 use crate::line::Entry;
 use crate::pace::{Pace, WINDOW};
 
-/// Events that wait for the thread, and those that wait for the disk.
+/// The capacity of the queue to the thread, and of the list of events not yet on the disk.
 const QUEUE: usize = 4096;
-/// How long events are gathered: what a server that is killed loses at most.
+/// The time for which the thread gathers events before it writes them. A killed server loses at most the events of
+/// this time.
 const GATHER: Duration = Duration::from_millis(20);
-/// So often the thread looks again, as long after each other, before it sleeps until it is woken: waking it takes time from the
-/// call that causes an event.
+/// The number of idle polls, one per gathering time, before the thread sleeps until the next event. Waking a sleeping
+/// thread costs time of the call that causes the event.
 const ROUNDS: u32 = 10;
-/// How soon a disk that refused is tried again.
+/// The time between a failed write and the next attempt.
 const AGAIN: Duration = Duration::from_secs(15);
-/// How long what was written may stand before the disk is waited for.
+/// The maximum time between a write and the `fsync` that makes it durable.
 const SYNC: Duration = Duration::from_secs(1);
-/// How long the end waits.
+/// The maximum time that `close` waits for the last events.
 const CLOSE: Duration = Duration::from_secs(2);
-/// Lines that are written together.
+/// The maximum number of lines in one write.
 const BATCH: usize = 256;
 
 #[derive(Debug)]
@@ -38,7 +39,7 @@ enum Request {
     Flush(oneshot::Sender<()>),
 }
 
-/// Writes events behind those who cause them.
+/// Writes security events on a separate thread, so that calls do not wait for it.
 #[derive(Debug)]
 pub struct AuditDesk {
     queue: SyncSender<Request>,
@@ -49,7 +50,7 @@ impl AuditDesk {
     /// Starts the thread.
     ///
     /// # Errors
-    /// When there can be no thread.
+    /// The thread cannot be started.
     pub fn start(file: AuditFile) -> std::io::Result<Self> {
         let (queue, requests) = sync_channel(QUEUE);
         let lost = Arc::new(AtomicU64::new(0));
@@ -90,9 +91,9 @@ struct Work {
     pace: Pace,
     pending: VecDeque<Entry>,
     lost: Arc<AtomicU64>,
-    /// Since when it cannot be written.
+    /// The time of the last failed write, while writing fails.
     failed: Option<Instant>,
-    /// Since when there is something that the disk may not have.
+    /// The time of the first write since the last `fsync`.
     dirty: Option<Instant>,
 }
 
@@ -123,7 +124,7 @@ impl Work {
                         self.pending.extend(left_out);
                         self.write();
                         self.sync();
-                        // Whoever asked may have left.
+                        // The receiver may have timed out.
                         let _nobody_waits = answer.send(());
                     }
                 }
@@ -141,7 +142,7 @@ impl Work {
         }
     }
 
-    /// The first of a burst, when the rest has had time to come along.
+    /// Returns the first request of a burst, after a pause in which the rest of the burst can arrive.
     fn next(&self, requests: &Receiver<Request>, is_awake: bool) -> Result<Request, RecvTimeoutError> {
         if is_awake && self.failed.is_none() {
             thread::sleep(GATHER);
@@ -157,7 +158,7 @@ impl Work {
         Ok(request)
     }
 
-    /// How long until something is to be done if no event comes.
+    /// Returns the time until the next retry, `fsync` or end of a counting window, if no event arrives before it.
     fn wait(&self) -> Duration {
         let failed = self.failed.map(|at| AGAIN.saturating_sub(at.elapsed()));
         let dirty = self.dirty.map(|since| SYNC.saturating_sub(since.elapsed()));

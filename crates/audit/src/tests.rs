@@ -1,4 +1,4 @@
-//! The chain: what breaks it is found, and neither several writers, a torn line nor a new file do.
+//! The chain: changes to it are found. Several writers, a torn line and a rotated file do not break it.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -65,7 +65,7 @@ fn a_whole_log_is_whole_and_every_change_is_found() {
     assert_eq!(at(&|all| all.swap(2, 3)), (Some(3), Some(true)));
     assert_eq!(at(&|all| all.insert(3, all[2].clone())), (Some(4), Some(true)));
     assert_eq!(at(&|all| all.push("{}".to_owned())), (Some(11), Some(true)));
-    // Only who knows the last hash finds that the end is missing.
+    // Only the last hash, kept elsewhere, shows that the end is missing.
     assert_eq!(at(&|all| all.truncate(7)), (None, Some(false)));
 }
 
@@ -119,7 +119,7 @@ fn a_server_that_is_killed_between_two_files_does_not_break_the_chain() {
     let path = log(&folder);
     write(&path, ["one".to_owned(), "two".to_owned()]);
     std::fs::rename(&path, AuditFile::put_aside(&path)).unwrap();
-    // Once before the new file was made, and once after.
+    // First without a new file, then with an empty one.
     for name in ["three", "four"] {
         write(&path, [name.to_owned()]);
         let report = verify(&path, None).unwrap();
@@ -162,7 +162,7 @@ async fn a_flood_is_counted_instead_of_written_and_pushes_nobody_out() {
 #[tokio::test]
 async fn a_log_that_cannot_be_written_holds_nobody_up() {
     let folder = tempfile::tempdir().unwrap();
-    // A folder stands where the file should be.
+    // A folder is at the path of the file.
     std::fs::create_dir(log(&folder)).unwrap();
     let desk = AuditDesk::start(AuditFile::new(log(&folder), MOST)).unwrap();
     desk.note(event("lost"));
@@ -175,12 +175,12 @@ fn events_without_a_pause_are_written_meanwhile() {
     let folder = tempfile::tempdir().unwrap();
     let path = log(&folder);
     let desk = AuditDesk::start(AuditFile::new(path.clone(), MOST)).unwrap();
-    // Fewer than are written together, and never a pause in which they would be.
+    // 150 events are fewer than one batch, and no pause between them is long enough to end the gathering.
     for n in 0..150 {
         desk.note(event(&n.to_string()));
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
-    // The desk still has its thread: nothing but time made it write.
+    // The thread still runs, so only the elapsed time made it write.
     assert!(verify(&path, None).unwrap().lines > 0);
     drop(desk);
 }

@@ -1,4 +1,4 @@
-//! Checks a log: every line's hash, every link, every number.
+//! Checks a log: each line's hash, link and number.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _};
@@ -7,45 +7,45 @@ use std::path::{Path, PathBuf};
 use crate::file::{AuditError, AuditFile, LINE};
 use crate::line::{End, NOTHING, check};
 
-/// Faults that are told one by one.
+/// The maximum number of faults reported in detail.
 const TOLD: usize = 20;
 
-/// What checking found.
+/// The result of a check.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Lines that are whole and in their place.
+    /// The number of valid lines in the right place.
     pub lines: u64,
-    /// The number of the first line: above 1 where older ones were put away.
+    /// The number of the first line. It is above 1 after older lines were deleted by rotation.
     pub first: u64,
     /// The number of the last line.
     pub last: u64,
-    /// When that was written.
+    /// The time of the last line.
     pub last_at: String,
-    /// Its hash: kept elsewhere, it shows later that nothing before it was changed or cut off.
+    /// The hash of the last line. Kept elsewhere, it proves later that no earlier line was changed or cut off.
     pub last_hash: String,
-    /// Whether the hash that was asked for is in the log. None: none was.
+    /// True if the log contains the expected hash. None if the caller expected no hash.
     pub has_hash: Option<bool>,
-    /// What is wrong: the first ones.
+    /// The first faults.
     pub faults: Vec<Fault>,
-    /// How much is wrong in all.
+    /// The number of all faults.
     pub fault_count: u64,
 }
 
-/// Something that is wrong.
+/// A fault in the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
-    /// Which file.
+    /// The file.
     pub path: PathBuf,
-    /// Which line of it, from 1.
+    /// The line in the file, counted from 1.
     pub line: u64,
-    /// What.
+    /// A description of the fault.
     pub what: String,
 }
 
-/// Checks the log at `path`, with the part that was put aside. `expected` is a hash that must be in it.
+/// Checks the log at `path` and its rotated file. `expected` is a hash that the log must contain.
 ///
 /// # Errors
-/// When it cannot be read.
+/// The log cannot be read.
 pub fn verify(path: &Path, expected: Option<&str>) -> Result<Report, AuditError> {
     let mut report = Report {
         has_hash: expected.map(|hash| hash == NOTHING),
@@ -109,7 +109,7 @@ fn one(path: &Path, file: File, end: &mut Option<End>, expected: Option<&str>, r
             }
         }
         let Some(line) = line else {
-            // What follows is compared with what follows it.
+            // The fault breaks the chain here: the next line has no end to compare with.
             *end = None;
             continue;
         };
