@@ -142,8 +142,8 @@ impl AuditFile {
 
     /// Locks the file that is at the path now, and finds its end.
     fn lock(&mut self) -> io::Result<Open> {
-        // Another process may rotate the file between the open and the lock. Then a different file is at the path, and this
-        // loop opens that one.
+        // Another process may rotate the file between the open and the lock. Then a different file is at the path, and
+        // this loop opens that one.
         for _ in 0..100 {
             let mut open = match self.open.take() {
                 Some(open) => open,

@@ -1,4 +1,4 @@
-//! The database file: its form, and every question that is put to it. Blocking; who must not wait uses the writer.
+//! The database file: its schema, and all queries. Every call blocks. Code that must not block uses the writer.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
@@ -12,13 +12,13 @@ use sandcell_engine::{KeptPicture, LastingView};
 use crate::clock::{moment, now};
 use crate::row::{Row, status};
 
-/// The form of the tables; a database with a larger number is a newer sandcell's.
+/// The version of the schema. A newer sandcell wrote a database with a larger number.
 const FORM: i64 = 2;
-/// Bytes of a page.
+/// The size of a page in bytes.
 const PAGE: u64 = 4096;
 /// The first bytes of every SQLite database.
 const MAGIC: &[u8; 16] = b"SQLite format 3\0";
-/// How long another process that writes is waited for.
+/// The maximum wait for another process that writes.
 pub(crate) const BUSY: Duration = Duration::from_secs(2);
 
 const TABLES: &str = "
@@ -59,7 +59,7 @@ const TABLES: &str = "
     ) STRICT, WITHOUT ROWID;
 ";
 
-/// What form 2 has more. Pictures go with their execution.
+/// The table that version 2 of the schema added. Deleting an execution also deletes its pictures.
 const PICTURES: &str = "
     CREATE TABLE IF NOT EXISTS pictures (
         execution TEXT NOT NULL REFERENCES executions (id) ON DELETE CASCADE,
@@ -74,64 +74,64 @@ const PICTURES: &str = "
 const COLUMNS: &str = "id, owner, sandbox, language, status, started_ms, timestamp, duration_ms, cpu_ms, peak_bytes, \
     stdout_bytes, stderr_bytes, exit_code, error, cause, code_preview, stdout_preview, shown, code, stdout, stderr, result, \
     traceback";
-/// The same without the long texts.
+/// The same columns without the long texts.
 pub(crate) const SHORT: &str = "id, owner, sandbox, language, status, started_ms, timestamp, duration_ms, cpu_ms, peak_bytes, \
     stdout_bytes, stderr_bytes, exit_code, error, cause, code_preview, stdout_preview, shown, '', '', '', NULL, NULL";
 
-/// Why the history cannot be kept or read.
+/// An error from writing or reading the history.
 #[derive(Debug, thiserror::Error)]
 pub enum HistoryError {
-    /// The file could not be made or opened.
+    /// The file cannot be created or opened.
     #[error("the history {} cannot be opened", path.display())]
     File {
-        /// Which.
+        /// The path of the database.
         path: PathBuf,
-        /// Why.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// There is none yet.
+    /// The database does not exist yet.
     #[error("there is no history at {} yet", .0.display())]
     Absent(PathBuf),
-    /// It was made by a newer version.
-    #[error("the history {} has form {form}, and this sandcell knows form {FORM}", path.display())]
+    /// A newer version of sandcell created the database.
+    #[error("the history {} has schema version {form}, and this sandcell supports versions up to {FORM}", path.display())]
     Newer {
-        /// Which.
+        /// The path of the database.
         path: PathBuf,
-        /// Its form.
+        /// The version of its schema.
         form: i64,
     },
-    /// Somebody removed or replaced the file while it was open.
+    /// The file was removed or replaced while it was open.
     #[error("the history {} was removed while it was open", .0.display())]
     Removed(PathBuf),
-    /// Somebody wrote something else there.
+    /// The file has other content, so it is not a SQLite database.
     #[error("the history {} was overwritten: it is not a database", .0.display())]
     Overwritten(PathBuf),
-    /// SQLite says no: the file is broken, the disk is full, somebody else holds it.
+    /// SQLite returned an error: the file is corrupt, the disk is full, or another process holds the lock.
     #[error("the history {} cannot be used", path.display())]
     Sqlite {
-        /// Which.
+        /// The path of the database.
         path: PathBuf,
-        /// Why.
+        /// The error of SQLite.
         source: rusqlite::Error,
     },
 }
 
 impl HistoryError {
-    /// What its operator can do.
+    /// Returns the operator's possible next step.
     #[must_use]
     pub fn remedy(&self) -> &'static str {
         match self {
-            Self::Absent(_) => "run something first; `sandcell config` says where data_dir is",
+            Self::Absent(_) => "run some code first; `sandcell config` shows data_dir",
             Self::Newer { .. } => "use the newer sandcell, or another data_dir",
             Self::File { .. } => "check data_dir, its owner and the room on its disk",
-            Self::Removed(_) => "a new one is made as soon as it can be",
-            Self::Overwritten(_) => "move it away, and a new one is made",
+            Self::Removed(_) => "none: the next execution creates a new one",
+            Self::Overwritten(_) => "move the file away; sandcell then creates a new one",
             Self::Sqlite { source, .. } => match source.sqlite_error_code() {
                 Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
-                    "the file is broken: move it away, and a new one is made"
+                    "the file is corrupt: move it away; sandcell then creates a new one"
                 }
                 Some(ErrorCode::DiskFull) => "make room on the disk of data_dir, or raise limits.history_mb",
-                Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => "end the program that holds it",
+                Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => "end the program that holds its lock",
                 _ => "check data_dir, its owner and the room on its disk",
             },
         }
@@ -148,18 +148,19 @@ fn is_database(file: &File) -> std::io::Result<bool> {
     }
 }
 
-/// Which rows are asked for.
+/// Selects rows. None means no restriction.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
-    /// Only of this caller.
+    /// Selects executions of this caller.
     pub owner: Option<String>,
-    /// Only of this sandbox.
+    /// Selects executions in this sandbox.
     pub sandbox: Option<String>,
-    /// Only where the code, the output or the error has this text; upper and lower case of ASCII letters are the same.
+    /// Selects executions with this text in the code, the output, the result or the error. The case of ASCII letters
+    /// is ignored.
     pub text: Option<String>,
-    /// Only those that ended so.
+    /// Selects executions with this status.
     pub status: Option<String>,
-    /// So many at most, the newest.
+    /// The maximum number of rows. The newest are returned.
     pub most: u32,
 }
 
@@ -168,22 +169,22 @@ pub struct Filter {
 pub struct Database {
     connection: Connection,
     path: PathBuf,
-    /// The file, to see that it is still the one at `path`. Closed after the connection: closing any descriptor of a file drops
-    /// the locks that this process holds on it.
+    /// The file, for comparison with the file at `path`. It is closed after the connection, because closing any
+    /// descriptor of a file releases this process's locks on it.
     file: File,
 }
 
 impl Database {
-    /// The file in a data folder.
+    /// Returns the path of the database in a data folder.
     #[must_use]
     pub fn file(data_dir: &Path) -> PathBuf {
         data_dir.join("history.db")
     }
 
-    /// Opens the database for writing, and makes it if there is none. `bytes` bounds its file.
+    /// Opens the database for writing, and creates it if it does not exist. `bytes` is the maximum size of the file.
     ///
     /// # Errors
-    /// [`HistoryError`].
+    /// See [`HistoryError`].
     pub fn open(path: &Path, bytes: u64) -> Result<Self, HistoryError> {
         create(path).map_err(|source| HistoryError::File {
             path: path.to_owned(),
@@ -195,11 +196,12 @@ impl Database {
         Ok(database)
     }
 
-    /// Leaves the log of changes as it is at the end: putting it into the database waits for the disk, for which a command that ends has no time.
-    /// What stands in it counts all the same, and the next server or command that looks at the history puts it there.
+    /// Disables the checkpoint of the write-ahead log on close. A checkpoint waits for the disk, and a command at its
+    /// end has no time for that. Readers see the rows in the log anyway, and the next server or command that opens the
+    /// history writes them into the database.
     ///
     /// # Errors
-    /// [`HistoryError`].
+    /// See [`HistoryError`].
     pub(crate) fn leave_log(&self) -> Result<(), HistoryError> {
         let set = self
             .connection
@@ -207,10 +209,10 @@ impl Database {
         self.told(set).map(|_| ())
     }
 
-    /// Opens a database that is there.
+    /// Opens an existing database.
     ///
     /// # Errors
-    /// [`HistoryError`], also when there is none.
+    /// [`HistoryError::Absent`] if there is no database, or any other [`HistoryError`].
     pub fn open_existing(path: &Path) -> Result<Self, HistoryError> {
         if !path.exists() {
             return Err(HistoryError::Absent(path.to_owned()));
@@ -229,7 +231,7 @@ impl Database {
         };
         let file = File::open(path).map_err(failed)?;
         let empty = file.metadata().map_err(failed)?.len() == 0;
-        // SQLite would lay a log that was left over what is there.
+        // SQLite would apply a remaining write-ahead log to the other content of the file.
         if !empty && !is_database(&file).map_err(failed)? {
             return Err(HistoryError::Overwritten(path.to_owned()));
         }
@@ -237,7 +239,7 @@ impl Database {
         let open = || {
             let connection = Connection::open_with_flags(path, flags)?;
             connection.busy_timeout(BUSY)?;
-            // Foreign tables and triggers in a file that somebody else made are not trusted with functions.
+            // Another user may have created the file, so its tables and triggers must not call functions.
             connection.pragma_update(None, "trusted_schema", false)?;
             connection.pragma_update(None, "foreign_keys", true)?;
             Ok(connection)
@@ -253,10 +255,11 @@ impl Database {
         })
     }
 
-    /// Checks that the file is still there and still a database. SQLite itself would go on writing where nobody reads it again.
+    /// Checks that the file still exists and is still a database. Without this check, SQLite would write to a deleted
+    /// file.
     ///
     /// # Errors
-    /// [`HistoryError::Removed`], [`HistoryError::Overwritten`], or the disk does not answer.
+    /// [`HistoryError::Removed`], [`HistoryError::Overwritten`], or an error of the disk.
     pub(crate) fn check(&self) -> Result<(), HistoryError> {
         let failed = |source| HistoryError::File {
             path: self.path.clone(),
@@ -302,18 +305,18 @@ impl Database {
     fn prepare(&self, form: i64, bytes: u64) -> Result<(), rusqlite::Error> {
         let it = &self.connection;
         if form == 0 {
-            // Has an effect before the first table only.
+            // This setting only has an effect before the first table exists.
             it.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
         }
         it.pragma_update(None, "journal_mode", "WAL")?;
-        // What a process committed survives its death; what the machine's own death takes is at most the last commits.
+        // A commit survives the death of the process. A crash of the machine loses at most the last commits.
         it.pragma_update(None, "synchronous", "NORMAL")?;
         it.pragma_update(None, "journal_size_limit", 1 << 20)?;
         it.pragma_update(None, "secure_delete", "FAST")?;
         let pages = i64::try_from(bytes / PAGE).unwrap_or(i64::MAX).max(64);
         it.pragma_update(None, "max_page_count", pages)?;
         if form < FORM {
-            // Another process may do the same at this moment.
+            // Another process may do the same at the same time.
             it.execute_batch(&format!(
                 "BEGIN IMMEDIATE; {TABLES} {PICTURES} PRAGMA user_version = {FORM}; COMMIT;"
             ))?;
@@ -321,10 +324,10 @@ impl Database {
         Ok(())
     }
 
-    /// Writes rows, and begins the views of callers that have none.
+    /// Writes rows, and begins a view for each caller without one.
     ///
     /// # Errors
-    /// [`HistoryError`]; nothing was written then.
+    /// See [`HistoryError`]. On an error, nothing was written.
     pub(crate) fn add(&mut self, rows: &[Row], began_ms: i64) -> Result<(), HistoryError> {
         let result = self.change(|it| {
             let mut insert = it.prepare(&format!(
@@ -377,10 +380,10 @@ impl Database {
         self.told(result)
     }
 
-    /// Begins a new view for a caller, after all rows that there are.
+    /// Begins a new view for a caller. It contains only rows after the existing ones.
     ///
     /// # Errors
-    /// [`HistoryError`].
+    /// See [`HistoryError`].
     pub(crate) fn reset(&mut self, owner: &str, at_ms: i64) -> Result<(), HistoryError> {
         let result = self.change(|it| {
             it.execute(
@@ -394,10 +397,10 @@ impl Database {
         self.told(result)
     }
 
-    /// A caller's view.
+    /// Returns the view of a caller: its executions since the last reset.
     ///
     /// # Errors
-    /// [`HistoryError`].
+    /// See [`HistoryError`].
     pub(crate) fn view(
         &self,
         owner: &str,
@@ -434,10 +437,10 @@ impl Database {
         self.told(ask())
     }
 
-    /// The rows that a filter lets through, newest first; without their long texts unless `whole`.
+    /// Returns the rows that match a filter, newest first. Without `whole`, their long texts are empty.
     ///
     /// # Errors
-    /// [`HistoryError`].
+    /// See [`HistoryError`].
     pub fn list(&self, filter: &Filter, whole: bool) -> Result<Vec<Row>, HistoryError> {
         let columns = if whole { COLUMNS } else { SHORT };
         let ask = || {
@@ -463,10 +466,10 @@ impl Database {
         self.told(ask())
     }
 
-    /// One row, by its id.
+    /// Returns the row with this id.
     ///
     /// # Errors
-    /// [`HistoryError`].
+    /// See [`HistoryError`].
     pub fn find(&self, id: &str) -> Result<Option<Row>, HistoryError> {
         let sql = format!("SELECT {COLUMNS} FROM executions WHERE id = ?1");
         let ask = || {
@@ -479,10 +482,10 @@ impl Database {
         self.told(ask())
     }
 
-    /// The ids that begin with this text, at most so many.
+    /// Returns at most `most` ids that begin with this text.
     ///
     /// # Errors
-    /// [`HistoryError`].
+    /// See [`HistoryError`].
     pub fn ids_beginning(&self, text: &str, most: u32) -> Result<Vec<String>, HistoryError> {
         let ask = || {
             let sql = "SELECT id FROM executions WHERE substr(id, 1, length(?1)) = ?1 ORDER BY seq DESC LIMIT ?2";
@@ -492,7 +495,8 @@ impl Database {
         self.told(ask())
     }
 
-    /// The pictures of an execution, in order. A file of the first form, which nobody has written to since, has none.
+    /// Returns the pictures of an execution, in order. A database with version 1 of the schema has no table for them
+    /// until the next write.
     fn pictures(&self, id: &str) -> rusqlite::Result<Vec<KeptPicture>> {
         if !self.connection.table_exists(None, "pictures")? {
             return Ok(Vec::new());
@@ -503,7 +507,7 @@ impl Database {
         rows.query_map([id], picture)?.collect()
     }
 
-    /// One picture of an execution, if that is this owner's and not older than this.
+    /// Returns one picture of an execution, if the execution belongs to `owner` and is not older than `oldest`.
     pub(crate) fn picture(
         &self,
         id: &str,
@@ -523,10 +527,10 @@ impl Database {
         self.told(ask())
     }
 
-    /// Deletes these rows, and says how many there were. What views count stays.
+    /// Deletes these rows and returns their number. The totals of views stay unchanged.
     ///
     /// # Errors
-    /// [`HistoryError`].
+    /// See [`HistoryError`].
     pub fn forget(&mut self, ids: &[String]) -> Result<usize, HistoryError> {
         self.told(self.connection.pragma_update(None, "secure_delete", true))?;
         let result = self.change(|it| {
@@ -534,7 +538,7 @@ impl Database {
             ids.iter().try_fold(0, |sum, id| Ok(sum + delete.execute([id])?))
         });
         let gone = self.told(result)?;
-        // What was deleted is not left in the log of changes.
+        // Deleted content must not remain in the write-ahead log.
         let emptied = self
             .connection
             .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
@@ -542,12 +546,12 @@ impl Database {
         Ok(gone)
     }
 
-    /// Makes a change as a whole, or not at all.
+    /// Runs `work` in a transaction: all of its changes are made, or none.
     pub(crate) fn change<T>(
         &mut self,
         work: impl FnOnce(&Transaction<'_>) -> Result<T, rusqlite::Error>,
     ) -> Result<T, rusqlite::Error> {
-        // Takes the lock at once: a lock that is taken later can only fail, not wait.
+        // Takes the write lock first. Upgrading a read lock later can only fail, not wait.
         let it = self
             .connection
             .transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
@@ -567,13 +571,14 @@ impl Database {
         }
     }
 
-    /// Rows from before this are not shown, even if they are not deleted yet.
+    /// Returns the start time before which rows are hidden, even if they are not deleted yet.
     pub(crate) fn oldest(age: Duration) -> i64 {
         now().saturating_sub(i64::try_from(age.as_millis()).unwrap_or(i64::MAX))
     }
 }
 
-/// Makes an empty file that nobody else can read, which SQLite then takes over with its rights. One that is there stays.
+/// Creates an empty file that only its owner can read. SQLite keeps these permissions. An existing file stays
+/// unchanged.
 fn create(path: &Path) -> std::io::Result<()> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;
@@ -588,12 +593,12 @@ fn create(path: &Path) -> std::io::Result<()> {
     }
 }
 
-/// Numbers of the database have a sign.
+/// Converts to the signed integers of SQLite.
 fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// A text as a pattern of LIKE that finds it anywhere.
+/// Returns a LIKE pattern that matches the text anywhere.
 pub(crate) fn pattern(text: &str) -> String {
     let mut pattern = String::from("%");
     for character in text.chars() {

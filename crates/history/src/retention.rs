@@ -1,5 +1,5 @@
-//! How much is kept, and what goes first: what is too old, then the oldest rows of the caller that has most. So a busy
-//! caller does not push out a quiet one.
+//! The limits of the history, and the order of deletion: first expired rows, then the oldest rows of the caller with
+//! the most. A busy caller therefore does not push out a quiet one.
 
 use std::time::Duration;
 
@@ -7,30 +7,31 @@ use rusqlite::{Transaction, params};
 
 use crate::database::{Database, HistoryError};
 
-/// How much is kept.
+/// The limits of the history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retention {
-    /// Rows.
+    /// The maximum number of rows.
     pub rows: usize,
-    /// How long.
+    /// The maximum age of a row.
     pub age: Duration,
-    /// Bytes of the rows together, nearly.
+    /// The approximate maximum size of all rows in bytes.
     pub bytes: u64,
 }
 
 impl Retention {
-    /// What the file may have: deleting needs room, too, and rows are not all that is in it.
+    /// Returns the maximum size of the file. Deleting needs free space, and the file contains more than rows.
     pub(crate) const fn file_bytes(&self) -> u64 {
         self.bytes.saturating_mul(2).saturating_add(16 << 20)
     }
 
-    /// How far over the bound it may be before it is looked at closely, which costs a look at every row.
+    /// Returns the excess that is tolerated before a trim, because a trim reads every row.
     const fn slack(number: u64) -> u64 {
         number / 64
     }
 }
 
-/// What there is, as this process knows it. Other processes may write, too, so it is asked anew now and then.
+/// The size of the history as this process knows it. Other processes may also write, so a trim refreshes it from time
+/// to time.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Holding {
     pub(crate) rows: u64,
@@ -46,10 +47,10 @@ impl Holding {
 }
 
 impl Database {
-    /// Deletes what is too old and too much, and says what is left.
+    /// Deletes expired and surplus rows, and returns the remaining size.
     ///
     /// # Errors
-    /// [`HistoryError`].
+    /// See [`HistoryError`].
     pub(crate) fn trim(&mut self, keep: &Retention) -> Result<Holding, HistoryError> {
         let most = Holding {
             rows: u64::try_from(keep.rows).unwrap_or(u64::MAX),
@@ -71,7 +72,7 @@ impl Database {
             let held = holding(it)?;
             if held.bytes > most.bytes {
                 let mut over = held.bytes - most.bytes;
-                // Rows go as wholes, so it may be enough before everybody has given.
+                // Only whole rows are deleted, so the limit may be reached before every caller lost its share.
                 for (owner, bytes) in surplus(shares(it, "sum(weight)")?, over) {
                     over = over.saturating_sub(drop_weight(it, &owner, bytes.min(over))?);
                     if over == 0 {
@@ -98,7 +99,7 @@ fn holding(it: &Transaction<'_>) -> rusqlite::Result<Holding> {
         })
 }
 
-/// What each caller has of something, most first.
+/// Returns each caller's share, measured by the SQL expression `what`, largest first.
 fn shares(it: &Transaction<'_>, what: &str) -> rusqlite::Result<Vec<(String, u64)>> {
     let sql = format!("SELECT owner, {what} AS own FROM executions GROUP BY owner ORDER BY own DESC, owner");
     let mut question = it.prepare(&sql)?;
@@ -106,8 +107,9 @@ fn shares(it: &Transaction<'_>, what: &str) -> rusqlite::Result<Vec<(String, u64
     shares.collect()
 }
 
-/// What each of those who have most gives, so that they have equally much afterwards and it is `over` together. Each look at
-/// the table costs a look at every row, so it is all found out at once: hundreds of callers that have equally much are usual.
+/// Returns the amount that each of the largest callers loses, so that all of them have equal shares afterwards and the
+/// amounts add up to `over`. Each query reads every row, so one query computes all amounts: hundreds of callers with
+/// equal shares are usual.
 fn surplus(shares: Vec<(String, u64)>, over: u64) -> Vec<(String, u64)> {
     let nexts = shares.iter().skip(1).map(|(_, own)| *own).chain([0]);
     let (mut givers, mut given) = (0, 0);
@@ -118,7 +120,7 @@ fn surplus(shares: Vec<(String, u64)>, over: u64) -> Vec<(String, u64)> {
             break;
         }
     }
-    // What would be too much stays with them, one more with the last of them where it is not even.
+    // The callers keep the excess of the last step. If it does not divide evenly, the last ones keep one more each.
     let spare = given.saturating_sub(over);
     level += spare / givers.max(1);
     let even = givers - spare % givers.max(1);
@@ -138,7 +140,8 @@ fn drop_oldest(it: &Transaction<'_>, owner: &str, rows: u64) -> rusqlite::Result
     Ok(())
 }
 
-/// Deletes the oldest rows until so many bytes are gone, at least one row, and says how many bytes it was.
+/// Deletes the oldest rows, at least one, until their total size reaches `bytes`. Returns the size of the deleted
+/// rows.
 fn drop_weight(it: &Transaction<'_>, owner: &str, bytes: u64) -> rusqlite::Result<u64> {
     let mut delete = it.prepare(
         "DELETE FROM executions WHERE seq IN (SELECT seq FROM \

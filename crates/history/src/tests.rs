@@ -1,4 +1,4 @@
-//! The database and its thread: what they keep, for whom, how much, and what they do when they cannot.
+//! The database and its thread: stored rows, their owners, the limits, and the behaviour when the database fails.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -19,7 +19,7 @@ const KEEP: Retention = Retention {
 };
 
 fn id(number: u32) -> String {
-    // An id's alphabet has no 0 and 1; parsing does not mind.
+    // The alphabet of ids has no 0 and 1, but the parser accepts them.
     format!("ex{number:026}")
 }
 
@@ -108,7 +108,7 @@ async fn a_search_finds_whole_texts_in_all_rows_of_its_caller_page_by_page() {
     assert_eq!(pages.iter().map(Vec::len).collect::<Vec<_>>(), [50, 50]);
     assert_eq!(pages[0][0].execution_id.as_str(), id(299));
     assert_eq!(pages[1][49].execution_id.as_str(), id(2));
-    // Marks of patterns are letters like others, all words must be there, and a row just kept is found.
+    // Wildcards match literally, all words must match, and a search finds a row that was stored just before it.
     assert_eq!(writer.search(&ann, &about(&["100%_29"])).await.unwrap().total, 11);
     assert_eq!(
         writer
@@ -119,7 +119,7 @@ async fn a_search_finds_whole_texts_in_all_rows_of_its_caller_page_by_page() {
         1
     );
     assert_eq!(writer.search(&ann, &about(&["' OR 1=1 --"])).await.unwrap().total, 0);
-    // Another's rows are neither found nor a place to begin from.
+    // A search neither finds another caller's rows nor accepts one as its cursor.
     assert_eq!(writer.search(&ann, &about(&["needle"])).await.unwrap().total, 0);
     assert_eq!(writer.search(&bob, &about(&["needle"])).await.unwrap().total, 1);
     let from = HistoryQuery {
@@ -259,7 +259,7 @@ async fn what_the_rows_take_is_bounded_and_so_is_the_file() {
     let large = "x".repeat(900_000);
     for number in 0..60 {
         writer.keep(finished(number, "a", &large));
-        // The queue is not what is tested.
+        // Closing keeps the queue short: this test is not about the queue.
         writer.close().await;
     }
     assert_eq!(rows(&file(&folder), "a").len(), 2);
@@ -307,12 +307,12 @@ async fn a_file_that_is_removed_or_replaced_is_made_again_and_takes_the_next_row
     let writer = Writer::start(path.clone(), KEEP, Whose::Server).unwrap();
     writer.keep(finished(1, "a", "one"));
     assert_eq!(codes(&writer, "a", 10).await.unwrap().1, ["one"]);
-    // The whole folder goes, as `rm -r` does it.
+    // Removes the whole folder, like `rm -r`.
     std::fs::remove_dir_all(&data).unwrap();
     writer.keep(finished(2, "a", "two"));
     assert_eq!(codes(&writer, "a", 10).await.unwrap().1, ["two"]);
     assert_eq!(rows(&path, "a"), ["two"]);
-    // Another database takes its place; the logs of the old one are not laid over it.
+    // Another database replaces the file. The old write-ahead log is not applied to it.
     let other = folder.path().join("other.db");
     let mut database = Database::open(&other, 64 << 20).unwrap();
     database.add(&[Row::of(finished(3, "a", "three"))], 0).unwrap();
@@ -492,7 +492,7 @@ async fn two_servers_share_a_database() {
     }
 }
 
-/// An execution that showed so many pictures of this size.
+/// Returns an execution with this number of pictures of this size.
 fn painted(number: u32, owner: &str, pictures: u32, bytes: usize) -> Finished {
     let picture = |number| KeptPicture {
         number,
@@ -553,7 +553,7 @@ async fn pictures_count_toward_the_size_and_those_of_one_execution_are_bounded()
     assert_eq!(rows(&file(&folder), "ann").len(), usize::try_from(left).unwrap());
     let other = tempfile::tempdir().unwrap();
     let writer = Writer::start(file(&other), KEEP, Whose::Server).unwrap();
-    // One that is too large leaves room for those after it.
+    // A picture above the limit is dropped, and later pictures still fit.
     let mut many = painted(1, "ann", 40, 1000);
     many.pictures[1] = painted(1, "ann", 1, 5 << 20).pictures.remove(0);
     writer.keep(many);

@@ -1,7 +1,7 @@
-//! The thread that has the database, and what it is asked through: a bounded queue.
+//! The thread that owns the database, and the bounded queue of requests to it.
 //!
-//! Rows are gathered for a moment and written together. What cannot be written waits within a bound and is tried again;
-//! beyond the bound the oldest goes. Whoever waits for an answer waits for so long at most.
+//! The thread gathers rows for a moment and writes them together. Rows that cannot be written stay in a bounded list,
+//! and the thread retries. If the list is full, the oldest row is dropped. Every wait for an answer has a time limit.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -23,45 +23,48 @@ use crate::retention::{Holding, Retention};
 use crate::row::Row;
 use crate::search::search;
 
-/// What waits for the thread: more than a server finishes while a disk is slow.
+/// The capacity of the queue to the thread. A server finishes fewer executions while a disk is slow.
 const QUEUE: usize = 4096;
-/// Bytes of rows that wait for the thread.
+/// The maximum total size of queued rows in bytes.
 const QUEUE_BYTES: u64 = 64 << 20;
-/// How long rows are gathered. A committed row is not lost, and nothing waits longer than this to be one.
+/// The time for which the thread gathers rows before it commits them. A committed row is not lost, so a killed server
+/// loses at most the rows of this time.
 const GATHER: Duration = Duration::from_millis(50);
-/// So often the thread looks again, as long after each other, before it sleeps until it is woken.
+/// The number of idle polls, one per gathering time, before the thread sleeps until the next row.
 const ROUNDS: u32 = 4;
-/// Rows that are written together.
+/// The maximum number of rows in one transaction.
 const BATCH: usize = 512;
-/// Bytes of rows that are written together: what is too much is deleted after each, before the file is full.
+/// The maximum size of the rows in one transaction. Surplus rows are deleted after each transaction, before the file
+/// is full.
 const BATCH_BYTES: usize = 1 << 20;
-/// Bytes of rows that wait for a database that cannot be written now.
+/// The maximum size of the rows that stay in memory while the database cannot be written.
 const PENDING_BYTES: usize = 16 << 20;
-/// How soon that is tried again.
+/// The time between a failure and the next attempt.
 const AGAIN: Duration = Duration::from_secs(15);
-/// How often rows are looked through for those that are too old, and for what other processes wrote.
+/// The interval of trims, which find expired rows and count the rows of other processes.
 const LOOK: Duration = Duration::from_secs(60);
-/// How long somebody waits for an answer.
+/// The maximum wait for an answer of the thread.
 const ANSWER: Duration = Duration::from_secs(2);
 /// The time limit of one search. 256 MiB of text take about 1.5 s.
 const SEARCH: Duration = Duration::from_secs(4);
-/// The time that a search waits for its turn.
+/// The maximum wait for a search permit.
 const SEARCH_WAIT: Duration = Duration::from_secs(8);
-/// Searches at a time, of all callers.
+/// The maximum number of concurrent searches of all callers.
 const SEARCHES: usize = 2;
 
-/// Who keeps a history.
+/// The kind of process that writes the history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Whose {
-    /// A server, whose operator counts on it: that the database does not work is a warning. It is opened a moment after the start,
-    /// whose processors others need.
+    /// A server. Its operator relies on the history, so the warning about a broken database names the substitute. The database
+    /// is opened a moment after the start, because other work needs the processors during the start.
     Server,
-    /// A command that is run for what it prints: that its run is not kept is a warning. It is opened at once, since the command
-    /// may end soon, and would wait for it then.
+    /// A command. The user runs it for its output, so the warning about a broken database says only that this run is
+    /// not in the history. The database is opened at once, because the command may end soon and would wait for the
+    /// opening then.
     Command,
 }
 
-/// Keeps a history in a database, behind the calls.
+/// Writes the history to a database, on a separate thread.
 #[derive(Debug)]
 pub struct Writer {
     queue: SyncSender<Request>,
@@ -73,15 +76,15 @@ pub struct Writer {
     searches: Arc<Semaphore>,
 }
 
-/// What the thread has not taken yet. It takes all when it was gathered long enough, and looks again for a while: woken for
-/// each row it would be in the way of the answer that is just being written.
+/// The rows that the thread has not taken yet. After the gathering time it takes all of them, and then polls for a
+/// while. Waking it for each row would delay the answer that the server writes at that moment.
 type Rows = Arc<Mutex<Left>>;
 
 #[derive(Debug, Default)]
 struct Left {
-    /// In order.
+    /// The rows and resets, in order.
     news: Vec<News>,
-    /// The thread looks by itself, soon.
+    /// True while the thread polls, so it needs no wake-up.
     watched: bool,
 }
 
@@ -93,7 +96,7 @@ enum News {
 
 #[derive(Debug)]
 enum Request {
-    /// There are rows.
+    /// Wakes the thread to take rows.
     Rows,
     View {
         owner: String,
@@ -112,16 +115,16 @@ enum Request {
         number: u32,
         answer: oneshot::Sender<Option<KeptPicture>>,
     },
-    /// True if all rows are in the file.
+    /// Asks for a write of all pending rows. The answer is true if all rows are in the file.
     Written(oneshot::Sender<bool>),
     Flush(oneshot::Sender<()>),
 }
 
 impl Writer {
-    /// Starts the thread. The database is opened there, so that nobody waits for a disk.
+    /// Starts the thread. The thread opens the database, so the caller does not wait for a disk.
     ///
     /// # Errors
-    /// When there can be no thread.
+    /// The thread cannot be started.
     pub fn start(path: PathBuf, keep: Retention, whose: Whose) -> std::io::Result<Self> {
         let (queue, requests) = sync_channel(QUEUE);
         let (waiting, rows) = (Arc::new(AtomicU64::new(0)), Rows::default());
@@ -160,7 +163,7 @@ impl Writer {
         }
     }
 
-    /// Leaves something for the thread, and wakes it unless it looks by itself.
+    /// Queues a row or a reset, and wakes the thread unless it polls. Returns false if the entry was lost.
     fn tell(&self, news: News) -> bool {
         let mut left = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
         if left.news.len() >= QUEUE {
@@ -179,10 +182,10 @@ impl Writer {
         true
     }
 
-    /// Something does not reach the database; the first time is told.
+    /// Counts an entry that does not reach the database, and logs the first one. Returns false.
     fn lose(&self) -> bool {
         if self.lost.fetch_add(1, Ordering::Relaxed) == 0 {
-            tracing::warn!("the history cannot be written as fast as code ends: some of it stays in memory only");
+            tracing::warn!("the history cannot be written as fast as executions end: some of them stay in memory only");
         }
         false
     }
@@ -277,7 +280,7 @@ impl Keeper for Writer {
     }
 }
 
-/// The database, as far as it is there.
+/// The state of the database.
 #[derive(Debug)]
 enum Store {
     Unopened,
@@ -285,7 +288,7 @@ enum Store {
     Failed(Instant),
 }
 
-/// What the thread has.
+/// The state of the thread.
 struct Desk {
     path: PathBuf,
     keep: Retention,
@@ -304,7 +307,8 @@ struct Desk {
 
 impl Desk {
     fn work(&mut self, requests: &Receiver<Request>) {
-        // Opened with the first request, or soon: reading what the last server left takes a processor that this one's start needs.
+        // A server opens the database with the first request, or after the gathering time: reading the data of the
+        // last server takes a processor that the start needs.
         if self.whose == Whose::Command {
             self.open();
         }
@@ -355,14 +359,14 @@ impl Desk {
         }
     }
 
-    /// Sleeps until it is woken from now on, unless something has come meanwhile.
+    /// Stops polling if no entries are queued. Returns true if there are some, and polling continues.
     fn is_left_something(&self) -> bool {
         let mut left = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
         left.watched = !left.news.is_empty();
         left.watched
     }
 
-    /// Takes the rows that have come, if there are any.
+    /// Takes all queued rows. Returns true if there were any.
     fn gather(&mut self) -> bool {
         let news = std::mem::take(&mut self.rows.lock().unwrap_or_else(PoisonError::into_inner).news);
         let found = !news.is_empty();
@@ -403,13 +407,13 @@ impl Desk {
             } => {
                 self.write();
                 let (oldest, began) = (Database::oldest(self.keep.age), self.began_ms);
-                // Rows that could not be written are in the engine's memory, which then answers.
+                // The engine's in-memory history has the rows that could not be written, so it answers instead.
                 let view = if self.pending.is_empty() {
                     self.with(|database, _| database.view(&owner, last_n, sandbox.as_deref(), oldest, began))
                 } else {
                     None
                 };
-                // Whoever asked may have left.
+                // The receiver may have timed out.
                 let _nobody_waits = answer.send(view);
             }
             Request::Find { owner, id, answer } => {
@@ -438,10 +442,10 @@ impl Desk {
             }
             Request::Flush(answer) => {
                 if !self.pending.is_empty() && matches!(self.database, Store::Failed(_)) {
-                    // Whoever had it is gone by now, perhaps, and there is no later.
+                    // The process that held the lock may have ended, and there is no later attempt.
                     self.database = Store::Unopened;
                 }
-                // What is too old goes, also where nothing is new.
+                // Opening deletes expired rows, even if there are no new ones.
                 self.open();
                 self.write();
                 let _nobody_waits = answer.send(());
@@ -449,7 +453,7 @@ impl Desk {
         }
     }
 
-    /// Writes what waits.
+    /// Writes the pending rows.
     fn write(&mut self) {
         while !self.pending.is_empty() {
             let count = self.batch();
@@ -478,7 +482,7 @@ impl Desk {
         }
     }
 
-    /// How many rows are written next.
+    /// Returns the number of rows in the next transaction.
     fn batch(&self) -> usize {
         let mut bytes = 0;
         let fits = self.pending.iter().take(BATCH).take_while(|row| {
@@ -489,7 +493,7 @@ impl Desk {
         fits.count()
     }
 
-    /// Looks through the rows, now and then.
+    /// Trims the database if the last trim is long enough ago.
     fn look(&mut self) {
         if self.looked.is_none_or(|last| last.elapsed() >= LOOK) {
             self.trim();
@@ -505,13 +509,13 @@ impl Desk {
         });
     }
 
-    /// Does something with the database, if it works.
+    /// Runs `work` on the database. Returns None if the database does not work.
     fn with<T>(&mut self, work: impl FnOnce(&mut Database, &mut Holding) -> Result<T, HistoryError>) -> Option<T> {
         self.open();
         if let Store::Open(database) = &self.database
             && let Err(error) = database.check()
         {
-            // The log of another file that is there by now must not go with this one's.
+            // Another file is at the path now. Closing this connection must not delete that file's write-ahead log.
             let _ = database.leave_log();
             self.failed(&error);
             self.database = Store::Unopened;
@@ -553,7 +557,8 @@ impl Desk {
         }
     }
 
-    /// One warning for each time that it stops working; then memory has to do.
+    /// Marks the database as failed. Logs one warning per outage. Until the database works again, the engine's
+    /// in-memory history answers.
     fn failed(&mut self, error: &HistoryError) {
         self.database = Store::Failed(Instant::now());
         if self.warned {
