@@ -1,4 +1,5 @@
-//! Logins: as `docker login` and `podman login` leave them in a file. Secrets never leave this module but in a header.
+//! Reads registry credentials from the files of `docker login` and `podman login`. Secrets leave this module only in a
+//! header.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use crate::name::HUB;
 
 const FILE_MAX: u64 = 1 << 20;
 
-/// A name and its password.
+/// A user name and password.
 #[derive(Clone)]
 pub(crate) struct Login {
     pub(crate) name: String,
@@ -32,7 +33,7 @@ struct Entry {
     password: Option<String>,
 }
 
-/// The login for a registry in the first of these files that has one. A file that is not there has none.
+/// Returns the credentials for a registry from the first of these files that has some. A file may be absent.
 pub(crate) fn login(files: &[PathBuf], registry: &str) -> Option<Login> {
     files.iter().find_map(|file| of_file(file, registry))
 }
@@ -48,7 +49,7 @@ fn of_file(path: &Path, registry: &str) -> Option<Login> {
     let file: File = match serde_json::from_slice(&text) {
         Ok(file) => file,
         Err(_) => {
-            // What it says stays in it.
+            // The error is not logged, because it could contain a secret.
             tracing::warn!(path = %path.display(), "a file with logins of registries cannot be read");
             return None;
         }
@@ -74,14 +75,14 @@ fn of_file(path: &Path, registry: &str) -> Option<Login> {
     })
 }
 
-/// What a registry says that it wants, in `WWW-Authenticate`.
+/// The authentication that a registry requires in `WWW-Authenticate`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Challenge {
     Basic,
     Bearer { realm: String, service: Option<String> },
 }
 
-/// Reads `Bearer realm="…",service="…",scope="…"`, or `Basic …`.
+/// Parses `Bearer realm="…",service="…",scope="…"`, or `Basic …`.
 pub(crate) fn challenge(text: &str) -> Option<Challenge> {
     let (kind, rest) = text.trim().split_once(' ').unwrap_or((text.trim(), ""));
     if kind.eq_ignore_ascii_case("basic") {

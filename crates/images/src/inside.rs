@@ -1,8 +1,8 @@
-//! The unpacker: reads a layer and says what is in it. It runs in a sandbox of its own, made for one layer, since this is where
-//! foreign bytes are decompressed and parsed.
+//! The unpacker: it reads a layer and writes records of its content. It runs in a separate sandbox, made for one
+//! layer, because it decompresses and parses untrusted bytes.
 //!
-//! What cannot be in a sandbox anyway is left out here already: device nodes and pipes (counted, and told), owners,
-//! attributes, capabilities and the bits for other users' rights. Names are checked again by whoever reads this.
+//! The unpacker omits everything that cannot be in a sandbox: device nodes and pipes (the summary counts them),
+//! owners, attributes, capabilities, and the setuid and setgid bits. The reader of the records checks the names again.
 
 use std::cell::RefCell;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -16,17 +16,17 @@ use tar::EntryType;
 use crate::manifest::Digest;
 use crate::record::{Path, Record, What};
 
-/// What is unpacked.
+/// The kind of the archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// A layer: names that begin with `.wh.` take away what lies below.
+    /// A layer. Names that begin with `.wh.` delete entries of lower layers.
     Layer,
-    /// An archive of `docker save`: files as they are.
+    /// An archive of `docker save`. All files are taken unchanged.
     Archive,
 }
 
 impl Kind {
-    /// As it stands on the unpacker's command line.
+    /// Returns the kind's name on the unpacker's command line.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Layer => "layer",
@@ -47,14 +47,14 @@ impl FromStr for Kind {
     }
 }
 
-/// What is said at the end.
+/// The content of the last record.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Summary {
-    /// Of everything that came out of the decompression.
+    /// The digest of the decompressed stream.
     pub(crate) diff_id: Option<Digest>,
-    /// Device nodes, pipes and kinds that are not known, which were left out.
+    /// The number of omitted device nodes, pipes and entries of unknown kinds.
     pub(crate) left_out: u64,
-    /// Files that would have run with another user's rights; they are there without that.
+    /// The number of files with a setuid or setgid bit. They are unpacked without it.
     pub(crate) setuid: u64,
 }
 
@@ -62,11 +62,11 @@ const OPAQUE: &[u8] = b".wh..wh..opq";
 const OF_AUFS: &[u8] = b".wh..wh.";
 const WHITEOUT: &[u8] = b".wh.";
 
-/// Reads a tar stream, compressed by gzip or Zstandard or plain, and writes records. At most `limit` bytes come out of the
-/// decompression.
+/// Reads a tar stream, compressed by gzip or Zstandard or uncompressed, and writes records. The decompressed stream is
+/// limited to `limit` bytes.
 ///
 /// # Errors
-/// In words, why it cannot be unpacked.
+/// A description of the problem.
 pub fn unpack(kind: Kind, limit: u64, input: impl Read, output: &mut dyn Write) -> Result<(), String> {
     let hash = Rc::new(RefCell::new(Sha256::new()));
     let plain = decompressed(BufReader::with_capacity(256 << 10, input)).map_err(|error| said(&error))?;
@@ -76,7 +76,7 @@ pub fn unpack(kind: Kind, limit: u64, input: impl Read, output: &mut dyn Write) 
         left: limit,
     };
     let mut summary = entries(kind, &mut hashed, output)?;
-    // What follows the end of the archive counts for the digest.
+    // The digest also covers the bytes after the end of the archive.
     io::copy(&mut hashed, &mut io::sink()).map_err(|error| said(&error))?;
     drop(hashed);
     summary.diff_id = Some(Digest::finish(hash.take()));
@@ -93,7 +93,7 @@ fn said(error: &io::Error) -> String {
     error.to_string()
 }
 
-/// By what the first bytes are; what a manifest calls it does not count.
+/// Decompresses by the magic number of the input. The media type in the manifest is ignored.
 fn decompressed<'a>(mut input: BufReader<impl Read + 'a>) -> io::Result<Box<dyn Read + 'a>> {
     let head = input.fill_buf()?;
     Ok(if head.starts_with(&[0x1f, 0x8b]) {
@@ -109,7 +109,7 @@ fn decompressed<'a>(mut input: BufReader<impl Read + 'a>) -> io::Result<Box<dyn 
     })
 }
 
-/// The frames of Zstandard one after the other, each decoded to its end; those that hold no data are passed over.
+/// Decodes a sequence of Zstandard frames. Skippable frames contain no data and are skipped.
 struct Frames<R> {
     input: R,
     decoder: ruzstd::decoding::FrameDecoder,
@@ -117,7 +117,7 @@ struct Frames<R> {
 }
 
 impl<R: BufRead> Frames<R> {
-    /// Begins with the next frame. False at the end.
+    /// Begins the next frame. Returns false at the end.
     fn next(&mut self) -> io::Result<bool> {
         use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
         loop {
@@ -167,7 +167,7 @@ impl<R: BufRead> Read for Frames<R> {
     }
 }
 
-/// Counts and hashes what is read.
+/// Counts and hashes all bytes that are read.
 struct Hashed<R> {
     inner: R,
     hash: Rc<RefCell<Sha256>>,
@@ -218,7 +218,7 @@ fn entries(kind: Kind, input: &mut dyn Read, output: &mut dyn Write) -> Result<S
             },
             Kind::Archive => Record::new(what, path),
         };
-        // The root is there already.
+        // The root exists already.
         if record.path.is_root() {
             continue;
         }
@@ -227,7 +227,8 @@ fn entries(kind: Kind, input: &mut dyn Read, output: &mut dyn Write) -> Result<S
     Ok(summary)
 }
 
-/// Sparse files of the pax kind have their map in the content, which would be taken for content.
+/// Returns true for a sparse file in the pax format. Its content begins with a map of its holes, which would become
+/// part of the file.
 fn is_sparse_by_pax(entry: &mut tar::Entry<'_, impl Read>) -> Result<bool, String> {
     let Some(extensions) = entry.pax_extensions().map_err(|error| said(&error))? else {
         return Ok(false);

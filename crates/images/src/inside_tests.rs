@@ -1,6 +1,6 @@
 use super::*;
 
-/// A tar archive of (name, kind, mode, content or target). Names go in as they are, `..` included.
+/// Returns a tar archive of (name, kind, mode, content or target). Names are written unchanged, `..` included.
 fn archive(entries: &[(&[u8], EntryType, u32, &[u8])]) -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
     for (name, kind, mode, text) in entries {
@@ -71,12 +71,12 @@ fn a_layer_is_the_same_however_it_is_packed() {
     assert_eq!(summary.setuid, 1);
     assert_eq!(summary.diff_id, Some(Digest::of(&plain)));
     assert_eq!(records(&gzip(&plain)).unwrap(), (found.clone(), summary.clone()));
-    // Two members of gzip one after the other are one stream.
+    // A sequence of two gzip members is one stream.
     let (first, second) = plain.split_at(700);
     let parts = [gzip(first), gzip(second)].concat();
     assert_eq!(records(&parts).unwrap(), (found.clone(), summary.clone()));
     let zstd = ruzstd::encoding::compress_to_vec(plain.as_slice(), ruzstd::encoding::CompressionLevel::Fastest);
-    // A frame without data between two with data.
+    // A skippable frame between two frames with data.
     let skipped = [&0x184D_2A50_u32.to_le_bytes()[..], &3_u32.to_le_bytes(), b"xyz"].concat();
     let parts = [
         ruzstd::encoding::compress_to_vec(first, ruzstd::encoding::CompressionLevel::Fastest),
@@ -138,7 +138,7 @@ fn a_bomb_ends_at_the_limit() {
     let zeros = vec![0; 4 << 20];
     let error = records(&gzip(&archive(&[(b"zeros", EntryType::Regular, 0o644, &zeros)]))).unwrap_err();
     assert!(error.contains("more than is allowed"), "{error}");
-    // After the end of the archive, too.
+    // The limit also covers the bytes after the end of the archive.
     let tail = [archive(&[]), zeros].concat();
     assert!(records(&gzip(&tail)).is_err());
 }

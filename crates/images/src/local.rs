@@ -1,6 +1,6 @@
-//! Images that lie in a folder: of the OCI layout, or as `docker save` writes them once they are out of their archive.
+//! Images in a local folder: of the OCI layout, or of `docker save` after its archive was unpacked.
 //!
-//! What stands in these files is as foreign as what a registry says: names lead nowhere but below the folder.
+//! These files are as untrusted as a registry's responses. Names in them cannot lead out of the folder.
 
 use std::io::Read as _;
 use std::os::fd::OwnedFd;
@@ -18,10 +18,10 @@ use crate::registry::Stream;
 use crate::writer::below;
 
 const PIECE: usize = 256 << 10;
-/// The name of an image in an index.
+/// The annotation with an image's name in an index.
 const REF_NAME: &str = "org.opencontainers.image.ref.name";
 
-/// A folder with an image.
+/// A folder that contains an image.
 #[derive(Debug)]
 pub(crate) struct Folder {
     path: PathBuf,
@@ -83,7 +83,7 @@ impl Folder {
         Ok(bytes)
     }
 
-    /// The index of an OCI layout: the image of this name, or its only one.
+    /// Returns the manifests of an OCI layout: those of the image with this name, or of its only image.
     pub(crate) fn index(&self, name: Option<&str>) -> Result<Vec<Descriptor>, ImageError> {
         let Document::Index(all) = Document::parse(&self.text("index.json", MANIFEST_MAX)?)? else {
             return Err(self.wrong("its index.json is no index"));
@@ -103,7 +103,7 @@ impl Folder {
         Ok(found)
     }
 
-    /// A small blob of an OCI layout, its digest looked at.
+    /// Reads a small blob of an OCI layout, and checks its digest.
     pub(crate) fn small(&self, digest: &Digest) -> Result<Vec<u8>, ImageError> {
         let bytes = self.text(&blob_name(digest), MANIFEST_MAX.max(CONFIG_MAX))?;
         if Digest::of(&bytes) != *digest {
@@ -114,7 +114,7 @@ impl Folder {
         Ok(bytes)
     }
 
-    /// What `docker save` says of the image of this name, or of its only one.
+    /// Returns the entry of `docker save` for the image with this name, or for its only image.
     pub(crate) fn saved(&self, name: Option<&str>) -> Result<Saved, ImageError> {
         let all: Vec<Saved> = serde_json::from_slice(&self.text("manifest.json", MANIFEST_MAX)?)
             .map_err(|_| self.wrong("its manifest.json cannot be read"))?;
@@ -134,12 +134,12 @@ impl Folder {
         }
     }
 
-    /// A small file.
+    /// Reads a small file.
     pub(crate) fn config(&self, name: &str) -> Result<Vec<u8>, ImageError> {
         self.text(name, CONFIG_MAX)
     }
 
-    /// A file's digest and size. Reads all of it.
+    /// Reads a whole file, and returns its digest and size.
     pub(crate) async fn measure(&self, name: &str) -> Result<(Digest, u64), ImageError> {
         use sha2::Digest as _;
         let mut stream = self.stream(name)?;
@@ -152,18 +152,18 @@ impl Folder {
         Ok((Digest::finish(hash), size))
     }
 
-    /// A file, piece by piece.
+    /// Streams a file.
     pub(crate) fn stream(&self, name: &str) -> Result<Stream, ImageError> {
         Ok(pieces(self.file(name)?, self.path.clone()))
     }
 }
 
-/// Where a layout has a blob.
+/// Returns the path of a blob in a layout.
 pub(crate) fn blob_name(digest: &Digest) -> String {
     format!("blobs/sha256/{}", digest.hex())
 }
 
-/// An archive, piece by piece.
+/// Streams an archive.
 pub(crate) fn archive(path: &Path) -> Result<Stream, ImageError> {
     let wrong = |reason: String| ImageError::Local {
         path: path.to_owned(),

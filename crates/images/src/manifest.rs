@@ -1,4 +1,5 @@
-//! What registries and layouts say about an image: indexes, manifests, configurations. Read with bounds, never trusted.
+//! Parses indexes, manifests and configurations from registries and layouts. Sizes and counts are bounded, and no
+//! content is trusted.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,17 +10,17 @@ use sha2::{Digest as _, Sha256};
 
 use crate::error::ImageError;
 
-/// The most that a manifest or index may have, in bytes.
+/// The maximum size of a manifest or index in bytes.
 pub(crate) const MANIFEST_MAX: u64 = 4 << 20;
-/// The most that a configuration may have, in bytes.
+/// The maximum size of a configuration in bytes.
 pub(crate) const CONFIG_MAX: u64 = 4 << 20;
-/// Layers of one image.
+/// The maximum number of layers of one image.
 pub(crate) const LAYERS_MAX: usize = 128;
-/// Variables of one image, and bytes of one.
+/// The maximum number of environment variables of one image, and the maximum size of one in bytes.
 const VARIABLES_MAX: usize = 256;
 const VARIABLE_MAX: usize = 32 << 10;
 
-/// What manifests are called. Both kinds have the same shape for what is read here.
+/// The media types of manifests. Both kinds have the same shape for the fields that are parsed here.
 pub(crate) const ACCEPT: &str = "application/vnd.oci.image.index.v1+json, application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json";
 
 /// A SHA-256 digest.
@@ -28,7 +29,7 @@ pub(crate) const ACCEPT: &str = "application/vnd.oci.image.index.v1+json, applic
 pub struct Digest(String);
 
 impl Digest {
-    /// Of these bytes.
+    /// Computes the digest of these bytes.
     pub(crate) fn of(bytes: &[u8]) -> Self {
         Self::finish(Sha256::new().chain_update(bytes))
     }
@@ -37,7 +38,7 @@ impl Digest {
         Self(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
-    /// The hexadecimal digits.
+    /// Returns the hexadecimal digits.
     pub(crate) fn hex(&self) -> &str {
         &self.0
     }
@@ -75,7 +76,7 @@ impl fmt::Display for Digest {
     }
 }
 
-/// A blob that a manifest names.
+/// A reference to a blob in a manifest.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Descriptor {
@@ -97,7 +98,7 @@ pub(crate) struct Platform {
     pub(crate) architecture: String,
 }
 
-/// Either an index of manifests, or one.
+/// An index of manifests, or one manifest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Document {
     Index(Vec<Descriptor>),
@@ -151,7 +152,7 @@ impl Document {
     }
 }
 
-/// This machine's architecture, as images call it.
+/// Returns this machine's architecture by its name in image indexes.
 pub(crate) fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -161,14 +162,14 @@ pub(crate) fn architecture() -> &'static str {
     }
 }
 
-/// The manifest for this machine.
+/// Returns the manifest for this machine.
 pub(crate) fn choose(manifests: &[Descriptor]) -> Result<&Descriptor, ImageError> {
     let fits = |one: &&Descriptor| {
         one.platform
             .as_ref()
             .is_some_and(|own| own.os == "linux" && own.architecture == architecture())
     };
-    // An index that names no platform and one image means that.
+    // An index with one image and no platform refers to that image.
     let only = || {
         manifests
             .first()
@@ -194,12 +195,12 @@ pub(crate) fn choose(manifests: &[Descriptor]) -> Result<&Descriptor, ImageError
     })
 }
 
-/// What of an image's configuration counts here.
+/// The used parts of an image's configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Settings {
-    /// Its variables.
+    /// The environment variables.
     pub(crate) env: BTreeMap<String, String>,
-    /// The digests of its layers, unpacked.
+    /// The digests of the unpacked layers.
     pub(crate) diff_ids: Vec<Digest>,
 }
 
@@ -225,7 +226,7 @@ struct RawRoot {
 }
 
 impl Settings {
-    /// For an image with so many layers.
+    /// Parses the configuration of an image with this number of layers.
     pub(crate) fn parse(bytes: &[u8], layers: usize) -> Result<Self, ImageError> {
         const WHAT: &str = "its configuration";
         let raw: RawConfig = serde_json::from_slice(bytes).map_err(|error| broken(WHAT, error))?;
@@ -251,8 +252,8 @@ impl Settings {
     }
 }
 
-/// A variable that programs can have. Those that make the loader run something are left out: they would meet our own drivers,
-/// too.
+/// Parses an environment variable. Returns None for a variable that makes the dynamic loader load code, because it
+/// would also affect sandcell's drivers.
 fn variable(pair: &str) -> Option<(String, String)> {
     let (name, value) = pair.split_once('=')?;
     let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'_';

@@ -1,32 +1,32 @@
-//! What the unpacker says of a layer: a stream of records, each a head of fixed length, a name, a target, and content.
+//! The unpacker's output: a stream of records. Each record is a head of fixed length, a name, a target, and content.
 //!
-//! Written inside a jail and read outside of it, where all of it is hostile: lengths are checked before anything is read, and a
-//! name is only taken part by part.
+//! The records are written inside a jail and read outside, where every byte is hostile. Lengths are checked before
+//! anything is read, and names are checked part by part.
 
 use std::io::{self, Read, Write};
 
 use crate::error::ImageError;
 
 const HEAD: usize = 14;
-/// Bytes of a path, of one part of it, and parts.
+/// The maximum length of a path in bytes, of one part of a path in bytes, and the maximum number of parts.
 const PATH_MAX: usize = 4095;
 const PART_MAX: usize = 255;
 pub(crate) const DEPTH_MAX: usize = 100;
-/// Bytes of what is said at the end.
+/// The maximum size of the summary in the last record.
 pub(crate) const END_MAX: u64 = 4096;
 
-/// What a record is about.
+/// The kind of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum What {
     Folder,
     File,
     Symlink,
     HardLink,
-    /// What lies below has this no more.
+    /// The entry of a lower layer at this path is deleted.
     Whiteout,
-    /// What lies below has nothing in this folder.
+    /// All entries of lower layers in this folder are deleted.
     Opaque,
-    /// All was said; the content sums it up.
+    /// The last record. Its content is a summary.
     End,
 }
 
@@ -63,18 +63,19 @@ pub(crate) struct Record {
     pub(crate) what: What,
     pub(crate) runs: bool,
     pub(crate) path: Path,
-    /// Of a symbolic link as it is; of a hard link a path.
+    /// The target of a symbolic link, unchanged, or the path of a hard link's target.
     pub(crate) target: Vec<u8>,
-    /// Bytes of content that follow.
+    /// The size of the content that follows, in bytes.
     pub(crate) size: u64,
 }
 
-/// A relative path in which nothing leads upwards. Empty: the root.
+/// A relative path without `..`. The empty path is the root.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Path(Vec<u8>);
 
 impl Path {
-    /// Of a name as archives have them: leading slashes and `.` are dropped. Not one with `..` or of absurd length.
+    /// Parses a name from an archive. Leading slashes and `.` are dropped. Names with `..` and names above the length
+    /// limits are errors.
     pub(crate) fn parse(text: &[u8]) -> Result<Self, &'static str> {
         let mut parts = Vec::new();
         for part in text.split(|byte| *byte == b'/') {
@@ -105,7 +106,7 @@ impl Path {
         self.0.split(|byte| *byte == b'/').filter(|part| !part.is_empty())
     }
 
-    /// The folder that it is in, and its name there; none for the root.
+    /// Returns the parent folder and the last part. Returns None for the root.
     pub(crate) fn split(&self) -> Option<(Self, &[u8])> {
         let cut = self.0.iter().rposition(|byte| *byte == b'/');
         let (folder, name) = match cut {
@@ -115,7 +116,7 @@ impl Path {
         (!name.is_empty()).then(|| (Self(folder.to_vec()), name))
     }
 
-    /// One further down. `name` is one part.
+    /// Returns the path of a child. `name` is one part.
     pub(crate) fn child(&self, name: &[u8]) -> Self {
         let mut path = self.0.clone();
         if !path.is_empty() {

@@ -1,8 +1,10 @@
-//! Talking to a registry: manifests by tag or digest, blobs by digest, with whatever login it wants.
+//! A client for registries: it fetches manifests by tag or digest and blobs by digest, and logs in where the registry
+//! requires it.
 //!
-//! A registry is as foreign as its images. What it sends has a bound and a digest; where it leads to (another host for blobs, a
-//! realm for tokens) is gone to by TLS and on the public network only, since it could name services of this machine or its network.
-//! A login is sent to the registry itself and to its realm, never to where a blob lies.
+//! A registry is as untrusted as its images. Every response has a maximum size and a digest. A registry can redirect
+//! to other hosts (for blobs) and names a realm (for tokens). Requests to these use TLS and public addresses only,
+//! because they could otherwise reach services of this machine or its network. Credentials are sent to the registry
+//! and its realm, never to the host of a blob.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -24,42 +26,42 @@ use crate::manifest::{ACCEPT, Digest};
 use crate::name::{HUB, Reference};
 
 const CONNECT: Duration = Duration::from_secs(10);
-/// The longest silence in the middle of an answer.
+/// The maximum pause within a response.
 const SILENCE: Duration = Duration::from_secs(20);
 const REDIRECTS: usize = 5;
-/// The most that an answer with a token may have, in bytes.
+/// The maximum size of a token response in bytes.
 const TOKEN_MAX: u64 = 256 << 10;
 
-/// Bytes that come, or why no more do.
+/// A stream of bytes, which can end with an error.
 pub(crate) type Stream = BoxStream<'static, Result<Bytes, ImageError>>;
 
-/// What the operator says about registries.
+/// The operator's settings for registries.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Registries {
-    /// Those that are asked without TLS, as `host` or `host:port`.
+    /// Registries without TLS, as `host` or `host:port`.
     pub(crate) insecure: Vec<String>,
-    /// Others that are asked before a registry: (registry, mirror).
+    /// Mirrors, which are tried before their registry: (registry, mirror).
     pub(crate) mirrors: Vec<(String, String)>,
-    /// Files with logins.
+    /// Files with credentials.
     pub(crate) logins: Vec<PathBuf>,
 }
 
-/// One registry, asked about one repository.
+/// A client for one repository of one registry.
 pub(crate) struct Registry {
-    /// As it is called in names.
+    /// The registry's name in image names.
     name: String,
     base: Url,
     repository: String,
     login: Option<Login>,
     token: tokio::sync::Mutex<Option<Secret>>,
-    /// For the registry itself, whose address the operator has allowed.
+    /// The HTTP client for the registry itself. The operator allowed its address.
     trusted: Client,
-    /// For where it leads to.
+    /// The HTTP client for redirects and realms.
     wary: Client,
 }
 
 impl Registries {
-    /// Whom to ask for this image: mirrors, then the registry itself.
+    /// Returns the registries to try for this image: first the mirrors, then the registry itself.
     pub(crate) fn of(&self, reference: &Reference) -> Result<Vec<Registry>, ImageError> {
         let mirrors = self.mirrors.iter().filter(|(of, _)| *of == reference.registry);
         let names = mirrors.map(|(_, mirror)| mirror).chain([&reference.registry]);
@@ -101,7 +103,7 @@ impl Registries {
     }
 }
 
-/// Whether this names the machine itself, without asking anybody.
+/// Returns true if the name is a loopback name or address. Resolves nothing.
 fn is_loopback(host: &str) -> bool {
     let name = match host.strip_prefix('[') {
         Some(rest) => rest.split(']').next().unwrap_or(rest),
@@ -110,7 +112,7 @@ fn is_loopback(host: &str) -> bool {
     name == "localhost" || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// Finds addresses, and only such as lie on the public internet.
+/// A resolver that returns only public addresses.
 struct PublicOnly;
 
 impl Resolve for PublicOnly {
@@ -134,7 +136,7 @@ struct Token {
 }
 
 impl Registry {
-    /// A manifest or index and its digest, which is looked at if it is known.
+    /// Fetches a manifest or index, and returns it with its digest. The digest is checked if `known` is given.
     pub(crate) async fn manifest(
         &self,
         which: &str,
@@ -152,7 +154,7 @@ impl Registry {
         Ok((bytes, digest))
     }
 
-    /// A blob, as it comes: whoever reads it looks at its digest and size.
+    /// Streams a blob. The reader must check its digest and size.
     pub(crate) async fn blob(&self, digest: &Digest, most: u64) -> Result<Stream, ImageError> {
         let answer = self.get(&format!("blobs/{digest}"), None).await?;
         self.body(answer, most, "a layer")
@@ -187,7 +189,7 @@ impl Registry {
         }
     }
 
-    /// Asks, and goes where the registry leads to.
+    /// Sends a request and follows redirects.
     async fn follow(&self, mut url: Url, accept: Option<&str>) -> Result<Response, ImageError> {
         for _ in 0..=REDIRECTS {
             let home = same_place(&url, &self.base);
@@ -200,7 +202,7 @@ impl Registry {
                 let token = self.token.lock().await.clone();
                 request = match (token, &self.login) {
                     (Some(token), _) if !token.expose().is_empty() => request.bearer_auth(token.expose()),
-                    // An empty one stands for a registry that takes the login itself.
+                    // An empty token means that the registry accepts the credentials directly.
                     (Some(_), Some(login)) => request.basic_auth(&login.name, Some(login.password.expose())),
                     _ => request,
                 };
@@ -217,7 +219,7 @@ impl Registry {
         Err(self.unreachable("it leads from one address to the next without end"))
     }
 
-    /// Whether an address that the registry gave may be gone to.
+    /// Checks that a URL from the registry may be requested.
     fn look_at(&self, url: &Url) -> Result<(), ImageError> {
         let refused = |reason| {
             let to: String = url.host_str().unwrap_or_default().chars().take(100).collect();
@@ -257,7 +259,7 @@ impl Registry {
         Ok(())
     }
 
-    /// A token that allows to read this repository.
+    /// Fetches a token for reading this repository.
     async fn token(&self, realm: &str, service: Option<&str>) -> Result<Secret, ImageError> {
         let unauthorized = || ImageError::Unauthorized {
             registry: self.name.clone(),
@@ -288,7 +290,7 @@ impl Registry {
         token.map(Secret::new).ok_or_else(unauthorized)
     }
 
-    /// The body of an answer, with a bound.
+    /// Returns the body of a response as a stream with a maximum size.
     fn body(&self, answer: Response, most: u64, what: &'static str) -> Result<Stream, ImageError> {
         let too_large = move || ImageError::TooLarge {
             what,
@@ -323,7 +325,7 @@ fn same_place(one: &Url, other: &Url) -> bool {
     of(one) == of(other)
 }
 
-/// All that comes.
+/// Collects a stream.
 pub(crate) async fn whole(mut stream: Stream) -> Result<Vec<u8>, ImageError> {
     let mut bytes = Vec::new();
     while let Some(part) = stream.next().await {
@@ -332,7 +334,7 @@ pub(crate) async fn whole(mut stream: Stream) -> Result<Vec<u8>, ImageError> {
     Ok(bytes)
 }
 
-/// An error with its last cause, and without the address, which may hold a secret.
+/// Returns the text of an error with its last cause, without the URL, which may contain a secret.
 fn words(error: reqwest::Error) -> String {
     let error = error.without_url();
     let mut text = error.to_string();

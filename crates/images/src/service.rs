@@ -1,7 +1,8 @@
-//! Images by name: looked up, pulled once for all who wait for them, handed out locked.
+//! The images of this machine: found by name, pulled once for all concurrent callers, and returned with a lock.
 //!
-//! A pull outlives the call that began it. A call waits for some seconds and is then told how far it is; the next call for the
-//! same image waits on. Who gives a pull up itself ([`LocalImages::pull`] dropped) leaves nothing.
+//! A pull outlives the call that started it. A call waits for some seconds and then returns the progress; the next
+//! call for the same image continues to wait. Dropping [`LocalImages::pull`] cancels that pull and leaves nothing
+//! behind.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -27,43 +28,43 @@ use crate::tree;
 use crate::unpack::{Blob, Unpacker};
 use crate::writer::{Most, Written};
 
-/// How long one call waits for a pull.
+/// The maximum time that one call waits for a pull.
 const WAIT: Duration = Duration::from_secs(20);
-/// How long a pull may take.
+/// The time limit of a pull.
 const PULL: Duration = Duration::from_secs(1800);
-/// Pulls at the same time.
+/// The maximum number of concurrent pulls.
 const PULLS: usize = 8;
-/// Files, folders and links of one image.
+/// The maximum number of files, folders and links of one image.
 const ENTRIES: u64 = 1_000_000;
 
-/// What the operator says about images.
+/// The operator's settings for images.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// The data folder.
     pub data: PathBuf,
-    /// The program that unpacks (`… images unpack`): this one.
+    /// The program that unpacks (`… images unpack`): sandcell itself.
     pub program: PathBuf,
-    /// What callers may name.
+    /// The registry images that callers may use.
     pub allow: Vec<Allow>,
-    /// Folders whose images callers may name.
+    /// The folders with images that callers may use.
     pub folders: Vec<PathBuf>,
-    /// Whether images that are missing are pulled.
+    /// True if missing images are pulled.
     pub pull: bool,
-    /// Registries that are asked without TLS.
+    /// Registries without TLS.
     pub insecure: Vec<String>,
-    /// Others that are asked before a registry: (registry, mirror).
+    /// Mirrors, which are tried before their registry: (registry, mirror).
     pub mirrors: Vec<(String, String)>,
-    /// Files with logins.
+    /// Files with credentials.
     pub logins: Vec<PathBuf>,
-    /// What one image may download, in bytes.
+    /// The maximum download of one image in bytes.
     pub download_max: u64,
-    /// What one image may have unpacked, in bytes.
+    /// The maximum unpacked size of one image in bytes.
     pub unpacked_max: u64,
-    /// What all may have, in bytes.
+    /// The maximum total size of all images in bytes.
     pub kept_max: u64,
 }
 
-/// How far a pull is.
+/// The progress of a pull.
 #[derive(Debug, Clone)]
 enum Stage {
     Pulling(Preparing),
@@ -78,12 +79,12 @@ pub struct LocalImages {
     store: Store,
     registries: Registries,
     pulls: Mutex<HashMap<String, Pull>>,
-    /// Also of those that were given up and are not over.
+    /// The pull permits. A cancelled pull keeps its permit until its threads end.
     places: Arc<Semaphore>,
     next: AtomicU64,
 }
 
-/// A pull that is under way.
+/// A running pull.
 #[derive(Debug)]
 struct Pull {
     number: u64,
@@ -91,16 +92,17 @@ struct Pull {
     stop: Arc<Notify>,
 }
 
-/// What a pull has while anything of it goes on: threads that write are not over when the pull is given up.
+/// The resources that a pull keeps until its last thread ends. A thread that writes may still run after the pull was
+/// cancelled.
 #[derive(Debug)]
 struct Held {
-    /// Nothing is removed from the store.
+    /// The lock that prevents removals from the store.
     _lock: File,
-    /// One of [`PULLS`].
+    /// One of the [`PULLS`] permits.
     _place: OwnedSemaphorePermit,
 }
 
-/// Takes a pull off the list, also when it is given up or panics.
+/// Removes a pull from the list on drop, also after a cancellation or panic.
 struct Entry {
     images: Arc<LocalImages>,
     key: String,
@@ -110,14 +112,14 @@ struct Entry {
 impl Drop for Entry {
     fn drop(&mut self) {
         let mut pulls = self.images.pulls.lock().unwrap_or_else(PoisonError::into_inner);
-        // One that was given up may have a successor of its name.
+        // A cancelled pull may have a successor with the same name.
         if pulls.get(&self.key).is_some_and(|one| one.number == self.number) {
             pulls.remove(&self.key);
         }
     }
 }
 
-/// In one line, as a part of a sentence.
+/// Formats progress in one line, as a part of a sentence.
 fn shown(progress: &Preparing) -> String {
     let (done, total) = (progress.done / 1_000_000, progress.total / 1_000_000);
     match progress.total {
@@ -126,7 +128,7 @@ fn shown(progress: &Preparing) -> String {
     }
 }
 
-/// Progress without numbers.
+/// Returns progress without numbers.
 fn step(text: &str) -> Preparing {
     Preparing {
         text: text.to_owned(),
@@ -134,21 +136,21 @@ fn step(text: &str) -> Preparing {
     }
 }
 
-/// Where a layer's blob is.
+/// The source of a layer's blob.
 enum Place<'a> {
     Registry(&'a Registry),
     Folder(&'a Folder),
 }
 
-/// One layer that an image is made of.
+/// One layer of an image.
 struct Wanted {
     digest: Digest,
     size: u64,
-    /// Its file, in a folder.
+    /// The path of its blob in a folder.
     file: String,
 }
 
-/// An image that was looked up.
+/// An image that was found, before its layers are fetched.
 struct Found {
     digest: Digest,
     settings: Settings,
@@ -156,7 +158,7 @@ struct Found {
 }
 
 impl LocalImages {
-    /// With these settings. Nothing is touched before it is needed.
+    /// Creates the service with these settings. Touches no file until it is used.
     #[must_use]
     pub fn new(config: Config) -> Arc<Self> {
         let registries = Registries {
@@ -176,16 +178,16 @@ impl LocalImages {
         })
     }
 
-    /// The images that are kept, by name.
+    /// Returns the stored images by name.
     #[must_use]
     pub fn list(&self) -> Vec<Kept> {
         self.store.list()
     }
 
-    /// Forgets an image, unless a sandbox uses it.
+    /// Removes an image, unless a sandbox uses it.
     ///
     /// # Errors
-    /// [`ImageError`]: there is none of this name, it is in use, or an image is being pulled.
+    /// [`ImageError`]: there is no image of this name, it is in use, or an image is being pulled.
     pub fn remove(&self, name: &str) -> Result<Pruned, ImageError> {
         let full = name.parse::<ImageName>()?.to_string();
         let Some(kept) = self.list().into_iter().find(|kept| kept.name == full) else {
@@ -205,19 +207,20 @@ impl LocalImages {
         }
     }
 
-    /// Forgets all images that no sandbox uses.
+    /// Removes all images that no sandbox uses.
     ///
     /// # Errors
-    /// [`ImageError`]: an image is being pulled, or the disk is at fault.
+    /// [`ImageError`]: an image is being pulled, or the disk failed.
     pub fn prune(&self) -> Result<Pruned, ImageError> {
         self.store.prepare()?;
         self.store.remove(&|_| true)?.ok_or(ImageError::Busy(1))
     }
 
-    /// Pulls an image, also one that is here; for the operator. `progress` is told how far it is. Dropped, it leaves nothing.
+    /// Pulls an image, also if it is stored already. For the operator. Sends the progress to `progress`. Dropping the
+    /// future cancels the pull and leaves nothing behind.
     ///
     /// # Errors
-    /// [`ImageError`] says why it cannot be had.
+    /// [`ImageError`] gives the reason.
     pub async fn pull(
         &self,
         name: &str,
@@ -236,14 +239,14 @@ impl LocalImages {
         kept.ok_or(ImageError::NotHere)
     }
 
-    /// Whether the image is here already, for those who want to tell that it takes a while.
+    /// Returns true if the image is stored, so that using it does not start a pull.
     #[must_use]
     pub fn has(&self, name: &str) -> bool {
         let parsed = name.parse::<ImageName>();
         parsed.is_ok_and(|parsed| self.kept(&parsed).is_some())
     }
 
-    /// The name, if callers may use it. A local path comes back without links.
+    /// Parses the name, and checks that callers may use it. Links in a local path are resolved.
     fn allowed(&self, name: &str) -> Result<ImageName, ImageError> {
         let parsed: ImageName = name.parse()?;
         match parsed {
@@ -256,7 +259,7 @@ impl LocalImages {
         }
     }
 
-    /// What is not below an allowed folder is not allowed, whether it exists or not.
+    /// Resolves a path below an allowed folder. Other paths get the same error whether they exist or not.
     fn allowed_path(&self, path: &Path) -> Result<PathBuf, ImageError> {
         let real = path.canonicalize().map_err(|_| ImageError::NotAllowed)?;
         let mut folders = self
@@ -270,7 +273,7 @@ impl LocalImages {
             .ok_or(ImageError::NotAllowed)
     }
 
-    /// What is kept for this name, its tree locked.
+    /// Returns the stored image of this name, with its tree locked.
     fn kept(&self, name: &ImageName) -> Option<Image> {
         let meaning = self.store.meaning(&name.to_string())?;
         if stamp(name) != meaning.stamp {
@@ -291,7 +294,7 @@ impl LocalImages {
         })
     }
 
-    /// Waits for a pull of this image for a while, and begins it if nobody has.
+    /// Waits a limited time for a pull of this image, and starts the pull if none is running.
     async fn pulled(self: &Arc<Self>, name: ImageName, maker: Arc<dyn Backend>) -> Result<(), ImageError> {
         let mut stage = self.join(name, maker)?;
         let over = stage.wait_for(|stage| !matches!(stage, Stage::Pulling(_)));
@@ -331,7 +334,7 @@ impl LocalImages {
             stop: Arc::clone(&stop),
         };
         pulls.insert(key, one);
-        // A runtime that shuts down drops the task, and with it the entry, before it returns from here.
+        // A runtime that is shutting down drops the task before `spawn` returns, and the task's entry takes this lock.
         drop(pulls);
         tokio::spawn(async move {
             tracing::info!(image = entry.key, "pulling");
@@ -347,14 +350,14 @@ impl LocalImages {
                 Ok(Err(error)) => Stage::Failed(error),
                 Err(_) => Stage::Failed(ImageError::Slow(PULL.as_secs())),
             };
-            // The next call begins anew.
+            // The next call starts a new pull.
             drop(entry);
             sender.send_replace(end);
         });
         Ok(stage)
     }
 
-    /// Brings an image here, whatever is here already.
+    /// Pulls an image, also if it is stored already.
     async fn fetch(
         &self,
         name: &ImageName,
@@ -400,7 +403,7 @@ impl LocalImages {
     }
 }
 
-/// What tells that a local image is still the same; none for those of registries.
+/// Returns a stamp that changes when a local image changes. None for images of registries.
 fn stamp(name: &ImageName) -> Option<String> {
     use std::os::unix::fs::MetadataExt as _;
     let file = match name {
@@ -440,7 +443,7 @@ impl Work<'_> {
             let found = match self.look_up(&registry, reference).await {
                 Ok(found) => found,
                 Err(error) => {
-                    // What the registry itself says is what counts; mirrors come before it.
+                    // Mirrors come first, so the last error is the registry's own.
                     tracing::debug!(%error, "a registry does not have an image");
                     last = Some(error);
                     continue;
@@ -482,7 +485,7 @@ impl Work<'_> {
 
     fn look_up_layout(&self, folder: &Folder, name: Option<&str>) -> Result<Found, ImageError> {
         let all = folder.index(name)?;
-        // One image, or one for each machine, perhaps behind a further index.
+        // The index has one image, or one for each platform, perhaps behind another index.
         let mut one = match all.as_slice() {
             [only] => only.clone(),
             several => choose(several)?.clone(),
@@ -498,7 +501,8 @@ impl Work<'_> {
         found(one.digest, &manifest, &config)
     }
 
-    /// An archive is taken apart in a sandbox, too; what comes out is a folder for the time of the pull.
+    /// Unpacks an archive of `docker save` in a sandbox, into a folder that exists during the pull, and imports the
+    /// image.
     async fn bring_archive(&self, name: &ImageName, path: &Path, inner: Option<&str>) -> Result<(), ImageError> {
         let before = stamp(name);
         let draft = Arc::new(self.store().draft()?);
@@ -541,7 +545,7 @@ impl Work<'_> {
         }
     }
 
-    /// Brings the layers that are missing, and makes a tree of all.
+    /// Fetches the missing layers, and builds the tree.
     async fn bring(
         &self,
         name: &ImageName,
@@ -663,7 +667,7 @@ impl Work<'_> {
     }
 }
 
-/// Makes a tree of layers that stay while it is made, also when nobody waits for it any more.
+/// Builds the tree of these layers. `held` keeps the layers until the end, even if the caller gives up.
 async fn lay(store: Store, held: Arc<Held>, digests: Vec<Digest>, layers: Vec<Layer>) -> Result<(), ImageError> {
     off_the_loop(move || {
         let _held = held;
@@ -674,7 +678,7 @@ async fn lay(store: Store, held: Arc<Held>, digests: Vec<Digest>, layers: Vec<La
     .await
 }
 
-/// Work with many files, on a thread of its own.
+/// Runs work with many files on a blocking thread.
 async fn off_the_loop<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ImageError> + Send + 'static,
 ) -> Result<T, ImageError> {

@@ -1,7 +1,7 @@
 use super::*;
 use sandcell_sandbox::{Isolation, LayerReport, Level, Sandbox, SandboxSpec};
 
-/// Makes no sandbox.
+/// A back end that makes no sandbox.
 #[derive(Debug)]
 struct NoBackend(Isolation);
 
@@ -26,7 +26,7 @@ impl Backend for NoBackend {
     async fn shutdown(&self) {}
 }
 
-/// A store with one layer that no name leads to yet, as in the middle of a pull.
+/// Returns a store with one layer that belongs to no name yet, as in the middle of a pull.
 fn store_with_a_layer() -> (tempfile::TempDir, Store, Digest) {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::new(folder.path());
@@ -42,7 +42,7 @@ fn store_with_a_layer() -> (tempfile::TempDir, Store, Digest) {
 fn what_a_pull_that_was_given_up_still_writes_keeps_its_layers_and_its_place() {
     let (_folder, store, digest) = store_with_a_layer();
     let places = Arc::new(Semaphore::new(1));
-    // The one thread for work with files is busy, so the work waits for it when it is given up.
+    // The only blocking thread is busy, so the work is still queued when its caller gives up.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .max_blocking_threads(1)
         .build()

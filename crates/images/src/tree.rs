@@ -1,7 +1,7 @@
-//! The tree of an image: its layers laid over one another, with a hard link for each file.
+//! The tree of an image: its layers combined, with a hard link for each file.
 //!
-//! No file is copied and none changes afterwards, so images share what their layers have in common, on the disk and in memory,
-//! and the kernel needs no stack of overlays. All happens relative to opened folders; no link is followed out of the tree.
+//! No file is copied, and none changes later. Images therefore share common layers on the disk and in memory, and the
+//! kernel needs no overlay mounts. All paths are relative to open folders, and no link is followed out of the tree.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -15,10 +15,10 @@ use crate::record::{DEPTH_MAX, Path};
 use crate::writer::{below, empty, names, os, remove};
 
 const FOLDER: OFlags = OFlags::DIRECTORY.union(OFlags::RDONLY).union(OFlags::CLOEXEC);
-/// The most of an image's list of users that is taken over.
+/// The maximum size that is read of an image's `passwd` or `group` file.
 const USERS_MAX: u64 = 256 << 10;
 
-/// A layer that is laid over those below it.
+/// A layer to apply to the tree.
 pub(crate) struct Part<'a> {
     pub(crate) files: &'a std::path::Path,
     pub(crate) whiteouts: &'a [Path],
@@ -26,7 +26,7 @@ pub(crate) struct Part<'a> {
     pub(crate) implied: &'a BTreeSet<Path>,
 }
 
-/// Makes the tree in a new folder.
+/// Builds the tree in a new folder.
 pub(crate) fn build(root: &std::path::Path, parts: &[Part<'_>]) -> Result<(), ImageError> {
     let told = |error: Errno| ImageError::store("lay the layers over one another", &error.into());
     let open = |path: &std::path::Path| rustix::fs::open(path, FOLDER | OFlags::NOFOLLOW, Mode::empty());
@@ -49,7 +49,7 @@ pub(crate) fn build(root: &std::path::Path, parts: &[Part<'_>]) -> Result<(), Im
     own_files(&tree).map_err(|error| ImageError::store("write the sandbox's own files into /etc", &error))
 }
 
-/// What the layer says is no more.
+/// Removes the entries that the layer deletes.
 fn take_away(tree: &OwnedFd, part: &Part<'_>) -> Result<(), Errno> {
     let absent = |error| matches!(error, Errno::NOENT | Errno::NOTDIR | Errno::LOOP);
     for path in part.opaques {
@@ -95,8 +95,8 @@ fn lay(tree: &OwnedFd, from: &OwnedFd, to: &OwnedFd, at: &Path, part: &Part<'_>,
     Ok(())
 }
 
-/// The folder of this name, made if it is not there. A link to a folder in its place stays only where the layer does not name
-/// the folder itself: `/lib/x` of a layer that does not speak of `/lib` goes where `/lib` leads.
+/// Opens the folder of this name, and creates it if it does not exist. A link to a folder is kept only if the layer
+/// has no record of the folder: `/lib/x` in a layer without `/lib` is written to the target of `/lib`.
 fn folder_at(tree: &OwnedFd, to: &OwnedFd, name: &[u8], path: &Path, part: &Part<'_>) -> Result<OwnedFd, Errno> {
     let open = || rustix::fs::openat(to, os(name), FOLDER | OFlags::NOFOLLOW, Mode::empty());
     let make = || {
@@ -119,7 +119,8 @@ fn folder_at(tree: &OwnedFd, to: &OwnedFd, name: &[u8], path: &Path, part: &Part
     }
 }
 
-/// Files that tell programs where they are: who they run as, and that there is no network. The image's other users stay known.
+/// Writes the files in `/etc` that describe the sandbox to programs: the user, and the absence of a network. The
+/// image's other users stay listed.
 fn own_files(tree: &OwnedFd) -> std::io::Result<()> {
     let etc = match rustix::fs::openat(tree, "etc", FOLDER | OFlags::NOFOLLOW, Mode::empty()) {
         Ok(etc) => etc,
@@ -153,7 +154,7 @@ fn own_files(tree: &OwnedFd) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The image's own entries of a list of users or groups, without those that would be taken for the sandbox's.
+/// Returns the image's lines of a list of users or groups, without the lines that conflict with the sandbox's.
 fn lines(tree: &OwnedFd, path: &[u8], otherwise: &str) -> String {
     use std::io::Read as _;
     let read = || -> Option<String> {

@@ -1,8 +1,8 @@
-//! Unpacking one layer: a sandbox for it alone, the blob in, records out.
+//! Unpacks one layer in a separate sandbox: the blob goes in, and records come out.
 //!
-//! One sandbox for each layer, so that a layer that takes the unpacker over can do nothing to another one, which other images may
-//! share. The digest of what goes in is taken out here, while it streams by; what comes out is written by `writer`, which
-//! believes nothing. If the digest turns out wrong, all of it is thrown away.
+//! Each layer has its own sandbox. A layer that takes over the unpacker therefore cannot affect another layer, which
+//! other images may share. The host computes the digest of the blob while it streams in. `writer` treats the records
+//! as hostile. If the digest is wrong, all output is deleted.
 
 use std::io::{self, Read};
 use std::path::Path;
@@ -24,32 +24,32 @@ use crate::registry::Stream;
 use crate::store::{Draft, TOOL};
 use crate::writer::{Most, Written, write};
 
-/// Memory of an unpacker. Zstandard's windows are the most of it.
+/// The memory limit of an unpacker. Windows of Zstandard need most of it.
 const MEMORY: ByteSize = ByteSize::mib(512);
-/// Records that wait to be written.
+/// The capacity of the queue to the writer, in pieces of output.
 const PIECES: usize = 64;
-/// Bytes of the unpacker's words that a caller is shown.
+/// The maximum length of the unpacker's error text for a caller, in bytes.
 const SAID_MAX: usize = 300;
-/// Bytes that a layer may unpack to beside its files: heads, padding, the end.
+/// The maximum size of a layer's archive in excess of its files: heads, padding and the end.
 const OVERHEAD: u64 = 1 << 30;
 
-/// What goes in.
+/// The input of an unpacker.
 pub(crate) struct Blob {
     pub(crate) stream: Stream,
-    /// What its digest and size have to be; none: whatever it is.
+    /// The expected digest and size. None: no check.
     pub(crate) known: Option<(Digest, u64)>,
 }
 
-/// With what it is unpacked.
+/// The resources for unpacking.
 pub(crate) struct Unpacker<'a> {
     pub(crate) maker: &'a Arc<dyn Backend>,
-    /// The folder with the program alone.
+    /// A folder that contains only the unpacker program.
     pub(crate) tool: &'a Path,
     pub(crate) most: Most,
 }
 
 impl Unpacker<'_> {
-    /// Unpacks into the folder `files` of the draft. `fed` is told how many bytes went in.
+    /// Unpacks into the folder `files` of the draft. Calls `fed` with the number of bytes sent to the unpacker.
     pub(crate) async fn run(
         &self,
         kind: Kind,
@@ -86,7 +86,7 @@ impl Unpacker<'_> {
         let (files, most, kept) = (draft.path().join("files"), self.most, Arc::clone(draft));
         let writer = tokio::task::spawn_blocking(move || {
             let written = write(&mut Pieces::new(waiting), &files, most);
-            // The draft outlives whoever writes into it.
+            // The draft outlives the thread that writes into it.
             drop(kept);
             written
         });
@@ -98,10 +98,10 @@ impl Unpacker<'_> {
             tracing::debug!(%error, "an unpacker's sandbox did not close in order");
         }
         match (moved, written) {
-            // The writer has seen enough, and says why.
+            // The writer stopped reading, so its error is the reason.
             (Err(ImageError::GivenUp), Err(error)) | (Err(error), _) => Err(error),
             (Ok(((), (Exit::Code(0), _))), written) => written,
-            // What does not fit ends the unpacker too.
+            // A limit or a full disk also ends the unpacker.
             (Ok(_), Err(error @ (ImageError::TooLarge { .. } | ImageError::DiskFull | ImageError::Store { .. }))) => {
                 Err(error)
             }
@@ -114,7 +114,7 @@ impl Unpacker<'_> {
     }
 }
 
-/// Hands the blob in, and looks at its digest and size.
+/// Sends the blob to the unpacker, and checks its digest and size.
 async fn feed(mut blob: Blob, handle: &dyn ProcessHandle, fed: &(dyn Fn(u64) + Send + Sync)) -> Result<(), ImageError> {
     let (mut hash, mut count, mut reads) = (Sha256::new(), 0_u64, true);
     while let Some(piece) = blob.stream.next().await {
@@ -125,7 +125,7 @@ async fn feed(mut blob: Blob, handle: &dyn ProcessHandle, fed: &(dyn Fn(u64) + S
         }
         hash.update(&piece);
         fed(u64::try_from(piece.len()).unwrap_or(0));
-        // One that has failed says so itself; the rest is looked at all the same.
+        // A failed unpacker reports its own error. The rest of the blob is still hashed.
         reads = reads && handle.write(Channel::Stdin, piece).await.is_ok();
     }
     if let Some((digest, size)) = &blob.known
@@ -133,7 +133,7 @@ async fn feed(mut blob: Blob, handle: &dyn ProcessHandle, fed: &(dyn Fn(u64) + S
     {
         return Err(wrong(&blob));
     }
-    // The end is told only to one who may believe what came.
+    // The end of input is sent only after the digest was checked.
     let _gone_already = handle.close(Channel::Stdin).await;
     Ok(())
 }
@@ -148,7 +148,7 @@ fn wrong(blob: &Blob) -> ImageError {
     }
 }
 
-/// Takes records and words out, until the unpacker has ended.
+/// Receives records and error text until the unpacker exits.
 async fn take(
     mut events: mpsc::Receiver<ProcessEvent>,
     pieces: mpsc::Sender<Bytes>,
@@ -183,7 +183,7 @@ async fn take(
     Ok((exit, said))
 }
 
-/// What comes through a channel, to be read by a thread.
+/// Reads from a channel of byte pieces, for a thread.
 struct Pieces {
     waiting: mpsc::Receiver<Bytes>,
     piece: Bytes,

@@ -1,8 +1,8 @@
-//! Writes what the unpacker says below one folder, and never anywhere else.
+//! Writes the unpacker's records below one folder, and never anywhere else.
 //!
-//! The stream is hostile. Every path is opened by the kernel as if the folder were the root of the file system, so no link leads out
-//! whatever it says; only folders, regular files and links are made; everything is counted before it is written. Nobody else
-//! writes below the folder meanwhile: it is a draft with a random name.
+//! The stream is hostile. The kernel opens every path as if the folder were the root of the file system, so no link
+//! leads out of it. Only folders, regular files and links are created. All entries and bytes are counted before they
+//! are written. No other process writes below the folder at the same time, because it is a draft with a random name.
 
 use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
@@ -16,26 +16,26 @@ use crate::error::ImageError;
 use crate::inside::Summary;
 use crate::record::{END_MAX, Path, Record, What};
 
-/// What every file, folder or link counts at the least, in bytes.
+/// The minimum size that is counted for a file, folder or link, in bytes.
 const ENTRY: u64 = 512;
 const BUFFER: usize = 256 << 10;
 const FOLDER: OFlags = OFlags::DIRECTORY.union(OFlags::RDONLY).union(OFlags::CLOEXEC);
 
-/// How much may be written.
+/// The limits of one layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Most {
     pub(crate) bytes: u64,
     pub(crate) entries: u64,
 }
 
-/// What was written.
+/// The result of writing one layer.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Written {
     pub(crate) bytes: u64,
     pub(crate) entries: u64,
     pub(crate) whiteouts: Vec<Path>,
     pub(crate) opaques: Vec<Path>,
-    /// Folders that the layer does not name but has something in.
+    /// Folders without a record in the layer that contain entries of the layer.
     pub(crate) implied: BTreeSet<Path>,
     pub(crate) summary: Summary,
 }
@@ -44,7 +44,7 @@ struct Writer {
     root: OwnedFd,
     most: Most,
     written: Written,
-    /// The folder that was written to last.
+    /// The folder of the last write, kept open.
     last: Option<(Path, OwnedFd)>,
 }
 
@@ -64,7 +64,7 @@ pub(crate) fn write(from: &mut dyn Read, folder: &std::path::Path, most: Most) -
         let record = Record::read(from)?;
         if record.what == What::End {
             writer.written.summary = summary(from, record.size)?;
-            // A cautious reader wants to see the end as well.
+            // The stream must end after the last record.
             if from.read(&mut [0]).is_ok_and(|more| more > 0) {
                 return Err(ImageError::Unpack("the unpacker went on after the end".to_owned()));
             }
@@ -225,7 +225,7 @@ impl Writer {
         below(&self.root, folder, FOLDER)
     }
 
-    /// A folder, made with those above it if it is not there.
+    /// Opens a folder. Creates it and its parents if they do not exist.
     fn folder(&mut self, folder: &Path) -> Result<OwnedFd, Step> {
         if let Some((path, opened)) = self.last.take()
             && path == *folder
@@ -244,7 +244,7 @@ impl Writer {
                 Ok(opened) => opened,
                 Err(Errno::NOENT) => {
                     self.count(0).map_err(Step::Told)?;
-                    // A link that leads to nothing is there, too, and stays what it is.
+                    // A dangling link also exists, so `mkdirat` fails and the link stays unchanged.
                     rustix::fs::mkdirat(&at, os(part), Mode::from_raw_mode(0o755))?;
                     rustix::fs::chmodat(&at, os(part), Mode::from_raw_mode(0o755), AtFlags::empty())?;
                     self.written.implied.insert(next.clone());
@@ -258,7 +258,7 @@ impl Writer {
     }
 }
 
-/// Makes something of this name; what was there goes first. True if something was.
+/// Creates an entry with this name. Removes an existing entry first, and returns true if there was one.
 fn put(parent: &OwnedFd, name: &[u8], mut make: impl FnMut() -> Result<(), Errno>) -> Result<bool, Errno> {
     match make() {
         Err(Errno::EXIST) => {
@@ -274,12 +274,12 @@ fn is_folder(parent: &OwnedFd, name: &[u8]) -> bool {
         .is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Directory)
 }
 
-/// A name or path as the system has them.
+/// Converts a name or path to the form of the operating system.
 pub(crate) fn os(bytes: &[u8]) -> &std::ffi::OsStr {
     std::ffi::OsStr::from_bytes(bytes)
 }
 
-/// Opens a path as if `root` were the root of all: neither links nor names lead out.
+/// Opens a path as if `root` were the root of the file system. Neither links nor names lead out of it.
 pub(crate) fn below(root: impl AsFd, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
     let text = if path.is_root() { &b"."[..] } else { path.as_bytes() };
     rustix::fs::openat2(
@@ -291,7 +291,7 @@ pub(crate) fn below(root: impl AsFd, path: &Path, flags: OFlags) -> Result<Owned
     )
 }
 
-/// Removes whatever has this name, and what is in it. Links are removed, not followed.
+/// Removes an entry recursively. Links are removed, not followed.
 pub(crate) fn remove(parent: impl AsFd, name: &[u8]) -> Result<(), Errno> {
     match rustix::fs::unlinkat(&parent, os(name), AtFlags::empty()) {
         Err(Errno::ISDIR | Errno::PERM) => {}
@@ -310,7 +310,7 @@ pub(crate) fn empty(folder: &OwnedFd) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The names in a folder.
+/// Returns the names in a folder.
 pub(crate) fn names(folder: impl AsFd) -> Result<Vec<Vec<u8>>, Errno> {
     let mut found = Vec::new();
     for entry in rustix::fs::Dir::read_from(folder)? {

@@ -1,6 +1,6 @@
 use super::*;
 
-/// Records as a hostile unpacker could write them.
+/// Returns a stream of records as a hostile unpacker could write it.
 fn stream(records: &[(What, &str, &str, &str)]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (what, path, target, content) in records {
@@ -57,7 +57,7 @@ fn files_folders_and_links_are_there_with_plain_rights() {
 
 #[test]
 fn no_link_leads_out() {
-    // Through an absolute link, one that climbs, and one to a file beside the folder.
+    // An absolute link, a link with `..`, and a link to a file outside the folder.
     let (folder, result) = written(&[
         (What::Symlink, "abs", "/tmp", ""),
         (What::Folder, "tmp", "", ""),
@@ -69,9 +69,9 @@ fn no_link_leads_out() {
     let files = folder.path().join("files");
     assert!(files.join("tmp/f").exists() && files.join("g").exists());
     for records in [
-        // Overwriting what a link leads to.
+        // Overwriting the target of a link.
         vec![(What::Symlink, "x", "../outside", ""), (What::File, "x", "", "hostile")],
-        // A hard link to what a link leads to, then written through.
+        // A hard link to the target of a link, and a write through it.
         vec![
             (What::Symlink, "x", "../outside", ""),
             (What::HardLink, "y", "x", ""),
