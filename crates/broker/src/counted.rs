@@ -1,4 +1,5 @@
-//! A connection whose bytes are counted, and which breaks off when they are used up or nothing has come for long.
+//! A connection with a byte budget and an idle time-out. It breaks off when the budget is used up, or when no bytes
+//! moved for the time-out.
 
 use std::future::Future as _;
 use std::io;
@@ -13,10 +14,10 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use crate::egress::Egress;
 
-/// A connection in which nothing moves for so long is over.
+/// The idle time after which a connection breaks off.
 const IDLE: Duration = Duration::from_secs(300);
 
-/// A counted connection.
+/// A connection with a byte budget.
 pub(crate) struct Counted<S> {
     stream: S,
     egress: Weak<Egress>,
@@ -38,7 +39,7 @@ impl<S> Counted<S> {
         }
     }
 
-    /// Takes bytes off what is left; an error when that is not enough.
+    /// Subtracts bytes from the budget. Returns an error if it is used up.
     fn count(&mut self, bytes: usize) -> io::Result<()> {
         self.moved = Instant::now();
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
@@ -54,7 +55,7 @@ impl<S> Counted<S> {
         Err(io::Error::other("the bytes of this sandbox are used up"))
     }
 
-    /// Whether nothing has moved for too long.
+    /// Returns an error if the connection was idle for too long.
     fn check_idle(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         while self.idle.as_mut().poll(context).is_ready() {
             let end = self.moved + IDLE;

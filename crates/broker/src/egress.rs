@@ -1,8 +1,8 @@
-//! Which hosts a sandbox may reach, and connecting to them.
+//! Egress: decides which hosts a sandbox may reach, and connects to them.
 //!
-//! A host is read strictly, looked for in what was asked for and in what the operator allows, resolved once, and connected
-//! to by the very address that was checked. Whatever is not plainly allowed is denied, remembered for the one who asked,
-//! and logged.
+//! A host is parsed strictly, matched against the sandbox's requested hosts and the operator's rules, and resolved
+//! once. The connection uses the checked address. Everything that is not explicitly allowed is denied. A denial is
+//! stored for the caller and logged.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -19,21 +19,21 @@ use crate::counted::Counted;
 use crate::host::{Host, Pattern, Target};
 use crate::resolve::{self, Resolve, ResolveError};
 
-/// How long one address may take to answer.
+/// The time limit of connecting to one address.
 const CONNECT: Duration = Duration::from_secs(10);
-/// How long a connection waits for others to end when there are too many.
+/// The maximum wait for a connection permit.
 const PLACE: Duration = if cfg!(test) {
     Duration::from_millis(300)
 } else {
     Duration::from_secs(20)
 };
-/// Addresses of one name that are tried.
+/// The maximum number of addresses of one name that are tried.
 const ADDRESSES: usize = 4;
-/// Denials that are kept for whoever asks why.
+/// The maximum number of stored denials.
 const KEPT: usize = 8;
-/// Denials of one sandbox that are logged; code could fill a disk with them.
+/// The maximum number of logged denials of one sandbox. Code could otherwise fill a disk with log lines.
 const LOGGED: u64 = 100;
-/// Hosts that one sandbox may ask for.
+/// The maximum number of hosts that one sandbox may request.
 const ASKED_MAX: usize = 100;
 
 /// The operator's rules for all sandboxes.
@@ -45,12 +45,12 @@ pub struct EgressRules {
     limits: EgressLimits,
 }
 
-/// How much a sandbox may use.
+/// The network limits of one sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EgressLimits {
-    /// Connections at once.
+    /// The maximum number of concurrent connections.
     pub connections: usize,
-    /// Bytes to and from all hosts together.
+    /// The maximum number of bytes to and from all hosts together.
     pub bytes: u64,
 }
 
@@ -60,53 +60,53 @@ enum Deny {
     Addresses(Range),
 }
 
-/// Addresses that are not public and may be reached all the same, where a host is allowed.
+/// A non-public address that may be reached, where a host is allowed.
 #[derive(Debug)]
 enum Private {
     Addresses(Range),
-    /// This name is at this address, and is not looked up.
+    /// A name with a fixed address. It is not resolved.
     Named(String, IpAddr),
 }
 
-/// Why something was not allowed.
+/// A denied target and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Denial {
-    /// What it was, as a pattern that would name it.
+    /// The target, as a pattern that would match it.
     pub what: String,
-    /// Why not.
+    /// The reason.
     pub why: Why,
 }
 
-/// The reasons.
+/// The reason of a denial.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Why {
-    /// It is no host.
+    /// The target is not a valid host. Contains the problem.
     Unreadable(&'static str),
-    /// The sandbox did not ask for it. True: it could have.
+    /// The sandbox did not request the host. True if the operator would allow that request.
     NotAsked(bool),
-    /// The operator does not allow it.
+    /// The operator does not allow the host.
     NotAllowed,
-    /// The operator denies it.
+    /// The operator denies the host.
     Denied,
-    /// It is not on the public internet.
+    /// The host is not on the public internet.
     Private,
-    /// A limit is reached, in words.
+    /// A limit is reached. Contains its description.
     Limit(String),
 }
 
-/// Why there is no connection.
+/// The reason that there is no connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Refused {
     Denied(Denial),
-    /// The host was not found or does not answer, in words.
+    /// The host was not found or does not answer. Contains the reason.
     Unreachable(String),
 }
 
 impl EgressRules {
-    /// Reads the operator's entries.
+    /// Parses the operator's entries.
     ///
     /// # Errors
-    /// The entry that cannot be read, and why.
+    /// The invalid entry, and the problem.
     pub fn read(allow: &[String], deny: &[String], private: &[String], limits: EgressLimits) -> Result<Self, String> {
         let told = |text: &String| {
             let text = text.clone();
@@ -126,10 +126,10 @@ impl EgressRules {
         })
     }
 
-    /// Reads what a call asks for, and checks that the operator allows all of it.
+    /// Parses the hosts that a call requests, and checks that the operator allows all of them.
     ///
     /// # Errors
-    /// The entry that is not possible, and why.
+    /// The entry that is invalid or not allowed, and the reason.
     pub fn asked(&self, hosts: &[String]) -> Result<Vec<Pattern>, Denial> {
         if hosts.len() > ASKED_MAX {
             return Err(Denial {
@@ -170,7 +170,7 @@ impl EgressRules {
         })
     }
 
-    /// Whether an address may be connected to.
+    /// Returns true if an address may be connected to.
     fn reaches(&self, address: IpAddr) -> bool {
         let within = |range: &Range| range.contains(address);
         if self
@@ -210,24 +210,24 @@ fn private_entry(text: &str) -> Result<Private, &'static str> {
     }
 }
 
-/// One sandbox's way out.
+/// The network access of one sandbox.
 pub struct Egress {
     rules: Arc<EgressRules>,
     asked: Vec<Pattern>,
-    /// What the log calls it.
+    /// The sandbox's name in the log.
     name: String,
     places: Arc<Semaphore>,
     left: Arc<AtomicU64>,
     denials: Mutex<Denials>,
     resolve: Resolve,
-    /// Whether the sandbox is gone.
+    /// True after the sandbox ended.
     over: watch::Sender<bool>,
 }
 
 #[derive(Debug, Default)]
 struct Denials {
     count: u64,
-    /// The last different ones, each with its number when it was denied last.
+    /// The last different denials, each with the number of its last occurrence.
     kept: VecDeque<(u64, Denial)>,
 }
 
@@ -241,7 +241,7 @@ impl std::fmt::Debug for Egress {
 }
 
 impl Egress {
-    /// For one sandbox, with patterns that [`EgressRules::asked`] has checked.
+    /// Creates the network access of one sandbox. [`EgressRules::asked`] has checked the patterns.
     #[must_use]
     pub fn new(rules: Arc<EgressRules>, asked: Vec<Pattern>, name: &str) -> Arc<Self> {
         Self::resolving(rules, asked, name, resolve::system())
@@ -260,13 +260,13 @@ impl Egress {
         })
     }
 
-    /// Breaks every connection off: the sandbox is gone.
+    /// Closes every connection, because the sandbox ended.
     pub fn close(&self) {
         self.over.send_replace(true);
         self.places.close();
     }
 
-    /// Does something, but not longer than the sandbox is there.
+    /// Runs `work` until it completes or the sandbox ends.
     pub(crate) fn while_open<W: Future>(&self, work: W) -> impl Future<Output = Option<W::Output>> + use<W> {
         let mut over = self.over.subscribe();
         async move {
@@ -277,7 +277,7 @@ impl Egress {
         }
     }
 
-    /// Bytes that were carried so far.
+    /// Returns the number of transferred bytes until now.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.rules
@@ -286,13 +286,13 @@ impl Egress {
             .saturating_sub(self.left.load(Ordering::Relaxed))
     }
 
-    /// How often something was denied so far.
+    /// Returns the number of denials until now.
     #[must_use]
     pub fn denied(&self) -> u64 {
         self.denials().count
     }
 
-    /// The last different denials after that many.
+    /// Returns the last different denials after the first `count`.
     #[must_use]
     pub fn denied_since(&self, count: u64) -> Vec<Denial> {
         let denials = self.denials();
@@ -304,7 +304,8 @@ impl Egress {
         self.denials.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for one more connection from inside; waits in line for one. None: it took too long, or the sandbox is gone.
+    /// Waits for the permit of one more connection from inside. Returns None after a time-out, or if the sandbox
+    /// ended.
     pub(crate) async fn place(&self) -> Option<OwnedSemaphorePermit> {
         if let Ok(place) = timeout(PLACE, Arc::clone(&self.places).acquire_owned()).await {
             return place.ok();
@@ -317,7 +318,7 @@ impl Egress {
         None
     }
 
-    /// Remembers and logs a denial.
+    /// Stores and logs a denial.
     pub(crate) fn deny(&self, what: String, why: Why) -> Refused {
         let denial = Denial { what, why };
         let count = {
@@ -342,7 +343,7 @@ impl Egress {
         Refused::Denied(denial)
     }
 
-    /// Reads a target that somebody inside has named.
+    /// Parses a target from inside. Records a denial if it is not valid.
     pub(crate) fn read(&self, text: &str, default: Option<u16>) -> Result<Target, Refused> {
         Target::parse(text, default).map_err(|why| self.deny(legible(text), Why::Unreadable(why)))
     }
@@ -357,7 +358,7 @@ impl Egress {
         if !self.asked.iter().any(|pattern| pattern.matches(target)) {
             return Err(denied(Why::NotAsked(allowed)));
         }
-        // What was asked for lies within it; this is the second look.
+        // The requested hosts were checked against the rules before. This is a second check.
         if !allowed {
             return Err(denied(Why::NotAllowed));
         }
@@ -369,7 +370,7 @@ impl Egress {
         for address in addresses.into_iter().take(ADDRESSES) {
             match timeout(CONNECT, TcpStream::connect(SocketAddr::new(address, target.port))).await {
                 Ok(Ok(stream)) => {
-                    // Small answers of a conversation must not wait for each other.
+                    // Disables Nagle's algorithm: small messages of a dialogue must not wait for each other.
                     let _slower = stream.set_nodelay(true);
                     return Ok(Counted::new(
                         stream,
@@ -385,12 +386,12 @@ impl Egress {
         Err(Refused::Unreachable(format!("{target} could not be reached: {last}")))
     }
 
-    /// The words for a byte limit that was reached.
+    /// Returns the denial for a reached byte limit.
     pub(crate) fn used_up(&self) -> Why {
         Why::Limit(format!("its {} MiB are used up", self.rules.limits.bytes >> 20))
     }
 
-    /// The addresses of a target that may be connected to.
+    /// Returns the addresses of a target that may be connected to.
     async fn addresses(&self, target: &Target) -> Result<Vec<IpAddr>, Refused> {
         let pinned = self.rules.pinned(&target.host);
         if !pinned.is_empty() {
@@ -409,7 +410,7 @@ impl Egress {
 }
 
 impl std::fmt::Display for Why {
-    /// As the end of a sentence about the host.
+    /// Formats the reason as the end of a sentence about the host.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Unreadable(why) => f.write_str(why),
@@ -423,7 +424,7 @@ impl std::fmt::Display for Why {
 }
 
 impl Denial {
-    /// What would allow it.
+    /// Returns the change that would allow the target.
     #[must_use]
     pub fn remedy(&self) -> String {
         let Self { what, why } = self;
@@ -450,7 +451,7 @@ impl Denial {
     }
 }
 
-/// Of what is no host, as much as can stand in a message: one short word of plain characters.
+/// Returns the printable part of an invalid target, at most 100 characters, for a message.
 pub(crate) fn legible(text: &str) -> String {
     text.chars().filter(char::is_ascii_graphic).take(100).collect()
 }

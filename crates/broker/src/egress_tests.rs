@@ -1,4 +1,5 @@
-//! A real proxy with real connections to servers on loopback addresses, which only the operator's exception allows.
+//! A real proxy with real connections to servers on loopback addresses. Only the operator's exception allows these
+//! addresses.
 
 use std::net::Ipv4Addr;
 use std::sync::atomic::AtomicUsize;
@@ -17,7 +18,7 @@ fn texts(entries: &[&str]) -> Vec<String> {
     entries.iter().map(|text| (*text).to_owned()).collect()
 }
 
-/// A server that answers every request with what it has read of its head, and counts connections.
+/// A server that answers every request with the received head, and counts connections.
 struct Server {
     port: u16,
     seen: Arc<AtomicUsize>,
@@ -66,7 +67,7 @@ impl Server {
     }
 }
 
-/// Names of the tests: `good.example` is where the exception is, the others are traps.
+/// The resolver of the tests. The exception allows the address of `good.example`; the other names are traps.
 fn resolve() -> Resolve {
     Arc::new(|name, _port| {
         let found: &[&str] = match name.as_str() {
@@ -98,7 +99,7 @@ fn open(egress: &Arc<Egress>) -> DuplexStream {
     ours
 }
 
-/// Sends bytes on a new connection and reads until its end, or until nothing comes for a while.
+/// Sends bytes on a new connection, and reads until its end or a pause.
 async fn say(egress: &Arc<Egress>, bytes: &[u8]) -> String {
     let mut stream = open(egress);
     stream.write_all(bytes).await.unwrap();
@@ -294,7 +295,7 @@ async fn each_request_of_a_connection_is_looked_at_and_bodies_hide_none() {
     let server = Server::start(Ipv4Addr::new(127, 0, 0, 77), "echo").await;
     let egress = egress(&["good.example:*"], &[], LIMITS);
     let port = server.port;
-    // The second of two requests goes elsewhere.
+    // The second of two requests has another target.
     let two =
         format!("GET http://good.example:{port}/1 HTTP/1.1\r\n\r\nGET http://evil.example:{port}/2 HTTP/1.1\r\n\r\n");
     let answer = say(&egress, two.as_bytes()).await;
@@ -302,7 +303,7 @@ async fn each_request_of_a_connection_is_looked_at_and_bodies_hide_none() {
         answer.contains("GET /1") && answer.contains("403 network_denied"),
         "{answer}"
     );
-    // Two ways to read where a body ends: what would be a hidden request is a body, or all of it is refused.
+    // The end of the body is ambiguous. The hidden request is part of the body, or the whole request is refused.
     let hidden = "GET /hidden HTTP/1.1\r\nHost: evil.example\r\n\r\n";
     let both = format!(
         "POST http://good.example:{port}/3 HTTP/1.1\r\nContent-Length: {}\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n{hidden}",
@@ -322,7 +323,7 @@ async fn each_request_of_a_connection_is_looked_at_and_bodies_hide_none() {
         let answer = say(&egress, text.as_bytes()).await;
         assert!(!answer.contains("/hidden"), "{bad}: {answer}");
     }
-    // Not meant for a proxy at all.
+    // Requests that are not for a proxy.
     for text in [
         "GET / HTTP/1.1\r\nHost: good.example\r\n\r\n",
         "GET https://good.example/ HTTP/1.1\r\n\r\n",
@@ -412,7 +413,7 @@ async fn who_speaks_slowly_is_cut_off() {
         let mut rest = Vec::new();
         let mut reading = tokio::spawn(async move {
             let mut left = 1000;
-            // A byte now and then does not help.
+            // A byte from time to time does not extend the time limit.
             while left > 0 {
                 tokio::time::sleep(Duration::from_secs(3)).await;
                 left -= 1;
@@ -478,7 +479,7 @@ fn entries_of_the_operator_are_read_strictly_and_deny_wins() {
     assert!(rules.reaches("10.1.1.1".parse().unwrap()) && !rules.reaches("192.168.1.1".parse().unwrap()));
     assert!(!rules.reaches("1.1.1.1".parse().unwrap()) && rules.reaches("9.9.9.9".parse().unwrap()));
     assert_eq!(rules.pinned(&Host::parse("db.corp.example").unwrap()).len(), 1);
-    // Nothing allowed is nothing.
+    // An empty allow-list allows no host.
     let none = EgressRules::read(&[], &[], &[], LIMITS).unwrap();
     assert!(none.asked(&texts(&["api.example.com"])).is_err() && none.asked(&[]).unwrap().is_empty());
 }

@@ -1,4 +1,5 @@
-//! Fetching, with the machine's certificates, proxies and credentials, and with a bound on everything.
+//! An HTTP client with the machine's certificates, proxies and credentials. Every response, wait and redirect chain
+//! has a limit.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,27 +14,27 @@ use crate::machine::{Machine, host};
 use crate::resolve::{self, PinnedNames, PublicNames, Resolve, ResolveError};
 
 const CONNECT: Duration = Duration::from_secs(10);
-/// The longest silence of a server in the middle of an answer.
+/// The maximum pause within a response.
 const SILENCE: Duration = Duration::from_secs(20);
 const REDIRECTS: usize = 5;
 
-/// What an index understands of us: its JSON rather than its HTML.
+/// The `Accept` header: JSON is preferred over HTML.
 const ACCEPT: &str = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.01";
 
-/// Fetches for the broker.
+/// The HTTP client of the broker.
 #[derive(Debug)]
 pub struct Client {
-    /// For indexes and named origins: with the machine's proxies.
+    /// The client for indexes and named origins. It uses the machine's proxies.
     named: reqwest::Client,
-    /// For where an index leads: directly, to addresses that were checked.
+    /// The client for links of an index. It connects directly to checked addresses.
     public: reqwest::Client,
     public_names: Arc<PublicNames>,
-    /// Origins to which the operator lets indexes lead.
+    /// The origins to which the operator lets indexes lead.
     origins: Vec<Url>,
     machine: Machine,
 }
 
-/// Why nothing came. The words name the host and never the whole address, which may hold a secret.
+/// The reason of a failed fetch. The text names the host and never the whole address, which may contain a secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FetchError {
     #[error("{host} has no such page")]
@@ -46,7 +47,7 @@ pub(crate) enum FetchError {
     TooLarge { host: String, limit: u64 },
     #[error("{host} redirects more than {REDIRECTS} times")]
     Redirects { host: String },
-    /// An index leads to a place that is not asked.
+    /// An index leads to an address that may not be requested.
     #[error("{index} leads to {origin}, which {reason}")]
     Refused {
         index: String,
@@ -55,17 +56,17 @@ pub(crate) enum FetchError {
     },
 }
 
-/// An answer that has begun.
+/// A response with a body to read.
 pub(crate) struct Begun {
     pub(crate) is_json: bool,
     pub(crate) length: Option<u64>,
-    /// Where it came from, after redirections.
+    /// The page that sent the body, after redirects.
     pub(crate) page: Arc<Page>,
     pub(crate) body: BoxStream<'static, Result<Bytes, FetchError>>,
 }
 
 impl Begun {
-    /// All that comes.
+    /// Reads the whole body.
     pub(crate) async fn all(mut self) -> Result<Vec<u8>, FetchError> {
         let mut bytes = Vec::new();
         while let Some(part) = self.body.next().await {
@@ -84,10 +85,11 @@ pub(crate) struct Asks<'a> {
 }
 
 impl Client {
-    /// With these settings, and with origins (`https://files.example`) to which indexes may lead wherever they lie.
+    /// Creates a client with these settings. Indexes may lead to `origins` (such as `https://files.example`) at any
+    /// address.
     ///
     /// # Errors
-    /// A certificate, proxy or origin cannot be used; in words.
+    /// A description of the certificate, proxy or origin that cannot be used.
     pub fn new(machine: Machine, origins: &[String]) -> Result<Self, String> {
         Self::resolving(machine, origins, resolve::system())
     }
@@ -112,7 +114,7 @@ impl Client {
             named = named.proxy(proxy);
         }
         let public_names = Arc::new(PublicNames::new(resolve));
-        // A proxy would resolve names itself, and could reach what lies behind it.
+        // A proxy would resolve names itself, and could reach hosts in its own network.
         let public = builder().no_proxy().dns_resolver(Arc::clone(&public_names));
         let unusable = |error| format!("no HTTP client could be made: {}", without_address(error));
         Ok(Self {
@@ -124,13 +126,13 @@ impl Client {
         })
     }
 
-    /// The settings.
+    /// Returns the settings.
     #[must_use]
     pub const fn machine(&self) -> &Machine {
         &self.machine
     }
 
-    /// Begins to fetch. The body ends with an error when it has more than `limit` bytes.
+    /// Starts a fetch. The body ends with an error above `limit` bytes.
     pub(crate) async fn begin(&self, link: &Link, limit: u64) -> Result<Begun, FetchError> {
         let asks = Asks {
             accept: ACCEPT,
@@ -139,7 +141,8 @@ impl Client {
         self.begin_as(link, limit, &asks).await
     }
 
-    /// The same for what is not an index of Python. Each redirection is looked at like a link of a page.
+    /// Starts a fetch with other headers than those for a Python index. Each redirect is checked like a link of a
+    /// page.
     pub(crate) async fn begin_as(&self, link: &Link, limit: u64, asks: &Asks<'_>) -> Result<Begun, FetchError> {
         let mut link = link.clone();
         for _ in 0..=REDIRECTS {
@@ -196,7 +199,7 @@ impl Client {
         answer.map_err(|error| unreachable(without_address(error)))
     }
 
-    /// Fetches all of it.
+    /// Fetches a whole page.
     pub(crate) async fn whole(&self, link: &Link, limit: u64) -> Result<(Vec<u8>, bool, Arc<Page>), FetchError> {
         let begun = self.begin(link, limit).await?;
         let (is_json, page) = (begun.is_json, Arc::clone(&begun.page));
@@ -204,11 +207,12 @@ impl Client {
     }
 }
 
-/// The certificates of the machine's settings.
+/// Returns the certificates of the machine's settings.
 fn certificates(machine: &Machine) -> Result<Vec<Certificate>, String> {
     let mut all = Vec::new();
     for path in &machine.certificates {
-        // A file that is not there is what a half removed tool leaves; the system's certificates are used anyway.
+        // A partly removed tool can leave the setting without its file. The system's certificates are used in any
+        // case.
         let Ok(text) = std::fs::read(path) else {
             tracing::debug!(path = %path.display(), "a file of certificates is not there");
             continue;
@@ -220,7 +224,7 @@ fn certificates(machine: &Machine) -> Result<Vec<Certificate>, String> {
     Ok(all)
 }
 
-/// The answer as it is handed on, its body bounded.
+/// Checks the status of a response, and limits its body.
 fn begun(answer: reqwest::Response, link: &Link, limit: u64) -> Result<Begun, FetchError> {
     let host = host(link.url());
     match answer.status().as_u16() {
@@ -258,7 +262,7 @@ fn begun(answer: reqwest::Response, link: &Link, limit: u64) -> Result<Begun, Fe
     })
 }
 
-/// An error with its causes and without the address.
+/// Returns the text of an error with its causes and without the address.
 fn without_address(error: reqwest::Error) -> String {
     let error = error.without_url();
     let mut text = error.to_string();

@@ -1,6 +1,6 @@
-//! A registry of npm packages for one installation, answered from the machine's own: what a package consists of, with
-//! rewritten addresses, and the archives that were named so. As with [`Index`](crate::Index), whoever speaks to it can fetch
-//! what the registry lists for a package and nothing else.
+//! An npm registry for one installation, answered from the machine's own registry. It serves a package's metadata,
+//! with rewritten addresses, and the archives listed there. As with [`Index`](crate::Index), a client can fetch the
+//! listed archives of a package and nothing else.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -21,20 +21,20 @@ use crate::fetch::{Asks, Client, FetchError};
 use crate::index::{Body, Rules, Trouble, plain, streamed, whole};
 use crate::link::{Link, Page};
 
-/// Where packages come from when nothing else is set.
+/// The default registry.
 const PUBLIC: &str = "https://registry.npmjs.org/";
-/// The most that one package's page may have; the largest of the public registry has some 40 MB.
+/// The maximum size of one package's page. The largest page of the public registry has about 40 MB.
 const PAGE_MAX: u64 = 64 << 20;
-/// Packages that one installation may ask about.
+/// The maximum number of packages that one installation may request.
 const PACKAGES_MAX: usize = 3000;
-/// Sentences that are kept about what went wrong.
+/// The maximum number of recorded problems of each kind.
 const TROUBLE_MAX: usize = 50;
-/// The most that is read of one file of settings.
+/// The maximum size that is read of one settings file.
 const FILE_MAX: u64 = 1 << 20;
-/// What a registry understands of us; the short form says everything but when a version was published.
+/// The `Accept` headers. The short form contains everything except the publication times of versions.
 const SHORT: &str = "application/vnd.npm.install-v1+json; q=1.0, application/json; q=0.8";
 const LONG: &str = "application/json";
-/// The parts of a version that an installer needs.
+/// The fields of a version that an installer needs.
 const NEEDED: [&str; 14] = [
     "name",
     "version",
@@ -52,21 +52,21 @@ const NEEDED: [&str; 14] = [
     "deprecated",
 ];
 
-/// What this machine's owner set for npm: variables of the environment and `.npmrc`.
+/// The machine owner's settings for npm: environment variables and `.npmrc`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NpmMachine {
     registry: Url,
     /// Registries of scopes, such as `@acme`.
     scopes: BTreeMap<String, Url>,
-    /// Tokens by the address without its scheme that they are for.
+    /// Tokens by registry address, without the scheme.
     tokens: Vec<(String, String)>,
 }
 
 impl NpmMachine {
-    /// Reads the settings. `variable` looks a variable of the environment up.
+    /// Reads the settings. `variable` returns the value of an environment variable.
     ///
     /// # Errors
-    /// An address is none, in words that do not repeat it; guessing could ask the wrong registry.
+    /// An address is invalid. The text does not repeat it. Ignoring the address could select the wrong registry.
     pub fn read(variable: &dyn Fn(&str) -> Option<String>) -> Result<Self, String> {
         let get = |name: &str| variable(name).filter(|value| !value.trim().is_empty());
         let file = get("NPM_CONFIG_USERCONFIG").or_else(|| get("HOME").map(|home| format!("{home}/.npmrc")));
@@ -95,7 +95,7 @@ impl NpmMachine {
         Ok(machine)
     }
 
-    /// Its addresses as they may be shown: names of hosts.
+    /// Returns the registries' hosts and paths, for display.
     #[must_use]
     pub fn shown(&self) -> Vec<String> {
         let all = std::iter::once(&self.registry).chain(self.scopes.values());
@@ -123,12 +123,12 @@ impl NpmMachine {
 fn read_file(path: &Path) -> String {
     use std::io::Read as _;
     let mut text = String::new();
-    // Most machines have none.
+    // Most machines have no such file.
     let _absent = std::fs::File::open(path).and_then(|file| file.take(FILE_MAX).read_to_string(&mut text));
     text
 }
 
-/// `${NAME}` stands for a variable of the environment.
+/// Replaces each `${NAME}` by the value of the environment variable.
 fn expanded(text: &str, get: &dyn Fn(&str) -> Option<String>) -> String {
     let mut out = String::new();
     let mut rest = text;
@@ -168,14 +168,14 @@ pub struct NpmIndex {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Archives that were named: where they are, and the file's name.
+    /// The listed archives, each with its address and file name.
     files: Vec<(Link, String)>,
     asked: usize,
     trouble: Trouble,
 }
 
 impl NpmIndex {
-    /// For one installation.
+    /// Creates the registry of one installation.
     #[must_use]
     pub fn new(client: Arc<Client>, machine: NpmMachine, rules: Rules) -> Arc<Self> {
         Arc::new(Self {
@@ -187,7 +187,7 @@ impl NpmIndex {
         })
     }
 
-    /// Answers the requests of one connection until it is closed. `port` is what the installer calls us by.
+    /// Answers the requests of one connection until it closes. `port` is the registry's port inside the sandbox.
     pub async fn serve(self: Arc<Self>, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, port: u16) {
         let service = hyper::service::service_fn(move |request| {
             let index = self.clone();
@@ -201,7 +201,7 @@ impl NpmIndex {
         }
     }
 
-    /// What went wrong so far.
+    /// Returns the problems until now.
     #[must_use]
     pub fn trouble(&self) -> Trouble {
         self.state().trouble.clone()
@@ -252,10 +252,11 @@ impl NpmIndex {
         }
     }
 
-    /// What the registry says of a package, as far as the rules let it through, with addresses of ours.
+    /// Returns the registry's metadata of a package: the versions that the rules permit, with addresses of this
+    /// registry.
     async fn package(&self, name: &str, port: u16) -> Result<Vec<u8>, FetchError> {
         let mut url = self.machine.registry_of(name).clone();
-        // One segment: a scope's slash is part of the name.
+        // The name is one path segment: the slash of a scope is part of it.
         if let Ok(mut path) = url.path_segments_mut() {
             path.pop_if_empty().push(name);
         }
@@ -308,7 +309,7 @@ impl NpmIndex {
         Ok(ours.to_string().into_bytes())
     }
 
-    /// A version as we say it: what an installer needs, and an address of ours.
+    /// Returns a version with the fields that an installer needs, and an address of this registry.
     fn version(&self, name: &str, version: &str, says: &Value, from: &Arc<Page>, port: u16) -> Option<Value> {
         let dist = says.get("dist")?;
         let tarball = from.url().join(dist.get("tarball")?.as_str()?).ok()?;
@@ -389,7 +390,7 @@ fn note(list: &mut Vec<String>, text: String) {
     }
 }
 
-/// `name` or `@scope/name`.
+/// Returns true for `name` and `@scope/name`.
 fn is_name(text: &str) -> bool {
     let word = |word: &str| {
         !word.is_empty()

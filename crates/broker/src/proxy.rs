@@ -1,7 +1,8 @@
-//! What code in a sandbox speaks to reach hosts: HTTP with absolute addresses, CONNECT, and SOCKS 5, on one port.
+//! The proxy for code in a sandbox: HTTP with absolute addresses, CONNECT, and SOCKS 5, on one port.
 //!
-//! A request over HTTP is read whole and said again: its target comes from the request line alone, `Host` is written anew,
-//! and what belongs to one hop is left out. So no two programs can read two different requests in the same bytes.
+//! The proxy parses an HTTP request and serializes it again. The target comes from the request line alone, `Host` is
+//! rewritten, and hop-by-hop headers are dropped. So no two programs can read two different requests in the same
+//! bytes.
 
 use std::convert::Infallible;
 use std::io;
@@ -25,14 +26,14 @@ use tokio::time::timeout;
 use crate::egress::{Egress, Refused};
 use crate::socks;
 
-/// How long the head of a request may take.
+/// The time limit for the head of a request.
 const HEAD: Duration = Duration::from_secs(20);
-/// Bytes of a request's head.
+/// The maximum size of a request's head in bytes.
 const HEAD_MAX: usize = 64 << 10;
-/// The first byte of SOCKS 5; no method of HTTP begins so.
+/// The first byte of SOCKS 5. No HTTP method begins with this byte.
 const SOCKS: u8 = 5;
 
-/// Headers that belong to one hop, beside those that `Connection` names.
+/// The hop-by-hop headers, in addition to those that `Connection` names.
 const HOP: [HeaderName; 10] = [
     header::CONNECTION,
     header::HOST,
@@ -49,7 +50,7 @@ const HOP: [HeaderName; 10] = [
 type Body = BoxBody<Bytes, hyper::Error>;
 
 impl Egress {
-    /// Serves one connection from inside until it is over.
+    /// Serves one connection from inside until it ends.
     pub async fn serve(self: Arc<Self>, mut stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
         let Some(place) = self.place().await else { return };
         let mut first = [0];
@@ -65,7 +66,7 @@ impl Egress {
             stream,
         };
         let egress = Arc::clone(&self);
-        // A tunnel lives longer than the conversation that opened it, and keeps its place.
+        // A tunnel outlives the HTTP connection that opened it, and keeps the permit.
         let place = Arc::new(place);
         let service = hyper::service::service_fn(move |request| {
             let (egress, place) = (Arc::clone(&egress), Arc::clone(&place));
@@ -114,14 +115,14 @@ async fn answer(egress: Arc<Egress>, request: Request<Incoming>, place: Arc<Owne
     }
 }
 
-/// One request and its answer on a fresh connection.
+/// Sends one request on a new connection, and returns its answer.
 async fn exchange(
     egress: &Egress,
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     request: Request<Body>,
 ) -> Result<Response<Body>, hyper::Error> {
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-    // Ends with its connection, which ends when nothing moves.
+    // The task ends with its connection, which has an idle time-out.
     tokio::spawn(egress.while_open(async move {
         if let Err(error) = connection.await {
             tracing::debug!(%error, "a connection to a host broke off");
@@ -133,7 +134,7 @@ async fn exchange(
     Ok(Response::from_parts(head, body.boxed()))
 }
 
-/// The request as the host gets it.
+/// Returns the request to send to the host.
 fn said_again(request: Request<Incoming>, host: &str) -> Option<Request<Body>> {
     let (head, body) = request.into_parts();
     let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
@@ -149,7 +150,7 @@ fn said_again(request: Request<Incoming>, host: &str) -> Option<Request<Body>> {
     Some(again)
 }
 
-/// Headers without those of one hop. A length stays unless the body said its own.
+/// Returns the end-to-end headers. A length is kept unless the body has its own encoding.
 fn of_the_message(headers: &HeaderMap) -> HeaderMap {
     let named: Vec<String> = headers
         .get_all(header::CONNECTION)
@@ -174,7 +175,7 @@ fn of_the_message(headers: &HeaderMap) -> HeaderMap {
 
 async fn connect(egress: Arc<Egress>, request: Request<Incoming>, place: Arc<OwnedSemaphorePermit>) -> Response<Body> {
     if announces_content(request.headers()) {
-        // Where the tunnel's bytes begin would be anybody's guess, so nothing after this head is read.
+        // The start of the tunnel's bytes would be ambiguous, so nothing after this head is read.
         let mut answer = plain(
             StatusCode::BAD_REQUEST,
             "CONNECT has no content: leave its length and encoding out",
@@ -198,7 +199,7 @@ async fn connect(egress: Arc<Egress>, request: Request<Incoming>, place: Arc<Own
             return;
         };
         let mut inside = TokioIo::new(upgraded);
-        // How it ends is the business of both ends.
+        // Both ends see an error of the relay themselves.
         let _end = copy_bidirectional(&mut inside, &mut upstream).await;
     });
     tokio::spawn(tunnel);
@@ -211,7 +212,8 @@ fn announces_content(headers: &HeaderMap) -> bool {
     headers.contains_key(header::TRANSFER_ENCODING) || lengths.iter().any(|length| length != "0")
 }
 
-/// The answer to what is not allowed or not there. Where a client only shows the reason, that says it too.
+/// Returns the answer for a denied or unreachable target. Some clients show only the reason phrase, so it contains the
+/// reason too.
 fn refusal(refused: &Refused) -> Response<Body> {
     let (status, reason, text) = match refused {
         Refused::Denied(denial) => (
@@ -222,7 +224,7 @@ fn refusal(refused: &Refused) -> Response<Body> {
         Refused::Unreachable(why) => (StatusCode::BAD_GATEWAY, why.clone(), format!("{why}\n")),
     };
     let mut answer = plain(status, &text);
-    // Nothing but visible ASCII can stand there.
+    // A reason phrase may contain only visible ASCII.
     let reason: String = reason.chars().filter(|c| c.is_ascii_graphic() || *c == ' ').collect();
     if let Ok(reason) = ReasonPhrase::try_from(reason) {
         answer.extensions_mut().insert(reason);
@@ -244,7 +246,7 @@ fn whole(text: &str) -> Body {
         .boxed()
 }
 
-/// A stream whose first byte was read already.
+/// A stream whose first byte was already read.
 struct Rewound<S> {
     first: Option<[u8; 1]>,
     stream: S,

@@ -1,4 +1,4 @@
-//! SOCKS 5 (RFC 1928): names and addresses, connecting only, no authentication.
+//! SOCKS 5 (RFC 1928): names and addresses, the CONNECT command only, no authentication.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use crate::egress::{Egress, Refused, Why, legible};
 use crate::host::{Host, Target};
 
-/// How long the conversation before the connection may take.
+/// The time limit for the handshake.
 const GREETING: Duration = Duration::from_secs(20);
 
 const VERSION: u8 = 5;
@@ -19,7 +19,7 @@ const NO_AUTHENTICATION: u8 = 0;
 const NO_METHOD: u8 = 0xff;
 const CONNECT: u8 = 1;
 
-/// The codes of an answer.
+/// The reply codes.
 mod code {
     pub(super) const DONE: u8 = 0;
     pub(super) const FAILED: u8 = 1;
@@ -29,7 +29,7 @@ mod code {
     pub(super) const NO_ADDRESS: u8 = 8;
 }
 
-/// Serves a connection whose first byte, the version, was read already.
+/// Serves a connection whose first byte, the version, was already read.
 pub(crate) async fn serve(egress: &Arc<Egress>, mut stream: impl AsyncRead + AsyncWrite + Unpin) {
     let Ok(Ok(asked)) = timeout(GREETING, greet(egress, &mut stream)).await else {
         return;
@@ -44,7 +44,7 @@ pub(crate) async fn serve(egress: &Arc<Egress>, mut stream: impl AsyncRead + Asy
     match connected {
         Ok(mut upstream) => {
             if answer(&mut stream, code::DONE).await.is_ok() {
-                // How it ends is the business of both ends.
+                // Both ends see an error of the relay themselves.
                 let _end = copy_bidirectional(&mut stream, &mut upstream).await;
             }
         }
@@ -55,7 +55,7 @@ pub(crate) async fn serve(egress: &Arc<Egress>, mut stream: impl AsyncRead + Asy
     }
 }
 
-/// The target that is asked for, or the code that refuses it.
+/// Returns the requested target, or the reply code that refuses it.
 async fn greet(
     egress: &Arc<Egress>,
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
@@ -111,7 +111,7 @@ fn read_name(egress: &Arc<Egress>, bytes: &[u8]) -> Result<Host, u8> {
     })
 }
 
-/// An answer; the address that it has to name says nothing about this side.
+/// Sends a reply. Its mandatory address is 0.0.0.0, so it shows nothing of the host's network.
 async fn answer(stream: &mut (impl AsyncWrite + Unpin), code: u8) -> io::Result<()> {
     stream.write_all(&[VERSION, code, 0, 1, 0, 0, 0, 0, 0, 0]).await
 }
