@@ -1,4 +1,5 @@
-//! What installers of every kind share: whose turn it is, where what comes out is kept, and what the caller gets to know.
+//! The coordinator: the shared parts of all installers. It orders equal requests, stores the results, and builds the
+//! caller's answer.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -11,22 +12,22 @@ use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use crate::lock::Locked;
 use crate::store::{Answer, Draft, KeptMax, Layer, Store};
 
-/// How long an index is not asked again for the same request.
+/// The time for which a stored answer replaces a query to the index.
 pub(crate) const FRESH: Duration = Duration::from_secs(24 * 3600);
-/// Installers at once; each may use all of the machine's cores.
+/// The maximum number of concurrent installers. Each may use all cores of the machine.
 const INSTALLERS: usize = 2;
 
-/// What a request came to.
+/// The result of a request.
 #[derive(Debug)]
 pub(crate) struct Got {
     pub(crate) answer: Answer,
-    /// The files of its layer.
+    /// The folder with the layer's files.
     pub(crate) site: PathBuf,
-    /// Whether they were there already.
+    /// True if the layer existed already.
     pub(crate) reused: bool,
 }
 
-/// Where requests wait, and what they find.
+/// The store, the locks of equal requests, and the installer permits.
 #[derive(Debug)]
 pub(crate) struct Desk {
     store: Option<Store>,
@@ -35,7 +36,7 @@ pub(crate) struct Desk {
 }
 
 impl Desk {
-    /// Keeps layers in this data folder, as much of them as is told.
+    /// Creates a coordinator that stores layers in this data folder, up to the given limits.
     pub(crate) fn new(data: Option<PathBuf>, kept_max: KeptMax) -> Self {
         let store = data.map(|data| Store::new(&data, kept_max));
         if let Some(store) = &store {
@@ -48,7 +49,7 @@ impl Desk {
         }
     }
 
-    /// The same desk, where so much is kept from now on.
+    /// Returns the same coordinator with other storage limits.
     pub(crate) fn keeping(&self, kept_max: KeptMax) -> Self {
         Self {
             store: self.store.as_ref().map(|store| store.keeping(kept_max)),
@@ -67,12 +68,12 @@ impl Desk {
         })
     }
 
-    /// The lock of one request.
+    /// Returns the lock of one request.
     pub(crate) fn turn(&self, question: &str) -> Arc<tokio::sync::Mutex<()>> {
         self.turns.of(question)
     }
 
-    /// Waits until one more installer may run, and sees to it that there is room for what it brings.
+    /// Waits until one more installer may run, and makes room in the store for its result.
     pub(crate) async fn place(&self, progress: &watch::Sender<String>) -> Result<SemaphorePermit<'_>, Failure> {
         progress.send_replace("waiting for an installer".to_owned());
         let place = self.installers.acquire().await.map_err(|_| broken())?;
@@ -90,16 +91,16 @@ impl Desk {
         Ok(place)
     }
 
-    /// Makes a draft a layer, and answers with where it is.
+    /// Turns a draft into a layer, and returns the folder of its files.
     pub(crate) async fn keep(&self, draft: Draft, owner: &str, key: &str, layer: Layer) -> Result<PathBuf, Failure> {
         let (store, owner, key) = (self.store()?.clone(), owner.to_owned(), key.to_owned());
-        // Waits for the disk.
+        // Publishing waits for the disk.
         let published = tokio::task::spawn_blocking(move || store.publish(draft, &owner, &key, &layer)).await;
         Ok(published.map_err(|_| broken())??)
     }
 }
 
-/// Equal requests wait for each other, and then find the answer.
+/// The locks of requests. Equal requests wait for the first one, and then find its answer in the store.
 #[derive(Debug, Default)]
 struct Turns(Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>);
 
@@ -116,7 +117,7 @@ impl Turns {
     }
 }
 
-/// The answer when a sandbox has everything that was asked for.
+/// Returns the answer for a sandbox that has all requested packages.
 pub(crate) fn nothing_new(present: Vec<Held>) -> Installed {
     Installed {
         present,
@@ -125,9 +126,9 @@ pub(crate) fn nothing_new(present: Vec<Held>) -> Installed {
     }
 }
 
-/// What the caller gets to know: what is new, what of the names that were asked for was there or is not wanted by its own
-/// condition, and which versions changed.
-/// `loaded` is the language's word for what a session does with a package.
+/// Returns the answer for the caller: the new packages, the requested packages that were present, those excluded by
+/// their own environment marker, and the changed versions. `loaded` is the language's word for using a package in a
+/// session.
 pub(crate) fn handed_over(got: Got, wanted: &Wanted, asked: &[&str], loaded: &str) -> Installed {
     let locked: Vec<Held> = got.answer.locked.iter().map(Locked::held).collect();
     let mut installed = compare(locked, &wanted.held, asked, loaded);
@@ -136,7 +137,7 @@ pub(crate) fn handed_over(got: Got, wanted: &Wanted, asked: &[&str], loaded: &st
         (!known).then(|| format!("{name} was not installed: the condition behind its `;` does not hold here"))
     };
     installed.notes.extend(asked.iter().filter_map(left_out));
-    // A sandbox has few places for layers.
+    // A sandbox has a small number of slots for layers.
     installed.folder = (!installed.added.is_empty()).then_some(got.site);
     installed.reused = got.reused;
     installed

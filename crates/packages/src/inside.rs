@@ -1,8 +1,8 @@
-//! Packages for sandboxes that install by themselves: pip inside, under the operator's lists.
+//! Installs packages with the sandbox's own pip, under the operator's lists.
 //!
-//! The decision taken here: pip says first what it would install, all of that is checked as exact versions, and exactly that
-//! is installed, without asking what it needs a second time. The sandbox has a network and pip of its own, so code there can
-//! install what it likes; the lists hold for what is asked for by a tool.
+//! The decision taken here: pip first reports the packages that it would install, all of them are checked as exact
+//! versions, and exactly these are installed without their dependencies. The sandbox has its own network and pip, so
+//! code in it can install any package. The lists apply to packages that a tool call requests.
 
 use pep508_rs::PackageName;
 use sandcell_sandbox::{Code, Failure, Held, Installed};
@@ -14,10 +14,10 @@ use crate::spec::Spec;
 
 /// The interpreter inside.
 const PYTHON: &str = "python3";
-/// More packages than one installation brings.
+/// The maximum number of packages in one installation.
 const MOST: usize = 500;
 
-/// The report of pip about an installation.
+/// pip's report of an installation.
 #[derive(Deserialize)]
 struct Report {
     install: Vec<Item>,
@@ -46,7 +46,7 @@ fn pip(policy: &Policy, options: &[&str], what: impl Iterator<Item = String>) ->
     argv
 }
 
-/// The program that reports what these need.
+/// Returns the command that resolves packages and prints the report.
 pub(crate) fn resolve(policy: &Policy, specs: &[Spec]) -> Result<Vec<String>, Failure> {
     if policy.min_age.is_some() {
         return Err(Failure::new(
@@ -59,7 +59,7 @@ pub(crate) fn resolve(policy: &Policy, specs: &[Spec]) -> Result<Vec<String>, Fa
     Ok(pip(policy, &["--dry-run", "--report", "-"], texts))
 }
 
-/// The program that installs what was reported, if anything is new.
+/// Checks the printed report. Returns the command that installs its packages, if some are new.
 pub(crate) fn install(
     policy: &Policy,
     specs: &[Spec],

@@ -1,7 +1,8 @@
-//! One installation in a sandbox of its own: resolve, download, unpack, compile, hand out.
+//! One installation of Python packages in a separate sandbox: resolve, download, unpack, compile, and stream the files
+//! out.
 //!
-//! The sandbox has none of the caller's files and no way out but one port that leads to the broker. It is made for one installation and
-//! ends with it, also when that is given up.
+//! The sandbox contains no files of the caller. Its only network access is one port to the broker. It is made for one
+//! installation and ends with it, also if the installation is cancelled.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,26 +29,26 @@ const HELD: &str = "/tmp/held.txt";
 const LOCKED: &str = "/tmp/locked.txt";
 const REPORT: &str = "/tmp/report.json";
 const SITE: &str = "/tmp/site";
-/// Bytes of a tool's output that are looked at.
+/// The maximum size of a tool's output that is examined, in bytes.
 const OUTPUT_KEPT: usize = 64 << 10;
-/// Bytes of a tool's words that a caller is shown.
+/// The maximum length of a tool's output in a caller's message, in bytes.
 const SAID_MAX: usize = 1500;
-/// The most that a report or list may have.
+/// The maximum size of a report or list in bytes.
 const LIST_MAX: u64 = 8 << 20;
-/// Pieces of the finished files that wait to be written.
+/// The capacity of the queue to the writer, in pieces of the finished files.
 const PIECES: usize = 64;
 
-/// What an installation needs to know of the machine.
+/// The settings of an installation.
 #[derive(Debug, Clone)]
 pub(crate) struct Setup {
     pub(crate) backend: Arc<dyn Backend>,
-    /// The interpreter inside.
+    /// The path of the interpreter inside.
     pub(crate) python: String,
     pub(crate) limits: Limits,
     pub(crate) tool: Tool,
-    /// The folder with uv alone.
+    /// A folder that contains only uv.
     pub(crate) tool_folder: Option<std::path::PathBuf>,
-    /// Whether source distributions are built.
+    /// True if source distributions may be built.
     pub(crate) sources: bool,
 }
 
@@ -58,7 +59,7 @@ pub(crate) struct Installer {
     outlet: Outlet,
 }
 
-/// How a program inside ended.
+/// The end of a program inside.
 pub(crate) struct Ended {
     pub(crate) ok: bool,
     pub(crate) killed: bool,
@@ -135,7 +136,7 @@ impl Installer {
         Ok(self.sandbox.spawn(command).await?)
     }
 
-    /// Runs a program to its end, and keeps the last of what it says.
+    /// Runs a program to its end, and returns the last part of its output.
     async fn run(&self, argv: Vec<String>) -> Result<Ended, Failure> {
         run_through(self.spawn(argv).await?).await
     }
@@ -151,7 +152,7 @@ impl Installer {
             .collect()
     }
 
-    /// Finds the exact versions. What the sandbox holds already stays as it is if that is possible.
+    /// Resolves exact versions. Packages in the sandbox keep their versions if possible.
     pub(crate) async fn resolve(&self, specs: &[Spec], held: &[Held]) -> Result<Vec<Locked>, Failure> {
         let wanted: Vec<&str> = specs.iter().map(|spec| spec.text.as_str()).collect();
         self.put(WANTED, wanted.join("\n") + "\n").await?;
@@ -217,7 +218,7 @@ impl Installer {
         }
     }
 
-    /// Downloads and unpacks exactly these, compiles them, and writes them into the draft.
+    /// Downloads, unpacks and compiles exactly these versions, and writes the files into the draft.
     pub(crate) async fn build(
         &self,
         locked: &[Locked],
@@ -248,8 +249,8 @@ impl Installer {
         self.hand_out(draft, limit).await
     }
 
-    /// Compiles to byte code, since nothing inside can write it later. Tests of packages are left out: few import them.
-    /// What does not compile (a template, code for another version) is no error.
+    /// Compiles to byte code, because the folder is read-only later. Tests of packages are not compiled: few programs
+    /// import them. A file that does not compile (a template, code for another version) is not an error.
     async fn compile(&self) -> Result<(), Failure> {
         let workers = self.setup.limits.cpus.as_milli().div_ceil(1000).max(1).to_string();
         let argv = [
@@ -274,7 +275,8 @@ impl Installer {
         Ok(())
     }
 
-    /// Streams the finished files out. A thread writes them, since the server's own must not wait for the disk.
+    /// Streams the finished files out. A separate thread writes them, because the server's threads must not wait for
+    /// the disk.
     async fn hand_out(&self, draft: &Draft, limit: u64) -> Result<Unpacked, Failure> {
         let argv = [&self.setup.python, "-I", "-S", "-B", "-c", PACK, SITE]
             .map(str::to_owned)
@@ -282,17 +284,17 @@ impl Installer {
         let process = self.spawn(argv).await?;
         take_out(process, draft, limit)
             .await?
-            .map_err(|ended| self.failed("the packages could not be handed out", ended))
+            .map_err(|ended| self.failed("the packages could not be read out of the installer's sandbox", ended))
     }
 
-    /// Why a step failed, as far as the tool itself says it.
+    /// Returns the failure of a step, with the tool's own output.
     fn failed(&self, what: &str, ended: Ended) -> Failure {
         let said = ended.said.replace(&self.index_url(), "the package index ");
         let said = said.replace(&format!("http://127.0.0.1:{}", self.outlet.port), "the package index");
         failure_of(what, &Ended { said, ..ended }, &self.setup.limits)
     }
 
-    /// Ends the sandbox and waits for it.
+    /// Closes the sandbox and waits for its end.
     pub(crate) async fn close(self) {
         drop(self.outlet);
         if let Err(error) = self.sandbox.close().await {
@@ -301,7 +303,7 @@ impl Installer {
     }
 }
 
-/// Takes the finished files that a program inside streams out.
+/// Receives the finished files from a program inside.
 pub(crate) async fn take_out(
     mut process: Process,
     draft: &Draft,
@@ -339,14 +341,14 @@ pub(crate) async fn take_out(
     }
 }
 
-/// Runs a program inside to its end, and keeps the last of what it says.
+/// Runs a program inside to its end, and returns the last part of its output.
 pub(crate) async fn run_through(mut process: Process) -> Result<Ended, Failure> {
     let mut said = Vec::new();
     let exit = read_output(&mut process, &mut said, None).await?;
     Ok(ended(exit, &said))
 }
 
-/// Why a program inside did not do its work, in what the tools themselves say. `limits` are the installer's.
+/// Returns the failure of a program inside, recognized by the tools' own output. `limits` are the installer's.
 pub(crate) fn failure_of(what: &str, ended: &Ended, limits: &Limits) -> Failure {
     let disk = limits.disk.as_mib();
     if ["No space left on device", "os error 28", "ENOSPC"]
@@ -376,7 +378,8 @@ pub(crate) fn failure_of(what: &str, ended: &Ended, limits: &Limits) -> Failure 
     )
 }
 
-/// Reads a program's output to its end: stdout to `pieces` if given, everything else to `said`, whose last part is kept.
+/// Reads a program's output to its end. Sends stdout to `pieces` if given, and appends everything else to `said`, of
+/// which the last part is kept.
 async fn read_output(
     process: &mut Process,
     said: &mut Vec<u8>,
@@ -387,7 +390,7 @@ async fn read_output(
         match process.events.recv().await {
             Some(ProcessEvent::Output { channel, bytes }) => match (&pieces, channel) {
                 (Some(to), Channel::Stdout) => {
-                    // A writer that has failed says so itself; the rest is read and dropped.
+                    // The writer failed and reports its own error, so reading ends here.
                     if to.send(bytes).await.is_err() {
                         return Ok(Exit::Code(0));
                     }
@@ -427,7 +430,7 @@ fn ended(exit: Exit, said: &[u8]) -> Ended {
     }
 }
 
-/// pip's report as a list of requirements.
+/// Converts pip's report to a list of requirements.
 fn of_report(text: &str) -> Result<String, Failure> {
     let report: serde_json::Value =
         serde_json::from_str(text).map_err(|_| internal("pip's report could not be read"))?;

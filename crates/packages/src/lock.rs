@@ -1,19 +1,19 @@
-//! What would be installed, exactly: names, versions and hashes. It comes out of the installer's sandbox, so every line is
-//! read strictly.
+//! The exact packages of an installation: names, versions and hashes. The list comes from the installer's sandbox, so
+//! every line is parsed strictly.
 
 use sandcell_sandbox::{Code, Failure, Held};
 use serde::{Deserialize, Serialize};
 
-/// Distributions of one installation.
+/// The maximum number of distributions in one installation.
 const ENTRIES_MAX: usize = 1000;
 
 /// One distribution.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Locked {
-    /// Its normalised name.
+    /// The normalised name.
     pub(crate) name: String,
     pub(crate) version: String,
-    /// `sha256:…`, sorted.
+    /// The hashes in the form `sha256:…`, sorted.
     pub(crate) hashes: Vec<String>,
 }
 
@@ -35,7 +35,7 @@ impl Locked {
     }
 }
 
-/// Reads a list of requirements with hashes: `name==version --hash=sha256:…`, lines joined by backslashes.
+/// Parses a list of requirements with hashes: `name==version --hash=sha256:…`, with lines continued by backslashes.
 pub(crate) fn parse(text: &str) -> Result<Vec<Locked>, Failure> {
     let mut locked = Vec::new();
     let joined = text.replace("\\\r\n", " ").replace("\\\n", " ");
@@ -95,7 +95,7 @@ fn unreadable(line: &str) -> Failure {
     )
 }
 
-/// The list as an installer reads it.
+/// Returns the list in the format that installers read.
 pub(crate) fn render(locked: &[Locked]) -> String {
     let mut text = String::new();
     for one in locked {

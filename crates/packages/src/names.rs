@@ -1,7 +1,8 @@
-//! Names that need a word: of modules whose package is called otherwise, and of packages so well known that a name one slip
-//! away from theirs is questioned.
+//! Special package names: modules whose package has another name, and popular packages, against which similar names
+//! are checked.
 
-/// Modules whose package has another name, where installing the module's name gets something else or nothing.
+/// Modules whose package has another name, and where the package with the module's name is another one or does not
+/// exist.
 const MODULES: &[(&str, &str)] = &[
     ("bs4", "beautifulsoup4"),
     ("crypto", "pycryptodome"),
@@ -35,7 +36,7 @@ const MODULES: &[(&str, &str)] = &[
     ("yaml", "pyyaml"),
 ];
 
-/// Packages that hostile ones like to be mistaken for.
+/// Popular packages. Hostile packages imitate their names.
 const POPULAR: &[&str] = &[
     "accelerate",
     "aiohttp",
@@ -210,15 +211,15 @@ const POPULAR: &[&str] = &[
     "yfinance",
 ];
 
-/// Real projects that happen to be one slip away from another.
+/// Real projects whose names are one typing error away from another's.
 const REAL: &[&str] = &[
     "httpx2", "pypdf2", "pypdf3", "pypdf4", "torchx", "pytest5", "panda", "httpcore", "aiohttp2",
 ];
 
-/// Shorter names are too close to everything.
+/// The minimum length for the check. Shorter names are similar to too many others.
 const SLIP_LENGTH: usize = 5;
 
-/// The package of a module that is called otherwise.
+/// Returns the package of a module whose package has another name.
 pub(crate) fn project_of_module(name: &str) -> Option<&'static str> {
     MODULES
         .iter()
@@ -226,7 +227,7 @@ pub(crate) fn project_of_module(name: &str) -> Option<&'static str> {
         .map(|(_, project)| *project)
 }
 
-/// The well-known package that this name is one slip away from.
+/// Returns the popular package that is one typing error away from this name.
 pub(crate) fn slip_of(name: &str) -> Option<&'static str> {
     if name.len() < SLIP_LENGTH || POPULAR.contains(&name) || REAL.contains(&name) {
         return None;
@@ -238,7 +239,7 @@ pub(crate) fn slip_of(name: &str) -> Option<&'static str> {
     POPULAR.iter().find(near).copied()
 }
 
-/// The well-known package that is most like a name which no index has.
+/// Returns the popular package that is most similar to a name that no index has.
 pub(crate) fn like(name: &str) -> Option<&'static str> {
     let nearest = POPULAR
         .iter()

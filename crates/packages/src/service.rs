@@ -1,4 +1,4 @@
-//! The way of a request: grammar, policy, what is there already, an earlier answer, else an installer.
+//! The path of a request: parsing, policy, packages that are present, a stored answer, and otherwise an installer.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,45 +21,45 @@ use crate::spec::{self, Spec};
 use crate::store::{Answer, KeptMax, Layer, Part, Store, key};
 use crate::tool::{self, Tool};
 
-/// What the operator and the machine say about packages.
+/// The settings of the operator and the machine for packages.
 #[derive(Clone)]
 pub struct Config {
-    /// Where layers are kept; none: packages cannot be installed.
+    /// The data folder for layers. None: packages cannot be installed.
     pub data: Option<PathBuf>,
-    /// What may be installed.
+    /// The operator's policy.
     pub policy: Policy,
-    /// The interpreter, the same path on the host and inside.
+    /// The path of the interpreter, equal on the host and inside.
     pub python: String,
-    /// Its version.
+    /// The version of the interpreter.
     pub python_version: String,
-    /// The container image that it is of; none: this machine's own.
+    /// The container image of the interpreter. None: the interpreter of this machine.
     pub image: Option<String>,
-    /// How much an installation may take, and from where.
+    /// The limits and origins of an installation.
     pub bounds: Bounds,
-    /// uv, where it was found.
+    /// The path of uv, if it was found.
     pub uv: Option<PathBuf>,
-    /// The base that every sandbox starts with.
+    /// The base of every new sandbox.
     pub base: Option<String>,
-    /// Looks a variable of the environment up, for the machine's index settings.
+    /// Returns the value of an environment variable, for the machine's index settings.
     pub variable: fn(&str) -> Option<String>,
 }
 
-/// How much an installation may take, and from where.
+/// The limits and origins of an installation.
 #[derive(Debug, Clone)]
 pub struct Bounds {
-    /// What one installation may use.
+    /// The limits of the installer's sandbox.
     pub limits: Limits,
-    /// Bytes of one downloaded file.
+    /// The maximum size of one downloaded file in bytes.
     pub file_max: u64,
-    /// Bytes of all downloaded files of one installation.
+    /// The maximum size of all downloaded files of one installation in bytes.
     pub total_max: u64,
-    /// How much is kept.
+    /// The limits of the store.
     pub kept_max: KeptMax,
-    /// Origins (`https://files.example`) to which indexes may lead wherever they lie.
+    /// Origins (`https://files.example`) to which indexes may lead at any address.
     pub origins: Vec<String>,
 }
 
-/// The failure for a link or redirection of an index that was not followed.
+/// Returns the failure for a link or redirect of an index that was not followed.
 pub(crate) fn led_astray(what: &str, reason: &str) -> Failure {
     Failure::new(
         Code::NetworkDenied,
@@ -86,7 +86,7 @@ pub struct PythonPackages {
 }
 
 impl PythonPackages {
-    /// With a back end that makes the installers' sandboxes.
+    /// Creates the service. `backend` makes the installers' sandboxes.
     #[must_use]
     pub fn new(config: Config, backend: Arc<dyn Backend>) -> Arc<Self> {
         Arc::new(Self {
@@ -96,8 +96,7 @@ impl PythonPackages {
         })
     }
 
-    /// The same with other rules and bounds, for what is asked for from now on. What is under way goes on with those that
-    /// it began with.
+    /// Returns the same service with other rules and limits, for new requests. Running installations keep their rules.
     #[must_use]
     pub fn under(&self, policy: Policy, bounds: Bounds) -> Arc<Self> {
         Arc::new(Self {
@@ -111,7 +110,7 @@ impl PythonPackages {
         })
     }
 
-    /// The same for one call, with rules in which nothing is left to the user any more.
+    /// Returns the service for one call, with rules that need no further consent.
     fn settled(&self, specs: &[Spec], consent: &Consent) -> Result<Arc<Self>, Failure> {
         let policy = self.config.policy.settled(specs);
         specs.iter().try_for_each(|spec| policy.check(spec))?;
@@ -119,7 +118,7 @@ impl PythonPackages {
         Ok(self.under(policy, self.config.bounds.clone()))
     }
 
-    /// What byte code and binary wheels depend on.
+    /// Returns the platform of byte code and binary wheels.
     pub(crate) fn platform(&self) -> String {
         let version: Vec<&str> = self.config.python_version.split('.').take(2).collect();
         format!(
@@ -139,7 +138,7 @@ impl PythonPackages {
         let program = self.config.uv.clone();
         let tools = store.tools();
         let folder = match program.clone() {
-            // 40 MB are copied once.
+            // Copies 40 MB, once.
             Some(program) => Some(
                 tokio::task::spawn_blocking(move || tool::staged(&program, &tools))
                     .await
@@ -187,10 +186,10 @@ impl PythonPackages {
         Ok(Index::new(Arc::new(client), rules))
     }
 
-    /// What a request was resolved to before, if that still holds.
+    /// Returns the stored answer of a request, if it is still valid.
     fn earlier(&self, store: &Store, owner: &str, question: &str) -> Option<(Answer, PathBuf)> {
         let (answer, age) = store.answer(owner, question)?;
-        // Policies change; an answer is no permission.
+        // The policy can change, so a stored answer is checked again.
         if age > FRESH || self.config.policy.check_lock(&answer.locked).is_err() {
             return None;
         }
@@ -198,7 +197,7 @@ impl PythonPackages {
         Some((answer, site))
     }
 
-    /// Gets what is wanted for an owner: exact versions where they are known, else what the specs are resolved to.
+    /// Resolves and installs packages for an owner. Uses the exact versions if they are known.
     async fn get(&self, ask: Ask<'_>, progress: &watch::Sender<String>) -> Result<Got, Failure> {
         let store = self.desk.store()?;
         let question = self.question(&ask);
@@ -270,7 +269,7 @@ impl PythonPackages {
         })
     }
 
-    /// Everything that an answer depends on.
+    /// Returns a hash of everything that determines an answer.
     fn question(&self, ask: &Ask<'_>) -> String {
         let specs: Vec<&str> = ask.specs.iter().map(|spec| spec.text.as_str()).collect();
         let held: Vec<String> = ask
@@ -293,7 +292,7 @@ impl PythonPackages {
         ])
     }
 
-    /// A tool's failure in the words of what the broker saw, which knows better.
+    /// Replaces a tool's failure by the broker's observation, which is more precise.
     fn explain(&self, failure: Failure, trouble: &Trouble, specs: &[Spec]) -> Failure {
         if failure.code != Code::PackageFailed {
             return failure;
@@ -337,7 +336,7 @@ impl PythonPackages {
         failure
     }
 
-    /// A base's part of these packages, or of exact versions.
+    /// Builds a base's part from these packages, or from exact versions.
     pub(crate) async fn part(
         &self,
         packages: &[String],
@@ -348,7 +347,7 @@ impl PythonPackages {
             Some(_) => Vec::new(),
             None => spec::parse_all(packages)?,
         };
-        // The operator is who is asked.
+        // The operator runs this command, so the operator's consent is implied.
         let settled = match exact {
             Some(_) => self.under(self.config.policy.of_the_operator(), self.config.bounds.clone()),
             None => self.settled(&specs, &Consent::Given(self.left_to_user(packages)))?,
@@ -364,7 +363,7 @@ impl PythonPackages {
     }
 }
 
-/// What is to be got, and for whom.
+/// One installation: the owner and the packages.
 #[derive(Debug, Clone, Copy)]
 struct Ask<'a> {
     owner: &'a str,
@@ -393,7 +392,7 @@ impl Packages for PythonPackages {
         };
         let asked = specs.iter().filter(|spec| self.config.policy.asks(spec));
         let asked: Vec<String> = asked.map(|spec| spec.text.clone()).collect();
-        // What is refused in any case is nothing to ask about.
+        // No question for a package that is refused in any case.
         match self.settled(&specs, &Consent::Given(asked.clone())) {
             Ok(_) => asked,
             Err(_) => Vec::new(),
@@ -446,14 +445,14 @@ impl Packages for PythonPackages {
     }
 }
 
-/// UTC, whole seconds.
+/// Formats a time in UTC with whole seconds.
 pub(crate) fn rfc3339(time: SystemTime) -> String {
     let seconds = time
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap_or_default()
         .as_secs();
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    // Days to a date, after Howard Hinnant's `civil_from_days`.
+    // Converts days to a date, after Howard Hinnant's `civil_from_days`.
     let shifted = days + 719_468;
     let (era, of_era) = (shifted / 146_097, shifted % 146_097);
     let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;

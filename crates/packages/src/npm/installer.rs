@@ -1,4 +1,4 @@
-//! One installation with npm in a sandbox of its own: resolve, download, unpack, hand out.
+//! One installation with npm in a separate sandbox: resolve, download, unpack, and stream the files out.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -19,10 +19,10 @@ use crate::unpack::Unpacked;
 
 const PACK: &str = include_str!("../inside/pack.js");
 const SITE: &str = "/tmp/site";
-/// The most that npm's list of versions may have.
+/// The maximum size of npm's lock file in bytes.
 const LIST_MAX: u64 = 16 << 20;
 
-/// What an installation needs to know of the machine.
+/// The settings of an installation.
 pub(super) struct Setup {
     pub(super) backend: Arc<dyn Backend>,
     pub(super) node: String,
@@ -34,7 +34,7 @@ pub(super) struct Setup {
 pub(super) struct Installer {
     setup: Setup,
     sandbox: Arc<dyn Sandbox>,
-    /// npm inside.
+    /// The path of npm inside.
     npm: String,
     outlet: Outlet,
 }
@@ -47,7 +47,7 @@ impl Installer {
             ..SandboxSpec::default()
         };
         let sandbox = setup.backend.create(&spec).await?;
-        // What lies in /usr is there already; npm of elsewhere is shown.
+        // `/usr` of the host is visible in the sandbox. npm in another folder is attached.
         let npm = match setup.npm.parent().and_then(std::path::Path::parent) {
             Some(folder) if !setup.npm.starts_with("/usr") => {
                 format!("{}/bin/npm-cli.js", sandbox.attach(folder).await?)
@@ -83,7 +83,7 @@ impl Installer {
             ("npm_config_logs_max", "0"),
             ("npm_config_fetch_retries", "0"),
             ("npm_config_omit", "dev"),
-            // That makes programs of packages executable; the links themselves are left out.
+            // This setting makes the programs of packages executable. The links themselves are omitted.
             ("npm_config_bin_links", "true"),
             ("npm_config_replace_registry_host", "never"),
         ];
@@ -118,13 +118,13 @@ impl Installer {
         failure_of(what, &Ended { said, ..ended }, &self.setup.limits)
     }
 
-    /// Finds the exact versions.
+    /// Resolves exact versions.
     pub(super) async fn resolve(&self, specs: &[Spec]) -> Result<Lock, Failure> {
         let wanted: BTreeMap<&str, &str> = specs
             .iter()
             .map(|spec| (spec.name.as_str(), spec.range.as_str()))
             .collect();
-        // A file, so that nothing of a request is ever an argument.
+        // Written to a file, so that no part of a request becomes an argument.
         let file = serde_json::json!({"private": true, "dependencies": wanted}).to_string();
         let files = self.sandbox.files();
         files
@@ -141,7 +141,7 @@ impl Installer {
         lock::parse(&text.ok_or_else(|| internal("npm's list of versions is too long or no text"))?)
     }
 
-    /// Downloads and unpacks exactly what was resolved, and writes it into the draft.
+    /// Downloads and unpacks exactly the resolved versions, and writes the files into the draft.
     pub(super) async fn build(
         &self,
         draft: &Draft,
@@ -156,10 +156,10 @@ impl Installer {
         let process = self.spawn(&[&self.setup.node, "-e", PACK, SITE], "/tmp").await?;
         take_out(process, draft, limit)
             .await?
-            .map_err(|ended| self.failed("the packages could not be handed out", ended))
+            .map_err(|ended| self.failed("the packages could not be read out of the installer's sandbox", ended))
     }
 
-    /// Ends the sandbox and waits for it.
+    /// Closes the sandbox and waits for its end.
     pub(super) async fn close(self) {
         drop(self.outlet);
         if let Err(error) = self.sandbox.close().await {

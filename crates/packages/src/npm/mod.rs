@@ -1,8 +1,8 @@
-//! Packages of npm, for JavaScript: the same way as Python's, with npm as the tool.
+//! npm packages for JavaScript. The path of a request is the same as for Python, with npm as the tool.
 //!
-//! npm runs in a sandbox of its own; its registry is a port there that leads to the broker. No script of a package is run at
-//! any time. The result is a layer like any other; in the sandbox that it is for, the names of its packages are linked
-//! into `node_modules` of the home folder, where `require` and `import` look.
+//! npm runs in a separate sandbox. Its registry is a port there that leads to the broker. No script of a package ever
+//! runs. The result is a layer like any other. In the caller's sandbox, links to its packages are created in
+//! `node_modules` of the home folder, where `require` and `import` find them.
 
 mod inside;
 mod installer;
@@ -29,34 +29,34 @@ use crate::store::{Answer, Layer, Part, Store, key};
 use installer::{Installer, Setup};
 use spec::Spec;
 
-/// What makes the packages of a layer known in the sandbox.
+/// The script that links the packages of a layer into the sandbox's `node_modules`.
 const LINK: &str = include_str!("../inside/link.js");
 
-/// What the operator and the machine say about packages of npm.
+/// The settings of the operator and the machine for npm packages.
 #[derive(Clone)]
 pub struct NpmConfig {
-    /// Where layers are kept; none: packages cannot be installed.
+    /// The data folder for layers. None: packages cannot be installed.
     pub data: Option<PathBuf>,
-    /// What may be installed.
+    /// The operator's policy.
     pub policy: NpmPolicy,
     /// The installing programs of this machine. Without them, only sandboxes with their own npm can install packages.
     pub tools: Option<NpmTools>,
-    /// How much an installation may take.
+    /// The limits of an installation.
     pub bounds: Bounds,
-    /// The base that every sandbox starts with.
+    /// The base of every new sandbox.
     pub base: Option<String>,
-    /// Looks a variable of the environment up, for the machine's settings.
+    /// Returns the value of an environment variable, for the machine's settings.
     pub variable: fn(&str) -> Option<String>,
 }
 
 /// Node and npm of this machine.
 #[derive(Debug, Clone)]
 pub struct NpmTools {
-    /// Node, the same path on the host and inside.
+    /// The path of Node, equal on the host and inside.
     pub node: String,
-    /// Its version.
+    /// The version of Node.
     pub node_version: String,
-    /// npm's own program.
+    /// The path of npm's own program.
     pub npm: PathBuf,
 }
 
@@ -68,7 +68,8 @@ impl std::fmt::Debug for NpmConfig {
     }
 }
 
-/// Looks for npm in the folders of `path` (as the variable PATH has them): its own program, not a stand-in for it.
+/// Searches npm in the folders of `path` (in the form of the variable PATH). Returns npm's own program, not a version
+/// manager's script.
 #[must_use]
 pub fn find_npm(path: Option<&str>) -> Option<PathBuf> {
     let folders = path.unwrap_or_default().split(':').map(Path::new);
@@ -78,7 +79,7 @@ pub fn find_npm(path: Option<&str>) -> Option<PathBuf> {
         .find(|file| file.ends_with("npm/bin/npm-cli.js"))
 }
 
-/// Installs packages of npm.
+/// Installs npm packages.
 #[derive(Debug)]
 pub struct NpmPackages {
     config: NpmConfig,
@@ -87,7 +88,7 @@ pub struct NpmPackages {
 }
 
 impl NpmPackages {
-    /// With a back end that makes the installers' sandboxes.
+    /// Creates the service. `backend` makes the installers' sandboxes.
     #[must_use]
     pub fn new(config: NpmConfig, backend: Arc<dyn Backend>) -> Arc<Self> {
         Arc::new(Self {
@@ -97,8 +98,7 @@ impl NpmPackages {
         })
     }
 
-    /// The same with other rules and bounds, for what is asked for from now on. What is under way goes on with those that
-    /// it began with.
+    /// Returns the same service with other rules and limits, for new requests. Running installations keep their rules.
     #[must_use]
     pub fn under(&self, policy: NpmPolicy, bounds: Bounds) -> Arc<Self> {
         Arc::new(Self {
@@ -112,7 +112,7 @@ impl NpmPackages {
         })
     }
 
-    /// The same for one call, with rules in which nothing is left to the user any more.
+    /// Returns the service for one call, with rules that need no further consent.
     fn settled(&self, specs: &[Spec], consent: &Consent) -> Result<Arc<Self>, Failure> {
         let policy = self.config.policy.settled(specs);
         specs.iter().try_for_each(|spec| policy.check(spec))?;
@@ -120,7 +120,7 @@ impl NpmPackages {
         Ok(self.under(policy, self.config.bounds.clone()))
     }
 
-    /// What packages that hold machine code depend on.
+    /// Returns the platform of packages with machine code.
     pub(crate) fn platform(&self) -> String {
         let version = self.config.tools.as_ref().map(|tools| tools.node_version.as_str());
         let major = version.unwrap_or_default().trim_start_matches('v').split('.').next();
@@ -132,7 +132,7 @@ impl NpmPackages {
     }
 
     fn index(&self) -> Result<Arc<NpmIndex>, Failure> {
-        // Certificates and proxies are those that pip and uv know.
+        // Certificates and proxies are the same as for pip and uv.
         let machine = Machine::read(&self.config.variable).map_err(|error| unusable(&error.to_string()))?;
         let client = Client::new(machine, &self.config.bounds.origins).map_err(|error| unusable(&error))?;
         let policy = self.config.policy.clone();
@@ -241,16 +241,16 @@ impl NpmPackages {
         })
     }
 
-    /// A base's part of these packages.
+    /// Builds a base's part from these packages.
     pub(crate) async fn part(&self, packages: &[String], progress: &watch::Sender<String>) -> Result<Part, Failure> {
         let specs = spec::parse_all(packages)?;
-        // The operator is who is asked.
+        // The operator runs this command, so the operator's consent is implied.
         let settled = self.settled(&specs, &Consent::Given(self.left_to_user(packages)))?;
         let got = settled.get(OPERATOR, &specs, progress).await?;
         bases::part(self.desk.store()?, got.answer)
     }
 
-    /// npm's failure in the words of what the broker saw, which knows better.
+    /// Replaces npm's failure by the broker's observation, which is more precise.
     fn explain(&self, failure: Failure, trouble: &Trouble) -> Failure {
         if failure.code != Code::PackageFailed {
             return failure;
@@ -284,7 +284,7 @@ impl NpmPackages {
                 "ask for an older version, or without one",
             );
         }
-        // Some of its versions are hidden; whether that is the reason npm's own words tell.
+        // Some versions of the package are hidden. npm's output shows if this is the reason.
         let is_about = |name: &&String| failure.message.contains(&format!("for {name}"));
         if let Some(name) = trouble.hidden.iter().find(is_about) {
             return self
@@ -328,7 +328,7 @@ impl Packages for NpmPackages {
         };
         let asked = specs.iter().filter(|spec| self.config.policy.asks(spec));
         let asked: Vec<String> = asked.map(Spec::shown).collect();
-        // What is refused in any case is nothing to ask about.
+        // No question for a package that is refused in any case.
         match self.settled(&specs, &Consent::Given(asked.clone())) {
             Ok(_) => asked,
             Err(_) => Vec::new(),
@@ -372,7 +372,7 @@ impl Packages for NpmPackages {
     fn base(&self) -> Result<Option<Installed>, Failure> {
         let Some(name) = &self.config.base else { return Ok(None) };
         let store = self.desk.store()?;
-        // That there is one of that name is Python's part to say.
+        // The Python part reports a base that does not exist.
         let part = store.base(name).and_then(|base| base.npm);
         part.map(|part| bases::start_with(store, name, part, &self.platform()))
             .transpose()
