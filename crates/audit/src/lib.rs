@@ -6,14 +6,14 @@
 #![forbid(unsafe_code)]
 #![cfg(unix)]
 
-mod desk;
 mod file;
 mod line;
 mod pace;
 #[cfg(test)]
 mod tests;
 mod verify;
+mod writer;
 
-pub use desk::AuditDesk;
 pub use file::{AuditError, AuditFile};
 pub use verify::{Fault, Report, verify};
+pub use writer::AuditWriter;

@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 /// The text between a line's content and its hash.
-const SEAL: &str = ",\"hash\":\"";
+const HASH_FIELD: &str = ",\"hash\":\"";
 /// The previous hash in the first line of a chain.
-pub(crate) const NOTHING: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+pub(crate) const GENESIS_HASH: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 /// The maximum length of a text field in characters.
-const TEXT: usize = 500;
+const MAX_TEXT_CHARS: usize = 500;
 
 /// The content of a line, with the fields in their written order.
 #[derive(Debug, Clone, Serialize)]
@@ -35,7 +35,7 @@ pub(crate) struct Content<'a> {
 
 /// The fields of a line that the check uses.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Checked {
+pub(crate) struct CheckedLine {
     pub(crate) n: u64,
     pub(crate) at: String,
     pub(crate) prev: String,
@@ -56,7 +56,7 @@ pub(crate) struct Entry {
 
 impl Entry {
     pub(crate) fn of(event: &SecurityEvent) -> Self {
-        let short = |text: &str| text.chars().take(TEXT).collect::<String>();
+        let short = |text: &str| text.chars().take(MAX_TEXT_CHARS).collect::<String>();
         Self {
             at: sandcell_engine::timestamp(std::time::SystemTime::now()),
             event: event.kind.as_str().to_owned(),
@@ -69,7 +69,7 @@ impl Entry {
     }
 
     /// Returns an entry about the log itself.
-    pub(crate) fn own(event: &str, detail: String) -> Self {
+    pub(crate) fn about_log(event: &str, detail: String) -> Self {
         Self {
             at: sandcell_engine::timestamp(std::time::SystemTime::now()),
             event: event.to_owned(),
@@ -84,21 +84,21 @@ impl Entry {
 
 /// The end of a chain: the number and the hash of its last line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct End {
+pub(crate) struct ChainEnd {
     pub(crate) n: u64,
     pub(crate) hash: String,
 }
 
-impl Default for End {
+impl Default for ChainEnd {
     fn default() -> Self {
         Self {
             n: 0,
-            hash: NOTHING.to_owned(),
+            hash: GENESIS_HASH.to_owned(),
         }
     }
 }
 
-impl End {
+impl ChainEnd {
     /// Returns the line of an entry, and makes that line the end of the chain.
     pub(crate) fn append(&mut self, entry: &Entry) -> Result<String, serde_json::Error> {
         let content = Content {
@@ -117,7 +117,7 @@ impl End {
         // The hash precedes the closing brace.
         line.pop();
         let hash = digest(line.as_bytes());
-        line.push_str(SEAL);
+        line.push_str(HASH_FIELD);
         line.push_str(&hash);
         line.push_str("\"}\n");
         *self = Self { n: self.n + 1, hash };
@@ -135,10 +135,10 @@ impl End {
 }
 
 /// Parses a line. Returns None unless its hash is right.
-pub(crate) fn check(line: &str) -> Option<Checked> {
-    let (content, rest) = line.rsplit_once(SEAL)?;
+pub(crate) fn check(line: &str) -> Option<CheckedLine> {
+    let (content, rest) = line.rsplit_once(HASH_FIELD)?;
     let hash = rest.strip_suffix("\"}")?;
-    let checked: Checked = serde_json::from_str(line).ok()?;
+    let checked: CheckedLine = serde_json::from_str(line).ok()?;
     (checked.hash == hash && digest(content.as_bytes()) == hash).then_some(checked)
 }
 

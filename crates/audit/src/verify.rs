@@ -4,11 +4,11 @@ use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 
-use crate::file::{AuditError, AuditFile, LINE};
-use crate::line::{End, NOTHING, check};
+use crate::file::{AuditError, AuditFile, MAX_LINE_BYTES};
+use crate::line::{ChainEnd, GENESIS_HASH, check};
 
 /// The maximum number of faults reported in detail.
-const TOLD: usize = 20;
+const MAX_DETAILED_FAULTS: usize = 20;
 
 /// The result of a check.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -48,20 +48,20 @@ pub struct Fault {
 /// The log cannot be read.
 pub fn verify(path: &Path, expected: Option<&str>) -> Result<Report, AuditError> {
     let mut report = Report {
-        has_hash: expected.map(|hash| hash == NOTHING),
+        has_hash: expected.map(|hash| hash == GENESIS_HASH),
         ..Report::default()
     };
-    let mut end: Option<End> = None;
-    let aside = AuditFile::put_aside(path);
-    for (file, may_be_absent) in [(aside.as_path(), true), (path, false)] {
-        let told = |source| AuditError::File {
+    let mut end: Option<ChainEnd> = None;
+    let rotated = AuditFile::rotated_path(path);
+    for (file, may_be_absent) in [(rotated.as_path(), true), (path, false)] {
+        let wrap_error = |source| AuditError::File {
             path: file.to_owned(),
             source,
         };
         match File::open(file) {
-            Ok(opened) => one(file, opened, &mut end, expected, &mut report).map_err(told)?,
+            Ok(opened) => verify_file(file, opened, &mut end, expected, &mut report).map_err(wrap_error)?,
             Err(error) if may_be_absent && error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(told(error)),
+            Err(error) => return Err(wrap_error(error)),
         }
     }
     if let Some(end) = end {
@@ -71,12 +71,18 @@ pub fn verify(path: &Path, expected: Option<&str>) -> Result<Report, AuditError>
     Ok(report)
 }
 
-fn one(path: &Path, file: File, end: &mut Option<End>, expected: Option<&str>, report: &mut Report) -> io::Result<()> {
+fn verify_file(
+    path: &Path,
+    file: File,
+    end: &mut Option<ChainEnd>,
+    expected: Option<&str>,
+    report: &mut Report,
+) -> io::Result<()> {
     let mut reader = BufReader::new(file);
     let mut number = 0;
     loop {
         let mut bytes = Vec::new();
-        if reader.by_ref().take(LINE).read_until(b'\n', &mut bytes)? == 0 {
+        if reader.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut bytes)? == 0 {
             return Ok(());
         }
         number += 1;
@@ -90,7 +96,7 @@ fn one(path: &Path, file: File, end: &mut Option<End>, expected: Option<&str>, r
                 "lines between number {} and number {} were removed or inserted",
                 end.n, line.n
             )),
-            (Some(line), None) if line.n == 1 && line.prev != NOTHING => {
+            (Some(line), None) if line.n == 1 && line.prev != GENESIS_HASH => {
                 Some("the first line does not begin a chain".to_owned())
             }
             (Some(_), _) => None,
@@ -99,7 +105,7 @@ fn one(path: &Path, file: File, end: &mut Option<End>, expected: Option<&str>, r
             None => report.lines += 1,
             Some(what) => {
                 report.fault_count += 1;
-                if report.faults.len() < TOLD {
+                if report.faults.len() < MAX_DETAILED_FAULTS {
                     report.faults.push(Fault {
                         path: path.to_owned(),
                         line: number,
@@ -120,7 +126,7 @@ fn one(path: &Path, file: File, end: &mut Option<End>, expected: Option<&str>, r
         if expected == Some(line.hash.as_str()) {
             report.has_hash = Some(true);
         }
-        *end = Some(End {
+        *end = Some(ChainEnd {
             n: line.n,
             hash: line.hash,
         });

@@ -74,10 +74,10 @@ fn keeper(_settings: &Settings, _who: Who) -> Option<Arc<dyn Keeper>> {
 
 #[cfg(unix)]
 fn auditor(settings: &Settings) -> Option<Arc<dyn Auditor>> {
-    use sandcell_audit::{AuditDesk, AuditFile};
+    use sandcell_audit::{AuditFile, AuditWriter};
     let audit = settings.audit.as_ref()?;
-    match AuditDesk::start(AuditFile::new(audit.file.clone(), audit.size.as_bytes())) {
-        Ok(desk) => Some(Arc::new(desk)),
+    match AuditWriter::start(AuditFile::new(audit.file.clone(), audit.size.as_bytes())) {
+        Ok(writer) => Some(Arc::new(writer)),
         Err(error) => {
             tracing::error!(%error, "the audit log is not written: its thread could not be started");
             None
