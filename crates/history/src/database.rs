@@ -13,15 +13,15 @@ use crate::clock::{moment, now};
 use crate::row::{Row, status};
 
 /// The version of the schema. A newer sandcell wrote a database with a larger number.
-const FORM: i64 = 2;
+const SCHEMA_VERSION: i64 = 2;
 /// The size of a page in bytes.
-const PAGE: u64 = 4096;
+const PAGE_BYTES: u64 = 4096;
 /// The first bytes of every SQLite database.
-const MAGIC: &[u8; 16] = b"SQLite format 3\0";
+const SQLITE_MAGIC: &[u8; 16] = b"SQLite format 3\0";
 /// The maximum wait for another process that writes.
-pub(crate) const BUSY: Duration = Duration::from_secs(2);
+pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 
-const TABLES: &str = "
+const CREATE_TABLES: &str = "
     CREATE TABLE IF NOT EXISTS executions (
         seq INTEGER PRIMARY KEY AUTOINCREMENT,
         id TEXT NOT NULL UNIQUE,
@@ -60,7 +60,7 @@ const TABLES: &str = "
 ";
 
 /// The table that version 2 of the schema added. Deleting an execution also deletes its pictures.
-const PICTURES: &str = "
+const CREATE_PICTURES: &str = "
     CREATE TABLE IF NOT EXISTS pictures (
         execution TEXT NOT NULL REFERENCES executions (id) ON DELETE CASCADE,
         number INTEGER NOT NULL,
@@ -71,11 +71,11 @@ const PICTURES: &str = "
     ) STRICT;
 ";
 
-const COLUMNS: &str = "id, owner, sandbox, language, status, started_ms, timestamp, duration_ms, cpu_ms, peak_bytes, \
+const ALL_COLUMNS: &str = "id, owner, sandbox, language, status, started_ms, timestamp, duration_ms, cpu_ms, peak_bytes, \
     stdout_bytes, stderr_bytes, exit_code, error, cause, code_preview, stdout_preview, shown, code, stdout, stderr, result, \
     traceback";
 /// The same columns without the long texts.
-pub(crate) const SHORT: &str = "id, owner, sandbox, language, status, started_ms, timestamp, duration_ms, cpu_ms, peak_bytes, \
+pub(crate) const SHORT_COLUMNS: &str = "id, owner, sandbox, language, status, started_ms, timestamp, duration_ms, cpu_ms, peak_bytes, \
     stdout_bytes, stderr_bytes, exit_code, error, cause, code_preview, stdout_preview, shown, '', '', '', NULL, NULL";
 
 /// An error from writing or reading the history.
@@ -93,12 +93,15 @@ pub enum HistoryError {
     #[error("there is no history at {} yet", .0.display())]
     Absent(PathBuf),
     /// A newer version of sandcell created the database.
-    #[error("the history {} has schema version {form}, and this sandcell supports versions up to {FORM}", path.display())]
+    #[error(
+        "the history {} has schema version {schema_version}, and this sandcell supports versions up to {SCHEMA_VERSION}",
+        path.display()
+    )]
     Newer {
         /// The path of the database.
         path: PathBuf,
         /// The version of its schema.
-        form: i64,
+        schema_version: i64,
     },
     /// The file was removed or replaced while it was open.
     #[error("the history {} was removed while it was open", .0.display())]
@@ -140,9 +143,9 @@ impl HistoryError {
 
 /// Returns true if a file begins like an SQLite database.
 fn is_database(file: &File) -> std::io::Result<bool> {
-    let mut head = [0; MAGIC.len()];
+    let mut head = [0; SQLITE_MAGIC.len()];
     match file.read_exact_at(&mut head, 0) {
-        Ok(()) => Ok(&head == MAGIC),
+        Ok(()) => Ok(&head == SQLITE_MAGIC),
         Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(false),
         Err(error) => Err(error),
     }
@@ -161,7 +164,7 @@ pub struct Filter {
     /// Selects executions with this status.
     pub status: Option<String>,
     /// The maximum number of rows. The newest are returned.
-    pub most: u32,
+    pub max_rows: u32,
 }
 
 /// An open database.
@@ -191,8 +194,8 @@ impl Database {
             source,
         })?;
         let database = Self::connect(path)?;
-        let form = database.form()?;
-        database.told(database.prepare(form, bytes))?;
+        let schema_version = database.schema_version()?;
+        database.wrap_error(database.prepare(schema_version, bytes))?;
         Ok(database)
     }
 
@@ -202,11 +205,11 @@ impl Database {
     ///
     /// # Errors
     /// See [`HistoryError`].
-    pub(crate) fn leave_log(&self) -> Result<(), HistoryError> {
+    pub(crate) fn skip_checkpoint_on_close(&self) -> Result<(), HistoryError> {
         let set = self
             .connection
             .set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
-        self.told(set).map(|_| ())
+        self.wrap_error(set).map(|_| ())
     }
 
     /// Opens an existing database.
@@ -218,27 +221,27 @@ impl Database {
             return Err(HistoryError::Absent(path.to_owned()));
         }
         let database = Self::connect(path)?;
-        if database.form()? == 0 {
+        if database.schema_version()? == 0 {
             return Err(HistoryError::Absent(path.to_owned()));
         }
         Ok(database)
     }
 
     fn connect(path: &Path) -> Result<Self, HistoryError> {
-        let failed = |source| HistoryError::File {
+        let file_error = |source| HistoryError::File {
             path: path.to_owned(),
             source,
         };
-        let file = File::open(path).map_err(failed)?;
-        let empty = file.metadata().map_err(failed)?.len() == 0;
+        let file = File::open(path).map_err(file_error)?;
+        let empty = file.metadata().map_err(file_error)?.len() == 0;
         // SQLite would apply a remaining write-ahead log to the other content of the file.
-        if !empty && !is_database(&file).map_err(failed)? {
+        if !empty && !is_database(&file).map_err(file_error)? {
             return Err(HistoryError::Overwritten(path.to_owned()));
         }
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let open = || {
             let connection = Connection::open_with_flags(path, flags)?;
-            connection.busy_timeout(BUSY)?;
+            connection.busy_timeout(BUSY_TIMEOUT)?;
             // Another user may have created the file, so its tables and triggers must not call functions.
             connection.pragma_update(None, "trusted_schema", false)?;
             connection.pragma_update(None, "foreign_keys", true)?;
@@ -261,50 +264,50 @@ impl Database {
     /// # Errors
     /// [`HistoryError::Removed`], [`HistoryError::Overwritten`], or an error of the disk.
     pub(crate) fn check(&self) -> Result<(), HistoryError> {
-        let failed = |source| HistoryError::File {
+        let file_error = |source| HistoryError::File {
             path: self.path.clone(),
             source,
         };
-        let own = self.file.metadata().map_err(failed)?;
+        let own = self.file.metadata().map_err(file_error)?;
         let removed = match std::fs::metadata(&self.path) {
             Ok(found) => (found.dev(), found.ino()) != (own.dev(), own.ino()),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => true,
-            Err(error) => return Err(failed(error)),
+            Err(error) => return Err(file_error(error)),
         };
         if removed {
             return Err(HistoryError::Removed(self.path.clone()));
         }
-        if is_database(&self.file).map_err(failed)? {
+        if is_database(&self.file).map_err(file_error)? {
             Ok(())
         } else {
             Err(HistoryError::Overwritten(self.path.clone()))
         }
     }
 
-    fn told<T>(&self, result: Result<T, rusqlite::Error>) -> Result<T, HistoryError> {
+    fn wrap_error<T>(&self, result: Result<T, rusqlite::Error>) -> Result<T, HistoryError> {
         result.map_err(|source| HistoryError::Sqlite {
             path: self.path.clone(),
             source,
         })
     }
 
-    fn form(&self) -> Result<i64, HistoryError> {
-        let form = self.told(
+    fn schema_version(&self) -> Result<i64, HistoryError> {
+        let schema_version = self.wrap_error(
             self.connection
                 .pragma_query_value(None, "user_version", |row| row.get(0)),
         )?;
-        if form > FORM {
+        if schema_version > SCHEMA_VERSION {
             return Err(HistoryError::Newer {
                 path: self.path.clone(),
-                form,
+                schema_version,
             });
         }
-        Ok(form)
+        Ok(schema_version)
     }
 
-    fn prepare(&self, form: i64, bytes: u64) -> Result<(), rusqlite::Error> {
+    fn prepare(&self, schema_version: i64, bytes: u64) -> Result<(), rusqlite::Error> {
         let it = &self.connection;
-        if form == 0 {
+        if schema_version == 0 {
             // This setting only has an effect before the first table exists.
             it.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
         }
@@ -313,12 +316,12 @@ impl Database {
         it.pragma_update(None, "synchronous", "NORMAL")?;
         it.pragma_update(None, "journal_size_limit", 1 << 20)?;
         it.pragma_update(None, "secure_delete", "FAST")?;
-        let pages = i64::try_from(bytes / PAGE).unwrap_or(i64::MAX).max(64);
+        let pages = i64::try_from(bytes / PAGE_BYTES).unwrap_or(i64::MAX).max(64);
         it.pragma_update(None, "max_page_count", pages)?;
-        if form < FORM {
+        if schema_version < SCHEMA_VERSION {
             // Another process may do the same at the same time.
             it.execute_batch(&format!(
-                "BEGIN IMMEDIATE; {TABLES} {PICTURES} PRAGMA user_version = {FORM}; COMMIT;"
+                "BEGIN IMMEDIATE; {CREATE_TABLES} {CREATE_PICTURES} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
             ))?;
         }
         Ok(())
@@ -329,9 +332,9 @@ impl Database {
     /// # Errors
     /// See [`HistoryError`]. On an error, nothing was written.
     pub(crate) fn add(&mut self, rows: &[Row], began_ms: i64) -> Result<(), HistoryError> {
-        let result = self.change(|it| {
+        let result = self.in_transaction(|it| {
             let mut insert = it.prepare(&format!(
-                "INSERT OR IGNORE INTO executions ({COLUMNS}, weight) VALUES \
+                "INSERT OR IGNORE INTO executions ({ALL_COLUMNS}, weight) VALUES \
                  (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23,?24)"
             ))?;
             let mut count = it.prepare(
@@ -377,7 +380,7 @@ impl Database {
             }
             Ok(())
         });
-        self.told(result)
+        self.wrap_error(result)
     }
 
     /// Begins a new view for a caller. It contains only rows after the existing ones.
@@ -385,7 +388,7 @@ impl Database {
     /// # Errors
     /// See [`HistoryError`].
     pub(crate) fn reset(&mut self, owner: &str, at_ms: i64) -> Result<(), HistoryError> {
-        let result = self.change(|it| {
+        let result = self.in_transaction(|it| {
             it.execute(
                 "INSERT INTO views (owner, began_ms, after_seq, total) \
                  VALUES (?1, ?2, (SELECT coalesce(max(seq), 0) FROM executions), 0) ON CONFLICT (owner) DO UPDATE SET \
@@ -394,7 +397,7 @@ impl Database {
             )?;
             Ok(())
         });
-        self.told(result)
+        self.wrap_error(result)
     }
 
     /// Returns the view of a caller: its executions since the last reset.
@@ -419,7 +422,7 @@ impl Database {
                 .optional()?;
             let (began, after, total) = view.unwrap_or((began_ms, 0, 0));
             let mut rows = self.connection.prepare(&format!(
-                "SELECT {SHORT} FROM executions WHERE owner = ?1 AND shown AND seq > ?2 AND started_ms >= ?3 \
+                "SELECT {SHORT_COLUMNS} FROM executions WHERE owner = ?1 AND shown AND seq > ?2 AND started_ms >= ?3 \
                  AND (?4 IS NULL OR sandbox = ?4) ORDER BY seq DESC LIMIT ?5"
             ))?;
             let limit = i64::try_from(last_n).unwrap_or(i64::MAX);
@@ -434,7 +437,7 @@ impl Database {
                 records,
             })
         };
-        self.told(ask())
+        self.wrap_error(ask())
     }
 
     /// Returns the rows that match a filter, newest first. Without `whole`, their long texts are empty.
@@ -442,7 +445,7 @@ impl Database {
     /// # Errors
     /// See [`HistoryError`].
     pub fn list(&self, filter: &Filter, whole: bool) -> Result<Vec<Row>, HistoryError> {
-        let columns = if whole { COLUMNS } else { SHORT };
+        let columns = if whole { ALL_COLUMNS } else { SHORT_COLUMNS };
         let ask = || {
             let mut rows = self.connection.prepare(&format!(
                 "SELECT {columns} FROM executions WHERE (?1 IS NULL OR owner = ?1) AND (?2 IS NULL OR sandbox = ?2) \
@@ -452,7 +455,7 @@ impl Database {
             ))?;
             let text = filter.text.as_deref().map(pattern);
             let rows = rows.query_map(
-                params![filter.owner, filter.sandbox, filter.status, text, filter.most],
+                params![filter.owner, filter.sandbox, filter.status, text, filter.max_rows],
                 read,
             )?;
             let mut rows: Vec<Row> = rows.collect::<Result<_, _>>()?;
@@ -463,7 +466,7 @@ impl Database {
             }
             Ok(rows)
         };
-        self.told(ask())
+        self.wrap_error(ask())
     }
 
     /// Returns the row with this id.
@@ -471,7 +474,7 @@ impl Database {
     /// # Errors
     /// See [`HistoryError`].
     pub fn find(&self, id: &str) -> Result<Option<Row>, HistoryError> {
-        let sql = format!("SELECT {COLUMNS} FROM executions WHERE id = ?1");
+        let sql = format!("SELECT {ALL_COLUMNS} FROM executions WHERE id = ?1");
         let ask = || {
             let mut row = self.connection.query_row(&sql, [id], read).optional()?;
             if let Some(row) = &mut row {
@@ -479,20 +482,20 @@ impl Database {
             }
             Ok(row)
         };
-        self.told(ask())
+        self.wrap_error(ask())
     }
 
-    /// Returns at most `most` ids that begin with this text.
+    /// Returns at most `max_rows` ids that begin with this text.
     ///
     /// # Errors
     /// See [`HistoryError`].
-    pub fn ids_beginning(&self, text: &str, most: u32) -> Result<Vec<String>, HistoryError> {
+    pub fn ids_beginning(&self, text: &str, max_rows: u32) -> Result<Vec<String>, HistoryError> {
         let ask = || {
             let sql = "SELECT id FROM executions WHERE substr(id, 1, length(?1)) = ?1 ORDER BY seq DESC LIMIT ?2";
             let mut rows = self.connection.prepare(sql)?;
-            rows.query_map(params![text, most], |row| row.get(0))?.collect()
+            rows.query_map(params![text, max_rows], |row| row.get(0))?.collect()
         };
-        self.told(ask())
+        self.wrap_error(ask())
     }
 
     /// Returns the pictures of an execution, in order. A database with version 1 of the schema has no table for them
@@ -524,7 +527,7 @@ impl Database {
             )?;
             rows.query_row(params![id, number, owner, oldest], picture).optional()
         };
-        self.told(ask())
+        self.wrap_error(ask())
     }
 
     /// Deletes these rows and returns their number. The totals of views stay unchanged.
@@ -532,22 +535,22 @@ impl Database {
     /// # Errors
     /// See [`HistoryError`].
     pub fn forget(&mut self, ids: &[String]) -> Result<usize, HistoryError> {
-        self.told(self.connection.pragma_update(None, "secure_delete", true))?;
-        let result = self.change(|it| {
+        self.wrap_error(self.connection.pragma_update(None, "secure_delete", true))?;
+        let result = self.in_transaction(|it| {
             let mut delete = it.prepare("DELETE FROM executions WHERE id = ?1")?;
             ids.iter().try_fold(0, |sum, id| Ok(sum + delete.execute([id])?))
         });
-        let gone = self.told(result)?;
+        let deleted = self.wrap_error(result)?;
         // Deleted content must not remain in the write-ahead log.
         let emptied = self
             .connection
             .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
-        self.told(emptied)?;
-        Ok(gone)
+        self.wrap_error(emptied)?;
+        Ok(deleted)
     }
 
     /// Runs `work` in a transaction: all of its changes are made, or none.
-    pub(crate) fn change<T>(
+    pub(crate) fn in_transaction<T>(
         &mut self,
         work: impl FnOnce(&Transaction<'_>) -> Result<T, rusqlite::Error>,
     ) -> Result<T, rusqlite::Error> {
@@ -564,7 +567,7 @@ impl Database {
         &self.connection
     }
 
-    pub(crate) fn failed(&self, source: rusqlite::Error) -> HistoryError {
+    pub(crate) fn sqlite_error(&self, source: rusqlite::Error) -> HistoryError {
         HistoryError::Sqlite {
             path: self.path.clone(),
             source,

@@ -21,4 +21,4 @@ mod writer;
 pub use database::{Database, Filter, HistoryError};
 pub use retention::Retention;
 pub use row::Row;
-pub use writer::{Whose, Writer};
+pub use writer::{Writer, WriterRole};

@@ -25,7 +25,7 @@ impl Retention {
     }
 
     /// Returns the excess that is tolerated before a trim, because a trim reads every row.
-    const fn slack(number: u64) -> u64 {
+    const fn tolerated_excess(number: u64) -> u64 {
         number / 64
     }
 }
@@ -33,16 +33,16 @@ impl Retention {
 /// The size of the history as this process knows it. Other processes may also write, so a trim refreshes it from time
 /// to time.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Holding {
+pub(crate) struct HistorySize {
     pub(crate) rows: u64,
     pub(crate) bytes: u64,
 }
 
-impl Holding {
-    pub(crate) fn is_over(&self, keep: &Retention) -> bool {
-        let rows = u64::try_from(keep.rows).unwrap_or(u64::MAX);
-        self.rows > rows.saturating_add(Retention::slack(rows))
-            || self.bytes > keep.bytes.saturating_add(Retention::slack(keep.bytes))
+impl HistorySize {
+    pub(crate) fn is_over(&self, limits: &Retention) -> bool {
+        let rows = u64::try_from(limits.rows).unwrap_or(u64::MAX);
+        self.rows > rows.saturating_add(Retention::tolerated_excess(rows))
+            || self.bytes > limits.bytes.saturating_add(Retention::tolerated_excess(limits.bytes))
     }
 }
 
@@ -51,27 +51,27 @@ impl Database {
     ///
     /// # Errors
     /// See [`HistoryError`].
-    pub(crate) fn trim(&mut self, keep: &Retention) -> Result<Holding, HistoryError> {
-        let most = Holding {
-            rows: u64::try_from(keep.rows).unwrap_or(u64::MAX),
-            bytes: keep.bytes,
+    pub(crate) fn trim(&mut self, limits: &Retention) -> Result<HistorySize, HistoryError> {
+        let max_size = HistorySize {
+            rows: u64::try_from(limits.rows).unwrap_or(u64::MAX),
+            bytes: limits.bytes,
         };
-        let oldest = Self::oldest(keep.age);
-        let result = self.change(|it| {
+        let oldest = Self::oldest(limits.age);
+        let result = self.in_transaction(|it| {
             it.execute("DELETE FROM executions WHERE started_ms < ?1", [oldest])?;
             it.execute(
                 "DELETE FROM views WHERE began_ms < ?1 AND owner NOT IN (SELECT owner FROM executions)",
                 [oldest],
             )?;
-            let held = holding(it)?;
-            if held.rows > most.rows {
-                for (owner, rows) in surplus(shares(it, "count(*)")?, held.rows - most.rows) {
+            let size = current_size(it)?;
+            if size.rows > max_size.rows {
+                for (owner, rows) in surplus(shares(it, "count(*)")?, size.rows - max_size.rows) {
                     drop_oldest(it, &owner, rows)?;
                 }
             }
-            let held = holding(it)?;
-            if held.bytes > most.bytes {
-                let mut over = held.bytes - most.bytes;
+            let size = current_size(it)?;
+            if size.bytes > max_size.bytes {
+                let mut over = size.bytes - max_size.bytes;
                 // Only whole rows are deleted, so the limit may be reached before every caller lost its share.
                 for (owner, bytes) in surplus(shares(it, "sum(weight)")?, over) {
                     over = over.saturating_sub(drop_weight(it, &owner, bytes.min(over))?);
@@ -80,19 +80,19 @@ impl Database {
                     }
                 }
             }
-            holding(it)
+            current_size(it)
         });
-        let held = result.map_err(|error| self.failed(error))?;
-        let given_back = self.connection().execute_batch("PRAGMA incremental_vacuum(2000)");
-        given_back.map_err(|error| self.failed(error))?;
-        Ok(held)
+        let size = result.map_err(|error| self.sqlite_error(error))?;
+        let vacuumed = self.connection().execute_batch("PRAGMA incremental_vacuum(2000)");
+        vacuumed.map_err(|error| self.sqlite_error(error))?;
+        Ok(size)
     }
 }
 
-fn holding(it: &Transaction<'_>) -> rusqlite::Result<Holding> {
+fn current_size(it: &Transaction<'_>) -> rusqlite::Result<HistorySize> {
     it.prepare("SELECT count(*), coalesce(sum(weight), 0) FROM executions")?
         .query_row([], |row| {
-            Ok(Holding {
+            Ok(HistorySize {
                 rows: positive(row.get(0)?),
                 bytes: positive(row.get(1)?),
             })
@@ -112,19 +112,19 @@ fn shares(it: &Transaction<'_>, what: &str) -> rusqlite::Result<Vec<(String, u64
 /// equal shares are usual.
 fn surplus(shares: Vec<(String, u64)>, over: u64) -> Vec<(String, u64)> {
     let nexts = shares.iter().skip(1).map(|(_, own)| *own).chain([0]);
-    let (mut givers, mut given) = (0, 0);
+    let (mut giver_count, mut given) = (0, 0);
     let mut level = 0;
     for ((_, own), next) in shares.iter().zip(nexts) {
-        (givers, given, level) = (givers + 1, given + (own - next) * (givers + 1), next);
+        (giver_count, given, level) = (giver_count + 1, given + (own - next) * (giver_count + 1), next);
         if given >= over {
             break;
         }
     }
     // The callers keep the excess of the last step. If it does not divide evenly, the last ones keep one more each.
     let spare = given.saturating_sub(over);
-    level += spare / givers.max(1);
-    let even = givers - spare % givers.max(1);
-    let gives = shares.into_iter().zip(0..givers).map(|((owner, own), number)| {
+    level += spare / giver_count.max(1);
+    let even = giver_count - spare % giver_count.max(1);
+    let gives = shares.into_iter().zip(0..giver_count).map(|((owner, own), number)| {
         let keeps = level + u64::from(number >= even);
         (owner, own.saturating_sub(keeps))
     });
@@ -149,8 +149,8 @@ fn drop_weight(it: &Transaction<'_>, owner: &str, bytes: u64) -> rusqlite::Resul
          WHERE before < ?2) RETURNING weight",
     )?;
     let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
-    let gone = delete.query_map(params![owner, bytes], |row| Ok(positive(row.get(0)?)))?;
-    gone.sum()
+    let deleted = delete.query_map(params![owner, bytes], |row| Ok(positive(row.get(0)?)))?;
+    deleted.sum()
 }
 
 fn positive(number: i64) -> u64 {

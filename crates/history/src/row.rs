@@ -6,16 +6,16 @@ use serde::Serialize;
 use crate::clock::millis;
 
 /// The maximum size of stored code in bytes. No execution has more.
-const CODE: usize = 1 << 20;
+const MAX_CODE_BYTES: usize = 1 << 20;
 /// The maximum size of each other stored text in bytes.
-const TEXT: usize = 256 << 10;
+const MAX_TEXT_BYTES: usize = 256 << 10;
 /// The maximum number of stored pictures of one execution, and their maximum total size in bytes.
-const PICTURES: usize = 16;
-const PICTURE_BYTES: usize = 4 << 20;
+const MAX_PICTURES: usize = 16;
+const MAX_PICTURE_BYTES: usize = 4 << 20;
 /// The prefix of HTTP tokens. The token's id and secret follow.
-const TOKEN: &str = "sandcell_tk";
+const TOKEN_PREFIX: &str = "sandcell_tk";
 /// The approximate size of a row without its texts, in bytes.
-const OVERHEAD: usize = 600;
+const ROW_OVERHEAD_BYTES: usize = 600;
 
 /// An execution of the history, with all stored data.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -90,11 +90,11 @@ impl Row {
             exit_code: done.exit_code,
             error: done.record.error.map(masked),
             cause: done.cause.map(|cause| cause.code.as_str().to_owned()),
-            code: masked(cut(done.code, CODE)),
-            stdout: masked(cut(done.stdout, TEXT)),
-            stderr: masked(cut(done.stderr, TEXT)),
-            result: done.result.map(|text| masked(cut(text, TEXT))),
-            traceback: done.traceback.map(|text| masked(cut(text, TEXT))),
+            code: masked(cut(done.code, MAX_CODE_BYTES)),
+            stdout: masked(cut(done.stdout, MAX_TEXT_BYTES)),
+            stderr: masked(cut(done.stderr, MAX_TEXT_BYTES)),
+            result: done.result.map(|text| masked(cut(text, MAX_TEXT_BYTES))),
+            traceback: done.traceback.map(|text| masked(cut(text, MAX_TEXT_BYTES))),
             code_preview: masked(done.record.code_preview),
             stdout_preview: masked(done.record.stdout_preview),
             pictures: bounded(done.pictures),
@@ -119,20 +119,24 @@ impl Row {
     pub(crate) fn weight_of(done: &Finished) -> u64 {
         let optional = |text: &Option<String>| text.as_ref().map_or(0, String::len);
         let texts = done.code.len() + done.stdout.len() + done.stderr.len();
-        let bytes = OVERHEAD + texts + optional(&done.result) + optional(&done.traceback) + pixels(&done.pictures);
+        let bytes = ROW_OVERHEAD_BYTES
+            + texts
+            + optional(&done.result)
+            + optional(&done.traceback)
+            + picture_bytes(&done.pictures);
         u64::try_from(bytes).unwrap_or(u64::MAX)
     }
 
     /// Returns the approximate size of the row in bytes.
     pub(crate) fn weight(&self) -> usize {
         let optional = |text: &Option<String>| text.as_ref().map_or(0, String::len);
-        OVERHEAD
+        ROW_OVERHEAD_BYTES
             + self.code.len()
             + self.stdout.len()
             + self.stderr.len()
             + optional(&self.result)
             + optional(&self.traceback)
-            + pixels(&self.pictures)
+            + picture_bytes(&self.pictures)
     }
 
     /// Returns the record that the caller sees. None if an id is not valid, because another program wrote the row.
@@ -179,28 +183,28 @@ impl Row {
 
 /// Drops pictures that exceed the limits.
 fn bounded(pictures: Vec<KeptPicture>) -> Vec<KeptPicture> {
-    let mut left = PICTURE_BYTES;
+    let mut left = MAX_PICTURE_BYTES;
     let fits = |picture: &KeptPicture| {
         let rest = left.checked_sub(picture.bytes.len());
         left = rest.unwrap_or(left);
         rest.is_some()
     };
-    pictures.into_iter().filter(fits).take(PICTURES).collect()
+    pictures.into_iter().filter(fits).take(MAX_PICTURES).collect()
 }
 
-fn pixels(pictures: &[KeptPicture]) -> usize {
-    let one = |picture: &KeptPicture| OVERHEAD / 4 + picture.name.len() + picture.bytes.len();
+fn picture_bytes(pictures: &[KeptPicture]) -> usize {
+    let one = |picture: &KeptPicture| ROW_OVERHEAD_BYTES / 4 + picture.name.len() + picture.bytes.len();
     pictures.iter().map(one).sum()
 }
 
-fn cut(mut text: String, most: usize) -> String {
-    text.truncate(text.floor_char_boundary(most));
+fn cut(mut text: String, max_bytes: usize) -> String {
+    text.truncate(text.floor_char_boundary(max_bytes));
     text
 }
 
 /// Masks the secrets of sandcell's own tokens, in case code or output contains one.
 fn masked(text: String) -> String {
-    let mut parts = text.split(TOKEN);
+    let mut parts = text.split(TOKEN_PREFIX);
     let mut safe = parts.next().unwrap_or_default().to_owned();
     let mut found = false;
     for part in parts {
@@ -208,7 +212,7 @@ fn masked(text: String) -> String {
         let is_own = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
         let id = part.find(|c| !is_own(c)).unwrap_or(part.len());
         let (id, rest) = part.split_at(id);
-        safe.push_str(TOKEN);
+        safe.push_str(TOKEN_PREFIX);
         safe.push_str(id);
         match rest.strip_prefix('_') {
             Some(secret) if !id.is_empty() => {

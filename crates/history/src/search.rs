@@ -11,12 +11,12 @@ use rusqlite::types::Value;
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _, params, params_from_iter};
 use sandcell_engine::{HistoryPage, HistoryQuery};
 
-use crate::database::{BUSY, SHORT, pattern, read};
+use crate::database::{BUSY_TIMEOUT, SHORT_COLUMNS, pattern, read};
 
 /// The number of rows in one window. A row has at most about 2 MiB of text, and few rows have that much.
 const WINDOW_ROWS: i64 = 64;
 /// The columns that a word can match, short ones first.
-const TEXTS: [&str; 10] = [
+const TEXT_COLUMNS: [&str; 10] = [
     "id",
     "coalesce(sandbox, '')",
     "language",
@@ -37,7 +37,7 @@ struct Search<'a> {
     oldest_ms: i64,
 }
 
-/// Finds the matching rows of `owner` in the database at `path`. `most` is the time limit.
+/// Finds the matching rows of `owner` in the database at `path`. Stops after `time_limit`.
 ///
 /// # Errors
 /// SQLite cannot read the database.
@@ -46,12 +46,12 @@ pub(crate) fn search(
     owner: &str,
     query: &HistoryQuery,
     oldest_ms: i64,
-    most: Duration,
+    time_limit: Duration,
 ) -> Result<HistoryPage, rusqlite::Error> {
     // Only SQLite opens the file here: closing any other descriptor of it would release this process's locks on it.
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
-    connection.busy_timeout(BUSY)?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
     connection.pragma_update(None, "trusted_schema", false)?;
     let search = Search {
         connection: &connection,
@@ -59,18 +59,18 @@ pub(crate) fn search(
         query,
         oldest_ms,
     };
-    search.run(most)
+    search.run(time_limit)
 }
 
 impl Search<'_> {
-    fn run(&self, most: Duration) -> Result<HistoryPage, rusqlite::Error> {
+    fn run(&self, time_limit: Duration) -> Result<HistoryPage, rusqlite::Error> {
         let began = Instant::now();
         let after = self.view_begins_after()?;
         let cursor = self.cursor()?;
         let (mut wanted, mut total, mut more, mut complete) = (Vec::new(), 0_u64, false, true);
         let mut upper = i64::MAX;
         while let Some(lower) = self.window(after, upper)? {
-            if upper < i64::MAX && began.elapsed() >= most {
+            if upper < i64::MAX && began.elapsed() >= time_limit {
                 complete = false;
                 break;
             }
@@ -89,7 +89,7 @@ impl Search<'_> {
         }
         let mut statement = self
             .connection
-            .prepare(&format!("SELECT {SHORT} FROM executions WHERE seq = ?1"))?;
+            .prepare(&format!("SELECT {SHORT_COLUMNS} FROM executions WHERE seq = ?1"))?;
         let mut records = Vec::new();
         for seq in wanted {
             let row = statement.query_row([seq], read).optional()?;
@@ -157,9 +157,12 @@ impl Search<'_> {
             }
         }
         for word in &self.query.words {
-            let places: Vec<String> = TEXTS.iter().map(|text| format!("{text} LIKE ? ESCAPE '\\'")).collect();
-            sql.push_str(&format!(" AND ({})", places.join(" OR ")));
-            values.extend(TEXTS.iter().map(|_| Value::Text(pattern(word))));
+            let conditions: Vec<String> = TEXT_COLUMNS
+                .iter()
+                .map(|text| format!("{text} LIKE ? ESCAPE '\\'"))
+                .collect();
+            sql.push_str(&format!(" AND ({})", conditions.join(" OR ")));
+            values.extend(TEXT_COLUMNS.iter().map(|_| Value::Text(pattern(word))));
         }
         sql.push_str(" ORDER BY seq DESC");
         let mut statement = self.connection.prepare(&sql)?;

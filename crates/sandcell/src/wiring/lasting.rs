@@ -47,10 +47,10 @@ pub(crate) fn note(settings: &Settings, event: SecurityEvent) {
 
 #[cfg(all(unix, feature = "history"))]
 fn keeper(settings: &Settings, who: Who) -> Option<Arc<dyn Keeper>> {
-    use sandcell_history::{Database, Retention, Whose, Writer};
+    use sandcell_history::{Database, Retention, Writer, WriterRole};
     let whose = match who {
-        Who::Command => Whose::Command,
-        Who::Server => Whose::Server,
+        Who::Command => WriterRole::Command,
+        Who::Server => WriterRole::Server,
     };
     let history = settings.history.as_ref()?;
     let keep = Retention {
