@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use sandcell_sandbox::Secret;
 use serde::Deserialize;
 
-use crate::name::HUB;
+use crate::name::DEFAULT_REGISTRY;
 
 const FILE_MAX: u64 = 1 << 20;
 
@@ -57,7 +57,7 @@ fn of_file(path: &Path, registry: &str) -> Option<Login> {
     let wanted = |key: &str| {
         let host = key.trim_start_matches("https://").trim_start_matches("http://");
         let host = host.split('/').next().unwrap_or(host);
-        host == registry || (registry == HUB && matches!(host, "index.docker.io" | "registry-1.docker.io"))
+        host == registry || (registry == DEFAULT_REGISTRY && matches!(host, "index.docker.io" | "registry-1.docker.io"))
     };
     let (_, entry) = file.auths.iter().find(|(key, _)| wanted(key))?;
     if let (Some(name), Some(password)) = (&entry.username, &entry.password) {

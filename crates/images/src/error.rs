@@ -60,7 +60,7 @@ pub enum ImageError {
     #[error("it is being pulled: {0}")]
     Pulling(String),
     #[error("the pull was cancelled")]
-    GivenUp,
+    Cancelled,
 }
 
 impl ImageError {
@@ -83,7 +83,7 @@ impl ImageError {
             Self::TooLarge { .. } => Code::LimitReached,
             Self::Busy(_) => Code::Busy,
             Self::Sandbox(_) => Code::BackendUnavailable,
-            Self::GivenUp => Code::Cancelled,
+            Self::Cancelled => Code::Cancelled,
             _ => Code::ImageUnavailable,
         }
     }
@@ -116,7 +116,7 @@ impl ImageError {
             Self::DiskFull => "tell the operator: free space, `sandcell images prune`, or set data_dir to another disk",
             Self::Store { .. } => "tell the operator: the server must be able to write its data folder (data_dir)",
             Self::Sandbox(_) => "`sandcell doctor` on the host says what is missing",
-            Self::Slow(_) | Self::Busy(_) | Self::GivenUp => "try again",
+            Self::Slow(_) | Self::Busy(_) | Self::Cancelled => "try again",
             Self::Pulling(_) => "call again in a moment: the pull goes on, and the call waits for it",
         }
         .to_owned()

@@ -14,7 +14,7 @@ use sha2::{Digest as _, Sha256};
 use tar::EntryType;
 
 use crate::manifest::Digest;
-use crate::record::{Path, Record, What};
+use crate::record::{Path, Record, RecordKind};
 
 /// The kind of the archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,9 +58,9 @@ pub(crate) struct Summary {
     pub(crate) setuid: u64,
 }
 
-const OPAQUE: &[u8] = b".wh..wh..opq";
-const OF_AUFS: &[u8] = b".wh..wh.";
-const WHITEOUT: &[u8] = b".wh.";
+const OPAQUE_NAME: &[u8] = b".wh..wh..opq";
+const AUFS_PREFIX: &[u8] = b".wh..wh.";
+const WHITEOUT_PREFIX: &[u8] = b".wh.";
 
 /// Reads a tar stream, compressed by gzip or Zstandard or uncompressed, and writes records. The decompressed stream is
 /// limited to `limit` bytes.
@@ -69,7 +69,7 @@ const WHITEOUT: &[u8] = b".wh.";
 /// A description of the problem.
 pub fn unpack(kind: Kind, limit: u64, input: impl Read, output: &mut dyn Write) -> Result<(), String> {
     let hash = Rc::new(RefCell::new(Sha256::new()));
-    let plain = decompressed(BufReader::with_capacity(256 << 10, input)).map_err(|error| said(&error))?;
+    let plain = decompressed(BufReader::with_capacity(256 << 10, input)).map_err(|error| error_text(&error))?;
     let mut hashed = Hashed {
         inner: plain,
         hash: Rc::clone(&hash),
@@ -77,19 +77,19 @@ pub fn unpack(kind: Kind, limit: u64, input: impl Read, output: &mut dyn Write) 
     };
     let mut summary = entries(kind, &mut hashed, output)?;
     // The digest also covers the bytes after the end of the archive.
-    io::copy(&mut hashed, &mut io::sink()).map_err(|error| said(&error))?;
+    io::copy(&mut hashed, &mut io::sink()).map_err(|error| error_text(&error))?;
     drop(hashed);
     summary.diff_id = Some(Digest::finish(hash.take()));
     let text = serde_json::to_vec(&summary).map_err(|error| error.to_string())?;
-    let mut end = Record::new(What::End, Path::default());
+    let mut end = Record::new(RecordKind::End, Path::default());
     end.size = u64::try_from(text.len()).unwrap_or(u64::MAX);
     end.write(output)
         .and_then(|()| output.write_all(&text))
         .and_then(|()| output.flush())
-        .map_err(|error| said(&error))
+        .map_err(|error| error_text(&error))
 }
 
-fn said(error: &io::Error) -> String {
+fn error_text(error: &io::Error) -> String {
     error.to_string()
 }
 
@@ -190,17 +190,17 @@ impl<R: Read> Read for Hashed<R> {
 fn entries(kind: Kind, input: &mut dyn Read, output: &mut dyn Write) -> Result<Summary, String> {
     let mut summary = Summary::default();
     let mut archive = tar::Archive::new(input);
-    for entry in archive.entries().map_err(|error| said(&error))? {
-        let mut entry = entry.map_err(|error| said(&error))?;
+    for entry in archive.entries().map_err(|error| error_text(&error))? {
+        let mut entry = entry.map_err(|error| error_text(&error))?;
         if is_sparse_by_pax(&mut entry)? {
             return Err("it has a sparse file of a kind that is not known here".to_owned());
         }
         let path = Path::parse(&entry.path_bytes()).map_err(str::to_owned)?;
-        let what = match entry.header().entry_type() {
-            EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => What::File,
-            EntryType::Directory => What::Folder,
-            EntryType::Symlink => What::Symlink,
-            EntryType::Link => What::HardLink,
+        let record_kind = match entry.header().entry_type() {
+            EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => RecordKind::File,
+            EntryType::Directory => RecordKind::Folder,
+            EntryType::Symlink => RecordKind::Symlink,
+            EntryType::Link => RecordKind::HardLink,
             EntryType::XGlobalHeader => continue,
             _ => {
                 summary.left_out += 1;
@@ -209,20 +209,22 @@ fn entries(kind: Kind, input: &mut dyn Read, output: &mut dyn Write) -> Result<S
         };
         let record = match kind {
             Kind::Layer => match whiteout(&path)? {
-                Whiteout::None => Record::new(what, path),
+                Whiteout::None => Record::new(record_kind, path),
                 Whiteout::Ignored => continue,
-                Whiteout::Of(what, path) => {
-                    Record::new(what, path).write(output).map_err(|error| said(&error))?;
+                Whiteout::Of(record_kind, path) => {
+                    Record::new(record_kind, path)
+                        .write(output)
+                        .map_err(|error| error_text(&error))?;
                     continue;
                 }
             },
-            Kind::Archive => Record::new(what, path),
+            Kind::Archive => Record::new(record_kind, path),
         };
         // The root exists already.
         if record.path.is_root() {
             continue;
         }
-        hand_over(record, &mut entry, output, &mut summary)?;
+        write_record(record, &mut entry, output, &mut summary)?;
     }
     Ok(summary)
 }
@@ -230,11 +232,11 @@ fn entries(kind: Kind, input: &mut dyn Read, output: &mut dyn Write) -> Result<S
 /// Returns true for a sparse file in the pax format. Its content begins with a map of its holes, which would become
 /// part of the file.
 fn is_sparse_by_pax(entry: &mut tar::Entry<'_, impl Read>) -> Result<bool, String> {
-    let Some(extensions) = entry.pax_extensions().map_err(|error| said(&error))? else {
+    let Some(extensions) = entry.pax_extensions().map_err(|error| error_text(&error))? else {
         return Ok(false);
     };
     for extension in extensions {
-        let extension = extension.map_err(|error| said(&error))?;
+        let extension = extension.map_err(|error| error_text(&error))?;
         if extension.key_bytes().starts_with(b"GNU.sparse.") {
             return Ok(true);
         }
@@ -245,53 +247,53 @@ fn is_sparse_by_pax(entry: &mut tar::Entry<'_, impl Read>) -> Result<bool, Strin
 enum Whiteout {
     None,
     Ignored,
-    Of(What, Path),
+    Of(RecordKind, Path),
 }
 
 fn whiteout(path: &Path) -> Result<Whiteout, String> {
     let Some((folder, name)) = path.split() else {
         return Ok(Whiteout::None);
     };
-    if name == OPAQUE {
-        return Ok(Whiteout::Of(What::Opaque, folder));
+    if name == OPAQUE_NAME {
+        return Ok(Whiteout::Of(RecordKind::Opaque, folder));
     }
-    if path.parts().any(|part| part.starts_with(OF_AUFS)) {
+    if path.parts().any(|part| part.starts_with(AUFS_PREFIX)) {
         return Ok(Whiteout::Ignored);
     }
-    match name.strip_prefix(WHITEOUT) {
+    match name.strip_prefix(WHITEOUT_PREFIX) {
         None => Ok(Whiteout::None),
         Some(b"" | b"." | b"..") => Err("a name takes away what is not below it".to_owned()),
-        Some(name) => Ok(Whiteout::Of(What::Whiteout, folder.child(name))),
+        Some(name) => Ok(Whiteout::Of(RecordKind::Whiteout, folder.child(name))),
     }
 }
 
-fn hand_over(
+fn write_record(
     mut record: Record,
     entry: &mut tar::Entry<'_, impl Read>,
     output: &mut dyn Write,
     summary: &mut Summary,
 ) -> Result<(), String> {
-    let mode = entry.header().mode().map_err(|error| said(&error))?;
+    let mode = entry.header().mode().map_err(|error| error_text(&error))?;
     record.runs = mode & 0o111 != 0;
-    if matches!(record.what, What::Symlink | What::HardLink) {
+    if matches!(record.kind, RecordKind::Symlink | RecordKind::HardLink) {
         let target = entry.link_name_bytes().ok_or("a link leads nowhere")?;
-        record.target = match record.what {
-            What::HardLink => Path::parse(&target).map_err(str::to_owned)?.as_bytes().to_vec(),
+        record.target = match record.kind {
+            RecordKind::HardLink => Path::parse(&target).map_err(str::to_owned)?.as_bytes().to_vec(),
             _ => target.into_owned(),
         };
         if record.target.is_empty() {
             return Err("a link leads nowhere".to_owned());
         }
     }
-    if record.what != What::File {
-        return record.write(output).map_err(|error| said(&error));
+    if record.kind != RecordKind::File {
+        return record.write(output).map_err(|error| error_text(&error));
     }
     if mode & 0o6000 != 0 {
         summary.setuid += 1;
     }
     record.size = entry.size();
-    record.write(output).map_err(|error| said(&error))?;
-    let copied = io::copy(entry, output).map_err(|error| said(&error))?;
+    record.write(output).map_err(|error| error_text(&error))?;
+    let copied = io::copy(entry, output).map_err(|error| error_text(&error))?;
     if copied != record.size {
         return Err("a file ends before its time".to_owned());
     }

@@ -31,7 +31,7 @@ fn records(bytes: &[u8]) -> Result<(Vec<Record>, Summary), String> {
         let record = Record::read(&mut from).unwrap();
         let (content, rest) = from.split_at(usize::try_from(record.size).unwrap());
         from = rest;
-        if record.what == What::End {
+        if record.kind == RecordKind::End {
             assert!(rest.is_empty());
             return Ok((found, serde_json::from_slice(content).unwrap()));
         }
@@ -55,17 +55,17 @@ fn a_layer_is_the_same_however_it_is_packed() {
         (b"lib", EntryType::Symlink, 0o777, b"/usr/lib"),
     ]);
     let (found, summary) = records(&plain).unwrap();
-    let told: Vec<(What, &[u8], &[u8], bool)> = found
+    let found_records: Vec<(RecordKind, &[u8], &[u8], bool)> = found
         .iter()
-        .map(|one| (one.what, one.path.as_bytes(), one.target.as_slice(), one.runs))
+        .map(|one| (one.kind, one.path.as_bytes(), one.target.as_slice(), one.runs))
         .collect();
     assert_eq!(
-        told,
+        found_records,
         [
-            (What::Folder, &b"etc"[..], &b""[..], true),
-            (What::File, b"bin/tool", b"", true),
-            (What::HardLink, b"bin/again", b"bin/tool", true),
-            (What::Symlink, b"lib", b"/usr/lib", true),
+            (RecordKind::Folder, &b"etc"[..], &b""[..], true),
+            (RecordKind::File, b"bin/tool", b"", true),
+            (RecordKind::HardLink, b"bin/again", b"bin/tool", true),
+            (RecordKind::Symlink, b"lib", b"/usr/lib", true),
         ]
     );
     assert_eq!(summary.setuid, 1);
@@ -95,8 +95,11 @@ fn whiteouts_take_away_and_those_that_lie_are_refused() {
         (b".wh..wh.plnk/1", EntryType::Regular, 0o644, b"x"),
     ]))
     .unwrap();
-    let told: Vec<_> = found.iter().map(|one| (one.what, one.path.as_bytes())).collect();
-    assert_eq!(told, [(What::Whiteout, &b"a/b"[..]), (What::Opaque, &b"a"[..])]);
+    let found_records: Vec<_> = found.iter().map(|one| (one.kind, one.path.as_bytes())).collect();
+    assert_eq!(
+        found_records,
+        [(RecordKind::Whiteout, &b"a/b"[..]), (RecordKind::Opaque, &b"a"[..])]
+    );
     for name in [&b"a/.wh."[..], b"a/.wh...", b".wh.."] {
         assert!(records(&archive(&[(name, EntryType::Regular, 0o644, b"")])).is_err());
     }

@@ -30,4 +30,4 @@ pub use error::ImageError;
 pub use inside::{Kind, unpack};
 pub use name::{Allow, ImageName};
 pub use service::{Config, LocalImages};
-pub use store::{Kept, Pruned};
+pub use store::{Pruned, StoredImage};

@@ -17,7 +17,7 @@ use crate::record;
 use crate::registry::Stream;
 use crate::writer::below;
 
-const PIECE: usize = 256 << 10;
+const PIECE_BYTES: usize = 256 << 10;
 /// The annotation with an image's name in an index.
 const REF_NAME: &str = "org.opencontainers.image.ref.name";
 
@@ -51,7 +51,7 @@ impl Folder {
         })
     }
 
-    fn wrong(&self, reason: impl Into<String>) -> ImageError {
+    fn local_error(&self, reason: impl Into<String>) -> ImageError {
         ImageError::Local {
             path: self.path.clone(),
             reason: reason.into(),
@@ -59,14 +59,14 @@ impl Folder {
     }
 
     fn file(&self, name: &str) -> Result<std::fs::File, ImageError> {
-        let path = record::Path::parse(name.as_bytes()).map_err(|reason| self.wrong(reason))?;
+        let path = record::Path::parse(name.as_bytes()).map_err(|reason| self.local_error(reason))?;
         let shown: String = name.chars().filter(|c| !c.is_control()).take(100).collect();
         let file = below(&self.root, &path, OFlags::RDONLY | OFlags::NONBLOCK)
-            .map_err(|error| self.wrong(format!("{shown}: {}", std::io::Error::from(error))))?;
+            .map_err(|error| self.local_error(format!("{shown}: {}", std::io::Error::from(error))))?;
         let regular =
             rustix::fs::fstat(&file).is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::RegularFile);
         if !regular {
-            return Err(self.wrong(format!("{shown} is no file")));
+            return Err(self.local_error(format!("{shown} is no file")));
         }
         Ok(file.into())
     }
@@ -76,9 +76,9 @@ impl Folder {
         self.file(name)?
             .take(most + 1)
             .read_to_end(&mut bytes)
-            .map_err(|error| self.wrong(error.to_string()))?;
+            .map_err(|error| self.local_error(error.to_string()))?;
         if u64::try_from(bytes.len()).is_ok_and(|size| size > most) {
-            return Err(self.wrong("a file of it is too large"));
+            return Err(self.local_error("a file of it is too large"));
         }
         Ok(bytes)
     }
@@ -86,7 +86,7 @@ impl Folder {
     /// Returns the manifests of an OCI layout: those of the image with this name, or of its only image.
     pub(crate) fn index(&self, name: Option<&str>) -> Result<Vec<Descriptor>, ImageError> {
         let Document::Index(all) = Document::parse(&self.text("index.json", MANIFEST_MAX)?)? else {
-            return Err(self.wrong("its index.json is no index"));
+            return Err(self.local_error("its index.json is no index"));
         };
         let Some(name) = name else {
             return Ok(all);
@@ -98,7 +98,7 @@ impl Folder {
         };
         let found: Vec<Descriptor> = all.into_iter().filter(called).collect();
         if found.is_empty() {
-            return Err(self.wrong("it has no image of that name"));
+            return Err(self.local_error("it has no image of that name"));
         }
         Ok(found)
     }
@@ -117,7 +117,7 @@ impl Folder {
     /// Returns the entry of `docker save` for the image with this name, or for its only image.
     pub(crate) fn saved(&self, name: Option<&str>) -> Result<Saved, ImageError> {
         let all: Vec<Saved> = serde_json::from_slice(&self.text("manifest.json", MANIFEST_MAX)?)
-            .map_err(|_| self.wrong("its manifest.json cannot be read"))?;
+            .map_err(|_| self.local_error("its manifest.json cannot be read"))?;
         let named = |one: &&Saved| {
             name.is_none_or(|name| {
                 let tags = one.repo_tags.iter().flatten();
@@ -128,9 +128,9 @@ impl Folder {
         let mut found = all.iter().filter(named);
         match (found.next(), found.next()) {
             (Some(one), None) if one.layers.len() <= LAYERS_MAX => Ok(one.clone()),
-            (Some(_), None) => Err(self.wrong("it has more than 128 layers")),
-            (None, _) => Err(self.wrong("it has no image of that name")),
-            (Some(_), Some(_)) => Err(self.wrong("it has several images; name one after a colon")),
+            (Some(_), None) => Err(self.local_error("it has more than 128 layers")),
+            (None, _) => Err(self.local_error("it has no image of that name")),
+            (Some(_), Some(_)) => Err(self.local_error("it has several images; name one after a colon")),
         }
     }
 
@@ -165,16 +165,16 @@ pub(crate) fn blob_name(digest: &Digest) -> String {
 
 /// Streams an archive.
 pub(crate) fn archive(path: &Path) -> Result<Stream, ImageError> {
-    let wrong = |reason: String| ImageError::Local {
+    let local_error = |reason: String| ImageError::Local {
         path: path.to_owned(),
         reason,
     };
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file =
-        rustix::fs::open(path, flags, Mode::empty()).map_err(|error| wrong(std::io::Error::from(error).to_string()))?;
+    let file = rustix::fs::open(path, flags, Mode::empty())
+        .map_err(|error| local_error(std::io::Error::from(error).to_string()))?;
     let file = std::fs::File::from(file);
     if !file.metadata().is_ok_and(|found| found.is_file()) {
-        return Err(wrong("it is no file".to_owned()));
+        return Err(local_error("it is no file".to_owned()));
     }
     Ok(pieces(file, path.to_owned()))
 }
@@ -184,7 +184,7 @@ fn pieces(file: std::fs::File, path: PathBuf) -> Stream {
     futures::stream::unfold(Some((file, path)), |state| async move {
         use tokio::io::AsyncReadExt as _;
         let (mut file, path) = state?;
-        let mut piece = vec![0; PIECE];
+        let mut piece = vec![0; PIECE_BYTES];
         match file.read(&mut piece).await {
             Ok(0) => None,
             Ok(read) => {

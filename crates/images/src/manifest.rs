@@ -21,7 +21,7 @@ const VARIABLES_MAX: usize = 256;
 const VARIABLE_MAX: usize = 32 << 10;
 
 /// The media types of manifests. Both kinds have the same shape for the fields that are parsed here.
-pub(crate) const ACCEPT: &str = "application/vnd.oci.image.index.v1+json, application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json";
+pub(crate) const ACCEPT_MANIFEST: &str = "application/vnd.oci.image.index.v1+json, application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json";
 
 /// A SHA-256 digest.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -132,10 +132,10 @@ fn broken(what: &'static str, reason: impl ToString) -> ImageError {
 
 impl Document {
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, ImageError> {
-        const WHAT: &str = "its manifest";
-        let raw: Raw = serde_json::from_slice(bytes).map_err(|error| broken(WHAT, error))?;
+        const DOCUMENT_NAME: &str = "its manifest";
+        let raw: Raw = serde_json::from_slice(bytes).map_err(|error| broken(DOCUMENT_NAME, error))?;
         if raw.schema_version != 2 {
-            return Err(broken(WHAT, "it is of a version that is no longer in use"));
+            return Err(broken(DOCUMENT_NAME, "it is of a version that is no longer in use"));
         }
         match (raw.manifests, raw.config, raw.layers) {
             (Some(manifests), None, None) => Ok(Self::Index(manifests)),
@@ -147,7 +147,7 @@ impl Document {
                 limit: 128,
                 unit: "layers",
             }),
-            _ => Err(broken(WHAT, "it is neither an index nor an image")),
+            _ => Err(broken(DOCUMENT_NAME, "it is neither an index nor an image")),
         }
     }
 }
@@ -228,10 +228,10 @@ struct RawRoot {
 impl Settings {
     /// Parses the configuration of an image with this number of layers.
     pub(crate) fn parse(bytes: &[u8], layers: usize) -> Result<Self, ImageError> {
-        const WHAT: &str = "its configuration";
-        let raw: RawConfig = serde_json::from_slice(bytes).map_err(|error| broken(WHAT, error))?;
+        const DOCUMENT_NAME: &str = "its configuration";
+        let raw: RawConfig = serde_json::from_slice(bytes).map_err(|error| broken(DOCUMENT_NAME, error))?;
         if raw.rootfs.diff_ids.len() != layers {
-            return Err(broken(WHAT, "it speaks of another number of layers"));
+            return Err(broken(DOCUMENT_NAME, "it speaks of another number of layers"));
         }
         let known = |text: &str, own: &str| text.is_empty() || text == own;
         if !known(&raw.os, "linux") || !known(&raw.architecture, architecture()) {

@@ -8,8 +8,8 @@ use crate::error::ImageError;
 use crate::manifest::Digest;
 
 /// The registry of names without a registry.
-pub(crate) const HUB: &str = "docker.io";
-const LONGEST: usize = 512;
+pub(crate) const DEFAULT_REGISTRY: &str = "docker.io";
+const MAX_NAME_BYTES: usize = 512;
 
 /// The location of an image.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -39,7 +39,7 @@ impl FromStr for ImageName {
     type Err = ImageError;
 
     fn from_str(text: &str) -> Result<Self, ImageError> {
-        if text.len() > LONGEST || text.chars().any(char::is_control) {
+        if text.len() > MAX_NAME_BYTES || text.chars().any(char::is_control) {
             return Err(ImageError::Name("it is too long, or has control characters"));
         }
         if let Some(rest) = text.strip_prefix("oci:") {
@@ -92,16 +92,16 @@ impl Reference {
         }
         let (registry, repository) = match path.split_once('/') {
             Some((first, rest)) if first.contains(['.', ':']) || first == "localhost" => (first, rest.to_owned()),
-            _ => (HUB, path.to_owned()),
+            _ => (DEFAULT_REGISTRY, path.to_owned()),
         };
         let registry = match registry {
-            "index.docker.io" | "registry-1.docker.io" => HUB,
+            "index.docker.io" | "registry-1.docker.io" => DEFAULT_REGISTRY,
             other => other,
         };
         if !is_host(registry) {
             return Err(ImageError::Name("the registry is not host or host:port"));
         }
-        let repository = if registry == HUB && !repository.contains('/') {
+        let repository = if registry == DEFAULT_REGISTRY && !repository.contains('/') {
             format!("library/{repository}")
         } else {
             repository
@@ -198,12 +198,12 @@ pub enum Allow {
     /// Every image below this prefix of a registry. The prefix ends with a slash.
     Below(String),
     /// One repository. If the entry has a tag or digest, only that image.
-    One(Reference, Exactly),
+    One(Reference, TagScope),
 }
 
 /// The scope of an entry for one repository.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Exactly {
+pub enum TagScope {
     /// The entry has a tag or digest, and covers only that image.
     This,
     /// The entry has neither, and covers every tag and digest.
@@ -230,9 +230,9 @@ impl FromStr for Allow {
         let reference = Reference::parse(text)?;
         let last = text.rsplit('/').next().unwrap_or(text);
         let exactly = if last.contains([':', '@']) {
-            Exactly::This
+            TagScope::This
         } else {
-            Exactly::Any
+            TagScope::Any
         };
         Ok(Self::One(reference, exactly))
     }
@@ -246,9 +246,9 @@ impl Allow {
             Self::One(own, exactly) => {
                 let same = own.registry == wanted.registry && own.repository == wanted.repository;
                 let fits = match exactly {
-                    Exactly::Any => true,
+                    TagScope::Any => true,
                     // If the entry has a digest, its tag is ignored.
-                    Exactly::This => match &own.digest {
+                    TagScope::This => match &own.digest {
                         Some(digest) => wanted.digest.as_ref() == Some(digest),
                         None => own.tag == wanted.tag && wanted.digest.is_none(),
                     },

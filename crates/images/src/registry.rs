@@ -22,13 +22,13 @@ use serde::Deserialize;
 
 use crate::auth::{Challenge, Login, challenge, login};
 use crate::error::ImageError;
-use crate::manifest::{ACCEPT, Digest};
-use crate::name::{HUB, Reference};
+use crate::manifest::{ACCEPT_MANIFEST, Digest};
+use crate::name::{DEFAULT_REGISTRY, Reference};
 
-const CONNECT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The maximum pause within a response.
-const SILENCE: Duration = Duration::from_secs(20);
-const REDIRECTS: usize = 5;
+const READ_TIMEOUT: Duration = Duration::from_secs(20);
+const MAX_REDIRECTS: usize = 5;
 /// The maximum size of a token response in bytes.
 const TOKEN_MAX: u64 = 256 << 10;
 
@@ -57,7 +57,7 @@ pub(crate) struct Registry {
     /// The HTTP client for the registry itself. The operator allowed its address.
     trusted: Client,
     /// The HTTP client for redirects and realms.
-    wary: Client,
+    public_only: Client,
 }
 
 impl Registries {
@@ -73,7 +73,11 @@ impl Registries {
             registry: name.to_owned(),
             reason,
         };
-        let host = if name == HUB { "registry-1.docker.io" } else { name };
+        let host = if name == DEFAULT_REGISTRY {
+            "registry-1.docker.io"
+        } else {
+            name
+        };
         let plain = is_loopback(host) || self.insecure.iter().any(|one| one == name);
         let scheme = if plain { "http" } else { "https" };
         let base =
@@ -81,8 +85,8 @@ impl Registries {
         let builder = || {
             Client::builder()
                 .user_agent(concat!("sandcell/", env!("CARGO_PKG_VERSION")))
-                .connect_timeout(CONNECT)
-                .read_timeout(SILENCE)
+                .connect_timeout(CONNECT_TIMEOUT)
+                .read_timeout(READ_TIMEOUT)
                 .redirect(reqwest::redirect::Policy::none())
         };
         let trusted = if is_loopback(host) {
@@ -90,15 +94,15 @@ impl Registries {
         } else {
             builder()
         };
-        let wary = builder().dns_resolver(Arc::new(PublicOnly));
+        let public_only = builder().dns_resolver(Arc::new(PublicOnly));
         Ok(Registry {
             name: name.to_owned(),
             base,
             repository: repository.to_owned(),
             login: login(&self.logins, name),
             token: tokio::sync::Mutex::default(),
-            trusted: trusted.build().map_err(|error| unreachable(words(error)))?,
-            wary: wary.build().map_err(|error| unreachable(words(error)))?,
+            trusted: trusted.build().map_err(|error| unreachable(error_text(error)))?,
+            public_only: public_only.build().map_err(|error| unreachable(error_text(error)))?,
         })
     }
 }
@@ -141,10 +145,10 @@ impl Registry {
         &self,
         which: &str,
         known: Option<&Digest>,
-        most: u64,
+        max_bytes: u64,
     ) -> Result<(Vec<u8>, Digest), ImageError> {
-        let answer = self.get(&format!("manifests/{which}"), Some(ACCEPT)).await?;
-        let bytes = whole(self.body(answer, most, "its manifest")?).await?;
+        let answer = self.get(&format!("manifests/{which}"), Some(ACCEPT_MANIFEST)).await?;
+        let bytes = collect_stream(self.body(answer, max_bytes, "its manifest")?).await?;
         let digest = Digest::of(&bytes);
         if known.is_some_and(|known| *known != digest) {
             return Err(ImageError::Digest {
@@ -155,9 +159,9 @@ impl Registry {
     }
 
     /// Streams a blob. The reader must check its digest and size.
-    pub(crate) async fn blob(&self, digest: &Digest, most: u64) -> Result<Stream, ImageError> {
+    pub(crate) async fn blob(&self, digest: &Digest, max_bytes: u64) -> Result<Stream, ImageError> {
         let answer = self.get(&format!("blobs/{digest}"), None).await?;
-        self.body(answer, most, "a layer")
+        self.body(answer, max_bytes, "a layer")
     }
 
     fn unreachable(&self, reason: impl Into<String>) -> ImageError {
@@ -191,9 +195,9 @@ impl Registry {
 
     /// Sends a request and follows redirects.
     async fn follow(&self, mut url: Url, accept: Option<&str>) -> Result<Response, ImageError> {
-        for _ in 0..=REDIRECTS {
+        for _ in 0..=MAX_REDIRECTS {
             let home = same_place(&url, &self.base);
-            let client = if home { &self.trusted } else { &self.wary };
+            let client = if home { &self.trusted } else { &self.public_only };
             let mut request = client.get(url.clone());
             if let Some(accept) = accept {
                 request = request.header(header::ACCEPT, accept);
@@ -207,20 +211,23 @@ impl Registry {
                     _ => request,
                 };
             }
-            let answer = request.send().await.map_err(|error| self.unreachable(words(error)))?;
+            let answer = request
+                .send()
+                .await
+                .map_err(|error| self.unreachable(error_text(error)))?;
             if !answer.status().is_redirection() {
                 return Ok(answer);
             }
             let to = answer.headers().get(header::LOCATION).and_then(|to| to.to_str().ok());
             let to = to.and_then(|to| url.join(to).ok());
             url = to.ok_or_else(|| self.unreachable("it leads to no address"))?;
-            self.look_at(&url)?;
+            self.check_redirect(&url)?;
         }
         Err(self.unreachable("it leads from one address to the next without end"))
     }
 
     /// Checks that a URL from the registry may be requested.
-    fn look_at(&self, url: &Url) -> Result<(), ImageError> {
+    fn check_redirect(&self, url: &Url) -> Result<(), ImageError> {
         let refused = |reason| {
             let to: String = url.host_str().unwrap_or_default().chars().take(100).collect();
             Err(ImageError::Redirect {
@@ -265,7 +272,7 @@ impl Registry {
             registry: self.name.clone(),
         };
         let mut url = Url::parse(realm).map_err(|_| self.unreachable("its realm of tokens is no address"))?;
-        self.look_at(&url)?;
+        self.check_redirect(&url)?;
         if let Some(service) = service {
             url.query_pairs_mut().append_pair("service", service);
         }
@@ -274,37 +281,40 @@ impl Registry {
         let client = if same_place(&url, &self.base) {
             &self.trusted
         } else {
-            &self.wary
+            &self.public_only
         };
         let mut request = client.get(url);
         if let Some(login) = &self.login {
             request = request.basic_auth(&login.name, Some(login.password.expose()));
         }
-        let answer = request.send().await.map_err(|error| self.unreachable(words(error)))?;
+        let answer = request
+            .send()
+            .await
+            .map_err(|error| self.unreachable(error_text(error)))?;
         if !answer.status().is_success() {
             return Err(unauthorized());
         }
-        let bytes = whole(self.body(answer, TOKEN_MAX, "a token")?).await?;
+        let bytes = collect_stream(self.body(answer, TOKEN_MAX, "a token")?).await?;
         let token: Token = serde_json::from_slice(&bytes).map_err(|_| self.unreachable("its token cannot be read"))?;
         let token = token.token.or(token.access_token).filter(|token| !token.is_empty());
         token.map(Secret::new).ok_or_else(unauthorized)
     }
 
     /// Returns the body of a response as a stream with a maximum size.
-    fn body(&self, answer: Response, most: u64, what: &'static str) -> Result<Stream, ImageError> {
+    fn body(&self, answer: Response, max_bytes: u64, what: &'static str) -> Result<Stream, ImageError> {
         let too_large = move || ImageError::TooLarge {
             what,
-            limit: most,
+            limit: max_bytes,
             unit: "bytes",
         };
-        if answer.content_length().is_some_and(|length| length > most) {
+        if answer.content_length().is_some_and(|length| length > max_bytes) {
             return Err(too_large());
         }
-        let (mut left, registry) = (most, self.name.clone());
+        let (mut left, registry) = (max_bytes, self.name.clone());
         let parts = answer.bytes_stream().map(move |part| {
             let part = part.map_err(|error| ImageError::Unreachable {
                 registry: registry.clone(),
-                reason: words(error),
+                reason: error_text(error),
             })?;
             let size = u64::try_from(part.len()).unwrap_or(u64::MAX);
             left = left.checked_sub(size).ok_or_else(too_large)?;
@@ -326,7 +336,7 @@ fn same_place(one: &Url, other: &Url) -> bool {
 }
 
 /// Collects a stream.
-pub(crate) async fn whole(mut stream: Stream) -> Result<Vec<u8>, ImageError> {
+pub(crate) async fn collect_stream(mut stream: Stream) -> Result<Vec<u8>, ImageError> {
     let mut bytes = Vec::new();
     while let Some(part) = stream.next().await {
         bytes.extend_from_slice(&part?);
@@ -335,7 +345,7 @@ pub(crate) async fn whole(mut stream: Stream) -> Result<Vec<u8>, ImageError> {
 }
 
 /// Returns the text of an error with its last cause, without the URL, which may contain a secret.
-fn words(error: reqwest::Error) -> String {
+fn error_text(error: reqwest::Error) -> String {
     let error = error.without_url();
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(&error);
@@ -371,7 +381,7 @@ mod tests {
     #[test]
     fn where_a_registry_leads_to_is_looked_at() {
         let registry = Registries::default().open("127.0.0.1:5000", "a").unwrap();
-        let look = |text: &str| registry.look_at(&Url::parse(text).unwrap()).is_ok();
+        let look = |text: &str| registry.check_redirect(&Url::parse(text).unwrap()).is_ok();
         assert!(look("http://127.0.0.1:5000/v2/a/blobs/x"));
         assert!(look("https://cdn.example/x"));
         for bad in [

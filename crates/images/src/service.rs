@@ -22,20 +22,20 @@ use crate::local::{Folder, archive, blob_name};
 use crate::manifest::{Descriptor, Digest, Document, Manifest, Settings, choose};
 use crate::name::{Allow, ImageName, Reference};
 use crate::record;
-use crate::registry::{Registries, Registry, whole};
-use crate::store::{Draft, Kept, Layer, Meaning, Pruned, Store, tree_key};
+use crate::registry::{Registries, Registry, collect_stream};
+use crate::store::{Draft, Layer, NameRecord, Pruned, Store, StoredImage, tree_key};
 use crate::tree;
 use crate::unpack::{Blob, Unpacker};
-use crate::writer::{Most, Written};
+use crate::writer::{UnpackLimits, Written};
 
 /// The maximum time that one call waits for a pull.
-const WAIT: Duration = Duration::from_secs(20);
+const CALL_WAIT_TIMEOUT: Duration = Duration::from_secs(20);
 /// The time limit of a pull.
-const PULL: Duration = Duration::from_secs(1800);
+const PULL_TIMEOUT: Duration = Duration::from_secs(1800);
 /// The maximum number of concurrent pulls.
-const PULLS: usize = 8;
+const MAX_PULLS: usize = 8;
 /// The maximum number of files, folders and links of one image.
-const ENTRIES: u64 = 1_000_000;
+const MAX_ENTRIES: u64 = 1_000_000;
 
 /// The operator's settings for images.
 #[derive(Debug, Clone)]
@@ -80,7 +80,7 @@ pub struct LocalImages {
     registries: Registries,
     pulls: Mutex<HashMap<String, Pull>>,
     /// The pull permits. A cancelled pull keeps its permit until its threads end.
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     next: AtomicU64,
 }
 
@@ -95,21 +95,21 @@ struct Pull {
 /// The resources that a pull keeps until its last thread ends. A thread that writes may still run after the pull was
 /// cancelled.
 #[derive(Debug)]
-struct Held {
+struct PullGuard {
     /// The lock that prevents removals from the store.
     _lock: File,
-    /// One of the [`PULLS`] permits.
-    _place: OwnedSemaphorePermit,
+    /// One of the [`MAX_PULLS`] permits.
+    _permit: OwnedSemaphorePermit,
 }
 
 /// Removes a pull from the list on drop, also after a cancellation or panic.
-struct Entry {
+struct PullEntry {
     images: Arc<LocalImages>,
     key: String,
     number: u64,
 }
 
-impl Drop for Entry {
+impl Drop for PullEntry {
     fn drop(&mut self) {
         let mut pulls = self.images.pulls.lock().unwrap_or_else(PoisonError::into_inner);
         // A cancelled pull may have a successor with the same name.
@@ -120,7 +120,7 @@ impl Drop for Entry {
 }
 
 /// Formats progress in one line, as a part of a sentence.
-fn shown(progress: &Preparing) -> String {
+fn format_progress(progress: &Preparing) -> String {
     let (done, total) = (progress.done / 1_000_000, progress.total / 1_000_000);
     match progress.total {
         0 => progress.text.clone(),
@@ -137,13 +137,13 @@ fn step(text: &str) -> Preparing {
 }
 
 /// The source of a layer's blob.
-enum Place<'a> {
+enum BlobSource<'a> {
     Registry(&'a Registry),
     Folder(&'a Folder),
 }
 
 /// One layer of an image.
-struct Wanted {
+struct WantedLayer {
     digest: Digest,
     size: u64,
     /// The path of its blob in a folder.
@@ -151,10 +151,10 @@ struct Wanted {
 }
 
 /// An image that was found, before its layers are fetched.
-struct Found {
+struct ResolvedImage {
     digest: Digest,
     settings: Settings,
-    layers: Vec<Wanted>,
+    layers: Vec<WantedLayer>,
 }
 
 impl LocalImages {
@@ -173,14 +173,14 @@ impl LocalImages {
             registries,
             config,
             pulls: Mutex::default(),
-            places: Arc::new(Semaphore::new(PULLS)),
+            permits: Arc::new(Semaphore::new(MAX_PULLS)),
             next: AtomicU64::default(),
         })
     }
 
     /// Returns the stored images by name.
     #[must_use]
-    pub fn list(&self) -> Vec<Kept> {
+    pub fn list(&self) -> Vec<StoredImage> {
         self.store.list()
     }
 
@@ -200,7 +200,7 @@ impl LocalImages {
         if kept.in_use {
             return Err(busy());
         }
-        match self.store.remove(&|meaning| meaning.name == full)? {
+        match self.store.remove(&|name_record| name_record.name == full)? {
             Some(pruned) if pruned.images > 0 => Ok(pruned),
             Some(_) => Err(busy()),
             None => Err(ImageError::Busy(1)),
@@ -224,16 +224,16 @@ impl LocalImages {
     pub async fn pull(
         &self,
         name: &str,
-        maker: &Arc<dyn Backend>,
+        backend: &Arc<dyn Backend>,
         progress: &watch::Sender<Preparing>,
-    ) -> Result<Kept, ImageError> {
+    ) -> Result<StoredImage, ImageError> {
         let parsed: ImageName = name.parse()?;
-        let told = |at: Preparing| {
+        let on_progress = |at: Preparing| {
             progress.send_replace(at);
         };
-        timeout(PULL, self.fetch(&parsed, maker, &told))
+        timeout(PULL_TIMEOUT, self.fetch(&parsed, backend, &on_progress))
             .await
-            .map_err(|_| ImageError::Slow(PULL.as_secs()))??;
+            .map_err(|_| ImageError::Slow(PULL_TIMEOUT.as_secs()))??;
         let full = parsed.to_string();
         let kept = self.list().into_iter().find(|kept| kept.name == full);
         kept.ok_or(ImageError::NotHere)
@@ -275,12 +275,12 @@ impl LocalImages {
 
     /// Returns the stored image of this name, with its tree locked.
     fn kept(&self, name: &ImageName) -> Option<Image> {
-        let meaning = self.store.meaning(&name.to_string())?;
-        if stamp(name) != meaning.stamp {
+        let name_record = self.store.name_record(&name.to_string())?;
+        if stamp(name) != name_record.stamp {
             return None;
         }
-        let (root, lock) = self.store.tree(&tree_key(&meaning.layers))?;
-        let Meaning { name, digest, env, .. } = meaning;
+        let (root, lock) = self.store.tree(&tree_key(&name_record.layers))?;
+        let NameRecord { name, digest, env, .. } = name_record;
         let name = if name.contains('@') {
             name
         } else {
@@ -295,35 +295,41 @@ impl LocalImages {
     }
 
     /// Waits a limited time for a pull of this image, and starts the pull if none is running.
-    async fn pulled(self: &Arc<Self>, name: ImageName, maker: Arc<dyn Backend>) -> Result<(), ImageError> {
-        let mut stage = self.join(name, maker)?;
+    async fn pulled(self: &Arc<Self>, name: ImageName, backend: Arc<dyn Backend>) -> Result<(), ImageError> {
+        let mut stage = self.join(name, backend)?;
         let over = stage.wait_for(|stage| !matches!(stage, Stage::Pulling(_)));
-        let over = timeout(WAIT, over).await.map(|over| over.map(|stage| stage.clone()));
+        let over = timeout(CALL_WAIT_TIMEOUT, over)
+            .await
+            .map(|over| over.map(|stage| stage.clone()));
         match over {
             Ok(Ok(Stage::Done)) => Ok(()),
             Ok(Ok(Stage::Failed(error))) => Err(error),
-            Ok(Err(_)) => Err(ImageError::GivenUp),
+            Ok(Err(_)) => Err(ImageError::Cancelled),
             Ok(Ok(Stage::Pulling(_))) | Err(_) => match stage.borrow().clone() {
-                Stage::Pulling(at) => Err(ImageError::Pulling(shown(&at))),
+                Stage::Pulling(at) => Err(ImageError::Pulling(format_progress(&at))),
                 Stage::Done => Ok(()),
                 Stage::Failed(error) => Err(error),
             },
         }
     }
 
-    fn join(self: &Arc<Self>, name: ImageName, maker: Arc<dyn Backend>) -> Result<watch::Receiver<Stage>, ImageError> {
+    fn join(
+        self: &Arc<Self>,
+        name: ImageName,
+        backend: Arc<dyn Backend>,
+    ) -> Result<watch::Receiver<Stage>, ImageError> {
         let key = name.to_string();
         let mut pulls = self.pulls.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(one) = pulls.get(&key) {
             return Ok(one.stage.subscribe());
         }
-        if pulls.len() >= PULLS {
-            return Err(ImageError::Busy(PULLS));
+        if pulls.len() >= MAX_PULLS {
+            return Err(ImageError::Busy(MAX_PULLS));
         }
         let (sender, stage) = watch::channel(Stage::Pulling(step("the registry is being asked")));
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let (images, stop) = (Arc::clone(self), Arc::new(Notify::new()));
-        let entry = Entry {
+        let entry = PullEntry {
             images: Arc::clone(self),
             key: key.clone(),
             number,
@@ -338,17 +344,17 @@ impl LocalImages {
         drop(pulls);
         tokio::spawn(async move {
             tracing::info!(image = entry.key, "pulling");
-            let told = |at: Preparing| {
+            let on_progress = |at: Preparing| {
                 sender.send_replace(Stage::Pulling(at));
             };
             let end = tokio::select! {
-                end = timeout(PULL, images.fetch(&name, &maker, &told)) => end,
+                end = timeout(PULL_TIMEOUT, images.fetch(&name, &backend, &on_progress)) => end,
                 () = stop.notified() => return,
             };
             let end = match end {
                 Ok(Ok(())) => Stage::Done,
                 Ok(Err(error)) => Stage::Failed(error),
-                Err(_) => Stage::Failed(ImageError::Slow(PULL.as_secs())),
+                Err(_) => Stage::Failed(ImageError::Slow(PULL_TIMEOUT.as_secs())),
             };
             // The next call starts a new pull.
             drop(entry);
@@ -361,26 +367,26 @@ impl LocalImages {
     async fn fetch(
         &self,
         name: &ImageName,
-        maker: &Arc<dyn Backend>,
-        told: &(dyn Fn(Preparing) + Send + Sync),
+        backend: &Arc<dyn Backend>,
+        on_progress: &(dyn Fn(Preparing) + Send + Sync),
     ) -> Result<(), ImageError> {
         let (store, program) = (self.store.clone(), self.config.program.clone());
-        let place = Arc::clone(&self.places).acquire_owned().await;
-        let place = place.map_err(|_| ImageError::GivenUp)?;
-        let (held, tool) = off_the_loop(move || {
+        let permit = Arc::clone(&self.permits).acquire_owned().await;
+        let permit = permit.map_err(|_| ImageError::Cancelled)?;
+        let (held, tool) = run_blocking(move || {
             store.prepare()?;
-            let held = Held {
-                _lock: store.at_work()?,
-                _place: place,
+            let held = PullGuard {
+                _lock: store.prevent_removal()?,
+                _permit: permit,
             };
             Ok((Arc::new(held), store.tool(&program)?))
         })
         .await?;
-        let work = Work {
+        let work = PullJob {
             images: self,
-            maker,
+            backend,
             tool: &tool,
-            told,
+            on_progress,
             held: &held,
         };
         match name {
@@ -389,14 +395,14 @@ impl LocalImages {
                 let before = stamp(name);
                 let folder = Folder::open(path)?;
                 let found = work.look_up_layout(&folder, inner.as_deref())?;
-                work.bring(name, before, found, &Place::Folder(&folder)).await?;
+                work.import(name, before, found, &BlobSource::Folder(&folder)).await?;
             }
-            ImageName::Archive(path, inner) => work.bring_archive(name, path, inner.as_deref()).await?,
+            ImageName::Archive(path, inner) => work.import_archive(name, path, inner.as_deref()).await?,
         }
         drop(held);
-        let (store, most, name) = (self.store.clone(), self.config.kept_max, name.to_string());
-        off_the_loop(move || {
-            store.make_room(most, &name);
+        let (store, max_bytes, name) = (self.store.clone(), self.config.kept_max, name.to_string());
+        run_blocking(move || {
+            store.make_room(max_bytes, &name);
             Ok(())
         })
         .await
@@ -424,15 +430,15 @@ fn stamp(name: &ImageName) -> Option<String> {
 }
 
 /// One pull.
-struct Work<'a> {
+struct PullJob<'a> {
     images: &'a LocalImages,
-    maker: &'a Arc<dyn Backend>,
+    backend: &'a Arc<dyn Backend>,
     tool: &'a Path,
-    told: &'a (dyn Fn(Preparing) + Send + Sync),
-    held: &'a Arc<Held>,
+    on_progress: &'a (dyn Fn(Preparing) + Send + Sync),
+    held: &'a Arc<PullGuard>,
 }
 
-impl Work<'_> {
+impl PullJob<'_> {
     fn store(&self) -> &Store {
         &self.images.store
     }
@@ -449,12 +455,12 @@ impl Work<'_> {
                     continue;
                 }
             };
-            return self.bring(name, None, found, &Place::Registry(&registry)).await;
+            return self.import(name, None, found, &BlobSource::Registry(&registry)).await;
         }
         Err(last.unwrap_or(ImageError::NotHere))
     }
 
-    async fn look_up(&self, registry: &Registry, reference: &Reference) -> Result<Found, ImageError> {
+    async fn look_up(&self, registry: &Registry, reference: &Reference) -> Result<ResolvedImage, ImageError> {
         use crate::manifest::{CONFIG_MAX, MANIFEST_MAX};
         let which = match (&reference.digest, &reference.tag) {
             (Some(digest), _) => digest.to_string(),
@@ -474,16 +480,16 @@ impl Work<'_> {
             }
         };
         let config = registry.blob(&manifest.config.digest, CONFIG_MAX).await?;
-        let config = whole(config).await?;
+        let config = collect_stream(config).await?;
         if Digest::of(&config) != manifest.config.digest {
             return Err(ImageError::Digest {
                 what: "its configuration".to_owned(),
             });
         }
-        found(digest, &manifest, &config)
+        resolved_image(digest, &manifest, &config)
     }
 
-    fn look_up_layout(&self, folder: &Folder, name: Option<&str>) -> Result<Found, ImageError> {
+    fn look_up_layout(&self, folder: &Folder, name: Option<&str>) -> Result<ResolvedImage, ImageError> {
         let all = folder.index(name)?;
         // The index has one image, or one for each platform, perhaps behind another index.
         let mut one = match all.as_slice() {
@@ -498,64 +504,64 @@ impl Work<'_> {
             }
         };
         let config = folder.small(&manifest.config.digest)?;
-        found(one.digest, &manifest, &config)
+        resolved_image(one.digest, &manifest, &config)
     }
 
     /// Unpacks an archive of `docker save` in a sandbox, into a folder that exists during the pull, and imports the
     /// image.
-    async fn bring_archive(&self, name: &ImageName, path: &Path, inner: Option<&str>) -> Result<(), ImageError> {
+    async fn import_archive(&self, name: &ImageName, path: &Path, inner: Option<&str>) -> Result<(), ImageError> {
         let before = stamp(name);
         let draft = Arc::new(self.store().draft()?);
         let blob = Blob {
             stream: archive(path)?,
             known: None,
         };
-        (self.told)(step("taking the archive apart"));
+        (self.on_progress)(step("taking the archive apart"));
         let config = &self.images.config;
-        let most = Most {
+        let limits = UnpackLimits {
             bytes: config.unpacked_max,
-            entries: ENTRIES,
+            entries: MAX_ENTRIES,
         };
-        self.unpacker(most).run(Kind::Archive, blob, &draft, &|_| {}).await?;
+        self.unpacker(limits).run(Kind::Archive, blob, &draft, &|_| {}).await?;
         let folder = Folder::open(&draft.path().join("files"))?;
         let saved = folder.saved(inner)?;
         let config = folder.config(&saved.config)?;
         let mut layers = Vec::new();
         for file in &saved.layers {
             let (digest, size) = folder.measure(file).await?;
-            layers.push(Wanted {
+            layers.push(WantedLayer {
                 digest,
                 size,
                 file: file.clone(),
             });
         }
-        let found = Found {
+        let found = ResolvedImage {
             digest: Digest::of(&config),
             settings: Settings::parse(&config, layers.len())?,
             layers,
         };
-        self.bring(name, before, found, &Place::Folder(&folder)).await
+        self.import(name, before, found, &BlobSource::Folder(&folder)).await
     }
 
-    fn unpacker(&self, most: Most) -> Unpacker<'_> {
+    fn unpacker(&self, limits: UnpackLimits) -> Unpacker<'_> {
         Unpacker {
-            maker: self.maker,
+            backend: self.backend,
             tool: self.tool,
-            most,
+            limits,
         }
     }
 
     /// Fetches the missing layers, and builds the tree.
-    async fn bring(
+    async fn import(
         &self,
         name: &ImageName,
         stamp: Option<String>,
-        found: Found,
-        place: &Place<'_>,
+        found: ResolvedImage,
+        source: &BlobSource<'_>,
     ) -> Result<(), ImageError> {
         let config = &self.images.config;
         let total = found.layers.iter().fold(0_u64, |sum, one| sum.saturating_add(one.size));
-        if matches!(place, Place::Registry(_)) && total > config.download_max {
+        if matches!(source, BlobSource::Registry(_)) && total > config.download_max {
             return Err(ImageError::TooLarge {
                 what: "the image, packed,",
                 limit: config.download_max >> 20,
@@ -563,18 +569,18 @@ impl Work<'_> {
             });
         }
         let done = AtomicU64::new(0);
-        let (mut layers, mut left) = (Vec::new(), (config.unpacked_max, ENTRIES));
+        let (mut layers, mut left) = (Vec::new(), (config.unpacked_max, MAX_ENTRIES));
         for (number, one) in found.layers.iter().enumerate() {
             let count = found.layers.len();
             let fed = |more: u64| {
                 let done = done.fetch_add(more, Ordering::Relaxed).saturating_add(more);
-                (self.told)(Preparing {
+                (self.on_progress)(Preparing {
                     text: format!("layer {} of {count}", number + 1),
                     done,
                     total,
                 });
             };
-            let most = Most {
+            let limits = UnpackLimits {
                 bytes: left.0,
                 entries: left.1,
             };
@@ -583,7 +589,7 @@ impl Work<'_> {
                     fed(one.size);
                     layer
                 }
-                None => self.bring_layer(one, place, most, &fed).await?,
+                None => self.import_layer(one, source, limits, &fed).await?,
             };
             let said = found.settings.diff_ids.get(number);
             if layer.diff_id.as_ref() != said {
@@ -603,7 +609,7 @@ impl Work<'_> {
         let digests: Vec<Digest> = found.layers.into_iter().map(|one| one.digest).collect();
         self.make_tree(&digests, &layers).await?;
         let sum = |of: fn(&Layer) -> u64| layers.iter().map(of).sum::<u64>();
-        let meaning = Meaning {
+        let name_record = NameRecord {
             name: name.to_string(),
             digest: found.digest,
             stamp,
@@ -613,38 +619,38 @@ impl Work<'_> {
             left_out: sum(|layer| layer.left_out),
             setuid: sum(|layer| layer.setuid),
         };
-        if meaning.left_out > 0 || meaning.setuid > 0 {
+        if name_record.left_out > 0 || name_record.setuid > 0 {
             tracing::info!(
-                image = meaning.name,
-                left_out = meaning.left_out,
-                setuid = meaning.setuid,
+                image = name_record.name,
+                left_out = name_record.left_out,
+                setuid = name_record.setuid,
                 "device nodes and pipes of the image were left out, and rights of other users were dropped"
             );
         }
-        self.store().remember(&meaning)
+        self.store().remember(&name_record)
     }
 
-    async fn bring_layer(
+    async fn import_layer(
         &self,
-        one: &Wanted,
-        place: &Place<'_>,
-        most: Most,
+        one: &WantedLayer,
+        source: &BlobSource<'_>,
+        limits: UnpackLimits,
         fed: &(dyn Fn(u64) + Send + Sync),
     ) -> Result<Layer, ImageError> {
-        let stream = match place {
-            Place::Registry(registry) => registry.blob(&one.digest, one.size).await?,
-            Place::Folder(folder) => folder.stream(&one.file)?,
+        let stream = match source {
+            BlobSource::Registry(registry) => registry.blob(&one.digest, one.size).await?,
+            BlobSource::Folder(folder) => folder.stream(&one.file)?,
         };
         let blob = Blob {
             stream,
             known: Some((one.digest.clone(), one.size)),
         };
         let draft = Arc::new(self.store().draft()?);
-        let written = self.unpacker(most).run(Kind::Layer, blob, &draft, fed).await?;
+        let written = self.unpacker(limits).run(Kind::Layer, blob, &draft, fed).await?;
         let layer = layer_of(written);
         let (store, digest, kept) = (self.store().clone(), one.digest.clone(), layer.clone());
         let held = Arc::clone(self.held);
-        off_the_loop(move || {
+        run_blocking(move || {
             let _held = held;
             store.publish_layer(&draft, &digest, &kept)
         })
@@ -656,8 +662,8 @@ impl Work<'_> {
         if self.store().tree(&tree_key(digests)).is_some() {
             return Ok(());
         }
-        (self.told)(step("laying the layers over one another"));
-        lay(
+        (self.on_progress)(step("laying the layers over one another"));
+        build_tree(
             self.store().clone(),
             Arc::clone(self.held),
             digests.to_vec(),
@@ -668,8 +674,13 @@ impl Work<'_> {
 }
 
 /// Builds the tree of these layers. `held` keeps the layers until the end, even if the caller gives up.
-async fn lay(store: Store, held: Arc<Held>, digests: Vec<Digest>, layers: Vec<Layer>) -> Result<(), ImageError> {
-    off_the_loop(move || {
+async fn build_tree(
+    store: Store,
+    held: Arc<PullGuard>,
+    digests: Vec<Digest>,
+    layers: Vec<Layer>,
+) -> Result<(), ImageError> {
+    run_blocking(move || {
         let _held = held;
         let draft = store.draft()?;
         build(&store, &draft, &digests, &layers)?;
@@ -679,7 +690,7 @@ async fn lay(store: Store, held: Arc<Held>, digests: Vec<Digest>, layers: Vec<La
 }
 
 /// Runs work with many files on a blocking thread.
-async fn off_the_loop<T: Send + 'static>(
+async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ImageError> + Send + 'static,
 ) -> Result<T, ImageError> {
     let done = tokio::task::spawn_blocking(work).await;
@@ -739,13 +750,13 @@ fn manifest_of(bytes: &[u8]) -> Result<Manifest, ImageError> {
     }
 }
 
-fn found(digest: Digest, manifest: &Manifest, config: &[u8]) -> Result<Found, ImageError> {
-    let wanted = |one: &Descriptor| Wanted {
+fn resolved_image(digest: Digest, manifest: &Manifest, config: &[u8]) -> Result<ResolvedImage, ImageError> {
+    let wanted = |one: &Descriptor| WantedLayer {
         digest: one.digest.clone(),
         size: one.size,
         file: blob_name(&one.digest),
     };
-    Ok(Found {
+    Ok(ResolvedImage {
         digest,
         settings: Settings::parse(config, manifest.layers.len())?,
         layers: manifest.layers.iter().map(wanted).collect(),
@@ -754,7 +765,7 @@ fn found(digest: Digest, manifest: &Manifest, config: &[u8]) -> Result<Found, Im
 
 #[async_trait]
 impl Images for LocalImages {
-    async fn find(self: Arc<Self>, name: &str, maker: Arc<dyn Backend>) -> Result<Image, SandboxError> {
+    async fn find(self: Arc<Self>, name: &str, backend: Arc<dyn Backend>) -> Result<Image, SandboxError> {
         let parsed = self.allowed(name).map_err(|error| error.of(name))?;
         if let Some(image) = self.kept(&parsed) {
             return Ok(image);
@@ -762,7 +773,7 @@ impl Images for LocalImages {
         if !self.config.pull {
             return Err(ImageError::NotHere.of(name));
         }
-        self.pulled(parsed.clone(), maker)
+        self.pulled(parsed.clone(), backend)
             .await
             .map_err(|error| error.of(name))?;
         self.kept(&parsed).ok_or_else(|| ImageError::NotHere.of(name))

@@ -22,7 +22,7 @@ use crate::manifest::Digest;
 /// The maximum size of a record in bytes.
 const RECORD_MAX: u64 = 64 << 20;
 /// The version of the tree builder, which is part of every tree's key. Trees of other versions are not used.
-const MAKE: &str = "1";
+const TREE_VERSION: &str = "1";
 
 #[derive(Debug, Clone)]
 pub(crate) struct Store {
@@ -45,7 +45,7 @@ pub(crate) struct Layer {
 
 /// The record of a pulled name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Meaning {
+pub(crate) struct NameRecord {
     pub(crate) name: String,
     /// The digest of the manifest.
     pub(crate) digest: Digest,
@@ -60,7 +60,7 @@ pub(crate) struct Meaning {
 
 /// A stored image.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Kept {
+pub struct StoredImage {
     /// The full name.
     pub name: String,
     /// The digest of its manifest.
@@ -121,7 +121,7 @@ fn step<T>(what: &str, path: &Path, result: io::Result<T>) -> Result<T, ImageErr
 pub(crate) fn tree_key(layers: &[Digest]) -> String {
     let text = layers
         .iter()
-        .fold(MAKE.to_owned(), |text, layer| format!("{text} {}", layer.hex()));
+        .fold(TREE_VERSION.to_owned(), |text, layer| format!("{text} {}", layer.hex()));
     Digest::of(text.as_bytes()).hex().to_owned()
 }
 
@@ -177,7 +177,7 @@ impl Store {
     }
 
     /// Takes the lock that prevents removals.
-    pub(crate) fn at_work(&self) -> Result<File, ImageError> {
+    pub(crate) fn prevent_removal(&self) -> Result<File, ImageError> {
         let lock = self.lock_file()?;
         step(
             "lock",
@@ -229,9 +229,9 @@ impl Store {
     }
 
     /// Returns the record of a name, and sets its time of last use.
-    pub(crate) fn meaning(&self, name: &str) -> Option<Meaning> {
+    pub(crate) fn name_record(&self, name: &str) -> Option<NameRecord> {
         let path = self.name_file(name);
-        let found: Meaning = read(&path).filter(|found: &Meaning| found.name == name)?;
+        let found: NameRecord = read(&path).filter(|found: &NameRecord| found.name == name)?;
         let touched = File::open(&path).and_then(|file| file.set_modified(SystemTime::now()));
         if let Err(error) = touched {
             tracing::debug!(%error, "the use of an image could not be noted");
@@ -239,28 +239,28 @@ impl Store {
         Some(found)
     }
 
-    pub(crate) fn remember(&self, meaning: &Meaning) -> Result<(), ImageError> {
-        write(&self.name_file(&meaning.name), meaning)
+    pub(crate) fn remember(&self, name_record: &NameRecord) -> Result<(), ImageError> {
+        write(&self.name_file(&name_record.name), name_record)
     }
 
-    fn meanings(&self) -> Vec<(Meaning, SystemTime, PathBuf)> {
+    fn name_records(&self) -> Vec<(NameRecord, SystemTime, PathBuf)> {
         let files = entries(&self.folder("names")).into_iter();
         let read_one = |path: PathBuf| {
             let used = path.metadata().and_then(|found| found.modified()).ok()?;
-            Some((read::<Meaning>(&path)?, used, path))
+            Some((read::<NameRecord>(&path)?, used, path))
         };
         files.filter_map(read_one).collect()
     }
 
-    pub(crate) fn list(&self) -> Vec<Kept> {
-        let mut all: Vec<Kept> = self
-            .meanings()
+    pub(crate) fn list(&self) -> Vec<StoredImage> {
+        let mut all: Vec<StoredImage> = self
+            .name_records()
             .into_iter()
-            .map(|(meaning, used, _)| Kept {
-                in_use: self.in_use(&tree_key(&meaning.layers)),
-                digest: meaning.digest.to_string(),
-                name: meaning.name,
-                bytes: meaning.bytes,
+            .map(|(name_record, used, _)| StoredImage {
+                in_use: self.in_use(&tree_key(&name_record.layers)),
+                digest: name_record.digest.to_string(),
+                name: name_record.name,
+                bytes: name_record.bytes,
                 used,
             })
             .collect();
@@ -276,14 +276,14 @@ impl Store {
 
     /// Removes unused images that `chosen` selects, and the layers that only these images use. Returns None while an
     /// image is being pulled.
-    pub(crate) fn remove(&self, chosen: &dyn Fn(&Meaning) -> bool) -> Result<Option<Pruned>, ImageError> {
+    pub(crate) fn remove(&self, chosen: &dyn Fn(&NameRecord) -> bool) -> Result<Option<Pruned>, ImageError> {
         let lock = self.lock_file()?;
         if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
             return Ok(None);
         }
         let mut pruned = Pruned::default();
-        for (meaning, _, path) in self.meanings() {
-            if chosen(&meaning) && !self.in_use(&tree_key(&meaning.layers)) {
+        for (name_record, _, path) in self.name_records() {
+            if chosen(&name_record) && !self.in_use(&tree_key(&name_record.layers)) {
                 step("remove", &path, std::fs::remove_file(&path))?;
                 pruned.images += 1;
             }
@@ -292,21 +292,24 @@ impl Store {
         Ok(Some(pruned))
     }
 
-    /// Removes the least recently used images until the layers fit into `most` bytes. Keeps the image `keep`.
-    pub(crate) fn make_room(&self, most: u64, keep: &str) {
+    /// Removes the least recently used images until the layers fit into `max_bytes` bytes. Keeps the image `keep`.
+    pub(crate) fn make_room(&self, max_bytes: u64, keep: &str) {
         let Ok(lock) = self.lock_file() else { return };
         // During another pull, its layers belong to no name yet. The next pull makes room.
         if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
             return;
         }
-        let mut all = self.meanings();
+        let mut all = self.name_records();
         all.sort_by_key(|(_, used, _)| *used);
-        for (meaning, _, path) in all {
-            if self.bytes() <= most {
+        for (name_record, _, path) in all {
+            if self.bytes() <= max_bytes {
                 return;
             }
-            if meaning.name != keep && !self.in_use(&tree_key(&meaning.layers)) && std::fs::remove_file(&path).is_ok() {
-                tracing::info!(image = meaning.name, "an image was removed to make room");
+            if name_record.name != keep
+                && !self.in_use(&tree_key(&name_record.layers))
+                && std::fs::remove_file(&path).is_ok()
+            {
+                tracing::info!(image = name_record.name, "an image was removed to make room");
                 self.collect();
             }
         }
@@ -322,9 +325,9 @@ impl Store {
     /// Removes trees and layers without a name. Returns the total size of the removed layers in bytes.
     fn collect(&self) -> u64 {
         let (mut trees, mut layers) = (Vec::new(), Vec::new());
-        for (meaning, ..) in self.meanings() {
-            trees.push(tree_key(&meaning.layers));
-            layers.extend(meaning.layers.iter().map(|digest| digest.hex().to_owned()));
+        for (name_record, ..) in self.name_records() {
+            trees.push(tree_key(&name_record.layers));
+            layers.extend(name_record.layers.iter().map(|digest| digest.hex().to_owned()));
         }
         let unknown = |folder: &str, known: &[String]| -> Vec<PathBuf> {
             let name = |path: &PathBuf| path.file_name().and_then(|name| name.to_str()).map(str::to_owned);
@@ -364,7 +367,7 @@ impl Store {
         let (size, inode) = (found.size(), found.ino());
         let name = format!("{size}-{inode}-{}.{}", found.mtime(), found.mtime_nsec());
         let folder = self.folder("tools").join(name);
-        if folder.join(TOOL).is_file() {
+        if folder.join(UNPACKER_NAME).is_file() {
             return Ok(folder);
         }
         let draft = self.draft()?;
@@ -372,7 +375,7 @@ impl Store {
         step("make the folder", &made, std::fs::create_dir(&made))?;
         let open = std::fs::Permissions::from_mode(0o755);
         step("open the folder", &made, std::fs::set_permissions(&made, open.clone()))?;
-        let copy = made.join(TOOL);
+        let copy = made.join(UNPACKER_NAME);
         // A hard link is enough if every user may run the file and it is on the same disk.
         let linked = found.mode() & 0o005 == 0o005
             && program
@@ -385,7 +388,7 @@ impl Store {
             step("open", &copy, std::fs::set_permissions(&copy, open))?;
         }
         match std::fs::rename(&made, &folder) {
-            Err(_) if folder.join(TOOL).is_file() => {}
+            Err(_) if folder.join(UNPACKER_NAME).is_file() => {}
             other => step("put in its place", &folder, other)?,
         }
         // Removes the folders of replaced versions.
@@ -399,7 +402,7 @@ impl Store {
 }
 
 /// The unpacker's file name in its folder.
-pub(crate) const TOOL: &str = "sandcell";
+pub(crate) const UNPACKER_NAME: &str = "sandcell";
 
 fn publish(draft: &Draft, folder: &Path, is_there: impl Fn() -> bool) -> Result<(), ImageError> {
     let opened = step("open", draft.path(), File::open(draft.path()))?;

@@ -21,17 +21,17 @@ use crate::error::ImageError;
 use crate::inside::Kind;
 use crate::manifest::Digest;
 use crate::registry::Stream;
-use crate::store::{Draft, TOOL};
-use crate::writer::{Most, Written, write};
+use crate::store::{Draft, UNPACKER_NAME};
+use crate::writer::{UnpackLimits, Written, write};
 
 /// The memory limit of an unpacker. Windows of Zstandard need most of it.
-const MEMORY: ByteSize = ByteSize::mib(512);
+const UNPACKER_MEMORY: ByteSize = ByteSize::mib(512);
 /// The capacity of the queue to the writer, in pieces of output.
-const PIECES: usize = 64;
+const QUEUE_CAPACITY: usize = 64;
 /// The maximum length of the unpacker's error text for a caller, in bytes.
-const SAID_MAX: usize = 300;
+const MAX_SHOWN_OUTPUT_BYTES: usize = 300;
 /// The maximum size of a layer's archive in excess of its files: heads, padding and the end.
-const OVERHEAD: u64 = 1 << 30;
+const MAX_ARCHIVE_OVERHEAD_BYTES: u64 = 1 << 30;
 
 /// The input of an unpacker.
 pub(crate) struct Blob {
@@ -42,24 +42,24 @@ pub(crate) struct Blob {
 
 /// The resources for unpacking.
 pub(crate) struct Unpacker<'a> {
-    pub(crate) maker: &'a Arc<dyn Backend>,
+    pub(crate) backend: &'a Arc<dyn Backend>,
     /// A folder that contains only the unpacker program.
     pub(crate) tool: &'a Path,
-    pub(crate) most: Most,
+    pub(crate) limits: UnpackLimits,
 }
 
 impl Unpacker<'_> {
-    /// Unpacks into the folder `files` of the draft. Calls `fed` with the number of bytes sent to the unpacker.
+    /// Unpacks into the folder `files` of the draft. Calls `on_progress` with the number of bytes sent to the unpacker.
     pub(crate) async fn run(
         &self,
         kind: Kind,
         blob: Blob,
         draft: &Arc<Draft>,
-        fed: &(dyn Fn(u64) + Send + Sync),
+        on_progress: &(dyn Fn(u64) + Send + Sync),
     ) -> Result<Written, ImageError> {
         let spec = SandboxSpec {
             limits: Limits {
-                memory: MEMORY,
+                memory: UNPACKER_MEMORY,
                 cpus: Cpus::milli(1000),
                 processes: 16,
                 disk: ByteSize::mib(16),
@@ -68,13 +68,15 @@ impl Unpacker<'_> {
             ..SandboxSpec::default()
         };
         let told = |error: sandcell_sandbox::SandboxError| ImageError::Sandbox(error.to_string());
-        let sandbox = self.maker.create(&spec).await.map_err(told)?;
+        let sandbox = self.backend.create(&spec).await.map_err(told)?;
         let folder = sandbox.attach(self.tool).await.map_err(told)?;
         debug_assert!(folder.starts_with(LAYERS));
-        let limit = self.most.bytes.saturating_add(OVERHEAD).to_string();
+        let limit = self.limits.bytes.saturating_add(MAX_ARCHIVE_OVERHEAD_BYTES).to_string();
         let words = ["images", "unpack", kind.as_str(), limit.as_str()].map(str::to_owned);
         let command = Command {
-            argv: std::iter::once(format!("{folder}/{TOOL}")).chain(words).collect(),
+            argv: std::iter::once(format!("{folder}/{UNPACKER_NAME}"))
+                .chain(words)
+                .collect(),
             env: sandbox.base_env().clone(),
             cwd: "/tmp".to_owned(),
             stands_alone: false,
@@ -82,15 +84,15 @@ impl Unpacker<'_> {
             control: false,
         };
         let Process { events, handle } = sandbox.spawn(command).await.map_err(told)?;
-        let (pieces, waiting) = mpsc::channel::<Bytes>(PIECES);
-        let (files, most, kept) = (draft.path().join("files"), self.most, Arc::clone(draft));
+        let (pieces, waiting) = mpsc::channel::<Bytes>(QUEUE_CAPACITY);
+        let (files, limits, kept) = (draft.path().join("files"), self.limits, Arc::clone(draft));
         let writer = tokio::task::spawn_blocking(move || {
-            let written = write(&mut Pieces::new(waiting), &files, most);
+            let written = write(&mut PieceReader::new(waiting), &files, limits);
             // The draft outlives the thread that writes into it.
             drop(kept);
             written
         });
-        let moved = tokio::try_join!(feed(blob, handle.as_ref(), fed), take(events, pieces));
+        let moved = tokio::try_join!(feed(blob, handle.as_ref(), on_progress), take(events, pieces));
         let written = writer
             .await
             .map_err(|_| ImageError::Unpack("the task that wrote it broke off".to_owned()))?;
@@ -99,7 +101,7 @@ impl Unpacker<'_> {
         }
         match (moved, written) {
             // The writer stopped reading, so its error is the reason.
-            (Err(ImageError::GivenUp), Err(error)) | (Err(error), _) => Err(error),
+            (Err(ImageError::Cancelled), Err(error)) | (Err(error), _) => Err(error),
             (Ok(((), (Exit::Code(0), _))), written) => written,
             // A limit or a full disk also ends the unpacker.
             (Ok(_), Err(error @ (ImageError::TooLarge { .. } | ImageError::DiskFull | ImageError::Store { .. }))) => {
@@ -107,38 +109,42 @@ impl Unpacker<'_> {
             }
             (Ok(((), (Exit::Signal(_), _))), _) => Err(ImageError::Unpack(format!(
                 "the unpacker was killed, as it is at {} MiB of memory",
-                MEMORY.as_mib()
+                UNPACKER_MEMORY.as_mib()
             ))),
-            (Ok(((), (Exit::Code(_), said))), _) => Err(ImageError::Unpack(said)),
+            (Ok(((), (Exit::Code(_), output))), _) => Err(ImageError::Unpack(output)),
         }
     }
 }
 
 /// Sends the blob to the unpacker, and checks its digest and size.
-async fn feed(mut blob: Blob, handle: &dyn ProcessHandle, fed: &(dyn Fn(u64) + Send + Sync)) -> Result<(), ImageError> {
+async fn feed(
+    mut blob: Blob,
+    handle: &dyn ProcessHandle,
+    on_progress: &(dyn Fn(u64) + Send + Sync),
+) -> Result<(), ImageError> {
     let (mut hash, mut count, mut reads) = (Sha256::new(), 0_u64, true);
     while let Some(piece) = blob.stream.next().await {
         let piece = piece?;
         count = count.saturating_add(u64::try_from(piece.len()).unwrap_or(u64::MAX));
         if blob.known.as_ref().is_some_and(|(_, size)| count > *size) {
-            return Err(wrong(&blob));
+            return Err(digest_error(&blob));
         }
         hash.update(&piece);
-        fed(u64::try_from(piece.len()).unwrap_or(0));
+        on_progress(u64::try_from(piece.len()).unwrap_or(0));
         // A failed unpacker reports its own error. The rest of the blob is still hashed.
         reads = reads && handle.write(Channel::Stdin, piece).await.is_ok();
     }
     if let Some((digest, size)) = &blob.known
         && (*size != count || *digest != Digest::finish(hash))
     {
-        return Err(wrong(&blob));
+        return Err(digest_error(&blob));
     }
     // The end of input is sent only after the digest was checked.
-    let _gone_already = handle.close(Channel::Stdin).await;
+    let _close_result = handle.close(Channel::Stdin).await;
     Ok(())
 }
 
-fn wrong(blob: &Blob) -> ImageError {
+fn digest_error(blob: &Blob) -> ImageError {
     let what = blob
         .known
         .as_ref()
@@ -153,7 +159,7 @@ async fn take(
     mut events: mpsc::Receiver<ProcessEvent>,
     pieces: mpsc::Sender<Bytes>,
 ) -> Result<(Exit, String), ImageError> {
-    let (mut exit, mut open, mut said) = (None, 2, Vec::new());
+    let (mut exit, mut open, mut output) = (None, 2, Vec::new());
     while exit.is_none() || open > 0 {
         match events.recv().await {
             Some(ProcessEvent::Output {
@@ -161,35 +167,35 @@ async fn take(
                 bytes,
             }) => {
                 if pieces.send(bytes).await.is_err() {
-                    return Err(ImageError::GivenUp);
+                    return Err(ImageError::Cancelled);
                 }
             }
             Some(ProcessEvent::Output { bytes, .. }) => {
-                let room = SAID_MAX.saturating_sub(said.len());
-                said.extend(bytes.iter().take(room));
+                let room = MAX_SHOWN_OUTPUT_BYTES.saturating_sub(output.len());
+                output.extend(bytes.iter().take(room));
             }
             Some(ProcessEvent::Closed { .. }) => open -= 1,
             Some(ProcessEvent::Exited { exit: how }) => exit = Some(how),
             None => break,
         }
     }
-    let said = String::from_utf8_lossy(&said);
-    let said: String = said
+    let output = String::from_utf8_lossy(&output);
+    let output: String = output
         .trim()
         .chars()
         .map(|c| if c.is_control() { ' ' } else { c })
         .collect();
     let exit = exit.ok_or_else(|| ImageError::Sandbox("it ended before its time".to_owned()))?;
-    Ok((exit, said))
+    Ok((exit, output))
 }
 
 /// Reads from a channel of byte pieces, for a thread.
-struct Pieces {
+struct PieceReader {
     waiting: mpsc::Receiver<Bytes>,
     piece: Bytes,
 }
 
-impl Pieces {
+impl PieceReader {
     fn new(waiting: mpsc::Receiver<Bytes>) -> Self {
         Self {
             waiting,
@@ -198,7 +204,7 @@ impl Pieces {
     }
 }
 
-impl Read for Pieces {
+impl Read for PieceReader {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         while self.piece.is_empty() {
             match self.waiting.blocking_recv() {
