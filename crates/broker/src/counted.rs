@@ -15,42 +15,42 @@ use tokio::time::{Instant, Sleep, sleep};
 use crate::egress::Egress;
 
 /// The idle time after which a connection breaks off.
-const IDLE: Duration = Duration::from_secs(300);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A connection with a byte budget.
 pub(crate) struct Counted<S> {
     stream: S,
     egress: Weak<Egress>,
-    left: Arc<AtomicU64>,
+    budget: Arc<AtomicU64>,
     host: String,
-    moved: Instant,
+    last_activity: Instant,
     idle: Pin<Box<Sleep>>,
 }
 
 impl<S> Counted<S> {
-    pub(crate) fn new(stream: S, egress: Weak<Egress>, left: Arc<AtomicU64>, host: String) -> Self {
+    pub(crate) fn new(stream: S, egress: Weak<Egress>, budget: Arc<AtomicU64>, host: String) -> Self {
         Self {
             stream,
             egress,
-            left,
+            budget,
             host,
-            moved: Instant::now(),
-            idle: Box::pin(sleep(IDLE)),
+            last_activity: Instant::now(),
+            idle: Box::pin(sleep(IDLE_TIMEOUT)),
         }
     }
 
     /// Subtracts bytes from the budget. Returns an error if it is used up.
     fn count(&mut self, bytes: usize) -> io::Result<()> {
-        self.moved = Instant::now();
+        self.last_activity = Instant::now();
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
-        let take = |left: u64| Some(left.saturating_sub(bytes));
-        let before = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+        let take = |budget: u64| Some(budget.saturating_sub(bytes));
+        let before = self.budget.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
         if before.is_ok_and(|before| before >= bytes) {
             return Ok(());
         }
         if let Some(egress) = self.egress.upgrade() {
-            let why = egress.used_up();
-            drop(egress.deny(self.host.clone(), why));
+            let reason = egress.used_up();
+            drop(egress.deny(self.host.clone(), reason));
         }
         Err(io::Error::other("the bytes of this sandbox are used up"))
     }
@@ -58,7 +58,7 @@ impl<S> Counted<S> {
     /// Returns an error if the connection was idle for too long.
     fn check_idle(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         while self.idle.as_mut().poll(context).is_ready() {
-            let end = self.moved + IDLE;
+            let end = self.last_activity + IDLE_TIMEOUT;
             if Instant::now() >= end {
                 return Err(io::ErrorKind::TimedOut.into());
             }

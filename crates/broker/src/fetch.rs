@@ -13,13 +13,14 @@ use crate::link::{Link, Page, Refusal, Route, read_origins};
 use crate::machine::{Machine, host};
 use crate::resolve::{self, PinnedNames, PublicNames, Resolve, ResolveError};
 
-const CONNECT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The maximum pause within a response.
-const SILENCE: Duration = Duration::from_secs(20);
-const REDIRECTS: usize = 5;
+const READ_TIMEOUT: Duration = Duration::from_secs(20);
+const MAX_REDIRECTS: usize = 5;
 
 /// The `Accept` header: JSON is preferred over HTML.
-const ACCEPT: &str = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.01";
+const ACCEPT_INDEX: &str =
+    "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.01";
 
 /// The HTTP client of the broker.
 #[derive(Debug)]
@@ -45,7 +46,7 @@ pub(crate) enum FetchError {
     Unreachable { host: String, reason: String },
     #[error("{host} sent more than {limit} bytes")]
     TooLarge { host: String, limit: u64 },
-    #[error("{host} redirects more than {REDIRECTS} times")]
+    #[error("{host} redirects more than {MAX_REDIRECTS} times")]
     Redirects { host: String },
     /// An index leads to an address that may not be requested.
     #[error("{index} leads to {origin}, which {reason}")]
@@ -57,7 +58,7 @@ pub(crate) enum FetchError {
 }
 
 /// A response with a body to read.
-pub(crate) struct Begun {
+pub(crate) struct BoundedResponse {
     pub(crate) is_json: bool,
     pub(crate) length: Option<u64>,
     /// The page that sent the body, after redirects.
@@ -65,7 +66,7 @@ pub(crate) struct Begun {
     pub(crate) body: BoxStream<'static, Result<Bytes, FetchError>>,
 }
 
-impl Begun {
+impl BoundedResponse {
     /// Reads the whole body.
     pub(crate) async fn all(mut self) -> Result<Vec<u8>, FetchError> {
         let mut bytes = Vec::new();
@@ -77,7 +78,7 @@ impl Begun {
 }
 
 /// The parts of a request other than its address.
-pub(crate) struct Asks<'a> {
+pub(crate) struct RequestParts<'a> {
     /// The content types that the caller can parse.
     pub(crate) accept: &'a str,
     /// The token for an address, if there is one.
@@ -99,8 +100,8 @@ impl Client {
         let builder = || {
             let builder = reqwest::Client::builder()
                 .user_agent(concat!("sandcell/", env!("CARGO_PKG_VERSION")))
-                .connect_timeout(CONNECT)
-                .read_timeout(SILENCE)
+                .connect_timeout(CONNECT_TIMEOUT)
+                .read_timeout(READ_TIMEOUT)
                 .redirect(reqwest::redirect::Policy::none());
             certificates
                 .iter()
@@ -133,22 +134,27 @@ impl Client {
     }
 
     /// Starts a fetch. The body ends with an error above `limit` bytes.
-    pub(crate) async fn begin(&self, link: &Link, limit: u64) -> Result<Begun, FetchError> {
-        let asks = Asks {
-            accept: ACCEPT,
+    pub(crate) async fn begin(&self, link: &Link, limit: u64) -> Result<BoundedResponse, FetchError> {
+        let parts = RequestParts {
+            accept: ACCEPT_INDEX,
             token: &|_| None,
         };
-        self.begin_as(link, limit, &asks).await
+        self.begin_with(link, limit, &parts).await
     }
 
     /// Starts a fetch with other headers than those for a Python index. Each redirect is checked like a link of a
     /// page.
-    pub(crate) async fn begin_as(&self, link: &Link, limit: u64, asks: &Asks<'_>) -> Result<Begun, FetchError> {
+    pub(crate) async fn begin_with(
+        &self,
+        link: &Link,
+        limit: u64,
+        parts: &RequestParts<'_>,
+    ) -> Result<BoundedResponse, FetchError> {
         let mut link = link.clone();
-        for _ in 0..=REDIRECTS {
-            let answer = self.ask(&link, asks).await?;
+        for _ in 0..=MAX_REDIRECTS {
+            let answer = self.send_request(&link, parts).await?;
             if !matches!(answer.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
-                return begun(answer, &link, limit);
+                return bounded(answer, &link, limit);
             }
             let to = answer.headers().get(header::LOCATION).and_then(|to| to.to_str().ok());
             let to = to.and_then(|to| link.url().join(to).ok());
@@ -164,7 +170,7 @@ impl Client {
     }
 
     /// Sends one request, if the link may be followed.
-    async fn ask(&self, link: &Link, asks: &Asks<'_>) -> Result<reqwest::Response, FetchError> {
+    async fn send_request(&self, link: &Link, parts: &RequestParts<'_>) -> Result<reqwest::Response, FetchError> {
         let refused = |reason| FetchError::Refused {
             index: link.index_host(),
             origin: link.origin(),
@@ -180,7 +186,7 @@ impl Client {
         let request = match link.route(&self.origins).map_err(refused)? {
             Route::Named => {
                 let request = self.named.get(bare);
-                match ((asks.token)(link.url()), self.machine.login(link.url())) {
+                match ((parts.token)(link.url()), self.machine.login(link.url())) {
                     (Some(token), _) => request.bearer_auth(token),
                     (None, Some((name, password))) => request.basic_auth(name, Some(password)),
                     (None, None) => request,
@@ -195,15 +201,15 @@ impl Client {
                 self.public.get(bare)
             }
         };
-        let answer = request.header(header::ACCEPT, asks.accept).send().await;
+        let answer = request.header(header::ACCEPT, parts.accept).send().await;
         answer.map_err(|error| unreachable(without_address(error)))
     }
 
     /// Fetches a whole page.
-    pub(crate) async fn whole(&self, link: &Link, limit: u64) -> Result<(Vec<u8>, bool, Arc<Page>), FetchError> {
-        let begun = self.begin(link, limit).await?;
-        let (is_json, page) = (begun.is_json, Arc::clone(&begun.page));
-        Ok((begun.all().await?, is_json, page))
+    pub(crate) async fn fetch_page(&self, link: &Link, limit: u64) -> Result<(Vec<u8>, bool, Arc<Page>), FetchError> {
+        let bounded = self.begin(link, limit).await?;
+        let (is_json, page) = (bounded.is_json, Arc::clone(&bounded.page));
+        Ok((bounded.all().await?, is_json, page))
     }
 }
 
@@ -225,7 +231,7 @@ fn certificates(machine: &Machine) -> Result<Vec<Certificate>, String> {
 }
 
 /// Checks the status of a response, and limits its body.
-fn begun(answer: reqwest::Response, link: &Link, limit: u64) -> Result<Begun, FetchError> {
+fn bounded(answer: reqwest::Response, link: &Link, limit: u64) -> Result<BoundedResponse, FetchError> {
     let host = host(link.url());
     match answer.status().as_u16() {
         200 => {}
@@ -254,7 +260,7 @@ fn begun(answer: reqwest::Response, link: &Link, limit: u64) -> Result<Begun, Fe
         })?;
         Ok(part)
     });
-    Ok(Begun {
+    Ok(BoundedResponse {
         is_json,
         length,
         page: link.followed(),

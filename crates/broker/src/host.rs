@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// The maximum length of a DNS name.
 const NAME_MAX: usize = 253;
 /// The ports of a pattern without a port.
-const USUAL: [u16; 2] = [80, 443];
+const DEFAULT_PORTS: [u16; 2] = [80, 443];
 
 /// A host: a lower-case name without a trailing dot, or an address.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -39,7 +39,7 @@ impl std::fmt::Display for Target {
     /// Formats the target as a pattern that allows it.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}", self.host)?;
-        if USUAL.contains(&self.port) {
+        if DEFAULT_PORTS.contains(&self.port) {
             return Ok(());
         }
         write!(f, ":{}", self.port)
@@ -141,7 +141,7 @@ enum Hosts {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ports {
-    Usual,
+    Default,
     One(u16),
     Any,
 }
@@ -154,7 +154,7 @@ impl std::fmt::Display for Pattern {
             Hosts::One(host) => write!(f, "{host}")?,
         }
         match self.ports {
-            Ports::Usual => Ok(()),
+            Ports::Default => Ok(()),
             Ports::One(port) => write!(f, ":{port}"),
             Ports::Any => f.write_str(":*"),
         }
@@ -168,7 +168,7 @@ impl Pattern {
     /// # Errors
     /// The problem, as the end of a sentence.
     pub fn parse(text: &str) -> Result<Self, &'static str> {
-        Self::read(text, Ports::Usual)
+        Self::read(text, Ports::Default)
     }
 
     /// Parses a pattern to deny. Without a port, it matches all ports.
@@ -217,7 +217,7 @@ impl Pattern {
         host && match self.ports {
             Ports::Any => true,
             Ports::One(port) => port == target.port,
-            Ports::Usual => USUAL.contains(&target.port),
+            Ports::Default => DEFAULT_PORTS.contains(&target.port),
         }
     }
 
@@ -233,10 +233,10 @@ impl Pattern {
         };
         hosts
             && match (self.ports, other.ports) {
-                (Ports::Any, _) | (Ports::Usual, Ports::Usual) => true,
-                (Ports::Usual, Ports::One(port)) => USUAL.contains(&port),
+                (Ports::Any, _) | (Ports::Default, Ports::Default) => true,
+                (Ports::Default, Ports::One(port)) => DEFAULT_PORTS.contains(&port),
                 (Ports::One(port), Ports::One(other)) => port == other,
-                (Ports::Usual | Ports::One(_), _) => false,
+                (Ports::Default | Ports::One(_), _) => false,
             }
     }
 }

@@ -65,7 +65,7 @@ impl std::fmt::Debug for Rules {
 
 /// The problems of one installation's downloads, in the order of their occurrence.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Trouble {
+pub struct FetchProblems {
     /// Projects that no index knows.
     pub unknown: Vec<String>,
     /// Projects of which the rules hide every version.
@@ -78,7 +78,7 @@ pub struct Trouble {
     pub refused: Vec<String>,
 }
 
-impl Trouble {
+impl FetchProblems {
     /// Records the reason of a failed fetch.
     pub(crate) fn note(&mut self, error: &FetchError, text: String) {
         let list = match error {
@@ -105,7 +105,7 @@ struct State {
     files: Vec<Source>,
     numbers: HashMap<String, usize>,
     pages: HashMap<String, Bytes>,
-    trouble: Trouble,
+    problems: FetchProblems,
 }
 
 /// The source of a listed file.
@@ -151,8 +151,8 @@ impl Index {
 
     /// Returns the problems until now.
     #[must_use]
-    pub fn trouble(&self) -> Trouble {
-        self.state().trouble.clone()
+    pub fn problems(&self) -> FetchProblems {
+        self.state().problems.clone()
     }
 
     /// Returns the number of fetched bytes until now.
@@ -167,7 +167,7 @@ impl Index {
 
     fn failure(&self, text: String) {
         tracing::info!("package index: {text}");
-        let failures = &mut self.state().trouble.failures;
+        let failures = &mut self.state().problems.failures;
         if failures.len() < TROUBLE_MAX && !failures.contains(&text) {
             failures.push(text);
         }
@@ -175,7 +175,7 @@ impl Index {
 
     fn failed_to_fetch(&self, error: &FetchError, text: String) {
         tracing::info!("package index: {text}");
-        self.state().trouble.note(error, text);
+        self.state().problems.note(error, text);
     }
 
     async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Response<Body> {
@@ -213,7 +213,7 @@ impl Index {
                 page_answer(page)
             }
             Ok(None) => {
-                let unknown = &mut self.state().trouble.unknown;
+                let unknown = &mut self.state().problems.unknown;
                 if unknown.len() < TROUBLE_MAX && !unknown.contains(&name) {
                     unknown.push(name);
                 }
@@ -239,7 +239,7 @@ impl Index {
             if let Ok(mut path) = page.path_segments_mut() {
                 path.pop_if_empty().push(name).push("");
             }
-            match self.client.whole(&Link::of_index(page.clone()), PAGE_MAX).await {
+            match self.client.fetch_page(&Link::of_index(page.clone()), PAGE_MAX).await {
                 Ok((body, is_json, from)) => {
                     let found =
                         simple::parse(&body, is_json, from.url()).map_err(|reason| FetchError::Unreachable {
@@ -266,7 +266,7 @@ impl Index {
         let count = files.len();
         let kept = self.permitted(name, files);
         if kept.is_empty() && count > 0 {
-            let hidden = &mut self.state().trouble.hidden;
+            let hidden = &mut self.state().problems.hidden;
             if !hidden.contains(&name.to_owned()) && hidden.len() < TROUBLE_MAX {
                 hidden.push(name.to_owned());
             }
@@ -287,8 +287,9 @@ impl Index {
                 let second = |time: &str| time.get(..19).map(str::to_owned);
                 let time = file.upload_time.as_deref().and_then(second);
                 if time.is_none() || time > second(newest) {
-                    if !state.trouble.too_new.contains(&name.to_owned()) && state.trouble.too_new.len() < TROUBLE_MAX {
-                        state.trouble.too_new.push(name.to_owned());
+                    if !state.problems.too_new.contains(&name.to_owned()) && state.problems.too_new.len() < TROUBLE_MAX
+                    {
+                        state.problems.too_new.push(name.to_owned());
                     }
                     continue;
                 }
@@ -365,7 +366,7 @@ impl Index {
                 self.client
                     .begin(&link, limit)
                     .await
-                    .map(|begun| (begun.length, begun.body))
+                    .map(|response| (response.length, response.body))
             }
             Source::Local { path, .. } => local_body(path, limit).await,
         };
@@ -464,18 +465,18 @@ async fn local_body(
 }
 
 fn page_answer(page: Bytes) -> Response<Body> {
-    let mut answer = Response::new(whole(page));
+    let mut answer = Response::new(full_body(page));
     let kind = header::HeaderValue::from_static("application/vnd.pypi.simple.v1+json");
     answer.headers_mut().insert(header::CONTENT_TYPE, kind);
     answer
 }
 
 pub(crate) fn plain(status: StatusCode, text: &str) -> Response<Body> {
-    let mut answer = Response::new(whole(Bytes::from(text.to_owned())));
+    let mut answer = Response::new(full_body(Bytes::from(text.to_owned())));
     *answer.status_mut() = status;
     answer
 }
 
-pub(crate) fn whole(bytes: Bytes) -> Body {
+pub(crate) fn full_body(bytes: Bytes) -> Body {
     Full::new(bytes).map_err(|never| match never {}).boxed()
 }

@@ -23,9 +23,9 @@ mod simple;
 mod socks;
 
 pub use address::is_public;
-pub use egress::{Denial, Egress, EgressLimits, EgressRules, Why};
+pub use egress::{Denial, DenialReason, Egress, EgressLimits, EgressRules};
 pub use fetch::Client;
 pub use host::{Host, Pattern, Target};
-pub use index::{Allows, Index, Rules, Trouble};
+pub use index::{Allows, FetchProblems, Index, Rules};
 pub use machine::{Machine, MachineError};
 pub use npm::{NpmIndex, NpmMachine};

@@ -17,7 +17,7 @@ const FILES_OF_INDEX: [(&str, &str); 2] = [
     ("https://test.pypi.org", "https://test-files.pythonhosted.org"),
 ];
 /// The permitted ports of other hosts. The operator can name an origin with another port.
-const PORTS: [u16; 2] = [80, 443];
+const PERMITTED_PORTS: [u16; 2] = [80, 443];
 
 /// An address to fetch, and the page that contains it.
 #[derive(Debug, Clone)]
@@ -121,7 +121,7 @@ impl Link {
         let port = url.port_or_known_default().unwrap_or_default();
         let host = url.host_str().unwrap_or_default();
         let target = Target::parse(&format!("{host}:{port}"), None).map_err(Refusal::Host)?;
-        if !PORTS.contains(&port) {
+        if !PERMITTED_PORTS.contains(&port) {
             return Err(Refusal::Port);
         }
         Ok(Route::Public(target))

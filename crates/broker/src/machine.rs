@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use reqwest::Url;
 
 /// The default index.
-const PUBLIC: &str = "https://pypi.org/simple";
+const PUBLIC_INDEX: &str = "https://pypi.org/simple";
 /// The maximum size that is read of one settings file.
 const FILE_MAX: u64 = 1 << 20;
 
@@ -62,7 +62,7 @@ pub struct Machine {
 
 /// The settings from one source, in the same form for both tools.
 #[derive(Debug, Default)]
-struct Found {
+struct SourceSettings {
     index: Option<String>,
     extra: Vec<String>,
     links: Vec<String>,
@@ -115,7 +115,9 @@ impl Machine {
             }
             machine.proxy = machine.proxy.or(found.proxy);
         }
-        machine.indexes.extend(default.or_else(|| Url::parse(PUBLIC).ok()));
+        machine
+            .indexes
+            .extend(default.or_else(|| Url::parse(PUBLIC_INDEX).ok()));
         machine.indexes.dedup();
         if let Some(path) = get("NETRC").map(PathBuf::from).or(home.map(|home| home.join(".netrc")))
             && let Some(text) = read(&path, false)?
@@ -195,11 +197,11 @@ fn unnamed(text: &str) -> String {
     }
 }
 
-fn of_environment(get: &dyn Fn(&str) -> Option<String>) -> Found {
+fn of_environment(get: &dyn Fn(&str) -> Option<String>) -> SourceSettings {
     let first = |names: &[&str]| names.iter().find_map(|name| get(name));
     let mut extra: Vec<String> = words(get("UV_INDEX")).iter().map(|text| unnamed(text)).collect();
     extra.extend(words(first(&["UV_EXTRA_INDEX_URL", "PIP_EXTRA_INDEX_URL"])));
-    Found {
+    SourceSettings {
         index: first(&["UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL"]).map(|text| unnamed(&text)),
         extra,
         links: words(first(&["UV_FIND_LINKS", "PIP_FIND_LINKS"]).map(|text| text.replace(',', " "))),
@@ -276,12 +278,12 @@ fn read(path: &Path, needed: bool) -> Result<Option<String>, MachineError> {
     }
 }
 
-fn of_uv(path: &Path, text: &str) -> Result<Found, MachineError> {
+fn of_uv(path: &Path, text: &str) -> Result<SourceSettings, MachineError> {
     let table: toml::Table = text.parse().map_err(|source| MachineError::Toml {
         path: path.to_owned(),
         source: Box::new(source),
     })?;
-    let mut found = Found::default();
+    let mut found = SourceSettings::default();
     let pip = table.get("pip").and_then(toml::Value::as_table);
     for table in [Some(&table), pip].into_iter().flatten() {
         let text = |key: &str| table.get(key).and_then(toml::Value::as_str).map(str::to_owned);
@@ -313,7 +315,7 @@ fn of_uv(path: &Path, text: &str) -> Result<Found, MachineError> {
 
 /// Parses pip's file: sections, `key = value`, and further values of a list on indented lines. The settings of
 /// installation are in `[global]` and `[install]`. `[install]` has precedence.
-fn of_pip(text: &str) -> Found {
+fn of_pip(text: &str) -> SourceSettings {
     let mut values: BTreeMap<(String, String), String> = BTreeMap::new();
     let (mut section, mut key) = (String::new(), String::new());
     for line in text.lines() {
@@ -339,7 +341,7 @@ fn of_pip(text: &str) -> Found {
             .iter()
             .find_map(|section| values.get(&((*section).to_owned(), key.to_owned())).cloned())
     };
-    Found {
+    SourceSettings {
         index: get("index-url"),
         extra: words(get("extra-index-url")),
         links: words(get("find-links")),

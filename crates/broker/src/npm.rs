@@ -17,12 +17,12 @@ use reqwest::Url;
 use serde_json::{Map, Value};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::fetch::{Asks, Client, FetchError};
-use crate::index::{Body, Rules, Trouble, plain, streamed, whole};
+use crate::fetch::{Client, FetchError, RequestParts};
+use crate::index::{Body, FetchProblems, Rules, full_body, plain, streamed};
 use crate::link::{Link, Page};
 
 /// The default registry.
-const PUBLIC: &str = "https://registry.npmjs.org/";
+const PUBLIC_REGISTRY: &str = "https://registry.npmjs.org/";
 /// The maximum size of one package's page. The largest page of the public registry has about 40 MB.
 const PAGE_MAX: u64 = 64 << 20;
 /// The maximum number of packages that one installation may request.
@@ -32,10 +32,10 @@ const TROUBLE_MAX: usize = 50;
 /// The maximum size that is read of one settings file.
 const FILE_MAX: u64 = 1 << 20;
 /// The `Accept` headers. The short form contains everything except the publication times of versions.
-const SHORT: &str = "application/vnd.npm.install-v1+json; q=1.0, application/json; q=0.8";
-const LONG: &str = "application/json";
+const ACCEPT_SHORT: &str = "application/vnd.npm.install-v1+json; q=1.0, application/json; q=0.8";
+const ACCEPT_FULL: &str = "application/json";
 /// The fields of a version that an installer needs.
-const NEEDED: [&str; 14] = [
+const NEEDED_FIELDS: [&str; 14] = [
     "name",
     "version",
     "dependencies",
@@ -72,7 +72,7 @@ impl NpmMachine {
         let file = get("NPM_CONFIG_USERCONFIG").or_else(|| get("HOME").map(|home| format!("{home}/.npmrc")));
         let text = file.map_or_else(String::new, |path| read_file(Path::new(&path)));
         let mut machine = Self {
-            registry: Url::parse(PUBLIC).map_err(|_| "the public registry has no address".to_owned())?,
+            registry: Url::parse(PUBLIC_REGISTRY).map_err(|_| "the public registry has no address".to_owned())?,
             scopes: BTreeMap::new(),
             tokens: Vec::new(),
         };
@@ -171,7 +171,7 @@ struct State {
     /// The listed archives, each with its address and file name.
     files: Vec<(Link, String)>,
     asked: usize,
-    trouble: Trouble,
+    problems: FetchProblems,
 }
 
 impl NpmIndex {
@@ -203,8 +203,8 @@ impl NpmIndex {
 
     /// Returns the problems until now.
     #[must_use]
-    pub fn trouble(&self) -> Trouble {
-        self.state().trouble.clone()
+    pub fn problems(&self) -> FetchProblems {
+        self.state().problems.clone()
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
@@ -213,12 +213,12 @@ impl NpmIndex {
 
     fn failure(&self, text: String) {
         tracing::info!("npm registry: {text}");
-        note(&mut self.state().trouble.failures, text);
+        note(&mut self.state().problems.failures, text);
     }
 
     fn failed_to_fetch(&self, error: &FetchError, text: String) {
         tracing::info!("npm registry: {text}");
-        self.state().trouble.note(error, text);
+        self.state().problems.note(error, text);
     }
 
     async fn answer(self: Arc<Self>, request: Request<Incoming>, port: u16) -> Response<Body> {
@@ -235,13 +235,13 @@ impl NpmIndex {
         }
         match self.package(&name, port).await {
             Ok(page) => {
-                let mut answer = Response::new(whole(page.into()));
+                let mut answer = Response::new(full_body(page.into()));
                 let kind = header::HeaderValue::from_static("application/json");
                 answer.headers_mut().insert(header::CONTENT_TYPE, kind);
                 answer
             }
             Err(FetchError::Absent { .. }) => {
-                note(&mut self.state().trouble.unknown, name);
+                note(&mut self.state().problems.unknown, name);
                 plain(StatusCode::NOT_FOUND, "the registry has no such package")
             }
             Err(error) => {
@@ -268,13 +268,17 @@ impl NpmIndex {
             return Err(bad("too many packages for one installation"));
         }
         self.state().asked += 1;
-        let accept = if self.rules.newest.is_some() { LONG } else { SHORT };
+        let accept = if self.rules.newest.is_some() {
+            ACCEPT_FULL
+        } else {
+            ACCEPT_SHORT
+        };
         let link = Link::of_index(url.clone());
         let token = |url: &Url| self.machine.token(url).map(str::to_owned);
-        let asks = Asks { accept, token: &token };
-        let begun = self.client.begin_as(&link, PAGE_MAX, &asks).await?;
-        let from = Arc::clone(&begun.page);
-        let body = begun.all().await?;
+        let parts = RequestParts { accept, token: &token };
+        let response = self.client.begin_with(&link, PAGE_MAX, &parts).await?;
+        let from = Arc::clone(&response.page);
+        let body = response.all().await?;
         let page: Value =
             serde_json::from_slice(&body).map_err(|_| bad("what it says is not the JSON of a package"))?;
         let versions = page.get("versions").and_then(Value::as_object);
@@ -283,13 +287,13 @@ impl NpmIndex {
         let mut kept = Map::new();
         for (version, says) in versions {
             if !(self.rules.allows)(name, Some(version)) {
-                note(&mut self.state().trouble.hidden, name.to_owned());
+                note(&mut self.state().problems.hidden, name.to_owned());
                 continue;
             }
             if let Some(newest) = &self.rules.newest {
                 let time = times.and_then(|times| times.get(version)).and_then(Value::as_str);
                 if time.is_none_or(|time| time.get(..19) > newest.get(..19)) {
-                    note(&mut self.state().trouble.too_new, name.to_owned());
+                    note(&mut self.state().problems.too_new, name.to_owned());
                     continue;
                 }
             }
@@ -325,7 +329,7 @@ impl NpmIndex {
             state.files.push((from.link(tarball), file.clone()));
             state.files.len() - 1
         };
-        let mut ours: Map<String, Value> = NEEDED
+        let mut ours: Map<String, Value> = NEEDED_FIELDS
             .iter()
             .filter_map(|key| Some(((*key).to_owned(), says.get(*key)?.clone())))
             .collect();
@@ -353,20 +357,20 @@ impl NpmIndex {
             return plain(StatusCode::NOT_FOUND, "no such file was named");
         };
         let token = |url: &Url| self.machine.token(url).map(str::to_owned);
-        let asks = Asks {
+        let parts = RequestParts {
             accept: "*/*",
             token: &token,
         };
-        let begun = self.client.begin_as(&link, self.rules.file_max, &asks).await;
-        let begun = match begun {
-            Ok(begun) => begun,
+        let response = self.client.begin_with(&link, self.rules.file_max, &parts).await;
+        let response = match response {
+            Ok(response) => response,
             Err(error) => {
                 self.failed_to_fetch(&error, format!("{name}: {error}"));
                 return plain(StatusCode::FORBIDDEN, &error.to_string());
             }
         };
-        let length = begun.length;
-        let body = begun.body.map(move |part: Result<Bytes, FetchError>| {
+        let length = response.length;
+        let body = response.body.map(move |part: Result<Bytes, FetchError>| {
             let failed = |text: String| {
                 self.failure(text.clone());
                 std::io::Error::other(text)
@@ -444,7 +448,7 @@ mod tests {
         }
         let found = machine("", &[("npm_config_registry", "http://127.0.0.1:4873")]).unwrap();
         assert_eq!(found.registry.as_str(), "http://127.0.0.1:4873/");
-        assert_eq!(machine("", &[]).unwrap().registry.as_str(), PUBLIC);
+        assert_eq!(machine("", &[]).unwrap().registry.as_str(), PUBLIC_REGISTRY);
         assert!(machine("registry=ftp://me:pw@x/", &[]).is_err_and(|error| !error.contains("pw")));
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use async_trait::async_trait;
-use sandcell_broker::{Client, Index, Machine, Rules, Trouble};
+use sandcell_broker::{Client, FetchProblems, Index, Machine, Rules};
 use sandcell_sandbox::{Backend, Code, Consent, Failure, Held, Installed, Limits, Packages, Wanted};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -215,7 +215,7 @@ impl PythonPackages {
         let installer = Installer::start(self.set_up(store).await?, index.clone()).await?;
         let result = self.with_installer(&installer, store, &ask, progress).await;
         installer.close().await;
-        let got = result.map_err(|failure| self.explain(failure, &index.trouble(), ask.specs))?;
+        let got = result.map_err(|failure| self.explain(failure, &index.problems(), ask.specs))?;
         store.remember(ask.owner, &question, &got.answer)?;
         Ok(got)
     }
@@ -293,14 +293,14 @@ impl PythonPackages {
     }
 
     /// Replaces a tool's failure by the broker's observation, which is more precise.
-    fn explain(&self, failure: Failure, trouble: &Trouble, specs: &[Spec]) -> Failure {
+    fn explain(&self, failure: Failure, problems: &FetchProblems, specs: &[Spec]) -> Failure {
         if failure.code != Code::PackageFailed {
             return failure;
         }
-        if let Some(reason) = trouble.refused.first() {
+        if let Some(reason) = problems.refused.first() {
             return led_astray("package index", reason);
         }
-        if let Some(reason) = trouble.failures.first() {
+        if let Some(reason) = problems.failures.first() {
             return Failure::new(
                 Code::PackageFailed,
                 format!("the package index could not be used: {reason}"),
@@ -308,7 +308,7 @@ impl PythonPackages {
             );
         }
         let asked = |name: &&String| specs.iter().any(|spec| spec.name == **name);
-        if let Some(name) = trouble.unknown.iter().find(asked).or(trouble.unknown.first()) {
+        if let Some(name) = problems.unknown.iter().find(asked).or(problems.unknown.first()) {
             let like = names::like(name).map_or_else(String::new, |like| format!("; did you mean {like}?"));
             return Failure::new(
                 Code::PackageFailed,
@@ -316,7 +316,7 @@ impl PythonPackages {
                 "check the name; the package of a module is often called otherwise than the module",
             );
         }
-        if let Some(name) = trouble.too_new.iter().find(asked).or(trouble.too_new.first()) {
+        if let Some(name) = problems.too_new.iter().find(asked).or(problems.too_new.first()) {
             let days = self.config.policy.min_age.unwrap_or_default().as_secs() / 86_400;
             return Failure::new(
                 Code::PackageNotAllowed,
@@ -327,7 +327,7 @@ impl PythonPackages {
                 "ask for an older version, or without one",
             );
         }
-        if let Some(name) = trouble.hidden.first() {
+        if let Some(name) = problems.hidden.first() {
             return self
                 .config
                 .policy

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use async_trait::async_trait;
-use sandcell_broker::{Client, Machine, NpmIndex, NpmMachine, Rules, Trouble};
+use sandcell_broker::{Client, FetchProblems, Machine, NpmIndex, NpmMachine, Rules};
 use sandcell_sandbox::{Backend, Code, Consent, Failure, Held, Installed, Packages, Wanted};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -190,7 +190,7 @@ impl NpmPackages {
         let installer = Installer::start(setup, index.clone()).await?;
         let result = self.with_installer(&installer, store, owner, specs, progress).await;
         installer.close().await;
-        let got = result.map_err(|failure| self.explain(failure, &index.trouble()))?;
+        let got = result.map_err(|failure| self.explain(failure, &index.problems()))?;
         store.remember(owner, &question, &got.answer)?;
         Ok(got)
     }
@@ -251,28 +251,28 @@ impl NpmPackages {
     }
 
     /// Replaces npm's failure by the broker's observation, which is more precise.
-    fn explain(&self, failure: Failure, trouble: &Trouble) -> Failure {
+    fn explain(&self, failure: Failure, problems: &FetchProblems) -> Failure {
         if failure.code != Code::PackageFailed {
             return failure;
         }
-        if let Some(reason) = trouble.refused.first() {
+        if let Some(reason) = problems.refused.first() {
             return led_astray("npm registry", reason);
         }
-        if let Some(reason) = trouble.failures.first() {
+        if let Some(reason) = problems.failures.first() {
             return Failure::new(
                 Code::PackageFailed,
                 format!("the npm registry could not be used: {reason}"),
                 "try again later; if it stays, the operator can check the machine's settings (.npmrc, npm_config_registry, proxies)",
             );
         }
-        if let Some(name) = trouble.unknown.first() {
+        if let Some(name) = problems.unknown.first() {
             return Failure::new(
                 Code::PackageFailed,
                 format!("there is no npm package called {name} on the registry"),
                 "check the name",
             );
         }
-        if let Some(name) = trouble
+        if let Some(name) = problems
             .too_new
             .iter()
             .find(|name| failure.message.contains(&format!("for {name}")))
@@ -286,7 +286,7 @@ impl NpmPackages {
         }
         // Some versions of the package are hidden. npm's output shows if this is the reason.
         let is_about = |name: &&String| failure.message.contains(&format!("for {name}"));
-        if let Some(name) = trouble.hidden.iter().find(is_about) {
+        if let Some(name) = problems.hidden.iter().find(is_about) {
             return self
                 .config
                 .policy

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sandcell_broker::{Denial, Egress, EgressLimits, EgressRules, Why};
+use sandcell_broker::{Denial, DenialReason, Egress, EgressLimits, EgressRules};
 use sandcell_sandbox::{Code, Consent, Denied, Failure, Forward, Network, NetworkRule, Way};
 use tokio::task::{AbortHandle, JoinSet};
 
@@ -89,9 +89,9 @@ impl Network for BrokerNetwork {
 
     fn check(&self, hosts: &[String], consent: &Consent) -> Result<NetworkRule, Failure> {
         let asked = self.rules.asked(hosts).map_err(|denial| {
-            let message = format!("network: {:?} {}", denial.what, denial.why);
-            match denial.why {
-                Why::Unreadable(_) | Why::Limit(_) => Failure::invalid(message, denial.remedy()),
+            let message = format!("network: {:?} {}", denial.target, denial.reason);
+            match denial.reason {
+                DenialReason::Unreadable(_) | DenialReason::Limit(_) => Failure::invalid(message, denial.remedy()),
                 _ => Failure::new(
                     Code::NetworkDenied,
                     message,
@@ -116,7 +116,7 @@ impl Network for BrokerNetwork {
         let asked = self.rules.asked(hosts).map_err(|denial| {
             Failure::new(
                 Code::NetworkDenied,
-                format!("network: {} {}", denial.what, denial.why),
+                format!("network: {} {}", denial.target, denial.reason),
                 denial.remedy(),
             )
         })?;
@@ -163,9 +163,9 @@ impl Way for BrokerWay {
 
     fn denied_since(&self, count: u64) -> Vec<Denied> {
         let told = |denial: Denial| Denied {
-            reason: denial.why.to_string(),
+            reason: denial.reason.to_string(),
             remedy: denial.remedy(),
-            what: denial.what,
+            what: denial.target,
         };
         self.egress.denied_since(count).into_iter().map(told).collect()
     }
