@@ -8,7 +8,7 @@ use sandcell_sandbox::{Code, Consent, Failure, Held, Installed, Packages as _, o
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::desk::{broken, too_long};
+use crate::coordinator::{broken, too_long};
 use crate::lock;
 use crate::npm::NpmPackages;
 use crate::service::PythonPackages;
@@ -16,9 +16,9 @@ use crate::spec::{self, Spec};
 use crate::store::{Answer, Base, Part, Store, base_name};
 
 /// The owner of bases.
-pub(crate) const OPERATOR: &str = "operator's bases";
+pub(crate) const OPERATOR_OWNER: &str = "operator's bases";
 /// The time limit for building a base.
-const TIMEOUT: Duration = Duration::from_secs(3600);
+const BUILD_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// Builds, lists and removes bases.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ impl Bases {
     }
 
     fn store(&self) -> Result<&Store, Failure> {
-        self.python.desk.store()
+        self.python.coordinator.store()
     }
 
     /// Builds a base from these packages (`npm:NAME` is an npm package), or from the exact Python versions of a lock
@@ -104,7 +104,9 @@ impl Bases {
             };
             Ok::<Base, Failure>(Base { python, npm })
         };
-        let base = timeout(TIMEOUT, work).await.map_err(|_| too_long(TIMEOUT))??;
+        let base = timeout(BUILD_TIMEOUT, work)
+            .await
+            .map_err(|_| too_long(BUILD_TIMEOUT))??;
         self.store()?.put_base(name, &base)?;
         Ok(self.info(name, base))
     }
@@ -170,7 +172,7 @@ impl Bases {
 /// Returns the part of a base from the operator's installed packages.
 pub(crate) fn part(store: &Store, answer: Answer) -> Result<Part, Failure> {
     let key = answer.key.unwrap_or_default();
-    let (layer, _) = store.layer(OPERATOR, &key).ok_or_else(broken)?;
+    let (layer, _) = store.layer(OPERATOR_OWNER, &key).ok_or_else(broken)?;
     Ok(Part {
         key,
         platform: layer.python,
@@ -193,7 +195,7 @@ pub(crate) fn start_with(store: &Store, name: &str, part: Part, platform: &str) 
         return Err(unusable(format!("it is for {theirs}, and this is {platform}")));
     }
     let (_, site) = store
-        .layer(OPERATOR, &part.key)
+        .layer(OPERATOR_OWNER, &part.key)
         .ok_or_else(|| unusable("its files are gone".to_owned()))?;
     Ok(Installed {
         folder: Some(site),

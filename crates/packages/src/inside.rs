@@ -13,9 +13,9 @@ use crate::policy::Policy;
 use crate::spec::Spec;
 
 /// The interpreter inside.
-const PYTHON: &str = "python3";
+const PYTHON_PROGRAM: &str = "python3";
 /// The maximum number of packages in one installation.
-const MOST: usize = 500;
+const MAX_PACKAGES: usize = 500;
 
 /// pip's report of an installation.
 #[derive(Deserialize)]
@@ -35,7 +35,9 @@ struct Metadata {
 }
 
 fn pip(policy: &Policy, options: &[&str], what: impl Iterator<Item = String>) -> Vec<String> {
-    let mut argv: Vec<String> = [PYTHON, "-m", "pip", "install", "--quiet"].map(str::to_owned).to_vec();
+    let mut argv: Vec<String> = [PYTHON_PROGRAM, "-m", "pip", "install", "--quiet"]
+        .map(str::to_owned)
+        .to_vec();
     argv.extend(["--disable-pip-version-check", "--no-input"].map(str::to_owned));
     argv.extend(options.iter().map(|&option| option.to_owned()));
     if !policy.sources {
@@ -73,7 +75,7 @@ pub(crate) fn install(
         )
     };
     let report: Report = serde_json::from_slice(printed).map_err(|_| garbled("nothing that can be read"))?;
-    if report.install.len() > MOST {
+    if report.install.len() > MAX_PACKAGES {
         return Err(garbled("more packages than one installation brings"));
     }
     let mut locked = Vec::new();
@@ -118,7 +120,7 @@ mod tests {
         parse_all(&texts.iter().map(|&text| text.to_owned()).collect::<Vec<_>>()).unwrap()
     }
 
-    const REPORT: &str = r#"{"version": "1", "install": [
+    const TEST_REPORT: &str = r#"{"version": "1", "install": [
         {"metadata": {"name": "Python_DateUtil", "version": "2.9.0"}}, {"metadata": {"name": "six", "version": "1.17.0"}}]}"#;
 
     #[test]
@@ -130,7 +132,7 @@ mod tests {
         assert!(resolve.contains(&"--only-binary".to_owned()), "{resolve:?}");
         let after = resolve.iter().position(|word| word == "--").unwrap();
         assert_eq!(resolve.len() - after - 1, 2);
-        let (argv, installed) = install(&policy, &asked, REPORT.as_bytes()).unwrap();
+        let (argv, installed) = install(&policy, &asked, TEST_REPORT.as_bytes()).unwrap();
         let argv = argv.unwrap();
         assert!(argv.ends_with(&["--".into(), "python-dateutil==2.9.0".into(), "six==1.17.0".into()]));
         assert!(argv.contains(&"--no-deps".to_owned()));
@@ -145,7 +147,7 @@ mod tests {
             ..Policy::default()
         };
         let asked = specs(&["python-dateutil"]);
-        let refused = install(&policy, &asked, REPORT.as_bytes()).unwrap_err();
+        let refused = install(&policy, &asked, TEST_REPORT.as_bytes()).unwrap_err();
         assert_eq!(refused.code, Code::PackageNotAllowed);
         for forged in [
             "",

@@ -11,13 +11,13 @@
 #![cfg(target_os = "linux")]
 
 mod bases;
-mod desk;
+mod coordinator;
+mod index_port;
 mod inside;
 mod installer;
 mod lock;
 mod names;
 mod npm;
-mod outlet;
 mod policy;
 mod service;
 mod spec;
@@ -29,5 +29,5 @@ pub use bases::{BaseInfo, Bases};
 pub use npm::{NpmConfig, NpmEntry, NpmPackages, NpmPolicy, NpmTools, find_npm};
 pub use policy::{Entry, EntryError, Policy};
 pub use service::{Bounds, Config, PythonPackages};
-pub use store::KeptMax;
+pub use store::StoreLimits;
 pub use tool::{Tool, find_uv};

@@ -112,12 +112,13 @@ pub(crate) fn render(locked: &[Locked]) -> String {
 mod tests {
     use super::*;
 
-    const HASH: &str = "sha256:73191c47aaa79da394e8fee2dbc2ec827432cab56311122c9e47abf79e390f62";
+    const TEST_HASH: &str = "sha256:73191c47aaa79da394e8fee2dbc2ec827432cab56311122c9e47abf79e390f62";
 
     #[test]
     fn a_list_is_read_and_written() {
-        let text =
-            format!("# made by x\nNumpy==2.1.0 \\\n    --hash={HASH} \\\n    --hash={HASH}\nsix==1.16 --hash={HASH}\n");
+        let text = format!(
+            "# made by x\nNumpy==2.1.0 \\\n    --hash={TEST_HASH} \\\n    --hash={TEST_HASH}\nsix==1.16 --hash={TEST_HASH}\n"
+        );
         let locked = parse(&text).unwrap();
         assert_eq!(locked.len(), 2);
         assert_eq!((locked[0].name.as_str(), locked[0].hashes.len()), ("numpy", 1));
@@ -134,9 +135,9 @@ mod tests {
             "--index-url https://x",
             "numpy @ https://x --hash=sha256:00",
             "numpy==1 --hash=md5:00",
-            &format!("numpy==1 --hash={HASH} --global-option=x"),
-            &format!("numpy==1 --hash={HASH}\nnumpy==2 --hash={HASH}"),
-            &format!("../x==1 --hash={HASH}"),
+            &format!("numpy==1 --hash={TEST_HASH} --global-option=x"),
+            &format!("numpy==1 --hash={TEST_HASH}\nnumpy==2 --hash={TEST_HASH}"),
+            &format!("../x==1 --hash={TEST_HASH}"),
         ] {
             assert!(parse(line).is_err(), "{line}");
         }

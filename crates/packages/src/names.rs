@@ -3,7 +3,7 @@
 
 /// Modules whose package has another name, and where the package with the module's name is another one or does not
 /// exist.
-const MODULES: &[(&str, &str)] = &[
+const MODULE_PACKAGES: &[(&str, &str)] = &[
     ("bs4", "beautifulsoup4"),
     ("crypto", "pycryptodome"),
     ("cv2", "opencv-python-headless"),
@@ -37,7 +37,7 @@ const MODULES: &[(&str, &str)] = &[
 ];
 
 /// Popular packages. Hostile packages imitate their names.
-const POPULAR: &[&str] = &[
+const POPULAR_NAMES: &[&str] = &[
     "accelerate",
     "aiohttp",
     "alembic",
@@ -212,7 +212,7 @@ const POPULAR: &[&str] = &[
 ];
 
 /// Real projects whose names are one typing error away from another's.
-const REAL: &[&str] = &[
+const REAL_PROJECTS: &[&str] = &[
     "httpx2", "pypdf2", "pypdf3", "pypdf4", "torchx", "pytest5", "panda", "httpcore", "aiohttp2",
 ];
 
@@ -221,7 +221,7 @@ const SLIP_LENGTH: usize = 5;
 
 /// Returns the package of a module whose package has another name.
 pub(crate) fn project_of_module(name: &str) -> Option<&'static str> {
-    MODULES
+    MODULE_PACKAGES
         .iter()
         .find(|(module, _)| *module == name)
         .map(|(_, project)| *project)
@@ -229,19 +229,19 @@ pub(crate) fn project_of_module(name: &str) -> Option<&'static str> {
 
 /// Returns the popular package that is one typing error away from this name.
 pub(crate) fn slip_of(name: &str) -> Option<&'static str> {
-    if name.len() < SLIP_LENGTH || POPULAR.contains(&name) || REAL.contains(&name) {
+    if name.len() < SLIP_LENGTH || POPULAR_NAMES.contains(&name) || REAL_PROJECTS.contains(&name) {
         return None;
     }
     let near = |popular: &&&str| {
         popular.len() >= SLIP_LENGTH
             && (strsim::damerau_levenshtein(name, popular) == 1 || name.replace('-', "") == popular.replace('-', ""))
     };
-    POPULAR.iter().find(near).copied()
+    POPULAR_NAMES.iter().find(near).copied()
 }
 
 /// Returns the popular package that is most similar to a name that no index has.
 pub(crate) fn like(name: &str) -> Option<&'static str> {
-    let nearest = POPULAR
+    let nearest = POPULAR_NAMES
         .iter()
         .map(|popular| (strsim::damerau_levenshtein(name, popular), *popular))
         .min();

@@ -16,7 +16,7 @@ use crate::lock::Locked;
 use crate::spec::Spec;
 
 /// The maximum number of entries in a refusal.
-const SHOWN: usize = 20;
+const MAX_SHOWN_ENTRIES: usize = 20;
 
 /// One entry of a list.
 #[derive(Debug, Clone, PartialEq)]
@@ -148,7 +148,7 @@ pub struct Policy {
 impl Policy {
     /// Returns true if this request needs the user's consent. The user does not decide about denied or allowed
     /// packages.
-    pub(crate) fn asks(&self, spec: &Spec) -> bool {
+    pub(crate) fn needs_consent(&self, spec: &Spec) -> bool {
         let about = |entry: &&Entry| entry.is_about(&spec.name);
         let listed: Vec<&Entry> = self.allow.iter().filter(about).collect();
         let allowed = match spec.versions.as_ref().and_then(exact) {
@@ -167,7 +167,10 @@ impl Policy {
 
     /// Refuses requests that need consent and have none.
     pub(crate) fn check_consent(&self, specs: &[Spec], consent: &Consent) -> Result<(), Failure> {
-        match specs.iter().find(|spec| self.asks(spec) && !consent.covers(&spec.text)) {
+        match specs
+            .iter()
+            .find(|spec| self.needs_consent(spec) && !consent.covers(&spec.text))
+        {
             Some(spec) => {
                 Err(consent.refusal(Code::PackageNotAllowed, &spec.text, "install_package", "packages.allow"))
             }
@@ -183,12 +186,12 @@ impl Policy {
         if self.ask.is_empty() {
             return settled;
         }
-        if specs.iter().any(|spec| self.asks(spec)) {
+        if specs.iter().any(|spec| self.needs_consent(spec)) {
             settled.ask.clear();
             if !settled.allow.is_empty() {
                 settled.allow.extend(self.ask.iter().cloned());
                 // With the requested extras. The operator's versions stay.
-                for spec in specs.iter().filter(|spec| self.asks(spec)) {
+                for spec in specs.iter().filter(|spec| self.needs_consent(spec)) {
                     let about = self.ask.iter().filter(|entry| entry.is_about(&spec.name));
                     settled.allow.extend(about.map(|entry| Entry {
                         name: Pattern::Name(spec.name.clone()),
@@ -204,7 +207,7 @@ impl Policy {
     }
 
     /// Returns the rules of an installation that the operator started. It implies consent to all entries of `ask`.
-    pub(crate) fn of_the_operator(&self) -> Self {
+    pub(crate) fn with_operator_consent(&self) -> Self {
         let mut settled = self.clone();
         settled.ask.clear();
         if !settled.allow.is_empty() {
@@ -289,7 +292,7 @@ impl Policy {
         let denied = |entry: &Entry| entry.is_about(name) && !self.ask.contains(entry);
         let texts = |entries: &mut dyn Iterator<Item = &Entry>| {
             entries
-                .take(SHOWN)
+                .take(MAX_SHOWN_ENTRIES)
                 .map(|entry| entry.text.clone())
                 .collect::<Vec<_>>()
                 .join(", ")
@@ -314,7 +317,11 @@ impl Policy {
         } else if !denied.is_empty() {
             format!("denied is: {denied}; choose another version or package, or ask the operator")
         } else {
-            let more = if self.allow.len() > SHOWN { ", …" } else { "" };
+            let more = if self.allow.len() > MAX_SHOWN_ENTRIES {
+                ", …"
+            } else {
+                ""
+            };
             format!("allowed are: {}{more}", texts(&mut self.allow.iter()))
         };
         Failure::new(Code::PackageNotAllowed, message, remedy)
@@ -470,7 +477,7 @@ mod tests {
             ask: vec!["*".parse().unwrap()],
             ..policy(&["numpy<2"], &["evil"])
         };
-        for (policy, text, asks) in [
+        for (policy, text, needs_consent) in [
             (&open, "acme-x", true),
             (&open, "Acme_X[more]>=1", true),
             (&open, "acme-evil", false),
@@ -482,18 +489,22 @@ mod tests {
             (&listed, "evil", false),
         ] {
             let specs = read(&[text]);
-            assert_eq!(policy.asks(&specs[0]), asks, "{text}");
+            assert_eq!(policy.needs_consent(&specs[0]), needs_consent, "{text}");
             assert_eq!(
                 policy.check_consent(&specs, &Consent::NotAsked).is_err(),
-                asks,
+                needs_consent,
                 "{text}"
             );
             assert_eq!(
                 policy.check_consent(&specs, &Consent::Declined).is_err(),
-                asks,
+                needs_consent,
                 "{text}"
             );
-            assert_eq!(policy.check_consent(&specs, &yes(&["other"])).is_err(), asks, "{text}");
+            assert_eq!(
+                policy.check_consent(&specs, &yes(&["other"])).is_err(),
+                needs_consent,
+                "{text}"
+            );
             assert!(policy.check_consent(&specs, &yes(&[&specs[0].text])).is_ok(), "{text}");
         }
         // Consent includes the dependencies, and never denied packages.
@@ -520,7 +531,7 @@ mod tests {
             ask: vec!["numpy>=2,<3".parse().unwrap()],
             ..policy(&["six"], &[])
         };
-        for (text, asks) in [
+        for (text, needs_consent) in [
             ("numpy", true),
             ("numpy==2.1", true),
             ("numpy[extra]<2", true),
@@ -528,7 +539,7 @@ mod tests {
             ("numpy==3.0", false),
             ("numpy==2.1rc1", false),
         ] {
-            assert_eq!(listed.asks(&spec(text)), asks, "{text}");
+            assert_eq!(listed.needs_consent(&spec(text)), needs_consent, "{text}");
         }
         // Whatever the caller's text, the consent covers the operator's entry.
         for text in ["numpy", "numpy<2", "numpy>=1", "numpy[extra]==2.1"] {
@@ -557,8 +568,8 @@ mod tests {
             ask: listed.ask.clone(),
             ..policy(&[], &[])
         };
-        assert!(open.asks(&spec("numpy==2.1")) && open.asks(&spec("numpy==2.1rc1")));
-        assert!(!open.asks(&spec("numpy==1.26")));
+        assert!(open.needs_consent(&spec("numpy==2.1")) && open.needs_consent(&spec("numpy==2.1rc1")));
+        assert!(!open.needs_consent(&spec("numpy==1.26")));
         let settled = open.settled(&[spec("numpy==1.26")]);
         assert!(permits(&settled, "numpy", "1.26") && !permits(&settled, "numpy", "2.1"));
     }
@@ -569,7 +580,7 @@ mod tests {
             ask: vec!["numpy>=2,<3".parse().unwrap()],
             ..policy(&["six"], &["evil"])
         };
-        let settled = listed.of_the_operator();
+        let settled = listed.with_operator_consent();
         let lock = |name: &str, version: &str| settled.check_lock(&[Locked::new(name, version)]);
         assert!(lock("six", "1.0").is_ok() && lock("numpy", "2.1").is_ok());
         assert!(
@@ -583,7 +594,7 @@ mod tests {
             ask: vec!["*".parse().unwrap()],
             ..policy(&[], &["evil"])
         };
-        let settled = open.of_the_operator();
+        let settled = open.with_operator_consent();
         assert!(permits(&settled, "numpy", "2.1rc1") && !permits(&settled, "evil", "1.0"));
     }
 

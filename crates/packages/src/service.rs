@@ -10,15 +10,15 @@ use sandcell_sandbox::{Backend, Code, Consent, Failure, Held, Installed, Limits,
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::bases::{self, OPERATOR};
-use crate::desk::{Desk, FRESH, Got, handed_over, nothing_new, too_long};
+use crate::bases::{self, OPERATOR_OWNER};
+use crate::coordinator::{Coordinator, InstallResult, MAX_ANSWER_AGE, all_present_answer, caller_answer, too_long};
 use crate::inside;
 use crate::installer::{Installer, Setup};
 use crate::lock::{self, Locked};
 use crate::names;
 use crate::policy::Policy;
 use crate::spec::{self, Spec};
-use crate::store::{Answer, KeptMax, Layer, Part, Store, key};
+use crate::store::{Answer, Layer, Part, Store, StoreLimits, key};
 use crate::tool::{self, Tool};
 
 /// The settings of the operator and the machine for packages.
@@ -54,13 +54,13 @@ pub struct Bounds {
     /// The maximum size of all downloaded files of one installation in bytes.
     pub total_max: u64,
     /// The limits of the store.
-    pub kept_max: KeptMax,
+    pub kept_max: StoreLimits,
     /// Origins (`https://files.example`) to which indexes may lead at any address.
     pub origins: Vec<String>,
 }
 
 /// Returns the failure for a link or redirect of an index that was not followed.
-pub(crate) fn led_astray(what: &str, reason: &str) -> Failure {
+pub(crate) fn refused_link(what: &str, reason: &str) -> Failure {
     Failure::new(
         Code::NetworkDenied,
         format!("the {what} leads where nothing is fetched from: {reason}"),
@@ -82,7 +82,7 @@ impl std::fmt::Debug for Config {
 pub struct PythonPackages {
     config: Config,
     backend: Arc<dyn Backend>,
-    pub(crate) desk: Desk,
+    pub(crate) coordinator: Coordinator,
 }
 
 impl PythonPackages {
@@ -90,7 +90,7 @@ impl PythonPackages {
     #[must_use]
     pub fn new(config: Config, backend: Arc<dyn Backend>) -> Arc<Self> {
         Arc::new(Self {
-            desk: Desk::new(config.data.clone(), config.bounds.kept_max),
+            coordinator: Coordinator::new(config.data.clone(), config.bounds.kept_max),
             config,
             backend,
         })
@@ -98,9 +98,9 @@ impl PythonPackages {
 
     /// Returns the same service with other rules and limits, for new requests. Running installations keep their rules.
     #[must_use]
-    pub fn under(&self, policy: Policy, bounds: Bounds) -> Arc<Self> {
+    pub fn with_rules(&self, policy: Policy, bounds: Bounds) -> Arc<Self> {
         Arc::new(Self {
-            desk: self.desk.keeping(bounds.kept_max),
+            coordinator: self.coordinator.with_limits(bounds.kept_max),
             config: Config {
                 policy,
                 bounds,
@@ -115,7 +115,7 @@ impl PythonPackages {
         let policy = self.config.policy.settled(specs);
         specs.iter().try_for_each(|spec| policy.check(spec))?;
         self.config.policy.check_consent(specs, consent)?;
-        Ok(self.under(policy, self.config.bounds.clone()))
+        Ok(self.with_rules(policy, self.config.bounds.clone()))
     }
 
     /// Returns the platform of byte code and binary wheels.
@@ -187,10 +187,10 @@ impl PythonPackages {
     }
 
     /// Returns the stored answer of a request, if it is still valid.
-    fn earlier(&self, store: &Store, owner: &str, question: &str) -> Option<(Answer, PathBuf)> {
+    fn stored_answer(&self, store: &Store, owner: &str, question: &str) -> Option<(Answer, PathBuf)> {
         let (answer, age) = store.answer(owner, question)?;
         // The policy can change, so a stored answer is checked again.
-        if age > FRESH || self.config.policy.check_lock(&answer.locked).is_err() {
+        if age > MAX_ANSWER_AGE || self.config.policy.check_lock(&answer.locked).is_err() {
             return None;
         }
         let (_, site) = store.layer(owner, answer.key.as_deref()?)?;
@@ -198,25 +198,29 @@ impl PythonPackages {
     }
 
     /// Resolves and installs packages for an owner. Uses the exact versions if they are known.
-    async fn get(&self, ask: Ask<'_>, progress: &watch::Sender<String>) -> Result<Got, Failure> {
-        let store = self.desk.store()?;
-        let question = self.question(&ask);
-        let turn = self.desk.turn(&question);
-        let _turn = turn.lock().await;
-        if let Some((answer, site)) = self.earlier(store, ask.owner, &question) {
-            return Ok(Got {
+    async fn get(
+        &self,
+        request: InstallRequest<'_>,
+        progress: &watch::Sender<String>,
+    ) -> Result<InstallResult, Failure> {
+        let store = self.coordinator.store()?;
+        let question = self.question(&request);
+        let lock = self.coordinator.request_lock(&question);
+        let _guard = lock.lock().await;
+        if let Some((answer, site)) = self.stored_answer(store, request.owner, &question) {
+            return Ok(InstallResult {
                 answer,
                 site,
                 reused: true,
             });
         }
-        let _place = self.desk.place(progress).await?;
+        let _permit = self.coordinator.installer_permit(progress).await?;
         let index = self.index()?;
         let installer = Installer::start(self.set_up(store).await?, index.clone()).await?;
-        let result = self.with_installer(&installer, store, &ask, progress).await;
+        let result = self.with_installer(&installer, store, &request, progress).await;
         installer.close().await;
-        let got = result.map_err(|failure| self.explain(failure, &index.problems(), ask.specs))?;
-        store.remember(ask.owner, &question, &got.answer)?;
+        let got = result.map_err(|failure| self.explain(failure, &index.problems(), request.specs))?;
+        store.remember(request.owner, &question, &got.answer)?;
         Ok(got)
     }
 
@@ -224,16 +228,17 @@ impl PythonPackages {
         &self,
         installer: &Installer,
         store: &Store,
-        ask: &Ask<'_>,
+        request: &InstallRequest<'_>,
         progress: &watch::Sender<String>,
-    ) -> Result<Got, Failure> {
-        let locked = match ask.exact {
+    ) -> Result<InstallResult, Failure> {
+        let locked = match request.exact {
             Some(locked) => locked.to_vec(),
-            None => installer.resolve(ask.specs, ask.held).await?,
+            None => installer.resolve(request.specs, request.held).await?,
         };
         self.config.policy.check_lock(&locked)?;
         let is_held = |one: &&Locked| {
-            ask.held
+            request
+                .held
                 .iter()
                 .any(|held| held.name == one.name && held.version == one.version)
         };
@@ -244,16 +249,16 @@ impl PythonPackages {
             key: Some(key.clone()),
             locked,
         };
-        if let Some((_, site)) = store.layer(ask.owner, &key) {
-            return Ok(Got {
+        if let Some((_, site)) = store.layer(request.owner, &key) {
+            return Ok(InstallResult {
                 answer,
                 site,
                 reused: true,
             });
         }
         let draft = store.draft()?;
-        let most = self.config.bounds.limits.disk.as_bytes();
-        let unpacked = installer.build(&missing, &draft, most, progress).await?;
+        let max_bytes = self.config.bounds.limits.disk.as_bytes();
+        let unpacked = installer.build(&missing, &draft, max_bytes, progress).await?;
         let layer = Layer {
             python: self.platform(),
             locked: missing,
@@ -261,8 +266,8 @@ impl PythonPackages {
             files: unpacked.files,
             tree: unpacked.hash,
         };
-        let site = self.desk.keep(draft, ask.owner, &key, layer).await?;
-        Ok(Got {
+        let site = self.coordinator.keep(draft, request.owner, &key, layer).await?;
+        Ok(InstallResult {
             answer,
             site,
             reused: false,
@@ -270,15 +275,15 @@ impl PythonPackages {
     }
 
     /// Returns a hash of everything that determines an answer.
-    fn question(&self, ask: &Ask<'_>) -> String {
-        let specs: Vec<&str> = ask.specs.iter().map(|spec| spec.text.as_str()).collect();
-        let held: Vec<String> = ask
+    fn question(&self, request: &InstallRequest<'_>) -> String {
+        let specs: Vec<&str> = request.specs.iter().map(|spec| spec.text.as_str()).collect();
+        let held: Vec<String> = request
             .held
             .iter()
             .map(|one| format!("{}=={}", one.name, one.version))
             .collect();
         let policy = format!("{:?}", self.config.policy);
-        let exact = ask.exact.map(lock::render).unwrap_or_default();
+        let exact = request.exact.map(lock::render).unwrap_or_default();
         let index = Machine::read(&self.config.variable)
             .map(|machine| machine.shown().join(" "))
             .unwrap_or_default();
@@ -298,7 +303,7 @@ impl PythonPackages {
             return failure;
         }
         if let Some(reason) = problems.refused.first() {
-            return led_astray("package index", reason);
+            return refused_link("package index", reason);
         }
         if let Some(reason) = problems.failures.first() {
             return Failure::new(
@@ -349,23 +354,23 @@ impl PythonPackages {
         };
         // The operator runs this command, so the operator's consent is implied.
         let settled = match exact {
-            Some(_) => self.under(self.config.policy.of_the_operator(), self.config.bounds.clone()),
+            Some(_) => self.with_rules(self.config.policy.with_operator_consent(), self.config.bounds.clone()),
             None => self.settled(&specs, &Consent::Given(self.left_to_user(packages)))?,
         };
-        let ask = Ask {
-            owner: OPERATOR,
+        let request = InstallRequest {
+            owner: OPERATOR_OWNER,
             specs: &specs,
             held: &[],
             exact,
         };
-        let got = settled.get(ask, progress).await?;
-        bases::part(self.desk.store()?, got.answer)
+        let got = settled.get(request, progress).await?;
+        bases::part(self.coordinator.store()?, got.answer)
     }
 }
 
 /// One installation: the owner and the packages.
 #[derive(Debug, Clone, Copy)]
-struct Ask<'a> {
+struct InstallRequest<'a> {
     owner: &'a str,
     specs: &'a [Spec],
     held: &'a [Held],
@@ -390,7 +395,7 @@ impl Packages for PythonPackages {
         let Ok(specs) = spec::parse_all(packages) else {
             return Vec::new();
         };
-        let asked = specs.iter().filter(|spec| self.config.policy.asks(spec));
+        let asked = specs.iter().filter(|spec| self.config.policy.needs_consent(spec));
         let asked: Vec<String> = asked.map(|spec| spec.text.clone()).collect();
         // No question for a package that is refused in any case.
         match self.settled(&specs, &Consent::Given(asked.clone())) {
@@ -405,18 +410,18 @@ impl Packages for PythonPackages {
         let held = |spec: &Spec| wanted.held.iter().find(|held| spec.is_satisfied_by(held)).cloned();
         let present: Vec<Held> = specs.iter().filter_map(held).collect();
         if present.len() == specs.len() {
-            return Ok(nothing_new(present));
+            return Ok(all_present_answer(present));
         }
-        let ask = Ask {
+        let request = InstallRequest {
             owner: &wanted.owner,
             specs: &specs,
             held: &wanted.held,
             exact: None,
         };
-        let got = timeout(wanted.timeout, settled.get(ask, progress)).await;
+        let got = timeout(wanted.timeout, settled.get(request, progress)).await;
         let got = got.map_err(|_| too_long(wanted.timeout))??;
         let asked: Vec<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
-        Ok(handed_over(got, &wanted, &asked, "imported"))
+        Ok(caller_answer(got, &wanted, &asked, "imported"))
     }
 
     fn resolve_inside(&self, packages: &[String], consent: &Consent) -> Result<Vec<String>, Failure> {
@@ -436,7 +441,7 @@ impl Packages for PythonPackages {
 
     fn base(&self) -> Result<Option<Installed>, Failure> {
         let Some(name) = &self.config.base else { return Ok(None) };
-        let store = self.desk.store()?;
+        let store = self.coordinator.store()?;
         let base = store.base(name).ok_or_else(|| store.no_base(name))?;
         let part = base
             .python

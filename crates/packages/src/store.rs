@@ -27,18 +27,18 @@ use sha2::{Digest as _, Sha256};
 use crate::lock::Locked;
 
 /// The time after its last use in which a layer is never removed. A sandbox may still use it.
-const KEEP: Duration = Duration::from_secs(24 * 3600);
+const MIN_REMOVAL_AGE: Duration = Duration::from_secs(24 * 3600);
 /// The maximum number of stored answers of one owner.
 const ANSWERS_MAX: usize = 2000;
 /// The maximum size that is read of a record.
 const RECORD_MAX: u64 = 4 << 20;
 
 /// The owner of bases. No quota applies to it.
-pub(crate) const OPERATOR: &str = "operator's bases";
+pub(crate) const OPERATOR_OWNER: &str = "operator's bases";
 
 /// The limits of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct KeptMax {
+pub struct StoreLimits {
     /// The maximum size of all layers together in bytes.
     pub all: u64,
     /// The maximum size of one caller's layers in bytes.
@@ -47,10 +47,10 @@ pub struct KeptMax {
     pub caller_packages: usize,
 }
 
-impl KeptMax {
+impl StoreLimits {
     /// Returns a limit for all layers together, without limits for each caller.
     #[must_use]
-    pub const fn of_all(all: u64) -> Self {
+    pub const fn total_only(all: u64) -> Self {
         Self {
             all,
             caller_bytes: u64::MAX,
@@ -63,14 +63,14 @@ impl KeptMax {
 #[derive(Debug, Clone)]
 pub(crate) struct Store {
     root: PathBuf,
-    most: KeptMax,
+    limits: StoreLimits,
     /// Locked from the count of a layer to its publication, so that two concurrent layers cannot exceed a quota
     /// together.
     publishing: Arc<Mutex<()>>,
 }
 
 /// A stored layer, for counting.
-struct Found {
+struct StoredLayer {
     layer: Layer,
     folder: PathBuf,
     /// The time since the last use.
@@ -78,9 +78,9 @@ struct Found {
     is_base: bool,
 }
 
-impl Found {
+impl StoredLayer {
     fn may_go(&self) -> bool {
-        self.age > KEEP && !self.is_base
+        self.age > MIN_REMOVAL_AGE && !self.is_base
     }
 
     /// Removes the layer. Returns true if this succeeded.
@@ -148,10 +148,10 @@ pub(crate) enum StoreError {
     },
     #[error("{0} can be written by others than the server's user")]
     Shared(PathBuf),
-    #[error("your packages take {used} MiB, and {more} MiB more would exceed your limit of {most} MiB")]
-    TooLarge { used: u64, more: u64, most: u64 },
-    #[error("you have {used} packages, and {more} more would exceed your limit of {most}")]
-    TooMany { used: usize, more: usize, most: usize },
+    #[error("your packages take {used} MiB, and {more} MiB more would exceed your limit of {limit} MiB")]
+    TooLarge { used: u64, more: u64, limit: u64 },
+    #[error("you have {used} packages, and {more} more would exceed your limit of {limit}")]
+    TooMany { used: usize, more: usize, limit: usize },
 }
 
 impl From<StoreError> for Failure {
@@ -239,17 +239,17 @@ fn lock(folder: &Path) -> io::Result<File> {
 }
 
 impl Store {
-    pub(crate) fn new(data: &Path, most: KeptMax) -> Self {
+    pub(crate) fn new(data: &Path, limits: StoreLimits) -> Self {
         Self {
             root: data.join("packages"),
-            most,
+            limits,
             publishing: Arc::default(),
         }
     }
 
     /// Returns the same store with other limits.
-    pub(crate) fn keeping(&self, most: KeptMax) -> Self {
-        Self { most, ..self.clone() }
+    pub(crate) fn with_limits(&self, limits: StoreLimits) -> Self {
+        Self { limits, ..self.clone() }
     }
 
     pub(crate) fn tools(&self) -> PathBuf {
@@ -372,7 +372,7 @@ impl Store {
     }
 
     /// Returns the layers in an owner's folder.
-    fn layers_of(&self, owner: &Path) -> Vec<Found> {
+    fn layers_of(&self, owner: &Path) -> Vec<StoredLayer> {
         let bases = self.bases();
         let bases: Vec<&str> = bases
             .iter()
@@ -384,7 +384,7 @@ impl Store {
             let layer = read::<Layer>(&record)?;
             let used = record.metadata().and_then(|found| found.modified());
             let name = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            Some(Found {
+            Some(StoredLayer {
                 layer,
                 age: used.ok().and_then(|used| used.elapsed().ok()).unwrap_or_default(),
                 is_base: bases.contains(&name),
@@ -397,11 +397,11 @@ impl Store {
     /// Removes the least recently used layers until the others fit into the limit. Bases stay.
     pub(crate) fn make_room(&self) {
         let owners = folders(&self.root.join("owners"));
-        let mut found: Vec<Found> = owners.iter().flat_map(|owner| self.layers_of(owner)).collect();
+        let mut found: Vec<StoredLayer> = owners.iter().flat_map(|owner| self.layers_of(owner)).collect();
         let mut total: u64 = found.iter().map(|found| found.layer.bytes).sum();
         found.sort_by_key(|found| std::cmp::Reverse(found.age));
         for old in found.iter().filter(|found| found.may_go()) {
-            if total <= self.most.all {
+            if total <= self.limits.all {
                 return;
             }
             if old.remove() {
@@ -413,8 +413,8 @@ impl Store {
     /// Makes room for a layer in its owner's quota by removing the least recently used layers. Returns an error if the
     /// layer does not fit.
     fn make_room_of(&self, owner: &str, key: &str, layer: &Layer) -> Result<(), StoreError> {
-        let unbounded = self.most.caller_bytes == u64::MAX && self.most.caller_packages == usize::MAX;
-        if owner == OPERATOR || unbounded {
+        let unbounded = self.limits.caller_bytes == u64::MAX && self.limits.caller_packages == usize::MAX;
+        if owner == OPERATOR_OWNER || unbounded {
             return Ok(());
         }
         let mut held = self.layers_of(&self.owner(owner));
@@ -425,7 +425,7 @@ impl Store {
         held.sort_by_key(|found| found.age);
         loop {
             let told = self.fits(&held, layer);
-            if told.is_ok() || !held.last().is_some_and(Found::may_go) {
+            if told.is_ok() || !held.last().is_some_and(StoredLayer::may_go) {
                 return told;
             }
             if !held.pop().is_some_and(|old| old.remove()) {
@@ -434,14 +434,14 @@ impl Store {
         }
     }
 
-    fn fits(&self, held: &[Found], layer: &Layer) -> Result<(), StoreError> {
+    fn fits(&self, held: &[StoredLayer], layer: &Layer) -> Result<(), StoreError> {
         const MIB: u64 = 1 << 20;
         let used: u64 = held.iter().map(|found| found.layer.bytes).sum();
-        if layer.bytes > self.most.caller_bytes.saturating_sub(used) {
+        if layer.bytes > self.limits.caller_bytes.saturating_sub(used) {
             return Err(StoreError::TooLarge {
                 used: used.div_ceil(MIB),
                 more: layer.bytes.div_ceil(MIB),
-                most: self.most.caller_bytes / MIB,
+                limit: self.limits.caller_bytes / MIB,
             });
         }
         let names = |layer: &Layer| -> Vec<(String, String)> {
@@ -450,11 +450,11 @@ impl Store {
         };
         let own: BTreeSet<(String, String)> = held.iter().flat_map(|found| names(&found.layer)).collect();
         let more = names(layer).into_iter().filter(|one| !own.contains(one)).count();
-        if more > self.most.caller_packages.saturating_sub(own.len()) {
+        if more > self.limits.caller_packages.saturating_sub(own.len()) {
             return Err(StoreError::TooMany {
                 used: own.len(),
                 more,
-                most: self.most.caller_packages,
+                limit: self.limits.caller_packages,
             });
         }
         Ok(())
@@ -464,7 +464,7 @@ impl Store {
     pub(crate) fn full(&self) -> bool {
         let owners = folders(&self.root.join("owners"));
         let layers = owners.iter().flat_map(|owner| self.layers_of(owner));
-        layers.map(|found| found.layer.bytes).sum::<u64>() > self.most.all
+        layers.map(|found| found.layer.bytes).sum::<u64>() > self.limits.all
     }
 
     pub(crate) fn base(&self, name: &str) -> Option<Base> {
@@ -573,7 +573,7 @@ mod tests {
     #[test]
     fn a_layer_is_there_whole_or_not_at_all_and_only_for_its_owner() {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::new(folder.path(), KeptMax::of_all(100));
+        let store = Store::new(folder.path(), StoreLimits::total_only(100));
         let draft = store.draft().unwrap();
         std::fs::create_dir(draft.site()).unwrap();
         std::fs::write(draft.site().join("demo.py"), "x = 1").unwrap();
@@ -595,7 +595,7 @@ mod tests {
     #[test]
     fn a_draft_that_is_given_up_leaves_nothing() {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::new(folder.path(), KeptMax::of_all(100));
+        let store = Store::new(folder.path(), StoreLimits::total_only(100));
         drop(store.draft().unwrap());
         std::fs::create_dir(folder.path().join("packages/drafts/1-x")).unwrap();
         store.sweep();
@@ -610,7 +610,7 @@ mod tests {
     #[test]
     fn a_folder_that_others_can_write_is_not_used() {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::new(folder.path(), KeptMax::of_all(100));
+        let store = Store::new(folder.path(), StoreLimits::total_only(100));
         store.prepare().unwrap();
         let root = folder.path().join("packages");
         std::fs::set_permissions(&root, std::fs::Permissions::from_mode(0o777)).unwrap();
@@ -620,7 +620,7 @@ mod tests {
     #[test]
     fn what_was_not_used_for_long_goes_when_there_is_too_much() {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::new(folder.path(), KeptMax::of_all(100));
+        let store = Store::new(folder.path(), StoreLimits::total_only(100));
         for name in ["old", "new"] {
             store.publish(store.draft().unwrap(), "me", name, &layer(80)).unwrap();
         }
@@ -656,12 +656,12 @@ mod tests {
     #[test]
     fn what_one_caller_may_have_is_bounded_and_what_it_left_unused_makes_room() {
         let folder = tempfile::tempdir().unwrap();
-        let most = KeptMax {
+        let limits = StoreLimits {
             all: 1 << 30,
             caller_bytes: 3 << 20,
             caller_packages: 2,
         };
-        let store = Store::new(folder.path(), most);
+        let store = Store::new(folder.path(), limits);
         let with = |name: &str, mib: u64| Layer {
             locked: vec![Locked::new(name, "1.0")],
             ..layer(mib << 20)
@@ -679,7 +679,7 @@ mod tests {
         put("ann", "a again", &with("a", 0)).unwrap();
         // The quota does not apply to other callers' layers, nor to the operator's bases.
         put("bob", "b", &with("b", 3)).unwrap();
-        put(OPERATOR, "base", &with("base", 900)).unwrap();
+        put(OPERATOR_OWNER, "base", &with("base", 900)).unwrap();
         let record = store.layer_folder("ann", "a").join("layer");
         let long_ago = SystemTime::now() - Duration::from_secs(2 * 24 * 3600);
         std::fs::File::open(record).unwrap().set_modified(long_ago).unwrap();

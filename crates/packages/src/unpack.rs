@@ -52,7 +52,7 @@ pub(crate) struct Unpacker {
     ended: bool,
 }
 
-const HEAD: usize = 14;
+const HEAD_BYTES: usize = 14;
 
 impl Unpacker {
     /// Creates an unpacker for the folder `root`, which must not exist yet and is in a draft. `limit` is the maximum
@@ -138,7 +138,7 @@ impl Unpacker {
     }
 
     fn begin(&mut self) -> Result<bool, UnpackError> {
-        let Some((head, rest)) = self.buffer.split_first_chunk::<HEAD>() else {
+        let Some((head, rest)) = self.buffer.split_first_chunk::<HEAD_BYTES>() else {
             return Ok(false);
         };
         let [_, a, b, c, d, executable, size @ ..] = *head;
@@ -164,7 +164,7 @@ impl Unpacker {
         self.hash.update(size.to_le_bytes());
         self.hash.update(u64::try_from(length).unwrap_or(0).to_le_bytes());
         self.hash.update(path.as_os_str().as_encoded_bytes());
-        self.buffer.advance(HEAD + length);
+        self.buffer.advance(HEAD_BYTES + length);
         self.open = (size > 0).then_some((file, size));
         Ok(true)
     }

@@ -12,13 +12,13 @@ use tokio::sync::watch;
 
 use super::lock::{self, Lock};
 use super::spec::Spec;
-use crate::installer::{Ended, failure_of, run_through, take_out};
-use crate::outlet::Outlet;
+use crate::index_port::IndexPort;
+use crate::installer::{ProgramEnd, failure_of, receive_files, run_to_completion};
 use crate::store::Draft;
 use crate::unpack::Unpacked;
 
-const PACK: &str = include_str!("../inside/pack.js");
-const SITE: &str = "/tmp/site";
+const PACK_SCRIPT: &str = include_str!("../inside/pack.js");
+const SITE_FOLDER: &str = "/tmp/site";
 /// The maximum size of npm's lock file in bytes.
 const LIST_MAX: u64 = 16 << 20;
 
@@ -36,7 +36,7 @@ pub(super) struct Installer {
     sandbox: Arc<dyn Sandbox>,
     /// The path of npm inside.
     npm: String,
-    outlet: Outlet,
+    index_port: IndexPort,
 }
 
 impl Installer {
@@ -55,18 +55,18 @@ impl Installer {
             _ => setup.npm.display().to_string(),
         };
         let serve = move |connection, port| Arc::clone(&index).serve(connection, port);
-        let outlet = Outlet::open(sandbox.as_ref(), serve).await?;
+        let index_port = IndexPort::open(sandbox.as_ref(), serve).await?;
         Ok(Self {
             setup,
             sandbox,
             npm,
-            outlet,
+            index_port,
         })
     }
 
     fn environment(&self) -> BTreeMap<String, String> {
         let mut env = self.sandbox.base_env().clone();
-        let registry = format!("http://127.0.0.1:{}/", self.outlet.port);
+        let registry = format!("http://127.0.0.1:{}/", self.index_port.port);
         let own = [
             ("HOME", "/tmp"),
             ("NO_COLOR", "1"),
@@ -105,17 +105,17 @@ impl Installer {
 
     async fn npm(&self, what: &str, arguments: &[&str]) -> Result<(), Failure> {
         let argv = [&[self.setup.node.as_str(), self.npm.as_str()], arguments].concat();
-        let ended = run_through(self.spawn(&argv, SITE).await?).await?;
+        let ended = run_to_completion(self.spawn(&argv, SITE_FOLDER).await?).await?;
         if ended.ok {
             return Ok(());
         }
         Err(self.failed(what, ended))
     }
 
-    fn failed(&self, what: &str, ended: Ended) -> Failure {
-        let registry = format!("http://127.0.0.1:{}/", self.outlet.port);
-        let said = ended.said.replace(&registry, "the npm registry ");
-        failure_of(what, &Ended { said, ..ended }, &self.setup.limits)
+    fn failed(&self, what: &str, ended: ProgramEnd) -> Failure {
+        let registry = format!("http://127.0.0.1:{}/", self.index_port.port);
+        let output = ended.output.replace(&registry, "the npm registry ");
+        failure_of(what, &ProgramEnd { output, ..ended }, &self.setup.limits)
     }
 
     /// Resolves exact versions.
@@ -153,15 +153,17 @@ impl Installer {
         self.npm("the packages could not be downloaded and unpacked", &["ci"])
             .await?;
         progress.send_replace("storing them".to_owned());
-        let process = self.spawn(&[&self.setup.node, "-e", PACK, SITE], "/tmp").await?;
-        take_out(process, draft, limit)
+        let process = self
+            .spawn(&[&self.setup.node, "-e", PACK_SCRIPT, SITE_FOLDER], "/tmp")
+            .await?;
+        receive_files(process, draft, limit)
             .await?
             .map_err(|ended| self.failed("the packages could not be read out of the installer's sandbox", ended))
     }
 
     /// Closes the sandbox and waits for its end.
     pub(super) async fn close(self) {
-        drop(self.outlet);
+        drop(self.index_port);
         if let Err(error) = self.sandbox.close().await {
             tracing::debug!(%error, "an installer's sandbox did not close in order");
         }
@@ -169,7 +171,7 @@ impl Installer {
 }
 
 fn path(name: &str) -> Result<SandboxPath, Failure> {
-    SandboxPath::parse(&format!("{SITE}/{name}")).map_err(|error| internal(&error.to_string()))
+    SandboxPath::parse(&format!("{SITE_FOLDER}/{name}")).map_err(|error| internal(&error.to_string()))
 }
 
 fn internal(what: &str) -> Failure {

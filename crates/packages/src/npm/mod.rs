@@ -22,15 +22,15 @@ use tokio::time::timeout;
 
 pub use policy::{NpmEntry, NpmPolicy};
 
-use crate::bases::{self, OPERATOR};
-use crate::desk::{Desk, FRESH, Got, handed_over, nothing_new, too_long};
-use crate::service::{Bounds, led_astray, rfc3339};
+use crate::bases::{self, OPERATOR_OWNER};
+use crate::coordinator::{Coordinator, InstallResult, MAX_ANSWER_AGE, all_present_answer, caller_answer, too_long};
+use crate::service::{Bounds, refused_link, rfc3339};
 use crate::store::{Answer, Layer, Part, Store, key};
 use installer::{Installer, Setup};
 use spec::Spec;
 
 /// The script that links the packages of a layer into the sandbox's `node_modules`.
-const LINK: &str = include_str!("../inside/link.js");
+const LINK_SCRIPT: &str = include_str!("../inside/link.js");
 
 /// The settings of the operator and the machine for npm packages.
 #[derive(Clone)]
@@ -84,7 +84,7 @@ pub fn find_npm(path: Option<&str>) -> Option<PathBuf> {
 pub struct NpmPackages {
     config: NpmConfig,
     backend: Arc<dyn Backend>,
-    desk: Desk,
+    coordinator: Coordinator,
 }
 
 impl NpmPackages {
@@ -92,7 +92,7 @@ impl NpmPackages {
     #[must_use]
     pub fn new(config: NpmConfig, backend: Arc<dyn Backend>) -> Arc<Self> {
         Arc::new(Self {
-            desk: Desk::new(config.data.clone(), config.bounds.kept_max),
+            coordinator: Coordinator::new(config.data.clone(), config.bounds.kept_max),
             config,
             backend,
         })
@@ -100,9 +100,9 @@ impl NpmPackages {
 
     /// Returns the same service with other rules and limits, for new requests. Running installations keep their rules.
     #[must_use]
-    pub fn under(&self, policy: NpmPolicy, bounds: Bounds) -> Arc<Self> {
+    pub fn with_rules(&self, policy: NpmPolicy, bounds: Bounds) -> Arc<Self> {
         Arc::new(Self {
-            desk: self.desk.keeping(bounds.kept_max),
+            coordinator: self.coordinator.with_limits(bounds.kept_max),
             config: NpmConfig {
                 policy,
                 bounds,
@@ -117,7 +117,7 @@ impl NpmPackages {
         let policy = self.config.policy.settled(specs);
         specs.iter().try_for_each(|spec| policy.check(spec))?;
         self.config.policy.check_consent(specs, consent)?;
-        Ok(self.under(policy, self.config.bounds.clone()))
+        Ok(self.with_rules(policy, self.config.bounds.clone()))
     }
 
     /// Returns the platform of packages with machine code.
@@ -156,17 +156,22 @@ impl NpmPackages {
         Ok(key(&["npm", &self.platform(), &specs.join("\n"), &policy, &shown]))
     }
 
-    async fn get(&self, owner: &str, specs: &[Spec], progress: &watch::Sender<String>) -> Result<Got, Failure> {
-        let store = self.desk.store()?;
+    async fn get(
+        &self,
+        owner: &str,
+        specs: &[Spec],
+        progress: &watch::Sender<String>,
+    ) -> Result<InstallResult, Failure> {
+        let store = self.coordinator.store()?;
         let question = self.question(specs)?;
-        let turn = self.desk.turn(&question);
-        let _turn = turn.lock().await;
+        let lock = self.coordinator.request_lock(&question);
+        let _guard = lock.lock().await;
         if let Some((answer, age)) = store.answer(owner, &question)
-            && age <= FRESH
+            && age <= MAX_ANSWER_AGE
             && let Some((layer, site)) = answer.key.as_deref().and_then(|key| store.layer(owner, key))
             && self.config.policy.check_lock(&layer.locked).is_ok()
         {
-            return Ok(Got {
+            return Ok(InstallResult {
                 answer,
                 site,
                 reused: true,
@@ -179,7 +184,7 @@ impl NpmPackages {
                 "tell the operator: install npm so that it is on PATH (apt-get install npm)",
             )
         })?;
-        let _place = self.desk.place(progress).await?;
+        let _permit = self.coordinator.installer_permit(progress).await?;
         let index = self.index()?;
         let setup = Setup {
             backend: self.backend.clone(),
@@ -202,7 +207,7 @@ impl NpmPackages {
         owner: &str,
         specs: &[Spec],
         progress: &watch::Sender<String>,
-    ) -> Result<Got, Failure> {
+    ) -> Result<InstallResult, Failure> {
         let lock = installer.resolve(specs).await?;
         self.config.policy.check_lock(&lock.all)?;
         let name = key(&["npm layer", &self.platform(), &lock.text]);
@@ -211,7 +216,7 @@ impl NpmPackages {
             locked: lock.top,
         };
         if let Some((_, site)) = store.layer(owner, &name) {
-            return Ok(Got {
+            return Ok(InstallResult {
                 answer,
                 site,
                 reused: true,
@@ -233,8 +238,8 @@ impl NpmPackages {
             files: unpacked.files,
             tree: unpacked.hash,
         };
-        let site = self.desk.keep(draft, owner, &name, layer).await?;
-        Ok(Got {
+        let site = self.coordinator.keep(draft, owner, &name, layer).await?;
+        Ok(InstallResult {
             answer,
             site,
             reused: false,
@@ -246,8 +251,8 @@ impl NpmPackages {
         let specs = spec::parse_all(packages)?;
         // The operator runs this command, so the operator's consent is implied.
         let settled = self.settled(&specs, &Consent::Given(self.left_to_user(packages)))?;
-        let got = settled.get(OPERATOR, &specs, progress).await?;
-        bases::part(self.desk.store()?, got.answer)
+        let got = settled.get(OPERATOR_OWNER, &specs, progress).await?;
+        bases::part(self.coordinator.store()?, got.answer)
     }
 
     /// Replaces npm's failure by the broker's observation, which is more precise.
@@ -256,7 +261,7 @@ impl NpmPackages {
             return failure;
         }
         if let Some(reason) = problems.refused.first() {
-            return led_astray("npm registry", reason);
+            return refused_link("npm registry", reason);
         }
         if let Some(reason) = problems.failures.first() {
             return Failure::new(
@@ -326,7 +331,7 @@ impl Packages for NpmPackages {
         let Ok(specs) = spec::parse_all(packages) else {
             return Vec::new();
         };
-        let asked = specs.iter().filter(|spec| self.config.policy.asks(spec));
+        let asked = specs.iter().filter(|spec| self.config.policy.needs_consent(spec));
         let asked: Vec<String> = asked.map(Spec::shown).collect();
         // No question for a package that is refused in any case.
         match self.settled(&specs, &Consent::Given(asked.clone())) {
@@ -341,12 +346,12 @@ impl Packages for NpmPackages {
         let held = |spec: &Spec| wanted.held.iter().find(|held| spec.is_satisfied_by(held)).cloned();
         let present: Vec<Held> = specs.iter().filter_map(held).collect();
         if present.len() == specs.len() {
-            return Ok(nothing_new(present));
+            return Ok(all_present_answer(present));
         }
         let got = timeout(wanted.timeout, settled.get(&wanted.owner, &specs, progress)).await;
         let got = got.map_err(|_| too_long(wanted.timeout))??;
         let asked: Vec<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
-        Ok(handed_over(got, &wanted, &asked, "loaded"))
+        Ok(caller_answer(got, &wanted, &asked, "loaded"))
     }
 
     fn resolve_inside(&self, packages: &[String], consent: &Consent) -> Result<Vec<String>, Failure> {
@@ -366,12 +371,16 @@ impl Packages for NpmPackages {
 
     fn arrange(&self, place: &str) -> Option<Vec<String>> {
         let tools = self.config.tools.as_ref()?;
-        Some([tools.node.as_str(), "-e", LINK, place].map(str::to_owned).to_vec())
+        Some(
+            [tools.node.as_str(), "-e", LINK_SCRIPT, place]
+                .map(str::to_owned)
+                .to_vec(),
+        )
     }
 
     fn base(&self) -> Result<Option<Installed>, Failure> {
         let Some(name) = &self.config.base else { return Ok(None) };
-        let store = self.desk.store()?;
+        let store = self.coordinator.store()?;
         // The Python part reports a base that does not exist.
         let part = store.base(name).and_then(|base| base.npm);
         part.map(|part| bases::start_with(store, name, part, &self.platform()))

@@ -12,7 +12,7 @@ use super::spec::Spec;
 use crate::lock::Locked;
 
 /// The maximum number of entries in a refusal.
-const SHOWN: usize = 20;
+const MAX_SHOWN_ENTRIES: usize = 20;
 
 /// One entry of a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,7 +96,7 @@ pub struct NpmPolicy {
 impl NpmPolicy {
     /// Returns true if this request needs the user's consent. The user does not decide about denied or allowed
     /// packages.
-    pub(crate) fn asks(&self, spec: &Spec) -> bool {
+    pub(crate) fn needs_consent(&self, spec: &Spec) -> bool {
         let about = |entry: &NpmEntry| entry.is_about(&spec.name);
         let holds = |entry: &NpmEntry| match exact(&spec.range) {
             Some(version) => entry.holds(&spec.name, version),
@@ -110,7 +110,7 @@ impl NpmPolicy {
     pub(crate) fn check_consent(&self, specs: &[Spec], consent: &Consent) -> Result<(), Failure> {
         match specs
             .iter()
-            .find(|spec| self.asks(spec) && !consent.covers(&spec.shown()))
+            .find(|spec| self.needs_consent(spec) && !consent.covers(&spec.shown()))
         {
             Some(spec) => Err(consent.refusal(
                 Code::PackageNotAllowed,
@@ -126,7 +126,7 @@ impl NpmPolicy {
     pub(crate) fn settled(&self, specs: &[Spec]) -> Self {
         let mut settled = self.clone();
         let open = settled.allow.is_empty() && !settled.closed;
-        if specs.iter().any(|spec| self.asks(spec)) {
+        if specs.iter().any(|spec| self.needs_consent(spec)) {
             settled.ask.clear();
             if !open {
                 settled.allow.extend(self.ask.iter().cloned());
@@ -185,7 +185,11 @@ impl NpmPolicy {
 
     pub(crate) fn refusal(&self, what: String) -> Failure {
         let list = |entries: &[NpmEntry]| {
-            let texts: Vec<&str> = entries.iter().take(SHOWN).map(|entry| entry.text.as_str()).collect();
+            let texts: Vec<&str> = entries
+                .iter()
+                .take(MAX_SHOWN_ENTRIES)
+                .map(|entry| entry.text.as_str())
+                .collect();
             texts.join(", ")
         };
         let remedy = match (self.allow.as_slice(), self.closed) {
@@ -260,12 +264,12 @@ mod tests {
             min_age: None,
             closed: true,
         };
-        for (text, asks) in [("zod@3", false), ("lodash@^4", true), ("evil", false)] {
+        for (text, needs_consent) in [("zod@3", false), ("lodash@^4", true), ("evil", false)] {
             let specs = spec(text);
-            assert_eq!(policy.asks(&specs[0]), asks, "{text}");
+            assert_eq!(policy.needs_consent(&specs[0]), needs_consent, "{text}");
             assert_eq!(
                 policy.check_consent(&specs, &Consent::NotAsked).is_err(),
-                asks,
+                needs_consent,
                 "{text}"
             );
             let yes = Consent::Given(vec![specs[0].shown()]);
@@ -293,7 +297,7 @@ mod tests {
             ask: entries(&["zod@3", "lodash@3"]),
             ..NpmPolicy::default()
         };
-        for (text, asks) in [
+        for (text, needs_consent) in [
             ("zod", true),
             ("zod@^4", true),
             ("zod@3.1.0", true),
@@ -303,7 +307,7 @@ mod tests {
             ("lodash@4.17.21", false),
             ("lodash@3.0.0", true),
         ] {
-            assert_eq!(policy.asks(&spec(text)[0]), asks, "{text}");
+            assert_eq!(policy.needs_consent(&spec(text)[0]), needs_consent, "{text}");
         }
         for text in ["zod", "zod@^4", "zod@3.1.0"] {
             let settled = policy.settled(&spec(text));

@@ -8,19 +8,19 @@ use tokio::task::{AbortHandle, JoinSet};
 
 /// An open port. Dropping it closes the port and its connections.
 #[derive(Debug)]
-pub(crate) struct Outlet {
+pub(crate) struct IndexPort {
     /// The port number inside the sandbox.
     pub(crate) port: u16,
     task: AbortHandle,
 }
 
-impl Drop for Outlet {
+impl Drop for IndexPort {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl Outlet {
+impl IndexPort {
     /// Opens a port in a sandbox. Calls `serve` with each connection and the port number.
     pub(crate) async fn open<Served>(
         sandbox: &dyn Sandbox,

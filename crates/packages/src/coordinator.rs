@@ -10,16 +10,16 @@ use sandcell_sandbox::{Code, Failure, Held, Installed, Wanted};
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
 use crate::lock::Locked;
-use crate::store::{Answer, Draft, KeptMax, Layer, Store};
+use crate::store::{Answer, Draft, Layer, Store, StoreLimits};
 
 /// The time for which a stored answer replaces a query to the index.
-pub(crate) const FRESH: Duration = Duration::from_secs(24 * 3600);
+pub(crate) const MAX_ANSWER_AGE: Duration = Duration::from_secs(24 * 3600);
 /// The maximum number of concurrent installers. Each may use all cores of the machine.
-const INSTALLERS: usize = 2;
+const MAX_INSTALLERS: usize = 2;
 
 /// The result of a request.
 #[derive(Debug)]
-pub(crate) struct Got {
+pub(crate) struct InstallResult {
     pub(crate) answer: Answer,
     /// The folder with the layer's files.
     pub(crate) site: PathBuf,
@@ -29,31 +29,31 @@ pub(crate) struct Got {
 
 /// The store, the locks of equal requests, and the installer permits.
 #[derive(Debug)]
-pub(crate) struct Desk {
+pub(crate) struct Coordinator {
     store: Option<Store>,
-    turns: Arc<Turns>,
+    request_locks: Arc<RequestLocks>,
     installers: Arc<Semaphore>,
 }
 
-impl Desk {
+impl Coordinator {
     /// Creates a coordinator that stores layers in this data folder, up to the given limits.
-    pub(crate) fn new(data: Option<PathBuf>, kept_max: KeptMax) -> Self {
+    pub(crate) fn new(data: Option<PathBuf>, kept_max: StoreLimits) -> Self {
         let store = data.map(|data| Store::new(&data, kept_max));
         if let Some(store) = &store {
             store.sweep();
         }
         Self {
             store,
-            turns: Arc::default(),
-            installers: Arc::new(Semaphore::new(INSTALLERS)),
+            request_locks: Arc::default(),
+            installers: Arc::new(Semaphore::new(MAX_INSTALLERS)),
         }
     }
 
     /// Returns the same coordinator with other storage limits.
-    pub(crate) fn keeping(&self, kept_max: KeptMax) -> Self {
+    pub(crate) fn with_limits(&self, kept_max: StoreLimits) -> Self {
         Self {
-            store: self.store.as_ref().map(|store| store.keeping(kept_max)),
-            turns: Arc::clone(&self.turns),
+            store: self.store.as_ref().map(|store| store.with_limits(kept_max)),
+            request_locks: Arc::clone(&self.request_locks),
             installers: Arc::clone(&self.installers),
         }
     }
@@ -69,14 +69,17 @@ impl Desk {
     }
 
     /// Returns the lock of one request.
-    pub(crate) fn turn(&self, question: &str) -> Arc<tokio::sync::Mutex<()>> {
-        self.turns.of(question)
+    pub(crate) fn request_lock(&self, question: &str) -> Arc<tokio::sync::Mutex<()>> {
+        self.request_locks.of(question)
     }
 
     /// Waits until one more installer may run, and makes room in the store for its result.
-    pub(crate) async fn place(&self, progress: &watch::Sender<String>) -> Result<SemaphorePermit<'_>, Failure> {
+    pub(crate) async fn installer_permit(
+        &self,
+        progress: &watch::Sender<String>,
+    ) -> Result<SemaphorePermit<'_>, Failure> {
         progress.send_replace("waiting for an installer".to_owned());
-        let place = self.installers.acquire().await.map_err(|_| broken())?;
+        let permit = self.installers.acquire().await.map_err(|_| broken())?;
         let store = self.store()?;
         store.make_room();
         if store.full() {
@@ -88,7 +91,7 @@ impl Desk {
         }
         store.prepare()?;
         progress.send_replace("finding versions".to_owned());
-        Ok(place)
+        Ok(permit)
     }
 
     /// Turns a draft into a layer, and returns the folder of its files.
@@ -102,23 +105,23 @@ impl Desk {
 
 /// The locks of requests. Equal requests wait for the first one, and then find its answer in the store.
 #[derive(Debug, Default)]
-struct Turns(Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>);
+struct RequestLocks(Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>);
 
-impl Turns {
+impl RequestLocks {
     fn of(&self, question: &str) -> Arc<tokio::sync::Mutex<()>> {
-        let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        turns.retain(|_, turn| turn.strong_count() > 0);
-        if let Some(turn) = turns.get(question).and_then(Weak::upgrade) {
-            return turn;
+        let mut request_locks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        request_locks.retain(|_, lock| lock.strong_count() > 0);
+        if let Some(lock) = request_locks.get(question).and_then(Weak::upgrade) {
+            return lock;
         }
-        let turn = Arc::new(tokio::sync::Mutex::new(()));
-        turns.insert(question.to_owned(), Arc::downgrade(&turn));
-        turn
+        let lock = Arc::new(tokio::sync::Mutex::new(()));
+        request_locks.insert(question.to_owned(), Arc::downgrade(&lock));
+        lock
     }
 }
 
 /// Returns the answer for a sandbox that has all requested packages.
-pub(crate) fn nothing_new(present: Vec<Held>) -> Installed {
+pub(crate) fn all_present_answer(present: Vec<Held>) -> Installed {
     Installed {
         present,
         reused: true,
@@ -129,7 +132,7 @@ pub(crate) fn nothing_new(present: Vec<Held>) -> Installed {
 /// Returns the answer for the caller: the new packages, the requested packages that were present, those excluded by
 /// their own environment marker, and the changed versions. `loaded` is the language's word for using a package in a
 /// session.
-pub(crate) fn handed_over(got: Got, wanted: &Wanted, asked: &[&str], loaded: &str) -> Installed {
+pub(crate) fn caller_answer(got: InstallResult, wanted: &Wanted, asked: &[&str], loaded: &str) -> Installed {
     let locked: Vec<Held> = got.answer.locked.iter().map(Locked::held).collect();
     let mut installed = compare(locked, &wanted.held, asked, loaded);
     let left_out = |name: &&str| {
@@ -197,7 +200,7 @@ mod tests {
             timeout: Duration::ZERO,
             consent: sandcell_sandbox::Consent::NotAsked,
         };
-        let got = || Got {
+        let got = || InstallResult {
             answer: Answer {
                 key: None,
                 locked: vec![Locked::new("six", "1.0"), Locked::new("old", "2.0")],
@@ -205,7 +208,7 @@ mod tests {
             site: "/layer".into(),
             reused: false,
         };
-        let some = handed_over(got(), &wanted(&held), &["six", "old"], "imported");
+        let some = caller_answer(got(), &wanted(&held), &["six", "old"], "imported");
         assert_eq!(
             (some.folder, some.added.len(), some.present.len()),
             (Some("/layer".into()), 1, 1)
@@ -216,7 +219,7 @@ mod tests {
                 .any(|note| note.contains("old changed from 1.0 to 2.0"))
         );
         let all = [held.as_slice(), &[Locked::new("old", "2.0").held()]].concat();
-        let none = handed_over(got(), &wanted(&all), &["six", "windows-only"], "imported");
+        let none = caller_answer(got(), &wanted(&all), &["six", "windows-only"], "imported");
         assert_eq!((none.folder, none.added.len()), (None, 0));
         assert!(
             none.notes
