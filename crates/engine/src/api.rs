@@ -783,7 +783,7 @@ pub struct BackendView {
     /// Mounts of the host that its sandboxes do not show.
     pub left_out: Vec<LeftOut>,
     /// Whether a request may name an image.
-    pub knows_images: bool,
+    pub supports_images: bool,
     /// Whether a sandbox without an image shows the programs of this machine.
-    pub shows_host: bool,
+    pub uses_host_programs: bool,
 }

@@ -53,8 +53,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sandcell_sandbox::{
-    Backend, Capacity, Failure, FileChunk, Language, LanguageInfo, LeftToUser, Listing, Network, Packages, SandboxPath,
-    SessionEvent, WriteMode,
+    Backend, Capacity, ConsentRequired, Failure, FileChunk, Language, LanguageInfo, Listing, Network, Packages,
+    SandboxPath, SessionEvent, WriteMode,
 };
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -210,8 +210,8 @@ impl Engine {
             isolation: backend.isolation().clone(),
             layers: backend.layers().to_vec(),
             left_out: backend.left_out().to_vec(),
-            knows_images: backend.knows_images(),
-            shows_host: backend.shows_host(),
+            supports_images: backend.supports_images(),
+            uses_host_programs: backend.uses_host_programs(),
         };
         self.core.backends.iter().map(view).collect()
     }
@@ -371,8 +371,8 @@ impl Engine {
     /// What of a call the operator leaves to the user: without a yes in the request it is refused. Without a language,
     /// packages are those of `create_sandbox`.
     #[must_use]
-    pub fn left_to_user(&self, language: Option<&str>, packages: &[String], hosts: &[String]) -> LeftToUser {
-        self.core.left_to_user(language, packages, hosts)
+    pub fn consent_required(&self, language: Option<&str>, packages: &[String], hosts: &[String]) -> ConsentRequired {
+        self.core.consent_required(language, packages, hosts)
     }
 
     /// The most that a sandbox may ask to reach; nothing where there is no network.

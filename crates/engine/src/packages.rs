@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sandcell_sandbox::{
-    CellStatus, Code, Command, Consent, Exit, Failure, HOME, Held, Installed, LeftToUser, OutputStream, Packages,
+    CellStatus, Code, Command, Consent, ConsentRequired, Exit, Failure, HOME, Held, Installed, OutputStream, Packages,
     Sandbox, SessionEvent, StdinMode, Usage, Wanted, gather, of_registry,
 };
 use tokio::sync::watch;
@@ -156,7 +156,12 @@ impl Core {
 
     /// What of a call the operator leaves to the user. Without a language, packages are of the one that packages can be
     /// installed for first of all.
-    pub(crate) fn left_to_user(&self, language: Option<&str>, packages: &[String], hosts: &[String]) -> LeftToUser {
+    pub(crate) fn consent_required(
+        &self,
+        language: Option<&str>,
+        packages: &[String],
+        hosts: &[String],
+    ) -> ConsentRequired {
         let first = || {
             let all = self.packages.get();
             all.first().map(|installer| installer.language().to_owned())
@@ -168,14 +173,14 @@ impl Core {
         let orders = language.and_then(|language| self.orders(&language, packages).ok());
         let of_packages = orders.into_iter().flatten();
         let network = self.network.get();
-        LeftToUser {
+        ConsentRequired {
             packages: of_packages
-                .flat_map(|order| order.installer.left_to_user(&order.packages))
+                .flat_map(|order| order.installer.consent_required(&order.packages))
                 .collect(),
             hosts: network
                 .as_ref()
                 .as_ref()
-                .map_or_else(Vec::new, |network| network.left_to_user(hosts)),
+                .map_or_else(Vec::new, |network| network.consent_required(hosts)),
         }
     }
 

@@ -413,7 +413,7 @@ async fn warm(core: &Arc<Core>) {
     let Some((modules, attached)) = core.pool.cold() else {
         return;
     };
-    let why = match timeout(WARM, language.warm(backend, &modules, &attached)).await {
+    let why = match timeout(WARM, language.start_zygote(backend, &modules, &attached)).await {
         Ok(Ok(missing)) => {
             // Those are tried again in each sandbox, which may have packages that the interpreter does not see.
             tracing::debug!(missing = missing.len(), "sessions begin as copies of one interpreter");
@@ -531,7 +531,7 @@ async fn make(core: &Arc<Core>) -> Result<Parked, Failure> {
         session = Some((language.clone(), opened));
     }
     let usage = read_usage(sandbox.as_ref()).await;
-    sandbox.awaited();
+    sandbox.raise_priority();
     Ok(Parked {
         limits,
         sandbox,

@@ -55,7 +55,7 @@ pub(crate) async fn keep(core: Arc<Core>, record: Arc<Record>, mut plan: Plan, s
     let made = match parked(&core, &record, &plan) {
         Some((sandbox, passed)) => {
             if let Some(caller) = caller {
-                sandbox.belongs_to(caller);
+                sandbox.assign_owner(caller);
             }
             Ok((sandbox, passed))
         }
@@ -268,7 +268,7 @@ pub(crate) async fn create(core: &Core, plan: &Plan) -> Result<Made, Failure> {
     // A program that makes packages known comes first, and alone: when it is let go of, everything else in the sandbox ends.
     let arranged = |(installer, base): &Ground| base.folder.is_some() && installer.arrange(LAYERS).is_some();
     let opens = plan.opens.as_ref().filter(|_| !bases.iter().any(arranged));
-    spec.entered_by = opens.and_then(|language| language.warmed(&folders(&bases)));
+    spec.entered_by = opens.and_then(|language| language.matching_zygote(&folders(&bases)));
     let (sandbox, mut passed) = create_within_limits(core, plan, &spec).await?;
     if plan.backends.len() == core.backends.len() {
         // Nobody named one, so those that never worked were preferred, too.

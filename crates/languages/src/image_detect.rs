@@ -178,17 +178,17 @@ impl Language for PerSandboxLanguage {
         found.map(Some).ok_or_else(|| absent(name, image))
     }
 
-    async fn warm(
+    async fn start_zygote(
         &self,
         backend: &Arc<dyn Backend>,
         modules: &[String],
         attached: &[PathBuf],
     ) -> Result<Vec<NotLoaded>, SessionError> {
-        self.home.warm(backend, modules, attached).await
+        self.home.start_zygote(backend, modules, attached).await
     }
 
-    fn warmed(&self, attached: &[PathBuf]) -> Option<u64> {
-        self.home.warmed(attached)
+    fn matching_zygote(&self, attached: &[PathBuf]) -> Option<u64> {
+        self.home.matching_zygote(attached)
     }
 
     async fn open(&self, sandbox: Arc<dyn Sandbox>) -> Result<Box<dyn Session>, SessionError> {

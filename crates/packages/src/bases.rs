@@ -92,7 +92,7 @@ impl Bases {
             // Nothing is fetched if one of the two parts is not allowed.
             if let (Some(npm), false) = (npm, for_npm.is_empty()) {
                 // The operator runs this command, so the operator's consent is implied.
-                npm.check(&for_npm, &Consent::Given(npm.left_to_user(&for_npm)))?;
+                npm.check(&for_npm, &Consent::Given(npm.consent_required(&for_npm)))?;
             }
             let python = match (&exact, for_python.is_empty() && !for_npm.is_empty()) {
                 (None, true) => None,

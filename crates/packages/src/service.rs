@@ -355,7 +355,7 @@ impl PythonPackages {
         // The operator runs this command, so the operator's consent is implied.
         let settled = match exact {
             Some(_) => self.with_rules(self.config.policy.with_operator_consent(), self.config.bounds.clone()),
-            None => self.settled(&specs, &Consent::Given(self.left_to_user(packages)))?,
+            None => self.settled(&specs, &Consent::Given(self.consent_required(packages)))?,
         };
         let request = InstallRequest {
             owner: OPERATOR_OWNER,
@@ -391,7 +391,7 @@ impl Packages for PythonPackages {
         self.settled(&spec::parse_all(packages)?, consent).map(drop)
     }
 
-    fn left_to_user(&self, packages: &[String]) -> Vec<String> {
+    fn consent_required(&self, packages: &[String]) -> Vec<String> {
         let Ok(specs) = spec::parse_all(packages) else {
             return Vec::new();
         };

@@ -107,7 +107,7 @@ impl PythonLanguage {
             stdin: StdinMode::Null,
             control: true,
         };
-        let expected = sandbox.expects();
+        let expected = sandbox.pending_worker();
         let chosen = match sandbox.image() {
             None => self.zygotes.choose(&sandbox.attached().await, expected),
             Some(_) => None,
@@ -210,7 +210,7 @@ impl Language for PythonLanguage {
         analysis::analyse(code, advice)
     }
 
-    async fn warm(
+    async fn start_zygote(
         &self,
         backend: &Arc<dyn Backend>,
         modules: &[String],
@@ -235,7 +235,7 @@ impl Language for PythonLanguage {
         self.zygotes.start(recipe).await
     }
 
-    fn warmed(&self, attached: &[PathBuf]) -> Option<u64> {
+    fn matching_zygote(&self, attached: &[PathBuf]) -> Option<u64> {
         self.zygotes.fitting(attached).map(|warm| warm.number)
     }
 

@@ -94,7 +94,7 @@ impl Zygotes {
     }
 
     async fn start_alone(self: &Arc<Self>, recipe: Recipe) -> Result<Vec<NotLoaded>, SessionError> {
-        let parent = recipe.backend.warm(&recipe.argv, &recipe.attached).await?;
+        let parent = recipe.backend.start_zygote(&recipe.argv, &recipe.attached).await?;
         let start = Start {
             boot: recipe.boot.clone(),
             copies: Snapshots::Unsupported,

@@ -250,7 +250,7 @@ impl NpmPackages {
     pub(crate) async fn part(&self, packages: &[String], progress: &watch::Sender<String>) -> Result<Part, Failure> {
         let specs = spec::parse_all(packages)?;
         // The operator runs this command, so the operator's consent is implied.
-        let settled = self.settled(&specs, &Consent::Given(self.left_to_user(packages)))?;
+        let settled = self.settled(&specs, &Consent::Given(self.consent_required(packages)))?;
         let got = settled.get(OPERATOR_OWNER, &specs, progress).await?;
         bases::part(self.coordinator.store()?, got.answer)
     }
@@ -327,7 +327,7 @@ impl Packages for NpmPackages {
         self.settled(&spec::parse_all(packages)?, consent).map(drop)
     }
 
-    fn left_to_user(&self, packages: &[String]) -> Vec<String> {
+    fn consent_required(&self, packages: &[String]) -> Vec<String> {
         let Ok(specs) = spec::parse_all(packages) else {
             return Vec::new();
         };

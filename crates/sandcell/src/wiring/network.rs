@@ -78,7 +78,7 @@ impl Network for BrokerNetwork {
         &self.allowed
     }
 
-    fn left_to_user(&self, hosts: &[String]) -> Vec<String> {
+    fn consent_required(&self, hosts: &[String]) -> Vec<String> {
         // What is refused in any case is nothing to ask about.
         let (Some(unasked), Ok(_)) = (&self.unasked, self.rules.asked(hosts)) else {
             return Vec::new();
@@ -99,7 +99,7 @@ impl Network for BrokerNetwork {
                 ),
             }
         })?;
-        if let Some(host) = self.left_to_user(hosts).iter().find(|host| !consent.covers(host)) {
+        if let Some(host) = self.consent_required(hosts).iter().find(|host| !consent.covers(host)) {
             let how = "create_sandbox or create_run_close with network";
             return Err(consent.refusal(Code::NetworkDenied, host, how, "network.allow"));
         }

@@ -183,7 +183,7 @@ async fn run(args: &RunArgs, mut settings: Settings, launcher: Launcher) -> Resu
         // Who types the command is the user, and has said yes by naming them.
         let left = wired
             .engine
-            .left_to_user(Some(&request.language), &request.packages, &request.network);
+            .consent_required(Some(&request.language), &request.packages, &request.network);
         request.consent = Consent::Given([left.packages, left.hosts].concat());
         let mut steps = request.progress.subscribe();
         let mut bar = Bar::new();
@@ -308,7 +308,7 @@ async fn bring_of_daemon(args: &RunArgs, wired: &wiring::Wired, stop: &mut signa
     let image = args.image.as_deref();
     let mut bar = Bar::new();
     let mut tick = tokio::time::interval(Duration::from_millis(250));
-    let bringing = backend.bring(image);
+    let bringing = backend.pull_image(image);
     tokio::pin!(bringing);
     loop {
         tokio::select! {
