@@ -55,8 +55,8 @@ const MAX_SEARCHES: usize = 2;
 /// The kind of process that writes the history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriterRole {
-    /// A server. Its operator relies on the history, so the warning about a broken database names the substitute. The database
-    /// is opened a moment after the start, because other work needs the processors during the start.
+    /// A server. Its operator relies on the history, so the warning about a broken database names the substitute. The
+    /// database is opened a moment after the start, because other work needs the processors during the start.
     Server,
     /// A command. The user runs it for its output, so the warning about a broken database says only that this run is
     /// not in the history. The database is opened at once, because the command may end soon and would wait for the

@@ -4,6 +4,7 @@
 
 use std::io::Read as _;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
@@ -13,6 +14,7 @@ use serde::Deserialize;
 
 use crate::error::ImageError;
 use crate::manifest::{CONFIG_MAX, Descriptor, Digest, Document, LAYERS_MAX, MANIFEST_MAX};
+use crate::name::ImageName;
 use crate::record;
 use crate::registry::Stream;
 use crate::writer::below;
@@ -161,6 +163,25 @@ impl Folder {
 /// Returns the path of a blob in a layout.
 pub(crate) fn blob_name(digest: &Digest) -> String {
     format!("blobs/sha256/{}", digest.hex())
+}
+
+/// Returns a stamp that changes when a local image changes. None for images of registries.
+pub(crate) fn stamp(name: &ImageName) -> Option<String> {
+    let file = match name {
+        ImageName::Registry(_) => return None,
+        ImageName::Layout(path, _) => path.join("index.json"),
+        ImageName::Archive(path, _) => path.clone(),
+    };
+    let of = |found: std::fs::Metadata| {
+        format!(
+            "{} {} {}.{}",
+            found.size(),
+            found.ino(),
+            found.mtime(),
+            found.mtime_nsec()
+        )
+    };
+    Some(file.metadata().map(of).unwrap_or_default())
 }
 
 /// Streams an archive.

@@ -18,7 +18,7 @@ use tokio::time::timeout;
 
 use crate::error::ImageError;
 use crate::inside::Kind;
-use crate::local::{Folder, archive, blob_name};
+use crate::local::{Folder, archive, blob_name, stamp};
 use crate::manifest::{Descriptor, Digest, Document, Manifest, Settings, choose};
 use crate::name::{Allow, ImageName, Reference};
 use crate::record;
@@ -407,26 +407,6 @@ impl LocalImages {
         })
         .await
     }
-}
-
-/// Returns a stamp that changes when a local image changes. None for images of registries.
-fn stamp(name: &ImageName) -> Option<String> {
-    use std::os::unix::fs::MetadataExt as _;
-    let file = match name {
-        ImageName::Registry(_) => return None,
-        ImageName::Layout(path, _) => path.join("index.json"),
-        ImageName::Archive(path, _) => path.clone(),
-    };
-    let of = |found: std::fs::Metadata| {
-        format!(
-            "{} {} {}.{}",
-            found.size(),
-            found.ino(),
-            found.mtime(),
-            found.mtime_nsec()
-        )
-    };
-    Some(file.metadata().map(of).unwrap_or_default())
 }
 
 /// One pull.

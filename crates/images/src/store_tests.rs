@@ -90,7 +90,8 @@ fn the_longest_unused_goes_first() {
 #[test]
 fn what_a_dead_server_left_goes() {
     let (_folder, store) = store();
-    // Process 1 is alive, but the draft belongs to an ended server: its id was reused, or was from another PID namespace.
+    // Process 1 is alive, but the draft belongs to an ended server: its id was reused, or came from another PID
+    // namespace.
     std::fs::create_dir(store.folder("drafts").join("1-0")).unwrap();
     let own = store.draft().unwrap();
     store.sweep();

@@ -1,11 +1,11 @@
 //! The storage of finished packages: folders that appear by one rename and never change afterwards.
 //!
 //! ```text
-//! packages/owners/OWNER/layers/KEY/site      the files; KEY is a hash of interpreter, platform, versions and their hashes
-//!                               KEY/layer     the record (JSON); its modification time is the time of the last use
-//!          owners/OWNER/answers/HASH          the stored result of a request, so that the same request costs nothing
-//!          bases/NAME                         the layers of a base
-//!          drafts/PID-RANDOM                  unfinished files
+//! packages/owners/OWNER/layers/KEY/site   the files; KEY is a hash of interpreter, platform, versions and their hashes
+//!                              KEY/layer  the record (JSON); its modification time is the time of the last use
+//!          owners/OWNER/answers/HASH      the stored result of a request, so that the same request costs nothing
+//!          bases/NAME                     the layers of a base
+//!          drafts/PID-RANDOM              unfinished files
 //! ```
 //! OWNER is a hash of the principal's name, so no caller finds another's layers. The folder must belong to the
 //! server's user, and no other user may write to it. Otherwise the store is not used, because other users' files are

@@ -1,8 +1,8 @@
 //! Installs packages of npm with the sandbox's own npm, under the operator's lists.
 //!
-//! npm first writes a lock file with exact versions. The server checks every entry of the lock file, and npm then installs exactly
-//! those entries. No script of a package runs. The packages lie in one folder below the home folder and are linked into
-//! `node_modules` of the home folder.
+//! npm first writes a lock file with exact versions. The server checks every entry of the lock file, and npm then
+//! installs exactly those entries. No script of a package runs. The packages lie in one folder below the home folder and
+//! are linked into `node_modules` of the home folder.
 
 use std::time::SystemTime;
 
