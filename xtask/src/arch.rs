@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use crate::command::root;
 
 /// Allowed dependencies between crates, tests included. An unlisted crate is an error, so a new one is a decision.
-const ARROWS: [(&str, &[&str]); 16] = [
+const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 16] = [
     ("sandbox", &[]),
     ("jail", &[]),
     ("agent", &["jail", "sandbox"]),
@@ -51,9 +51,9 @@ const UNSAFE_CRATE: &str = "jail";
 const UNSAFE_FOLDER: &str = "crates/jail/src/sys";
 
 /// Lines that a source file may have; the house style asks for half of it.
-const LONGEST_FILE: usize = 800;
+const MAX_FILE_LINES: usize = 800;
 /// One that may be longer, and how long: each file of the driver costs every interpreter's start.
-const LONGER: (&str, usize) = ("crates/languages/src/python/driver/core.py", 976);
+const LONG_FILE: (&str, usize) = ("crates/languages/src/python/driver/core.py", 976);
 
 pub fn run() -> Result<()> {
     let faults = faults(&root())?;
@@ -96,7 +96,7 @@ fn crates(root: &Path) -> Result<Vec<(String, PathBuf)>> {
 }
 
 fn arrows(name: &str, folder: &Path, faults: &mut Vec<String>) -> Result<()> {
-    let Some((_, allowed)) = ARROWS.iter().find(|(listed, _)| *listed == name) else {
+    let Some((_, allowed)) = ALLOWED_DEPENDENCIES.iter().find(|(listed, _)| *listed == name) else {
         faults.push(format!("crates/{name}: not in the list of arrows (xtask/src/arch.rs)"));
         return Ok(());
     };
@@ -176,13 +176,13 @@ fn faults_of_file(name: &str, path: &Path, text: &str) -> Vec<String> {
     let shown = path.display();
     let mut faults = Vec::new();
     let lines = text.lines().count();
-    let most = if path == Path::new(LONGER.0) {
-        LONGER.1
+    let max_lines = if path == Path::new(LONG_FILE.0) {
+        LONG_FILE.1
     } else {
-        LONGEST_FILE
+        MAX_FILE_LINES
     };
-    if lines > most {
-        faults.push(format!("{shown}: {lines} lines, more than {most}"));
+    if lines > max_lines {
+        faults.push(format!("{shown}: {lines} lines, more than {max_lines}"));
     }
     if path.extension().is_none_or(|extension| extension != "rs") {
         return faults;

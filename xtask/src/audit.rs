@@ -9,7 +9,7 @@ use crate::command::{cargo, must, output, works};
 
 /// Licences whose terms are met by shipping their text; for MPL-2.0 also by saying where the source is, which is crates.io,
 /// since no dependency is changed (`version-ranges`, which pep508_rs needs for markers).
-const LICENCES: [&str; 16] = [
+const ALLOWED_LICENCES: [&str; 16] = [
     "0BSD",
     "Apache-2.0",
     "Apache-2.0 WITH LLVM-exception",
@@ -71,7 +71,7 @@ fn allowed(expression: &str) -> bool {
     let plain = expression.replace(['(', ')'], "").replace('/', " OR ");
     plain.split(" AND ").all(|part| {
         part.split(" OR ")
-            .any(|choice| LICENCES.contains(&choice.split_whitespace().collect::<Vec<_>>().join(" ").as_str()))
+            .any(|choice| ALLOWED_LICENCES.contains(&choice.split_whitespace().collect::<Vec<_>>().join(" ").as_str()))
     })
 }
 

@@ -8,7 +8,7 @@ use crate::command::{cargo, must, nothing_may_be_skipped, output};
 use crate::{arch, audit};
 
 /// Targets checked in addition to this machine's. All but the native back end must at least compile without Linux.
-const FOREIGN: [&str; 3] = [
+const FOREIGN_TARGETS: [&str; 3] = [
     "aarch64-unknown-linux-gnu",
     "aarch64-apple-darwin",
     "x86_64-pc-windows-msvc",
@@ -53,7 +53,7 @@ pub fn run() -> Result<()> {
             .args(["doc", "--workspace", "--no-deps", "--document-private-items", "--quiet"])
             .env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links"),
     )?;
-    for target in FOREIGN {
+    for target in FOREIGN_TARGETS {
         foreign(target)?;
     }
     println!("check: all is well");
@@ -85,7 +85,7 @@ fn foreign(target: &str) -> Result<()> {
 /// In place of a compiler or archiver for C (cryptography and SQLite are partly C): a check links nothing, so it is enough that
 /// the files are there which they would have made. A real one is taken where `CC_<target>` and `AR_<target>` name it.
 fn stand_in(name: &str) -> Result<PathBuf> {
-    const SCRIPT: &str = r#"#!/bin/sh
+    const STAND_IN_SCRIPT: &str = r#"#!/bin/sh
 for word; do
   case $made in next) : >"$word" ;; esac
   made=
@@ -102,8 +102,8 @@ done
     let folder = own.parent().unwrap_or(&own).join("stand-ins");
     std::fs::create_dir_all(&folder)?;
     let path = folder.join(name);
-    if !std::fs::read(&path).is_ok_and(|there| there == SCRIPT.as_bytes()) {
-        std::fs::write(&path, SCRIPT)?;
+    if !std::fs::read(&path).is_ok_and(|there| there == STAND_IN_SCRIPT.as_bytes()) {
+        std::fs::write(&path, STAND_IN_SCRIPT)?;
         #[cfg(unix)]
         std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
     }

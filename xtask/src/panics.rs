@@ -1,10 +1,10 @@
 //! Keeps the messages of failing tests and prints them again at the end, after all other output.
 
 /// The maximum number of messages kept.
-const MOST: usize = 12;
+const MAX_MESSAGES: usize = 12;
 /// A message that is longer is cut, in lines and in characters a line.
-const LINES: usize = 20;
-const CHARACTERS: usize = 2000;
+const MAX_LINES: usize = 20;
+const MAX_LINE_CHARS: usize = 2000;
 
 /// The messages of panics, in the order in which they were seen, each once.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -24,9 +24,9 @@ impl Panics {
         } else if ends(line) {
             self.close();
         } else if let Some(lines) = &mut self.open
-            && lines.len() < LINES
+            && lines.len() < MAX_LINES
         {
-            lines.push(line.chars().take(CHARACTERS).collect());
+            lines.push(line.chars().take(MAX_LINE_CHARS).collect());
         }
     }
 
@@ -41,7 +41,7 @@ impl Panics {
             return;
         };
         let text = lines.join("\n").trim_end().to_owned();
-        if self.all.len() < MOST && !self.all.contains(&text) {
+        if self.all.len() < MAX_MESSAGES && !self.all.contains(&text) {
             self.all.push(text);
         }
     }
@@ -56,7 +56,7 @@ fn head(line: &str) -> Option<String> {
 
 /// Returns true when this line follows the end of a message.
 fn ends(line: &str) -> bool {
-    const ENDS: [&str; 10] = [
+    const END_MARKS: [&str; 10] = [
         "stack backtrace:",
         "note: run with `RUST_BACKTRACE",
         "PASS [",
@@ -68,7 +68,7 @@ fn ends(line: &str) -> bool {
         "---- ",
         "Summary [",
     ];
-    ENDS.iter().any(|end| line.starts_with(end))
+    END_MARKS.iter().any(|end| line.starts_with(end))
 }
 
 #[cfg(test)]
@@ -101,7 +101,7 @@ mod tests {
     fn much_is_cut() {
         let one = |number: usize| format!("thread 'a' panicked at b.rs:{number}:1:\n{}", "line\n".repeat(100));
         let all = seen(&(0..100).map(one).collect::<String>());
-        assert_eq!((all.len(), all[0].lines().count()), (MOST, LINES));
+        assert_eq!((all.len(), all[0].lines().count()), (MAX_MESSAGES, MAX_LINES));
         assert!(seen("test a::b ... ok\ntest result: ok. 1 passed").is_empty());
     }
 }

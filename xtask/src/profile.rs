@@ -152,19 +152,19 @@ fn fold(text: &str) -> Frame {
     tree
 }
 
-const WIDTH: f64 = 1600.0;
-const ROW: f64 = 17.0;
+const IMAGE_WIDTH: f64 = 1600.0;
+const ROW_HEIGHT: f64 = 17.0;
 /// Boxes that are narrower than this are left out.
-const NARROWEST: f64 = 0.4;
+const MIN_BOX_WIDTH: f64 = 0.4;
 /// The width of a letter.
-const LETTER: f64 = 6.6;
+const LETTER_WIDTH: f64 = 6.6;
 
 fn draw(tree: &Frame, title: &str) -> String {
     let mut boxes = String::new();
-    let rows = place(tree, "all", 0.0, WIDTH, 0, tree.count, &mut boxes);
-    let height = f64::from(rows + 2) * ROW;
+    let rows = place(tree, "all", 0.0, IMAGE_WIDTH, 0, tree.count, &mut boxes);
+    let height = f64::from(rows + 2) * ROW_HEIGHT;
     format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" font-family=\"monospace\" font-size=\"11\">\n\
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {IMAGE_WIDTH} {height}\" font-family=\"monospace\" font-size=\"11\">\n\
          <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n<text x=\"4\" y=\"12\">{}</text>\n{boxes}</svg>\n",
         escaped(title)
     )
@@ -172,14 +172,14 @@ fn draw(tree: &Frame, title: &str) -> String {
 
 /// Draws a frame and the frames below it. Returns the number of rows drawn.
 fn place(frame: &Frame, name: &str, left: f64, width: f64, row: u32, all: u64, boxes: &mut String) -> u32 {
-    let top = f64::from(row + 1) * ROW;
+    let top = f64::from(row + 1) * ROW_HEIGHT;
     let hue = name
         .bytes()
         .fold(0_u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(u32::from(byte)))
         % 50;
     let share = ratio(frame.count, all) * 100.0;
     let fits = name.chars().scan(0.0, |used, letter| {
-        *used += LETTER;
+        *used += LETTER_WIDTH;
         (*used < width - 4.0).then_some(letter)
     });
     let shown: String = if width < 20.0 { String::new() } else { fits.collect() };
@@ -189,7 +189,7 @@ fn place(frame: &Frame, name: &str, left: f64, width: f64, row: u32, all: u64, b
         "<g><title>{} — {share:.2} %</title><rect x=\"{left:.2}\" y=\"{top}\" width=\"{width:.2}\" height=\"{}\" \
          fill=\"hsl({hue}, 80%, 72%)\"/><text x=\"{:.2}\" y=\"{}\">{}</text></g>",
         escaped(name),
-        ROW - 1.0,
+        ROW_HEIGHT - 1.0,
         left + 2.0,
         top + 12.0,
         escaped(&shown)
@@ -197,7 +197,7 @@ fn place(frame: &Frame, name: &str, left: f64, width: f64, row: u32, all: u64, b
     let (mut left, mut rows) = (left, row + 1);
     for (name, below) in &frame.below {
         let part = width * ratio(below.count, frame.count);
-        if part >= NARROWEST {
+        if part >= MIN_BOX_WIDTH {
             rows = rows.max(place(below, name, left, part, row + 1, all, boxes));
         }
         left += part;

@@ -11,14 +11,14 @@ use crate::ordinary_user::{self, Stage};
 use crate::tally::Tally;
 
 /// The variable with the binary that the end-to-end tests drive.
-const BINARY: &str = "SANDCELL_TEST_BIN";
+const BINARY_VARIABLE: &str = "SANDCELL_TEST_BIN";
 /// The variable with the number of tests that run at once. Retried tests run alone.
-const THREADS: &str = "RUST_TEST_THREADS";
+const THREADS_VARIABLE: &str = "RUST_TEST_THREADS";
 /// The variable with the file to which a skipped test writes `test: reason`.
-const SKIPS: &str = "SANDCELL_TEST_SKIPS";
+const SKIPS_VARIABLE: &str = "SANDCELL_TEST_SKIPS";
 
 /// The variable with the program that runs a command on a kernel with cgroups v2, where this machine may have v1.
-const MACHINE: &str = "SANDCELL_TEST_VM";
+const MACHINE_VARIABLE: &str = "SANDCELL_TEST_VM";
 
 /// Tests that do not depend on the server's user, and take minutes: Python in a notebook, messages to waiting clients,
 /// access over HTTP and bad HTTP requests.
@@ -46,7 +46,7 @@ const ON_VERSION_2: [&str; 8] = [
 
 /// Tests of a build that is never shipped: those that can make single steps and layers fail or leave them out, the one with the
 /// fixtures of the conformance suite, and the one with traces.
-const SPECIAL: [&str; 5] = ["launch", "layers", "injected", "conformance", "traces"];
+const SPECIAL_TESTS: [&str; 5] = ["launch", "layers", "injected", "conformance", "traces"];
 const SPECIAL_FEATURES: &str = "sandcell/fault-injection,sandcell/conformance,sandcell/otel";
 
 /// Builds all tests, so that something else can be built at the same time.
@@ -59,7 +59,7 @@ pub fn build() -> Result<()> {
     };
     must(&mut build())?;
     must(build().args(["--test", "groups"]))?;
-    let special = SPECIAL.iter().flat_map(|test| ["--test", test]);
+    let special = SPECIAL_TESTS.iter().flat_map(|test| ["--test", test]);
     must(build().args(["--features", SPECIAL_FEATURES]).args(special))
 }
 
@@ -112,7 +112,10 @@ fn everything(binary: &Path, skips: &Path, filters: &[String], tally: &mut Tally
         command.args(["test", "--workspace", "--no-fail-fast", "--color=never", "--"]);
         command.args(filters);
     }
-    command.env(BINARY, binary).env(SKIPS, skips).env("INSTA_UPDATE", "no");
+    command
+        .env(BINARY_VARIABLE, binary)
+        .env(SKIPS_VARIABLE, skips)
+        .env("INSTA_UPDATE", "no");
     let mut good = watched(&mut command, |line| tally.see(line))?;
     if !good && !nextest {
         let again = tally.take_second_chances();
@@ -127,9 +130,9 @@ fn everything(binary: &Path, skips: &Path, filters: &[String], tally: &mut Tally
         ]);
         command
             .args(&again)
-            .env(THREADS, "1")
-            .env(BINARY, binary)
-            .env(SKIPS, skips)
+            .env(THREADS_VARIABLE, "1")
+            .env(BINARY_VARIABLE, binary)
+            .env(SKIPS_VARIABLE, skips)
             .env("INSTA_UPDATE", "no");
         good = passes_again(&mut command, again, "", tally)?;
     }
@@ -141,11 +144,14 @@ fn everything(binary: &Path, skips: &Path, filters: &[String], tally: &mut Tally
         )?;
     }
     if cfg!(target_os = "linux") {
-        for test in SPECIAL {
+        for test in SPECIAL_TESTS {
             let mut command = cargo();
             // The whole workspace: a part of it would rebuild shared crates with other features.
             command.args(["test", "--workspace", "--features", SPECIAL_FEATURES, "--test", test]);
-            command.args(["--color=never", "--"]).args(filters).env(SKIPS, skips);
+            command
+                .args(["--color=never", "--"])
+                .args(filters)
+                .env(SKIPS_VARIABLE, skips);
             good &= watched(&mut command, |line| tally.see(line))?;
         }
     }
@@ -170,16 +176,16 @@ fn as_ordinary_user(binary: &Path, filters: &[String], tally: &mut Tally) -> Res
     command
         .args(filters)
         .arg("--color=never")
-        .env(THREADS, "2")
+        .env(THREADS_VARIABLE, "2")
         .args(SAME_FOR_EVERYBODY.iter().flat_map(|tests| ["--skip", tests]))
-        .env(BINARY, stage.binary())
-        .env(SKIPS, &skips)
+        .env(BINARY_VARIABLE, stage.binary())
+        .env(SKIPS_VARIABLE, &skips)
         .env("INSTA_UPDATE", "no")
         .env("INSTA_WORKSPACE_ROOT", stage.root());
     let mut good = watched(&mut command, |line| tally.see(line))?;
     if !good {
         let again = tally.take_second_chances();
-        command.arg("--exact").args(&again).env(THREADS, "1");
+        command.arg("--exact").args(&again).env(THREADS_VARIABLE, "1");
         good = passes_again(&mut command, again, " (ordinary user)", tally)?;
     }
     tally.skip(" (ordinary user)", &std::fs::read_to_string(&skips).unwrap_or_default());
@@ -191,8 +197,8 @@ fn on_version_2(binary: &Path, filters: &[String], tally: &mut Tally) -> Result<
     if !cfg!(target_os = "linux") || !filters.is_empty() {
         return Ok(true);
     }
-    let Some(machine) = std::env::var_os(MACHINE) else {
-        let reason = format!("groups: no machine with control groups of version 2 ({MACHINE}=.ci/vm)");
+    let Some(machine) = std::env::var_os(MACHINE_VARIABLE) else {
+        let reason = format!("groups: no machine with control groups of version 2 ({MACHINE_VARIABLE}=.ci/vm)");
         tally.skipped.insert(reason);
         return Ok(true);
     };
@@ -212,7 +218,7 @@ fn on_version_2(binary: &Path, filters: &[String], tally: &mut Tally) -> Result<
             .arg(tests)
             .args(some)
             .args(["--test-threads", "1", "--color=never"]);
-        command.env(BINARY, binary).env("INSTA_UPDATE", "no");
+        command.env(BINARY_VARIABLE, binary).env("INSTA_UPDATE", "no");
         watched(&mut command, |line| {
             if let Ok(mut tally) = tally.lock() {
                 tally.see(line);
@@ -282,7 +288,7 @@ fn long(tests: &str, variables: &[(&str, u32)]) -> Result<()> {
                 "--nocapture",
                 tests,
             ])
-            .env(BINARY, binary)
+            .env(BINARY_VARIABLE, binary)
             .envs(variables.iter().map(|(name, value)| (name, value.to_string())))
             .env("SANDCELL_TEST_REQUIRE", "1"),
     )

@@ -1,4 +1,5 @@
-//! The file: appended to under a lock, its end read again whenever somebody else wrote, and put aside when it is large.
+//! The log file. Each write holds a file lock. If another process wrote since, the end of the file is read again
+//! first. A large file is rotated.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
@@ -8,23 +9,23 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock};
 use sandcell_engine::SecurityEvent;
 
-use crate::line::{End, Entry};
+use crate::line::{ChainEnd, Entry};
 
-/// Bytes that a line has at most.
-pub(crate) const LINE: u64 = 16 << 10;
+/// The maximum length of a line in bytes.
+pub(crate) const MAX_LINE_BYTES: u64 = 16 << 10;
 
-/// Why the log cannot be written or read.
+/// An error from writing or reading the log.
 #[derive(Debug, thiserror::Error)]
 pub enum AuditError {
     /// The file cannot be opened, read or written.
     #[error("the audit log {} cannot be used", path.display())]
     File {
-        /// Which.
+        /// The path of the log.
         path: PathBuf,
-        /// Why.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// An event that is no JSON: a mistake of ours.
+    /// An event cannot be serialized as JSON. This is a bug in sandcell.
     #[error("an event cannot be written")]
     Event(#[source] serde_json::Error),
 }
@@ -33,44 +34,49 @@ pub enum AuditError {
 #[derive(Debug)]
 pub struct AuditFile {
     path: PathBuf,
-    /// Bytes of the log, what was put aside included.
-    most: u64,
-    open: Option<Open>,
+    /// The maximum size of the log in bytes, including the rotated file.
+    max_bytes: u64,
+    open: Option<OpenLog>,
 }
 
-/// What is known of the file since it was written last.
+/// The open file, and its end after this process's last write.
 #[derive(Debug)]
-struct Open {
+struct OpenLog {
     file: File,
-    end: End,
+    end: ChainEnd,
     length: u64,
 }
 
 impl AuditFile {
-    /// The log at this path; nothing is opened yet. `most` bounds the bytes of the log and of what was put aside.
+    /// Returns the log at this path without opening it. `max_bytes` is the maximum size of the log and its rotated file
+    /// together, in bytes.
     #[must_use]
-    pub const fn new(path: PathBuf, most: u64) -> Self {
-        Self { path, most, open: None }
+    pub const fn new(path: PathBuf, max_bytes: u64) -> Self {
+        Self {
+            path,
+            max_bytes,
+            open: None,
+        }
     }
 
-    /// Where the part is that was put aside.
+    /// Returns the path of the rotated file.
     #[must_use]
-    pub fn put_aside(path: &Path) -> PathBuf {
+    pub fn rotated_path(path: &Path) -> PathBuf {
         let mut name = path.as_os_str().to_owned();
         name.push(".1");
         PathBuf::from(name)
     }
 
-    /// Writes an event, and waits until it is there.
+    /// Writes an event, and waits until it is on the disk.
     ///
     /// # Errors
-    /// [`AuditError`].
+    /// The file cannot be used, or the event cannot be serialized.
     pub fn note(&mut self, event: &SecurityEvent) -> Result<(), AuditError> {
         self.append(&[Entry::of(event)])?;
         self.sync()
     }
 
-    /// Writes entries, all or none.
+    /// Writes all of these entries, or none.
     pub(crate) fn append(&mut self, entries: &[Entry]) -> Result<(), AuditError> {
         let result = self.locked(|open| {
             let mut end = open.end.clone();
@@ -80,8 +86,8 @@ impl AuditFile {
             }
             let written = open.file.write_all(text.as_bytes());
             if let Err(source) = written {
-                // What of it is there would break the chain.
-                let _as_it_was = open.file.set_len(open.length);
+                // A partly written line would break the chain.
+                let _truncated = open.file.set_len(open.length);
                 return Err(AuditError::File {
                     path: PathBuf::new(),
                     source,
@@ -97,37 +103,37 @@ impl AuditFile {
         result
     }
 
-    /// Waits until what was written is on the disk.
+    /// Waits until all written entries are on the disk.
     pub(crate) fn sync(&self) -> Result<(), AuditError> {
         match &self.open {
-            Some(open) => self.told(open.file.sync_data()),
+            Some(open) => self.wrap_error(open.file.sync_data()),
             None => Ok(()),
         }
     }
 
-    fn told<T>(&self, result: io::Result<T>) -> Result<T, AuditError> {
+    fn wrap_error<T>(&self, result: io::Result<T>) -> Result<T, AuditError> {
         result.map_err(|source| AuditError::File {
             path: self.path.clone(),
             source,
         })
     }
 
-    /// Does something while nobody else writes, with the chain's end at hand.
-    fn locked<T>(&mut self, work: impl FnOnce(&mut Open) -> Result<T, AuditError>) -> Result<T, AuditError> {
+    /// Runs `work` under the file lock, with the current end of the chain.
+    fn locked<T>(&mut self, work: impl FnOnce(&mut OpenLog) -> Result<T, AuditError>) -> Result<T, AuditError> {
         let locked = self.lock();
-        let mut open = self.told(locked)?;
-        if open.length > self.most / 2 {
-            // The next line goes on with the chain, in a new file.
-            self.told(std::fs::rename(&self.path, Self::put_aside(&self.path)))?;
+        let mut open = self.wrap_error(locked)?;
+        if open.length > self.max_bytes / 2 {
+            // The new file continues the chain.
+            self.wrap_error(std::fs::rename(&self.path, Self::rotated_path(&self.path)))?;
             let end = open.end.clone();
             let locked = self.lock();
-            open = self.told(locked)?;
+            open = self.wrap_error(locked)?;
             if open.length == 0 {
                 open.end = end;
             }
         }
         let result = work(&mut open);
-        self.told(flock(&open.file, FlockOperation::Unlock).map_err(io::Error::from))?;
+        self.wrap_error(flock(&open.file, FlockOperation::Unlock).map_err(io::Error::from))?;
         self.open = Some(open);
         result.map_err(|error| match error {
             AuditError::File { source, .. } => AuditError::File {
@@ -138,16 +144,17 @@ impl AuditFile {
         })
     }
 
-    /// The file that has the name now, locked, and its end.
-    fn lock(&mut self) -> io::Result<Open> {
-        // Each time that the file was put aside by somebody else in between, another one has the name.
+    /// Locks the file that is at the path now, and finds its end.
+    fn lock(&mut self) -> io::Result<OpenLog> {
+        // Another process may rotate the file between the open and the lock. Then a different file is at the path, and
+        // this loop opens that one.
         for _ in 0..100 {
             let mut open = match self.open.take() {
                 Some(open) => open,
-                None => Open {
+                None => OpenLog {
                     file: self.open_file()?,
-                    end: End::default(),
-                    // Not known: its end is read in any case.
+                    end: ChainEnd::default(),
+                    // No file has this length, so the end is read.
                     length: u64::MAX,
                 },
             };
@@ -177,26 +184,26 @@ impl AuditFile {
             .open(&self.path)
     }
 
-    /// Finds the end of the chain. Half a line, left by a process that was killed or a disk that was full, is taken away,
-    /// and the next line says so.
-    fn read_end(&self, open: &mut Open, length: u64) -> io::Result<()> {
-        let from = length.saturating_sub(2 * LINE);
+    /// Finds the end of the chain. A killed process or a full disk can leave an unfinished line. That line is removed,
+    /// and a `log_repaired` line records the removal.
+    fn read_end(&self, open: &mut OpenLog, length: u64) -> io::Result<()> {
+        let from = length.saturating_sub(2 * MAX_LINE_BYTES);
         let mut bytes = Vec::new();
         open.file.seek(SeekFrom::Start(from))?;
-        (&open.file).take(2 * LINE).read_to_end(&mut bytes)?;
+        (&open.file).take(2 * MAX_LINE_BYTES).read_to_end(&mut bytes)?;
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         let torn = bytes.len() - whole;
         bytes.truncate(whole);
         open.length = length - u64::try_from(torn).unwrap_or(0);
         let text = String::from_utf8_lossy(&bytes);
         open.end = match text.lines().next_back() {
-            Some(line) => End::of(line).unwrap_or_default(),
-            None if from == 0 => self.end_of_put_aside(),
-            None => End::default(),
+            Some(line) => ChainEnd::of(line).unwrap_or_default(),
+            None if from == 0 => self.end_of_rotated(),
+            None => ChainEnd::default(),
         };
         if torn > 0 {
             open.file.set_len(open.length)?;
-            let entry = Entry::own(
+            let entry = Entry::about_log(
                 "log_repaired",
                 format!("{torn} bytes of an unfinished line were taken away"),
             );
@@ -207,15 +214,18 @@ impl AuditFile {
         Ok(())
     }
 
-    /// A new file goes on where the one before ended.
-    fn end_of_put_aside(&self) -> End {
-        let read = || -> io::Result<Option<End>> {
-            let mut file = File::open(Self::put_aside(&self.path))?;
+    /// Returns the end of the rotated file's chain, which a new file continues.
+    fn end_of_rotated(&self) -> ChainEnd {
+        let read = || -> io::Result<Option<ChainEnd>> {
+            let mut file = File::open(Self::rotated_path(&self.path))?;
             let length = file.metadata()?.len();
-            file.seek(SeekFrom::Start(length.saturating_sub(2 * LINE)))?;
+            file.seek(SeekFrom::Start(length.saturating_sub(2 * MAX_LINE_BYTES)))?;
             let mut bytes = Vec::new();
-            file.take(2 * LINE).read_to_end(&mut bytes)?;
-            Ok(String::from_utf8_lossy(&bytes).lines().next_back().and_then(End::of))
+            file.take(2 * MAX_LINE_BYTES).read_to_end(&mut bytes)?;
+            Ok(String::from_utf8_lossy(&bytes)
+                .lines()
+                .next_back()
+                .and_then(ChainEnd::of))
         };
         read().ok().flatten().unwrap_or_default()
     }

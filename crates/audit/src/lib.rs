@@ -1,19 +1,19 @@
-//! The audit log: what matters for security, as lines of JSON of which each holds the hash of the one before. Whoever
-//! changes, removes or inserts a line breaks the chain from there on; [`verify()`] says where.
+//! The audit log: security events as lines of JSON. Each line contains the hash of the previous line. Changing,
+//! removing or inserting a line breaks the chain from that line on, and [`verify()`] reports the line.
 //!
-//! What it cannot show is that the end was cut off, or that all of it was written anew: for that, the last hash has to be
-//! known from somewhere else. Several processes write one log, each under a lock.
+//! The chain cannot show that the end was cut off, or that the whole log was rewritten. To detect that, keep the last
+//! hash in another place. Several processes can write to one log; each write holds a file lock.
 #![forbid(unsafe_code)]
 #![cfg(unix)]
 
-mod desk;
 mod file;
 mod line;
 mod pace;
 #[cfg(test)]
 mod tests;
 mod verify;
+mod writer;
 
-pub use desk::AuditDesk;
 pub use file::{AuditError, AuditFile};
 pub use verify::{Fault, Report, verify};
+pub use writer::AuditWriter;

@@ -1,20 +1,20 @@
-//! One line: its fields, and the hash that holds it in the chain.
+//! One line: its fields, and the hash that links it into the chain.
 //!
-//! The hash is over the bytes of the line before `,"hash":"`, and the hash of the line before is among them. So nobody has
-//! to agree on how JSON is written: `sha256` of a piece of the file is all that checking needs.
+//! The hash covers the bytes of the line before `,"hash":"`. The previous line's hash is among these bytes. Checking
+//! therefore needs no agreement on how to write JSON, only the `sha256` of a part of the file.
 
 use sandcell_engine::SecurityEvent;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-/// What stands between a line's content and its hash.
-const SEAL: &str = ",\"hash\":\"";
-/// What a chain begins with.
-pub(crate) const NOTHING: &str = "0000000000000000000000000000000000000000000000000000000000000000";
-/// Characters of a text that are kept.
-const TEXT: usize = 500;
+/// The text between a line's content and its hash.
+const HASH_FIELD: &str = ",\"hash\":\"";
+/// The previous hash in the first line of a chain.
+pub(crate) const GENESIS_HASH: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+/// The maximum length of a text field in characters.
+const MAX_TEXT_CHARS: usize = 500;
 
-/// The content of a line, in the order in which it is written.
+/// The content of a line, with the fields in their written order.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Content<'a> {
     n: u64,
@@ -33,16 +33,16 @@ pub(crate) struct Content<'a> {
     prev: &'a str,
 }
 
-/// What checking reads of a line.
+/// The fields of a line that the check uses.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Checked {
+pub(crate) struct CheckedLine {
     pub(crate) n: u64,
     pub(crate) at: String,
     pub(crate) prev: String,
     pub(crate) hash: String,
 }
 
-/// An event that waits to be written.
+/// An event to write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) at: String,
@@ -56,7 +56,7 @@ pub(crate) struct Entry {
 
 impl Entry {
     pub(crate) fn of(event: &SecurityEvent) -> Self {
-        let short = |text: &str| text.chars().take(TEXT).collect::<String>();
+        let short = |text: &str| text.chars().take(MAX_TEXT_CHARS).collect::<String>();
         Self {
             at: sandcell_engine::timestamp(std::time::SystemTime::now()),
             event: event.kind.as_str().to_owned(),
@@ -68,8 +68,8 @@ impl Entry {
         }
     }
 
-    /// Something that the log says about itself.
-    pub(crate) fn own(event: &str, detail: String) -> Self {
+    /// Returns an entry about the log itself.
+    pub(crate) fn about_log(event: &str, detail: String) -> Self {
         Self {
             at: sandcell_engine::timestamp(std::time::SystemTime::now()),
             event: event.to_owned(),
@@ -84,22 +84,22 @@ impl Entry {
 
 /// The end of a chain: the number and the hash of its last line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct End {
+pub(crate) struct ChainEnd {
     pub(crate) n: u64,
     pub(crate) hash: String,
 }
 
-impl Default for End {
+impl Default for ChainEnd {
     fn default() -> Self {
         Self {
             n: 0,
-            hash: NOTHING.to_owned(),
+            hash: GENESIS_HASH.to_owned(),
         }
     }
 }
 
-impl End {
-    /// The line of an entry, and the chain's new end.
+impl ChainEnd {
+    /// Returns the line of an entry, and makes that line the end of the chain.
     pub(crate) fn append(&mut self, entry: &Entry) -> Result<String, serde_json::Error> {
         let content = Content {
             n: self.n + 1,
@@ -114,17 +114,17 @@ impl End {
             prev: &self.hash,
         };
         let mut line = serde_json::to_string(&content)?;
-        // The closing brace comes after the hash.
+        // The hash precedes the closing brace.
         line.pop();
         let hash = digest(line.as_bytes());
-        line.push_str(SEAL);
+        line.push_str(HASH_FIELD);
         line.push_str(&hash);
         line.push_str("\"}\n");
         *self = Self { n: self.n + 1, hash };
         Ok(line)
     }
 
-    /// The end of a chain whose last line this is. None if it is no line of ours.
+    /// Returns the end of a chain with this last line. Returns None if the line is not a valid line of the log.
     pub(crate) fn of(line: &str) -> Option<Self> {
         let checked = check(line)?;
         Some(Self {
@@ -134,11 +134,11 @@ impl End {
     }
 }
 
-/// Reads a line whose hash is right.
-pub(crate) fn check(line: &str) -> Option<Checked> {
-    let (content, rest) = line.rsplit_once(SEAL)?;
+/// Parses a line. Returns None unless its hash is right.
+pub(crate) fn check(line: &str) -> Option<CheckedLine> {
+    let (content, rest) = line.rsplit_once(HASH_FIELD)?;
     let hash = rest.strip_suffix("\"}")?;
-    let checked: Checked = serde_json::from_str(line).ok()?;
+    let checked: CheckedLine = serde_json::from_str(line).ok()?;
     (checked.hash == hash && digest(content.as_bytes()) == hash).then_some(checked)
 }
 

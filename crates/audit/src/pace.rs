@@ -1,21 +1,21 @@
-//! How many events of a kind one caller may cause in a minute: enough to see what happens, too few to fill the log and
-//! push out what was in it. What is left out is counted, and the number is written.
+//! Limits the events that one caller can cause per minute and kind: enough to see the activity, too few to fill the
+//! log and push out older events. Events above the limit are counted, and their number is written to the log.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use crate::line::Entry;
 
-/// Events of one kind and caller in a window.
-const EVENTS: u64 = 200;
-/// How long a window is.
-pub(crate) const WINDOW: Duration = Duration::from_secs(60);
-/// Kinds and callers that are told apart; those beyond share one count for each kind.
-const KEYS: usize = 2048;
+/// The maximum number of events of one kind and caller in a window.
+const MAX_EVENTS: u64 = 200;
+/// The length of a window.
+pub(crate) const COUNT_WINDOW: Duration = Duration::from_secs(60);
+/// The maximum number of separate counts, one per kind and caller. Further callers share one count for each kind.
+const MAX_KEYS: usize = 2048;
 
 type Key = (String, Option<String>);
 
-/// Counts events.
+/// Counts events per kind and caller in the current window.
 #[derive(Debug)]
 pub(crate) struct Pace {
     began: Instant,
@@ -32,34 +32,34 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// Whether this one is written.
+    /// Counts this event, and returns true if it is below the limit.
     pub(crate) fn admits(&mut self, entry: &Entry) -> bool {
         let mut key = (entry.event.clone(), entry.principal.clone());
-        if self.counts.len() >= KEYS && !self.counts.contains_key(&key) {
+        if self.counts.len() >= MAX_KEYS && !self.counts.contains_key(&key) {
             key.1 = None;
         }
         let count = self.counts.entry(key).or_default();
         *count += 1;
-        *count <= EVENTS
+        *count <= MAX_EVENTS
     }
 
-    /// At the end of a window: what was left out in it.
-    pub(crate) fn told(&mut self, now: Instant) -> Vec<Entry> {
-        if now.duration_since(self.began) < WINDOW {
+    /// At the end of a window, returns an entry for each kind and caller with omitted events, and starts a new window.
+    pub(crate) fn take_expired(&mut self, now: Instant) -> Vec<Entry> {
+        if now.duration_since(self.began) < COUNT_WINDOW {
             return Vec::new();
         }
-        self.rest(now)
+        self.take_omitted(now)
     }
 
-    /// What was left out so far.
-    pub(crate) fn rest(&mut self, now: Instant) -> Vec<Entry> {
+    /// Returns an entry for each kind and caller with omitted events until now, and starts a new window.
+    pub(crate) fn take_omitted(&mut self, now: Instant) -> Vec<Entry> {
         self.began = now;
         let counts = std::mem::take(&mut self.counts);
-        let left_out = counts.into_iter().filter(|(_, count)| *count > EVENTS);
-        left_out
+        let omitted = counts.into_iter().filter(|(_, count)| *count > MAX_EVENTS);
+        omitted
             .map(|((event, principal), count)| Entry {
                 principal,
-                ..Entry::own("events_left_out", format!("{} more of {event}", count - EVENTS))
+                ..Entry::about_log("events_left_out", format!("{} more of {event}", count - MAX_EVENTS))
             })
             .collect()
     }

@@ -1,13 +1,13 @@
-//! The chain: what breaks it is found, and neither several writers, a torn line nor a new file do.
+//! The chain: changes to it are found. Several writers, a torn line and a rotated file do not break it.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use sandcell_engine::{Auditor as _, EventKind, Principal, SecurityEvent};
 
-use crate::{AuditDesk, AuditFile, verify};
+use crate::{AuditFile, AuditWriter, verify};
 
-const MOST: u64 = 1 << 20;
+const MAX_LOG_BYTES: u64 = 1 << 20;
 
 fn event(detail: &str) -> SecurityEvent {
     SecurityEvent {
@@ -21,7 +21,7 @@ fn log(folder: &tempfile::TempDir) -> PathBuf {
 }
 
 fn write(path: &Path, details: impl IntoIterator<Item = String>) {
-    let mut file = AuditFile::new(path.to_owned(), MOST);
+    let mut file = AuditFile::new(path.to_owned(), MAX_LOG_BYTES);
     for detail in details {
         file.note(&event(&detail)).unwrap();
     }
@@ -65,7 +65,7 @@ fn a_whole_log_is_whole_and_every_change_is_found() {
     assert_eq!(at(&|all| all.swap(2, 3)), (Some(3), Some(true)));
     assert_eq!(at(&|all| all.insert(3, all[2].clone())), (Some(4), Some(true)));
     assert_eq!(at(&|all| all.push("{}".to_owned())), (Some(11), Some(true)));
-    // Only who knows the last hash finds that the end is missing.
+    // Only the last hash, kept elsewhere, shows that the end is missing.
     assert_eq!(at(&|all| all.truncate(7)), (None, Some(false)));
 }
 
@@ -101,12 +101,15 @@ fn a_torn_line_is_taken_away_and_that_is_written() {
 fn the_log_is_bounded_and_its_chain_goes_on_in_the_next_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = log(&folder);
-    let most = 40_000;
-    let mut files = [AuditFile::new(path.clone(), most), AuditFile::new(path.clone(), most)];
+    let max_bytes = 40_000;
+    let mut files = [
+        AuditFile::new(path.clone(), max_bytes),
+        AuditFile::new(path.clone(), max_bytes),
+    ];
     for n in 0..400 {
         files[n % 2].note(&event(&n.to_string())).unwrap();
         let size = |path: &Path| std::fs::metadata(path).map_or(0, |meta| meta.len());
-        assert!(size(&path) + size(&AuditFile::put_aside(&path)) < most + 2000);
+        assert!(size(&path) + size(&AuditFile::rotated_path(&path)) < max_bytes + 2000);
     }
     let report = verify(&path, None).unwrap();
     assert_eq!((report.last, report.fault_count), (400, 0));
@@ -118,8 +121,8 @@ fn a_server_that_is_killed_between_two_files_does_not_break_the_chain() {
     let folder = tempfile::tempdir().unwrap();
     let path = log(&folder);
     write(&path, ["one".to_owned(), "two".to_owned()]);
-    std::fs::rename(&path, AuditFile::put_aside(&path)).unwrap();
-    // Once before the new file was made, and once after.
+    std::fs::rename(&path, AuditFile::rotated_path(&path)).unwrap();
+    // First without a new file, then with an empty one.
     for name in ["three", "four"] {
         write(&path, [name.to_owned()]);
         let report = verify(&path, None).unwrap();
@@ -141,15 +144,15 @@ fn only_its_owner_reads_the_log() {
 async fn a_flood_is_counted_instead_of_written_and_pushes_nobody_out() {
     let folder = tempfile::tempdir().unwrap();
     let path = log(&folder);
-    let desk = AuditDesk::start(AuditFile::new(path.clone(), MOST)).unwrap();
+    let writer = AuditWriter::start(AuditFile::new(path.clone(), MAX_LOG_BYTES)).unwrap();
     for n in 0..2000 {
-        desk.note(event(&n.to_string()));
+        writer.note(event(&n.to_string()));
     }
-    desk.note(SecurityEvent {
+    writer.note(SecurityEvent {
         principal: Some(Principal::new("b")),
         ..event("of another one")
     });
-    desk.close().await;
+    writer.close().await;
     let report = verify(&path, None).unwrap();
     assert_eq!((report.lines, report.fault_count), (202, 0));
     let text = lines(&path).join("\n");
@@ -162,11 +165,11 @@ async fn a_flood_is_counted_instead_of_written_and_pushes_nobody_out() {
 #[tokio::test]
 async fn a_log_that_cannot_be_written_holds_nobody_up() {
     let folder = tempfile::tempdir().unwrap();
-    // A folder stands where the file should be.
+    // A folder is at the path of the file.
     std::fs::create_dir(log(&folder)).unwrap();
-    let desk = AuditDesk::start(AuditFile::new(log(&folder), MOST)).unwrap();
-    desk.note(event("lost"));
-    desk.close().await;
+    let writer = AuditWriter::start(AuditFile::new(log(&folder), MAX_LOG_BYTES)).unwrap();
+    writer.note(event("lost"));
+    writer.close().await;
     assert!(verify(&log(&folder), None).is_err());
 }
 
@@ -174,13 +177,13 @@ async fn a_log_that_cannot_be_written_holds_nobody_up() {
 fn events_without_a_pause_are_written_meanwhile() {
     let folder = tempfile::tempdir().unwrap();
     let path = log(&folder);
-    let desk = AuditDesk::start(AuditFile::new(path.clone(), MOST)).unwrap();
-    // Fewer than are written together, and never a pause in which they would be.
+    let writer = AuditWriter::start(AuditFile::new(path.clone(), MAX_LOG_BYTES)).unwrap();
+    // 150 events are fewer than one batch, and no pause between them is long enough to end the gathering.
     for n in 0..150 {
-        desk.note(event(&n.to_string()));
+        writer.note(event(&n.to_string()));
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
-    // The desk still has its thread: nothing but time made it write.
+    // The thread still runs, so only the elapsed time made it write.
     assert!(verify(&path, None).unwrap().lines > 0);
-    drop(desk);
+    drop(writer);
 }

@@ -1,67 +1,67 @@
-//! Checks a log: every line's hash, every link, every number.
+//! Checks a log: each line's hash, link and number.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 
-use crate::file::{AuditError, AuditFile, LINE};
-use crate::line::{End, NOTHING, check};
+use crate::file::{AuditError, AuditFile, MAX_LINE_BYTES};
+use crate::line::{ChainEnd, GENESIS_HASH, check};
 
-/// Faults that are told one by one.
-const TOLD: usize = 20;
+/// The maximum number of faults reported in detail.
+const MAX_DETAILED_FAULTS: usize = 20;
 
-/// What checking found.
+/// The result of a check.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Lines that are whole and in their place.
+    /// The number of valid lines in the right place.
     pub lines: u64,
-    /// The number of the first line: above 1 where older ones were put away.
+    /// The number of the first line. It is above 1 after older lines were deleted by rotation.
     pub first: u64,
     /// The number of the last line.
     pub last: u64,
-    /// When that was written.
+    /// The time of the last line.
     pub last_at: String,
-    /// Its hash: kept elsewhere, it shows later that nothing before it was changed or cut off.
+    /// The hash of the last line. Kept elsewhere, it proves later that no earlier line was changed or cut off.
     pub last_hash: String,
-    /// Whether the hash that was asked for is in the log. None: none was.
+    /// True if the log contains the expected hash. None if the caller expected no hash.
     pub has_hash: Option<bool>,
-    /// What is wrong: the first ones.
+    /// The first faults.
     pub faults: Vec<Fault>,
-    /// How much is wrong in all.
+    /// The number of all faults.
     pub fault_count: u64,
 }
 
-/// Something that is wrong.
+/// A fault in the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
-    /// Which file.
+    /// The file.
     pub path: PathBuf,
-    /// Which line of it, from 1.
+    /// The line in the file, counted from 1.
     pub line: u64,
-    /// What.
+    /// A description of the fault.
     pub what: String,
 }
 
-/// Checks the log at `path`, with the part that was put aside. `expected` is a hash that must be in it.
+/// Checks the log at `path` and its rotated file. `expected` is a hash that the log must contain.
 ///
 /// # Errors
-/// When it cannot be read.
+/// The log cannot be read.
 pub fn verify(path: &Path, expected: Option<&str>) -> Result<Report, AuditError> {
     let mut report = Report {
-        has_hash: expected.map(|hash| hash == NOTHING),
+        has_hash: expected.map(|hash| hash == GENESIS_HASH),
         ..Report::default()
     };
-    let mut end: Option<End> = None;
-    let aside = AuditFile::put_aside(path);
-    for (file, may_be_absent) in [(aside.as_path(), true), (path, false)] {
-        let told = |source| AuditError::File {
+    let mut end: Option<ChainEnd> = None;
+    let rotated = AuditFile::rotated_path(path);
+    for (file, may_be_absent) in [(rotated.as_path(), true), (path, false)] {
+        let wrap_error = |source| AuditError::File {
             path: file.to_owned(),
             source,
         };
         match File::open(file) {
-            Ok(opened) => one(file, opened, &mut end, expected, &mut report).map_err(told)?,
+            Ok(opened) => verify_file(file, opened, &mut end, expected, &mut report).map_err(wrap_error)?,
             Err(error) if may_be_absent && error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(told(error)),
+            Err(error) => return Err(wrap_error(error)),
         }
     }
     if let Some(end) = end {
@@ -71,12 +71,18 @@ pub fn verify(path: &Path, expected: Option<&str>) -> Result<Report, AuditError>
     Ok(report)
 }
 
-fn one(path: &Path, file: File, end: &mut Option<End>, expected: Option<&str>, report: &mut Report) -> io::Result<()> {
+fn verify_file(
+    path: &Path,
+    file: File,
+    end: &mut Option<ChainEnd>,
+    expected: Option<&str>,
+    report: &mut Report,
+) -> io::Result<()> {
     let mut reader = BufReader::new(file);
     let mut number = 0;
     loop {
         let mut bytes = Vec::new();
-        if reader.by_ref().take(LINE).read_until(b'\n', &mut bytes)? == 0 {
+        if reader.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut bytes)? == 0 {
             return Ok(());
         }
         number += 1;
@@ -90,7 +96,7 @@ fn one(path: &Path, file: File, end: &mut Option<End>, expected: Option<&str>, r
                 "lines between number {} and number {} were removed or inserted",
                 end.n, line.n
             )),
-            (Some(line), None) if line.n == 1 && line.prev != NOTHING => {
+            (Some(line), None) if line.n == 1 && line.prev != GENESIS_HASH => {
                 Some("the first line does not begin a chain".to_owned())
             }
             (Some(_), _) => None,
@@ -99,7 +105,7 @@ fn one(path: &Path, file: File, end: &mut Option<End>, expected: Option<&str>, r
             None => report.lines += 1,
             Some(what) => {
                 report.fault_count += 1;
-                if report.faults.len() < TOLD {
+                if report.faults.len() < MAX_DETAILED_FAULTS {
                     report.faults.push(Fault {
                         path: path.to_owned(),
                         line: number,
@@ -109,7 +115,7 @@ fn one(path: &Path, file: File, end: &mut Option<End>, expected: Option<&str>, r
             }
         }
         let Some(line) = line else {
-            // What follows is compared with what follows it.
+            // The fault breaks the chain here: the next line has no end to compare with.
             *end = None;
             continue;
         };
@@ -120,7 +126,7 @@ fn one(path: &Path, file: File, end: &mut Option<End>, expected: Option<&str>, r
         if expected == Some(line.hash.as_str()) {
             report.has_hash = Some(true);
         }
-        *end = Some(End {
+        *end = Some(ChainEnd {
             n: line.n,
             hash: line.hash,
         });

@@ -1,15 +1,16 @@
-//! Addresses: which ones lie on the public internet, and ranges of them.
+//! IP addresses: public and non-public ones, and ranges.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
-/// Ranges that are not the public internet: (address, bits). Loopback, private networks, link-local ones with the clouds'
-/// metadata services, carrier networks, tests and documentation, relays, multicast, and what is reserved.
+/// The ranges outside the public internet: (address, bits). They are loopback, private networks, link-local networks
+/// with the metadata services of clouds, carrier networks, tests and documentation, relays, multicast, and reserved
+/// ranges.
 const NOT_PUBLIC_V4: [(Ipv4Addr, u32); 17] = [
     (Ipv4Addr::new(0, 0, 0, 0), 8),
     (Ipv4Addr::new(10, 0, 0, 0), 8),
     (Ipv4Addr::new(100, 64, 0, 0), 10),
     (Ipv4Addr::new(127, 0, 0, 0), 8),
-    // A service of the host in one large cloud, though the number is public.
+    // A host service of one large cloud, although the address is public.
     (Ipv4Addr::new(168, 63, 129, 16), 32),
     (Ipv4Addr::new(169, 254, 0, 0), 16),
     (Ipv4Addr::new(172, 16, 0, 0), 12),
@@ -25,8 +26,9 @@ const NOT_PUBLIC_V4: [(Ipv4Addr, u32); 17] = [
     (Ipv4Addr::BROADCAST, 32),
 ];
 
-/// Of version 6 only 2000::/3 is the public internet, without these: protocol assignments and tunnels (Teredo),
-/// documentation, and 6to4, which all carry something else inside. NAT64 and mapped addresses lie outside.
+/// The public internet of IPv6 is 2000::/3 without these ranges: protocol assignments and tunnels (Teredo),
+/// documentation, and 6to4. Tunnels and 6to4 carry other addresses inside. NAT64 and mapped addresses are outside
+/// 2000::/3.
 const NOT_PUBLIC_V6: [(Ipv6Addr, u32); 4] = [
     (Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0), 23),
     (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0), 32),
@@ -42,11 +44,11 @@ pub(crate) struct Range {
 }
 
 impl Range {
-    /// `10.1.0.0/16`, `fd00::/8` or one address.
+    /// Parses `10.1.0.0/16`, `fd00::/8` or one address.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (base, bits) = match text.split_once('/') {
             Some((base, bits)) => {
-                // A sign or a blank is not a number of bits.
+                // Only digits: `parse` would also accept a sign.
                 let plain = !bits.is_empty() && bits.bytes().all(|b| b.is_ascii_digit());
                 (base, Some(bits.parse::<u32>().ok().filter(|_| plain)?))
             }
@@ -77,7 +79,7 @@ fn within_v6(address: Ipv6Addr, base: Ipv6Addr, bits: u32) -> bool {
     address.to_bits() & mask == base.to_bits() & mask
 }
 
-/// Whether an address lies on the public internet. A version 4 address in the shape of a version 6 one is the former.
+/// Returns true for an address on the public internet. An IPv4-mapped IPv6 address counts as the IPv4 address.
 #[must_use]
 pub fn is_public(address: IpAddr) -> bool {
     match address.to_canonical() {
@@ -98,8 +100,8 @@ pub(crate) fn is_outside(address: IpAddr) -> bool {
     is_public(address) && !is_own(address)
 }
 
-/// Whether an address is one of this machine's own, which may be public: behind it are services of the host. Only an
-/// own address can be bound.
+/// Returns true for an address of this machine, which may be public. Services of the host listen behind it. Only a
+/// local address can be bound.
 fn is_own(address: IpAddr) -> bool {
     UdpSocket::bind((address, 0)).is_ok()
 }

@@ -1,4 +1,5 @@
-//! A connection whose bytes are counted, and which breaks off when they are used up or nothing has come for long.
+//! A connection with a byte budget and an idle time-out. It breaks off when the budget is used up, or when no bytes
+//! moved for the time-out.
 
 use std::future::Future as _;
 use std::io;
@@ -13,51 +14,51 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use crate::egress::Egress;
 
-/// A connection in which nothing moves for so long is over.
-const IDLE: Duration = Duration::from_secs(300);
+/// The idle time after which a connection breaks off.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// A counted connection.
+/// A connection with a byte budget.
 pub(crate) struct Counted<S> {
     stream: S,
     egress: Weak<Egress>,
-    left: Arc<AtomicU64>,
+    budget: Arc<AtomicU64>,
     host: String,
-    moved: Instant,
+    last_activity: Instant,
     idle: Pin<Box<Sleep>>,
 }
 
 impl<S> Counted<S> {
-    pub(crate) fn new(stream: S, egress: Weak<Egress>, left: Arc<AtomicU64>, host: String) -> Self {
+    pub(crate) fn new(stream: S, egress: Weak<Egress>, budget: Arc<AtomicU64>, host: String) -> Self {
         Self {
             stream,
             egress,
-            left,
+            budget,
             host,
-            moved: Instant::now(),
-            idle: Box::pin(sleep(IDLE)),
+            last_activity: Instant::now(),
+            idle: Box::pin(sleep(IDLE_TIMEOUT)),
         }
     }
 
-    /// Takes bytes off what is left; an error when that is not enough.
+    /// Subtracts bytes from the budget. Returns an error if it is used up.
     fn count(&mut self, bytes: usize) -> io::Result<()> {
-        self.moved = Instant::now();
+        self.last_activity = Instant::now();
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
-        let take = |left: u64| Some(left.saturating_sub(bytes));
-        let before = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+        let take = |budget: u64| Some(budget.saturating_sub(bytes));
+        let before = self.budget.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
         if before.is_ok_and(|before| before >= bytes) {
             return Ok(());
         }
         if let Some(egress) = self.egress.upgrade() {
-            let why = egress.used_up();
-            drop(egress.deny(self.host.clone(), why));
+            let reason = egress.used_up();
+            drop(egress.deny(self.host.clone(), reason));
         }
         Err(io::Error::other("the bytes of this sandbox are used up"))
     }
 
-    /// Whether nothing has moved for too long.
+    /// Returns an error if the connection was idle for too long.
     fn check_idle(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         while self.idle.as_mut().poll(context).is_ready() {
-            let end = self.moved + IDLE;
+            let end = self.last_activity + IDLE_TIMEOUT;
             if Instant::now() >= end {
                 return Err(io::ErrorKind::TimedOut.into());
             }

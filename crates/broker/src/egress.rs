@@ -1,8 +1,8 @@
-//! Which hosts a sandbox may reach, and connecting to them.
+//! Egress: decides which hosts a sandbox may reach, and connects to them.
 //!
-//! A host is read strictly, looked for in what was asked for and in what the operator allows, resolved once, and connected
-//! to by the very address that was checked. Whatever is not plainly allowed is denied, remembered for the one who asked,
-//! and logged.
+//! A host is parsed strictly, matched against the sandbox's requested hosts and the operator's rules, and resolved
+//! once. The connection uses the checked address. Everything that is not explicitly allowed is denied. A denial is
+//! stored for the caller and logged.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -19,38 +19,38 @@ use crate::counted::Counted;
 use crate::host::{Host, Pattern, Target};
 use crate::resolve::{self, Resolve, ResolveError};
 
-/// How long one address may take to answer.
-const CONNECT: Duration = Duration::from_secs(10);
-/// How long a connection waits for others to end when there are too many.
-const PLACE: Duration = if cfg!(test) {
+/// The time limit of connecting to one address.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The maximum wait for a connection permit.
+const PERMIT_TIMEOUT: Duration = if cfg!(test) {
     Duration::from_millis(300)
 } else {
     Duration::from_secs(20)
 };
-/// Addresses of one name that are tried.
-const ADDRESSES: usize = 4;
-/// Denials that are kept for whoever asks why.
-const KEPT: usize = 8;
-/// Denials of one sandbox that are logged; code could fill a disk with them.
-const LOGGED: u64 = 100;
-/// Hosts that one sandbox may ask for.
-const ASKED_MAX: usize = 100;
+/// The maximum number of addresses of one name that are tried.
+const MAX_ADDRESSES: usize = 4;
+/// The maximum number of stored denials.
+const MAX_STORED_DENIALS: usize = 8;
+/// The maximum number of logged denials of one sandbox. Code could otherwise fill a disk with log lines.
+const MAX_LOGGED_DENIALS: u64 = 100;
+/// The maximum number of hosts that one sandbox may request.
+const MAX_REQUESTED_HOSTS: usize = 100;
 
 /// The operator's rules for all sandboxes.
 #[derive(Debug)]
 pub struct EgressRules {
     allow: Vec<Pattern>,
     deny: Vec<Deny>,
-    private: Vec<Private>,
+    private: Vec<PrivateException>,
     limits: EgressLimits,
 }
 
-/// How much a sandbox may use.
+/// The network limits of one sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EgressLimits {
-    /// Connections at once.
+    /// The maximum number of concurrent connections.
     pub connections: usize,
-    /// Bytes to and from all hosts together.
+    /// The maximum number of bytes to and from all hosts together.
     pub bytes: u64,
 }
 
@@ -60,64 +60,64 @@ enum Deny {
     Addresses(Range),
 }
 
-/// Addresses that are not public and may be reached all the same, where a host is allowed.
+/// A non-public address that may be reached, where a host is allowed.
 #[derive(Debug)]
-enum Private {
+enum PrivateException {
     Addresses(Range),
-    /// This name is at this address, and is not looked up.
+    /// A name with a fixed address. It is not resolved.
     Named(String, IpAddr),
 }
 
-/// Why something was not allowed.
+/// A denied target and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Denial {
-    /// What it was, as a pattern that would name it.
-    pub what: String,
-    /// Why not.
-    pub why: Why,
+    /// The target, as a pattern that would match it.
+    pub target: String,
+    /// The reason.
+    pub reason: DenialReason,
 }
 
-/// The reasons.
+/// The reason of a denial.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Why {
-    /// It is no host.
+pub enum DenialReason {
+    /// The target is not a valid host. Contains the problem.
     Unreadable(&'static str),
-    /// The sandbox did not ask for it. True: it could have.
+    /// The sandbox did not request the host. True if the operator would allow that request.
     NotAsked(bool),
-    /// The operator does not allow it.
+    /// The operator does not allow the host.
     NotAllowed,
-    /// The operator denies it.
+    /// The operator denies the host.
     Denied,
-    /// It is not on the public internet.
+    /// The host is not on the public internet.
     Private,
-    /// A limit is reached, in words.
+    /// A limit is reached. Contains its description.
     Limit(String),
 }
 
-/// Why there is no connection.
+/// The reason that there is no connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Refused {
     Denied(Denial),
-    /// The host was not found or does not answer, in words.
+    /// The host was not found or does not answer. Contains the reason.
     Unreachable(String),
 }
 
 impl EgressRules {
-    /// Reads the operator's entries.
+    /// Parses the operator's entries.
     ///
     /// # Errors
-    /// The entry that cannot be read, and why.
+    /// The invalid entry, and the problem.
     pub fn read(allow: &[String], deny: &[String], private: &[String], limits: EgressLimits) -> Result<Self, String> {
-        let told = |text: &String| {
+        let with_entry = |text: &String| {
             let text = text.clone();
-            move |why: &'static str| format!("{text:?} {why}")
+            move |reason: &'static str| format!("{text:?} {reason}")
         };
-        let allow = allow.iter().map(|text| Pattern::parse(text).map_err(told(text)));
+        let allow = allow.iter().map(|text| Pattern::parse(text).map_err(with_entry(text)));
         let deny = deny.iter().map(|text| match Range::parse(text) {
             Some(range) => Ok(Deny::Addresses(range)),
-            None => Pattern::parse_denied(text).map(Deny::Hosts).map_err(told(text)),
+            None => Pattern::parse_denied(text).map(Deny::Hosts).map_err(with_entry(text)),
         });
-        let private = private.iter().map(|text| private_entry(text).map_err(told(text)));
+        let private = private.iter().map(|text| private_entry(text).map_err(with_entry(text)));
         Ok(Self {
             allow: allow.collect::<Result<_, _>>()?,
             deny: deny.collect::<Result<_, _>>()?,
@@ -126,36 +126,36 @@ impl EgressRules {
         })
     }
 
-    /// Reads what a call asks for, and checks that the operator allows all of it.
+    /// Parses the hosts that a call requests, and checks that the operator allows all of them.
     ///
     /// # Errors
-    /// The entry that is not possible, and why.
+    /// The entry that is invalid or not allowed, and the reason.
     pub fn asked(&self, hosts: &[String]) -> Result<Vec<Pattern>, Denial> {
-        if hosts.len() > ASKED_MAX {
+        if hosts.len() > MAX_REQUESTED_HOSTS {
             return Err(Denial {
-                what: format!("{} hosts", hosts.len()),
-                why: Why::Limit(format!("at most {ASKED_MAX} hosts can be named")),
+                target: format!("{} hosts", hosts.len()),
+                reason: DenialReason::Limit(format!("at most {MAX_REQUESTED_HOSTS} hosts can be named")),
             });
         }
         let read = |text: &String| {
-            let what = legible(text);
-            let pattern = Pattern::parse(text).map_err(|why| Denial {
-                what,
-                why: Why::Unreadable(why),
+            let target = legible(text);
+            let pattern = Pattern::parse(text).map_err(|reason| Denial {
+                target,
+                reason: DenialReason::Unreadable(reason),
             })?;
-            let denied = |why| Denial {
-                what: pattern.to_string(),
-                why,
+            let denied = |reason| Denial {
+                target: pattern.to_string(),
+                reason,
             };
             if self
                 .deny
                 .iter()
                 .any(|deny| matches!(deny, Deny::Hosts(deny) if deny.covers(&pattern)))
             {
-                return Err(denied(Why::Denied));
+                return Err(denied(DenialReason::Denied));
             }
             if !self.allow.iter().any(|allow| allow.covers(&pattern)) {
-                return Err(denied(Why::NotAllowed));
+                return Err(denied(DenialReason::NotAllowed));
             }
             Ok(pattern)
         };
@@ -170,7 +170,7 @@ impl EgressRules {
         })
     }
 
-    /// Whether an address may be connected to.
+    /// Returns true if an address may be connected to.
     fn reaches(&self, address: IpAddr) -> bool {
         let within = |range: &Range| range.contains(address);
         if self
@@ -183,52 +183,52 @@ impl EgressRules {
         let excepted = self
             .private
             .iter()
-            .any(|entry| matches!(entry, Private::Addresses(range) if within(range)));
+            .any(|entry| matches!(entry, PrivateException::Addresses(range) if within(range)));
         excepted || is_outside(address)
     }
 
     fn pinned(&self, host: &Host) -> Vec<IpAddr> {
         let Host::Name(name) = host else { return Vec::new() };
-        let own = |entry: &Private| match entry {
-            Private::Named(pinned, address) if pinned == name => Some(*address),
-            Private::Named(..) | Private::Addresses(_) => None,
+        let own = |entry: &PrivateException| match entry {
+            PrivateException::Named(pinned, address) if pinned == name => Some(*address),
+            PrivateException::Named(..) | PrivateException::Addresses(_) => None,
         };
         self.private.iter().filter_map(own).collect()
     }
 }
 
-fn private_entry(text: &str) -> Result<Private, &'static str> {
+fn private_entry(text: &str) -> Result<PrivateException, &'static str> {
     if let Some(range) = Range::parse(text) {
-        return Ok(Private::Addresses(range));
+        return Ok(PrivateException::Addresses(range));
     }
     let (name, address) = text
         .split_once('=')
         .ok_or("is neither an address, nor a range of them, nor NAME=ADDRESS")?;
     match (Host::parse(name)?, address.parse()) {
-        (Host::Name(name), Ok(address)) => Ok(Private::Named(name, address)),
+        (Host::Name(name), Ok(address)) => Ok(PrivateException::Named(name, address)),
         _ => Err("is not NAME=ADDRESS"),
     }
 }
 
-/// One sandbox's way out.
+/// The network access of one sandbox.
 pub struct Egress {
     rules: Arc<EgressRules>,
     asked: Vec<Pattern>,
-    /// What the log calls it.
+    /// The sandbox's name in the log.
     name: String,
-    places: Arc<Semaphore>,
-    left: Arc<AtomicU64>,
+    permits: Arc<Semaphore>,
+    budget: Arc<AtomicU64>,
     denials: Mutex<Denials>,
     resolve: Resolve,
-    /// Whether the sandbox is gone.
-    over: watch::Sender<bool>,
+    /// True after the sandbox ended.
+    ended: watch::Sender<bool>,
 }
 
 #[derive(Debug, Default)]
 struct Denials {
     count: u64,
-    /// The last different ones, each with its number when it was denied last.
-    kept: VecDeque<(u64, Denial)>,
+    /// The last different denials, each with the number of its last occurrence.
+    stored: VecDeque<(u64, Denial)>,
 }
 
 impl std::fmt::Debug for Egress {
@@ -241,7 +241,7 @@ impl std::fmt::Debug for Egress {
 }
 
 impl Egress {
-    /// For one sandbox, with patterns that [`EgressRules::asked`] has checked.
+    /// Creates the network access of one sandbox. [`EgressRules::asked`] has checked the patterns.
     #[must_use]
     pub fn new(rules: Arc<EgressRules>, asked: Vec<Pattern>, name: &str) -> Arc<Self> {
         Self::resolving(rules, asked, name, resolve::system())
@@ -251,52 +251,52 @@ impl Egress {
         Arc::new(Self {
             asked,
             name: name.to_owned(),
-            places: Arc::new(Semaphore::new(rules.limits.connections)),
-            left: Arc::new(AtomicU64::new(rules.limits.bytes)),
+            permits: Arc::new(Semaphore::new(rules.limits.connections)),
+            budget: Arc::new(AtomicU64::new(rules.limits.bytes)),
             denials: Mutex::default(),
             resolve,
-            over: watch::Sender::new(false),
+            ended: watch::Sender::new(false),
             rules,
         })
     }
 
-    /// Breaks every connection off: the sandbox is gone.
+    /// Closes every connection, because the sandbox ended.
     pub fn close(&self) {
-        self.over.send_replace(true);
-        self.places.close();
+        self.ended.send_replace(true);
+        self.permits.close();
     }
 
-    /// Does something, but not longer than the sandbox is there.
+    /// Runs `work` until it completes or the sandbox ends.
     pub(crate) fn while_open<W: Future>(&self, work: W) -> impl Future<Output = Option<W::Output>> + use<W> {
-        let mut over = self.over.subscribe();
+        let mut ended = self.ended.subscribe();
         async move {
             tokio::select! {
-                _closed = over.wait_for(|over| *over) => None,
+                _closed = ended.wait_for(|ended| *ended) => None,
                 done = work => Some(done),
             }
         }
     }
 
-    /// Bytes that were carried so far.
+    /// Returns the number of transferred bytes until now.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.rules
             .limits
             .bytes
-            .saturating_sub(self.left.load(Ordering::Relaxed))
+            .saturating_sub(self.budget.load(Ordering::Relaxed))
     }
 
-    /// How often something was denied so far.
+    /// Returns the number of denials until now.
     #[must_use]
     pub fn denied(&self) -> u64 {
         self.denials().count
     }
 
-    /// The last different denials after that many.
+    /// Returns the last different denials after the first `count`.
     #[must_use]
     pub fn denied_since(&self, count: u64) -> Vec<Denial> {
         let denials = self.denials();
-        let later = denials.kept.iter().filter(|(number, _)| *number > count);
+        let later = denials.stored.iter().filter(|(number, _)| *number > count);
         later.map(|(_, denial)| denial.clone()).collect()
     }
 
@@ -304,77 +304,83 @@ impl Egress {
         self.denials.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for one more connection from inside; waits in line for one. None: it took too long, or the sandbox is gone.
-    pub(crate) async fn place(&self) -> Option<OwnedSemaphorePermit> {
-        if let Ok(place) = timeout(PLACE, Arc::clone(&self.places).acquire_owned()).await {
-            return place.ok();
+    /// Waits for the permit of one more connection from inside. Returns None after a time-out, or if the sandbox
+    /// ended.
+    pub(crate) async fn connection_permit(&self) -> Option<OwnedSemaphorePermit> {
+        if let Ok(permit) = timeout(PERMIT_TIMEOUT, Arc::clone(&self.permits).acquire_owned()).await {
+            return permit.ok();
         }
-        let most = self.rules.limits.connections;
+        let max_connections = self.rules.limits.connections;
         self.deny(
             "a connection".to_owned(),
-            Why::Limit(format!("{most} are open already")),
+            DenialReason::Limit(format!("{max_connections} are open already")),
         );
         None
     }
 
-    /// Remembers and logs a denial.
-    pub(crate) fn deny(&self, what: String, why: Why) -> Refused {
-        let denial = Denial { what, why };
+    /// Stores and logs a denial.
+    pub(crate) fn deny(&self, target: String, reason: DenialReason) -> Refused {
+        let denial = Denial { target, reason };
         let count = {
             let mut denials = self.denials();
             denials.count = denials.count.saturating_add(1);
             let count = denials.count;
-            denials.kept.retain(|(_, kept)| *kept != denial);
-            if denials.kept.len() >= KEPT {
-                denials.kept.pop_front();
+            denials.stored.retain(|(_, stored)| *stored != denial);
+            if denials.stored.len() >= MAX_STORED_DENIALS {
+                denials.stored.pop_front();
             }
-            denials.kept.push_back((count, denial.clone()));
+            denials.stored.push_back((count, denial.clone()));
             count
         };
-        if count <= LOGGED {
-            let more = if count == LOGGED {
+        if count <= MAX_LOGGED_DENIALS {
+            let more = if count == MAX_LOGGED_DENIALS {
                 "; its further denials are not logged"
             } else {
                 ""
             };
-            tracing::warn!(sandbox = %self.name, host = %denial.what, "network denied: it {}{more}", denial.why);
+            tracing::warn!(sandbox = %self.name, host = %denial.target, "network denied: it {}{more}", denial.reason);
         }
         Refused::Denied(denial)
     }
 
-    /// Reads a target that somebody inside has named.
+    /// Parses a target from inside. Records a denial if it is not valid.
     pub(crate) fn read(&self, text: &str, default: Option<u16>) -> Result<Target, Refused> {
-        Target::parse(text, default).map_err(|why| self.deny(legible(text), Why::Unreadable(why)))
+        Target::parse(text, default).map_err(|reason| self.deny(legible(text), DenialReason::Unreadable(reason)))
     }
 
     /// Connects to a target, if it is allowed.
     pub(crate) async fn connect(self: &Arc<Self>, target: &Target) -> Result<Counted<TcpStream>, Refused> {
-        let denied = |why| self.deny(target.to_string(), why);
+        let denied = |reason| self.deny(target.to_string(), reason);
         let allowed = self.rules.allow.iter().any(|pattern| pattern.matches(target));
         if self.rules.denies(target) {
-            return Err(denied(Why::Denied));
+            return Err(denied(DenialReason::Denied));
         }
         if !self.asked.iter().any(|pattern| pattern.matches(target)) {
-            return Err(denied(Why::NotAsked(allowed)));
+            return Err(denied(DenialReason::NotAsked(allowed)));
         }
-        // What was asked for lies within it; this is the second look.
+        // The requested hosts were checked against the rules before. This is a second check.
         if !allowed {
-            return Err(denied(Why::NotAllowed));
+            return Err(denied(DenialReason::NotAllowed));
         }
-        if self.left.load(Ordering::Relaxed) == 0 {
+        if self.budget.load(Ordering::Relaxed) == 0 {
             return Err(denied(self.used_up()));
         }
         let mut last = "it has no address".to_owned();
         let addresses = self.addresses(target).await?;
-        for address in addresses.into_iter().take(ADDRESSES) {
-            match timeout(CONNECT, TcpStream::connect(SocketAddr::new(address, target.port))).await {
+        for address in addresses.into_iter().take(MAX_ADDRESSES) {
+            match timeout(
+                CONNECT_TIMEOUT,
+                TcpStream::connect(SocketAddr::new(address, target.port)),
+            )
+            .await
+            {
                 Ok(Ok(stream)) => {
-                    // Small answers of a conversation must not wait for each other.
-                    let _slower = stream.set_nodelay(true);
+                    // Disables Nagle's algorithm: small messages of a dialogue must not wait for each other.
+                    let _nodelay_result = stream.set_nodelay(true);
                     return Ok(Counted::new(
                         stream,
                         Arc::downgrade(self),
-                        Arc::clone(&self.left),
+                        Arc::clone(&self.budget),
                         target.to_string(),
                     ));
                 }
@@ -385,12 +391,12 @@ impl Egress {
         Err(Refused::Unreachable(format!("{target} could not be reached: {last}")))
     }
 
-    /// The words for a byte limit that was reached.
-    pub(crate) fn used_up(&self) -> Why {
-        Why::Limit(format!("its {} MiB are used up", self.rules.limits.bytes >> 20))
+    /// Returns the denial for a reached byte limit.
+    pub(crate) fn used_up(&self) -> DenialReason {
+        DenialReason::Limit(format!("its {} MiB are used up", self.rules.limits.bytes >> 20))
     }
 
-    /// The addresses of a target that may be connected to.
+    /// Returns the addresses of a target that may be connected to.
     async fn addresses(&self, target: &Target) -> Result<Vec<IpAddr>, Refused> {
         let pinned = self.rules.pinned(&target.host);
         if !pinned.is_empty() {
@@ -399,50 +405,54 @@ impl Egress {
         let reaches = |address| self.rules.reaches(address);
         let found = resolve::addresses(&target.host, target.port, &self.resolve, reaches).await;
         found.map_err(|error| match error {
-            ResolveError::Unknown(why) => Refused::Unreachable(format!("{target} was not found: {why}")),
+            ResolveError::Unknown(reason) => Refused::Unreachable(format!("{target} was not found: {reason}")),
             ResolveError::Refused(bad) => {
                 tracing::info!(sandbox = %self.name, host = %target, addresses = ?bad, "a host with no address that may be reached");
-                self.deny(target.to_string(), Why::Private)
+                self.deny(target.to_string(), DenialReason::Private)
             }
         })
     }
 }
 
-impl std::fmt::Display for Why {
-    /// As the end of a sentence about the host.
+impl std::fmt::Display for DenialReason {
+    /// Formats the reason as the end of a sentence about the host.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Unreadable(why) => f.write_str(why),
+            Self::Unreadable(reason) => f.write_str(reason),
             Self::NotAsked(_) => f.write_str("is not among the hosts that this sandbox was made for"),
             Self::NotAllowed => f.write_str("is not among the hosts that the operator allows"),
             Self::Denied => f.write_str("is denied by the operator"),
             Self::Private => f.write_str("leads to a private, local or reserved address"),
-            Self::Limit(what) => write!(f, "was refused: {what}"),
+            Self::Limit(limit) => write!(f, "was refused: {limit}"),
         }
     }
 }
 
 impl Denial {
-    /// What would allow it.
+    /// Returns the change that would allow the target.
     #[must_use]
     pub fn remedy(&self) -> String {
-        let Self { what, why } = self;
-        match why {
-            Why::Unreadable(_) => "name hosts like api.example.com, *.example.org or api.example.com:8443".to_owned(),
-            Why::NotAsked(true) => {
-                format!("make a sandbox with network = [\"{what}\"] (`--network {what}` for sandcell run)")
+        let Self { target, reason } = self;
+        match reason {
+            DenialReason::Unreadable(_) => {
+                "name hosts like api.example.com, *.example.org or api.example.com:8443".to_owned()
             }
-            Why::NotAsked(false) | Why::NotAllowed => {
+            DenialReason::NotAsked(true) => {
+                format!("make a sandbox with network = [\"{target}\"] (`--network {target}` for sandcell run)")
+            }
+            DenialReason::NotAsked(false) | DenialReason::NotAllowed => {
                 format!(
-                    "ask the operator to add \"{what}\" to network.allow in the settings, then ask for it with network = [\"{what}\"]"
+                    "ask the operator to add \"{target}\" to network.allow in the settings, then ask for it with network = [\"{target}\"]"
                 )
             }
-            Why::Denied => "use another host: network.deny in the operator's settings names this one".to_owned(),
-            Why::Private => {
+            DenialReason::Denied => {
+                "use another host: network.deny in the operator's settings names this one".to_owned()
+            }
+            DenialReason::Private => {
                 "use a public host, or ask the operator to name its address in network.private of the settings"
                     .to_owned()
             }
-            Why::Limit(_) => {
+            DenialReason::Limit(_) => {
                 "close connections and use less, or ask the operator to raise network.connections or network.total_mb"
                     .to_owned()
             }
@@ -450,7 +460,7 @@ impl Denial {
     }
 }
 
-/// Of what is no host, as much as can stand in a message: one short word of plain characters.
+/// Returns the printable part of an invalid target, at most 100 characters, for a message.
 pub(crate) fn legible(text: &str) -> String {
     text.chars().filter(char::is_ascii_graphic).take(100).collect()
 }

@@ -1,4 +1,5 @@
-//! A real proxy with real connections to servers on loopback addresses, which only the operator's exception allows.
+//! A real proxy with real connections to servers on loopback addresses. Only the operator's exception allows these
+//! addresses.
 
 use std::net::Ipv4Addr;
 use std::sync::atomic::AtomicUsize;
@@ -8,7 +9,7 @@ use tokio::net::TcpListener;
 
 use super::*;
 
-const LIMITS: EgressLimits = EgressLimits {
+const TEST_LIMITS: EgressLimits = EgressLimits {
     connections: 4,
     bytes: 1 << 20,
 };
@@ -17,7 +18,7 @@ fn texts(entries: &[&str]) -> Vec<String> {
     entries.iter().map(|text| (*text).to_owned()).collect()
 }
 
-/// A server that answers every request with what it has read of its head, and counts connections.
+/// A server that answers every request with the received head, and counts connections.
 struct Server {
     port: u16,
     seen: Arc<AtomicUsize>,
@@ -66,7 +67,7 @@ impl Server {
     }
 }
 
-/// Names of the tests: `good.example` is where the exception is, the others are traps.
+/// The resolver of the tests. The exception allows the address of `good.example`; the other names are traps.
 fn resolve() -> Resolve {
     Arc::new(|name, _port| {
         let found: &[&str] = match name.as_str() {
@@ -98,7 +99,7 @@ fn open(egress: &Arc<Egress>) -> DuplexStream {
     ours
 }
 
-/// Sends bytes on a new connection and reads until its end, or until nothing comes for a while.
+/// Sends bytes on a new connection, and reads until its end or a pause.
 async fn say(egress: &Arc<Egress>, bytes: &[u8]) -> String {
     let mut stream = open(egress);
     stream.write_all(bytes).await.unwrap();
@@ -115,7 +116,7 @@ async fn say(egress: &Arc<Egress>, bytes: &[u8]) -> String {
 #[tokio::test]
 async fn a_request_is_said_again_with_its_own_host_and_without_what_belongs_to_one_hop() {
     let server = Server::start(Ipv4Addr::new(127, 0, 0, 77), "echo").await;
-    let egress = egress(&["good.example:*"], &[], LIMITS);
+    let egress = egress(&["good.example:*"], &[], TEST_LIMITS);
     let port = server.port;
     let text = format!(
         "GET http://good.example:{port}/a?b=c HTTP/1.1\r\nHost: evil.example\r\nProxy-Connection: keep-alive\r\n\
@@ -138,7 +139,7 @@ async fn a_request_is_said_again_with_its_own_host_and_without_what_belongs_to_o
 #[tokio::test]
 async fn tunnels_go_by_connect_and_by_socks_with_names_and_addresses() {
     let server = Server::start(Ipv4Addr::new(127, 0, 0, 77), "echo").await;
-    let egress = egress(&["*.good.example:*", "127.0.0.77:*"], &[], LIMITS);
+    let egress = egress(&["*.good.example:*", "127.0.0.77:*"], &[], TEST_LIMITS);
     let port = server.port;
     let mut stream = open(&egress);
     let ask = format!("CONNECT a.good.example:{port} HTTP/1.1\r\nHost: a.good.example:{port}\r\n\r\n");
@@ -170,7 +171,7 @@ async fn tunnels_go_by_connect_and_by_socks_with_names_and_addresses() {
 #[tokio::test]
 async fn a_tunnel_carries_every_byte_behind_its_head_and_has_no_content_of_its_own() {
     let server = Server::start(Ipv4Addr::new(127, 0, 0, 77), "echo").await;
-    let egress = egress(&["good.example:*"], &[], LIMITS);
+    let egress = egress(&["good.example:*"], &[], TEST_LIMITS);
     let port = server.port;
     let head = format!("CONNECT good.example:{port} HTTP/1.1\r\nHost: good.example:{port}\r\n");
     let inner = "GET /first HTTP/1.1\r\n\r\n";
@@ -207,7 +208,7 @@ async fn a_tunnel_carries_every_byte_behind_its_head_and_has_no_content_of_its_o
 #[tokio::test]
 async fn nothing_gets_anywhere_by_another_name() {
     let server = Server::start(Ipv4Addr::LOCALHOST, "echo").await;
-    let egress = egress(&["*", "*:*"], &["denied.example", "*.denied.example"], LIMITS);
+    let egress = egress(&["*", "*:*"], &["denied.example", "*.denied.example"], TEST_LIMITS);
     let port = server.port;
     let hosts = [
         "127.0.0.1",
@@ -266,13 +267,13 @@ async fn nothing_gets_anywhere_by_another_name() {
     }
     assert_eq!(server.seen(), 0);
     let kept = egress.denied_since(0);
-    assert!(kept.len() <= KEPT && egress.denied_since(egress.denied()).is_empty());
+    assert!(kept.len() <= MAX_STORED_DENIALS && egress.denied_since(egress.denied()).is_empty());
 }
 
 #[tokio::test]
 async fn a_port_that_was_not_named_is_denied_and_the_answer_says_what_to_write() {
     let server = Server::start(Ipv4Addr::new(127, 0, 0, 77), "echo").await;
-    let egress = egress(&["good.example"], &[], LIMITS);
+    let egress = egress(&["good.example"], &[], TEST_LIMITS);
     let port = server.port;
     let answer = say(
         &egress,
@@ -286,15 +287,15 @@ async fn a_port_that_was_not_named_is_denied_and_the_answer_says_what_to_write()
     let answer = say(&egress, b"CONNECT other.example:443 HTTP/1.1\r\n\r\n").await;
     assert!(answer.contains("network = [\"other.example\"]"), "{answer}");
     assert_eq!(server.seen(), 0);
-    assert_eq!(egress.denied_since(1)[0].what, "other.example");
+    assert_eq!(egress.denied_since(1)[0].target, "other.example");
 }
 
 #[tokio::test]
 async fn each_request_of_a_connection_is_looked_at_and_bodies_hide_none() {
     let server = Server::start(Ipv4Addr::new(127, 0, 0, 77), "echo").await;
-    let egress = egress(&["good.example:*"], &[], LIMITS);
+    let egress = egress(&["good.example:*"], &[], TEST_LIMITS);
     let port = server.port;
-    // The second of two requests goes elsewhere.
+    // The second of two requests has another target.
     let two =
         format!("GET http://good.example:{port}/1 HTTP/1.1\r\n\r\nGET http://evil.example:{port}/2 HTTP/1.1\r\n\r\n");
     let answer = say(&egress, two.as_bytes()).await;
@@ -302,7 +303,7 @@ async fn each_request_of_a_connection_is_looked_at_and_bodies_hide_none() {
         answer.contains("GET /1") && answer.contains("403 network_denied"),
         "{answer}"
     );
-    // Two ways to read where a body ends: what would be a hidden request is a body, or all of it is refused.
+    // The end of the body is ambiguous. The hidden request is part of the body, or the whole request is refused.
     let hidden = "GET /hidden HTTP/1.1\r\nHost: evil.example\r\n\r\n";
     let both = format!(
         "POST http://good.example:{port}/3 HTTP/1.1\r\nContent-Length: {}\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n{hidden}",
@@ -322,7 +323,7 @@ async fn each_request_of_a_connection_is_looked_at_and_bodies_hide_none() {
         let answer = say(&egress, text.as_bytes()).await;
         assert!(!answer.contains("/hidden"), "{bad}: {answer}");
     }
-    // Not meant for a proxy at all.
+    // Requests that are not for a proxy.
     for text in [
         "GET / HTTP/1.1\r\nHost: good.example\r\n\r\n",
         "GET https://good.example/ HTTP/1.1\r\n\r\n",
@@ -338,7 +339,7 @@ async fn each_request_of_a_connection_is_looked_at_and_bodies_hide_none() {
 #[tokio::test]
 async fn bytes_are_bounded_and_then_everything_is_denied() {
     let server = Server::start(Ipv4Addr::new(127, 0, 0, 77), "flood").await;
-    let egress = egress(&["good.example:*"], &[], LIMITS);
+    let egress = egress(&["good.example:*"], &[], TEST_LIMITS);
     let port = server.port;
     let ask = format!("GET http://good.example:{port}/ HTTP/1.1\r\n\r\n");
     let mut stream = open(&egress);
@@ -349,7 +350,7 @@ async fn bytes_are_bounded_and_then_everything_is_denied() {
         all += count;
     }
     assert!((500_000..1_400_000).contains(&all), "{all}");
-    assert_eq!(egress.bytes(), LIMITS.bytes);
+    assert_eq!(egress.bytes(), TEST_LIMITS.bytes);
     let answer = say(&egress, ask.as_bytes()).await;
     assert!(
         answer.contains("are used up") && answer.contains("network.total_mb"),
@@ -360,10 +361,10 @@ async fn bytes_are_bounded_and_then_everything_is_denied() {
 #[tokio::test]
 async fn connections_are_bounded_and_tunnels_keep_their_place() {
     let server = Server::start(Ipv4Addr::new(127, 0, 0, 77), "echo").await;
-    let egress = egress(&["good.example:*"], &[], LIMITS);
+    let egress = egress(&["good.example:*"], &[], TEST_LIMITS);
     let ask = format!("CONNECT good.example:{} HTTP/1.1\r\n\r\n", server.port);
     let mut open_ones = Vec::new();
-    for _ in 0..LIMITS.connections {
+    for _ in 0..TEST_LIMITS.connections {
         let mut stream = open(&egress);
         stream.write_all(ask.as_bytes()).await.unwrap();
         let mut buffer = [0; 256];
@@ -371,7 +372,7 @@ async fn connections_are_bounded_and_tunnels_keep_their_place() {
         open_ones.push(stream);
     }
     assert_eq!(say(&egress, ask.as_bytes()).await, "", "one more than there are places");
-    assert!(matches!(egress.denied_since(0)[0].why, Why::Limit(_)));
+    assert!(matches!(egress.denied_since(0)[0].reason, DenialReason::Limit(_)));
     drop(open_ones);
     for _ in 0..100 {
         if say(&egress, ask.as_bytes()).await.starts_with("HTTP/1.1 200") {
@@ -384,7 +385,7 @@ async fn connections_are_bounded_and_tunnels_keep_their_place() {
 #[tokio::test]
 async fn what_is_open_ends_with_the_sandbox() {
     let server = Server::start(Ipv4Addr::new(127, 0, 0, 77), "flood").await;
-    let egress = egress(&["good.example:*"], &[], LIMITS);
+    let egress = egress(&["good.example:*"], &[], TEST_LIMITS);
     let ask = format!("CONNECT good.example:{} HTTP/1.1\r\n\r\n", server.port);
     let mut tunnel = open(&egress);
     tunnel.write_all(ask.as_bytes()).await.unwrap();
@@ -398,7 +399,7 @@ async fn what_is_open_ends_with_the_sandbox() {
 
 #[tokio::test(start_paused = true)]
 async fn who_speaks_slowly_is_cut_off() {
-    let egress = egress(&["good.example:*"], &[], LIMITS);
+    let egress = egress(&["good.example:*"], &[], TEST_LIMITS);
     for start in [
         &b""[..],
         b"G",
@@ -412,7 +413,7 @@ async fn who_speaks_slowly_is_cut_off() {
         let mut rest = Vec::new();
         let mut reading = tokio::spawn(async move {
             let mut left = 1000;
-            // A byte now and then does not help.
+            // A byte from time to time does not extend the time limit.
             while left > 0 {
                 tokio::time::sleep(Duration::from_secs(3)).await;
                 left -= 1;
@@ -450,7 +451,7 @@ fn entries_of_the_operator_are_read_strictly_and_deny_wins() {
                 .collect::<Vec<_>>()
         };
         assert!(
-            EgressRules::read(&one(allow), &one(deny), &one(private), LIMITS).is_err(),
+            EgressRules::read(&one(allow), &one(deny), &one(private), TEST_LIMITS).is_err(),
             "{allow}{deny}{private}"
         );
     }
@@ -458,7 +459,7 @@ fn entries_of_the_operator_are_read_strictly_and_deny_wins() {
         &texts(&["*.example.com"]),
         &texts(&["evil.example.com", "1.1.1.0/24"]),
         &texts(&["10.0.0.0/8", "db.corp.example=10.9.9.9"]),
-        LIMITS,
+        TEST_LIMITS,
     )
     .unwrap();
     assert!(rules.asked(&texts(&["*.example.com", "api.example.com"])).is_ok());
@@ -471,14 +472,14 @@ fn entries_of_the_operator_are_read_strictly_and_deny_wins() {
         ("", "empty"),
     ] {
         let denial = rules.asked(&texts(&[asked])).unwrap_err();
-        assert!(denial.why.to_string().contains(word), "{asked}: {}", denial.why);
+        assert!(denial.reason.to_string().contains(word), "{asked}: {}", denial.reason);
         assert!(!denial.remedy().is_empty());
     }
     assert!(rules.asked(&vec!["a.example.com".to_owned(); 101]).is_err());
     assert!(rules.reaches("10.1.1.1".parse().unwrap()) && !rules.reaches("192.168.1.1".parse().unwrap()));
     assert!(!rules.reaches("1.1.1.1".parse().unwrap()) && rules.reaches("9.9.9.9".parse().unwrap()));
     assert_eq!(rules.pinned(&Host::parse("db.corp.example").unwrap()).len(), 1);
-    // Nothing allowed is nothing.
-    let none = EgressRules::read(&[], &[], &[], LIMITS).unwrap();
+    // An empty allow-list allows no host.
+    let none = EgressRules::read(&[], &[], &[], TEST_LIMITS).unwrap();
     assert!(none.asked(&texts(&["api.example.com"])).is_err() && none.asked(&[]).unwrap().is_empty());
 }

@@ -1,4 +1,5 @@
-//! Fetching, with the machine's certificates, proxies and credentials, and with a bound on everything.
+//! An HTTP client with the machine's certificates, proxies and credentials. Every response, wait and redirect chain
+//! has a limit.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,28 +13,29 @@ use crate::link::{Link, Page, Refusal, Route, read_origins};
 use crate::machine::{Machine, host};
 use crate::resolve::{self, PinnedNames, PublicNames, Resolve, ResolveError};
 
-const CONNECT: Duration = Duration::from_secs(10);
-/// The longest silence of a server in the middle of an answer.
-const SILENCE: Duration = Duration::from_secs(20);
-const REDIRECTS: usize = 5;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The maximum pause within a response.
+const READ_TIMEOUT: Duration = Duration::from_secs(20);
+const MAX_REDIRECTS: usize = 5;
 
-/// What an index understands of us: its JSON rather than its HTML.
-const ACCEPT: &str = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.01";
+/// The `Accept` header: JSON is preferred over HTML.
+const ACCEPT_INDEX: &str =
+    "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.01";
 
-/// Fetches for the broker.
+/// The HTTP client of the broker.
 #[derive(Debug)]
 pub struct Client {
-    /// For indexes and named origins: with the machine's proxies.
+    /// The client for indexes and named origins. It uses the machine's proxies.
     named: reqwest::Client,
-    /// For where an index leads: directly, to addresses that were checked.
+    /// The client for links of an index. It connects directly to checked addresses.
     public: reqwest::Client,
     public_names: Arc<PublicNames>,
-    /// Origins to which the operator lets indexes lead.
+    /// The origins to which the operator lets indexes lead.
     origins: Vec<Url>,
     machine: Machine,
 }
 
-/// Why nothing came. The words name the host and never the whole address, which may hold a secret.
+/// The reason of a failed fetch. The text names the host and never the whole address, which may contain a secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FetchError {
     #[error("{host} has no such page")]
@@ -44,9 +46,9 @@ pub(crate) enum FetchError {
     Unreachable { host: String, reason: String },
     #[error("{host} sent more than {limit} bytes")]
     TooLarge { host: String, limit: u64 },
-    #[error("{host} redirects more than {REDIRECTS} times")]
+    #[error("{host} redirects more than {MAX_REDIRECTS} times")]
     Redirects { host: String },
-    /// An index leads to a place that is not asked.
+    /// An index leads to an address that may not be requested.
     #[error("{index} leads to {origin}, which {reason}")]
     Refused {
         index: String,
@@ -55,17 +57,17 @@ pub(crate) enum FetchError {
     },
 }
 
-/// An answer that has begun.
-pub(crate) struct Begun {
+/// A response with a body to read.
+pub(crate) struct BoundedResponse {
     pub(crate) is_json: bool,
     pub(crate) length: Option<u64>,
-    /// Where it came from, after redirections.
+    /// The page that sent the body, after redirects.
     pub(crate) page: Arc<Page>,
     pub(crate) body: BoxStream<'static, Result<Bytes, FetchError>>,
 }
 
-impl Begun {
-    /// All that comes.
+impl BoundedResponse {
+    /// Reads the whole body.
     pub(crate) async fn all(mut self) -> Result<Vec<u8>, FetchError> {
         let mut bytes = Vec::new();
         while let Some(part) = self.body.next().await {
@@ -76,7 +78,7 @@ impl Begun {
 }
 
 /// The parts of a request other than its address.
-pub(crate) struct Asks<'a> {
+pub(crate) struct RequestParts<'a> {
     /// The content types that the caller can parse.
     pub(crate) accept: &'a str,
     /// The token for an address, if there is one.
@@ -84,10 +86,11 @@ pub(crate) struct Asks<'a> {
 }
 
 impl Client {
-    /// With these settings, and with origins (`https://files.example`) to which indexes may lead wherever they lie.
+    /// Creates a client with these settings. Indexes may lead to `origins` (such as `https://files.example`) at any
+    /// address.
     ///
     /// # Errors
-    /// A certificate, proxy or origin cannot be used; in words.
+    /// A description of the certificate, proxy or origin that cannot be used.
     pub fn new(machine: Machine, origins: &[String]) -> Result<Self, String> {
         Self::resolving(machine, origins, resolve::system())
     }
@@ -97,8 +100,8 @@ impl Client {
         let builder = || {
             let builder = reqwest::Client::builder()
                 .user_agent(concat!("sandcell/", env!("CARGO_PKG_VERSION")))
-                .connect_timeout(CONNECT)
-                .read_timeout(SILENCE)
+                .connect_timeout(CONNECT_TIMEOUT)
+                .read_timeout(READ_TIMEOUT)
                 .redirect(reqwest::redirect::Policy::none());
             certificates
                 .iter()
@@ -112,7 +115,7 @@ impl Client {
             named = named.proxy(proxy);
         }
         let public_names = Arc::new(PublicNames::new(resolve));
-        // A proxy would resolve names itself, and could reach what lies behind it.
+        // A proxy would resolve names itself, and could reach hosts in its own network.
         let public = builder().no_proxy().dns_resolver(Arc::clone(&public_names));
         let unusable = |error| format!("no HTTP client could be made: {}", without_address(error));
         Ok(Self {
@@ -124,28 +127,34 @@ impl Client {
         })
     }
 
-    /// The settings.
+    /// Returns the settings.
     #[must_use]
     pub const fn machine(&self) -> &Machine {
         &self.machine
     }
 
-    /// Begins to fetch. The body ends with an error when it has more than `limit` bytes.
-    pub(crate) async fn begin(&self, link: &Link, limit: u64) -> Result<Begun, FetchError> {
-        let asks = Asks {
-            accept: ACCEPT,
+    /// Starts a fetch. The body ends with an error above `limit` bytes.
+    pub(crate) async fn begin(&self, link: &Link, limit: u64) -> Result<BoundedResponse, FetchError> {
+        let parts = RequestParts {
+            accept: ACCEPT_INDEX,
             token: &|_| None,
         };
-        self.begin_as(link, limit, &asks).await
+        self.begin_with(link, limit, &parts).await
     }
 
-    /// The same for what is not an index of Python. Each redirection is looked at like a link of a page.
-    pub(crate) async fn begin_as(&self, link: &Link, limit: u64, asks: &Asks<'_>) -> Result<Begun, FetchError> {
+    /// Starts a fetch with other headers than those for a Python index. Each redirect is checked like a link of a
+    /// page.
+    pub(crate) async fn begin_with(
+        &self,
+        link: &Link,
+        limit: u64,
+        parts: &RequestParts<'_>,
+    ) -> Result<BoundedResponse, FetchError> {
         let mut link = link.clone();
-        for _ in 0..=REDIRECTS {
-            let answer = self.ask(&link, asks).await?;
+        for _ in 0..=MAX_REDIRECTS {
+            let answer = self.send_request(&link, parts).await?;
             if !matches!(answer.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
-                return begun(answer, &link, limit);
+                return bounded(answer, &link, limit);
             }
             let to = answer.headers().get(header::LOCATION).and_then(|to| to.to_str().ok());
             let to = to.and_then(|to| link.url().join(to).ok());
@@ -161,7 +170,7 @@ impl Client {
     }
 
     /// Sends one request, if the link may be followed.
-    async fn ask(&self, link: &Link, asks: &Asks<'_>) -> Result<reqwest::Response, FetchError> {
+    async fn send_request(&self, link: &Link, parts: &RequestParts<'_>) -> Result<reqwest::Response, FetchError> {
         let refused = |reason| FetchError::Refused {
             index: link.index_host(),
             origin: link.origin(),
@@ -177,7 +186,7 @@ impl Client {
         let request = match link.route(&self.origins).map_err(refused)? {
             Route::Named => {
                 let request = self.named.get(bare);
-                match ((asks.token)(link.url()), self.machine.login(link.url())) {
+                match ((parts.token)(link.url()), self.machine.login(link.url())) {
                     (Some(token), _) => request.bearer_auth(token),
                     (None, Some((name, password))) => request.basic_auth(name, Some(password)),
                     (None, None) => request,
@@ -192,23 +201,24 @@ impl Client {
                 self.public.get(bare)
             }
         };
-        let answer = request.header(header::ACCEPT, asks.accept).send().await;
+        let answer = request.header(header::ACCEPT, parts.accept).send().await;
         answer.map_err(|error| unreachable(without_address(error)))
     }
 
-    /// Fetches all of it.
-    pub(crate) async fn whole(&self, link: &Link, limit: u64) -> Result<(Vec<u8>, bool, Arc<Page>), FetchError> {
-        let begun = self.begin(link, limit).await?;
-        let (is_json, page) = (begun.is_json, Arc::clone(&begun.page));
-        Ok((begun.all().await?, is_json, page))
+    /// Fetches a whole page.
+    pub(crate) async fn fetch_page(&self, link: &Link, limit: u64) -> Result<(Vec<u8>, bool, Arc<Page>), FetchError> {
+        let bounded = self.begin(link, limit).await?;
+        let (is_json, page) = (bounded.is_json, Arc::clone(&bounded.page));
+        Ok((bounded.all().await?, is_json, page))
     }
 }
 
-/// The certificates of the machine's settings.
+/// Returns the certificates of the machine's settings.
 fn certificates(machine: &Machine) -> Result<Vec<Certificate>, String> {
     let mut all = Vec::new();
     for path in &machine.certificates {
-        // A file that is not there is what a half removed tool leaves; the system's certificates are used anyway.
+        // A partly removed tool can leave the setting without its file. The system's certificates are used in any
+        // case.
         let Ok(text) = std::fs::read(path) else {
             tracing::debug!(path = %path.display(), "a file of certificates is not there");
             continue;
@@ -220,8 +230,8 @@ fn certificates(machine: &Machine) -> Result<Vec<Certificate>, String> {
     Ok(all)
 }
 
-/// The answer as it is handed on, its body bounded.
-fn begun(answer: reqwest::Response, link: &Link, limit: u64) -> Result<Begun, FetchError> {
+/// Checks the status of a response, and limits its body.
+fn bounded(answer: reqwest::Response, link: &Link, limit: u64) -> Result<BoundedResponse, FetchError> {
     let host = host(link.url());
     match answer.status().as_u16() {
         200 => {}
@@ -250,7 +260,7 @@ fn begun(answer: reqwest::Response, link: &Link, limit: u64) -> Result<Begun, Fe
         })?;
         Ok(part)
     });
-    Ok(Begun {
+    Ok(BoundedResponse {
         is_json,
         length,
         page: link.followed(),
@@ -258,7 +268,7 @@ fn begun(answer: reqwest::Response, link: &Link, limit: u64) -> Result<Begun, Fe
     })
 }
 
-/// An error with its causes and without the address.
+/// Returns the text of an error with its causes and without the address.
 fn without_address(error: reqwest::Error) -> String {
     let error = error.without_url();
     let mut text = error.to_string();

@@ -8,7 +8,7 @@ use tokio::net::TcpListener;
 
 use super::*;
 
-/// A server with fixed answers by path, which remembers the heads of its requests.
+/// A server with fixed answers by path. It records the heads of its requests.
 struct Server {
     port: u16,
     heads: Arc<Mutex<Vec<String>>>,
@@ -84,7 +84,7 @@ fn client(index: &Url, origins: &[String]) -> Client {
     Client::resolving(machine, origins, resolve).unwrap()
 }
 
-/// Addresses that lead from an index to a service of the machine or its network.
+/// Returns addresses that lead from an index to a service of the machine or its network.
 fn traps(port: u16) -> Vec<String> {
     vec![
         format!("http://127.0.0.1:{port}/trap"),

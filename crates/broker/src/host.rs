@@ -1,18 +1,18 @@
-//! Hosts and patterns of hosts, read strictly: what is not plainly one thing is refused, never guessed.
+//! Hosts and patterns of hosts. Parsing is strict: an ambiguous text is refused, never guessed.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Longest name that DNS knows.
+/// The maximum length of a DNS name.
 const NAME_MAX: usize = 253;
-/// Ports where a pattern names none.
-const USUAL: [u16; 2] = [80, 443];
+/// The ports of a pattern without a port.
+const DEFAULT_PORTS: [u16; 2] = [80, 443];
 
-/// A host: a name in lower case without a dot at its end, or an address.
+/// A host: a lower-case name without a trailing dot, or an address.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Host {
     /// A name of at least two labels.
     Name(String),
-    /// An address in its usual form.
+    /// An IP address.
     Address(IpAddr),
 }
 
@@ -36,10 +36,10 @@ impl std::fmt::Display for Host {
 }
 
 impl std::fmt::Display for Target {
-    /// As a pattern that allows it.
+    /// Formats the target as a pattern that allows it.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}", self.host)?;
-        if USUAL.contains(&self.port) {
+        if DEFAULT_PORTS.contains(&self.port) {
             return Ok(());
         }
         write!(f, ":{}", self.port)
@@ -47,10 +47,10 @@ impl std::fmt::Display for Target {
 }
 
 impl Host {
-    /// Reads a host.
+    /// Parses a host.
     ///
     /// # Errors
-    /// Why it is none, as the end of a sentence.
+    /// The problem, as the end of a sentence.
     pub fn parse(text: &str) -> Result<Self, &'static str> {
         if let Some(rest) = text.strip_prefix('[') {
             let inner = rest.strip_suffix(']').ok_or("has a bracket too much")?;
@@ -75,7 +75,8 @@ impl Host {
             return Err("is no host name");
         }
         let last = name.rsplit('.').next().unwrap_or_default();
-        // `2130706433`, `0x7f.1` and `0177.0.0.1` are addresses to some programs: only the plain form is one here.
+        // Some programs read `2130706433`, `0x7f.1` and `0177.0.0.1` as addresses. Only the plain form is accepted
+        // here.
         if last.bytes().all(|b| b.is_ascii_digit()) || last.starts_with("0x") {
             let address: Ipv4Addr = name.parse().map_err(|_| "ends in a number and is no plain address")?;
             return Ok(Self::Address(address.into()));
@@ -88,10 +89,10 @@ impl Host {
 }
 
 impl Target {
-    /// Reads `host:port`; without a port it is `default`, if there is one.
+    /// Parses `host:port`. Without a port, uses `default` if it is given.
     ///
     /// # Errors
-    /// Why it is none, as the end of a sentence.
+    /// The problem, as the end of a sentence.
     pub fn parse(text: &str, default: Option<u16>) -> Result<Self, &'static str> {
         let (host, port) = split(text);
         let port = match port {
@@ -105,10 +106,10 @@ impl Target {
     }
 }
 
-/// Cuts a port off.
+/// Splits the port off.
 fn split(text: &str) -> (&str, Option<&str>) {
     match text.rsplit_once(':') {
-        // The last colon of a bare version 6 address: the host is then none, since it has no brackets.
+        // In a bare IPv6 address this splits at the last colon. The host is then invalid, because it has no brackets.
         Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
         _ => (text, None),
     }
@@ -122,7 +123,7 @@ fn read_port(text: &str) -> Result<u16, &'static str> {
         .ok_or("has a port that is no number from 1 to 65535")
 }
 
-/// Hosts that are allowed or denied.
+/// A pattern of hosts to allow or deny.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern {
     hosts: Hosts,
@@ -131,7 +132,7 @@ pub struct Pattern {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Hosts {
-    /// Every name, no address.
+    /// Every name, and no address.
     Names,
     /// Every name below this one.
     Below(String),
@@ -140,7 +141,7 @@ enum Hosts {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ports {
-    Usual,
+    Default,
     One(u16),
     Any,
 }
@@ -153,7 +154,7 @@ impl std::fmt::Display for Pattern {
             Hosts::One(host) => write!(f, "{host}")?,
         }
         match self.ports {
-            Ports::Usual => Ok(()),
+            Ports::Default => Ok(()),
             Ports::One(port) => write!(f, ":{port}"),
             Ports::Any => f.write_str(":*"),
         }
@@ -161,19 +162,19 @@ impl std::fmt::Display for Pattern {
 }
 
 impl Pattern {
-    /// Reads `api.example.com`, `*.example.org` (what lies below it), `*` (every name), an address, each with `:PORT` or
-    /// `:*`; without it the ports 80 and 443 are meant.
+    /// Parses `api.example.com`, `*.example.org` (every name below it), `*` (every name) or an address, each with an
+    /// optional `:PORT` or `:*`. Without a port, the pattern matches ports 80 and 443.
     ///
     /// # Errors
-    /// Why it is none, as the end of a sentence.
+    /// The problem, as the end of a sentence.
     pub fn parse(text: &str) -> Result<Self, &'static str> {
-        Self::read(text, Ports::Usual)
+        Self::read(text, Ports::Default)
     }
 
-    /// The same for what is denied: without a port all ports are meant.
+    /// Parses a pattern to deny. Without a port, it matches all ports.
     ///
     /// # Errors
-    /// Why it is none, as the end of a sentence.
+    /// The problem, as the end of a sentence.
     pub(crate) fn parse_denied(text: &str) -> Result<Self, &'static str> {
         Self::read(text, Ports::Any)
     }
@@ -194,7 +195,7 @@ impl Pattern {
                 Host::Name(name) => Hosts::Below(name),
                 Host::Address(_) => return Err("has an address below a star"),
             },
-            // `*.org`: a name below a single word.
+            // The added label allows `*.org`: a pattern below a single label.
             Some(below) => match Host::parse(&format!("x.{below}"))? {
                 Host::Name(_) => Hosts::Below(below.trim_end_matches('.').to_ascii_lowercase()),
                 Host::Address(_) => return Err("has an address below a star"),
@@ -204,7 +205,7 @@ impl Pattern {
         Ok(Self { hosts, ports })
     }
 
-    /// Whether it names this target.
+    /// Returns true if the pattern matches this target.
     #[must_use]
     pub fn matches(&self, target: &Target) -> bool {
         let host = match (&self.hosts, &target.host) {
@@ -216,11 +217,11 @@ impl Pattern {
         host && match self.ports {
             Ports::Any => true,
             Ports::One(port) => port == target.port,
-            Ports::Usual => USUAL.contains(&target.port),
+            Ports::Default => DEFAULT_PORTS.contains(&target.port),
         }
     }
 
-    /// Whether everything that `other` names is named by this one, too.
+    /// Returns true if the pattern matches every target that `other` matches.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
         let hosts = match (&self.hosts, &other.hosts) {
@@ -232,10 +233,10 @@ impl Pattern {
         };
         hosts
             && match (self.ports, other.ports) {
-                (Ports::Any, _) | (Ports::Usual, Ports::Usual) => true,
-                (Ports::Usual, Ports::One(port)) => USUAL.contains(&port),
+                (Ports::Any, _) | (Ports::Default, Ports::Default) => true,
+                (Ports::Default, Ports::One(port)) => DEFAULT_PORTS.contains(&port),
                 (Ports::One(port), Ports::One(other)) => port == other,
-                (Ports::Usual | Ports::One(_), _) => false,
+                (Ports::Default | Ports::One(_), _) => false,
             }
     }
 }
@@ -261,7 +262,7 @@ mod tests {
             ("[2606:4700::1]", "[2606:4700::1]"),
             ("[::ffff:1.2.3.4]", "1.2.3.4"),
             ("1e100.net", "1e100.net"),
-            // A dot after an address means the same to some and nothing to others; the address is looked at either way.
+            // Some programs accept a dot after an address, others do not. It is parsed as the address in both cases.
             ("127.0.0.1.", "127.0.0.1"),
         ] {
             assert_eq!(Host::parse(text).unwrap().to_string(), host, "{text}");

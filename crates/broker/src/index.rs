@@ -1,8 +1,9 @@
-//! A package index for one installation: HTTP on a stream of bytes from inside, answered from the machine's own indexes.
+//! A package index for one installation. It speaks HTTP on a byte stream from inside, and answers from the machine's
+//! own indexes.
 //!
-//! What comes from inside is a request line and a few headers; only `GET` of two kinds of path is answered, and the second
-//! kind only for files that this very index has named before. So whoever speaks to it can fetch what the indexes list for
-//! a project and nothing else. Bytes are counted, by file and in total.
+//! A request from inside is a request line and a few headers. The index answers only `GET` of two kinds of path, the
+//! second kind only for files that it has listed before. So a client can fetch the listed files of a project and
+//! nothing else. Bytes are counted, per file and in total.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -24,32 +25,33 @@ use crate::fetch::{Client, FetchError};
 use crate::link::Link;
 use crate::simple::{self, File, normalised};
 
-/// The most that one page of an index may have.
+/// The maximum size of one page of an index in bytes.
 const PAGE_MAX: u64 = 64 << 20;
-/// The most that the metadata of one file may have.
+/// The maximum size of one file's metadata in bytes.
 const METADATA_MAX: u64 = 4 << 20;
-/// Projects that one installation may ask about.
+/// The maximum number of projects that one installation may request.
 const PROJECTS_MAX: usize = 5000;
-/// Sentences that are kept about what went wrong.
+/// The maximum number of recorded problems of each kind.
 const TROUBLE_MAX: usize = 50;
 
 pub(crate) type Body = BoxBody<Bytes, std::io::Error>;
 type Parts = futures::stream::BoxStream<'static, Result<Bytes, FetchError>>;
 
-/// Whether a version of a project may be offered: the normalised name, and the version as the file says it.
+/// Decides if a version of a project may be offered. The arguments are the normalised name, and the version from the
+/// file name.
 pub type Allows = Box<dyn Fn(&str, Option<&str>) -> bool + Send + Sync>;
 
-/// What an installation may see and fetch.
+/// The limits of one installation's downloads.
 pub struct Rules {
-    /// What may be offered.
+    /// Decides which versions are offered.
     pub allows: Allows,
-    /// Files that came later than this (RFC 3339, UTC, seconds) are hidden, and those whose age is unknown.
+    /// Files uploaded after this time (RFC 3339, UTC, seconds) are hidden, and files of unknown age.
     pub newest: Option<String>,
-    /// Whether source distributions can be fetched.
+    /// True if source distributions can be fetched.
     pub sources: bool,
-    /// Bytes that one file may have.
+    /// The maximum size of one file in bytes.
     pub file_max: u64,
-    /// Bytes of all files together.
+    /// The maximum size of all files together in bytes.
     pub total_max: u64,
 }
 
@@ -61,23 +63,23 @@ impl std::fmt::Debug for Rules {
     }
 }
 
-/// What went wrong while an installation fetched, in the order in which it happened.
+/// The problems of one installation's downloads, in the order of their occurrence.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Trouble {
+pub struct FetchProblems {
     /// Projects that no index knows.
     pub unknown: Vec<String>,
     /// Projects of which the rules hide every version.
     pub hidden: Vec<String>,
-    /// Projects of which some files are hidden because they are too new, or their age is unknown.
+    /// Projects with some files hidden because they are too new or of unknown age.
     pub too_new: Vec<String>,
-    /// Failures of indexes, in words.
+    /// Descriptions of index failures.
     pub failures: Vec<String>,
-    /// Links and redirections of indexes that were not followed, in words.
+    /// Descriptions of links and redirects that were not followed.
     pub refused: Vec<String>,
 }
 
-impl Trouble {
-    /// Writes down why something was not fetched.
+impl FetchProblems {
+    /// Records the reason of a failed fetch.
     pub(crate) fn note(&mut self, error: &FetchError, text: String) {
         let list = match error {
             FetchError::Refused { .. } => &mut self.refused,
@@ -103,10 +105,10 @@ struct State {
     files: Vec<Source>,
     numbers: HashMap<String, usize>,
     pages: HashMap<String, Bytes>,
-    trouble: Trouble,
+    problems: FetchProblems,
 }
 
-/// Where a file that was named comes from.
+/// The source of a listed file.
 #[derive(Debug, Clone)]
 enum Source {
     Remote { link: Link, filename: String },
@@ -122,7 +124,7 @@ impl Source {
 }
 
 impl Index {
-    /// For one installation.
+    /// Creates the index of one installation.
     #[must_use]
     pub fn new(client: Arc<Client>, rules: Rules) -> Arc<Self> {
         Arc::new(Self {
@@ -133,7 +135,7 @@ impl Index {
         })
     }
 
-    /// Answers the requests of one connection until it is closed.
+    /// Answers the requests of one connection until it closes.
     pub async fn serve(self: Arc<Self>, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
         let service = hyper::service::service_fn(move |request| {
             let index = self.clone();
@@ -147,13 +149,13 @@ impl Index {
         }
     }
 
-    /// What went wrong so far.
+    /// Returns the problems until now.
     #[must_use]
-    pub fn trouble(&self) -> Trouble {
-        self.state().trouble.clone()
+    pub fn problems(&self) -> FetchProblems {
+        self.state().problems.clone()
     }
 
-    /// Bytes of files fetched so far.
+    /// Returns the number of fetched bytes until now.
     #[must_use]
     pub fn fetched(&self) -> u64 {
         self.fetched.load(Ordering::Relaxed)
@@ -165,7 +167,7 @@ impl Index {
 
     fn failure(&self, text: String) {
         tracing::info!("package index: {text}");
-        let failures = &mut self.state().trouble.failures;
+        let failures = &mut self.state().problems.failures;
         if failures.len() < TROUBLE_MAX && !failures.contains(&text) {
             failures.push(text);
         }
@@ -173,7 +175,7 @@ impl Index {
 
     fn failed_to_fetch(&self, error: &FetchError, text: String) {
         tracing::info!("package index: {text}");
-        self.state().trouble.note(error, text);
+        self.state().problems.note(error, text);
     }
 
     async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Response<Body> {
@@ -211,7 +213,7 @@ impl Index {
                 page_answer(page)
             }
             Ok(None) => {
-                let unknown = &mut self.state().trouble.unknown;
+                let unknown = &mut self.state().problems.unknown;
                 if unknown.len() < TROUBLE_MAX && !unknown.contains(&name) {
                     unknown.push(name);
                 }
@@ -220,23 +222,24 @@ impl Index {
             Err(error) => {
                 let text = error.to_string();
                 self.failed_to_fetch(&error, text.clone());
-                // Not a status that installers try again for minutes.
+                // Installers do not retry this status for minutes, unlike a server error.
                 plain(StatusCode::FORBIDDEN, &text)
             }
         }
     }
 
-    /// The page of a project: of the first index that has it, and of the machine's folders.
+    /// Returns the page of a project: the files of the first index with this project, and those in the machine's
+    /// folders.
     async fn look_up(&self, name: &str) -> Result<Option<Bytes>, FetchError> {
         let mut files = self.local(name);
         let mut known = !files.is_empty();
         for index in &self.client.machine().indexes {
             let mut page = index.clone();
-            // An address with or without a slash at its end means the same.
+            // An address with a slash at its end means the same as one without.
             if let Ok(mut path) = page.path_segments_mut() {
                 path.pop_if_empty().push(name).push("");
             }
-            match self.client.whole(&Link::of_index(page.clone()), PAGE_MAX).await {
+            match self.client.fetch_page(&Link::of_index(page.clone()), PAGE_MAX).await {
                 Ok((body, is_json, from)) => {
                     let found =
                         simple::parse(&body, is_json, from.url()).map_err(|reason| FetchError::Unreachable {
@@ -263,7 +266,7 @@ impl Index {
         let count = files.len();
         let kept = self.permitted(name, files);
         if kept.is_empty() && count > 0 {
-            let hidden = &mut self.state().trouble.hidden;
+            let hidden = &mut self.state().problems.hidden;
             if !hidden.contains(&name.to_owned()) && hidden.len() < TROUBLE_MAX {
                 hidden.push(name.to_owned());
             }
@@ -271,7 +274,7 @@ impl Index {
         Ok(Some(simple::render(name, &kept).into()))
     }
 
-    /// The files that the rules let through, each with an address of ours.
+    /// Returns the files that the rules permit, with addresses of this index.
     fn permitted(&self, name: &str, files: Vec<(File, Option<Source>)>) -> Vec<File> {
         let mut kept = Vec::new();
         let mut state = self.state();
@@ -284,8 +287,9 @@ impl Index {
                 let second = |time: &str| time.get(..19).map(str::to_owned);
                 let time = file.upload_time.as_deref().and_then(second);
                 if time.is_none() || time > second(newest) {
-                    if !state.trouble.too_new.contains(&name.to_owned()) && state.trouble.too_new.len() < TROUBLE_MAX {
-                        state.trouble.too_new.push(name.to_owned());
+                    if !state.problems.too_new.contains(&name.to_owned()) && state.problems.too_new.len() < TROUBLE_MAX
+                    {
+                        state.problems.too_new.push(name.to_owned());
                     }
                     continue;
                 }
@@ -301,7 +305,7 @@ impl Index {
         kept
     }
 
-    /// What lies in the machine's folders of packages.
+    /// Returns the project's files in the machine's folders of packages.
     fn local(&self, name: &str) -> Vec<(File, Option<Source>)> {
         let mut found = Vec::new();
         for folder in &self.client.machine().folders {
@@ -362,14 +366,14 @@ impl Index {
                 self.client
                     .begin(&link, limit)
                     .await
-                    .map(|begun| (begun.length, begun.body))
+                    .map(|response| (response.length, response.body))
             }
             Source::Local { path, .. } => local_body(path, limit).await,
         };
         match body {
             Ok((length, body)) => self.stream(length, body),
             Err(error) => {
-                // Metadata that is not there alone is looked for in the file itself.
+                // If separate metadata is absent, the installer reads it from the file itself.
                 if !metadata {
                     self.failed_to_fetch(&error, format!("{name}: {error}"));
                 }
@@ -378,7 +382,7 @@ impl Index {
         }
     }
 
-    /// Passes a body on and counts it.
+    /// Relays a body and counts its bytes.
     fn stream(self: Arc<Self>, length: Option<u64>, body: Parts) -> Response<Body> {
         let body = body.map(move |part| {
             let failed = |text: String| {
@@ -398,7 +402,7 @@ impl Index {
     }
 }
 
-/// An answer whose body comes in parts.
+/// Returns an answer with a streamed body.
 pub(crate) fn streamed(
     length: Option<u64>,
     body: futures::stream::BoxStream<'static, std::io::Result<Frame<Bytes>>>,
@@ -410,7 +414,7 @@ pub(crate) fn streamed(
     answer
 }
 
-/// A stream that is only ever polled by its owner, made shareable for the body's type.
+/// A stream that only its owner polls. The mutex makes it `Sync`, as the body's type requires.
 struct SyncStream<T>(Mutex<futures::stream::BoxStream<'static, T>>);
 
 impl<T> futures::Stream for SyncStream<T> {
@@ -461,18 +465,18 @@ async fn local_body(
 }
 
 fn page_answer(page: Bytes) -> Response<Body> {
-    let mut answer = Response::new(whole(page));
+    let mut answer = Response::new(full_body(page));
     let kind = header::HeaderValue::from_static("application/vnd.pypi.simple.v1+json");
     answer.headers_mut().insert(header::CONTENT_TYPE, kind);
     answer
 }
 
 pub(crate) fn plain(status: StatusCode, text: &str) -> Response<Body> {
-    let mut answer = Response::new(whole(Bytes::from(text.to_owned())));
+    let mut answer = Response::new(full_body(Bytes::from(text.to_owned())));
     *answer.status_mut() = status;
     answer
 }
 
-pub(crate) fn whole(bytes: Bytes) -> Body {
+pub(crate) fn full_body(bytes: Bytes) -> Body {
     Full::new(bytes).map_err(|never| match never {}).boxed()
 }

@@ -1,11 +1,11 @@
-//! The broker: the only part that uses the network on behalf of sandboxes, with secrets that they never see.
+//! The broker: the only part that uses the network on behalf of sandboxes. It has secrets that sandboxes never see.
 //!
-//! A sandbox has no route. What it may reach it reaches through a stream of bytes to this code, which speaks HTTP on the
-//! stream, decides, and fetches itself. A package index ([`Index`]) is fetched with the machine's own settings
-//! ([`Machine`]): index addresses, credentials, certificates and proxies. None of them goes inside. Allowed hosts
-//! ([`Egress`]) are connected to directly, and what is said to them is the sandbox's own.
+//! A sandbox has no route. It reaches hosts only through byte streams to this code, which speaks HTTP on the stream,
+//! checks each request, and makes it itself. The broker fetches a package index ([`Index`]) with the machine's own
+//! settings ([`Machine`]): index addresses, credentials, certificates and proxies. None of them goes inside. For
+//! allowed hosts ([`Egress`]) it opens direct connections and relays the sandbox's own content.
 //!
-//! *Absent on purpose:* sandboxes. A stream is whatever can be read and written.
+//! *Absent on purpose:* sandboxes. A stream is anything that can be read and written.
 #![forbid(unsafe_code)]
 
 mod address;
@@ -23,9 +23,9 @@ mod simple;
 mod socks;
 
 pub use address::is_public;
-pub use egress::{Denial, Egress, EgressLimits, EgressRules, Why};
+pub use egress::{Denial, DenialReason, Egress, EgressLimits, EgressRules};
 pub use fetch::Client;
 pub use host::{Host, Pattern, Target};
-pub use index::{Allows, Index, Rules, Trouble};
+pub use index::{Allows, FetchProblems, Index, Rules};
 pub use machine::{Machine, MachineError};
 pub use npm::{NpmIndex, NpmMachine};

@@ -1,8 +1,9 @@
-//! Where a package index may lead: the links of its pages and its redirections.
+//! The links and redirects of a package index that may be followed.
 //!
-//! The operator chooses an index, wherever it lies. What that index names is somebody else's choice, and could be a service
-//! of this machine or its network. So a link leads to the index itself (the same origin), to an origin that the operator
-//! names, or to the public internet. Credentials are sent to an origin that the operator named, and only those for it.
+//! The operator chooses an index, at any address. The addresses in that index are another person's choice, and could
+//! name a service of this machine or its network. So a link may lead only to the index itself (the same origin), to an
+//! origin that the operator names, or to the public internet. Credentials are sent only to an origin that the operator
+//! named, and only the credentials for this origin.
 
 use std::sync::Arc;
 
@@ -10,15 +11,15 @@ use reqwest::Url;
 
 use crate::host::Target;
 
-/// Origins of public indexes, and where each of them keeps its files.
+/// Origins of public indexes, each with the origin of its files.
 const FILES_OF_INDEX: [(&str, &str); 2] = [
     ("https://pypi.org", "https://files.pythonhosted.org"),
     ("https://test.pypi.org", "https://test-files.pythonhosted.org"),
 ];
-/// Ports of other hosts; the operator can name an origin with another one.
-const PORTS: [u16; 2] = [80, 443];
+/// The permitted ports of other hosts. The operator can name an origin with another port.
+const PERMITTED_PORTS: [u16; 2] = [80, 443];
 
-/// An address to fetch, and how it became known.
+/// An address to fetch, and the page that contains it.
 #[derive(Debug, Clone)]
 pub(crate) struct Link {
     url: Url,
@@ -58,7 +59,7 @@ pub(crate) enum Route {
 }
 
 impl Link {
-    /// A page of the operator's index.
+    /// Returns the link to a page of the operator's index.
     pub(crate) fn of_index(url: Url) -> Self {
         let page = Page {
             index: url.clone(),
@@ -74,7 +75,7 @@ impl Link {
         &self.url
     }
 
-    /// What this link led to, as a page that has links itself.
+    /// Returns the linked page, for links on it.
     pub(crate) fn followed(&self) -> Arc<Page> {
         Arc::new(Page {
             index: self.page.index.clone(),
@@ -82,18 +83,18 @@ impl Link {
         })
     }
 
-    /// The same link with another path.
+    /// Returns the same link with another path.
     pub(crate) fn with_path(mut self, path: &str) -> Self {
         self.url.set_path(path);
         self
     }
 
-    /// The host of the index that led here.
+    /// Returns the host of the index that led to this link.
     pub(crate) fn index_host(&self) -> String {
         crate::machine::host(&self.page.index)
     }
 
-    /// The origin as an operator would name it.
+    /// Returns the origin in the form of the operator's setting.
     pub(crate) fn origin(&self) -> String {
         match self.url.origin() {
             origin if origin.is_tuple() => origin.ascii_serialization(),
@@ -101,7 +102,7 @@ impl Link {
         }
     }
 
-    /// Decides how the link is fetched. A public route still needs its address checked.
+    /// Decides how the link is fetched. The address of a public route must still be checked.
     pub(crate) fn route(&self, named: &[Url]) -> Result<Route, Refusal> {
         let url = &self.url;
         if !matches!(url.scheme(), "http" | "https") {
@@ -120,13 +121,13 @@ impl Link {
         let port = url.port_or_known_default().unwrap_or_default();
         let host = url.host_str().unwrap_or_default();
         let target = Target::parse(&format!("{host}:{port}"), None).map_err(Refusal::Host)?;
-        if !PORTS.contains(&port) {
+        if !PERMITTED_PORTS.contains(&port) {
             return Err(Refusal::Port);
         }
         Ok(Route::Public(target))
     }
 
-    /// Whether it lies on the index itself, which may have moved from http to https.
+    /// Returns true if the link leads to the index itself, which may have moved from http to https.
     fn is_of_index(&self) -> bool {
         let (index, url) = (&self.page.index, &self.url);
         let plain = |url: &Url| url.scheme() == "http" && url.port().is_none();
@@ -140,9 +141,9 @@ impl Page {
         &self.url
     }
 
-    /// A link that stands on this page. A user name and password in it are the page's words and are left out.
+    /// Returns a link on this page. A user name and password in it come from the page, so they are removed.
     pub(crate) fn link(self: &Arc<Self>, mut url: Url) -> Link {
-        // Only addresses without a host have no place for them.
+        // This fails only for addresses without a host, which have no user name.
         let _ = url.set_username("");
         let _ = url.set_password(None);
         Link {
@@ -152,10 +153,10 @@ impl Page {
     }
 }
 
-/// Reads the operator's origins.
+/// Parses the operator's origins.
 ///
 /// # Errors
-/// The entry that is none, and why.
+/// The invalid entry, and the problem.
 pub(crate) fn read_origins(texts: &[String]) -> Result<Vec<Url>, String> {
     let read = |text: &String| {
         let url = Url::parse(text.trim()).ok();
@@ -224,7 +225,7 @@ mod tests {
             let found = route(index, link, &[]);
             let is_checked = |target: &Target| matches!(target.host, crate::Host::Address(a) if !crate::is_public(a));
             match &found {
-                // What is left to the check of addresses is not public, so it ends there.
+                // Hosts that pass to the address check are not public, so that check ends the request.
                 Ok(Route::Public(target)) => assert!(is_checked(target), "{link}: {found:?}"),
                 Ok(Route::Named) => panic!("{link} is followed"),
                 Err(_) => {}

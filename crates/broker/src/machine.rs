@@ -1,68 +1,68 @@
-//! What this machine's owner set for fetching packages, where pip and uv look for it: variables of the environment,
-//! `uv.toml`, `pip.conf`, `.netrc`. Variables win over files, uv's over pip's, as each tool has it for itself.
+//! The machine owner's settings for package indexes. They are read from the same places as pip and uv use: environment
+//! variables, `uv.toml`, `pip.conf`, `.netrc`. Variables have precedence over files, and uv's files over pip's.
 //!
-//! The files are the owner's own and are read here, outside; nothing of them goes inside. Unknown keys are left alone:
-//! they are other tools' settings.
+//! The files belong to the owner. They are read outside, and none of their content goes inside. Unknown keys are
+//! ignored, because they are settings of other tools.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use reqwest::Url;
 
-/// Where packages come from when nothing else is set.
-const PUBLIC: &str = "https://pypi.org/simple";
-/// The most that is read of one file of settings.
+/// The default index.
+const PUBLIC_INDEX: &str = "https://pypi.org/simple";
+/// The maximum size that is read of one settings file.
 const FILE_MAX: u64 = 1 << 20;
 
-/// A file or address of the machine's settings cannot be used.
+/// An unusable file or address in the machine's settings.
 #[derive(Debug, thiserror::Error)]
 pub enum MachineError {
-    /// An address.
+    /// An invalid address.
     #[error("{place} names {what}, which is not an http or https address")]
     Address {
-        /// Where it is set.
+        /// The file or source of the setting.
         place: String,
-        /// The setting; never the address itself, which may hold a password.
+        /// The name of the setting. Never the address itself, which may contain a password.
         what: String,
     },
-    /// A file that is named and cannot be read.
+    /// A named file that cannot be read.
     #[error("{path} could not be read")]
     File {
-        /// Which.
+        /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The error of the operating system.
         #[source]
         source: std::io::Error,
     },
-    /// A file that is not what it should be.
+    /// A file with a syntax error.
     #[error("{path} is not valid TOML")]
     Toml {
-        /// Which.
+        /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The error of the parser.
         #[source]
         source: Box<toml::de::Error>,
     },
 }
 
-/// The machine's settings for packages.
+/// The machine's settings for package indexes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Machine {
-    /// Index addresses in the order in which they are asked; the first that knows a project is the one that counts.
+    /// The index addresses in order of precedence. The first index with a project is used.
     pub(crate) indexes: Vec<Url>,
-    /// Folders of this machine in which packages lie.
+    /// The local folders with packages.
     pub(crate) folders: Vec<PathBuf>,
-    /// Files of certificates beside the system's.
+    /// Additional certificate files.
     pub(crate) certificates: Vec<PathBuf>,
-    /// A proxy beside those of the environment.
+    /// An additional proxy to those of the environment.
     pub(crate) proxy: Option<String>,
-    /// Names and passwords by host.
+    /// User names and passwords by host.
     pub(crate) logins: BTreeMap<String, (String, String)>,
 }
 
-/// One source of settings, the words of both tools brought to one.
+/// The settings from one source, in the same form for both tools.
 #[derive(Debug, Default)]
-struct Found {
+struct SourceSettings {
     index: Option<String>,
     extra: Vec<String>,
     links: Vec<String>,
@@ -71,10 +71,10 @@ struct Found {
 }
 
 impl Machine {
-    /// Reads the settings. `variable` looks a variable of the environment up.
+    /// Reads the settings. `variable` returns the value of an environment variable.
     ///
     /// # Errors
-    /// A file that is named is not readable, or an address is none. Guessing here could ask the wrong index.
+    /// A named file is not readable, or an address is invalid. Ignoring it could select the wrong index.
     pub fn read(variable: &dyn Fn(&str) -> Option<String>) -> Result<Self, MachineError> {
         let get = |name: &str| variable(name).filter(|value| !value.trim().is_empty());
         let home = get("HOME").map(PathBuf::from);
@@ -101,7 +101,7 @@ impl Machine {
             {
                 default = Some(address(text, "an index")?);
             }
-            // Each list is one setting: the strongest source's is taken as a whole.
+            // Each list is one setting: the list of the source with the highest precedence replaces the others.
             if machine.indexes.is_empty() {
                 for text in &found.extra {
                     machine.indexes.push(address(text, "an extra index")?);
@@ -115,7 +115,9 @@ impl Machine {
             }
             machine.proxy = machine.proxy.or(found.proxy);
         }
-        machine.indexes.extend(default.or_else(|| Url::parse(PUBLIC).ok()));
+        machine
+            .indexes
+            .extend(default.or_else(|| Url::parse(PUBLIC_INDEX).ok()));
         machine.indexes.dedup();
         if let Some(path) = get("NETRC").map(PathBuf::from).or(home.map(|home| home.join(".netrc")))
             && let Some(text) = read(&path, false)?
@@ -125,7 +127,7 @@ impl Machine {
         Ok(machine)
     }
 
-    /// The indexes as people may read them: without user names and passwords.
+    /// Returns the index addresses without user names and passwords, for display.
     #[must_use]
     pub fn shown(&self) -> Vec<String> {
         self.indexes
@@ -134,7 +136,7 @@ impl Machine {
             .collect()
     }
 
-    /// The name and password for an address: its own, or those of its host.
+    /// Returns the user name and password for an address: those in the address, or those of its host.
     pub(crate) fn login(&self, url: &Url) -> Option<(String, String)> {
         if !url.username().is_empty() {
             return Some((unescape(url.username()), unescape(url.password().unwrap_or_default())));
@@ -148,14 +150,14 @@ impl Machine {
     }
 }
 
-/// Host and port.
+/// Returns the host and port.
 pub(crate) fn host(url: &Url) -> String {
     let name = url.host_str().unwrap_or_default();
     url.port()
         .map_or_else(|| name.to_owned(), |port| format!("{name}:{port}"))
 }
 
-/// Percent escapes in the name or password of an address.
+/// Decodes percent escapes in the user name or password of an address.
 fn unescape(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -187,7 +189,7 @@ fn words(text: Option<String>) -> Vec<String> {
     text.unwrap_or_default().split_whitespace().map(str::to_owned).collect()
 }
 
-/// `name=address` is how uv names an index.
+/// Returns the address of uv's form `name=address`, in which a name is optional.
 fn unnamed(text: &str) -> String {
     match text.split_once('=') {
         Some((name, address)) if !name.contains([':', '/']) => address.to_owned(),
@@ -195,11 +197,11 @@ fn unnamed(text: &str) -> String {
     }
 }
 
-fn of_environment(get: &dyn Fn(&str) -> Option<String>) -> Found {
+fn of_environment(get: &dyn Fn(&str) -> Option<String>) -> SourceSettings {
     let first = |names: &[&str]| names.iter().find_map(|name| get(name));
     let mut extra: Vec<String> = words(get("UV_INDEX")).iter().map(|text| unnamed(text)).collect();
     extra.extend(words(first(&["UV_EXTRA_INDEX_URL", "PIP_EXTRA_INDEX_URL"])));
-    Found {
+    SourceSettings {
         index: first(&["UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL"]).map(|text| unnamed(&text)),
         extra,
         links: words(first(&["UV_FIND_LINKS", "PIP_FIND_LINKS"]).map(|text| text.replace(',', " "))),
@@ -261,7 +263,7 @@ fn existing(paths: [Option<PathBuf>; 2]) -> Result<Texts, MachineError> {
     Ok(found)
 }
 
-/// The text of a file of settings; none if it is not there and need not be.
+/// Returns the text of a settings file. None if the file does not exist and is not `needed`.
 fn read(path: &Path, needed: bool) -> Result<Option<String>, MachineError> {
     use std::io::Read as _;
     let mut bytes = Vec::new();
@@ -276,12 +278,12 @@ fn read(path: &Path, needed: bool) -> Result<Option<String>, MachineError> {
     }
 }
 
-fn of_uv(path: &Path, text: &str) -> Result<Found, MachineError> {
+fn of_uv(path: &Path, text: &str) -> Result<SourceSettings, MachineError> {
     let table: toml::Table = text.parse().map_err(|source| MachineError::Toml {
         path: path.to_owned(),
         source: Box::new(source),
     })?;
-    let mut found = Found::default();
+    let mut found = SourceSettings::default();
     let pip = table.get("pip").and_then(toml::Value::as_table);
     for table in [Some(&table), pip].into_iter().flatten() {
         let text = |key: &str| table.get(key).and_then(toml::Value::as_str).map(str::to_owned);
@@ -311,9 +313,9 @@ fn of_uv(path: &Path, text: &str) -> Result<Found, MachineError> {
     Ok(found)
 }
 
-/// pip's file: sections, `key = value`, further values of a list on indented lines. What concerns installing stands in
-/// `[global]` and `[install]`, the second being stronger.
-fn of_pip(text: &str) -> Found {
+/// Parses pip's file: sections, `key = value`, and further values of a list on indented lines. The settings of
+/// installation are in `[global]` and `[install]`. `[install]` has precedence.
+fn of_pip(text: &str) -> SourceSettings {
     let mut values: BTreeMap<(String, String), String> = BTreeMap::new();
     let (mut section, mut key) = (String::new(), String::new());
     for line in text.lines() {
@@ -339,7 +341,7 @@ fn of_pip(text: &str) -> Found {
             .iter()
             .find_map(|section| values.get(&((*section).to_owned(), key.to_owned())).cloned())
     };
-    Found {
+    SourceSettings {
         index: get("index-url"),
         extra: words(get("extra-index-url")),
         links: words(get("find-links")),

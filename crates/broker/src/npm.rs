@@ -1,6 +1,6 @@
-//! A registry of npm packages for one installation, answered from the machine's own: what a package consists of, with
-//! rewritten addresses, and the archives that were named so. As with [`Index`](crate::Index), whoever speaks to it can fetch
-//! what the registry lists for a package and nothing else.
+//! An npm registry for one installation, answered from the machine's own registry. It serves a package's metadata,
+//! with rewritten addresses, and the archives listed there. As with [`Index`](crate::Index), a client can fetch the
+//! listed archives of a package and nothing else.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -17,25 +17,25 @@ use reqwest::Url;
 use serde_json::{Map, Value};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::fetch::{Asks, Client, FetchError};
-use crate::index::{Body, Rules, Trouble, plain, streamed, whole};
+use crate::fetch::{Client, FetchError, RequestParts};
+use crate::index::{Body, FetchProblems, Rules, full_body, plain, streamed};
 use crate::link::{Link, Page};
 
-/// Where packages come from when nothing else is set.
-const PUBLIC: &str = "https://registry.npmjs.org/";
-/// The most that one package's page may have; the largest of the public registry has some 40 MB.
+/// The default registry.
+const PUBLIC_REGISTRY: &str = "https://registry.npmjs.org/";
+/// The maximum size of one package's page. The largest page of the public registry has about 40 MB.
 const PAGE_MAX: u64 = 64 << 20;
-/// Packages that one installation may ask about.
+/// The maximum number of packages that one installation may request.
 const PACKAGES_MAX: usize = 3000;
-/// Sentences that are kept about what went wrong.
+/// The maximum number of recorded problems of each kind.
 const TROUBLE_MAX: usize = 50;
-/// The most that is read of one file of settings.
+/// The maximum size that is read of one settings file.
 const FILE_MAX: u64 = 1 << 20;
-/// What a registry understands of us; the short form says everything but when a version was published.
-const SHORT: &str = "application/vnd.npm.install-v1+json; q=1.0, application/json; q=0.8";
-const LONG: &str = "application/json";
-/// The parts of a version that an installer needs.
-const NEEDED: [&str; 14] = [
+/// The `Accept` headers. The short form contains everything except the publication times of versions.
+const ACCEPT_SHORT: &str = "application/vnd.npm.install-v1+json; q=1.0, application/json; q=0.8";
+const ACCEPT_FULL: &str = "application/json";
+/// The fields of a version that an installer needs.
+const NEEDED_FIELDS: [&str; 14] = [
     "name",
     "version",
     "dependencies",
@@ -52,27 +52,27 @@ const NEEDED: [&str; 14] = [
     "deprecated",
 ];
 
-/// What this machine's owner set for npm: variables of the environment and `.npmrc`.
+/// The machine owner's settings for npm: environment variables and `.npmrc`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NpmMachine {
     registry: Url,
     /// Registries of scopes, such as `@acme`.
     scopes: BTreeMap<String, Url>,
-    /// Tokens by the address without its scheme that they are for.
+    /// Tokens by registry address, without the scheme.
     tokens: Vec<(String, String)>,
 }
 
 impl NpmMachine {
-    /// Reads the settings. `variable` looks a variable of the environment up.
+    /// Reads the settings. `variable` returns the value of an environment variable.
     ///
     /// # Errors
-    /// An address is none, in words that do not repeat it; guessing could ask the wrong registry.
+    /// An address is invalid. The text does not repeat it. Ignoring the address could select the wrong registry.
     pub fn read(variable: &dyn Fn(&str) -> Option<String>) -> Result<Self, String> {
         let get = |name: &str| variable(name).filter(|value| !value.trim().is_empty());
         let file = get("NPM_CONFIG_USERCONFIG").or_else(|| get("HOME").map(|home| format!("{home}/.npmrc")));
         let text = file.map_or_else(String::new, |path| read_file(Path::new(&path)));
         let mut machine = Self {
-            registry: Url::parse(PUBLIC).map_err(|_| "the public registry has no address".to_owned())?,
+            registry: Url::parse(PUBLIC_REGISTRY).map_err(|_| "the public registry has no address".to_owned())?,
             scopes: BTreeMap::new(),
             tokens: Vec::new(),
         };
@@ -95,7 +95,7 @@ impl NpmMachine {
         Ok(machine)
     }
 
-    /// Its addresses as they may be shown: names of hosts.
+    /// Returns the registries' hosts and paths, for display.
     #[must_use]
     pub fn shown(&self) -> Vec<String> {
         let all = std::iter::once(&self.registry).chain(self.scopes.values());
@@ -123,12 +123,12 @@ impl NpmMachine {
 fn read_file(path: &Path) -> String {
     use std::io::Read as _;
     let mut text = String::new();
-    // Most machines have none.
+    // Most machines have no such file.
     let _absent = std::fs::File::open(path).and_then(|file| file.take(FILE_MAX).read_to_string(&mut text));
     text
 }
 
-/// `${NAME}` stands for a variable of the environment.
+/// Replaces each `${NAME}` by the value of the environment variable.
 fn expanded(text: &str, get: &dyn Fn(&str) -> Option<String>) -> String {
     let mut out = String::new();
     let mut rest = text;
@@ -168,14 +168,14 @@ pub struct NpmIndex {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Archives that were named: where they are, and the file's name.
+    /// The listed archives, each with its address and file name.
     files: Vec<(Link, String)>,
     asked: usize,
-    trouble: Trouble,
+    problems: FetchProblems,
 }
 
 impl NpmIndex {
-    /// For one installation.
+    /// Creates the registry of one installation.
     #[must_use]
     pub fn new(client: Arc<Client>, machine: NpmMachine, rules: Rules) -> Arc<Self> {
         Arc::new(Self {
@@ -187,7 +187,7 @@ impl NpmIndex {
         })
     }
 
-    /// Answers the requests of one connection until it is closed. `port` is what the installer calls us by.
+    /// Answers the requests of one connection until it closes. `port` is the registry's port inside the sandbox.
     pub async fn serve(self: Arc<Self>, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, port: u16) {
         let service = hyper::service::service_fn(move |request| {
             let index = self.clone();
@@ -201,10 +201,10 @@ impl NpmIndex {
         }
     }
 
-    /// What went wrong so far.
+    /// Returns the problems until now.
     #[must_use]
-    pub fn trouble(&self) -> Trouble {
-        self.state().trouble.clone()
+    pub fn problems(&self) -> FetchProblems {
+        self.state().problems.clone()
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
@@ -213,12 +213,12 @@ impl NpmIndex {
 
     fn failure(&self, text: String) {
         tracing::info!("npm registry: {text}");
-        note(&mut self.state().trouble.failures, text);
+        note(&mut self.state().problems.failures, text);
     }
 
     fn failed_to_fetch(&self, error: &FetchError, text: String) {
         tracing::info!("npm registry: {text}");
-        self.state().trouble.note(error, text);
+        self.state().problems.note(error, text);
     }
 
     async fn answer(self: Arc<Self>, request: Request<Incoming>, port: u16) -> Response<Body> {
@@ -235,13 +235,13 @@ impl NpmIndex {
         }
         match self.package(&name, port).await {
             Ok(page) => {
-                let mut answer = Response::new(whole(page.into()));
+                let mut answer = Response::new(full_body(page.into()));
                 let kind = header::HeaderValue::from_static("application/json");
                 answer.headers_mut().insert(header::CONTENT_TYPE, kind);
                 answer
             }
             Err(FetchError::Absent { .. }) => {
-                note(&mut self.state().trouble.unknown, name);
+                note(&mut self.state().problems.unknown, name);
                 plain(StatusCode::NOT_FOUND, "the registry has no such package")
             }
             Err(error) => {
@@ -252,10 +252,11 @@ impl NpmIndex {
         }
     }
 
-    /// What the registry says of a package, as far as the rules let it through, with addresses of ours.
+    /// Returns the registry's metadata of a package: the versions that the rules permit, with addresses of this
+    /// registry.
     async fn package(&self, name: &str, port: u16) -> Result<Vec<u8>, FetchError> {
         let mut url = self.machine.registry_of(name).clone();
-        // One segment: a scope's slash is part of the name.
+        // The name is one path segment: the slash of a scope is part of it.
         if let Ok(mut path) = url.path_segments_mut() {
             path.pop_if_empty().push(name);
         }
@@ -267,13 +268,17 @@ impl NpmIndex {
             return Err(bad("too many packages for one installation"));
         }
         self.state().asked += 1;
-        let accept = if self.rules.newest.is_some() { LONG } else { SHORT };
+        let accept = if self.rules.newest.is_some() {
+            ACCEPT_FULL
+        } else {
+            ACCEPT_SHORT
+        };
         let link = Link::of_index(url.clone());
         let token = |url: &Url| self.machine.token(url).map(str::to_owned);
-        let asks = Asks { accept, token: &token };
-        let begun = self.client.begin_as(&link, PAGE_MAX, &asks).await?;
-        let from = Arc::clone(&begun.page);
-        let body = begun.all().await?;
+        let parts = RequestParts { accept, token: &token };
+        let response = self.client.begin_with(&link, PAGE_MAX, &parts).await?;
+        let from = Arc::clone(&response.page);
+        let body = response.all().await?;
         let page: Value =
             serde_json::from_slice(&body).map_err(|_| bad("what it says is not the JSON of a package"))?;
         let versions = page.get("versions").and_then(Value::as_object);
@@ -282,13 +287,13 @@ impl NpmIndex {
         let mut kept = Map::new();
         for (version, says) in versions {
             if !(self.rules.allows)(name, Some(version)) {
-                note(&mut self.state().trouble.hidden, name.to_owned());
+                note(&mut self.state().problems.hidden, name.to_owned());
                 continue;
             }
             if let Some(newest) = &self.rules.newest {
                 let time = times.and_then(|times| times.get(version)).and_then(Value::as_str);
                 if time.is_none_or(|time| time.get(..19) > newest.get(..19)) {
-                    note(&mut self.state().trouble.too_new, name.to_owned());
+                    note(&mut self.state().problems.too_new, name.to_owned());
                     continue;
                 }
             }
@@ -308,7 +313,7 @@ impl NpmIndex {
         Ok(ours.to_string().into_bytes())
     }
 
-    /// A version as we say it: what an installer needs, and an address of ours.
+    /// Returns a version with the fields that an installer needs, and an address of this registry.
     fn version(&self, name: &str, version: &str, says: &Value, from: &Arc<Page>, port: u16) -> Option<Value> {
         let dist = says.get("dist")?;
         let tarball = from.url().join(dist.get("tarball")?.as_str()?).ok()?;
@@ -324,7 +329,7 @@ impl NpmIndex {
             state.files.push((from.link(tarball), file.clone()));
             state.files.len() - 1
         };
-        let mut ours: Map<String, Value> = NEEDED
+        let mut ours: Map<String, Value> = NEEDED_FIELDS
             .iter()
             .filter_map(|key| Some(((*key).to_owned(), says.get(*key)?.clone())))
             .collect();
@@ -352,20 +357,20 @@ impl NpmIndex {
             return plain(StatusCode::NOT_FOUND, "no such file was named");
         };
         let token = |url: &Url| self.machine.token(url).map(str::to_owned);
-        let asks = Asks {
+        let parts = RequestParts {
             accept: "*/*",
             token: &token,
         };
-        let begun = self.client.begin_as(&link, self.rules.file_max, &asks).await;
-        let begun = match begun {
-            Ok(begun) => begun,
+        let response = self.client.begin_with(&link, self.rules.file_max, &parts).await;
+        let response = match response {
+            Ok(response) => response,
             Err(error) => {
                 self.failed_to_fetch(&error, format!("{name}: {error}"));
                 return plain(StatusCode::FORBIDDEN, &error.to_string());
             }
         };
-        let length = begun.length;
-        let body = begun.body.map(move |part: Result<Bytes, FetchError>| {
+        let length = response.length;
+        let body = response.body.map(move |part: Result<Bytes, FetchError>| {
             let failed = |text: String| {
                 self.failure(text.clone());
                 std::io::Error::other(text)
@@ -389,7 +394,7 @@ fn note(list: &mut Vec<String>, text: String) {
     }
 }
 
-/// `name` or `@scope/name`.
+/// Returns true for `name` and `@scope/name`.
 fn is_name(text: &str) -> bool {
     let word = |word: &str| {
         !word.is_empty()
@@ -443,7 +448,7 @@ mod tests {
         }
         let found = machine("", &[("npm_config_registry", "http://127.0.0.1:4873")]).unwrap();
         assert_eq!(found.registry.as_str(), "http://127.0.0.1:4873/");
-        assert_eq!(machine("", &[]).unwrap().registry.as_str(), PUBLIC);
+        assert_eq!(machine("", &[]).unwrap().registry.as_str(), PUBLIC_REGISTRY);
         assert!(machine("registry=ftp://me:pw@x/", &[]).is_err_and(|error| !error.contains("pw")));
     }
 

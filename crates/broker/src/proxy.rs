@@ -1,7 +1,8 @@
-//! What code in a sandbox speaks to reach hosts: HTTP with absolute addresses, CONNECT, and SOCKS 5, on one port.
+//! The proxy for code in a sandbox: HTTP with absolute addresses, CONNECT, and SOCKS 5, on one port.
 //!
-//! A request over HTTP is read whole and said again: its target comes from the request line alone, `Host` is written anew,
-//! and what belongs to one hop is left out. So no two programs can read two different requests in the same bytes.
+//! The proxy parses an HTTP request and serializes it again. The target comes from the request line alone, `Host` is
+//! rewritten, and hop-by-hop headers are dropped. So no two programs can read two different requests in the same
+//! bytes.
 
 use std::convert::Infallible;
 use std::io;
@@ -25,15 +26,15 @@ use tokio::time::timeout;
 use crate::egress::{Egress, Refused};
 use crate::socks;
 
-/// How long the head of a request may take.
-const HEAD: Duration = Duration::from_secs(20);
-/// Bytes of a request's head.
+/// The time limit for the head of a request.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(20);
+/// The maximum size of a request's head in bytes.
 const HEAD_MAX: usize = 64 << 10;
-/// The first byte of SOCKS 5; no method of HTTP begins so.
-const SOCKS: u8 = 5;
+/// The first byte of SOCKS 5. No HTTP method begins with this byte.
+const SOCKS_VERSION: u8 = 5;
 
-/// Headers that belong to one hop, beside those that `Connection` names.
-const HOP: [HeaderName; 10] = [
+/// The hop-by-hop headers, in addition to those that `Connection` names.
+const HOP_BY_HOP_HEADERS: [HeaderName; 10] = [
     header::CONNECTION,
     header::HOST,
     header::EXPECT,
@@ -49,14 +50,16 @@ const HOP: [HeaderName; 10] = [
 type Body = BoxBody<Bytes, hyper::Error>;
 
 impl Egress {
-    /// Serves one connection from inside until it is over.
+    /// Serves one connection from inside until it ends.
     pub async fn serve(self: Arc<Self>, mut stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
-        let Some(place) = self.place().await else { return };
+        let Some(permit) = self.connection_permit().await else {
+            return;
+        };
         let mut first = [0];
-        if !matches!(timeout(HEAD, stream.read(&mut first)).await, Ok(Ok(1))) {
+        if !matches!(timeout(HEAD_TIMEOUT, stream.read(&mut first)).await, Ok(Ok(1))) {
             return;
         }
-        if first == [SOCKS] {
+        if first == [SOCKS_VERSION] {
             socks::serve(&self, stream).await;
             return;
         }
@@ -65,16 +68,16 @@ impl Egress {
             stream,
         };
         let egress = Arc::clone(&self);
-        // A tunnel lives longer than the conversation that opened it, and keeps its place.
-        let place = Arc::new(place);
+        // A tunnel outlives the HTTP connection that opened it, and keeps the permit.
+        let permit = Arc::new(permit);
         let service = hyper::service::service_fn(move |request| {
-            let (egress, place) = (Arc::clone(&egress), Arc::clone(&place));
-            async move { Ok::<_, Infallible>(answer(egress, request, place).await) }
+            let (egress, permit) = (Arc::clone(&egress), Arc::clone(&permit));
+            async move { Ok::<_, Infallible>(answer(egress, request, permit).await) }
         });
         let connection = hyper::server::conn::http1::Builder::new()
             .max_buf_size(HEAD_MAX)
             .timer(TokioTimer::new())
-            .header_read_timeout(HEAD)
+            .header_read_timeout(HEAD_TIMEOUT)
             .serve_connection(TokioIo::new(stream), service)
             .with_upgrades();
         if let Err(error) = connection.await {
@@ -83,9 +86,9 @@ impl Egress {
     }
 }
 
-async fn answer(egress: Arc<Egress>, request: Request<Incoming>, place: Arc<OwnedSemaphorePermit>) -> Response<Body> {
+async fn answer(egress: Arc<Egress>, request: Request<Incoming>, permit: Arc<OwnedSemaphorePermit>) -> Response<Body> {
     if request.method() == Method::CONNECT {
-        return connect(egress, request, place).await;
+        return connect(egress, request, permit).await;
     }
     let uri = request.uri();
     let Some(authority) = uri.authority().filter(|_| uri.scheme_str() == Some("http")) else {
@@ -104,7 +107,7 @@ async fn answer(egress: Arc<Egress>, request: Request<Incoming>, place: Arc<Owne
         80 => target.host.to_string(),
         port => format!("{}:{port}", target.host),
     };
-    let Some(request) = said_again(request, &host) else {
+    let Some(request) = rewritten_request(request, &host) else {
         return plain(StatusCode::BAD_REQUEST, "the request cannot be passed on");
     };
     match exchange(&egress, stream, request).await {
@@ -114,14 +117,14 @@ async fn answer(egress: Arc<Egress>, request: Request<Incoming>, place: Arc<Owne
     }
 }
 
-/// One request and its answer on a fresh connection.
+/// Sends one request on a new connection, and returns its answer.
 async fn exchange(
     egress: &Egress,
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     request: Request<Body>,
 ) -> Result<Response<Body>, hyper::Error> {
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-    // Ends with its connection, which ends when nothing moves.
+    // The task ends with its connection, which has an idle time-out.
     tokio::spawn(egress.while_open(async move {
         if let Err(error) = connection.await {
             tracing::debug!(%error, "a connection to a host broke off");
@@ -133,23 +136,23 @@ async fn exchange(
     Ok(Response::from_parts(head, body.boxed()))
 }
 
-/// The request as the host gets it.
-fn said_again(request: Request<Incoming>, host: &str) -> Option<Request<Body>> {
+/// Returns the request to send to the host.
+fn rewritten_request(request: Request<Incoming>, host: &str) -> Option<Request<Body>> {
     let (head, body) = request.into_parts();
     let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
     // `OPTIONS http://host` has no path.
     let path = if path.is_empty() { "/" } else { path };
-    let mut again = Request::new(body.boxed());
-    *again.method_mut() = head.method;
-    *again.uri_mut() = path.parse::<Uri>().ok()?;
-    *again.headers_mut() = of_the_message(&head.headers);
-    again
+    let mut rewritten = Request::new(body.boxed());
+    *rewritten.method_mut() = head.method;
+    *rewritten.uri_mut() = path.parse::<Uri>().ok()?;
+    *rewritten.headers_mut() = of_the_message(&head.headers);
+    rewritten
         .headers_mut()
         .insert(header::HOST, HeaderValue::from_str(host).ok()?);
-    Some(again)
+    Some(rewritten)
 }
 
-/// Headers without those of one hop. A length stays unless the body said its own.
+/// Returns the end-to-end headers. A length is kept unless the body has its own encoding.
 fn of_the_message(headers: &HeaderMap) -> HeaderMap {
     let named: Vec<String> = headers
         .get_all(header::CONNECTION)
@@ -160,7 +163,7 @@ fn of_the_message(headers: &HeaderMap) -> HeaderMap {
         .collect();
     let chunked = headers.contains_key(header::TRANSFER_ENCODING);
     let goes = |name: &HeaderName| {
-        HOP.contains(name)
+        HOP_BY_HOP_HEADERS.contains(name)
             || name == "keep-alive"
             || named.iter().any(|named| named == name.as_str())
             || (chunked && *name == header::CONTENT_LENGTH)
@@ -172,9 +175,9 @@ fn of_the_message(headers: &HeaderMap) -> HeaderMap {
         .collect()
 }
 
-async fn connect(egress: Arc<Egress>, request: Request<Incoming>, place: Arc<OwnedSemaphorePermit>) -> Response<Body> {
+async fn connect(egress: Arc<Egress>, request: Request<Incoming>, permit: Arc<OwnedSemaphorePermit>) -> Response<Body> {
     if announces_content(request.headers()) {
-        // Where the tunnel's bytes begin would be anybody's guess, so nothing after this head is read.
+        // The start of the tunnel's bytes would be ambiguous, so nothing after this head is read.
         let mut answer = plain(
             StatusCode::BAD_REQUEST,
             "CONNECT has no content: leave its length and encoding out",
@@ -193,16 +196,16 @@ async fn connect(egress: Arc<Egress>, request: Request<Incoming>, place: Arc<Own
         Err(refused) => return refusal(&refused),
     };
     let tunnel = egress.while_open(async move {
-        let _place = place;
+        let _permit = permit;
         let Ok(upgraded) = hyper::upgrade::on(request).await else {
             return;
         };
         let mut inside = TokioIo::new(upgraded);
-        // How it ends is the business of both ends.
+        // Both ends see an error of the relay themselves.
         let _end = copy_bidirectional(&mut inside, &mut upstream).await;
     });
     tokio::spawn(tunnel);
-    Response::new(whole(""))
+    Response::new(full_body(""))
 }
 
 /// Returns true if a head announces content. Some clients write a length of 0 into a CONNECT; that is no content.
@@ -211,18 +214,24 @@ fn announces_content(headers: &HeaderMap) -> bool {
     headers.contains_key(header::TRANSFER_ENCODING) || lengths.iter().any(|length| length != "0")
 }
 
-/// The answer to what is not allowed or not there. Where a client only shows the reason, that says it too.
+/// Returns the answer for a denied or unreachable target. Some clients show only the reason phrase, so it contains the
+/// reason too.
 fn refusal(refused: &Refused) -> Response<Body> {
     let (status, reason, text) = match refused {
         Refused::Denied(denial) => (
             StatusCode::FORBIDDEN,
-            format!("network_denied: {} {}", denial.what, denial.why),
-            format!("network_denied: {} {}; {}\n", denial.what, denial.why, denial.remedy()),
+            format!("network_denied: {} {}", denial.target, denial.reason),
+            format!(
+                "network_denied: {} {}; {}\n",
+                denial.target,
+                denial.reason,
+                denial.remedy()
+            ),
         ),
-        Refused::Unreachable(why) => (StatusCode::BAD_GATEWAY, why.clone(), format!("{why}\n")),
+        Refused::Unreachable(reason) => (StatusCode::BAD_GATEWAY, reason.clone(), format!("{reason}\n")),
     };
     let mut answer = plain(status, &text);
-    // Nothing but visible ASCII can stand there.
+    // A reason phrase may contain only visible ASCII.
     let reason: String = reason.chars().filter(|c| c.is_ascii_graphic() || *c == ' ').collect();
     if let Ok(reason) = ReasonPhrase::try_from(reason) {
         answer.extensions_mut().insert(reason);
@@ -231,20 +240,20 @@ fn refusal(refused: &Refused) -> Response<Body> {
 }
 
 fn plain(status: StatusCode, text: &str) -> Response<Body> {
-    let mut answer = Response::new(whole(text));
+    let mut answer = Response::new(full_body(text));
     *answer.status_mut() = status;
     let kind = HeaderValue::from_static("text/plain; charset=utf-8");
     answer.headers_mut().insert(header::CONTENT_TYPE, kind);
     answer
 }
 
-fn whole(text: &str) -> Body {
+fn full_body(text: &str) -> Body {
     Full::new(Bytes::from(text.to_owned()))
         .map_err(|never| match never {})
         .boxed()
 }
 
-/// A stream whose first byte was read already.
+/// A stream whose first byte was already read.
 struct Rewound<S> {
     first: Option<[u8; 1]>,
     stream: S,

@@ -1,5 +1,5 @@
-//! Resolves hosts to the addresses that may be connected to. A host is resolved once and connected to by the addresses
-//! that were checked, so a second answer of a name server changes nothing.
+//! Resolves hosts to addresses that may be connected to. The broker resolves a host once and connects to the checked
+//! addresses, so a different second answer of a name server has no effect.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,33 +16,33 @@ use crate::host::Host;
 
 /// The time-out of resolving a name.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Names that one client remembers.
+/// The maximum number of names that one client remembers.
 const MAX_NAMES: usize = 1000;
 
-/// Finds the addresses of a name.
+/// A resolver: returns the addresses of a name.
 pub(crate) type Resolve = Arc<dyn Fn(String, u16) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> + Send + Sync>;
 
-/// Why a host has no address to connect to.
+/// The reason that a host has no usable address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ResolveError {
-    /// The name was not found; the reason in words.
+    /// The name was not found. Contains the reason.
     Unknown(String),
     /// None of its addresses may be connected to.
     Refused(Vec<IpAddr>),
 }
 
-/// The machine's resolver.
+/// Returns the machine's resolver.
 pub(crate) fn system() -> Resolve {
     Arc::new(|name, port| Box::pin(look_up(name, port)))
 }
 
-/// Asks the machine's resolver. The name is absolute, so that no search list makes another name of it.
+/// Queries the machine's resolver. The trailing dot makes the name absolute, so that no search list changes it.
 async fn look_up(name: String, port: u16) -> io::Result<Vec<IpAddr>> {
     let found = tokio::net::lookup_host((format!("{name}."), port)).await?;
     Ok(found.map(|address| address.ip()).collect())
 }
 
-/// The addresses of a host that `reaches` lets through.
+/// Returns the addresses of a host that `reaches` permits.
 pub(crate) async fn addresses(
     host: &Host,
     port: u16,
@@ -64,8 +64,7 @@ pub(crate) async fn addresses(
     Ok(good)
 }
 
-/// Names whose addresses were checked to lie on the public internet. An HTTP client that has this as its resolver
-/// connects to these addresses only.
+/// Names with checked public addresses. An HTTP client with this resolver connects to these addresses only.
 pub(crate) struct PublicNames {
     resolve: Resolve,
     known: Mutex<HashMap<String, Vec<IpAddr>>>,
@@ -113,7 +112,7 @@ impl PublicNames {
 }
 
 impl reqwest::dns::Resolve for PublicNames {
-    /// Answers with what was checked, and looks nothing up.
+    /// Returns the checked addresses, and resolves nothing.
     fn resolve(&self, name: Name) -> Resolving {
         let found = match Host::parse(name.as_str()) {
             Ok(Host::Name(name)) => self.known().get(&name).cloned(),
@@ -124,8 +123,8 @@ impl reqwest::dns::Resolve for PublicNames {
     }
 }
 
-/// Names with the addresses that they had when they were first asked for. A name with a public address has no other one:
-/// a public index cannot become a private one while it is used.
+/// Names with the addresses of their first resolution. If a name has a public address, its other addresses are
+/// dropped: a public index cannot become a private one during its use.
 #[derive(Debug, Default)]
 pub(crate) struct PinnedNames(Arc<Mutex<HashMap<String, Vec<IpAddr>>>>);
 
@@ -138,7 +137,7 @@ impl reqwest::dns::Resolve for PinnedNames {
             if let Some(found) = lock().get(&name) {
                 return Ok(sockets(found.clone()));
             }
-            // Not made absolute: an operator may name a host by one word.
+            // Without a trailing dot, because an operator may name a host by one word.
             let found = timeout(RESOLVE_TIMEOUT, tokio::net::lookup_host((name.as_str(), 0))).await??;
             let found = public_if_any(found.map(|address| address.ip()).collect());
             Ok(sockets(lock().entry(name).or_insert(found).clone()))
@@ -146,7 +145,7 @@ impl reqwest::dns::Resolve for PinnedNames {
     }
 }
 
-/// The public ones of these addresses; all of them if none is public.
+/// Returns the public ones of these addresses, or all of them if none is public.
 fn public_if_any(mut found: Vec<IpAddr>) -> Vec<IpAddr> {
     if found.iter().any(|address| is_public(*address)) {
         found.retain(|address| is_public(*address));
@@ -170,7 +169,7 @@ mod tests {
         texts.iter().map(|text| text.parse().unwrap()).collect()
     }
 
-    /// A name server whose second answer differs from its first.
+    /// Returns a resolver whose second answer differs from its first.
     fn rebinding(first: &'static [&'static str], then: &'static [&'static str]) -> Resolve {
         let asked = AtomicUsize::new(0);
         Arc::new(move |_, _| {

@@ -1,4 +1,5 @@
-//! The simple index: what an index says of a project, as JSON (PEP 691) or HTML (PEP 503), and how we say it again.
+//! The simple index: parses an index's list of a project's files, as JSON (PEP 691) or HTML (PEP 503), and writes the
+//! filtered list.
 
 use std::collections::BTreeMap;
 
@@ -6,34 +7,34 @@ use reqwest::Url;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Files of one project that are looked at; the largest project of the public index has some ten thousand.
+/// The maximum number of files of one project. The largest project of the public index has about ten thousand.
 const FILES_MAX: usize = 100_000;
 
 /// A file of a project.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct File {
-    /// Its name, which says the version.
+    /// The file name, which contains the version.
     pub(crate) filename: String,
-    /// Where it is; relative to the page in what an index says.
+    /// The address. In an index's page it may be relative to the page.
     pub(crate) url: String,
-    /// Hashes by algorithm.
+    /// The hashes by algorithm.
     #[serde(default)]
     pub(crate) hashes: BTreeMap<String, String>,
-    /// Which versions of Python it is for.
+    /// The required versions of Python.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) requires_python: Option<String>,
-    /// Whether its metadata can be had alone: a bool or its hashes.
+    /// The availability of separate metadata: a bool or its hashes.
     #[serde(default, alias = "dist-info-metadata", alias = "data-dist-info-metadata")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) core_metadata: Option<Value>,
-    /// Whether it was taken back: a bool or the reason.
+    /// The withdrawal of the file: a bool or the reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) yanked: Option<Value>,
-    /// Its bytes.
+    /// The size in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) size: Option<u64>,
-    /// When it was put there, RFC 3339 in UTC.
+    /// The upload time: RFC 3339 in UTC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) upload_time: Option<String>,
 }
@@ -43,7 +44,7 @@ struct Page {
     files: Vec<File>,
 }
 
-/// Reads a page of an index. Addresses become absolute; files that are no `http(s)` address are left out.
+/// Parses a page of an index. Addresses become absolute. Files without an `http(s)` address are omitted.
 pub(crate) fn parse(body: &[u8], is_json: bool, page: &Url) -> Result<Vec<File>, String> {
     let files = if is_json {
         serde_json::from_slice::<Page>(body)
@@ -63,7 +64,7 @@ pub(crate) fn parse(body: &[u8], is_json: bool, page: &Url) -> Result<Vec<File>,
     Ok(files.into_iter().take(FILES_MAX).filter_map(absolute).collect())
 }
 
-/// The page as we say it, with these files.
+/// Returns the JSON page with these files.
 pub(crate) fn render(name: &str, files: &[File]) -> Vec<u8> {
     let page = serde_json::json!({
         "meta": {"api-version": "1.1"},
@@ -74,13 +75,14 @@ pub(crate) fn render(name: &str, files: &[File]) -> Vec<u8> {
     serde_json::to_vec(&page).unwrap_or_default()
 }
 
-/// A file name that is one plain word: no folders, nothing that means something in an address.
+/// Returns true for a file name of plain characters, without folders and without characters that have a meaning in an
+/// address.
 fn sound_name(name: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '+' | '!');
     !name.is_empty() && name.len() <= 255 && !name.starts_with('.') && name.chars().all(plain)
 }
 
-/// The version that a file's name says, where it can be told.
+/// Returns the version in a file name, if it can be found.
 pub(crate) fn version_of<'a>(filename: &'a str, project: &str) -> Option<&'a str> {
     if let Some(stem) = filename.strip_suffix(".whl") {
         return stem.split('-').nth(1);
@@ -88,14 +90,14 @@ pub(crate) fn version_of<'a>(filename: &'a str, project: &str) -> Option<&'a str
     let stem = [".tar.gz", ".zip", ".tar.bz2", ".tgz", ".tar.xz"]
         .iter()
         .find_map(|end| filename.strip_suffix(end))?;
-    // The name may hold hyphens itself; it is the part that normalises to the project's.
+    // The project's name may contain hyphens. It is the part that normalises to `project`.
     let cuts = stem.char_indices().filter(|(_, c)| *c == '-').map(|(place, _)| place);
     cuts.filter_map(|place| stem.split_at_checked(place))
         .find(|(name, _)| normalised(name) == project)
         .and_then(|(_, version)| version.strip_prefix('-'))
 }
 
-/// A project's name as indexes compare it.
+/// Returns a project's normalised name, by which indexes compare names.
 pub(crate) fn normalised(name: &str) -> String {
     let mut out = String::with_capacity(name.len());
     for c in name.chars() {
@@ -110,7 +112,8 @@ pub(crate) fn normalised(name: &str) -> String {
     out
 }
 
-/// The links of a page. Tolerant, since many programs write such pages, and bounded by the page's size.
+/// Returns the links of a page. The parser is tolerant, because many programs write such pages. The page's size bounds
+/// its work.
 fn html(text: &str, page: &Url) -> Vec<File> {
     let mut files = Vec::new();
     let mut base = page.clone();
@@ -132,7 +135,7 @@ fn html(text: &str, page: &Url) -> Vec<File> {
     files
 }
 
-/// Where a tag ends: the first `>` outside quotation marks.
+/// Returns the end of a tag: the first `>` outside quotation marks.
 fn tag_end(text: &str) -> Option<usize> {
     let mut quote = None;
     for (place, c) in text.char_indices() {
@@ -179,7 +182,7 @@ fn link(attributes: &str, base: &Url) -> Option<File> {
     })
 }
 
-/// The value of an attribute, its escapes undone; empty if it has none.
+/// Returns the value of an attribute, with escapes decoded. A value may be absent, and is then empty.
 fn attribute(attributes: &str, wanted: &str) -> Option<String> {
     let mut rest = attributes.trim_start();
     while !rest.is_empty() {
@@ -200,7 +203,7 @@ fn attribute(attributes: &str, wanted: &str) -> Option<String> {
             return Some(unescape(value));
         }
         let next = later.trim_start();
-        // A lone `=` would otherwise be looked at for ever.
+        // Without this check, a lone `=` would cause an endless loop.
         rest = if next.len() < rest.len() { next } else { "" };
     }
     None

@@ -1,4 +1,4 @@
-//! SOCKS 5 (RFC 1928): names and addresses, connecting only, no authentication.
+//! SOCKS 5 (RFC 1928): names and addresses, the CONNECT command only, no authentication.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -8,54 +8,54 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, copy_bidirectional};
 use tokio::time::timeout;
 
-use crate::egress::{Egress, Refused, Why, legible};
+use crate::egress::{DenialReason, Egress, Refused, legible};
 use crate::host::{Host, Target};
 
-/// How long the conversation before the connection may take.
-const GREETING: Duration = Duration::from_secs(20);
+/// The time limit for the handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(20);
 
-const VERSION: u8 = 5;
+const SOCKS_VERSION: u8 = 5;
 const NO_AUTHENTICATION: u8 = 0;
 const NO_METHOD: u8 = 0xff;
-const CONNECT: u8 = 1;
+const CONNECT_COMMAND: u8 = 1;
 
-/// The codes of an answer.
+/// The reply codes.
 mod code {
-    pub(super) const DONE: u8 = 0;
-    pub(super) const FAILED: u8 = 1;
+    pub(super) const SUCCEEDED: u8 = 0;
+    pub(super) const GENERAL_FAILURE: u8 = 1;
     pub(super) const NOT_ALLOWED: u8 = 2;
-    pub(super) const UNREACHABLE: u8 = 4;
+    pub(super) const HOST_UNREACHABLE: u8 = 4;
     pub(super) const NO_COMMAND: u8 = 7;
     pub(super) const NO_ADDRESS: u8 = 8;
 }
 
-/// Serves a connection whose first byte, the version, was read already.
+/// Serves a connection whose first byte, the version, was already read.
 pub(crate) async fn serve(egress: &Arc<Egress>, mut stream: impl AsyncRead + AsyncWrite + Unpin) {
-    let Ok(Ok(asked)) = timeout(GREETING, greet(egress, &mut stream)).await else {
+    let Ok(Ok(requested)) = timeout(HANDSHAKE_TIMEOUT, greet(egress, &mut stream)).await else {
         return;
     };
-    let connected = match asked {
+    let connected = match requested {
         Ok(target) => egress.connect(&target).await.map_err(|refused| match refused {
             Refused::Denied(_) => code::NOT_ALLOWED,
-            Refused::Unreachable(_) => code::UNREACHABLE,
+            Refused::Unreachable(_) => code::HOST_UNREACHABLE,
         }),
         Err(code) => Err(code),
     };
     match connected {
         Ok(mut upstream) => {
-            if answer(&mut stream, code::DONE).await.is_ok() {
-                // How it ends is the business of both ends.
+            if answer(&mut stream, code::SUCCEEDED).await.is_ok() {
+                // Both ends see an error of the relay themselves.
                 let _end = copy_bidirectional(&mut stream, &mut upstream).await;
             }
         }
         Err(code) => {
-            let _gone = answer(&mut stream, code).await;
-            let _gone = stream.shutdown().await;
+            let _send_result = answer(&mut stream, code).await;
+            let _send_result = stream.shutdown().await;
         }
     }
 }
 
-/// The target that is asked for, or the code that refuses it.
+/// Returns the requested target, or the reply code that refuses it.
 async fn greet(
     egress: &Arc<Egress>,
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
@@ -64,15 +64,15 @@ async fn greet(
     let mut methods = vec![0; count.into()];
     stream.read_exact(&mut methods).await?;
     if !methods.contains(&NO_AUTHENTICATION) {
-        stream.write_all(&[VERSION, NO_METHOD]).await?;
+        stream.write_all(&[SOCKS_VERSION, NO_METHOD]).await?;
         return Err(io::ErrorKind::Unsupported.into());
     }
-    stream.write_all(&[VERSION, NO_AUTHENTICATION]).await?;
+    stream.write_all(&[SOCKS_VERSION, NO_AUTHENTICATION]).await?;
     let mut head = [0; 4];
     stream.read_exact(&mut head).await?;
     let [version, command, reserved, kind] = head;
-    if version != VERSION || reserved != 0 {
-        return Ok(Err(code::FAILED));
+    if version != SOCKS_VERSION || reserved != 0 {
+        return Ok(Err(code::GENERAL_FAILURE));
     }
     let host = match kind {
         1 => {
@@ -94,7 +94,7 @@ async fn greet(
         _ => return Ok(Err(code::NO_ADDRESS)),
     };
     let port = stream.read_u16().await?;
-    if command != CONNECT {
+    if command != CONNECT_COMMAND {
         return Ok(Err(code::NO_COMMAND));
     }
     if port == 0 {
@@ -105,13 +105,13 @@ async fn greet(
 
 fn read_name(egress: &Arc<Egress>, bytes: &[u8]) -> Result<Host, u8> {
     let text = std::str::from_utf8(bytes).unwrap_or("\u{fffd}");
-    Host::parse(text).map_err(|why| {
-        drop(egress.deny(legible(text), Why::Unreadable(why)));
+    Host::parse(text).map_err(|reason| {
+        drop(egress.deny(legible(text), DenialReason::Unreadable(reason)));
         code::NOT_ALLOWED
     })
 }
 
-/// An answer; the address that it has to name says nothing about this side.
+/// Sends a reply. Its mandatory address is 0.0.0.0, so it shows nothing of the host's network.
 async fn answer(stream: &mut (impl AsyncWrite + Unpin), code: u8) -> io::Result<()> {
-    stream.write_all(&[VERSION, code, 0, 1, 0, 0, 0, 0, 0, 0]).await
+    stream.write_all(&[SOCKS_VERSION, code, 0, 1, 0, 0, 0, 0, 0, 0]).await
 }

@@ -21,8 +21,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sandcell_sandbox::{
-    Backend, Capacity, Failure, FileChunk, Language, LanguageInfo, LeftToUser, Listing, Network, Packages, SandboxPath,
-    SessionEvent, WriteMode,
+    Backend, Capacity, ConsentRequired, Failure, FileChunk, Language, LanguageInfo, Listing, Network, Packages,
+    SandboxPath, SessionEvent, WriteMode,
 };
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -176,8 +176,8 @@ impl Engine {
             isolation: backend.isolation().clone(),
             layers: backend.layers().to_vec(),
             left_out: backend.left_out().to_vec(),
-            knows_images: backend.knows_images(),
-            shows_host: backend.shows_host(),
+            supports_images: backend.supports_images(),
+            uses_host_programs: backend.uses_host_programs(),
         };
         self.core.backends.iter().map(view).collect()
     }
@@ -339,7 +339,7 @@ impl Engine {
     /// Lists the parts of a call that need the user's consent. Without consent in the request, the engine refuses the
     /// call. Without a language, packages are those of `create_sandbox`.
     #[must_use]
-    pub fn consent_required(&self, language: Option<&str>, packages: &[String], hosts: &[String]) -> LeftToUser {
+    pub fn consent_required(&self, language: Option<&str>, packages: &[String], hosts: &[String]) -> ConsentRequired {
         self.core.consent_required(language, packages, hosts)
     }
 

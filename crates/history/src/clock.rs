@@ -1,9 +1,9 @@
-//! Points in time as the database has them: milliseconds since 1970.
+//! Converts points in time to and from the database's form: milliseconds since 1970.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 pub(crate) fn millis(time: SystemTime) -> i64 {
-    // A clock before 1970 is a machine without a clock.
+    // A time before 1970 means that the machine has no clock.
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }

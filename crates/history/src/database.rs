@@ -1,4 +1,4 @@
-//! The database file: its form, and every question that is put to it. Blocking; who must not wait uses the writer.
+//! The database file: its schema, and all queries. Every call blocks. Code that must not block uses the writer.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
@@ -12,16 +12,16 @@ use sandcell_engine::{KeptPicture, StoredView};
 use crate::clock::{moment, now};
 use crate::row::{Row, status};
 
-/// The form of the tables; a database with a larger number is a newer sandcell's.
-const FORM: i64 = 2;
-/// Bytes of a page.
-const PAGE: u64 = 4096;
+/// The version of the schema. A newer sandcell wrote a database with a larger number.
+const SCHEMA_VERSION: i64 = 2;
+/// The size of a page in bytes.
+const PAGE_BYTES: u64 = 4096;
 /// The first bytes of every SQLite database.
-const MAGIC: &[u8; 16] = b"SQLite format 3\0";
-/// How long another process that writes is waited for.
-pub(crate) const BUSY: Duration = Duration::from_secs(2);
+const SQLITE_MAGIC: &[u8; 16] = b"SQLite format 3\0";
+/// The maximum wait for another process that writes.
+pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 
-const TABLES: &str = "
+const CREATE_TABLES: &str = "
     CREATE TABLE IF NOT EXISTS executions (
         seq INTEGER PRIMARY KEY AUTOINCREMENT,
         id TEXT NOT NULL UNIQUE,
@@ -59,8 +59,8 @@ const TABLES: &str = "
     ) STRICT, WITHOUT ROWID;
 ";
 
-/// What form 2 has more. Pictures go with their execution.
-const PICTURES: &str = "
+/// The table that version 2 of the schema added. Deleting an execution also deletes its pictures.
+const CREATE_PICTURES: &str = "
     CREATE TABLE IF NOT EXISTS pictures (
         execution TEXT NOT NULL REFERENCES executions (id) ON DELETE CASCADE,
         number INTEGER NOT NULL,
@@ -71,67 +71,70 @@ const PICTURES: &str = "
     ) STRICT;
 ";
 
-const COLUMNS: &str = "id, owner, sandbox, language, status, started_ms, timestamp, duration_ms, cpu_ms, peak_bytes, \
+const ALL_COLUMNS: &str = "id, owner, sandbox, language, status, started_ms, timestamp, duration_ms, cpu_ms, peak_bytes, \
     stdout_bytes, stderr_bytes, exit_code, error, cause, code_preview, stdout_preview, shown, code, stdout, stderr, result, \
     traceback";
-/// The same without the long texts.
-pub(crate) const SHORT: &str = "id, owner, sandbox, language, status, started_ms, timestamp, duration_ms, cpu_ms, peak_bytes, \
+/// The same columns without the long texts.
+pub(crate) const SHORT_COLUMNS: &str = "id, owner, sandbox, language, status, started_ms, timestamp, duration_ms, cpu_ms, peak_bytes, \
     stdout_bytes, stderr_bytes, exit_code, error, cause, code_preview, stdout_preview, shown, '', '', '', NULL, NULL";
 
-/// Why the history cannot be kept or read.
+/// An error from writing or reading the history.
 #[derive(Debug, thiserror::Error)]
 pub enum HistoryError {
-    /// The file could not be made or opened.
+    /// The file cannot be created or opened.
     #[error("the history {} cannot be opened", path.display())]
     File {
-        /// Which.
+        /// The path of the database.
         path: PathBuf,
-        /// Why.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// There is none yet.
+    /// The database does not exist yet.
     #[error("there is no history at {} yet", .0.display())]
     Absent(PathBuf),
-    /// It was made by a newer version.
-    #[error("the history {} has form {form}, and this sandcell knows form {FORM}", path.display())]
+    /// A newer version of sandcell created the database.
+    #[error(
+        "the history {} has schema version {schema_version}, and this sandcell supports versions up to {SCHEMA_VERSION}",
+        path.display()
+    )]
     Newer {
-        /// Which.
+        /// The path of the database.
         path: PathBuf,
-        /// Its form.
-        form: i64,
+        /// The version of its schema.
+        schema_version: i64,
     },
-    /// Somebody removed or replaced the file while it was open.
+    /// The file was removed or replaced while it was open.
     #[error("the history {} was removed while it was open", .0.display())]
     Removed(PathBuf),
-    /// Somebody wrote something else there.
+    /// The file has other content, so it is not a SQLite database.
     #[error("the history {} was overwritten: it is not a database", .0.display())]
     Overwritten(PathBuf),
-    /// SQLite says no: the file is broken, the disk is full, somebody else holds it.
+    /// SQLite returned an error: the file is corrupt, the disk is full, or another process holds the lock.
     #[error("the history {} cannot be used", path.display())]
     Sqlite {
-        /// Which.
+        /// The path of the database.
         path: PathBuf,
-        /// Why.
+        /// The error of SQLite.
         source: rusqlite::Error,
     },
 }
 
 impl HistoryError {
-    /// What its operator can do.
+    /// Returns the operator's possible next step.
     #[must_use]
     pub fn remedy(&self) -> &'static str {
         match self {
-            Self::Absent(_) => "run something first; `sandcell config` says where data_dir is",
+            Self::Absent(_) => "run some code first; `sandcell config` shows data_dir",
             Self::Newer { .. } => "use the newer sandcell, or another data_dir",
             Self::File { .. } => "check data_dir, its owner and the room on its disk",
-            Self::Removed(_) => "a new one is made as soon as it can be",
-            Self::Overwritten(_) => "move it away, and a new one is made",
+            Self::Removed(_) => "none: the next execution creates a new one",
+            Self::Overwritten(_) => "move the file away; sandcell then creates a new one",
             Self::Sqlite { source, .. } => match source.sqlite_error_code() {
                 Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
-                    "the file is broken: move it away, and a new one is made"
+                    "the file is corrupt: move it away; sandcell then creates a new one"
                 }
                 Some(ErrorCode::DiskFull) => "make room on the disk of data_dir, or raise limits.history_mb",
-                Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => "end the program that holds it",
+                Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => "end the program that holds its lock",
                 _ => "check data_dir, its owner and the room on its disk",
             },
         }
@@ -140,27 +143,28 @@ impl HistoryError {
 
 /// Returns true if a file begins like an SQLite database.
 fn is_database(file: &File) -> std::io::Result<bool> {
-    let mut head = [0; MAGIC.len()];
+    let mut head = [0; SQLITE_MAGIC.len()];
     match file.read_exact_at(&mut head, 0) {
-        Ok(()) => Ok(&head == MAGIC),
+        Ok(()) => Ok(&head == SQLITE_MAGIC),
         Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(false),
         Err(error) => Err(error),
     }
 }
 
-/// Which rows are asked for.
+/// Selects rows. None means no restriction.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
-    /// Only of this caller.
+    /// Selects executions of this caller.
     pub owner: Option<String>,
-    /// Only of this sandbox.
+    /// Selects executions in this sandbox.
     pub sandbox: Option<String>,
-    /// Only where the code, the output or the error has this text; upper and lower case of ASCII letters are the same.
+    /// Selects executions with this text in the code, the output, the result or the error. The case of ASCII letters
+    /// is ignored.
     pub text: Option<String>,
-    /// Only those that ended so.
+    /// Selects executions with this status.
     pub status: Option<String>,
-    /// So many at most, the newest.
-    pub most: u32,
+    /// The maximum number of rows. The newest are returned.
+    pub max_rows: u32,
 }
 
 /// An open database.
@@ -168,76 +172,77 @@ pub struct Filter {
 pub struct Database {
     connection: Connection,
     path: PathBuf,
-    /// The file, to see that it is still the one at `path`. Closed after the connection: closing any descriptor of a file drops
-    /// the locks that this process holds on it.
+    /// The file, for comparison with the file at `path`. It is closed after the connection, because closing any
+    /// descriptor of a file releases this process's locks on it.
     file: File,
 }
 
 impl Database {
-    /// The file in a data folder.
+    /// Returns the path of the database in a data folder.
     #[must_use]
     pub fn file(data_dir: &Path) -> PathBuf {
         data_dir.join("history.db")
     }
 
-    /// Opens the database for writing, and makes it if there is none. `bytes` bounds its file.
+    /// Opens the database for writing, and creates it if it does not exist. `bytes` is the maximum size of the file.
     ///
     /// # Errors
-    /// [`HistoryError`].
+    /// See [`HistoryError`].
     pub fn open(path: &Path, bytes: u64) -> Result<Self, HistoryError> {
         create(path).map_err(|source| HistoryError::File {
             path: path.to_owned(),
             source,
         })?;
         let database = Self::connect(path)?;
-        let form = database.form()?;
-        database.told(database.prepare(form, bytes))?;
+        let schema_version = database.schema_version()?;
+        database.wrap_error(database.prepare(schema_version, bytes))?;
         Ok(database)
     }
 
-    /// Leaves the log of changes as it is at the end: putting it into the database waits for the disk, for which a command that ends has no time.
-    /// What stands in it counts all the same, and the next server or command that looks at the history puts it there.
+    /// Disables the checkpoint of the write-ahead log on close. A checkpoint waits for the disk, and a command at its
+    /// end has no time for that. Readers see the rows in the log anyway, and the next server or command that opens the
+    /// history writes them into the database.
     ///
     /// # Errors
-    /// [`HistoryError`].
-    pub(crate) fn leave_log(&self) -> Result<(), HistoryError> {
+    /// See [`HistoryError`].
+    pub(crate) fn skip_checkpoint_on_close(&self) -> Result<(), HistoryError> {
         let set = self
             .connection
             .set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
-        self.told(set).map(|_| ())
+        self.wrap_error(set).map(|_| ())
     }
 
-    /// Opens a database that is there.
+    /// Opens an existing database.
     ///
     /// # Errors
-    /// [`HistoryError`], also when there is none.
+    /// [`HistoryError::Absent`] if there is no database, or any other [`HistoryError`].
     pub fn open_existing(path: &Path) -> Result<Self, HistoryError> {
         if !path.exists() {
             return Err(HistoryError::Absent(path.to_owned()));
         }
         let database = Self::connect(path)?;
-        if database.form()? == 0 {
+        if database.schema_version()? == 0 {
             return Err(HistoryError::Absent(path.to_owned()));
         }
         Ok(database)
     }
 
     fn connect(path: &Path) -> Result<Self, HistoryError> {
-        let failed = |source| HistoryError::File {
+        let file_error = |source| HistoryError::File {
             path: path.to_owned(),
             source,
         };
-        let file = File::open(path).map_err(failed)?;
-        let empty = file.metadata().map_err(failed)?.len() == 0;
-        // SQLite would lay a log that was left over what is there.
-        if !empty && !is_database(&file).map_err(failed)? {
+        let file = File::open(path).map_err(file_error)?;
+        let empty = file.metadata().map_err(file_error)?.len() == 0;
+        // SQLite would apply a remaining write-ahead log to the other content of the file.
+        if !empty && !is_database(&file).map_err(file_error)? {
             return Err(HistoryError::Overwritten(path.to_owned()));
         }
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let open = || {
             let connection = Connection::open_with_flags(path, flags)?;
-            connection.busy_timeout(BUSY)?;
-            // Foreign tables and triggers in a file that somebody else made are not trusted with functions.
+            connection.busy_timeout(BUSY_TIMEOUT)?;
+            // Another user may have created the file, so its tables and triggers must not call functions.
             connection.pragma_update(None, "trusted_schema", false)?;
             connection.pragma_update(None, "foreign_keys", true)?;
             Ok(connection)
@@ -253,82 +258,83 @@ impl Database {
         })
     }
 
-    /// Checks that the file is still there and still a database. SQLite itself would go on writing where nobody reads it again.
+    /// Checks that the file still exists and is still a database. Without this check, SQLite would write to a deleted
+    /// file.
     ///
     /// # Errors
-    /// [`HistoryError::Removed`], [`HistoryError::Overwritten`], or the disk does not answer.
+    /// [`HistoryError::Removed`], [`HistoryError::Overwritten`], or an error of the disk.
     pub(crate) fn check(&self) -> Result<(), HistoryError> {
-        let failed = |source| HistoryError::File {
+        let file_error = |source| HistoryError::File {
             path: self.path.clone(),
             source,
         };
-        let own = self.file.metadata().map_err(failed)?;
+        let own = self.file.metadata().map_err(file_error)?;
         let removed = match std::fs::metadata(&self.path) {
             Ok(found) => (found.dev(), found.ino()) != (own.dev(), own.ino()),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => true,
-            Err(error) => return Err(failed(error)),
+            Err(error) => return Err(file_error(error)),
         };
         if removed {
             return Err(HistoryError::Removed(self.path.clone()));
         }
-        if is_database(&self.file).map_err(failed)? {
+        if is_database(&self.file).map_err(file_error)? {
             Ok(())
         } else {
             Err(HistoryError::Overwritten(self.path.clone()))
         }
     }
 
-    fn told<T>(&self, result: Result<T, rusqlite::Error>) -> Result<T, HistoryError> {
+    fn wrap_error<T>(&self, result: Result<T, rusqlite::Error>) -> Result<T, HistoryError> {
         result.map_err(|source| HistoryError::Sqlite {
             path: self.path.clone(),
             source,
         })
     }
 
-    fn form(&self) -> Result<i64, HistoryError> {
-        let form = self.told(
+    fn schema_version(&self) -> Result<i64, HistoryError> {
+        let schema_version = self.wrap_error(
             self.connection
                 .pragma_query_value(None, "user_version", |row| row.get(0)),
         )?;
-        if form > FORM {
+        if schema_version > SCHEMA_VERSION {
             return Err(HistoryError::Newer {
                 path: self.path.clone(),
-                form,
+                schema_version,
             });
         }
-        Ok(form)
+        Ok(schema_version)
     }
 
-    fn prepare(&self, form: i64, bytes: u64) -> Result<(), rusqlite::Error> {
+    fn prepare(&self, schema_version: i64, bytes: u64) -> Result<(), rusqlite::Error> {
         let it = &self.connection;
-        if form == 0 {
-            // Has an effect before the first table only.
+        if schema_version == 0 {
+            // This setting only has an effect before the first table exists.
             it.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
         }
         it.pragma_update(None, "journal_mode", "WAL")?;
-        // What a process committed survives its death; what the machine's own death takes is at most the last commits.
+        // A commit survives the death of the process. A crash of the machine loses at most the last commits.
         it.pragma_update(None, "synchronous", "NORMAL")?;
         it.pragma_update(None, "journal_size_limit", 1 << 20)?;
         it.pragma_update(None, "secure_delete", "FAST")?;
-        let pages = i64::try_from(bytes / PAGE).unwrap_or(i64::MAX).max(64);
+        let pages = i64::try_from(bytes / PAGE_BYTES).unwrap_or(i64::MAX).max(64);
         it.pragma_update(None, "max_page_count", pages)?;
-        if form < FORM {
-            // Another process may do the same at this moment.
+        if schema_version < SCHEMA_VERSION {
+            // Another process may do the same at the same time.
             it.execute_batch(&format!(
-                "BEGIN IMMEDIATE; {TABLES} {PICTURES} PRAGMA user_version = {FORM}; COMMIT;"
+                "BEGIN IMMEDIATE; {CREATE_TABLES} {CREATE_PICTURES} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
             ))?;
         }
         Ok(())
     }
 
-    /// Writes rows, and begins the views of callers that have none.
+    /// Writes rows, and begins a view for each caller without one.
     ///
     /// # Errors
-    /// [`HistoryError`]; nothing was written then.
+    /// See [`HistoryError`]. On an error, nothing was written.
     pub(crate) fn add(&mut self, rows: &[Row], began_ms: i64) -> Result<(), HistoryError> {
-        let result = self.change(|it| {
+        let result = self.in_transaction(|it| {
             let mut insert = it.prepare(&format!(
-                "INSERT OR IGNORE INTO executions ({COLUMNS}, weight) VALUES \
+                "INSERT OR IGNORE INTO executions ({ALL_COLUMNS}, weight) VALUES \
                  (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23,?24)"
             ))?;
             let mut count = it.prepare(
@@ -374,15 +380,15 @@ impl Database {
             }
             Ok(())
         });
-        self.told(result)
+        self.wrap_error(result)
     }
 
-    /// Begins a new view for a caller, after all rows that there are.
+    /// Begins a new view for a caller. It contains only rows after the existing ones.
     ///
     /// # Errors
-    /// [`HistoryError`].
+    /// See [`HistoryError`].
     pub(crate) fn reset(&mut self, owner: &str, at_ms: i64) -> Result<(), HistoryError> {
-        let result = self.change(|it| {
+        let result = self.in_transaction(|it| {
             it.execute(
                 "INSERT INTO views (owner, began_ms, after_seq, total) \
                  VALUES (?1, ?2, (SELECT coalesce(max(seq), 0) FROM executions), 0) ON CONFLICT (owner) DO UPDATE SET \
@@ -391,13 +397,13 @@ impl Database {
             )?;
             Ok(())
         });
-        self.told(result)
+        self.wrap_error(result)
     }
 
-    /// A caller's view.
+    /// Returns the view of a caller: its executions since the last reset.
     ///
     /// # Errors
-    /// [`HistoryError`].
+    /// See [`HistoryError`].
     pub(crate) fn view(
         &self,
         owner: &str,
@@ -416,7 +422,7 @@ impl Database {
                 .optional()?;
             let (began, after, total) = view.unwrap_or((began_ms, 0, 0));
             let mut rows = self.connection.prepare(&format!(
-                "SELECT {SHORT} FROM executions WHERE owner = ?1 AND shown AND seq > ?2 AND started_ms >= ?3 \
+                "SELECT {SHORT_COLUMNS} FROM executions WHERE owner = ?1 AND shown AND seq > ?2 AND started_ms >= ?3 \
                  AND (?4 IS NULL OR sandbox = ?4) ORDER BY seq DESC LIMIT ?5"
             ))?;
             let limit = i64::try_from(last_n).unwrap_or(i64::MAX);
@@ -431,15 +437,15 @@ impl Database {
                 records,
             })
         };
-        self.told(ask())
+        self.wrap_error(ask())
     }
 
-    /// The rows that a filter lets through, newest first; without their long texts unless `whole`.
+    /// Returns the rows that match a filter, newest first. Without `whole`, their long texts are empty.
     ///
     /// # Errors
-    /// [`HistoryError`].
+    /// See [`HistoryError`].
     pub fn list(&self, filter: &Filter, whole: bool) -> Result<Vec<Row>, HistoryError> {
-        let columns = if whole { COLUMNS } else { SHORT };
+        let columns = if whole { ALL_COLUMNS } else { SHORT_COLUMNS };
         let ask = || {
             let mut rows = self.connection.prepare(&format!(
                 "SELECT {columns} FROM executions WHERE (?1 IS NULL OR owner = ?1) AND (?2 IS NULL OR sandbox = ?2) \
@@ -449,7 +455,7 @@ impl Database {
             ))?;
             let text = filter.text.as_deref().map(pattern);
             let rows = rows.query_map(
-                params![filter.owner, filter.sandbox, filter.status, text, filter.most],
+                params![filter.owner, filter.sandbox, filter.status, text, filter.max_rows],
                 read,
             )?;
             let mut rows: Vec<Row> = rows.collect::<Result<_, _>>()?;
@@ -460,15 +466,15 @@ impl Database {
             }
             Ok(rows)
         };
-        self.told(ask())
+        self.wrap_error(ask())
     }
 
-    /// One row, by its id.
+    /// Returns the row with this id.
     ///
     /// # Errors
-    /// [`HistoryError`].
+    /// See [`HistoryError`].
     pub fn find(&self, id: &str) -> Result<Option<Row>, HistoryError> {
-        let sql = format!("SELECT {COLUMNS} FROM executions WHERE id = ?1");
+        let sql = format!("SELECT {ALL_COLUMNS} FROM executions WHERE id = ?1");
         let ask = || {
             let mut row = self.connection.query_row(&sql, [id], read).optional()?;
             if let Some(row) = &mut row {
@@ -476,23 +482,24 @@ impl Database {
             }
             Ok(row)
         };
-        self.told(ask())
+        self.wrap_error(ask())
     }
 
-    /// The ids that begin with this text, at most so many.
+    /// Returns at most `max_rows` ids that begin with this text.
     ///
     /// # Errors
-    /// [`HistoryError`].
-    pub fn ids_beginning(&self, text: &str, most: u32) -> Result<Vec<String>, HistoryError> {
+    /// See [`HistoryError`].
+    pub fn ids_beginning(&self, text: &str, max_rows: u32) -> Result<Vec<String>, HistoryError> {
         let ask = || {
             let sql = "SELECT id FROM executions WHERE substr(id, 1, length(?1)) = ?1 ORDER BY seq DESC LIMIT ?2";
             let mut rows = self.connection.prepare(sql)?;
-            rows.query_map(params![text, most], |row| row.get(0))?.collect()
+            rows.query_map(params![text, max_rows], |row| row.get(0))?.collect()
         };
-        self.told(ask())
+        self.wrap_error(ask())
     }
 
-    /// The pictures of an execution, in order. A file of the first form, which nobody has written to since, has none.
+    /// Returns the pictures of an execution, in order. A database with version 1 of the schema has no table for them
+    /// until the next write.
     fn pictures(&self, id: &str) -> rusqlite::Result<Vec<KeptPicture>> {
         if !self.connection.table_exists(None, "pictures")? {
             return Ok(Vec::new());
@@ -503,7 +510,7 @@ impl Database {
         rows.query_map([id], picture)?.collect()
     }
 
-    /// One picture of an execution, if that is this owner's and not older than this.
+    /// Returns one picture of an execution, if the execution belongs to `owner` and is not older than `oldest`.
     pub(crate) fn picture(
         &self,
         id: &str,
@@ -520,34 +527,34 @@ impl Database {
             )?;
             rows.query_row(params![id, number, owner, oldest], picture).optional()
         };
-        self.told(ask())
+        self.wrap_error(ask())
     }
 
-    /// Deletes these rows, and says how many there were. What views count stays.
+    /// Deletes these rows and returns their number. The totals of views stay unchanged.
     ///
     /// # Errors
-    /// [`HistoryError`].
+    /// See [`HistoryError`].
     pub fn forget(&mut self, ids: &[String]) -> Result<usize, HistoryError> {
-        self.told(self.connection.pragma_update(None, "secure_delete", true))?;
-        let result = self.change(|it| {
+        self.wrap_error(self.connection.pragma_update(None, "secure_delete", true))?;
+        let result = self.in_transaction(|it| {
             let mut delete = it.prepare("DELETE FROM executions WHERE id = ?1")?;
             ids.iter().try_fold(0, |sum, id| Ok(sum + delete.execute([id])?))
         });
-        let gone = self.told(result)?;
-        // What was deleted is not left in the log of changes.
+        let deleted = self.wrap_error(result)?;
+        // Deleted content must not remain in the write-ahead log.
         let emptied = self
             .connection
             .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
-        self.told(emptied)?;
-        Ok(gone)
+        self.wrap_error(emptied)?;
+        Ok(deleted)
     }
 
-    /// Makes a change as a whole, or not at all.
-    pub(crate) fn change<T>(
+    /// Runs `work` in a transaction: all of its changes are made, or none.
+    pub(crate) fn in_transaction<T>(
         &mut self,
         work: impl FnOnce(&Transaction<'_>) -> Result<T, rusqlite::Error>,
     ) -> Result<T, rusqlite::Error> {
-        // Takes the lock at once: a lock that is taken later can only fail, not wait.
+        // Takes the write lock first. Upgrading a read lock later can only fail, not wait.
         let it = self
             .connection
             .transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
@@ -560,20 +567,21 @@ impl Database {
         &self.connection
     }
 
-    pub(crate) fn failed(&self, source: rusqlite::Error) -> HistoryError {
+    pub(crate) fn sqlite_error(&self, source: rusqlite::Error) -> HistoryError {
         HistoryError::Sqlite {
             path: self.path.clone(),
             source,
         }
     }
 
-    /// Rows from before this are not shown, even if they are not deleted yet.
+    /// Returns the start time before which rows are hidden, even if they are not deleted yet.
     pub(crate) fn oldest(age: Duration) -> i64 {
         now().saturating_sub(i64::try_from(age.as_millis()).unwrap_or(i64::MAX))
     }
 }
 
-/// Makes an empty file that nobody else can read, which SQLite then takes over with its rights. One that is there stays.
+/// Creates an empty file that only its owner can read. SQLite keeps these permissions. An existing file stays
+/// unchanged.
 fn create(path: &Path) -> std::io::Result<()> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;
@@ -588,12 +596,12 @@ fn create(path: &Path) -> std::io::Result<()> {
     }
 }
 
-/// Numbers of the database have a sign.
+/// Converts to the signed integers of SQLite.
 fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// A text as a pattern of LIKE that finds it anywhere.
+/// Returns a LIKE pattern that matches the text anywhere.
 pub(crate) fn pattern(text: &str) -> String {
     let mut pattern = String::from("%");
     for character in text.chars() {

@@ -1,9 +1,10 @@
-//! The history that lasts: executions in a SQLite database, written behind the calls and read by their owners.
+//! The permanent history: executions in a SQLite database. A background thread writes them, and each caller reads its
+//! own.
 //!
-//! What it is not: needed. A database that cannot be opened, is broken or has no room costs a warning and nothing else;
-//! the engine's history in memory then answers. One decision here: all access of a server is one thread with one queue
-//! ([`Writer`]), so rows are in the order in which they ended, and reading sees everything that was handed over before.
-//! Only searches, which can take long, read beside it.
+//! No execution depends on the history. If the database cannot be opened, is corrupt or is full, the only effect is a
+//! warning, and the engine's in-memory history answers instead. The one decision here: one thread with one queue
+//! ([`Writer`]) makes all accesses of a server. Rows are therefore in the order in which the executions ended, and a
+//! read sees every row that was queued before it. Only searches read outside that thread, because they can take long.
 //! Several servers may share a database.
 #![forbid(unsafe_code)]
 #![cfg(unix)]
@@ -20,4 +21,4 @@ mod writer;
 pub use database::{Database, Filter, HistoryError};
 pub use retention::Retention;
 pub use row::Row;
-pub use writer::{Whose, Writer};
+pub use writer::{Writer, WriterRole};

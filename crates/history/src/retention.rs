@@ -1,5 +1,5 @@
-//! How much is kept, and what goes first: what is too old, then the oldest rows of the caller that has most. So a busy
-//! caller does not push out a quiet one.
+//! The limits of the history, and the order of deletion: first expired rows, then the oldest rows of the caller with
+//! the most. A busy caller therefore does not push out a quiet one.
 
 use std::time::Duration;
 
@@ -7,71 +7,72 @@ use rusqlite::{Transaction, params};
 
 use crate::database::{Database, HistoryError};
 
-/// How much is kept.
+/// The limits of the history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retention {
-    /// Rows.
+    /// The maximum number of rows.
     pub rows: usize,
-    /// How long.
+    /// The maximum age of a row.
     pub age: Duration,
-    /// Bytes of the rows together, nearly.
+    /// The approximate maximum size of all rows in bytes.
     pub bytes: u64,
 }
 
 impl Retention {
-    /// What the file may have: deleting needs room, too, and rows are not all that is in it.
+    /// Returns the maximum size of the file. Deleting needs free space, and the file contains more than rows.
     pub(crate) const fn file_bytes(&self) -> u64 {
         self.bytes.saturating_mul(2).saturating_add(16 << 20)
     }
 
-    /// How far over the bound it may be before it is looked at closely, which costs a look at every row.
-    const fn slack(number: u64) -> u64 {
+    /// Returns the excess that is tolerated before a trim, because a trim reads every row.
+    const fn tolerated_excess(number: u64) -> u64 {
         number / 64
     }
 }
 
-/// What there is, as this process knows it. Other processes may write, too, so it is asked anew now and then.
+/// The size of the history as this process knows it. Other processes may also write, so a trim refreshes it from time
+/// to time.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Holding {
+pub(crate) struct HistorySize {
     pub(crate) rows: u64,
     pub(crate) bytes: u64,
 }
 
-impl Holding {
-    pub(crate) fn is_over(&self, keep: &Retention) -> bool {
-        let rows = u64::try_from(keep.rows).unwrap_or(u64::MAX);
-        self.rows > rows.saturating_add(Retention::slack(rows))
-            || self.bytes > keep.bytes.saturating_add(Retention::slack(keep.bytes))
+impl HistorySize {
+    pub(crate) fn is_over(&self, limits: &Retention) -> bool {
+        let rows = u64::try_from(limits.rows).unwrap_or(u64::MAX);
+        self.rows > rows.saturating_add(Retention::tolerated_excess(rows))
+            || self.bytes > limits.bytes.saturating_add(Retention::tolerated_excess(limits.bytes))
     }
 }
 
 impl Database {
-    /// Deletes what is too old and too much, and says what is left.
+    /// Deletes expired and surplus rows, and returns the remaining size.
     ///
     /// # Errors
-    /// [`HistoryError`].
-    pub(crate) fn trim(&mut self, keep: &Retention) -> Result<Holding, HistoryError> {
-        let most = Holding {
-            rows: u64::try_from(keep.rows).unwrap_or(u64::MAX),
-            bytes: keep.bytes,
+    /// See [`HistoryError`].
+    pub(crate) fn trim(&mut self, limits: &Retention) -> Result<HistorySize, HistoryError> {
+        let max_size = HistorySize {
+            rows: u64::try_from(limits.rows).unwrap_or(u64::MAX),
+            bytes: limits.bytes,
         };
-        let oldest = Self::oldest(keep.age);
-        let result = self.change(|it| {
+        let oldest = Self::oldest(limits.age);
+        let result = self.in_transaction(|it| {
             it.execute("DELETE FROM executions WHERE started_ms < ?1", [oldest])?;
             it.execute(
                 "DELETE FROM views WHERE began_ms < ?1 AND owner NOT IN (SELECT owner FROM executions)",
                 [oldest],
             )?;
-            let held = holding(it)?;
-            if held.rows > most.rows {
-                for (owner, rows) in surplus(shares(it, "count(*)")?, held.rows - most.rows) {
+            let size = current_size(it)?;
+            if size.rows > max_size.rows {
+                for (owner, rows) in surplus(shares(it, "count(*)")?, size.rows - max_size.rows) {
                     drop_oldest(it, &owner, rows)?;
                 }
             }
-            let held = holding(it)?;
-            if held.bytes > most.bytes {
-                let mut over = held.bytes - most.bytes;
-                // Rows go as wholes, so it may be enough before everybody has given.
+            let size = current_size(it)?;
+            if size.bytes > max_size.bytes {
+                let mut over = size.bytes - max_size.bytes;
+                // Only whole rows are deleted, so the limit may be reached before every caller lost its share.
                 for (owner, bytes) in surplus(shares(it, "sum(weight)")?, over) {
                     over = over.saturating_sub(drop_weight(it, &owner, bytes.min(over))?);
                     if over == 0 {
@@ -79,26 +80,26 @@ impl Database {
                     }
                 }
             }
-            holding(it)
+            current_size(it)
         });
-        let held = result.map_err(|error| self.failed(error))?;
-        let given_back = self.connection().execute_batch("PRAGMA incremental_vacuum(2000)");
-        given_back.map_err(|error| self.failed(error))?;
-        Ok(held)
+        let size = result.map_err(|error| self.sqlite_error(error))?;
+        let vacuumed = self.connection().execute_batch("PRAGMA incremental_vacuum(2000)");
+        vacuumed.map_err(|error| self.sqlite_error(error))?;
+        Ok(size)
     }
 }
 
-fn holding(it: &Transaction<'_>) -> rusqlite::Result<Holding> {
+fn current_size(it: &Transaction<'_>) -> rusqlite::Result<HistorySize> {
     it.prepare("SELECT count(*), coalesce(sum(weight), 0) FROM executions")?
         .query_row([], |row| {
-            Ok(Holding {
+            Ok(HistorySize {
                 rows: positive(row.get(0)?),
                 bytes: positive(row.get(1)?),
             })
         })
 }
 
-/// What each caller has of something, most first.
+/// Returns each caller's share, measured by the SQL expression `what`, largest first.
 fn shares(it: &Transaction<'_>, what: &str) -> rusqlite::Result<Vec<(String, u64)>> {
     let sql = format!("SELECT owner, {what} AS own FROM executions GROUP BY owner ORDER BY own DESC, owner");
     let mut question = it.prepare(&sql)?;
@@ -106,23 +107,24 @@ fn shares(it: &Transaction<'_>, what: &str) -> rusqlite::Result<Vec<(String, u64
     shares.collect()
 }
 
-/// What each of those who have most gives, so that they have equally much afterwards and it is `over` together. Each look at
-/// the table costs a look at every row, so it is all found out at once: hundreds of callers that have equally much are usual.
+/// Returns the amount that each of the largest callers loses, so that all of them have equal shares afterwards and the
+/// amounts add up to `over`. Each query reads every row, so one query computes all amounts: hundreds of callers with
+/// equal shares are usual.
 fn surplus(shares: Vec<(String, u64)>, over: u64) -> Vec<(String, u64)> {
     let nexts = shares.iter().skip(1).map(|(_, own)| *own).chain([0]);
-    let (mut givers, mut given) = (0, 0);
+    let (mut giver_count, mut given) = (0, 0);
     let mut level = 0;
     for ((_, own), next) in shares.iter().zip(nexts) {
-        (givers, given, level) = (givers + 1, given + (own - next) * (givers + 1), next);
+        (giver_count, given, level) = (giver_count + 1, given + (own - next) * (giver_count + 1), next);
         if given >= over {
             break;
         }
     }
-    // What would be too much stays with them, one more with the last of them where it is not even.
+    // The callers keep the excess of the last step. If it does not divide evenly, the last ones keep one more each.
     let spare = given.saturating_sub(over);
-    level += spare / givers.max(1);
-    let even = givers - spare % givers.max(1);
-    let gives = shares.into_iter().zip(0..givers).map(|((owner, own), number)| {
+    level += spare / giver_count.max(1);
+    let even = giver_count - spare % giver_count.max(1);
+    let gives = shares.into_iter().zip(0..giver_count).map(|((owner, own), number)| {
         let keeps = level + u64::from(number >= even);
         (owner, own.saturating_sub(keeps))
     });
@@ -138,7 +140,8 @@ fn drop_oldest(it: &Transaction<'_>, owner: &str, rows: u64) -> rusqlite::Result
     Ok(())
 }
 
-/// Deletes the oldest rows until so many bytes are gone, at least one row, and says how many bytes it was.
+/// Deletes the oldest rows, at least one, until their total size reaches `bytes`. Returns the size of the deleted
+/// rows.
 fn drop_weight(it: &Transaction<'_>, owner: &str, bytes: u64) -> rusqlite::Result<u64> {
     let mut delete = it.prepare(
         "DELETE FROM executions WHERE seq IN (SELECT seq FROM \
@@ -146,8 +149,8 @@ fn drop_weight(it: &Transaction<'_>, owner: &str, bytes: u64) -> rusqlite::Resul
          WHERE before < ?2) RETURNING weight",
     )?;
     let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
-    let gone = delete.query_map(params![owner, bytes], |row| Ok(positive(row.get(0)?)))?;
-    gone.sum()
+    let deleted = delete.query_map(params![owner, bytes], |row| Ok(positive(row.get(0)?)))?;
+    deleted.sum()
 }
 
 fn positive(number: i64) -> u64 {

@@ -1,64 +1,64 @@
-//! A row, as it is kept and read back.
+//! A row of the history.
 
 use sandcell_engine::{ExecutionId, Finished, HistoryRecord, KeptExecution, KeptPicture, SandboxId, Status};
 use serde::Serialize;
 
 use crate::clock::millis;
 
-/// Bytes of code that are kept; no execution has more.
-const CODE: usize = 1 << 20;
-/// Bytes of each other text that are kept.
-const TEXT: usize = 256 << 10;
-/// Pictures of one execution that are kept, and their bytes together.
-const PICTURES: usize = 16;
-const PICTURE_BYTES: usize = 4 << 20;
-/// What tokens for HTTP begin with; their id and their secret follow.
-const TOKEN: &str = "sandcell_tk";
-/// What a row takes beside its texts.
-const OVERHEAD: usize = 600;
+/// The maximum size of stored code in bytes. No execution has more.
+const MAX_CODE_BYTES: usize = 1 << 20;
+/// The maximum size of each other stored text in bytes.
+const MAX_TEXT_BYTES: usize = 256 << 10;
+/// The maximum number of stored pictures of one execution, and their maximum total size in bytes.
+const MAX_PICTURES: usize = 16;
+const MAX_PICTURE_BYTES: usize = 4 << 20;
+/// The prefix of HTTP tokens. The token's id and secret follow.
+const TOKEN_PREFIX: &str = "sandcell_tk";
+/// The approximate size of a row without its texts, in bytes.
+const ROW_OVERHEAD_BYTES: usize = 600;
 
-/// An execution of the history, with everything that is kept of it.
+/// An execution of the history, with all stored data.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Row {
-    /// Its id.
+    /// The id of the execution.
     pub execution_id: String,
-    /// Whose it was.
+    /// The caller.
     pub owner: String,
-    /// Its sandbox; none for code that was refused before one was needed.
+    /// The sandbox. None if the code was refused before it needed one.
     pub sandbox_id: Option<String>,
     /// The language.
     pub language: String,
-    /// How it ended.
+    /// The final status.
     pub status: Status,
-    /// When it started, RFC 3339 with milliseconds.
+    /// The start time: RFC 3339 with milliseconds.
     pub timestamp: String,
-    /// How long it ran.
+    /// The run time.
     pub duration_ms: u64,
-    /// Processor time.
+    /// The processor time.
     pub cpu_ms: u64,
-    /// The most memory its sandbox used so far.
+    /// The peak memory of the sandbox until the end of this execution.
     pub peak_memory_bytes: u64,
-    /// Bytes that it wrote.
+    /// The number of bytes written to stdout.
     pub stdout_bytes: u64,
-    /// The same.
+    /// The number of bytes written to stderr.
     pub stderr_bytes: u64,
     /// The program's exit code.
     pub exit_code: Option<i32>,
     /// The error's last line, or the cause's message.
     pub error: Option<String>,
-    /// Why it was not ok: the code of the cause.
+    /// The code of the cause, if the status is not ok.
     pub cause: Option<String>,
-    /// All of the code.
+    /// The whole code.
     pub code: String,
-    /// Output as it was handed back: head and tail.
+    /// The stdout that the caller received: head and tail.
     pub stdout: String,
-    /// The same.
+    /// The stderr that the caller received: head and tail.
     pub stderr: String,
-    /// The last expression's value.
+    /// The value of the last expression.
     pub result: Option<String>,
     /// The error that the code raised.
     pub traceback: Option<String>,
-    /// The pictures that it showed; none where only short texts were asked for.
+    /// The pictures of the execution. Empty if the query asked only for short texts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pictures: Vec<KeptPicture>,
     #[serde(skip)]
@@ -72,7 +72,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// What the engine handed over, within bounds.
+    /// Returns the row of a finished execution, cut to the limits.
     pub(crate) fn of(done: Finished) -> Self {
         let whole = |number: u128| u64::try_from(number).unwrap_or(u64::MAX);
         Self {
@@ -90,11 +90,11 @@ impl Row {
             exit_code: done.exit_code,
             error: done.record.error.map(masked),
             cause: done.cause.map(|cause| cause.code.as_str().to_owned()),
-            code: masked(cut(done.code, CODE)),
-            stdout: masked(cut(done.stdout, TEXT)),
-            stderr: masked(cut(done.stderr, TEXT)),
-            result: done.result.map(|text| masked(cut(text, TEXT))),
-            traceback: done.traceback.map(|text| masked(cut(text, TEXT))),
+            code: masked(cut(done.code, MAX_CODE_BYTES)),
+            stdout: masked(cut(done.stdout, MAX_TEXT_BYTES)),
+            stderr: masked(cut(done.stderr, MAX_TEXT_BYTES)),
+            result: done.result.map(|text| masked(cut(text, MAX_TEXT_BYTES))),
+            traceback: done.traceback.map(|text| masked(cut(text, MAX_TEXT_BYTES))),
             code_preview: masked(done.record.code_preview),
             stdout_preview: masked(done.record.stdout_preview),
             pictures: bounded(done.pictures),
@@ -103,39 +103,43 @@ impl Row {
         }
     }
 
-    /// At most 100 characters of the code.
+    /// Returns at most 100 characters of the code.
     #[must_use]
     pub fn code_preview(&self) -> &str {
         &self.code_preview
     }
 
-    /// At most 200 characters of standard output.
+    /// Returns at most 200 characters of stdout.
     #[must_use]
     pub fn stdout_preview(&self) -> &str {
         &self.stdout_preview
     }
 
-    /// Bytes that a row takes while it waits, before it is brought within bounds.
+    /// Returns the size of a queued execution in bytes, before it is cut to the limits.
     pub(crate) fn weight_of(done: &Finished) -> u64 {
         let optional = |text: &Option<String>| text.as_ref().map_or(0, String::len);
         let texts = done.code.len() + done.stdout.len() + done.stderr.len();
-        let bytes = OVERHEAD + texts + optional(&done.result) + optional(&done.traceback) + pixels(&done.pictures);
+        let bytes = ROW_OVERHEAD_BYTES
+            + texts
+            + optional(&done.result)
+            + optional(&done.traceback)
+            + picture_bytes(&done.pictures);
         u64::try_from(bytes).unwrap_or(u64::MAX)
     }
 
-    /// Bytes that it takes, nearly.
+    /// Returns the approximate size of the row in bytes.
     pub(crate) fn weight(&self) -> usize {
         let optional = |text: &Option<String>| text.as_ref().map_or(0, String::len);
-        OVERHEAD
+        ROW_OVERHEAD_BYTES
             + self.code.len()
             + self.stdout.len()
             + self.stderr.len()
             + optional(&self.result)
             + optional(&self.traceback)
-            + pixels(&self.pictures)
+            + picture_bytes(&self.pictures)
     }
 
-    /// The row as its owner sees it. None if its ids are none: somebody else wrote it.
+    /// Returns the record that the caller sees. None if an id is not valid, because another program wrote the row.
     pub(crate) fn record(&self) -> Option<HistoryRecord> {
         Some(HistoryRecord {
             execution_id: ExecutionId::parse(&self.execution_id)?,
@@ -156,7 +160,7 @@ impl Row {
 }
 
 impl Row {
-    /// All of it, as its owner sees it. None if its ids are not what an engine makes.
+    /// Returns everything that the caller sees. None if an id is not one that the engine creates.
     #[must_use]
     pub fn into_kept(self) -> Option<KeptExecution> {
         Some(KeptExecution {
@@ -177,30 +181,30 @@ impl Row {
     }
 }
 
-/// The first pictures, as far as they fit.
+/// Drops pictures that exceed the limits.
 fn bounded(pictures: Vec<KeptPicture>) -> Vec<KeptPicture> {
-    let mut left = PICTURE_BYTES;
+    let mut left = MAX_PICTURE_BYTES;
     let fits = |picture: &KeptPicture| {
         let rest = left.checked_sub(picture.bytes.len());
         left = rest.unwrap_or(left);
         rest.is_some()
     };
-    pictures.into_iter().filter(fits).take(PICTURES).collect()
+    pictures.into_iter().filter(fits).take(MAX_PICTURES).collect()
 }
 
-fn pixels(pictures: &[KeptPicture]) -> usize {
-    let one = |picture: &KeptPicture| OVERHEAD / 4 + picture.name.len() + picture.bytes.len();
+fn picture_bytes(pictures: &[KeptPicture]) -> usize {
+    let one = |picture: &KeptPicture| ROW_OVERHEAD_BYTES / 4 + picture.name.len() + picture.bytes.len();
     pictures.iter().map(one).sum()
 }
 
-fn cut(mut text: String, most: usize) -> String {
-    text.truncate(text.floor_char_boundary(most));
+fn cut(mut text: String, max_bytes: usize) -> String {
+    text.truncate(text.floor_char_boundary(max_bytes));
     text
 }
 
-/// A text without the secrets of our own tokens, should somebody have put one into code or output.
+/// Masks the secrets of sandcell's own tokens, in case code or output contains one.
 fn masked(text: String) -> String {
-    let mut parts = text.split(TOKEN);
+    let mut parts = text.split(TOKEN_PREFIX);
     let mut safe = parts.next().unwrap_or_default().to_owned();
     let mut found = false;
     for part in parts {
@@ -208,7 +212,7 @@ fn masked(text: String) -> String {
         let is_own = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
         let id = part.find(|c| !is_own(c)).unwrap_or(part.len());
         let (id, rest) = part.split_at(id);
-        safe.push_str(TOKEN);
+        safe.push_str(TOKEN_PREFIX);
         safe.push_str(id);
         match rest.strip_prefix('_') {
             Some(secret) if !id.is_empty() => {

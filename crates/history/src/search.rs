@@ -1,8 +1,8 @@
-//! Searches in a caller's rows: whole texts, in pages. Each search has a connection of its own and a deadline, so that it
-//! never holds up the thread that writes.
+//! Searches the long texts of a caller's rows, in pages. Each search has its own connection and a deadline, so it
+//! never delays the writer thread.
 //!
-//! The one decision: rows are looked through in windows, newest first, and the deadline is checked between them. What was
-//! not reached is reported (`complete`), not hidden.
+//! The one decision: a search reads rows in windows, newest first, and checks the deadline between windows. If it does
+//! not reach all rows, the result reports that (`complete`).
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -11,12 +11,12 @@ use rusqlite::types::Value;
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _, params, params_from_iter};
 use sandcell_engine::{HistoryPage, HistoryQuery};
 
-use crate::database::{BUSY, SHORT, pattern, read};
+use crate::database::{BUSY_TIMEOUT, SHORT_COLUMNS, pattern, read};
 
-/// Rows of one window. Each has at most some 2 MiB of text, and few have that much.
+/// The number of rows in one window. A row has at most about 2 MiB of text, and few rows have that much.
 const WINDOW_ROWS: i64 = 64;
-/// The texts that a word can be in, the short ones first.
-const TEXTS: [&str; 10] = [
+/// The columns that a word can match, short ones first.
+const TEXT_COLUMNS: [&str; 10] = [
     "id",
     "coalesce(sandbox, '')",
     "language",
@@ -29,7 +29,7 @@ const TEXTS: [&str; 10] = [
     "coalesce(traceback, '')",
 ];
 
-/// A search under way.
+/// A running search.
 struct Search<'a> {
     connection: &'a Connection,
     owner: &'a str,
@@ -37,21 +37,21 @@ struct Search<'a> {
     oldest_ms: i64,
 }
 
-/// Finds the rows of `owner` that match, in the database at `path`.
+/// Finds the matching rows of `owner` in the database at `path`. Stops after `time_limit`.
 ///
 /// # Errors
-/// SQLite cannot read it.
+/// SQLite cannot read the database.
 pub(crate) fn search(
     path: &Path,
     owner: &str,
     query: &HistoryQuery,
     oldest_ms: i64,
-    most: Duration,
+    time_limit: Duration,
 ) -> Result<HistoryPage, rusqlite::Error> {
-    // Opened by SQLite alone: closing any other descriptor of the file would drop the locks that this process holds on it.
+    // Only SQLite opens the file here: closing any other descriptor of it would release this process's locks on it.
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
-    connection.busy_timeout(BUSY)?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
     connection.pragma_update(None, "trusted_schema", false)?;
     let search = Search {
         connection: &connection,
@@ -59,18 +59,18 @@ pub(crate) fn search(
         query,
         oldest_ms,
     };
-    search.run(most)
+    search.run(time_limit)
 }
 
 impl Search<'_> {
-    fn run(&self, most: Duration) -> Result<HistoryPage, rusqlite::Error> {
+    fn run(&self, time_limit: Duration) -> Result<HistoryPage, rusqlite::Error> {
         let began = Instant::now();
         let after = self.view_begins_after()?;
         let cursor = self.cursor()?;
         let (mut wanted, mut total, mut more, mut complete) = (Vec::new(), 0_u64, false, true);
         let mut upper = i64::MAX;
         while let Some(lower) = self.window(after, upper)? {
-            if upper < i64::MAX && began.elapsed() >= most {
+            if upper < i64::MAX && began.elapsed() >= time_limit {
                 complete = false;
                 break;
             }
@@ -89,7 +89,7 @@ impl Search<'_> {
         }
         let mut statement = self
             .connection
-            .prepare(&format!("SELECT {SHORT} FROM executions WHERE seq = ?1"))?;
+            .prepare(&format!("SELECT {SHORT_COLUMNS} FROM executions WHERE seq = ?1"))?;
         let mut records = Vec::new();
         for seq in wanted {
             let row = statement.query_row([seq], read).optional()?;
@@ -112,7 +112,8 @@ impl Search<'_> {
         Ok(after.unwrap_or(0))
     }
 
-    /// Rows of the page are below this. A row that is not there (any more) has no older ones: the oldest go first.
+    /// Returns the sequence number that all rows of the page are below. If the cursor's row was deleted, there are no
+    /// older rows, because the oldest rows are deleted first.
     fn cursor(&self) -> Result<i64, rusqlite::Error> {
         let Some(id) = &self.query.before else {
             return Ok(i64::MAX);
@@ -125,7 +126,7 @@ impl Search<'_> {
         Ok(seq.unwrap_or(0))
     }
 
-    /// The first row of the next window, whose last is below `upper`.
+    /// Returns the lowest sequence number of the next window, which contains only rows below `upper`.
     fn window(&self, after: i64, upper: i64) -> Result<Option<i64>, rusqlite::Error> {
         let sql = "SELECT min(seq) FROM (SELECT seq FROM executions WHERE owner = ?1 AND seq > ?2 AND seq < ?3 \
                    ORDER BY seq DESC LIMIT ?4)";
@@ -133,7 +134,7 @@ impl Search<'_> {
             .query_row(sql, params![self.owner, after, upper, WINDOW_ROWS], |row| row.get(0))
     }
 
-    /// The rows of a window that match, newest first.
+    /// Returns the matching rows of a window, newest first.
     fn matches(&self, lower: i64, upper: i64) -> Result<Vec<i64>, rusqlite::Error> {
         let mut sql =
             "SELECT seq FROM executions WHERE owner = ? AND seq >= ? AND seq < ? AND shown AND started_ms >= ?"
@@ -156,9 +157,12 @@ impl Search<'_> {
             }
         }
         for word in &self.query.words {
-            let places: Vec<String> = TEXTS.iter().map(|text| format!("{text} LIKE ? ESCAPE '\\'")).collect();
-            sql.push_str(&format!(" AND ({})", places.join(" OR ")));
-            values.extend(TEXTS.iter().map(|_| Value::Text(pattern(word))));
+            let conditions: Vec<String> = TEXT_COLUMNS
+                .iter()
+                .map(|text| format!("{text} LIKE ? ESCAPE '\\'"))
+                .collect();
+            sql.push_str(&format!(" AND ({})", conditions.join(" OR ")));
+            values.extend(TEXT_COLUMNS.iter().map(|_| Value::Text(pattern(word))));
         }
         sql.push_str(" ORDER BY seq DESC");
         let mut statement = self.connection.prepare(&sql)?;

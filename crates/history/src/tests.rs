@@ -1,4 +1,4 @@
-//! The database and its thread: what they keep, for whom, how much, and what they do when they cannot.
+//! The database and its thread: stored rows, their owners, the limits, and the behaviour when the database fails.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -9,17 +9,17 @@ use sandcell_engine::{
 use sandcell_sandbox::ByteSize;
 
 use crate::row::Row;
-use crate::{Database, Filter, HistoryError, Retention, Whose, Writer};
+use crate::{Database, Filter, HistoryError, Retention, Writer, WriterRole};
 
-const DAY: Duration = Duration::from_secs(86_400);
-const KEEP: Retention = Retention {
+const ONE_DAY: Duration = Duration::from_secs(86_400);
+const TEST_LIMITS: Retention = Retention {
     rows: 1000,
-    age: DAY,
+    age: ONE_DAY,
     bytes: 64 << 20,
 };
 
 fn id(number: u32) -> String {
-    // An id's alphabet has no 0 and 1; parsing does not mind.
+    // The alphabet of ids has no 0 and 1, but the parser accepts them.
     format!("ex{number:026}")
 }
 
@@ -62,7 +62,7 @@ fn file(folder: &tempfile::TempDir) -> std::path::PathBuf {
 #[tokio::test]
 async fn all_of_a_row_is_its_owners_alone_and_is_there_before_it_is_written() {
     let folder = tempfile::tempdir().unwrap();
-    let writer = Writer::start(file(&folder), KEEP, Whose::Server).unwrap();
+    let writer = Writer::start(file(&folder), TEST_LIMITS, WriterRole::Server).unwrap();
     writer.keep(finished(1, "ann", "x = 'whole'"));
     let (ann, bob) = (Principal::new("ann"), Principal::new("bob"));
     let kept = writer.find(&ann, &id(1)).await.unwrap();
@@ -70,7 +70,7 @@ async fn all_of_a_row_is_its_owners_alone_and_is_there_before_it_is_written() {
     assert!(writer.find(&bob, &id(1)).await.is_none());
     assert!(writer.find(&ann, &id(2)).await.is_none());
     let mut old = finished(3, "ann", "old");
-    old.started = SystemTime::now() - 2 * DAY;
+    old.started = SystemTime::now() - 2 * ONE_DAY;
     writer.keep(old);
     assert!(writer.find(&ann, &id(3)).await.is_none(), "older than what is shown");
 }
@@ -86,7 +86,7 @@ fn about(words: &[&str]) -> HistoryQuery {
 #[tokio::test]
 async fn a_search_finds_whole_texts_in_all_rows_of_its_caller_page_by_page() {
     let folder = tempfile::tempdir().unwrap();
-    let writer = Writer::start(file(&folder), KEEP, Whose::Server).unwrap();
+    let writer = Writer::start(file(&folder), TEST_LIMITS, WriterRole::Server).unwrap();
     for number in 0..300 {
         let mut row = finished(number, "ann", &format!("{}# 100%_{number}\n", "x = 1\n".repeat(100)));
         row.stderr = format!("Warning {}", number % 3);
@@ -108,7 +108,7 @@ async fn a_search_finds_whole_texts_in_all_rows_of_its_caller_page_by_page() {
     assert_eq!(pages.iter().map(Vec::len).collect::<Vec<_>>(), [50, 50]);
     assert_eq!(pages[0][0].execution_id.as_str(), id(299));
     assert_eq!(pages[1][49].execution_id.as_str(), id(2));
-    // Marks of patterns are letters like others, all words must be there, and a row just kept is found.
+    // Wildcards match literally, all words must match, and a search finds a row that was stored just before it.
     assert_eq!(writer.search(&ann, &about(&["100%_29"])).await.unwrap().total, 11);
     assert_eq!(
         writer
@@ -119,7 +119,7 @@ async fn a_search_finds_whole_texts_in_all_rows_of_its_caller_page_by_page() {
         1
     );
     assert_eq!(writer.search(&ann, &about(&["' OR 1=1 --"])).await.unwrap().total, 0);
-    // Another's rows are neither found nor a place to begin from.
+    // A search neither finds another caller's rows nor accepts one as its cursor.
     assert_eq!(writer.search(&ann, &about(&["needle"])).await.unwrap().total, 0);
     assert_eq!(writer.search(&bob, &about(&["needle"])).await.unwrap().total, 1);
     let from = HistoryQuery {
@@ -168,7 +168,7 @@ async fn a_search_finds_whole_texts_in_all_rows_of_its_caller_page_by_page() {
 #[tokio::test]
 async fn a_search_that_takes_too_long_ends_and_reports_that() {
     let folder = tempfile::tempdir().unwrap();
-    let writer = Writer::start(file(&folder), KEEP, Whose::Server).unwrap();
+    let writer = Writer::start(file(&folder), TEST_LIMITS, WriterRole::Server).unwrap();
     (0..200).for_each(|number| writer.keep(finished(number, "ann", "x")));
     writer.close().await;
     let page = crate::search::search(&file(&folder), "ann", &about(&["x"]), 0, Duration::ZERO).unwrap();
@@ -180,7 +180,7 @@ async fn a_search_that_takes_too_long_ends_and_reports_that() {
 fn rows(path: &Path, owner: &str) -> Vec<String> {
     let filter = Filter {
         owner: Some(owner.to_owned()),
-        most: 10_000,
+        max_rows: 10_000,
         ..Filter::default()
     };
     let rows = Database::open_existing(path).unwrap().list(&filter, true).unwrap();
@@ -198,7 +198,7 @@ async fn codes(writer: &Writer, owner: &str, last_n: usize) -> Option<(u64, Vec<
 #[tokio::test]
 async fn rows_outlive_the_server_and_belong_to_their_callers() {
     let folder = tempfile::tempdir().unwrap();
-    let writer = Writer::start(file(&folder), KEEP, Whose::Server).unwrap();
+    let writer = Writer::start(file(&folder), TEST_LIMITS, WriterRole::Server).unwrap();
     writer.keep(finished(1, "a", "one"));
     writer.keep(finished(2, "b", "two"));
     writer.keep(finished(3, "a", "three"));
@@ -206,7 +206,7 @@ async fn rows_outlive_the_server_and_belong_to_their_callers() {
     assert_eq!(codes(&writer, "a", 10).await, expected);
     writer.close().await;
     drop(writer);
-    let again = Writer::start(file(&folder), KEEP, Whose::Server).unwrap();
+    let again = Writer::start(file(&folder), TEST_LIMITS, WriterRole::Server).unwrap();
     assert_eq!(codes(&again, "a", 10).await, expected);
     assert_eq!(codes(&again, "b", 10).await, Some((1, vec!["two".to_owned()])));
     assert_eq!(codes(&again, "nobody", 10).await, Some((0, Vec::new())));
@@ -215,7 +215,7 @@ async fn rows_outlive_the_server_and_belong_to_their_callers() {
 #[tokio::test]
 async fn a_reset_begins_a_new_view_for_its_caller_and_keeps_the_rows() {
     let folder = tempfile::tempdir().unwrap();
-    let writer = Writer::start(file(&folder), KEEP, Whose::Server).unwrap();
+    let writer = Writer::start(file(&folder), TEST_LIMITS, WriterRole::Server).unwrap();
     writer.keep(finished(1, "a", "old"));
     writer.keep(finished(2, "b", "other"));
     writer.reset(&Principal::new("a"), SystemTime::now());
@@ -228,7 +228,7 @@ async fn a_reset_begins_a_new_view_for_its_caller_and_keeps_the_rows() {
 #[tokio::test]
 async fn a_row_that_is_not_to_be_shown_is_kept_for_the_operator_only() {
     let folder = tempfile::tempdir().unwrap();
-    let writer = Writer::start(file(&folder), KEEP, Whose::Server).unwrap();
+    let writer = Writer::start(file(&folder), TEST_LIMITS, WriterRole::Server).unwrap();
     writer.keep(finished(1, "a", "seen"));
     writer.keep(Finished {
         shown: false,
@@ -241,8 +241,11 @@ async fn a_row_that_is_not_to_be_shown_is_kept_for_the_operator_only() {
 #[tokio::test]
 async fn a_busy_caller_does_not_push_out_a_quiet_one() {
     let folder = tempfile::tempdir().unwrap();
-    let keep = Retention { rows: 10, ..KEEP };
-    let writer = Writer::start(file(&folder), keep, Whose::Server).unwrap();
+    let keep = Retention {
+        rows: 10,
+        ..TEST_LIMITS
+    };
+    let writer = Writer::start(file(&folder), keep, WriterRole::Server).unwrap();
     writer.keep(finished(1, "quiet", "kept"));
     (2..300).for_each(|number| writer.keep(finished(number, "busy", &number.to_string())));
     assert_eq!(codes(&writer, "quiet", 10).await, Some((1, vec!["kept".to_owned()])));
@@ -254,12 +257,15 @@ async fn a_busy_caller_does_not_push_out_a_quiet_one() {
 #[tokio::test]
 async fn what_the_rows_take_is_bounded_and_so_is_the_file() {
     let folder = tempfile::tempdir().unwrap();
-    let keep = Retention { bytes: 2 << 20, ..KEEP };
-    let writer = Writer::start(file(&folder), keep, Whose::Server).unwrap();
+    let keep = Retention {
+        bytes: 2 << 20,
+        ..TEST_LIMITS
+    };
+    let writer = Writer::start(file(&folder), keep, WriterRole::Server).unwrap();
     let large = "x".repeat(900_000);
     for number in 0..60 {
         writer.keep(finished(number, "a", &large));
-        // The queue is not what is tested.
+        // Closing keeps the queue short: this test is not about the queue.
         writer.close().await;
     }
     assert_eq!(rows(&file(&folder), "a").len(), 2);
@@ -270,14 +276,14 @@ async fn what_the_rows_take_is_bounded_and_so_is_the_file() {
 #[tokio::test]
 async fn old_rows_go() {
     let folder = tempfile::tempdir().unwrap();
-    let writer = Writer::start(file(&folder), KEEP, Whose::Server).unwrap();
+    let writer = Writer::start(file(&folder), TEST_LIMITS, WriterRole::Server).unwrap();
     let mut old = finished(1, "a", "old");
-    old.started = SystemTime::now() - DAY - Duration::from_secs(1);
+    old.started = SystemTime::now() - ONE_DAY - Duration::from_secs(1);
     writer.keep(old);
     writer.keep(finished(2, "a", "new"));
     assert_eq!(codes(&writer, "a", 10).await.unwrap().1, ["new"]);
     drop(writer);
-    let again = Writer::start(file(&folder), KEEP, Whose::Server).unwrap();
+    let again = Writer::start(file(&folder), TEST_LIMITS, WriterRole::Server).unwrap();
     again.close().await;
     assert_eq!(rows(&file(&folder), "a"), ["new"]);
 }
@@ -289,7 +295,7 @@ async fn a_broken_file_is_left_alone_and_memory_has_to_answer() {
         .map(|n| (n.wrapping_mul(2_654_435_761) >> 13).to_le_bytes()[0])
         .collect();
     std::fs::write(file(&folder), &garbage).unwrap();
-    let writer = Writer::start(file(&folder), KEEP, Whose::Server).unwrap();
+    let writer = Writer::start(file(&folder), TEST_LIMITS, WriterRole::Server).unwrap();
     writer.keep(finished(1, "a", "one"));
     assert_eq!(codes(&writer, "a", 10).await, None);
     writer.close().await;
@@ -304,15 +310,15 @@ async fn a_file_that_is_removed_or_replaced_is_made_again_and_takes_the_next_row
     let data = folder.path().join("data");
     std::fs::create_dir(&data).unwrap();
     let path = Database::file(&data);
-    let writer = Writer::start(path.clone(), KEEP, Whose::Server).unwrap();
+    let writer = Writer::start(path.clone(), TEST_LIMITS, WriterRole::Server).unwrap();
     writer.keep(finished(1, "a", "one"));
     assert_eq!(codes(&writer, "a", 10).await.unwrap().1, ["one"]);
-    // The whole folder goes, as `rm -r` does it.
+    // Removes the whole folder, like `rm -r`.
     std::fs::remove_dir_all(&data).unwrap();
     writer.keep(finished(2, "a", "two"));
     assert_eq!(codes(&writer, "a", 10).await.unwrap().1, ["two"]);
     assert_eq!(rows(&path, "a"), ["two"]);
-    // Another database takes its place; the logs of the old one are not laid over it.
+    // Another database replaces the file. The old write-ahead log is not applied to it.
     let other = folder.path().join("other.db");
     let mut database = Database::open(&other, 64 << 20).unwrap();
     database.add(&[Row::of(finished(3, "a", "three"))], 0).unwrap();
@@ -330,7 +336,7 @@ async fn a_file_that_is_removed_or_replaced_is_made_again_and_takes_the_next_row
 #[tokio::test]
 async fn a_file_that_is_overwritten_is_left_alone_and_a_new_one_takes_the_rows_that_waited() {
     let folder = tempfile::tempdir().unwrap();
-    let writer = Writer::start(file(&folder), KEEP, Whose::Server).unwrap();
+    let writer = Writer::start(file(&folder), TEST_LIMITS, WriterRole::Server).unwrap();
     writer.keep(finished(1, "a", "one"));
     assert!(codes(&writer, "a", 10).await.is_some());
     let garbage = vec![0xa5; 8192];
@@ -356,7 +362,7 @@ fn a_file_that_breaks_later_is_an_error_with_a_remedy() {
     std::fs::write(file(&folder), bytes).unwrap();
     let database = Database::open_existing(&file(&folder)).unwrap();
     let filter = Filter {
-        most: 1000,
+        max_rows: 1000,
         ..Filter::default()
     };
     let error = database.list(&filter, true).unwrap_err();
@@ -368,7 +374,7 @@ fn a_command_leaves_the_log_to_who_comes_next() {
     let folder = tempfile::tempdir().unwrap();
     let log = file(&folder).with_extension("db-wal");
     let mut database = Database::open(&file(&folder), 64 << 20).unwrap();
-    database.leave_log().unwrap();
+    database.skip_checkpoint_on_close().unwrap();
     database.add(&[Row::of(finished(0, "a", "one"))], 0).unwrap();
     drop(database);
     assert!(log.exists());
@@ -382,7 +388,7 @@ async fn a_file_that_another_process_holds_at_the_start_gets_the_rows_at_the_end
     drop(Database::open(&file(&folder), 64 << 20).unwrap());
     let other = rusqlite::Connection::open(file(&folder)).unwrap();
     other.execute_batch("BEGIN EXCLUSIVE").unwrap();
-    let writer = Writer::start(file(&folder), KEEP, Whose::Command).unwrap();
+    let writer = Writer::start(file(&folder), TEST_LIMITS, WriterRole::Command).unwrap();
     tokio::time::sleep(std::time::Duration::from_millis(2500)).await;
     drop(other);
     writer.keep(finished(0, "a", "one"));
@@ -415,7 +421,7 @@ fn a_newer_form_is_not_touched() {
         Database::open(&file(&folder), 64 << 20),
         Database::open_existing(&file(&folder)),
     ] {
-        assert!(matches!(opened, Err(HistoryError::Newer { form: 7, .. })));
+        assert!(matches!(opened, Err(HistoryError::Newer { schema_version: 7, .. })));
     }
 }
 
@@ -445,7 +451,7 @@ fn rows_are_found_by_what_is_in_them_and_can_be_deleted() {
     let found = |database: &Database, text: &str| {
         let filter = Filter {
             text: Some(text.to_owned()),
-            most: 10,
+            max_rows: 10,
             ..Filter::default()
         };
         let rows = database.list(&filter, true).unwrap();
@@ -477,8 +483,8 @@ fn secrets_of_our_own_tokens_are_not_kept() {
 async fn two_servers_share_a_database() {
     let folder = tempfile::tempdir().unwrap();
     let both = [
-        Writer::start(file(&folder), KEEP, Whose::Server).unwrap(),
-        Writer::start(file(&folder), KEEP, Whose::Server).unwrap(),
+        Writer::start(file(&folder), TEST_LIMITS, WriterRole::Server).unwrap(),
+        Writer::start(file(&folder), TEST_LIMITS, WriterRole::Server).unwrap(),
     ];
     for number in 0..200_u32 {
         both[usize::from(number % 2 == 1)].keep(finished(number, "a", &number.to_string()));
@@ -492,7 +498,7 @@ async fn two_servers_share_a_database() {
     }
 }
 
-/// An execution that showed so many pictures of this size.
+/// Returns an execution with this number of pictures of this size.
 fn painted(number: u32, owner: &str, pictures: u32, bytes: usize) -> Finished {
     let picture = |number| KeptPicture {
         number,
@@ -517,11 +523,11 @@ fn painted_rows(path: &Path) -> i64 {
 #[tokio::test]
 async fn pictures_outlive_the_server_and_go_with_their_execution() {
     let folder = tempfile::tempdir().unwrap();
-    let writer = Writer::start(file(&folder), KEEP, Whose::Server).unwrap();
+    let writer = Writer::start(file(&folder), TEST_LIMITS, WriterRole::Server).unwrap();
     writer.keep(painted(1, "ann", 2, 1000));
     writer.close().await;
     drop(writer);
-    let writer = Writer::start(file(&folder), KEEP, Whose::Server).unwrap();
+    let writer = Writer::start(file(&folder), TEST_LIMITS, WriterRole::Server).unwrap();
     let (ann, bob) = (Principal::new("ann"), Principal::new("bob"));
     let kept = writer.find(&ann, &id(1)).await.unwrap();
     assert_eq!(kept.pictures, painted(1, "ann", 2, 1000).pictures);
@@ -541,8 +547,11 @@ async fn pictures_outlive_the_server_and_go_with_their_execution() {
 #[tokio::test]
 async fn pictures_count_toward_the_size_and_those_of_one_execution_are_bounded() {
     let folder = tempfile::tempdir().unwrap();
-    let keep = Retention { bytes: 4 << 20, ..KEEP };
-    let writer = Writer::start(file(&folder), keep, Whose::Server).unwrap();
+    let keep = Retention {
+        bytes: 4 << 20,
+        ..TEST_LIMITS
+    };
+    let writer = Writer::start(file(&folder), keep, WriterRole::Server).unwrap();
     for number in 0..10 {
         writer.keep(painted(number, "ann", 1, 1 << 20));
     }
@@ -552,8 +561,8 @@ async fn pictures_count_toward_the_size_and_those_of_one_execution_are_bounded()
     assert!((1..=4).contains(&left), "{left}");
     assert_eq!(rows(&file(&folder), "ann").len(), usize::try_from(left).unwrap());
     let other = tempfile::tempdir().unwrap();
-    let writer = Writer::start(file(&other), KEEP, Whose::Server).unwrap();
-    // One that is too large leaves room for those after it.
+    let writer = Writer::start(file(&other), TEST_LIMITS, WriterRole::Server).unwrap();
+    // A picture above the limit is dropped, and later pictures still fit.
     let mut many = painted(1, "ann", 40, 1000);
     many.pictures[1] = painted(1, "ann", 1, 5 << 20).pictures.remove(0);
     writer.keep(many);
@@ -565,7 +574,7 @@ async fn pictures_count_toward_the_size_and_those_of_one_execution_are_bounded()
 #[tokio::test]
 async fn a_file_without_pictures_is_read_as_it_is_and_takes_them_once_it_is_written() {
     let folder = tempfile::tempdir().unwrap();
-    let writer = Writer::start(file(&folder), KEEP, Whose::Server).unwrap();
+    let writer = Writer::start(file(&folder), TEST_LIMITS, WriterRole::Server).unwrap();
     writer.keep(finished(1, "ann", "before"));
     writer.close().await;
     drop(writer);
@@ -575,7 +584,7 @@ async fn a_file_without_pictures_is_read_as_it_is_and_takes_them_once_it_is_writ
         .unwrap();
     drop(connection);
     assert_eq!(rows(&file(&folder), "ann"), ["before"]);
-    let writer = Writer::start(file(&folder), KEEP, Whose::Server).unwrap();
+    let writer = Writer::start(file(&folder), TEST_LIMITS, WriterRole::Server).unwrap();
     writer.keep(painted(2, "ann", 1, 10));
     let ann = Principal::new("ann");
     assert_eq!(writer.find(&ann, &id(2)).await.unwrap().pictures.len(), 1);

@@ -1,7 +1,7 @@
-//! The thread that has the database, and what it is asked through: a bounded queue.
+//! The thread that owns the database, and the bounded queue of requests to it.
 //!
-//! Rows are gathered for a moment and written together. What cannot be written waits within a bound and is tried again;
-//! beyond the bound the oldest goes. Whoever waits for an answer waits for so long at most.
+//! The thread gathers rows for a moment and writes them together. Rows that cannot be written stay in a bounded list,
+//! and the thread retries. If the list is full, the oldest row is dropped. Every wait for an answer has a time limit.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -19,53 +19,56 @@ use tokio::sync::{Semaphore, oneshot};
 
 use crate::clock::{millis, now};
 use crate::database::{Database, HistoryError};
-use crate::retention::{Holding, Retention};
+use crate::retention::{HistorySize, Retention};
 use crate::row::Row;
 use crate::search::search;
 
-/// What waits for the thread: more than a server finishes while a disk is slow.
-const QUEUE: usize = 4096;
-/// Bytes of rows that wait for the thread.
-const QUEUE_BYTES: u64 = 64 << 20;
-/// How long rows are gathered. A committed row is not lost, and nothing waits longer than this to be one.
-const GATHER: Duration = Duration::from_millis(50);
-/// So often the thread looks again, as long after each other, before it sleeps until it is woken.
-const ROUNDS: u32 = 4;
-/// Rows that are written together.
-const BATCH: usize = 512;
-/// Bytes of rows that are written together: what is too much is deleted after each, before the file is full.
-const BATCH_BYTES: usize = 1 << 20;
-/// Bytes of rows that wait for a database that cannot be written now.
-const PENDING_BYTES: usize = 16 << 20;
-/// How soon that is tried again.
-const AGAIN: Duration = Duration::from_secs(15);
-/// How often rows are looked through for those that are too old, and for what other processes wrote.
-const LOOK: Duration = Duration::from_secs(60);
-/// How long somebody waits for an answer.
-const ANSWER: Duration = Duration::from_secs(2);
+/// The capacity of the queue to the thread. A server finishes fewer executions while a disk is slow.
+const QUEUE_CAPACITY: usize = 4096;
+/// The maximum total size of queued rows in bytes.
+const MAX_QUEUE_BYTES: u64 = 64 << 20;
+/// The time for which the thread gathers rows before it commits them. A committed row is not lost, so a killed server
+/// loses at most the rows of this time.
+const GATHER_INTERVAL: Duration = Duration::from_millis(50);
+/// The number of idle polls, one per gathering time, before the thread sleeps until the next row.
+const MAX_IDLE_POLLS: u32 = 4;
+/// The maximum number of rows in one transaction.
+const MAX_BATCH_ROWS: usize = 512;
+/// The maximum size of the rows in one transaction. Surplus rows are deleted after each transaction, before the file
+/// is full.
+const MAX_BATCH_BYTES: usize = 1 << 20;
+/// The maximum size of the rows that stay in memory while the database cannot be written.
+const MAX_PENDING_BYTES: usize = 16 << 20;
+/// The time between a failure and the next attempt.
+const RETRY_INTERVAL: Duration = Duration::from_secs(15);
+/// The interval of trims, which find expired rows and count the rows of other processes.
+const TRIM_INTERVAL: Duration = Duration::from_secs(60);
+/// The maximum wait for an answer of the thread.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// The time limit of one search. 256 MiB of text take about 1.5 s.
-const SEARCH: Duration = Duration::from_secs(4);
-/// The time that a search waits for its turn.
-const SEARCH_WAIT: Duration = Duration::from_secs(8);
-/// Searches at a time, of all callers.
-const SEARCHES: usize = 2;
+const SEARCH_TIMEOUT: Duration = Duration::from_secs(4);
+/// The maximum wait for a search permit.
+const SEARCH_PERMIT_TIMEOUT: Duration = Duration::from_secs(8);
+/// The maximum number of concurrent searches of all callers.
+const MAX_SEARCHES: usize = 2;
 
-/// Who keeps a history.
+/// The kind of process that writes the history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Whose {
-    /// A server, whose operator counts on it: that the database does not work is a warning. It is opened a moment after the start,
-    /// whose processors others need.
+pub enum WriterRole {
+    /// A server. Its operator relies on the history, so the warning about a broken database names the substitute. The
+    /// database is opened a moment after the start, because other work needs the processors during the start.
     Server,
-    /// A command that is run for what it prints: that its run is not kept is a warning. It is opened at once, since the command
-    /// may end soon, and would wait for it then.
+    /// A command. The user runs it for its output, so the warning about a broken database says only that this run is
+    /// not in the history. The database is opened at once, because the command may end soon and would wait for the
+    /// opening then.
     Command,
 }
 
-/// Keeps a history in a database, behind the calls.
+/// Writes the history to a database, on a separate thread.
 #[derive(Debug)]
 pub struct Writer {
     queue: SyncSender<Request>,
-    rows: Rows,
+    rows: SharedRowQueue,
     waiting: Arc<AtomicU64>,
     lost: AtomicU64,
     path: PathBuf,
@@ -73,28 +76,28 @@ pub struct Writer {
     searches: Arc<Semaphore>,
 }
 
-/// What the thread has not taken yet. It takes all when it was gathered long enough, and looks again for a while: woken for
-/// each row it would be in the way of the answer that is just being written.
-type Rows = Arc<Mutex<Left>>;
+/// The rows that the thread has not taken yet. After the gathering time it takes all of them, and then polls for a
+/// while. Waking it for each row would delay the answer that the server writes at that moment.
+type SharedRowQueue = Arc<Mutex<RowQueue>>;
 
 #[derive(Debug, Default)]
-struct Left {
-    /// In order.
-    news: Vec<News>,
-    /// The thread looks by itself, soon.
-    watched: bool,
+struct RowQueue {
+    /// The rows and resets, in order.
+    entries: Vec<QueueEntry>,
+    /// True while the thread polls, so it needs no wake-up.
+    is_polling: bool,
 }
 
 #[derive(Debug)]
-enum News {
+enum QueueEntry {
     Row(Box<Finished>),
     Reset(String, i64),
 }
 
 #[derive(Debug)]
 enum Request {
-    /// There are rows.
-    Rows,
+    /// Wakes the thread to take rows.
+    TakeRows,
     View {
         owner: String,
         last_n: usize,
@@ -112,28 +115,28 @@ enum Request {
         number: u32,
         answer: oneshot::Sender<Option<KeptPicture>>,
     },
-    /// True if all rows are in the file.
+    /// Asks for a write of all pending rows. The answer is true if all rows are in the file.
     Written(oneshot::Sender<bool>),
     Flush(oneshot::Sender<()>),
 }
 
 impl Writer {
-    /// Starts the thread. The database is opened there, so that nobody waits for a disk.
+    /// Starts the thread. The thread opens the database, so the caller does not wait for a disk.
     ///
     /// # Errors
-    /// When there can be no thread.
-    pub fn start(path: PathBuf, keep: Retention, whose: Whose) -> std::io::Result<Self> {
-        let (queue, requests) = sync_channel(QUEUE);
-        let (waiting, rows) = (Arc::new(AtomicU64::new(0)), Rows::default());
-        let mut desk = Desk {
+    /// The thread cannot be started.
+    pub fn start(path: PathBuf, keep: Retention, role: WriterRole) -> std::io::Result<Self> {
+        let (queue, requests) = sync_channel(QUEUE_CAPACITY);
+        let (waiting, rows) = (Arc::new(AtomicU64::new(0)), SharedRowQueue::default());
+        let mut thread_state = WriterThread {
             path: path.clone(),
             keep,
-            whose,
-            database: Store::Unopened,
+            role,
+            database: DatabaseState::Unopened,
             pending: VecDeque::new(),
             pending_bytes: 0,
-            held: Holding::default(),
-            looked: None,
+            size: HistorySize::default(),
+            last_trim: None,
             warned: false,
             began_ms: now(),
             waiting: Arc::clone(&waiting),
@@ -141,7 +144,7 @@ impl Writer {
         };
         thread::Builder::new()
             .name("history".to_owned())
-            .spawn(move || desk.work(&requests))?;
+            .spawn(move || thread_state.work(&requests))?;
         Ok(Self {
             queue,
             rows,
@@ -149,40 +152,40 @@ impl Writer {
             lost: AtomicU64::new(0),
             path,
             age: keep.age,
-            searches: Arc::new(Semaphore::new(SEARCHES)),
+            searches: Arc::new(Semaphore::new(MAX_SEARCHES)),
         })
     }
 
     fn send(&self, request: Request) -> bool {
         match self.queue.try_send(request) {
             Ok(()) => true,
-            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => self.lose(),
+            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => self.count_lost(),
         }
     }
 
-    /// Leaves something for the thread, and wakes it unless it looks by itself.
-    fn tell(&self, news: News) -> bool {
-        let mut left = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
-        if left.news.len() >= QUEUE {
-            return self.lose();
+    /// Queues a row or a reset, and wakes the thread unless it polls. Returns false if the entry was lost.
+    fn enqueue(&self, entry: QueueEntry) -> bool {
+        let mut queue_state = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        if queue_state.entries.len() >= QUEUE_CAPACITY {
+            return self.count_lost();
         }
-        if !left.watched && !self.send(Request::Rows) {
+        if !queue_state.is_polling && !self.send(Request::TakeRows) {
             return false;
         }
-        left.watched = true;
-        left.news.push(news);
-        let many = left.news.len() == BATCH;
-        drop(left);
+        queue_state.is_polling = true;
+        queue_state.entries.push(entry);
+        let many = queue_state.entries.len() == MAX_BATCH_ROWS;
+        drop(queue_state);
         if many {
-            self.send(Request::Rows);
+            self.send(Request::TakeRows);
         }
         true
     }
 
-    /// Something does not reach the database; the first time is told.
-    fn lose(&self) -> bool {
+    /// Counts an entry that does not reach the database, and logs the first one. Returns false.
+    fn count_lost(&self) -> bool {
         if self.lost.fetch_add(1, Ordering::Relaxed) == 0 {
-            tracing::warn!("the history cannot be written as fast as code ends: some of it stays in memory only");
+            tracing::warn!("the history cannot be written as fast as executions end: some of them stay in memory only");
         }
         false
     }
@@ -192,19 +195,19 @@ impl Writer {
 impl HistorySink for Writer {
     fn keep(&self, row: Finished) {
         let weight = Row::weight_of(&row);
-        let heavy = self.waiting.fetch_add(weight, Ordering::Relaxed) > QUEUE_BYTES;
-        let told = if heavy {
-            self.lose()
+        let heavy = self.waiting.fetch_add(weight, Ordering::Relaxed) > MAX_QUEUE_BYTES;
+        let queued = if heavy {
+            self.count_lost()
         } else {
-            self.tell(News::Row(Box::new(row)))
+            self.enqueue(QueueEntry::Row(Box::new(row)))
         };
-        if !told {
+        if !queued {
             self.waiting.fetch_sub(weight, Ordering::Relaxed);
         }
     }
 
     fn reset(&self, who: &Principal, at: SystemTime) {
-        self.tell(News::Reset(who.0.to_string(), millis(at)));
+        self.enqueue(QueueEntry::Reset(who.0.to_string(), millis(at)));
     }
 
     async fn view(&self, who: &Principal, last_n: usize, sandbox: Option<&str>) -> Option<StoredView> {
@@ -218,22 +221,22 @@ impl HistorySink for Writer {
         if !self.send(request) {
             return None;
         }
-        tokio::time::timeout(ANSWER, answered).await.ok()?.ok()?
+        tokio::time::timeout(ANSWER_TIMEOUT, answered).await.ok()?.ok()?
     }
 
     async fn search(&self, who: &Principal, query: &HistoryQuery) -> Option<HistoryPage> {
-        let place = Arc::clone(&self.searches).acquire_owned();
-        let place = tokio::time::timeout(SEARCH_WAIT, place).await.ok()?.ok()?;
+        let permit = Arc::clone(&self.searches).acquire_owned();
+        let permit = tokio::time::timeout(SEARCH_PERMIT_TIMEOUT, permit).await.ok()?.ok()?;
         let (answer, written) = oneshot::channel();
         let is_sent = self.send(Request::Written(answer));
-        if !is_sent || !tokio::time::timeout(ANSWER, written).await.ok()?.ok()? {
+        if !is_sent || !tokio::time::timeout(ANSWER_TIMEOUT, written).await.ok()?.ok()? {
             return None;
         }
         let (path, owner, query) = (self.path.clone(), Arc::clone(&who.0), query.clone());
         let oldest = Database::oldest(self.age);
         let work = move || {
-            let _place = place;
-            search(&path, &owner, &query, oldest, SEARCH)
+            let _permit = permit;
+            search(&path, &owner, &query, oldest, SEARCH_TIMEOUT)
         };
         let found = tokio::task::spawn_blocking(work).await.ok()?;
         found
@@ -251,7 +254,7 @@ impl HistorySink for Writer {
         if !self.send(request) {
             return None;
         }
-        let found = tokio::time::timeout(ANSWER, answered).await.ok()?.ok()?;
+        let found = tokio::time::timeout(ANSWER_TIMEOUT, answered).await.ok()?.ok()?;
         found.map(|kept| *kept)
     }
 
@@ -266,74 +269,75 @@ impl HistorySink for Writer {
         if !self.send(request) {
             return None;
         }
-        tokio::time::timeout(ANSWER, answered).await.ok()?.ok()?
+        tokio::time::timeout(ANSWER_TIMEOUT, answered).await.ok()?.ok()?
     }
 
     async fn close(&self) {
         let (answer, answered) = oneshot::channel();
-        if self.send(Request::Flush(answer)) && tokio::time::timeout(ANSWER, answered).await.is_err() {
+        if self.send(Request::Flush(answer)) && tokio::time::timeout(ANSWER_TIMEOUT, answered).await.is_err() {
             tracing::warn!("the last rows of the history could not be written in time");
         }
     }
 }
 
-/// The database, as far as it is there.
+/// The state of the database.
 #[derive(Debug)]
-enum Store {
+enum DatabaseState {
     Unopened,
     Open(Box<Database>),
     Failed(Instant),
 }
 
-/// What the thread has.
-struct Desk {
+/// The state of the thread.
+struct WriterThread {
     path: PathBuf,
     keep: Retention,
-    whose: Whose,
-    database: Store,
+    role: WriterRole,
+    database: DatabaseState,
     /// Rows that are not written yet, oldest first.
     pending: VecDeque<Row>,
     pending_bytes: usize,
-    held: Holding,
-    looked: Option<Instant>,
+    size: HistorySize,
+    last_trim: Option<Instant>,
     warned: bool,
     began_ms: i64,
     waiting: Arc<AtomicU64>,
-    rows: Rows,
+    rows: SharedRowQueue,
 }
 
-impl Desk {
+impl WriterThread {
     fn work(&mut self, requests: &Receiver<Request>) {
-        // Opened with the first request, or soon: reading what the last server left takes a processor that this one's start needs.
-        if self.whose == Whose::Command {
+        // A server opens the database with the first request, or after the gathering time: reading the data of the
+        // last server takes a processor that the start needs.
+        if self.role == WriterRole::Command {
             self.open();
         }
-        let mut due = Some(Instant::now() + GATHER);
-        let mut rounds = 0;
+        let mut due = Some(Instant::now() + GATHER_INTERVAL);
+        let mut polls_left = 0;
         loop {
-            let wait = due.map_or(LOOK, |due| due.saturating_duration_since(Instant::now()));
+            let wait = due.map_or(TRIM_INTERVAL, |due| due.saturating_duration_since(Instant::now()));
             match requests.recv_timeout(wait) {
-                Ok(Request::Rows) if due.is_none() => {
-                    due = Some(Instant::now() + GATHER);
-                    rounds = ROUNDS;
+                Ok(Request::TakeRows) if due.is_none() => {
+                    due = Some(Instant::now() + GATHER_INTERVAL);
+                    polls_left = MAX_IDLE_POLLS;
                 }
                 Ok(request) => {
                     self.gather();
                     self.answer(request);
                 }
                 Err(RecvTimeoutError::Timeout) => {
-                    rounds = if self.gather() {
-                        ROUNDS
+                    polls_left = if self.gather() {
+                        MAX_IDLE_POLLS
                     } else {
-                        rounds.saturating_sub(1)
+                        polls_left.saturating_sub(1)
                     };
                     self.write();
-                    self.look();
+                    self.trim_if_due();
                     due = if !self.pending.is_empty() {
-                        rounds = 0;
-                        Some(Instant::now() + AGAIN)
-                    } else if rounds > 0 {
-                        Some(Instant::now() + GATHER)
+                        polls_left = 0;
+                        Some(Instant::now() + RETRY_INTERVAL)
+                    } else if polls_left > 0 {
+                        Some(Instant::now() + GATHER_INTERVAL)
                     } else {
                         None
                     };
@@ -344,10 +348,10 @@ impl Desk {
                     return;
                 }
             }
-            if rounds == 0 {
-                if self.is_left_something() {
-                    due = Some(Instant::now() + GATHER);
-                    rounds = ROUNDS;
+            if polls_left == 0 {
+                if self.keep_polling() {
+                    due = Some(Instant::now() + GATHER_INTERVAL);
+                    polls_left = MAX_IDLE_POLLS;
                 } else if self.pending.is_empty() {
                     due = None;
                 }
@@ -355,21 +359,21 @@ impl Desk {
         }
     }
 
-    /// Sleeps until it is woken from now on, unless something has come meanwhile.
-    fn is_left_something(&self) -> bool {
-        let mut left = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
-        left.watched = !left.news.is_empty();
-        left.watched
+    /// Stops polling if no entries are queued. Returns true if there are some, and polling continues.
+    fn keep_polling(&self) -> bool {
+        let mut queue_state = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        queue_state.is_polling = !queue_state.entries.is_empty();
+        queue_state.is_polling
     }
 
-    /// Takes the rows that have come, if there are any.
+    /// Takes all queued rows. Returns true if there were any.
     fn gather(&mut self) -> bool {
-        let news = std::mem::take(&mut self.rows.lock().unwrap_or_else(PoisonError::into_inner).news);
-        let found = !news.is_empty();
-        for one in news {
+        let entries = std::mem::take(&mut self.rows.lock().unwrap_or_else(PoisonError::into_inner).entries);
+        let found = !entries.is_empty();
+        for one in entries {
             let done = match one {
-                News::Row(done) => done,
-                News::Reset(owner, at_ms) => {
+                QueueEntry::Row(done) => done,
+                QueueEntry::Reset(owner, at_ms) => {
                     self.write();
                     self.with(|database, _| database.reset(&owner, at_ms));
                     continue;
@@ -379,13 +383,13 @@ impl Desk {
             let row = Row::of(*done);
             self.pending_bytes += row.weight();
             self.pending.push_back(row);
-            while self.pending_bytes > PENDING_BYTES && self.pending.len() > 1 {
+            while self.pending_bytes > MAX_PENDING_BYTES && self.pending.len() > 1 {
                 self.write();
                 if let Some(oldest) = self.pending.pop_front() {
                     self.pending_bytes = self.pending_bytes.saturating_sub(oldest.weight());
                 }
             }
-            if self.pending.len() >= BATCH || self.pending_bytes >= BATCH_BYTES {
+            if self.pending.len() >= MAX_BATCH_ROWS || self.pending_bytes >= MAX_BATCH_BYTES {
                 self.write();
             }
         }
@@ -394,7 +398,7 @@ impl Desk {
 
     fn answer(&mut self, request: Request) {
         match request {
-            Request::Rows => {}
+            Request::TakeRows => {}
             Request::View {
                 owner,
                 last_n,
@@ -403,21 +407,21 @@ impl Desk {
             } => {
                 self.write();
                 let (oldest, began) = (Database::oldest(self.keep.age), self.began_ms);
-                // Rows that could not be written are in the engine's memory, which then answers.
+                // The engine's in-memory history has the rows that could not be written, so it answers instead.
                 let view = if self.pending.is_empty() {
                     self.with(|database, _| database.view(&owner, last_n, sandbox.as_deref(), oldest, began))
                 } else {
                     None
                 };
-                // Whoever asked may have left.
-                let _nobody_waits = answer.send(view);
+                // The receiver may have timed out.
+                let _send_result = answer.send(view);
             }
             Request::Find { owner, id, answer } => {
                 self.write();
                 let oldest = Database::oldest(self.keep.age);
                 let row = self.with(|database, _| database.find(&id)).flatten();
                 let own = row.filter(|row| row.owner == owner && row.started_ms >= oldest);
-                let _nobody_waits = answer.send(own.and_then(Row::into_kept).map(Box::new));
+                let _send_result = answer.send(own.and_then(Row::into_kept).map(Box::new));
             }
             Request::Picture {
                 owner,
@@ -428,39 +432,39 @@ impl Desk {
                 self.write();
                 let oldest = Database::oldest(self.keep.age);
                 let found = self.with(|database, _| database.picture(&id, number, (&owner, oldest)));
-                let _nobody_waits = answer.send(found.flatten());
+                let _send_result = answer.send(found.flatten());
             }
             Request::Written(answer) => {
                 self.open();
                 self.write();
-                let is_open = matches!(self.database, Store::Open(_));
-                let _nobody_waits = answer.send(is_open && self.pending.is_empty());
+                let is_open = matches!(self.database, DatabaseState::Open(_));
+                let _send_result = answer.send(is_open && self.pending.is_empty());
             }
             Request::Flush(answer) => {
-                if !self.pending.is_empty() && matches!(self.database, Store::Failed(_)) {
-                    // Whoever had it is gone by now, perhaps, and there is no later.
-                    self.database = Store::Unopened;
+                if !self.pending.is_empty() && matches!(self.database, DatabaseState::Failed(_)) {
+                    // The process that held the lock may have ended, and there is no later attempt.
+                    self.database = DatabaseState::Unopened;
                 }
-                // What is too old goes, also where nothing is new.
+                // Opening deletes expired rows, even if there are no new ones.
                 self.open();
                 self.write();
-                let _nobody_waits = answer.send(());
+                let _send_result = answer.send(());
             }
         }
     }
 
-    /// Writes what waits.
+    /// Writes the pending rows.
     fn write(&mut self) {
         while !self.pending.is_empty() {
             let count = self.batch();
             self.pending.make_contiguous();
             let rows: Vec<Row> = self.pending.drain(..count).collect();
             let began = self.began_ms;
-            let written = self.with(|database, held| {
+            let written = self.with(|database, size| {
                 database.add(&rows, began)?;
                 let bytes: usize = rows.iter().map(Row::weight).sum();
-                held.rows += u64::try_from(rows.len()).unwrap_or(u64::MAX);
-                held.bytes += u64::try_from(bytes).unwrap_or(u64::MAX);
+                size.rows += u64::try_from(rows.len()).unwrap_or(u64::MAX);
+                size.bytes += u64::try_from(bytes).unwrap_or(u64::MAX);
                 Ok(())
             });
             if written.is_none() {
@@ -472,55 +476,55 @@ impl Desk {
                 tracing::info!("the history is written again");
                 self.warned = false;
             }
-            if self.held.is_over(&self.keep) {
+            if self.size.is_over(&self.keep) {
                 self.trim();
             }
         }
     }
 
-    /// How many rows are written next.
+    /// Returns the number of rows in the next transaction.
     fn batch(&self) -> usize {
         let mut bytes = 0;
-        let fits = self.pending.iter().take(BATCH).take_while(|row| {
+        let fits = self.pending.iter().take(MAX_BATCH_ROWS).take_while(|row| {
             let first = bytes == 0;
             bytes += row.weight();
-            first || bytes <= BATCH_BYTES
+            first || bytes <= MAX_BATCH_BYTES
         });
         fits.count()
     }
 
-    /// Looks through the rows, now and then.
-    fn look(&mut self) {
-        if self.looked.is_none_or(|last| last.elapsed() >= LOOK) {
+    /// Trims the database if the last trim is long enough ago.
+    fn trim_if_due(&mut self) {
+        if self.last_trim.is_none_or(|last| last.elapsed() >= TRIM_INTERVAL) {
             self.trim();
         }
     }
 
     fn trim(&mut self) {
-        self.looked = Some(Instant::now());
+        self.last_trim = Some(Instant::now());
         let keep = self.keep;
-        self.with(|database, held| {
-            *held = database.trim(&keep)?;
+        self.with(|database, size| {
+            *size = database.trim(&keep)?;
             Ok(())
         });
     }
 
-    /// Does something with the database, if it works.
-    fn with<T>(&mut self, work: impl FnOnce(&mut Database, &mut Holding) -> Result<T, HistoryError>) -> Option<T> {
+    /// Runs `work` on the database. Returns None if the database does not work.
+    fn with<T>(&mut self, work: impl FnOnce(&mut Database, &mut HistorySize) -> Result<T, HistoryError>) -> Option<T> {
         self.open();
-        if let Store::Open(database) = &self.database
+        if let DatabaseState::Open(database) = &self.database
             && let Err(error) = database.check()
         {
-            // The log of another file that is there by now must not go with this one's.
-            let _ = database.leave_log();
+            // Another file is at the path now. Closing this connection must not delete that file's write-ahead log.
+            let _ = database.skip_checkpoint_on_close();
             self.failed(&error);
-            self.database = Store::Unopened;
+            self.database = DatabaseState::Unopened;
             self.open();
         }
-        let Store::Open(database) = &mut self.database else {
+        let DatabaseState::Open(database) = &mut self.database else {
             return None;
         };
-        match work(database, &mut self.held) {
+        match work(database, &mut self.size) {
             Ok(done) => Some(done),
             Err(error) => {
                 self.failed(&error);
@@ -531,42 +535,43 @@ impl Desk {
 
     fn open(&mut self) {
         match &self.database {
-            Store::Open(_) => return,
-            Store::Failed(at) if at.elapsed() < AGAIN => return,
-            Store::Failed(_) | Store::Unopened => {}
+            DatabaseState::Open(_) => return,
+            DatabaseState::Failed(at) if at.elapsed() < RETRY_INTERVAL => return,
+            DatabaseState::Failed(_) | DatabaseState::Unopened => {}
         }
         let keep = self.keep;
         let opened = Database::open(&self.path, keep.file_bytes()).and_then(|mut database| {
-            if self.whose == Whose::Command {
-                database.leave_log()?;
+            if self.role == WriterRole::Command {
+                database.skip_checkpoint_on_close()?;
             }
-            let held = database.trim(&keep)?;
-            Ok((database, held))
+            let size = database.trim(&keep)?;
+            Ok((database, size))
         });
         match opened {
-            Ok((database, held)) => {
-                self.held = held;
-                self.looked = Some(Instant::now());
-                self.database = Store::Open(Box::new(database));
+            Ok((database, size)) => {
+                self.size = size;
+                self.last_trim = Some(Instant::now());
+                self.database = DatabaseState::Open(Box::new(database));
             }
             Err(error) => self.failed(&error),
         }
     }
 
-    /// One warning for each time that it stops working; then memory has to do.
+    /// Marks the database as failed. Logs one warning per outage. Until the database works again, the engine's
+    /// in-memory history answers.
     fn failed(&mut self, error: &HistoryError) {
-        self.database = Store::Failed(Instant::now());
+        self.database = DatabaseState::Failed(Instant::now());
         if self.warned {
             return;
         }
         self.warned = true;
         let cause = std::error::Error::source(error).map(|cause| format!(": {cause}"));
         let (cause, remedy) = (cause.unwrap_or_default(), error.remedy());
-        match self.whose {
-            Whose::Server => tracing::warn!(
+        match self.role {
+            WriterRole::Server => tracing::warn!(
                 "{error}{cause}. Executions go on, and the history is kept in memory only until it can be written. To mend it: {remedy}"
             ),
-            Whose::Command => {
+            WriterRole::Command => {
                 tracing::warn!("{error}{cause}. This run is not kept in the history. To mend it: {remedy}")
             }
         }

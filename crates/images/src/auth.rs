@@ -1,4 +1,5 @@
-//! Logins: as `docker login` and `podman login` leave them in a file. Secrets never leave this module but in a header.
+//! Reads registry credentials from the files of `docker login` and `podman login`. Secrets leave this module only in a
+//! header.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,11 +9,11 @@ use base64::engine::general_purpose::STANDARD;
 use sandcell_sandbox::Secret;
 use serde::Deserialize;
 
-use crate::name::HUB;
+use crate::name::DEFAULT_REGISTRY;
 
 const FILE_MAX: u64 = 1 << 20;
 
-/// A name and its password.
+/// A user name and password.
 #[derive(Clone)]
 pub(crate) struct Login {
     pub(crate) name: String,
@@ -32,7 +33,7 @@ struct Entry {
     password: Option<String>,
 }
 
-/// The login for a registry in the first of these files that has one. A file that is not there has none.
+/// Returns the credentials for a registry from the first of these files that has some. A file may be absent.
 pub(crate) fn login(files: &[PathBuf], registry: &str) -> Option<Login> {
     files.iter().find_map(|file| of_file(file, registry))
 }
@@ -48,7 +49,7 @@ fn of_file(path: &Path, registry: &str) -> Option<Login> {
     let file: File = match serde_json::from_slice(&text) {
         Ok(file) => file,
         Err(_) => {
-            // What it says stays in it.
+            // The error is not logged, because it could contain a secret.
             tracing::warn!(path = %path.display(), "a file with logins of registries cannot be read");
             return None;
         }
@@ -56,7 +57,7 @@ fn of_file(path: &Path, registry: &str) -> Option<Login> {
     let wanted = |key: &str| {
         let host = key.trim_start_matches("https://").trim_start_matches("http://");
         let host = host.split('/').next().unwrap_or(host);
-        host == registry || (registry == HUB && matches!(host, "index.docker.io" | "registry-1.docker.io"))
+        host == registry || (registry == DEFAULT_REGISTRY && matches!(host, "index.docker.io" | "registry-1.docker.io"))
     };
     let (_, entry) = file.auths.iter().find(|(key, _)| wanted(key))?;
     if let (Some(name), Some(password)) = (&entry.username, &entry.password) {
@@ -74,14 +75,14 @@ fn of_file(path: &Path, registry: &str) -> Option<Login> {
     })
 }
 
-/// What a registry says that it wants, in `WWW-Authenticate`.
+/// The authentication that a registry requires in `WWW-Authenticate`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Challenge {
     Basic,
     Bearer { realm: String, service: Option<String> },
 }
 
-/// Reads `Bearer realm="…",service="…",scope="…"`, or `Basic …`.
+/// Parses `Bearer realm="…",service="…",scope="…"`, or `Basic …`.
 pub(crate) fn challenge(text: &str) -> Option<Challenge> {
     let (kind, rest) = text.trim().split_once(' ').unwrap_or((text.trim(), ""));
     if kind.eq_ignore_ascii_case("basic") {

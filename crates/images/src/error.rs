@@ -1,25 +1,25 @@
-//! Why an image cannot be had, and the one place that says what to do about it.
+//! The errors of images, and the one place that decides their remedies.
 
 use std::io;
 use std::path::PathBuf;
 
 use sandcell_sandbox::{Code, Failure, SandboxError};
 
-/// Why an image cannot be had.
+/// The reason that an image is not available.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message says what it is")]
 pub enum ImageError {
-    #[error("this is no image's name: {0}")]
+    #[error("this is not an image name: {0}")]
     Name(&'static str),
     #[error("the operator does not allow this image")]
     NotAllowed,
-    #[error("it is not here, and `images.pull` is \"never\"")]
+    #[error("it is not stored here, and `images.pull` is \"never\"")]
     NotHere,
     #[error("{registry} does not have it")]
     Absent { registry: String },
-    #[error("{registry} wants a login that has it")]
+    #[error("{registry} requires a login with access to it")]
     Unauthorized { registry: String },
-    #[error("{registry} takes no more requests for now")]
+    #[error("{registry} accepts no more requests for now")]
     TooMany { registry: String },
     #[error("{registry} could not be reached: {reason}")]
     Unreachable { registry: String, reason: String },
@@ -31,11 +31,11 @@ pub enum ImageError {
         to: String,
         reason: &'static str,
     },
-    #[error("{what} does not have the digest that it is named by")]
+    #[error("the digest of {what} does not match")]
     Digest { what: String },
     #[error("{what} cannot be read: {reason}")]
     Format { what: &'static str, reason: String },
-    #[error("there is none for linux/{architecture} (there are {there})")]
+    #[error("it has no variant for linux/{architecture} (only for {there})")]
     Platform { architecture: &'static str, there: String },
     #[error("{what} has more than {limit} {unit}")]
     TooLarge {
@@ -51,20 +51,20 @@ pub enum ImageError {
     DiskFull,
     #[error("{step}: {reason}")]
     Store { step: String, reason: String },
-    #[error("the sandbox in which it is unpacked could not be made: {0}")]
+    #[error("the sandbox for unpacking could not be made: {0}")]
     Sandbox(String),
-    #[error("it took more than {0} s")]
+    #[error("the pull took more than {0} s")]
     Slow(u64),
     #[error("{0} other images are being pulled")]
     Busy(usize),
     #[error("it is being pulled: {0}")]
     Pulling(String),
-    #[error("it was given up")]
-    GivenUp,
+    #[error("the pull was cancelled")]
+    Cancelled,
 }
 
 impl ImageError {
-    /// A step with the store that failed.
+    /// Returns the error of a failed step of the store.
     pub(crate) fn store(step: impl Into<String>, error: &io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::DiskFull,
@@ -83,7 +83,7 @@ impl ImageError {
             Self::TooLarge { .. } => Code::LimitReached,
             Self::Busy(_) => Code::Busy,
             Self::Sandbox(_) => Code::BackendUnavailable,
-            Self::GivenUp => Code::Cancelled,
+            Self::Cancelled => Code::Cancelled,
             _ => Code::ImageUnavailable,
         }
     }
@@ -116,13 +116,13 @@ impl ImageError {
             Self::DiskFull => "tell the operator: free space, `sandcell images prune`, or set data_dir to another disk",
             Self::Store { .. } => "tell the operator: the server must be able to write its data folder (data_dir)",
             Self::Sandbox(_) => "`sandcell doctor` on the host says what is missing",
-            Self::Slow(_) | Self::Busy(_) | Self::GivenUp => "try again",
+            Self::Slow(_) | Self::Busy(_) | Self::Cancelled => "try again",
             Self::Pulling(_) => "call again in a moment: the pull goes on, and the call waits for it",
         }
         .to_owned()
     }
 
-    /// What a caller is told about this image.
+    /// Returns the failure that a caller of this image receives.
     #[must_use]
     pub fn failure(&self, image: &str) -> Failure {
         let image: String = image.chars().filter(|c| !c.is_control()).take(300).collect();
@@ -133,7 +133,7 @@ impl ImageError {
         )
     }
 
-    /// The same as an error of a back end.
+    /// Returns the same failure as an error of a back end.
     pub(crate) fn of(self, image: &str) -> SandboxError {
         SandboxError::Refused(Box::new(self.failure(image)))
     }

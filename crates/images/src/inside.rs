@@ -1,8 +1,8 @@
-//! The unpacker: reads a layer and says what is in it. It runs in a sandbox of its own, made for one layer, since this is where
-//! foreign bytes are decompressed and parsed.
+//! The unpacker: it reads a layer and writes records of its content. It runs in a separate sandbox, made for one
+//! layer, because it decompresses and parses untrusted bytes.
 //!
-//! What cannot be in a sandbox anyway is left out here already: device nodes and pipes (counted, and told), owners,
-//! attributes, capabilities and the bits for other users' rights. Names are checked again by whoever reads this.
+//! The unpacker omits everything that cannot be in a sandbox: device nodes and pipes (the summary counts them),
+//! owners, attributes, capabilities, and the setuid and setgid bits. The reader of the records checks the names again.
 
 use std::cell::RefCell;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -14,19 +14,19 @@ use sha2::{Digest as _, Sha256};
 use tar::EntryType;
 
 use crate::manifest::Digest;
-use crate::record::{Path, Record, What};
+use crate::record::{Path, Record, RecordKind};
 
-/// What is unpacked.
+/// The kind of the archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// A layer: names that begin with `.wh.` take away what lies below.
+    /// A layer. Names that begin with `.wh.` delete entries of lower layers.
     Layer,
-    /// An archive of `docker save`: files as they are.
+    /// An archive of `docker save`. All files are taken unchanged.
     Archive,
 }
 
 impl Kind {
-    /// As it stands on the unpacker's command line.
+    /// Returns the kind's name on the unpacker's command line.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Layer => "layer",
@@ -47,53 +47,53 @@ impl FromStr for Kind {
     }
 }
 
-/// What is said at the end.
+/// The content of the last record.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Summary {
-    /// Of everything that came out of the decompression.
+    /// The digest of the decompressed stream.
     pub(crate) diff_id: Option<Digest>,
-    /// Device nodes, pipes and kinds that are not known, which were left out.
+    /// The number of omitted device nodes, pipes and entries of unknown kinds.
     pub(crate) left_out: u64,
-    /// Files that would have run with another user's rights; they are there without that.
+    /// The number of files with a setuid or setgid bit. They are unpacked without it.
     pub(crate) setuid: u64,
 }
 
-const OPAQUE: &[u8] = b".wh..wh..opq";
-const OF_AUFS: &[u8] = b".wh..wh.";
-const WHITEOUT: &[u8] = b".wh.";
+const OPAQUE_NAME: &[u8] = b".wh..wh..opq";
+const AUFS_PREFIX: &[u8] = b".wh..wh.";
+const WHITEOUT_PREFIX: &[u8] = b".wh.";
 
-/// Reads a tar stream, compressed by gzip or Zstandard or plain, and writes records. At most `limit` bytes come out of the
-/// decompression.
+/// Reads a tar stream, compressed by gzip or Zstandard or uncompressed, and writes records. The decompressed stream is
+/// limited to `limit` bytes.
 ///
 /// # Errors
-/// In words, why it cannot be unpacked.
+/// A description of the problem.
 pub fn unpack(kind: Kind, limit: u64, input: impl Read, output: &mut dyn Write) -> Result<(), String> {
     let hash = Rc::new(RefCell::new(Sha256::new()));
-    let plain = decompressed(BufReader::with_capacity(256 << 10, input)).map_err(|error| said(&error))?;
+    let plain = decompressed(BufReader::with_capacity(256 << 10, input)).map_err(|error| error_text(&error))?;
     let mut hashed = Hashed {
         inner: plain,
         hash: Rc::clone(&hash),
         left: limit,
     };
     let mut summary = entries(kind, &mut hashed, output)?;
-    // What follows the end of the archive counts for the digest.
-    io::copy(&mut hashed, &mut io::sink()).map_err(|error| said(&error))?;
+    // The digest also covers the bytes after the end of the archive.
+    io::copy(&mut hashed, &mut io::sink()).map_err(|error| error_text(&error))?;
     drop(hashed);
     summary.diff_id = Some(Digest::finish(hash.take()));
     let text = serde_json::to_vec(&summary).map_err(|error| error.to_string())?;
-    let mut end = Record::new(What::End, Path::default());
+    let mut end = Record::new(RecordKind::End, Path::default());
     end.size = u64::try_from(text.len()).unwrap_or(u64::MAX);
     end.write(output)
         .and_then(|()| output.write_all(&text))
         .and_then(|()| output.flush())
-        .map_err(|error| said(&error))
+        .map_err(|error| error_text(&error))
 }
 
-fn said(error: &io::Error) -> String {
+fn error_text(error: &io::Error) -> String {
     error.to_string()
 }
 
-/// By what the first bytes are; what a manifest calls it does not count.
+/// Decompresses by the magic number of the input. The media type in the manifest is ignored.
 fn decompressed<'a>(mut input: BufReader<impl Read + 'a>) -> io::Result<Box<dyn Read + 'a>> {
     let head = input.fill_buf()?;
     Ok(if head.starts_with(&[0x1f, 0x8b]) {
@@ -109,7 +109,7 @@ fn decompressed<'a>(mut input: BufReader<impl Read + 'a>) -> io::Result<Box<dyn 
     })
 }
 
-/// The frames of Zstandard one after the other, each decoded to its end; those that hold no data are passed over.
+/// Decodes a sequence of Zstandard frames. Skippable frames contain no data and are skipped.
 struct Frames<R> {
     input: R,
     decoder: ruzstd::decoding::FrameDecoder,
@@ -117,7 +117,7 @@ struct Frames<R> {
 }
 
 impl<R: BufRead> Frames<R> {
-    /// Begins with the next frame. False at the end.
+    /// Begins the next frame. Returns false at the end.
     fn next(&mut self) -> io::Result<bool> {
         use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
         loop {
@@ -167,7 +167,7 @@ impl<R: BufRead> Read for Frames<R> {
     }
 }
 
-/// Counts and hashes what is read.
+/// Counts and hashes all bytes that are read.
 struct Hashed<R> {
     inner: R,
     hash: Rc<RefCell<Sha256>>,
@@ -190,17 +190,17 @@ impl<R: Read> Read for Hashed<R> {
 fn entries(kind: Kind, input: &mut dyn Read, output: &mut dyn Write) -> Result<Summary, String> {
     let mut summary = Summary::default();
     let mut archive = tar::Archive::new(input);
-    for entry in archive.entries().map_err(|error| said(&error))? {
-        let mut entry = entry.map_err(|error| said(&error))?;
+    for entry in archive.entries().map_err(|error| error_text(&error))? {
+        let mut entry = entry.map_err(|error| error_text(&error))?;
         if is_sparse_by_pax(&mut entry)? {
             return Err("it has a sparse file of a kind that is not known here".to_owned());
         }
         let path = Path::parse(&entry.path_bytes()).map_err(str::to_owned)?;
-        let what = match entry.header().entry_type() {
-            EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => What::File,
-            EntryType::Directory => What::Folder,
-            EntryType::Symlink => What::Symlink,
-            EntryType::Link => What::HardLink,
+        let record_kind = match entry.header().entry_type() {
+            EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => RecordKind::File,
+            EntryType::Directory => RecordKind::Folder,
+            EntryType::Symlink => RecordKind::Symlink,
+            EntryType::Link => RecordKind::HardLink,
             EntryType::XGlobalHeader => continue,
             _ => {
                 summary.left_out += 1;
@@ -209,31 +209,34 @@ fn entries(kind: Kind, input: &mut dyn Read, output: &mut dyn Write) -> Result<S
         };
         let record = match kind {
             Kind::Layer => match whiteout(&path)? {
-                Whiteout::None => Record::new(what, path),
+                Whiteout::None => Record::new(record_kind, path),
                 Whiteout::Ignored => continue,
-                Whiteout::Of(what, path) => {
-                    Record::new(what, path).write(output).map_err(|error| said(&error))?;
+                Whiteout::Of(record_kind, path) => {
+                    Record::new(record_kind, path)
+                        .write(output)
+                        .map_err(|error| error_text(&error))?;
                     continue;
                 }
             },
-            Kind::Archive => Record::new(what, path),
+            Kind::Archive => Record::new(record_kind, path),
         };
-        // The root is there already.
+        // The root exists already.
         if record.path.is_root() {
             continue;
         }
-        hand_over(record, &mut entry, output, &mut summary)?;
+        write_record(record, &mut entry, output, &mut summary)?;
     }
     Ok(summary)
 }
 
-/// Sparse files of the pax kind have their map in the content, which would be taken for content.
+/// Returns true for a sparse file in the pax format. Its content begins with a map of its holes, which would become
+/// part of the file.
 fn is_sparse_by_pax(entry: &mut tar::Entry<'_, impl Read>) -> Result<bool, String> {
-    let Some(extensions) = entry.pax_extensions().map_err(|error| said(&error))? else {
+    let Some(extensions) = entry.pax_extensions().map_err(|error| error_text(&error))? else {
         return Ok(false);
     };
     for extension in extensions {
-        let extension = extension.map_err(|error| said(&error))?;
+        let extension = extension.map_err(|error| error_text(&error))?;
         if extension.key_bytes().starts_with(b"GNU.sparse.") {
             return Ok(true);
         }
@@ -244,53 +247,53 @@ fn is_sparse_by_pax(entry: &mut tar::Entry<'_, impl Read>) -> Result<bool, Strin
 enum Whiteout {
     None,
     Ignored,
-    Of(What, Path),
+    Of(RecordKind, Path),
 }
 
 fn whiteout(path: &Path) -> Result<Whiteout, String> {
     let Some((folder, name)) = path.split() else {
         return Ok(Whiteout::None);
     };
-    if name == OPAQUE {
-        return Ok(Whiteout::Of(What::Opaque, folder));
+    if name == OPAQUE_NAME {
+        return Ok(Whiteout::Of(RecordKind::Opaque, folder));
     }
-    if path.parts().any(|part| part.starts_with(OF_AUFS)) {
+    if path.parts().any(|part| part.starts_with(AUFS_PREFIX)) {
         return Ok(Whiteout::Ignored);
     }
-    match name.strip_prefix(WHITEOUT) {
+    match name.strip_prefix(WHITEOUT_PREFIX) {
         None => Ok(Whiteout::None),
         Some(b"" | b"." | b"..") => Err("a name takes away what is not below it".to_owned()),
-        Some(name) => Ok(Whiteout::Of(What::Whiteout, folder.child(name))),
+        Some(name) => Ok(Whiteout::Of(RecordKind::Whiteout, folder.child(name))),
     }
 }
 
-fn hand_over(
+fn write_record(
     mut record: Record,
     entry: &mut tar::Entry<'_, impl Read>,
     output: &mut dyn Write,
     summary: &mut Summary,
 ) -> Result<(), String> {
-    let mode = entry.header().mode().map_err(|error| said(&error))?;
+    let mode = entry.header().mode().map_err(|error| error_text(&error))?;
     record.runs = mode & 0o111 != 0;
-    if matches!(record.what, What::Symlink | What::HardLink) {
+    if matches!(record.kind, RecordKind::Symlink | RecordKind::HardLink) {
         let target = entry.link_name_bytes().ok_or("a link leads nowhere")?;
-        record.target = match record.what {
-            What::HardLink => Path::parse(&target).map_err(str::to_owned)?.as_bytes().to_vec(),
+        record.target = match record.kind {
+            RecordKind::HardLink => Path::parse(&target).map_err(str::to_owned)?.as_bytes().to_vec(),
             _ => target.into_owned(),
         };
         if record.target.is_empty() {
             return Err("a link leads nowhere".to_owned());
         }
     }
-    if record.what != What::File {
-        return record.write(output).map_err(|error| said(&error));
+    if record.kind != RecordKind::File {
+        return record.write(output).map_err(|error| error_text(&error));
     }
     if mode & 0o6000 != 0 {
         summary.setuid += 1;
     }
     record.size = entry.size();
-    record.write(output).map_err(|error| said(&error))?;
-    let copied = io::copy(entry, output).map_err(|error| said(&error))?;
+    record.write(output).map_err(|error| error_text(&error))?;
+    let copied = io::copy(entry, output).map_err(|error| error_text(&error))?;
     if copied != record.size {
         return Err("a file ends before its time".to_owned());
     }

@@ -1,6 +1,6 @@
 use super::*;
 
-/// A tar archive of (name, kind, mode, content or target). Names go in as they are, `..` included.
+/// Returns a tar archive of (name, kind, mode, content or target). Names are written unchanged, `..` included.
 fn archive(entries: &[(&[u8], EntryType, u32, &[u8])]) -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
     for (name, kind, mode, text) in entries {
@@ -31,7 +31,7 @@ fn records(bytes: &[u8]) -> Result<(Vec<Record>, Summary), String> {
         let record = Record::read(&mut from).unwrap();
         let (content, rest) = from.split_at(usize::try_from(record.size).unwrap());
         from = rest;
-        if record.what == What::End {
+        if record.kind == RecordKind::End {
             assert!(rest.is_empty());
             return Ok((found, serde_json::from_slice(content).unwrap()));
         }
@@ -55,28 +55,28 @@ fn a_layer_is_the_same_however_it_is_packed() {
         (b"lib", EntryType::Symlink, 0o777, b"/usr/lib"),
     ]);
     let (found, summary) = records(&plain).unwrap();
-    let told: Vec<(What, &[u8], &[u8], bool)> = found
+    let found_records: Vec<(RecordKind, &[u8], &[u8], bool)> = found
         .iter()
-        .map(|one| (one.what, one.path.as_bytes(), one.target.as_slice(), one.runs))
+        .map(|one| (one.kind, one.path.as_bytes(), one.target.as_slice(), one.runs))
         .collect();
     assert_eq!(
-        told,
+        found_records,
         [
-            (What::Folder, &b"etc"[..], &b""[..], true),
-            (What::File, b"bin/tool", b"", true),
-            (What::HardLink, b"bin/again", b"bin/tool", true),
-            (What::Symlink, b"lib", b"/usr/lib", true),
+            (RecordKind::Folder, &b"etc"[..], &b""[..], true),
+            (RecordKind::File, b"bin/tool", b"", true),
+            (RecordKind::HardLink, b"bin/again", b"bin/tool", true),
+            (RecordKind::Symlink, b"lib", b"/usr/lib", true),
         ]
     );
     assert_eq!(summary.setuid, 1);
     assert_eq!(summary.diff_id, Some(Digest::of(&plain)));
     assert_eq!(records(&gzip(&plain)).unwrap(), (found.clone(), summary.clone()));
-    // Two members of gzip one after the other are one stream.
+    // A sequence of two gzip members is one stream.
     let (first, second) = plain.split_at(700);
     let parts = [gzip(first), gzip(second)].concat();
     assert_eq!(records(&parts).unwrap(), (found.clone(), summary.clone()));
     let zstd = ruzstd::encoding::compress_to_vec(plain.as_slice(), ruzstd::encoding::CompressionLevel::Fastest);
-    // A frame without data between two with data.
+    // A skippable frame between two frames with data.
     let skipped = [&0x184D_2A50_u32.to_le_bytes()[..], &3_u32.to_le_bytes(), b"xyz"].concat();
     let parts = [
         ruzstd::encoding::compress_to_vec(first, ruzstd::encoding::CompressionLevel::Fastest),
@@ -95,8 +95,11 @@ fn whiteouts_take_away_and_those_that_lie_are_refused() {
         (b".wh..wh.plnk/1", EntryType::Regular, 0o644, b"x"),
     ]))
     .unwrap();
-    let told: Vec<_> = found.iter().map(|one| (one.what, one.path.as_bytes())).collect();
-    assert_eq!(told, [(What::Whiteout, &b"a/b"[..]), (What::Opaque, &b"a"[..])]);
+    let found_records: Vec<_> = found.iter().map(|one| (one.kind, one.path.as_bytes())).collect();
+    assert_eq!(
+        found_records,
+        [(RecordKind::Whiteout, &b"a/b"[..]), (RecordKind::Opaque, &b"a"[..])]
+    );
     for name in [&b"a/.wh."[..], b"a/.wh...", b".wh.."] {
         assert!(records(&archive(&[(name, EntryType::Regular, 0o644, b"")])).is_err());
     }
@@ -138,7 +141,7 @@ fn a_bomb_ends_at_the_limit() {
     let zeros = vec![0; 4 << 20];
     let error = records(&gzip(&archive(&[(b"zeros", EntryType::Regular, 0o644, &zeros)]))).unwrap_err();
     assert!(error.contains("more than is allowed"), "{error}");
-    // After the end of the archive, too.
+    // The limit also covers the bytes after the end of the archive.
     let tail = [archive(&[]), zeros].concat();
     assert!(records(&gzip(&tail)).is_err());
 }

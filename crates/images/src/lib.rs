@@ -1,13 +1,14 @@
-//! Images of containers without a container daemon: fetched, checked, unpacked in a sandbox, kept as plain folders.
+//! Container images without a container daemon: images are pulled, checked, unpacked in a sandbox, and stored as plain
+//! folders.
 //!
-//! A name ([`ImageName`]) is looked up with a registry, in a folder of the OCI layout or in an archive of `docker save`.
-//! What comes is checked against its digest while it streams into a sandbox of its own, where it is unpacked
-//! (`inside`); what comes out of that is written below one folder (`writer`) and never followed out of it. Layers are kept
-//! by the digest that was checked out here; the tree of an image is made of hard links to its layers (`tree`), so images share
-//! what they have in common and a sandbox needs one read-only mount.
+//! An image is found by its name ([`ImageName`]) in a registry, in a folder of the OCI layout or in an archive of
+//! `docker save`. Its blobs are checked against their digests while they stream into a separate sandbox, which unpacks
+//! them (`inside`). The unpacked files are written below one folder (`writer`), and no link is followed out of it.
+//! Layers are stored by the digest that the host computed. The tree of an image consists of hard links to its layers
+//! (`tree`). Images therefore share common layers, and a sandbox needs one read-only mount.
 //!
-//! *Absent on purpose:* making sandboxes of images (the native back end does), and unpacking or decompressing anything on the
-//! host.
+//! *Absent on purpose:* making sandboxes from images (the native back end does that), and unpacking or decompressing
+//! on the host.
 #![forbid(unsafe_code)]
 #![cfg(target_os = "linux")]
 
@@ -29,4 +30,4 @@ pub use error::ImageError;
 pub use inside::{Kind, unpack};
 pub use name::{Allow, ImageName};
 pub use service::{Config, LocalImages};
-pub use store::{Kept, Pruned};
+pub use store::{Pruned, StoredImage};

@@ -1,9 +1,10 @@
-//! Images that lie in a folder: of the OCI layout, or as `docker save` writes them once they are out of their archive.
+//! Images in a local folder: of the OCI layout, or of `docker save` after its archive was unpacked.
 //!
-//! What stands in these files is as foreign as what a registry says: names lead nowhere but below the folder.
+//! These files are as untrusted as a registry's responses. Names in them cannot lead out of the folder.
 
 use std::io::Read as _;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
@@ -13,15 +14,16 @@ use serde::Deserialize;
 
 use crate::error::ImageError;
 use crate::manifest::{CONFIG_MAX, Descriptor, Digest, Document, LAYERS_MAX, MANIFEST_MAX};
+use crate::name::ImageName;
 use crate::record;
 use crate::registry::Stream;
 use crate::writer::below;
 
-const PIECE: usize = 256 << 10;
-/// The name of an image in an index.
+const PIECE_BYTES: usize = 256 << 10;
+/// The annotation with an image's name in an index.
 const REF_NAME: &str = "org.opencontainers.image.ref.name";
 
-/// A folder with an image.
+/// A folder that contains an image.
 #[derive(Debug)]
 pub(crate) struct Folder {
     path: PathBuf,
@@ -51,7 +53,7 @@ impl Folder {
         })
     }
 
-    fn wrong(&self, reason: impl Into<String>) -> ImageError {
+    fn local_error(&self, reason: impl Into<String>) -> ImageError {
         ImageError::Local {
             path: self.path.clone(),
             reason: reason.into(),
@@ -59,14 +61,14 @@ impl Folder {
     }
 
     fn file(&self, name: &str) -> Result<std::fs::File, ImageError> {
-        let path = record::Path::parse(name.as_bytes()).map_err(|reason| self.wrong(reason))?;
+        let path = record::Path::parse(name.as_bytes()).map_err(|reason| self.local_error(reason))?;
         let shown: String = name.chars().filter(|c| !c.is_control()).take(100).collect();
         let file = below(&self.root, &path, OFlags::RDONLY | OFlags::NONBLOCK)
-            .map_err(|error| self.wrong(format!("{shown}: {}", std::io::Error::from(error))))?;
+            .map_err(|error| self.local_error(format!("{shown}: {}", std::io::Error::from(error))))?;
         let regular =
             rustix::fs::fstat(&file).is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::RegularFile);
         if !regular {
-            return Err(self.wrong(format!("{shown} is no file")));
+            return Err(self.local_error(format!("{shown} is no file")));
         }
         Ok(file.into())
     }
@@ -76,17 +78,17 @@ impl Folder {
         self.file(name)?
             .take(most + 1)
             .read_to_end(&mut bytes)
-            .map_err(|error| self.wrong(error.to_string()))?;
+            .map_err(|error| self.local_error(error.to_string()))?;
         if u64::try_from(bytes.len()).is_ok_and(|size| size > most) {
-            return Err(self.wrong("a file of it is too large"));
+            return Err(self.local_error("a file of it is too large"));
         }
         Ok(bytes)
     }
 
-    /// The index of an OCI layout: the image of this name, or its only one.
+    /// Returns the manifests of an OCI layout: those of the image with this name, or of its only image.
     pub(crate) fn index(&self, name: Option<&str>) -> Result<Vec<Descriptor>, ImageError> {
         let Document::Index(all) = Document::parse(&self.text("index.json", MANIFEST_MAX)?)? else {
-            return Err(self.wrong("its index.json is no index"));
+            return Err(self.local_error("its index.json is no index"));
         };
         let Some(name) = name else {
             return Ok(all);
@@ -98,12 +100,12 @@ impl Folder {
         };
         let found: Vec<Descriptor> = all.into_iter().filter(called).collect();
         if found.is_empty() {
-            return Err(self.wrong("it has no image of that name"));
+            return Err(self.local_error("it has no image of that name"));
         }
         Ok(found)
     }
 
-    /// A small blob of an OCI layout, its digest looked at.
+    /// Reads a small blob of an OCI layout, and checks its digest.
     pub(crate) fn small(&self, digest: &Digest) -> Result<Vec<u8>, ImageError> {
         let bytes = self.text(&blob_name(digest), MANIFEST_MAX.max(CONFIG_MAX))?;
         if Digest::of(&bytes) != *digest {
@@ -114,10 +116,10 @@ impl Folder {
         Ok(bytes)
     }
 
-    /// What `docker save` says of the image of this name, or of its only one.
+    /// Returns the entry of `docker save` for the image with this name, or for its only image.
     pub(crate) fn saved(&self, name: Option<&str>) -> Result<Saved, ImageError> {
         let all: Vec<Saved> = serde_json::from_slice(&self.text("manifest.json", MANIFEST_MAX)?)
-            .map_err(|_| self.wrong("its manifest.json cannot be read"))?;
+            .map_err(|_| self.local_error("its manifest.json cannot be read"))?;
         let named = |one: &&Saved| {
             name.is_none_or(|name| {
                 let tags = one.repo_tags.iter().flatten();
@@ -128,18 +130,18 @@ impl Folder {
         let mut found = all.iter().filter(named);
         match (found.next(), found.next()) {
             (Some(one), None) if one.layers.len() <= LAYERS_MAX => Ok(one.clone()),
-            (Some(_), None) => Err(self.wrong("it has more than 128 layers")),
-            (None, _) => Err(self.wrong("it has no image of that name")),
-            (Some(_), Some(_)) => Err(self.wrong("it has several images; name one after a colon")),
+            (Some(_), None) => Err(self.local_error("it has more than 128 layers")),
+            (None, _) => Err(self.local_error("it has no image of that name")),
+            (Some(_), Some(_)) => Err(self.local_error("it has several images; name one after a colon")),
         }
     }
 
-    /// A small file.
+    /// Reads a small file.
     pub(crate) fn config(&self, name: &str) -> Result<Vec<u8>, ImageError> {
         self.text(name, CONFIG_MAX)
     }
 
-    /// A file's digest and size. Reads all of it.
+    /// Reads a whole file, and returns its digest and size.
     pub(crate) async fn measure(&self, name: &str) -> Result<(Digest, u64), ImageError> {
         use sha2::Digest as _;
         let mut stream = self.stream(name)?;
@@ -152,29 +154,48 @@ impl Folder {
         Ok((Digest::finish(hash), size))
     }
 
-    /// A file, piece by piece.
+    /// Streams a file.
     pub(crate) fn stream(&self, name: &str) -> Result<Stream, ImageError> {
         Ok(pieces(self.file(name)?, self.path.clone()))
     }
 }
 
-/// Where a layout has a blob.
+/// Returns the path of a blob in a layout.
 pub(crate) fn blob_name(digest: &Digest) -> String {
     format!("blobs/sha256/{}", digest.hex())
 }
 
-/// An archive, piece by piece.
+/// Returns a stamp that changes when a local image changes. None for images of registries.
+pub(crate) fn stamp(name: &ImageName) -> Option<String> {
+    let file = match name {
+        ImageName::Registry(_) => return None,
+        ImageName::Layout(path, _) => path.join("index.json"),
+        ImageName::Archive(path, _) => path.clone(),
+    };
+    let of = |found: std::fs::Metadata| {
+        format!(
+            "{} {} {}.{}",
+            found.size(),
+            found.ino(),
+            found.mtime(),
+            found.mtime_nsec()
+        )
+    };
+    Some(file.metadata().map(of).unwrap_or_default())
+}
+
+/// Streams an archive.
 pub(crate) fn archive(path: &Path) -> Result<Stream, ImageError> {
-    let wrong = |reason: String| ImageError::Local {
+    let local_error = |reason: String| ImageError::Local {
         path: path.to_owned(),
         reason,
     };
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file =
-        rustix::fs::open(path, flags, Mode::empty()).map_err(|error| wrong(std::io::Error::from(error).to_string()))?;
+    let file = rustix::fs::open(path, flags, Mode::empty())
+        .map_err(|error| local_error(std::io::Error::from(error).to_string()))?;
     let file = std::fs::File::from(file);
     if !file.metadata().is_ok_and(|found| found.is_file()) {
-        return Err(wrong("it is no file".to_owned()));
+        return Err(local_error("it is no file".to_owned()));
     }
     Ok(pieces(file, path.to_owned()))
 }
@@ -184,7 +205,7 @@ fn pieces(file: std::fs::File, path: PathBuf) -> Stream {
     futures::stream::unfold(Some((file, path)), |state| async move {
         use tokio::io::AsyncReadExt as _;
         let (mut file, path) = state?;
-        let mut piece = vec![0; PIECE];
+        let mut piece = vec![0; PIECE_BYTES];
         match file.read(&mut piece).await {
             Ok(0) => None,
             Ok(read) => {

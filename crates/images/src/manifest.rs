@@ -1,4 +1,5 @@
-//! What registries and layouts say about an image: indexes, manifests, configurations. Read with bounds, never trusted.
+//! Parses indexes, manifests and configurations from registries and layouts. Sizes and counts are bounded, and no
+//! content is trusted.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,18 +10,18 @@ use sha2::{Digest as _, Sha256};
 
 use crate::error::ImageError;
 
-/// The most that a manifest or index may have, in bytes.
+/// The maximum size of a manifest or index in bytes.
 pub(crate) const MANIFEST_MAX: u64 = 4 << 20;
-/// The most that a configuration may have, in bytes.
+/// The maximum size of a configuration in bytes.
 pub(crate) const CONFIG_MAX: u64 = 4 << 20;
-/// Layers of one image.
+/// The maximum number of layers of one image.
 pub(crate) const LAYERS_MAX: usize = 128;
-/// Variables of one image, and bytes of one.
+/// The maximum number of environment variables of one image, and the maximum size of one in bytes.
 const VARIABLES_MAX: usize = 256;
 const VARIABLE_MAX: usize = 32 << 10;
 
-/// What manifests are called. Both kinds have the same shape for what is read here.
-pub(crate) const ACCEPT: &str = "application/vnd.oci.image.index.v1+json, application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json";
+/// The media types of manifests. Both kinds have the same shape for the fields that are parsed here.
+pub(crate) const ACCEPT_MANIFEST: &str = "application/vnd.oci.image.index.v1+json, application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json";
 
 /// A SHA-256 digest.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -28,7 +29,7 @@ pub(crate) const ACCEPT: &str = "application/vnd.oci.image.index.v1+json, applic
 pub struct Digest(String);
 
 impl Digest {
-    /// Of these bytes.
+    /// Computes the digest of these bytes.
     pub(crate) fn of(bytes: &[u8]) -> Self {
         Self::finish(Sha256::new().chain_update(bytes))
     }
@@ -37,7 +38,7 @@ impl Digest {
         Self(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
-    /// The hexadecimal digits.
+    /// Returns the hexadecimal digits.
     pub(crate) fn hex(&self) -> &str {
         &self.0
     }
@@ -75,7 +76,7 @@ impl fmt::Display for Digest {
     }
 }
 
-/// A blob that a manifest names.
+/// A reference to a blob in a manifest.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Descriptor {
@@ -97,7 +98,7 @@ pub(crate) struct Platform {
     pub(crate) architecture: String,
 }
 
-/// Either an index of manifests, or one.
+/// An index of manifests, or one manifest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Document {
     Index(Vec<Descriptor>),
@@ -131,10 +132,10 @@ fn broken(what: &'static str, reason: impl ToString) -> ImageError {
 
 impl Document {
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, ImageError> {
-        const WHAT: &str = "its manifest";
-        let raw: Raw = serde_json::from_slice(bytes).map_err(|error| broken(WHAT, error))?;
+        const DOCUMENT_NAME: &str = "its manifest";
+        let raw: Raw = serde_json::from_slice(bytes).map_err(|error| broken(DOCUMENT_NAME, error))?;
         if raw.schema_version != 2 {
-            return Err(broken(WHAT, "it is of a version that is no longer in use"));
+            return Err(broken(DOCUMENT_NAME, "it is of a version that is no longer in use"));
         }
         match (raw.manifests, raw.config, raw.layers) {
             (Some(manifests), None, None) => Ok(Self::Index(manifests)),
@@ -146,12 +147,12 @@ impl Document {
                 limit: 128,
                 unit: "layers",
             }),
-            _ => Err(broken(WHAT, "it is neither an index nor an image")),
+            _ => Err(broken(DOCUMENT_NAME, "it is neither an index nor an image")),
         }
     }
 }
 
-/// This machine's architecture, as images call it.
+/// Returns this machine's architecture by its name in image indexes.
 pub(crate) fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -161,14 +162,14 @@ pub(crate) fn architecture() -> &'static str {
     }
 }
 
-/// The manifest for this machine.
+/// Returns the manifest for this machine.
 pub(crate) fn choose(manifests: &[Descriptor]) -> Result<&Descriptor, ImageError> {
     let fits = |one: &&Descriptor| {
         one.platform
             .as_ref()
             .is_some_and(|own| own.os == "linux" && own.architecture == architecture())
     };
-    // An index that names no platform and one image means that.
+    // An index with one image and no platform refers to that image.
     let only = || {
         manifests
             .first()
@@ -194,12 +195,12 @@ pub(crate) fn choose(manifests: &[Descriptor]) -> Result<&Descriptor, ImageError
     })
 }
 
-/// What of an image's configuration counts here.
+/// The used parts of an image's configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Settings {
-    /// Its variables.
+    /// The environment variables.
     pub(crate) env: BTreeMap<String, String>,
-    /// The digests of its layers, unpacked.
+    /// The digests of the unpacked layers.
     pub(crate) diff_ids: Vec<Digest>,
 }
 
@@ -225,12 +226,12 @@ struct RawRoot {
 }
 
 impl Settings {
-    /// For an image with so many layers.
+    /// Parses the configuration of an image with this number of layers.
     pub(crate) fn parse(bytes: &[u8], layers: usize) -> Result<Self, ImageError> {
-        const WHAT: &str = "its configuration";
-        let raw: RawConfig = serde_json::from_slice(bytes).map_err(|error| broken(WHAT, error))?;
+        const DOCUMENT_NAME: &str = "its configuration";
+        let raw: RawConfig = serde_json::from_slice(bytes).map_err(|error| broken(DOCUMENT_NAME, error))?;
         if raw.rootfs.diff_ids.len() != layers {
-            return Err(broken(WHAT, "it speaks of another number of layers"));
+            return Err(broken(DOCUMENT_NAME, "it speaks of another number of layers"));
         }
         let known = |text: &str, own: &str| text.is_empty() || text == own;
         if !known(&raw.os, "linux") || !known(&raw.architecture, architecture()) {
@@ -251,8 +252,8 @@ impl Settings {
     }
 }
 
-/// A variable that programs can have. Those that make the loader run something are left out: they would meet our own drivers,
-/// too.
+/// Parses an environment variable. Returns None for a variable that makes the dynamic loader load code, because it
+/// would also affect sandcell's drivers.
 fn variable(pair: &str) -> Option<(String, String)> {
     let (name, value) = pair.split_once('=')?;
     let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'_';

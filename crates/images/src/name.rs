@@ -1,4 +1,4 @@
-//! Names of images, as callers write them and as they are meant; and which of them callers may use.
+//! Image names: parsing, and the operator's list of names that callers may use.
 
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
@@ -7,29 +7,29 @@ use std::str::FromStr;
 use crate::error::ImageError;
 use crate::manifest::Digest;
 
-/// The registry of names that mention none.
-pub(crate) const HUB: &str = "docker.io";
-const LONGEST: usize = 512;
+/// The registry of names without a registry.
+pub(crate) const DEFAULT_REGISTRY: &str = "docker.io";
+const MAX_NAME_BYTES: usize = 512;
 
-/// Where an image is.
+/// The location of an image.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ImageName {
-    /// With a registry.
+    /// An image in a registry.
     Registry(Reference),
-    /// In a folder of the OCI layout, by the name that its index gives it; none: its only one.
+    /// An image in a folder of the OCI layout, by its name in the index. None: the only image of the index.
     Layout(PathBuf, Option<String>),
-    /// In an archive of `docker save`, by one of its names; none: its only one.
+    /// An image in an archive of `docker save`, by one of its names. None: the only image of the archive.
     Archive(PathBuf, Option<String>),
 }
 
-/// An image of a registry.
+/// A reference to an image in a registry.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Reference {
-    /// `host` or `host:port`; `docker.io` where none was written.
+    /// `host` or `host:port`. The default is `docker.io`.
     pub(crate) registry: String,
-    /// `library/python`.
+    /// The repository, such as `library/python`.
     pub(crate) repository: String,
-    /// The tag; `latest` where neither it nor a digest was written.
+    /// The tag. The default is `latest` if the name has neither a tag nor a digest.
     pub(crate) tag: Option<String>,
     /// The digest.
     pub(crate) digest: Option<Digest>,
@@ -39,7 +39,7 @@ impl FromStr for ImageName {
     type Err = ImageError;
 
     fn from_str(text: &str) -> Result<Self, ImageError> {
-        if text.len() > LONGEST || text.chars().any(char::is_control) {
+        if text.len() > MAX_NAME_BYTES || text.chars().any(char::is_control) {
             return Err(ImageError::Name("it is too long, or has control characters"));
         }
         if let Some(rest) = text.strip_prefix("oci:") {
@@ -52,7 +52,7 @@ impl FromStr for ImageName {
     }
 }
 
-/// `/path[:name]`. A colon in the path is not possible, as with other tools.
+/// Parses `/path[:name]`. The path cannot contain a colon, as with other tools.
 fn local(text: &str) -> Result<(PathBuf, Option<String>), ImageError> {
     let (path, name) = match text.split_once(':') {
         Some((path, name)) => (path, Some(name.to_owned()).filter(|name| !name.is_empty())),
@@ -92,16 +92,16 @@ impl Reference {
         }
         let (registry, repository) = match path.split_once('/') {
             Some((first, rest)) if first.contains(['.', ':']) || first == "localhost" => (first, rest.to_owned()),
-            _ => (HUB, path.to_owned()),
+            _ => (DEFAULT_REGISTRY, path.to_owned()),
         };
         let registry = match registry {
-            "index.docker.io" | "registry-1.docker.io" => HUB,
+            "index.docker.io" | "registry-1.docker.io" => DEFAULT_REGISTRY,
             other => other,
         };
         if !is_host(registry) {
             return Err(ImageError::Name("the registry is not host or host:port"));
         }
-        let repository = if registry == HUB && !repository.contains('/') {
+        let repository = if registry == DEFAULT_REGISTRY && !repository.contains('/') {
             format!("library/{repository}")
         } else {
             repository
@@ -137,7 +137,7 @@ fn is_part(text: &str) -> bool {
     text.starts_with(ends) && text.ends_with(ends) && text.bytes().all(fits) && !double
 }
 
-/// `name`, `name:port`, `[address]:port`.
+/// Returns true for `name`, `name:port` and `[address]:port`.
 fn is_host(text: &str) -> bool {
     let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((address, rest)) => {
@@ -189,23 +189,24 @@ impl fmt::Display for ImageName {
     }
 }
 
-/// What callers may name: `docker.io/library/*`, `ghcr.io/team/tool`, `ghcr.io/team/tool:1.2`, or `*` for every registry.
+/// An entry of the list of images that callers may use: `docker.io/library/*`, `ghcr.io/team/tool`,
+/// `ghcr.io/team/tool:1.2`, or `*` for every registry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Allow {
     /// Every image of every registry.
     All,
-    /// Everything of a registry below this, which ends with a slash.
+    /// Every image below this prefix of a registry. The prefix ends with a slash.
     Below(String),
-    /// One repository; with a tag or digest only that.
-    One(Reference, Exactly),
+    /// One repository. If the entry has a tag or digest, only that image.
+    One(Reference, TagScope),
 }
 
-/// Whether an entry names a tag or digest.
+/// The scope of an entry for one repository.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Exactly {
-    /// It does: that one.
+pub enum TagScope {
+    /// The entry has a tag or digest, and covers only that image.
     This,
-    /// It does not: any.
+    /// The entry has neither, and covers every tag and digest.
     Any,
 }
 
@@ -217,7 +218,7 @@ impl FromStr for Allow {
             return Ok(Self::All);
         }
         if let Some(prefix) = text.strip_suffix("/*") {
-            // `ghcr.io/*` is a registry; `python/*` a folder of the usual one.
+            // `ghcr.io/*` is a registry. `python/*` is a folder of the default registry.
             let registry = prefix.contains(['.', ':']) || prefix == "localhost";
             if !prefix.contains('/') && registry && is_host(prefix) {
                 return Ok(Self::Below(format!("{prefix}/")));
@@ -229,9 +230,9 @@ impl FromStr for Allow {
         let reference = Reference::parse(text)?;
         let last = text.rsplit('/').next().unwrap_or(text);
         let exactly = if last.contains([':', '@']) {
-            Exactly::This
+            TagScope::This
         } else {
-            Exactly::Any
+            TagScope::Any
         };
         Ok(Self::One(reference, exactly))
     }
@@ -245,9 +246,9 @@ impl Allow {
             Self::One(own, exactly) => {
                 let same = own.registry == wanted.registry && own.repository == wanted.repository;
                 let fits = match exactly {
-                    Exactly::Any => true,
-                    // A digest that was named holds whatever the tag says.
-                    Exactly::This => match &own.digest {
+                    TagScope::Any => true,
+                    // If the entry has a digest, its tag is ignored.
+                    TagScope::This => match &own.digest {
                         Some(digest) => wanted.digest.as_ref() == Some(digest),
                         None => own.tag == wanted.tag && wanted.digest.is_none(),
                     },

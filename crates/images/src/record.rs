@@ -1,36 +1,36 @@
-//! What the unpacker says of a layer: a stream of records, each a head of fixed length, a name, a target, and content.
+//! The unpacker's output: a stream of records. Each record is a head of fixed length, a name, a target, and content.
 //!
-//! Written inside a jail and read outside of it, where all of it is hostile: lengths are checked before anything is read, and a
-//! name is only taken part by part.
+//! The records are written inside a jail and read outside, where every byte is hostile. Lengths are checked before
+//! anything is read, and names are checked part by part.
 
 use std::io::{self, Read, Write};
 
 use crate::error::ImageError;
 
-const HEAD: usize = 14;
-/// Bytes of a path, of one part of it, and parts.
+const HEAD_BYTES: usize = 14;
+/// The maximum length of a path in bytes, of one part of a path in bytes, and the maximum number of parts.
 const PATH_MAX: usize = 4095;
 const PART_MAX: usize = 255;
 pub(crate) const DEPTH_MAX: usize = 100;
-/// Bytes of what is said at the end.
+/// The maximum size of the summary in the last record.
 pub(crate) const END_MAX: u64 = 4096;
 
-/// What a record is about.
+/// The kind of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum RecordKind {
     Folder,
     File,
     Symlink,
     HardLink,
-    /// What lies below has this no more.
+    /// The entry of a lower layer at this path is deleted.
     Whiteout,
-    /// What lies below has nothing in this folder.
+    /// All entries of lower layers in this folder are deleted.
     Opaque,
-    /// All was said; the content sums it up.
+    /// The last record. Its content is a summary.
     End,
 }
 
-impl What {
+impl RecordKind {
     const fn byte(self) -> u8 {
         match self {
             Self::Folder => b'd',
@@ -60,21 +60,22 @@ impl What {
 /// A record without its content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Record {
-    pub(crate) what: What,
+    pub(crate) kind: RecordKind,
     pub(crate) runs: bool,
     pub(crate) path: Path,
-    /// Of a symbolic link as it is; of a hard link a path.
+    /// The target of a symbolic link, unchanged, or the path of a hard link's target.
     pub(crate) target: Vec<u8>,
-    /// Bytes of content that follow.
+    /// The size of the content that follows, in bytes.
     pub(crate) size: u64,
 }
 
-/// A relative path in which nothing leads upwards. Empty: the root.
+/// A relative path without `..`. The empty path is the root.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Path(Vec<u8>);
 
 impl Path {
-    /// Of a name as archives have them: leading slashes and `.` are dropped. Not one with `..` or of absurd length.
+    /// Parses a name from an archive. Leading slashes and `.` are dropped. Names with `..` and names above the length
+    /// limits are errors.
     pub(crate) fn parse(text: &[u8]) -> Result<Self, &'static str> {
         let mut parts = Vec::new();
         for part in text.split(|byte| *byte == b'/') {
@@ -105,7 +106,7 @@ impl Path {
         self.0.split(|byte| *byte == b'/').filter(|part| !part.is_empty())
     }
 
-    /// The folder that it is in, and its name there; none for the root.
+    /// Returns the parent folder and the last part. Returns None for the root.
     pub(crate) fn split(&self) -> Option<(Self, &[u8])> {
         let cut = self.0.iter().rposition(|byte| *byte == b'/');
         let (folder, name) = match cut {
@@ -115,7 +116,7 @@ impl Path {
         (!name.is_empty()).then(|| (Self(folder.to_vec()), name))
     }
 
-    /// One further down. `name` is one part.
+    /// Returns the path of a child. `name` is one part.
     pub(crate) fn child(&self, name: &[u8]) -> Self {
         let mut path = self.0.clone();
         if !path.is_empty() {
@@ -140,9 +141,9 @@ impl Path {
 }
 
 impl Record {
-    pub(crate) fn new(what: What, path: Path) -> Self {
+    pub(crate) fn new(kind: RecordKind, path: Path) -> Self {
         Self {
-            what,
+            kind,
             runs: false,
             path,
             target: Vec::new(),
@@ -154,7 +155,7 @@ impl Record {
         let too_long = |_| io::Error::from(io::ErrorKind::InvalidInput);
         let name = u16::try_from(self.path.0.len()).map_err(too_long)?;
         let target = u16::try_from(self.target.len()).map_err(too_long)?;
-        to.write_all(&[self.what.byte(), u8::from(self.runs)])?;
+        to.write_all(&[self.kind.byte(), u8::from(self.runs)])?;
         to.write_all(&name.to_be_bytes())?;
         to.write_all(&target.to_be_bytes())?;
         to.write_all(&self.size.to_be_bytes())?;
@@ -165,27 +166,27 @@ impl Record {
     pub(crate) fn read(from: &mut dyn Read) -> Result<Self, ImageError> {
         let wrong = |reason: &str| ImageError::Unpack(reason.to_owned());
         let cut = |_| wrong("the unpacker said too little");
-        let mut head = [0; HEAD];
+        let mut head = [0; HEAD_BYTES];
         from.read_exact(&mut head).map_err(cut)?;
         let [kind, runs, n1, n0, t1, t0, size @ ..] = head;
-        let what = What::of(kind).ok_or_else(|| wrong("the unpacker said something unknown"))?;
+        let kind = RecordKind::of(kind).ok_or_else(|| wrong("the unpacker said something unknown"))?;
         let mut name = vec![0; usize::from(u16::from_be_bytes([n1, n0]))];
         let mut target = vec![0; usize::from(u16::from_be_bytes([t1, t0]))];
         from.read_exact(&mut name).map_err(cut)?;
         from.read_exact(&mut target).map_err(cut)?;
         let record = Self {
-            what,
+            kind,
             runs: runs != 0,
             path: Path::parse(&name).map_err(wrong)?,
             target,
             size: u64::from_be_bytes(size),
         };
-        let has_content = matches!(what, What::File | What::End);
-        let links = matches!(what, What::Symlink | What::HardLink);
+        let has_content = matches!(kind, RecordKind::File | RecordKind::End);
+        let links = matches!(kind, RecordKind::Symlink | RecordKind::HardLink);
         let sound_target = !record.target.is_empty() && record.target.len() <= PATH_MAX && !record.target.contains(&0);
         let fits = (has_content || record.size == 0)
             && (sound_target == links)
-            && (record.path.is_root() == (what == What::End) || what == What::Opaque);
+            && (record.path.is_root() == (kind == RecordKind::End) || kind == RecordKind::Opaque);
         if fits {
             Ok(record)
         } else {
@@ -221,12 +222,12 @@ mod tests {
 
     #[test]
     fn records_come_back_as_they_were_written() {
-        let mut link = Record::new(What::Symlink, Path::parse(b"a/l").unwrap());
+        let mut link = Record::new(RecordKind::Symlink, Path::parse(b"a/l").unwrap());
         link.target = b"/etc/passwd".to_vec();
-        let mut file = Record::new(What::File, Path::parse(b"\xff/f").unwrap());
+        let mut file = Record::new(RecordKind::File, Path::parse(b"\xff/f").unwrap());
         file.size = 7;
         file.runs = true;
-        for record in [link, file, Record::new(What::Opaque, Path::default())] {
+        for record in [link, file, Record::new(RecordKind::Opaque, Path::default())] {
             let mut bytes = Vec::new();
             record.write(&mut bytes).unwrap();
             assert_eq!(Record::read(&mut bytes.as_slice()).unwrap(), record);
@@ -237,15 +238,15 @@ mod tests {
 
     #[test]
     fn records_that_contradict_themselves_are_refused() {
-        for (what, path, target, size) in [
-            (What::File, "", "", 0),
-            (What::Folder, "a", "", 5),
-            (What::Symlink, "a", "", 0),
-            (What::File, "a", "x", 0),
-            (What::End, "a", "", 0),
-            (What::Symlink, "a", "x\0y", 0),
+        for (kind, path, target, size) in [
+            (RecordKind::File, "", "", 0),
+            (RecordKind::Folder, "a", "", 5),
+            (RecordKind::Symlink, "a", "", 0),
+            (RecordKind::File, "a", "x", 0),
+            (RecordKind::End, "a", "", 0),
+            (RecordKind::Symlink, "a", "x\0y", 0),
         ] {
-            let mut record = Record::new(what, Path::parse(path.as_bytes()).unwrap());
+            let mut record = Record::new(kind, Path::parse(path.as_bytes()).unwrap());
             record.target = target.as_bytes().to_vec();
             record.size = size;
             let mut bytes = Vec::new();

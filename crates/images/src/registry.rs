@@ -1,8 +1,10 @@
-//! Talking to a registry: manifests by tag or digest, blobs by digest, with whatever login it wants.
+//! A client for registries: it fetches manifests by tag or digest and blobs by digest, and logs in where the registry
+//! requires it.
 //!
-//! A registry is as foreign as its images. What it sends has a bound and a digest; where it leads to (another host for blobs, a
-//! realm for tokens) is gone to by TLS and on the public network only, since it could name services of this machine or its network.
-//! A login is sent to the registry itself and to its realm, never to where a blob lies.
+//! A registry is as untrusted as its images. Every response has a maximum size and a digest. A registry can redirect
+//! to other hosts (for blobs) and names a realm (for tokens). Requests to these use TLS and public addresses only,
+//! because they could otherwise reach services of this machine or its network. Credentials are sent to the registry
+//! and its realm, never to the host of a blob.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -20,46 +22,46 @@ use serde::Deserialize;
 
 use crate::auth::{Challenge, Login, challenge, login};
 use crate::error::ImageError;
-use crate::manifest::{ACCEPT, Digest};
-use crate::name::{HUB, Reference};
+use crate::manifest::{ACCEPT_MANIFEST, Digest};
+use crate::name::{DEFAULT_REGISTRY, Reference};
 
-const CONNECT: Duration = Duration::from_secs(10);
-/// The longest silence in the middle of an answer.
-const SILENCE: Duration = Duration::from_secs(20);
-const REDIRECTS: usize = 5;
-/// The most that an answer with a token may have, in bytes.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The maximum pause within a response.
+const READ_TIMEOUT: Duration = Duration::from_secs(20);
+const MAX_REDIRECTS: usize = 5;
+/// The maximum size of a token response in bytes.
 const TOKEN_MAX: u64 = 256 << 10;
 
-/// Bytes that come, or why no more do.
+/// A stream of bytes, which can end with an error.
 pub(crate) type Stream = BoxStream<'static, Result<Bytes, ImageError>>;
 
-/// What the operator says about registries.
+/// The operator's settings for registries.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Registries {
-    /// Those that are asked without TLS, as `host` or `host:port`.
+    /// Registries without TLS, as `host` or `host:port`.
     pub(crate) insecure: Vec<String>,
-    /// Others that are asked before a registry: (registry, mirror).
+    /// Mirrors, which are tried before their registry: (registry, mirror).
     pub(crate) mirrors: Vec<(String, String)>,
-    /// Files with logins.
+    /// Files with credentials.
     pub(crate) logins: Vec<PathBuf>,
 }
 
-/// One registry, asked about one repository.
+/// A client for one repository of one registry.
 pub(crate) struct Registry {
-    /// As it is called in names.
+    /// The registry's name in image names.
     name: String,
     base: Url,
     repository: String,
     login: Option<Login>,
     token: tokio::sync::Mutex<Option<Secret>>,
-    /// For the registry itself, whose address the operator has allowed.
+    /// The HTTP client for the registry itself. The operator allowed its address.
     trusted: Client,
-    /// For where it leads to.
-    wary: Client,
+    /// The HTTP client for redirects and realms.
+    public_only: Client,
 }
 
 impl Registries {
-    /// Whom to ask for this image: mirrors, then the registry itself.
+    /// Returns the registries to try for this image: first the mirrors, then the registry itself.
     pub(crate) fn of(&self, reference: &Reference) -> Result<Vec<Registry>, ImageError> {
         let mirrors = self.mirrors.iter().filter(|(of, _)| *of == reference.registry);
         let names = mirrors.map(|(_, mirror)| mirror).chain([&reference.registry]);
@@ -71,7 +73,11 @@ impl Registries {
             registry: name.to_owned(),
             reason,
         };
-        let host = if name == HUB { "registry-1.docker.io" } else { name };
+        let host = if name == DEFAULT_REGISTRY {
+            "registry-1.docker.io"
+        } else {
+            name
+        };
         let plain = is_loopback(host) || self.insecure.iter().any(|one| one == name);
         let scheme = if plain { "http" } else { "https" };
         let base =
@@ -79,8 +85,8 @@ impl Registries {
         let builder = || {
             Client::builder()
                 .user_agent(concat!("sandcell/", env!("CARGO_PKG_VERSION")))
-                .connect_timeout(CONNECT)
-                .read_timeout(SILENCE)
+                .connect_timeout(CONNECT_TIMEOUT)
+                .read_timeout(READ_TIMEOUT)
                 .redirect(reqwest::redirect::Policy::none())
         };
         let trusted = if is_loopback(host) {
@@ -88,20 +94,20 @@ impl Registries {
         } else {
             builder()
         };
-        let wary = builder().dns_resolver(Arc::new(PublicOnly));
+        let public_only = builder().dns_resolver(Arc::new(PublicOnly));
         Ok(Registry {
             name: name.to_owned(),
             base,
             repository: repository.to_owned(),
             login: login(&self.logins, name),
             token: tokio::sync::Mutex::default(),
-            trusted: trusted.build().map_err(|error| unreachable(words(error)))?,
-            wary: wary.build().map_err(|error| unreachable(words(error)))?,
+            trusted: trusted.build().map_err(|error| unreachable(error_text(error)))?,
+            public_only: public_only.build().map_err(|error| unreachable(error_text(error)))?,
         })
     }
 }
 
-/// Whether this names the machine itself, without asking anybody.
+/// Returns true if the name is a loopback name or address. Resolves nothing.
 fn is_loopback(host: &str) -> bool {
     let name = match host.strip_prefix('[') {
         Some(rest) => rest.split(']').next().unwrap_or(rest),
@@ -110,7 +116,7 @@ fn is_loopback(host: &str) -> bool {
     name == "localhost" || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// Finds addresses, and only such as lie on the public internet.
+/// A resolver that returns only public addresses.
 struct PublicOnly;
 
 impl Resolve for PublicOnly {
@@ -134,15 +140,15 @@ struct Token {
 }
 
 impl Registry {
-    /// A manifest or index and its digest, which is looked at if it is known.
+    /// Fetches a manifest or index, and returns it with its digest. The digest is checked if `known` is given.
     pub(crate) async fn manifest(
         &self,
         which: &str,
         known: Option<&Digest>,
-        most: u64,
+        max_bytes: u64,
     ) -> Result<(Vec<u8>, Digest), ImageError> {
-        let answer = self.get(&format!("manifests/{which}"), Some(ACCEPT)).await?;
-        let bytes = whole(self.body(answer, most, "its manifest")?).await?;
+        let answer = self.get(&format!("manifests/{which}"), Some(ACCEPT_MANIFEST)).await?;
+        let bytes = collect_stream(self.body(answer, max_bytes, "its manifest")?).await?;
         let digest = Digest::of(&bytes);
         if known.is_some_and(|known| *known != digest) {
             return Err(ImageError::Digest {
@@ -152,10 +158,10 @@ impl Registry {
         Ok((bytes, digest))
     }
 
-    /// A blob, as it comes: whoever reads it looks at its digest and size.
-    pub(crate) async fn blob(&self, digest: &Digest, most: u64) -> Result<Stream, ImageError> {
+    /// Streams a blob. The reader must check its digest and size.
+    pub(crate) async fn blob(&self, digest: &Digest, max_bytes: u64) -> Result<Stream, ImageError> {
         let answer = self.get(&format!("blobs/{digest}"), None).await?;
-        self.body(answer, most, "a layer")
+        self.body(answer, max_bytes, "a layer")
     }
 
     fn unreachable(&self, reason: impl Into<String>) -> ImageError {
@@ -187,11 +193,11 @@ impl Registry {
         }
     }
 
-    /// Asks, and goes where the registry leads to.
+    /// Sends a request and follows redirects.
     async fn follow(&self, mut url: Url, accept: Option<&str>) -> Result<Response, ImageError> {
-        for _ in 0..=REDIRECTS {
+        for _ in 0..=MAX_REDIRECTS {
             let home = same_place(&url, &self.base);
-            let client = if home { &self.trusted } else { &self.wary };
+            let client = if home { &self.trusted } else { &self.public_only };
             let mut request = client.get(url.clone());
             if let Some(accept) = accept {
                 request = request.header(header::ACCEPT, accept);
@@ -200,25 +206,28 @@ impl Registry {
                 let token = self.token.lock().await.clone();
                 request = match (token, &self.login) {
                     (Some(token), _) if !token.expose().is_empty() => request.bearer_auth(token.expose()),
-                    // An empty one stands for a registry that takes the login itself.
+                    // An empty token means that the registry accepts the credentials directly.
                     (Some(_), Some(login)) => request.basic_auth(&login.name, Some(login.password.expose())),
                     _ => request,
                 };
             }
-            let answer = request.send().await.map_err(|error| self.unreachable(words(error)))?;
+            let answer = request
+                .send()
+                .await
+                .map_err(|error| self.unreachable(error_text(error)))?;
             if !answer.status().is_redirection() {
                 return Ok(answer);
             }
             let to = answer.headers().get(header::LOCATION).and_then(|to| to.to_str().ok());
             let to = to.and_then(|to| url.join(to).ok());
             url = to.ok_or_else(|| self.unreachable("it leads to no address"))?;
-            self.look_at(&url)?;
+            self.check_redirect(&url)?;
         }
         Err(self.unreachable("it leads from one address to the next without end"))
     }
 
-    /// Whether an address that the registry gave may be gone to.
-    fn look_at(&self, url: &Url) -> Result<(), ImageError> {
+    /// Checks that a URL from the registry may be requested.
+    fn check_redirect(&self, url: &Url) -> Result<(), ImageError> {
         let refused = |reason| {
             let to: String = url.host_str().unwrap_or_default().chars().take(100).collect();
             Err(ImageError::Redirect {
@@ -257,13 +266,13 @@ impl Registry {
         Ok(())
     }
 
-    /// A token that allows to read this repository.
+    /// Fetches a token for reading this repository.
     async fn token(&self, realm: &str, service: Option<&str>) -> Result<Secret, ImageError> {
         let unauthorized = || ImageError::Unauthorized {
             registry: self.name.clone(),
         };
         let mut url = Url::parse(realm).map_err(|_| self.unreachable("its realm of tokens is no address"))?;
-        self.look_at(&url)?;
+        self.check_redirect(&url)?;
         if let Some(service) = service {
             url.query_pairs_mut().append_pair("service", service);
         }
@@ -272,37 +281,40 @@ impl Registry {
         let client = if same_place(&url, &self.base) {
             &self.trusted
         } else {
-            &self.wary
+            &self.public_only
         };
         let mut request = client.get(url);
         if let Some(login) = &self.login {
             request = request.basic_auth(&login.name, Some(login.password.expose()));
         }
-        let answer = request.send().await.map_err(|error| self.unreachable(words(error)))?;
+        let answer = request
+            .send()
+            .await
+            .map_err(|error| self.unreachable(error_text(error)))?;
         if !answer.status().is_success() {
             return Err(unauthorized());
         }
-        let bytes = whole(self.body(answer, TOKEN_MAX, "a token")?).await?;
+        let bytes = collect_stream(self.body(answer, TOKEN_MAX, "a token")?).await?;
         let token: Token = serde_json::from_slice(&bytes).map_err(|_| self.unreachable("its token cannot be read"))?;
         let token = token.token.or(token.access_token).filter(|token| !token.is_empty());
         token.map(Secret::new).ok_or_else(unauthorized)
     }
 
-    /// The body of an answer, with a bound.
-    fn body(&self, answer: Response, most: u64, what: &'static str) -> Result<Stream, ImageError> {
+    /// Returns the body of a response as a stream with a maximum size.
+    fn body(&self, answer: Response, max_bytes: u64, what: &'static str) -> Result<Stream, ImageError> {
         let too_large = move || ImageError::TooLarge {
             what,
-            limit: most,
+            limit: max_bytes,
             unit: "bytes",
         };
-        if answer.content_length().is_some_and(|length| length > most) {
+        if answer.content_length().is_some_and(|length| length > max_bytes) {
             return Err(too_large());
         }
-        let (mut left, registry) = (most, self.name.clone());
+        let (mut left, registry) = (max_bytes, self.name.clone());
         let parts = answer.bytes_stream().map(move |part| {
             let part = part.map_err(|error| ImageError::Unreachable {
                 registry: registry.clone(),
-                reason: words(error),
+                reason: error_text(error),
             })?;
             let size = u64::try_from(part.len()).unwrap_or(u64::MAX);
             left = left.checked_sub(size).ok_or_else(too_large)?;
@@ -323,8 +335,8 @@ fn same_place(one: &Url, other: &Url) -> bool {
     of(one) == of(other)
 }
 
-/// All that comes.
-pub(crate) async fn whole(mut stream: Stream) -> Result<Vec<u8>, ImageError> {
+/// Collects a stream.
+pub(crate) async fn collect_stream(mut stream: Stream) -> Result<Vec<u8>, ImageError> {
     let mut bytes = Vec::new();
     while let Some(part) = stream.next().await {
         bytes.extend_from_slice(&part?);
@@ -332,8 +344,8 @@ pub(crate) async fn whole(mut stream: Stream) -> Result<Vec<u8>, ImageError> {
     Ok(bytes)
 }
 
-/// An error with its last cause, and without the address, which may hold a secret.
-fn words(error: reqwest::Error) -> String {
+/// Returns the text of an error with its last cause, without the URL, which may contain a secret.
+fn error_text(error: reqwest::Error) -> String {
     let error = error.without_url();
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(&error);
@@ -369,7 +381,7 @@ mod tests {
     #[test]
     fn where_a_registry_leads_to_is_looked_at() {
         let registry = Registries::default().open("127.0.0.1:5000", "a").unwrap();
-        let look = |text: &str| registry.look_at(&Url::parse(text).unwrap()).is_ok();
+        let look = |text: &str| registry.check_redirect(&Url::parse(text).unwrap()).is_ok();
         assert!(look("http://127.0.0.1:5000/v2/a/blobs/x"));
         assert!(look("https://cdn.example/x"));
         for bad in [

@@ -1,7 +1,8 @@
-//! Images by name: looked up, pulled once for all who wait for them, handed out locked.
+//! The images of this machine: found by name, pulled once for all concurrent callers, and returned with a lock.
 //!
-//! A pull outlives the call that began it. A call waits for some seconds and is then told how far it is; the next call for the
-//! same image waits on. Who gives a pull up itself ([`LocalImages::pull`] dropped) leaves nothing.
+//! A pull outlives the call that started it. A call waits for some seconds and then returns the progress; the next
+//! call for the same image continues to wait. Dropping [`LocalImages::pull`] cancels that pull and leaves nothing
+//! behind.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -17,53 +18,53 @@ use tokio::time::timeout;
 
 use crate::error::ImageError;
 use crate::inside::Kind;
-use crate::local::{Folder, archive, blob_name};
+use crate::local::{Folder, archive, blob_name, stamp};
 use crate::manifest::{Descriptor, Digest, Document, Manifest, Settings, choose};
 use crate::name::{Allow, ImageName, Reference};
 use crate::record;
-use crate::registry::{Registries, Registry, whole};
-use crate::store::{Draft, Kept, Layer, Meaning, Pruned, Store, tree_key};
+use crate::registry::{Registries, Registry, collect_stream};
+use crate::store::{Draft, Layer, NameRecord, Pruned, Store, StoredImage, tree_key};
 use crate::tree;
 use crate::unpack::{Blob, Unpacker};
-use crate::writer::{Most, Written};
+use crate::writer::{UnpackLimits, Written};
 
-/// How long one call waits for a pull.
-const WAIT: Duration = Duration::from_secs(20);
-/// How long a pull may take.
-const PULL: Duration = Duration::from_secs(1800);
-/// Pulls at the same time.
-const PULLS: usize = 8;
-/// Files, folders and links of one image.
-const ENTRIES: u64 = 1_000_000;
+/// The maximum time that one call waits for a pull.
+const CALL_WAIT_TIMEOUT: Duration = Duration::from_secs(20);
+/// The time limit of a pull.
+const PULL_TIMEOUT: Duration = Duration::from_secs(1800);
+/// The maximum number of concurrent pulls.
+const MAX_PULLS: usize = 8;
+/// The maximum number of files, folders and links of one image.
+const MAX_ENTRIES: u64 = 1_000_000;
 
-/// What the operator says about images.
+/// The operator's settings for images.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// The data folder.
     pub data: PathBuf,
-    /// The program that unpacks (`… images unpack`): this one.
+    /// The program that unpacks (`… images unpack`): sandcell itself.
     pub program: PathBuf,
-    /// What callers may name.
+    /// The registry images that callers may use.
     pub allow: Vec<Allow>,
-    /// Folders whose images callers may name.
+    /// The folders with images that callers may use.
     pub folders: Vec<PathBuf>,
-    /// Whether images that are missing are pulled.
+    /// True if missing images are pulled.
     pub pull: bool,
-    /// Registries that are asked without TLS.
+    /// Registries without TLS.
     pub insecure: Vec<String>,
-    /// Others that are asked before a registry: (registry, mirror).
+    /// Mirrors, which are tried before their registry: (registry, mirror).
     pub mirrors: Vec<(String, String)>,
-    /// Files with logins.
+    /// Files with credentials.
     pub logins: Vec<PathBuf>,
-    /// What one image may download, in bytes.
+    /// The maximum download of one image in bytes.
     pub download_max: u64,
-    /// What one image may have unpacked, in bytes.
+    /// The maximum unpacked size of one image in bytes.
     pub unpacked_max: u64,
-    /// What all may have, in bytes.
+    /// The maximum total size of all images in bytes.
     pub kept_max: u64,
 }
 
-/// How far a pull is.
+/// The progress of a pull.
 #[derive(Debug, Clone)]
 enum Stage {
     Pulling(Preparing),
@@ -78,12 +79,12 @@ pub struct LocalImages {
     store: Store,
     registries: Registries,
     pulls: Mutex<HashMap<String, Pull>>,
-    /// Also of those that were given up and are not over.
-    places: Arc<Semaphore>,
+    /// The pull permits. A cancelled pull keeps its permit until its threads end.
+    permits: Arc<Semaphore>,
     next: AtomicU64,
 }
 
-/// A pull that is under way.
+/// A running pull.
 #[derive(Debug)]
 struct Pull {
     number: u64,
@@ -91,34 +92,35 @@ struct Pull {
     stop: Arc<Notify>,
 }
 
-/// What a pull has while anything of it goes on: threads that write are not over when the pull is given up.
+/// The resources that a pull keeps until its last thread ends. A thread that writes may still run after the pull was
+/// cancelled.
 #[derive(Debug)]
-struct Held {
-    /// Nothing is removed from the store.
+struct PullGuard {
+    /// The lock that prevents removals from the store.
     _lock: File,
-    /// One of [`PULLS`].
-    _place: OwnedSemaphorePermit,
+    /// One of the [`MAX_PULLS`] permits.
+    _permit: OwnedSemaphorePermit,
 }
 
-/// Takes a pull off the list, also when it is given up or panics.
-struct Entry {
+/// Removes a pull from the list on drop, also after a cancellation or panic.
+struct PullEntry {
     images: Arc<LocalImages>,
     key: String,
     number: u64,
 }
 
-impl Drop for Entry {
+impl Drop for PullEntry {
     fn drop(&mut self) {
         let mut pulls = self.images.pulls.lock().unwrap_or_else(PoisonError::into_inner);
-        // One that was given up may have a successor of its name.
+        // A cancelled pull may have a successor with the same name.
         if pulls.get(&self.key).is_some_and(|one| one.number == self.number) {
             pulls.remove(&self.key);
         }
     }
 }
 
-/// In one line, as a part of a sentence.
-fn shown(progress: &Preparing) -> String {
+/// Formats progress in one line, as a part of a sentence.
+fn format_progress(progress: &Preparing) -> String {
     let (done, total) = (progress.done / 1_000_000, progress.total / 1_000_000);
     match progress.total {
         0 => progress.text.clone(),
@@ -126,7 +128,7 @@ fn shown(progress: &Preparing) -> String {
     }
 }
 
-/// Progress without numbers.
+/// Returns progress without numbers.
 fn step(text: &str) -> Preparing {
     Preparing {
         text: text.to_owned(),
@@ -134,29 +136,29 @@ fn step(text: &str) -> Preparing {
     }
 }
 
-/// Where a layer's blob is.
-enum Place<'a> {
+/// The source of a layer's blob.
+enum BlobSource<'a> {
     Registry(&'a Registry),
     Folder(&'a Folder),
 }
 
-/// One layer that an image is made of.
-struct Wanted {
+/// One layer of an image.
+struct WantedLayer {
     digest: Digest,
     size: u64,
-    /// Its file, in a folder.
+    /// The path of its blob in a folder.
     file: String,
 }
 
-/// An image that was looked up.
-struct Found {
+/// An image that was found, before its layers are fetched.
+struct ResolvedImage {
     digest: Digest,
     settings: Settings,
-    layers: Vec<Wanted>,
+    layers: Vec<WantedLayer>,
 }
 
 impl LocalImages {
-    /// With these settings. Nothing is touched before it is needed.
+    /// Creates the service with these settings. Touches no file until it is used.
     #[must_use]
     pub fn new(config: Config) -> Arc<Self> {
         let registries = Registries {
@@ -171,21 +173,21 @@ impl LocalImages {
             registries,
             config,
             pulls: Mutex::default(),
-            places: Arc::new(Semaphore::new(PULLS)),
+            permits: Arc::new(Semaphore::new(MAX_PULLS)),
             next: AtomicU64::default(),
         })
     }
 
-    /// The images that are kept, by name.
+    /// Returns the stored images by name.
     #[must_use]
-    pub fn list(&self) -> Vec<Kept> {
+    pub fn list(&self) -> Vec<StoredImage> {
         self.store.list()
     }
 
-    /// Forgets an image, unless a sandbox uses it.
+    /// Removes an image, unless a sandbox uses it.
     ///
     /// # Errors
-    /// [`ImageError`]: there is none of this name, it is in use, or an image is being pulled.
+    /// [`ImageError`]: there is no image of this name, it is in use, or an image is being pulled.
     pub fn remove(&self, name: &str) -> Result<Pruned, ImageError> {
         let full = name.parse::<ImageName>()?.to_string();
         let Some(kept) = self.list().into_iter().find(|kept| kept.name == full) else {
@@ -198,52 +200,53 @@ impl LocalImages {
         if kept.in_use {
             return Err(busy());
         }
-        match self.store.remove(&|meaning| meaning.name == full)? {
+        match self.store.remove(&|name_record| name_record.name == full)? {
             Some(pruned) if pruned.images > 0 => Ok(pruned),
             Some(_) => Err(busy()),
             None => Err(ImageError::Busy(1)),
         }
     }
 
-    /// Forgets all images that no sandbox uses.
+    /// Removes all images that no sandbox uses.
     ///
     /// # Errors
-    /// [`ImageError`]: an image is being pulled, or the disk is at fault.
+    /// [`ImageError`]: an image is being pulled, or the disk failed.
     pub fn prune(&self) -> Result<Pruned, ImageError> {
         self.store.prepare()?;
         self.store.remove(&|_| true)?.ok_or(ImageError::Busy(1))
     }
 
-    /// Pulls an image, also one that is here; for the operator. `progress` is told how far it is. Dropped, it leaves nothing.
+    /// Pulls an image, also if it is stored already. For the operator. Sends the progress to `progress`. Dropping the
+    /// future cancels the pull and leaves nothing behind.
     ///
     /// # Errors
-    /// [`ImageError`] says why it cannot be had.
+    /// [`ImageError`] gives the reason.
     pub async fn pull(
         &self,
         name: &str,
-        maker: &Arc<dyn Backend>,
+        backend: &Arc<dyn Backend>,
         progress: &watch::Sender<Preparing>,
-    ) -> Result<Kept, ImageError> {
+    ) -> Result<StoredImage, ImageError> {
         let parsed: ImageName = name.parse()?;
-        let told = |at: Preparing| {
+        let on_progress = |at: Preparing| {
             progress.send_replace(at);
         };
-        timeout(PULL, self.fetch(&parsed, maker, &told))
+        timeout(PULL_TIMEOUT, self.fetch(&parsed, backend, &on_progress))
             .await
-            .map_err(|_| ImageError::Slow(PULL.as_secs()))??;
+            .map_err(|_| ImageError::Slow(PULL_TIMEOUT.as_secs()))??;
         let full = parsed.to_string();
         let kept = self.list().into_iter().find(|kept| kept.name == full);
         kept.ok_or(ImageError::NotHere)
     }
 
-    /// Whether the image is here already, for those who want to tell that it takes a while.
+    /// Returns true if the image is stored, so that using it does not start a pull.
     #[must_use]
     pub fn has(&self, name: &str) -> bool {
         let parsed = name.parse::<ImageName>();
         parsed.is_ok_and(|parsed| self.kept(&parsed).is_some())
     }
 
-    /// The name, if callers may use it. A local path comes back without links.
+    /// Parses the name, and checks that callers may use it. Links in a local path are resolved.
     fn allowed(&self, name: &str) -> Result<ImageName, ImageError> {
         let parsed: ImageName = name.parse()?;
         match parsed {
@@ -256,7 +259,7 @@ impl LocalImages {
         }
     }
 
-    /// What is not below an allowed folder is not allowed, whether it exists or not.
+    /// Resolves a path below an allowed folder. Other paths get the same error whether they exist or not.
     fn allowed_path(&self, path: &Path) -> Result<PathBuf, ImageError> {
         let real = path.canonicalize().map_err(|_| ImageError::NotAllowed)?;
         let mut folders = self
@@ -270,14 +273,14 @@ impl LocalImages {
             .ok_or(ImageError::NotAllowed)
     }
 
-    /// What is kept for this name, its tree locked.
+    /// Returns the stored image of this name, with its tree locked.
     fn kept(&self, name: &ImageName) -> Option<Image> {
-        let meaning = self.store.meaning(&name.to_string())?;
-        if stamp(name) != meaning.stamp {
+        let name_record = self.store.name_record(&name.to_string())?;
+        if stamp(name) != name_record.stamp {
             return None;
         }
-        let (root, lock) = self.store.tree(&tree_key(&meaning.layers))?;
-        let Meaning { name, digest, env, .. } = meaning;
+        let (root, lock) = self.store.tree(&tree_key(&name_record.layers))?;
+        let NameRecord { name, digest, env, .. } = name_record;
         let name = if name.contains('@') {
             name
         } else {
@@ -291,36 +294,42 @@ impl LocalImages {
         })
     }
 
-    /// Waits for a pull of this image for a while, and begins it if nobody has.
-    async fn pulled(self: &Arc<Self>, name: ImageName, maker: Arc<dyn Backend>) -> Result<(), ImageError> {
-        let mut stage = self.join(name, maker)?;
+    /// Waits a limited time for a pull of this image, and starts the pull if none is running.
+    async fn pulled(self: &Arc<Self>, name: ImageName, backend: Arc<dyn Backend>) -> Result<(), ImageError> {
+        let mut stage = self.join(name, backend)?;
         let over = stage.wait_for(|stage| !matches!(stage, Stage::Pulling(_)));
-        let over = timeout(WAIT, over).await.map(|over| over.map(|stage| stage.clone()));
+        let over = timeout(CALL_WAIT_TIMEOUT, over)
+            .await
+            .map(|over| over.map(|stage| stage.clone()));
         match over {
             Ok(Ok(Stage::Done)) => Ok(()),
             Ok(Ok(Stage::Failed(error))) => Err(error),
-            Ok(Err(_)) => Err(ImageError::GivenUp),
+            Ok(Err(_)) => Err(ImageError::Cancelled),
             Ok(Ok(Stage::Pulling(_))) | Err(_) => match stage.borrow().clone() {
-                Stage::Pulling(at) => Err(ImageError::Pulling(shown(&at))),
+                Stage::Pulling(at) => Err(ImageError::Pulling(format_progress(&at))),
                 Stage::Done => Ok(()),
                 Stage::Failed(error) => Err(error),
             },
         }
     }
 
-    fn join(self: &Arc<Self>, name: ImageName, maker: Arc<dyn Backend>) -> Result<watch::Receiver<Stage>, ImageError> {
+    fn join(
+        self: &Arc<Self>,
+        name: ImageName,
+        backend: Arc<dyn Backend>,
+    ) -> Result<watch::Receiver<Stage>, ImageError> {
         let key = name.to_string();
         let mut pulls = self.pulls.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(one) = pulls.get(&key) {
             return Ok(one.stage.subscribe());
         }
-        if pulls.len() >= PULLS {
-            return Err(ImageError::Busy(PULLS));
+        if pulls.len() >= MAX_PULLS {
+            return Err(ImageError::Busy(MAX_PULLS));
         }
         let (sender, stage) = watch::channel(Stage::Pulling(step("the registry is being asked")));
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let (images, stop) = (Arc::clone(self), Arc::new(Notify::new()));
-        let entry = Entry {
+        let entry = PullEntry {
             images: Arc::clone(self),
             key: key.clone(),
             number,
@@ -331,53 +340,53 @@ impl LocalImages {
             stop: Arc::clone(&stop),
         };
         pulls.insert(key, one);
-        // A runtime that shuts down drops the task, and with it the entry, before it returns from here.
+        // A runtime that is shutting down drops the task before `spawn` returns, and the task's entry takes this lock.
         drop(pulls);
         tokio::spawn(async move {
             tracing::info!(image = entry.key, "pulling");
-            let told = |at: Preparing| {
+            let on_progress = |at: Preparing| {
                 sender.send_replace(Stage::Pulling(at));
             };
             let end = tokio::select! {
-                end = timeout(PULL, images.fetch(&name, &maker, &told)) => end,
+                end = timeout(PULL_TIMEOUT, images.fetch(&name, &backend, &on_progress)) => end,
                 () = stop.notified() => return,
             };
             let end = match end {
                 Ok(Ok(())) => Stage::Done,
                 Ok(Err(error)) => Stage::Failed(error),
-                Err(_) => Stage::Failed(ImageError::Slow(PULL.as_secs())),
+                Err(_) => Stage::Failed(ImageError::Slow(PULL_TIMEOUT.as_secs())),
             };
-            // The next call begins anew.
+            // The next call starts a new pull.
             drop(entry);
             sender.send_replace(end);
         });
         Ok(stage)
     }
 
-    /// Brings an image here, whatever is here already.
+    /// Pulls an image, also if it is stored already.
     async fn fetch(
         &self,
         name: &ImageName,
-        maker: &Arc<dyn Backend>,
-        told: &(dyn Fn(Preparing) + Send + Sync),
+        backend: &Arc<dyn Backend>,
+        on_progress: &(dyn Fn(Preparing) + Send + Sync),
     ) -> Result<(), ImageError> {
         let (store, program) = (self.store.clone(), self.config.program.clone());
-        let place = Arc::clone(&self.places).acquire_owned().await;
-        let place = place.map_err(|_| ImageError::GivenUp)?;
-        let (held, tool) = off_the_loop(move || {
+        let permit = Arc::clone(&self.permits).acquire_owned().await;
+        let permit = permit.map_err(|_| ImageError::Cancelled)?;
+        let (held, tool) = run_blocking(move || {
             store.prepare()?;
-            let held = Held {
-                _lock: store.at_work()?,
-                _place: place,
+            let held = PullGuard {
+                _lock: store.prevent_removal()?,
+                _permit: permit,
             };
             Ok((Arc::new(held), store.tool(&program)?))
         })
         .await?;
-        let work = Work {
+        let work = PullJob {
             images: self,
-            maker,
+            backend,
             tool: &tool,
-            told,
+            on_progress,
             held: &held,
         };
         match name {
@@ -386,50 +395,30 @@ impl LocalImages {
                 let before = stamp(name);
                 let folder = Folder::open(path)?;
                 let found = work.look_up_layout(&folder, inner.as_deref())?;
-                work.bring(name, before, found, &Place::Folder(&folder)).await?;
+                work.import(name, before, found, &BlobSource::Folder(&folder)).await?;
             }
-            ImageName::Archive(path, inner) => work.bring_archive(name, path, inner.as_deref()).await?,
+            ImageName::Archive(path, inner) => work.import_archive(name, path, inner.as_deref()).await?,
         }
         drop(held);
-        let (store, most, name) = (self.store.clone(), self.config.kept_max, name.to_string());
-        off_the_loop(move || {
-            store.make_room(most, &name);
+        let (store, max_bytes, name) = (self.store.clone(), self.config.kept_max, name.to_string());
+        run_blocking(move || {
+            store.make_room(max_bytes, &name);
             Ok(())
         })
         .await
     }
 }
 
-/// What tells that a local image is still the same; none for those of registries.
-fn stamp(name: &ImageName) -> Option<String> {
-    use std::os::unix::fs::MetadataExt as _;
-    let file = match name {
-        ImageName::Registry(_) => return None,
-        ImageName::Layout(path, _) => path.join("index.json"),
-        ImageName::Archive(path, _) => path.clone(),
-    };
-    let of = |found: std::fs::Metadata| {
-        format!(
-            "{} {} {}.{}",
-            found.size(),
-            found.ino(),
-            found.mtime(),
-            found.mtime_nsec()
-        )
-    };
-    Some(file.metadata().map(of).unwrap_or_default())
-}
-
 /// One pull.
-struct Work<'a> {
+struct PullJob<'a> {
     images: &'a LocalImages,
-    maker: &'a Arc<dyn Backend>,
+    backend: &'a Arc<dyn Backend>,
     tool: &'a Path,
-    told: &'a (dyn Fn(Preparing) + Send + Sync),
-    held: &'a Arc<Held>,
+    on_progress: &'a (dyn Fn(Preparing) + Send + Sync),
+    held: &'a Arc<PullGuard>,
 }
 
-impl Work<'_> {
+impl PullJob<'_> {
     fn store(&self) -> &Store {
         &self.images.store
     }
@@ -440,18 +429,18 @@ impl Work<'_> {
             let found = match self.look_up(&registry, reference).await {
                 Ok(found) => found,
                 Err(error) => {
-                    // What the registry itself says is what counts; mirrors come before it.
+                    // Mirrors come first, so the last error is the registry's own.
                     tracing::debug!(%error, "a registry does not have an image");
                     last = Some(error);
                     continue;
                 }
             };
-            return self.bring(name, None, found, &Place::Registry(&registry)).await;
+            return self.import(name, None, found, &BlobSource::Registry(&registry)).await;
         }
         Err(last.unwrap_or(ImageError::NotHere))
     }
 
-    async fn look_up(&self, registry: &Registry, reference: &Reference) -> Result<Found, ImageError> {
+    async fn look_up(&self, registry: &Registry, reference: &Reference) -> Result<ResolvedImage, ImageError> {
         use crate::manifest::{CONFIG_MAX, MANIFEST_MAX};
         let which = match (&reference.digest, &reference.tag) {
             (Some(digest), _) => digest.to_string(),
@@ -471,18 +460,18 @@ impl Work<'_> {
             }
         };
         let config = registry.blob(&manifest.config.digest, CONFIG_MAX).await?;
-        let config = whole(config).await?;
+        let config = collect_stream(config).await?;
         if Digest::of(&config) != manifest.config.digest {
             return Err(ImageError::Digest {
                 what: "its configuration".to_owned(),
             });
         }
-        found(digest, &manifest, &config)
+        resolved_image(digest, &manifest, &config)
     }
 
-    fn look_up_layout(&self, folder: &Folder, name: Option<&str>) -> Result<Found, ImageError> {
+    fn look_up_layout(&self, folder: &Folder, name: Option<&str>) -> Result<ResolvedImage, ImageError> {
         let all = folder.index(name)?;
-        // One image, or one for each machine, perhaps behind a further index.
+        // The index has one image, or one for each platform, perhaps behind another index.
         let mut one = match all.as_slice() {
             [only] => only.clone(),
             several => choose(several)?.clone(),
@@ -495,63 +484,64 @@ impl Work<'_> {
             }
         };
         let config = folder.small(&manifest.config.digest)?;
-        found(one.digest, &manifest, &config)
+        resolved_image(one.digest, &manifest, &config)
     }
 
-    /// An archive is taken apart in a sandbox, too; what comes out is a folder for the time of the pull.
-    async fn bring_archive(&self, name: &ImageName, path: &Path, inner: Option<&str>) -> Result<(), ImageError> {
+    /// Unpacks an archive of `docker save` in a sandbox, into a folder that exists during the pull, and imports the
+    /// image.
+    async fn import_archive(&self, name: &ImageName, path: &Path, inner: Option<&str>) -> Result<(), ImageError> {
         let before = stamp(name);
         let draft = Arc::new(self.store().draft()?);
         let blob = Blob {
             stream: archive(path)?,
             known: None,
         };
-        (self.told)(step("taking the archive apart"));
+        (self.on_progress)(step("taking the archive apart"));
         let config = &self.images.config;
-        let most = Most {
+        let limits = UnpackLimits {
             bytes: config.unpacked_max,
-            entries: ENTRIES,
+            entries: MAX_ENTRIES,
         };
-        self.unpacker(most).run(Kind::Archive, blob, &draft, &|_| {}).await?;
+        self.unpacker(limits).run(Kind::Archive, blob, &draft, &|_| {}).await?;
         let folder = Folder::open(&draft.path().join("files"))?;
         let saved = folder.saved(inner)?;
         let config = folder.config(&saved.config)?;
         let mut layers = Vec::new();
         for file in &saved.layers {
             let (digest, size) = folder.measure(file).await?;
-            layers.push(Wanted {
+            layers.push(WantedLayer {
                 digest,
                 size,
                 file: file.clone(),
             });
         }
-        let found = Found {
+        let found = ResolvedImage {
             digest: Digest::of(&config),
             settings: Settings::parse(&config, layers.len())?,
             layers,
         };
-        self.bring(name, before, found, &Place::Folder(&folder)).await
+        self.import(name, before, found, &BlobSource::Folder(&folder)).await
     }
 
-    fn unpacker(&self, most: Most) -> Unpacker<'_> {
+    fn unpacker(&self, limits: UnpackLimits) -> Unpacker<'_> {
         Unpacker {
-            maker: self.maker,
+            backend: self.backend,
             tool: self.tool,
-            most,
+            limits,
         }
     }
 
-    /// Brings the layers that are missing, and makes a tree of all.
-    async fn bring(
+    /// Fetches the missing layers, and builds the tree.
+    async fn import(
         &self,
         name: &ImageName,
         stamp: Option<String>,
-        found: Found,
-        place: &Place<'_>,
+        found: ResolvedImage,
+        source: &BlobSource<'_>,
     ) -> Result<(), ImageError> {
         let config = &self.images.config;
         let total = found.layers.iter().fold(0_u64, |sum, one| sum.saturating_add(one.size));
-        if matches!(place, Place::Registry(_)) && total > config.download_max {
+        if matches!(source, BlobSource::Registry(_)) && total > config.download_max {
             return Err(ImageError::TooLarge {
                 what: "the image, packed,",
                 limit: config.download_max >> 20,
@@ -559,18 +549,18 @@ impl Work<'_> {
             });
         }
         let done = AtomicU64::new(0);
-        let (mut layers, mut left) = (Vec::new(), (config.unpacked_max, ENTRIES));
+        let (mut layers, mut left) = (Vec::new(), (config.unpacked_max, MAX_ENTRIES));
         for (number, one) in found.layers.iter().enumerate() {
             let count = found.layers.len();
             let fed = |more: u64| {
                 let done = done.fetch_add(more, Ordering::Relaxed).saturating_add(more);
-                (self.told)(Preparing {
+                (self.on_progress)(Preparing {
                     text: format!("layer {} of {count}", number + 1),
                     done,
                     total,
                 });
             };
-            let most = Most {
+            let limits = UnpackLimits {
                 bytes: left.0,
                 entries: left.1,
             };
@@ -579,7 +569,7 @@ impl Work<'_> {
                     fed(one.size);
                     layer
                 }
-                None => self.bring_layer(one, place, most, &fed).await?,
+                None => self.import_layer(one, source, limits, &fed).await?,
             };
             let said = found.settings.diff_ids.get(number);
             if layer.diff_id.as_ref() != said {
@@ -599,7 +589,7 @@ impl Work<'_> {
         let digests: Vec<Digest> = found.layers.into_iter().map(|one| one.digest).collect();
         self.make_tree(&digests, &layers).await?;
         let sum = |of: fn(&Layer) -> u64| layers.iter().map(of).sum::<u64>();
-        let meaning = Meaning {
+        let name_record = NameRecord {
             name: name.to_string(),
             digest: found.digest,
             stamp,
@@ -609,38 +599,38 @@ impl Work<'_> {
             left_out: sum(|layer| layer.left_out),
             setuid: sum(|layer| layer.setuid),
         };
-        if meaning.left_out > 0 || meaning.setuid > 0 {
+        if name_record.left_out > 0 || name_record.setuid > 0 {
             tracing::info!(
-                image = meaning.name,
-                left_out = meaning.left_out,
-                setuid = meaning.setuid,
+                image = name_record.name,
+                left_out = name_record.left_out,
+                setuid = name_record.setuid,
                 "device nodes and pipes of the image were left out, and rights of other users were dropped"
             );
         }
-        self.store().remember(&meaning)
+        self.store().remember(&name_record)
     }
 
-    async fn bring_layer(
+    async fn import_layer(
         &self,
-        one: &Wanted,
-        place: &Place<'_>,
-        most: Most,
+        one: &WantedLayer,
+        source: &BlobSource<'_>,
+        limits: UnpackLimits,
         fed: &(dyn Fn(u64) + Send + Sync),
     ) -> Result<Layer, ImageError> {
-        let stream = match place {
-            Place::Registry(registry) => registry.blob(&one.digest, one.size).await?,
-            Place::Folder(folder) => folder.stream(&one.file)?,
+        let stream = match source {
+            BlobSource::Registry(registry) => registry.blob(&one.digest, one.size).await?,
+            BlobSource::Folder(folder) => folder.stream(&one.file)?,
         };
         let blob = Blob {
             stream,
             known: Some((one.digest.clone(), one.size)),
         };
         let draft = Arc::new(self.store().draft()?);
-        let written = self.unpacker(most).run(Kind::Layer, blob, &draft, fed).await?;
+        let written = self.unpacker(limits).run(Kind::Layer, blob, &draft, fed).await?;
         let layer = layer_of(written);
         let (store, digest, kept) = (self.store().clone(), one.digest.clone(), layer.clone());
         let held = Arc::clone(self.held);
-        off_the_loop(move || {
+        run_blocking(move || {
             let _held = held;
             store.publish_layer(&draft, &digest, &kept)
         })
@@ -652,8 +642,8 @@ impl Work<'_> {
         if self.store().tree(&tree_key(digests)).is_some() {
             return Ok(());
         }
-        (self.told)(step("laying the layers over one another"));
-        lay(
+        (self.on_progress)(step("laying the layers over one another"));
+        build_tree(
             self.store().clone(),
             Arc::clone(self.held),
             digests.to_vec(),
@@ -663,9 +653,14 @@ impl Work<'_> {
     }
 }
 
-/// Makes a tree of layers that stay while it is made, also when nobody waits for it any more.
-async fn lay(store: Store, held: Arc<Held>, digests: Vec<Digest>, layers: Vec<Layer>) -> Result<(), ImageError> {
-    off_the_loop(move || {
+/// Builds the tree of these layers. `held` keeps the layers until the end, even if the caller gives up.
+async fn build_tree(
+    store: Store,
+    held: Arc<PullGuard>,
+    digests: Vec<Digest>,
+    layers: Vec<Layer>,
+) -> Result<(), ImageError> {
+    run_blocking(move || {
         let _held = held;
         let draft = store.draft()?;
         build(&store, &draft, &digests, &layers)?;
@@ -674,8 +669,8 @@ async fn lay(store: Store, held: Arc<Held>, digests: Vec<Digest>, layers: Vec<La
     .await
 }
 
-/// Work with many files, on a thread of its own.
-async fn off_the_loop<T: Send + 'static>(
+/// Runs work with many files on a blocking thread.
+async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ImageError> + Send + 'static,
 ) -> Result<T, ImageError> {
     let done = tokio::task::spawn_blocking(work).await;
@@ -735,13 +730,13 @@ fn manifest_of(bytes: &[u8]) -> Result<Manifest, ImageError> {
     }
 }
 
-fn found(digest: Digest, manifest: &Manifest, config: &[u8]) -> Result<Found, ImageError> {
-    let wanted = |one: &Descriptor| Wanted {
+fn resolved_image(digest: Digest, manifest: &Manifest, config: &[u8]) -> Result<ResolvedImage, ImageError> {
+    let wanted = |one: &Descriptor| WantedLayer {
         digest: one.digest.clone(),
         size: one.size,
         file: blob_name(&one.digest),
     };
-    Ok(Found {
+    Ok(ResolvedImage {
         digest,
         settings: Settings::parse(config, manifest.layers.len())?,
         layers: manifest.layers.iter().map(wanted).collect(),
@@ -750,7 +745,7 @@ fn found(digest: Digest, manifest: &Manifest, config: &[u8]) -> Result<Found, Im
 
 #[async_trait]
 impl Images for LocalImages {
-    async fn find(self: Arc<Self>, name: &str, maker: Arc<dyn Backend>) -> Result<Image, SandboxError> {
+    async fn find(self: Arc<Self>, name: &str, backend: Arc<dyn Backend>) -> Result<Image, SandboxError> {
         let parsed = self.allowed(name).map_err(|error| error.of(name))?;
         if let Some(image) = self.kept(&parsed) {
             return Ok(image);
@@ -758,7 +753,7 @@ impl Images for LocalImages {
         if !self.config.pull {
             return Err(ImageError::NotHere.of(name));
         }
-        self.pulled(parsed.clone(), maker)
+        self.pulled(parsed.clone(), backend)
             .await
             .map_err(|error| error.of(name))?;
         self.kept(&parsed).ok_or_else(|| ImageError::NotHere.of(name))

@@ -1,7 +1,7 @@
 use super::*;
 use sandcell_sandbox::{Isolation, LayerReport, Level, Sandbox, SandboxSpec};
 
-/// Makes no sandbox.
+/// A back end that makes no sandbox.
 #[derive(Debug)]
 struct NoBackend(Isolation);
 
@@ -26,7 +26,7 @@ impl Backend for NoBackend {
     async fn shutdown(&self) {}
 }
 
-/// A store with one layer that no name leads to yet, as in the middle of a pull.
+/// Returns a store with one layer that belongs to no name yet, as in the middle of a pull.
 fn store_with_a_layer() -> (tempfile::TempDir, Store, Digest) {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::new(folder.path());
@@ -41,8 +41,8 @@ fn store_with_a_layer() -> (tempfile::TempDir, Store, Digest) {
 #[test]
 fn what_a_pull_that_was_given_up_still_writes_keeps_its_layers_and_its_place() {
     let (_folder, store, digest) = store_with_a_layer();
-    let places = Arc::new(Semaphore::new(1));
-    // The one thread for work with files is busy, so the work waits for it when it is given up.
+    let permits = Arc::new(Semaphore::new(1));
+    // The only blocking thread is busy, so the work is still queued when its caller gives up.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .max_blocking_threads(1)
         .build()
@@ -50,24 +50,29 @@ fn what_a_pull_that_was_given_up_still_writes_keeps_its_layers_and_its_place() {
     runtime.block_on(async {
         let (go, gone) = std::sync::mpsc::channel::<()>();
         let busy = tokio::task::spawn_blocking(move || gone.recv());
-        let held = Arc::new(Held {
-            _lock: store.at_work().unwrap(),
-            _place: Arc::clone(&places).try_acquire_owned().unwrap(),
+        let held = Arc::new(PullGuard {
+            _lock: store.prevent_removal().unwrap(),
+            _permit: Arc::clone(&permits).try_acquire_owned().unwrap(),
         });
-        let mut work = Box::pin(lay(store.clone(), held, vec![digest.clone()], vec![Layer::default()]));
+        let mut work = Box::pin(build_tree(
+            store.clone(),
+            held,
+            vec![digest.clone()],
+            vec![Layer::default()],
+        ));
         assert!(futures::poll!(&mut work).is_pending());
         drop(work);
         assert_eq!(store.remove(&|_| true).unwrap(), None, "it is not over");
         store.make_room(0, "none");
         assert!(store.layer(&digest).unwrap().1.join("here").exists());
-        assert_eq!(places.available_permits(), 0);
+        assert_eq!(permits.available_permits(), 0);
         drop(go);
         let _ = busy.await.unwrap();
         tokio::task::spawn_blocking(|| {}).await.unwrap();
     });
     let tree = store.tree(&tree_key(std::slice::from_ref(&digest))).unwrap();
     assert_eq!(std::fs::read_to_string(tree.0.join("here")).unwrap(), "text");
-    assert_eq!(places.available_permits(), 1);
+    assert_eq!(permits.available_permits(), 1);
     drop(tree);
     assert!(store.remove(&|_| true).unwrap().is_some() && store.layer(&digest).is_none());
 }
@@ -88,21 +93,21 @@ fn a_runtime_that_shuts_down_holds_nobody_up() {
         unpacked_max: 0,
         kept_max: 0,
     });
-    let maker: Arc<dyn Backend> = Arc::new(NoBackend(Isolation {
+    let backend: Arc<dyn Backend> = Arc::new(NoBackend(Isolation {
         backend: "none".to_owned(),
         level: Level::Process,
         layers: Vec::new(),
         degraded: Vec::new(),
     }));
-    let (told, seen) = std::sync::mpsc::channel();
+    let (result_sender, seen) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let handle = runtime.handle().clone();
         drop(runtime);
         let _entered = handle.enter();
-        let stage = images.join("localhost:1/a".parse().unwrap(), maker).unwrap();
+        let stage = images.join("localhost:1/a".parse().unwrap(), backend).unwrap();
         let left = images.pulls.lock().unwrap().len();
-        told.send((stage.has_changed().is_err(), left)).unwrap();
+        result_sender.send((stage.has_changed().is_err(), left)).unwrap();
     });
     assert_eq!(seen.recv_timeout(Duration::from_secs(20)), Ok((true, 0)));
 }

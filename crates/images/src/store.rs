@@ -1,8 +1,9 @@
-//! Where images are kept, and what of it may go.
+//! The storage of images, and its cleanup.
 //!
-//! `layers/DIGEST` is a layer unpacked, by the digest of what came; `trees/KEY` the tree of an image, hard links to its layers;
-//! `names/HASH` what a name meant when it was pulled. Everything appears by one rename and never changes again. A tree in use is
-//! locked by whoever uses it, also across processes; what a killed server left in `drafts` goes at the next start.
+//! `layers/DIGEST` is an unpacked layer, by the digest of its blob. `trees/KEY` is the tree of an image, made of hard
+//! links to its layers. `names/HASH` records the result of a pull for a name. Every entry appears by one rename and
+//! never changes afterwards. The users of a tree lock it, also across processes. Drafts of a killed server are removed
+//! at the next start.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -18,23 +19,23 @@ use serde::{Deserialize, Serialize};
 use crate::error::ImageError;
 use crate::manifest::Digest;
 
-/// The most that a record is read of.
+/// The maximum size of a record in bytes.
 const RECORD_MAX: u64 = 64 << 20;
-/// Part of every tree's key: trees that were made otherwise are not used.
-const MAKE: &str = "1";
+/// The version of the tree builder, which is part of every tree's key. Trees of other versions are not used.
+const TREE_VERSION: &str = "1";
 
 #[derive(Debug, Clone)]
 pub(crate) struct Store {
     root: PathBuf,
 }
 
-/// A layer that is kept.
+/// The record of a stored layer.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Layer {
     pub(crate) diff_id: Option<Digest>,
     pub(crate) bytes: u64,
     pub(crate) entries: u64,
-    /// Paths, in hexadecimal digits.
+    /// Paths in hexadecimal digits.
     pub(crate) whiteouts: Vec<String>,
     pub(crate) opaques: Vec<String>,
     pub(crate) implied: Vec<String>,
@@ -42,13 +43,13 @@ pub(crate) struct Layer {
     pub(crate) setuid: u64,
 }
 
-/// What a name means.
+/// The record of a pulled name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Meaning {
+pub(crate) struct NameRecord {
     pub(crate) name: String,
-    /// Of its manifest.
+    /// The digest of the manifest.
     pub(crate) digest: Digest,
-    /// Of a local one: what tells that it is still the same.
+    /// For a local image: a stamp that changes when its files change.
     pub(crate) stamp: Option<String>,
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) layers: Vec<Digest>,
@@ -57,35 +58,35 @@ pub(crate) struct Meaning {
     pub(crate) setuid: u64,
 }
 
-/// An image that is kept.
+/// A stored image.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Kept {
-    /// Its full name.
+pub struct StoredImage {
+    /// The full name.
     pub name: String,
     /// The digest of its manifest.
     pub digest: String,
-    /// Bytes of its layers; images share them.
+    /// The total size of its layers in bytes. Images can share layers.
     pub bytes: u64,
-    /// When it was used last.
+    /// The time of the last use.
     pub used: SystemTime,
-    /// Whether a sandbox uses it now.
+    /// True if a sandbox uses the image now.
     pub in_use: bool,
 }
 
-/// What was removed.
+/// The result of a removal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Pruned {
-    /// Images.
+    /// The number of removed images.
     pub images: usize,
-    /// Bytes of their layers that nobody else has.
+    /// The total size of removed layers in bytes.
     pub bytes: u64,
 }
 
-/// Something that is being written; what is left of it goes when this is dropped.
+/// A folder for unfinished content. Dropping it deletes the remaining files.
 #[derive(Debug)]
 pub(crate) struct Draft {
     path: PathBuf,
-    /// Tells other servers that this one still works on it; none where the file system has no locks.
+    /// Shows other servers that this server still uses the draft. None if the file system has no locks.
     _lock: Option<File>,
 }
 
@@ -105,7 +106,7 @@ impl Drop for Draft {
     }
 }
 
-/// Locks a folder for as long as the result is held, unless somebody has.
+/// Locks a folder until the result is dropped. Fails if another process holds the lock.
 fn lock(folder: &Path) -> io::Result<File> {
     let opened = File::open(folder)?;
     rustix::fs::flock(&opened, FlockOperation::NonBlockingLockExclusive)?;
@@ -116,11 +117,11 @@ fn step<T>(what: &str, path: &Path, result: io::Result<T>) -> Result<T, ImageErr
     result.map_err(|error| ImageError::store(format!("{what} {}", path.display()), &error))
 }
 
-/// The key of the tree of these layers.
+/// Returns the key of the tree of these layers.
 pub(crate) fn tree_key(layers: &[Digest]) -> String {
     let text = layers
         .iter()
-        .fold(MAKE.to_owned(), |text, layer| format!("{text} {}", layer.hex()));
+        .fold(TREE_VERSION.to_owned(), |text, layer| format!("{text} {}", layer.hex()));
     Digest::of(text.as_bytes()).hex().to_owned()
 }
 
@@ -135,7 +136,7 @@ impl Store {
         self.root.join(name)
     }
 
-    /// Makes the folders, and looks that they are nobody else's. Private images are no business of other users.
+    /// Creates the folders, and checks that they belong to this user alone. Other users must not read private images.
     pub(crate) fn prepare(&self) -> Result<(), ImageError> {
         for name in ["drafts", "layers", "trees", "names", "tools"] {
             let folder = self.folder(name);
@@ -152,7 +153,7 @@ impl Store {
         step("close", &self.root, std::fs::set_permissions(&self.root, private))
     }
 
-    /// Removes drafts of processes that are gone. A process id would not tell: one may be in another PID namespace.
+    /// Removes drafts of ended processes. The lock decides, because a process id can belong to another PID namespace.
     pub(crate) fn sweep(&self) {
         for path in entries(&self.folder("drafts")) {
             if lock(&path).is_ok() {
@@ -175,8 +176,8 @@ impl Store {
         Ok(Draft { path, _lock: lock })
     }
 
-    /// Nothing is removed while this is held.
-    pub(crate) fn at_work(&self) -> Result<File, ImageError> {
+    /// Takes the lock that prevents removals.
+    pub(crate) fn prevent_removal(&self) -> Result<File, ImageError> {
         let lock = self.lock_file()?;
         step(
             "lock",
@@ -192,31 +193,31 @@ impl Store {
         step("open", &path, opened)
     }
 
-    /// A layer that is here, and where its files are.
+    /// Returns a stored layer, and the path of its files.
     pub(crate) fn layer(&self, digest: &Digest) -> Option<(Layer, PathBuf)> {
         let folder = self.folder("layers").join(digest.hex());
         Some((read(&folder.join("layer.json"))?, folder.join("files")))
     }
 
-    /// Makes a draft, with `files` in it, a layer.
+    /// Turns a draft with `files` in it into a layer.
     pub(crate) fn publish_layer(&self, draft: &Draft, digest: &Digest, layer: &Layer) -> Result<(), ImageError> {
         write(&draft.path().join("layer.json"), layer)?;
         let folder = self.folder("layers").join(digest.hex());
         publish(draft, &folder, || self.layer(digest).is_some())
     }
 
-    /// The tree of this key, and the lock that keeps it there.
+    /// Returns the tree of this key, and the lock that prevents its removal.
     pub(crate) fn tree(&self, key: &str) -> Option<(PathBuf, File)> {
         let folder = self.folder("trees").join(key);
         let lock = File::open(folder.join("lock")).ok()?;
         rustix::fs::flock(&lock, FlockOperation::NonBlockingLockShared).ok()?;
-        // It may have been taken away before the lock was there.
+        // Another process may have removed the tree before this one had the lock.
         let root = folder.join("root");
         let same = folder.join("lock").metadata().ok()?.ino() == lock.metadata().ok()?.ino();
         (same && root.is_dir()).then_some((root, lock))
     }
 
-    /// Makes a draft, with `root` in it, a tree.
+    /// Turns a draft with `root` in it into a tree.
     pub(crate) fn publish_tree(&self, draft: &Draft, key: &str) -> Result<(), ImageError> {
         let lock = draft.path().join("lock");
         step("make", &lock, File::create(&lock))?;
@@ -227,10 +228,10 @@ impl Store {
         self.folder("names").join(Digest::of(name.as_bytes()).hex())
     }
 
-    /// What a name means. It counts as used now.
-    pub(crate) fn meaning(&self, name: &str) -> Option<Meaning> {
+    /// Returns the record of a name, and sets its time of last use.
+    pub(crate) fn name_record(&self, name: &str) -> Option<NameRecord> {
         let path = self.name_file(name);
-        let found: Meaning = read(&path).filter(|found: &Meaning| found.name == name)?;
+        let found: NameRecord = read(&path).filter(|found: &NameRecord| found.name == name)?;
         let touched = File::open(&path).and_then(|file| file.set_modified(SystemTime::now()));
         if let Err(error) = touched {
             tracing::debug!(%error, "the use of an image could not be noted");
@@ -238,28 +239,28 @@ impl Store {
         Some(found)
     }
 
-    pub(crate) fn remember(&self, meaning: &Meaning) -> Result<(), ImageError> {
-        write(&self.name_file(&meaning.name), meaning)
+    pub(crate) fn remember(&self, name_record: &NameRecord) -> Result<(), ImageError> {
+        write(&self.name_file(&name_record.name), name_record)
     }
 
-    fn meanings(&self) -> Vec<(Meaning, SystemTime, PathBuf)> {
+    fn name_records(&self) -> Vec<(NameRecord, SystemTime, PathBuf)> {
         let files = entries(&self.folder("names")).into_iter();
         let read_one = |path: PathBuf| {
             let used = path.metadata().and_then(|found| found.modified()).ok()?;
-            Some((read::<Meaning>(&path)?, used, path))
+            Some((read::<NameRecord>(&path)?, used, path))
         };
         files.filter_map(read_one).collect()
     }
 
-    pub(crate) fn list(&self) -> Vec<Kept> {
-        let mut all: Vec<Kept> = self
-            .meanings()
+    pub(crate) fn list(&self) -> Vec<StoredImage> {
+        let mut all: Vec<StoredImage> = self
+            .name_records()
             .into_iter()
-            .map(|(meaning, used, _)| Kept {
-                in_use: self.in_use(&tree_key(&meaning.layers)),
-                digest: meaning.digest.to_string(),
-                name: meaning.name,
-                bytes: meaning.bytes,
+            .map(|(name_record, used, _)| StoredImage {
+                in_use: self.in_use(&tree_key(&name_record.layers)),
+                digest: name_record.digest.to_string(),
+                name: name_record.name,
+                bytes: name_record.bytes,
                 used,
             })
             .collect();
@@ -267,21 +268,22 @@ impl Store {
         all
     }
 
-    /// Whether somebody holds the tree's lock.
+    /// Returns true if a process holds the tree's lock.
     fn in_use(&self, key: &str) -> bool {
         let lock = File::open(self.folder("trees").join(key).join("lock"));
         lock.is_ok_and(|lock| rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err())
     }
 
-    /// Forgets images that `chosen` picks and nobody uses, with what only they have. None while an image is being pulled.
-    pub(crate) fn remove(&self, chosen: &dyn Fn(&Meaning) -> bool) -> Result<Option<Pruned>, ImageError> {
+    /// Removes unused images that `chosen` selects, and the layers that only these images use. Returns None while an
+    /// image is being pulled.
+    pub(crate) fn remove(&self, chosen: &dyn Fn(&NameRecord) -> bool) -> Result<Option<Pruned>, ImageError> {
         let lock = self.lock_file()?;
         if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
             return Ok(None);
         }
         let mut pruned = Pruned::default();
-        for (meaning, _, path) in self.meanings() {
-            if chosen(&meaning) && !self.in_use(&tree_key(&meaning.layers)) {
+        for (name_record, _, path) in self.name_records() {
+            if chosen(&name_record) && !self.in_use(&tree_key(&name_record.layers)) {
                 step("remove", &path, std::fs::remove_file(&path))?;
                 pruned.images += 1;
             }
@@ -290,39 +292,42 @@ impl Store {
         Ok(Some(pruned))
     }
 
-    /// Forgets images that were not used for longest until the layers fit. `keep` stays.
-    pub(crate) fn make_room(&self, most: u64, keep: &str) {
+    /// Removes the least recently used images until the layers fit into `max_bytes` bytes. Keeps the image `keep`.
+    pub(crate) fn make_room(&self, max_bytes: u64, keep: &str) {
         let Ok(lock) = self.lock_file() else { return };
-        // While others pull, their layers belong to no name yet. The next pull makes room.
+        // During another pull, its layers belong to no name yet. The next pull makes room.
         if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
             return;
         }
-        let mut all = self.meanings();
+        let mut all = self.name_records();
         all.sort_by_key(|(_, used, _)| *used);
-        for (meaning, _, path) in all {
-            if self.bytes() <= most {
+        for (name_record, _, path) in all {
+            if self.bytes() <= max_bytes {
                 return;
             }
-            if meaning.name != keep && !self.in_use(&tree_key(&meaning.layers)) && std::fs::remove_file(&path).is_ok() {
-                tracing::info!(image = meaning.name, "an image was removed to make room");
+            if name_record.name != keep
+                && !self.in_use(&tree_key(&name_record.layers))
+                && std::fs::remove_file(&path).is_ok()
+            {
+                tracing::info!(image = name_record.name, "an image was removed to make room");
                 self.collect();
             }
         }
     }
 
-    /// Bytes of all layers.
+    /// Returns the total size of all layers in bytes.
     fn bytes(&self) -> u64 {
         let layers = entries(&self.folder("layers")).into_iter();
         let sizes = layers.filter_map(|path| read::<Layer>(&path.join("layer.json")));
         sizes.map(|layer| layer.bytes).sum()
     }
 
-    /// Removes trees and layers that no name leads to. Bytes of the layers that went.
+    /// Removes trees and layers without a name. Returns the total size of the removed layers in bytes.
     fn collect(&self) -> u64 {
         let (mut trees, mut layers) = (Vec::new(), Vec::new());
-        for (meaning, ..) in self.meanings() {
-            trees.push(tree_key(&meaning.layers));
-            layers.extend(meaning.layers.iter().map(|digest| digest.hex().to_owned()));
+        for (name_record, ..) in self.name_records() {
+            trees.push(tree_key(&name_record.layers));
+            layers.extend(name_record.layers.iter().map(|digest| digest.hex().to_owned()));
         }
         let unknown = |folder: &str, known: &[String]| -> Vec<PathBuf> {
             let name = |path: &PathBuf| path.file_name().and_then(|name| name.to_str()).map(str::to_owned);
@@ -347,7 +352,7 @@ impl Store {
         freed
     }
 
-    /// Away in one step, so that nobody finds half of it.
+    /// Renames a path into a draft before its deletion, so that no reader finds a part of it.
     fn discard(&self, path: &Path) {
         if let Ok(draft) = self.draft()
             && let Err(error) = std::fs::rename(path, draft.path().join("old"))
@@ -356,13 +361,13 @@ impl Store {
         }
     }
 
-    /// A folder with this program and nothing else, for the sandbox that unpacks.
+    /// Returns a folder that contains only this program, for the sandbox that unpacks.
     pub(crate) fn tool(&self, program: &Path) -> Result<PathBuf, ImageError> {
         let found = step("look at", program, program.metadata())?;
         let (size, inode) = (found.size(), found.ino());
         let name = format!("{size}-{inode}-{}.{}", found.mtime(), found.mtime_nsec());
         let folder = self.folder("tools").join(name);
-        if folder.join(TOOL).is_file() {
+        if folder.join(UNPACKER_NAME).is_file() {
             return Ok(folder);
         }
         let draft = self.draft()?;
@@ -370,8 +375,8 @@ impl Store {
         step("make the folder", &made, std::fs::create_dir(&made))?;
         let open = std::fs::Permissions::from_mode(0o755);
         step("open the folder", &made, std::fs::set_permissions(&made, open.clone()))?;
-        let copy = made.join(TOOL);
-        // The same file under a second name does, where all may run it and it lies on the same disk.
+        let copy = made.join(UNPACKER_NAME);
+        // A hard link is enough if every user may run the file and it is on the same disk.
         let linked = found.mode() & 0o005 == 0o005
             && program
                 .canonicalize()
@@ -383,10 +388,10 @@ impl Store {
             step("open", &copy, std::fs::set_permissions(&copy, open))?;
         }
         match std::fs::rename(&made, &folder) {
-            Err(_) if folder.join(TOOL).is_file() => {}
+            Err(_) if folder.join(UNPACKER_NAME).is_file() => {}
             other => step("put in its place", &folder, other)?,
         }
-        // Those of versions that were replaced.
+        // Removes the folders of replaced versions.
         for old in entries(&self.folder("tools")) {
             if old != folder {
                 self.discard(&old);
@@ -396,8 +401,8 @@ impl Store {
     }
 }
 
-/// The unpacker's name in its folder.
-pub(crate) const TOOL: &str = "sandcell";
+/// The unpacker's file name in its folder.
+pub(crate) const UNPACKER_NAME: &str = "sandcell";
 
 fn publish(draft: &Draft, folder: &Path, is_there: impl Fn() -> bool) -> Result<(), ImageError> {
     let opened = step("open", draft.path(), File::open(draft.path()))?;
@@ -408,7 +413,7 @@ fn publish(draft: &Draft, folder: &Path, is_there: impl Fn() -> bool) -> Result<
     )?;
     match std::fs::rename(draft.path(), folder) {
         Ok(()) => Ok(()),
-        // Somebody else was quicker with the same.
+        // Another process published the same content first.
         Err(_) if is_there() => Ok(()),
         other => step("put in its place", folder, other),
     }
@@ -426,7 +431,7 @@ fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
     serde_json::from_slice(&bytes).ok()
 }
 
-/// Writes beside and renames, so that nobody reads half of it.
+/// Writes a temporary file and renames it, so that no reader finds a part of the record.
 fn write<T: Serialize>(path: &Path, value: &T) -> Result<(), ImageError> {
     let bytes = step("write", path, serde_json::to_vec(value).map_err(io::Error::other))?;
     let mut random = [0; 8];

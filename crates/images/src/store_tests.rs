@@ -18,7 +18,7 @@ fn put(store: &Store, name: &str, layers: &[&str]) {
     let draft = store.draft().unwrap();
     std::fs::create_dir(draft.path().join("root")).unwrap();
     store.publish_tree(&draft, &tree_key(&layers)).unwrap();
-    let meaning = Meaning {
+    let name_record = NameRecord {
         name: name.to_owned(),
         digest: digest(name),
         stamp: None,
@@ -28,7 +28,7 @@ fn put(store: &Store, name: &str, layers: &[&str]) {
         left_out: 0,
         setuid: 0,
     };
-    store.remember(&meaning).unwrap();
+    store.remember(&name_record).unwrap();
 }
 
 fn store() -> (tempfile::TempDir, Store) {
@@ -48,7 +48,7 @@ fn what_is_in_use_stays_and_shared_layers_stay_with_it() {
     put(&store, "one", &["base", "one"]);
     put(&store, "two", &["base", "two"]);
     assert_eq!(layers(&store), 3);
-    let key = tree_key(&store.meaning("one").unwrap().layers);
+    let key = tree_key(&store.name_record("one").unwrap().layers);
     let held = store.tree(&key).unwrap();
     let pruned = store.remove(&|_| true).unwrap().unwrap();
     assert_eq!(pruned, Pruned { images: 1, bytes: 10 });
@@ -64,10 +64,10 @@ fn what_is_in_use_stays_and_shared_layers_stay_with_it() {
 fn nothing_is_removed_while_an_image_is_pulled() {
     let (_folder, store) = store();
     put(&store, "one", &["one"]);
-    let work = store.at_work().unwrap();
+    let work = store.prevent_removal().unwrap();
     assert_eq!(store.remove(&|_| true).unwrap(), None);
     store.make_room(0, "");
-    assert!(store.meaning("one").is_some());
+    assert!(store.name_record("one").is_some());
     drop(work);
     assert!(store.remove(&|_| true).unwrap().is_some());
 }
@@ -90,7 +90,8 @@ fn the_longest_unused_goes_first() {
 #[test]
 fn what_a_dead_server_left_goes() {
     let (_folder, store) = store();
-    // A process of this number lives; it is another one, or the dead server was in another PID namespace.
+    // Process 1 is alive, but the draft belongs to an ended server: its id was reused, or came from another PID
+    // namespace.
     std::fs::create_dir(store.folder("drafts").join("1-0")).unwrap();
     let own = store.draft().unwrap();
     store.sweep();
@@ -105,8 +106,8 @@ fn the_program_stands_alone_and_once() {
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).unwrap();
     let tool = store.tool(&program).unwrap();
     assert_eq!(store.tool(&program).unwrap(), tool);
-    assert_eq!(entries(&tool), [tool.join(TOOL)]);
-    assert_eq!(tool.join(TOOL).metadata().unwrap().mode() & 0o777, 0o755);
+    assert_eq!(entries(&tool), [tool.join(UNPACKER_NAME)]);
+    assert_eq!(tool.join(UNPACKER_NAME).metadata().unwrap().mode() & 0o777, 0o755);
     assert_eq!(program.metadata().unwrap().mode() & 0o777, 0o700);
     std::fs::write(&program, "22").unwrap();
     assert_ne!(store.tool(&program).unwrap(), tool);

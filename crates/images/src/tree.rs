@@ -1,7 +1,7 @@
-//! The tree of an image: its layers laid over one another, with a hard link for each file.
+//! The tree of an image: its layers combined, with a hard link for each file.
 //!
-//! No file is copied and none changes afterwards, so images share what their layers have in common, on the disk and in memory,
-//! and the kernel needs no stack of overlays. All happens relative to opened folders; no link is followed out of the tree.
+//! No file is copied, and none changes later. Images therefore share common layers on the disk and in memory, and the
+//! kernel needs no overlay mounts. All paths are relative to open folders, and no link is followed out of the tree.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -14,11 +14,11 @@ use crate::error::ImageError;
 use crate::record::{DEPTH_MAX, Path};
 use crate::writer::{below, empty, names, os, remove};
 
-const FOLDER: OFlags = OFlags::DIRECTORY.union(OFlags::RDONLY).union(OFlags::CLOEXEC);
-/// The most of an image's list of users that is taken over.
+const FOLDER_FLAGS: OFlags = OFlags::DIRECTORY.union(OFlags::RDONLY).union(OFlags::CLOEXEC);
+/// The maximum size that is read of an image's `passwd` or `group` file.
 const USERS_MAX: u64 = 256 << 10;
 
-/// A layer that is laid over those below it.
+/// A layer to apply to the tree.
 pub(crate) struct Part<'a> {
     pub(crate) files: &'a std::path::Path,
     pub(crate) whiteouts: &'a [Path],
@@ -26,34 +26,34 @@ pub(crate) struct Part<'a> {
     pub(crate) implied: &'a BTreeSet<Path>,
 }
 
-/// Makes the tree in a new folder.
+/// Builds the tree in a new folder.
 pub(crate) fn build(root: &std::path::Path, parts: &[Part<'_>]) -> Result<(), ImageError> {
-    let told = |error: Errno| ImageError::store("lay the layers over one another", &error.into());
-    let open = |path: &std::path::Path| rustix::fs::open(path, FOLDER | OFlags::NOFOLLOW, Mode::empty());
+    let tree_error = |error: Errno| ImageError::store("lay the layers over one another", &error.into());
+    let open = |path: &std::path::Path| rustix::fs::open(path, FOLDER_FLAGS | OFlags::NOFOLLOW, Mode::empty());
     std::fs::create_dir(root).map_err(|error| ImageError::store("make the tree's folder", &error))?;
-    let tree = open(root).map_err(told)?;
-    rustix::fs::fchmod(&tree, Mode::from_raw_mode(0o755)).map_err(told)?;
+    let tree = open(root).map_err(tree_error)?;
+    rustix::fs::fchmod(&tree, Mode::from_raw_mode(0o755)).map_err(tree_error)?;
     for part in parts {
-        take_away(&tree, part).map_err(told)?;
-        let files = open(part.files).map_err(told)?;
-        lay(
+        apply_whiteouts(&tree, part).map_err(tree_error)?;
+        let files = open(part.files).map_err(tree_error)?;
+        add_layer(
             &tree,
             &files,
-            &below(&tree, &Path::default(), FOLDER).map_err(told)?,
+            &below(&tree, &Path::default(), FOLDER_FLAGS).map_err(tree_error)?,
             &Path::default(),
             part,
             0,
         )
-        .map_err(told)?;
+        .map_err(tree_error)?;
     }
     own_files(&tree).map_err(|error| ImageError::store("write the sandbox's own files into /etc", &error))
 }
 
-/// What the layer says is no more.
-fn take_away(tree: &OwnedFd, part: &Part<'_>) -> Result<(), Errno> {
+/// Removes the entries that the layer deletes.
+fn apply_whiteouts(tree: &OwnedFd, part: &Part<'_>) -> Result<(), Errno> {
     let absent = |error| matches!(error, Errno::NOENT | Errno::NOTDIR | Errno::LOOP);
     for path in part.opaques {
-        match below(tree, path, FOLDER) {
+        match below(tree, path, FOLDER_FLAGS) {
             Ok(folder) => empty(&folder)?,
             Err(error) if absent(error) => {}
             Err(error) => return Err(error),
@@ -61,7 +61,7 @@ fn take_away(tree: &OwnedFd, part: &Part<'_>) -> Result<(), Errno> {
     }
     for path in part.whiteouts {
         let Some((folder, name)) = path.split() else { continue };
-        match below(tree, &folder, FOLDER).and_then(|folder| remove(&folder, name)) {
+        match below(tree, &folder, FOLDER_FLAGS).and_then(|folder| remove(&folder, name)) {
             Err(error) if !absent(error) => return Err(error),
             _ => {}
         }
@@ -69,7 +69,14 @@ fn take_away(tree: &OwnedFd, part: &Part<'_>) -> Result<(), Errno> {
     Ok(())
 }
 
-fn lay(tree: &OwnedFd, from: &OwnedFd, to: &OwnedFd, at: &Path, part: &Part<'_>, depth: usize) -> Result<(), Errno> {
+fn add_layer(
+    tree: &OwnedFd,
+    from: &OwnedFd,
+    to: &OwnedFd,
+    at: &Path,
+    part: &Part<'_>,
+    depth: usize,
+) -> Result<(), Errno> {
     if depth > DEPTH_MAX {
         return Err(Errno::NAMETOOLONG);
     }
@@ -78,9 +85,9 @@ fn lay(tree: &OwnedFd, from: &OwnedFd, to: &OwnedFd, at: &Path, part: &Part<'_>,
         let found = rustix::fs::statat(from, os(name), AtFlags::SYMLINK_NOFOLLOW)?;
         if FileType::from_raw_mode(found.st_mode) == FileType::Directory {
             let path = at.child(name);
-            let inner = rustix::fs::openat(from, os(name), FOLDER | OFlags::NOFOLLOW, Mode::empty())?;
+            let inner = rustix::fs::openat(from, os(name), FOLDER_FLAGS | OFlags::NOFOLLOW, Mode::empty())?;
             let folder = folder_at(tree, to, name, &path, part)?;
-            lay(tree, &inner, &folder, &path, part, depth + 1)?;
+            add_layer(tree, &inner, &folder, &path, part, depth + 1)?;
             continue;
         }
         let link = || rustix::fs::linkat(from, os(name), to, os(name), AtFlags::empty());
@@ -95,10 +102,10 @@ fn lay(tree: &OwnedFd, from: &OwnedFd, to: &OwnedFd, at: &Path, part: &Part<'_>,
     Ok(())
 }
 
-/// The folder of this name, made if it is not there. A link to a folder in its place stays only where the layer does not name
-/// the folder itself: `/lib/x` of a layer that does not speak of `/lib` goes where `/lib` leads.
+/// Opens the folder of this name, and creates it if it does not exist. A link to a folder is kept only if the layer
+/// has no record of the folder: `/lib/x` in a layer without `/lib` is written to the target of `/lib`.
 fn folder_at(tree: &OwnedFd, to: &OwnedFd, name: &[u8], path: &Path, part: &Part<'_>) -> Result<OwnedFd, Errno> {
-    let open = || rustix::fs::openat(to, os(name), FOLDER | OFlags::NOFOLLOW, Mode::empty());
+    let open = || rustix::fs::openat(to, os(name), FOLDER_FLAGS | OFlags::NOFOLLOW, Mode::empty());
     let make = || {
         rustix::fs::mkdirat(to, os(name), Mode::from_raw_mode(0o755))?;
         rustix::fs::chmodat(to, os(name), Mode::from_raw_mode(0o755), AtFlags::empty())?;
@@ -109,7 +116,7 @@ fn folder_at(tree: &OwnedFd, to: &OwnedFd, name: &[u8], path: &Path, part: &Part
         Err(Errno::NOENT) => make(),
         Err(_) => {
             if part.implied.contains(path)
-                && let Ok(folder) = below(tree, path, FOLDER)
+                && let Ok(folder) = below(tree, path, FOLDER_FLAGS)
             {
                 return Ok(folder);
             }
@@ -119,9 +126,10 @@ fn folder_at(tree: &OwnedFd, to: &OwnedFd, name: &[u8], path: &Path, part: &Part
     }
 }
 
-/// Files that tell programs where they are: who they run as, and that there is no network. The image's other users stay known.
+/// Writes the files in `/etc` that describe the sandbox to programs: the user, and the absence of a network. The
+/// image's other users stay listed.
 fn own_files(tree: &OwnedFd) -> std::io::Result<()> {
-    let etc = match rustix::fs::openat(tree, "etc", FOLDER | OFlags::NOFOLLOW, Mode::empty()) {
+    let etc = match rustix::fs::openat(tree, "etc", FOLDER_FLAGS | OFlags::NOFOLLOW, Mode::empty()) {
         Ok(etc) => etc,
         Err(error) => {
             if error != Errno::NOENT {
@@ -129,7 +137,7 @@ fn own_files(tree: &OwnedFd) -> std::io::Result<()> {
             }
             rustix::fs::mkdirat(tree, "etc", Mode::from_raw_mode(0o755))?;
             rustix::fs::chmodat(tree, "etc", Mode::from_raw_mode(0o755), AtFlags::empty())?;
-            rustix::fs::openat(tree, "etc", FOLDER | OFlags::NOFOLLOW, Mode::empty())?
+            rustix::fs::openat(tree, "etc", FOLDER_FLAGS | OFlags::NOFOLLOW, Mode::empty())?
         }
     };
     let users = lines(tree, b"etc/passwd", "root:x:0:0:root:/root:/bin/sh\n");
@@ -153,7 +161,7 @@ fn own_files(tree: &OwnedFd) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The image's own entries of a list of users or groups, without those that would be taken for the sandbox's.
+/// Returns the image's lines of a list of users or groups, without the lines that conflict with the sandbox's.
 fn lines(tree: &OwnedFd, path: &[u8], otherwise: &str) -> String {
     use std::io::Read as _;
     let read = || -> Option<String> {

@@ -2,7 +2,7 @@ use super::*;
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::fs::symlink;
 
-/// Its files, whiteouts, opaque folders and those that are only implied.
+/// The files, whiteouts, opaque folders and implied folders of a layer.
 type Added = (std::path::PathBuf, Vec<Path>, Vec<Path>, BTreeSet<Path>);
 
 struct Layers {
@@ -80,7 +80,7 @@ fn upper_layers_add_replace_and_take_away() {
     assert_eq!((text(&root, "d/x"), text(&root, "d/y").as_deref()), (None, Some("1")));
     assert_eq!((text(&root, "o/x"), text(&root, "o/z").as_deref()), (None, Some("2")));
     assert_eq!(text(&root, "k").as_deref(), Some("now a file"));
-    // Nothing was copied, and the layers are as they were.
+    // Files are linked, not copied, and the layers are unchanged.
     let of = |at: std::path::PathBuf| at.metadata().unwrap().ino();
     assert_eq!(of(root.join("d/y")), of(layers.all[0].0.join("d/y")));
     assert_eq!(text(&layers.all[0].0, "a").as_deref(), Some("1"));
@@ -142,6 +142,6 @@ fn the_sandboxs_user_is_known_beside_the_images() {
     let names: Vec<&str> = users.lines().filter_map(|line| line.split(':').next()).collect();
     assert_eq!(names, ["root", "www", "user"]);
     assert!(text(&root, "etc/hosts").unwrap().starts_with("127.0.0.1"));
-    // The layer's own file did not change.
+    // The layer's file is unchanged.
     assert!(text(&layers.all[0].0, "etc/passwd").unwrap().contains("node"));
 }

@@ -1,8 +1,8 @@
-//! Unpacking one layer: a sandbox for it alone, the blob in, records out.
+//! Unpacks one layer in a separate sandbox: the blob goes in, and records come out.
 //!
-//! One sandbox for each layer, so that a layer that takes the unpacker over can do nothing to another one, which other images may
-//! share. The digest of what goes in is taken out here, while it streams by; what comes out is written by `writer`, which
-//! believes nothing. If the digest turns out wrong, all of it is thrown away.
+//! Each layer has its own sandbox. A layer that takes over the unpacker therefore cannot affect another layer, which
+//! other images may share. The host computes the digest of the blob while it streams in. `writer` treats the records
+//! as hostile. If the digest is wrong, all output is deleted.
 
 use std::io::{self, Read};
 use std::path::Path;
@@ -21,45 +21,45 @@ use crate::error::ImageError;
 use crate::inside::Kind;
 use crate::manifest::Digest;
 use crate::registry::Stream;
-use crate::store::{Draft, TOOL};
-use crate::writer::{Most, Written, write};
+use crate::store::{Draft, UNPACKER_NAME};
+use crate::writer::{UnpackLimits, Written, write};
 
-/// Memory of an unpacker. Zstandard's windows are the most of it.
-const MEMORY: ByteSize = ByteSize::mib(512);
-/// Records that wait to be written.
-const PIECES: usize = 64;
-/// Bytes of the unpacker's words that a caller is shown.
-const SAID_MAX: usize = 300;
-/// Bytes that a layer may unpack to beside its files: heads, padding, the end.
-const OVERHEAD: u64 = 1 << 30;
+/// The memory limit of an unpacker. Windows of Zstandard need most of it.
+const UNPACKER_MEMORY: ByteSize = ByteSize::mib(512);
+/// The capacity of the queue to the writer, in pieces of output.
+const QUEUE_CAPACITY: usize = 64;
+/// The maximum length of the unpacker's error text for a caller, in bytes.
+const MAX_SHOWN_OUTPUT_BYTES: usize = 300;
+/// The maximum size of a layer's archive in excess of its files: heads, padding and the end.
+const MAX_ARCHIVE_OVERHEAD_BYTES: u64 = 1 << 30;
 
-/// What goes in.
+/// The input of an unpacker.
 pub(crate) struct Blob {
     pub(crate) stream: Stream,
-    /// What its digest and size have to be; none: whatever it is.
+    /// The expected digest and size. None: no check.
     pub(crate) known: Option<(Digest, u64)>,
 }
 
-/// With what it is unpacked.
+/// The resources for unpacking.
 pub(crate) struct Unpacker<'a> {
-    pub(crate) maker: &'a Arc<dyn Backend>,
-    /// The folder with the program alone.
+    pub(crate) backend: &'a Arc<dyn Backend>,
+    /// A folder that contains only the unpacker program.
     pub(crate) tool: &'a Path,
-    pub(crate) most: Most,
+    pub(crate) limits: UnpackLimits,
 }
 
 impl Unpacker<'_> {
-    /// Unpacks into the folder `files` of the draft. `fed` is told how many bytes went in.
+    /// Unpacks into the folder `files` of the draft. Calls `on_progress` with the number of bytes sent to the unpacker.
     pub(crate) async fn run(
         &self,
         kind: Kind,
         blob: Blob,
         draft: &Arc<Draft>,
-        fed: &(dyn Fn(u64) + Send + Sync),
+        on_progress: &(dyn Fn(u64) + Send + Sync),
     ) -> Result<Written, ImageError> {
         let spec = SandboxSpec {
             limits: Limits {
-                memory: MEMORY,
+                memory: UNPACKER_MEMORY,
                 cpus: Cpus::milli(1000),
                 processes: 16,
                 disk: ByteSize::mib(16),
@@ -68,13 +68,15 @@ impl Unpacker<'_> {
             ..SandboxSpec::default()
         };
         let told = |error: sandcell_sandbox::SandboxError| ImageError::Sandbox(error.to_string());
-        let sandbox = self.maker.create(&spec).await.map_err(told)?;
+        let sandbox = self.backend.create(&spec).await.map_err(told)?;
         let folder = sandbox.attach(self.tool).await.map_err(told)?;
         debug_assert!(folder.starts_with(LAYERS));
-        let limit = self.most.bytes.saturating_add(OVERHEAD).to_string();
+        let limit = self.limits.bytes.saturating_add(MAX_ARCHIVE_OVERHEAD_BYTES).to_string();
         let words = ["images", "unpack", kind.as_str(), limit.as_str()].map(str::to_owned);
         let command = Command {
-            argv: std::iter::once(format!("{folder}/{TOOL}")).chain(words).collect(),
+            argv: std::iter::once(format!("{folder}/{UNPACKER_NAME}"))
+                .chain(words)
+                .collect(),
             env: sandbox.base_env().clone(),
             cwd: "/tmp".to_owned(),
             stands_alone: false,
@@ -82,15 +84,15 @@ impl Unpacker<'_> {
             control: false,
         };
         let Process { events, handle } = sandbox.spawn(command).await.map_err(told)?;
-        let (pieces, waiting) = mpsc::channel::<Bytes>(PIECES);
-        let (files, most, kept) = (draft.path().join("files"), self.most, Arc::clone(draft));
+        let (pieces, waiting) = mpsc::channel::<Bytes>(QUEUE_CAPACITY);
+        let (files, limits, kept) = (draft.path().join("files"), self.limits, Arc::clone(draft));
         let writer = tokio::task::spawn_blocking(move || {
-            let written = write(&mut Pieces::new(waiting), &files, most);
-            // The draft outlives whoever writes into it.
+            let written = write(&mut PieceReader::new(waiting), &files, limits);
+            // The draft outlives the thread that writes into it.
             drop(kept);
             written
         });
-        let moved = tokio::try_join!(feed(blob, handle.as_ref(), fed), take(events, pieces));
+        let moved = tokio::try_join!(feed(blob, handle.as_ref(), on_progress), take(events, pieces));
         let written = writer
             .await
             .map_err(|_| ImageError::Unpack("the task that wrote it broke off".to_owned()))?;
@@ -98,47 +100,51 @@ impl Unpacker<'_> {
             tracing::debug!(%error, "an unpacker's sandbox did not close in order");
         }
         match (moved, written) {
-            // The writer has seen enough, and says why.
-            (Err(ImageError::GivenUp), Err(error)) | (Err(error), _) => Err(error),
+            // The writer stopped reading, so its error is the reason.
+            (Err(ImageError::Cancelled), Err(error)) | (Err(error), _) => Err(error),
             (Ok(((), (Exit::Code(0), _))), written) => written,
-            // What does not fit ends the unpacker too.
+            // A limit or a full disk also ends the unpacker.
             (Ok(_), Err(error @ (ImageError::TooLarge { .. } | ImageError::DiskFull | ImageError::Store { .. }))) => {
                 Err(error)
             }
             (Ok(((), (Exit::Signal(_), _))), _) => Err(ImageError::Unpack(format!(
                 "the unpacker was killed, as it is at {} MiB of memory",
-                MEMORY.as_mib()
+                UNPACKER_MEMORY.as_mib()
             ))),
-            (Ok(((), (Exit::Code(_), said))), _) => Err(ImageError::Unpack(said)),
+            (Ok(((), (Exit::Code(_), output))), _) => Err(ImageError::Unpack(output)),
         }
     }
 }
 
-/// Hands the blob in, and looks at its digest and size.
-async fn feed(mut blob: Blob, handle: &dyn ProcessHandle, fed: &(dyn Fn(u64) + Send + Sync)) -> Result<(), ImageError> {
+/// Sends the blob to the unpacker, and checks its digest and size.
+async fn feed(
+    mut blob: Blob,
+    handle: &dyn ProcessHandle,
+    on_progress: &(dyn Fn(u64) + Send + Sync),
+) -> Result<(), ImageError> {
     let (mut hash, mut count, mut reads) = (Sha256::new(), 0_u64, true);
     while let Some(piece) = blob.stream.next().await {
         let piece = piece?;
         count = count.saturating_add(u64::try_from(piece.len()).unwrap_or(u64::MAX));
         if blob.known.as_ref().is_some_and(|(_, size)| count > *size) {
-            return Err(wrong(&blob));
+            return Err(digest_error(&blob));
         }
         hash.update(&piece);
-        fed(u64::try_from(piece.len()).unwrap_or(0));
-        // One that has failed says so itself; the rest is looked at all the same.
+        on_progress(u64::try_from(piece.len()).unwrap_or(0));
+        // A failed unpacker reports its own error. The rest of the blob is still hashed.
         reads = reads && handle.write(Channel::Stdin, piece).await.is_ok();
     }
     if let Some((digest, size)) = &blob.known
         && (*size != count || *digest != Digest::finish(hash))
     {
-        return Err(wrong(&blob));
+        return Err(digest_error(&blob));
     }
-    // The end is told only to one who may believe what came.
-    let _gone_already = handle.close(Channel::Stdin).await;
+    // The end of input is sent only after the digest was checked.
+    let _close_result = handle.close(Channel::Stdin).await;
     Ok(())
 }
 
-fn wrong(blob: &Blob) -> ImageError {
+fn digest_error(blob: &Blob) -> ImageError {
     let what = blob
         .known
         .as_ref()
@@ -148,12 +154,12 @@ fn wrong(blob: &Blob) -> ImageError {
     }
 }
 
-/// Takes records and words out, until the unpacker has ended.
+/// Receives records and error text until the unpacker exits.
 async fn take(
     mut events: mpsc::Receiver<ProcessEvent>,
     pieces: mpsc::Sender<Bytes>,
 ) -> Result<(Exit, String), ImageError> {
-    let (mut exit, mut open, mut said) = (None, 2, Vec::new());
+    let (mut exit, mut open, mut output) = (None, 2, Vec::new());
     while exit.is_none() || open > 0 {
         match events.recv().await {
             Some(ProcessEvent::Output {
@@ -161,35 +167,35 @@ async fn take(
                 bytes,
             }) => {
                 if pieces.send(bytes).await.is_err() {
-                    return Err(ImageError::GivenUp);
+                    return Err(ImageError::Cancelled);
                 }
             }
             Some(ProcessEvent::Output { bytes, .. }) => {
-                let room = SAID_MAX.saturating_sub(said.len());
-                said.extend(bytes.iter().take(room));
+                let room = MAX_SHOWN_OUTPUT_BYTES.saturating_sub(output.len());
+                output.extend(bytes.iter().take(room));
             }
             Some(ProcessEvent::Closed { .. }) => open -= 1,
             Some(ProcessEvent::Exited { exit: how }) => exit = Some(how),
             None => break,
         }
     }
-    let said = String::from_utf8_lossy(&said);
-    let said: String = said
+    let output = String::from_utf8_lossy(&output);
+    let output: String = output
         .trim()
         .chars()
         .map(|c| if c.is_control() { ' ' } else { c })
         .collect();
     let exit = exit.ok_or_else(|| ImageError::Sandbox("it ended before its time".to_owned()))?;
-    Ok((exit, said))
+    Ok((exit, output))
 }
 
-/// What comes through a channel, to be read by a thread.
-struct Pieces {
+/// Reads from a channel of byte pieces, for a thread.
+struct PieceReader {
     waiting: mpsc::Receiver<Bytes>,
     piece: Bytes,
 }
 
-impl Pieces {
+impl PieceReader {
     fn new(waiting: mpsc::Receiver<Bytes>) -> Self {
         Self {
             waiting,
@@ -198,7 +204,7 @@ impl Pieces {
     }
 }
 
-impl Read for Pieces {
+impl Read for PieceReader {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         while self.piece.is_empty() {
             match self.waiting.blocking_recv() {

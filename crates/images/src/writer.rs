@@ -1,8 +1,8 @@
-//! Writes what the unpacker says below one folder, and never anywhere else.
+//! Writes the unpacker's records below one folder, and never anywhere else.
 //!
-//! The stream is hostile. Every path is opened by the kernel as if the folder were the root of the file system, so no link leads out
-//! whatever it says; only folders, regular files and links are made; everything is counted before it is written. Nobody else
-//! writes below the folder meanwhile: it is a draft with a random name.
+//! The stream is hostile. The kernel opens every path as if the folder were the root of the file system, so no link
+//! leads out of it. Only folders, regular files and links are created. All entries and bytes are counted before they
+//! are written. No other process writes below the folder at the same time, because it is a draft with a random name.
 
 use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
@@ -14,57 +14,62 @@ use rustix::io::Errno;
 
 use crate::error::ImageError;
 use crate::inside::Summary;
-use crate::record::{END_MAX, Path, Record, What};
+use crate::record::{END_MAX, Path, Record, RecordKind};
 
-/// What every file, folder or link counts at the least, in bytes.
-const ENTRY: u64 = 512;
-const BUFFER: usize = 256 << 10;
-const FOLDER: OFlags = OFlags::DIRECTORY.union(OFlags::RDONLY).union(OFlags::CLOEXEC);
+/// The minimum size that is counted for a file, folder or link, in bytes.
+const MIN_ENTRY_BYTES: u64 = 512;
+const BUFFER_BYTES: usize = 256 << 10;
+const FOLDER_FLAGS: OFlags = OFlags::DIRECTORY.union(OFlags::RDONLY).union(OFlags::CLOEXEC);
 
-/// How much may be written.
+/// The limits of one layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Most {
+pub(crate) struct UnpackLimits {
     pub(crate) bytes: u64,
     pub(crate) entries: u64,
 }
 
-/// What was written.
+/// The result of writing one layer.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Written {
     pub(crate) bytes: u64,
     pub(crate) entries: u64,
     pub(crate) whiteouts: Vec<Path>,
     pub(crate) opaques: Vec<Path>,
-    /// Folders that the layer does not name but has something in.
+    /// Folders without a record in the layer that contain entries of the layer.
     pub(crate) implied: BTreeSet<Path>,
     pub(crate) summary: Summary,
 }
 
 struct Writer {
     root: OwnedFd,
-    most: Most,
+    limits: UnpackLimits,
     written: Written,
-    /// The folder that was written to last.
+    /// The folder of the last write, kept open.
     last: Option<(Path, OwnedFd)>,
 }
 
 /// Writes all records into this new folder.
-pub(crate) fn write(from: &mut dyn Read, folder: &std::path::Path, most: Most) -> Result<Written, ImageError> {
+pub(crate) fn write(
+    from: &mut dyn Read,
+    folder: &std::path::Path,
+    limits: UnpackLimits,
+) -> Result<Written, ImageError> {
     let at = |error: &io::Error| ImageError::store(format!("make the folder {}", folder.display()), error);
     std::fs::create_dir(folder).map_err(|error| at(&error))?;
-    let root = rustix::fs::open(folder, FOLDER | OFlags::NOFOLLOW, Mode::empty()).map_err(|error| at(&error.into()))?;
+    let root =
+        rustix::fs::open(folder, FOLDER_FLAGS | OFlags::NOFOLLOW, Mode::empty()).map_err(|error| at(&error.into()))?;
     rustix::fs::fchmod(&root, Mode::from_raw_mode(0o755)).map_err(|error| at(&error.into()))?;
     let mut writer = Writer {
         root,
-        most,
+        limits,
         written: Written::default(),
         last: None,
     };
     loop {
         let record = Record::read(from)?;
-        if record.what == What::End {
+        if record.kind == RecordKind::End {
             writer.written.summary = summary(from, record.size)?;
-            // A cautious reader wants to see the end as well.
+            // The stream must end after the last record.
             if from.read(&mut [0]).is_ok_and(|more| more > 0) {
                 return Err(ImageError::Unpack("the unpacker went on after the end".to_owned()));
             }
@@ -73,7 +78,7 @@ pub(crate) fn write(from: &mut dyn Read, folder: &std::path::Path, most: Most) -
         writer.count(record.size)?;
         let path = record.path.clone();
         writer.take(record, from).map_err(|error| match error {
-            Step::Told(error) => error,
+            Step::Image(error) => error,
             Step::System(error) => {
                 let name = String::from_utf8_lossy(path.as_bytes()).into_owned();
                 ImageError::store(
@@ -96,7 +101,7 @@ fn summary(from: &mut dyn Read, size: u64) -> Result<Summary, ImageError> {
 }
 
 enum Step {
-    Told(ImageError),
+    Image(ImageError),
     System(io::Error),
 }
 
@@ -113,46 +118,46 @@ impl From<Errno> for Step {
 }
 
 fn unpack_error(text: &str) -> Step {
-    Step::Told(ImageError::Unpack(text.to_owned()))
+    Step::Image(ImageError::Unpack(text.to_owned()))
 }
 
 impl Writer {
     fn count(&mut self, size: u64) -> Result<(), ImageError> {
         let written = &mut self.written;
         written.entries += 1;
-        written.bytes = written.bytes.saturating_add(size).saturating_add(ENTRY);
+        written.bytes = written.bytes.saturating_add(size).saturating_add(MIN_ENTRY_BYTES);
         let too_large = |limit, unit| ImageError::TooLarge {
             what: "the image, unpacked,",
             limit,
             unit,
         };
-        if written.entries > self.most.entries {
-            return Err(too_large(self.most.entries, "files"));
+        if written.entries > self.limits.entries {
+            return Err(too_large(self.limits.entries, "files"));
         }
-        if written.bytes > self.most.bytes {
-            return Err(too_large(self.most.bytes >> 20, "MiB"));
+        if written.bytes > self.limits.bytes {
+            return Err(too_large(self.limits.bytes >> 20, "MiB"));
         }
         Ok(())
     }
 
     fn take(&mut self, record: Record, from: &mut dyn Read) -> Result<(), Step> {
-        match record.what {
-            What::Whiteout => {
+        match record.kind {
+            RecordKind::Whiteout => {
                 self.written.whiteouts.push(record.path);
                 return Ok(());
             }
-            What::Opaque => {
+            RecordKind::Opaque => {
                 self.written.opaques.push(record.path);
                 return Ok(());
             }
-            What::Folder | What::File | What::Symlink | What::HardLink | What::End => {}
+            RecordKind::Folder | RecordKind::File | RecordKind::Symlink | RecordKind::HardLink | RecordKind::End => {}
         }
         let Some((folder, name)) = record.path.split() else {
             return Ok(());
         };
         let parent = self.folder(&folder)?;
-        let changed = match record.what {
-            What::Folder => {
+        let changed = match record.kind {
+            RecordKind::Folder => {
                 self.written.implied.remove(&record.path);
                 put(&parent, name, || {
                     match rustix::fs::mkdirat(&parent, os(name), Mode::from_raw_mode(0o755)) {
@@ -161,14 +166,14 @@ impl Writer {
                     }
                 })?
             }
-            What::File => self.file(&parent, name, &record, from)?,
-            What::Symlink => put(&parent, name, || {
+            RecordKind::File => self.file(&parent, name, &record, from)?,
+            RecordKind::Symlink => put(&parent, name, || {
                 rustix::fs::symlinkat(os(&record.target), &parent, os(name))
             })?,
-            What::HardLink => self.hard_link(&parent, name, &record)?,
-            What::Whiteout | What::Opaque | What::End => false,
+            RecordKind::HardLink => self.hard_link(&parent, name, &record)?,
+            RecordKind::Whiteout | RecordKind::Opaque | RecordKind::End => false,
         };
-        if record.what == What::Folder {
+        if record.kind == RecordKind::Folder {
             rustix::fs::chmodat(&parent, os(name), Mode::from_raw_mode(0o755), AtFlags::empty())?;
         }
         if !changed {
@@ -186,14 +191,14 @@ impl Writer {
             Ok(())
         })?;
         let mut file = std::fs::File::from(opened.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?);
-        let (mut left, mut buffer) = (record.size, vec![0; BUFFER]);
+        let (mut left, mut buffer) = (record.size, vec![0; BUFFER_BYTES]);
         while left > 0 {
-            let most = usize::try_from(left).unwrap_or(BUFFER).min(BUFFER);
-            let part = buffer.get_mut(..most).unwrap_or_default();
+            let count = usize::try_from(left).unwrap_or(BUFFER_BYTES).min(BUFFER_BYTES);
+            let part = buffer.get_mut(..count).unwrap_or_default();
             from.read_exact(part)
                 .map_err(|_| unpack_error("the unpacker said too little"))?;
             file.write_all(part)?;
-            left -= u64::try_from(most).unwrap_or(left);
+            left -= u64::try_from(count).unwrap_or(left);
         }
         let mode = if record.runs { 0o755 } else { 0o644 };
         rustix::fs::fchmod(&file, Mode::from_raw_mode(mode))?;
@@ -222,10 +227,10 @@ impl Writer {
     }
 
     fn open(&self, folder: &Path) -> Result<OwnedFd, Errno> {
-        below(&self.root, folder, FOLDER)
+        below(&self.root, folder, FOLDER_FLAGS)
     }
 
-    /// A folder, made with those above it if it is not there.
+    /// Opens a folder. Creates it and its parents if they do not exist.
     fn folder(&mut self, folder: &Path) -> Result<OwnedFd, Step> {
         if let Some((path, opened)) = self.last.take()
             && path == *folder
@@ -243,8 +248,8 @@ impl Writer {
             at = match self.open(&next) {
                 Ok(opened) => opened,
                 Err(Errno::NOENT) => {
-                    self.count(0).map_err(Step::Told)?;
-                    // A link that leads to nothing is there, too, and stays what it is.
+                    self.count(0).map_err(Step::Image)?;
+                    // A dangling link also exists, so `mkdirat` fails and the link stays unchanged.
                     rustix::fs::mkdirat(&at, os(part), Mode::from_raw_mode(0o755))?;
                     rustix::fs::chmodat(&at, os(part), Mode::from_raw_mode(0o755), AtFlags::empty())?;
                     self.written.implied.insert(next.clone());
@@ -258,7 +263,7 @@ impl Writer {
     }
 }
 
-/// Makes something of this name; what was there goes first. True if something was.
+/// Creates an entry with this name. Removes an existing entry first, and returns true if there was one.
 fn put(parent: &OwnedFd, name: &[u8], mut make: impl FnMut() -> Result<(), Errno>) -> Result<bool, Errno> {
     match make() {
         Err(Errno::EXIST) => {
@@ -274,12 +279,12 @@ fn is_folder(parent: &OwnedFd, name: &[u8]) -> bool {
         .is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Directory)
 }
 
-/// A name or path as the system has them.
+/// Converts a name or path to the form of the operating system.
 pub(crate) fn os(bytes: &[u8]) -> &std::ffi::OsStr {
     std::ffi::OsStr::from_bytes(bytes)
 }
 
-/// Opens a path as if `root` were the root of all: neither links nor names lead out.
+/// Opens a path as if `root` were the root of the file system. Neither links nor names lead out of it.
 pub(crate) fn below(root: impl AsFd, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
     let text = if path.is_root() { &b"."[..] } else { path.as_bytes() };
     rustix::fs::openat2(
@@ -291,13 +296,13 @@ pub(crate) fn below(root: impl AsFd, path: &Path, flags: OFlags) -> Result<Owned
     )
 }
 
-/// Removes whatever has this name, and what is in it. Links are removed, not followed.
+/// Removes an entry recursively. Links are removed, not followed.
 pub(crate) fn remove(parent: impl AsFd, name: &[u8]) -> Result<(), Errno> {
     match rustix::fs::unlinkat(&parent, os(name), AtFlags::empty()) {
         Err(Errno::ISDIR | Errno::PERM) => {}
         other => return other,
     }
-    let folder = rustix::fs::openat(&parent, os(name), FOLDER | OFlags::NOFOLLOW, Mode::empty())?;
+    let folder = rustix::fs::openat(&parent, os(name), FOLDER_FLAGS | OFlags::NOFOLLOW, Mode::empty())?;
     empty(&folder)?;
     rustix::fs::unlinkat(&parent, os(name), AtFlags::REMOVEDIR)
 }
@@ -310,7 +315,7 @@ pub(crate) fn empty(folder: &OwnedFd) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The names in a folder.
+/// Returns the names in a folder.
 pub(crate) fn names(folder: impl AsFd) -> Result<Vec<Vec<u8>>, Errno> {
     let mut found = Vec::new();
     for entry in rustix::fs::Dir::read_from(folder)? {

@@ -1,16 +1,16 @@
 use super::*;
 
-/// Records as a hostile unpacker could write them.
-fn stream(records: &[(What, &str, &str, &str)]) -> Vec<u8> {
+/// Returns a stream of records as a hostile unpacker could write it.
+fn stream(records: &[(RecordKind, &str, &str, &str)]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    for (what, path, target, content) in records {
-        let mut record = Record::new(*what, Path::parse(path.as_bytes()).unwrap());
+    for (kind, path, target, content) in records {
+        let mut record = Record::new(*kind, Path::parse(path.as_bytes()).unwrap());
         record.target = target.as_bytes().to_vec();
         record.size = u64::try_from(content.len()).unwrap();
         record.write(&mut bytes).unwrap();
         bytes.extend_from_slice(content.as_bytes());
     }
-    let mut end = Record::new(What::End, Path::default());
+    let mut end = Record::new(RecordKind::End, Path::default());
     let text = br#"{"diff_id":null,"left_out":0,"setuid":0}"#;
     end.size = u64::try_from(text.len()).unwrap();
     end.write(&mut bytes).unwrap();
@@ -18,15 +18,19 @@ fn stream(records: &[(What, &str, &str, &str)]) -> Vec<u8> {
     bytes
 }
 
-const MOST: Most = Most {
+const TEST_LIMITS: UnpackLimits = UnpackLimits {
     bytes: 1 << 20,
     entries: 1000,
 };
 
-fn written(records: &[(What, &str, &str, &str)]) -> (tempfile::TempDir, Result<Written, ImageError>) {
+fn written(records: &[(RecordKind, &str, &str, &str)]) -> (tempfile::TempDir, Result<Written, ImageError>) {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("outside"), "untouched").unwrap();
-    let result = write(&mut stream(records).as_slice(), &folder.path().join("files"), MOST);
+    let result = write(
+        &mut stream(records).as_slice(),
+        &folder.path().join("files"),
+        TEST_LIMITS,
+    );
     assert_eq!(std::fs::read(folder.path().join("outside")).unwrap(), b"untouched");
     (folder, result)
 }
@@ -35,10 +39,10 @@ fn written(records: &[(What, &str, &str, &str)]) -> (tempfile::TempDir, Result<W
 fn files_folders_and_links_are_there_with_plain_rights() {
     use std::os::unix::fs::PermissionsExt as _;
     let (folder, result) = written(&[
-        (What::Folder, "a", "", ""),
-        (What::File, "a/f", "", "text"),
-        (What::HardLink, "b/g", "a/f", ""),
-        (What::Symlink, "l", "/etc/passwd", ""),
+        (RecordKind::Folder, "a", "", ""),
+        (RecordKind::File, "a/f", "", "text"),
+        (RecordKind::HardLink, "b/g", "a/f", ""),
+        (RecordKind::Symlink, "l", "/etc/passwd", ""),
     ]);
     let result = result.unwrap();
     let files = folder.path().join("files");
@@ -57,46 +61,55 @@ fn files_folders_and_links_are_there_with_plain_rights() {
 
 #[test]
 fn no_link_leads_out() {
-    // Through an absolute link, one that climbs, and one to a file beside the folder.
+    // An absolute link, a link with `..`, and a link to a file outside the folder.
     let (folder, result) = written(&[
-        (What::Symlink, "abs", "/tmp", ""),
-        (What::Folder, "tmp", "", ""),
-        (What::File, "abs/f", "", "x"),
-        (What::Symlink, "up", "../../../../..", ""),
-        (What::File, "up/g", "", "x"),
+        (RecordKind::Symlink, "abs", "/tmp", ""),
+        (RecordKind::Folder, "tmp", "", ""),
+        (RecordKind::File, "abs/f", "", "x"),
+        (RecordKind::Symlink, "up", "../../../../..", ""),
+        (RecordKind::File, "up/g", "", "x"),
     ]);
     result.unwrap();
     let files = folder.path().join("files");
     assert!(files.join("tmp/f").exists() && files.join("g").exists());
     for records in [
-        // Overwriting what a link leads to.
-        vec![(What::Symlink, "x", "../outside", ""), (What::File, "x", "", "hostile")],
-        // A hard link to what a link leads to, then written through.
+        // Overwriting the target of a link.
         vec![
-            (What::Symlink, "x", "../outside", ""),
-            (What::HardLink, "y", "x", ""),
-            (What::File, "y", "", "hostile"),
+            (RecordKind::Symlink, "x", "../outside", ""),
+            (RecordKind::File, "x", "", "hostile"),
         ],
-        vec![(What::Symlink, "d", "..", ""), (What::File, "d/outside", "", "hostile")],
+        // A hard link to the target of a link, and a write through it.
+        vec![
+            (RecordKind::Symlink, "x", "../outside", ""),
+            (RecordKind::HardLink, "y", "x", ""),
+            (RecordKind::File, "y", "", "hostile"),
+        ],
+        vec![
+            (RecordKind::Symlink, "d", "..", ""),
+            (RecordKind::File, "d/outside", "", "hostile"),
+        ],
     ] {
         let (folder, result) = written(&records);
         result.unwrap();
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
     }
-    let (_folder, result) = written(&[(What::Symlink, "d", "..", ""), (What::HardLink, "h", "d/outside", "")]);
+    let (_folder, result) = written(&[
+        (RecordKind::Symlink, "d", "..", ""),
+        (RecordKind::HardLink, "h", "d/outside", ""),
+    ]);
     assert!(result.is_err());
 }
 
 #[test]
 fn the_last_of_several_with_one_name_counts() {
     let (folder, result) = written(&[
-        (What::Folder, "x", "", ""),
-        (What::File, "x/y", "", "deep"),
-        (What::File, "x", "", "flat"),
-        (What::Symlink, "x", "y", ""),
-        (What::Folder, "x", "", ""),
-        (What::File, "x/z", "", "1"),
-        (What::File, "x/z", "", "2"),
+        (RecordKind::Folder, "x", "", ""),
+        (RecordKind::File, "x/y", "", "deep"),
+        (RecordKind::File, "x", "", "flat"),
+        (RecordKind::Symlink, "x", "y", ""),
+        (RecordKind::Folder, "x", "", ""),
+        (RecordKind::File, "x/z", "", "1"),
+        (RecordKind::File, "x/z", "", "2"),
     ]);
     result.unwrap();
     let files = folder.path().join("files");
@@ -109,31 +122,34 @@ fn everything_is_counted() {
     let folder = tempfile::tempdir().unwrap();
     let mut many = Vec::new();
     for number in 0..1001 {
-        Record::new(What::Folder, Path::parse(format!("d{number}").as_bytes()).unwrap())
-            .write(&mut many)
-            .unwrap();
+        Record::new(
+            RecordKind::Folder,
+            Path::parse(format!("d{number}").as_bytes()).unwrap(),
+        )
+        .write(&mut many)
+        .unwrap();
     }
-    let error = write(&mut many.as_slice(), &folder.path().join("many"), MOST).unwrap_err();
+    let error = write(&mut many.as_slice(), &folder.path().join("many"), TEST_LIMITS).unwrap_err();
     assert!(error.to_string().contains("1000 files"), "{error}");
     let mut large = Vec::new();
-    let mut record = Record::new(What::File, Path::parse(b"f").unwrap());
+    let mut record = Record::new(RecordKind::File, Path::parse(b"f").unwrap());
     record.size = u64::MAX;
     record.write(&mut large).unwrap();
-    let error = write(&mut large.as_slice(), &folder.path().join("large"), MOST).unwrap_err();
+    let error = write(&mut large.as_slice(), &folder.path().join("large"), TEST_LIMITS).unwrap_err();
     assert!(error.to_string().contains("1 MiB"), "{error}");
 }
 
 #[test]
 fn what_breaks_off_or_goes_on_is_refused() {
-    let whole = stream(&[(What::File, "f", "", "text")]);
+    let whole = stream(&[(RecordKind::File, "f", "", "text")]);
     for cut in 0..whole.len() {
         let folder = tempfile::tempdir().unwrap();
         assert!(
-            write(&mut &whole[..cut], &folder.path().join("files"), MOST).is_err(),
+            write(&mut &whole[..cut], &folder.path().join("files"), TEST_LIMITS).is_err(),
             "{cut}"
         );
     }
     let folder = tempfile::tempdir().unwrap();
     let more = [whole, vec![b'f']].concat();
-    assert!(write(&mut more.as_slice(), &folder.path().join("files"), MOST).is_err());
+    assert!(write(&mut more.as_slice(), &folder.path().join("files"), TEST_LIMITS).is_err());
 }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use crate::table::Finder;
 
 /// The path of the script.
-const PLACE: &str = "/opt/sandcell/bin/java";
+const SCRIPT_PATH: &str = "/opt/sandcell/bin/java";
 
 /// Returns the script and its path, if the machine has Java.
 pub(crate) fn with_limits(finder: &Finder) -> Option<(PathBuf, String)> {
@@ -17,7 +17,7 @@ pub(crate) fn with_limits(finder: &Finder) -> Option<(PathBuf, String)> {
     let java = java.to_str().filter(|path| !path.contains('\''))?;
     let options = "-XX:MaxRAM=\"${MEMORY_LIMIT_MB:-512}m\" -XX:MaxRAMPercentage=60 -XX:ActiveProcessorCount=\"${OMP_NUM_THREADS:-1}\"";
     Some((
-        PathBuf::from(PLACE),
+        PathBuf::from(SCRIPT_PATH),
         format!("#!/bin/sh\nexec '{java}' {options} \"$@\"\n"),
     ))
 }

@@ -8,9 +8,9 @@
 
 mod bash;
 pub mod control;
-mod inside;
+mod disk_cache;
+mod image_detect;
 mod java;
-mod memory;
 mod node;
 pub mod python;
 pub mod search_path;
@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use sandcell_sandbox::{Code, Failure, Language, SandboxPath};
 
-pub use inside::{detect_in, suppose, with_images};
+pub use image_detect::{detect_in, suppose, with_images};
 pub use system::{SYSTEM_PACKAGES, SystemPackages};
 use table::{Finder, Table, TableLanguage};
 

@@ -35,7 +35,7 @@ const MAY_WAIT: [&str; 18] = [
 ];
 
 /// Folders that did not answer. They are not tried again.
-static SILENT: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+static SILENT_FOLDERS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 /// Returns the folders that answer, in the same order. Logs each of the others once.
 #[must_use]
@@ -71,7 +71,7 @@ fn may_wait(mount: &str) -> bool {
 }
 
 fn answering_within(folders: Vec<PathBuf>, deadline: Duration, look: fn(&Path)) -> Vec<PathBuf> {
-    let mut silent = SILENT.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut silent = SILENT_FOLDERS.lock().unwrap_or_else(PoisonError::into_inner);
     let mut answers = Vec::new();
     let known: Vec<PathBuf> = folders.into_iter().filter(|folder| !silent.contains(folder)).collect();
     let mut left = known.into_iter();

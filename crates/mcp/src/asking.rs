@@ -15,7 +15,7 @@ use rmcp::model::{
 };
 use rmcp::service::{RequestContext, ServiceError};
 use sandcell_engine::Principal;
-use sandcell_sandbox::{Consent, LeftToUser};
+use sandcell_sandbox::{Consent, ConsentRequired};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -67,7 +67,7 @@ impl Asking {
     /// Returns the user's consent. The call then waits correspondingly less for its execution.
     pub(crate) async fn consent(
         &self,
-        (tool, left): (&Tool, &LeftToUser),
+        (tool, left): (&Tool, &ConsentRequired),
         request: &mut CallToolRequestParams,
         context: &RequestContext<RoleServer>,
         (who, usual): (&Principal, Duration),
@@ -101,7 +101,7 @@ impl Asking {
     /// Elicitation in the newest protocol.
     fn in_rounds(
         &self,
-        left: &LeftToUser,
+        left: &ConsentRequired,
         request: &CallToolRequestParams,
         who: &Principal,
     ) -> Result<Asked, ErrorData> {
@@ -146,7 +146,7 @@ impl Asking {
 }
 
 /// Elicitation in the protocols with a handshake.
-async fn ask(left: &LeftToUser, context: &RequestContext<RoleServer>) -> Result<Consent, ErrorData> {
+async fn ask(left: &ConsentRequired, context: &RequestContext<RoleServer>) -> Result<Consent, ErrorData> {
     let params: ElicitRequestParams = of(&question(left))?;
     let asking = context
         .peer
@@ -164,7 +164,7 @@ async fn ask(left: &LeftToUser, context: &RequestContext<RoleServer>) -> Result<
 }
 
 /// Returns consent to everything that was asked, or to nothing.
-fn read(answer: &ElicitResult, left: &LeftToUser) -> Consent {
+fn read(answer: &ElicitResult, left: &ConsentRequired) -> Consent {
     let ticked = answer.content.as_ref().and_then(|content| content.get(ANSWER));
     match (&answer.action, ticked) {
         (ElicitationAction::Accept, Some(Value::Bool(true))) => {
@@ -176,7 +176,7 @@ fn read(answer: &ElicitResult, left: &LeftToUser) -> Consent {
 }
 
 /// The question as the user reads it.
-fn question(left: &LeftToUser) -> Value {
+fn question(left: &ConsentRequired) -> Value {
     let mut wants = Vec::new();
     if !left.packages.is_empty() {
         let packages = left.packages.join(", ");
@@ -212,7 +212,7 @@ fn leave_time(request: &mut CallToolRequestParams, usual: Duration, gone: Durati
 }
 
 /// The call that an answer is for.
-fn fingerprint(left: &LeftToUser, request: &CallToolRequestParams, who: &Principal) -> Vec<u8> {
+fn fingerprint(left: &ConsentRequired, request: &CallToolRequestParams, who: &Principal) -> Vec<u8> {
     let arguments = request.arguments.clone().unwrap_or_default();
     let all = json!([who.0, request.name, arguments, left.packages, left.hosts]);
     Sha256::digest(all.to_string()).to_vec()

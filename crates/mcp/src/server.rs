@@ -23,7 +23,7 @@ use rmcp::model::{
 };
 use rmcp::service::{Peer, RequestContext};
 use sandcell_engine::{EventKind, ExecutionId, ExpiryNotices, Principal, Progress, SecurityEvent, Watch};
-use sandcell_sandbox::{Code, Consent, Failure, LeftToUser, Mount};
+use sandcell_sandbox::{Code, Consent, ConsentRequired, Failure, Mount};
 use serde_json::Map;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
@@ -214,7 +214,7 @@ impl Server {
     }
 
     /// Records the question to the user and the answer in the audit log.
-    fn note_consent(&self, left: &LeftToUser, consent: &Consent) {
+    fn note_consent(&self, left: &ConsentRequired, consent: &Consent) {
         let said = match consent {
             Consent::Given(_) => "allowed",
             Consent::Declined => "did not allow",
@@ -421,7 +421,7 @@ impl ServerHandler for Server {
             let remedy = format!("the tools are {}", names(&self.0.tools));
             return Err(wire::misuse(ErrorCode::INVALID_PARAMS, &message, &remedy));
         };
-        let left = tool.left_to_user(&*self.0.host, request.arguments.as_ref().unwrap_or(&Map::new()));
+        let left = tool.consent_required(&*self.0.host, request.arguments.as_ref().unwrap_or(&Map::new()));
         let consent = match self
             .0
             .asking

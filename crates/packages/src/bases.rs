@@ -1,4 +1,5 @@
-//! Bases: prepared packages with a name, that sandboxes start with. One may hold packages of Python and of npm.
+//! Bases: named sets of prepared packages that sandboxes start with. A base may contain Python packages and npm
+//! packages.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +8,7 @@ use sandcell_sandbox::{Code, Consent, Failure, Held, Installed, Packages as _, o
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::desk::{broken, too_long};
+use crate::coordinator::{broken, too_long};
 use crate::lock;
 use crate::npm::NpmPackages;
 use crate::service::PythonPackages;
@@ -15,11 +16,11 @@ use crate::spec::{self, Spec};
 use crate::store::{Answer, Base, Part, Store, base_name};
 
 /// The owner of bases.
-pub(crate) const OPERATOR: &str = "operator's bases";
-/// How long a base may take.
-const TIMEOUT: Duration = Duration::from_secs(3600);
+pub(crate) const OPERATOR_OWNER: &str = "operator's bases";
+/// The time limit for building a base.
+const BUILD_TIMEOUT: Duration = Duration::from_secs(3600);
 
-/// Builds, lists and forgets bases.
+/// Builds, lists and removes bases.
 #[derive(Debug)]
 pub struct Bases {
     python: Arc<PythonPackages>,
@@ -29,35 +30,36 @@ pub struct Bases {
 /// A base, for lists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BaseInfo {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// The version of Python that its packages for it need; empty when it has none.
+    /// The version of Python that its Python packages need. Empty if it has none.
     pub python: String,
-    /// The packages of Python in it.
+    /// The Python packages.
     pub packages: Vec<Held>,
-    /// The packages of npm in it.
+    /// The npm packages.
     pub npm: Vec<Held>,
-    /// Its size.
+    /// The size in bytes.
     pub bytes: u64,
-    /// Whether it works with the Python and the Node of this machine.
+    /// True if it works with the Python and the Node of this machine.
     pub usable: bool,
 }
 
 impl Bases {
-    /// With who installs: npm's part only where there is npm.
+    /// Creates the service from the installers. `npm` is None where npm is not available.
     #[must_use]
     pub fn new(python: Arc<PythonPackages>, npm: Option<Arc<NpmPackages>>) -> Self {
         Self { python, npm }
     }
 
     fn store(&self) -> Result<&Store, Failure> {
-        self.python.desk.store()
+        self.python.coordinator.store()
     }
 
-    /// Builds a base of these packages (`npm:NAME` are npm's), or of a lock file's exact versions of Python's.
+    /// Builds a base from these packages (`npm:NAME` is an npm package), or from the exact Python versions of a lock
+    /// file.
     ///
     /// # Errors
-    /// What stands in the way.
+    /// The reason that the base cannot be built.
     pub async fn build(
         &self,
         name: &str,
@@ -87,10 +89,10 @@ impl Bases {
             .map(|text| of_registry(text, self.python.registry()).unwrap_or(text).to_owned())
             .collect();
         let work = async {
-            // Nothing is fetched when one of the two cannot be had at all.
+            // Nothing is fetched if one of the two parts is not allowed.
             if let (Some(npm), false) = (npm, for_npm.is_empty()) {
-                // The operator is who is asked.
-                npm.check(&for_npm, &Consent::Given(npm.left_to_user(&for_npm)))?;
+                // The operator runs this command, so the operator's consent is implied.
+                npm.check(&for_npm, &Consent::Given(npm.consent_required(&for_npm)))?;
             }
             let python = match (&exact, for_python.is_empty() && !for_npm.is_empty()) {
                 (None, true) => None,
@@ -102,7 +104,9 @@ impl Bases {
             };
             Ok::<Base, Failure>(Base { python, npm })
         };
-        let base = timeout(TIMEOUT, work).await.map_err(|_| too_long(TIMEOUT))??;
+        let base = timeout(BUILD_TIMEOUT, work)
+            .await
+            .map_err(|_| too_long(BUILD_TIMEOUT))??;
         self.store()?.put_base(name, &base)?;
         Ok(self.info(name, base))
     }
@@ -124,7 +128,7 @@ impl Bases {
         }
     }
 
-    /// All bases.
+    /// Returns all bases.
     ///
     /// # Errors
     /// There is no data folder.
@@ -133,10 +137,11 @@ impl Bases {
         Ok(bases.into_iter().map(|(name, base)| self.info(&name, base)).collect())
     }
 
-    /// The first usable base with all of these packages of Python, in versions that fit; none where one is npm's.
+    /// Returns the first usable base with all of these Python packages, in matching versions. Returns None if one of
+    /// them is an npm package.
     ///
     /// # Errors
-    /// There is no data folder, or a name that is no package's.
+    /// There is no data folder, or a name is not a valid package name.
     pub fn having(&self, packages: &[String]) -> Result<Option<String>, Failure> {
         if packages.iter().any(|text| of_registry(text, "npm").is_some()) {
             return Ok(None);
@@ -149,10 +154,11 @@ impl Bases {
         Ok(self.list()?.into_iter().find(has_all).map(|base| base.name))
     }
 
-    /// Forgets a base. Its files go when they are in no other base and room is needed; sandboxes that show it keep it.
+    /// Removes a base. Its files are deleted when no other base has them and the store needs room. Sandboxes that use
+    /// the base keep it.
     ///
     /// # Errors
-    /// There is none of that name.
+    /// There is no base of that name.
     pub fn remove(&self, name: &str) -> Result<(), Failure> {
         let store = self.store()?;
         if store.base(name).is_none() {
@@ -163,10 +169,10 @@ impl Bases {
     }
 }
 
-/// A part of a base, of what was installed for the operator.
+/// Returns the part of a base from the operator's installed packages.
 pub(crate) fn part(store: &Store, answer: Answer) -> Result<Part, Failure> {
     let key = answer.key.unwrap_or_default();
-    let (layer, _) = store.layer(OPERATOR, &key).ok_or_else(broken)?;
+    let (layer, _) = store.layer(OPERATOR_OWNER, &key).ok_or_else(broken)?;
     Ok(Part {
         key,
         platform: layer.python,
@@ -175,7 +181,7 @@ pub(crate) fn part(store: &Store, answer: Answer) -> Result<Part, Failure> {
     })
 }
 
-/// What sandboxes start with of this part, if it can be used with this platform.
+/// Returns the packages of this part for the start of a sandbox, if the platform can use them.
 pub(crate) fn start_with(store: &Store, name: &str, part: Part, platform: &str) -> Result<Installed, Failure> {
     let unusable = |reason: String| {
         Failure::new(
@@ -189,7 +195,7 @@ pub(crate) fn start_with(store: &Store, name: &str, part: Part, platform: &str) 
         return Err(unusable(format!("it is for {theirs}, and this is {platform}")));
     }
     let (_, site) = store
-        .layer(OPERATOR, &part.key)
+        .layer(OPERATOR_OWNER, &part.key)
         .ok_or_else(|| unusable("its files are gone".to_owned()))?;
     Ok(Installed {
         folder: Some(site),

@@ -1,8 +1,8 @@
-//! Packages for sandboxes that install by themselves: pip inside, under the operator's lists.
+//! Installs packages with the sandbox's own pip, under the operator's lists.
 //!
-//! The decision taken here: pip says first what it would install, all of that is checked as exact versions, and exactly that
-//! is installed, without asking what it needs a second time. The sandbox has a network and pip of its own, so code there can
-//! install what it likes; the lists hold for what is asked for by a tool.
+//! The decision taken here: pip first reports the packages that it would install, all of them are checked as exact
+//! versions, and exactly these are installed without their dependencies. The sandbox has its own network and pip, so
+//! code in it can install any package. The lists apply to packages that a tool call requests.
 
 use pep508_rs::PackageName;
 use sandcell_sandbox::{Code, Failure, Held, Installed};
@@ -13,11 +13,11 @@ use crate::policy::Policy;
 use crate::spec::Spec;
 
 /// The interpreter inside.
-const PYTHON: &str = "python3";
-/// More packages than one installation brings.
-const MOST: usize = 500;
+const PYTHON_PROGRAM: &str = "python3";
+/// The maximum number of packages in one installation.
+const MAX_PACKAGES: usize = 500;
 
-/// The report of pip about an installation.
+/// pip's report of an installation.
 #[derive(Deserialize)]
 struct Report {
     install: Vec<Item>,
@@ -35,7 +35,9 @@ struct Metadata {
 }
 
 fn pip(policy: &Policy, options: &[&str], what: impl Iterator<Item = String>) -> Vec<String> {
-    let mut argv: Vec<String> = [PYTHON, "-m", "pip", "install", "--quiet"].map(str::to_owned).to_vec();
+    let mut argv: Vec<String> = [PYTHON_PROGRAM, "-m", "pip", "install", "--quiet"]
+        .map(str::to_owned)
+        .to_vec();
     argv.extend(["--disable-pip-version-check", "--no-input"].map(str::to_owned));
     argv.extend(options.iter().map(|&option| option.to_owned()));
     if !policy.sources {
@@ -46,7 +48,7 @@ fn pip(policy: &Policy, options: &[&str], what: impl Iterator<Item = String>) ->
     argv
 }
 
-/// The program that reports what these need.
+/// Returns the command that resolves packages and prints the report.
 pub(crate) fn resolve(policy: &Policy, specs: &[Spec]) -> Result<Vec<String>, Failure> {
     if policy.min_age.is_some() {
         return Err(Failure::new(
@@ -59,7 +61,7 @@ pub(crate) fn resolve(policy: &Policy, specs: &[Spec]) -> Result<Vec<String>, Fa
     Ok(pip(policy, &["--dry-run", "--report", "-"], texts))
 }
 
-/// The program that installs what was reported, if anything is new.
+/// Checks the printed report. Returns the command that installs its packages, if some are new.
 pub(crate) fn install(
     policy: &Policy,
     specs: &[Spec],
@@ -73,7 +75,7 @@ pub(crate) fn install(
         )
     };
     let report: Report = serde_json::from_slice(printed).map_err(|_| garbled("nothing that can be read"))?;
-    if report.install.len() > MOST {
+    if report.install.len() > MAX_PACKAGES {
         return Err(garbled("more packages than one installation brings"));
     }
     let mut locked = Vec::new();
@@ -118,7 +120,7 @@ mod tests {
         parse_all(&texts.iter().map(|&text| text.to_owned()).collect::<Vec<_>>()).unwrap()
     }
 
-    const REPORT: &str = r#"{"version": "1", "install": [
+    const TEST_REPORT: &str = r#"{"version": "1", "install": [
         {"metadata": {"name": "Python_DateUtil", "version": "2.9.0"}}, {"metadata": {"name": "six", "version": "1.17.0"}}]}"#;
 
     #[test]
@@ -130,7 +132,7 @@ mod tests {
         assert!(resolve.contains(&"--only-binary".to_owned()), "{resolve:?}");
         let after = resolve.iter().position(|word| word == "--").unwrap();
         assert_eq!(resolve.len() - after - 1, 2);
-        let (argv, installed) = install(&policy, &asked, REPORT.as_bytes()).unwrap();
+        let (argv, installed) = install(&policy, &asked, TEST_REPORT.as_bytes()).unwrap();
         let argv = argv.unwrap();
         assert!(argv.ends_with(&["--".into(), "python-dateutil==2.9.0".into(), "six==1.17.0".into()]));
         assert!(argv.contains(&"--no-deps".to_owned()));
@@ -145,7 +147,7 @@ mod tests {
             ..Policy::default()
         };
         let asked = specs(&["python-dateutil"]);
-        let refused = install(&policy, &asked, REPORT.as_bytes()).unwrap_err();
+        let refused = install(&policy, &asked, TEST_REPORT.as_bytes()).unwrap_err();
         assert_eq!(refused.code, Code::PackageNotAllowed);
         for forged in [
             "",

@@ -1,7 +1,8 @@
-//! One installation in a sandbox of its own: resolve, download, unpack, compile, hand out.
+//! One installation of Python packages in a separate sandbox: resolve, download, unpack, compile, and stream the files
+//! out.
 //!
-//! The sandbox has none of the caller's files and no way out but one port that leads to the broker. It is made for one installation and
-//! ends with it, also when that is given up.
+//! The sandbox contains no files of the caller. Its only network access is one port to the broker. It is made for one
+//! installation and ends with it, also if the installation is cancelled.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,40 +15,40 @@ use sandcell_sandbox::{
 };
 use tokio::sync::{mpsc, watch};
 
+use crate::index_port::IndexPort;
 use crate::lock::{self, Locked};
-use crate::outlet::Outlet;
 use crate::spec::Spec;
 use crate::store::Draft;
 use crate::tool::Tool;
 use crate::unpack::{UnpackError, Unpacked, Unpacker};
 
-const PACK: &str = include_str!("inside/pack.py");
-const PIP: &str = include_str!("inside/pip.py");
-const WANTED: &str = "/tmp/wanted.txt";
-const HELD: &str = "/tmp/held.txt";
-const LOCKED: &str = "/tmp/locked.txt";
-const REPORT: &str = "/tmp/report.json";
-const SITE: &str = "/tmp/site";
-/// Bytes of a tool's output that are looked at.
-const OUTPUT_KEPT: usize = 64 << 10;
-/// Bytes of a tool's words that a caller is shown.
-const SAID_MAX: usize = 1500;
-/// The most that a report or list may have.
+const PACK_SCRIPT: &str = include_str!("inside/pack.py");
+const PIP_SCRIPT: &str = include_str!("inside/pip.py");
+const WANTED_FILE: &str = "/tmp/wanted.txt";
+const HELD_FILE: &str = "/tmp/held.txt";
+const LOCKED_FILE: &str = "/tmp/locked.txt";
+const REPORT_FILE: &str = "/tmp/report.json";
+const SITE_FOLDER: &str = "/tmp/site";
+/// The maximum size of a tool's output that is examined, in bytes.
+const MAX_KEPT_OUTPUT_BYTES: usize = 64 << 10;
+/// The maximum length of a tool's output in a caller's message, in bytes.
+const MAX_SHOWN_OUTPUT_BYTES: usize = 1500;
+/// The maximum size of a report or list in bytes.
 const LIST_MAX: u64 = 8 << 20;
-/// Pieces of the finished files that wait to be written.
-const PIECES: usize = 64;
+/// The capacity of the queue to the writer, in pieces of the finished files.
+const QUEUE_CAPACITY: usize = 64;
 
-/// What an installation needs to know of the machine.
+/// The settings of an installation.
 #[derive(Debug, Clone)]
 pub(crate) struct Setup {
     pub(crate) backend: Arc<dyn Backend>,
-    /// The interpreter inside.
+    /// The path of the interpreter inside.
     pub(crate) python: String,
     pub(crate) limits: Limits,
     pub(crate) tool: Tool,
-    /// The folder with uv alone.
+    /// A folder that contains only uv.
     pub(crate) tool_folder: Option<std::path::PathBuf>,
-    /// Whether source distributions are built.
+    /// True if source distributions may be built.
     pub(crate) sources: bool,
 }
 
@@ -55,14 +56,14 @@ pub(crate) struct Setup {
 pub(crate) struct Installer {
     setup: Setup,
     sandbox: Arc<dyn Sandbox>,
-    outlet: Outlet,
+    index_port: IndexPort,
 }
 
-/// How a program inside ended.
-pub(crate) struct Ended {
+/// The end of a program inside.
+pub(crate) struct ProgramEnd {
     pub(crate) ok: bool,
     pub(crate) killed: bool,
-    pub(crate) said: String,
+    pub(crate) output: String,
 }
 
 impl Installer {
@@ -77,12 +78,16 @@ impl Installer {
             sandbox.attach(folder).await?;
         }
         let serve = move |connection, _port| Arc::clone(&index).serve(connection);
-        let outlet = Outlet::open(sandbox.as_ref(), serve).await?;
-        Ok(Self { setup, sandbox, outlet })
+        let index_port = IndexPort::open(sandbox.as_ref(), serve).await?;
+        Ok(Self {
+            setup,
+            sandbox,
+            index_port,
+        })
     }
 
     fn index_url(&self) -> String {
-        format!("http://127.0.0.1:{}/simple/", self.outlet.port)
+        format!("http://127.0.0.1:{}/simple/", self.index_port.port)
     }
 
     fn environment(&self) -> BTreeMap<String, String> {
@@ -135,46 +140,48 @@ impl Installer {
         Ok(self.sandbox.spawn(command).await?)
     }
 
-    /// Runs a program to its end, and keeps the last of what it says.
-    async fn run(&self, argv: Vec<String>) -> Result<Ended, Failure> {
-        run_through(self.spawn(argv).await?).await
+    /// Runs a program to its end, and returns the last part of its output.
+    async fn run(&self, argv: Vec<String>) -> Result<ProgramEnd, Failure> {
+        run_to_completion(self.spawn(argv).await?).await
     }
 
     fn tool(&self, pip: bool, arguments: &[&str]) -> Vec<String> {
         let head: Vec<String> = match &self.setup.tool {
             Tool::Uv(_) if pip => vec![format!("{LAYERS}/0/uv"), "pip".into()],
             Tool::Uv(_) => vec![format!("{LAYERS}/0/uv")],
-            Tool::Pip => [&self.setup.python, "-I", "-B", "-c", PIP].map(str::to_owned).to_vec(),
+            Tool::Pip => [&self.setup.python, "-I", "-B", "-c", PIP_SCRIPT]
+                .map(str::to_owned)
+                .to_vec(),
         };
         head.into_iter()
             .chain(arguments.iter().map(|text| (*text).to_owned()))
             .collect()
     }
 
-    /// Finds the exact versions. What the sandbox holds already stays as it is if that is possible.
+    /// Resolves exact versions. Packages in the sandbox keep their versions if possible.
     pub(crate) async fn resolve(&self, specs: &[Spec], held: &[Held]) -> Result<Vec<Locked>, Failure> {
         let wanted: Vec<&str> = specs.iter().map(|spec| spec.text.as_str()).collect();
-        self.put(WANTED, wanted.join("\n") + "\n").await?;
+        self.put(WANTED_FILE, wanted.join("\n") + "\n").await?;
         let pins: Vec<String> = held
             .iter()
             .map(|one| format!("{}=={}\n", one.name, one.version))
             .collect();
-        self.put(HELD, pins.concat()).await?;
+        self.put(HELD_FILE, pins.concat()).await?;
         let first = self.resolve_once(!held.is_empty()).await?;
-        let said = match first {
+        let output = match first {
             Ok(locked) => return Ok(locked),
             Err(_) if !held.is_empty() => match self.resolve_once(false).await? {
                 Ok(locked) => return Ok(locked),
-                Err(said) => said,
+                Err(output) => output,
             },
-            Err(said) => said,
+            Err(output) => output,
         };
-        Err(self.failed("the packages could not be resolved", said))
+        Err(self.failed("the packages could not be resolved", output))
     }
 
-    async fn resolve_once(&self, keep: bool) -> Result<Result<Vec<Locked>, Ended>, Failure> {
+    async fn resolve_once(&self, keep: bool) -> Result<Result<Vec<Locked>, ProgramEnd>, Failure> {
         let url = self.index_url();
-        let kept = if keep { &["-c", HELD][..] } else { &[] };
+        let kept = if keep { &["-c", HELD_FILE][..] } else { &[] };
         let binary = if self.setup.sources {
             &[][..]
         } else {
@@ -191,8 +198,8 @@ impl Installer {
                 "--python",
                 &self.setup.python,
                 "-o",
-                LOCKED,
-                WANTED,
+                LOCKED_FILE,
+                WANTED_FILE,
             ],
             Tool::Pip => &[
                 "install",
@@ -200,9 +207,9 @@ impl Installer {
                 "--dry-run",
                 "--ignore-installed",
                 "--report",
-                REPORT,
+                REPORT_FILE,
                 "-r",
-                WANTED,
+                WANTED_FILE,
             ],
         };
         let (first, rest) = own.split_first().ok_or_else(|| internal("no arguments"))?;
@@ -212,12 +219,12 @@ impl Installer {
             return Ok(Err(ended));
         }
         match self.setup.tool {
-            Tool::Uv(_) => lock::parse(&self.get(LOCKED).await?).map(Ok),
-            Tool::Pip => lock::parse(&of_report(&self.get(REPORT).await?)?).map(Ok),
+            Tool::Uv(_) => lock::parse(&self.get(LOCKED_FILE).await?).map(Ok),
+            Tool::Pip => lock::parse(&of_report(&self.get(REPORT_FILE).await?)?).map(Ok),
         }
     }
 
-    /// Downloads and unpacks exactly these, compiles them, and writes them into the draft.
+    /// Downloads, unpacks and compiles exactly these versions, and writes the files into the draft.
     pub(crate) async fn build(
         &self,
         locked: &[Locked],
@@ -225,10 +232,17 @@ impl Installer {
         limit: u64,
         progress: &watch::Sender<String>,
     ) -> Result<Unpacked, Failure> {
-        self.put(LOCKED, lock::render(locked)).await?;
+        self.put(LOCKED_FILE, lock::render(locked)).await?;
         let url = self.index_url();
-        let mut arguments = vec!["install", "--quiet", "--no-deps", "--require-hashes", "--target", SITE];
-        arguments.extend(["--index-url", &url, "-r", LOCKED]);
+        let mut arguments = vec![
+            "install",
+            "--quiet",
+            "--no-deps",
+            "--require-hashes",
+            "--target",
+            SITE_FOLDER,
+        ];
+        arguments.extend(["--index-url", &url, "-r", LOCKED_FILE]);
         if !self.setup.sources {
             arguments.extend(["--only-binary", ":all:"]);
         }
@@ -245,11 +259,11 @@ impl Installer {
         progress.send_replace("preparing them for import".to_owned());
         self.compile().await?;
         progress.send_replace("storing them".to_owned());
-        self.hand_out(draft, limit).await
+        self.stream_files(draft, limit).await
     }
 
-    /// Compiles to byte code, since nothing inside can write it later. Tests of packages are left out: few import them.
-    /// What does not compile (a template, code for another version) is no error.
+    /// Compiles to byte code, because the folder is read-only later. Tests of packages are not compiled: few programs
+    /// import them. A file that does not compile (a template, code for another version) is not an error.
     async fn compile(&self) -> Result<(), Failure> {
         let workers = self.setup.limits.cpus.as_milli().div_ceil(1000).max(1).to_string();
         let argv = [
@@ -265,7 +279,7 @@ impl Installer {
             "unchecked-hash",
             "-x",
             "/tests?/",
-            SITE,
+            SITE_FOLDER,
         ];
         let ended = self.run(argv.map(str::to_owned).to_vec()).await?;
         if ended.killed {
@@ -274,40 +288,44 @@ impl Installer {
         Ok(())
     }
 
-    /// Streams the finished files out. A thread writes them, since the server's own must not wait for the disk.
-    async fn hand_out(&self, draft: &Draft, limit: u64) -> Result<Unpacked, Failure> {
-        let argv = [&self.setup.python, "-I", "-S", "-B", "-c", PACK, SITE]
+    /// Streams the finished files out. A separate thread writes them, because the server's threads must not wait for
+    /// the disk.
+    async fn stream_files(&self, draft: &Draft, limit: u64) -> Result<Unpacked, Failure> {
+        let argv = [&self.setup.python, "-I", "-S", "-B", "-c", PACK_SCRIPT, SITE_FOLDER]
             .map(str::to_owned)
             .to_vec();
         let process = self.spawn(argv).await?;
-        take_out(process, draft, limit)
+        receive_files(process, draft, limit)
             .await?
-            .map_err(|ended| self.failed("the packages could not be handed out", ended))
+            .map_err(|ended| self.failed("the packages could not be read out of the installer's sandbox", ended))
     }
 
-    /// Why a step failed, as far as the tool itself says it.
-    fn failed(&self, what: &str, ended: Ended) -> Failure {
-        let said = ended.said.replace(&self.index_url(), "the package index ");
-        let said = said.replace(&format!("http://127.0.0.1:{}", self.outlet.port), "the package index");
-        failure_of(what, &Ended { said, ..ended }, &self.setup.limits)
+    /// Returns the failure of a step, with the tool's own output.
+    fn failed(&self, what: &str, ended: ProgramEnd) -> Failure {
+        let output = ended.output.replace(&self.index_url(), "the package index ");
+        let output = output.replace(
+            &format!("http://127.0.0.1:{}", self.index_port.port),
+            "the package index",
+        );
+        failure_of(what, &ProgramEnd { output, ..ended }, &self.setup.limits)
     }
 
-    /// Ends the sandbox and waits for it.
+    /// Closes the sandbox and waits for its end.
     pub(crate) async fn close(self) {
-        drop(self.outlet);
+        drop(self.index_port);
         if let Err(error) = self.sandbox.close().await {
             tracing::debug!(%error, "an installer's sandbox did not close in order");
         }
     }
 }
 
-/// Takes the finished files that a program inside streams out.
-pub(crate) async fn take_out(
+/// Receives the finished files from a program inside.
+pub(crate) async fn receive_files(
     mut process: Process,
     draft: &Draft,
     limit: u64,
-) -> Result<Result<Unpacked, Ended>, Failure> {
-    let (pieces, mut waiting) = mpsc::channel::<Bytes>(PIECES);
+) -> Result<Result<Unpacked, ProgramEnd>, Failure> {
+    let (pieces, mut waiting) = mpsc::channel::<Bytes>(QUEUE_CAPACITY);
     let mut unpacker = Unpacker::new(&draft.site(), limit);
     let writer = tokio::task::spawn_blocking(move || {
         while let Some(piece) = waiting.blocking_recv() {
@@ -315,12 +333,12 @@ pub(crate) async fn take_out(
         }
         unpacker.finish()
     });
-    let mut said = Vec::new();
-    let exit = read_output(&mut process, &mut said, Some(pieces)).await?;
+    let mut output = Vec::new();
+    let exit = read_output(&mut process, &mut output, Some(pieces)).await?;
     let written = writer
         .await
         .map_err(|_| internal("the task that wrote the packages broke off"))?;
-    let ended = ended(exit, &said);
+    let ended = ended(exit, &output);
     match written {
         Ok(unpacked) if ended.ok => Ok(Ok(unpacked)),
         Ok(_) => Ok(Err(ended)),
@@ -339,19 +357,19 @@ pub(crate) async fn take_out(
     }
 }
 
-/// Runs a program inside to its end, and keeps the last of what it says.
-pub(crate) async fn run_through(mut process: Process) -> Result<Ended, Failure> {
-    let mut said = Vec::new();
-    let exit = read_output(&mut process, &mut said, None).await?;
-    Ok(ended(exit, &said))
+/// Runs a program inside to its end, and returns the last part of its output.
+pub(crate) async fn run_to_completion(mut process: Process) -> Result<ProgramEnd, Failure> {
+    let mut output = Vec::new();
+    let exit = read_output(&mut process, &mut output, None).await?;
+    Ok(ended(exit, &output))
 }
 
-/// Why a program inside did not do its work, in what the tools themselves say. `limits` are the installer's.
-pub(crate) fn failure_of(what: &str, ended: &Ended, limits: &Limits) -> Failure {
+/// Returns the failure of a program inside, recognized by the tools' own output. `limits` are the installer's.
+pub(crate) fn failure_of(what: &str, ended: &ProgramEnd, limits: &Limits) -> Failure {
     let disk = limits.disk.as_mib();
     if ["No space left on device", "os error 28", "ENOSPC"]
         .iter()
-        .any(|sign| ended.said.contains(sign))
+        .any(|sign| ended.output.contains(sign))
     {
         return Failure::new(
             Code::DiskFull,
@@ -371,15 +389,16 @@ pub(crate) fn failure_of(what: &str, ended: &Ended, limits: &Limits) -> Failure 
     }
     Failure::new(
         Code::PackageFailed,
-        format!("{what}: {}", ended.said),
+        format!("{what}: {}", ended.output),
         "choose other packages or versions",
     )
 }
 
-/// Reads a program's output to its end: stdout to `pieces` if given, everything else to `said`, whose last part is kept.
+/// Reads a program's output to its end. Sends stdout to `pieces` if given, and appends everything else to `output`, of
+/// which the last part is kept.
 async fn read_output(
     process: &mut Process,
-    said: &mut Vec<u8>,
+    output: &mut Vec<u8>,
     mut pieces: Option<mpsc::Sender<Bytes>>,
 ) -> Result<Exit, Failure> {
     let (mut exit, mut open) = (None, 2);
@@ -387,15 +406,15 @@ async fn read_output(
         match process.events.recv().await {
             Some(ProcessEvent::Output { channel, bytes }) => match (&pieces, channel) {
                 (Some(to), Channel::Stdout) => {
-                    // A writer that has failed says so itself; the rest is read and dropped.
+                    // The writer failed and reports its own error, so reading ends here.
                     if to.send(bytes).await.is_err() {
                         return Ok(Exit::Code(0));
                     }
                 }
                 _ => {
-                    said.extend_from_slice(&bytes);
-                    let extra = said.len().saturating_sub(OUTPUT_KEPT);
-                    said.drain(..extra);
+                    output.extend_from_slice(&bytes);
+                    let extra = output.len().saturating_sub(MAX_KEPT_OUTPUT_BYTES);
+                    output.drain(..extra);
                 }
             },
             Some(ProcessEvent::Closed { channel }) => {
@@ -413,21 +432,21 @@ async fn read_output(
     }
 }
 
-fn ended(exit: Exit, said: &[u8]) -> Ended {
-    let text = String::from_utf8_lossy(said);
+fn ended(exit: Exit, output: &[u8]) -> ProgramEnd {
+    let text = String::from_utf8_lossy(output);
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    let mut said: String = lines.join(" ").chars().filter(|c| !c.is_control()).collect();
-    if said.len() > SAID_MAX {
-        said = said.chars().take(SAID_MAX).collect::<String>() + " …";
+    let mut output: String = lines.join(" ").chars().filter(|c| !c.is_control()).collect();
+    if output.len() > MAX_SHOWN_OUTPUT_BYTES {
+        output = output.chars().take(MAX_SHOWN_OUTPUT_BYTES).collect::<String>() + " …";
     }
-    Ended {
+    ProgramEnd {
         ok: exit == Exit::Code(0),
         killed: matches!(exit, Exit::Signal(_)) || exit == Exit::Code(137),
-        said,
+        output,
     }
 }
 
-/// pip's report as a list of requirements.
+/// Converts pip's report to a list of requirements.
 fn of_report(text: &str) -> Result<String, Failure> {
     let report: serde_json::Value =
         serde_json::from_str(text).map_err(|_| internal("pip's report could not be read"))?;

@@ -1,19 +1,19 @@
-//! What would be installed, exactly: names, versions and hashes. It comes out of the installer's sandbox, so every line is
-//! read strictly.
+//! The exact packages of an installation: names, versions and hashes. The list comes from the installer's sandbox, so
+//! every line is parsed strictly.
 
 use sandcell_sandbox::{Code, Failure, Held};
 use serde::{Deserialize, Serialize};
 
-/// Distributions of one installation.
+/// The maximum number of distributions in one installation.
 const ENTRIES_MAX: usize = 1000;
 
 /// One distribution.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Locked {
-    /// Its normalised name.
+    /// The normalised name.
     pub(crate) name: String,
     pub(crate) version: String,
-    /// `sha256:…`, sorted.
+    /// The hashes in the form `sha256:…`, sorted.
     pub(crate) hashes: Vec<String>,
 }
 
@@ -35,7 +35,7 @@ impl Locked {
     }
 }
 
-/// Reads a list of requirements with hashes: `name==version --hash=sha256:…`, lines joined by backslashes.
+/// Parses a list of requirements with hashes: `name==version --hash=sha256:…`, with lines continued by backslashes.
 pub(crate) fn parse(text: &str) -> Result<Vec<Locked>, Failure> {
     let mut locked = Vec::new();
     let joined = text.replace("\\\r\n", " ").replace("\\\n", " ");
@@ -95,7 +95,7 @@ fn unreadable(line: &str) -> Failure {
     )
 }
 
-/// The list as an installer reads it.
+/// Returns the list in the format that installers read.
 pub(crate) fn render(locked: &[Locked]) -> String {
     let mut text = String::new();
     for one in locked {
@@ -112,12 +112,13 @@ pub(crate) fn render(locked: &[Locked]) -> String {
 mod tests {
     use super::*;
 
-    const HASH: &str = "sha256:73191c47aaa79da394e8fee2dbc2ec827432cab56311122c9e47abf79e390f62";
+    const TEST_HASH: &str = "sha256:73191c47aaa79da394e8fee2dbc2ec827432cab56311122c9e47abf79e390f62";
 
     #[test]
     fn a_list_is_read_and_written() {
-        let text =
-            format!("# made by x\nNumpy==2.1.0 \\\n    --hash={HASH} \\\n    --hash={HASH}\nsix==1.16 --hash={HASH}\n");
+        let text = format!(
+            "# made by x\nNumpy==2.1.0 \\\n    --hash={TEST_HASH} \\\n    --hash={TEST_HASH}\nsix==1.16 --hash={TEST_HASH}\n"
+        );
         let locked = parse(&text).unwrap();
         assert_eq!(locked.len(), 2);
         assert_eq!((locked[0].name.as_str(), locked[0].hashes.len()), ("numpy", 1));
@@ -134,9 +135,9 @@ mod tests {
             "--index-url https://x",
             "numpy @ https://x --hash=sha256:00",
             "numpy==1 --hash=md5:00",
-            &format!("numpy==1 --hash={HASH} --global-option=x"),
-            &format!("numpy==1 --hash={HASH}\nnumpy==2 --hash={HASH}"),
-            &format!("../x==1 --hash={HASH}"),
+            &format!("numpy==1 --hash={TEST_HASH} --global-option=x"),
+            &format!("numpy==1 --hash={TEST_HASH}\nnumpy==2 --hash={TEST_HASH}"),
+            &format!("../x==1 --hash={TEST_HASH}"),
         ] {
             assert!(parse(line).is_err(), "{line}");
         }

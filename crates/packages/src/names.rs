@@ -1,8 +1,9 @@
-//! Names that need a word: of modules whose package is called otherwise, and of packages so well known that a name one slip
-//! away from theirs is questioned.
+//! Special package names: modules whose package has another name, and popular packages, against which similar names
+//! are checked.
 
-/// Modules whose package has another name, where installing the module's name gets something else or nothing.
-const MODULES: &[(&str, &str)] = &[
+/// Modules whose package has another name, and where the package with the module's name is another one or does not
+/// exist.
+const MODULE_PACKAGES: &[(&str, &str)] = &[
     ("bs4", "beautifulsoup4"),
     ("crypto", "pycryptodome"),
     ("cv2", "opencv-python-headless"),
@@ -35,8 +36,8 @@ const MODULES: &[(&str, &str)] = &[
     ("yaml", "pyyaml"),
 ];
 
-/// Packages that hostile ones like to be mistaken for.
-const POPULAR: &[&str] = &[
+/// Popular packages. Hostile packages imitate their names.
+const POPULAR_NAMES: &[&str] = &[
     "accelerate",
     "aiohttp",
     "alembic",
@@ -210,37 +211,37 @@ const POPULAR: &[&str] = &[
     "yfinance",
 ];
 
-/// Real projects that happen to be one slip away from another.
-const REAL: &[&str] = &[
+/// Real projects whose names are one typing error away from another's.
+const REAL_PROJECTS: &[&str] = &[
     "httpx2", "pypdf2", "pypdf3", "pypdf4", "torchx", "pytest5", "panda", "httpcore", "aiohttp2",
 ];
 
-/// Shorter names are too close to everything.
+/// The minimum length for the check. Shorter names are similar to too many others.
 const SLIP_LENGTH: usize = 5;
 
-/// The package of a module that is called otherwise.
+/// Returns the package of a module whose package has another name.
 pub(crate) fn project_of_module(name: &str) -> Option<&'static str> {
-    MODULES
+    MODULE_PACKAGES
         .iter()
         .find(|(module, _)| *module == name)
         .map(|(_, project)| *project)
 }
 
-/// The well-known package that this name is one slip away from.
+/// Returns the popular package that is one typing error away from this name.
 pub(crate) fn slip_of(name: &str) -> Option<&'static str> {
-    if name.len() < SLIP_LENGTH || POPULAR.contains(&name) || REAL.contains(&name) {
+    if name.len() < SLIP_LENGTH || POPULAR_NAMES.contains(&name) || REAL_PROJECTS.contains(&name) {
         return None;
     }
     let near = |popular: &&&str| {
         popular.len() >= SLIP_LENGTH
             && (strsim::damerau_levenshtein(name, popular) == 1 || name.replace('-', "") == popular.replace('-', ""))
     };
-    POPULAR.iter().find(near).copied()
+    POPULAR_NAMES.iter().find(near).copied()
 }
 
-/// The well-known package that is most like a name which no index has.
+/// Returns the popular package that is most similar to a name that no index has.
 pub(crate) fn like(name: &str) -> Option<&'static str> {
-    let nearest = POPULAR
+    let nearest = POPULAR_NAMES
         .iter()
         .map(|popular| (strsim::damerau_levenshtein(name, popular), *popular))
         .min();

@@ -1,9 +1,9 @@
-//! What the operator allows. Pure.
+//! The operator's policy for Python packages. Pure.
 //!
 //! An entry is a requirement (`numpy>=1.24,<2`, `requests[socks]`) or a pattern of names (`acme-*`). A package may be
-//! installed when no entry of the deny-list holds for it and, where there is an allow-list, one of its entries does. The
-//! question is asked three times: of the request, of what an index offers, and, as the one that counts, of every exact
-//! version that would be installed, dependencies included.
+//! installed if no entry of the deny-list covers it and, if there is an allow-list, one of its entries does. The
+//! policy is checked three times: for the request, for the index's files, and for every exact version to install,
+//! dependencies included. The last check is the decisive one.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -15,8 +15,8 @@ use sandcell_sandbox::{Code, Consent, Failure};
 use crate::lock::Locked;
 use crate::spec::Spec;
 
-/// Entries that a refusal names.
-const SHOWN: usize = 20;
+/// The maximum number of entries in a refusal.
+const MAX_SHOWN_ENTRIES: usize = 20;
 
 /// One entry of a list.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,11 +30,11 @@ pub struct Entry {
 #[derive(Debug, Clone, PartialEq)]
 enum Pattern {
     Name(String),
-    /// Parts between stars.
+    /// The parts between stars.
     Glob(Vec<String>),
 }
 
-/// An entry of the operator's lists that cannot be read.
+/// The error of an invalid entry in the operator's lists.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct EntryError(String);
@@ -75,7 +75,7 @@ impl FromStr for Entry {
     }
 }
 
-/// As names are normalised: any run of `-`, `_` and `.` is one dash.
+/// Normalises like package names: any run of `-`, `_` and `.` becomes one dash.
 fn normalise(part: &str) -> String {
     let mut text = part.to_ascii_lowercase().replace(['_', '.'], "-");
     while text.contains("--") {
@@ -92,7 +92,8 @@ impl Entry {
         }
     }
 
-    /// Whether it allows a version. A pre-release counts only where the entry names one: `>=1,<2` does not mean `2rc1`.
+    /// Returns true if the entry allows a version. A pre-release needs an entry that names one: `>=1,<2` does not
+    /// include `2rc1`.
     fn allows(&self, version: &Version) -> bool {
         let Some(versions) = &self.versions else {
             return !version.any_prerelease();
@@ -101,7 +102,7 @@ impl Entry {
         versions.contains(version) && (names_one || !version.any_prerelease())
     }
 
-    /// Whether it denies a version. Here a pre-release is like any other.
+    /// Returns true if the entry denies a version. Pre-releases have no special rule here.
     fn denies(&self, version: &Version) -> bool {
         self.versions.as_ref().is_none_or(|versions| {
             versions.contains(version) || (version.any_prerelease() && versions.contains(&version.only_release()))
@@ -109,7 +110,7 @@ impl Entry {
     }
 }
 
-/// Whether a name has these parts in this order, the first and last at its ends.
+/// Returns true if a name contains these parts in order, the first at its start and the last at its end.
 fn fits(parts: &[String], name: &str) -> bool {
     let Some((first, rest)) = parts.split_first() else {
         return false;
@@ -132,21 +133,22 @@ fn fits(parts: &[String], name: &str) -> bool {
 /// The operator's rules for packages.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Policy {
-    /// Empty: everything that is not denied.
+    /// The allow-list. Empty: all packages that are not denied.
     pub allow: Vec<Entry>,
-    /// Wins over `allow` and `ask`.
+    /// The deny-list. It has precedence over `allow` and `ask`.
     pub deny: Vec<Entry>,
-    /// What no entry of `allow` is about, and may be installed when the user allows it.
+    /// Packages that need the user's consent, if no entry of `allow` covers them.
     pub ask: Vec<Entry>,
-    /// Releases younger than this are not installed.
+    /// The minimum age of a release.
     pub min_age: Option<Duration>,
-    /// Whether source distributions, whose build scripts run in the installer's sandbox, are taken too.
+    /// True if source distributions are allowed. Their build scripts run in the installer's sandbox.
     pub sources: bool,
 }
 
 impl Policy {
-    /// Whether the user decides about this request. What is denied, or allowed anyway, is not the user's.
-    pub(crate) fn asks(&self, spec: &Spec) -> bool {
+    /// Returns true if this request needs the user's consent. The user does not decide about denied or allowed
+    /// packages.
+    pub(crate) fn needs_consent(&self, spec: &Spec) -> bool {
         let about = |entry: &&Entry| entry.is_about(&spec.name);
         let listed: Vec<&Entry> = self.allow.iter().filter(about).collect();
         let allowed = match spec.versions.as_ref().and_then(exact) {
@@ -155,7 +157,7 @@ impl Policy {
         };
         let denied = self.deny.iter().any(|entry| about(&entry) && entry.versions.is_none());
         let left = |entry: &Entry| match spec.versions.as_ref().and_then(exact) {
-            // As in [`Self::settled`]: without an allow-list the entry denies until there is a yes.
+            // As in [`Self::settled`]: without an allow-list, the entry denies until the user consents.
             Some(version) if self.allow.is_empty() => entry.denies(version),
             Some(version) => entry.allows(version),
             None => true,
@@ -163,9 +165,12 @@ impl Policy {
         !denied && !allowed && self.ask.iter().any(|entry| about(&entry) && left(entry))
     }
 
-    /// Refuses what the user has not allowed.
+    /// Refuses requests that need consent and have none.
     pub(crate) fn check_consent(&self, specs: &[Spec], consent: &Consent) -> Result<(), Failure> {
-        match specs.iter().find(|spec| self.asks(spec) && !consent.covers(&spec.text)) {
+        match specs
+            .iter()
+            .find(|spec| self.needs_consent(spec) && !consent.covers(&spec.text))
+        {
             Some(spec) => {
                 Err(consent.refusal(Code::PackageNotAllowed, &spec.text, "install_package", "packages.allow"))
             }
@@ -173,19 +178,20 @@ impl Policy {
         }
     }
 
-    /// The rules of one installation, in which nothing is open any more. With the user's yes to one of the packages, all that
-    /// may be asked for is allowed, so that what they need comes with them; without one, nothing of it is.
+    /// Returns the rules of one installation, without open questions. If the user consented to one of the packages,
+    /// all entries of `ask` are allowed, so that the dependencies are included. Without consent, none of them is
+    /// allowed.
     pub(crate) fn settled(&self, specs: &[Spec]) -> Self {
         let mut settled = self.clone();
         if self.ask.is_empty() {
             return settled;
         }
-        if specs.iter().any(|spec| self.asks(spec)) {
+        if specs.iter().any(|spec| self.needs_consent(spec)) {
             settled.ask.clear();
             if !settled.allow.is_empty() {
                 settled.allow.extend(self.ask.iter().cloned());
-                // With the extras that were asked for; the versions stay the operator's.
-                for spec in specs.iter().filter(|spec| self.asks(spec)) {
+                // With the requested extras. The operator's versions stay.
+                for spec in specs.iter().filter(|spec| self.needs_consent(spec)) {
                     let about = self.ask.iter().filter(|entry| entry.is_about(&spec.name));
                     settled.allow.extend(about.map(|entry| Entry {
                         name: Pattern::Name(spec.name.clone()),
@@ -200,8 +206,8 @@ impl Policy {
         settled
     }
 
-    /// The rules of one installation that the operator began: who is to be asked has said yes.
-    pub(crate) fn of_the_operator(&self) -> Self {
+    /// Returns the rules of an installation that the operator started. It implies consent to all entries of `ask`.
+    pub(crate) fn with_operator_consent(&self) -> Self {
         let mut settled = self.clone();
         settled.ask.clear();
         if !settled.allow.is_empty() {
@@ -210,7 +216,7 @@ impl Policy {
         settled
     }
 
-    /// Whether this exact version may be installed.
+    /// Returns true if this exact version may be installed.
     pub(crate) fn permits(&self, name: &str, version: &Version) -> bool {
         let denied = self
             .deny
@@ -223,7 +229,8 @@ impl Policy {
         !denied && (allowed || self.allow.is_empty())
     }
 
-    /// The same for what an index offers. What cannot be read as a version is left to the check of the lock.
+    /// Returns true if an index may offer this version. The check of the lock decides about texts that are not valid
+    /// versions.
     pub(crate) fn offers(&self, name: &str, version: Option<&str>) -> bool {
         match version.map(str::parse::<Version>) {
             Some(Ok(version)) => self.permits(name, &version),
@@ -264,7 +271,7 @@ impl Policy {
         }
     }
 
-    /// Checks what would be installed: the one check that counts.
+    /// Checks the exact versions to install. This is the decisive check.
     pub(crate) fn check_lock(&self, locked: &[Locked]) -> Result<(), Failure> {
         for one in locked {
             let permitted = one
@@ -280,19 +287,19 @@ impl Policy {
         Ok(())
     }
 
-    /// A refusal that says what would be allowed.
+    /// Returns a refusal that names the allowed entries.
     pub(crate) fn refusal(&self, message: String, name: &str) -> Failure {
         let denied = |entry: &Entry| entry.is_about(name) && !self.ask.contains(entry);
         let texts = |entries: &mut dyn Iterator<Item = &Entry>| {
             entries
-                .take(SHOWN)
+                .take(MAX_SHOWN_ENTRIES)
                 .map(|entry| entry.text.clone())
                 .collect::<Vec<_>>()
                 .join(", ")
         };
         let left: Vec<&Entry> = self.ask.iter().filter(|entry| entry.is_about(name)).collect();
         if !left.is_empty() && !self.deny.iter().any(denied) {
-            // The rules are settled, and nobody was asked about this one.
+            // The rules have no open questions, and the user was not asked about this package.
             let remedy = if left.iter().all(|entry| entry.versions.is_some()) {
                 format!(
                     "left to the user is {}: name {name} with such a version among the packages of the call, so that the user is asked",
@@ -310,14 +317,18 @@ impl Policy {
         } else if !denied.is_empty() {
             format!("denied is: {denied}; choose another version or package, or ask the operator")
         } else {
-            let more = if self.allow.len() > SHOWN { ", …" } else { "" };
+            let more = if self.allow.len() > MAX_SHOWN_ENTRIES {
+                ", …"
+            } else {
+                ""
+            };
             format!("allowed are: {}{more}", texts(&mut self.allow.iter()))
         };
         Failure::new(Code::PackageNotAllowed, message, remedy)
     }
 }
 
-/// The one version that a requirement names, if it names one.
+/// Returns the version of a requirement with `==`, if it has one.
 fn exact(versions: &VersionSpecifiers) -> Option<&Version> {
     let exact = |operator: &Operator| matches!(operator, Operator::Equal | Operator::ExactEqual);
     versions
@@ -420,7 +431,7 @@ mod tests {
             let answer = parse(text).map(|spec| denied.check(&spec).map_err(|failure| failure.code));
             assert_eq!(answer, Ok(Err(Code::PackageNotAllowed)), "{text}");
         }
-        // Local versions are those of the version that they are of, and epochs count first.
+        // A local version belongs to its public version, and epochs are compared first.
         for (name, version) in [
             ("torch", "2.0.0+cu118"),
             ("torch", "2"),
@@ -466,7 +477,7 @@ mod tests {
             ask: vec!["*".parse().unwrap()],
             ..policy(&["numpy<2"], &["evil"])
         };
-        for (policy, text, asks) in [
+        for (policy, text, needs_consent) in [
             (&open, "acme-x", true),
             (&open, "Acme_X[more]>=1", true),
             (&open, "acme-evil", false),
@@ -478,26 +489,30 @@ mod tests {
             (&listed, "evil", false),
         ] {
             let specs = read(&[text]);
-            assert_eq!(policy.asks(&specs[0]), asks, "{text}");
+            assert_eq!(policy.needs_consent(&specs[0]), needs_consent, "{text}");
             assert_eq!(
                 policy.check_consent(&specs, &Consent::NotAsked).is_err(),
-                asks,
+                needs_consent,
                 "{text}"
             );
             assert_eq!(
                 policy.check_consent(&specs, &Consent::Declined).is_err(),
-                asks,
+                needs_consent,
                 "{text}"
             );
-            assert_eq!(policy.check_consent(&specs, &yes(&["other"])).is_err(), asks, "{text}");
+            assert_eq!(
+                policy.check_consent(&specs, &yes(&["other"])).is_err(),
+                needs_consent,
+                "{text}"
+            );
             assert!(policy.check_consent(&specs, &yes(&[&specs[0].text])).is_ok(), "{text}");
         }
-        // A yes brings what is needed with it, and never what is denied.
+        // Consent includes the dependencies, and never denied packages.
         let settled = listed.settled(&read(&["requests[socks]"]));
         assert!(settled.check(&read(&["requests[socks]"])[0]).is_ok());
         assert!(permits(&settled, "urllib3", "2.0") && permits(&settled, "numpy", "2.1"));
         assert!(!permits(&settled, "evil", "1.0"));
-        // Without one nothing of it is there, and the refusal says how to be asked.
+        // Without consent, no entry of `ask` is allowed, and the refusal explains how to get consent.
         for (policy, wanted) in [(&open, "six"), (&listed, "numpy")] {
             let settled = policy.settled(&read(&[wanted]));
             let refused = settled.check_lock(&[Locked::new("acme-x", "1.0")]).unwrap_err();
@@ -516,7 +531,7 @@ mod tests {
             ask: vec!["numpy>=2,<3".parse().unwrap()],
             ..policy(&["six"], &[])
         };
-        for (text, asks) in [
+        for (text, needs_consent) in [
             ("numpy", true),
             ("numpy==2.1", true),
             ("numpy[extra]<2", true),
@@ -524,9 +539,9 @@ mod tests {
             ("numpy==3.0", false),
             ("numpy==2.1rc1", false),
         ] {
-            assert_eq!(listed.asks(&spec(text)), asks, "{text}");
+            assert_eq!(listed.needs_consent(&spec(text)), needs_consent, "{text}");
         }
-        // Whatever the caller wrote: the yes is to what the operator left to the user.
+        // Whatever the caller's text, the consent covers the operator's entry.
         for text in ["numpy", "numpy<2", "numpy>=1", "numpy[extra]==2.1"] {
             let settled = listed.settled(&[spec(text)]);
             assert!(
@@ -540,7 +555,7 @@ mod tests {
         }
         let refused = listed.settled(&[spec("numpy==1.26")]).check(&spec("numpy==1.26"));
         assert!(refused.unwrap_err().remedy.contains("left to the user is numpy>=2,<3"));
-        // The extras are those of the package that was asked about.
+        // The extras are those of the package with the consent.
         let all = Policy {
             ask: vec!["*".parse().unwrap()],
             ..policy(&["six"], &[])
@@ -548,13 +563,13 @@ mod tests {
         let settled = all.settled(&[spec("requests[socks]")]);
         assert!(settled.check(&spec("requests[socks]")).is_ok());
         assert!(settled.check(&spec("six[socks]")).is_err());
-        // Where all is allowed, the user decides about these versions only.
+        // If all packages are allowed, the user decides only about these versions.
         let open = Policy {
             ask: listed.ask.clone(),
             ..policy(&[], &[])
         };
-        assert!(open.asks(&spec("numpy==2.1")) && open.asks(&spec("numpy==2.1rc1")));
-        assert!(!open.asks(&spec("numpy==1.26")));
+        assert!(open.needs_consent(&spec("numpy==2.1")) && open.needs_consent(&spec("numpy==2.1rc1")));
+        assert!(!open.needs_consent(&spec("numpy==1.26")));
         let settled = open.settled(&[spec("numpy==1.26")]);
         assert!(permits(&settled, "numpy", "1.26") && !permits(&settled, "numpy", "2.1"));
     }
@@ -565,7 +580,7 @@ mod tests {
             ask: vec!["numpy>=2,<3".parse().unwrap()],
             ..policy(&["six"], &["evil"])
         };
-        let settled = listed.of_the_operator();
+        let settled = listed.with_operator_consent();
         let lock = |name: &str, version: &str| settled.check_lock(&[Locked::new(name, version)]);
         assert!(lock("six", "1.0").is_ok() && lock("numpy", "2.1").is_ok());
         assert!(
@@ -579,7 +594,7 @@ mod tests {
             ask: vec!["*".parse().unwrap()],
             ..policy(&[], &["evil"])
         };
-        let settled = open.of_the_operator();
+        let settled = open.with_operator_consent();
         assert!(permits(&settled, "numpy", "2.1rc1") && !permits(&settled, "evil", "1.0"));
     }
 

@@ -1,66 +1,66 @@
-//! The way of a request: grammar, policy, what is there already, an earlier answer, else an installer.
+//! The path of a request: parsing, policy, packages that are present, a stored answer, and otherwise an installer.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use async_trait::async_trait;
-use sandcell_broker::{Client, Index, Machine, Rules, Trouble};
+use sandcell_broker::{Client, FetchProblems, Index, Machine, Rules};
 use sandcell_sandbox::{Backend, Code, Consent, Failure, Held, Installed, Limits, Packages, Wanted};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::bases::{self, OPERATOR};
-use crate::desk::{Desk, FRESH, Got, handed_over, nothing_new, too_long};
+use crate::bases::{self, OPERATOR_OWNER};
+use crate::coordinator::{Coordinator, InstallResult, MAX_ANSWER_AGE, all_present_answer, caller_answer, too_long};
 use crate::inside;
 use crate::installer::{Installer, Setup};
 use crate::lock::{self, Locked};
 use crate::names;
 use crate::policy::Policy;
 use crate::spec::{self, Spec};
-use crate::store::{Answer, KeptMax, Layer, Part, Store, key};
+use crate::store::{Answer, Layer, Part, Store, StoreLimits, key};
 use crate::tool::{self, Tool};
 
-/// What the operator and the machine say about packages.
+/// The settings of the operator and the machine for packages.
 #[derive(Clone)]
 pub struct Config {
-    /// Where layers are kept; none: packages cannot be installed.
+    /// The data folder for layers. None: packages cannot be installed.
     pub data: Option<PathBuf>,
-    /// What may be installed.
+    /// The operator's policy.
     pub policy: Policy,
-    /// The interpreter, the same path on the host and inside.
+    /// The path of the interpreter, equal on the host and inside.
     pub python: String,
-    /// Its version.
+    /// The version of the interpreter.
     pub python_version: String,
-    /// The container image that it is of; none: this machine's own.
+    /// The container image of the interpreter. None: the interpreter of this machine.
     pub image: Option<String>,
-    /// How much an installation may take, and from where.
+    /// The limits and origins of an installation.
     pub bounds: Bounds,
-    /// uv, where it was found.
+    /// The path of uv, if it was found.
     pub uv: Option<PathBuf>,
-    /// The base that every sandbox starts with.
+    /// The base of every new sandbox.
     pub base: Option<String>,
-    /// Looks a variable of the environment up, for the machine's index settings.
+    /// Returns the value of an environment variable, for the machine's index settings.
     pub variable: fn(&str) -> Option<String>,
 }
 
-/// How much an installation may take, and from where.
+/// The limits and origins of an installation.
 #[derive(Debug, Clone)]
 pub struct Bounds {
-    /// What one installation may use.
+    /// The limits of the installer's sandbox.
     pub limits: Limits,
-    /// Bytes of one downloaded file.
+    /// The maximum size of one downloaded file in bytes.
     pub file_max: u64,
-    /// Bytes of all downloaded files of one installation.
+    /// The maximum size of all downloaded files of one installation in bytes.
     pub total_max: u64,
-    /// How much is kept.
-    pub kept_max: KeptMax,
-    /// Origins (`https://files.example`) to which indexes may lead wherever they lie.
+    /// The limits of the store.
+    pub kept_max: StoreLimits,
+    /// Origins (`https://files.example`) to which indexes may lead at any address.
     pub origins: Vec<String>,
 }
 
-/// The failure for a link or redirection of an index that was not followed.
-pub(crate) fn led_astray(what: &str, reason: &str) -> Failure {
+/// Returns the failure for a link or redirect of an index that was not followed.
+pub(crate) fn refused_link(what: &str, reason: &str) -> Failure {
     Failure::new(
         Code::NetworkDenied,
         format!("the {what} leads where nothing is fetched from: {reason}"),
@@ -82,26 +82,25 @@ impl std::fmt::Debug for Config {
 pub struct PythonPackages {
     config: Config,
     backend: Arc<dyn Backend>,
-    pub(crate) desk: Desk,
+    pub(crate) coordinator: Coordinator,
 }
 
 impl PythonPackages {
-    /// With a back end that makes the installers' sandboxes.
+    /// Creates the service. `backend` makes the installers' sandboxes.
     #[must_use]
     pub fn new(config: Config, backend: Arc<dyn Backend>) -> Arc<Self> {
         Arc::new(Self {
-            desk: Desk::new(config.data.clone(), config.bounds.kept_max),
+            coordinator: Coordinator::new(config.data.clone(), config.bounds.kept_max),
             config,
             backend,
         })
     }
 
-    /// The same with other rules and bounds, for what is asked for from now on. What is under way goes on with those that
-    /// it began with.
+    /// Returns the same service with other rules and limits, for new requests. Running installations keep their rules.
     #[must_use]
-    pub fn under(&self, policy: Policy, bounds: Bounds) -> Arc<Self> {
+    pub fn with_rules(&self, policy: Policy, bounds: Bounds) -> Arc<Self> {
         Arc::new(Self {
-            desk: self.desk.keeping(bounds.kept_max),
+            coordinator: self.coordinator.with_limits(bounds.kept_max),
             config: Config {
                 policy,
                 bounds,
@@ -111,15 +110,15 @@ impl PythonPackages {
         })
     }
 
-    /// The same for one call, with rules in which nothing is left to the user any more.
+    /// Returns the service for one call, with rules that need no further consent.
     fn settled(&self, specs: &[Spec], consent: &Consent) -> Result<Arc<Self>, Failure> {
         let policy = self.config.policy.settled(specs);
         specs.iter().try_for_each(|spec| policy.check(spec))?;
         self.config.policy.check_consent(specs, consent)?;
-        Ok(self.under(policy, self.config.bounds.clone()))
+        Ok(self.with_rules(policy, self.config.bounds.clone()))
     }
 
-    /// What byte code and binary wheels depend on.
+    /// Returns the platform of byte code and binary wheels.
     pub(crate) fn platform(&self) -> String {
         let version: Vec<&str> = self.config.python_version.split('.').take(2).collect();
         format!(
@@ -139,7 +138,7 @@ impl PythonPackages {
         let program = self.config.uv.clone();
         let tools = store.tools();
         let folder = match program.clone() {
-            // 40 MB are copied once.
+            // Copies 40 MB, once.
             Some(program) => Some(
                 tokio::task::spawn_blocking(move || tool::staged(&program, &tools))
                     .await
@@ -187,37 +186,41 @@ impl PythonPackages {
         Ok(Index::new(Arc::new(client), rules))
     }
 
-    /// What a request was resolved to before, if that still holds.
-    fn earlier(&self, store: &Store, owner: &str, question: &str) -> Option<(Answer, PathBuf)> {
+    /// Returns the stored answer of a request, if it is still valid.
+    fn stored_answer(&self, store: &Store, owner: &str, question: &str) -> Option<(Answer, PathBuf)> {
         let (answer, age) = store.answer(owner, question)?;
-        // Policies change; an answer is no permission.
-        if age > FRESH || self.config.policy.check_lock(&answer.locked).is_err() {
+        // The policy can change, so a stored answer is checked again.
+        if age > MAX_ANSWER_AGE || self.config.policy.check_lock(&answer.locked).is_err() {
             return None;
         }
         let (_, site) = store.layer(owner, answer.key.as_deref()?)?;
         Some((answer, site))
     }
 
-    /// Gets what is wanted for an owner: exact versions where they are known, else what the specs are resolved to.
-    async fn get(&self, ask: Ask<'_>, progress: &watch::Sender<String>) -> Result<Got, Failure> {
-        let store = self.desk.store()?;
-        let question = self.question(&ask);
-        let turn = self.desk.turn(&question);
-        let _turn = turn.lock().await;
-        if let Some((answer, site)) = self.earlier(store, ask.owner, &question) {
-            return Ok(Got {
+    /// Resolves and installs packages for an owner. Uses the exact versions if they are known.
+    async fn get(
+        &self,
+        request: InstallRequest<'_>,
+        progress: &watch::Sender<String>,
+    ) -> Result<InstallResult, Failure> {
+        let store = self.coordinator.store()?;
+        let question = self.question(&request);
+        let lock = self.coordinator.request_lock(&question);
+        let _guard = lock.lock().await;
+        if let Some((answer, site)) = self.stored_answer(store, request.owner, &question) {
+            return Ok(InstallResult {
                 answer,
                 site,
                 reused: true,
             });
         }
-        let _place = self.desk.place(progress).await?;
+        let _permit = self.coordinator.installer_permit(progress).await?;
         let index = self.index()?;
         let installer = Installer::start(self.set_up(store).await?, index.clone()).await?;
-        let result = self.with_installer(&installer, store, &ask, progress).await;
+        let result = self.with_installer(&installer, store, &request, progress).await;
         installer.close().await;
-        let got = result.map_err(|failure| self.explain(failure, &index.trouble(), ask.specs))?;
-        store.remember(ask.owner, &question, &got.answer)?;
+        let got = result.map_err(|failure| self.explain(failure, &index.problems(), request.specs))?;
+        store.remember(request.owner, &question, &got.answer)?;
         Ok(got)
     }
 
@@ -225,16 +228,17 @@ impl PythonPackages {
         &self,
         installer: &Installer,
         store: &Store,
-        ask: &Ask<'_>,
+        request: &InstallRequest<'_>,
         progress: &watch::Sender<String>,
-    ) -> Result<Got, Failure> {
-        let locked = match ask.exact {
+    ) -> Result<InstallResult, Failure> {
+        let locked = match request.exact {
             Some(locked) => locked.to_vec(),
-            None => installer.resolve(ask.specs, ask.held).await?,
+            None => installer.resolve(request.specs, request.held).await?,
         };
         self.config.policy.check_lock(&locked)?;
         let is_held = |one: &&Locked| {
-            ask.held
+            request
+                .held
                 .iter()
                 .any(|held| held.name == one.name && held.version == one.version)
         };
@@ -245,16 +249,16 @@ impl PythonPackages {
             key: Some(key.clone()),
             locked,
         };
-        if let Some((_, site)) = store.layer(ask.owner, &key) {
-            return Ok(Got {
+        if let Some((_, site)) = store.layer(request.owner, &key) {
+            return Ok(InstallResult {
                 answer,
                 site,
                 reused: true,
             });
         }
         let draft = store.draft()?;
-        let most = self.config.bounds.limits.disk.as_bytes();
-        let unpacked = installer.build(&missing, &draft, most, progress).await?;
+        let max_bytes = self.config.bounds.limits.disk.as_bytes();
+        let unpacked = installer.build(&missing, &draft, max_bytes, progress).await?;
         let layer = Layer {
             python: self.platform(),
             locked: missing,
@@ -262,24 +266,24 @@ impl PythonPackages {
             files: unpacked.files,
             tree: unpacked.hash,
         };
-        let site = self.desk.keep(draft, ask.owner, &key, layer).await?;
-        Ok(Got {
+        let site = self.coordinator.keep(draft, request.owner, &key, layer).await?;
+        Ok(InstallResult {
             answer,
             site,
             reused: false,
         })
     }
 
-    /// Everything that an answer depends on.
-    fn question(&self, ask: &Ask<'_>) -> String {
-        let specs: Vec<&str> = ask.specs.iter().map(|spec| spec.text.as_str()).collect();
-        let held: Vec<String> = ask
+    /// Returns a hash of everything that determines an answer.
+    fn question(&self, request: &InstallRequest<'_>) -> String {
+        let specs: Vec<&str> = request.specs.iter().map(|spec| spec.text.as_str()).collect();
+        let held: Vec<String> = request
             .held
             .iter()
             .map(|one| format!("{}=={}", one.name, one.version))
             .collect();
         let policy = format!("{:?}", self.config.policy);
-        let exact = ask.exact.map(lock::render).unwrap_or_default();
+        let exact = request.exact.map(lock::render).unwrap_or_default();
         let index = Machine::read(&self.config.variable)
             .map(|machine| machine.shown().join(" "))
             .unwrap_or_default();
@@ -293,15 +297,15 @@ impl PythonPackages {
         ])
     }
 
-    /// A tool's failure in the words of what the broker saw, which knows better.
-    fn explain(&self, failure: Failure, trouble: &Trouble, specs: &[Spec]) -> Failure {
+    /// Replaces a tool's failure by the broker's observation, which is more precise.
+    fn explain(&self, failure: Failure, problems: &FetchProblems, specs: &[Spec]) -> Failure {
         if failure.code != Code::PackageFailed {
             return failure;
         }
-        if let Some(reason) = trouble.refused.first() {
-            return led_astray("package index", reason);
+        if let Some(reason) = problems.refused.first() {
+            return refused_link("package index", reason);
         }
-        if let Some(reason) = trouble.failures.first() {
+        if let Some(reason) = problems.failures.first() {
             return Failure::new(
                 Code::PackageFailed,
                 format!("the package index could not be used: {reason}"),
@@ -309,7 +313,7 @@ impl PythonPackages {
             );
         }
         let asked = |name: &&String| specs.iter().any(|spec| spec.name == **name);
-        if let Some(name) = trouble.unknown.iter().find(asked).or(trouble.unknown.first()) {
+        if let Some(name) = problems.unknown.iter().find(asked).or(problems.unknown.first()) {
             let like = names::like(name).map_or_else(String::new, |like| format!("; did you mean {like}?"));
             return Failure::new(
                 Code::PackageFailed,
@@ -317,7 +321,7 @@ impl PythonPackages {
                 "check the name; the package of a module is often called otherwise than the module",
             );
         }
-        if let Some(name) = trouble.too_new.iter().find(asked).or(trouble.too_new.first()) {
+        if let Some(name) = problems.too_new.iter().find(asked).or(problems.too_new.first()) {
             let days = self.config.policy.min_age.unwrap_or_default().as_secs() / 86_400;
             return Failure::new(
                 Code::PackageNotAllowed,
@@ -328,7 +332,7 @@ impl PythonPackages {
                 "ask for an older version, or without one",
             );
         }
-        if let Some(name) = trouble.hidden.first() {
+        if let Some(name) = problems.hidden.first() {
             return self
                 .config
                 .policy
@@ -337,7 +341,7 @@ impl PythonPackages {
         failure
     }
 
-    /// A base's part of these packages, or of exact versions.
+    /// Builds a base's part from these packages, or from exact versions.
     pub(crate) async fn part(
         &self,
         packages: &[String],
@@ -348,25 +352,25 @@ impl PythonPackages {
             Some(_) => Vec::new(),
             None => spec::parse_all(packages)?,
         };
-        // The operator is who is asked.
+        // The operator runs this command, so the operator's consent is implied.
         let settled = match exact {
-            Some(_) => self.under(self.config.policy.of_the_operator(), self.config.bounds.clone()),
-            None => self.settled(&specs, &Consent::Given(self.left_to_user(packages)))?,
+            Some(_) => self.with_rules(self.config.policy.with_operator_consent(), self.config.bounds.clone()),
+            None => self.settled(&specs, &Consent::Given(self.consent_required(packages)))?,
         };
-        let ask = Ask {
-            owner: OPERATOR,
+        let request = InstallRequest {
+            owner: OPERATOR_OWNER,
             specs: &specs,
             held: &[],
             exact,
         };
-        let got = settled.get(ask, progress).await?;
-        bases::part(self.desk.store()?, got.answer)
+        let got = settled.get(request, progress).await?;
+        bases::part(self.coordinator.store()?, got.answer)
     }
 }
 
-/// What is to be got, and for whom.
+/// One installation: the owner and the packages.
 #[derive(Debug, Clone, Copy)]
-struct Ask<'a> {
+struct InstallRequest<'a> {
     owner: &'a str,
     specs: &'a [Spec],
     held: &'a [Held],
@@ -387,13 +391,13 @@ impl Packages for PythonPackages {
         self.settled(&spec::parse_all(packages)?, consent).map(drop)
     }
 
-    fn left_to_user(&self, packages: &[String]) -> Vec<String> {
+    fn consent_required(&self, packages: &[String]) -> Vec<String> {
         let Ok(specs) = spec::parse_all(packages) else {
             return Vec::new();
         };
-        let asked = specs.iter().filter(|spec| self.config.policy.asks(spec));
+        let asked = specs.iter().filter(|spec| self.config.policy.needs_consent(spec));
         let asked: Vec<String> = asked.map(|spec| spec.text.clone()).collect();
-        // What is refused in any case is nothing to ask about.
+        // No question for a package that is refused in any case.
         match self.settled(&specs, &Consent::Given(asked.clone())) {
             Ok(_) => asked,
             Err(_) => Vec::new(),
@@ -406,18 +410,18 @@ impl Packages for PythonPackages {
         let held = |spec: &Spec| wanted.held.iter().find(|held| spec.is_satisfied_by(held)).cloned();
         let present: Vec<Held> = specs.iter().filter_map(held).collect();
         if present.len() == specs.len() {
-            return Ok(nothing_new(present));
+            return Ok(all_present_answer(present));
         }
-        let ask = Ask {
+        let request = InstallRequest {
             owner: &wanted.owner,
             specs: &specs,
             held: &wanted.held,
             exact: None,
         };
-        let got = timeout(wanted.timeout, settled.get(ask, progress)).await;
+        let got = timeout(wanted.timeout, settled.get(request, progress)).await;
         let got = got.map_err(|_| too_long(wanted.timeout))??;
         let asked: Vec<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
-        Ok(handed_over(got, &wanted, &asked, "imported"))
+        Ok(caller_answer(got, &wanted, &asked, "imported"))
     }
 
     fn resolve_inside(&self, packages: &[String], consent: &Consent) -> Result<Vec<String>, Failure> {
@@ -437,7 +441,7 @@ impl Packages for PythonPackages {
 
     fn base(&self) -> Result<Option<Installed>, Failure> {
         let Some(name) = &self.config.base else { return Ok(None) };
-        let store = self.desk.store()?;
+        let store = self.coordinator.store()?;
         let base = store.base(name).ok_or_else(|| store.no_base(name))?;
         let part = base
             .python
@@ -446,14 +450,14 @@ impl Packages for PythonPackages {
     }
 }
 
-/// UTC, whole seconds.
+/// Formats a time in UTC with whole seconds.
 pub(crate) fn rfc3339(time: SystemTime) -> String {
     let seconds = time
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap_or_default()
         .as_secs();
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    // Days to a date, after Howard Hinnant's `civil_from_days`.
+    // Converts days to a date, after Howard Hinnant's `civil_from_days`.
     let shifted = days + 719_468;
     let (era, of_era) = (shifted / 146_097, shifted % 146_097);
     let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;

@@ -1,7 +1,7 @@
-//! What a caller may write to name a package: a requirement of PEP 508 with a name, extras, versions and a marker.
+//! A caller's package request: a requirement of PEP 508 with a name, extras, versions and a marker.
 //!
-//! Everything else that pip would take (options, files, folders, addresses, version control) is refused with the reason, so
-//! that a requirement can never make the installer read or fetch something else than a project of the index.
+//! All other forms that pip accepts (options, files, folders, addresses, version control) are refused with the reason.
+//! A requirement can therefore only make the installer fetch a project of the index.
 
 use std::fmt;
 use std::path::Path;
@@ -11,24 +11,24 @@ use sandcell_sandbox::{Failure, is_named_like_standard_module, of_registry};
 
 use crate::names;
 
-/// Requirements of one call.
+/// The maximum number of requirements in one call.
 pub(crate) const REQUIREMENTS_MAX: usize = 100;
-/// Bytes of one requirement.
+/// The maximum length of one requirement in bytes.
 const LENGTH_MAX: usize = 200;
 
-/// A requirement that is well formed.
+/// A well-formed requirement.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Spec {
     /// The normalised name.
     pub(crate) name: String,
     pub(crate) extras: Vec<ExtraName>,
     pub(crate) versions: Option<pep440_rs::VersionSpecifiers>,
-    /// As it is written into the installer's list: made of the parsed parts, not of the caller's text.
+    /// The text for the installer's list. It is made of the parsed parts, not of the caller's text.
     pub(crate) text: String,
 }
 
 impl Spec {
-    /// Whether a package that is there already is what is asked for. Extras are looked at by the resolver only.
+    /// Returns true if an installed package satisfies the requirement. Only the resolver checks extras.
     pub(crate) fn is_satisfied_by(&self, held: &sandcell_sandbox::Held) -> bool {
         let version = held.version.parse::<pep440_rs::Version>();
         let fits = |version| {
@@ -40,7 +40,7 @@ impl Spec {
     }
 }
 
-/// Reads the requirements of a call; equal ones count once.
+/// Parses the requirements of a call. Equal requirements count once.
 pub(crate) fn parse_all(texts: &[String]) -> Result<Vec<Spec>, Failure> {
     if texts.is_empty() {
         return Err(Failure::invalid(
@@ -68,14 +68,14 @@ pub(crate) fn parse_all(texts: &[String]) -> Result<Vec<Spec>, Failure> {
     Ok(specs)
 }
 
-/// Reads one requirement.
+/// Parses one requirement.
 pub(crate) fn parse(text: &str) -> Result<Spec, Failure> {
     let text = text.trim();
     refuse_other_forms(text)?;
     let parsed = requirement(text).map_err(|reason| {
         let several = text.split_whitespace().nth(1).is_some() && !text.contains(';');
         let remedy = if several {
-            "pass each package as an item of its own: \"numpy\", \"pandas\""
+            "pass each package as a separate item: \"numpy\", \"pandas\""
         } else {
             "write a name, with versions if needed: numpy, pandas>=2,<3, requests[socks]==2.32.3"
         };
@@ -103,8 +103,9 @@ pub(crate) fn parse(text: &str) -> Result<Spec, Failure> {
     })
 }
 
-/// Reads a requirement by the standard's grammar. The reader panics at names that end with a dot, a dash or a line below
-/// and are followed by something, so these are looked at before; and what else it may panic at is refused as well.
+/// Parses a requirement by the grammar of PEP 508. The parser panics at a name that ends with a dot, a dash or an
+/// underscore and is followed by more text, so such names are refused before. Any other panic is caught and refuses
+/// the requirement.
 pub(crate) fn requirement(text: &str) -> Result<Requirement<Address>, String> {
     let in_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
     let name = text.trim_start().split(|c| !in_name(c)).next().unwrap_or_default();
@@ -123,8 +124,8 @@ pub(crate) fn requirement(text: &str) -> Result<Requirement<Address>, String> {
     }
 }
 
-/// An address in place of versions, which is always refused, so nothing of it is read. The library's own type would put
-/// variables of our environment into it.
+/// An address in place of versions. It is always refused, so no part of it is parsed. The library's own type would
+/// insert variables of the server's environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Address;
 
@@ -142,7 +143,7 @@ impl Pep508Url for Address {
     }
 }
 
-/// What pip takes and we do not, each with its reason.
+/// Refuses the forms that pip accepts and sandcell does not, each with its reason.
 fn refuse_other_forms(text: &str) -> Result<(), Failure> {
     let no = |reason: &str, remedy: &str| Err(refused(text, reason, remedy));
     if text.is_empty() {
@@ -157,7 +158,7 @@ fn refuse_other_forms(text: &str) -> Result<(), Failure> {
     if let Some(c) = text.chars().find(|c| c.is_control()) {
         return no(
             &format!("it holds the control character U+{:04X}", u32::from(c)),
-            "pass each package as an item of its own, on one line",
+            "pass each package as a separate item, on one line",
         );
     }
     if let Some(c) = text.chars().find(|c| !c.is_ascii()) {
@@ -220,7 +221,7 @@ fn refused(text: &str, reason: &str, remedy: &str) -> Failure {
     Failure::invalid(format!("'{shown}' cannot be installed: {reason}"), remedy)
 }
 
-/// Names that are not what somebody means who types them.
+/// Refuses names that are probably a mistake.
 fn known_names(name: &str, pinned: bool) -> Result<(), Failure> {
     if is_named_like_standard_module(name) {
         return Err(Failure::invalid(

@@ -1,14 +1,15 @@
-//! Where finished packages lie: folders that appear whole, by a rename, and never change afterwards.
+//! The storage of finished packages: folders that appear by one rename and never change afterwards.
 //!
 //! ```text
-//! packages/owners/OWNER/layers/KEY/site      the files; KEY is a hash of interpreter, platform, versions and their hashes
-//!                              KEY/layer     what they are (JSON); its time of change says when they were last used
-//!         owners/OWNER/answers/HASH          what a request was resolved to, so that asking again costs nothing
-//!         bases/NAME                         which layer a base is
-//!         drafts/PID-RANDOM                  being written
+//! packages/owners/OWNER/layers/KEY/site   the files; KEY is a hash of interpreter, platform, versions and their hashes
+//!                              KEY/layer  the record (JSON); its modification time is the time of the last use
+//!          owners/OWNER/answers/HASH      the stored result of a request, so that the same request costs nothing
+//!          bases/NAME                     the layers of a base
+//!          drafts/PID-RANDOM              unfinished files
 //! ```
-//! OWNER is a hash of the principal's name: nothing of one is found by another. The folder belongs to the server's user and
-//! to nobody else, or it is not used: what somebody else can write is not trusted.
+//! OWNER is a hash of the principal's name, so no caller finds another's layers. The folder must belong to the
+//! server's user, and no other user may write to it. Otherwise the store is not used, because other users' files are
+//! not trusted.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -25,31 +26,31 @@ use sha2::{Digest as _, Sha256};
 
 use crate::lock::Locked;
 
-/// A layer that was used within this time is never removed: a sandbox may still show it.
-const KEEP: Duration = Duration::from_secs(24 * 3600);
-/// Answers that one owner has at most.
+/// The time after its last use in which a layer is never removed. A sandbox may still use it.
+const MIN_REMOVAL_AGE: Duration = Duration::from_secs(24 * 3600);
+/// The maximum number of stored answers of one owner.
 const ANSWERS_MAX: usize = 2000;
-/// The most that is read of one of our own files.
+/// The maximum size that is read of a record.
 const RECORD_MAX: u64 = 4 << 20;
 
-/// The owner of bases, whom no quota is for.
-pub(crate) const OPERATOR: &str = "operator's bases";
+/// The owner of bases. No quota applies to it.
+pub(crate) const OPERATOR_OWNER: &str = "operator's bases";
 
-/// How much is kept.
+/// The limits of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct KeptMax {
-    /// Bytes of all layers together.
+pub struct StoreLimits {
+    /// The maximum size of all layers together in bytes.
     pub all: u64,
-    /// Bytes of the layers of one caller.
+    /// The maximum size of one caller's layers in bytes.
     pub caller_bytes: u64,
-    /// Packages in the layers of one caller; two versions of one are two.
+    /// The maximum number of packages in one caller's layers. Two versions of one package count as two.
     pub caller_packages: usize,
 }
 
-impl KeptMax {
-    /// So many bytes, whoever they belong to.
+impl StoreLimits {
+    /// Returns a limit for all layers together, without limits for each caller.
     #[must_use]
-    pub const fn of_all(all: u64) -> Self {
+    pub const fn total_only(all: u64) -> Self {
         Self {
             all,
             caller_bytes: u64::MAX,
@@ -62,53 +63,54 @@ impl KeptMax {
 #[derive(Debug, Clone)]
 pub(crate) struct Store {
     root: PathBuf,
-    most: KeptMax,
-    /// Held while a layer is counted and put in its place, so that two at once cannot pass a quota together.
+    limits: StoreLimits,
+    /// Locked from the count of a layer to its publication, so that two concurrent layers cannot exceed a quota
+    /// together.
     publishing: Arc<Mutex<()>>,
 }
 
-/// A layer that is there, for those who count.
-struct Found {
+/// A stored layer, for counting.
+struct StoredLayer {
     layer: Layer,
     folder: PathBuf,
-    /// Since it was used.
+    /// The time since the last use.
     age: Duration,
     is_base: bool,
 }
 
-impl Found {
+impl StoredLayer {
     fn may_go(&self) -> bool {
-        self.age > KEEP && !self.is_base
+        self.age > MIN_REMOVAL_AGE && !self.is_base
     }
 
-    /// Removes it; whether it is gone.
+    /// Removes the layer. Returns true if this succeeded.
     fn remove(&self) -> bool {
-        // The record first: without it there is no layer.
+        // The record is removed first: a folder without it is not a layer.
         std::fs::remove_file(self.folder.join("layer")).is_ok() && std::fs::remove_dir_all(&self.folder).is_ok()
     }
 }
 
-/// What a layer is.
+/// The record of a layer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Layer {
     pub(crate) python: String,
     pub(crate) locked: Vec<Locked>,
     pub(crate) bytes: u64,
     pub(crate) files: u32,
-    /// SHA-256 of the tree.
+    /// SHA-256 of the files.
     pub(crate) tree: String,
 }
 
-/// What a request was resolved to.
+/// The stored result of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Answer {
-    /// The layer; none when nothing was missing.
+    /// The layer. None if no package was missing.
     pub(crate) key: Option<String>,
-    /// Everything that the request needs, what is in other layers included.
+    /// All packages of the request, including those in other layers.
     pub(crate) locked: Vec<Locked>,
 }
 
-/// A base by name: a part of packages for each language that it has some for.
+/// A named base: one part for each language with packages.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Base {
     #[serde(flatten)]
@@ -117,11 +119,11 @@ pub(crate) struct Base {
     pub(crate) npm: Option<Part>,
 }
 
-/// What of a base one language has.
+/// The packages of a base for one language.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Part {
     pub(crate) key: String,
-    /// The interpreter that it is for.
+    /// The interpreter that can use them.
     #[serde(rename = "python")]
     pub(crate) platform: String,
     pub(crate) packages: Vec<Held>,
@@ -134,7 +136,7 @@ impl Base {
     }
 }
 
-/// A step of the store that failed.
+/// A failed step of the store.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StoreError {
     #[error("{step}: {path}")]
@@ -146,10 +148,10 @@ pub(crate) enum StoreError {
     },
     #[error("{0} can be written by others than the server's user")]
     Shared(PathBuf),
-    #[error("your packages take {used} MiB, and with {more} MiB more they would pass the {most} MiB that you may have")]
-    TooLarge { used: u64, more: u64, most: u64 },
-    #[error("you have {used} packages, and {more} more would pass the {most} that you may have")]
-    TooMany { used: usize, more: usize, most: usize },
+    #[error("your packages take {used} MiB, and {more} MiB more would exceed your limit of {limit} MiB")]
+    TooLarge { used: u64, more: u64, limit: u64 },
+    #[error("you have {used} packages, and {more} more would exceed your limit of {limit}")]
+    TooMany { used: usize, more: usize, limit: usize },
 }
 
 impl From<StoreError> for Failure {
@@ -194,7 +196,7 @@ fn step<T>(step: &'static str, path: &Path, result: io::Result<T>) -> Result<T, 
     })
 }
 
-/// The hash that names something.
+/// Returns a hash of these parts, for a file name.
 pub(crate) fn key(parts: &[&str]) -> String {
     let mut hash = Sha256::new();
     for part in parts {
@@ -204,16 +206,16 @@ pub(crate) fn key(parts: &[&str]) -> String {
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A layer that is being written; what is left of it goes when this is dropped.
+/// A folder for an unfinished layer. Dropping it deletes the remaining files.
 #[derive(Debug)]
 pub(crate) struct Draft {
     path: PathBuf,
-    /// Tells other servers that this one still works on it; none where the file system has no locks.
+    /// Shows other servers that this server still uses the draft. None if the file system has no locks.
     _lock: Option<File>,
 }
 
 impl Draft {
-    /// Where its files go; not there yet.
+    /// Returns the path for its files, which does not exist yet.
     pub(crate) fn site(&self) -> PathBuf {
         self.path.join("site")
     }
@@ -229,7 +231,7 @@ impl Drop for Draft {
     }
 }
 
-/// Locks a folder for as long as the result is held, unless somebody has.
+/// Locks a folder until the result is dropped. Fails if another process holds the lock.
 fn lock(folder: &Path) -> io::Result<File> {
     let opened = File::open(folder)?;
     rustix::fs::flock(&opened, rustix::fs::FlockOperation::NonBlockingLockExclusive)?;
@@ -237,24 +239,24 @@ fn lock(folder: &Path) -> io::Result<File> {
 }
 
 impl Store {
-    pub(crate) fn new(data: &Path, most: KeptMax) -> Self {
+    pub(crate) fn new(data: &Path, limits: StoreLimits) -> Self {
         Self {
             root: data.join("packages"),
-            most,
+            limits,
             publishing: Arc::default(),
         }
     }
 
-    /// The same store, of which so much is kept from now on.
-    pub(crate) fn keeping(&self, most: KeptMax) -> Self {
-        Self { most, ..self.clone() }
+    /// Returns the same store with other limits.
+    pub(crate) fn with_limits(&self, limits: StoreLimits) -> Self {
+        Self { limits, ..self.clone() }
     }
 
     pub(crate) fn tools(&self) -> PathBuf {
         self.root.join("tools")
     }
 
-    /// Makes the folder, and looks that it is nobody else's.
+    /// Creates the folders, and checks that they belong to this user alone.
     pub(crate) fn prepare(&self) -> Result<(), StoreError> {
         let drafts = self.root.join("drafts");
         step("make a folder", &drafts, std::fs::create_dir_all(&drafts))?;
@@ -268,7 +270,7 @@ impl Store {
         Ok(())
     }
 
-    /// Removes drafts of servers that are gone. A process id would not tell: the server may be in another PID namespace.
+    /// Removes drafts of ended servers. The lock decides, because a process id can belong to another PID namespace.
     pub(crate) fn sweep(&self) {
         let drafts = self.root.join("drafts");
         for entry in std::fs::read_dir(drafts).into_iter().flatten().flatten() {
@@ -287,7 +289,7 @@ impl Store {
         self.owner(owner).join("layers").join(key)
     }
 
-    /// A finished layer: what it is, and where. It counts as used now.
+    /// Returns a finished layer and the path of its files, and sets its time of last use.
     pub(crate) fn layer(&self, owner: &str, key: &str) -> Option<(Layer, PathBuf)> {
         let folder = self.layer_folder(owner, key);
         let record = folder.join("layer");
@@ -299,7 +301,7 @@ impl Store {
         Some((layer, folder.join("site")))
     }
 
-    /// A new draft.
+    /// Creates a draft.
     pub(crate) fn draft(&self) -> Result<Draft, StoreError> {
         self.prepare()?;
         let mut random = [0; 8];
@@ -315,11 +317,11 @@ impl Store {
         Ok(Draft { path, _lock: lock })
     }
 
-    /// Makes a draft a layer, in one step. If the same layer has come meanwhile, that one stays.
+    /// Turns a draft into a layer by one rename. If another request published the same layer first, that layer stays.
     pub(crate) fn publish(&self, draft: Draft, owner: &str, key: &str, layer: &Layer) -> Result<PathBuf, StoreError> {
         let folder = self.layer_folder(owner, key);
         let site = folder.join("site");
-        // An empty set of files is a layer too.
+        // A layer may have no files.
         if !draft.site().exists() {
             step("make a folder", &draft.path, std::fs::create_dir(draft.site()))?;
         }
@@ -351,7 +353,7 @@ impl Store {
         }
     }
 
-    /// What a request was resolved to, and how long ago.
+    /// Returns the stored answer of a request, and its age.
     pub(crate) fn answer(&self, owner: &str, question: &str) -> Option<(Answer, Duration)> {
         let path = self.owner(owner).join("answers").join(question);
         let age = path.metadata().ok()?.modified().ok()?.elapsed().unwrap_or_default();
@@ -369,8 +371,8 @@ impl Store {
         write(&folder.join(question), answer)
     }
 
-    /// The layers of an owner, by its folder.
-    fn layers_of(&self, owner: &Path) -> Vec<Found> {
+    /// Returns the layers in an owner's folder.
+    fn layers_of(&self, owner: &Path) -> Vec<StoredLayer> {
         let bases = self.bases();
         let bases: Vec<&str> = bases
             .iter()
@@ -382,7 +384,7 @@ impl Store {
             let layer = read::<Layer>(&record)?;
             let used = record.metadata().and_then(|found| found.modified());
             let name = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            Some(Found {
+            Some(StoredLayer {
                 layer,
                 age: used.ok().and_then(|used| used.elapsed().ok()).unwrap_or_default(),
                 is_base: bases.contains(&name),
@@ -392,14 +394,14 @@ impl Store {
         folders(&owner.join("layers")).into_iter().filter_map(found).collect()
     }
 
-    /// Removes layers that were not used for longest until the others fit. Bases stay.
+    /// Removes the least recently used layers until the others fit into the limit. Bases stay.
     pub(crate) fn make_room(&self) {
         let owners = folders(&self.root.join("owners"));
-        let mut found: Vec<Found> = owners.iter().flat_map(|owner| self.layers_of(owner)).collect();
+        let mut found: Vec<StoredLayer> = owners.iter().flat_map(|owner| self.layers_of(owner)).collect();
         let mut total: u64 = found.iter().map(|found| found.layer.bytes).sum();
         found.sort_by_key(|found| std::cmp::Reverse(found.age));
         for old in found.iter().filter(|found| found.may_go()) {
-            if total <= self.most.all {
+            if total <= self.limits.all {
                 return;
             }
             if old.remove() {
@@ -408,21 +410,22 @@ impl Store {
         }
     }
 
-    /// Whether a layer fits into what its owner may have; what was not used for longest makes room.
+    /// Makes room for a layer in its owner's quota by removing the least recently used layers. Returns an error if the
+    /// layer does not fit.
     fn make_room_of(&self, owner: &str, key: &str, layer: &Layer) -> Result<(), StoreError> {
-        let unbounded = self.most.caller_bytes == u64::MAX && self.most.caller_packages == usize::MAX;
-        if owner == OPERATOR || unbounded {
+        let unbounded = self.limits.caller_bytes == u64::MAX && self.limits.caller_packages == usize::MAX;
+        if owner == OPERATOR_OWNER || unbounded {
             return Ok(());
         }
         let mut held = self.layers_of(&self.owner(owner));
-        // The same layer may have come meanwhile.
+        // Another request may have published the same layer.
         if held.iter().any(|found| found.folder.ends_with(key)) {
             return Ok(());
         }
         held.sort_by_key(|found| found.age);
         loop {
             let told = self.fits(&held, layer);
-            if told.is_ok() || !held.last().is_some_and(Found::may_go) {
+            if told.is_ok() || !held.last().is_some_and(StoredLayer::may_go) {
                 return told;
             }
             if !held.pop().is_some_and(|old| old.remove()) {
@@ -431,14 +434,14 @@ impl Store {
         }
     }
 
-    fn fits(&self, held: &[Found], layer: &Layer) -> Result<(), StoreError> {
+    fn fits(&self, held: &[StoredLayer], layer: &Layer) -> Result<(), StoreError> {
         const MIB: u64 = 1 << 20;
         let used: u64 = held.iter().map(|found| found.layer.bytes).sum();
-        if layer.bytes > self.most.caller_bytes.saturating_sub(used) {
+        if layer.bytes > self.limits.caller_bytes.saturating_sub(used) {
             return Err(StoreError::TooLarge {
                 used: used.div_ceil(MIB),
                 more: layer.bytes.div_ceil(MIB),
-                most: self.most.caller_bytes / MIB,
+                limit: self.limits.caller_bytes / MIB,
             });
         }
         let names = |layer: &Layer| -> Vec<(String, String)> {
@@ -447,21 +450,21 @@ impl Store {
         };
         let own: BTreeSet<(String, String)> = held.iter().flat_map(|found| names(&found.layer)).collect();
         let more = names(layer).into_iter().filter(|one| !own.contains(one)).count();
-        if more > self.most.caller_packages.saturating_sub(own.len()) {
+        if more > self.limits.caller_packages.saturating_sub(own.len()) {
             return Err(StoreError::TooMany {
                 used: own.len(),
                 more,
-                most: self.most.caller_packages,
+                limit: self.limits.caller_packages,
             });
         }
         Ok(())
     }
 
-    /// Whether all layers together take more than they may.
+    /// Returns true if all layers together exceed the limit.
     pub(crate) fn full(&self) -> bool {
         let owners = folders(&self.root.join("owners"));
         let layers = owners.iter().flat_map(|owner| self.layers_of(owner));
-        layers.map(|found| found.layer.bytes).sum::<u64>() > self.most.all
+        layers.map(|found| found.layer.bytes).sum::<u64>() > self.limits.all
     }
 
     pub(crate) fn base(&self, name: &str) -> Option<Base> {
@@ -492,7 +495,7 @@ impl Store {
         write(&folder.join(name), base)
     }
 
-    /// The answer to the name of a base that is not there.
+    /// Returns the failure for the name of a base that does not exist.
     pub(crate) fn no_base(&self, name: &str) -> Failure {
         let bases = self.bases();
         let names: Vec<&str> = bases.iter().map(|(name, _)| name.as_str()).collect();
@@ -514,7 +517,7 @@ impl Store {
     }
 }
 
-/// A name that a base can have.
+/// Returns the name if it is valid for a base.
 pub(crate) fn base_name(name: &str) -> Option<&str> {
     let sound = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_');
     (!name.is_empty() && name.len() <= 40 && name.chars().all(sound) && !name.starts_with('-')).then_some(name)
@@ -536,7 +539,7 @@ fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
     serde_json::from_slice(&bytes).ok()
 }
 
-/// Writes beside and renames, so that nobody reads half of it.
+/// Writes a temporary file and renames it, so that no reader finds a part of the record.
 fn write<T: Serialize>(path: &Path, value: &T) -> Result<(), StoreError> {
     let bytes = step("write", path, serde_json::to_vec(value).map_err(io::Error::other))?;
     let mut random = [0; 8];
@@ -570,7 +573,7 @@ mod tests {
     #[test]
     fn a_layer_is_there_whole_or_not_at_all_and_only_for_its_owner() {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::new(folder.path(), KeptMax::of_all(100));
+        let store = Store::new(folder.path(), StoreLimits::total_only(100));
         let draft = store.draft().unwrap();
         std::fs::create_dir(draft.site()).unwrap();
         std::fs::write(draft.site().join("demo.py"), "x = 1").unwrap();
@@ -579,7 +582,7 @@ mod tests {
         assert_eq!(std::fs::read(site.join("demo.py")).unwrap(), b"x = 1");
         assert_eq!(store.layer("me", "k").unwrap().0, layer(5));
         assert!(store.layer("you", "k").is_none());
-        // The second of two equal ones is thrown away.
+        // The second of two equal layers is dropped.
         let again = store.draft().unwrap();
         assert_eq!(store.publish(again, "me", "k", &layer(5)).unwrap(), site);
         assert!(site.join("demo.py").exists());
@@ -592,7 +595,7 @@ mod tests {
     #[test]
     fn a_draft_that_is_given_up_leaves_nothing() {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::new(folder.path(), KeptMax::of_all(100));
+        let store = Store::new(folder.path(), StoreLimits::total_only(100));
         drop(store.draft().unwrap());
         std::fs::create_dir(folder.path().join("packages/drafts/1-x")).unwrap();
         store.sweep();
@@ -607,7 +610,7 @@ mod tests {
     #[test]
     fn a_folder_that_others_can_write_is_not_used() {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::new(folder.path(), KeptMax::of_all(100));
+        let store = Store::new(folder.path(), StoreLimits::total_only(100));
         store.prepare().unwrap();
         let root = folder.path().join("packages");
         std::fs::set_permissions(&root, std::fs::Permissions::from_mode(0o777)).unwrap();
@@ -617,7 +620,7 @@ mod tests {
     #[test]
     fn what_was_not_used_for_long_goes_when_there_is_too_much() {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::new(folder.path(), KeptMax::of_all(100));
+        let store = Store::new(folder.path(), StoreLimits::total_only(100));
         for name in ["old", "new"] {
             store.publish(store.draft().unwrap(), "me", name, &layer(80)).unwrap();
         }
@@ -653,12 +656,12 @@ mod tests {
     #[test]
     fn what_one_caller_may_have_is_bounded_and_what_it_left_unused_makes_room() {
         let folder = tempfile::tempdir().unwrap();
-        let most = KeptMax {
+        let limits = StoreLimits {
             all: 1 << 30,
             caller_bytes: 3 << 20,
             caller_packages: 2,
         };
-        let store = Store::new(folder.path(), most);
+        let store = Store::new(folder.path(), limits);
         let with = |name: &str, mib: u64| Layer {
             locked: vec![Locked::new(name, "1.0")],
             ..layer(mib << 20)
@@ -667,16 +670,16 @@ mod tests {
         put("ann", "a", &with("a", 2)).unwrap();
         let failure = Failure::from(put("ann", "b", &with("b", 2)).unwrap_err());
         assert_eq!(failure.code, Code::LimitReached);
-        assert!(failure.message.contains("take 2 MiB") && failure.message.contains("the 3 MiB"));
+        assert!(failure.message.contains("take 2 MiB") && failure.message.contains("of 3 MiB"));
         assert!(store.layer("ann", "b").is_none());
         put("ann", "b", &with("b", 1)).unwrap();
-        // Another layer of packages that are there already is no more of them; a third package is.
+        // Another layer of the same packages adds no package to the count. A third package does.
         let failure = Failure::from(put("ann", "c", &with("c", 0)).unwrap_err());
         assert!(failure.message.contains("2 packages"), "{failure}");
         put("ann", "a again", &with("a", 0)).unwrap();
-        // Others are not asked, and the operator's bases neither.
+        // The quota does not apply to other callers' layers, nor to the operator's bases.
         put("bob", "b", &with("b", 3)).unwrap();
-        put(OPERATOR, "base", &with("base", 900)).unwrap();
+        put(OPERATOR_OWNER, "base", &with("base", 900)).unwrap();
         let record = store.layer_folder("ann", "a").join("layer");
         let long_ago = SystemTime::now() - Duration::from_secs(2 * 24 * 3600);
         std::fs::File::open(record).unwrap().set_modified(long_ago).unwrap();

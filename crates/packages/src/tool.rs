@@ -1,20 +1,20 @@
-//! Where uv is. It is found on PATH or in the data folder, and shown to the installer in a folder of its own, so that
-//! nothing that lies beside it is seen inside.
+//! Finds uv on PATH or in the data folder, and copies it into a separate folder for the installer. The sandbox
+//! therefore does not see other files of uv's original folder.
 
 use std::io::Read as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// The program that installs.
+/// The installing program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Tool {
-    /// uv, at this place of the host.
+    /// uv, at this path of the host.
     Uv(PathBuf),
-    /// pip of the interpreter inside; slower, the same result.
+    /// pip of the interpreter inside. It is slower and has the same result.
     Pip,
 }
 
-/// Looks for uv in the folders of `path` (as the variable PATH has them) and in the data folder.
+/// Searches uv in the folders of `path` (in the form of the variable PATH) and in the data folder.
 #[must_use]
 pub fn find_uv(path: Option<&str>, data: Option<&Path>) -> Option<PathBuf> {
     let listed = path.unwrap_or_default().split(':').map(PathBuf::from);
@@ -25,7 +25,8 @@ pub fn find_uv(path: Option<&str>, data: Option<&Path>) -> Option<PathBuf> {
         .find(|file| is_program(file))
 }
 
-/// An executable file that is no script: a version manager's stand-in would look for its real program inside.
+/// Returns true for an executable file that is not a script. The script of a version manager would search its real
+/// program inside the sandbox.
 fn is_program(file: &Path) -> bool {
     let runs = file.is_absolute()
         && file
@@ -35,7 +36,7 @@ fn is_program(file: &Path) -> bool {
     runs && std::fs::File::open(file).is_ok_and(|mut file| file.read_exact(&mut magic).is_ok()) && magic == *b"\x7fELF"
 }
 
-/// A folder below `tools` with a copy of the program and nothing else.
+/// Returns a folder below `tools` that contains only a copy of the program.
 pub(crate) fn staged(program: &Path, tools: &Path) -> std::io::Result<PathBuf> {
     let real = program.canonicalize()?;
     let found = real.metadata()?;
@@ -62,7 +63,7 @@ pub(crate) fn staged(program: &Path, tools: &Path) -> std::io::Result<PathBuf> {
     if made.is_err() {
         let _ = std::fs::remove_dir_all(&draft);
     }
-    // Another server may have been quicker; then its copy is as good.
+    // Another server may have made the same copy first.
     if copy.is_file() {
         Ok(folder)
     } else {

@@ -1,7 +1,7 @@
-//! Writes what the installer made into a folder that nobody else knows yet.
+//! Writes the installer's output into a draft folder that no sandbox uses yet.
 //!
-//! The stream comes from inside and is hostile: each name is checked part by part, only new regular files and folders are
-//! made, never a link, and files and bytes are counted. So nothing in it can name a place outside the folder.
+//! The stream comes from inside and is hostile. Each name is checked part by part. Only new regular files and folders
+//! are created, never a link. Files and bytes are counted. So no name in the stream can lead out of the folder.
 
 use std::io::{self, Write as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
@@ -14,10 +14,10 @@ const PATH_MAX: usize = 1024;
 const DEPTH_MAX: usize = 40;
 const FILES_MAX: u32 = 300_000;
 
-/// What cannot be taken.
+/// The reason that a stream is rejected.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum UnpackError {
-    #[error("what the installer handed out is not as it should be: {0}")]
+    #[error("the installer's output is invalid: {0}")]
     Breach(&'static str),
     #[error("the packages unpack to more than {0} bytes")]
     TooLarge(u64),
@@ -31,16 +31,16 @@ pub(crate) enum UnpackError {
     },
 }
 
-/// What was written.
+/// The result of unpacking.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Unpacked {
     pub(crate) files: u32,
     pub(crate) bytes: u64,
-    /// SHA-256 of every name, mode and byte, in order.
+    /// SHA-256 of all names, modes and bytes, in order.
     pub(crate) hash: String,
 }
 
-/// Takes the stream piece by piece.
+/// Parses and writes the stream piece by piece.
 pub(crate) struct Unpacker {
     root: PathBuf,
     limit: u64,
@@ -52,10 +52,11 @@ pub(crate) struct Unpacker {
     ended: bool,
 }
 
-const HEAD: usize = 14;
+const HEAD_BYTES: usize = 14;
 
 impl Unpacker {
-    /// Into `root`, a folder that is not there yet, below one of ours; at most so many bytes.
+    /// Creates an unpacker for the folder `root`, which must not exist yet and is in a draft. `limit` is the maximum
+    /// number of bytes.
     pub(crate) fn new(root: &Path, limit: u64) -> Self {
         Self {
             root: root.to_owned(),
@@ -73,11 +74,11 @@ impl Unpacker {
         }
     }
 
-    /// The next piece.
+    /// Adds the next piece of the stream.
     pub(crate) fn push(&mut self, piece: &Bytes) -> Result<(), UnpackError> {
         let mut piece = piece.clone();
         if self.buffer.is_empty() {
-            // The bulk of a large file is written as it comes.
+            // Most of a large file is written directly, without the buffer.
             self.fill(&mut piece)?;
         }
         self.buffer.extend_from_slice(&piece);
@@ -85,7 +86,7 @@ impl Unpacker {
         Ok(())
     }
 
-    /// Writes as much of the open file as there is.
+    /// Writes the available bytes of the open file.
     fn fill(&mut self, from: &mut Bytes) -> Result<(), UnpackError> {
         let Some((file, left)) = &mut self.open else {
             return Ok(());
@@ -104,7 +105,7 @@ impl Unpacker {
         Ok(())
     }
 
-    /// One record or part of a file. False when more must come first.
+    /// Handles one record or part of a file. Returns false if it needs more input.
     fn step(&mut self) -> Result<bool, UnpackError> {
         if self.open.is_some() {
             let mut all = self.buffer.split().freeze();
@@ -137,7 +138,7 @@ impl Unpacker {
     }
 
     fn begin(&mut self) -> Result<bool, UnpackError> {
-        let Some((head, rest)) = self.buffer.split_first_chunk::<HEAD>() else {
+        let Some((head, rest)) = self.buffer.split_first_chunk::<HEAD_BYTES>() else {
             return Ok(false);
         };
         let [_, a, b, c, d, executable, size @ ..] = *head;
@@ -163,7 +164,7 @@ impl Unpacker {
         self.hash.update(size.to_le_bytes());
         self.hash.update(u64::try_from(length).unwrap_or(0).to_le_bytes());
         self.hash.update(path.as_os_str().as_encoded_bytes());
-        self.buffer.advance(HEAD + length);
+        self.buffer.advance(HEAD_BYTES + length);
         self.open = (size > 0).then_some((file, size));
         Ok(true)
     }
@@ -181,13 +182,13 @@ impl Unpacker {
         let mut options = std::fs::OpenOptions::new();
         options.write(true).create_new(true).mode(0o600);
         let file = options.open(&full).map_err(failed)?;
-        // Whatever the umask is: sandboxes read it as somebody else.
+        // Independent of the umask: sandboxes read the file as another user.
         file.set_permissions(std::fs::Permissions::from_mode(mode))
             .map_err(failed)?;
         Ok(file)
     }
 
-    /// Makes a folder and those above it, down from the root.
+    /// Creates a folder and its missing parents below the root.
     fn folder(&mut self, folder: &Path) -> io::Result<()> {
         if self.made.contains(folder) {
             return Ok(());
@@ -203,7 +204,7 @@ impl Unpacker {
         Ok(())
     }
 
-    /// After the last piece.
+    /// Ends the stream, and returns the result.
     pub(crate) fn finish(mut self) -> Result<Unpacked, UnpackError> {
         if !self.ended || self.open.is_some() {
             return Err(UnpackError::Breach("it broke off"));
@@ -214,7 +215,7 @@ impl Unpacker {
     }
 }
 
-/// The path, if every part of it is a plain name.
+/// Returns the path if every part of it is a plain name.
 fn harmless(name: &[u8]) -> Option<PathBuf> {
     let text = std::str::from_utf8(name).ok()?;
     let parts: Vec<&str> = text.split('/').collect();

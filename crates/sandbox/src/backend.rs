@@ -23,9 +23,10 @@ pub struct SandboxSpec {
     pub env: BTreeMap<String, String>,
     /// A container image, if the back end supports images.
     pub image: Option<String>,
-    /// The number of the caller that it is made for, as in [`Sandbox::belongs_to`].
+    /// The number of the caller that it is made for, as in [`Sandbox::assign_owner`].
     pub caller: Option<u64>,
-    /// True if no call waits for this sandbox yet. Back ends that can give it low priority until [`Sandbox::awaited`].
+    /// True if no call waits for this sandbox yet. Back ends that can give it low priority until
+    /// [`Sandbox::raise_priority`].
     pub ahead: bool,
     /// The number of the zygote whose worker will enter the sandbox ([`Sandbox::adopt`]). Back ends that can fork the
     /// worker while they make the sandbox.
@@ -101,12 +102,12 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
     }
 
     /// Returns true if a specification may name an image.
-    fn knows_images(&self) -> bool {
+    fn supports_images(&self) -> bool {
         false
     }
 
     /// Returns true if a sandbox without an image uses the programs of this machine.
-    fn shows_host(&self) -> bool {
+    fn uses_host_programs(&self) -> bool {
         false
     }
 
@@ -123,7 +124,7 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
     ///
     /// # Errors
     /// [`SandboxError::Image`] with the reason.
-    async fn bring(&self, image: Option<&str>) -> Result<(), SandboxError> {
+    async fn pull_image(&self, image: Option<&str>) -> Result<(), SandboxError> {
         let _ = image;
         Ok(())
     }
@@ -141,7 +142,7 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
     ///
     /// # Errors
     /// [`SandboxError::Unsupported`] if the back end has no zygotes.
-    async fn warm(&self, argv: &[String], attached: &[PathBuf]) -> Result<Parent, SandboxError> {
+    async fn start_zygote(&self, argv: &[String], attached: &[PathBuf]) -> Result<Zygote, SandboxError> {
         let _ = (argv, attached);
         Err(SandboxError::Unsupported("warmed interpreters".to_owned()))
     }
@@ -159,7 +160,7 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
 
 /// A zygote: an interpreter whose forks enter sandboxes.
 #[derive(Debug)]
-pub struct Parent {
+pub struct Zygote {
     /// The number that [`Sandbox::adopt`] takes.
     pub number: u64,
     /// Its control channel. Dropping the handle kills the zygote; its forks live on.
@@ -178,13 +179,13 @@ pub trait Sandbox: Send + Sync + std::fmt::Debug {
     /// Assigns the sandbox to the caller of this number. Back ends that can share the processors equally between
     /// callers, regardless of the number of busy sandboxes of each. Sandboxes without this call belong to caller 0.
     /// Cheap.
-    fn belongs_to(&self, caller: u64) {
+    fn assign_owner(&self, caller: u64) {
         let _ = caller;
     }
 
     /// Ends the low priority of a sandbox that was made [`ahead`](SandboxSpec::ahead), since a call may wait for it
     /// from now on. Cheap.
-    fn awaited(&self) {}
+    fn raise_priority(&self) {}
 
     /// Starts a program inside.
     async fn spawn(&self, command: Command) -> Result<Process, SandboxError>;
@@ -200,7 +201,7 @@ pub trait Sandbox: Send + Sync + std::fmt::Debug {
     }
 
     /// Returns the zygote whose worker waits in this sandbox to be adopted ([`SandboxSpec::entered_by`]).
-    fn expects(&self) -> Option<u64> {
+    fn pending_worker(&self) -> Option<u64> {
         None
     }
 

@@ -23,14 +23,14 @@ pub enum Consent {
 
 /// The packages and hosts of a call that need the user's consent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct LeftToUser {
+pub struct ConsentRequired {
     /// Packages, as the call names them.
     pub packages: Vec<String>,
     /// Hosts, as the call names them.
     pub hosts: Vec<String>,
 }
 
-impl LeftToUser {
+impl ConsentRequired {
     /// Returns true if nothing needs consent.
     #[must_use]
     pub const fn is_empty(&self) -> bool {

@@ -24,11 +24,11 @@ mod system;
 
 pub use analysis::{Advice, Finding, Severity};
 pub use backend::{
-    Backend, EndReason, Ended, Mount, MountMode, NetworkRule, OuterProcesses, OuterScope, Parent, Preparing, Sandbox,
-    SandboxSpec, Usage,
+    Backend, EndReason, Ended, Mount, MountMode, NetworkRule, OuterProcesses, OuterScope, Preparing, Sandbox,
+    SandboxSpec, Usage, Zygote,
 };
 pub use capacity::{Bound, Capacity};
-pub use consent::{Consent, LeftToUser};
+pub use consent::{Consent, ConsentRequired};
 pub use error::{Code, Failure, FileError, SandboxError, SessionError};
 pub use files::{Entry, EntryKind, FileChunk, Files, HOME, Listing, PathError, SandboxPath, WriteMode};
 pub use images::{Image, Images};

@@ -87,7 +87,7 @@ pub trait Network: Send + Sync + std::fmt::Debug {
     fn check(&self, hosts: &[String], consent: &Consent) -> Result<NetworkRule, Failure>;
 
     /// Returns the hosts that need the user's consent.
-    fn left_to_user(&self, hosts: &[String]) -> Vec<String>;
+    fn consent_required(&self, hosts: &[String]) -> Vec<String>;
 
     /// Serves the connections of one sandbox. `sandbox` is its name in the log. Call this inside a tokio runtime.
     ///

@@ -108,7 +108,7 @@ pub trait Packages: Send + Sync + std::fmt::Debug {
 
     /// Returns the requirements that need the user's consent. Skips unreadable ones: [`check`](Self::check) reports
     /// them.
-    fn left_to_user(&self, packages: &[String]) -> Vec<String>;
+    fn consent_required(&self, packages: &[String]) -> Vec<String>;
 
     /// Installs packages. `progress` receives a short description of the current step. Dropping the future aborts the
     /// installation and leaves nothing half done.

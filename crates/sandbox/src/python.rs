@@ -1,7 +1,7 @@
 //! The modules of Python's standard library. They need no package, and no package may have their names.
 
 /// The modules of every supported version (3.8 to 3.14).
-const MODULES: &[&str] = &[
+const STANDARD_MODULES: &[&str] = &[
     "__future__",
     "abc",
     "aifc",
@@ -227,14 +227,14 @@ const MODULES: &[&str] = &[
 /// Returns true if Python's standard library has a module with this name.
 #[must_use]
 pub fn is_standard_module(name: &str) -> bool {
-    MODULES.contains(&name)
+    STANDARD_MODULES.contains(&name)
 }
 
 /// Returns true if a package has the name of a standard module. Case and `_` versus `-` do not matter in package names.
 #[must_use]
 pub fn is_named_like_standard_module(package: &str) -> bool {
     let same = |(a, b): (u8, u8)| a.eq_ignore_ascii_case(&b) || (a == b'_' && b == b'-');
-    MODULES
+    STANDARD_MODULES
         .iter()
         .any(|module| module.len() == package.len() && module.bytes().zip(package.bytes()).all(same))
 }

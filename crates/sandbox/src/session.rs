@@ -52,7 +52,7 @@ pub trait Language: Send + Sync + std::fmt::Debug {
     ///
     /// # Errors
     /// There is no zygote. The reason is for the operator.
-    async fn warm(
+    async fn start_zygote(
         &self,
         backend: &Arc<dyn Backend>,
         modules: &[String],
@@ -63,7 +63,7 @@ pub trait Language: Send + Sync + std::fmt::Debug {
     }
 
     /// Returns the back end's number of the zygote that a session in a sandbox with these folders would fork from.
-    fn warmed(&self, attached: &[PathBuf]) -> Option<u64> {
+    fn matching_zygote(&self, attached: &[PathBuf]) -> Option<u64> {
         let _ = attached;
         None
     }

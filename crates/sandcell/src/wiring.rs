@@ -413,7 +413,7 @@ async fn wire_with(
     #[cfg(all(target_os = "linux", feature = "native"))]
     let images = working
         .first()
-        .filter(|first| first.name() == "native" && first.knows_images())
+        .filter(|first| first.name() == "native" && first.supports_images())
         .cloned();
     #[cfg(all(target_os = "linux", feature = "native"))]
     let languages = match &images {

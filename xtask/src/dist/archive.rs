@@ -35,9 +35,9 @@ impl Member {
 }
 
 /// The first day that zip knows: 1980-01-01.
-const DAY: u16 = 0x21;
+const ZIP_EPOCH_DATE: u16 = 0x21;
 /// The same in seconds since 1970, for tar.
-const SECONDS: u64 = 315_532_800;
+const ZIP_EPOCH_SECONDS: u64 = 315_532_800;
 
 pub(super) fn zip(members: &[Member]) -> Result<Vec<u8>> {
     let mut out = Vec::new();
@@ -51,7 +51,7 @@ pub(super) fn zip(members: &[Member]) -> Result<Vec<u8>> {
         let start = u32::try_from(out.len()).context("the archive is too large")?;
         let mut common = Vec::new();
         // Version 2.0, names in UTF-8, deflate.
-        for number in [20_u16, 0x0800, 8, 0, DAY] {
+        for number in [20_u16, 0x0800, 8, 0, ZIP_EPOCH_DATE] {
             common.extend(number.to_le_bytes());
         }
         common.extend(crc.sum().to_le_bytes());
@@ -107,7 +107,7 @@ fn header(member: &Member) -> Result<[u8; 512]> {
     put(108, b"0000000\0");
     put(116, b"0000000\0");
     put(124, format!("{:011o}\0", member.bytes.len()).as_bytes());
-    put(136, format!("{SECONDS:011o}\0").as_bytes());
+    put(136, format!("{ZIP_EPOCH_SECONDS:011o}\0").as_bytes());
     put(148, b"        ");
     put(156, b"0");
     put(257, b"ustar\x0000");

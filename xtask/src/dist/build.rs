@@ -11,12 +11,12 @@ use super::Machine;
 use crate::command::{cargo, must, output, root, works};
 
 /// Names the Python that has `ziglang`.
-const PYTHON: &str = "SANDCELL_DIST_PYTHON";
+const PYTHON_VARIABLE: &str = "SANDCELL_DIST_PYTHON";
 /// Bytes that a binary may have.
-const MOST: usize = 15_000_000;
+const MAX_BINARY_BYTES: usize = 15_000_000;
 /// Rust's own linker, for any machine: equal functions once, and places that move with the program as bits instead of 24
 /// bytes each. With frame pointers the tables for unwinding are a quarter smaller, and the code is no larger.
-const SMALL: [&str; 5] = [
+const SIZE_FLAGS: [&str; 5] = [
     "-Clinker=rust-lld",
     "-Clinker-flavor=ld.lld",
     "-Clink-arg=--icf=all",
@@ -24,7 +24,7 @@ const SMALL: [&str; 5] = [
     "-Cforce-frame-pointers=yes",
 ];
 /// Parts of SQLite that nobody here asks for.
-const WITHOUT: &str = "-USQLITE_ENABLE_FTS3 -USQLITE_ENABLE_FTS3_PARENTHESIS -USQLITE_ENABLE_FTS5 -USQLITE_ENABLE_RTREE \
+const SQLITE_FLAGS: &str = "-USQLITE_ENABLE_FTS3 -USQLITE_ENABLE_FTS3_PARENTHESIS -USQLITE_ENABLE_FTS5 -USQLITE_ENABLE_RTREE \
                        -USQLITE_ENABLE_DBSTAT_VTAB -USQLITE_ENABLE_STAT4 -USQLITE_SOUNDEX -DSQLITE_OMIT_JSON \
                        -USQLITE_ENABLE_LOAD_EXTENSION -DSQLITE_OMIT_LOAD_EXTENSION";
 
@@ -34,10 +34,10 @@ pub(super) fn static_binary(machine: &Machine) -> Result<PathBuf> {
     if !Path::new(folder.trim()).is_dir() {
         bail!("the standard library for {target} is missing: rustup target add {target}");
     }
-    let python = std::env::var(PYTHON).unwrap_or_else(|_| "python3".to_owned());
+    let python = std::env::var(PYTHON_VARIABLE).unwrap_or_else(|_| "python3".to_owned());
     if !works(Command::new(&python).args(["-m", "ziglang", "version"])) {
         bail!(
-            "there is no `zig cc`: python3 -m venv V && V/bin/pip install ziglang==0.17.1, then {PYTHON}=V/bin/python"
+            "there is no `zig cc`: python3 -m venv V && V/bin/pip install ziglang==0.17.1, then {PYTHON_VARIABLE}=V/bin/python"
         );
     }
     let tools = tempfile::Builder::new().prefix("cell-zig-").tempdir()?;
@@ -69,7 +69,7 @@ pub(super) fn static_binary(machine: &Machine) -> Result<PathBuf> {
             .args(["--message-format", "json-render-diagnostics"])
             .env(format!("CC_{variable}"), compiler)
             .env(format!("AR_{variable}"), archiver)
-            .env("LIBSQLITE3_FLAGS", WITHOUT)
+            .env("LIBSQLITE3_FLAGS", SQLITE_FLAGS)
             .env("CARGO_ENCODED_RUSTFLAGS", flags()),
     )?;
     let lines = text
@@ -81,8 +81,8 @@ pub(super) fn static_binary(machine: &Machine) -> Result<PathBuf> {
     let made = made.context("cargo made no binary")?;
     let bytes = fs::metadata(&made)?.len();
     ensure!(
-        usize::try_from(bytes)? <= MOST,
-        "{} has {bytes} bytes, and {MOST} are what it may have",
+        usize::try_from(bytes)? <= MAX_BINARY_BYTES,
+        "{} has {bytes} bytes, and {MAX_BINARY_BYTES} are what it may have",
         made.display()
     );
     is_static(&made, machine)?;
@@ -92,7 +92,7 @@ pub(super) fn static_binary(machine: &Machine) -> Result<PathBuf> {
 /// Flags that make it small, and those that take the paths of this machine out of the binary: they are nobody's business.
 fn flags() -> String {
     let home = std::env::var("CARGO_HOME").or_else(|_| std::env::var("HOME").map(|home| format!("{home}/.cargo")));
-    let mut flags = SMALL.map(str::to_owned).to_vec();
+    let mut flags = SIZE_FLAGS.map(str::to_owned).to_vec();
     flags.push(format!("--remap-path-prefix={}=/sandcell", root().display()));
     flags.extend(home.map(|home| format!("--remap-path-prefix={home}=/cargo")));
     flags.join("\u{1f}")

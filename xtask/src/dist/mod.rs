@@ -31,7 +31,7 @@ pub(super) struct Machine {
     pub(super) target: &'static str,
 }
 
-const MACHINES: [Machine; 2] = [
+const TARGET_MACHINES: [Machine; 2] = [
     Machine {
         name: "x86_64",
         node: "x64",
@@ -99,7 +99,7 @@ pub fn run(arguments: &DistArguments) -> Result<()> {
     fs::create_dir_all(&out)?;
     let mut builds = Vec::new();
     let mut own = None;
-    for machine in &MACHINES {
+    for machine in &TARGET_MACHINES {
         let path = match &arguments.binary {
             Some(_) if !machine.is_this() => continue,
             Some(path) => fs::canonicalize(path)?,

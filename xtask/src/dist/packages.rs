@@ -9,12 +9,13 @@ use serde_json::{Value, json};
 use super::archive::{Member, tar_gz, zip};
 use super::{Build, Machine, Release, digest, wheel};
 
-pub(super) const SUMMARY: &str = "Runs code that AI agents write in a strict sandbox: an MCP server and a command line";
+pub(super) const PACKAGE_SUMMARY: &str =
+    "Runs code that AI agents write in a strict sandbox: an MCP server and a command line";
 /// Starts the binary for the machine's processor, from the same folder.
-const CHOICE: &str = "#!/bin/sh\nexec \"$(dirname \"$(readlink -f \"$0\")\")/sandcell-$(uname -m)\" \"$@\"\n";
+const CHOOSER_SCRIPT: &str = "#!/bin/sh\nexec \"$(dirname \"$(readlink -f \"$0\")\")/sandcell-$(uname -m)\" \"$@\"\n";
 /// The licences of the included software.
-pub(super) const NOTICES: &str = "THIRD-PARTY-NOTICES.txt";
-pub(super) const KEYWORDS: [&str; 5] = ["mcp", "sandbox", "code-execution", "agents", "isolation"];
+pub(super) const NOTICES_FILE: &str = "THIRD-PARTY-NOTICES.txt";
+pub(super) const PACKAGE_KEYWORDS: [&str; 5] = ["mcp", "sandbox", "code-execution", "agents", "isolation"];
 
 pub(super) fn make(release: &Release, out: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
@@ -62,7 +63,7 @@ fn tarball(release: &Release, build: &Build) -> Result<Vec<u8>> {
         Member::program(format!("{folder}/sandcell"), &build.binary),
         Member::text(format!("{folder}/sandcell.1"), release.manual.clone()),
         Member::text(format!("{folder}/LICENSE"), release.licence.clone()),
-        Member::text(format!("{folder}/{NOTICES}"), build.notices.clone()),
+        Member::text(format!("{folder}/{NOTICES_FILE}"), build.notices.clone()),
         Member::text(format!("{folder}/README.md"), release.readme.clone()),
     ])
 }
@@ -72,25 +73,28 @@ fn npm(release: &Release) -> Result<Vec<u8>> {
     let package = json!({
         "name": "sandcell",
         "version": release.version,
-        "description": SUMMARY,
+        "description": PACKAGE_SUMMARY,
         "license": "MIT",
-        "keywords": KEYWORDS,
+        "keywords": PACKAGE_KEYWORDS,
         "mcpName": release.name,
         "os": ["linux"],
         "cpu": release.builds.iter().map(|build| build.machine.node).collect::<Vec<_>>(),
         "bin": {"sandcell": "bin/sandcell"},
-        "files": ["bin", NOTICES],
+        "files": ["bin", NOTICES_FILE],
     });
     let mut members = vec![
         Member::text("package/package.json", pretty(&package)?),
-        Member::program("package/bin/sandcell", CHOICE.as_bytes()),
+        Member::program("package/bin/sandcell", CHOOSER_SCRIPT.as_bytes()),
         Member::text("package/LICENSE", release.licence.clone()),
         Member::text("package/README.md", readme(release)),
     ];
     for build in &release.builds {
         let name = build.machine.name;
         members.push(Member::program(format!("package/bin/sandcell-{name}"), &build.binary));
-        members.push(Member::text(format!("package/{name}-{NOTICES}"), build.notices.clone()));
+        members.push(Member::text(
+            format!("package/{name}-{NOTICES_FILE}"),
+            build.notices.clone(),
+        ));
     }
     tar_gz(&members)
 }
@@ -107,10 +111,10 @@ pub(super) fn manifest(release: &Release) -> Value {
         "name": "sandcell",
         "display_name": "sandcell",
         "version": release.version,
-        "description": SUMMARY,
+        "description": PACKAGE_SUMMARY,
         "author": {"name": "The sandcell authors"},
         "license": "MIT",
-        "keywords": KEYWORDS,
+        "keywords": PACKAGE_KEYWORDS,
         "server": {
             "type": "binary",
             "entry_point": "server/sandcell",
@@ -126,7 +130,7 @@ fn mcpb(release: &Release, build: &Build) -> Result<Vec<u8>> {
         Member::text("manifest.json", pretty(&manifest(release))?),
         Member::program("server/sandcell", &build.binary),
         Member::text("LICENSE", release.licence.clone()),
-        Member::text(NOTICES, build.notices.clone()),
+        Member::text(NOTICES_FILE, build.notices.clone()),
         Member::text("README.md", release.readme.clone()),
     ])
 }
@@ -165,7 +169,7 @@ fn server_json(release: &Release, bundles: &[(String, Vec<u8>)]) -> Result<Vec<u
     pretty(&json!({
         "$schema": "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json",
         "name": release.name,
-        "description": SUMMARY,
+        "description": PACKAGE_SUMMARY,
         "version": release.version,
         "packages": packages,
     }))

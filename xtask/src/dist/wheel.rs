@@ -11,12 +11,12 @@ use sha2::{Digest as _, Sha256};
 use toml::{Table, Value};
 
 use super::archive::{Member, zip};
-use super::packages::{KEYWORDS, NOTICES, SUMMARY, readme};
+use super::packages::{NOTICES_FILE, PACKAGE_KEYWORDS, PACKAGE_SUMMARY, readme};
 use super::{Build, Machine, Release};
 use crate::command::root;
 
 /// The C libraries whose systems a static binary runs on, as Python names them: all of them.
-const LIBRARIES: [&str; 2] = ["manylinux2014", "musllinux_1_1"];
+const LIBC_TAGS: [&str; 2] = ["manylinux2014", "musllinux_1_1"];
 /// The one file of the package that is written here, so that wheel and package cannot differ in it.
 const VERSION_FILE: &str = "sandcell/_version.py";
 
@@ -36,7 +36,7 @@ pub(super) fn make(release: &Release, build: &Build) -> Result<Vec<u8>> {
     members.extend([
         Member::program(format!("sandcell-{version}.data/scripts/sandcell"), &build.binary),
         Member::text(format!("{info}/licenses/LICENSE"), release.licence.clone()),
-        Member::text(format!("{info}/licenses/{NOTICES}"), build.notices.clone()),
+        Member::text(format!("{info}/licenses/{NOTICES_FILE}"), build.notices.clone()),
         Member::text(
             format!("{info}/METADATA"),
             metadata(&project, version, &readme(release))?,
@@ -61,7 +61,7 @@ pub(super) fn make(release: &Release, build: &Build) -> Result<Vec<u8>> {
 }
 
 fn platforms(machine: &Machine) -> impl Iterator<Item = String> {
-    LIBRARIES
+    LIBC_TAGS
         .into_iter()
         .map(move |library| format!("{library}_{}", machine.name))
 }
@@ -112,10 +112,10 @@ fn metadata(project: &Table, version: &str, readme: &str) -> Result<String> {
     let requires = project.get("requires-python").and_then(Value::as_str);
     let requires = requires.context("python/pyproject.toml has no requires-python")?;
     let mut text = format!(
-        "Metadata-Version: 2.4\nName: sandcell\nVersion: {version}\nSummary: {SUMMARY}\nLicense-Expression: MIT\n\
-         License-File: LICENSE\nLicense-File: {NOTICES}\nKeywords: {}\nRequires-Python: {requires}\n\
+        "Metadata-Version: 2.4\nName: sandcell\nVersion: {version}\nSummary: {PACKAGE_SUMMARY}\nLicense-Expression: MIT\n\
+         License-File: LICENSE\nLicense-File: {NOTICES_FILE}\nKeywords: {}\nRequires-Python: {requires}\n\
          Classifier: Operating System :: POSIX :: Linux\n",
-        KEYWORDS.join(",")
+        PACKAGE_KEYWORDS.join(",")
     );
     let classifiers = texts(project.get("classifiers"))?;
     for classifier in classifiers.iter().filter(|one| !one.starts_with("Operating System")) {

@@ -225,7 +225,7 @@ impl Backend for DockerBackend {
         &self.layers
     }
 
-    fn knows_images(&self) -> bool {
+    fn supports_images(&self) -> bool {
         true
     }
 
@@ -234,7 +234,7 @@ impl Backend for DockerBackend {
         self.images.told(name).or_else(|| self.runtimes.told(name))
     }
 
-    async fn bring(&self, image: Option<&str>) -> Result<(), SandboxError> {
+    async fn pull_image(&self, image: Option<&str>) -> Result<(), SandboxError> {
         self.images.bring(image.unwrap_or(&self.image)).await
     }
 

@@ -31,8 +31,8 @@ use sandcell_jail::oom;
 use sandcell_jail::open_files::OpenFiles;
 use sandcell_jail::spec::{Added, Fault, Request, Site, Template};
 use sandcell_sandbox::{
-    Backend, Capacity, Degree, Image, Images, Isolation, LayerReport, LeftOut, Level, Limits, Mount, MountMode, Parent,
-    Preparing, SYSTEM_PATH, Sandbox, SandboxError, SandboxSpec, program_places,
+    Backend, Capacity, Degree, Image, Images, Isolation, LayerReport, LeftOut, Level, Limits, Mount, MountMode,
+    Preparing, SYSTEM_PATH, Sandbox, SandboxError, SandboxSpec, Zygote, program_places,
 };
 use tokio::net::UnixStream;
 use tokio::sync::watch;
@@ -200,7 +200,7 @@ impl NativeBackend {
         let (Some(images), Some(me)) = (&self.images, self.me.upgrade()) else {
             return Err(SandboxError::Unsupported("image".to_owned()));
         };
-        if !self.knows_images() {
+        if !self.supports_images() {
             return Err(SandboxError::Isolation {
                 layer: "mount_namespace".to_owned(),
                 reason: "an image needs a root of its own, which the process level does not have".to_owned(),
@@ -394,15 +394,15 @@ impl Backend for NativeBackend {
         }
     }
 
-    fn knows_images(&self) -> bool {
+    fn supports_images(&self) -> bool {
         self.images.is_some() && self.isolation.level.satisfies(Level::Namespace)
     }
 
-    fn shows_host(&self) -> bool {
+    fn uses_host_programs(&self) -> bool {
         true
     }
 
-    async fn warm(&self, argv: &[String], attached: &[PathBuf]) -> Result<Parent, SandboxError> {
+    async fn start_zygote(&self, argv: &[String], attached: &[PathBuf]) -> Result<Zygote, SandboxError> {
         if !self.enterable {
             return Err(SandboxError::Unsupported("warmed interpreters".to_owned()));
         }

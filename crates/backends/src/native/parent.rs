@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use sandcell_sandbox::{Channel, Parent, Process, ProcessEvent, ProcessHandle, SandboxError, Signal, SignalScope};
+use sandcell_sandbox::{Channel, Process, ProcessEvent, ProcessHandle, SandboxError, Signal, SignalScope, Zygote};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe;
 use tokio::sync::{Mutex, mpsc};
@@ -26,7 +26,7 @@ pub(super) async fn start(
     number: u64,
     argv: &[String],
     folders: Vec<PathBuf>,
-) -> Result<Parent, SandboxError> {
+) -> Result<Zygote, SandboxError> {
     let setup = |source: std::io::Error| SandboxError::Setup {
         step: "make the pipes of a warmed interpreter".to_owned(),
         source,
@@ -70,7 +70,7 @@ pub(super) async fn start(
         writer: Mutex::new(writer),
         reading: reading.abort_handle(),
     };
-    Ok(Parent {
+    Ok(Zygote {
         number,
         process: Process {
             events,

@@ -89,11 +89,11 @@ impl Sandbox for NativeSandbox {
         &self.env
     }
 
-    fn belongs_to(&self, caller: u64) {
+    fn assign_owner(&self, caller: u64) {
         self.jail.belongs_to(caller);
     }
 
-    fn awaited(&self) {
+    fn raise_priority(&self) {
         self.jail.comes_last(false);
     }
 
@@ -128,7 +128,7 @@ impl Sandbox for NativeSandbox {
         Ok(process)
     }
 
-    fn expects(&self) -> Option<u64> {
+    fn pending_worker(&self) -> Option<u64> {
         self.jail.expects()
     }
 

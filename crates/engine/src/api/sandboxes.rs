@@ -95,9 +95,9 @@ pub struct BackendView {
     /// Host mounts that its sandboxes do not show.
     pub left_out: Vec<LeftOut>,
     /// True if a request can name an image.
-    pub knows_images: bool,
+    pub supports_images: bool,
     /// True if a sandbox without an image shows the programs of this machine.
-    pub shows_host: bool,
+    pub uses_host_programs: bool,
 }
 
 /// The expiry of a sandbox.

@@ -57,7 +57,7 @@ pub(crate) async fn run_lifecycle(core: Arc<Core>, record: Arc<Record>, mut plan
     let made = match take_idle(&core, &record, &plan) {
         Some((sandbox, skipped)) => {
             if let Some(caller) = caller {
-                sandbox.belongs_to(caller);
+                sandbox.assign_owner(caller);
             }
             Ok((sandbox, skipped))
         }
@@ -270,7 +270,7 @@ pub(crate) async fn create(core: &Core, plan: &Plan) -> Result<CreatedSandbox, F
     // The program that arranges packages runs first, and alone: when it ends, everything else in the sandbox ends.
     let arranged = |(installer, base): &BasePackages| base.folder.is_some() && installer.arrange(LAYERS).is_some();
     let opens = plan.opens.as_ref().filter(|_| !bases.iter().any(arranged));
-    spec.entered_by = opens.and_then(|language| language.warmed(&folders(&bases)));
+    spec.entered_by = opens.and_then(|language| language.matching_zygote(&folders(&bases)));
     let (sandbox, mut skipped) = create_within_limits(core, plan, &spec).await?;
     if plan.backends.len() == core.backends.len() {
         // The request named no back end, so the absent ones were preferred, too.

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandcell_sandbox::{
-    Code, Command, Consent, Exit, Failure, HOME, Installed, LeftToUser, Packages, Sandbox, StdinMode, Wanted, gather,
-    of_registry,
+    Code, Command, Consent, ConsentRequired, Exit, Failure, HOME, Installed, Packages, Sandbox, StdinMode, Wanted,
+    gather, of_registry,
 };
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
@@ -89,7 +89,12 @@ impl Core {
 
     /// Returns the parts of a call that need the user's consent. Without a language, the packages belong to the first
     /// installer's language.
-    pub(crate) fn consent_required(&self, language: Option<&str>, packages: &[String], hosts: &[String]) -> LeftToUser {
+    pub(crate) fn consent_required(
+        &self,
+        language: Option<&str>,
+        packages: &[String],
+        hosts: &[String],
+    ) -> ConsentRequired {
         let first = || {
             let all = self.packages.get();
             all.first().map(|installer| installer.language().to_owned())
@@ -101,14 +106,14 @@ impl Core {
         let orders = language.and_then(|language| self.orders(&language, packages).ok());
         let of_packages = orders.into_iter().flatten();
         let network = self.network.get();
-        LeftToUser {
+        ConsentRequired {
             packages: of_packages
-                .flat_map(|order| order.installer.left_to_user(&order.packages))
+                .flat_map(|order| order.installer.consent_required(&order.packages))
                 .collect(),
             hosts: network
                 .as_ref()
                 .as_ref()
-                .map_or_else(Vec::new, |network| network.left_to_user(hosts)),
+                .map_or_else(Vec::new, |network| network.consent_required(hosts)),
         }
     }
 

@@ -423,7 +423,7 @@ async fn start_zygote(core: &Arc<Core>) {
     let Some((modules, attached)) = core.pool.next_zygote() else {
         return;
     };
-    let why = match timeout(ZYGOTE_TIMEOUT, language.warm(backend, &modules, &attached)).await {
+    let why = match timeout(ZYGOTE_TIMEOUT, language.start_zygote(backend, &modules, &attached)).await {
         Ok(Ok(missing)) => {
             // Each sandbox tries the missing ones again: it may have packages that the zygote does not see.
             tracing::debug!(missing = missing.len(), "sessions begin as forks of the zygote");
@@ -541,7 +541,7 @@ async fn make(core: &Arc<Core>) -> Result<IdleSandbox, Failure> {
         session = Some((language.clone(), opened));
     }
     let usage = read_usage(sandbox.as_ref()).await;
-    sandbox.awaited();
+    sandbox.raise_priority();
     Ok(IdleSandbox {
         limits,
         sandbox,

@@ -7,10 +7,10 @@ use sandcell_sandbox::{Command, HOME, Sandbox, SessionError, SessionFeatures, St
 
 use crate::control::{CodeIn, DriverSession, Snapshots, Start};
 
-const LOOP: &str = include_str!("driver/loop.sh");
-const DRIVER: &str = include_str!("driver/driver.sh");
+const LOOP_SCRIPT: &str = include_str!("driver/loop.sh");
+const DRIVER_SCRIPT: &str = include_str!("driver/driver.sh");
 /// The prefix of the shell's messages.
-const NAME: &str = "bash";
+const MESSAGE_PREFIX: &str = "bash";
 
 /// Starts a session with this interpreter.
 pub(crate) async fn open(program: String, sandbox: &dyn Sandbox) -> Result<DriverSession, SessionError> {
@@ -19,9 +19,9 @@ pub(crate) async fn open(program: String, sandbox: &dyn Sandbox) -> Result<Drive
         "--norc",
         "--noprofile",
         "-c",
-        LOOP.trim_end(),
-        NAME,
-        DRIVER,
+        LOOP_SCRIPT.trim_end(),
+        MESSAGE_PREFIX,
+        DRIVER_SCRIPT,
     ];
     let start = Start {
         copies: Snapshots::Unsupported,

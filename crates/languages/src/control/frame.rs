@@ -14,7 +14,7 @@ const MIME_MAX: usize = 100;
 const TEXT_MAX: usize = 64 << 10;
 const PICTURE_MAX: usize = 4 << 20;
 const OTHER_MAX: usize = 1 << 20;
-const PLAIN: &str = "text/plain";
+const PLAIN_MIME: &str = "text/plain";
 
 /// The reason why bytes are no valid frame. The connection is unusable afterwards.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -326,7 +326,7 @@ fn bundle(blobs: &[Blob], mut rest: Bytes) -> Result<MimeBundle, FrameError> {
     if !rest.is_empty() {
         return Err(FrameError::BlobSum);
     }
-    let text = found.remove(PLAIN).ok_or(FrameError::NoText)?;
+    let text = found.remove(PLAIN_MIME).ok_or(FrameError::NoText)?;
     found.retain(|mime, data| {
         data.len()
             <= if mime.starts_with("image/") || mime == "text/html" {
@@ -335,7 +335,7 @@ fn bundle(blobs: &[Blob], mut rest: Bytes) -> Result<MimeBundle, FrameError> {
                 OTHER_MAX
             }
     });
-    found.insert(PLAIN.to_owned(), clip_bytes(text, TEXT_MAX));
+    found.insert(PLAIN_MIME.to_owned(), clip_bytes(text, TEXT_MAX));
     // Copy the kept data: a slice would keep the whole frame alive, including its dropped and uncounted parts.
     for data in found.values_mut() {
         *data = Bytes::copy_from_slice(data);

@@ -3,9 +3,9 @@
 //! The specification is `docs/design/driver-protocol.md`. All input from the driver is hostile: code in the sandbox can
 //! write any bytes to the channel, so a frame gives no authority, and all of its content is checked and bounded here.
 
-mod copies;
 mod frame;
 mod session;
+mod snapshot_state;
 
 pub use frame::{Decoder, Done, Frame, FrameError, encode};
-pub use session::{Ahead, CodeIn, DriverSession, Snapshots, Start};
+pub use session::{CodeIn, DriverSession, PreloadedModules, Snapshots, Start};

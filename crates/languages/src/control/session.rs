@@ -26,8 +26,8 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use self::ask::Late;
 use self::interrupter::DriverInterrupter;
-use super::copies::Copies;
 use super::frame::{Decoder, Done, Frame, encode};
+use super::snapshot_state::SnapshotState;
 
 /// The deadline for an interpreter to become ready.
 const START_MAX: Duration = Duration::from_secs(30);
@@ -42,7 +42,7 @@ const COPY_TENTHS: u64 = 7;
 /// The same bound, in bytes, if no limit is known.
 const COPY_ANY: u64 = 1 << 40;
 /// The time for which the server polls for the answer, while nothing else runs, before it sleeps.
-const WATCHED: Duration = Duration::from_micros(300);
+const POLL_TIME: Duration = Duration::from_micros(300);
 const DISPLAYS_MAX: u32 = 65;
 const SHOWN_BYTES_MAX: usize = 16 << 20;
 const STDERR_KEPT: usize = 2000;
@@ -112,19 +112,19 @@ pub struct DriverSession {
     code: CodeIn,
     features: SessionFeatures,
     /// The modules loaded before its first cell.
-    ahead: Arc<Ahead>,
+    preloaded: Arc<PreloadedModules>,
 }
 
 /// Modules that were loaded before the first cell.
 #[derive(Debug, Default)]
-pub struct Ahead {
+pub struct PreloadedModules {
     /// The requested modules.
     asked: Vec<String>,
     /// The loaded top-level modules that are not part of the language.
     top: Vec<String>,
 }
 
-impl Ahead {
+impl PreloadedModules {
     /// Returns true if this folder of packages contains some of them, too: perhaps in other versions.
     #[must_use]
     pub fn is_in(&self, folder: &Path) -> bool {
@@ -140,7 +140,7 @@ impl Ahead {
 struct Link {
     handle: Arc<dyn ProcessHandle>,
     /// The snapshot that can become the session.
-    copies: Copies,
+    snapshot: SnapshotState,
     /// The nonce of the running cell. Its lock must be held to write to the control channel.
     running: Mutex<Option<String>>,
     /// True if the driver received its boot frame from us, so it understands `preload` and nudges.
@@ -149,7 +149,7 @@ struct Link {
 
 /// The amount that one cell has displayed so far.
 #[derive(Debug, Default)]
-struct Shown {
+struct DisplayTotals {
     result: bool,
     displays: u32,
     bytes: usize,
@@ -191,13 +191,13 @@ impl DriverSession {
     pub async fn adopt(
         sandbox: &dyn Sandbox,
         parent: u64,
-        ahead: Arc<Ahead>,
+        preloaded: Arc<PreloadedModules>,
         start: Start,
     ) -> Result<Self, SessionError> {
         let process = sandbox.adopt(parent).await?;
         let mut session = Self::of(process, &start, Some(sandbox))?;
         session.be_ready(start).await?;
-        session.ahead = ahead;
+        session.preloaded = preloaded;
         Ok(session)
     }
 
@@ -225,8 +225,8 @@ impl DriverSession {
 
     /// Returns the modules loaded before the first cell.
     #[must_use]
-    pub fn ahead(&self) -> &Arc<Ahead> {
-        &self.ahead
+    pub fn preloaded(&self) -> &Arc<PreloadedModules> {
+        &self.preloaded
     }
 
     fn of(process: Process, start: &Start, sandbox: Option<&dyn Sandbox>) -> Result<Self, SessionError> {
@@ -241,7 +241,7 @@ impl DriverSession {
             decoder: Decoder::default(),
             link: Arc::new(Link {
                 handle: process.handle,
-                copies: why_none.map_or_else(Copies::default, Copies::none),
+                snapshot: why_none.map_or_else(SnapshotState::default, SnapshotState::none),
                 running: Mutex::new(None),
                 handed_over: !start.boot.is_empty(),
             }),
@@ -263,7 +263,7 @@ impl DriverSession {
             aftermath: Aftermath::Over { why: None },
             code: start.code,
             features: start.features,
-            ahead: Arc::default(),
+            preloaded: Arc::default(),
         })
     }
 
@@ -388,7 +388,7 @@ impl DriverSession {
         to: &mpsc::Sender<SessionEvent>,
     ) -> Result<CellStatus, SessionError> {
         let link = Arc::clone(&self.link);
-        let mut shown = Shown::default();
+        let mut shown = DisplayTotals::default();
         let exit = match self.untold.take() {
             Some(exit) => exit,
             None => match self.until_over(&link, nonce, frame, &mut shown, to).await? {
@@ -414,13 +414,13 @@ impl DriverSession {
         link: &Link,
         nonce: &str,
         frame: Bytes,
-        shown: &mut Shown,
+        shown: &mut DisplayTotals,
         to: &mpsc::Sender<SessionEvent>,
     ) -> Result<Result<CellStatus, Exit>, SessionError> {
         // These frames arrived together with the end of the last cell, so they concern that cell or the snapshot.
         while let Some(frame) = self.next_frame()? {
             if let Frame::Copy { pid, why, .. } = frame {
-                link.copies.told(pid, &why);
+                link.snapshot.record(pid, &why);
             }
         }
         let mut running = Some(link.running.lock().await);
@@ -430,7 +430,7 @@ impl DriverSession {
         let mut write = link.handle.write(Channel::Control, frame);
         let (mut writes, mut told) = (true, 0);
         let mut control_ended = self.control_closed.then(|| Instant::now() + EXIT_MAX);
-        let alone = Alone::enter();
+        let alone = RunningCell::enter();
         let begun = Instant::now();
         loop {
             let give_up = control_ended.unwrap_or_else(Instant::now);
@@ -453,7 +453,7 @@ impl DriverSession {
                     return Err(SessionError::Protocol("its control channel was closed".to_owned()));
                 }
                 // Most cells end sooner than a sleeping processor would wake.
-                () = look_again(), if alone.is_alone() && begun.elapsed() < WATCHED => {}
+                () = look_again(), if alone.is_alone() && begun.elapsed() < POLL_TIME => {}
                 event = self.events.recv() => match event {
                     Some(ProcessEvent::Output { channel, bytes }) => {
                         if let Some(status) = self.output(nonce, channel, bytes, shown, to).await? {
@@ -479,7 +479,7 @@ impl DriverSession {
         nonce: &str,
         channel: Channel,
         bytes: Bytes,
-        shown: &mut Shown,
+        shown: &mut DisplayTotals,
         to: &mpsc::Sender<SessionEvent>,
     ) -> Result<Option<CellStatus>, SessionError> {
         let stream = match channel {
@@ -490,7 +490,7 @@ impl DriverSession {
                 self.decoder.push(&bytes);
                 while let Some(frame) = self.next_frame()? {
                     if let Frame::Copy { pid, why, .. } = &frame {
-                        self.link.copies.told(*pid, why);
+                        self.link.snapshot.record(*pid, why);
                     }
                     if let Some(status) = deliver(nonce, frame, shown, to).await {
                         return Ok(Some(status));
@@ -506,7 +506,7 @@ impl DriverSession {
     /// Makes the snapshot the session, after the interpreter's end. Returns the last cell that the snapshot includes,
     /// with the reason if it is outdated. The error holds the reason why the session is over.
     async fn restore(&mut self, to: &mpsc::Sender<SessionEvent>) -> Result<(u32, Option<String>), Option<String>> {
-        let (pid, old) = self.link.copies.take()?;
+        let (pid, old) = self.link.snapshot.take()?;
         // The interpreter may have died in the middle of a frame.
         self.decoder = Decoder::default();
         let link = Arc::clone(&self.link);
@@ -569,7 +569,7 @@ impl DriverSession {
         &mut self,
         nonce: &str,
         exit: Exit,
-        shown: &mut Shown,
+        shown: &mut DisplayTotals,
         to: &mpsc::Sender<SessionEvent>,
     ) -> Result<CellStatus, SessionError> {
         self.over = Some(exit);
@@ -597,31 +597,31 @@ impl DriverSession {
 }
 
 /// The number of running cells in this process.
-static RUNNING: AtomicUsize = AtomicUsize::new(0);
+static RUNNING_CELLS: AtomicUsize = AtomicUsize::new(0);
 
 /// A running cell.
-struct Alone {
+struct RunningCell {
     /// The machine has another processor for its program.
     can_watch: bool,
 }
 
-impl Alone {
+impl RunningCell {
     fn enter() -> Self {
-        static CORES: OnceLock<usize> = OnceLock::new();
-        RUNNING.fetch_add(1, Ordering::Relaxed);
-        let cores = CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, NonZero::get));
+        static CORE_COUNT: OnceLock<usize> = OnceLock::new();
+        RUNNING_CELLS.fetch_add(1, Ordering::Relaxed);
+        let cores = CORE_COUNT.get_or_init(|| std::thread::available_parallelism().map_or(1, NonZero::get));
         Self { can_watch: *cores > 1 }
     }
 
     /// Returns true if polling for its end takes nothing from other cells.
     fn is_alone(&self) -> bool {
-        self.can_watch && RUNNING.load(Ordering::Relaxed) == 1
+        self.can_watch && RUNNING_CELLS.load(Ordering::Relaxed) == 1
     }
 }
 
-impl Drop for Alone {
+impl Drop for RunningCell {
     fn drop(&mut self) {
-        RUNNING.fetch_sub(1, Ordering::Relaxed);
+        RUNNING_CELLS.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -642,7 +642,7 @@ async fn pass(to: &mpsc::Sender<SessionEvent>, event: SessionEvent) {
 async fn deliver(
     expected: &str,
     frame: Frame,
-    shown: &mut Shown,
+    shown: &mut DisplayTotals,
     to: &mpsc::Sender<SessionEvent>,
 ) -> Option<CellStatus> {
     match frame {
@@ -679,7 +679,7 @@ async fn deliver(
     None
 }
 
-impl Shown {
+impl DisplayTotals {
     /// Returns the bundle, or only its text once the cell has displayed too many bytes.
     fn within(&mut self, mut bundle: MimeBundle) -> MimeBundle {
         let size: usize = bundle.0.values().map(Bytes::len).sum();
@@ -750,7 +750,7 @@ impl Session for DriverSession {
     }
 
     fn has_loaded_from(&self, folder: &Path) -> bool {
-        self.ahead.is_in(folder)
+        self.preloaded.is_in(folder)
     }
 
     fn is_untouched(&self) -> bool {

@@ -9,28 +9,34 @@ use sandcell_sandbox::{Command, HOME, Sandbox, SessionError, SessionFeatures, St
 
 use crate::control::{CodeIn, DriverSession, Snapshots, Start};
 
-const DRIVER: &str = include_str!("driver/driver.js");
+const DRIVER_SCRIPT: &str = include_str!("driver/driver.js");
 /// The script that makes `fetch` of older Node versions use the environment's proxy; needs no session.
-const PROXY: &str = include_str!("driver/proxy.js");
+const PROXY_SCRIPT: &str = include_str!("driver/proxy.js");
 /// The variable that makes Node use the environment's proxies.
 const USE_PROXY: &str = "NODE_USE_ENV_PROXY";
 /// The script that makes Node write all output of a program before the program ends.
-const OUTPUT: &str = include_str!("driver/output.js");
+const OUTPUT_SCRIPT: &str = include_str!("driver/output.js");
 /// The script that makes Node count the processors that the sandbox may use.
-const PROCESSORS: &str = include_str!("driver/processors.js");
+const PROCESSORS_SCRIPT: &str = include_str!("driver/processors.js");
 /// The folder of scripts that programs load first. A session's driver contains them.
-const FOLDER: &str = "/tmp/.sandcell-node";
+const SCRIPT_FOLDER: &str = "/tmp/.sandcell-node";
 /// The variable with Node's own options.
-const OPTIONS: &str = "NODE_OPTIONS";
+const OPTIONS_VARIABLE: &str = "NODE_OPTIONS";
 
 /// Makes a Node program load a script first, which completes its output and uses its environment's proxy, if there is
 /// one. Returns the path and the text of that script.
 pub(crate) fn with_preload(env: &mut BTreeMap<String, String>) -> (String, String) {
     let (path, text) = match env.contains_key(USE_PROXY) {
-        true => (format!("{FOLDER}/proxy.cjs"), format!("{OUTPUT}{PROCESSORS}{PROXY}")),
-        false => (format!("{FOLDER}/output.cjs"), format!("{OUTPUT}{PROCESSORS}")),
+        true => (
+            format!("{SCRIPT_FOLDER}/proxy.cjs"),
+            format!("{OUTPUT_SCRIPT}{PROCESSORS_SCRIPT}{PROXY_SCRIPT}"),
+        ),
+        false => (
+            format!("{SCRIPT_FOLDER}/output.cjs"),
+            format!("{OUTPUT_SCRIPT}{PROCESSORS_SCRIPT}"),
+        ),
     };
-    let options = env.entry(OPTIONS.to_owned()).or_default();
+    let options = env.entry(OPTIONS_VARIABLE.to_owned()).or_default();
     *options = format!("--require {path} {options}").trim_end().to_owned();
     (path, text)
 }
@@ -44,8 +50,8 @@ pub(crate) async fn open(
     let mut all = sandbox.base_env().clone();
     all.extend(env.clone());
     let driver = match all.contains_key(USE_PROXY) {
-        true => format!("{DRIVER}{PROCESSORS}{PROXY}"),
-        false => format!("{DRIVER}{PROCESSORS}"),
+        true => format!("{DRIVER_SCRIPT}{PROCESSORS_SCRIPT}{PROXY_SCRIPT}"),
+        false => format!("{DRIVER_SCRIPT}{PROCESSORS_SCRIPT}"),
     };
     let start = Start {
         copies: Snapshots::Unsupported,

@@ -26,9 +26,9 @@ pub struct DriverFile {
     pub source: &'static str,
 }
 
-const BOOT: &str = include_str!("driver/boot.py");
+const BOOT_SOURCE: &str = include_str!("driver/boot.py");
 
-const FILES: [DriverFile; 19] = [
+const DRIVER_FILES: [DriverFile; 19] = [
     file("core", include_str!("driver/core.py")),
     file("imports", include_str!("driver/imports.py")),
     file("copies", include_str!("driver/copies.py")),
@@ -53,7 +53,7 @@ const FILES: [DriverFile; 19] = [
 /// The number of files, from the first one on, that are in the first frame.
 const AT_START: usize = 2;
 /// The delay before the driver is compiled, unless an interpreter needs it sooner.
-const LATER: Duration = Duration::from_secs(10);
+const COMPILE_DELAY: Duration = Duration::from_secs(10);
 
 const fn file(name: &'static str, source: &'static str) -> DriverFile {
     DriverFile { name, source }
@@ -61,7 +61,7 @@ const fn file(name: &'static str, source: &'static str) -> DriverFile {
 
 /// Reads `name length` pairs and sources; writes the magic number, pairs and code objects in the same order. All but
 /// the first are compressed, if the interpreter that reads them can decompress them.
-const COMPILE: &str = r#"
+const COMPILE_SOURCE: &str = r#"
 import sys, marshal, _frozen_importlib_external as x
 try:
     import zlib
@@ -82,7 +82,7 @@ sys.stdout.buffer.write(" ".join(out).encode() + b"\n" + b"".join(codes))
 /// Returns the files of the driver that runs inside a session, the start file first.
 #[must_use]
 pub fn driver_sources() -> &'static [DriverFile] {
-    &FILES
+    &DRIVER_FILES
 }
 
 /// The driver's command line and its first input.
@@ -114,7 +114,7 @@ impl Compiled {
         Self::parse(&Bytes::from(compile(executable)?), site)
     }
 
-    /// Parses the output of [`COMPILE`].
+    /// Parses the output of [`COMPILE_SOURCE`].
     fn parse(output: &Bytes, site: &serde_json::Value) -> Option<Self> {
         let end = output.iter().position(|byte| *byte == b'\n')?;
         let mut words = std::str::from_utf8(output.get(..end)?).ok()?.split(' ');
@@ -127,7 +127,7 @@ impl Compiled {
             parts.push((name.to_owned(), output.slice(at..next)));
             at = next;
         }
-        if parts.len() != FILES.len() {
+        if parts.len() != DRIVER_FILES.len() {
             return None;
         }
         let frames = frames(site, &magic, &borrowed(&parts));
@@ -172,7 +172,7 @@ impl Boot {
     /// they would appear among the caller's own.
     pub(super) fn argv(&self) -> Vec<String> {
         let mut argv = vec![self.executable.to_string_lossy().into_owned()];
-        argv.extend(["-I", "-S", "-B", "-X", "utf8", "-c", BOOT].map(str::to_owned));
+        argv.extend(["-I", "-S", "-B", "-X", "utf8", "-c", BOOT_SOURCE].map(str::to_owned));
         argv
     }
 
@@ -220,7 +220,7 @@ impl Boot {
             let spawned = std::thread::Builder::new()
                 .name("compile-driver".to_owned())
                 .spawn(move || {
-                    if hurried.recv_timeout(LATER) == Err(RecvTimeoutError::Disconnected) {
+                    if hurried.recv_timeout(COMPILE_DELAY) == Err(RecvTimeoutError::Disconnected) {
                         return; // no one is left to need it
                     }
                     let made = Compiled::make(&executable, &site);
@@ -243,15 +243,15 @@ impl Boot {
 
 /// Returns the code objects of all files, compiled by the interpreter that will read them.
 fn compile(executable: &Path) -> Option<Vec<u8>> {
-    let head: Vec<_> = FILES
+    let head: Vec<_> = DRIVER_FILES
         .iter()
         .map(|file| format!("{} {}", file.name, file.source.len()))
         .collect();
     let mut input = (head.join(" ") + "\n").into_bytes();
-    for file in &FILES {
+    for file in &DRIVER_FILES {
         input.extend_from_slice(file.source.as_bytes());
     }
-    run_python(executable, COMPILE, &input, Duration::from_secs(20)).ok()
+    run_python(executable, COMPILE_SOURCE, &input, Duration::from_secs(20)).ok()
 }
 
 /// Returns the first input of a zygote's child. It contains only the differences from the zygote's environment.
@@ -300,7 +300,7 @@ const WHILE_LOADING: [(&str, &str); 3] = [
 ];
 
 fn source_parts() -> Vec<(String, &'static [u8])> {
-    FILES
+    DRIVER_FILES
         .iter()
         .map(|file| (format!("{}.py", file.name), file.source.as_bytes()))
         .collect()

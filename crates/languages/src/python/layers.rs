@@ -11,12 +11,12 @@ use sandcell_sandbox::{LAYERS, LAYERS_MAX};
 use super::PythonRuntime;
 
 /// The file's name. A file of that name on the host is not changed.
-const NAME: &str = "sandcell.pth";
+const PTH_NAME: &str = "sandcell.pth";
 
 /// Runs at every start of an interpreter with `site`. Packages of sandboxes take precedence over those of the machine,
 /// the newest first, as in sessions; their own `.pth` files count. It is one line that begins with `import`, because
 /// `site` runs nothing else.
-const FIND: &str = r"
+const PTH_SOURCE: &str = r"
 places = ['LAYERS/%d' % number for number in range(MAX - 1, -1, -1)]
 if places[0] not in sys.path:
     at = [number for number, item in enumerate(sys.path) if item.endswith('-packages')] or [len(sys.path)]
@@ -29,13 +29,15 @@ if places[0] not in sys.path:
 /// Returns the file and its text; none if the interpreter has no folder for packages.
 pub(crate) fn layers_file(runtime: &PythonRuntime) -> Option<(PathBuf, String)> {
     let folder = runtime.site.first()?.canonicalize().ok()?;
-    Some((folder.join(NAME), text()))
+    Some((folder.join(PTH_NAME), text()))
 }
 
 /// Returns Python code that makes packages available to the interpreter that runs it, unless they are already. It needs
 /// `os`, `site` and `sys`.
 pub(super) fn code() -> String {
-    FIND.replace("LAYERS", LAYERS).replace("MAX", &LAYERS_MAX.to_string())
+    PTH_SOURCE
+        .replace("LAYERS", LAYERS)
+        .replace("MAX", &LAYERS_MAX.to_string())
 }
 
 fn text() -> String {

@@ -8,10 +8,10 @@ mod analysis;
 mod driver;
 mod layers;
 mod locate;
-mod parents;
 mod probe;
-mod remember;
+mod probe_cache;
 mod shown;
+mod zygotes;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -42,7 +42,7 @@ pub struct PythonLanguage {
     driver: driver::Boot,
     /// The driver for sandboxes of an image, which contains a different interpreter.
     abroad: driver::Boot,
-    parents: Arc<parents::Parents>,
+    zygotes: Arc<zygotes::Zygotes>,
     copies: bool,
 }
 
@@ -64,7 +64,7 @@ impl PythonLanguage {
                 true => std::path::Path::new("python3"),
                 false => &runtime.executable,
             }),
-            parents: Arc::default(),
+            zygotes: Arc::default(),
             runtime,
             copies: true,
         }
@@ -107,9 +107,9 @@ impl PythonLanguage {
             stdin: StdinMode::Null,
             control: true,
         };
-        let expected = sandbox.expects();
+        let expected = sandbox.pending_worker();
         let chosen = match sandbox.image() {
-            None => self.parents.choose(&sandbox.attached().await, expected),
+            None => self.zygotes.choose(&sandbox.attached().await, expected),
             Some(_) => None,
         };
         if let (Some(number), None) = (expected, &chosen) {
@@ -121,11 +121,11 @@ impl PythonLanguage {
         if let Some(chosen) = chosen {
             let boot = driver::begin_frame(&command.env, &command.cwd);
             let start = self.start(command.clone(), boot);
-            let adopted = DriverSession::adopt(sandbox, chosen.number, Arc::clone(&chosen.ahead), start).await;
+            let adopted = DriverSession::adopt(sandbox, chosen.number, Arc::clone(&chosen.preloaded), start).await;
             let error = match adopted {
                 Ok(session) => {
                     self.driver.compile_in_background(false);
-                    parents::Parents::worked(&chosen);
+                    zygotes::Zygotes::worked(&chosen);
                     return Ok(session);
                 }
                 Err(error) => error,
@@ -133,7 +133,7 @@ impl PythonLanguage {
             let session = self.open_cold(sandbox, command, driver).await?;
             // A sandbox that supports no entry, or no second one, is not the zygote's fault.
             if !matches!(error, SessionError::Sandbox(SandboxError::Unsupported(_))) {
-                self.parents.failed(&chosen, &error);
+                self.zygotes.failed(&chosen, &error);
             }
             return Ok(session);
         }
@@ -187,7 +187,7 @@ impl Language for PythonLanguage {
         argv.extend_from_slice(args);
         let mut env = env.clone();
         let theirs = env.get("PYTHONPATH").map_or(String::new(), |path| format!(":{path}"));
-        env.insert("PYTHONPATH".to_owned(), format!("{}{theirs}", shown::FOLDER));
+        env.insert("PYTHONPATH".to_owned(), format!("{}{theirs}", shown::MODULE_FOLDER));
         Ok(Program {
             files: vec![(path, Bytes::copy_from_slice(code.as_bytes())), shown::module()?],
             compile: None,
@@ -200,7 +200,7 @@ impl Language for PythonLanguage {
                 control: false,
             },
             pictures: Some(Pictures {
-                folder: own_path(shown::PICTURES)?,
+                folder: own_path(shown::PICTURE_FOLDER)?,
                 prefix: String::new(),
             }),
         })
@@ -210,7 +210,7 @@ impl Language for PythonLanguage {
         analysis::analyse(code, advice)
     }
 
-    async fn warm(
+    async fn start_zygote(
         &self,
         backend: &Arc<dyn Backend>,
         modules: &[String],
@@ -224,7 +224,7 @@ impl Language for PythonLanguage {
             stdin: StdinMode::Null,
             control: true,
         };
-        let recipe = parents::Recipe {
+        let recipe = zygotes::Recipe {
             backend: Arc::clone(backend),
             argv: self.driver.argv(),
             boot: self.driver.frames_of_parent(),
@@ -232,11 +232,11 @@ impl Language for PythonLanguage {
             modules: modules.to_vec(),
             attached: attached.to_vec(),
         };
-        self.parents.start(recipe).await
+        self.zygotes.start(recipe).await
     }
 
-    fn warmed(&self, attached: &[PathBuf]) -> Option<u64> {
-        self.parents.fitting(attached).map(|warm| warm.number)
+    fn matching_zygote(&self, attached: &[PathBuf]) -> Option<u64> {
+        self.zygotes.fitting(attached).map(|warm| warm.number)
     }
 
     async fn open(&self, sandbox: Arc<dyn Sandbox>) -> Result<Box<dyn Session>, SessionError> {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use sandcell_sandbox::{Sandbox, SandboxPath, StdinMode, gather};
 
 use super::locate::LocateError;
-use super::remember;
+use super::probe_cache;
 
 /// An interpreter that can run here.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub struct PythonRuntime {
 /// shared libraries that it and the modules of its standard library have loaded, under the loader's names.
 ///
 /// `site` is imported but not run: it would execute code in .pth files.
-const ASK: &str = r#"
+const PROBE_SOURCE: &str = r#"
 import sys, os, site
 folder = os.path.dirname(sys.executable)
 venv, dirs = "", []
@@ -79,7 +79,7 @@ sys.stdout.buffer.write("".join(s + "\0" for s in out).encode("utf-8", "surrogat
 "#;
 
 /// Packages worth reporting to a caller, by their distribution names.
-const LIBRARIES: &[&str] = &[
+const REPORTED_LIBRARIES: &[&str] = &[
     "numpy",
     "pandas",
     "matplotlib",
@@ -125,9 +125,9 @@ const LIBRARIES: &[&str] = &[
 ];
 
 /// The prefix of a library in an interpreter's answer.
-const LIBRARY: &str = "library:";
+const LIBRARY_PREFIX: &str = "library:";
 /// The folders in which NixOS and Guix keep all packages.
-const STORES: [&str; 2] = ["/nix/store", "/gnu/store"];
+const PACKAGE_STORES: [&str; 2] = ["/nix/store", "/gnu/store"];
 const OUTPUT_MAX: u64 = 4 << 20;
 /// The same bound for an interpreter in an image, and the maximum number of entries of a folder there.
 const INSIDE_MAX: usize = 64 << 10;
@@ -201,10 +201,10 @@ pub(super) fn probe(path: &Path, memory: Option<&Path>) -> Result<PythonRuntime,
         path: path.to_owned(),
         reason,
     };
-    let output = match memory.and_then(|memory| remember::recall(memory, path)) {
+    let output = match memory.and_then(|memory| probe_cache::recall(memory, path)) {
         Some(known) => known,
         None => {
-            let output = run_python(path, ASK, b"", Duration::from_secs(10)).map_err(|reason| {
+            let output = run_python(path, PROBE_SOURCE, b"", Duration::from_secs(10)).map_err(|reason| {
                 missing_library(&reason).map_or_else(
                     || unusable(reason.clone()),
                     |library| LocateError::NotVisible {
@@ -214,7 +214,7 @@ pub(super) fn probe(path: &Path, memory: Option<&Path>) -> Result<PythonRuntime,
                 )
             })?;
             if let Some(memory) = memory {
-                remember::keep(memory, path, &output);
+                probe_cache::keep(memory, path, &output);
             }
             output
         }
@@ -226,7 +226,7 @@ pub(super) fn probe(path: &Path, memory: Option<&Path>) -> Result<PythonRuntime,
     let (version, executable, prefix, base, venv) = (field(), field(), field(), field(), field());
     let (loaded, site): (Vec<String>, Vec<String>) = fields
         .filter(|text| !text.is_empty())
-        .partition(|text| text.starts_with(LIBRARY));
+        .partition(|text| text.starts_with(LIBRARY_PREFIX));
     let site: Vec<PathBuf> = site
         .into_iter()
         .map(PathBuf::from)
@@ -245,7 +245,7 @@ pub(super) fn probe(path: &Path, memory: Option<&Path>) -> Result<PythonRuntime,
     )?;
     let loaded = loaded
         .iter()
-        .filter_map(|text| text.strip_prefix(LIBRARY))
+        .filter_map(|text| text.strip_prefix(LIBRARY_PREFIX))
         .map(Path::new);
     show_libraries(&mut trees, loaded, path)?;
     Ok(PythonRuntime {
@@ -262,7 +262,7 @@ pub(super) fn probe(path: &Path, memory: Option<&Path>) -> Result<PythonRuntime,
 /// Does the same for an interpreter in a sandbox of an image. `python` is a name on the search path inside. None if it
 /// does not answer or is too old.
 pub(crate) async fn runtime_inside(python: &str, sandbox: &dyn Sandbox) -> Option<PythonRuntime> {
-    let argv = [python, "-I", "-S", "-B", "-X", "utf8", "-c", ASK].map(str::to_owned);
+    let argv = [python, "-I", "-S", "-B", "-X", "utf8", "-c", PROBE_SOURCE].map(str::to_owned);
     let command = sandcell_sandbox::Command {
         argv: argv.to_vec(),
         env: sandbox.base_env().clone(),
@@ -279,7 +279,7 @@ pub(crate) async fn runtime_inside(python: &str, sandbox: &dyn Sandbox) -> Optio
         return None;
     }
     // The executable, two prefixes and the virtual environment mean nothing outside.
-    let mut found = vec![None; LIBRARIES.len()];
+    let mut found = vec![None; REPORTED_LIBRARIES.len()];
     for folder in fields.skip(4).filter(|folder| folder.starts_with('/')).take(8) {
         let Ok(path) = SandboxPath::parse(&folder) else {
             continue;
@@ -340,7 +340,10 @@ fn show_libraries<'a>(
                 continue;
             }
             // A store has a folder for each of dozens of packages, and everybody may read all of it.
-            let store = STORES.iter().map(Path::new).find(|store| path.starts_with(store));
+            let store = PACKAGE_STORES
+                .iter()
+                .map(Path::new)
+                .find(|store| path.starts_with(store));
             let folder = store.or_else(|| path.parent()).filter(|folder| !is_too_broad(folder));
             let folder = folder.ok_or_else(|| LocateError::NotVisible {
                 path: python.to_owned(),
@@ -394,7 +397,7 @@ fn startable(executable: PathBuf, trees: &[PathBuf]) -> PathBuf {
 
 /// Reads names and versions from the folders that describe installed distributions; imports nothing.
 fn libraries(site: &[PathBuf]) -> Vec<String> {
-    let mut found: Vec<Option<String>> = vec![None; LIBRARIES.len()];
+    let mut found: Vec<Option<String>> = vec![None; REPORTED_LIBRARIES.len()];
     for folder in site {
         let Ok(entries) = folder.read_dir() else { continue };
         for entry in entries.flatten() {
@@ -409,7 +412,7 @@ fn libraries(site: &[PathBuf]) -> Vec<String> {
 /// Records a folder's package and version, if it is one of the packages worth reporting.
 fn note_library(folder: &str, found: &mut [Option<String>]) {
     if let Some((name, version)) = distribution(folder)
-        && let Some(place) = LIBRARIES.iter().position(|known| *known == name)
+        && let Some(place) = REPORTED_LIBRARIES.iter().position(|known| *known == name)
         && let Some(slot) = found.get_mut(place)
         && slot.is_none()
     {

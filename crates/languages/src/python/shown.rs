@@ -10,13 +10,13 @@ use super::layers;
 use crate::own_path;
 
 /// The folder of the module. It comes first on the module search path.
-pub(super) const FOLDER: &str = "/tmp/.sandcell";
+pub(super) const MODULE_FOLDER: &str = "/tmp/.sandcell";
 /// The folder of the pictures.
-pub(super) const PICTURES: &str = "/tmp/.sandcell/pictures";
+pub(super) const PICTURE_FOLDER: &str = "/tmp/.sandcell/pictures";
 
 /// The module and its path.
 pub(super) fn module() -> Result<(SandboxPath, Bytes), Failure> {
-    let path = own_path(&format!("{FOLDER}/sitecustomize.py"))?;
+    let path = own_path(&format!("{MODULE_FOLDER}/sitecustomize.py"))?;
     let pictures = include_str!("program/sitecustomize.py");
     Ok((
         path,

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use sandcell_sandbox::{Entry, EntryKind, Files, HOME, MimeBundle, SandboxPath, SessionEvent};
 use tokio::sync::mpsc;
 
-use super::fresh::hand_on;
+use super::one_shot::hand_on;
 
 /// The maximum number of entries of the home folder that are examined.
 const ENTRIES_MAX: usize = 5000;

@@ -13,12 +13,12 @@ use crate::search_path::answering;
 use crate::stand_ins::{self, Found};
 
 /// Folders of /usr that are covered inside unless a program needs them.
-const COVERED: [&str; 2] = ["/usr/local/bin", "/usr/local/sbin"];
+const COVERED_FOLDERS: [&str; 2] = ["/usr/local/bin", "/usr/local/sbin"];
 /// The usual folders of toolchains that may be missing from the search path: in the home folder, in /, and of the
 /// system.
 const USUAL_AT_HOME: [&str; 5] = [".cargo/bin", ".deno/bin", ".bun/bin", ".juliaup/bin", "go/bin"];
-const USUAL: [&str; 3] = ["/usr/local/go/bin", "/opt/julia/bin", "/opt/kotlinc/bin"];
-const SYSTEM: [&str; 3] = ["/usr/bin", "/bin", "/usr/local/bin"];
+const TOOLCHAIN_FOLDERS: [&str; 3] = ["/usr/local/go/bin", "/opt/julia/bin", "/opt/kotlinc/bin"];
+const SYSTEM_FOLDERS: [&str; 3] = ["/usr/bin", "/bin", "/usr/local/bin"];
 /// The maximum number of folders of a search path.
 const FOLDERS_MAX: usize = 64;
 
@@ -62,8 +62,8 @@ impl Finder {
         let home = std::env::home_dir().filter(|home| home.is_absolute());
         let path = std::env::var_os("PATH").unwrap_or_default();
         let listed = answering(std::env::split_paths(&path).take(FOLDERS_MAX).collect());
-        let mut folders: Vec<PathBuf> = SYSTEM.iter().map(PathBuf::from).collect();
-        folders.extend(USUAL.iter().map(PathBuf::from));
+        let mut folders: Vec<PathBuf> = SYSTEM_FOLDERS.iter().map(PathBuf::from).collect();
+        folders.extend(TOOLCHAIN_FOLDERS.iter().map(PathBuf::from));
         if let Some(home) = &home {
             folders.extend(USUAL_AT_HOME.iter().map(|folder| home.join(folder)));
             folders.extend(newest_of_nvm(home));
@@ -268,7 +268,7 @@ fn is_system(path: &Path) -> bool {
 #[must_use]
 pub fn covered_folder(program: &Path) -> Option<PathBuf> {
     let covered = |folder: &&str| program.starts_with(folder);
-    COVERED.iter().find(|folder| covered(folder)).map(PathBuf::from)
+    COVERED_FOLDERS.iter().find(|folder| covered(folder)).map(PathBuf::from)
 }
 
 #[cfg(unix)]

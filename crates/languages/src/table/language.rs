@@ -12,22 +12,22 @@ use sandcell_sandbox::{
 };
 
 use super::find::{Finder, NotFound, Program as Found};
-use super::fresh::FreshSession;
 use super::naming;
-use super::versions::{self, Remembered};
+use super::one_shot::OneShotSession;
+use super::versions::{self, VersionCache};
 use super::{Driver, Entry, Naming, Way};
 use crate::own_path;
 
 /// The variable with the memory of the sandbox, in MiB, for programs and this module.
-const MEMORY: &str = "MEMORY_LIMIT_MB";
+const MEMORY_VARIABLE: &str = "MEMORY_LIMIT_MB";
 /// The variable with its number of cores.
-const CORES: &str = "OMP_NUM_THREADS";
+const CORES_VARIABLE: &str = "OMP_NUM_THREADS";
 /// The defaults for back ends that do not set these variables.
 const MEMORY_DEFAULT: &str = "512";
 const MEMORY_DEFAULT_MB: u64 = 512;
 const CORES_DEFAULT: &str = "1";
 /// A file whose only purpose is to create its folder.
-const KEEP: &str = ".keep";
+const KEEP_FILE: &str = ".keep";
 
 /// A language that runs as its table entry describes.
 #[derive(Debug, Clone)]
@@ -99,7 +99,7 @@ impl Problems {
 
 impl TableLanguage {
     /// Takes the first way whose programs are all available.
-    pub(super) fn find(name: &str, entry: &Entry, finder: &Finder, versions: &Remembered) -> Result<Self, Absent> {
+    pub(super) fn find(name: &str, entry: &Entry, finder: &Finder, versions: &VersionCache) -> Result<Self, Absent> {
         let mut problems = Problems::default();
         let mut undecided = Vec::new();
         for way in &entry.way {
@@ -273,7 +273,7 @@ impl TableLanguage {
         let source = own_path(&format!("{}/{}", places.folder, places.file))?;
         let mut files = vec![(source, Bytes::from(text))];
         if self.needs_dir() && !way.apart {
-            files.push((own_path(&format!("{dir}/{KEEP}"))?, Bytes::new()));
+            files.push((own_path(&format!("{dir}/{KEEP_FILE}"))?, Bytes::new()));
         }
         let mut run = self.command(&way.run, &places, HOME, args, env);
         if way.programs.iter().any(|program| program == "node") {
@@ -374,12 +374,12 @@ impl TableLanguage {
                 "dir" => text.push_str(&places.dir),
                 "bin" => text.push_str(&format!("{}/program", places.dir)),
                 "class" => text.push_str(&places.class),
-                "memory_mb" => text.push_str(env.get(MEMORY).map_or(MEMORY_DEFAULT, String::as_str)),
+                "memory_mb" => text.push_str(env.get(MEMORY_VARIABLE).map_or(MEMORY_DEFAULT, String::as_str)),
                 "heap_mb" => {
-                    let memory = env.get(MEMORY).and_then(|text| text.parse::<u64>().ok());
+                    let memory = env.get(MEMORY_VARIABLE).and_then(|text| text.parse::<u64>().ok());
                     text.push_str(&(memory.unwrap_or(MEMORY_DEFAULT_MB) / 2).to_string());
                 }
-                "cpus" => text.push_str(env.get(CORES).map_or(CORES_DEFAULT, String::as_str)),
+                "cpus" => text.push_str(env.get(CORES_VARIABLE).map_or(CORES_DEFAULT, String::as_str)),
                 program => {
                     if let Some(found) = self.0.programs.get(program) {
                         text.push_str(&found.path.to_string_lossy());
@@ -434,7 +434,7 @@ impl Language for TableLanguage {
 
     async fn open(&self, sandbox: Arc<dyn Sandbox>) -> Result<Box<dyn Session>, SessionError> {
         match self.0.entry.session {
-            None => Ok(Box::new(FreshSession::new(self.clone(), sandbox))),
+            None => Ok(Box::new(OneShotSession::new(self.clone(), sandbox))),
             Some(Driver::Node) => Ok(Box::new(
                 crate::node::open(self.first_program(), &self.0.way.env, sandbox.as_ref()).await?,
             )),

@@ -6,9 +6,9 @@
 
 mod drawn;
 mod find;
-mod fresh;
 mod language;
 mod naming;
+mod one_shot;
 mod versions;
 
 use std::collections::BTreeMap;
@@ -27,14 +27,14 @@ pub use versions::{ask_versions, decide};
 use crate::{Detected, Missing};
 
 const BUILT_IN: &str = include_str!("languages.toml");
-const PROOFS: &str = include_str!("proofs.toml");
+const PROOFS_TOML: &str = include_str!("proofs.toml");
 /// The names of Python, which is not in the table.
-const TAKEN: [&str; 3] = ["python", "python3", "py"];
+const RESERVED_NAMES: [&str; 3] = ["python", "python3", "py"];
 /// The maximum size of an operator's file in bytes, and the maximum number of files per folder.
 const FILE_MAX: u64 = 256 << 10;
 const FILES_MAX: usize = 200;
 /// Placeholders that are not names of programs.
-const PLACEHOLDERS: [&str; 8] = ["src", "bin", "dir", "class", "args", "memory_mb", "heap_mb", "cpus"];
+const PLACEHOLDER_NAMES: [&str; 8] = ["src", "bin", "dir", "class", "args", "memory_mb", "heap_mb", "cpus"];
 
 /// A language's entry in the table.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -191,7 +191,7 @@ pub fn built_in() -> Vec<Described> {
 /// Returns the proof of a built-in language. Only tests read it.
 #[must_use]
 pub fn built_in_proof(language: &str) -> Option<Proof> {
-    let mut proofs: BTreeMap<String, Proof> = toml::from_str(PROOFS).ok()?;
+    let mut proofs: BTreeMap<String, Proof> = toml::from_str(PROOFS_TOML).ok()?;
     proofs.remove(language)
 }
 
@@ -222,7 +222,7 @@ impl Table {
 
     /// Checks that each name means one language.
     fn check_names(&self) -> Result<(), Failure> {
-        let mut names: BTreeMap<String, &str> = TAKEN.map(|name| (name.to_owned(), "python")).into();
+        let mut names: BTreeMap<String, &str> = RESERVED_NAMES.map(|name| (name.to_owned(), "python")).into();
         for (name, entry) in &self.0 {
             for called in std::iter::once(name).chain(&entry.aliases) {
                 if let Some(other) = names.insert(called.to_lowercase(), name) {
@@ -239,7 +239,7 @@ impl Table {
     /// Returns a language as an image provides it. Any shell can run Bash scripts, but only Bash has sessions.
     pub(crate) fn of_image(&self, name: &str, finder: &Finder) -> Option<TableLanguage> {
         let entry = self.0.get(name)?;
-        let versions = versions::Remembered::read(None);
+        let versions = versions::VersionCache::read(None);
         let found = TableLanguage::find(name, entry, finder, &versions).ok();
         if found.is_some() || entry.session != Some(Driver::Bash) {
             return found;
@@ -256,7 +256,7 @@ impl Table {
 
     /// Sorts the entries into those that can run here and those that cannot.
     pub(crate) fn detect(self, finder: &Finder, memory: Option<&Path>, into: &mut Detected) {
-        let versions = versions::Remembered::read(memory);
+        let versions = versions::VersionCache::read(memory);
         for (name, entry) in self.0 {
             match TableLanguage::find(&name, &entry, finder, &versions) {
                 Ok(language) => {
@@ -333,7 +333,7 @@ fn check(name: &str, entry: &Entry) -> Result<(), String> {
             .chain(way.env.values());
         for item in items {
             for part in language::placeholders(item) {
-                if !PLACEHOLDERS.contains(&part) && !way.programs.iter().any(|program| program == part) {
+                if !PLACEHOLDER_NAMES.contains(&part) && !way.programs.iter().any(|program| program == part) {
                     return Err(format!(
                         "{{{part}}} in {item:?} is neither a placeholder nor one of `programs`"
                     ));

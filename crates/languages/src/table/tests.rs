@@ -9,7 +9,7 @@ fn table(text: &str) -> Result<Table, Failure> {
     Table::load(&[folder.path().to_owned()])
 }
 
-const FORTH: &str = r#"
+const FORTH_TABLE: &str = r#"
 [forth]
 aliases = ["fth"]
 extensions = ["fs"]
@@ -40,8 +40,8 @@ fn the_built_in_table_is_whole() {
 
 #[test]
 fn a_file_of_the_operators_adds_a_language_and_replaces_one() {
-    assert!(table(FORTH).unwrap().0.contains_key("forth"));
-    let replaced = table(&FORTH.replace("forth", "ruby")).unwrap();
+    assert!(table(FORTH_TABLE).unwrap().0.contains_key("forth"));
+    let replaced = table(&FORTH_TABLE.replace("forth", "ruby")).unwrap();
     assert_eq!(replaced.0["ruby"].install, "apt-get install gruby");
 }
 
@@ -67,8 +67,8 @@ fn what_is_wrong_with_a_table_is_named_with_its_file() {
         (("install =", "config = [\"/etc/*\"]\ninstall ="), "/etc"),
         (("[[forth.way]]", "[forth.way]"), "mine.toml"),
     ] {
-        let text = FORTH.replace(change.0, change.1);
-        assert_ne!(text, FORTH, "{change:?}");
+        let text = FORTH_TABLE.replace(change.0, change.1);
+        assert_ne!(text, FORTH_TABLE, "{change:?}");
         let failure = table(&text).unwrap_err();
         assert_eq!(failure.code, Code::InvalidArgument);
         assert!(failure.message.contains(expected), "{change:?}: {}", failure.message);
@@ -94,7 +94,7 @@ fn language(text: &str, name: &str) -> TableLanguage {
 #[test]
 #[cfg(unix)]
 fn arguments_and_sources_fill_items_and_are_never_looked_at_again() {
-    let forth = language(FORTH, "forth");
+    let forth = language(FORTH_TABLE, "forth");
     let args = ["{src}".to_owned(), "a b".to_owned(), "$(id)".to_owned()];
     let program = forth.program("code", &args, &BTreeMap::new()).unwrap();
     assert_eq!(program.run.argv[1..], ["main.fs", "{src}", "a b", "$(id)"]);
@@ -105,7 +105,7 @@ fn arguments_and_sources_fill_items_and_are_never_looked_at_again() {
 #[test]
 #[cfg(unix)]
 fn a_way_that_compiles_has_a_folder_and_tells_its_time() {
-    let text = FORTH.replace(
+    let text = FORTH_TABLE.replace(
         "run = [",
         "compile = [\"{sh}\", \"-o\", \"{bin}\", \"{src}\"]\ncompile_timeout_s = 7\nenv = { CACHE = \"{dir}/c\" }\nrun = [\"{bin}\", \"{memory_mb}\", ",
     );

@@ -12,26 +12,26 @@ use tokio::time::timeout;
 
 use super::TableLanguage;
 use crate::Detected;
-use crate::memory::{read_own, state, write_own};
+use crate::disk_cache::{read_own, state, write_own};
 
 /// The file's name in the data folder.
-const FILE: &str = "languages";
+const CACHE_FILE: &str = "languages";
 /// Must change with the format.
-const HEAD: &str = "sandcell languages 1";
+const CACHE_HEADER: &str = "sandcell languages 1";
 /// The deadline of one answer; a Java machine needs seconds on a busy machine.
-const ANSWER: Duration = Duration::from_secs(15);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 const ANSWER_BYTES: usize = 4096;
 
 /// The cached answers.
 #[derive(Debug, Default)]
-pub(super) struct Remembered(BTreeMap<String, String>);
+pub(super) struct VersionCache(BTreeMap<String, String>);
 
-impl Remembered {
+impl VersionCache {
     pub(super) fn read(memory: Option<&Path>) -> Self {
-        let text = memory.and_then(|folder| read_own(&folder.join(FILE)));
+        let text = memory.and_then(|folder| read_own(&folder.join(CACHE_FILE)));
         let text = text.and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default();
         let mut lines = text.lines();
-        if lines.next() != Some(HEAD) {
+        if lines.next() != Some(CACHE_HEADER) {
             return Self::default();
         }
         Self(
@@ -59,8 +59,10 @@ impl Remembered {
 
     fn keep(&self, memory: &Path) {
         let lines = self.0.iter().map(|(key, version)| format!("{key}\t{version}\n"));
-        let text = std::iter::once(format!("{HEAD}\n")).chain(lines).collect::<String>();
-        if let Err(error) = write_own(memory, FILE, text.as_bytes()) {
+        let text = std::iter::once(format!("{CACHE_HEADER}\n"))
+            .chain(lines)
+            .collect::<String>();
+        if let Err(error) = write_own(memory, CACHE_FILE, text.as_bytes()) {
             tracing::debug!(%error, "the versions of languages could not be remembered");
         }
     }
@@ -133,14 +135,14 @@ fn remember(languages: &[TableLanguage], memory: Option<&Path>) {
     let known = languages.iter().filter(|one| !one.info().version.is_empty());
     let known = known.filter_map(|one| Some((key(one)?, one.info().version.clone())));
     if let Some(memory) = memory {
-        Remembered(known.collect()).keep(memory);
+        VersionCache(known.collect()).keep(memory);
     }
 }
 
 async fn ask(language: &TableLanguage, sandbox: &dyn Sandbox) -> Option<String> {
     let (mut command, input) = language.version_command(sandbox.base_env())?;
     command.stdin = StdinMode::Piped;
-    let answer = timeout(ANSWER, async {
+    let answer = timeout(ANSWER_TIMEOUT, async {
         let process = sandbox.spawn(command).await.ok()?;
         // A program that ends without reading has answered anyway.
         let _unread = process.handle.write(Channel::Stdin, input.into()).await;

@@ -3,7 +3,7 @@
 use crate::python;
 
 /// `(code, expected part of the advice)`, each a cell of one session.
-const LESSONS: &[(&str, &str)] = &[
+const ADVICE_CASES: &[(&str, &str)] = &[
     (
         "async def get():\n    return [1]\nrows = get()\nlen(rows)",
         "write rows = await get(...)",
@@ -80,7 +80,7 @@ const LESSONS: &[(&str, &str)] = &[
 #[tokio::test]
 async fn errors_say_what_to_do_next() {
     let mut python = python!();
-    for (code, advice) in LESSONS {
+    for (code, advice) in ADVICE_CASES {
         let ran = python.run(code).await;
         let error = ran.error();
         assert!(

@@ -257,7 +257,7 @@ async fn closing_every_descriptor_ends_the_session_with_a_reason() {
 }
 
 /// Finds the driver's sending end by its kind: a pipe that is open for writing and is neither 1 nor 2.
-const FORGE: &str = "import os, json, struct, fcntl, sys
+const FORGE_CODE: &str = "import os, json, struct, fcntl, sys
 def send(header, blob=b'', raw=None):
     text = json.dumps(header).encode()
     frame = struct.pack('<I', len(text)) + text + blob
@@ -274,7 +274,7 @@ def send(header, blob=b'', raw=None):
 #[tokio::test]
 async fn frames_forged_for_another_cell_are_dropped() {
     let mut python = python!();
-    python.run(FORGE).await.ok();
+    python.run(FORGE_CODE).await.ok();
     let ran = python
         .run("send({'type': 'done', 'nonce': 'guess', 'status': 'ok'})\nsend({'type': 'result', 'nonce': 'guess', 'blobs': [{'mime': 'text/plain', 'bytes': 3}]}, b'bad')\nsend({'type': 'ready', 'version': '9', 'pid': 1})\n'real'")
         .await
@@ -293,7 +293,7 @@ async fn frames_that_are_none_end_the_session() {
         "send({'type': 'display', 'nonce': 'n', 'blobs': [{'mime': 'a', 'bytes': 0}]})",
     ] {
         let mut python = python!();
-        python.run(FORGE).await.ok();
+        python.run(FORGE_CODE).await.ok();
         let ran = python.run(&format!("{forged}\nimport time; time.sleep(600)")).await;
         assert!(
             matches!(ran.status, Err(SessionError::Protocol(_))),
@@ -306,7 +306,7 @@ async fn frames_that_are_none_end_the_session() {
 #[tokio::test]
 async fn a_flood_of_forged_frames_is_read_and_dropped() {
     let mut python = python!();
-    python.run(FORGE).await.ok();
+    python.run(FORGE_CODE).await.ok();
     let ran = python
         .run("for i in range(20_000): send({'type': 'display', 'nonce': 'x', 'blobs': [{'mime': 'text/plain', 'bytes': 1}]}, b'a') or i\n'end'")
         .await;
@@ -332,12 +332,12 @@ async fn an_inside_end_that_is_no_driver_is_refused() {
     }
 }
 
-const READY: &str =
+const READY_CODE: &str =
     r#"header='{"type":"ready","version":"3","pid":1}'; printf "\\x2a\\0\\0\\0\\x26\\0\\0\\0$header" >&4; "#;
 
 #[tokio::test]
 async fn an_inside_end_that_closes_its_channel_ends_the_session() {
-    let mut python = Python::pretender(&format!("{READY} exec 3<&- 4>&-; sleep 60"))
+    let mut python = Python::pretender(&format!("{READY_CODE} exec 3<&- 4>&-; sleep 60"))
         .await
         .unwrap();
     let ran = python.run("1").await;
@@ -346,7 +346,7 @@ async fn an_inside_end_that_closes_its_channel_ends_the_session() {
 
 #[tokio::test]
 async fn an_inside_end_that_never_reads_can_be_killed() {
-    let mut python = Python::pretender(&format!("{READY} head -c5 <&3 >/dev/null; echo on; sleep 600"))
+    let mut python = Python::pretender(&format!("{READY_CODE} head -c5 <&3 >/dev/null; echo on; sleep 600"))
         .await
         .unwrap();
     let interrupter = python.interrupter();

@@ -7,7 +7,7 @@ use sandcell_sandbox::{CellStatus, Exit};
 
 use crate::python;
 
-const READY: &str = "print('on', flush=True)\n";
+const READY_CODE: &str = "print('on', flush=True)\n";
 
 #[tokio::test]
 async fn blocking_code_yields_and_the_variables_stay() {
@@ -28,7 +28,7 @@ async fn blocking_code_yields_and_the_variables_stay() {
         "class R:\n    def __repr__(self):\n        while True: pass\nR()",
         "!sleep 600",
     ] {
-        let ran = python.run_interrupted(&format!("{READY}{code}")).await;
+        let ran = python.run_interrupted(&format!("{READY_CODE}{code}")).await;
         assert_eq!(ran.interrupted().name, "KeyboardInterrupt", "{code}");
         assert_eq!(ran.stdout, "on\n", "{code}: {}", ran.stderr);
         // asyncio's message about a loop that the interrupt left half made belongs to no later cell.
@@ -44,7 +44,7 @@ async fn blocking_code_yields_and_the_variables_stay() {
 async fn an_interrupt_before_the_loop_of_an_await_is_made_leaves_nothing_that_complains() {
     for _ in 0..20 {
         let mut python = python!();
-        let code = format!("{READY}await __import__('asyncio').sleep(600)");
+        let code = format!("{READY_CODE}await __import__('asyncio').sleep(600)");
         assert_eq!(
             python.run_interrupted(&code).await.interrupted().name,
             "KeyboardInterrupt"
@@ -58,7 +58,7 @@ async fn an_interrupt_before_the_loop_of_an_await_is_made_leaves_nothing_that_co
 async fn an_interrupt_that_hits_a_finalizer_is_not_lost() {
     let mut python = python!();
     let code = format!(
-        "class F:\n    def __del__(self):\n        {READY}        for i in range(10 ** 7): pass\nx = 42\nf = F()\ndel f\nwhile True: pass"
+        "class F:\n    def __del__(self):\n        {READY_CODE}        for i in range(10 ** 7): pass\nx = 42\nf = F()\ndel f\nwhile True: pass"
     );
     let ran = python.run_interrupted(&code).await;
     assert_eq!(ran.interrupted().name, "KeyboardInterrupt");
@@ -70,7 +70,7 @@ async fn the_code_may_clean_up() {
     let mut python = python!();
     let ran = python
         .run_interrupted(&format!(
-            "import time\ntry:\n    {READY}    time.sleep(600)\nfinally:\n    print('cleaned')"
+            "import time\ntry:\n    {READY_CODE}    time.sleep(600)\nfinally:\n    print('cleaned')"
         ))
         .await;
     ran.interrupted();
@@ -81,7 +81,7 @@ async fn the_code_may_clean_up() {
 async fn an_interrupt_that_is_swallowed_is_only_one() {
     let mut python = python!();
     let code = format!(
-        "import time\ncaught = 0\ntry:\n    {READY}    time.sleep(600)\nexcept KeyboardInterrupt:\n    caught += 1\ntime.sleep(0.6)\ncaught"
+        "import time\ncaught = 0\ntry:\n    {READY_CODE}    time.sleep(600)\nexcept KeyboardInterrupt:\n    caught += 1\ntime.sleep(0.6)\ncaught"
     );
     assert_eq!(python.run_interrupted(&code).await.ok().text(), "1");
 }
@@ -92,7 +92,7 @@ async fn an_interrupt_that_python_has_noted_and_not_raised_ends_what_waits() {
     let mut python = python!();
     let code = format!(
         "import _thread, signal, threading, time\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\n\
-         threading.Timer(0.05, _thread.interrupt_main).start()\n{READY}time.sleep(600)"
+         threading.Timer(0.05, _thread.interrupt_main).start()\n{READY_CODE}time.sleep(600)"
     );
     python.run_interrupted(&code).await.interrupted();
 }
@@ -103,7 +103,7 @@ async fn code_that_handles_interrupts_itself_gets_one() {
     let code = format!(
         "import signal, subprocess, time\nseen = []\nsignal.signal(signal.SIGINT, lambda *_: seen.append('mine'))\n\
          shell = subprocess.Popen(['sh', '-c', 'trap \"echo seen\" INT; sleep 0.1; sleep 0.3; sleep 0.3'], stdout=-1, text=True)\n\
-         time.sleep(0.1)\n{READY}time.sleep(0.6)\nseen + shell.communicate()[0].split()"
+         time.sleep(0.1)\n{READY_CODE}time.sleep(0.6)\nseen + shell.communicate()[0].split()"
     );
     assert_eq!(python.run_interrupted(&code).await.ok().text(), "['mine', 'seen']");
     assert_eq!(python.run("1 + 1").await.ok().text(), "2");
@@ -113,7 +113,7 @@ async fn code_that_handles_interrupts_itself_gets_one() {
 async fn an_interrupt_that_hits_the_telling_of_what_cannot_be_raised_is_not_lost() {
     let mut python = python!();
     let code = format!(
-        "import sys, time\nclass Slow:\n    def write(self, text):\n        {READY}        time.sleep(600)\n\
+        "import sys, time\nclass Slow:\n    def write(self, text):\n        {READY_CODE}        time.sleep(600)\n\
          class Bad:\n    def __del__(self): raise ValueError\nerrors, sys.stderr = sys.stderr, Slow()\n\
          try:\n    Bad()\n    time.sleep(600)\nfinally:\n    sys.stderr = errors"
     );
@@ -128,7 +128,7 @@ async fn an_interrupt_that_hits_the_telling_of_what_cannot_be_raised_is_not_lost
 async fn an_interrupt_that_hits_a_destructor_is_not_lost() {
     let mut python = python!();
     let code = format!(
-        "import time\nclass Slow:\n    def __del__(self):\n        {READY}        time.sleep(600)\nSlow()\ntime.sleep(600)"
+        "import time\nclass Slow:\n    def __del__(self):\n        {READY_CODE}        time.sleep(600)\nSlow()\ntime.sleep(600)"
     );
     assert_eq!(
         python.run_interrupted(&code).await.interrupted().name,
@@ -214,7 +214,7 @@ async fn a_handler_of_an_earlier_cell_does_not_stop_interrupts() {
         .await
         .ok();
     python
-        .run_interrupted(&format!("{READY}time.sleep(600)"))
+        .run_interrupted(&format!("{READY_CODE}time.sleep(600)"))
         .await
         .interrupted();
 }

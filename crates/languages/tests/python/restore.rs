@@ -100,7 +100,7 @@ fn faults(pid: &str) -> u64 {
 
 #[tokio::test]
 async fn a_cell_does_not_pay_for_the_copy_before_it() {
-    const ROUNDS: u32 = 12;
+    const ROUND_COUNT: u32 = 12;
     if !with_copies() {
         return;
     }
@@ -108,7 +108,7 @@ async fn a_cell_does_not_pay_for_the_copy_before_it() {
     let pid = python.run("import os\nx = 0\nos.getpid()").await.ok().text();
     settle(&mut python).await;
     let mut of_cells = Vec::new();
-    for _ in 0..ROUNDS {
+    for _ in 0..ROUND_COUNT {
         let before = faults(&pid);
         tokio::time::sleep(std::time::Duration::from_millis(300)).await;
         let between = faults(&pid);

@@ -11,7 +11,7 @@ use sandcell_engine::{
     KeptExecution, KeptPicture, Principal, ResetView, RunRequest, RunningView, SandboxId, SandboxView, SecurityEvent,
     StdinPart, StreamSlice, Watch,
 };
-use sandcell_sandbox::{Capacity, Failure, FileChunk, LanguageInfo, LeftToUser, Listing, SandboxPath, WriteMode};
+use sandcell_sandbox::{Capacity, ConsentRequired, Failure, FileChunk, LanguageInfo, Listing, SandboxPath, WriteMode};
 use tokio_util::sync::CancellationToken;
 
 use super::{Host, StreamPart};
@@ -97,7 +97,7 @@ impl Host for EngineHost {
         self.0.package_languages()
     }
 
-    fn left_to_user(&self, language: Option<&str>, packages: &[String], hosts: &[String]) -> LeftToUser {
+    fn consent_required(&self, language: Option<&str>, packages: &[String], hosts: &[String]) -> ConsentRequired {
         self.0.consent_required(language, packages, hosts)
     }
 

@@ -304,8 +304,8 @@ impl Host for FakeHost {
             isolation: isolation(&[]),
             left_out: Vec::new(),
             layers: vec![],
-            knows_images: false,
-            shows_host: true,
+            supports_images: false,
+            uses_host_programs: true,
         }]
     }
 
@@ -374,9 +374,14 @@ impl Host for FakeHost {
         vec!["python".into()]
     }
 
-    fn left_to_user(&self, _: Option<&str>, packages: &[String], hosts: &[String]) -> sandcell_sandbox::LeftToUser {
+    fn consent_required(
+        &self,
+        _: Option<&str>,
+        packages: &[String],
+        hosts: &[String],
+    ) -> sandcell_sandbox::ConsentRequired {
         let asked = |all: &[String]| all.iter().filter(|one| one.starts_with("ask-")).cloned().collect();
-        sandcell_sandbox::LeftToUser {
+        sandcell_sandbox::ConsentRequired {
             packages: asked(packages),
             hosts: asked(hosts),
         }

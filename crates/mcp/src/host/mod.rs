@@ -15,7 +15,7 @@ use sandcell_engine::{
     KeptPicture, Principal, ResetView, RunRequest, RunningView, SandboxId, SandboxView, SecurityEvent, StdinPart,
     StreamName, StreamSlice, Watch,
 };
-use sandcell_sandbox::{Capacity, Failure, FileChunk, LanguageInfo, LeftToUser, Listing, SandboxPath, WriteMode};
+use sandcell_sandbox::{Capacity, ConsentRequired, Failure, FileChunk, LanguageInfo, Listing, SandboxPath, WriteMode};
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use engine::EngineHost;
@@ -77,7 +77,7 @@ pub(crate) trait Host: Send + Sync {
     ) -> Result<ExecutionId, Failure>;
     /// The languages that packages can be installed for.
     fn package_languages(&self) -> Vec<String>;
-    fn left_to_user(&self, language: Option<&str>, packages: &[String], hosts: &[String]) -> LeftToUser;
+    fn consent_required(&self, language: Option<&str>, packages: &[String], hosts: &[String]) -> ConsentRequired;
     /// The hosts that a sandbox may ask to reach, at most.
     fn network_allowed(&self) -> Vec<String>;
     async fn install(

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use sandcell_engine::{MIN_MEMORY, Principal, Watch};
-use sandcell_sandbox::{Code, Consent, Failure, LeftToUser};
+use sandcell_sandbox::{Code, Consent, ConsentRequired, Failure};
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -119,21 +119,21 @@ impl Tool {
 
     /// Returns the parts of a call that need the user's consent. Returns nothing for invalid arguments, which the call
     /// reports.
-    pub(crate) fn left_to_user(&self, host: &dyn Host, given: &Map<String, Value>) -> LeftToUser {
+    pub(crate) fn consent_required(&self, host: &dyn Host, given: &Map<String, Value>) -> ConsentRequired {
         // Most calls need no consent: then nothing is copied and checked a second time.
         let is_plain = |name: &String| !["package", "packages", "network"].contains(&name.as_str()) && self.takes(name);
         if given.keys().all(is_plain) {
-            return LeftToUser::default();
+            return ConsentRequired::default();
         }
         let Ok(mut arguments) = Arguments::check(self.name, &self.fields, given.clone()) else {
-            return LeftToUser::default();
+            return ConsentRequired::default();
         };
         let mut packages = arguments.texts("packages");
         packages.extend(arguments.text("package"));
         let hosts = arguments.texts("network");
         let of_code = || self.takes("code").then(|| host.default_language().to_owned());
         let language = arguments.text("language").or_else(of_code);
-        host.left_to_user(language.as_deref(), &packages, &hosts)
+        host.consent_required(language.as_deref(), &packages, &hosts)
     }
 
     /// Checks the arguments and runs the tool.
@@ -197,7 +197,7 @@ impl Facts {
         Self {
             languages,
             backends: host.backends().iter().map(|backend| backend.name.to_owned()).collect(),
-            images: host.backends().iter().any(|backend| backend.knows_images),
+            images: host.backends().iter().any(|backend| backend.supports_images),
             uploads: !host.config().upload_from.is_empty(),
             timeout_s: host.config().timeout.as_secs(),
             package_languages: host.package_languages(),

@@ -1,25 +1,25 @@
 //! Installs packages of npm with the sandbox's own npm, under the operator's lists.
 //!
-//! npm first writes a lock file with exact versions. The server checks every entry of the lock file, and npm then installs exactly
-//! those entries. No script of a package runs. The packages lie in one folder below the home folder and are linked into
-//! `node_modules` of the home folder.
+//! npm first writes a lock file with exact versions. The server checks every entry of the lock file, and npm then
+//! installs exactly those entries. No script of a package runs. The packages lie in one folder below the home folder and
+//! are linked into `node_modules` of the home folder.
 
 use std::time::SystemTime;
 
 use sandcell_sandbox::{Failure, Held, Installed};
 
-use super::LINK;
+use super::LINK_SCRIPT;
 use super::lock::{self, Lock};
 use super::policy::NpmPolicy;
 use super::spec::Spec;
-use crate::desk::compare;
+use crate::coordinator::compare;
 use crate::service::rfc3339;
 
 /// The shell script that runs npm in the sandbox.
-const NPM: &str = include_str!("../inside/npm.sh");
+const NPM_SCRIPT: &str = include_str!("../inside/npm.sh");
 
 fn program(arguments: impl IntoIterator<Item = String>) -> Vec<String> {
-    let words = ["sh", "-c", NPM, "sh"].map(str::to_owned);
+    let words = ["sh", "-c", NPM_SCRIPT, "sh"].map(str::to_owned);
     words.into_iter().chain(arguments).collect()
 }
 
@@ -47,7 +47,7 @@ pub(super) fn install(
     policy.check_lock(&lock.all)?;
     let asked: Vec<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
     let installed = compare(top(lock), &before, &asked, "loaded");
-    let argv = (!installed.added.is_empty()).then(|| program(["install".to_owned(), LINK.to_owned()]));
+    let argv = (!installed.added.is_empty()).then(|| program(["install".to_owned(), LINK_SCRIPT.to_owned()]));
     Ok((argv, installed))
 }
 
@@ -64,8 +64,9 @@ mod tests {
     use super::super::spec::parse_all;
     use super::*;
 
-    const OLD: &str = r#"{"packages": {"": {}, "node_modules/a": {"version": "1.0.0", "integrity": "sha512-aa=="}}}"#;
-    const NEW: &str = r#"{"packages": {"": {}, "node_modules/a": {"version": "1.1.0", "integrity": "sha512-ab=="},
+    const OLD_LOCK: &str =
+        r#"{"packages": {"": {}, "node_modules/a": {"version": "1.0.0", "integrity": "sha512-aa=="}}}"#;
+    const NEW_LOCK: &str = r#"{"packages": {"": {}, "node_modules/a": {"version": "1.1.0", "integrity": "sha512-ab=="},
         "node_modules/b": {"version": "2.0.0", "integrity": "sha512-bb=="}}}"#;
 
     fn specs(texts: &[&str]) -> Vec<Spec> {
@@ -81,11 +82,11 @@ mod tests {
         let asked = specs(&["b", "a@^1"]);
         let argv = resolve(&NpmPolicy::default(), &asked);
         assert_eq!(argv[3..], ["sh", "resolve", "b@*", "a@^1"]);
-        let (argv, installed) = install(&NpmPolicy::default(), &asked, &printed(OLD, NEW)).unwrap();
+        let (argv, installed) = install(&NpmPolicy::default(), &asked, &printed(OLD_LOCK, NEW_LOCK)).unwrap();
         assert_eq!(argv.unwrap()[4], "install");
         assert_eq!(installed.added.len(), 2);
         assert!(installed.notes[0].contains("changed from 1.0.0 to 1.1.0"));
-        let (argv, installed) = install(&NpmPolicy::default(), &specs(&["a"]), &printed(OLD, OLD)).unwrap();
+        let (argv, installed) = install(&NpmPolicy::default(), &specs(&["a"]), &printed(OLD_LOCK, OLD_LOCK)).unwrap();
         assert!(argv.is_none());
         assert_eq!(installed.present[0].name, "a");
     }
@@ -96,9 +97,9 @@ mod tests {
             deny: vec!["b".parse().unwrap()],
             ..NpmPolicy::default()
         };
-        let refused = install(&policy, &specs(&["a"]), &printed(OLD, NEW)).unwrap_err();
+        let refused = install(&policy, &specs(&["a"]), &printed(OLD_LOCK, NEW_LOCK)).unwrap_err();
         assert_eq!(refused.code, Code::PackageNotAllowed);
-        for forged in ["", "x", "\0", "{}\0{}", NEW] {
+        for forged in ["", "x", "\0", "{}\0{}", NEW_LOCK] {
             let text = forged.as_bytes();
             assert!(
                 install(&NpmPolicy::default(), &specs(&["a"]), text).is_err(),

@@ -1,4 +1,4 @@
-//! One installation with npm in a sandbox of its own: resolve, download, unpack, hand out.
+//! One installation with npm in a separate sandbox: resolve, download, unpack, and stream the files out.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,17 +12,17 @@ use tokio::sync::watch;
 
 use super::lock::{self, Lock};
 use super::spec::Spec;
-use crate::installer::{Ended, failure_of, run_through, take_out};
-use crate::outlet::Outlet;
+use crate::index_port::IndexPort;
+use crate::installer::{ProgramEnd, failure_of, receive_files, run_to_completion};
 use crate::store::Draft;
 use crate::unpack::Unpacked;
 
-const PACK: &str = include_str!("../inside/pack.js");
-const SITE: &str = "/tmp/site";
-/// The most that npm's list of versions may have.
+const PACK_SCRIPT: &str = include_str!("../inside/pack.js");
+const SITE_FOLDER: &str = "/tmp/site";
+/// The maximum size of npm's lock file in bytes.
 const LIST_MAX: u64 = 16 << 20;
 
-/// What an installation needs to know of the machine.
+/// The settings of an installation.
 pub(super) struct Setup {
     pub(super) backend: Arc<dyn Backend>,
     pub(super) node: String,
@@ -34,9 +34,9 @@ pub(super) struct Setup {
 pub(super) struct Installer {
     setup: Setup,
     sandbox: Arc<dyn Sandbox>,
-    /// npm inside.
+    /// The path of npm inside.
     npm: String,
-    outlet: Outlet,
+    index_port: IndexPort,
 }
 
 impl Installer {
@@ -47,7 +47,7 @@ impl Installer {
             ..SandboxSpec::default()
         };
         let sandbox = setup.backend.create(&spec).await?;
-        // What lies in /usr is there already; npm of elsewhere is shown.
+        // `/usr` of the host is visible in the sandbox. npm in another folder is attached.
         let npm = match setup.npm.parent().and_then(std::path::Path::parent) {
             Some(folder) if !setup.npm.starts_with("/usr") => {
                 format!("{}/bin/npm-cli.js", sandbox.attach(folder).await?)
@@ -55,18 +55,18 @@ impl Installer {
             _ => setup.npm.display().to_string(),
         };
         let serve = move |connection, port| Arc::clone(&index).serve(connection, port);
-        let outlet = Outlet::open(sandbox.as_ref(), serve).await?;
+        let index_port = IndexPort::open(sandbox.as_ref(), serve).await?;
         Ok(Self {
             setup,
             sandbox,
             npm,
-            outlet,
+            index_port,
         })
     }
 
     fn environment(&self) -> BTreeMap<String, String> {
         let mut env = self.sandbox.base_env().clone();
-        let registry = format!("http://127.0.0.1:{}/", self.outlet.port);
+        let registry = format!("http://127.0.0.1:{}/", self.index_port.port);
         let own = [
             ("HOME", "/tmp"),
             ("NO_COLOR", "1"),
@@ -83,7 +83,7 @@ impl Installer {
             ("npm_config_logs_max", "0"),
             ("npm_config_fetch_retries", "0"),
             ("npm_config_omit", "dev"),
-            // That makes programs of packages executable; the links themselves are left out.
+            // This setting makes the programs of packages executable. The links themselves are omitted.
             ("npm_config_bin_links", "true"),
             ("npm_config_replace_registry_host", "never"),
         ];
@@ -105,26 +105,26 @@ impl Installer {
 
     async fn npm(&self, what: &str, arguments: &[&str]) -> Result<(), Failure> {
         let argv = [&[self.setup.node.as_str(), self.npm.as_str()], arguments].concat();
-        let ended = run_through(self.spawn(&argv, SITE).await?).await?;
+        let ended = run_to_completion(self.spawn(&argv, SITE_FOLDER).await?).await?;
         if ended.ok {
             return Ok(());
         }
         Err(self.failed(what, ended))
     }
 
-    fn failed(&self, what: &str, ended: Ended) -> Failure {
-        let registry = format!("http://127.0.0.1:{}/", self.outlet.port);
-        let said = ended.said.replace(&registry, "the npm registry ");
-        failure_of(what, &Ended { said, ..ended }, &self.setup.limits)
+    fn failed(&self, what: &str, ended: ProgramEnd) -> Failure {
+        let registry = format!("http://127.0.0.1:{}/", self.index_port.port);
+        let output = ended.output.replace(&registry, "the npm registry ");
+        failure_of(what, &ProgramEnd { output, ..ended }, &self.setup.limits)
     }
 
-    /// Finds the exact versions.
+    /// Resolves exact versions.
     pub(super) async fn resolve(&self, specs: &[Spec]) -> Result<Lock, Failure> {
         let wanted: BTreeMap<&str, &str> = specs
             .iter()
             .map(|spec| (spec.name.as_str(), spec.range.as_str()))
             .collect();
-        // A file, so that nothing of a request is ever an argument.
+        // Written to a file, so that no part of a request becomes an argument.
         let file = serde_json::json!({"private": true, "dependencies": wanted}).to_string();
         let files = self.sandbox.files();
         files
@@ -141,7 +141,7 @@ impl Installer {
         lock::parse(&text.ok_or_else(|| internal("npm's list of versions is too long or no text"))?)
     }
 
-    /// Downloads and unpacks exactly what was resolved, and writes it into the draft.
+    /// Downloads and unpacks exactly the resolved versions, and writes the files into the draft.
     pub(super) async fn build(
         &self,
         draft: &Draft,
@@ -153,15 +153,17 @@ impl Installer {
         self.npm("the packages could not be downloaded and unpacked", &["ci"])
             .await?;
         progress.send_replace("storing them".to_owned());
-        let process = self.spawn(&[&self.setup.node, "-e", PACK, SITE], "/tmp").await?;
-        take_out(process, draft, limit)
+        let process = self
+            .spawn(&[&self.setup.node, "-e", PACK_SCRIPT, SITE_FOLDER], "/tmp")
+            .await?;
+        receive_files(process, draft, limit)
             .await?
-            .map_err(|ended| self.failed("the packages could not be handed out", ended))
+            .map_err(|ended| self.failed("the packages could not be read out of the installer's sandbox", ended))
     }
 
-    /// Ends the sandbox and waits for it.
+    /// Closes the sandbox and waits for its end.
     pub(super) async fn close(self) {
-        drop(self.outlet);
+        drop(self.index_port);
         if let Err(error) = self.sandbox.close().await {
             tracing::debug!(%error, "an installer's sandbox did not close in order");
         }
@@ -169,7 +171,7 @@ impl Installer {
 }
 
 fn path(name: &str) -> Result<SandboxPath, Failure> {
-    SandboxPath::parse(&format!("{SITE}/{name}")).map_err(|error| internal(&error.to_string()))
+    SandboxPath::parse(&format!("{SITE_FOLDER}/{name}")).map_err(|error| internal(&error.to_string()))
 }
 
 fn internal(what: &str) -> Failure {

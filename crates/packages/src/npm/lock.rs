@@ -1,5 +1,5 @@
-//! npm's `package-lock.json`: what would be installed, exactly. It comes out of the installer's sandbox, so it is read
-//! strictly.
+//! npm's `package-lock.json`: the exact packages of an installation. The file comes from the installer's sandbox, so
+//! it is parsed strictly.
 
 use sandcell_sandbox::{Code, Failure};
 use serde_json::Value;
@@ -7,17 +7,17 @@ use serde_json::Value;
 use super::spec::is_name;
 use crate::lock::Locked;
 
-/// Packages of one installation.
+/// The maximum number of packages in one installation.
 const ENTRIES_MAX: usize = 3000;
 
-/// What is installed where.
+/// The packages and their paths.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Lock {
-    /// Every package, with its version and hash; the same one may be there several times.
+    /// All packages, with version and hash. A package may occur several times.
     pub(crate) all: Vec<Locked>,
-    /// Those that code can name itself.
+    /// The packages that code can import by name.
     pub(crate) top: Vec<Locked>,
-    /// Places, versions and hashes, a line each: what a layer is named by.
+    /// The paths, versions and hashes, one per line. The key of a layer is a hash of this text.
     pub(crate) text: String,
 }
 
@@ -39,7 +39,7 @@ pub(crate) fn parse(text: &str) -> Result<Lock, Failure> {
         lines.push(format!("{place} {} {} {}", one.name, one.version, one.hashes.concat()));
         if place.matches("node_modules/").count() == 1 {
             top.push(Locked {
-                // A package may stand under another name; that is the one that code uses.
+                // A package may be installed under another name, which code then uses.
                 name: place.trim_start_matches("node_modules/").to_owned(),
                 ..one.clone()
             });
@@ -78,7 +78,7 @@ fn entry(place: &str, says: &Value) -> Option<Locked> {
     }
     let hash = match text("integrity") {
         Some(hash) => hash.to_owned(),
-        // What a package brings along in its own archive is covered by that one's hash.
+        // The hash of the containing package covers a bundled package.
         None if says.get("inBundle") == Some(&Value::Bool(true)) => "bundled".to_owned(),
         None => return None,
     };

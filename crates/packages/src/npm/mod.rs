@@ -1,8 +1,8 @@
-//! Packages of npm, for JavaScript: the same way as Python's, with npm as the tool.
+//! npm packages for JavaScript. The path of a request is the same as for Python, with npm as the tool.
 //!
-//! npm runs in a sandbox of its own; its registry is a port there that leads to the broker. No script of a package is run at
-//! any time. The result is a layer like any other; in the sandbox that it is for, the names of its packages are linked
-//! into `node_modules` of the home folder, where `require` and `import` look.
+//! npm runs in a separate sandbox. Its registry is a port there that leads to the broker. No script of a package ever
+//! runs. The result is a layer like any other. In the caller's sandbox, links to its packages are created in
+//! `node_modules` of the home folder, where `require` and `import` find them.
 
 mod inside;
 mod installer;
@@ -15,48 +15,48 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use async_trait::async_trait;
-use sandcell_broker::{Client, Machine, NpmIndex, NpmMachine, Rules, Trouble};
+use sandcell_broker::{Client, FetchProblems, Machine, NpmIndex, NpmMachine, Rules};
 use sandcell_sandbox::{Backend, Code, Consent, Failure, Held, Installed, Packages, Wanted};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
 pub use policy::{NpmEntry, NpmPolicy};
 
-use crate::bases::{self, OPERATOR};
-use crate::desk::{Desk, FRESH, Got, handed_over, nothing_new, too_long};
-use crate::service::{Bounds, led_astray, rfc3339};
+use crate::bases::{self, OPERATOR_OWNER};
+use crate::coordinator::{Coordinator, InstallResult, MAX_ANSWER_AGE, all_present_answer, caller_answer, too_long};
+use crate::service::{Bounds, refused_link, rfc3339};
 use crate::store::{Answer, Layer, Part, Store, key};
 use installer::{Installer, Setup};
 use spec::Spec;
 
-/// What makes the packages of a layer known in the sandbox.
-const LINK: &str = include_str!("../inside/link.js");
+/// The script that links the packages of a layer into the sandbox's `node_modules`.
+const LINK_SCRIPT: &str = include_str!("../inside/link.js");
 
-/// What the operator and the machine say about packages of npm.
+/// The settings of the operator and the machine for npm packages.
 #[derive(Clone)]
 pub struct NpmConfig {
-    /// Where layers are kept; none: packages cannot be installed.
+    /// The data folder for layers. None: packages cannot be installed.
     pub data: Option<PathBuf>,
-    /// What may be installed.
+    /// The operator's policy.
     pub policy: NpmPolicy,
     /// The installing programs of this machine. Without them, only sandboxes with their own npm can install packages.
     pub tools: Option<NpmTools>,
-    /// How much an installation may take.
+    /// The limits of an installation.
     pub bounds: Bounds,
-    /// The base that every sandbox starts with.
+    /// The base of every new sandbox.
     pub base: Option<String>,
-    /// Looks a variable of the environment up, for the machine's settings.
+    /// Returns the value of an environment variable, for the machine's settings.
     pub variable: fn(&str) -> Option<String>,
 }
 
 /// Node and npm of this machine.
 #[derive(Debug, Clone)]
 pub struct NpmTools {
-    /// Node, the same path on the host and inside.
+    /// The path of Node, equal on the host and inside.
     pub node: String,
-    /// Its version.
+    /// The version of Node.
     pub node_version: String,
-    /// npm's own program.
+    /// The path of npm's own program.
     pub npm: PathBuf,
 }
 
@@ -68,7 +68,8 @@ impl std::fmt::Debug for NpmConfig {
     }
 }
 
-/// Looks for npm in the folders of `path` (as the variable PATH has them): its own program, not a stand-in for it.
+/// Searches npm in the folders of `path` (in the form of the variable PATH). Returns npm's own program, not a version
+/// manager's script.
 #[must_use]
 pub fn find_npm(path: Option<&str>) -> Option<PathBuf> {
     let folders = path.unwrap_or_default().split(':').map(Path::new);
@@ -78,31 +79,30 @@ pub fn find_npm(path: Option<&str>) -> Option<PathBuf> {
         .find(|file| file.ends_with("npm/bin/npm-cli.js"))
 }
 
-/// Installs packages of npm.
+/// Installs npm packages.
 #[derive(Debug)]
 pub struct NpmPackages {
     config: NpmConfig,
     backend: Arc<dyn Backend>,
-    desk: Desk,
+    coordinator: Coordinator,
 }
 
 impl NpmPackages {
-    /// With a back end that makes the installers' sandboxes.
+    /// Creates the service. `backend` makes the installers' sandboxes.
     #[must_use]
     pub fn new(config: NpmConfig, backend: Arc<dyn Backend>) -> Arc<Self> {
         Arc::new(Self {
-            desk: Desk::new(config.data.clone(), config.bounds.kept_max),
+            coordinator: Coordinator::new(config.data.clone(), config.bounds.kept_max),
             config,
             backend,
         })
     }
 
-    /// The same with other rules and bounds, for what is asked for from now on. What is under way goes on with those that
-    /// it began with.
+    /// Returns the same service with other rules and limits, for new requests. Running installations keep their rules.
     #[must_use]
-    pub fn under(&self, policy: NpmPolicy, bounds: Bounds) -> Arc<Self> {
+    pub fn with_rules(&self, policy: NpmPolicy, bounds: Bounds) -> Arc<Self> {
         Arc::new(Self {
-            desk: self.desk.keeping(bounds.kept_max),
+            coordinator: self.coordinator.with_limits(bounds.kept_max),
             config: NpmConfig {
                 policy,
                 bounds,
@@ -112,15 +112,15 @@ impl NpmPackages {
         })
     }
 
-    /// The same for one call, with rules in which nothing is left to the user any more.
+    /// Returns the service for one call, with rules that need no further consent.
     fn settled(&self, specs: &[Spec], consent: &Consent) -> Result<Arc<Self>, Failure> {
         let policy = self.config.policy.settled(specs);
         specs.iter().try_for_each(|spec| policy.check(spec))?;
         self.config.policy.check_consent(specs, consent)?;
-        Ok(self.under(policy, self.config.bounds.clone()))
+        Ok(self.with_rules(policy, self.config.bounds.clone()))
     }
 
-    /// What packages that hold machine code depend on.
+    /// Returns the platform of packages with machine code.
     pub(crate) fn platform(&self) -> String {
         let version = self.config.tools.as_ref().map(|tools| tools.node_version.as_str());
         let major = version.unwrap_or_default().trim_start_matches('v').split('.').next();
@@ -132,7 +132,7 @@ impl NpmPackages {
     }
 
     fn index(&self) -> Result<Arc<NpmIndex>, Failure> {
-        // Certificates and proxies are those that pip and uv know.
+        // Certificates and proxies are the same as for pip and uv.
         let machine = Machine::read(&self.config.variable).map_err(|error| unusable(&error.to_string()))?;
         let client = Client::new(machine, &self.config.bounds.origins).map_err(|error| unusable(&error))?;
         let policy = self.config.policy.clone();
@@ -156,17 +156,22 @@ impl NpmPackages {
         Ok(key(&["npm", &self.platform(), &specs.join("\n"), &policy, &shown]))
     }
 
-    async fn get(&self, owner: &str, specs: &[Spec], progress: &watch::Sender<String>) -> Result<Got, Failure> {
-        let store = self.desk.store()?;
+    async fn get(
+        &self,
+        owner: &str,
+        specs: &[Spec],
+        progress: &watch::Sender<String>,
+    ) -> Result<InstallResult, Failure> {
+        let store = self.coordinator.store()?;
         let question = self.question(specs)?;
-        let turn = self.desk.turn(&question);
-        let _turn = turn.lock().await;
+        let lock = self.coordinator.request_lock(&question);
+        let _guard = lock.lock().await;
         if let Some((answer, age)) = store.answer(owner, &question)
-            && age <= FRESH
+            && age <= MAX_ANSWER_AGE
             && let Some((layer, site)) = answer.key.as_deref().and_then(|key| store.layer(owner, key))
             && self.config.policy.check_lock(&layer.locked).is_ok()
         {
-            return Ok(Got {
+            return Ok(InstallResult {
                 answer,
                 site,
                 reused: true,
@@ -179,7 +184,7 @@ impl NpmPackages {
                 "tell the operator: install npm so that it is on PATH (apt-get install npm)",
             )
         })?;
-        let _place = self.desk.place(progress).await?;
+        let _permit = self.coordinator.installer_permit(progress).await?;
         let index = self.index()?;
         let setup = Setup {
             backend: self.backend.clone(),
@@ -190,7 +195,7 @@ impl NpmPackages {
         let installer = Installer::start(setup, index.clone()).await?;
         let result = self.with_installer(&installer, store, owner, specs, progress).await;
         installer.close().await;
-        let got = result.map_err(|failure| self.explain(failure, &index.trouble()))?;
+        let got = result.map_err(|failure| self.explain(failure, &index.problems()))?;
         store.remember(owner, &question, &got.answer)?;
         Ok(got)
     }
@@ -202,7 +207,7 @@ impl NpmPackages {
         owner: &str,
         specs: &[Spec],
         progress: &watch::Sender<String>,
-    ) -> Result<Got, Failure> {
+    ) -> Result<InstallResult, Failure> {
         let lock = installer.resolve(specs).await?;
         self.config.policy.check_lock(&lock.all)?;
         let name = key(&["npm layer", &self.platform(), &lock.text]);
@@ -211,7 +216,7 @@ impl NpmPackages {
             locked: lock.top,
         };
         if let Some((_, site)) = store.layer(owner, &name) {
-            return Ok(Got {
+            return Ok(InstallResult {
                 answer,
                 site,
                 reused: true,
@@ -233,46 +238,46 @@ impl NpmPackages {
             files: unpacked.files,
             tree: unpacked.hash,
         };
-        let site = self.desk.keep(draft, owner, &name, layer).await?;
-        Ok(Got {
+        let site = self.coordinator.keep(draft, owner, &name, layer).await?;
+        Ok(InstallResult {
             answer,
             site,
             reused: false,
         })
     }
 
-    /// A base's part of these packages.
+    /// Builds a base's part from these packages.
     pub(crate) async fn part(&self, packages: &[String], progress: &watch::Sender<String>) -> Result<Part, Failure> {
         let specs = spec::parse_all(packages)?;
-        // The operator is who is asked.
-        let settled = self.settled(&specs, &Consent::Given(self.left_to_user(packages)))?;
-        let got = settled.get(OPERATOR, &specs, progress).await?;
-        bases::part(self.desk.store()?, got.answer)
+        // The operator runs this command, so the operator's consent is implied.
+        let settled = self.settled(&specs, &Consent::Given(self.consent_required(packages)))?;
+        let got = settled.get(OPERATOR_OWNER, &specs, progress).await?;
+        bases::part(self.coordinator.store()?, got.answer)
     }
 
-    /// npm's failure in the words of what the broker saw, which knows better.
-    fn explain(&self, failure: Failure, trouble: &Trouble) -> Failure {
+    /// Replaces npm's failure by the broker's observation, which is more precise.
+    fn explain(&self, failure: Failure, problems: &FetchProblems) -> Failure {
         if failure.code != Code::PackageFailed {
             return failure;
         }
-        if let Some(reason) = trouble.refused.first() {
-            return led_astray("npm registry", reason);
+        if let Some(reason) = problems.refused.first() {
+            return refused_link("npm registry", reason);
         }
-        if let Some(reason) = trouble.failures.first() {
+        if let Some(reason) = problems.failures.first() {
             return Failure::new(
                 Code::PackageFailed,
                 format!("the npm registry could not be used: {reason}"),
                 "try again later; if it stays, the operator can check the machine's settings (.npmrc, npm_config_registry, proxies)",
             );
         }
-        if let Some(name) = trouble.unknown.first() {
+        if let Some(name) = problems.unknown.first() {
             return Failure::new(
                 Code::PackageFailed,
                 format!("there is no npm package called {name} on the registry"),
                 "check the name",
             );
         }
-        if let Some(name) = trouble
+        if let Some(name) = problems
             .too_new
             .iter()
             .find(|name| failure.message.contains(&format!("for {name}")))
@@ -284,9 +289,9 @@ impl NpmPackages {
                 "ask for an older version, or without one",
             );
         }
-        // Some of its versions are hidden; whether that is the reason npm's own words tell.
+        // Some versions of the package are hidden. npm's output shows if this is the reason.
         let is_about = |name: &&String| failure.message.contains(&format!("for {name}"));
-        if let Some(name) = trouble.hidden.iter().find(is_about) {
+        if let Some(name) = problems.hidden.iter().find(is_about) {
             return self
                 .config
                 .policy
@@ -322,13 +327,13 @@ impl Packages for NpmPackages {
         self.settled(&spec::parse_all(packages)?, consent).map(drop)
     }
 
-    fn left_to_user(&self, packages: &[String]) -> Vec<String> {
+    fn consent_required(&self, packages: &[String]) -> Vec<String> {
         let Ok(specs) = spec::parse_all(packages) else {
             return Vec::new();
         };
-        let asked = specs.iter().filter(|spec| self.config.policy.asks(spec));
+        let asked = specs.iter().filter(|spec| self.config.policy.needs_consent(spec));
         let asked: Vec<String> = asked.map(Spec::shown).collect();
-        // What is refused in any case is nothing to ask about.
+        // No question for a package that is refused in any case.
         match self.settled(&specs, &Consent::Given(asked.clone())) {
             Ok(_) => asked,
             Err(_) => Vec::new(),
@@ -341,12 +346,12 @@ impl Packages for NpmPackages {
         let held = |spec: &Spec| wanted.held.iter().find(|held| spec.is_satisfied_by(held)).cloned();
         let present: Vec<Held> = specs.iter().filter_map(held).collect();
         if present.len() == specs.len() {
-            return Ok(nothing_new(present));
+            return Ok(all_present_answer(present));
         }
         let got = timeout(wanted.timeout, settled.get(&wanted.owner, &specs, progress)).await;
         let got = got.map_err(|_| too_long(wanted.timeout))??;
         let asked: Vec<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
-        Ok(handed_over(got, &wanted, &asked, "loaded"))
+        Ok(caller_answer(got, &wanted, &asked, "loaded"))
     }
 
     fn resolve_inside(&self, packages: &[String], consent: &Consent) -> Result<Vec<String>, Failure> {
@@ -366,13 +371,17 @@ impl Packages for NpmPackages {
 
     fn arrange(&self, place: &str) -> Option<Vec<String>> {
         let tools = self.config.tools.as_ref()?;
-        Some([tools.node.as_str(), "-e", LINK, place].map(str::to_owned).to_vec())
+        Some(
+            [tools.node.as_str(), "-e", LINK_SCRIPT, place]
+                .map(str::to_owned)
+                .to_vec(),
+        )
     }
 
     fn base(&self) -> Result<Option<Installed>, Failure> {
         let Some(name) = &self.config.base else { return Ok(None) };
-        let store = self.desk.store()?;
-        // That there is one of that name is Python's part to say.
+        let store = self.coordinator.store()?;
+        // The Python part reports a base that does not exist.
         let part = store.base(name).and_then(|base| base.npm);
         part.map(|part| bases::start_with(store, name, part, &self.platform()))
             .transpose()

@@ -1,7 +1,7 @@
-//! What the operator allows of npm. Pure.
+//! The operator's policy for npm packages. Pure.
 //!
-//! An entry is a name (`lodash`), a pattern of names (`@acme/*`), and after `@` the beginning of versions (`zod@3`,
-//! `left-pad@1.3.0`). As for Python, what counts is the look at every exact version that would be installed.
+//! An entry is a name (`lodash`) or a pattern of names (`@acme/*`), optionally with `@` and the beginning of a version
+//! (`zod@3`, `left-pad@1.3.0`). As for Python, the decisive check is that of every exact version to install.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -11,14 +11,14 @@ use sandcell_sandbox::{Code, Consent, Failure};
 use super::spec::Spec;
 use crate::lock::Locked;
 
-/// Entries that a refusal names.
-const SHOWN: usize = 20;
+/// The maximum number of entries in a refusal.
+const MAX_SHOWN_ENTRIES: usize = 20;
 
 /// One entry of a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NpmEntry {
     text: String,
-    /// Parts between stars.
+    /// The parts between stars.
     name: Vec<String>,
     version: Option<Vec<String>>,
 }
@@ -78,24 +78,25 @@ impl NpmEntry {
     }
 }
 
-/// What may be installed.
+/// The operator's rules for npm packages.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NpmPolicy {
-    /// Where it has entries, one must hold.
+    /// The allow-list. If it has entries, one of them must match.
     pub allow: Vec<NpmEntry>,
-    /// None of these may hold.
+    /// The deny-list. None of its entries may match.
     pub deny: Vec<NpmEntry>,
-    /// What no entry of `allow` is about, and may be installed when the user allows it.
+    /// Packages that need the user's consent, if no entry of `allow` covers them.
     pub ask: Vec<NpmEntry>,
-    /// Releases must be at least so old.
+    /// The minimum age of a release.
     pub min_age: Option<Duration>,
-    /// Without an allow-list nothing is allowed: the operator restricts packages of another language.
+    /// If true, an empty allow-list allows no package: the operator restricts packages of another language.
     pub closed: bool,
 }
 
 impl NpmPolicy {
-    /// Whether the user decides about this request. What is denied, or allowed anyway, is not the user's.
-    pub(crate) fn asks(&self, spec: &Spec) -> bool {
+    /// Returns true if this request needs the user's consent. The user does not decide about denied or allowed
+    /// packages.
+    pub(crate) fn needs_consent(&self, spec: &Spec) -> bool {
         let about = |entry: &NpmEntry| entry.is_about(&spec.name);
         let holds = |entry: &NpmEntry| match exact(&spec.range) {
             Some(version) => entry.holds(&spec.name, version),
@@ -105,11 +106,11 @@ impl NpmPolicy {
         !denied && !self.allow.iter().any(holds) && self.ask.iter().any(holds)
     }
 
-    /// Refuses what the user has not allowed.
+    /// Refuses requests that need consent and have none.
     pub(crate) fn check_consent(&self, specs: &[Spec], consent: &Consent) -> Result<(), Failure> {
         match specs
             .iter()
-            .find(|spec| self.asks(spec) && !consent.covers(&spec.shown()))
+            .find(|spec| self.needs_consent(spec) && !consent.covers(&spec.shown()))
         {
             Some(spec) => Err(consent.refusal(
                 Code::PackageNotAllowed,
@@ -121,11 +122,11 @@ impl NpmPolicy {
         }
     }
 
-    /// The rules of one installation, in which nothing is open any more; as for Python.
+    /// Returns the rules of one installation, without open questions, as for Python.
     pub(crate) fn settled(&self, specs: &[Spec]) -> Self {
         let mut settled = self.clone();
         let open = settled.allow.is_empty() && !settled.closed;
-        if specs.iter().any(|spec| self.asks(spec)) {
+        if specs.iter().any(|spec| self.needs_consent(spec)) {
             settled.ask.clear();
             if !open {
                 settled.allow.extend(self.ask.iter().cloned());
@@ -136,7 +137,7 @@ impl NpmPolicy {
         settled
     }
 
-    /// Whether a version may be installed.
+    /// Returns true if a version may be installed.
     pub(crate) fn offers(&self, name: &str, version: &str) -> bool {
         let holds = |entry: &NpmEntry| entry.holds(name, version);
         let allowed = match self.allow.as_slice() {
@@ -146,7 +147,7 @@ impl NpmPolicy {
         allowed && !self.deny.iter().any(holds)
     }
 
-    /// Looks at a request, as far as that can be told before versions are known.
+    /// Checks a request, as far as this is possible before the versions are known.
     pub(crate) fn check(&self, spec: &Spec) -> Result<(), Failure> {
         let about = |entry: &NpmEntry| entry.is_about(&spec.name);
         let denied = self.deny.iter().any(|entry| about(entry) && entry.version.is_none());
@@ -160,7 +161,7 @@ impl NpmPolicy {
         Ok(())
     }
 
-    /// Looks at every exact version.
+    /// Checks every exact version.
     pub(crate) fn check_lock(&self, locked: &[Locked]) -> Result<(), Failure> {
         match locked.iter().find(|one| !self.offers(&one.name, &one.version)) {
             None => Ok(()),
@@ -176,7 +177,7 @@ impl NpmPolicy {
         }
     }
 
-    /// Whether it is only for want of a question that this is not allowed.
+    /// Returns true if the package would be allowed with the user's consent.
     fn is_unasked(&self, name: &str) -> bool {
         let denied = |entry: &NpmEntry| entry.is_about(name) && !self.ask.contains(entry);
         self.ask.iter().any(|entry| entry.is_about(name)) && !self.deny.iter().any(denied)
@@ -184,7 +185,11 @@ impl NpmPolicy {
 
     pub(crate) fn refusal(&self, what: String) -> Failure {
         let list = |entries: &[NpmEntry]| {
-            let texts: Vec<&str> = entries.iter().take(SHOWN).map(|entry| entry.text.as_str()).collect();
+            let texts: Vec<&str> = entries
+                .iter()
+                .take(MAX_SHOWN_ENTRIES)
+                .map(|entry| entry.text.as_str())
+                .collect();
             texts.join(", ")
         };
         let remedy = match (self.allow.as_slice(), self.closed) {
@@ -196,7 +201,7 @@ impl NpmPolicy {
     }
 }
 
-/// The one version that a range is, if it is one.
+/// Returns the exact version, if the range is one.
 fn exact(range: &str) -> Option<&str> {
     let core = range.split(['-', '+']).next().unwrap_or_default();
     let number = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_digit());
@@ -259,12 +264,12 @@ mod tests {
             min_age: None,
             closed: true,
         };
-        for (text, asks) in [("zod@3", false), ("lodash@^4", true), ("evil", false)] {
+        for (text, needs_consent) in [("zod@3", false), ("lodash@^4", true), ("evil", false)] {
             let specs = spec(text);
-            assert_eq!(policy.asks(&specs[0]), asks, "{text}");
+            assert_eq!(policy.needs_consent(&specs[0]), needs_consent, "{text}");
             assert_eq!(
                 policy.check_consent(&specs, &Consent::NotAsked).is_err(),
-                asks,
+                needs_consent,
                 "{text}"
             );
             let yes = Consent::Given(vec![specs[0].shown()]);
@@ -292,7 +297,7 @@ mod tests {
             ask: entries(&["zod@3", "lodash@3"]),
             ..NpmPolicy::default()
         };
-        for (text, asks) in [
+        for (text, needs_consent) in [
             ("zod", true),
             ("zod@^4", true),
             ("zod@3.1.0", true),
@@ -302,7 +307,7 @@ mod tests {
             ("lodash@4.17.21", false),
             ("lodash@3.0.0", true),
         ] {
-            assert_eq!(policy.asks(&spec(text)[0]), asks, "{text}");
+            assert_eq!(policy.needs_consent(&spec(text)[0]), needs_consent, "{text}");
         }
         for text in ["zod", "zod@^4", "zod@3.1.0"] {
             let settled = policy.settled(&spec(text));

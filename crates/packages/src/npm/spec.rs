@@ -1,13 +1,14 @@
-//! What may be asked for: `name`, `@scope/name`, each with `@` and a version, a range or a tag. Pure.
+//! A caller's package request: `name` or `@scope/name`, each with an optional `@` and a version, a range or a tag.
+//! Pure.
 
 use sandcell_sandbox::{Failure, Held};
 
-/// Packages of one request.
+/// The maximum number of packages in one request.
 const SPECS_MAX: usize = 100;
-/// Bytes of one.
+/// The maximum length of one requested package in bytes.
 const SPEC_MAX: usize = 200;
 
-/// Modules that Node has itself.
+/// The modules that are part of Node.
 const BUILT_IN: [&str; 34] = [
     "assert",
     "async_hooks",
@@ -45,16 +46,16 @@ const BUILT_IN: [&str; 34] = [
     "zlib",
 ];
 
-/// One package that is asked for.
+/// One requested package.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Spec {
     pub(crate) name: String,
-    /// A version, range or tag; `*` where none was named.
+    /// A version, range or tag. The default is `*`.
     pub(crate) range: String,
 }
 
 impl Spec {
-    /// As the user of a caller is asked about it.
+    /// Returns the text of the question to the user.
     pub(crate) fn shown(&self) -> String {
         match self.range.as_str() {
             "*" => format!("npm:{}", self.name),
@@ -62,13 +63,13 @@ impl Spec {
         }
     }
 
-    /// Whether a package that is there is surely what is asked for.
+    /// Returns true if an installed package certainly satisfies the request.
     pub(crate) fn is_satisfied_by(&self, held: &Held) -> bool {
         held.name == self.name && (self.range == "*" || self.range == held.version)
     }
 }
 
-/// Reads a whole request.
+/// Parses all packages of a request.
 pub(crate) fn parse_all(packages: &[String]) -> Result<Vec<Spec>, Failure> {
     if packages.len() > SPECS_MAX {
         return Err(Failure::invalid(
@@ -130,7 +131,7 @@ fn parse(text: &str) -> Result<Spec, Failure> {
     })
 }
 
-/// `name` or `@scope/name`, each of plain characters.
+/// Returns true for `name` and `@scope/name` of plain characters.
 pub(crate) fn is_name(text: &str) -> bool {
     let word = |word: &str| {
         let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'~');

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use clap::{Args, Subcommand};
-use sandcell_images::{Kept, Kind, LocalImages, Pruned};
+use sandcell_images::{Kind, LocalImages, Pruned, StoredImage};
 use sandcell_sandbox::{Backend, Code, Failure, Preparing};
 use serde_json::json;
 use tokio::sync::watch;
@@ -134,7 +134,7 @@ pub(super) async fn pull(
     name: &str,
     backend: &Arc<dyn Backend>,
     stop: &mut Stop,
-) -> Result<Kept, Failure> {
+) -> Result<StoredImage, Failure> {
     let progress = watch::Sender::new(Preparing {
         text: "the registry is being asked".to_owned(),
         ..Preparing::default()
@@ -162,9 +162,9 @@ pub(super) async fn pull(
     }
 }
 
-fn say_list(kept: &[Kept], as_json: bool) -> output::Printed {
+fn say_list(kept: &[StoredImage], as_json: bool) -> output::Printed {
     if as_json {
-        let row = |one: &Kept| {
+        let row = |one: &StoredImage| {
             let used = one.used.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
             json!({
                 "name": one.name,

@@ -47,10 +47,10 @@ pub(crate) fn note(settings: &Settings, event: SecurityEvent) {
 
 #[cfg(all(unix, feature = "history"))]
 fn keeper(settings: &Settings, who: Who) -> Option<Arc<dyn HistorySink>> {
-    use sandcell_history::{Database, Retention, Whose, Writer};
+    use sandcell_history::{Database, Retention, Writer, WriterRole};
     let whose = match who {
-        Who::Command => Whose::Command,
-        Who::Server => Whose::Server,
+        Who::Command => WriterRole::Command,
+        Who::Server => WriterRole::Server,
     };
     let history = settings.history.as_ref()?;
     let keep = Retention {
@@ -74,10 +74,10 @@ fn keeper(_settings: &Settings, _who: Who) -> Option<Arc<dyn HistorySink>> {
 
 #[cfg(unix)]
 fn auditor(settings: &Settings) -> Option<Arc<dyn Auditor>> {
-    use sandcell_audit::{AuditDesk, AuditFile};
+    use sandcell_audit::{AuditFile, AuditWriter};
     let audit = settings.audit.as_ref()?;
-    match AuditDesk::start(AuditFile::new(audit.file.clone(), audit.size.as_bytes())) {
-        Ok(desk) => Some(Arc::new(desk)),
+    match AuditWriter::start(AuditFile::new(audit.file.clone(), audit.size.as_bytes())) {
+        Ok(writer) => Some(Arc::new(writer)),
         Err(error) => {
             tracing::error!(%error, "the audit log is not written: its thread could not be started");
             None

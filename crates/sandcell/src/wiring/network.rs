@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sandcell_broker::{Denial, Egress, EgressLimits, EgressRules, Why};
+use sandcell_broker::{Denial, DenialReason, Egress, EgressLimits, EgressRules};
 use sandcell_sandbox::{Code, Consent, Denied, Failure, Forward, Network, NetworkRule, Way};
 use tokio::task::{AbortHandle, JoinSet};
 
@@ -78,7 +78,7 @@ impl Network for BrokerNetwork {
         &self.allowed
     }
 
-    fn left_to_user(&self, hosts: &[String]) -> Vec<String> {
+    fn consent_required(&self, hosts: &[String]) -> Vec<String> {
         // What is refused in any case is nothing to ask about.
         let (Some(unasked), Ok(_)) = (&self.unasked, self.rules.asked(hosts)) else {
             return Vec::new();
@@ -89,9 +89,9 @@ impl Network for BrokerNetwork {
 
     fn check(&self, hosts: &[String], consent: &Consent) -> Result<NetworkRule, Failure> {
         let asked = self.rules.asked(hosts).map_err(|denial| {
-            let message = format!("network: {:?} {}", denial.what, denial.why);
-            match denial.why {
-                Why::Unreadable(_) | Why::Limit(_) => Failure::invalid(message, denial.remedy()),
+            let message = format!("network: {:?} {}", denial.target, denial.reason);
+            match denial.reason {
+                DenialReason::Unreadable(_) | DenialReason::Limit(_) => Failure::invalid(message, denial.remedy()),
                 _ => Failure::new(
                     Code::NetworkDenied,
                     message,
@@ -99,7 +99,7 @@ impl Network for BrokerNetwork {
                 ),
             }
         })?;
-        if let Some(host) = self.left_to_user(hosts).iter().find(|host| !consent.covers(host)) {
+        if let Some(host) = self.consent_required(hosts).iter().find(|host| !consent.covers(host)) {
             let how = "create_sandbox or create_run_close with network";
             return Err(consent.refusal(Code::NetworkDenied, host, how, "network.allow"));
         }
@@ -116,7 +116,7 @@ impl Network for BrokerNetwork {
         let asked = self.rules.asked(hosts).map_err(|denial| {
             Failure::new(
                 Code::NetworkDenied,
-                format!("network: {} {}", denial.what, denial.why),
+                format!("network: {} {}", denial.target, denial.reason),
                 denial.remedy(),
             )
         })?;
@@ -163,9 +163,9 @@ impl Way for BrokerWay {
 
     fn denied_since(&self, count: u64) -> Vec<Denied> {
         let told = |denial: Denial| Denied {
-            reason: denial.why.to_string(),
+            reason: denial.reason.to_string(),
             remedy: denial.remedy(),
-            what: denial.what,
+            what: denial.target,
         };
         self.egress.denied_since(count).into_iter().map(told).collect()
     }

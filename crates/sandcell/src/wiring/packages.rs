@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use sandcell_packages::{
-    Bases, Bounds, Config, KeptMax, NpmConfig, NpmEntry, NpmPackages, NpmPolicy, NpmTools, Policy, PythonPackages,
+    Bases, Bounds, Config, NpmConfig, NpmEntry, NpmPackages, NpmPolicy, NpmTools, Policy, PythonPackages, StoreLimits,
     find_npm, find_uv,
 };
 use sandcell_sandbox::{Backend, ByteSize, Code, Cpus, Failure, Language, Limits, Packages};
@@ -85,8 +85,8 @@ impl Installers {
         // Lists have to be readable also where nobody installs by them.
         let (python, npm) = (python_policy(own)?, npm_policy(own)?);
         Ok(Self {
-            python: self.python.as_ref().map(|one| one.under(python, bounds(own))),
-            npm: self.npm.as_ref().map(|one| one.under(npm, bounds(own))),
+            python: self.python.as_ref().map(|one| one.with_rules(python, bounds(own))),
+            npm: self.npm.as_ref().map(|one| one.with_rules(npm, bounds(own))),
         })
     }
 }
@@ -186,9 +186,9 @@ fn python_policy(own: &PackageSettings) -> Result<Policy, Failure> {
 }
 
 /// Returns the limits on stored installations.
-fn kept(own: &PackageSettings) -> KeptMax {
-    let all = KeptMax::of_all(own.kept.as_bytes());
-    KeptMax {
+fn kept(own: &PackageSettings) -> StoreLimits {
+    let all = StoreLimits::total_only(own.kept.as_bytes());
+    StoreLimits {
         caller_bytes: own.caller_kept.map_or(all.caller_bytes, ByteSize::as_bytes),
         caller_packages: own.caller_packages.unwrap_or(all.caller_packages),
         ..all

@@ -548,7 +548,7 @@ fn mistakes_are_answered_with_what_was_meant() {
             "arguments follow `--`: sandcell run FILE -- ARGS",
         ),
         (&["run", "-c", "1", "--network", "a b"], None, "--network: "),
-        (&["run", "-c", "1", "--package", "a b"], None, "an item of its own"),
+        (&["run", "-c", "1", "--package", "a b"], None, "a separate item"),
         (&["--config", "nofile", "config"], None, "there is no such file"),
         (
             &["history"],

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::{Ahead, DriverSession, Frame, encode};
+use super::{DriverSession, Frame, PreloadedModules, encode};
 
 /// The deadline of the listing of variables.
 const LIST_MAX: Duration = Duration::from_secs(5);
@@ -64,7 +64,7 @@ impl DriverSession {
     pub(super) async fn load_modules(&mut self, modules: &[String]) -> Result<Vec<NotLoaded>, SessionError> {
         let modules: Vec<String> = modules
             .iter()
-            .filter(|name| !self.ahead.asked.contains(name))
+            .filter(|name| !self.preloaded.asked.contains(name))
             .cloned()
             .collect();
         if !self.link.handed_over {
@@ -88,8 +88,8 @@ impl DriverSession {
         let (missing, loaded) = self.ask(question, PRELOAD_MAX, answer).await?.ok_or_else(ended)?;
         if !modules.is_empty() {
             let is_missing = |name: &String| missing.iter().any(|missing| missing.name == *name);
-            let asked = self.ahead.asked.iter().chain(modules);
-            self.ahead = Arc::new(Ahead {
+            let asked = self.preloaded.asked.iter().chain(modules);
+            self.preloaded = Arc::new(PreloadedModules {
                 asked: asked.filter(|name| !is_missing(name)).cloned().collect(),
                 top: loaded,
             });
@@ -155,7 +155,7 @@ impl DriverSession {
                     self.decoder.push(&bytes);
                     while let Some(frame) = self.next_frame()? {
                         match frame {
-                            Frame::Copy { pid, why, .. } => self.link.copies.told(pid, &why),
+                            Frame::Copy { pid, why, .. } => self.link.snapshot.record(pid, &why),
                             other => frames.push(other),
                         }
                     }

@@ -14,7 +14,7 @@ use super::Link;
 /// The time for announcing an interrupt before the signal is sent anyway.
 const ANNOUNCE_MAX: Duration = Duration::from_millis(300);
 /// The delay between an interrupt and the nudge.
-const NUDGE: Duration = Duration::from_millis(250);
+const NUDGE_DELAY: Duration = Duration::from_millis(250);
 
 #[derive(Debug)]
 pub(super) struct DriverInterrupter(pub(super) Weak<Link>);
@@ -47,7 +47,7 @@ impl Interrupter for DriverInterrupter {
             return Ok(());
         }
         drop(link);
-        tokio::time::sleep(NUDGE).await;
+        tokio::time::sleep(NUDGE_DELAY).await;
         let Some(link) = self.0.upgrade() else {
             return Ok(());
         };
@@ -80,7 +80,7 @@ impl Interrupter for DriverInterrupter {
         let Some(link) = self.0.upgrade() else {
             return Ok(());
         };
-        if let Some(pid) = link.copies.pid() {
+        if let Some(pid) = link.snapshot.pid() {
             match link.handle.kill_but(pid).await {
                 Ok(()) => return Ok(()),
                 Err(error) => tracing::debug!(%error, "a copy could not be spared"),
@@ -92,7 +92,7 @@ impl Interrupter for DriverInterrupter {
     async fn end(&self) -> Result<(), SandboxError> {
         match self.0.upgrade() {
             Some(link) => {
-                link.copies.forget();
+                link.snapshot.forget();
                 link.handle.signal(Signal::Kill, SignalScope::Tree).await
             }
             None => Ok(()),

@@ -46,7 +46,7 @@ const REFUSED_CALLS: [&str; 7] = [
     "importlib.import_module",
 ];
 /// Calls whose target is only known at run time.
-const OPAQUE: [&str; 6] = [
+const OPAQUE_CALLS: [&str; 6] = [
     "eval",
     "exec",
     "compile",
@@ -55,7 +55,7 @@ const OPAQUE: [&str; 6] = [
     "runpy.run_path",
 ];
 /// Modules and calls that need a network.
-const NETWORK: [&str; 9] = [
+const NETWORK_MODULES: [&str; 9] = [
     "requests",
     "httpx",
     "aiohttp",
@@ -67,7 +67,7 @@ const NETWORK: [&str; 9] = [
     "paramiko",
 ];
 /// Calls that serve until they are ended.
-const SERVING: [&str; 10] = [
+const SERVING_CALLS: [&str; 10] = [
     "app.run",
     "server.serve_forever",
     "httpd.serve_forever",
@@ -236,7 +236,7 @@ impl Look<'_> {
             self.refuse_import(name, at);
         }
         let root = module.split('.').next().unwrap_or_default();
-        if !self.advice.network && NETWORK.iter().any(|name| module == *name || root == *name) {
+        if !self.advice.network && NETWORK_MODULES.iter().any(|name| module == *name || root == *name) {
             let message =
                 format!("{module} reaches the network, and this sandbox has none: bring the data in as a file instead");
             self.add("network", Severity::Info, at.line, at.column, message);
@@ -304,7 +304,7 @@ impl Look<'_> {
         if REFUSED_CALLS.contains(&bare) {
             self.add("call", Severity::Deny, at.line, at.column, format!("calls {bare}"));
         }
-        if OPAQUE.contains(&bare) {
+        if OPAQUE_CALLS.contains(&bare) {
             let message =
                 format!("{bare} runs or loads what is only known when it runs: nothing of it is looked at here");
             self.add("opaque", Severity::Info, at.line, at.column, message);
@@ -313,7 +313,7 @@ impl Look<'_> {
             let message = "input() will find nothing to read: pass stdin with the call".to_owned();
             self.add("input-without-stdin", Severity::Warn, at.line, at.column, message);
         }
-        if SERVING.contains(&bare) {
+        if SERVING_CALLS.contains(&bare) {
             let message = format!(
                 "{bare} serves until it is ended: the call will reach its time-out; start it in a thread or as a child process"
             );

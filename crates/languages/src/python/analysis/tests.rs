@@ -102,7 +102,7 @@ fn hints_say_where_and_what() {
 /// The maximum cost of a mebibyte of any source, as a multiple of a mebibyte of plain lines (on this machine, in this
 /// build). The most expensive source, many short statements, costs three times as much; quadratic time would cost a
 /// thousand times as much.
-const BOUND: u32 = 5;
+const MAX_COST_FACTOR: u32 = 5;
 
 /// Returns the minimum of this thread's processor time over some rounds, which excludes other load on the machine.
 fn processor_time(work: impl Fn() -> Vec<Finding>) -> (Duration, usize) {
@@ -152,7 +152,7 @@ fn a_mebibyte_nested_or_chained_as_deep_as_it_goes_takes_no_time_and_no_stack() 
         let (took, findings) = processor_time(|| analyse(&source, &advice()));
         assert!(findings <= FINDINGS_MAX);
         assert!(
-            took < BOUND * plain,
+            took < MAX_COST_FACTOR * plain,
             "{took:?}, plain lines {plain:?}: {:?}",
             source.get(..20)
         );

@@ -64,8 +64,8 @@ pub(super) fn tokens(source: &str) -> (Vec<Token<'_>>, Option<Fault>) {
 }
 
 impl<'a> Reader<'a> {
-    fn peek(&self, ahead: usize) -> Option<u8> {
-        self.source.as_bytes().get(self.at + ahead).copied()
+    fn peek(&self, offset: usize) -> Option<u8> {
+        self.source.as_bytes().get(self.at + offset).copied()
     }
 
     fn fail(&mut self, message: &'static str, line: u32, column: u32) {

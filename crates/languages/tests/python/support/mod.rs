@@ -263,7 +263,7 @@ impl Files for NoFiles {
 
 /// Forwards output. Before control bytes, it forwards the content of the other pipes at that moment.
 async fn pump(mut child: tokio::process::Child, pipes: [pipe::Receiver; 3], to: mpsc::Sender<ProcessEvent>) {
-    const CHANNELS: [Channel; 3] = [Channel::Stdout, Channel::Stderr, Channel::Control];
+    const OUTPUT_CHANNELS: [Channel; 3] = [Channel::Stdout, Channel::Stderr, Channel::Control];
     let mut open = [true; 3];
     let mut alive = true;
     while alive || open.contains(&true) {
@@ -288,14 +288,14 @@ async fn pump(mut child: tokio::process::Child, pipes: [pipe::Receiver; 3], to: 
         if at == 2 {
             for other in 0..2 {
                 while let Some(bytes) = open[other].then(|| read_now(&pipes[other])).flatten() {
-                    open[other] = tell(&to, CHANNELS[other], bytes).await;
+                    open[other] = tell(&to, OUTPUT_CHANNELS[other], bytes).await;
                     if !open[other] {
                         break;
                     }
                 }
             }
         }
-        open[at] = tell(&to, CHANNELS[at], bytes).await;
+        open[at] = tell(&to, OUTPUT_CHANNELS[at], bytes).await;
     }
 }
 

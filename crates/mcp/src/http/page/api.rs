@@ -270,7 +270,7 @@ async fn overview(host: &dyn Host, who: &Principal) -> Result<Value, Failure> {
     let history = host.history(who, ROWS, None).await?;
     let sandboxes: Vec<Value> = host.status(who, None).await?.iter().map(sandbox_data).collect();
     let backends = host.backends();
-    let images = backends.iter().any(|backend| backend.knows_images);
+    let images = backends.iter().any(|backend| backend.supports_images);
     let backends: Vec<Value> = backends
         .iter()
         .map(|backend| json!({"name": backend.name, "isolation": backend.isolation, "layers": backend.layers}))

@@ -134,7 +134,7 @@ async fn create(
         ..CreateRequest::default()
     };
     let default = image == IMAGE;
-    if default && host.backends().first().is_some_and(|first| first.shows_host) {
+    if default && host.backends().first().is_some_and(|first| first.uses_host_programs) {
         let views = host.create(who, request(None)).await?;
         return Ok((first(views)?, None));
     }

@@ -112,7 +112,7 @@ impl Which {
             sandbox: self.sandbox.clone(),
             text: self.search.clone(),
             status: self.status.and_then(word),
-            most: self.last,
+            max_rows: self.last,
         }
     }
 }
@@ -210,7 +210,7 @@ fn once(ids: &[String], whole: impl Fn(&str) -> Result<String, Failure>) -> Resu
 fn wanted(database: &Database, ids: &[String], which: &Which) -> Result<Vec<Row>, Failure> {
     let mut rows = if ids.is_empty() {
         let mut filter = which.filter();
-        filter.most = filter.most.min(CELLS);
+        filter.max_rows = filter.max_rows.min(CELLS);
         database.list(&filter, true).map_err(failure)?
     } else {
         once(ids, |id| whole_id(database, id))?

@@ -308,7 +308,7 @@ async fn bring_of_daemon(args: &RunArgs, wired: &wiring::Wired, stop: &mut signa
     let image = args.image.as_deref();
     let mut bar = Bar::new();
     let mut tick = tokio::time::interval(Duration::from_millis(250));
-    let bringing = backend.bring(image);
+    let bringing = backend.pull_image(image);
     tokio::pin!(bringing);
     loop {
         tokio::select! {

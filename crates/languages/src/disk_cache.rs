@@ -10,7 +10,7 @@ use rustix::fs::OFlags;
 
 /// The maximum size that is read, in bytes.
 #[cfg(unix)]
-const LIMIT: u64 = 1 << 20;
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// Reads a file in a folder, if only this user could have written to either.
 #[cfg(unix)]
@@ -33,7 +33,7 @@ pub(crate) fn read_own(file: &Path) -> Option<Vec<u8>> {
         return None;
     }
     let mut bytes = Vec::new();
-    opened.take(LIMIT).read_to_end(&mut bytes).ok()?;
+    opened.take(MAX_FILE_BYTES).read_to_end(&mut bytes).ok()?;
     Some(bytes)
 }
 

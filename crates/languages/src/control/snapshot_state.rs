@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The snapshot, shared by the task that runs a cell and the one that ends it.
 #[derive(Debug, Default)]
-pub(super) struct Copies(Mutex<State>);
+pub(super) struct SnapshotState(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -13,7 +13,7 @@ struct State {
     why: Option<String>,
 }
 
-impl Copies {
+impl SnapshotState {
     fn state(&self) -> MutexGuard<'_, State> {
         // A holder of the lock only assigns, so a poisoned state is whole.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -28,7 +28,7 @@ impl Copies {
     }
 
     /// Records the driver's report: a snapshot, or the reason for a missing or outdated one.
-    pub(super) fn told(&self, pid: Option<i32>, why: &str) {
+    pub(super) fn record(&self, pid: Option<i32>, why: &str) {
         *self.state() = State { pid, why: reason(why) };
     }
 
@@ -69,19 +69,19 @@ mod tests {
 
     #[test]
     fn a_copy_is_used_once_and_its_absence_is_explained_once() {
-        let copies = Copies::default();
-        assert_eq!(copies.take(), Err(None));
-        copies.told(Some(7), "");
+        let snapshot = SnapshotState::default();
+        assert_eq!(snapshot.take(), Err(None));
+        snapshot.record(Some(7), "");
         assert_eq!(
-            (copies.pid(), copies.take(), copies.take()),
+            (snapshot.pid(), snapshot.take(), snapshot.take()),
             (Some(7), Ok((7, None)), Err(None))
         );
-        copies.told(Some(7), "processes");
-        let (pid, why) = copies.take().unwrap();
+        snapshot.record(Some(7), "processes");
+        let (pid, why) = snapshot.take().unwrap();
         assert!(pid == 7 && why.unwrap().contains("no process"));
-        copies.told(None, "threads");
-        assert!(copies.take().unwrap_err().unwrap().contains("threads"));
-        copies.told(None, "<b>whatever</b>");
-        assert_eq!(copies.take(), Err(None));
+        snapshot.record(None, "threads");
+        assert!(snapshot.take().unwrap_err().unwrap().contains("threads"));
+        snapshot.record(None, "<b>whatever</b>");
+        assert_eq!(snapshot.take(), Err(None));
     }
 }

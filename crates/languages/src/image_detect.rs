@@ -29,9 +29,9 @@ pub async fn detect_in(sandbox: &dyn Sandbox, image: &str, settings: &Settings) 
 /// Returns the assumed languages of an image before any sandbox of it exists: Python and nothing else.
 #[must_use]
 pub fn suppose(image: &str, settings: &Settings) -> Detected {
-    const PYTHON: &str = "python3";
-    let programs = BTreeMap::from([(PYTHON.to_owned(), PathBuf::from(PYTHON))]);
-    describe(&programs, Some(unasked(PYTHON)), image, settings)
+    const PYTHON_PROGRAM: &str = "python3";
+    let programs = BTreeMap::from([(PYTHON_PROGRAM.to_owned(), PathBuf::from(PYTHON_PROGRAM))]);
+    describe(&programs, Some(unasked(PYTHON_PROGRAM)), image, settings)
 }
 
 fn describe(
@@ -124,7 +124,7 @@ fn within(folder: &SandboxPath, name: &str) -> PathBuf {
 pub fn with_images(languages: Vec<Arc<dyn Language>>, settings: &Settings) -> Vec<Arc<dyn Language>> {
     let settings = Arc::new(settings.clone());
     let wrap = |home: Arc<dyn Language>| -> Arc<dyn Language> {
-        Arc::new(Travelling {
+        Arc::new(PerSandboxLanguage {
             home,
             settings: Arc::clone(&settings),
         })
@@ -135,13 +135,13 @@ pub fn with_images(languages: Vec<Arc<dyn Language>>, settings: &Settings) -> Ve
 /// A language of this machine that an image may provide differently. It is detected in each sandbox separately, since
 /// changes that code makes in one sandbox (to its search path, for example) must not affect others of the same image.
 #[derive(Debug)]
-struct Travelling {
+struct PerSandboxLanguage {
     home: Arc<dyn Language>,
     settings: Arc<Settings>,
 }
 
 #[async_trait]
-impl Language for Travelling {
+impl Language for PerSandboxLanguage {
     fn info(&self) -> &LanguageInfo {
         self.home.info()
     }
@@ -178,17 +178,17 @@ impl Language for Travelling {
         found.map(Some).ok_or_else(|| absent(name, image))
     }
 
-    async fn warm(
+    async fn start_zygote(
         &self,
         backend: &Arc<dyn Backend>,
         modules: &[String],
         attached: &[PathBuf],
     ) -> Result<Vec<NotLoaded>, SessionError> {
-        self.home.warm(backend, modules, attached).await
+        self.home.start_zygote(backend, modules, attached).await
     }
 
-    fn warmed(&self, attached: &[PathBuf]) -> Option<u64> {
-        self.home.warmed(attached)
+    fn matching_zygote(&self, attached: &[PathBuf]) -> Option<u64> {
+        self.home.matching_zygote(attached)
     }
 
     async fn open(&self, sandbox: Arc<dyn Sandbox>) -> Result<Box<dyn Session>, SessionError> {

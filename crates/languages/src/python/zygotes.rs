@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use sandcell_sandbox::{Backend, NotLoaded, SessionError};
 
-use crate::control::{Ahead, DriverSession, Snapshots, Start};
+use crate::control::{DriverSession, PreloadedModules, Snapshots, Start};
 
 /// The maximum number of children and the maximum age of a zygote.
 const CHILDREN_MAX: u32 = 1000;
@@ -21,7 +21,7 @@ const LIFE_MIN: Duration = Duration::from_secs(60);
 /// A zygote that ends before this age must have caused its end itself, and is not replaced at once.
 const ENDS_BY_ITSELF: Duration = Duration::from_secs(1);
 /// The time for which a replaced zygote lives on.
-const FORMER: Duration = Duration::from_secs(10);
+const FORMER_LIFETIME: Duration = Duration::from_secs(10);
 /// A zygote with this many failures in a row counts as broken.
 const FAILURES_MAX: u32 = 3;
 
@@ -39,9 +39,9 @@ pub(super) struct Recipe {
 
 /// A zygote that is ready.
 #[derive(Debug)]
-pub(super) struct Warm {
+pub(super) struct Zygote {
     pub(super) number: u64,
-    ahead: Arc<Ahead>,
+    preloaded: Arc<PreloadedModules>,
     since: Instant,
     children: AtomicU32,
     failures: AtomicU32,
@@ -52,70 +52,70 @@ pub(super) struct Warm {
 
 /// The current zygote.
 #[derive(Debug, Default)]
-pub(super) struct Parents {
-    current: Mutex<Option<Arc<Warm>>>,
+pub(super) struct Zygotes {
+    current: Mutex<Option<Arc<Zygote>>>,
     /// The previous one, for sandboxes that were in creation when it was replaced.
-    former: Mutex<Option<Arc<Warm>>>,
+    former: Mutex<Option<Arc<Zygote>>>,
     /// Held while a zygote starts.
     starting: tokio::sync::Mutex<()>,
 }
 
 /// A zygote that was chosen for one child.
 #[derive(Debug)]
-pub(super) struct Chosen {
-    warm: Arc<Warm>,
+pub(super) struct ChosenZygote {
+    zygote: Arc<Zygote>,
     pub(super) number: u64,
-    pub(super) ahead: Arc<Ahead>,
+    pub(super) preloaded: Arc<PreloadedModules>,
 }
 
-impl Warm {
+impl Zygote {
     /// Returns true if an interpreter started in a sandbox with these folders would load the same modules. Folders that
     /// only the sandbox has may contain other versions of modules that the zygote has loaded.
     fn fits(&self, attached: &[PathBuf]) -> bool {
         let beyond = attached.strip_prefix(self.recipe.attached.as_slice());
-        beyond.is_some_and(|folders| !folders.iter().any(|folder| self.ahead.is_in(folder)))
+        beyond.is_some_and(|folders| !folders.iter().any(|folder| self.preloaded.is_in(folder)))
     }
 }
 
-impl Parents {
+impl Zygotes {
     // A holder of these locks only assigns, so a poisoned state is whole.
-    fn current(&self) -> MutexGuard<'_, Option<Arc<Warm>>> {
+    fn current(&self) -> MutexGuard<'_, Option<Arc<Zygote>>> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn former(&self) -> MutexGuard<'_, Option<Arc<Warm>>> {
+    fn former(&self) -> MutexGuard<'_, Option<Arc<Zygote>>> {
         self.former.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Starts a zygote, which replaces the current one.
     pub(super) async fn start(self: &Arc<Self>, recipe: Recipe) -> Result<Vec<NotLoaded>, SessionError> {
-        let _alone = self.starting.lock().await;
+        let _guard = self.starting.lock().await;
         self.start_alone(recipe).await
     }
 
     async fn start_alone(self: &Arc<Self>, recipe: Recipe) -> Result<Vec<NotLoaded>, SessionError> {
-        let parent = recipe.backend.warm(&recipe.argv, &recipe.attached).await?;
+        let parent = recipe.backend.start_zygote(&recipe.argv, &recipe.attached).await?;
         let start = Start {
             boot: recipe.boot.clone(),
             copies: Snapshots::Unsupported,
             ..recipe.start.clone()
         };
         let (driver, missing) = DriverSession::parent(parent.process, start, &recipe.modules).await?;
-        let warm = Warm {
+        let zygote = Zygote {
             number: parent.number,
-            ahead: Arc::clone(driver.ahead()),
+            preloaded: Arc::clone(driver.preloaded()),
             since: Instant::now(),
             children: AtomicU32::new(0),
             failures: AtomicU32::new(0),
             recipe,
             driver,
         };
-        let former = self.current().replace(Arc::new(warm));
+        let former = self.current().replace(Arc::new(zygote));
         self.former().clone_from(&former);
-        let parents = Arc::clone(self);
+        let zygotes = Arc::clone(self);
         tokio::spawn(async move {
-            tokio::time::sleep(FORMER).await;
-            let ended = parents
+            tokio::time::sleep(FORMER_LIFETIME).await;
+            let ended = zygotes
                 .former()
                 .take_if(|kept| former.as_ref().is_some_and(|former| Arc::ptr_eq(kept, former)));
             drop(ended);
@@ -124,7 +124,7 @@ impl Parents {
     }
 
     /// Returns the current zygote. If it has ended (with the launcher, for example), begins to replace it.
-    fn living(self: &Arc<Self>) -> Option<Arc<Warm>> {
+    fn living(self: &Arc<Self>) -> Option<Arc<Zygote>> {
         let mut current = self.current();
         if !current.as_ref()?.driver.is_lost() {
             return current.clone();
@@ -137,74 +137,74 @@ impl Parents {
     }
 
     /// Returns the current zygote, if its children are suitable for sandboxes with these folders.
-    pub(super) fn fitting(self: &Arc<Self>, attached: &[PathBuf]) -> Option<Arc<Warm>> {
-        self.living().filter(|warm| warm.fits(attached))
+    pub(super) fn fitting(self: &Arc<Self>, attached: &[PathBuf]) -> Option<Arc<Zygote>> {
+        self.living().filter(|zygote| zygote.fits(attached))
     }
 
     /// Chooses the zygote for one more child, in a sandbox with these folders. `expected` is the zygote whose child the
     /// sandbox already expects.
-    pub(super) fn choose(self: &Arc<Self>, attached: &[PathBuf], expected: Option<u64>) -> Option<Chosen> {
+    pub(super) fn choose(self: &Arc<Self>, attached: &[PathBuf], expected: Option<u64>) -> Option<ChosenZygote> {
         let current = self.living();
-        let warm = match expected {
+        let zygote = match expected {
             None => current,
             Some(number) => [current, self.former().clone()]
                 .into_iter()
                 .flatten()
-                .find(|warm| warm.number == number),
+                .find(|zygote| zygote.number == number),
         };
-        let warm = warm.filter(|warm| warm.fits(attached))?;
-        let before = warm.children.fetch_add(1, Ordering::Relaxed);
-        if before >= CHILDREN_MAX || warm.since.elapsed() > AGE_MAX {
-            self.renew(&warm, Duration::ZERO);
+        let zygote = zygote.filter(|zygote| zygote.fits(attached))?;
+        let before = zygote.children.fetch_add(1, Ordering::Relaxed);
+        if before >= CHILDREN_MAX || zygote.since.elapsed() > AGE_MAX {
+            self.renew(&zygote, Duration::ZERO);
         }
-        Some(Chosen {
-            number: warm.number,
-            ahead: Arc::clone(&warm.ahead),
-            warm,
+        Some(ChosenZygote {
+            number: zygote.number,
+            preloaded: Arc::clone(&zygote.preloaded),
+            zygote,
         })
     }
 
     /// Records that the child has become a session.
-    pub(super) fn worked(chosen: &Chosen) {
-        chosen.warm.failures.store(0, Ordering::Relaxed);
+    pub(super) fn worked(chosen: &ChosenZygote) {
+        chosen.zygote.failures.store(0, Ordering::Relaxed);
     }
 
     /// Records that the child did not become a session in a sandbox where an interpreter could be started.
-    pub(super) fn failed(self: &Arc<Self>, chosen: &Chosen, error: &SessionError) {
-        let warm = &chosen.warm;
+    pub(super) fn failed(self: &Arc<Self>, chosen: &ChosenZygote, error: &SessionError) {
+        let zygote = &chosen.zygote;
         tracing::debug!(%error, "no child of the warmed interpreter could be had");
-        if warm.failures.fetch_add(1, Ordering::Relaxed) + 1 < FAILURES_MAX {
+        if zygote.failures.fetch_add(1, Ordering::Relaxed) + 1 < FAILURES_MAX {
             return;
         }
         let mut current = self.current();
-        if !current.as_ref().is_some_and(|current| Arc::ptr_eq(current, warm)) {
+        if !current.as_ref().is_some_and(|current| Arc::ptr_eq(current, zygote)) {
             return;
         }
         *current = None;
         drop(current);
         let mut pause = Duration::ZERO;
-        if warm.since.elapsed() < LIFE_MIN {
+        if zygote.since.elapsed() < LIFE_MIN {
             tracing::warn!("the warmed interpreter does not work; for a minute sessions start without it: {error}");
             pause = LIFE_MIN;
         }
-        self.renew(warm, pause);
+        self.renew(zygote, pause);
     }
 
     /// Starts a replacement in the background after a pause, unless there is or starts another one by then.
-    fn renew(self: &Arc<Self>, warm: &Arc<Warm>, pause: Duration) {
-        let (parents, recipe, number) = (Arc::clone(self), warm.recipe.clone(), warm.number);
+    fn renew(self: &Arc<Self>, zygote: &Arc<Zygote>, pause: Duration) {
+        let (zygotes, recipe, number) = (Arc::clone(self), zygote.recipe.clone(), zygote.number);
         tokio::spawn(async move {
             let mut pause = pause;
             loop {
                 tokio::time::sleep(pause).await;
-                let Ok(_alone) = parents.starting.try_lock() else {
+                let Ok(_guard) = zygotes.starting.try_lock() else {
                     return;
                 };
-                let other = |current: &Arc<Warm>| current.number != number;
-                if parents.current().as_ref().is_some_and(other) {
+                let other = |current: &Arc<Zygote>| current.number != number;
+                if zygotes.current().as_ref().is_some_and(other) {
                     return;
                 }
-                let Err(error) = parents.start_alone(recipe.clone()).await else {
+                let Err(error) = zygotes.start_alone(recipe.clone()).await else {
                     return;
                 };
                 tracing::warn!("no other warmed interpreter could be started: {error}");

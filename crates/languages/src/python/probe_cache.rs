@@ -6,34 +6,34 @@
 
 use std::path::Path;
 
-use crate::memory::{read_own, state, write_own};
+use crate::disk_cache::{read_own, state, write_own};
 
 /// Must change with the question.
-const QUESTION: u64 = 2;
+const QUESTION_VERSION: u64 = 2;
 
 /// Returns the cached answer of `path`, if there is one and it is still valid.
 pub(super) fn recall(memory: &Path, path: &Path) -> Option<Vec<u8>> {
-    let bytes = read_own(&memory.join(FILE))?;
-    let answer = bytes.strip_prefix(key(path)?.as_bytes())?.strip_suffix(END)?;
+    let bytes = read_own(&memory.join(CACHE_FILE))?;
+    let answer = bytes.strip_prefix(key(path)?.as_bytes())?.strip_suffix(END_MARK)?;
     Some(answer.to_vec())
 }
 
 /// Caches an answer. A failure only costs time at the next start.
 pub(super) fn keep(memory: &Path, path: &Path, answer: &[u8]) {
     let Some(key) = key(path) else { return };
-    if let Err(error) = write_own(memory, FILE, &[key.as_bytes(), answer, END].concat()) {
+    if let Err(error) = write_own(memory, CACHE_FILE, &[key.as_bytes(), answer, END_MARK].concat()) {
         tracing::debug!(%error, "the interpreter's answers could not be remembered");
     }
 }
 
-const FILE: &str = "python";
+const CACHE_FILE: &str = "python";
 /// The end of a completely written cache.
-const END: &[u8] = b"\nend\n";
+const END_MARK: &[u8] = b"\nend\n";
 
 /// Returns the inputs of the answer as a key. It ends with a line feed, which no part contains.
 fn key(path: &Path) -> Option<String> {
     let real = path.canonicalize().ok()?;
-    let mut key = format!("{QUESTION}");
+    let mut key = format!("{QUESTION_VERSION}");
     let near = path.parent()?;
     let configs = [near.join("pyvenv.cfg"), near.parent()?.join("pyvenv.cfg")];
     let needed = [real.as_path(), path].map(|part| (part, true));
@@ -86,15 +86,15 @@ mod tests {
         let (_folder, python, memory) = place();
         let mode = |path: &Path, mode| std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
         keep(&memory, &python, b"3.11.2\0");
-        for (path, loose, tight) in [(memory.clone(), 0o777, 0o700), (memory.join(FILE), 0o666, 0o600)] {
+        for (path, loose, tight) in [(memory.clone(), 0o777, 0o700), (memory.join(CACHE_FILE), 0o666, 0o600)] {
             mode(&path, loose);
             assert_eq!(recall(&memory, &python), None, "{}", path.display());
             mode(&path, tight);
             assert!(recall(&memory, &python).is_some());
         }
         let real = memory.join("elsewhere");
-        std::fs::rename(memory.join(FILE), &real).unwrap();
-        std::os::unix::fs::symlink(&real, memory.join(FILE)).unwrap();
+        std::fs::rename(memory.join(CACHE_FILE), &real).unwrap();
+        std::os::unix::fs::symlink(&real, memory.join(CACHE_FILE)).unwrap();
         assert_eq!(recall(&memory, &python), None, "it is a link");
     }
 
@@ -102,7 +102,7 @@ mod tests {
     fn a_memory_that_was_cut_is_not_believed() {
         let (_folder, python, memory) = place();
         keep(&memory, &python, b"3.11.2\0/usr\0");
-        let file = memory.join(FILE);
+        let file = memory.join(CACHE_FILE);
         let whole = std::fs::read(&file).unwrap();
         for length in 0..whole.len() {
             std::fs::write(&file, &whole[..length]).unwrap();

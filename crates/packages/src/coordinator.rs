@@ -1,4 +1,5 @@
-//! What installers of every kind share: whose turn it is, where what comes out is kept, and what the caller gets to know.
+//! The coordinator: the shared parts of all installers. It orders equal requests, stores the results, and builds the
+//! caller's answer.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -9,50 +10,50 @@ use sandcell_sandbox::{Code, Failure, Held, Installed, Wanted};
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
 use crate::lock::Locked;
-use crate::store::{Answer, Draft, KeptMax, Layer, Store};
+use crate::store::{Answer, Draft, Layer, Store, StoreLimits};
 
-/// How long an index is not asked again for the same request.
-pub(crate) const FRESH: Duration = Duration::from_secs(24 * 3600);
-/// Installers at once; each may use all of the machine's cores.
-const INSTALLERS: usize = 2;
+/// The time for which a stored answer replaces a query to the index.
+pub(crate) const MAX_ANSWER_AGE: Duration = Duration::from_secs(24 * 3600);
+/// The maximum number of concurrent installers. Each may use all cores of the machine.
+const MAX_INSTALLERS: usize = 2;
 
-/// What a request came to.
+/// The result of a request.
 #[derive(Debug)]
-pub(crate) struct Got {
+pub(crate) struct InstallResult {
     pub(crate) answer: Answer,
-    /// The files of its layer.
+    /// The folder with the layer's files.
     pub(crate) site: PathBuf,
-    /// Whether they were there already.
+    /// True if the layer existed already.
     pub(crate) reused: bool,
 }
 
-/// Where requests wait, and what they find.
+/// The store, the locks of equal requests, and the installer permits.
 #[derive(Debug)]
-pub(crate) struct Desk {
+pub(crate) struct Coordinator {
     store: Option<Store>,
-    turns: Arc<Turns>,
+    request_locks: Arc<RequestLocks>,
     installers: Arc<Semaphore>,
 }
 
-impl Desk {
-    /// Keeps layers in this data folder, as much of them as is told.
-    pub(crate) fn new(data: Option<PathBuf>, kept_max: KeptMax) -> Self {
+impl Coordinator {
+    /// Creates a coordinator that stores layers in this data folder, up to the given limits.
+    pub(crate) fn new(data: Option<PathBuf>, kept_max: StoreLimits) -> Self {
         let store = data.map(|data| Store::new(&data, kept_max));
         if let Some(store) = &store {
             store.sweep();
         }
         Self {
             store,
-            turns: Arc::default(),
-            installers: Arc::new(Semaphore::new(INSTALLERS)),
+            request_locks: Arc::default(),
+            installers: Arc::new(Semaphore::new(MAX_INSTALLERS)),
         }
     }
 
-    /// The same desk, where so much is kept from now on.
-    pub(crate) fn keeping(&self, kept_max: KeptMax) -> Self {
+    /// Returns the same coordinator with other storage limits.
+    pub(crate) fn with_limits(&self, kept_max: StoreLimits) -> Self {
         Self {
-            store: self.store.as_ref().map(|store| store.keeping(kept_max)),
-            turns: Arc::clone(&self.turns),
+            store: self.store.as_ref().map(|store| store.with_limits(kept_max)),
+            request_locks: Arc::clone(&self.request_locks),
             installers: Arc::clone(&self.installers),
         }
     }
@@ -67,15 +68,18 @@ impl Desk {
         })
     }
 
-    /// The lock of one request.
-    pub(crate) fn turn(&self, question: &str) -> Arc<tokio::sync::Mutex<()>> {
-        self.turns.of(question)
+    /// Returns the lock of one request.
+    pub(crate) fn request_lock(&self, question: &str) -> Arc<tokio::sync::Mutex<()>> {
+        self.request_locks.of(question)
     }
 
-    /// Waits until one more installer may run, and sees to it that there is room for what it brings.
-    pub(crate) async fn place(&self, progress: &watch::Sender<String>) -> Result<SemaphorePermit<'_>, Failure> {
+    /// Waits until one more installer may run, and makes room in the store for its result.
+    pub(crate) async fn installer_permit(
+        &self,
+        progress: &watch::Sender<String>,
+    ) -> Result<SemaphorePermit<'_>, Failure> {
         progress.send_replace("waiting for an installer".to_owned());
-        let place = self.installers.acquire().await.map_err(|_| broken())?;
+        let permit = self.installers.acquire().await.map_err(|_| broken())?;
         let store = self.store()?;
         store.make_room();
         if store.full() {
@@ -87,37 +91,37 @@ impl Desk {
         }
         store.prepare()?;
         progress.send_replace("finding versions".to_owned());
-        Ok(place)
+        Ok(permit)
     }
 
-    /// Makes a draft a layer, and answers with where it is.
+    /// Turns a draft into a layer, and returns the folder of its files.
     pub(crate) async fn keep(&self, draft: Draft, owner: &str, key: &str, layer: Layer) -> Result<PathBuf, Failure> {
         let (store, owner, key) = (self.store()?.clone(), owner.to_owned(), key.to_owned());
-        // Waits for the disk.
+        // Publishing waits for the disk.
         let published = tokio::task::spawn_blocking(move || store.publish(draft, &owner, &key, &layer)).await;
         Ok(published.map_err(|_| broken())??)
     }
 }
 
-/// Equal requests wait for each other, and then find the answer.
+/// The locks of requests. Equal requests wait for the first one, and then find its answer in the store.
 #[derive(Debug, Default)]
-struct Turns(Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>);
+struct RequestLocks(Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>);
 
-impl Turns {
+impl RequestLocks {
     fn of(&self, question: &str) -> Arc<tokio::sync::Mutex<()>> {
-        let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        turns.retain(|_, turn| turn.strong_count() > 0);
-        if let Some(turn) = turns.get(question).and_then(Weak::upgrade) {
-            return turn;
+        let mut request_locks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        request_locks.retain(|_, lock| lock.strong_count() > 0);
+        if let Some(lock) = request_locks.get(question).and_then(Weak::upgrade) {
+            return lock;
         }
-        let turn = Arc::new(tokio::sync::Mutex::new(()));
-        turns.insert(question.to_owned(), Arc::downgrade(&turn));
-        turn
+        let lock = Arc::new(tokio::sync::Mutex::new(()));
+        request_locks.insert(question.to_owned(), Arc::downgrade(&lock));
+        lock
     }
 }
 
-/// The answer when a sandbox has everything that was asked for.
-pub(crate) fn nothing_new(present: Vec<Held>) -> Installed {
+/// Returns the answer for a sandbox that has all requested packages.
+pub(crate) fn all_present_answer(present: Vec<Held>) -> Installed {
     Installed {
         present,
         reused: true,
@@ -125,10 +129,10 @@ pub(crate) fn nothing_new(present: Vec<Held>) -> Installed {
     }
 }
 
-/// What the caller gets to know: what is new, what of the names that were asked for was there or is not wanted by its own
-/// condition, and which versions changed.
-/// `loaded` is the language's word for what a session does with a package.
-pub(crate) fn handed_over(got: Got, wanted: &Wanted, asked: &[&str], loaded: &str) -> Installed {
+/// Returns the answer for the caller: the new packages, the requested packages that were present, those excluded by
+/// their own environment marker, and the changed versions. `loaded` is the language's word for using a package in a
+/// session.
+pub(crate) fn caller_answer(got: InstallResult, wanted: &Wanted, asked: &[&str], loaded: &str) -> Installed {
     let locked: Vec<Held> = got.answer.locked.iter().map(Locked::held).collect();
     let mut installed = compare(locked, &wanted.held, asked, loaded);
     let left_out = |name: &&str| {
@@ -136,7 +140,7 @@ pub(crate) fn handed_over(got: Got, wanted: &Wanted, asked: &[&str], loaded: &st
         (!known).then(|| format!("{name} was not installed: the condition behind its `;` does not hold here"))
     };
     installed.notes.extend(asked.iter().filter_map(left_out));
-    // A sandbox has few places for layers.
+    // A sandbox has a small number of slots for layers.
     installed.folder = (!installed.added.is_empty()).then_some(got.site);
     installed.reused = got.reused;
     installed
@@ -196,7 +200,7 @@ mod tests {
             timeout: Duration::ZERO,
             consent: sandcell_sandbox::Consent::NotAsked,
         };
-        let got = || Got {
+        let got = || InstallResult {
             answer: Answer {
                 key: None,
                 locked: vec![Locked::new("six", "1.0"), Locked::new("old", "2.0")],
@@ -204,7 +208,7 @@ mod tests {
             site: "/layer".into(),
             reused: false,
         };
-        let some = handed_over(got(), &wanted(&held), &["six", "old"], "imported");
+        let some = caller_answer(got(), &wanted(&held), &["six", "old"], "imported");
         assert_eq!(
             (some.folder, some.added.len(), some.present.len()),
             (Some("/layer".into()), 1, 1)
@@ -215,7 +219,7 @@ mod tests {
                 .any(|note| note.contains("old changed from 1.0 to 2.0"))
         );
         let all = [held.as_slice(), &[Locked::new("old", "2.0").held()]].concat();
-        let none = handed_over(got(), &wanted(&all), &["six", "windows-only"], "imported");
+        let none = caller_answer(got(), &wanted(&all), &["six", "windows-only"], "imported");
         assert_eq!((none.folder, none.added.len()), (None, 0));
         assert!(
             none.notes

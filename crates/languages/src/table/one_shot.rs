@@ -22,20 +22,20 @@ use super::TableLanguage;
 use super::drawn::Drawn;
 
 /// The kept bytes of each stream of a compiler.
-const WORDS: usize = 64 << 10;
+const MAX_COMPILER_OUTPUT_BYTES: usize = 64 << 10;
 /// The maximum pause of output after the program's end.
-const LINGER: Duration = Duration::from_secs(1);
+const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 /// The time in which leftover processes of a program may still write, such as `tee` in Bash's `> >(tee log)`. There is
 /// no wait if none are left.
-const GRACE: Duration = Duration::from_millis(250);
+const GRACE_TIME: Duration = Duration::from_millis(250);
 /// The deadlines of a program's start and of the clean-up.
-const SPAWN: Duration = Duration::from_secs(30);
-const CLEAN: Duration = Duration::from_secs(2);
+const SPAWN_TIMEOUT: Duration = Duration::from_secs(30);
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(2);
 /// Bytes of standard input that are written at once.
-const PIECE: usize = 64 << 10;
+const STDIN_PIECE_BYTES: usize = 64 << 10;
 
 /// See the module's documentation.
-pub(super) struct FreshSession {
+pub(super) struct OneShotSession {
     language: TableLanguage,
     sandbox: Arc<dyn Sandbox>,
     running: Arc<Running>,
@@ -49,15 +49,15 @@ struct Running {
     ending: AtomicBool,
 }
 
-impl std::fmt::Debug for FreshSession {
+impl std::fmt::Debug for OneShotSession {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("FreshSession")
+        f.debug_struct("OneShotSession")
             .field("language", &self.language)
             .finish_non_exhaustive()
     }
 }
 
-impl FreshSession {
+impl OneShotSession {
     pub(super) fn new(language: TableLanguage, sandbox: Arc<dyn Sandbox>) -> Self {
         Self {
             language,
@@ -69,7 +69,7 @@ impl FreshSession {
     /// Starts a step, which can be interrupted from now on.
     async fn start(&self, command: Command) -> Result<Process, SessionError> {
         let program = command.argv.first().cloned().unwrap_or_default();
-        let process = match timeout(SPAWN, self.sandbox.spawn(command)).await {
+        let process = match timeout(SPAWN_TIMEOUT, self.sandbox.spawn(command)).await {
             Ok(process) => process?,
             Err(_) => {
                 return Err(SessionError::Sandbox(SandboxError::Spawn {
@@ -90,7 +90,7 @@ impl FreshSession {
     ) -> Result<Option<CellStatus>, SessionError> {
         let process = self.start(compile.command).await?;
         let handle = process.handle.clone();
-        let Ok(compiled) = timeout(compile.timeout, gather(process, WORDS)).await else {
+        let Ok(compiled) = timeout(compile.timeout, gather(process, MAX_COMPILER_OUTPUT_BYTES)).await else {
             end(&handle).await;
             return Ok(Some(CellStatus::Error(CellError {
                 name: "CompileTimeout".to_owned(),
@@ -159,7 +159,7 @@ impl FreshSession {
                     // Leftover processes would hold the output open.
                     end(&handle).await;
                     swept = true;
-                    linger.as_mut().reset(Instant::now() + LINGER);
+                    linger.as_mut().reset(Instant::now() + LINGER_TIMEOUT);
                 }
                 event = from.recv() => match event {
                     Some(ProcessEvent::Output { channel, bytes }) => {
@@ -170,7 +170,7 @@ impl FreshSession {
                         };
                         hand_on(events, SessionEvent::Output { stream, bytes }).await;
                         if swept {
-                            linger.as_mut().reset(Instant::now() + LINGER);
+                            linger.as_mut().reset(Instant::now() + LINGER_TIMEOUT);
                         }
                     }
                     Some(ProcessEvent::Closed { channel }) => {
@@ -178,7 +178,7 @@ impl FreshSession {
                     }
                     Some(ProcessEvent::Exited { exit: how }) => {
                         exit = Some(how);
-                        let grace = if self.running.is_ending() { Duration::ZERO } else { GRACE };
+                        let grace = if self.running.is_ending() { Duration::ZERO } else { GRACE_TIME };
                         linger.as_mut().reset(Instant::now() + grace);
                     }
                     None => break,
@@ -211,8 +211,8 @@ impl FreshSession {
             stdin: StdinMode::Null,
             control: false,
         };
-        let cleaned = timeout(CLEAN, async {
-            Ok::<_, SandboxError>(gather(self.sandbox.spawn(command).await?, WORDS).await)
+        let cleaned = timeout(CLEANUP_TIMEOUT, async {
+            Ok::<_, SandboxError>(gather(self.sandbox.spawn(command).await?, MAX_COMPILER_OUTPUT_BYTES).await)
         });
         if !matches!(cleaned.await, Ok(Ok(_))) {
             tracing::debug!("what a program was made of could not be taken away");
@@ -231,7 +231,7 @@ fn words(compiled: Gathered) -> Vec<u8> {
 }
 
 async fn end(handle: &Arc<dyn ProcessHandle>) {
-    if let Ok(Err(error)) = timeout(LINGER, handle.signal(Signal::Kill, SignalScope::Tree)).await {
+    if let Ok(Err(error)) = timeout(LINGER_TIMEOUT, handle.signal(Signal::Kill, SignalScope::Tree)).await {
         tracing::debug!(%error, "what a program left behind could not be ended");
     }
 }
@@ -241,7 +241,7 @@ async fn feed(handle: Arc<dyn ProcessHandle>, stdin: Option<String>) {
     let Some(text) = stdin else { return };
     let mut rest = Bytes::from(text);
     while !rest.is_empty() {
-        let piece = rest.split_to(rest.len().min(PIECE));
+        let piece = rest.split_to(rest.len().min(STDIN_PIECE_BYTES));
         if handle.write(Channel::Stdin, piece).await.is_err() {
             return;
         }
@@ -278,7 +278,7 @@ impl Running {
 }
 
 #[async_trait]
-impl Session for FreshSession {
+impl Session for OneShotSession {
     async fn execute(&mut self, cell: Cell, events: &mpsc::Sender<SessionEvent>) -> Result<CellOutcome, SessionError> {
         self.running.ending.store(false, Ordering::SeqCst);
         let env = self.sandbox.base_env().clone();
@@ -335,7 +335,7 @@ impl Session for FreshSession {
     }
 
     fn interrupter(&self) -> Arc<dyn Interrupter> {
-        Arc::new(FreshInterrupter(self.running.clone()))
+        Arc::new(OneShotInterrupter(self.running.clone()))
     }
 
     fn features(&self) -> SessionFeatures {
@@ -352,10 +352,10 @@ impl Session for FreshSession {
     }
 }
 
-struct FreshInterrupter(Arc<Running>);
+struct OneShotInterrupter(Arc<Running>);
 
 #[async_trait]
-impl Interrupter for FreshInterrupter {
+impl Interrupter for OneShotInterrupter {
     async fn interrupt(&self) -> Result<(), SandboxError> {
         self.0.signal(Signal::Interrupt, SignalScope::Group).await
     }
