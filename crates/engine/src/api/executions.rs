@@ -127,6 +127,8 @@ pub struct Shown {
     pub total_bytes: u64,
     /// True if `text` leaves something out.
     pub truncated: bool,
+    /// True if `text` has all lines but not all bytes: escape sequences are removed, or equal lines are folded.
+    pub edited: bool,
 }
 
 /// A picture, a rich value or a file of an execution.
@@ -184,6 +186,8 @@ pub struct ExecutionView {
     pub result: Option<String>,
     /// The size of that text in bytes, where `result` leaves some out.
     pub result_cut: Option<u64>,
+    /// True if `result` is whole, but not as the code gave it: equal lines are folded, for example.
+    pub result_edited: bool,
     /// A line about a value that its text leaves out: a table's shape and column types.
     pub result_note: Option<String>,
     /// The error that the code raised.

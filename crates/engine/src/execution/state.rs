@@ -432,6 +432,7 @@ impl Execution {
         if let Some(whole) = view.result.take() {
             let part = texts.next().unwrap_or_default();
             view.result_cut = part.truncated.then(|| bytes_of(whole.len()));
+            view.result_edited = part.edited;
             view.result = Some(part.text);
         }
         if let (Some(error), Some(part)) = (&mut view.error, texts.next()) {
@@ -467,6 +468,7 @@ impl Execution {
             stderr: total(live.stderr.total()),
             result: live.result.clone(),
             result_cut: None,
+            result_edited: false,
             result_note: live.result_note.clone(),
             error: outcome.error.clone(),
             hint: outcome.hint.clone(),
@@ -641,6 +643,7 @@ fn shown(part: Option<Rendered>, total_bytes: u64) -> Shown {
         text: part.text,
         total_bytes,
         truncated: part.truncated,
+        edited: part.edited,
     }
 }
 

@@ -32,6 +32,8 @@ pub(crate) struct Part {
 pub(crate) struct Rendered {
     pub(crate) text: String,
     pub(crate) truncated: bool,
+    /// True if nothing is left out, but the text is not the raw bytes.
+    pub(crate) edited: bool,
     /// The number of raw bytes that the marker replaces.
     pub(crate) left_out: u64,
 }
@@ -123,6 +125,7 @@ impl Prepared {
             return Rendered {
                 text: self.front.iter().map(|piece| piece.text.as_str()).collect(),
                 truncated: false,
+                edited: self.front.iter().any(|piece| !piece.exact),
                 left_out: 0,
             };
         }
@@ -142,6 +145,7 @@ impl Prepared {
         Rendered {
             text,
             truncated: true,
+            edited: false,
             left_out,
         }
     }

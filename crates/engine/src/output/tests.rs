@@ -37,7 +37,7 @@ fn text(bytes: &[u8]) -> String {
 fn short_output_is_shown_as_it_is() {
     let result = shown("tabs\tand ünïcödé\n\nno last line feed".as_bytes(), 20_000);
     assert_eq!(result.text, "tabs\tand ünïcödé\n\nno last line feed");
-    assert!(!result.truncated);
+    assert!(!result.truncated && !result.edited);
 }
 
 #[test]
@@ -81,6 +81,11 @@ fn runs_of_more_than_20_identical_lines_are_folded() {
     assert_eq!(text("same\n".repeat(20).as_bytes()), "same\n".repeat(20));
     let folded = text(format!("before\n{}after\n", "same\n".repeat(50)).as_bytes());
     assert_eq!(folded, "before\nsame\n[the line above 49 more times]\nafter\n");
+    for edited in ["same\n".repeat(50).as_str(), "a\x1b[1mb", "10%\r20%", "\r\n"] {
+        let result = shown(edited.as_bytes(), 20_000);
+        assert!(result.edited && !result.truncated, "{edited:?}");
+    }
+    assert!(!shown("same\n".repeat(20).as_bytes(), 20_000).edited);
 }
 
 #[test]

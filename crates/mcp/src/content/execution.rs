@@ -144,6 +144,17 @@ pub(crate) fn object(view: &ExecutionView, read_on: ReadOn) -> Map<String, Value
     if !rest.is_empty() {
         add("read_rest", Value::Object(rest));
     }
+    let edited = [
+        ("stdout", view.stdout.edited),
+        ("stderr", view.stderr.edited),
+        ("result", view.result_edited),
+    ];
+    let edited: Vec<&str> = { edited.iter() }
+        .filter_map(|(name, is_edited)| is_edited.then_some(*name))
+        .collect();
+    if !edited.is_empty() {
+        add("edited", json!(edited));
+    }
     object
 }
 

@@ -102,6 +102,7 @@ pub(crate) fn view() -> ExecutionView {
         stderr: Shown::default(),
         result: None,
         result_cut: None,
+        result_edited: false,
         result_note: None,
         error: None,
         hint: None,
@@ -123,6 +124,7 @@ pub(crate) fn shown(text: &str) -> Shown {
         text: text.into(),
         total_bytes: u64::try_from(text.len()).unwrap(),
         truncated: false,
+        edited: false,
     }
 }
 

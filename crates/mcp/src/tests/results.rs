@@ -121,6 +121,7 @@ async fn cut_texts_name_the_call_that_reads_them() {
             text: "first\n[... 5000000 of 5000012 bytes left out ...]\nlast\n".into(),
             total_bytes: 5_000_012,
             truncated: true,
+            edited: false,
         },
         result: Some("aa...".into()),
         result_cut: Some(70_000),
@@ -352,6 +353,7 @@ async fn the_output_was_cut() {
             text: "first\n[... 5000000 of 5000012 bytes left out ...]\nlast\n".into(),
             total_bytes: 5_000_012,
             truncated: true,
+            edited: false,
         },
         missing_outputs: vec!["/home/user/a.png: does not exist".into()],
         ..view()
