@@ -12,7 +12,7 @@ from conftest import program, until
 from test_service import Service
 
 import sandcell
-from sandcell import AsyncSandbox, Sandbox, _http, _parent, _pool, _stdio
+from sandcell import AsyncSandbox, Sandbox, _pool, _stdio
 
 LARGE = os.urandom(5 << 20) + b"the end"
 
@@ -28,8 +28,7 @@ def moved(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         record.append(outcome[0] is True)
         return outcome
 
-    monkeypatch.setattr(_parent, "move", recording)
-    monkeypatch.setattr(_http, "move", recording)
+    monkeypatch.setattr(_pool, "move", recording)
     return record
 
 

@@ -230,6 +230,27 @@ def test_a_sandbox_that_nobody_holds_any_more_is_closed(sandbox: Sandbox) -> Non
     until(lambda: not listed())
 
 
+EXACT = "\x1b[31mred\x1b[0m\r\n" + "same\n" * 50 + "10%\r20%\r\x07\x00\tend"
+
+
+def test_output_is_exactly_what_the_code_printed(sandbox: Sandbox) -> None:
+    heard: list[str] = []
+    run = sandbox.run(f"import sys; sys.stdout.write({EXACT!r}); sys.stderr.write({EXACT!r})", on_stdout=heard.append)
+    assert (run.stdout, run.stderr, run.truncated) == (EXACT, EXACT, False)
+    assert "".join(heard) == EXACT
+    assert sandbox.command(["printf", "%b", EXACT.replace("\0", "\\0000")]).stdout == EXACT
+    assert sandbox.command("yes | head -n 1000").stdout == "y\n" * 1000
+    assert sandbox.command(r"printf 'a\377b\n'").stdout == "a\ufffdb\n"
+    assert sandbox.run("class A:\n  def __repr__(self): return 'line\\n' * 40\nA()").result == "line\n" * 40
+    assert sandcell.run(f"print({EXACT!r})").stdout == EXACT + "\n"
+
+
+def test_large_output_is_read_in_few_parts(sandbox: Sandbox) -> None:
+    run = sandbox.run("print('é' * 6_000_000)", max_output=32 << 20)
+    assert run.stdout == "é" * 6_000_000 + "\n"
+    assert not run.truncated
+
+
 def test_threads_share_a_sandbox_and_a_server(sandbox: Sandbox) -> None:
     from concurrent.futures import ThreadPoolExecutor
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ._errors import InvalidArgumentError, LimitReachedError, SandcellError
 
 if TYPE_CHECKING:
-    from ._pool import Transfer
+    from ._pool import RestCall
 
 #: The revision of MCP that both transports speak: without sessions, each request complete in itself.
 PROTOCOL = "2026-07-28"
@@ -83,8 +83,8 @@ class Channel(Protocol):
     def cancel(self, call: Call) -> None:
         """Gives a request up and tells the server. Returns at once."""
 
-    def transfer(self, transfer: Transfer, call: Call) -> bool:
-        """Starts to move a file as raw bytes. Returns False, at once or as the call's value, where that is not possible."""
+    def rest(self, rest_call: RestCall, call: Call) -> bool:
+        """Starts a REST call. Returns False, or finishes the call with None, where the server has no REST calls."""
 
     def post(self, method: str, params: dict[str, Any]) -> None:
         """Sends a request whose answer nobody waits for. Returns at once and never raises."""

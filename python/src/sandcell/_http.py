@@ -20,7 +20,7 @@ from ._errors import (
     UnauthorizedError,
     error_for,
 )
-from ._pool import HttpPool, Outcome, Transfer, move
+from ._pool import HttpPool, Outcome, Rest, RestCall
 from ._stdio import outcome_of
 from ._version import VERSION
 
@@ -52,7 +52,7 @@ class HttpChannel(HttpPool):
         self._path = parts.path if parts.path not in ("", "/") else "/mcp"
         self._token = token
         #: The address of the REST calls; None where they cannot be, or the service has none.
-        self._rest = f"{self._path[:-4]}/v1" if self._path.endswith("/mcp") else None
+        self._rest_base = f"{self._path[:-4]}/v1" if self._path.endswith("/mcp") else None
         self._numbers = itertools.count(1)
         super().__init__(f"{parts.scheme}://{parts.netloc}{self._path}")
 
@@ -77,19 +77,19 @@ class HttpChannel(HttpPool):
         self.submit(call, lambda connection: self._exchange(connection, number, body, headers))
         return call
 
-    def transfer(self, transfer: Transfer, call: Call) -> bool:
+    def rest(self, rest_call: RestCall, call: Call) -> bool:
         self.check()
-        base = self._rest
-        if base is None:
+        if self._rest_base is None:
             return False
         headers = {"User-Agent": f"sandcell-python/{VERSION}"}
         if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"
+        rest = Rest(self._rest_base, headers, self._rest_refusal)
 
         def exchange(connection: http.client.HTTPConnection) -> Outcome:
-            value, error = move(connection, transfer, base, headers, self._rest_refusal)
-            if value is False:
-                self._rest = None
+            value, error = rest_call(connection, rest)
+            if value is None and error is None:
+                self._rest_base = None
             return value, error
 
         self.submit(call, exchange)

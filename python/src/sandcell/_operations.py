@@ -12,7 +12,7 @@ import os
 import posixpath
 import time
 from collections.abc import Awaitable, Callable, Generator
-from typing import IO, Any, Optional, TypeVar, Union
+from typing import IO, Any, NamedTuple, Optional, TypeVar, Union
 
 from . import _check
 from ._call import Call, Channel
@@ -49,8 +49,9 @@ _QUEUE_TIMEOUT = 600.0
 _POLL_MIN, _POLL_MAX = 0.02, 0.25
 #: Bytes of a file that one call carries. The limit of a call can be set as low as 1 MiB.
 _CHUNK = 1 << 20
-#: Bytes of a stream that one call reads.
+#: Bytes of a stream that one call of MCP reads, and one of REST.
 _PART = 20_000
+_MAX_PART = 1 << 20
 #: Bytes of HTML that are fetched for a notebook.
 _MAX_HTML = 1 << 20
 _VERSIONS = "check that package and program have the same version"
@@ -196,30 +197,74 @@ def _hear(channel: Channel, execution: str, listeners: dict[str, _Listening]) ->
     heard = False
     for name, listening in listeners.items():
         while listening.listener is not None:
-            text, position, end = yield from read_part(channel, execution, name, listening.offset)
-            if position == listening.offset:
+            part = yield from read_part(channel, execution, name, listening.offset)
+            if part.next_offset == listening.offset:
                 break
-            listening.offset = position
+            listening.offset = part.next_offset
             heard = True
-            said = listening.listener(text)
+            said = listening.listener(part.text)
             if isinstance(said, Awaitable):
                 yield said
-            if position >= end:
+            if part.next_offset >= part.total_bytes:
                 break
     return heard
 
 
-def read_part(
-    channel: Channel, execution: str, stream: str, offset: int, limit: int = _PART
-) -> Operation[tuple[str, int, int]]:
-    """Reads a part of an execution's stream: the text, where it ends, and how long the stream is."""
+class StreamPart(NamedTuple):
+    """A part of what an execution printed: the text, its end in the stream, and the bytes of the stream so far.
+
+    ``gap`` is True if bytes before or in it were not kept: the server keeps the start and the end of very long streams.
+    """
+
+    text: str
+    next_offset: int
+    total_bytes: int
+    gap: bool
+
+
+def read_part(channel: Channel, execution: str, stream: str, offset: int, most: int = _MAX_PART) -> Operation[StreamPart]:
+    """Reads a part of an execution's stream, of about ``most`` bytes at most.
+
+    Where the server has no REST calls, the text is without escape sequences and control characters.
+    """
+    if stream != "result":
+        exact = yield from _exact_part(channel, execution, stream, offset, most)
+        if exact is not None:
+            return exact
+    limit = min(most, _PART)
     wanted = {"execution_id": execution, "stream": stream, "offset": offset, "limit": limit}
     answer = yield from call_tool(channel, "get_execution", wanted, _ANSWER_TIMEOUT)
     part = about(answer, "sandcell/stream")
     text, position, end = part.get("text"), part.get("next_offset"), part.get("total_bytes")
     if not isinstance(text, str) or not isinstance(position, int) or not isinstance(end, int):
         raise InternalError("the server gave no part of the stream", _VERSIONS)
-    return text, position, end
+    # A part that spans more than it may leaves some out.
+    return StreamPart(text, position, end, position - offset > limit)
+
+
+def _exact_part(channel: Channel, execution: str, stream: str, offset: int, most: int) -> Operation[StreamPart | None]:
+    """Reads a part of what an execution printed, exactly; returns None where the server has no REST calls."""
+    from ._pool import output_part
+
+    call = Call()
+    try:
+        if not channel.rest(output_part(execution, stream, offset, most), call):
+            return None
+        if not (yield call, _ANSWER_TIMEOUT):
+            raise TimedOutError("the server did not answer in time", "try again; it may be busy")
+    except BaseException:
+        channel.cancel(call)
+        raise
+    part = call.result()
+    if part is None:
+        return None
+    try:
+        text, start = part["text"], part["offset"]
+        if start > offset:
+            text = f"\n[... {start - offset} bytes were not kept ...]\n{text}"
+        return StreamPart(text, part["next_offset"], part["total_bytes"], start > offset)
+    except (LookupError, TypeError):
+        raise InternalError("the server gave no part of the stream", _VERSIONS) from None
 
 
 def finish_run(channel: Channel, answer: dict[str, Any], max_output: int) -> Operation[Run]:
@@ -227,8 +272,9 @@ def finish_run(channel: Channel, answer: dict[str, Any], max_output: int) -> Ope
     run = Run(answer)
     if "stdout" not in execution_of(answer):
         raise InternalError("the server gave no output of the run", _VERSIONS)
-    cut = execution_of(answer).get("read_rest")
-    for name in cut if isinstance(cut, dict) else ():
+    cut, edited = (execution_of(answer).get(key) for key in ("read_rest", "edited"))
+    names = [*(cut if isinstance(cut, dict) else ()), *(edited if isinstance(edited, list) else ())]
+    for name in names:
         if name in ("stdout", "stderr", "result"):
             text, complete = yield from _read_whole(channel, run.execution_id, name, max_output)
             run.truncated = run.truncated or not complete
@@ -245,13 +291,12 @@ def _read_whole(channel: Channel, execution: str, stream: str, most: int) -> Ope
     offset = 0
     complete = True
     while offset < most:
-        text, position, end = yield from read_part(channel, execution, stream, offset, min(_PART, most - offset))
-        # The server keeps the start and the end of what is very long; a part that spans more than it may leaves some out.
-        complete = complete and position - offset <= _PART
-        parts.append(text)
-        if position <= offset or position >= end:
-            return "".join(parts), complete and position >= end
-        offset = position
+        part = yield from read_part(channel, execution, stream, offset, min(_MAX_PART, most - offset))
+        complete = complete and not part.gap
+        parts.append(part.text)
+        if part.next_offset <= offset or part.next_offset >= part.total_bytes:
+            return "".join(parts), complete and part.next_offset >= part.total_bytes
+        offset = part.next_offset
     return "".join(parts), False
 
 
@@ -581,14 +626,14 @@ class Core:
 
     def _move(self, path: str, **options: Any) -> Operation[bool]:
         """Moves a file as raw bytes; returns whether that was possible. There is no bound but that bytes keep moving."""
-        from ._pool import Transfer
+        from ._pool import Transfer, move
 
         transfer = Transfer((yield from self.open()), path, **options)
         channel = self.channel
         call = Call()
         moved = -1
         try:
-            if not channel.transfer(transfer, call):
+            if not channel.rest(lambda connection, rest: move(connection, rest, transfer), call):
                 return False
             while not (yield call, _ANSWER_TIMEOUT):
                 if transfer.moved == moved:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ._call import Call
 from ._errors import SandcellError, error_for
-from ._pool import HttpPool, Outcome, Transfer, move
+from ._pool import HttpPool, Rest, RestCall
 
 if TYPE_CHECKING:
     import http.client
@@ -37,15 +37,12 @@ class ParentPool(HttpPool):
         connection.sock = ours
         return connection
 
-    def start(self, transfer: Transfer, call: Call) -> bool:
-        """Starts a transfer; returns False if the server takes none: one that passes calls on closes its end."""
+    def start(self, rest_call: RestCall, call: Call) -> bool:
+        """Starts a REST call; returns False if the server takes none: one that passes calls on closes its end."""
         if select.select([self._control], [], [], 0)[0]:
             return False
-
-        def exchange(connection: http.client.HTTPConnection) -> Outcome:
-            return move(connection, transfer, "/v1", {}, self._refusal)
-
-        self.submit(call, exchange)
+        rest = Rest("/v1", {}, self._refusal)
+        self.submit(call, lambda connection: rest_call(connection, rest))
         return True
 
     def _refusal(self, status: int, body: bytes) -> SandcellError | None:

@@ -192,26 +192,54 @@ def _is_stale(connection: http.client.HTTPConnection) -> bool:
         return True
 
 
-def move(
-    connection: http.client.HTTPConnection,
-    transfer: Transfer,
-    base: str,
-    headers: dict[str, str],
-    refusal: Callable[[int, bytes], SandcellError | None],
-) -> Outcome:
-    """Moves the bytes of a transfer over the REST calls at ``base``. The value is True, or False where there are none.
+class Rest:
+    """The REST calls of a server: where they are, the headers that they need, and the meaning of a refusal.
 
-    ``refusal`` makes an error of an answer with another status; None means that the server has no such calls.
+    ``refusal`` makes an error of the status and the body of an answer; None means that the server has no REST calls.
     """
+
+    __slots__ = ("base", "headers", "refusal")
+
+    def __init__(self, base: str, headers: dict[str, str], refusal: Callable[[int, bytes], SandcellError | None]) -> None:
+        self.base = base
+        self.headers = headers
+        self.refusal = refusal
+
+
+#: Calls REST. The value of the outcome is None where the server has no REST calls.
+RestCall = Callable[["http.client.HTTPConnection", Rest], Outcome]
+
+
+def output_part(execution: str, stream: str, offset: int, most: int) -> RestCall:
+    """Returns the call that reads at most ``most`` bytes of what an execution printed. Its value is a JSON object."""
+
+    def exchange(connection: http.client.HTTPConnection, rest: Rest) -> Outcome:
+        import json
+        from urllib.parse import quote
+
+        query = f"stream={stream}&offset={offset}&limit={most}"
+        address = f"{rest.base}/executions/{quote(execution, safe='')}/output?{query}"
+        connection.request("GET", address, headers=rest.headers)
+        response = connection.getresponse()
+        body = response.read(MAX_ANSWER)
+        if response.status != 200:
+            return None, rest.refusal(response.status, body)
+        return json.loads(body), None
+
+    return exchange
+
+
+def move(connection: http.client.HTTPConnection, rest: Rest, transfer: Transfer) -> Outcome:
+    """Moves the bytes of a transfer. The value is True."""
     from urllib.parse import quote, urlencode
 
     query = {"path": transfer.path, **({"append": "true"} if transfer.append else {})}
-    address = f"{base}/sandboxes/{quote(transfer.sandbox, safe='')}/file?{urlencode(query)}"
+    address = f"{rest.base}/sandboxes/{quote(transfer.sandbox, safe='')}/file?{urlencode(query)}"
     if transfer.body is None:
-        connection.request("GET", address, headers={**headers, "Range": f"bytes={transfer.offset}-"})
+        connection.request("GET", address, headers={**rest.headers, "Range": f"bytes={transfer.offset}-"})
     else:
         connection.putrequest("PUT", address)
-        for name, value in {**headers, "Content-Length": str(transfer.length)}.items():
+        for name, value in {**rest.headers, "Content-Length": str(transfer.length)}.items():
             connection.putheader(name, value)
         try:
             connection.endheaders()
@@ -220,9 +248,9 @@ def move(
             pass  # The server refused before it had read all; its answer tells why.
     response = connection.getresponse()
     if response.status not in (200, 206):
-        error = refusal(response.status, response.read(64 << 10))
+        error = rest.refusal(response.status, response.read(64 << 10))
         connection.close()  # What was not read, or not sent, would be taken for the next answer.
-        return (False, None) if error is None else (None, error)
+        return None, error
     if transfer.body is not None:
         response.read(MAX_ANSWER)
     else:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ._parent import ParentPool
-    from ._pool import Transfer
+    from ._pool import RestCall
 
 #: Seconds that the server has to end after its standard input is closed; then it is killed.
 _END_TIMEOUT = 5.0
@@ -142,7 +142,7 @@ class LocalServer:
             call.finish(error=self._death.copy())
         return call
 
-    def transfer(self, transfer: Transfer, call: Call) -> bool:
+    def rest(self, rest_call: RestCall, call: Call) -> bool:
         self.check()
         if self._pool is None:
             if self._control is None:
@@ -150,7 +150,7 @@ class LocalServer:
             from ._parent import ParentPool
 
             self._pool = ParentPool(self._control)
-        return self._pool.start(transfer, call)
+        return self._pool.start(rest_call, call)
 
     def cancel(self, call: Call) -> None:
         if self._pool is not None and call.id == 0:
