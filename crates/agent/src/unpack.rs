@@ -1,7 +1,7 @@
-//! Puts a folder of the host's into a container: an archive on standard input, written below a folder.
+//! Copies a folder of the host into a container: extracts an archive from standard input below a folder.
 //!
-//! It runs inside as any other program does, so with the sandbox's own rights; the archive is this program's own host's,
-//! whose folders come before what lies in them. What is no file, folder or link is not in it.
+//! It runs inside with the sandbox's own rights, like any other program. The host's sandcell writes the archive, with
+//! folders before their contents. The archive contains only files, folders and links.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read};
@@ -11,13 +11,13 @@ use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
 const BLOCK: usize = 512;
-/// Bytes of a name that is too long for its head.
+/// The maximum length of a name that does not fit into its header, in bytes.
 const NAME: u64 = 64 << 10;
 
 /// Reads an archive to its end.
 ///
 /// # Errors
-/// The first entry that could not be written; those before it are there.
+/// The error of the first entry that could not be written. The entries before it exist.
 pub fn unpack(mut archive: impl Read, to: &Path) -> io::Result<()> {
     let (mut long_name, mut long_link) = (None, None);
     loop {
@@ -59,7 +59,7 @@ pub fn unpack(mut archive: impl Read, to: &Path) -> io::Result<()> {
     }
 }
 
-/// The bytes of a field up to its end or the first zero.
+/// Returns the bytes of a field up to its end or the first zero.
 fn field(head: &[u8; BLOCK], at: usize, len: usize) -> &[u8] {
     let field = head.get(at..at + len).unwrap_or_default();
     field.split(|byte| *byte == 0).next().unwrap_or_default()
@@ -77,12 +77,12 @@ fn text(archive: &mut impl Read, size: u64) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     archive.by_ref().take(size).read_to_end(&mut text)?;
     skip(archive, size)?;
-    // Some end it with a zero.
+    // Some archives end the name with a zero.
     text.truncate(text.iter().position(|byte| *byte == 0).unwrap_or(text.len()));
     Ok(text)
 }
 
-/// What fills the last block of so many bytes.
+/// Skips the padding after an entry of `size` bytes.
 fn skip(archive: &mut impl Read, size: u64) -> io::Result<()> {
     let rest = size.next_multiple_of(512) - size;
     io::copy(&mut archive.by_ref().take(rest), &mut io::sink()).map(drop)
@@ -94,13 +94,16 @@ fn below(to: &Path, name: &[u8]) -> io::Result<PathBuf> {
     if name.components().all(plain) {
         Ok(to.join(name))
     } else {
-        Err(io::Error::new(io::ErrorKind::InvalidData, "a name leads elsewhere"))
+        Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "a name leads out of the folder",
+        ))
     }
 }
 
 fn folder(path: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o755).create(path) {
-        // The folder that everything lies below.
+        // The archive's root folder exists already.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         made => made,
     }
@@ -159,7 +162,7 @@ mod tests {
                 .as_secs()
         };
         assert_eq!(modified(&to.join("empty")), modified(&from.join("empty")));
-        // What was cut off is no whole archive.
+        // A truncated archive is an error.
         for cut in [100, 512, bytes.len() / 2] {
             let again = place.path().join(cut.to_string());
             std::fs::create_dir(&again).unwrap();

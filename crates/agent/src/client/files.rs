@@ -25,7 +25,7 @@ impl AgentFiles {
         Self { link }
     }
 
-    /// Sends contents as credit comes, until all is sent or the agent has answered.
+    /// Sends contents as credit arrives, until everything is sent or the agent has answered.
     async fn send(&self, stream: u32, bytes: &Bytes, credit: &Credit) {
         for piece in bytes.chunks(MAX_DATA) {
             if !credit.spend(piece.len()).await {
@@ -102,7 +102,8 @@ impl Files for AgentFiles {
             credit: Arc::clone(&credit),
         };
         let open = self.link.open(&request, stream).await?;
-        // An error may come before everything is sent; then there is no more credit and the answer says why.
+        // The agent may answer with an error before everything is sent. Then no more credit arrives, and the answer has
+        // the reason.
         let sent = tokio::time::timeout(ANSWER, self.send(open.id, &bytes, &credit)).await;
         sent.map_err(|_| timed_out("write"))?;
         let reply: WriteReply = open
@@ -121,7 +122,8 @@ fn too_large(path: &SandboxPath, size: u64) -> FileError {
     }
 }
 
-/// The contract's error for what the agent has answered. The text comes from inside, so it is only shown where no variant says it.
+/// Translates the agent's answer into the contract's error. The text is from inside, so it appears only where no
+/// variant expresses the error.
 fn file_error(path: &SandboxPath, error: AskError) -> FileError {
     let error: WireError = match error {
         AskError::Sandbox(error) => return FileError::Sandbox(error),

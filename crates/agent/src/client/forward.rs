@@ -1,4 +1,4 @@
-//! Ports inside that lead here: each connection becomes a stream of bytes for whoever holds the port.
+//! Forwarded ports: each connection to such a port inside becomes a byte stream for the port's owner on the host.
 
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Weak};
@@ -15,10 +15,10 @@ use crate::protocol::{
     BODY, FORWARD, ForwardReply, Kind, MAX_CONNECTIONS, MAX_DATA, Nothing, ReceiveWindow, Reply, Request, WireError,
 };
 
-/// Bytes of a connection that wait between its two tasks and whoever uses it, in each direction.
+/// The maximum number of bytes of one connection between its two tasks and its user, in each direction.
 const BETWEEN: usize = 64 << 10;
 
-/// This side's ends of a new connection.
+/// The ends of a new connection that its two tasks serve.
 pub(super) struct Carried {
     arrived: mpsc::UnboundedReceiver<Bytes>,
     to: WriteHalf<DuplexStream>,
@@ -26,7 +26,7 @@ pub(super) struct Carried {
     credit: Arc<Credit>,
 }
 
-/// What a new connection consists of: its place in the table, what the tasks carry, and the user's end.
+/// Makes the three parts of a new connection: its entry in the table, the ends for the tasks, and the user's end.
 pub(super) fn pair(port: u32) -> (ConnectionStream, Carried, Box<dyn Connection>) {
     let (ours, theirs) = tokio::io::duplex(BETWEEN);
     let (from, to) = tokio::io::split(ours);
@@ -93,7 +93,7 @@ impl Drop for Held {
     }
 }
 
-/// Answers the agent and starts to carry.
+/// Answers the agent and starts the connection's two tasks.
 pub(super) fn begin(link: &Arc<Link>, id: u32, connected: Result<Carried, WireError>) {
     let carried = match connected {
         Ok(carried) => carried,
@@ -109,7 +109,7 @@ pub(super) fn begin(link: &Arc<Link>, id: u32, connected: Result<Carried, WireEr
     tokio::spawn(send(Arc::downgrade(link), id, carried.from, carried.credit));
 }
 
-/// What comes from inside, on its way to the user of the connection.
+/// Copies bytes from inside to the user of the connection.
 async fn hand_on(
     link: Weak<Link>,
     id: u32,
@@ -131,11 +131,11 @@ async fn hand_on(
         }
         link.give_credit(&credits);
     }
-    // Its user may have gone before.
+    // The user may have dropped the connection already.
     let _gone = to.shutdown().await;
 }
 
-/// What the user says, on its way in.
+/// Copies the user's bytes into the sandbox.
 async fn send(link: Weak<Link>, id: u32, mut from: ReadHalf<DuplexStream>, credit: Arc<Credit>) {
     let mut buffer = vec![0; MAX_DATA];
     while let Ok(count) = from.read(&mut buffer).await {

@@ -1,4 +1,4 @@
-//! Frames from the agent, checked and handed on.
+//! Checks frames from the agent and delivers them.
 
 use std::sync::{Arc, Weak};
 
@@ -15,18 +15,18 @@ use crate::protocol::{
     channel_from_number,
 };
 
-/// CREDIT frames to send when a batch of frames was handled: stream, channel, amount.
+/// CREDIT frames to send after a batch of frames: stream, channel, amount.
 pub(super) type Credits = Vec<(u32, u8, u32)>;
 
-/// What a frame has led to, beside changes of the table.
+/// The effects of a batch of frames, except changes of the table.
 #[derive(Default)]
 struct Outcome {
     credits: Credits,
     /// Programs whose events wait for room in their channel.
     stalled: Vec<u32>,
-    /// Connections that were opened, and those that were refused.
+    /// Opened connections, and refused ones with their error.
     connected: Vec<(u32, Result<Carried, WireError>)>,
-    /// Streams whose end is confirmed.
+    /// Streams to confirm with RESET.
     resets: Vec<u32>,
 }
 
@@ -68,7 +68,7 @@ impl Link {
     }
 }
 
-/// Moves the events of a program whose reader is slow into its channel, as room comes.
+/// Moves the waiting events of a program with a slow reader into its channel, as room appears.
 async fn move_on(link: Weak<Link>, stream: u32) {
     loop {
         let events = {
@@ -106,7 +106,7 @@ impl Table {
     fn frame(&mut self, frame: &Frame<'_>, outcome: &mut Outcome) -> Result<(), Breach> {
         let id = frame.stream;
         if self.abandoned.contains(&id) {
-            // It was on its way when we gave the stream up.
+            // The agent sent the frame before it learned of the RESET.
             if frame.kind == Kind::Reset {
                 self.abandoned.remove(&id);
             }
@@ -157,7 +157,7 @@ impl Table {
     }
 
     fn reply(&mut self, id: u32, payload: &[u8]) -> Result<(), Breach> {
-        // Whoever has asked may have gone; then the answer is of no use to anybody.
+        // The requester may have been cancelled. Then the answer has no receiver.
         let stream = self.streams.remove(&id);
         match stream {
             Some(Stream::Question { answer }) => drop(answer.send(payload.to_vec())),
@@ -200,14 +200,14 @@ impl Table {
                 drop(answer.send(payload.to_vec()));
             }
             Some(Stream::Port { answer: None, .. } | Stream::Connection(_)) => {
-                return Err(Breach::new("an answer that nobody has asked for"));
+                return Err(Breach::new("an answer without a request"));
             }
             None => {}
         }
         Ok(())
     }
 
-    /// The agent opens a stream: somebody inside has connected to a forwarded port.
+    /// Opens the agent's stream for a new connection to a forwarded port.
     fn connected(&mut self, id: u32, payload: &[u8]) -> Result<Result<Carried, WireError>, Breach> {
         if !id.is_multiple_of(2) || id <= self.last_theirs {
             return Err(Breach::new(format!("stream {id} cannot be opened by the agent")));
@@ -215,13 +215,13 @@ impl Table {
         self.last_theirs = id;
         let asked: Connected =
             serde_json::from_slice(payload).map_err(|error| Breach::new(format!("a bad REQUEST: {error}")))?;
-        // What a connection may reach hangs on the stream that this side has opened, not on words from inside.
+        // The host's own stream decides about the target of a connection. The bytes from inside do not.
         let connections = match self.streams.get(&asked.forward) {
             Some(Stream::Port {
                 answer: None,
                 connections,
             }) => connections,
-            // The port was given up while this was on its way.
+            // The host closed the port before it received this frame.
             None if self.abandoned.contains(&asked.forward) => {
                 return Ok(Err(WireError::new(ErrorCode::NotFound, "the port is closed")));
             }
@@ -242,11 +242,11 @@ impl Table {
 }
 
 impl Stream {
-    /// The program of this stream, if it has been started.
+    /// Returns the program of this stream, if it has been started.
     fn started(&mut self) -> Result<&mut ProgramStream, Breach> {
         match self {
             Self::Program(program) if program.answer.is_none() => Ok(program),
-            _ => Err(Breach::new("news of a program that was not started")),
+            _ => Err(Breach::new("a frame about a program that was not started")),
         }
     }
 
@@ -269,7 +269,7 @@ impl Stream {
             let arrived = connection.arrived.as_ref().filter(|_| channel == BODY);
             let arrived = arrived.ok_or_else(|| Breach::new("bytes on a channel that is closed"))?;
             connection.window.receive(data.len())?;
-            // Whoever takes them may have gone; then the stream is given up by the task that notices.
+            // The receiver may have been dropped. Then the task that notices this gives the stream up.
             drop(arrived.send(Bytes::copy_from_slice(data)));
             return Ok(());
         }
@@ -322,14 +322,14 @@ impl Stream {
 }
 
 impl ProgramStream {
-    /// Hands an event to the program's reader, or keeps it until he has room.
+    /// Hands an event to the program's reader, or keeps it until the channel has room.
     fn deliver(&mut self, id: u32, event: ProcessEvent, charge: Option<(u8, usize)>, outcome: &mut Outcome) {
         if !self.waiting.is_empty() {
             self.waiting.push_back((event, charge));
             return;
         }
         match self.events.try_send(event) {
-            // A reader that has gone takes everything.
+            // A dropped reader counts as one that takes everything.
             Ok(()) | Err(TrySendError::Closed(_)) => self.taken(id, charge, &mut outcome.credits),
             Err(TrySendError::Full(event)) => {
                 self.waiting.push_back((event, charge));
@@ -338,7 +338,7 @@ impl ProgramStream {
         }
     }
 
-    /// The reader has taken bytes (they are in his bounded channel).
+    /// Counts bytes as taken. They are in the reader's bounded channel.
     fn taken(&mut self, id: u32, charge: Option<(u8, usize)>, credits: &mut Credits) {
         if let Some((channel, bytes)) = charge
             && let Some(amount) = self.window(channel).as_mut().and_then(|window| window.passed(bytes))

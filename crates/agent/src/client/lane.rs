@@ -1,7 +1,8 @@
-//! The way past the agent: pipes between the host and one program, as the agent would have had them.
+//! Direct pipes: they connect the host with one program and bypass the agent.
 //!
-//! What is promised of them is what the agent promises of its own (`docs/design/protocol.md`, "Order"): output that stood
-//! in stdout or stderr when the program wrote to control comes before that, and its end comes after everything it wrote.
+//! They keep the agent's guarantee about order (`docs/design/protocol.md`, "Order"). Output that was in stdout or
+//! stderr when the program wrote to control is delivered before that control message. The program's end is delivered
+//! after all of its output.
 
 use std::io;
 
@@ -15,12 +16,13 @@ use tokio::sync::{Mutex, mpsc};
 use super::link::Link;
 use super::process::{EVENTS, after_close};
 
-/// At most so many bytes are read at once, as much as a pipe holds.
+/// The maximum number of bytes for one read. A pipe holds no more.
 const PIECE: usize = 64 << 10;
-/// So many where little comes: most that a program says is less. A packet, where a program has made its pipe one of packets, is not more.
+/// The size of a read after a short one. Most output of programs is shorter. If a program makes its pipe a packet pipe,
+/// a packet is not longer.
 const FIRST: usize = 4 << 10;
 
-/// The near ends.
+/// The host's ends of the pipes.
 #[derive(Debug)]
 pub(super) struct Near {
     control: pipe::Sender,
@@ -37,13 +39,13 @@ struct Outward {
 #[derive(Debug)]
 struct Way {
     channel: Channel,
-    /// None after its end.
+    /// None after end of file.
     pipe: Option<pipe::Receiver>,
-    /// How much is read at once.
+    /// The size of the next read, in bytes.
     room: usize,
 }
 
-/// Nobody takes the events any more.
+/// The receiver of the events was dropped.
 struct Left;
 
 impl Near {
@@ -65,13 +67,13 @@ impl Near {
         })
     }
 
-    /// Hands on what comes through the pipes, and in its place among that what the agent tells: `received` gives both
-    /// from then on. The task ends with the agent's channel or with whoever takes the events.
+    /// Starts a task that delivers the pipes' bytes and the agent's events in order. `received` yields both from then
+    /// on. The task ends when the agent's channel closes or when `received` is dropped.
     pub(super) fn carry(self, received: &mut mpsc::Receiver<ProcessEvent>) -> Past {
         let (events, carried) = mpsc::channel(EVENTS);
         let told = std::mem::replace(received, carried);
         let task = tokio::spawn(async move {
-            // Nobody takes the events any more, or nobody makes any.
+            // The task is done: the receiver or the sender of the events was dropped.
             let (Ok(()) | Err(Left)) = self.outward.run(told, events).await;
         });
         Past {
@@ -81,15 +83,16 @@ impl Near {
     }
 }
 
-/// What of a program goes past the agent. Dropping it closes the pipes.
+/// The host's handle of a program's direct pipes. Dropping it closes them.
 pub(super) struct Past {
-    /// To its control channel, until it is closed. Writers take turns.
+    /// The pipe to the program's control channel. None after `close`. Writers take turns.
     pipe: Mutex<Option<pipe::Sender>>,
     task: tokio::task::AbortHandle,
 }
 
 impl Past {
-    /// Bytes for a program that has ended or closed its end are dropped, as with the agent between.
+    /// Writes to the program's control channel. Bytes for a program that has ended or has closed its end are dropped,
+    /// as they are when they pass through the agent.
     pub(super) async fn write(&self, link: &Link, bytes: &Bytes) -> Result<(), SandboxError> {
         let mut bytes: &[u8] = bytes;
         let turn = self.pipe.lock().await;
@@ -145,7 +148,7 @@ impl Outward {
                     send(&events, event).await?;
                 }
                 () = self.control.ready() => {
-                    // Read before the others are: what it says was written after all that it must not overtake.
+                    // Control is read first. Its bytes were written after the output that must precede them.
                     let said = self.control.read();
                     self.stdout.pass_ready(&events).await?;
                     self.stderr.pass_ready(&events).await?;
@@ -163,11 +166,12 @@ impl Way {
         let Some(pipe) = &self.pipe else {
             return std::future::pending().await;
         };
-        // An error shows again when it is read.
+        // The next read reports the error again.
         drop(pipe.readable().await);
     }
 
-    /// How much stands in it. If the system does not tell, it is read until it is empty.
+    /// Returns the number of bytes in the pipe. If the system cannot count them, returns the maximum, so the pipe is
+    /// read until it is empty.
     fn standing(&self) -> usize {
         let standing = self.pipe.as_ref().map(ioctl_fionread);
         standing.map_or(0, |count| {
@@ -175,7 +179,7 @@ impl Way {
         })
     }
 
-    /// Passes on so many bytes, or what there is.
+    /// Delivers `missing` bytes, or fewer if the pipe has fewer.
     async fn pass(&mut self, mut missing: usize, events: &mpsc::Sender<ProcessEvent>) -> Result<(), Left> {
         while missing > 0 {
             let found = self.read();
@@ -195,7 +199,7 @@ impl Way {
         self.pass(rest, events).await
     }
 
-    /// Reads once, as much as a pipe holds if there was much the last time.
+    /// Reads once. After a full read the next one offers room for a whole pipe.
     fn read(&mut self) -> Found {
         let Some(pipe) = &self.pipe else {
             return Found::Nothing;
@@ -228,11 +232,11 @@ impl Way {
     }
 }
 
-/// What reading once has found.
+/// The result of one read.
 enum Found {
     Output(Bytes),
     Nothing,
-    /// Its end, or that it cannot be read.
+    /// End of file, or a read error.
     End,
 }
 
@@ -242,9 +246,9 @@ impl Found {
     }
 }
 
-/// Reads what there is. The system is asked in any case: the runtime may not have heard yet of what has come, and would say
-/// that there is nothing, also of what must be passed on before something else. The runtime waits anew where less was found
-/// than there was room for: all that stood in the pipe is taken then.
+/// Reads the available bytes. It always asks the system. The runtime may not have noticed new bytes yet and would
+/// report an empty pipe, even for bytes that must precede others. If the read is short, the pipe is empty, and the
+/// runtime waits again.
 fn read(pipe: &pipe::Receiver, buffer: &mut Vec<u8>) -> Result<usize, Errno> {
     let mut found = None;
     let known = pipe.try_io(|| {
@@ -256,7 +260,7 @@ fn read(pipe: &pipe::Receiver, buffer: &mut Vec<u8>) -> Result<usize, Errno> {
             Ok(_) | Err(_) => Ok(()),
         }
     });
-    // What was found is known by now; this was for the runtime.
+    // The closure has stored the result. This value was only for the runtime.
     drop(known);
     found.unwrap_or_else(|| rustix::io::read(pipe, rustix::buffer::spare_capacity(buffer)))
 }
@@ -274,8 +278,8 @@ mod tests {
 
     use super::*;
 
-    /// One look of the runtime finds a signal and a first frame; whoever has the signal writes output and a second frame before
-    /// the frames are passed on. The runtime has not heard of the output then.
+    /// One poll of the runtime finds a signal and a first frame. The task with the signal writes output and a second
+    /// frame before the frames are delivered. At that moment the runtime has not noticed the output.
     #[tokio::test]
     async fn output_comes_before_control_also_when_the_runtime_has_not_heard_of_it() {
         for _ in 0..50 {
@@ -290,7 +294,7 @@ mod tests {
                 rustix::io::write(&program.control_out, b"done").unwrap();
             });
             let past = near.carry(&mut seen);
-            // Both wait now.
+            // Both tasks wait now.
             for _ in 0..4 {
                 tokio::task::yield_now().await;
             }
@@ -315,7 +319,8 @@ mod tests {
         }
     }
 
-    /// A program can make its own pipe one of packets: of each read the system then gives one, and drops what there is no room for.
+    /// A program can make its own pipe a packet pipe. Then each read returns one packet, and the system drops the bytes
+    /// that do not fit.
     #[tokio::test]
     async fn packets_arrive_whole_and_before_what_was_said_after_them() {
         let (near, far) = Lane::make().unwrap();

@@ -1,4 +1,4 @@
-//! One connection: its streams, who waits for what, and its end.
+//! One connection: its streams, the pending answers, and its end.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -14,34 +14,34 @@ use super::table::{MAX_ABANDONED, Stream, Table};
 use super::{ANSWER, AgentEnd, timed_out};
 use crate::protocol::{Breach, Decoder, Goodbye, Hello, Kind, LANE, Reply, Request, WireError};
 
-/// Requests under way at the same time; more wait for their turn.
+/// The maximum number of requests in progress. Further requests wait for their turn.
 const MAX_REQUESTS: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) outbound: Arc<Outbound>,
-    /// What the agent has beyond the frames themselves.
+    /// The features that the agent announced.
     features: Vec<String>,
     table: Mutex<Table>,
-    /// The near ends of pipes past the agent, until a program has them.
+    /// The near ends of the direct pipes, until a program has them.
     lane: Mutex<Option<Near>>,
     requests: Semaphore,
-    /// Signals have a queue of their own: a kill does not wait behind slow files.
+    /// Signals have a separate queue: a kill does not wait behind slow files.
     signals: Semaphore,
     ended: watch::Sender<bool>,
     tasks: Mutex<Vec<AbortHandle>>,
 }
 
-/// Why a question has no answer.
+/// The reason why a request failed.
 #[derive(Debug)]
 pub(super) enum AskError {
-    /// The agent says so.
+    /// The agent refused the request.
     Refused(WireError),
     Sandbox(SandboxError),
 }
 
 impl AskError {
-    /// For questions that the agent has no reason to refuse.
+    /// Converts the error of a request that the agent has no reason to refuse.
     pub(super) fn into_sandbox(self) -> SandboxError {
         match self {
             Self::Refused(error) => SandboxError::Unsupported(error.message),
@@ -79,7 +79,7 @@ impl Link {
     }
 
     pub(super) fn table(&self) -> MutexGuard<'_, Table> {
-        // Nothing that runs with the lock held can panic, so the table is whole.
+        // No code under this lock can panic, so the table is consistent.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -105,7 +105,8 @@ impl Link {
         open.answer(answered, request).await
     }
 
-    /// Opens a stream with a request. When the returned guard is dropped before its answer came the stream is given up.
+    /// Opens a stream with a request. If the returned guard is dropped before its answer has arrived, the stream is
+    /// given up.
     pub(super) async fn open(&self, request: &Request, stream: Stream) -> Result<Open<'_>, SandboxError> {
         let queue = if matches!(request, Request::Signal { .. } | Request::Succeed { .. }) {
             &self.signals
@@ -121,8 +122,8 @@ impl Link {
             return Err(end.error());
         }
         let id = table.fresh_id();
-        let id = id.ok_or_else(|| SandboxError::Unsupported("a connection with so many requests".to_owned()))?;
-        // Sent with the table locked: ids have to reach the agent in order.
+        let id = id.ok_or_else(|| SandboxError::Unsupported("more than 2,147,483,648 requests".to_owned()))?;
+        // The frame is sent with the table locked: ids have to reach the agent in order.
         if !self.outbound.send(|out| out.message(Kind::Request, id, request)) {
             let source = std::io::Error::from(std::io::ErrorKind::ArgumentListTooLong);
             return Err(SandboxError::Setup {
@@ -139,7 +140,7 @@ impl Link {
         })
     }
 
-    /// Gives a stream up: the agent stops what belongs to it.
+    /// Gives a stream up. The agent stops everything that belongs to it.
     pub(super) fn give_up(&self, id: u32) {
         let mut table = self.table();
         if table.streams.remove(&id).is_none() || table.end.is_some() {
@@ -150,14 +151,14 @@ impl Link {
         drop(table);
         if too_many {
             self.end(AgentEnd::Breach(
-                "the agent does not confirm what was given up".to_owned(),
+                "the agent does not confirm the streams that were given up".to_owned(),
             ));
         } else {
             self.outbound.send(|out| out.reset(id));
         }
     }
 
-    /// Ends the connection; the first reason stays.
+    /// Ends the connection. Only the first reason is recorded.
     pub(super) fn end(&self, reason: AgentEnd) {
         let streams = {
             let mut table = self.table();
@@ -180,7 +181,7 @@ impl Link {
                 }
             }
         }
-        // Whoever waits for an answer or an event is woken by the drop of its sender.
+        // The drop of the senders wakes the tasks that wait for an answer or an event.
         drop(streams);
         self.requests.close();
         self.signals.close();
@@ -188,12 +189,12 @@ impl Link {
         self.ended.send_replace(true);
     }
 
-    /// The error of calls after the end.
+    /// Returns the error for calls after the end.
     pub(super) fn error(&self) -> SandboxError {
         self.table().end.as_ref().unwrap_or(&AgentEnd::StreamEnded).error()
     }
 
-    /// Whether the agent announced this feature.
+    /// Returns true if the agent announced this feature.
     pub(super) fn has(&self, feature: &str) -> bool {
         self.features.iter().any(|found| found == feature)
     }
@@ -203,7 +204,7 @@ impl Link {
     }
 
     pub(super) async fn closed(&self) -> AgentEnd {
-        // The sender lives as long as this borrow, so the wait can only end with the value.
+        // The sender lives as long as this borrow, so the wait ends only when the value changes.
         let mut ended = self.ended.subscribe();
         drop(ended.wait_for(|ended| *ended).await);
         self.table().end.clone().unwrap_or(AgentEnd::StreamEnded)
@@ -219,7 +220,7 @@ impl Drop for Link {
     }
 }
 
-/// A stream whose REPLY has not come.
+/// A stream whose REPLY has not arrived.
 pub(super) struct Open<'a> {
     link: &'a Link,
     pub(super) id: u32,
@@ -313,10 +314,10 @@ pub(super) fn goodbye(payload: &[u8]) -> AgentEnd {
         .map(|goodbye| goodbye.reason)
         .unwrap_or_default();
     let reason: String = reason.chars().take(200).collect();
-    AgentEnd::Breach(format!("the agent has said goodbye: {reason}"))
+    AgentEnd::Breach(format!("the agent ended the connection: {reason}"))
 }
 
-/// The reader task. Never waits for anything but the stream.
+/// The reader task. It waits for nothing but the stream.
 async fn read(link: Weak<Link>, mut reader: impl AsyncRead + Unpin, mut decoder: Decoder) {
     loop {
         let handled = match link.upgrade() {
@@ -339,7 +340,7 @@ async fn read(link: Weak<Link>, mut reader: impl AsyncRead + Unpin, mut decoder:
 /// The writer task.
 async fn write(link: Weak<Link>, outbound: Arc<Outbound>) {
     let Err(error) = outbound.run().await else { return };
-    // The reader says more exactly what has happened, unless only this direction is broken.
+    // The reader usually reports the cause more exactly. It sees nothing if only this direction is broken.
     tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     if let Some(link) = link.upgrade() {
         link.end(AgentEnd::Failed(error.to_string()));

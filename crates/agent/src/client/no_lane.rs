@@ -1,4 +1,5 @@
-//! The way past the agent where there is none: only sandboxes of this machine's kernel have pipes of their own.
+//! Direct pipes on systems other than Linux, where no sandbox has them. Only sandboxes of this machine's kernel can
+//! have direct pipes.
 
 use bytes::Bytes;
 use sandcell_sandbox::{ProcessEvent, SandboxError};

@@ -1,7 +1,8 @@
-//! Frames on their way to the agent.
+//! Sends frames to the agent.
 //!
-//! Whoever has a frame writes it at once, in his own task, if nothing else waits; only what the stream does not take is left to the link's writer
-//! task. So a message costs no change of task, and a cancelled caller never leaves half a frame behind.
+//! A sender writes its frame at once, in its own task, if no other frame waits. Only the bytes that the stream does not
+//! take are left to the connection's writer task. So a message costs no task switch, and a cancelled caller never
+//! leaves half a frame behind.
 
 use std::io;
 use std::pin::Pin;
@@ -20,10 +21,11 @@ pub(super) struct Outbound {
 }
 
 struct State {
-    /// None when the link has ended.
+    /// None after the connection has ended.
     writer: Option<Pin<Box<dyn AsyncWrite + Send>>>,
     buffer: OutBuffer,
-    /// The writer task waits for the stream. Nobody else may poll it then, or the task's waker would be lost.
+    /// True while the writer task waits for the stream. No other task may poll the stream then, or the writer task's
+    /// waker would be lost.
     waiting: bool,
 }
 
@@ -46,11 +48,11 @@ impl Outbound {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing in the guarded sections can panic half-way, so the state is whole even if a panic went through.
+        // No code under this lock can panic half-way, so the state is consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends what `make` appends.
+    /// Sends the frames that `make` appends.
     pub(super) fn send<T>(&self, make: impl FnOnce(&mut OutBuffer) -> T) -> T {
         let mut state = self.state();
         let made = make(&mut state.buffer);
@@ -67,7 +69,7 @@ impl Outbound {
         made
     }
 
-    /// The writer task: writes what was left over, until the stream fails or the link ends.
+    /// The writer task: writes the remaining bytes, until the stream fails or the connection ends.
     pub(super) async fn run(&self) -> io::Result<()> {
         loop {
             self.work.notified().await;
@@ -84,7 +86,7 @@ impl Outbound {
         }
     }
 
-    /// Drops the stream; nothing is sent any more.
+    /// Drops the stream and all unsent bytes.
     pub(super) fn end(&self) {
         let mut state = self.state();
         state.writer = None;
@@ -108,7 +110,7 @@ impl State {
                 Poll::Pending => return Poll::Pending,
             }
         }
-        // Some streams (a TLS connection) keep bytes until they are told. A pipe does nothing here.
+        // Some streams (a TLS connection) keep bytes until they are flushed. A pipe does nothing here.
         writer.as_mut().poll_flush(context)
     }
 }

@@ -1,4 +1,4 @@
-//! Programs: how they are started, fed and signalled.
+//! Programs: start, input, signals.
 
 use std::sync::Arc;
 
@@ -16,7 +16,8 @@ use crate::protocol::{
     ADOPT, ErrorCode, HEIRS, MAX_DATA, Nothing, ReceiveWindow, Request, SpawnReply, WireError, channel_number,
 };
 
-/// Events that a program's channel holds. With what the windows allow beyond it, one program makes the host hold at most about 2 MiB.
+/// The capacity of a program's event channel. Together with the windows, one program makes the host hold at most about
+/// 2 MiB.
 pub(super) const EVENTS: usize = 16;
 
 pub(super) async fn spawn(link: &Arc<Link>, command: Command) -> Result<Process, SandboxError> {
@@ -37,7 +38,7 @@ pub(super) async fn spawn(link: &Arc<Link>, command: Command) -> Result<Process,
         .map_err(|error| refused(program, &command.cwd, error))
 }
 
-/// The program is one that enters from outside.
+/// Adopts a worker, which enters from outside, as a program.
 pub(super) async fn adopt(link: &Arc<Link>) -> Result<Process, SandboxError> {
     if !link.has(ADOPT) {
         return Err(SandboxError::Unsupported("entering the sandbox".to_owned()));
@@ -109,7 +110,7 @@ fn refused(program: String, cwd: &str, error: AskError) -> SandboxError {
     SandboxError::Spawn { program, source }
 }
 
-/// The working folder cannot be entered.
+/// Returns the error for a working folder that cannot be entered.
 fn no_folder(cwd: &str, error: &std::io::Error) -> SandboxError {
     use std::io::ErrorKind;
     let (code, why) = match error.kind() {
@@ -125,7 +126,7 @@ fn no_folder(cwd: &str, error: &std::io::Error) -> SandboxError {
     )))
 }
 
-/// What the system said inside, with its number where that alone tells what has failed.
+/// Returns the system's error from inside, with its number where the number alone identifies the failure.
 fn system_error(error: &WireError) -> std::io::Error {
     let number = error.errno.filter(|number| (1..4096).contains(number));
     match (number, error.kind.as_deref()) {
@@ -147,7 +148,7 @@ struct AgentProcess {
     past: Option<Past>,
 }
 
-/// The error of bytes for a channel that we have closed.
+/// Returns the error for bytes on a channel that this side has closed.
 pub(super) fn after_close(channel: Channel) -> SandboxError {
     SandboxError::Setup {
         step: format!("write to {channel:?} after it was closed"),
@@ -155,7 +156,7 @@ pub(super) fn after_close(channel: Channel) -> SandboxError {
     }
 }
 
-/// A channel to a program. Writers take turns, so that what one writes stays together.
+/// A channel to a program. Writers take turns, so the bytes of one write stay together.
 struct Inward {
     credit: Arc<Credit>,
     closed: Mutex<bool>,
@@ -179,7 +180,7 @@ impl std::fmt::Debug for AgentProcess {
 }
 
 impl AgentProcess {
-    /// Asks for what is answered with nothing.
+    /// Sends a request whose answer is empty.
     async fn do_ask(&self, step: &str, request: &Request) -> Result<(), SandboxError> {
         let _done: Nothing = self.link.ask(request).await.map_err(|error| match error {
             AskError::Sandbox(error) => error,
@@ -203,7 +204,8 @@ impl AgentProcess {
 
 #[async_trait]
 impl ProcessHandle for AgentProcess {
-    /// Bytes for a program that has ended or closed its end are dropped; what has become of it is told by its events.
+    /// Writes to a channel of the program. Bytes for a program that has ended or has closed its end are dropped. The
+    /// program's events report its end.
     async fn write(&self, channel: Channel, bytes: Bytes) -> Result<(), SandboxError> {
         if let (Channel::Control, Some(past)) = (channel, &self.past) {
             return past.write(&self.link, &bytes).await;

@@ -1,4 +1,4 @@
-//! The streams that are open, and what may come on each.
+//! The open streams, and the frames that each permits.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -11,7 +11,8 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use super::AgentEnd;
 use crate::protocol::{Breach, ReceiveWindow, WINDOW, cost};
 
-/// Streams that were given up and not confirmed yet. More than this, and the agent does not answer on purpose.
+/// The maximum number of streams that were given up and not confirmed yet. With more, the agent does not answer on
+/// purpose.
 pub(super) const MAX_ABANDONED: usize = 65_536;
 
 /// The payload of a REPLY.
@@ -21,15 +22,15 @@ pub(super) type Answer = oneshot::Sender<Vec<u8>>;
 pub(super) struct Table {
     pub(super) streams: BTreeMap<u32, Stream>,
     pub(super) abandoned: BTreeSet<u32>,
-    /// The id that was used last.
+    /// The last id that this side used.
     last: Option<u32>,
-    /// The id that the agent has used last.
+    /// The last id that the agent used.
     pub(super) last_theirs: u32,
     pub(super) end: Option<AgentEnd>,
 }
 
 impl Table {
-    /// A new stream's id. None: all two thousand million of them were used.
+    /// Returns the id for a new stream. None if all two thousand million ids were used.
     pub(super) fn fresh_id(&mut self) -> Option<u32> {
         let id = self.last.map_or(Some(1), |last| last.checked_add(2))?;
         self.last = Some(id);
@@ -53,13 +54,13 @@ pub(super) enum Stream {
     Write { answer: Answer, credit: Arc<Credit> },
     /// A program.
     Program(Box<ProgramStream>),
-    /// A port inside that leads here.
+    /// A forwarded port.
     Port {
-        /// Some until it was answered.
+        /// Some until the agent has answered.
         answer: Option<Answer>,
         connections: mpsc::Sender<Box<dyn Connection>>,
     },
-    /// A connection to such a port.
+    /// A connection to a forwarded port.
     Connection(ConnectionStream),
 }
 
@@ -67,31 +68,31 @@ pub(super) enum Stream {
 #[derive(Debug)]
 pub(super) struct ConnectionStream {
     pub(super) port: u32,
-    /// Takes what comes from inside, until its end was told. What waits is bounded by the window.
+    /// Receives the bytes from inside. None after end of file. The window bounds the queue.
     pub(super) arrived: Option<mpsc::UnboundedSender<Bytes>>,
     pub(super) window: ReceiveWindow,
     pub(super) credit: Arc<Credit>,
 }
 
-/// A program as the receiving side sees it.
+/// The receiving side's state of a program.
 #[derive(Debug)]
 pub(super) struct ProgramStream {
-    /// Some until the start was answered.
+    /// Some until the agent has answered the start.
     pub(super) answer: Option<Answer>,
     pub(super) events: mpsc::Sender<ProcessEvent>,
-    /// Events that the channel had no room for; a task moves them on when it has. Bounded by the windows.
+    /// Events without room in the channel. A task moves them when there is room. The windows bound them.
     pub(super) waiting: VecDeque<(ProcessEvent, Option<(u8, usize)>)>,
     pub(super) stdout: Option<ReceiveWindow>,
     pub(super) stderr: Option<ReceiveWindow>,
     pub(super) control: Option<ReceiveWindow>,
-    /// How often its end may still be told: once, and once for each heir that was asked for.
+    /// The permitted number of further `exited` events: one, and one for each heir that was asked for.
     pub(super) ends: u32,
     pub(super) stdin: Option<Arc<Credit>>,
     pub(super) control_in: Option<Arc<Credit>>,
 }
 
 impl ProgramStream {
-    /// The window of a channel outwards; None if it is closed or does not exist.
+    /// Returns the window of an outward channel. None if it is closed or does not exist.
     pub(super) fn window(&mut self, channel: u8) -> &mut Option<ReceiveWindow> {
         match channel {
             1 => &mut self.stdout,
@@ -109,7 +110,7 @@ impl ProgramStream {
     }
 }
 
-/// What may still be sent on a channel. Waiting for it is fair.
+/// The remaining credit of a channel. Waiting for it is fair.
 #[derive(Debug)]
 pub(super) struct Credit {
     left: Semaphore,
@@ -126,7 +127,7 @@ impl Default for Credit {
 }
 
 impl Credit {
-    /// Waits until a frame of that many bytes may be sent. False when the other side takes no more.
+    /// Waits until a frame with this number of bytes may be sent. Returns false when the other side takes no more.
     pub(super) async fn spend(&self, bytes: usize) -> bool {
         let cost = cost(bytes);
         match self.left.acquire_many(cost).await {
@@ -139,7 +140,7 @@ impl Credit {
         }
     }
 
-    /// Takes credit that came back.
+    /// Adds credit that the other side returned.
     pub(super) fn refund(&self, amount: u32) -> Result<(), Breach> {
         let subtract = |spent: u32| spent.checked_sub(amount);
         if self
@@ -153,7 +154,7 @@ impl Credit {
         Ok(())
     }
 
-    /// The other side takes no more: whoever waits is let go.
+    /// Wakes all waiting senders, since the other side takes no more bytes.
     pub(super) fn close(&self) {
         self.left.close();
     }

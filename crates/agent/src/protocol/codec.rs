@@ -1,23 +1,23 @@
-//! Frames to bytes and back.
+//! Encodes and decodes frames.
 
 use serde::Serialize;
 
 use super::Breach;
 
-/// The most that a frame's length field may say.
+/// The maximum value of a frame's length field.
 pub const MAX_FRAME: usize = 8 << 20;
 
-/// Kind and stream id, which the length field counts.
+/// The bytes of the kind and the stream id. The length field counts them.
 const HEAD: usize = 5;
 
-/// How much room the decoder offers to a read at the least: at first, and where reads fill what they are offered.
+/// The minimum room that the decoder offers to a read: at first, and after reads that filled their room.
 const FIRST_ROOM: usize = 4 << 10;
 const READ_ROOM: usize = 64 << 10;
 
-/// A decoder or buffer that has grown beyond this gives its memory back when it is empty.
+/// An empty decoder or buffer with more bytes than this releases its memory.
 const KEEP: usize = 512 << 10;
 
-/// What a frame is.
+/// The kind of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the protocol's table defines each")]
 pub enum Kind {
@@ -65,10 +65,10 @@ impl Kind {
     }
 }
 
-/// A frame as it stands in the decoder's buffer.
+/// A frame that borrows from the decoder's buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// What it is.
+    /// The kind.
     pub kind: Kind,
     /// The stream it belongs to.
     pub stream: u32,
@@ -77,10 +77,10 @@ pub struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// The channel and bytes of DATA.
+    /// Returns the channel and the bytes of DATA.
     ///
     /// # Errors
-    /// The payload has not at least one byte of data.
+    /// The payload has no byte of data.
     pub fn data(&self) -> Result<(u8, &'a [u8]), Breach> {
         match self.payload.split_first() {
             Some((channel, bytes)) if !bytes.is_empty() => Ok((*channel, bytes)),
@@ -88,10 +88,10 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// The channel and amount of CREDIT.
+    /// Returns the channel and the amount of CREDIT.
     ///
     /// # Errors
-    /// The payload has not five bytes.
+    /// The payload does not have five bytes.
     pub fn credit(&self) -> Result<(u8, u32), Breach> {
         match *self.payload {
             [channel, a, b, c, d] => Ok((channel, u32::from_le_bytes([a, b, c, d]))),
@@ -99,10 +99,10 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// The channel of CLOSE.
+    /// Returns the channel of CLOSE.
     ///
     /// # Errors
-    /// The payload has not one byte.
+    /// The payload does not have one byte.
     pub fn close(&self) -> Result<u8, Breach> {
         match *self.payload {
             [channel] => Ok(channel),
@@ -111,13 +111,13 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// Cuts a byte stream into frames. Holds at most one frame and what one read brought behind it.
+/// Cuts a byte stream into frames. Holds at most one frame and the rest of one read.
 #[derive(Debug)]
 pub struct Decoder {
     bytes: Vec<u8>,
     start: usize,
     end: usize,
-    /// How much is read at once: the more, the more there was to read. Most sandboxes never hear of more than little frames.
+    /// The room for the next read. It grows after full reads. Most sandboxes send only small frames.
     usual: usize,
 }
 
@@ -133,7 +133,7 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// Room to read into. What was read is told by [`Decoder::filled`].
+    /// Returns room to read into. [`Decoder::filled`] reports the number of read bytes.
     pub fn room(&mut self) -> &mut [u8] {
         if self.start == self.end {
             self.start = 0;
@@ -154,15 +154,15 @@ impl Decoder {
         self.bytes.get_mut(self.end..).unwrap_or_default()
     }
 
-    /// What the unfinished frame still needs, if that is more than the usual room. Grows by at most doubling, so that a length alone
-    /// does not make the decoder allocate.
+    /// Returns the missing bytes of the unfinished frame, and at least the usual room. Grows by at most doubling, so a
+    /// length field alone does not make the decoder allocate.
     fn wanted(&self) -> usize {
         let have = self.end - self.start;
         let missing = self.head().map_or(0, |(length, _)| (length + 4).saturating_sub(have));
         missing.clamp(self.usual, have.max(self.usual))
     }
 
-    /// Says that `count` bytes of the room were filled.
+    /// Reports that `count` bytes of the room were filled.
     pub fn filled(&mut self, count: usize) {
         if count >= self.usual {
             self.usual = (2 * self.usual).min(READ_ROOM);
@@ -176,10 +176,10 @@ impl Decoder {
         Some((usize::try_from(u32::from_le_bytes(*length)).unwrap_or(usize::MAX), rest))
     }
 
-    /// The next whole frame, if there is one.
+    /// Returns the next whole frame, if there is one.
     ///
     /// # Errors
-    /// The length is out of range or the kind is not known.
+    /// The length is out of range or the kind is unknown.
     pub fn next_frame(&mut self) -> Result<Option<Frame<'_>>, Breach> {
         let Some((length, _)) = self.head() else {
             return Ok(None);
@@ -213,25 +213,25 @@ pub struct OutBuffer {
 }
 
 impl OutBuffer {
-    /// How many bytes wait.
+    /// Returns the number of unwritten bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.bytes.len() - self.start
     }
 
-    /// Whether nothing waits.
+    /// Returns true if all bytes were written.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What waits.
+    /// Returns the unwritten bytes.
     #[must_use]
     pub fn pending(&self) -> &[u8] {
         self.bytes.get(self.start..).unwrap_or_default()
     }
 
-    /// Forgets what was written.
+    /// Removes the first `count` bytes, which were written.
     pub fn consume(&mut self, count: usize) {
         self.start = self.start.saturating_add(count).min(self.bytes.len());
         if self.start == self.bytes.len() {
@@ -246,7 +246,8 @@ impl OutBuffer {
         }
     }
 
-    /// Appends a frame whose payload comes in parts. False if it would be longer than a frame may be; nothing is appended then.
+    /// Appends a frame with a payload of several parts. Returns false and appends nothing if the frame would be too
+    /// long.
     #[must_use]
     pub fn frame(&mut self, kind: Kind, stream: u32, parts: &[&[u8]]) -> bool {
         let length = parts.iter().fold(HEAD, |sum, part| sum.saturating_add(part.len()));
@@ -263,7 +264,7 @@ impl OutBuffer {
         true
     }
 
-    /// Appends a frame with a JSON payload. False if it is too long, or cannot be written as JSON.
+    /// Appends a frame with a JSON payload. Returns false if it is too long or cannot be serialized.
     #[must_use]
     pub fn message(&mut self, kind: Kind, stream: u32, message: &impl Serialize) -> bool {
         serde_json::to_vec(message).is_ok_and(|json| self.frame(kind, stream, &[&json]))

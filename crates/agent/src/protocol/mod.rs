@@ -1,4 +1,4 @@
-//! Frames, messages and windows: what both sides agree on. No I/O.
+//! Frames, messages and windows, for both sides. No I/O.
 
 mod codec;
 mod messages;
@@ -21,19 +21,19 @@ pub const VERSION: u32 = 1;
 /// The channel that file contents use.
 pub const BODY: u8 = 4;
 
-/// Connections to one forwarded port at the same time.
+/// The maximum number of simultaneous connections to one forwarded port.
 pub const MAX_CONNECTIONS: usize = 64;
 
-/// The most bytes that one `read` or `write` moves.
+/// The maximum number of bytes that one `read` or `write` moves.
 pub const MAX_TRANSFER: u64 = 16 << 20;
 
-/// The most entries that one `list` returns.
+/// The maximum number of entries that one `list` returns.
 pub const MAX_ENTRIES: usize = 10_000;
 
-/// The status with which an agent in a container ends because of too many private files.
+/// The exit status of an agent in a container whose private files exceed their limit.
 pub const DISK_FULL_STATUS: u8 = 28;
 
-/// The other side did what the protocol forbids. The connection is over.
+/// The other side violated the protocol. The connection has ended.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Breach(pub String);

@@ -1,8 +1,8 @@
-//! Where a process enters the sandbox from outside: the child of a warmed interpreter, which the launcher lets in.
+//! Adoption of a worker: a fork of the zygote that enters the sandbox from outside, through the launcher.
 //!
-//! It is no child of the agent, so the launcher tells of it here, by its id inside, and in the end how it ended. The process
-//! gets the far ends of the lane here before it locks itself; where there is none it makes pipes and sends their near ends.
-//! What it could tell wrongly is only about itself.
+//! The worker is not a child of the agent. So the launcher reports its id inside, and later its end, on a socket. The
+//! worker receives the far ends of the direct pipes on this socket before it locks itself. Without direct pipes it
+//! makes pipes and sends their near ends. False messages from the worker affect only the worker.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,7 +17,7 @@ use super::program::Pipes;
 use super::tree;
 use crate::protocol::{ErrorCode, WireError};
 
-/// The door of one sandbox; one process enters by it.
+/// The entry socket of one sandbox. One worker enters by it.
 pub(super) struct Door {
     socket: OwnedFd,
     pid: Option<Pid>,
@@ -25,25 +25,25 @@ pub(super) struct Door {
     visited: Visited,
 }
 
-/// How far the one visit is.
+/// The progress of the adoption.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Visited {
     NotYet,
-    /// The host waits on this stream.
+    /// This stream of the host waits for the worker.
     Expected(u32),
     Inside,
-    /// The host has given it up.
+    /// The host has given the worker up.
     Unwanted,
 }
 
-/// What came through the door.
+/// The result of reading the entry socket.
 pub(super) enum News {
     Nothing,
-    /// More of the visitor is known than before.
+    /// A part of the worker has arrived: its id or its pipes.
     Entered,
-    /// The visitor has ended.
+    /// The worker has ended.
     Ended(Pid, Exit),
-    /// Nothing will come any more.
+    /// The socket is closed.
     Closed,
 }
 
@@ -62,15 +62,18 @@ impl Door {
         self.socket.as_fd()
     }
 
-    /// From now on this stream waits for whoever enters, and who gets this lane.
+    /// Makes this stream wait for the worker, and sends these direct pipes to the worker.
     pub(super) fn expect(&mut self, stream: u32, lane: Option<Lane>) -> Result<(), WireError> {
         if self.visited != Visited::NotYet {
-            return Err(WireError::new(ErrorCode::Invalid, "somebody has entered already"));
+            return Err(WireError::new(
+                ErrorCode::Invalid,
+                "a process has already entered the sandbox",
+            ));
         }
         let far = lane.map(|lane| [lane.stdout, lane.stderr, lane.control_in, lane.control_out]);
         let far: Vec<BorrowedFd<'_>> = far.iter().flatten().map(AsFd::as_fd).collect();
         send(self.socket.as_fd(), &AtDoor::Lane {}, &far)
-            .map_err(|_| WireError::new(ErrorCode::Failed, "nobody is at the door"))?;
+            .map_err(|_| WireError::new(ErrorCode::Failed, "the launcher has closed the entry socket"))?;
         if !far.is_empty() {
             self.pipes = Some(Pipes::past());
         }
@@ -78,7 +81,7 @@ impl Door {
         Ok(())
     }
 
-    /// Who has entered, if all of him is there and somebody waits for him.
+    /// Returns the adopted worker, once its id and its pipes are known and a stream waits for it.
     pub(super) fn complete(&mut self) -> Option<(u32, Pid, Pipes)> {
         let (Visited::Expected(stream), Some(pid)) = (self.visited, self.pid) else {
             return None;
@@ -88,7 +91,7 @@ impl Door {
         Some((stream, pid, pipes))
     }
 
-    /// Takes one message.
+    /// Receives one message.
     pub(super) fn listen(&mut self) -> News {
         match receive_one(self.socket.as_fd()) {
             Ok(Some((AtDoor::Entered { pid }, _))) if self.pid.is_none() => {
@@ -110,7 +113,8 @@ impl Door {
                 self.pid.map_or(News::Closed, |pid| News::Ended(pid, exit))
             }
             Ok(Some(_)) => News::Nothing,
-            // A reset is told once, before what was said last: the visitor has ended without looking at what waited for him.
+            // The socket reports a reset once, before the last messages: the worker has ended without reading its own
+            // messages.
             Err(error)
                 if matches!(
                     error.kind(),
@@ -123,7 +127,7 @@ impl Door {
         }
     }
 
-    /// The host does not wait on this stream any more: whoever enters is ended.
+    /// Gives up the stream that waits for the worker. If the worker enters later, it is killed.
     pub(super) fn forget(&mut self, stream: u32) {
         if self.visited == Visited::Expected(stream) {
             self.visited = Visited::Unwanted;
@@ -137,7 +141,7 @@ impl Door {
         }
     }
 
-    /// Nobody enters any more. The stream that still waits.
+    /// Closes the entry socket. Returns the stream that still waits.
     pub(super) fn close(self) -> Option<u32> {
         match self.visited {
             Visited::Expected(stream) => Some(stream),
@@ -164,7 +168,7 @@ mod tests {
             signal: true,
         };
         send(launchers.as_fd(), &ended, &[]).unwrap();
-        // The lane stands unread in it.
+        // The message with the direct pipes is unread in the socket.
         drop(launchers);
         let mut heard = Vec::new();
         loop {

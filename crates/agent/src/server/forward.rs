@@ -1,7 +1,7 @@
-//! Ports inside that lead to the host: connections to them become streams that the agent opens.
+//! Forwarded ports: each connection to one becomes a stream that the agent opens to the host.
 //!
-//! Who connects is code in the sandbox, and what its bytes mean is the host's business. Here they are only carried, with
-//! the windows that every channel has, and as many connections at once as the protocol allows.
+//! Code in the sandbox makes the connections, and the host interprets their bytes. This module only copies the bytes,
+//! with the windows of every channel, and bounds the simultaneous connections.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -18,11 +18,11 @@ use crate::protocol::{
     BODY, Breach, Connected, ErrorCode, ForwardReply, Frame, Kind, MAX_CONNECTIONS, OutBuffer, Reply, WireError,
 };
 
-/// Ports that can be open at the same time.
+/// The maximum number of simultaneously open ports.
 const MAX_PORTS: usize = 8;
-/// Bytes of what the host calls a port.
+/// The maximum length of a target's name, in bytes.
 const MAX_TARGET: usize = 64;
-/// Connections that the kernel keeps until there is room for them.
+/// The number of connections that the kernel queues until there is room for them.
 const BACKLOG: i32 = 64;
 
 /// All ports and their connections.
@@ -30,9 +30,9 @@ const BACKLOG: i32 = 64;
 pub(super) struct Forwards {
     ports: BTreeMap<u32, Port>,
     connections: BTreeMap<u32, Connection>,
-    /// Streams that were given up here, until the host confirms it.
+    /// Streams that this side has reset and the host has not confirmed.
     leaving: BTreeSet<u32>,
-    /// The highest stream id that was used here.
+    /// The highest stream id that this side has used.
     newest: u32,
 }
 
@@ -45,9 +45,9 @@ struct Connection {
     port: u32,
     inward: Inward,
     outward: Outward,
-    /// Whether the host has agreed to it.
+    /// True once the host has accepted the connection.
     open: bool,
-    /// Whether the program inside was told that nothing more comes.
+    /// True once the program inside has received the end of file.
     told: bool,
 }
 
@@ -83,7 +83,7 @@ impl Forwards {
         Ok(ForwardReply { port })
     }
 
-    /// Closes the port of a stream and breaks its connections off.
+    /// Closes the port of a stream and aborts its connections.
     pub(super) fn close_port(&mut self, stream: u32, out: &mut OutBuffer) {
         if self.ports.remove(&stream).is_none() {
             return;
@@ -112,7 +112,7 @@ impl Forwards {
         }
     }
 
-    /// A port or a connection is ready.
+    /// Handles a port or a connection that is ready.
     pub(super) fn ready(&mut self, stream: u32, part: Part, out: &mut OutBuffer) {
         if part == Part::Connecting {
             self.accept(stream, out);
@@ -137,7 +137,7 @@ impl Forwards {
             let socket = match rustix::net::accept_with(&port.socket, flags) {
                 Ok(socket) => socket,
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
-                    // It stays in line. Without the wait this would spin.
+                    // The connection stays in the kernel's queue. Without the pause this loop would spin.
                     std::thread::sleep(std::time::Duration::from_millis(1));
                     return;
                 }
@@ -165,7 +165,7 @@ impl Forwards {
         }
     }
 
-    /// A frame of the host on a stream that was opened here.
+    /// Handles a frame of the host on a stream that this side has opened.
     pub(super) fn frame(&mut self, frame: &Frame<'_>, out: &mut OutBuffer) -> Result<(), Breach> {
         let stream = frame.stream;
         if stream == 0 || stream > self.newest {
@@ -174,7 +174,7 @@ impl Forwards {
             )));
         }
         if frame.kind == Kind::Reset {
-            // Either the host gives it up, or it confirms that we did.
+            // The host either gives the stream up or confirms this side's RESET.
             if !self.leaving.remove(&stream) {
                 self.connections.remove(&stream);
                 out.reset(stream);
@@ -182,7 +182,7 @@ impl Forwards {
             return Ok(());
         }
         let Some(connection) = self.connections.get_mut(&stream) else {
-            // It was on its way when the stream was over.
+            // The host sent it before it learned of the stream's end.
             return Ok(());
         };
         match frame.kind {
@@ -211,7 +211,7 @@ impl Forwards {
         Ok(())
     }
 
-    /// Half-closes or ends a connection that has come so far.
+    /// Half-closes or ends a connection whose inward direction has ended.
     fn settle(&mut self, stream: u32, out: &mut OutBuffer) {
         let Some(connection) = self.connections.get_mut(&stream) else {
             return;
@@ -222,7 +222,7 @@ impl Forwards {
         match connection.outward.pipe() {
             None => self.leave(stream, out),
             Some(socket) if !connection.told => {
-                // A peer that has gone meanwhile needs not be told.
+                // A peer that has closed its socket already needs no end of file.
                 let _gone = rustix::net::shutdown(socket, Shutdown::Write);
                 connection.told = true;
             }

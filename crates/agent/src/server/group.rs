@@ -1,8 +1,8 @@
-//! What the control group of a container says, read from inside, and the brake inside its memory limit.
+//! Reads the container's control group from inside, and enforces a memory limit below the container's.
 //!
-//! A container's limit holds processes and files in memory together, because the kernel counts them together. Processes
-//! alone may have less: this looks at what is theirs, often enough for how fast they could grow, and ends the largest
-//! when they are over. The kernel's own limit stands behind it.
+//! A container's limit covers processes and files in memory together, because the kernel counts them together. The
+//! limit for processes alone is lower. This module checks their memory, at intervals that follow from the fastest
+//! possible growth, and kills the largest process when they exceed it. The kernel's own limit applies after it.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -16,24 +16,24 @@ use super::usage::files;
 use super::{Held, process_table};
 use crate::protocol::GroupUsage;
 
-/// Where containers have their control group.
+/// The control group of a container, as it appears inside.
 const ROOT: &str = "/sys/fs/cgroup";
 
-/// How fast processes take memory at the best, in bytes a second.
+/// The highest rate at which processes allocate memory, in bytes per second.
 const RATE: u64 = 4 << 30;
 const SHORTEST: Duration = Duration::from_millis(10);
 const LONGEST: Duration = Duration::from_millis(250);
-/// The longest time between two full looks.
+/// The maximum time between two full checks.
 const FULL: Duration = Duration::from_secs(1);
-/// The least time between two looks while nothing runs.
+/// The minimum time between two checks while the processes are idle.
 const RESTING: Duration = Duration::from_millis(50);
-/// The processor time since the last full look, in microseconds, that is too little to take much memory.
+/// The processor time since the last full check, in microseconds, that is too short to allocate much memory.
 const IDLE_US: u64 = 500;
 
-/// The name that a session's frozen copy gives itself: it goes first, nothing is lost with it.
+/// The process name of a session's frozen snapshot. Snapshots are killed first, since their end loses nothing.
 const COPY: &str = "sandcell-copy";
 
-/// The largest file of a control group that is read.
+/// The maximum size of a control group's file, in bytes.
 const MOST: usize = 64 << 10;
 
 /// A container's control group.
@@ -47,31 +47,31 @@ pub(super) struct Group {
     ended: u64,
     locks: Locks,
     sockets: Option<OwnSockets>,
-    /// The processor time of all looks, in microseconds.
+    /// The processor time of all checks, in microseconds.
     looked: u64,
-    /// The last full look, if it found everything within its limits.
+    /// The last full check, if it found everything within its limits.
     full: Option<Full>,
-    /// The time between two looks.
+    /// The time between two checks.
     pause: Duration,
     next: Instant,
 }
 
-/// A look at everything.
+/// A full check.
 #[derive(Debug)]
 struct Full {
     at: Instant,
-    /// The processor time of the container by then, without that of looks, in microseconds.
+    /// The container's processor time at that moment, without that of checks, in microseconds.
     worked: u64,
 }
 
-/// Locks only count beside memory when they are at least this part of what processes may have.
+/// The divisor of the memory limit for locks. Locks count only if they exceed that part of the limit.
 const LOCKS_PART: u64 = 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Files {
     /// One hierarchy for all controllers.
     Unified,
-    /// One for each.
+    /// A hierarchy for each controller.
     Split,
 }
 
@@ -86,8 +86,9 @@ impl Files {
         }
     }
 
-    /// What is the processes' own, and what of memory that the kernel counts as files is none of these private ones:
-    /// memory that is shared without a file. What the kernel keeps to find files again is left out: it gives that back.
+    /// Returns the memory of the processes, in bytes: their own, and shared memory without a file. The kernel counts
+    /// the latter as files, so the private file systems' part is subtracted. The kernel's caches for finding files are
+    /// left out, because it reclaims them.
     fn memory(self, private: u64) -> u64 {
         let (stat, own, shared): (_, &[&str], _) = match self {
             Self::Unified => (text("memory.stat"), &["anon", "sock"], "shmem"),
@@ -108,7 +109,8 @@ impl Files {
         own.saturating_add(shared)
     }
 
-    /// All kernel memory of the group, in bytes, reclaimable or not. None on version 2, where `memory` has the unreclaimable part.
+    /// Returns all kernel memory of the group, in bytes, reclaimable or not. None on version 2, where `memory` has the
+    /// unreclaimable part.
     fn kernel(self) -> Option<u64> {
         match self {
             Self::Unified => None,
@@ -144,7 +146,7 @@ impl Files {
 }
 
 impl Group {
-    /// The one of this container, if it can be read.
+    /// Returns the group of this container, if it can be read.
     pub(super) fn find(held: Held, private: &[PathBuf], sockets: Option<OwnSockets>) -> Option<Self> {
         Some(Self {
             files: Files::find(Path::new(ROOT))?,
@@ -161,7 +163,7 @@ impl Group {
         })
     }
 
-    /// What it says now.
+    /// Returns the current usage.
     pub(super) fn usage(&mut self) -> GroupUsage {
         let memory = self.files.memory(files(&self.private).disk);
         let memory = memory.saturating_add(self.in_sockets(memory));
@@ -182,12 +184,12 @@ impl Group {
         self.sockets.as_mut().map_or(0, |sockets| sockets.bytes(charged))
     }
 
-    /// How long until the next look.
+    /// Returns the time until the next check.
     pub(super) fn due(&self) -> Duration {
         self.next.saturating_duration_since(Instant::now())
     }
 
-    /// Looks if it is time, and ends a process if they have too much.
+    /// Checks the limits if the time has come, and kills a process if they are exceeded.
     pub(super) fn look(&mut self) -> Look {
         let now = Instant::now();
         if now < self.next {
@@ -200,7 +202,7 @@ impl Group {
     }
 
     fn look_at(&mut self, now: Instant) -> Look {
-        // What this process does for programs, such as passing data on, counts as theirs.
+        // The agent's work for programs, such as copying their output, counts as theirs.
         let worked = self.files.cpu_us().saturating_sub(self.looked);
         let is_idle = |full: &Full| worked > 0 && worked < full.worked + IDLE_US && full.at.elapsed() < FULL;
         if self.full.as_ref().is_some_and(is_idle) {
@@ -238,32 +240,34 @@ impl Group {
     }
 }
 
-/// What a look found.
+/// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Look {
     Fine,
-    /// Private files have more than they may, in several places together: each alone is held by its file system.
+    /// The private file systems together exceed their limit. Each alone has a limit of its file system.
     DiskFull,
 }
 
-/// One place alone may be full to the last byte while others hold a little.
+/// Returns the limit for all private file systems together. One may be full to the last byte while the others hold a
+/// little.
 const fn most_files(disk: u64) -> u64 {
     disk.saturating_add(disk / 8).saturating_add(1 << 20)
 }
 
-/// The processor time of this process, in microseconds.
+/// Returns the processor time of this process, in microseconds.
 fn own_us() -> u64 {
     let own = clock_gettime(ClockId::ProcessCPUTime);
     u64::try_from(own.tv_sec * 1_000_000 + own.tv_nsec / 1000).unwrap_or(0)
 }
 
-/// How long processes need at least to take so much.
+/// Returns the time that processes need at least to allocate `room` bytes.
 fn interval(room: u64) -> Duration {
     let micros = room.saturating_mul(1_000_000) / RATE;
     Duration::from_micros(micros).clamp(SHORTEST, LONGEST)
 }
 
-/// Kills a copy if there is one, else whoever has most memory. False when nobody was there.
+/// Kills a snapshot if there is one, otherwise the process with the most memory. Returns false if it killed no process,
+/// or a snapshot.
 fn end_largest() -> bool {
     let Ok(table) = process_table::read() else {
         return false;
@@ -280,7 +284,8 @@ fn end_largest() -> bool {
     largest.is_some_and(|(copy, _, pid)| kill_process(pid, Signal::KILL).is_ok() && !copy)
 }
 
-/// Kills every process with an open socket, since the one that filled them is unknown. Returns the number of killed processes.
+/// Kills every process with an open socket, since the one that filled them is unknown. Returns the number of killed
+/// processes.
 fn end_holders_of_sockets() -> u64 {
     let Ok(table) = process_table::read() else { return 0 };
     let own = rustix::process::getpid();
@@ -301,13 +306,13 @@ fn resident(pid: Pid) -> u64 {
     pages.unwrap_or(0)
 }
 
-/// A file of the control group; what cannot be read says nothing.
+/// Returns the content of a file of the control group. None if it cannot be read.
 fn text(file: &str) -> Option<String> {
     let text = std::fs::read_to_string(Path::new(ROOT).join(file)).ok()?;
     (text.len() <= MOST).then_some(text)
 }
 
-/// A number in a file of lines `name number`; 0 if it is not there.
+/// Returns a number from a file of lines `name number`. 0 if it is missing.
 fn member(file: &str, name: &str) -> u64 {
     text(file).map_or(0, |text| number(&text, name))
 }

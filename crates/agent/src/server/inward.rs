@@ -1,4 +1,4 @@
-//! Bytes from the host to a program: stdin, and the host's direction of control.
+//! Copies bytes from the host to a program: stdin, and the inward direction of control.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -7,23 +7,23 @@ use rustix::io::Errno;
 
 use crate::protocol::{Breach, OutBuffer, ReceiveWindow};
 
-/// The writing end of a program's pipe, and what the pipe has not taken yet (at most a window).
+/// The writing end of a program's pipe, and the bytes that the pipe has not taken yet (at most a window).
 pub(super) struct Inward {
-    /// None: the program has closed its end, or the host has closed its own and everything was written.
+    /// None if the program has closed its end, or if the host has sent CLOSE and everything was written.
     pipe: Option<OwnedFd>,
     frames: VecDeque<Vec<u8>>,
-    /// How much of the first frame was written.
+    /// The written bytes of the first frame.
     written: usize,
     window: ReceiveWindow,
     /// The host has sent CLOSE.
     closed: bool,
 }
 
-/// What became of a write.
+/// The result of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Flow {
     Going,
-    /// The program has closed its end just now.
+    /// The program has just closed its end.
     Refused,
 }
 
@@ -38,7 +38,7 @@ impl Inward {
         }
     }
 
-    /// The pipe, while something waits for it.
+    /// Returns the pipe, while bytes wait for it.
     pub(super) fn polled(&self) -> Option<BorrowedFd<'_>> {
         if self.frames.is_empty() {
             None
@@ -47,7 +47,7 @@ impl Inward {
         }
     }
 
-    /// Bytes that the host sends. Most often the pipe takes them at once.
+    /// Receives bytes of the host. The pipe usually takes them at once.
     pub(super) fn receive(&mut self, bytes: &[u8], credit: impl FnMut(u32)) -> Result<Flow, Breach> {
         if self.closed {
             return Err(Breach::new("data after CLOSE"));
@@ -57,7 +57,7 @@ impl Inward {
         Ok(self.write(credit))
     }
 
-    /// The host sends no more.
+    /// Handles the host's CLOSE.
     pub(super) fn close(&mut self) -> Result<(), Breach> {
         if std::mem::replace(&mut self.closed, true) {
             return Err(Breach::new("a second CLOSE"));
@@ -68,19 +68,19 @@ impl Inward {
         Ok(())
     }
 
-    /// Whether nothing will be written any more.
+    /// Returns true if no bytes will be written any more.
     pub(super) fn is_over(&self) -> bool {
         self.pipe.is_none()
     }
 
-    /// Writes what the pipe takes. `credit` is told what may be given back to the host.
+    /// Writes as many bytes as the pipe takes. Calls `credit` with the amounts to return to the host.
     pub(super) fn write(&mut self, mut credit: impl FnMut(u32)) -> Flow {
         let mut flow = Flow::Going;
         while let Some(frame) = self.frames.front() {
             let rest = frame.get(self.written..).unwrap_or_default();
             let result = match &self.pipe {
                 Some(pipe) if !rest.is_empty() => rustix::io::write(pipe, rest),
-                // Nobody reads: the bytes are dropped, and the host may send (and lose) more.
+                // The pipe has no reader. The bytes are dropped, and the host may send (and lose) more.
                 _ => Ok(rest.len()),
             };
             match result {
@@ -106,7 +106,7 @@ impl Inward {
     }
 }
 
-/// Gives credit for a channel of a stream back.
+/// Returns a function that sends CREDIT for a channel of a stream.
 pub(super) fn credit_to(out: &mut OutBuffer, stream: u32, channel: u8) -> impl FnMut(u32) {
     move |amount| out.credit(stream, channel, amount)
 }

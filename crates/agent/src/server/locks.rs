@@ -1,7 +1,7 @@
-//! File locks of a container's processes: memory of the kernel's that no control group counts.
+//! Counts the file locks of a container's processes: kernel memory that no control group counts.
 //!
-//! They are read from what the kernel tells of open files. A process that has closed itself to others of its user is not
-//! seen; then only the time that locking takes holds it.
+//! The counts are from the kernel's information about open files. A process that other processes of its user may not
+//! inspect is not counted. Only the time that locking takes limits such a process.
 
 use std::fs::File;
 use std::io::Read;
@@ -11,26 +11,28 @@ use rustix::process::Pid;
 
 use super::process_table;
 
-/// What one lock counts as, in bytes. It takes a twentieth of that; but counting very many would be dear.
+/// The bytes that one lock counts as. The kernel uses a twentieth of that. The higher charge bounds the number of
+/// locks, because counting very many takes long.
 const LOCK: u64 = 4096;
-/// How often they are counted at the most, and without so much processor time since then there cannot be many more.
+/// The minimum time between two counts.
 const EVERY: Duration = Duration::from_millis(500);
 const WORK_US: u64 = 100_000;
-/// Open files of one process that are looked at: as many as it may have.
+/// The maximum number of open files to read per process, which is also the number that a process may have.
 const FILES: usize = 4096;
 
-/// What is known of them.
+/// The result of the last count.
 #[derive(Debug, Default)]
 pub(super) struct Locks {
     counted: Option<Instant>,
-    /// The processor time that the container had used then, in microseconds.
+    /// The container's processor time at the last count, in microseconds.
     at: u64,
     bytes: u64,
     holder: Option<Pid>,
 }
 
 impl Locks {
-    /// What all of them count as, at most half a second old, and who has most. `used` is the processor time used so far.
+    /// Returns the bytes that all locks count as, at most half a second old, and the process with the most. `used`
+    /// returns the processor time used so far.
     pub(super) fn count(&mut self, used: impl FnOnce() -> u64) -> (u64, Option<Pid>) {
         if self.counted.is_none_or(|counted| counted.elapsed() > EVERY) {
             self.counted = Some(Instant::now());
@@ -43,7 +45,7 @@ impl Locks {
         (self.bytes, self.holder)
     }
 
-    /// Somebody was ended; whose locks those were is seen at the next count.
+    /// Discards the result after a process was killed. The next count has the new one.
     pub(super) fn forget(&mut self) {
         *self = Self {
             counted: self.counted,
@@ -76,11 +78,11 @@ fn of(pid: Pid) -> u64 {
         .fold(0, u64::saturating_add)
 }
 
-/// The lines about locks in what the kernel tells of an open file.
+/// Returns the number of lines about locks in the kernel's information about an open file.
 fn lines(mut file: impl Read) -> u64 {
     const WORD: &[u8] = b"\nlock:";
     let mut buffer = [0; 16 << 10];
-    // What the last piece ended with may be the beginning of the word.
+    // The end of the last piece may be the beginning of the word.
     let (mut kept, mut found) = (0, 0_u64);
     while let Ok(read) = file.read(buffer.get_mut(kept..).unwrap_or_default()) {
         if read == 0 {

@@ -1,8 +1,8 @@
 //! The agent itself: one thread, one poll(2) loop, nothing that waits.
 //!
-//! It is written for hostile company. The code that it starts has its user id, so it trusts nothing that it finds in the
-//! file system or in /proc, opens nothing that could block, and answers "no" when the system refuses it a descriptor, memory or
-//! a process, instead of ending. The host is obeyed, but its frames are checked all the same.
+//! Code that the agent starts has the agent's user id, so the agent trusts nothing in the file system or in /proc. It
+//! opens nothing that could block. If the system refuses a descriptor, memory or a process, it answers with an error
+//! and continues. It obeys the host, but checks the host's frames all the same.
 
 mod children;
 mod door;
@@ -37,46 +37,47 @@ use door::Door;
 use group::Look;
 use streams::Streams;
 
-/// While this much output waits, programs' pipes and files are not read.
+/// With this many bytes of output waiting, programs' pipes and files are not read.
 const CROWDED: usize = 512 << 10;
 
-/// While this much output waits, the host's requests are not read either.
+/// With this many bytes of output waiting, the host's requests are not read either.
 const FULL: usize = 4 << 20;
 
-/// How much of the host's stream is read before everybody else has a turn.
+/// The maximum number of bytes that are read from the host before the rest of the loop has a turn.
 const INPUT_BATCH: usize = 256 << 10;
 
-/// What the agent has to know about its sandbox.
+/// The agent's settings for its sandbox.
 #[derive(Debug)]
 pub struct ServerConfig {
-    /// Below this folder files are opened; `/` in a sandbox.
+    /// The folder below which files are opened. `/` in a sandbox.
     pub root: PathBuf,
-    /// Where a program starts whose own folder does not exist.
+    /// The working folder of a program whose own does not exist.
     pub home: String,
     /// A folder on each private writable file system; together they are the disk that `usage` reports.
     pub private: Vec<PathBuf>,
-    /// What the sandbox is held to by the agent itself, where it stands in the control group of a container.
+    /// The limits that the agent itself enforces, if it runs in the control group of a container.
     pub held: Option<Held>,
     /// Counts the memory behind the container's sockets. None outside containers.
     pub sockets: Option<OwnSockets>,
-    /// Whether nobody else counts the sandbox's processes. Reading all of /proc takes longer than the rest of an answer.
+    /// True if the agent must count the sandbox's processes because no other process does. Reading all of /proc takes
+    /// longer than the rest of an answer.
     pub counts_processes: bool,
-    /// Folders that lie elsewhere than the host thinks, where the sandbox has no root of its own: (as the host calls it,
-    /// where it is).
+    /// Folders with another path on this system than in the host's requests, where the sandbox has no separate root:
+    /// (the host's path, the real path).
     pub elsewhere: Vec<(String, String)>,
 }
 
-/// What an agent holds a container's processes to, in bytes.
+/// The limits that an agent enforces on a container's processes, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Held {
-    /// Memory that is not files.
+    /// Memory other than files.
     pub memory: u64,
-    /// Private files, in all places together.
+    /// Private files, on all private file systems together.
     pub disk: u64,
 }
 
 impl ServerConfig {
-    /// Where something really is that the host calls by this path. Anything but a path is itself.
+    /// Returns the real path for a path of the host. Returns other text unchanged.
     pub(crate) fn real<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let moved = self.elsewhere.iter().find_map(|(usual, real)| {
             let rest = text.strip_prefix(usual.as_str())?;
@@ -100,30 +101,31 @@ impl Default for ServerConfig {
     }
 }
 
-/// Why [`serve`] came back. Whoever called it exits now.
+/// The reason why [`serve`] returned. The caller exits now.
 #[derive(Debug)]
 pub enum ServeEnd {
     /// The host has closed its stream.
     HostClosed,
     /// The host broke the protocol.
     Breach(Breach),
-    /// There were more private files than the sandbox may have.
+    /// The private files exceeded their limit.
     DiskFull,
-    /// The agent could not begin, or one of its two streams failed.
+    /// The agent could not start, or one of its two streams failed.
     Failed(io::Error),
 }
 
 /// Serves the host until its stream ends, then kills every program and returns.
 ///
-/// As process 1 it reaps whatever is orphaned in its process namespace and owns every process in it. Anywhere else it only cares for its own
-/// children (tests, and isolation without a process namespace).
+/// As process 1 it reaps every orphan of its process namespace and owns every process in it. Elsewhere it manages only
+/// its own children (tests, and isolation without a process namespace).
 #[must_use]
 pub fn serve(input: OwnedFd, output: OwnedFd, config: ServerConfig) -> ServeEnd {
     serve_beside(input, output, None, None, config)
 }
 
-/// The same, with the far ends of pipes that lead past the agent, which one program may get; and for a sandbox that a
-/// process can enter from outside, which is told of by this door ([`AtDoor`](sandcell_jail::wire::AtDoor)).
+/// Serves like [`serve`], with two additions. `lane` has the far ends of the direct pipes, which one program may
+/// receive. `door` is the entry socket of a sandbox that a process can enter from outside
+/// ([`AtDoor`](sandcell_jail::wire::AtDoor)).
 #[must_use]
 pub fn serve_beside(
     input: OwnedFd,
@@ -150,7 +152,7 @@ pub fn serve_beside(
     }
 }
 
-/// What a polled descriptor belongs to.
+/// The owner of a polled descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Token {
     Input,
@@ -221,7 +223,7 @@ impl Agent {
         }
     }
 
-    /// One turn: say what is to be said, wait, take what has come.
+    /// Runs one turn of the loop: writes output, waits, handles input.
     fn turn(&mut self) -> io::Result<Option<ServeEnd>> {
         if !self.flush()? {
             return Ok(Some(ServeEnd::HostClosed));
@@ -260,7 +262,7 @@ impl Agent {
         Ok(None)
     }
 
-    /// Waits until something can be done.
+    /// Waits until a descriptor is ready or a check is due.
     fn wait(&self, crowded: bool) -> io::Result<Vec<(Token, PollFlags)>> {
         let mut tokens = Vec::with_capacity(16);
         let mut polled = Vec::with_capacity(16);
@@ -297,7 +299,7 @@ impl Agent {
         match poll(&mut polled, wait.as_ref()) {
             Ok(_) => {}
             Err(Errno::INTR) => return Ok(Vec::new()),
-            // The kernel may lack memory for a moment. Without the wait this would spin.
+            // The kernel may lack memory for a moment. Without the pause this loop would spin.
             Err(Errno::NOMEM | Errno::AGAIN) => {
                 std::thread::sleep(Duration::from_millis(1));
                 return Ok(Vec::new());
@@ -312,7 +314,7 @@ impl Agent {
             .collect())
     }
 
-    /// Writes what the pipe takes. False when nobody will ever read it.
+    /// Writes as much as the pipe takes. Returns false when the pipe has no reader.
     fn flush(&mut self) -> io::Result<bool> {
         while !self.out.is_empty() && !self.output_full {
             match rustix::io::write(&self.output, self.out.pending()) {
@@ -326,7 +328,7 @@ impl Agent {
         Ok(true)
     }
 
-    /// Reads and handles a batch of the host's frames. False at the end of its stream.
+    /// Reads and handles a batch of the host's frames. Returns false at the end of its stream.
     fn take_input(&mut self) -> Result<bool, InputError> {
         let mut taken = 0;
         while taken < INPUT_BATCH && self.out.len() < FULL {
@@ -343,7 +345,7 @@ impl Agent {
             taken += count;
             self.handle_frames().map_err(InputError::Breach)?;
             if count < offered {
-                // The pipe was emptied; another read would only say so.
+                // The pipe is empty. Another read would only confirm that.
                 break;
             }
         }
@@ -358,7 +360,7 @@ impl Agent {
                     self.greeted = true;
                 }
                 (_, false) => return Err(Breach::new("a frame before HELLO")),
-                (Kind::Goodbye, true) => return Err(Breach::new("the host has said goodbye")),
+                (Kind::Goodbye, true) => return Err(Breach::new("the host ended the connection")),
                 (Kind::Hello, true) => return Err(Breach::new("a second HELLO")),
                 (_, true) => self.streams.frame(&frame, &mut self.out, &mut self.children)?,
             }

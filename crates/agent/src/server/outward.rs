@@ -1,4 +1,4 @@
-//! Bytes from a program to the host: stdout, stderr, and the program's direction of control.
+//! Copies bytes from a program to the host: stdout, stderr, and the outward direction of control.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,22 +11,22 @@ use crate::protocol::{Breach, MAX_DATA, OutBuffer, SendWindow};
 pub(super) struct Outward {
     stream: u32,
     channel: u8,
-    /// None after end of file, and where the bytes go past us.
+    /// None after end of file, and for direct pipes.
     pipe: Option<OwnedFd>,
     window: SendWindow,
-    /// How many bytes were ever forwarded.
+    /// The number of bytes forwarded so far.
     forwarded: u64,
 }
 
-/// What a read brought.
+/// The result of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Took {
     Bytes,
     /// The pipe is empty now.
     Nothing,
-    /// There is no pipe any more.
+    /// The pipe is closed.
     End,
-    /// The host has to take something first.
+    /// The window has no room.
     NoRoom,
 }
 
@@ -41,7 +41,7 @@ impl Outward {
         }
     }
 
-    /// The pipe, while there is room for what it holds.
+    /// Returns the pipe, while the window has room for its bytes.
     pub(super) fn polled(&self) -> Option<BorrowedFd<'_>> {
         if self.window.room() == 0 {
             None
@@ -50,7 +50,7 @@ impl Outward {
         }
     }
 
-    /// The pipe, until its end was seen.
+    /// Returns the pipe, until end of file.
     pub(super) fn pipe(&self) -> Option<BorrowedFd<'_>> {
         self.pipe.as_ref().map(AsFd::as_fd)
     }
@@ -59,7 +59,7 @@ impl Outward {
         self.window.refund(amount)
     }
 
-    /// Forwards one frame's worth, at most `limit` bytes.
+    /// Forwards at most one frame and at most `limit` bytes.
     pub(super) fn take(&mut self, limit: u64, out: &mut OutBuffer) -> Took {
         let Some(pipe) = &self.pipe else { return Took::End };
         let room = self.window.room().min(usize::try_from(limit).unwrap_or(usize::MAX));
@@ -89,26 +89,27 @@ impl Outward {
         Took::End
     }
 
-    /// How much stands in the pipe now. If the system does not tell, more than any pipe holds: it is then read until it is empty.
+    /// Returns the number of bytes in the pipe. If the system cannot count them, returns more than any pipe holds, so
+    /// the pipe is read until it is empty.
     pub(super) fn standing(&self) -> u64 {
         self.pipe
             .as_ref()
             .map_or(0, |pipe| ioctl_fionread(pipe).unwrap_or(u64::from(u32::MAX)))
     }
 
-    /// The mark that is reached when everything that stands in the pipe now was forwarded.
+    /// Returns the mark that is reached when all bytes that are in the pipe now were forwarded.
     pub(super) fn mark(&self) -> Mark {
         Mark(self.forwarded.saturating_add(self.standing()))
     }
 }
 
-/// A number of bytes that a channel has to forward before something else may be said.
+/// The number of bytes that a channel must have forwarded before the next message may be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Mark(u64);
 
 impl Mark {
-    /// Forwards what is missing, as far as the window and the output allow. True when the mark is reached. A pipe that turns out to be empty
-    /// has reached it: somebody inside has read his own output.
+    /// Forwards the missing bytes, as far as the window and the output permit. Returns true when the mark is reached.
+    /// An empty pipe has reached its mark: a process inside has read the output itself.
     pub(super) fn reach(&mut self, outward: &mut Outward, out: &mut OutBuffer, crowded: usize) -> bool {
         loop {
             let missing = self.0.saturating_sub(outward.forwarded);

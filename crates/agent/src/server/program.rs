@@ -1,4 +1,4 @@
-//! One started program: its pipes, its end, and the order in which the host hears of them.
+//! One started program: its pipes, its end, and the order in which the host learns of them.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -15,23 +15,23 @@ use super::outward::{Mark, Outward, Took};
 use super::tree;
 use crate::protocol::{Breach, Event, Kind, OutBuffer};
 
-/// What of a program is polled.
+/// The descriptors of a program or a forwarded port that are polled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
-    /// Whether exec has succeeded.
+    /// Reports the result of exec.
     Start,
-    /// Whether it has ended (where signals do not tell).
+    /// Reports the program's end, where signals do not.
     End,
     Stdin,
     Stdout,
     Stderr,
     ControlIn,
     ControlOut,
-    /// Somebody inside connects to a forwarded port.
+    /// A process inside connects to a forwarded port.
     Connecting,
-    /// A connection to a forwarded port takes bytes.
+    /// A connection to a forwarded port can take bytes.
     SocketIn,
-    /// It has bytes.
+    /// A connection to a forwarded port has bytes.
     SocketOut,
 }
 
@@ -43,22 +43,22 @@ const CONTROL: u8 = 3;
 pub(super) struct Program {
     pub(super) stream: u32,
     pub(super) pid: Pid,
-    /// True if the end of its stream ends its process group only, and nothing that it detached.
+    /// True if the end of its stream kills only its process group, and no detached process.
     pub(super) stands_alone: bool,
     /// Some until exec has succeeded.
     start: Option<OwnedFd>,
-    /// Polled for its end where signals do not tell.
+    /// Reports its end, where signals do not.
     pub(super) watch: Option<OwnedFd>,
     stdin: Option<Inward>,
     control_in: Option<Inward>,
     stdout: Outward,
     stderr: Outward,
     control_out: Option<Outward>,
-    /// Control bytes that wait for what stood in stdout and stderr.
+    /// Control bytes that wait for earlier bytes of stdout and stderr.
     held: Option<Held>,
     /// Its end, once it has been reaped.
     exit: Option<Exit>,
-    /// What has to be forwarded before the end is told.
+    /// The bytes to forward before the `exited` event.
     last: Option<Last>,
 }
 
@@ -73,7 +73,7 @@ struct Last {
     marks: [Mark; 3],
 }
 
-/// The near ends of a program's pipes, and the far ones that it gets.
+/// The near ends of a program's pipes, and the far ends for the program.
 pub(super) struct Pipes {
     stdin: Option<OwnedFd>,
     stdout: Option<OwnedFd>,
@@ -83,7 +83,8 @@ pub(super) struct Pipes {
 }
 
 impl Pipes {
-    /// Makes them, but for those of the lane, which lead past us. `null` stands in for a standard input that nobody feeds.
+    /// Makes the pipes, except those that direct pipes replace. `null` is the standard input of a program without
+    /// input.
     pub(super) fn new(stdin: StdinMode, control: bool, lane: Option<Lane>, null: &OwnedFd) -> Result<Self, SpawnError> {
         let to_program = || -> rustix::io::Result<(OwnedFd, OwnedFd)> {
             let (far, near) = pipe_with(PipeFlags::CLOEXEC)?;
@@ -143,7 +144,7 @@ impl Pipes {
         })
     }
 
-    /// Those of a process that enters and has the lane, which leads past us.
+    /// Returns the pipes of an adopted process with direct pipes, which bypass the agent.
     pub(super) fn past() -> Self {
         Self {
             stdin: None,
@@ -154,8 +155,8 @@ impl Pipes {
         }
     }
 
-    /// Those of a process that has brought its own: the near ends of its stdout, its stderr, and of the channel that it
-    /// reads and the one that it writes. None if they are no pipes.
+    /// Returns the pipes that an adopted process has made: the near ends of its stdout, its stderr, its control input
+    /// and its control output. None if one is not a pipe.
     pub(super) fn brought([stdout, stderr, into, out_of]: [OwnedFd; 4]) -> Option<Self> {
         for end in [&stdout, &stderr, &into, &out_of] {
             let found = rustix::fs::fstat(end).ok()?;
@@ -173,7 +174,7 @@ impl Pipes {
         })
     }
 
-    /// What the program gets, in the order of its numbers.
+    /// Returns the program's descriptors, in the order of their numbers.
     pub(super) fn far(&self) -> Vec<BorrowedFd<'_>> {
         self.far.iter().map(AsFd::as_fd).collect()
     }
@@ -188,7 +189,7 @@ impl Program {
         }
     }
 
-    /// One that runs already, and of whose end somebody else tells.
+    /// Returns a program that runs already and whose end the launcher reports.
     pub(super) fn adopted(stream: u32, pid: Pid, pipes: Pipes) -> Self {
         let (control_in, control_out) = pipes.control.unzip();
         Self {
@@ -208,7 +209,7 @@ impl Program {
         }
     }
 
-    /// Whether the start has succeeded or failed; None if it is known already or not yet.
+    /// Returns the result of the start. None if it is not known yet, or was returned before.
     pub(super) fn outcome(&mut self) -> Option<Result<(), SpawnError>> {
         match spawn::outcome(self.start.as_ref()?.as_fd()) {
             Outcome::Pending => None,
@@ -220,12 +221,12 @@ impl Program {
         }
     }
 
-    /// Whether exec has not succeeded yet.
+    /// Returns true until exec has succeeded.
     pub(super) fn is_starting(&self) -> bool {
         self.start.is_some()
     }
 
-    /// It has ended, so it must have been started.
+    /// Marks the program as started: it has ended, so it must have been started.
     pub(super) fn assume_started(&mut self) {
         self.start = None;
     }
@@ -258,7 +259,7 @@ impl Program {
         }
     }
 
-    /// Moves bytes of a pipe that is ready.
+    /// Copies the bytes of a pipe that is ready.
     pub(super) fn pipe_ready(&mut self, part: Part, flags: PollFlags, out: &mut OutBuffer) {
         match part {
             Part::Start | Part::End | Part::Connecting | Part::SocketIn | Part::SocketOut => {}
@@ -270,15 +271,15 @@ impl Program {
         }
     }
 
-    /// Notes what stands in the pipes at the moment when control became readable. Control is looked at first: what stood in it then was written
-    /// after what is found in the others now.
+    /// Records the fill of the pipes at the moment when control became readable. Control is read first: its bytes were
+    /// written after the bytes that the other pipes have now.
     fn control_ready(&mut self, flags: PollFlags, out: &mut OutBuffer) {
         let Some(control) = &mut self.control_out else { return };
         if self.held.is_some() {
             return;
         }
         if control.standing() == 0 {
-            // Nothing but the end can have made it ready, if every writer is gone.
+            // Without a writer, only end of file can have made it ready.
             if flags.contains(PollFlags::HUP) {
                 let _end: Took = control.take(u64::MAX, out);
             }
@@ -292,7 +293,7 @@ impl Program {
         });
     }
 
-    /// Forwards what is held back as far as it goes.
+    /// Forwards the bytes that wait, as far as possible.
     pub(super) fn advance(&mut self, out: &mut OutBuffer, crowded: usize) {
         if let (Some(held), Some(control)) = (&mut self.held, &mut self.control_out) {
             let ready = held.stdout.reach(&mut self.stdout, out, crowded)
@@ -321,7 +322,7 @@ impl Program {
         }
     }
 
-    /// The program itself has ended and was reaped. What it wrote comes before that.
+    /// Records the program's end after it was reaped. Its output precedes the event.
     pub(super) fn ended(&mut self, exit: Exit) {
         self.exit = Some(exit);
         self.watch = None;
@@ -332,19 +333,19 @@ impl Program {
         });
     }
 
-    /// From now on this process is the program; its channels stay as they are.
+    /// Replaces the program by this process. The channels do not change.
     pub(super) fn succeeded_by(&mut self, heir: Pid) {
         self.pid = heir;
         self.exit = None;
         self.last = None;
     }
 
-    /// Whether the program's end was noticed and told.
+    /// Returns true after the `exited` event was sent.
     pub(super) fn has_told_its_end(&self) -> bool {
         self.exit.is_some() && self.last.is_none()
     }
 
-    /// Whether the program itself runs, as far as has been noticed.
+    /// Returns true until the agent has reaped the program.
     pub(super) fn is_alive(&self) -> bool {
         self.exit.is_none()
     }
@@ -392,11 +393,11 @@ impl Program {
         }
     }
 
-    /// Signals the program and its group, each process once: a second interrupt finds a shell that hands its state on
-    /// after the first where it cannot hold one back.
+    /// Signals the program and its group, each process once. A shell that cannot defer an interrupt hands its state on
+    /// after the first one. A second one would hit it while it does so.
     pub(super) fn signal_group(&self, signal: Signal) {
         let reached = tree::group(self.pid, signal);
-        // A child that has not led its own group yet is found by its id; one that was reaped is not asked for again.
+        // A child that does not lead its own group yet is reached by its id. A reaped child is not signalled again.
         if !reached && self.is_alive() {
             tree::one(self.pid, signal);
         }

@@ -1,4 +1,4 @@
-//! The streams that the host has opened: programs, file operations, and requests that are answered at once.
+//! The streams that the host has opened: programs, file operations, and requests with an immediate answer.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -27,32 +27,32 @@ use crate::protocol::{
     parse_request,
 };
 
-/// Programs whose streams live at the same time.
+/// The maximum number of programs with open streams.
 const MAX_PROGRAMS: usize = 128;
 
-/// File operations under way at the same time.
+/// The maximum number of file operations in progress.
 const MAX_JOBS: usize = 32;
 
-/// How much more likely a program is to be killed for memory than the agent.
+/// The difference between a program's `oom_score_adj` and the agent's, so the kernel kills programs first.
 const OOM_STEP: i32 = 200;
 
 pub(super) struct Streams {
     config: ServerConfig,
     root: Root,
     null: OwnedFd,
-    /// Pipes that lead past us to the host, until a program has them.
+    /// The far ends of the direct pipes, until a program has them.
     lane: Option<Lane>,
     programs: BTreeMap<u32, Program>,
-    /// Where somebody may enter, until his end was told.
+    /// The entry socket, until the worker's end was reported.
     door: Option<Door>,
     jobs: BTreeMap<u32, Job>,
     forwards: Forwards,
     /// The highest stream id that the host has used.
     newest: u32,
-    /// Where the next round of work begins, so that all get a turn.
+    /// The stream where the next round of work begins, so that all streams get a turn.
     turn: u32,
     first_process: bool,
-    /// What a program's `oom_score_adj` is set to.
+    /// The value of a program's `oom_score_adj`.
     oom_score: Option<String>,
     /// The container's control group.
     group: Option<Group>,
@@ -84,7 +84,7 @@ impl Streams {
         })
     }
 
-    /// A frame of the host.
+    /// Handles a frame of the host.
     pub(super) fn frame(
         &mut self,
         frame: &Frame<'_>,
@@ -145,7 +145,7 @@ impl Streams {
     fn request(&mut self, stream: u32, request: Request, out: &mut OutBuffer, children: &Children) {
         match request {
             Request::Spawn { .. } => {
-                // The answer comes when exec has succeeded or failed.
+                // The answer follows when exec has succeeded or failed.
                 if let Err(error) = self.spawn(stream, request, children) {
                     answer::<Nothing>(stream, Err(error), out);
                 }
@@ -160,7 +160,7 @@ impl Streams {
             }
             Request::Succeed { process, heir } => answer(stream, self.succeed(process, heir), out),
             Request::Adopt { lane } => {
-                // The answer comes when somebody has entered.
+                // The answer follows when the worker has entered.
                 if let Err(error) = self.adopt(stream, lane, out) {
                     answer::<Nothing>(stream, Err(error), out);
                 }
@@ -237,7 +237,12 @@ impl Streams {
                 None
             }
             (true, Some(lane)) if control => Some(lane),
-            (true, _) => return Err(WireError::new(ErrorCode::Invalid, "there is no lane for this program")),
+            (true, _) => {
+                return Err(WireError::new(
+                    ErrorCode::Invalid,
+                    "there are no direct pipes for this program",
+                ));
+            }
         };
         let pipes = Pipes::new(stdin, control, lane, &self.null).map_err(|error| errors::of_spawn(&error))?;
         let started = wanted.start(&pipes.far()).map_err(|error| errors::of_spawn(&error))?;
@@ -248,7 +253,7 @@ impl Streams {
         Ok(())
     }
 
-    /// Makes whoever enters the program of this stream.
+    /// Makes the worker that enters the program of this stream.
     fn adopt(&mut self, stream: u32, lane: bool, out: &mut OutBuffer) -> Result<(), WireError> {
         if self.programs.len() >= MAX_PROGRAMS {
             return Err(WireError::new(
@@ -256,14 +261,14 @@ impl Streams {
                 format!("{MAX_PROGRAMS} programs are started already"),
             ));
         }
-        let nobody = || WireError::new(ErrorCode::NotFound, "nobody can enter any more");
+        let nobody = || WireError::new(ErrorCode::NotFound, "no process can enter the sandbox any more");
         let lane = if lane { self.lane.take() } else { None };
         self.door.as_mut().ok_or_else(nobody)?.expect(stream, lane)?;
         self.welcome(out);
         Ok(())
     }
 
-    /// Somebody who has entered becomes a program, once all of him is there and somebody waits for him.
+    /// Turns the worker into a program, once its id and its pipes are known and a stream waits for it.
     fn welcome(&mut self, out: &mut OutBuffer) {
         if let Some((stream, pid, pipes)) = self.door.as_mut().and_then(Door::complete) {
             self.programs.insert(stream, Program::adopted(stream, pid, pipes));
@@ -271,12 +276,12 @@ impl Streams {
         }
     }
 
-    /// The door, as long as something can come through it.
+    /// Returns the entry socket, while it is open.
     pub(super) fn door(&self) -> Option<BorrowedFd<'_>> {
         self.door.as_ref().map(Door::descriptor)
     }
 
-    /// Something comes through the door.
+    /// Handles a message on the entry socket.
     pub(super) fn at_door(&mut self, out: &mut OutBuffer, children: &mut Children) {
         match self.door.as_mut().map(Door::listen) {
             None | Some(News::Nothing) => {}
@@ -291,12 +296,12 @@ impl Streams {
 
     fn close_door(&mut self, out: &mut OutBuffer) {
         if let Some(stream) = self.door.take().and_then(Door::close) {
-            let error = WireError::new(ErrorCode::NotFound, "who was to enter has ended");
+            let error = WireError::new(ErrorCode::NotFound, "the process that should enter has ended");
             answer::<Nothing>(stream, Err(error), out);
         }
     }
 
-    /// A polled part of a program is ready.
+    /// Handles a ready descriptor of a program or of a forwarded port.
     pub(super) fn ready(
         &mut self,
         stream: u32,
@@ -324,7 +329,7 @@ impl Streams {
         }
     }
 
-    /// Answers the host when it is known whether a program runs.
+    /// Answers the host once the result of a program's start is known.
     fn start_known(&mut self, stream: u32, out: &mut OutBuffer, children: &mut Children) {
         let Some(program) = self.programs.get_mut(&stream) else {
             return;
@@ -334,7 +339,8 @@ impl Streams {
             Some(Ok(())) => {
                 let pid = program.pid.as_raw_pid();
                 if let Some(score) = &self.oom_score {
-                    // The child is not reaped yet, so the number is its own. Without the right to do it nothing is lost but a preference.
+                    // The child is not reaped yet, so the id is still its own. Without the permission only a preference
+                    // is lost.
                     let _unsupported = std::fs::write(format!("/proc/{pid}/oom_score_adj"), score);
                 }
                 answer(stream, Ok(SpawnReply { pid }), out);
@@ -348,7 +354,7 @@ impl Streams {
         }
     }
 
-    /// A process has ended and was reaped.
+    /// Handles the end of a process that was reaped.
     pub(super) fn ended(&mut self, pid: Pid, exit: Exit, out: &mut OutBuffer, children: &mut Children) {
         let found = self
             .programs
@@ -360,7 +366,7 @@ impl Streams {
         self.start_known(stream, out, children);
         if let Some(program) = self.programs.get_mut(&stream) {
             if program.is_starting() {
-                // Another child that has not reached its exec yet holds a copy of the pipe that would tell.
+                // Another child before its exec still holds a copy of the pipe that reports the start.
                 program.assume_started();
                 answer(stream, Ok(SpawnReply { pid: pid.as_raw_pid() }), out);
             }
@@ -378,7 +384,7 @@ impl Streams {
         let Some(program) = self.programs.get(&stream) else {
             return Err(WireError::new(
                 ErrorCode::Invalid,
-                format!("stream {stream} is no program's"),
+                format!("stream {stream} belongs to no program"),
             ));
         };
         let signal = match asked {
@@ -411,26 +417,26 @@ impl Streams {
         })
     }
 
-    /// Puts an orphan in the place of a program that has ended. Nothing vouches for it but that it is there and nobody
-    /// else's: all that code in the sandbox can reach by a lie is that a process of its own is taken for its session.
+    /// Replaces a program that has ended by an orphan. The only checks are that the orphan exists and belongs to no
+    /// other program. With a false claim, code in the sandbox can only make another of its processes its session.
     fn succeed(&mut self, stream: u32, heir: i32) -> Result<Nothing, WireError> {
         if !self.first_process {
             return Err(WireError::new(
                 ErrorCode::Unsupported,
-                "only the first process can tell the end of an heir",
+                "only the first process can report the end of an heir",
             ));
         }
         let told = self.programs.get(&stream).is_some_and(Program::has_told_its_end);
         if !told {
             return Err(WireError::new(
                 ErrorCode::Invalid,
-                format!("stream {stream} is no program's that has ended"),
+                format!("stream {stream} belongs to no ended program"),
             ));
         }
         let mut others = self.others(stream);
         let heir = self.orphan(heir)?;
         if others.contains(&heir) {
-            return Err(WireError::new(ErrorCode::Invalid, "another program is no heir"));
+            return Err(WireError::new(ErrorCode::Invalid, "another program cannot be an heir"));
         }
         others.push(heir);
         self.signal_tree(heir, &others, Signal::KILL)?;
@@ -441,7 +447,8 @@ impl Streams {
         Ok(Nothing {})
     }
 
-    /// A living child of the agent that it did not start. Nobody but the agent reaps it, so its number stays its own.
+    /// Returns a living child of the agent that the agent did not start. Only the agent reaps it, so its id stays its
+    /// own.
     fn orphan(&self, pid: i32) -> Result<Pid, WireError> {
         let table = super::process_table::read().map_err(|error| WireError {
             errno: error.raw_os_error(),
@@ -454,7 +461,7 @@ impl Streams {
             .find(|entry| entry.pid == pid && entry.parent == me && !entry.is_dead());
         found
             .and_then(|entry| entry.id())
-            .ok_or_else(|| WireError::new(ErrorCode::NotFound, format!("process {pid} is no orphan")))
+            .ok_or_else(|| WireError::new(ErrorCode::NotFound, format!("process {pid} is not an orphan")))
     }
 
     fn others(&self, stream: u32) -> Vec<Pid> {
@@ -491,7 +498,7 @@ impl Streams {
         }
     }
 
-    /// Kills every program and what belongs to it.
+    /// Kills every program with its processes.
     pub(super) fn kill_everything(&mut self) {
         if self.first_process {
             let _nobody = tree::to_everybody(Signal::KILL);
@@ -519,7 +526,7 @@ impl Streams {
                 Ok(())
             }
             Some(_) => Err(Breach::new("file contents on another channel")),
-            // The stream is over; the host did not know that yet.
+            // The stream is over. The host did not know that yet.
             None => Ok(()),
         }
     }
@@ -550,9 +557,9 @@ impl Streams {
         }
     }
 
-    /// Everything that can be polled.
+    /// Reports all descriptors to poll.
     pub(super) fn polled<'a>(&'a self, mut add: impl FnMut(u32, Part, BorrowedFd<'a>, PollFlags)) {
-        // A flood takes all of the output's room, so the first one differs from turn to turn.
+        // A flood uses up the output's room, so each turn begins with another stream.
         if self.turn == 0 {
             self.forwards.polled(&mut add);
         }
@@ -565,13 +572,13 @@ impl Streams {
         }
     }
 
-    /// How long until memory has to be looked at; none while no program runs.
+    /// Returns the time until the next check of memory. None while no program runs.
     pub(super) fn look_due(&self) -> Option<Duration> {
         let group = self.group.as_ref().filter(|_| !self.programs.is_empty())?;
         Some(group.due())
     }
 
-    /// Looks at memory if it is time.
+    /// Checks memory if the time has come.
     pub(super) fn look(&mut self) -> Look {
         match self.group.as_mut().filter(|_| !self.programs.is_empty()) {
             Some(group) => group.look(),
@@ -579,12 +586,12 @@ impl Streams {
         }
     }
 
-    /// Whether file operations could go on at once.
+    /// Returns true if a file operation can continue at once.
     pub(super) fn has_work(&self) -> bool {
         self.jobs.values().any(Job::can_go_on)
     }
 
-    /// Goes on with what is not waiting for a descriptor, as far as the output has room.
+    /// Continues the work that waits for no descriptor, as far as the output has room.
     pub(super) fn advance(&mut self, out: &mut OutBuffer, crowded: usize) {
         for program in self.programs.values_mut() {
             program.advance(out, crowded);

@@ -1,4 +1,5 @@
-//! How much memory the host spends on floods. In a process of its own, one test at a time, so that the numbers mean something.
+//! Measures the host's memory under floods. A separate process that runs one test at a time, so that other tests do not
+//! distort the numbers.
 #![cfg(all(target_os = "linux", feature = "client"))]
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "tests may panic")]
 #![expect(dead_code, reason = "the other tests use more of the common part")]
@@ -13,7 +14,7 @@ use sandcell_sandbox::{Exit, ProcessEvent};
 
 static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
-/// This process's memory now, in bytes.
+/// Returns this process's memory, in bytes.
 fn memory() -> usize {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap();
     text.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
@@ -69,7 +70,7 @@ async fn who_does_not_take_his_events_stops_his_own_program_only() {
         memory().saturating_sub(before) < 4 << 20,
         "a stalled flood goes on growing"
     );
-    // A late reader still gets everything in order.
+    // A late reader still receives everything in order.
     let process = &mut idle[0];
     let mut total = Vec::new();
     while total.len() < 8 << 20 {

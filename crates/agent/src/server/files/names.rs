@@ -1,12 +1,13 @@
-//! Names that are no UTF-8, as text: such bytes are written `\xNN`.
+//! Shows names that are not UTF-8 as text: such a byte becomes `\xNN`.
 //!
-//! A file whose name has these characters themselves is meant first, so nothing that could be opened before is hidden.
+//! A file whose real name has these characters takes precedence, so this notation hides no file that could be opened
+//! without it.
 
 const MARK: &[u8] = b"\\x";
 /// The length of one escape: the mark and two digits.
 const MARKED: usize = 4;
 
-/// A name as text.
+/// Returns a name as text.
 pub(super) fn shown(name: &[u8]) -> String {
     let mut text = String::new();
     for chunk in name.utf8_chunks() {
@@ -16,7 +17,7 @@ pub(super) fn shown(name: &[u8]) -> String {
     text
 }
 
-/// The name that is shown as this text, if it is not the text itself.
+/// Returns the name that is shown as this text, if it differs from the text.
 pub(super) fn meant(text: &str) -> Option<Vec<u8>> {
     let mut name = Vec::new();
     let mut rest = text.as_bytes();
@@ -35,7 +36,7 @@ pub(super) fn meant(text: &str) -> Option<Vec<u8>> {
     (name.len() < text.len()).then_some(name)
 }
 
-/// The byte that is written so. Those of ASCII are never.
+/// Returns the byte of an escape. Bytes of ASCII are never escaped.
 fn byte(written: &[u8]) -> Option<u8> {
     let digits = std::str::from_utf8(written.strip_prefix(MARK)?).ok()?;
     let byte = u8::from_str_radix(digits, 16).ok()?;

@@ -1,4 +1,4 @@
-//! Reading a piece of a file.
+//! Reads a part of a file.
 
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -45,7 +45,7 @@ impl Read {
         self.window.refund(amount)
     }
 
-    /// Sends one frame's worth.
+    /// Sends at most one frame.
     pub(super) fn slice(&mut self, stream: u32, out: &mut OutBuffer) -> Step {
         let room = self.window.room().min(usize::try_from(self.left).unwrap_or(usize::MAX));
         let mut buffer = [const { MaybeUninit::<u8>::uninit() }; MAX_DATA];
