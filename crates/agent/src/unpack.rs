@@ -10,9 +10,9 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt 
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
-const BLOCK: usize = 512;
+const BLOCK_BYTES: usize = 512;
 /// The maximum length of a name that does not fit into its header, in bytes.
-const NAME: u64 = 64 << 10;
+const MAX_NAME_BYTES: u64 = 64 << 10;
 
 /// Reads an archive to its end.
 ///
@@ -21,7 +21,7 @@ const NAME: u64 = 64 << 10;
 pub fn unpack(mut archive: impl Read, to: &Path) -> io::Result<()> {
     let (mut long_name, mut long_link) = (None, None);
     loop {
-        let mut head = [0; BLOCK];
+        let mut head = [0; BLOCK_BYTES];
         archive.read_exact(&mut head)?;
         if head.iter().all(|byte| *byte == 0) {
             return Ok(());
@@ -29,7 +29,7 @@ pub fn unpack(mut archive: impl Read, to: &Path) -> io::Result<()> {
         let size = number(field(&head, 124, 12))?;
         let kind = head.get(156).copied().unwrap_or_default();
         if kind == b'L' || kind == b'K' {
-            let text = text(&mut archive, size)?;
+            let text = read_name(&mut archive, size)?;
             if kind == b'L' {
                 long_name = Some(text);
             } else {
@@ -40,14 +40,14 @@ pub fn unpack(mut archive: impl Read, to: &Path) -> io::Result<()> {
         let name = long_name.take().unwrap_or_else(|| field(&head, 0, 100).to_vec());
         let link = long_link.take().unwrap_or_else(|| field(&head, 157, 100).to_vec());
         let path = below(to, &name)?;
-        let told = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+        let with_path = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
         match kind {
-            b'5' => folder(&path).map_err(told)?,
-            b'2' => symlink(Path::new(std::ffi::OsStr::from_bytes(&link)), &path).map_err(told)?,
+            b'5' => folder(&path).map_err(with_path)?,
+            b'2' => symlink(Path::new(std::ffi::OsStr::from_bytes(&link)), &path).map_err(with_path)?,
             b'0' => {
                 let mode = u32::try_from(number(field(&head, 100, 8))?).unwrap_or(0o644) & 0o777;
                 let modified = UNIX_EPOCH + Duration::from_secs(number(field(&head, 136, 12))?);
-                file(&mut archive, &path, size, mode, modified).map_err(told)?;
+                file(&mut archive, &path, size, mode, modified).map_err(with_path)?;
             }
             _ => {
                 return Err(io::Error::new(
@@ -60,7 +60,7 @@ pub fn unpack(mut archive: impl Read, to: &Path) -> io::Result<()> {
 }
 
 /// Returns the bytes of a field up to its end or the first zero.
-fn field(head: &[u8; BLOCK], at: usize, len: usize) -> &[u8] {
+fn field(head: &[u8; BLOCK_BYTES], at: usize, len: usize) -> &[u8] {
     let field = head.get(at..at + len).unwrap_or_default();
     field.split(|byte| *byte == 0).next().unwrap_or_default()
 }
@@ -70,8 +70,8 @@ fn number(field: &[u8]) -> io::Result<u64> {
     u64::from_str_radix(text, 8).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "a number cannot be read"))
 }
 
-fn text(archive: &mut impl Read, size: u64) -> io::Result<Vec<u8>> {
-    if size > NAME {
+fn read_name(archive: &mut impl Read, size: u64) -> io::Result<Vec<u8>> {
+    if size > MAX_NAME_BYTES {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "a name is too long"));
     }
     let mut text = Vec::new();

@@ -57,13 +57,13 @@ fn fuzz_frames_do_not_depend_on_how_the_stream_is_cut() {
     println!("{} inputs", mutator.tried);
 }
 
-static PANICKED: AtomicBool = AtomicBool::new(false);
+static CLIENT_PANICKED: AtomicBool = AtomicBool::new(false);
 
 #[test]
 fn fuzz_a_client_ends_with_a_breach_or_goes_on() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
-        PANICKED.store(true, Ordering::SeqCst);
+        CLIENT_PANICKED.store(true, Ordering::SeqCst);
         usual(info);
     }));
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -73,7 +73,7 @@ fn fuzz_a_client_ends_with_a_breach_or_goes_on() {
     let mut mutator = Mutator::new("agent");
     while let Some(bytes) = mutator.next() {
         runtime.block_on(one(&bytes, mutator.below(3)));
-        assert!(!PANICKED.load(Ordering::SeqCst), "a task of the client panicked");
+        assert!(!CLIENT_PANICKED.load(Ordering::SeqCst), "a task of the client panicked");
     }
     println!("{} inputs", mutator.tried);
 }

@@ -27,7 +27,7 @@ mod inside {
     use std::os::fd::AsFd as _;
 
     use sandcell_agent::protocol::DISK_FULL_STATUS;
-    use sandcell_agent::server::{Held, ServeEnd, ServerConfig, serve};
+    use sandcell_agent::server::{ContainerLimits, ServeEnd, ServerConfig, serve};
 
     /// Serves until the host closes its stream. Returns the exit status.
     pub(crate) fn run() -> Result<u8, String> {
@@ -37,14 +37,14 @@ mod inside {
             [] => {}
             ["contained", memory, disk, copies @ ..] => {
                 let bytes = |text: &str| text.parse().map_err(|_| format!("{text} is not a number of bytes"));
-                let held = Held {
+                let limits = ContainerLimits {
                     memory: bytes(memory)?,
                     disk: bytes(disk)?,
                 };
                 // `lock` forbids the socket that this call opens.
-                config.sockets = Some(sandcell_jail::OwnSockets::new(held.memory));
-                sandcell_jail::contained::lock(held.memory, held.disk).map_err(|error| error.to_string())?;
-                config.held = Some(held);
+                config.sockets = Some(sandcell_jail::OwnSockets::new(limits.memory));
+                sandcell_jail::contained::lock(limits.memory, limits.disk).map_err(|error| error.to_string())?;
+                config.limits = Some(limits);
                 config.private.extend(copies.iter().map(std::path::PathBuf::from));
             }
             ["installing"] => {
@@ -68,7 +68,7 @@ mod inside {
         let (input, output) = streams.map_err(|error| error.to_string())?;
         match serve(input, output, config) {
             ServeEnd::HostClosed => Ok(0),
-            ServeEnd::Breach(breach) => Err(breach.to_string()),
+            ServeEnd::ProtocolError(error) => Err(error.to_string()),
             ServeEnd::DiskFull => Ok(DISK_FULL_STATUS),
             ServeEnd::Failed(error) => Err(error.to_string()),
         }

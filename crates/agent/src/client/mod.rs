@@ -4,15 +4,15 @@
 //! ends the connection, and with it the sandbox. No frame of the agent can make this side hold more than the windows of
 //! the protocol. A reader that does not take its events delays no other reader.
 
+mod connection;
+#[cfg_attr(not(target_os = "linux"), path = "no_direct_pipes.rs")]
+mod direct_pipes;
 mod files;
 mod forward;
-mod inbound;
-#[cfg_attr(not(target_os = "linux"), path = "no_lane.rs")]
-mod lane;
-mod link;
-mod outbound;
 mod process;
-mod table;
+mod reader;
+mod streams;
+mod writer;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,14 +21,14 @@ use sandcell_sandbox::{Command, Files, Forward, Process, SandboxError};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 pub use crate::protocol::UsageReply as InsideUsage;
-use crate::protocol::{Nothing, Request};
-use link::Link;
+use crate::protocol::{EmptyReply, Request};
+use connection::AgentConnection;
 
 /// The time limit for the agent's HELLO.
-const HANDSHAKE: Duration = Duration::from_secs(10);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The time limit for an answer of the agent.
-const ANSWER: Duration = Duration::from_secs(30);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The reason why a connection ended.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -38,7 +38,7 @@ pub enum AgentEnd {
     StreamEnded,
     /// The agent broke the protocol, or accused this side of a violation.
     #[error("{0}")]
-    Breach(String),
+    ProtocolError(String),
     /// One of the streams failed.
     #[error("the connection to the agent failed: {0}")]
     Failed(String),
@@ -47,7 +47,7 @@ pub enum AgentEnd {
 impl AgentEnd {
     fn error(&self) -> SandboxError {
         match self {
-            Self::Breach(text) => SandboxError::Protocol(text.clone()),
+            Self::ProtocolError(text) => SandboxError::Protocol(text.clone()),
             Self::StreamEnded | Self::Failed(_) => SandboxError::Gone(sandcell_sandbox::EndReason::AgentLost),
         }
     }
@@ -57,7 +57,7 @@ impl AgentEnd {
 /// streams are closed, and the agent ends its sandbox.
 #[derive(Debug, Clone)]
 pub struct AgentClient {
-    link: Arc<Link>,
+    connection: Arc<AgentConnection>,
     files: files::AgentFiles,
 }
 
@@ -71,22 +71,22 @@ impl AgentClient {
         reader: impl AsyncRead + Send + Unpin + 'static,
         writer: impl AsyncWrite + Send + Unpin + 'static,
     ) -> Result<Self, SandboxError> {
-        let greeting = Link::connect(reader, writer);
-        let link = tokio::time::timeout(HANDSHAKE, greeting)
+        let greeting = AgentConnection::connect(reader, writer);
+        let connection = tokio::time::timeout(HANDSHAKE_TIMEOUT, greeting)
             .await
             .map_err(|_| timed_out("handshake"))??;
         Ok(Self {
-            files: files::AgentFiles::new(Arc::clone(&link)),
-            link,
+            files: files::AgentFiles::new(Arc::clone(&connection)),
+            connection,
         })
     }
 
     /// Sets the near ends of direct pipes for the next program with a control channel. The agent has the far ends.
     #[cfg(target_os = "linux")]
-    pub fn use_lane(&self, lane: sandcell_jail::lane::Lane) {
+    pub fn use_direct_pipes(&self, direct_pipes: sandcell_jail::lane::Lane) {
         // Without them the far ends are closed, and all bytes pass through the agent.
-        if let Ok(near) = lane::Near::new(lane) {
-            self.link.put_lane(near);
+        if let Ok(near_ends) = direct_pipes::NearEnds::new(direct_pipes) {
+            self.connection.put_direct_pipes(near_ends);
         }
     }
 
@@ -96,7 +96,7 @@ impl AgentClient {
     /// [`SandboxError::Spawn`] with the system's error. Otherwise the connection has ended, or the agent does not
     /// answer.
     pub async fn spawn(&self, command: Command) -> Result<Process, SandboxError> {
-        process::spawn(&self.link, command).await
+        process::spawn(&self.connection, command).await
     }
 
     /// Adopts a process that enters the sandbox from outside, as a program with a control channel and without standard
@@ -105,7 +105,7 @@ impl AgentClient {
     /// # Errors
     /// No process can enter, or the expected process has ended. Otherwise the errors of [`AgentClient::spawn`].
     pub async fn adopt(&self) -> Result<Process, SandboxError> {
-        process::adopt(&self.link).await
+        process::adopt(&self.connection).await
     }
 
     /// Opens a port on the loopback address inside (0: any free one) and forwards its connections to the host.
@@ -113,7 +113,7 @@ impl AgentClient {
     /// # Errors
     /// The agent cannot forward, or the port is in use.
     pub async fn forward(&self, port: u16, target: &str) -> Result<Forward, SandboxError> {
-        forward::open(&self.link, port, target).await
+        forward::open(&self.connection, port, target).await
     }
 
     /// The sandbox's files.
@@ -127,10 +127,10 @@ impl AgentClient {
     /// # Errors
     /// The connection is at its end, or the agent does not answer.
     pub async fn usage(&self) -> Result<InsideUsage, SandboxError> {
-        self.link
+        self.connection
             .ask(&Request::Usage)
             .await
-            .map_err(link::AskError::into_sandbox)
+            .map_err(connection::AskError::into_sandbox)
     }
 
     /// Checks that the agent answers.
@@ -138,22 +138,22 @@ impl AgentClient {
     /// # Errors
     /// The connection is at its end, or the agent does not answer.
     pub async fn ping(&self) -> Result<(), SandboxError> {
-        let _answer: Nothing = self
-            .link
+        let _answer: EmptyReply = self
+            .connection
             .ask(&Request::Ping)
             .await
-            .map_err(link::AskError::into_sandbox)?;
+            .map_err(connection::AskError::into_sandbox)?;
         Ok(())
     }
 
     /// Waits until the connection is over.
     pub async fn closed(&self) -> AgentEnd {
-        self.link.closed().await
+        self.connection.closed().await
     }
 
     /// Closes the streams. The agent then kills every program and ends.
     pub fn close(&self) {
-        self.link.end(AgentEnd::StreamEnded);
+        self.connection.end(AgentEnd::StreamEnded);
     }
 }
 

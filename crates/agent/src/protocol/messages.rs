@@ -6,23 +6,23 @@ use std::net::Ipv4Addr;
 use sandcell_sandbox::{Channel, Exit, Listing, Signal, SignalScope, StdinMode, WriteMode};
 use serde::{Deserialize, Serialize};
 
-use super::{Breach, PROTOCOL, VERSION};
+use super::{PROTOCOL_NAME, PROTOCOL_VERSION, ProtocolError};
 
 /// The feature of an agent that can replace an ended program by another process.
-pub const HEIRS: &str = "heirs";
+pub const HEIRS_FEATURE: &str = "heirs";
 
 /// The feature of direct pipes: a program's output and control bypass the agent.
-pub const LANE: &str = "lane";
+pub const DIRECT_PIPES_FEATURE: &str = "lane";
 /// The feature of an agent that can adopt a process which enters the sandbox from outside.
-pub const ADOPT: &str = "adopt";
+pub const ADOPT_FEATURE: &str = "adopt";
 
 /// The feature of an agent that can forward a port inside to the host.
-pub const FORWARD: &str = "forward";
+pub const FORWARD_FEATURE: &str = "forward";
 
 /// HELLO.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// Always [`PROTOCOL`].
+    /// Always [`PROTOCOL_NAME`].
     pub protocol: String,
     /// The only version that the sender speaks.
     pub version: u32,
@@ -36,9 +36,9 @@ impl Hello {
     #[must_use]
     pub fn ours() -> Self {
         Self {
-            protocol: PROTOCOL.to_owned(),
-            version: VERSION,
-            features: ["spawn", "files", "usage", FORWARD].map(str::to_owned).to_vec(),
+            protocol: PROTOCOL_NAME.to_owned(),
+            version: PROTOCOL_VERSION,
+            features: ["spawn", "files", "usage", FORWARD_FEATURE].map(str::to_owned).to_vec(),
         }
     }
 
@@ -47,7 +47,7 @@ impl Hello {
     #[must_use]
     pub fn of_first_process() -> Self {
         let mut hello = Self::ours();
-        hello.features.push(HEIRS.to_owned());
+        hello.features.push(HEIRS_FEATURE.to_owned());
         hello
     }
 
@@ -55,13 +55,13 @@ impl Hello {
     ///
     /// # Errors
     /// The payload is not a HELLO, or its protocol or version differs.
-    pub fn check(payload: &[u8]) -> Result<Self, Breach> {
+    pub fn check(payload: &[u8]) -> Result<Self, ProtocolError> {
         let hello: Self =
-            serde_json::from_slice(payload).map_err(|error| Breach::new(format!("a bad HELLO: {error}")))?;
-        if hello.protocol != PROTOCOL || hello.version != VERSION {
+            serde_json::from_slice(payload).map_err(|error| ProtocolError::new(format!("a bad HELLO: {error}")))?;
+        if hello.protocol != PROTOCOL_NAME || hello.version != PROTOCOL_VERSION {
             let theirs: String = hello.protocol.chars().take(40).collect();
-            return Err(Breach::new(format!(
-                "the other side speaks {theirs:?} version {}, this program speaks {PROTOCOL:?} version {VERSION}",
+            return Err(ProtocolError::new(format!(
+                "the other side speaks {theirs:?} version {}, this program speaks {PROTOCOL_NAME:?} version {PROTOCOL_VERSION}",
                 hello.version
             )));
         }
@@ -141,7 +141,7 @@ pub struct Connected {
 }
 
 /// The operations of this version.
-const KNOWN: [&str; 10] = [
+const OPERATIONS: [&str; 10] = [
     "spawn", "signal", "succeed", "adopt", "list", "read", "write", "usage", "ping", "forward",
 ];
 
@@ -149,7 +149,7 @@ const KNOWN: [&str; 10] = [
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RequestError {
     /// The payload is not a JSON object with an `op`: the sender does not speak the protocol.
-    Breach(Breach),
+    ProtocolError(ProtocolError),
     /// The error to answer with.
     Answer(WireError),
 }
@@ -164,8 +164,8 @@ pub fn parse_request(payload: &[u8]) -> Result<Request, RequestError> {
         op: String,
     }
     let operation: Operation = serde_json::from_slice(payload)
-        .map_err(|error| RequestError::Breach(Breach::new(format!("an invalid REQUEST: {error}"))))?;
-    if !KNOWN.contains(&operation.op.as_str()) {
+        .map_err(|error| RequestError::ProtocolError(ProtocolError::new(format!("an invalid REQUEST: {error}"))))?;
+    if !OPERATIONS.contains(&operation.op.as_str()) {
         let op: String = operation.op.chars().take(40).collect();
         return Err(RequestError::Answer(WireError::new(
             ErrorCode::Unsupported,
@@ -188,7 +188,7 @@ pub enum Reply<T> {
 
 /// An empty answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Nothing {}
+pub struct EmptyReply {}
 
 /// The answer to `spawn`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -364,8 +364,11 @@ mod tests {
             serde_json::to_string(&exited).unwrap(),
             r#"{"event":"exited","exit":{"signal":9}}"#
         );
-        assert_eq!(serde_json::to_string(&Reply::Ok(Nothing {})).unwrap(), r#"{"ok":{}}"#);
-        let error = Reply::<Nothing>::Error(WireError::new(ErrorCode::NotFound, "gone"));
+        assert_eq!(
+            serde_json::to_string(&Reply::Ok(EmptyReply {})).unwrap(),
+            r#"{"ok":{}}"#
+        );
+        let error = Reply::<EmptyReply>::Error(WireError::new(ErrorCode::NotFound, "gone"));
         assert_eq!(
             serde_json::to_string(&error).unwrap(),
             r#"{"error":{"code":"not_found","message":"gone"}}"#
@@ -386,7 +389,7 @@ mod tests {
         };
         assert_eq!(error.code, ErrorCode::Invalid);
         for bytes in [b"".as_slice(), b"[]", b"{}", b"\xff", b"{\"op\":1}"] {
-            assert!(matches!(parse_request(bytes), Err(RequestError::Breach(_))));
+            assert!(matches!(parse_request(bytes), Err(RequestError::ProtocolError(_))));
         }
     }
 
@@ -394,8 +397,8 @@ mod tests {
     fn a_foreign_version_is_named() {
         let ours = serde_json::to_vec(&Hello::ours()).unwrap();
         assert_eq!(Hello::check(&ours), Ok(Hello::ours()));
-        let breach = Hello::check(br#"{"protocol":"sandcell-agent","version":2}"#).unwrap_err();
-        assert!(breach.to_string().contains("version 2") && breach.to_string().contains("version 1"));
+        let error = Hello::check(br#"{"protocol":"sandcell-agent","version":2}"#).unwrap_err();
+        assert!(error.to_string().contains("version 2") && error.to_string().contains("version 1"));
         assert!(Hello::check(b"SSH-2.0").is_err());
     }
 

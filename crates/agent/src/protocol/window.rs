@@ -1,9 +1,9 @@
 //! Flow control: the credit for bytes that the other side has not taken yet.
 
-use super::Breach;
+use super::ProtocolError;
 
 /// The initial window of each channel.
-pub const WINDOW: u32 = 256 << 10;
+pub const INITIAL_WINDOW: u32 = 256 << 10;
 
 /// The cost of a DATA frame beyond its bytes, so single bytes cannot pile up as objects.
 const FRAME_COST: u32 = 64;
@@ -12,7 +12,7 @@ const FRAME_COST: u32 = 64;
 pub const MAX_DATA: usize = (64 << 10) - 64;
 
 /// The amount at which the receiver returns credit. Larger amounts need fewer frames.
-const GRANT: u32 = WINDOW / 4;
+const CREDIT_THRESHOLD: u32 = INITIAL_WINDOW / 4;
 
 /// Returns the cost of a DATA frame with this number of bytes.
 #[must_use]
@@ -28,7 +28,7 @@ pub struct SendWindow {
 
 impl Default for SendWindow {
     fn default() -> Self {
-        Self { left: WINDOW }
+        Self { left: INITIAL_WINDOW }
     }
 }
 
@@ -50,13 +50,13 @@ impl SendWindow {
     ///
     /// # Errors
     /// The amount is larger than the spent credit.
-    pub fn refund(&mut self, amount: u32) -> Result<(), Breach> {
+    pub fn refund(&mut self, amount: u32) -> Result<(), ProtocolError> {
         match self.left.checked_add(amount) {
-            Some(left) if left <= WINDOW => {
+            Some(left) if left <= INITIAL_WINDOW => {
                 self.left = left;
                 Ok(())
             }
-            _ => Err(Breach::new("more credit than was spent")),
+            _ => Err(ProtocolError::new("more credit than was spent")),
         }
     }
 }
@@ -70,7 +70,10 @@ pub struct ReceiveWindow {
 
 impl Default for ReceiveWindow {
     fn default() -> Self {
-        Self { left: WINDOW, owed: 0 }
+        Self {
+            left: INITIAL_WINDOW,
+            owed: 0,
+        }
     }
 }
 
@@ -79,11 +82,11 @@ impl ReceiveWindow {
     ///
     /// # Errors
     /// The window does not cover it.
-    pub fn receive(&mut self, bytes: usize) -> Result<(), Breach> {
+    pub fn receive(&mut self, bytes: usize) -> Result<(), ProtocolError> {
         self.left = self
             .left
             .checked_sub(cost(bytes))
-            .ok_or_else(|| Breach::new("data beyond the window"))?;
+            .ok_or_else(|| ProtocolError::new("data beyond the window"))?;
         Ok(())
     }
 
@@ -92,7 +95,7 @@ impl ReceiveWindow {
     #[must_use]
     pub fn passed(&mut self, bytes: usize) -> Option<u32> {
         self.owed = self.owed.saturating_add(cost(bytes));
-        if self.owed < GRANT {
+        if self.owed < CREDIT_THRESHOLD {
             return None;
         }
         let amount = std::mem::take(&mut self.owed);

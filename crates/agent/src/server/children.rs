@@ -8,7 +8,7 @@ use rustix::process::{Pid, PidfdFlags, WaitOptions, WaitStatus, getpid, pidfd_op
 use sandcell_sandbox::Exit;
 
 /// The maximum number of processes that are reaped before the rest of the loop has a turn.
-const BATCH: usize = 256;
+const MAX_REAPED_PER_TURN: usize = 256;
 
 pub(super) struct Children {
     /// Readable when a child has ended; only process 1 has it.
@@ -48,7 +48,7 @@ impl Children {
     }
 
     /// Returns a descriptor that reports the end of one child, where signals cannot report it.
-    pub(super) fn watch(&self, pid: Pid) -> Option<OwnedFd> {
+    pub(super) fn open_pidfd(&self, pid: Pid) -> Option<OwnedFd> {
         if self.first_process() {
             None
         } else {
@@ -57,7 +57,7 @@ impl Children {
     }
 
     /// Returns the exit of a watched child, if it has ended.
-    pub(super) fn look(&self, pid: Pid) -> Option<Exit> {
+    pub(super) fn poll_exit(&self, pid: Pid) -> Option<Exit> {
         exit_of(waitpid(Some(pid), WaitOptions::NOHANG).ok()??.1)
     }
 
@@ -78,7 +78,7 @@ impl Children {
         let _nothing = rustix::io::read(signal, &mut records);
         while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
             ended.extend(exit_of(status).map(|exit| (pid, exit)));
-            if ended.len() >= BATCH {
+            if ended.len() >= MAX_REAPED_PER_TURN {
                 self.unfinished = true;
                 break;
             }

@@ -11,11 +11,12 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType};
 
-use super::inward::{Inward, credit_to};
-use super::outward::{Outward, Took};
 use super::program::Part;
+use super::stdin::{InputPump, credit_sender};
+use super::stdout::{OutputPump, ReadResult};
 use crate::protocol::{
-    BODY, Breach, Connected, ErrorCode, ForwardReply, Frame, Kind, MAX_CONNECTIONS, OutBuffer, Reply, WireError,
+    BODY_CHANNEL, Connected, ErrorCode, ForwardReply, Frame, Kind, MAX_CONNECTIONS, OutBuffer, ProtocolError, Reply,
+    WireError,
 };
 
 /// The maximum number of simultaneously open ports.
@@ -23,7 +24,7 @@ const MAX_PORTS: usize = 8;
 /// The maximum length of a target's name, in bytes.
 const MAX_TARGET: usize = 64;
 /// The number of connections that the kernel queues until there is room for them.
-const BACKLOG: i32 = 64;
+const LISTEN_BACKLOG: i32 = 64;
 
 /// All ports and their connections.
 #[derive(Default)]
@@ -31,9 +32,9 @@ pub(super) struct Forwards {
     ports: BTreeMap<u32, Port>,
     connections: BTreeMap<u32, Connection>,
     /// Streams that this side has reset and the host has not confirmed.
-    leaving: BTreeSet<u32>,
+    resetting: BTreeSet<u32>,
     /// The highest stream id that this side has used.
-    newest: u32,
+    last_id: u32,
 }
 
 struct Port {
@@ -43,12 +44,12 @@ struct Port {
 
 struct Connection {
     port: u32,
-    inward: Inward,
-    outward: Outward,
+    input: InputPump,
+    output: OutputPump,
     /// True once the host has accepted the connection.
     open: bool,
     /// True once the program inside has received the end of file.
-    told: bool,
+    shut_down: bool,
 }
 
 impl Forwards {
@@ -91,7 +92,7 @@ impl Forwards {
         let own = self.connections.iter().filter(|(_, found)| found.port == stream);
         let own: Vec<u32> = own.map(|(stream, _)| *stream).collect();
         for stream in own {
-            self.leave(stream, out);
+            self.reset(stream, out);
         }
     }
 
@@ -103,10 +104,10 @@ impl Forwards {
             }
         }
         for (stream, connection) in self.connections.iter().filter(|(_, found)| found.open) {
-            if let Some(fd) = connection.inward.polled() {
+            if let Some(fd) = connection.input.polled() {
                 add(*stream, Part::SocketIn, fd, PollFlags::OUT);
             }
-            if let Some(fd) = connection.outward.polled() {
+            if let Some(fd) = connection.output.polled() {
                 add(*stream, Part::SocketOut, fd, PollFlags::IN);
             }
         }
@@ -122,9 +123,9 @@ impl Forwards {
             return;
         };
         match part {
-            Part::SocketIn => drop(connection.inward.write(credit_to(out, stream, BODY))),
+            Part::SocketIn => drop(connection.input.write(credit_sender(out, stream, BODY_CHANNEL))),
             _ => {
-                let _how: Took = connection.outward.take(u64::MAX, out);
+                let _how: ReadResult = connection.output.take(u64::MAX, out);
             }
         }
         self.settle(stream, out);
@@ -143,7 +144,8 @@ impl Forwards {
                 }
                 Err(_) => return,
             };
-            let (Some(id), Ok(copy)) = (self.newest.checked_add(2), rustix::io::fcntl_dupfd_cloexec(&socket, 0)) else {
+            let (Some(id), Ok(copy)) = (self.last_id.checked_add(2), rustix::io::fcntl_dupfd_cloexec(&socket, 0))
+            else {
                 return;
             };
             let connected = Connected {
@@ -153,29 +155,29 @@ impl Forwards {
             if !out.message(Kind::Request, id, &connected) {
                 return;
             }
-            self.newest = id;
+            self.last_id = id;
             let connection = Connection {
                 port: stream,
-                inward: Inward::new(socket),
-                outward: Outward::new(id, BODY, Some(copy)),
+                input: InputPump::new(socket),
+                output: OutputPump::new(id, BODY_CHANNEL, Some(copy)),
                 open: false,
-                told: false,
+                shut_down: false,
             };
             self.connections.insert(id, connection);
         }
     }
 
     /// Handles a frame of the host on a stream that this side has opened.
-    pub(super) fn frame(&mut self, frame: &Frame<'_>, out: &mut OutBuffer) -> Result<(), Breach> {
+    pub(super) fn frame(&mut self, frame: &Frame<'_>, out: &mut OutBuffer) -> Result<(), ProtocolError> {
         let stream = frame.stream;
-        if stream == 0 || stream > self.newest {
-            return Err(Breach::new(format!(
+        if stream == 0 || stream > self.last_id {
+            return Err(ProtocolError::new(format!(
                 "a frame on stream {stream}, which was never opened"
             )));
         }
         if frame.kind == Kind::Reset {
             // The host either gives the stream up or confirms this side's RESET.
-            if !self.leaving.remove(&stream) {
+            if !self.resetting.remove(&stream) {
                 self.connections.remove(&stream);
                 out.reset(stream);
             }
@@ -189,23 +191,25 @@ impl Forwards {
             Kind::Reply if !connection.open => match serde_json::from_slice(frame.payload) {
                 Ok(Reply::<serde::de::IgnoredAny>::Ok(_)) => connection.open = true,
                 Ok(Reply::Error(_)) => drop(self.connections.remove(&stream)),
-                Err(error) => return Err(Breach::new(format!("a bad answer to open: {error}"))),
+                Err(error) => return Err(ProtocolError::new(format!("a bad answer to open: {error}"))),
             },
             Kind::Data if connection.open => {
                 let (channel, bytes) = frame.data()?;
                 body(channel)?;
-                connection.inward.receive(bytes, credit_to(out, stream, BODY))?;
+                connection
+                    .input
+                    .receive(bytes, credit_sender(out, stream, BODY_CHANNEL))?;
             }
             Kind::Credit if connection.open => {
                 let (channel, amount) = frame.credit()?;
                 body(channel)?;
-                connection.outward.refund(amount)?;
+                connection.output.refund(amount)?;
             }
             Kind::Close if connection.open => {
                 body(frame.close()?)?;
-                connection.inward.close()?;
+                connection.input.close()?;
             }
-            kind => return Err(Breach::new(format!("the host may not send {kind:?} here"))),
+            kind => return Err(ProtocolError::new(format!("the host may not send {kind:?} here"))),
         }
         self.settle(stream, out);
         Ok(())
@@ -216,33 +220,33 @@ impl Forwards {
         let Some(connection) = self.connections.get_mut(&stream) else {
             return;
         };
-        if !connection.inward.is_over() {
+        if !connection.input.is_over() {
             return;
         }
-        match connection.outward.pipe() {
-            None => self.leave(stream, out),
-            Some(socket) if !connection.told => {
+        match connection.output.pipe() {
+            None => self.reset(stream, out),
+            Some(socket) if !connection.shut_down => {
                 // A peer that has closed its socket already needs no end of file.
                 let _gone = rustix::net::shutdown(socket, Shutdown::Write);
-                connection.told = true;
+                connection.shut_down = true;
             }
             Some(_) => {}
         }
     }
 
-    fn leave(&mut self, stream: u32, out: &mut OutBuffer) {
+    fn reset(&mut self, stream: u32, out: &mut OutBuffer) {
         if self.connections.remove(&stream).is_some() {
-            self.leaving.insert(stream);
+            self.resetting.insert(stream);
             out.reset(stream);
         }
     }
 }
 
-fn body(channel: u8) -> Result<(), Breach> {
-    if channel == BODY {
+fn body(channel: u8) -> Result<(), ProtocolError> {
+    if channel == BODY_CHANNEL {
         Ok(())
     } else {
-        Err(Breach::new("another channel than the connection's"))
+        Err(ProtocolError::new("another channel than the connection's"))
     }
 }
 
@@ -250,7 +254,7 @@ fn listen(address: SocketAddrV4) -> rustix::io::Result<(OwnedFd, u16)> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
     rustix::net::bind(&socket, &address)?;
-    rustix::net::listen(&socket, BACKLOG)?;
+    rustix::net::listen(&socket, LISTEN_BACKLOG)?;
     let bound = SocketAddrV4::try_from(rustix::net::getsockname(&socket)?).map_err(|_| Errno::AFNOSUPPORT)?;
     Ok((socket, bound.port()))
 }

@@ -4,17 +4,17 @@
 //! opens nothing that could block. If the system refuses a descriptor, memory or a process, it answers with an error
 //! and continues. It obeys the host, but checks the host's frames all the same.
 
+mod adopt;
 mod children;
-mod door;
 mod errors;
 mod files;
 mod forward;
 mod group;
-mod inward;
 mod locks;
-mod outward;
 mod process_table;
 mod program;
+mod stdin;
+mod stdout;
 mod streams;
 mod tree;
 mod usage;
@@ -31,20 +31,20 @@ use rustix::io::Errno;
 use sandcell_jail::OwnSockets;
 use sandcell_jail::lane::Lane;
 
-use crate::protocol::{ADOPT, Breach, Decoder, Goodbye, Hello, Kind, LANE, OutBuffer};
+use crate::protocol::{ADOPT_FEATURE, DIRECT_PIPES_FEATURE, Decoder, Goodbye, Hello, Kind, OutBuffer, ProtocolError};
+use adopt::EntrySocket;
 use children::Children;
-use door::Door;
-use group::Look;
+use group::CheckResult;
 use streams::Streams;
 
 /// With this many bytes of output waiting, programs' pipes and files are not read.
-const CROWDED: usize = 512 << 10;
+const PROGRAMS_PAUSE_BYTES: usize = 512 << 10;
 
 /// With this many bytes of output waiting, the host's requests are not read either.
-const FULL: usize = 4 << 20;
+const HOST_PAUSE_BYTES: usize = 4 << 20;
 
 /// The maximum number of bytes that are read from the host before the rest of the loop has a turn.
-const INPUT_BATCH: usize = 256 << 10;
+const INPUT_BATCH_BYTES: usize = 256 << 10;
 
 /// The agent's settings for its sandbox.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ pub struct ServerConfig {
     /// A folder on each private writable file system; together they are the disk that `usage` reports.
     pub private: Vec<PathBuf>,
     /// The limits that the agent itself enforces, if it runs in the control group of a container.
-    pub held: Option<Held>,
+    pub limits: Option<ContainerLimits>,
     /// Counts the memory behind the container's sockets. None outside containers.
     pub sockets: Option<OwnSockets>,
     /// True if the agent must count the sandbox's processes because no other process does. Reading all of /proc takes
@@ -64,12 +64,12 @@ pub struct ServerConfig {
     pub counts_processes: bool,
     /// Folders with another path on this system than in the host's requests, where the sandbox has no separate root:
     /// (the host's path, the real path).
-    pub elsewhere: Vec<(String, String)>,
+    pub moved_folders: Vec<(String, String)>,
 }
 
 /// The limits that an agent enforces on a container's processes, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Held {
+pub struct ContainerLimits {
     /// Memory other than files.
     pub memory: u64,
     /// Private files, on all private file systems together.
@@ -78,10 +78,10 @@ pub struct Held {
 
 impl ServerConfig {
     /// Returns the real path for a path of the host. Returns other text unchanged.
-    pub(crate) fn real<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        let moved = self.elsewhere.iter().find_map(|(usual, real)| {
+    pub(crate) fn real_path<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        let moved = self.moved_folders.iter().find_map(|(usual, real_path)| {
             let rest = text.strip_prefix(usual.as_str())?;
-            (rest.is_empty() || rest.starts_with('/')).then(|| format!("{real}{rest}"))
+            (rest.is_empty() || rest.starts_with('/')).then(|| format!("{real_path}{rest}"))
         });
         moved.map_or(Cow::Borrowed(text), Cow::Owned)
     }
@@ -93,10 +93,10 @@ impl Default for ServerConfig {
             root: PathBuf::from("/"),
             home: sandcell_sandbox::HOME.to_owned(),
             private: [sandcell_sandbox::HOME, "/tmp", "/dev/shm"].map(PathBuf::from).to_vec(),
-            held: None,
+            limits: None,
             sockets: None,
             counts_processes: true,
-            elsewhere: Vec::new(),
+            moved_folders: Vec::new(),
         }
     }
 }
@@ -107,7 +107,7 @@ pub enum ServeEnd {
     /// The host has closed its stream.
     HostClosed,
     /// The host broke the protocol.
-    Breach(Breach),
+    ProtocolError(ProtocolError),
     /// The private files exceeded their limit.
     DiskFull,
     /// The agent could not start, or one of its two streams failed.
@@ -120,27 +120,27 @@ pub enum ServeEnd {
 /// its own children (tests, and isolation without a process namespace).
 #[must_use]
 pub fn serve(input: OwnedFd, output: OwnedFd, config: ServerConfig) -> ServeEnd {
-    serve_beside(input, output, None, None, config)
+    serve_extended(input, output, None, None, config)
 }
 
-/// Serves like [`serve`], with two additions. `lane` has the far ends of the direct pipes, which one program may
-/// receive. `door` is the entry socket of a sandbox that a process can enter from outside
+/// Serves like [`serve`], with two additions. `direct_pipes` has the far ends of the direct pipes, which one program may
+/// receive. `entry` is the entry socket of a sandbox that a process can enter from outside
 /// ([`AtDoor`](sandcell_jail::wire::AtDoor)).
 #[must_use]
-pub fn serve_beside(
+pub fn serve_extended(
     input: OwnedFd,
     output: OwnedFd,
-    lane: Option<Lane>,
-    door: Option<OwnedFd>,
+    direct_pipes: Option<Lane>,
+    entry: Option<OwnedFd>,
     config: ServerConfig,
 ) -> ServeEnd {
-    match Agent::new(input, output, lane, door, config) {
+    match Agent::new(input, output, direct_pipes, entry, config) {
         Ok(mut agent) => {
             let end = agent.run();
             agent.streams.kill_everything();
-            if let ServeEnd::Breach(breach) = &end {
+            if let ServeEnd::ProtocolError(error) = &end {
                 let goodbye = Goodbye {
-                    reason: breach.to_string(),
+                    reason: error.to_string(),
                 };
                 if agent.out.message(Kind::Goodbye, 0, &goodbye) {
                     drop(agent.flush());
@@ -158,7 +158,7 @@ enum Token {
     Input,
     Output,
     Children,
-    Door,
+    EntrySocket,
     /// The program of this stream: its start, its end, or one of its pipes.
     Program(u32, program::Part),
 }
@@ -179,8 +179,8 @@ impl Agent {
     fn new(
         input: OwnedFd,
         output: OwnedFd,
-        lane: Option<Lane>,
-        door: Option<OwnedFd>,
+        direct_pipes: Option<Lane>,
+        entry: Option<OwnedFd>,
         config: ServerConfig,
     ) -> io::Result<Self> {
         for stream in [&input, &output] {
@@ -193,12 +193,15 @@ impl Agent {
         } else {
             Hello::ours()
         };
-        if lane.is_some() {
-            hello.features.push(LANE.to_owned());
+        if direct_pipes.is_some() {
+            hello.features.push(DIRECT_PIPES_FEATURE.to_owned());
         }
-        let door = door.filter(|_| children.first_process()).map(Door::new).transpose()?;
-        if door.is_some() {
-            hello.features.push(ADOPT.to_owned());
+        let entry = entry
+            .filter(|_| children.first_process())
+            .map(EntrySocket::new)
+            .transpose()?;
+        if entry.is_some() {
+            hello.features.push(ADOPT_FEATURE.to_owned());
         }
         let _fits = out.message(Kind::Hello, 0, &hello);
         Ok(Self {
@@ -206,7 +209,7 @@ impl Agent {
             output,
             decoder: Decoder::default(),
             out,
-            streams: Streams::new(config, lane, &children, door)?,
+            streams: Streams::new(config, direct_pipes, &children, entry)?,
             children,
             greeted: false,
             output_full: false,
@@ -229,14 +232,14 @@ impl Agent {
             return Ok(Some(ServeEnd::HostClosed));
         }
         let mut children = self.children.unfinished();
-        let crowded = self.out.len() >= CROWDED;
+        let crowded = self.out.len() >= PROGRAMS_PAUSE_BYTES;
         for (token, flags) in self.wait(crowded)? {
             match token {
                 Token::Output => self.output_full = false,
                 Token::Children => children = true,
-                Token::Door => self.streams.at_door(&mut self.out, &mut self.children),
+                Token::EntrySocket => self.streams.entry_ready(&mut self.out, &mut self.children),
                 Token::Program(stream, part) => {
-                    if self.out.len() < CROWDED {
+                    if self.out.len() < PROGRAMS_PAUSE_BYTES {
                         self.streams
                             .ready(stream, part, flags, &mut self.out, &mut self.children);
                     }
@@ -244,7 +247,7 @@ impl Agent {
                 Token::Input => match self.take_input() {
                     Ok(true) => {}
                     Ok(false) => return Ok(Some(ServeEnd::HostClosed)),
-                    Err(InputError::Breach(breach)) => return Ok(Some(ServeEnd::Breach(breach))),
+                    Err(InputError::ProtocolError(error)) => return Ok(Some(ServeEnd::ProtocolError(error))),
                     Err(InputError::System(error)) => return Err(error),
                 },
             }
@@ -255,10 +258,10 @@ impl Agent {
             }
         }
         self.children.reap_strays();
-        if self.streams.look() == Look::DiskFull {
+        if self.streams.check_limits() == CheckResult::DiskFull {
             return Ok(Some(ServeEnd::DiskFull));
         }
-        self.streams.advance(&mut self.out, CROWDED);
+        self.streams.advance(&mut self.out, PROGRAMS_PAUSE_BYTES);
         Ok(None)
     }
 
@@ -270,7 +273,7 @@ impl Agent {
             tokens.push(token);
             polled.push(PollFd::from_borrowed_fd(fd, flags));
         };
-        if self.out.len() < FULL {
+        if self.out.len() < HOST_PAUSE_BYTES {
             add(Token::Input, self.input.as_fd(), PollFlags::IN);
         }
         if self.output_full {
@@ -279,8 +282,8 @@ impl Agent {
         if let Some(fd) = self.children.descriptor() {
             add(Token::Children, fd, PollFlags::IN);
         }
-        if let Some(fd) = self.streams.door() {
-            add(Token::Door, fd, PollFlags::IN);
+        if let Some(fd) = self.streams.entry() {
+            add(Token::EntrySocket, fd, PollFlags::IN);
         }
         if !crowded {
             self.streams
@@ -290,7 +293,7 @@ impl Agent {
         let wait = if busy {
             Some(Duration::ZERO)
         } else {
-            self.streams.look_due()
+            self.streams.check_due()
         };
         let wait = wait.map(|wait| Timespec {
             tv_sec: wait.as_secs().try_into().unwrap_or(i64::MAX),
@@ -331,7 +334,7 @@ impl Agent {
     /// Reads and handles a batch of the host's frames. Returns false at the end of its stream.
     fn take_input(&mut self) -> Result<bool, InputError> {
         let mut taken = 0;
-        while taken < INPUT_BATCH && self.out.len() < FULL {
+        while taken < INPUT_BATCH_BYTES && self.out.len() < HOST_PAUSE_BYTES {
             let room = self.decoder.room();
             let offered = room.len();
             let count = match rustix::io::read(&self.input, room) {
@@ -343,7 +346,7 @@ impl Agent {
             };
             self.decoder.filled(count);
             taken += count;
-            self.handle_frames().map_err(InputError::Breach)?;
+            self.handle_frames().map_err(InputError::ProtocolError)?;
             if count < offered {
                 // The pipe is empty. Another read would only confirm that.
                 break;
@@ -352,16 +355,16 @@ impl Agent {
         Ok(true)
     }
 
-    fn handle_frames(&mut self) -> Result<(), Breach> {
+    fn handle_frames(&mut self) -> Result<(), ProtocolError> {
         while let Some(frame) = self.decoder.next_frame()? {
             match (frame.kind, self.greeted) {
                 (Kind::Hello, false) => {
                     Hello::check(frame.payload)?;
                     self.greeted = true;
                 }
-                (_, false) => return Err(Breach::new("a frame before HELLO")),
-                (Kind::Goodbye, true) => return Err(Breach::new("the host ended the connection")),
-                (Kind::Hello, true) => return Err(Breach::new("a second HELLO")),
+                (_, false) => return Err(ProtocolError::new("a frame before HELLO")),
+                (Kind::Goodbye, true) => return Err(ProtocolError::new("the host ended the connection")),
+                (Kind::Hello, true) => return Err(ProtocolError::new("a second HELLO")),
                 (_, true) => self.streams.frame(&frame, &mut self.out, &mut self.children)?,
             }
         }
@@ -370,6 +373,6 @@ impl Agent {
 }
 
 enum InputError {
-    Breach(Breach),
+    ProtocolError(ProtocolError),
     System(io::Error),
 }

@@ -10,10 +10,10 @@ use sandcell_jail::lane::Lane;
 use sandcell_jail::spawn::{self, Outcome, SpawnError, Started, Step};
 use sandcell_sandbox::{Exit, StdinMode};
 
-use super::inward::{Flow, Inward, credit_to};
-use super::outward::{Mark, Outward, Took};
+use super::stdin::{Flow, InputPump, credit_sender};
+use super::stdout::{Mark, OutputPump, ReadResult};
 use super::tree;
-use crate::protocol::{Breach, Event, Kind, OutBuffer};
+use crate::protocol::{Event, Kind, OutBuffer, ProtocolError};
 
 /// The descriptors of a program or a forwarded port that are polled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,10 +35,10 @@ pub(super) enum Part {
     SocketOut,
 }
 
-const STDIN: u8 = 0;
-const STDOUT: u8 = 1;
-const STDERR: u8 = 2;
-const CONTROL: u8 = 3;
+const STDIN_CHANNEL: u8 = 0;
+const STDOUT_CHANNEL: u8 = 1;
+const STDERR_CHANNEL: u8 = 2;
+const CONTROL_CHANNEL: u8 = 3;
 
 pub(super) struct Program {
     pub(super) stream: u32,
@@ -48,27 +48,27 @@ pub(super) struct Program {
     /// Some until exec has succeeded.
     start: Option<OwnedFd>,
     /// Reports its end, where signals do not.
-    pub(super) watch: Option<OwnedFd>,
-    stdin: Option<Inward>,
-    control_in: Option<Inward>,
-    stdout: Outward,
-    stderr: Outward,
-    control_out: Option<Outward>,
+    pub(super) pidfd: Option<OwnedFd>,
+    stdin: Option<InputPump>,
+    control_in: Option<InputPump>,
+    stdout: OutputPump,
+    stderr: OutputPump,
+    control_out: Option<OutputPump>,
     /// Control bytes that wait for earlier bytes of stdout and stderr.
-    held: Option<Held>,
+    held_control: Option<HeldControl>,
     /// Its end, once it has been reaped.
     exit: Option<Exit>,
     /// The bytes to forward before the `exited` event.
-    last: Option<Last>,
+    pending_exit: Option<PendingExit>,
 }
 
-struct Held {
+struct HeldControl {
     stdout: Mark,
     stderr: Mark,
     control: Mark,
 }
 
-struct Last {
+struct PendingExit {
     exit: Exit,
     marks: [Mark; 3],
 }
@@ -79,13 +79,18 @@ pub(super) struct Pipes {
     stdout: Option<OwnedFd>,
     stderr: Option<OwnedFd>,
     control: Option<(OwnedFd, OwnedFd)>,
-    far: Vec<OwnedFd>,
+    far_ends: Vec<OwnedFd>,
 }
 
 impl Pipes {
     /// Makes the pipes, except those that direct pipes replace. `null` is the standard input of a program without
     /// input.
-    pub(super) fn new(stdin: StdinMode, control: bool, lane: Option<Lane>, null: &OwnedFd) -> Result<Self, SpawnError> {
+    pub(super) fn new(
+        stdin: StdinMode,
+        control: bool,
+        direct_pipes: Option<Lane>,
+        null: &OwnedFd,
+    ) -> Result<Self, SpawnError> {
         let to_program = || -> rustix::io::Result<(OwnedFd, OwnedFd)> {
             let (far, near) = pipe_with(PipeFlags::CLOEXEC)?;
             fcntl_setfl(&near, OFlags::NONBLOCK)?;
@@ -97,35 +102,40 @@ impl Pipes {
             Ok((near, far))
         };
         let make = move || -> rustix::io::Result<Self> {
-            let mut far = Vec::with_capacity(5);
+            let mut far_ends = Vec::with_capacity(5);
             let stdin = match stdin {
                 StdinMode::Null => {
-                    far.push(rustix::io::fcntl_dupfd_cloexec(null, 0)?);
+                    far_ends.push(rustix::io::fcntl_dupfd_cloexec(null, 0)?);
                     None
                 }
                 StdinMode::Piped => {
                     let (near, theirs) = to_program()?;
-                    far.push(theirs);
+                    far_ends.push(theirs);
                     Some(near)
                 }
             };
-            if let Some(lane) = lane {
-                far.extend([lane.stdout, lane.stderr, lane.control_in, lane.control_out]);
+            if let Some(direct_pipes) = direct_pipes {
+                far_ends.extend([
+                    direct_pipes.stdout,
+                    direct_pipes.stderr,
+                    direct_pipes.control_in,
+                    direct_pipes.control_out,
+                ]);
                 return Ok(Self {
                     stdin,
-                    far,
-                    ..Self::past()
+                    far_ends,
+                    ..Self::direct()
                 });
             }
             let (stdout, theirs) = from_program()?;
-            far.push(theirs);
+            far_ends.push(theirs);
             let (stderr, theirs) = from_program()?;
-            far.push(theirs);
+            far_ends.push(theirs);
             let control = if control {
                 let (near_in, theirs) = to_program()?;
-                far.push(theirs);
+                far_ends.push(theirs);
                 let (near_out, theirs) = from_program()?;
-                far.push(theirs);
+                far_ends.push(theirs);
                 Some((near_in, near_out))
             } else {
                 None
@@ -135,7 +145,7 @@ impl Pipes {
                 stdout: Some(stdout),
                 stderr: Some(stderr),
                 control,
-                far,
+                far_ends,
             })
         };
         make().map_err(|error| SpawnError {
@@ -145,19 +155,19 @@ impl Pipes {
     }
 
     /// Returns the pipes of an adopted process with direct pipes, which bypass the agent.
-    pub(super) fn past() -> Self {
+    pub(super) fn direct() -> Self {
         Self {
             stdin: None,
             stdout: None,
             stderr: None,
             control: None,
-            far: Vec::new(),
+            far_ends: Vec::new(),
         }
     }
 
     /// Returns the pipes that an adopted process has made: the near ends of its stdout, its stderr, its control input
     /// and its control output. None if one is not a pipe.
-    pub(super) fn brought([stdout, stderr, into, out_of]: [OwnedFd; 4]) -> Option<Self> {
+    pub(super) fn received([stdout, stderr, into, out_of]: [OwnedFd; 4]) -> Option<Self> {
         for end in [&stdout, &stderr, &into, &out_of] {
             let found = rustix::fs::fstat(end).ok()?;
             if !rustix::fs::FileType::from_raw_mode(found.st_mode).is_fifo() {
@@ -170,21 +180,21 @@ impl Pipes {
             stdout: Some(stdout),
             stderr: Some(stderr),
             control: Some((into, out_of)),
-            far: Vec::new(),
+            far_ends: Vec::new(),
         })
     }
 
     /// Returns the program's descriptors, in the order of their numbers.
-    pub(super) fn far(&self) -> Vec<BorrowedFd<'_>> {
-        self.far.iter().map(AsFd::as_fd).collect()
+    pub(super) fn far_ends(&self) -> Vec<BorrowedFd<'_>> {
+        self.far_ends.iter().map(AsFd::as_fd).collect()
     }
 }
 
 impl Program {
-    pub(super) fn new(stream: u32, started: Started, pipes: Pipes, watch: Option<OwnedFd>) -> Self {
+    pub(super) fn new(stream: u32, started: Started, pipes: Pipes, pidfd: Option<OwnedFd>) -> Self {
         Self {
             start: Some(started.status),
-            watch,
+            pidfd,
             ..Self::adopted(stream, started.pid, pipes)
         }
     }
@@ -197,15 +207,15 @@ impl Program {
             pid,
             stands_alone: false,
             start: None,
-            watch: None,
-            stdin: pipes.stdin.map(Inward::new),
-            control_in: control_in.map(Inward::new),
-            stdout: Outward::new(stream, STDOUT, pipes.stdout),
-            stderr: Outward::new(stream, STDERR, pipes.stderr),
-            control_out: control_out.map(|pipe| Outward::new(stream, CONTROL, Some(pipe))),
-            held: None,
+            pidfd: None,
+            stdin: pipes.stdin.map(InputPump::new),
+            control_in: control_in.map(InputPump::new),
+            stdout: OutputPump::new(stream, STDOUT_CHANNEL, pipes.stdout),
+            stderr: OutputPump::new(stream, STDERR_CHANNEL, pipes.stderr),
+            control_out: control_out.map(|pipe| OutputPump::new(stream, CONTROL_CHANNEL, Some(pipe))),
+            held_control: None,
             exit: None,
-            last: None,
+            pending_exit: None,
         }
     }
 
@@ -236,24 +246,24 @@ impl Program {
             add(Part::Start, start.as_fd(), PollFlags::IN);
             return;
         }
-        if let Some(watch) = &self.watch {
-            add(Part::End, watch.as_fd(), PollFlags::IN);
+        if let Some(pidfd) = &self.pidfd {
+            add(Part::End, pidfd.as_fd(), PollFlags::IN);
         }
-        for (part, inward) in [(Part::Stdin, &self.stdin), (Part::ControlIn, &self.control_in)] {
-            if let Some(fd) = inward.as_ref().and_then(Inward::polled) {
+        for (part, input) in [(Part::Stdin, &self.stdin), (Part::ControlIn, &self.control_in)] {
+            if let Some(fd) = input.as_ref().and_then(InputPump::polled) {
                 add(part, fd, PollFlags::OUT);
             }
         }
-        for (part, outward) in [(Part::Stdout, Some(&self.stdout)), (Part::Stderr, Some(&self.stderr))] {
-            if let Some(fd) = outward.and_then(Outward::polled) {
+        for (part, output) in [(Part::Stdout, Some(&self.stdout)), (Part::Stderr, Some(&self.stderr))] {
+            if let Some(fd) = output.and_then(OutputPump::polled) {
                 add(part, fd, PollFlags::IN);
             }
         }
         if let Some(fd) = self
             .control_out
             .as_ref()
-            .filter(|_| self.held.is_none())
-            .and_then(Outward::polled)
+            .filter(|_| self.held_control.is_none())
+            .and_then(OutputPump::polled)
         {
             add(Part::ControlOut, fd, PollFlags::IN);
         }
@@ -263,8 +273,8 @@ impl Program {
     pub(super) fn pipe_ready(&mut self, part: Part, flags: PollFlags, out: &mut OutBuffer) {
         match part {
             Part::Start | Part::End | Part::Connecting | Part::SocketIn | Part::SocketOut => {}
-            Part::Stdin => self.feed(STDIN, out),
-            Part::ControlIn => self.feed(CONTROL, out),
+            Part::Stdin => self.feed(STDIN_CHANNEL, out),
+            Part::ControlIn => self.feed(CONTROL_CHANNEL, out),
             Part::Stdout => drop(self.stdout.take(u64::MAX, out)),
             Part::Stderr => drop(self.stderr.take(u64::MAX, out)),
             Part::ControlOut => self.control_ready(flags, out),
@@ -275,18 +285,18 @@ impl Program {
     /// written after the bytes that the other pipes have now.
     fn control_ready(&mut self, flags: PollFlags, out: &mut OutBuffer) {
         let Some(control) = &mut self.control_out else { return };
-        if self.held.is_some() {
+        if self.held_control.is_some() {
             return;
         }
-        if control.standing() == 0 {
+        if control.available() == 0 {
             // Without a writer, only end of file can have made it ready.
             if flags.contains(PollFlags::HUP) {
-                let _end: Took = control.take(u64::MAX, out);
+                let _end: ReadResult = control.take(u64::MAX, out);
             }
             return;
         }
         let control = control.mark();
-        self.held = Some(Held {
+        self.held_control = Some(HeldControl {
             stdout: self.stdout.mark(),
             stderr: self.stderr.mark(),
             control,
@@ -295,29 +305,35 @@ impl Program {
 
     /// Forwards the bytes that wait, as far as possible.
     pub(super) fn advance(&mut self, out: &mut OutBuffer, crowded: usize) {
-        if let (Some(held), Some(control)) = (&mut self.held, &mut self.control_out) {
-            let ready = held.stdout.reach(&mut self.stdout, out, crowded)
-                && held.stderr.reach(&mut self.stderr, out, crowded)
-                && held.control.reach(control, out, crowded);
+        if let (Some(held_control), Some(control)) = (&mut self.held_control, &mut self.control_out) {
+            let ready = held_control.stdout.reach(&mut self.stdout, out, crowded)
+                && held_control.stderr.reach(&mut self.stderr, out, crowded)
+                && held_control.control.reach(control, out, crowded);
             if ready {
-                self.held = None;
+                self.held_control = None;
             }
         }
         if self.start.is_some() {
             return;
         }
-        if let Some(last) = &mut self.last {
-            let [stdout, stderr, control] = &mut last.marks;
+        if let Some(pending_exit) = &mut self.pending_exit {
+            let [stdout, stderr, control] = &mut pending_exit.marks;
             let ready = stdout.reach(&mut self.stdout, out, crowded)
                 && stderr.reach(&mut self.stderr, out, crowded)
-                && self.held.is_none()
+                && self.held_control.is_none()
                 && self
                     .control_out
                     .as_mut()
-                    .is_none_or(|outward| control.reach(outward, out, crowded));
+                    .is_none_or(|output| control.reach(output, out, crowded));
             if ready {
-                let _fits = out.message(Kind::Event, self.stream, &Event::Exited { exit: last.exit });
-                self.last = None;
+                let _fits = out.message(
+                    Kind::Event,
+                    self.stream,
+                    &Event::Exited {
+                        exit: pending_exit.exit,
+                    },
+                );
+                self.pending_exit = None;
             }
         }
     }
@@ -325,24 +341,24 @@ impl Program {
     /// Records the program's end after it was reaped. Its output precedes the event.
     pub(super) fn ended(&mut self, exit: Exit) {
         self.exit = Some(exit);
-        self.watch = None;
+        self.pidfd = None;
         let control = self.control_out.as_ref().unwrap_or(&self.stderr);
-        self.last = Some(Last {
+        self.pending_exit = Some(PendingExit {
             exit,
             marks: [self.stdout.mark(), self.stderr.mark(), control.mark()],
         });
     }
 
     /// Replaces the program by this process. The channels do not change.
-    pub(super) fn succeeded_by(&mut self, heir: Pid) {
+    pub(super) fn replace_with(&mut self, heir: Pid) {
         self.pid = heir;
         self.exit = None;
-        self.last = None;
+        self.pending_exit = None;
     }
 
     /// Returns true after the `exited` event was sent.
-    pub(super) fn has_told_its_end(&self) -> bool {
-        self.exit.is_some() && self.last.is_none()
+    pub(super) fn has_reported_exit(&self) -> bool {
+        self.exit.is_some() && self.pending_exit.is_none()
     }
 
     /// Returns true until the agent has reaped the program.
@@ -350,44 +366,44 @@ impl Program {
         self.exit.is_none()
     }
 
-    pub(super) fn receive(&mut self, channel: u8, bytes: &[u8], out: &mut OutBuffer) -> Result<(), Breach> {
+    pub(super) fn receive(&mut self, channel: u8, bytes: &[u8], out: &mut OutBuffer) -> Result<(), ProtocolError> {
         let stream = self.stream;
-        let inward = self.inward(channel)?;
-        if inward.receive(bytes, credit_to(out, stream, channel))? == Flow::Refused {
+        let input = self.input_pump(channel)?;
+        if input.receive(bytes, credit_sender(out, stream, channel))? == Flow::Refused {
             refused(stream, channel, out);
         }
         Ok(())
     }
 
-    pub(super) fn close(&mut self, channel: u8) -> Result<(), Breach> {
-        self.inward(channel)?.close()
+    pub(super) fn close(&mut self, channel: u8) -> Result<(), ProtocolError> {
+        self.input_pump(channel)?.close()
     }
 
-    pub(super) fn refund(&mut self, channel: u8, amount: u32) -> Result<(), Breach> {
-        let outward = match channel {
-            STDOUT => Some(&mut self.stdout),
-            STDERR => Some(&mut self.stderr),
-            CONTROL => self.control_out.as_mut(),
+    pub(super) fn refund(&mut self, channel: u8, amount: u32) -> Result<(), ProtocolError> {
+        let output = match channel {
+            STDOUT_CHANNEL => Some(&mut self.stdout),
+            STDERR_CHANNEL => Some(&mut self.stderr),
+            CONTROL_CHANNEL => self.control_out.as_mut(),
             _ => None,
         };
-        outward
-            .ok_or_else(|| Breach::new("credit for a channel that does not exist"))?
+        output
+            .ok_or_else(|| ProtocolError::new("credit for a channel that does not exist"))?
             .refund(amount)
     }
 
-    fn inward(&mut self, channel: u8) -> Result<&mut Inward, Breach> {
-        let inward = match channel {
-            STDIN => self.stdin.as_mut(),
-            CONTROL => self.control_in.as_mut(),
+    fn input_pump(&mut self, channel: u8) -> Result<&mut InputPump, ProtocolError> {
+        let input = match channel {
+            STDIN_CHANNEL => self.stdin.as_mut(),
+            CONTROL_CHANNEL => self.control_in.as_mut(),
             _ => None,
         };
-        inward.ok_or_else(|| Breach::new("data for a channel that does not exist"))
+        input.ok_or_else(|| ProtocolError::new("data for a channel that does not exist"))
     }
 
     fn feed(&mut self, channel: u8, out: &mut OutBuffer) {
         let stream = self.stream;
-        if let Ok(inward) = self.inward(channel)
-            && inward.write(credit_to(out, stream, channel)) == Flow::Refused
+        if let Ok(input) = self.input_pump(channel)
+            && input.write(credit_sender(out, stream, channel)) == Flow::Refused
         {
             refused(stream, channel, out);
         }
@@ -396,10 +412,10 @@ impl Program {
     /// Signals the program and its group, each process once. A shell that cannot defer an interrupt hands its state on
     /// after the first one. A second one would hit it while it does so.
     pub(super) fn signal_group(&self, signal: Signal) {
-        let reached = tree::group(self.pid, signal);
+        let reached = tree::signal_process_group(self.pid, signal);
         // A child that does not lead its own group yet is reached by its id. A reaped child is not signalled again.
         if !reached && self.is_alive() {
-            tree::one(self.pid, signal);
+            tree::signal_process(self.pid, signal);
         }
     }
 }

@@ -13,18 +13,18 @@ use sandcell_jail::spawn::Program as Prepared;
 use sandcell_sandbox::{Exit, Signal as AskedSignal, SignalScope};
 use serde::Serialize;
 
+use super::adopt::{AdoptEvent, EntrySocket};
 use super::children::Children;
-use super::door::{Door, News};
 use super::errors;
 use super::files::{Job, Root, Step};
 use super::forward::Forwards;
-use super::group::{Group, Look};
+use super::group::{CheckResult, Group};
 use super::program::{Part, Pipes, Program};
 use super::tree::{self, Tree};
 use super::{ServerConfig, usage};
 use crate::protocol::{
-    BODY, Breach, ErrorCode, Frame, Kind, Nothing, OutBuffer, Reply, Request, RequestError, SpawnReply, WireError,
-    parse_request,
+    BODY_CHANNEL, EmptyReply, ErrorCode, Frame, Kind, OutBuffer, ProtocolError, Reply, Request, RequestError,
+    SpawnReply, WireError, parse_request,
 };
 
 /// The maximum number of programs with open streams.
@@ -41,14 +41,14 @@ pub(super) struct Streams {
     root: Root,
     null: OwnedFd,
     /// The far ends of the direct pipes, until a program has them.
-    lane: Option<Lane>,
+    direct_pipes: Option<Lane>,
     programs: BTreeMap<u32, Program>,
     /// The entry socket, until the worker's end was reported.
-    door: Option<Door>,
+    entry: Option<EntrySocket>,
     jobs: BTreeMap<u32, Job>,
     forwards: Forwards,
     /// The highest stream id that the host has used.
-    newest: u32,
+    last_id: u32,
     /// The stream where the next round of work begins, so that all streams get a turn.
     turn: u32,
     first_process: bool,
@@ -61,23 +61,23 @@ pub(super) struct Streams {
 impl Streams {
     pub(super) fn new(
         mut config: ServerConfig,
-        lane: Option<Lane>,
+        direct_pipes: Option<Lane>,
         children: &Children,
-        door: Option<Door>,
+        entry: Option<EntrySocket>,
     ) -> io::Result<Self> {
         let own_score = std::fs::read_to_string("/proc/self/oom_score_adj").ok();
         let own_score = own_score.and_then(|text| text.trim().parse::<i32>().ok());
         Ok(Self {
             root: Root::open(&config.root)?,
-            group: (config.held).and_then(|held| Group::find(held, &config.private, config.sockets.take())),
+            group: (config.limits).and_then(|limits| Group::find(limits, &config.private, config.sockets.take())),
             null: rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?,
             config,
-            lane,
+            direct_pipes,
             programs: BTreeMap::new(),
-            door,
+            entry,
             jobs: BTreeMap::new(),
             forwards: Forwards::default(),
-            newest: 0,
+            last_id: 0,
             turn: 0,
             first_process: children.first_process(),
             oom_score: own_score.map(|score| score.saturating_add(OOM_STEP).min(1000).to_string()),
@@ -90,30 +90,30 @@ impl Streams {
         frame: &Frame<'_>,
         out: &mut OutBuffer,
         children: &mut Children,
-    ) -> Result<(), Breach> {
+    ) -> Result<(), ProtocolError> {
         let stream = frame.stream;
         if frame.kind == Kind::Request {
-            if stream.is_multiple_of(2) || stream <= self.newest {
-                return Err(Breach::new(format!("stream {stream} cannot be opened")));
+            if stream.is_multiple_of(2) || stream <= self.last_id {
+                return Err(ProtocolError::new(format!("stream {stream} cannot be opened")));
             }
-            self.newest = stream;
+            self.last_id = stream;
             return match parse_request(frame.payload) {
                 Ok(request) => {
                     self.request(stream, request, out, children);
                     Ok(())
                 }
                 Err(RequestError::Answer(error)) => {
-                    answer::<Nothing>(stream, Err(error), out);
+                    answer::<EmptyReply>(stream, Err(error), out);
                     Ok(())
                 }
-                Err(RequestError::Breach(breach)) => Err(breach),
+                Err(RequestError::ProtocolError(error)) => Err(error),
             };
         }
         if stream.is_multiple_of(2) {
             return self.forwards.frame(frame, out);
         }
-        if stream > self.newest {
-            return Err(Breach::new(format!(
+        if stream > self.last_id {
+            return Err(ProtocolError::new(format!(
                 "a frame on stream {stream}, which was never opened"
             )));
         }
@@ -137,7 +137,7 @@ impl Streams {
                 Ok(())
             }
             Kind::Hello | Kind::Request | Kind::Reply | Kind::Event | Kind::Goodbye => {
-                Err(Breach::new(format!("the host may not send {:?}", frame.kind)))
+                Err(ProtocolError::new(format!("the host may not send {:?}", frame.kind)))
             }
         }
     }
@@ -147,7 +147,7 @@ impl Streams {
             Request::Spawn { .. } => {
                 // The answer follows when exec has succeeded or failed.
                 if let Err(error) = self.spawn(stream, request, children) {
-                    answer::<Nothing>(stream, Err(error), out);
+                    answer::<EmptyReply>(stream, Err(error), out);
                 }
             }
             Request::Signal {
@@ -162,19 +162,19 @@ impl Streams {
             Request::Adopt { lane } => {
                 // The answer follows when the worker has entered.
                 if let Err(error) = self.adopt(stream, lane, out) {
-                    answer::<Nothing>(stream, Err(error), out);
+                    answer::<EmptyReply>(stream, Err(error), out);
                 }
             }
             Request::List { path, recursive, max } => {
-                let path = self.config.real(&path).into_owned();
+                let path = self.config.real_path(&path).into_owned();
                 self.begin(stream, out, |root| Job::list(root, &path, recursive, max))
             }
             Request::Read { path, offset, len } => {
-                let path = self.config.real(&path).into_owned();
+                let path = self.config.real_path(&path).into_owned();
                 self.begin(stream, out, |root| Job::read(root, &path, offset, len));
             }
             Request::Write { path, mode } => {
-                let path = self.config.real(&path).into_owned();
+                let path = self.config.real_path(&path).into_owned();
                 self.begin(stream, out, |root| Job::write(root, &path, mode));
             }
             Request::Usage => {
@@ -183,7 +183,7 @@ impl Streams {
                 let usage = usage::read(&self.config.private, counts, group);
                 answer(stream, Ok(usage), out);
             }
-            Request::Ping => answer(stream, Ok(Nothing {}), out),
+            Request::Ping => answer(stream, Ok(EmptyReply {}), out),
             Request::Forward { address, port, target } => {
                 answer(stream, self.forwards.listen(stream, address, port, target), out);
             }
@@ -201,7 +201,7 @@ impl Streams {
         };
         match job {
             Ok(job) => drop(self.jobs.insert(stream, job)),
-            Err(error) => answer::<Nothing>(stream, Err(error), out),
+            Err(error) => answer::<EmptyReply>(stream, Err(error), out),
         }
     }
 
@@ -224,19 +224,22 @@ impl Streams {
                 format!("{MAX_PROGRAMS} programs are started already"),
             ));
         }
-        let argv: Vec<String> = argv.iter().map(|word| self.config.real(word).into_owned()).collect();
-        let cwd = self.config.real(&cwd);
+        let argv: Vec<String> = argv
+            .iter()
+            .map(|word| self.config.real_path(word).into_owned())
+            .collect();
+        let cwd = self.config.real_path(&cwd);
         let mut folders = vec![&*cwd];
         if !stands_alone {
             folders.extend([self.config.home.as_str(), "/"]);
         }
-        let wanted = Prepared::new(&argv, &env, &folders).map_err(|error| errors::of_spawn(&error))?;
-        let lane = match (lane, self.lane.take()) {
+        let prepared = Prepared::new(&argv, &env, &folders).map_err(|error| errors::of_spawn(&error))?;
+        let direct_pipes = match (lane, self.direct_pipes.take()) {
             (false, kept) => {
-                self.lane = kept;
+                self.direct_pipes = kept;
                 None
             }
-            (true, Some(lane)) if control => Some(lane),
+            (true, Some(direct_pipes)) if control => Some(direct_pipes),
             (true, _) => {
                 return Err(WireError::new(
                     ErrorCode::Invalid,
@@ -244,10 +247,12 @@ impl Streams {
                 ));
             }
         };
-        let pipes = Pipes::new(stdin, control, lane, &self.null).map_err(|error| errors::of_spawn(&error))?;
-        let started = wanted.start(&pipes.far()).map_err(|error| errors::of_spawn(&error))?;
-        let watch = children.watch(started.pid);
-        let mut program = Program::new(stream, started, pipes, watch);
+        let pipes = Pipes::new(stdin, control, direct_pipes, &self.null).map_err(|error| errors::of_spawn(&error))?;
+        let started = prepared
+            .start(&pipes.far_ends())
+            .map_err(|error| errors::of_spawn(&error))?;
+        let pidfd = children.open_pidfd(started.pid);
+        let mut program = Program::new(stream, started, pipes, pidfd);
         program.stands_alone = stands_alone;
         self.programs.insert(stream, program);
         Ok(())
@@ -261,43 +266,43 @@ impl Streams {
                 format!("{MAX_PROGRAMS} programs are started already"),
             ));
         }
-        let nobody = || WireError::new(ErrorCode::NotFound, "no process can enter the sandbox any more");
-        let lane = if lane { self.lane.take() } else { None };
-        self.door.as_mut().ok_or_else(nobody)?.expect(stream, lane)?;
-        self.welcome(out);
+        let closed = || WireError::new(ErrorCode::NotFound, "no process can enter the sandbox any more");
+        let direct_pipes = if lane { self.direct_pipes.take() } else { None };
+        self.entry.as_mut().ok_or_else(closed)?.expect(stream, direct_pipes)?;
+        self.finish_adoption(out);
         Ok(())
     }
 
     /// Turns the worker into a program, once its id and its pipes are known and a stream waits for it.
-    fn welcome(&mut self, out: &mut OutBuffer) {
-        if let Some((stream, pid, pipes)) = self.door.as_mut().and_then(Door::complete) {
+    fn finish_adoption(&mut self, out: &mut OutBuffer) {
+        if let Some((stream, pid, pipes)) = self.entry.as_mut().and_then(EntrySocket::complete) {
             self.programs.insert(stream, Program::adopted(stream, pid, pipes));
             answer(stream, Ok(SpawnReply { pid: pid.as_raw_pid() }), out);
         }
     }
 
     /// Returns the entry socket, while it is open.
-    pub(super) fn door(&self) -> Option<BorrowedFd<'_>> {
-        self.door.as_ref().map(Door::descriptor)
+    pub(super) fn entry(&self) -> Option<BorrowedFd<'_>> {
+        self.entry.as_ref().map(EntrySocket::descriptor)
     }
 
     /// Handles a message on the entry socket.
-    pub(super) fn at_door(&mut self, out: &mut OutBuffer, children: &mut Children) {
-        match self.door.as_mut().map(Door::listen) {
-            None | Some(News::Nothing) => {}
-            Some(News::Entered) => self.welcome(out),
-            Some(News::Ended(pid, exit)) => {
-                self.close_door(out);
+    pub(super) fn entry_ready(&mut self, out: &mut OutBuffer, children: &mut Children) {
+        match self.entry.as_mut().map(EntrySocket::receive) {
+            None | Some(AdoptEvent::NoEvent) => {}
+            Some(AdoptEvent::Entered) => self.finish_adoption(out),
+            Some(AdoptEvent::Ended(pid, exit)) => {
+                self.close_entry(out);
                 self.ended(pid, exit, out, children);
             }
-            Some(News::Closed) => self.close_door(out),
+            Some(AdoptEvent::Closed) => self.close_entry(out),
         }
     }
 
-    fn close_door(&mut self, out: &mut OutBuffer) {
-        if let Some(stream) = self.door.take().and_then(Door::close) {
+    fn close_entry(&mut self, out: &mut OutBuffer) {
+        if let Some(stream) = self.entry.take().and_then(EntrySocket::close) {
             let error = WireError::new(ErrorCode::NotFound, "the process that should enter has ended");
-            answer::<Nothing>(stream, Err(error), out);
+            answer::<EmptyReply>(stream, Err(error), out);
         }
     }
 
@@ -318,10 +323,10 @@ impl Streams {
             return;
         };
         match part {
-            Part::Start => self.start_known(stream, out, children),
+            Part::Start => self.report_start(stream, out, children),
             Part::End => {
                 let pid = program.pid;
-                if let Some(exit) = children.look(pid) {
+                if let Some(exit) = children.poll_exit(pid) {
                     self.ended(pid, exit, out, children);
                 }
             }
@@ -330,7 +335,7 @@ impl Streams {
     }
 
     /// Answers the host once the result of a program's start is known.
-    fn start_known(&mut self, stream: u32, out: &mut OutBuffer, children: &mut Children) {
+    fn report_start(&mut self, stream: u32, out: &mut OutBuffer, children: &mut Children) {
         let Some(program) = self.programs.get_mut(&stream) else {
             return;
         };
@@ -346,7 +351,7 @@ impl Streams {
                 answer(stream, Ok(SpawnReply { pid }), out);
             }
             Some(Err(error)) => {
-                answer::<Nothing>(stream, Err(errors::of_spawn(&error)), out);
+                answer::<EmptyReply>(stream, Err(errors::of_spawn(&error)), out);
                 if let Some(program) = self.programs.remove(&stream) {
                     children.abandon(program.pid);
                 }
@@ -363,7 +368,7 @@ impl Streams {
         let Some(stream) = found.map(|(stream, _)| *stream) else {
             return;
         };
-        self.start_known(stream, out, children);
+        self.report_start(stream, out, children);
         if let Some(program) = self.programs.get_mut(&stream) {
             if program.is_starting() {
                 // Another child before its exec still holds a copy of the pipe that reports the start.
@@ -380,7 +385,7 @@ impl Streams {
         asked: AskedSignal,
         scope: SignalScope,
         spare: Option<i32>,
-    ) -> Result<Nothing, WireError> {
+    ) -> Result<EmptyReply, WireError> {
         let Some(program) = self.programs.get(&stream) else {
             return Err(WireError::new(
                 ErrorCode::Invalid,
@@ -402,7 +407,7 @@ impl Streams {
                 self.signal_tree(program.pid, &others, signal)?;
             }
         }
-        Ok(Nothing {})
+        Ok(EmptyReply {})
     }
 
     fn signal_tree(&self, program: Pid, others: &[Pid], signal: Signal) -> Result<(), WireError> {
@@ -419,15 +424,15 @@ impl Streams {
 
     /// Replaces a program that has ended by an orphan. The only checks are that the orphan exists and belongs to no
     /// other program. With a false claim, code in the sandbox can only make another of its processes its session.
-    fn succeed(&mut self, stream: u32, heir: i32) -> Result<Nothing, WireError> {
+    fn succeed(&mut self, stream: u32, heir: i32) -> Result<EmptyReply, WireError> {
         if !self.first_process {
             return Err(WireError::new(
                 ErrorCode::Unsupported,
                 "only the first process can report the end of an heir",
             ));
         }
-        let told = self.programs.get(&stream).is_some_and(Program::has_told_its_end);
-        if !told {
+        let has_ended = self.programs.get(&stream).is_some_and(Program::has_reported_exit);
+        if !has_ended {
             return Err(WireError::new(
                 ErrorCode::Invalid,
                 format!("stream {stream} belongs to no ended program"),
@@ -441,10 +446,10 @@ impl Streams {
         others.push(heir);
         self.signal_tree(heir, &others, Signal::KILL)?;
         if let Some(program) = self.programs.get_mut(&stream) {
-            program.succeeded_by(heir);
-            tree::one(heir, Signal::CONT);
+            program.replace_with(heir);
+            tree::signal_process(heir, Signal::CONT);
         }
-        Ok(Nothing {})
+        Ok(EmptyReply {})
     }
 
     /// Returns a living child of the agent that the agent did not start. Only the agent reaps it, so its id stays its
@@ -474,8 +479,8 @@ impl Streams {
 
     fn reset(&mut self, stream: u32, children: &mut Children) {
         self.jobs.remove(&stream);
-        if let Some(door) = &mut self.door {
-            door.forget(stream);
+        if let Some(entry) = &mut self.entry {
+            entry.give_up(stream);
         }
         let Some(program) = self.programs.remove(&stream) else {
             return;
@@ -489,7 +494,7 @@ impl Streams {
             };
             if tree.signal(Signal::KILL).is_err() && self.first_process {
                 // Without the process table the agent cannot tell processes apart, and no process may outlive a kill.
-                let _nobody = tree::to_everybody(Signal::KILL);
+                let _nobody = tree::signal_all(Signal::KILL);
             }
         }
         if program.is_alive() {
@@ -501,7 +506,7 @@ impl Streams {
     /// Kills every program with its processes.
     pub(super) fn kill_everything(&mut self) {
         if self.first_process {
-            let _nobody = tree::to_everybody(Signal::KILL);
+            let _nobody = tree::signal_all(Signal::KILL);
         }
         while let Some((_, program)) = self.programs.pop_first() {
             let tree = Tree {
@@ -515,44 +520,44 @@ impl Streams {
         self.jobs.clear();
     }
 
-    fn data(&mut self, stream: u32, channel: u8, bytes: &[u8], out: &mut OutBuffer) -> Result<(), Breach> {
+    fn data(&mut self, stream: u32, channel: u8, bytes: &[u8], out: &mut OutBuffer) -> Result<(), ProtocolError> {
         if let Some(program) = self.programs.get_mut(&stream) {
             return program.receive(channel, bytes, out);
         }
         match self.jobs.get_mut(&stream) {
-            Some(job) if channel == BODY => {
+            Some(job) if channel == BODY_CHANNEL => {
                 let step = job.receive(stream, bytes, out)?;
                 self.step_done(stream, step, out);
                 Ok(())
             }
-            Some(_) => Err(Breach::new("file contents on another channel")),
+            Some(_) => Err(ProtocolError::new("file contents on another channel")),
             // The stream is over. The host did not know that yet.
             None => Ok(()),
         }
     }
 
-    fn credit(&mut self, stream: u32, channel: u8, amount: u32) -> Result<(), Breach> {
+    fn credit(&mut self, stream: u32, channel: u8, amount: u32) -> Result<(), ProtocolError> {
         if let Some(program) = self.programs.get_mut(&stream) {
             return program.refund(channel, amount);
         }
         match self.jobs.get_mut(&stream) {
-            Some(job) if channel == BODY => job.refund(amount),
-            Some(_) => Err(Breach::new("credit for another channel than the file's")),
+            Some(job) if channel == BODY_CHANNEL => job.refund(amount),
+            Some(_) => Err(ProtocolError::new("credit for another channel than the file's")),
             None => Ok(()),
         }
     }
 
-    fn close(&mut self, stream: u32, channel: u8, out: &mut OutBuffer) -> Result<(), Breach> {
+    fn close(&mut self, stream: u32, channel: u8, out: &mut OutBuffer) -> Result<(), ProtocolError> {
         if let Some(program) = self.programs.get_mut(&stream) {
             return program.close(channel);
         }
         match self.jobs.get_mut(&stream) {
-            Some(job) if channel == BODY => {
+            Some(job) if channel == BODY_CHANNEL => {
                 let step = job.finish()?;
                 self.step_done(stream, step, out);
                 Ok(())
             }
-            Some(_) => Err(Breach::new("CLOSE of another channel than the file's")),
+            Some(_) => Err(ProtocolError::new("CLOSE of another channel than the file's")),
             None => Ok(()),
         }
     }
@@ -573,16 +578,16 @@ impl Streams {
     }
 
     /// Returns the time until the next check of memory. None while no program runs.
-    pub(super) fn look_due(&self) -> Option<Duration> {
+    pub(super) fn check_due(&self) -> Option<Duration> {
         let group = self.group.as_ref().filter(|_| !self.programs.is_empty())?;
-        Some(group.due())
+        Some(group.check_due())
     }
 
     /// Checks memory if the time has come.
-    pub(super) fn look(&mut self) -> Look {
+    pub(super) fn check_limits(&mut self) -> CheckResult {
         match self.group.as_mut().filter(|_| !self.programs.is_empty()) {
-            Some(group) => group.look(),
-            None => Look::Fine,
+            Some(group) => group.check(),
+            None => CheckResult::Fine,
         }
     }
 
@@ -621,7 +626,7 @@ impl Streams {
             Step::Listed(listing) => answer(stream, Ok(listing), out),
             Step::Read(reply) => answer(stream, Ok(reply), out),
             Step::Written(reply) => answer(stream, Ok(reply), out),
-            Step::Failed(error) => answer::<Nothing>(stream, Err(error), out),
+            Step::Failed(error) => answer::<EmptyReply>(stream, Err(error), out),
         }
         self.jobs.remove(&stream);
     }
@@ -635,6 +640,6 @@ fn answer<T: Serialize>(stream: u32, result: Result<T, WireError>, out: &mut Out
     };
     if !out.message(Kind::Reply, stream, &reply) {
         let error = WireError::new(ErrorCode::Limit, "the answer does not fit into a frame");
-        let _fits = out.message(Kind::Reply, stream, &Reply::<Nothing>::Error(error));
+        let _fits = out.message(Kind::Reply, stream, &Reply::<EmptyReply>::Error(error));
     }
 }

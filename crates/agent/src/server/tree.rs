@@ -14,13 +14,13 @@ use rustix::process::{Pid, Signal, getpid, kill_process, kill_process_group};
 use super::process_table::{self, Entry};
 
 /// The number of walks while new processes keep appearing, before all processes are stopped at once.
-const GENTLE_ROUNDS: usize = 8;
+const MAX_GENTLE_ROUNDS: usize = 8;
 
 /// With more processes than this, all are stopped at once.
-const CALM: usize = 512;
+const MAX_GENTLE_PROCESSES: usize = 512;
 
 /// The number of walks after that.
-const ROUNDS: usize = 64;
+const MAX_STOPPED_ROUNDS: usize = 64;
 
 /// The maximum length of a chain of ancestors.
 const MAX_ANCESTORS: usize = 4096;
@@ -45,14 +45,14 @@ impl Tree<'_> {
 
     fn kill(&self) -> io::Result<()> {
         if !self.first_process {
-            return self.kill_descent();
+            return self.kill_descendants();
         }
         if self.others.is_empty() {
-            return to_everybody(Signal::KILL);
+            return signal_all(Signal::KILL);
         }
         // Reading a longer table takes so long that a fork storm outruns the reader, so that is not tried.
-        let calm = process_table::read()?.entries.len() <= CALM;
-        if calm && self.sweep(GENTLE_ROUNDS)? {
+        let is_small = process_table::read()?.entries.len() <= MAX_GENTLE_PROCESSES;
+        if is_small && self.sweep(MAX_GENTLE_ROUNDS)? {
             return Ok(());
         }
         // A process forks faster than the table is read. After all processes are stopped in one step none can fork,
@@ -62,12 +62,12 @@ impl Tree<'_> {
             .into_iter()
             .filter(|entry| entry.is_stopped());
         let stopped: Vec<Entry> = stopped.collect();
-        to_everybody(Signal::STOP)?;
-        if !self.sweep(ROUNDS).unwrap_or(false) {
+        signal_all(Signal::STOP)?;
+        if !self.sweep(MAX_STOPPED_ROUNDS).unwrap_or(false) {
             // The tree cannot be determined. No process may outlive a kill, so the others are killed too.
-            return to_everybody(Signal::KILL);
+            return signal_all(Signal::KILL);
         }
-        to_everybody(Signal::CONT)?;
+        signal_all(Signal::CONT)?;
         for entry in stopped {
             send(entry, Signal::STOP);
         }
@@ -82,17 +82,17 @@ impl Tree<'_> {
         let mut known = BTreeSet::new();
         for _ in 0..rounds {
             let table = process_table::read()?;
-            let mut news = false;
+            let mut found_new = false;
             for entry in self.members(&table.entries) {
                 if known.insert((entry.pid, entry.started)) {
-                    news = true;
+                    found_new = true;
                     send(entry, Signal::KILL);
                 }
             }
             for dead in table.entries.iter().filter(|entry| entry.is_dead()) {
-                news |= known.insert((dead.pid, dead.started));
+                found_new |= known.insert((dead.pid, dead.started));
             }
-            if table.complete && !news {
+            if table.complete && !found_new {
                 return Ok(true);
             }
         }
@@ -101,7 +101,7 @@ impl Tree<'_> {
 
     /// Kills the tree without a process namespace. Its processes are stopped first, since an orphan cannot be found
     /// again.
-    fn kill_descent(&self) -> io::Result<()> {
+    fn kill_descendants(&self) -> io::Result<()> {
         for signal in [Signal::STOP, Signal::STOP, Signal::KILL, Signal::KILL] {
             self.send_to_members(signal)?;
         }
@@ -147,24 +147,24 @@ impl Tree<'_> {
 }
 
 /// Sends a signal to a program's group, which may be empty. Returns true if a process received it.
-pub(super) fn group(program: Pid, signal: Signal) -> bool {
+pub(super) fn signal_process_group(program: Pid, signal: Signal) -> bool {
     program != Pid::INIT && kill_process_group(program, signal).is_ok()
 }
 
 /// Sends a signal to one process. A process that has just ended is no error.
-pub(super) fn one(pid: Pid, signal: Signal) {
+pub(super) fn signal_process(pid: Pid, signal: Signal) {
     let _gone = kill_process(pid, signal);
 }
 
 fn send(entry: Entry, signal: Signal) {
     if let Some(pid) = entry.id() {
-        one(pid, signal);
+        signal_process(pid, signal);
     }
 }
 
 /// Sends a signal to every process of this namespace except this one, in one step that no fork outruns. Works only in
 /// process 1.
-pub(super) fn to_everybody(signal: Signal) -> io::Result<()> {
+pub(super) fn signal_all(signal: Signal) -> io::Result<()> {
     if getpid() != Pid::INIT {
         return Err(Errno::PERM.into());
     }
@@ -242,6 +242,6 @@ mod tests {
 
     #[test]
     fn everybody_is_only_ever_signalled_by_process_one() {
-        assert!(to_everybody(Signal::CONT).is_err());
+        assert!(signal_all(Signal::CONT).is_err());
     }
 }

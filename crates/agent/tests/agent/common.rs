@@ -11,7 +11,7 @@ use sandcell_sandbox::{Channel, Command, Exit, Process, ProcessEvent, SandboxPat
 use tokio::net::unix::pipe;
 
 /// Longer than any test takes. A test that waits this long fails.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) fn config() -> ServerConfig {
     ServerConfig {
@@ -97,7 +97,7 @@ pub(crate) async fn all(process: &mut Process) -> Said {
     let mut said = Said::default();
     let mut open = 2;
     while open > 0 || said.exit.is_none() {
-        let Some(event) = tokio::time::timeout(PATIENCE, process.events.recv())
+        let Some(event) = tokio::time::timeout(TEST_TIMEOUT, process.events.recv())
             .await
             .expect("an event in time")
         else {
@@ -129,7 +129,7 @@ pub(crate) async fn run(client: &AgentClient, command: Command) -> Said {
 
 /// The next event.
 pub(crate) async fn next(process: &mut Process) -> ProcessEvent {
-    tokio::time::timeout(PATIENCE, process.events.recv())
+    tokio::time::timeout(TEST_TIMEOUT, process.events.recv())
         .await
         .expect("an event in time")
         .expect("a live program")
@@ -156,7 +156,7 @@ pub(crate) fn path(path: impl AsRef<std::path::Path>) -> SandboxPath {
 pub(crate) async fn eventually(what: &str, mut check: impl FnMut() -> bool) {
     let start = std::time::Instant::now();
     while !check() {
-        assert!(start.elapsed() < PATIENCE, "never: {what}");
+        assert!(start.elapsed() < TEST_TIMEOUT, "never: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

@@ -63,7 +63,7 @@ async fn ready(process: &mut Process) {
     until(process, Channel::Stdout, b"ready\n").await;
 }
 
-const DAEMON: &str = "setsid sh -c 'setsid sleep 1000 & exit' & wait; ";
+const DAEMON_SCRIPT: &str = "setsid sh -c 'setsid sleep 1000 & exit' & wait; ";
 
 #[tokio::test]
 async fn orphans_are_reaped() {
@@ -95,7 +95,7 @@ async fn a_daemon_does_not_outlive_its_interpreter() {
         };
         let mut process = inside
             .client
-            .spawn(shell(&format!("{DAEMON} echo ready; sleep 1000")))
+            .spawn(shell(&format!("{DAEMON_SCRIPT} echo ready; sleep 1000")))
             .await
             .unwrap();
         ready(&mut process).await;
@@ -115,7 +115,7 @@ async fn an_ended_programs_daemon_goes_when_its_handle_is_dropped() {
     let Some(inside) = inside().await else { return };
     let mut process = inside
         .client
-        .spawn(shell(&format!("{DAEMON} echo ready")))
+        .spawn(shell(&format!("{DAEMON_SCRIPT} echo ready")))
         .await
         .unwrap();
     ready(&mut process).await;
@@ -190,12 +190,12 @@ async fn the_end_of_the_host_ends_everybody() {
     let Some(mut inside) = inside().await else { return };
     let mut process = inside
         .client
-        .spawn(shell(&format!("{DAEMON} echo ready; sleep 1000")))
+        .spawn(shell(&format!("{DAEMON_SCRIPT} echo ready; sleep 1000")))
         .await
         .unwrap();
     ready(&mut process).await;
     inside.client.close();
-    let status = tokio::time::timeout(PATIENCE, inside.namespace.wait())
+    let status = tokio::time::timeout(TEST_TIMEOUT, inside.namespace.wait())
         .await
         .unwrap()
         .unwrap();

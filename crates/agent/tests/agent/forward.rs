@@ -7,16 +7,16 @@ use sandcell_agent::protocol::MAX_CONNECTIONS;
 use sandcell_sandbox::{Connection, Forward};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use super::common::{PATIENCE, connect, run, shell};
+use super::common::{TEST_TIMEOUT, connect, run, shell};
 
 async fn accept(forward: &mut Forward) -> Box<dyn Connection> {
-    let next = tokio::time::timeout(PATIENCE, forward.accept());
+    let next = tokio::time::timeout(TEST_TIMEOUT, forward.accept());
     next.await.expect("a connection in time").expect("an open port")
 }
 
 fn dial(port: u16) -> TcpStream {
     let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     stream
 }
 

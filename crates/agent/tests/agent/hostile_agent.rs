@@ -8,7 +8,7 @@ use sandcell_sandbox::SandboxError;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
-use super::common::{PATIENCE, command, path};
+use super::common::{TEST_TIMEOUT, command, path};
 
 /// The agent's side of a connection, played by a test.
 struct Fake {
@@ -49,9 +49,9 @@ impl Fake {
     }
 }
 
-async fn breach(client: &AgentClient) -> String {
-    match tokio::time::timeout(PATIENCE, client.closed()).await.unwrap() {
-        AgentEnd::Breach(text) => text,
+async fn protocol_error_of(client: &AgentClient) -> String {
+    match tokio::time::timeout(TEST_TIMEOUT, client.closed()).await.unwrap() {
+        AgentEnd::ProtocolError(text) => text,
         end => panic!("{end:?}"),
     }
 }
@@ -119,7 +119,7 @@ async fn frames_that_nobody_asked_for_end_the_connection() {
     for (expected, frames) in cases {
         let (client, mut fake) = Fake::connect().await;
         fake.send(frames).await;
-        let text = breach(&client).await;
+        let text = protocol_error_of(&client).await;
         assert!(text.contains(expected), "{text}");
         assert!(matches!(client.ping().await, Err(SandboxError::Protocol(_))));
     }
@@ -171,7 +171,7 @@ async fn a_program_that_breaks_the_rules_ends_the_connection() {
             .await;
         let process = asking.await.unwrap().unwrap();
         fake.send(frames).await;
-        let text = breach(&client).await;
+        let text = protocol_error_of(&client).await;
         assert!(text.contains(expected), "{expected}: {text}");
         drop(process);
     }
@@ -186,7 +186,7 @@ async fn output_before_the_answer_to_a_start_is_a_breach() {
     };
     fake.frame().await;
     fake.send(|out| out.data(1, 1, b"early")).await;
-    assert!(breach(&client).await.contains("not started"));
+    assert!(protocol_error_of(&client).await.contains("not started"));
     assert!(matches!(asking.await.unwrap(), Err(SandboxError::Protocol(_))));
 }
 
@@ -223,7 +223,7 @@ async fn more_contents_or_entries_than_asked_for_and_bad_answers_are_breaches() 
         };
         fake.frame().await;
         fake.send(frames).await;
-        breach(&client).await;
+        protocol_error_of(&client).await;
         assert!(asking.await.unwrap().is_err());
     }
 }
@@ -251,7 +251,7 @@ async fn an_agent_that_does_not_answer_is_given_up_and_late_frames_are_ignored()
     asking.await.unwrap().unwrap();
     // After the confirmation the stream is closed permanently.
     fake.send(|out| out.data(1, 1, b"later")).await;
-    assert!(breach(&client).await.contains("not open"));
+    assert!(protocol_error_of(&client).await.contains("not open"));
 }
 
 #[tokio::test]
@@ -283,7 +283,7 @@ async fn an_agent_that_opens_what_it_was_not_asked_for_is_cut_off() {
         let (client, mut fake) = Fake::connect().await;
         fake.send(|out| assert!(out.message(Kind::Request, stream, &open(1))))
             .await;
-        breach(&client).await;
+        protocol_error_of(&client).await;
     }
     // A requested port, bytes beyond the window, and the same id twice.
     for case in ["flood", "twice", "credit", "channel"] {
@@ -306,7 +306,7 @@ async fn an_agent_that_opens_what_it_was_not_asked_for_is_cut_off() {
             _ => out.data(2, 1, b"x"),
         })
         .await;
-        let text = breach(&client).await;
+        let text = protocol_error_of(&client).await;
         assert!(!text.is_empty(), "{case}");
     }
 }

@@ -94,10 +94,10 @@ fn a_breach_ends_the_agent_with_a_goodbye() {
     ];
     for (expected, greet, frames) in cases {
         let (end, said) = provoke(greet, frames);
-        let ServeEnd::Breach(breach) = end else {
+        let ServeEnd::ProtocolError(error) = end else {
             panic!("{expected}: {end:?}")
         };
-        assert!(breach.to_string().contains(expected), "{expected}: {breach}");
+        assert!(error.to_string().contains(expected), "{expected}: {error}");
         let (kind, _, payload) = said.last().unwrap();
         assert_eq!(*kind, Kind::Goodbye, "{expected}");
         assert!(String::from_utf8_lossy(payload).contains("reason"));
@@ -121,7 +121,7 @@ fn bytes_that_are_no_frames_end_the_agent() {
     ] {
         let (mut to, _from, server) = raw();
         to.write_all(bytes).unwrap();
-        assert!(matches!(server.join().unwrap(), ServeEnd::Breach(_)));
+        assert!(matches!(server.join().unwrap(), ServeEnd::ProtocolError(_)));
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use common::*;
 use sandcell_sandbox::{Exit, ProcessEvent};
 
-static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+static ONE_TEST_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 /// Returns this process's memory, in bytes.
 fn memory() -> usize {
@@ -23,7 +23,7 @@ fn memory() -> usize {
 #[tokio::test]
 async fn a_gigabyte_passes_through_little_memory() {
     let (_server, client) = connect().await;
-    let _alone = ALONE.lock().await;
+    let _alone = ONE_TEST_AT_A_TIME.lock().await;
     let mut process = client
         .spawn(command(&["head", "-c", "1073741824", "/dev/zero"]))
         .await
@@ -54,7 +54,7 @@ async fn a_gigabyte_passes_through_little_memory() {
 #[tokio::test]
 async fn who_does_not_take_his_events_stops_his_own_program_only() {
     let (_server, client) = connect().await;
-    let _alone = ALONE.lock().await;
+    let _alone = ONE_TEST_AT_A_TIME.lock().await;
     let mut idle = Vec::new();
     for flood in ["yes", "yes >&2", "while :; do echo x; echo y >&2; done"] {
         idle.push(client.spawn(shell(flood)).await.unwrap());
@@ -85,7 +85,7 @@ async fn who_does_not_take_his_events_stops_his_own_program_only() {
 #[tokio::test]
 async fn single_bytes_do_not_pile_up_as_objects() {
     let (_server, client) = connect().await;
-    let _alone = ALONE.lock().await;
+    let _alone = ONE_TEST_AT_A_TIME.lock().await;
     let script = "import os\nwhile True:\n os.write(1, b'a'); os.write(2, b'b')";
     let mut wanted = command(&["python3", "-I", "-S", "-c", script]);
     wanted.env.insert("PATH".to_owned(), std::env::var("PATH").unwrap());

@@ -214,7 +214,7 @@ impl Sandbox for NativeSandbox {
             end = self.client.closed() => {
                 // Most likely its process is gone, and the launcher knows the reason. An agent that only closed its
                 // stream is killed.
-                if !matches!(end, AgentEnd::Breach(_))
+                if !matches!(end, AgentEnd::ProtocolError(_))
                     && let Ok(ended) = timeout(END_KNOWN_DEADLINE, self.jail.ending()).await
                 {
                     return ended;

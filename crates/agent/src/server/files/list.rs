@@ -18,10 +18,10 @@ use crate::protocol::{ListReply, MAX_ENTRIES, WireError};
 const MAX_SCANNED: u64 = 200_000;
 
 /// The maximum total length of the kept names, in bytes.
-const MAX_NAMES: usize = 4 << 20;
+const MAX_NAMES_BYTES: usize = 4 << 20;
 
 /// The maximum total length of link targets in one listing, in bytes.
-const MAX_TARGETS: usize = 1 << 20;
+const MAX_TARGETS_BYTES: usize = 1 << 20;
 
 /// The maximum number of folders that wait to be read.
 const MAX_PENDING: usize = 20_000;
@@ -30,7 +30,7 @@ const MAX_PENDING: usize = 20_000;
 const MAX_DEPTH: usize = 16;
 
 /// The number of entries in one slice of work.
-const SLICE: usize = 512;
+const SLICE_ENTRIES: usize = 512;
 
 pub(in crate::server) struct List {
     base: OwnedFd,
@@ -51,7 +51,7 @@ pub(in crate::server) struct List {
 
 impl List {
     pub(super) fn new(root: &Root, path: &str, recursive: bool, max: usize) -> Result<Self, WireError> {
-        refuse_no_folder(&root.look(path)?)?;
+        refuse_no_folder(&root.inspect(path)?)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
         let base = root.resolve(path, flags).map_err(errors::of_file)?;
         refuse_pseudo(&base)?;
@@ -64,7 +64,7 @@ impl List {
             pending: Vec::new(),
             kept: BTreeMap::new(),
             kept_bytes: 0,
-            targets_left: MAX_TARGETS,
+            targets_left: MAX_TARGETS_BYTES,
             scanned: 0,
             omitted: 0,
             done: Vec::new(),
@@ -72,7 +72,7 @@ impl List {
     }
 
     pub(super) fn slice(&mut self) -> Step {
-        for _ in 0..SLICE {
+        for _ in 0..SLICE_ENTRIES {
             let more = if self.reading.is_some() || !self.pending.is_empty() {
                 self.scan()
             } else {
@@ -149,7 +149,7 @@ impl List {
     fn keep(&mut self, path: Vec<u8>, kind: FileType) {
         self.kept_bytes += path.len();
         self.kept.insert(path, kind);
-        while self.kept.len() > self.max || self.kept_bytes > MAX_NAMES {
+        while self.kept.len() > self.max || self.kept_bytes > MAX_NAMES_BYTES {
             let Some((last, _)) = self.kept.pop_last() else { return };
             self.kept_bytes -= last.len();
             self.omitted += 1;
@@ -167,7 +167,7 @@ impl List {
     fn target(&mut self, link: &OwnedFd) -> Option<String> {
         let target = readlinkat(link, "", Vec::new()).ok()?;
         self.targets_left = self.targets_left.checked_sub(target.to_bytes().len())?;
-        Some(names::shown(target.to_bytes()))
+        Some(names::to_text(target.to_bytes()))
     }
 
     fn status(&self, path: &[u8]) -> Option<rustix::fs::Stat> {
@@ -190,7 +190,7 @@ impl List {
         };
         let target = (kind == FileType::Symlink).then(|| self.target(&file)).flatten();
         self.done.push(Entry {
-            name: names::shown(&path),
+            name: names::to_text(&path),
             target,
             kind: match kind {
                 FileType::RegularFile => EntryKind::File,

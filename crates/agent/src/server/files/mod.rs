@@ -13,7 +13,7 @@ mod write;
 
 use sandcell_sandbox::WriteMode;
 
-use crate::protocol::{Breach, ListReply, OutBuffer, ReadReply, WireError, WriteReply};
+use crate::protocol::{ListReply, OutBuffer, ProtocolError, ReadReply, WireError, WriteReply};
 pub(super) use open::Root;
 
 /// A file operation in progress.
@@ -65,26 +65,26 @@ impl Job {
     }
 
     /// Receives contents from the host.
-    pub(super) fn receive(&mut self, stream: u32, bytes: &[u8], out: &mut OutBuffer) -> Result<Step, Breach> {
+    pub(super) fn receive(&mut self, stream: u32, bytes: &[u8], out: &mut OutBuffer) -> Result<Step, ProtocolError> {
         match self {
             Self::Write(write) => write.receive(stream, bytes, out),
-            Self::List(_) | Self::Read(_) => Err(Breach::new("data for an operation that takes none")),
+            Self::List(_) | Self::Read(_) => Err(ProtocolError::new("data for an operation that takes none")),
         }
     }
 
     /// Finishes the operation. The host has sent everything.
-    pub(super) fn finish(&mut self) -> Result<Step, Breach> {
+    pub(super) fn finish(&mut self) -> Result<Step, ProtocolError> {
         match self {
             Self::Write(write) => Ok(write.finish()),
-            Self::List(_) | Self::Read(_) => Err(Breach::new("CLOSE for an operation that takes no data")),
+            Self::List(_) | Self::Read(_) => Err(ProtocolError::new("CLOSE for an operation that takes no data")),
         }
     }
 
     /// Adds credit for contents that the host has taken.
-    pub(super) fn refund(&mut self, amount: u32) -> Result<(), Breach> {
+    pub(super) fn refund(&mut self, amount: u32) -> Result<(), ProtocolError> {
         match self {
             Self::Read(read) => read.refund(amount),
-            Self::List(_) | Self::Write(_) => Err(Breach::new("credit for an operation that sends no data")),
+            Self::List(_) | Self::Write(_) => Err(ProtocolError::new("credit for an operation that sends no data")),
         }
     }
 }

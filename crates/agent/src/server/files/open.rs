@@ -12,10 +12,10 @@ use super::names;
 use crate::protocol::{ErrorCode, WireError};
 
 /// The maximum number of repetitions of openat2, which fails when the tree changes at the same time.
-const ATTEMPTS: usize = 16;
+const MAX_OPEN_ATTEMPTS: usize = 16;
 
 /// The pseudo file systems: reading or writing their files talks to the kernel.
-const PSEUDO: [u32; 27] = [
+const PSEUDO_FILE_SYSTEMS: [u32; 27] = [
     0x0000_9fa0, // proc
     0x6265_6572, // sysfs
     0x0000_1cd1, // devpts
@@ -60,15 +60,15 @@ impl Root {
         let inside = path.trim_start_matches('/');
         let inside = if inside.is_empty() { "." } else { inside };
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-        let open = |name: &[u8]| again(|| openat2(&self.0, name, flags | OFlags::CLOEXEC, Mode::empty(), resolve));
+        let open = |name: &[u8]| retry(|| openat2(&self.0, name, flags | OFlags::CLOEXEC, Mode::empty(), resolve));
         match open(inside.as_bytes()) {
-            Err(Errno::NOENT) => names::meant(inside).map_or(Err(Errno::NOENT), |name| open(&name)),
+            Err(Errno::NOENT) => names::from_text(inside).map_or(Err(Errno::NOENT), |name| open(&name)),
             result => result,
         }
     }
 
     /// Opens a path for inspection only, not for reading or writing.
-    pub(super) fn look(&self, path: &str) -> Result<OwnedFd, WireError> {
+    pub(super) fn inspect(&self, path: &str) -> Result<OwnedFd, WireError> {
         let found = self.resolve(path, OFlags::PATH).map_err(errors::of_file)?;
         refuse_pseudo(&found)?;
         Ok(found)
@@ -76,7 +76,7 @@ impl Root {
 
     /// Opens a regular file for reading or writing. Inspects it again afterwards, since it may have changed in between.
     pub(super) fn regular(&self, path: &str, flags: OFlags) -> Result<(OwnedFd, Stat), WireError> {
-        refuse_irregular(&self.look(path)?)?;
+        refuse_irregular(&self.inspect(path)?)?;
         let file = self
             .resolve(path, flags | OFlags::NONBLOCK | OFlags::NOCTTY)
             .map_err(errors::of_file)?;
@@ -89,7 +89,7 @@ impl Root {
 /// Opens an entry of a listing below a folder. Follows no link.
 pub(super) fn beneath(folder: impl AsFd, name: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    again(|| {
+    retry(|| {
         openat2(
             &folder,
             name,
@@ -100,8 +100,8 @@ pub(super) fn beneath(folder: impl AsFd, name: &[u8], flags: OFlags) -> Result<O
     })
 }
 
-pub(super) fn again<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
-    for _ in 0..ATTEMPTS {
+pub(super) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    for _ in 0..MAX_OPEN_ATTEMPTS {
         match call() {
             Err(Errno::INTR) => {}
             // openat2 fails so when something was renamed at the same time, and when a lease exists. Repetition does
@@ -119,7 +119,7 @@ pub(super) fn refuse_pseudo(file: impl AsFd) -> Result<(), WireError> {
     // The type of the field differs between architectures; the magic numbers have 32 bits.
     let magic = u32::try_from(u64::try_from(system.f_type).unwrap_or(u64::MAX) & u64::from(u32::MAX));
     match magic {
-        Ok(magic) if !PSEUDO.contains(&magic) => Ok(()),
+        Ok(magic) if !PSEUDO_FILE_SYSTEMS.contains(&magic) => Ok(()),
         _ => Err(errors::not_regular("pseudo file")),
     }
 }

@@ -8,7 +8,9 @@ use rustix::io::{Errno, pread};
 
 use super::open::Root;
 use super::{Step, errors};
-use crate::protocol::{BODY, Breach, ErrorCode, MAX_DATA, MAX_TRANSFER, OutBuffer, ReadReply, SendWindow, WireError};
+use crate::protocol::{
+    BODY_CHANNEL, ErrorCode, MAX_DATA, MAX_TRANSFER, OutBuffer, ProtocolError, ReadReply, SendWindow, WireError,
+};
 
 pub(in crate::server) struct Read {
     file: OwnedFd,
@@ -41,7 +43,7 @@ impl Read {
         self.window.room() > 0
     }
 
-    pub(super) fn refund(&mut self, amount: u32) -> Result<(), Breach> {
+    pub(super) fn refund(&mut self, amount: u32) -> Result<(), ProtocolError> {
         self.window.refund(amount)
     }
 
@@ -56,7 +58,7 @@ impl Read {
         match pread(&self.file, offered, self.offset) {
             Ok(([], _)) => Step::Read(ReadReply { total: self.total }),
             Ok((bytes, _)) => {
-                out.data(stream, BODY, bytes);
+                out.data(stream, BODY_CHANNEL, bytes);
                 self.window.spend(bytes.len());
                 let count = u64::try_from(bytes.len()).unwrap_or(self.left);
                 self.offset = self.offset.saturating_add(count);

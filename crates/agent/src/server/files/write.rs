@@ -11,9 +11,11 @@ use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 use sandcell_sandbox::WriteMode;
 
-use super::open::{Root, again, refuse_irregular, refuse_kind, refuse_pseudo};
+use super::open::{Root, refuse_irregular, refuse_kind, refuse_pseudo, retry};
 use super::{Step, errors};
-use crate::protocol::{BODY, Breach, ErrorCode, MAX_TRANSFER, OutBuffer, ReceiveWindow, WireError, WriteReply};
+use crate::protocol::{
+    BODY_CHANNEL, ErrorCode, MAX_TRANSFER, OutBuffer, ProtocolError, ReceiveWindow, WireError, WriteReply,
+};
 
 /// The maximum length of a chain of links.
 const MAX_LINKS: usize = 40;
@@ -62,7 +64,7 @@ impl Write {
         })
     }
 
-    pub(super) fn receive(&mut self, stream: u32, bytes: &[u8], out: &mut OutBuffer) -> Result<Step, Breach> {
+    pub(super) fn receive(&mut self, stream: u32, bytes: &[u8], out: &mut OutBuffer) -> Result<Step, ProtocolError> {
         self.window.receive(bytes.len())?;
         self.received = self
             .received
@@ -81,7 +83,7 @@ impl Write {
             }
         }
         if let Some(amount) = self.window.passed(bytes.len()) {
-            out.credit(stream, BODY, amount);
+            out.credit(stream, BODY_CHANNEL, amount);
         }
         Ok(Step::Again)
     }
@@ -173,7 +175,7 @@ fn begin_append(root: &Root, path: &str) -> Result<(OwnedFd, Target), WireError>
     let common =
         OFlags::WRONLY | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let mode = Mode::from_raw_mode(NEW_MODE);
-    let open = |flags| again(|| openat(&folder, name.as_str(), flags, mode));
+    let open = |flags| retry(|| openat(&folder, name.as_str(), flags, mode));
     let file = match open(common) {
         Err(Errno::NOENT) => open(common | OFlags::CREATE),
         result => result,

@@ -5,10 +5,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 
-use crate::protocol::{Breach, OutBuffer, ReceiveWindow};
+use crate::protocol::{OutBuffer, ProtocolError, ReceiveWindow};
 
 /// The writing end of a program's pipe, and the bytes that the pipe has not taken yet (at most a window).
-pub(super) struct Inward {
+pub(super) struct InputPump {
     /// None if the program has closed its end, or if the host has sent CLOSE and everything was written.
     pipe: Option<OwnedFd>,
     frames: VecDeque<Vec<u8>>,
@@ -27,7 +27,7 @@ pub(super) enum Flow {
     Refused,
 }
 
-impl Inward {
+impl InputPump {
     pub(super) fn new(pipe: OwnedFd) -> Self {
         Self {
             pipe: Some(pipe),
@@ -48,9 +48,9 @@ impl Inward {
     }
 
     /// Receives bytes of the host. The pipe usually takes them at once.
-    pub(super) fn receive(&mut self, bytes: &[u8], credit: impl FnMut(u32)) -> Result<Flow, Breach> {
+    pub(super) fn receive(&mut self, bytes: &[u8], credit: impl FnMut(u32)) -> Result<Flow, ProtocolError> {
         if self.closed {
-            return Err(Breach::new("data after CLOSE"));
+            return Err(ProtocolError::new("data after CLOSE"));
         }
         self.window.receive(bytes.len())?;
         self.frames.push_back(bytes.to_vec());
@@ -58,9 +58,9 @@ impl Inward {
     }
 
     /// Handles the host's CLOSE.
-    pub(super) fn close(&mut self) -> Result<(), Breach> {
+    pub(super) fn close(&mut self) -> Result<(), ProtocolError> {
         if std::mem::replace(&mut self.closed, true) {
-            return Err(Breach::new("a second CLOSE"));
+            return Err(ProtocolError::new("a second CLOSE"));
         }
         if self.frames.is_empty() {
             self.pipe = None;
@@ -107,6 +107,6 @@ impl Inward {
 }
 
 /// Returns a function that sends CREDIT for a channel of a stream.
-pub(super) fn credit_to(out: &mut OutBuffer, stream: u32, channel: u8) -> impl FnMut(u32) {
+pub(super) fn credit_sender(out: &mut OutBuffer, stream: u32, channel: u8) -> impl FnMut(u32) {
     move |amount| out.credit(stream, channel, amount)
 }

@@ -18,16 +18,16 @@ use super::tree;
 use crate::protocol::{ErrorCode, WireError};
 
 /// The entry socket of one sandbox. One worker enters by it.
-pub(super) struct Door {
+pub(super) struct EntrySocket {
     socket: OwnedFd,
     pid: Option<Pid>,
     pipes: Option<Pipes>,
-    visited: Visited,
+    progress: Progress,
 }
 
 /// The progress of the adoption.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Visited {
+enum Progress {
     NotYet,
     /// This stream of the host waits for the worker.
     Expected(u32),
@@ -37,8 +37,8 @@ enum Visited {
 }
 
 /// The result of reading the entry socket.
-pub(super) enum News {
-    Nothing,
+pub(super) enum AdoptEvent {
+    NoEvent,
     /// A part of the worker has arrived: its id or its pipes.
     Entered,
     /// The worker has ended.
@@ -47,14 +47,14 @@ pub(super) enum News {
     Closed,
 }
 
-impl Door {
+impl EntrySocket {
     pub(super) fn new(socket: OwnedFd) -> io::Result<Self> {
         fcntl_setfl(&socket, fcntl_getfl(&socket)? | OFlags::NONBLOCK)?;
         Ok(Self {
             socket,
             pid: None,
             pipes: None,
-            visited: Visited::NotYet,
+            progress: Progress::NotYet,
         })
     }
 
@@ -63,46 +63,46 @@ impl Door {
     }
 
     /// Makes this stream wait for the worker, and sends these direct pipes to the worker.
-    pub(super) fn expect(&mut self, stream: u32, lane: Option<Lane>) -> Result<(), WireError> {
-        if self.visited != Visited::NotYet {
+    pub(super) fn expect(&mut self, stream: u32, direct_pipes: Option<Lane>) -> Result<(), WireError> {
+        if self.progress != Progress::NotYet {
             return Err(WireError::new(
                 ErrorCode::Invalid,
                 "a process has already entered the sandbox",
             ));
         }
-        let far = lane.map(|lane| [lane.stdout, lane.stderr, lane.control_in, lane.control_out]);
-        let far: Vec<BorrowedFd<'_>> = far.iter().flatten().map(AsFd::as_fd).collect();
-        send(self.socket.as_fd(), &AtDoor::Lane {}, &far)
+        let far_ends = direct_pipes.map(|ends| [ends.stdout, ends.stderr, ends.control_in, ends.control_out]);
+        let far_ends: Vec<BorrowedFd<'_>> = far_ends.iter().flatten().map(AsFd::as_fd).collect();
+        send(self.socket.as_fd(), &AtDoor::Lane {}, &far_ends)
             .map_err(|_| WireError::new(ErrorCode::Failed, "the launcher has closed the entry socket"))?;
-        if !far.is_empty() {
-            self.pipes = Some(Pipes::past());
+        if !far_ends.is_empty() {
+            self.pipes = Some(Pipes::direct());
         }
-        self.visited = Visited::Expected(stream);
+        self.progress = Progress::Expected(stream);
         Ok(())
     }
 
     /// Returns the adopted worker, once its id and its pipes are known and a stream waits for it.
     pub(super) fn complete(&mut self) -> Option<(u32, Pid, Pipes)> {
-        let (Visited::Expected(stream), Some(pid)) = (self.visited, self.pid) else {
+        let (Progress::Expected(stream), Some(pid)) = (self.progress, self.pid) else {
             return None;
         };
         let pipes = self.pipes.take()?;
-        self.visited = Visited::Inside;
+        self.progress = Progress::Inside;
         Some((stream, pid, pipes))
     }
 
     /// Receives one message.
-    pub(super) fn listen(&mut self) -> News {
+    pub(super) fn receive(&mut self) -> AdoptEvent {
         match receive_one(self.socket.as_fd()) {
             Ok(Some((AtDoor::Entered { pid }, _))) if self.pid.is_none() => {
                 self.pid = Pid::from_raw(pid.max(0)).filter(|pid| *pid != Pid::INIT);
-                self.end_unwanted();
-                News::Entered
+                self.kill_unwanted();
+                AdoptEvent::Entered
             }
             Ok(Some((AtDoor::Pipes {}, descriptors))) if self.pipes.is_none() => {
                 let four = <[OwnedFd; 4]>::try_from(descriptors).ok();
-                self.pipes = four.and_then(Pipes::brought);
-                News::Entered
+                self.pipes = four.and_then(Pipes::received);
+                AdoptEvent::Entered
             }
             Ok(Some((AtDoor::Ended { status, signal }, _))) => {
                 let exit = if signal {
@@ -110,9 +110,9 @@ impl Door {
                 } else {
                     Exit::Code(status)
                 };
-                self.pid.map_or(News::Closed, |pid| News::Ended(pid, exit))
+                self.pid.map_or(AdoptEvent::Closed, |pid| AdoptEvent::Ended(pid, exit))
             }
-            Ok(Some(_)) => News::Nothing,
+            Ok(Some(_)) => AdoptEvent::NoEvent,
             // The socket reports a reset once, before the last messages: the worker has ended without reading its own
             // messages.
             Err(error)
@@ -121,31 +121,31 @@ impl Door {
                     io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted | io::ErrorKind::ConnectionReset
                 ) =>
             {
-                News::Nothing
+                AdoptEvent::NoEvent
             }
-            Ok(None) | Err(_) => News::Closed,
+            Ok(None) | Err(_) => AdoptEvent::Closed,
         }
     }
 
     /// Gives up the stream that waits for the worker. If the worker enters later, it is killed.
-    pub(super) fn forget(&mut self, stream: u32) {
-        if self.visited == Visited::Expected(stream) {
-            self.visited = Visited::Unwanted;
-            self.end_unwanted();
+    pub(super) fn give_up(&mut self, stream: u32) {
+        if self.progress == Progress::Expected(stream) {
+            self.progress = Progress::Unwanted;
+            self.kill_unwanted();
         }
     }
 
-    fn end_unwanted(&self) {
-        if let (Visited::Unwanted, Some(pid)) = (self.visited, self.pid) {
-            tree::one(pid, Signal::KILL);
+    fn kill_unwanted(&self) {
+        if let (Progress::Unwanted, Some(pid)) = (self.progress, self.pid) {
+            tree::signal_process(pid, Signal::KILL);
         }
     }
 
     /// Closes the entry socket. Returns the stream that still waits.
     pub(super) fn close(self) -> Option<u32> {
-        match self.visited {
-            Visited::Expected(stream) => Some(stream),
-            Visited::NotYet | Visited::Inside | Visited::Unwanted => None,
+        match self.progress {
+            Progress::Expected(stream) => Some(stream),
+            Progress::NotYet | Progress::Inside | Progress::Unwanted => None,
         }
     }
 }
@@ -159,9 +159,9 @@ mod tests {
     #[test]
     fn the_end_of_a_visitor_who_never_looked_at_his_lane_is_heard() {
         let (ours, launchers) = pair().unwrap();
-        let mut door = Door::new(ours).unwrap();
+        let mut entry = EntrySocket::new(ours).unwrap();
         let (_near, far) = Lane::make().unwrap();
-        door.expect(3, Some(far)).unwrap();
+        entry.expect(3, Some(far)).unwrap();
         send(launchers.as_fd(), &AtDoor::Entered { pid: 2 }, &[]).unwrap();
         let ended = AtDoor::Ended {
             status: 9,
@@ -170,18 +170,18 @@ mod tests {
         send(launchers.as_fd(), &ended, &[]).unwrap();
         // The message with the direct pipes is unread in the socket.
         drop(launchers);
-        let mut heard = Vec::new();
+        let mut events = Vec::new();
         loop {
-            match door.listen() {
-                News::Nothing => {}
-                News::Entered => heard.push("entered"),
-                News::Ended(_, exit) => {
+            match entry.receive() {
+                AdoptEvent::NoEvent => {}
+                AdoptEvent::Entered => events.push("entered"),
+                AdoptEvent::Ended(_, exit) => {
                     assert_eq!(exit, Exit::Signal(9));
-                    heard.push("ended");
+                    events.push("ended");
                 }
-                News::Closed => break,
+                AdoptEvent::Closed => break,
             }
         }
-        assert_eq!(heard, ["entered", "ended"]);
+        assert_eq!(events, ["entered", "ended"]);
     }
 }

@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 
 use crate::protocol::OutBuffer;
 
-pub(super) struct Outbound {
+pub(super) struct FrameWriter {
     state: Mutex<State>,
     /// Wakes the writer task.
     work: Notify,
@@ -29,13 +29,13 @@ struct State {
     waiting: bool,
 }
 
-impl std::fmt::Debug for Outbound {
+impl std::fmt::Debug for FrameWriter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Outbound").finish_non_exhaustive()
+        f.debug_struct("FrameWriter").finish_non_exhaustive()
     }
 }
 
-impl Outbound {
+impl FrameWriter {
     pub(super) fn new(writer: impl AsyncWrite + Send + 'static) -> Self {
         Self {
             state: Mutex::new(State {

@@ -5,23 +5,23 @@ use bytes::Bytes;
 use sandcell_sandbox::{ProcessEvent, SandboxError};
 use tokio::sync::mpsc;
 
-use super::link::Link;
+use super::connection::AgentConnection;
 
 /// Never made.
 #[derive(Debug)]
-pub(super) enum Near {}
+pub(super) enum NearEnds {}
 
 /// Never made.
-pub(super) enum Past {}
+pub(super) enum PipeHandle {}
 
-impl Near {
-    pub(super) fn carry(self, _: &mut mpsc::Receiver<ProcessEvent>) -> Past {
+impl NearEnds {
+    pub(super) fn start(self, _: &mut mpsc::Receiver<ProcessEvent>) -> PipeHandle {
         match self {}
     }
 }
 
-impl Past {
-    pub(super) async fn write(&self, _: &Link, _: &Bytes) -> Result<(), SandboxError> {
+impl PipeHandle {
+    pub(super) async fn write(&self, _: &AgentConnection, _: &Bytes) -> Result<(), SandboxError> {
         match *self {}
     }
 

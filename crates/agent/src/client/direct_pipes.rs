@@ -13,70 +13,70 @@ use sandcell_sandbox::{Channel, ProcessEvent, SandboxError};
 use tokio::net::unix::pipe;
 use tokio::sync::{Mutex, mpsc};
 
-use super::link::Link;
-use super::process::{EVENTS, after_close};
+use super::connection::AgentConnection;
+use super::process::{EVENT_CAPACITY, closed_channel_error};
 
 /// The maximum number of bytes for one read. A pipe holds no more.
-const PIECE: usize = 64 << 10;
+const MAX_READ_BYTES: usize = 64 << 10;
 /// The size of a read after a short one. Most output of programs is shorter. If a program makes its pipe a packet pipe,
 /// a packet is not longer.
-const FIRST: usize = 4 << 10;
+const SMALL_READ_BYTES: usize = 4 << 10;
 
 /// The host's ends of the pipes.
 #[derive(Debug)]
-pub(super) struct Near {
+pub(super) struct NearEnds {
     control: pipe::Sender,
-    outward: Outward,
+    output: OutputPipes,
 }
 
 #[derive(Debug)]
-struct Outward {
-    stdout: Way,
-    stderr: Way,
-    control: Way,
+struct OutputPipes {
+    stdout: OutputPipe,
+    stderr: OutputPipe,
+    control: OutputPipe,
 }
 
 #[derive(Debug)]
-struct Way {
+struct OutputPipe {
     channel: Channel,
     /// None after end of file.
     pipe: Option<pipe::Receiver>,
     /// The size of the next read, in bytes.
-    room: usize,
+    read_bytes: usize,
 }
 
 /// The receiver of the events was dropped.
-struct Left;
+struct ReceiverDropped;
 
-impl Near {
-    pub(super) fn new(lane: Lane) -> io::Result<Self> {
-        let way = |channel, end| {
-            Ok::<_, io::Error>(Way {
+impl NearEnds {
+    pub(super) fn new(ends: Lane) -> io::Result<Self> {
+        let output_pipe = |channel, end| {
+            Ok::<_, io::Error>(OutputPipe {
                 channel,
                 pipe: Some(pipe::Receiver::from_owned_fd(end)?),
-                room: FIRST,
+                read_bytes: SMALL_READ_BYTES,
             })
         };
         Ok(Self {
-            control: pipe::Sender::from_owned_fd(lane.control_in)?,
-            outward: Outward {
-                stdout: way(Channel::Stdout, lane.stdout)?,
-                stderr: way(Channel::Stderr, lane.stderr)?,
-                control: way(Channel::Control, lane.control_out)?,
+            control: pipe::Sender::from_owned_fd(ends.control_in)?,
+            output: OutputPipes {
+                stdout: output_pipe(Channel::Stdout, ends.stdout)?,
+                stderr: output_pipe(Channel::Stderr, ends.stderr)?,
+                control: output_pipe(Channel::Control, ends.control_out)?,
             },
         })
     }
 
     /// Starts a task that delivers the pipes' bytes and the agent's events in order. `received` yields both from then
     /// on. The task ends when the agent's channel closes or when `received` is dropped.
-    pub(super) fn carry(self, received: &mut mpsc::Receiver<ProcessEvent>) -> Past {
-        let (events, carried) = mpsc::channel(EVENTS);
-        let told = std::mem::replace(received, carried);
+    pub(super) fn start(self, received: &mut mpsc::Receiver<ProcessEvent>) -> PipeHandle {
+        let (events, carried) = mpsc::channel(EVENT_CAPACITY);
+        let agent_events = std::mem::replace(received, carried);
         let task = tokio::spawn(async move {
             // The task is done: the receiver or the sender of the events was dropped.
-            let (Ok(()) | Err(Left)) = self.outward.run(told, events).await;
+            let (Ok(()) | Err(ReceiverDropped)) = self.output.run(agent_events, events).await;
         });
-        Past {
+        PipeHandle {
             pipe: Mutex::new(Some(self.control)),
             task: task.abort_handle(),
         }
@@ -84,31 +84,31 @@ impl Near {
 }
 
 /// The host's handle of a program's direct pipes. Dropping it closes them.
-pub(super) struct Past {
+pub(super) struct PipeHandle {
     /// The pipe to the program's control channel. None after `close`. Writers take turns.
     pipe: Mutex<Option<pipe::Sender>>,
     task: tokio::task::AbortHandle,
 }
 
-impl Past {
+impl PipeHandle {
     /// Writes to the program's control channel. Bytes for a program that has ended or has closed its end are dropped,
     /// as they are when they pass through the agent.
-    pub(super) async fn write(&self, link: &Link, bytes: &Bytes) -> Result<(), SandboxError> {
+    pub(super) async fn write(&self, agent: &AgentConnection, bytes: &Bytes) -> Result<(), SandboxError> {
         let mut bytes: &[u8] = bytes;
         let turn = self.pipe.lock().await;
         let Some(pipe) = turn.as_ref() else {
-            return Err(after_close(Channel::Control));
+            return Err(closed_channel_error(Channel::Control));
         };
         while !bytes.is_empty() {
-            if link.has_ended() {
-                return Err(link.error());
+            if agent.has_ended() {
+                return Err(agent.error());
             }
             match pipe.try_write(bytes) {
                 Ok(count) => bytes = bytes.get(count..).unwrap_or_default(),
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
                     tokio::select! {
                         ready = pipe.writable() => if ready.is_err() { return Ok(()) },
-                        _ = link.closed() => {}
+                        _ = agent.closed() => {}
                     }
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
@@ -123,26 +123,26 @@ impl Past {
     }
 }
 
-impl Drop for Past {
+impl Drop for PipeHandle {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl Outward {
+impl OutputPipes {
     async fn run(
         mut self,
-        mut told: mpsc::Receiver<ProcessEvent>,
+        mut agent_events: mpsc::Receiver<ProcessEvent>,
         events: mpsc::Sender<ProcessEvent>,
-    ) -> Result<(), Left> {
+    ) -> Result<(), ReceiverDropped> {
         loop {
             tokio::select! {
                 biased;
-                event = told.recv() => {
+                event = agent_events.recv() => {
                     let Some(event) = event else { return Ok(()) };
                     if matches!(event, ProcessEvent::Exited { .. }) {
-                        for way in [&mut self.stdout, &mut self.stderr, &mut self.control] {
-                            way.pass(way.standing(), &events).await?;
+                        for pipe in [&mut self.stdout, &mut self.stderr, &mut self.control] {
+                            pipe.deliver(pipe.available(), &events).await?;
                         }
                     }
                     send(&events, event).await?;
@@ -150,18 +150,18 @@ impl Outward {
                 () = self.control.ready() => {
                     // Control is read first. Its bytes were written after the output that must precede them.
                     let said = self.control.read();
-                    self.stdout.pass_ready(&events).await?;
-                    self.stderr.pass_ready(&events).await?;
-                    self.control.hand_on(said, &events).await?;
+                    self.stdout.deliver_ready(&events).await?;
+                    self.stderr.deliver_ready(&events).await?;
+                    self.control.deliver_read(said, &events).await?;
                 }
-                () = self.stdout.ready() => self.stdout.pass_ready(&events).await?,
-                () = self.stderr.ready() => self.stderr.pass_ready(&events).await?,
+                () = self.stdout.ready() => self.stdout.deliver_ready(&events).await?,
+                () = self.stderr.ready() => self.stderr.deliver_ready(&events).await?,
             }
         }
     }
 }
 
-impl Way {
+impl OutputPipe {
     async fn ready(&self) {
         let Some(pipe) = &self.pipe else {
             return std::future::pending().await;
@@ -172,59 +172,67 @@ impl Way {
 
     /// Returns the number of bytes in the pipe. If the system cannot count them, returns the maximum, so the pipe is
     /// read until it is empty.
-    fn standing(&self) -> usize {
-        let standing = self.pipe.as_ref().map(ioctl_fionread);
-        standing.map_or(0, |count| {
+    fn available(&self) -> usize {
+        let available = self.pipe.as_ref().map(ioctl_fionread);
+        available.map_or(0, |count| {
             count.map_or(usize::MAX, |count| usize::try_from(count).unwrap_or(usize::MAX))
         })
     }
 
     /// Delivers `missing` bytes, or fewer if the pipe has fewer.
-    async fn pass(&mut self, mut missing: usize, events: &mpsc::Sender<ProcessEvent>) -> Result<(), Left> {
+    async fn deliver(
+        &mut self,
+        mut missing: usize,
+        events: &mpsc::Sender<ProcessEvent>,
+    ) -> Result<(), ReceiverDropped> {
         while missing > 0 {
             let found = self.read();
-            let Found::Output(bytes) = &found else {
-                return self.hand_on(found, events).await;
+            let ReadResult::Output(bytes) = &found else {
+                return self.deliver_read(found, events).await;
             };
             missing = missing.saturating_sub(bytes.len());
-            self.hand_on(found, events).await?;
+            self.deliver_read(found, events).await?;
         }
         Ok(())
     }
 
-    async fn pass_ready(&mut self, events: &mpsc::Sender<ProcessEvent>) -> Result<(), Left> {
+    async fn deliver_ready(&mut self, events: &mpsc::Sender<ProcessEvent>) -> Result<(), ReceiverDropped> {
         let found = self.read();
-        let rest = if found.is_output() { self.standing() } else { 0 };
-        self.hand_on(found, events).await?;
-        self.pass(rest, events).await
+        let rest = if found.is_output() { self.available() } else { 0 };
+        self.deliver_read(found, events).await?;
+        self.deliver(rest, events).await
     }
 
     /// Reads once. After a full read the next one offers room for a whole pipe.
-    fn read(&mut self) -> Found {
+    fn read(&mut self) -> ReadResult {
         let Some(pipe) = &self.pipe else {
-            return Found::Nothing;
+            return ReadResult::Empty;
         };
-        let mut buffer = Vec::with_capacity(self.room);
+        let mut buffer = Vec::with_capacity(self.read_bytes);
         loop {
             return match read(pipe, &mut buffer) {
                 Ok(count) if count > 0 => {
                     let is_full = buffer.len() == buffer.capacity();
-                    self.room = if is_full { PIECE } else { FIRST };
-                    Found::Output(Bytes::from(buffer))
+                    self.read_bytes = if is_full { MAX_READ_BYTES } else { SMALL_READ_BYTES };
+                    ReadResult::Output(Bytes::from(buffer))
                 }
-                Err(Errno::AGAIN) => Found::Nothing,
+                Err(Errno::AGAIN) => ReadResult::Empty,
                 Err(Errno::INTR) => continue,
-                Ok(_) | Err(_) => Found::End,
+                Ok(_) | Err(_) => ReadResult::End,
             };
         }
     }
 
-    async fn hand_on(&mut self, found: Found, events: &mpsc::Sender<ProcessEvent>) -> Result<(), Left> {
+    async fn deliver_read(
+        &mut self,
+        found: ReadResult,
+        events: &mpsc::Sender<ProcessEvent>,
+    ) -> Result<(), ReceiverDropped> {
         let channel = self.channel;
         match found {
-            Found::Output(bytes) => send(events, ProcessEvent::Output { channel, bytes }).await,
-            Found::Nothing => Ok(()),
-            Found::End => {
+            ReadResult::Output(bytes) => send(events, ProcessEvent::Output { channel, bytes }).await,
+            ReadResult::Empty => Ok(()),
+            ReadResult::End => {
                 self.pipe = None;
                 send(events, ProcessEvent::Closed { channel }).await
             }
@@ -233,14 +241,14 @@ impl Way {
 }
 
 /// The result of one read.
-enum Found {
+enum ReadResult {
     Output(Bytes),
-    Nothing,
+    Empty,
     /// End of file, or a read error.
     End,
 }
 
-impl Found {
+impl ReadResult {
     const fn is_output(&self) -> bool {
         matches!(self, Self::Output(_))
     }
@@ -265,8 +273,8 @@ fn read(pipe: &pipe::Receiver, buffer: &mut Vec<u8>) -> Result<usize, Errno> {
     found.unwrap_or_else(|| rustix::io::read(pipe, rustix::buffer::spare_capacity(buffer)))
 }
 
-async fn send(events: &mpsc::Sender<ProcessEvent>, event: ProcessEvent) -> Result<(), Left> {
-    events.send(event).await.map_err(|_| Left)
+async fn send(events: &mpsc::Sender<ProcessEvent>, event: ProcessEvent) -> Result<(), ReceiverDropped> {
+    events.send(event).await.map_err(|_| ReceiverDropped)
 }
 
 #[cfg(test)]
@@ -284,7 +292,7 @@ mod tests {
     async fn output_comes_before_control_also_when_the_runtime_has_not_heard_of_it() {
         for _ in 0..50 {
             let (near, far) = Lane::make().unwrap();
-            let (near, far) = (Near::new(near).unwrap(), Arc::new(far));
+            let (near_ends, far) = (NearEnds::new(near).unwrap(), Arc::new(far));
             let (_telling, mut seen) = mpsc::channel(1);
             let (signal, signalled) = pipe::pipe().unwrap();
             let program = Arc::clone(&far);
@@ -293,7 +301,7 @@ mod tests {
                 rustix::io::write(&program.stdout, b"42").unwrap();
                 rustix::io::write(&program.control_out, b"done").unwrap();
             });
-            let past = near.carry(&mut seen);
+            let handle = near_ends.start(&mut seen);
             // Both tasks wait now.
             for _ in 0..4 {
                 tokio::task::yield_now().await;
@@ -315,7 +323,7 @@ mod tests {
             let stdout = order.iter().position(|(channel, _)| *channel == Channel::Stdout);
             let done = order.iter().position(|(_, bytes)| bytes.ends_with(b"done"));
             assert!(stdout < done, "{order:?}");
-            drop(past);
+            drop(handle);
         }
     }
 
@@ -324,10 +332,10 @@ mod tests {
     #[tokio::test]
     async fn packets_arrive_whole_and_before_what_was_said_after_them() {
         let (near, far) = Lane::make().unwrap();
-        let near = Near::new(near).unwrap();
+        let near_ends = NearEnds::new(near).unwrap();
         let (_telling, mut seen) = mpsc::channel(1);
         rustix::fs::fcntl_setfl(&far.stdout, OFlags::DIRECT).unwrap();
-        let past = near.carry(&mut seen);
+        let handle = near_ends.start(&mut seen);
         for round in 0..3_usize {
             for size in [2000, 4096, 1, 3000] {
                 assert_eq!(rustix::io::write(&far.stdout, &vec![b'x'; size]).unwrap(), size);
@@ -350,15 +358,15 @@ mod tests {
             }
             assert_eq!(before, 2000 + 4096 + 1 + 3000, "round {round}");
         }
-        drop(past);
+        drop(handle);
     }
 
     #[tokio::test]
     async fn much_arrives_whole_and_its_end_comes_last() {
         let (near, far) = Lane::make().unwrap();
-        let near = Near::new(near).unwrap();
+        let near_ends = NearEnds::new(near).unwrap();
         let (_telling, mut seen) = mpsc::channel(1);
-        let past = near.carry(&mut seen);
+        let handle = near_ends.start(&mut seen);
         let sizes = [1, 4095, 4096, 4097, 60_000, 65_536, 300_000, 1];
         let writing = std::thread::spawn(move || {
             let far = far;
@@ -392,6 +400,6 @@ mod tests {
         let all: usize = sizes.iter().sum();
         assert_eq!((output, control), (all, all));
         writing.join().unwrap();
-        drop(past);
+        drop(handle);
     }
 }

@@ -8,23 +8,23 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::sync::{Semaphore, SemaphorePermit, oneshot, watch};
 use tokio::task::AbortHandle;
 
-use super::lane::Near;
-use super::outbound::Outbound;
-use super::table::{MAX_ABANDONED, Stream, Table};
-use super::{ANSWER, AgentEnd, timed_out};
-use crate::protocol::{Breach, Decoder, Goodbye, Hello, Kind, LANE, Reply, Request, WireError};
+use super::direct_pipes::NearEnds;
+use super::streams::{MAX_ABANDONED, Stream, StreamTable};
+use super::writer::FrameWriter;
+use super::{ANSWER_TIMEOUT, AgentEnd, timed_out};
+use crate::protocol::{DIRECT_PIPES_FEATURE, Decoder, Goodbye, Hello, Kind, ProtocolError, Reply, Request, WireError};
 
 /// The maximum number of requests in progress. Further requests wait for their turn.
 const MAX_REQUESTS: usize = 64;
 
 #[derive(Debug)]
-pub(super) struct Link {
-    pub(super) outbound: Arc<Outbound>,
+pub(super) struct AgentConnection {
+    pub(super) writer: Arc<FrameWriter>,
     /// The features that the agent announced.
     features: Vec<String>,
-    table: Mutex<Table>,
+    table: Mutex<StreamTable>,
     /// The near ends of the direct pipes, until a program has them.
-    lane: Mutex<Option<Near>>,
+    direct_pipes: Mutex<Option<NearEnds>>,
     requests: Semaphore,
     /// Signals have a separate queue: a kill does not wait behind slow files.
     signals: Semaphore,
@@ -50,49 +50,50 @@ impl AskError {
     }
 }
 
-impl Link {
+impl AgentConnection {
     pub(super) async fn connect(
         mut reader: impl AsyncRead + Send + Unpin + 'static,
         writer: impl AsyncWrite + Send + Unpin + 'static,
     ) -> Result<Arc<Self>, SandboxError> {
-        let outbound = Arc::new(Outbound::new(writer));
-        let _fits = outbound.send(|out| out.message(Kind::Hello, 0, &Hello::ours()));
+        let writer = Arc::new(FrameWriter::new(writer));
+        let _fits = writer.send(|out| out.message(Kind::Hello, 0, &Hello::ours()));
         let mut decoder = Decoder::default();
         let hello = greet(&mut reader, &mut decoder).await.map_err(|end| end.error())?;
-        let link = Arc::new(Self {
-            outbound,
+        let agent = Arc::new(Self {
+            writer,
             features: hello.features,
-            table: Mutex::new(Table::default()),
-            lane: Mutex::new(None),
+            table: Mutex::new(StreamTable::default()),
+            direct_pipes: Mutex::new(None),
             requests: Semaphore::new(MAX_REQUESTS),
             signals: Semaphore::new(MAX_REQUESTS),
             ended: watch::Sender::new(false),
             tasks: Mutex::new(Vec::with_capacity(2)),
         });
-        let reading = tokio::spawn(read(Arc::downgrade(&link), reader, decoder)).abort_handle();
-        let writing = tokio::spawn(write(Arc::downgrade(&link), Arc::clone(&link.outbound))).abort_handle();
-        link.tasks
+        let reading = tokio::spawn(read(Arc::downgrade(&agent), reader, decoder)).abort_handle();
+        let writing = tokio::spawn(write(Arc::downgrade(&agent), Arc::clone(&agent.writer))).abort_handle();
+        agent
+            .tasks
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .extend([reading, writing]);
-        Ok(link)
+        Ok(agent)
     }
 
-    pub(super) fn table(&self) -> MutexGuard<'_, Table> {
+    pub(super) fn table(&self) -> MutexGuard<'_, StreamTable> {
         // No code under this lock can panic, so the table is consistent.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     #[cfg(target_os = "linux")]
-    pub(super) fn put_lane(&self, lane: Near) {
-        *self.lane.lock().unwrap_or_else(PoisonError::into_inner) = Some(lane);
+    pub(super) fn put_direct_pipes(&self, direct_pipes: NearEnds) {
+        *self.direct_pipes.lock().unwrap_or_else(PoisonError::into_inner) = Some(direct_pipes);
     }
 
-    pub(super) fn take_lane(&self) -> Option<Near> {
-        if !self.has(LANE) {
+    pub(super) fn take_direct_pipes(&self) -> Option<NearEnds> {
+        if !self.has(DIRECT_PIPES_FEATURE) {
             return None;
         }
-        self.lane.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.direct_pipes.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Sends a request and waits for its answer.
@@ -107,14 +108,14 @@ impl Link {
 
     /// Opens a stream with a request. If the returned guard is dropped before its answer has arrived, the stream is
     /// given up.
-    pub(super) async fn open(&self, request: &Request, stream: Stream) -> Result<Open<'_>, SandboxError> {
+    pub(super) async fn open(&self, request: &Request, stream: Stream) -> Result<OpenStream<'_>, SandboxError> {
         let queue = if matches!(request, Request::Signal { .. } | Request::Succeed { .. }) {
             &self.signals
         } else {
             &self.requests
         };
-        let turn = tokio::time::timeout(ANSWER, queue.acquire()).await;
-        let Ok(turn) = turn.map_err(|_| timed_out("queue"))? else {
+        let permit = tokio::time::timeout(ANSWER_TIMEOUT, queue.acquire()).await;
+        let Ok(permit) = permit.map_err(|_| timed_out("queue"))? else {
             return Err(self.error());
         };
         let mut table = self.table();
@@ -124,7 +125,7 @@ impl Link {
         let id = table.fresh_id();
         let id = id.ok_or_else(|| SandboxError::Unsupported("more than 2,147,483,648 requests".to_owned()))?;
         // The frame is sent with the table locked: ids have to reach the agent in order.
-        if !self.outbound.send(|out| out.message(Kind::Request, id, request)) {
+        if !self.writer.send(|out| out.message(Kind::Request, id, request)) {
             let source = std::io::Error::from(std::io::ErrorKind::ArgumentListTooLong);
             return Err(SandboxError::Setup {
                 step: format!("agent {}", name(request)),
@@ -132,11 +133,11 @@ impl Link {
             });
         }
         table.streams.insert(id, stream);
-        Ok(Open {
-            link: self,
+        Ok(OpenStream {
+            agent: self,
             id,
-            over: false,
-            _turn: turn,
+            answered: false,
+            _permit: permit,
         })
     }
 
@@ -150,11 +151,11 @@ impl Link {
         let too_many = table.abandoned.len() > MAX_ABANDONED;
         drop(table);
         if too_many {
-            self.end(AgentEnd::Breach(
+            self.end(AgentEnd::ProtocolError(
                 "the agent does not confirm the streams that were given up".to_owned(),
             ));
         } else {
-            self.outbound.send(|out| out.reset(id));
+            self.writer.send(|out| out.reset(id));
         }
     }
 
@@ -185,7 +186,7 @@ impl Link {
         drop(streams);
         self.requests.close();
         self.signals.close();
-        self.outbound.end();
+        self.writer.end();
         self.ended.send_replace(true);
     }
 
@@ -211,7 +212,7 @@ impl Link {
     }
 }
 
-impl Drop for Link {
+impl Drop for AgentConnection {
     fn drop(&mut self) {
         self.end(AgentEnd::StreamEnded);
         for task in self.tasks.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
@@ -221,45 +222,45 @@ impl Drop for Link {
 }
 
 /// A stream whose REPLY has not arrived.
-pub(super) struct Open<'a> {
-    link: &'a Link,
+pub(super) struct OpenStream<'a> {
+    agent: &'a AgentConnection,
     pub(super) id: u32,
-    over: bool,
-    _turn: SemaphorePermit<'a>,
+    answered: bool,
+    _permit: SemaphorePermit<'a>,
 }
 
-impl Open<'_> {
+impl OpenStream<'_> {
     /// Waits for the answer.
     pub(super) async fn answer<T: DeserializeOwned>(
         mut self,
         answered: oneshot::Receiver<Vec<u8>>,
         request: &Request,
     ) -> Result<T, AskError> {
-        let waited = tokio::time::timeout(ANSWER, answered).await;
+        let waited = tokio::time::timeout(ANSWER_TIMEOUT, answered).await;
         let payload = waited.map_err(|_| AskError::Sandbox(timed_out(name(request))))?;
-        let payload = payload.map_err(|_| AskError::Sandbox(self.link.error()))?;
+        let payload = payload.map_err(|_| AskError::Sandbox(self.agent.error()))?;
         match serde_json::from_slice(&payload) {
             Ok(Reply::Ok(value)) => {
-                self.over = true;
+                self.answered = true;
                 Ok(value)
             }
             Ok(Reply::Error(error)) => {
-                self.over = true;
+                self.answered = true;
                 Err(AskError::Refused(error))
             }
             Err(error) => {
-                let end = AgentEnd::Breach(format!("a bad answer to {}: {error}", name(request)));
-                self.link.end(end.clone());
+                let end = AgentEnd::ProtocolError(format!("a bad answer to {}: {error}", name(request)));
+                self.agent.end(end.clone());
                 Err(AskError::Sandbox(end.error()))
             }
         }
     }
 }
 
-impl Drop for Open<'_> {
+impl Drop for OpenStream<'_> {
     fn drop(&mut self) {
-        if !self.over {
-            self.link.give_up(self.id);
+        if !self.answered {
+            self.agent.give_up(self.id);
         }
     }
 }
@@ -282,11 +283,11 @@ fn name(request: &Request) -> &'static str {
 /// Waits for the agent's HELLO.
 async fn greet(reader: &mut (impl AsyncRead + Unpin), decoder: &mut Decoder) -> Result<Hello, AgentEnd> {
     loop {
-        if let Some(frame) = decoder.next_frame().map_err(breach)? {
+        if let Some(frame) = decoder.next_frame().map_err(protocol_error)? {
             return match frame.kind {
-                Kind::Hello => Hello::check(frame.payload).map_err(breach),
+                Kind::Hello => Hello::check(frame.payload).map_err(protocol_error),
                 Kind::Goodbye => Err(goodbye(frame.payload)),
-                _ => Err(AgentEnd::Breach("a frame before HELLO".to_owned())),
+                _ => Err(AgentEnd::ProtocolError("a frame before HELLO".to_owned())),
             };
         }
         fill(reader, decoder).await?;
@@ -305,8 +306,8 @@ async fn fill(reader: &mut (impl AsyncRead + Unpin), decoder: &mut Decoder) -> R
     }
 }
 
-pub(super) fn breach(breach: Breach) -> AgentEnd {
-    AgentEnd::Breach(breach.0)
+pub(super) fn protocol_error(error: ProtocolError) -> AgentEnd {
+    AgentEnd::ProtocolError(error.0)
 }
 
 pub(super) fn goodbye(payload: &[u8]) -> AgentEnd {
@@ -314,14 +315,14 @@ pub(super) fn goodbye(payload: &[u8]) -> AgentEnd {
         .map(|goodbye| goodbye.reason)
         .unwrap_or_default();
     let reason: String = reason.chars().take(200).collect();
-    AgentEnd::Breach(format!("the agent ended the connection: {reason}"))
+    AgentEnd::ProtocolError(format!("the agent ended the connection: {reason}"))
 }
 
 /// The reader task. It waits for nothing but the stream.
-async fn read(link: Weak<Link>, mut reader: impl AsyncRead + Unpin, mut decoder: Decoder) {
+async fn read(agent: Weak<AgentConnection>, mut reader: impl AsyncRead + Unpin, mut decoder: Decoder) {
     loop {
-        let handled = match link.upgrade() {
-            Some(link) => link.handle_frames(&mut decoder),
+        let handled = match agent.upgrade() {
+            Some(agent) => agent.handle_frames(&mut decoder),
             None => return,
         };
         let result = match handled {
@@ -329,8 +330,8 @@ async fn read(link: Weak<Link>, mut reader: impl AsyncRead + Unpin, mut decoder:
             Err(end) => Err(end),
         };
         if let Err(end) = result {
-            if let Some(link) = link.upgrade() {
-                link.end(end);
+            if let Some(agent) = agent.upgrade() {
+                agent.end(end);
             }
             return;
         }
@@ -338,11 +339,11 @@ async fn read(link: Weak<Link>, mut reader: impl AsyncRead + Unpin, mut decoder:
 }
 
 /// The writer task.
-async fn write(link: Weak<Link>, outbound: Arc<Outbound>) {
-    let Err(error) = outbound.run().await else { return };
+async fn write(agent: Weak<AgentConnection>, writer: Arc<FrameWriter>) {
+    let Err(error) = writer.run().await else { return };
     // The reader usually reports the cause more exactly. It sees nothing if only this direction is broken.
     tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-    if let Some(link) = link.upgrade() {
-        link.end(AgentEnd::Failed(error.to_string()));
+    if let Some(agent) = agent.upgrade() {
+        agent.end(AgentEnd::Failed(error.to_string()));
     }
 }

@@ -5,10 +5,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::{Errno, ioctl_fionread};
 
-use crate::protocol::{Breach, MAX_DATA, OutBuffer, SendWindow};
+use crate::protocol::{MAX_DATA, OutBuffer, ProtocolError, SendWindow};
 
 /// The reading end of a program's pipe.
-pub(super) struct Outward {
+pub(super) struct OutputPump {
     stream: u32,
     channel: u8,
     /// None after end of file, and for direct pipes.
@@ -20,17 +20,17 @@ pub(super) struct Outward {
 
 /// The result of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Took {
+pub(super) enum ReadResult {
     Bytes,
     /// The pipe is empty now.
-    Nothing,
+    Empty,
     /// The pipe is closed.
     End,
     /// The window has no room.
     NoRoom,
 }
 
-impl Outward {
+impl OutputPump {
     pub(super) fn new(stream: u32, channel: u8, pipe: Option<OwnedFd>) -> Self {
         Self {
             stream,
@@ -55,20 +55,20 @@ impl Outward {
         self.pipe.as_ref().map(AsFd::as_fd)
     }
 
-    pub(super) fn refund(&mut self, amount: u32) -> Result<(), Breach> {
+    pub(super) fn refund(&mut self, amount: u32) -> Result<(), ProtocolError> {
         self.window.refund(amount)
     }
 
     /// Forwards at most one frame and at most `limit` bytes.
-    pub(super) fn take(&mut self, limit: u64, out: &mut OutBuffer) -> Took {
-        let Some(pipe) = &self.pipe else { return Took::End };
+    pub(super) fn take(&mut self, limit: u64, out: &mut OutBuffer) -> ReadResult {
+        let Some(pipe) = &self.pipe else { return ReadResult::End };
         let room = self.window.room().min(usize::try_from(limit).unwrap_or(usize::MAX));
         if room == 0 {
-            return Took::NoRoom;
+            return ReadResult::NoRoom;
         }
         let mut buffer = [const { MaybeUninit::<u8>::uninit() }; MAX_DATA];
         let Some(offered) = buffer.get_mut(..room) else {
-            return Took::NoRoom;
+            return ReadResult::NoRoom;
         };
         match rustix::io::read(pipe, offered) {
             Ok(([], _)) => self.end(out),
@@ -76,22 +76,22 @@ impl Outward {
                 out.data(self.stream, self.channel, bytes);
                 self.window.spend(bytes.len());
                 self.forwarded += u64::try_from(bytes.len()).unwrap_or(0);
-                Took::Bytes
+                ReadResult::Bytes
             }
-            Err(Errno::AGAIN | Errno::INTR) => Took::Nothing,
+            Err(Errno::AGAIN | Errno::INTR) => ReadResult::Empty,
             Err(_) => self.end(out),
         }
     }
 
-    fn end(&mut self, out: &mut OutBuffer) -> Took {
+    fn end(&mut self, out: &mut OutBuffer) -> ReadResult {
         self.pipe = None;
         out.close(self.stream, self.channel);
-        Took::End
+        ReadResult::End
     }
 
     /// Returns the number of bytes in the pipe. If the system cannot count them, returns more than any pipe holds, so
     /// the pipe is read until it is empty.
-    pub(super) fn standing(&self) -> u64 {
+    pub(super) fn available(&self) -> u64 {
         self.pipe
             .as_ref()
             .map_or(0, |pipe| ioctl_fionread(pipe).unwrap_or(u64::from(u32::MAX)))
@@ -99,7 +99,7 @@ impl Outward {
 
     /// Returns the mark that is reached when all bytes that are in the pipe now were forwarded.
     pub(super) fn mark(&self) -> Mark {
-        Mark(self.forwarded.saturating_add(self.standing()))
+        Mark(self.forwarded.saturating_add(self.available()))
     }
 }
 
@@ -110,19 +110,19 @@ pub(super) struct Mark(u64);
 impl Mark {
     /// Forwards the missing bytes, as far as the window and the output permit. Returns true when the mark is reached.
     /// An empty pipe has reached its mark: a process inside has read the output itself.
-    pub(super) fn reach(&mut self, outward: &mut Outward, out: &mut OutBuffer, crowded: usize) -> bool {
+    pub(super) fn reach(&mut self, pump: &mut OutputPump, out: &mut OutBuffer, crowded: usize) -> bool {
         loop {
-            let missing = self.0.saturating_sub(outward.forwarded);
+            let missing = self.0.saturating_sub(pump.forwarded);
             if missing == 0 {
                 return true;
             }
             if out.len() >= crowded {
                 return false;
             }
-            match outward.take(missing, out) {
-                Took::Bytes => {}
-                Took::NoRoom => return false,
-                Took::Nothing | Took::End => {
+            match pump.take(missing, out) {
+                ReadResult::Bytes => {}
+                ReadResult::NoRoom => return false,
+                ReadResult::Empty | ReadResult::End => {
                     self.0 = 0;
                     return true;
                 }

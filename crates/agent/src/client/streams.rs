@@ -9,7 +9,7 @@ use sandcell_sandbox::{Connection, ProcessEvent};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::AgentEnd;
-use crate::protocol::{Breach, ReceiveWindow, WINDOW, cost};
+use crate::protocol::{INITIAL_WINDOW, ProtocolError, ReceiveWindow, cost};
 
 /// The maximum number of streams that were given up and not confirmed yet. With more, the agent does not answer on
 /// purpose.
@@ -19,7 +19,7 @@ pub(super) const MAX_ABANDONED: usize = 65_536;
 pub(super) type Answer = oneshot::Sender<Vec<u8>>;
 
 #[derive(Debug, Default)]
-pub(super) struct Table {
+pub(super) struct StreamTable {
     pub(super) streams: BTreeMap<u32, Stream>,
     pub(super) abandoned: BTreeSet<u32>,
     /// The last id that this side used.
@@ -29,7 +29,7 @@ pub(super) struct Table {
     pub(super) end: Option<AgentEnd>,
 }
 
-impl Table {
+impl StreamTable {
     /// Returns the id for a new stream. None if all two thousand million ids were used.
     pub(super) fn fresh_id(&mut self) -> Option<u32> {
         let id = self.last.map_or(Some(1), |last| last.checked_add(2))?;
@@ -120,7 +120,7 @@ pub(super) struct Credit {
 impl Default for Credit {
     fn default() -> Self {
         Self {
-            left: Semaphore::new(usize::try_from(WINDOW).unwrap_or(0)),
+            left: Semaphore::new(usize::try_from(INITIAL_WINDOW).unwrap_or(0)),
             spent: AtomicU32::new(0),
         }
     }
@@ -141,14 +141,14 @@ impl Credit {
     }
 
     /// Adds credit that the other side returned.
-    pub(super) fn refund(&self, amount: u32) -> Result<(), Breach> {
+    pub(super) fn refund(&self, amount: u32) -> Result<(), ProtocolError> {
         let subtract = |spent: u32| spent.checked_sub(amount);
         if self
             .spent
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, subtract)
             .is_err()
         {
-            return Err(Breach::new("more credit than was spent"));
+            return Err(ProtocolError::new("more credit than was spent"));
         }
         self.left.add_permits(usize::try_from(amount).unwrap_or(0));
         Ok(())

@@ -7,12 +7,12 @@ use sandcell_sandbox::{Channel, ProcessEvent};
 use tokio::sync::mpsc::error::TrySendError;
 
 use super::AgentEnd;
-use super::forward::{self, Carried};
-use super::link::{Link, breach, goodbye};
-use super::table::{ProgramStream, Stream, Table};
+use super::connection::{AgentConnection, goodbye, protocol_error};
+use super::forward::{self, ConnectionEnds};
+use super::streams::{ProgramStream, Stream, StreamTable};
 use crate::protocol::{
-    BODY, Breach, Connected, Decoder, ErrorCode, Event, Frame, Kind, MAX_CONNECTIONS, OutBuffer, Reply, WireError,
-    channel_from_number,
+    BODY_CHANNEL, Connected, Decoder, ErrorCode, Event, Frame, Kind, MAX_CONNECTIONS, OutBuffer, ProtocolError, Reply,
+    WireError, channel_from_number,
 };
 
 /// CREDIT frames to send after a batch of frames: stream, channel, amount.
@@ -20,39 +20,39 @@ pub(super) type Credits = Vec<(u32, u8, u32)>;
 
 /// The effects of a batch of frames, except changes of the table.
 #[derive(Default)]
-struct Outcome {
+struct FrameEffects {
     credits: Credits,
     /// Programs whose events wait for room in their channel.
     stalled: Vec<u32>,
     /// Opened connections, and refused ones with their error.
-    connected: Vec<(u32, Result<Carried, WireError>)>,
+    connected: Vec<(u32, Result<ConnectionEnds, WireError>)>,
     /// Streams to confirm with RESET.
     resets: Vec<u32>,
 }
 
-impl Link {
+impl AgentConnection {
     /// Handles every whole frame that the decoder holds.
     pub(super) fn handle_frames(self: &Arc<Self>, decoder: &mut Decoder) -> Result<(), AgentEnd> {
-        let mut outcome = Outcome::default();
+        let mut effects = FrameEffects::default();
         {
             let mut table = self.table();
-            while let Some(frame) = decoder.next_frame().map_err(breach)? {
+            while let Some(frame) = decoder.next_frame().map_err(protocol_error)? {
                 if frame.kind == Kind::Goodbye {
                     return Err(goodbye(frame.payload));
                 }
-                table.frame(&frame, &mut outcome).map_err(breach)?;
+                table.frame(&frame, &mut effects).map_err(protocol_error)?;
             }
         }
-        for stream in outcome.stalled {
-            tokio::spawn(move_on(Arc::downgrade(self), stream));
+        for stream in effects.stalled {
+            tokio::spawn(deliver_waiting(Arc::downgrade(self), stream));
         }
-        for (stream, connected) in outcome.connected {
-            forward::begin(self, stream, connected);
+        for (stream, connected) in effects.connected {
+            forward::start(self, stream, connected);
         }
-        for stream in outcome.resets {
-            self.outbound.send(|out| out.reset(stream));
+        for stream in effects.resets {
+            self.writer.send(|out| out.reset(stream));
         }
-        self.give_credit(&outcome.credits);
+        self.give_credit(&effects.credits);
         Ok(())
     }
 
@@ -63,26 +63,26 @@ impl Link {
                     .iter()
                     .for_each(|(stream, channel, amount)| out.credit(*stream, *channel, *amount))
             };
-            self.outbound.send(append);
+            self.writer.send(append);
         }
     }
 }
 
 /// Moves the waiting events of a program with a slow reader into its channel, as room appears.
-async fn move_on(link: Weak<Link>, stream: u32) {
+async fn deliver_waiting(agent: Weak<AgentConnection>, stream: u32) {
     loop {
         let events = {
-            let Some(link) = link.upgrade() else { return };
-            match link.table().streams.get(&stream) {
+            let Some(agent) = agent.upgrade() else { return };
+            match agent.table().streams.get(&stream) {
                 Some(Stream::Program(program)) => program.events.clone(),
                 _ => return,
             }
         };
         let permit = events.reserve().await;
-        let Some(link) = link.upgrade() else { return };
+        let Some(agent) = agent.upgrade() else { return };
         let mut credits = Credits::new();
         let more = {
-            let mut table = link.table();
+            let mut table = agent.table();
             let Some(Stream::Program(program)) = table.streams.get_mut(&stream) else {
                 return;
             };
@@ -95,15 +95,15 @@ async fn move_on(link: Weak<Link>, stream: u32) {
             program.taken(stream, charge, &mut credits);
             !program.waiting.is_empty()
         };
-        link.give_credit(&credits);
+        agent.give_credit(&credits);
         if !more {
             return;
         }
     }
 }
 
-impl Table {
-    fn frame(&mut self, frame: &Frame<'_>, outcome: &mut Outcome) -> Result<(), Breach> {
+impl StreamTable {
+    fn frame(&mut self, frame: &Frame<'_>, effects: &mut FrameEffects) -> Result<(), ProtocolError> {
         let id = frame.stream;
         if self.abandoned.contains(&id) {
             // The agent sent the frame before it learned of the RESET.
@@ -114,11 +114,11 @@ impl Table {
         }
         if frame.kind == Kind::Request {
             let connected = self.connected(id, frame.payload)?;
-            outcome.connected.push((id, connected));
+            effects.connected.push((id, connected));
             return Ok(());
         }
         let Some(stream) = self.streams.get_mut(&id) else {
-            return Err(Breach::new(format!(
+            return Err(ProtocolError::new(format!(
                 "{:?} on stream {id}, which is not open",
                 frame.kind
             )));
@@ -127,36 +127,37 @@ impl Table {
             Kind::Reply => self.reply(id, frame.payload),
             Kind::Data => {
                 let (channel, bytes) = frame.data()?;
-                stream.data(id, channel, bytes, outcome)
+                stream.data(id, channel, bytes, effects)
             }
             Kind::Credit => {
                 let (channel, amount) = frame.credit()?;
                 match stream {
-                    Stream::Write { credit, .. } if channel == BODY => credit.refund(amount),
+                    Stream::Write { credit, .. } if channel == BODY_CHANNEL => credit.refund(amount),
                     Stream::Program(program) => match program.credit(channel) {
                         Some(credit) => credit.refund(amount),
-                        None => Err(Breach::new("credit for a channel that does not exist")),
+                        None => Err(ProtocolError::new("credit for a channel that does not exist")),
                     },
-                    Stream::Connection(connection) if channel == BODY => connection.credit.refund(amount),
-                    _ => Err(Breach::new("credit for a stream that sends nothing")),
+                    Stream::Connection(connection) if channel == BODY_CHANNEL => connection.credit.refund(amount),
+                    _ => Err(ProtocolError::new("credit for a stream that sends nothing")),
                 }
             }
-            Kind::Close => stream.close(id, frame.close()?, outcome),
-            Kind::Event => stream.event(id, frame.payload, outcome),
+            Kind::Close => stream.close(id, frame.close()?, effects),
+            Kind::Event => stream.event(id, frame.payload, effects),
             Kind::Reset if matches!(stream, Stream::Connection(_)) => {
                 if let Some(Stream::Connection(connection)) = self.streams.remove(&id) {
                     connection.credit.close();
                 }
-                outcome.resets.push(id);
+                effects.resets.push(id);
                 Ok(())
             }
-            Kind::Hello | Kind::Request | Kind::Reset | Kind::Goodbye => {
-                Err(Breach::new(format!("the agent may not send {:?} here", frame.kind)))
-            }
+            Kind::Hello | Kind::Request | Kind::Reset | Kind::Goodbye => Err(ProtocolError::new(format!(
+                "the agent may not send {:?} here",
+                frame.kind
+            ))),
         }
     }
 
-    fn reply(&mut self, id: u32, payload: &[u8]) -> Result<(), Breach> {
+    fn reply(&mut self, id: u32, payload: &[u8]) -> Result<(), ProtocolError> {
         // The requester may have been cancelled. Then the answer has no receiver.
         let stream = self.streams.remove(&id);
         match stream {
@@ -176,7 +177,7 @@ impl Table {
             }
             Some(Stream::Program(mut program)) => {
                 let Some(answer) = program.answer.take() else {
-                    return Err(Breach::new("a second answer to a start"));
+                    return Err(ProtocolError::new("a second answer to a start"));
                 };
                 let reply = serde_json::from_slice::<Reply<serde::de::IgnoredAny>>(payload);
                 let started = matches!(reply, Ok(Reply::Ok(_)));
@@ -200,7 +201,7 @@ impl Table {
                 drop(answer.send(payload.to_vec()));
             }
             Some(Stream::Port { answer: None, .. } | Stream::Connection(_)) => {
-                return Err(Breach::new("an answer without a request"));
+                return Err(ProtocolError::new("an answer without a request"));
             }
             None => {}
         }
@@ -208,13 +209,13 @@ impl Table {
     }
 
     /// Opens the agent's stream for a new connection to a forwarded port.
-    fn connected(&mut self, id: u32, payload: &[u8]) -> Result<Result<Carried, WireError>, Breach> {
+    fn connected(&mut self, id: u32, payload: &[u8]) -> Result<Result<ConnectionEnds, WireError>, ProtocolError> {
         if !id.is_multiple_of(2) || id <= self.last_theirs {
-            return Err(Breach::new(format!("stream {id} cannot be opened by the agent")));
+            return Err(ProtocolError::new(format!("stream {id} cannot be opened by the agent")));
         }
         self.last_theirs = id;
         let asked: Connected =
-            serde_json::from_slice(payload).map_err(|error| Breach::new(format!("a bad REQUEST: {error}")))?;
+            serde_json::from_slice(payload).map_err(|error| ProtocolError::new(format!("a bad REQUEST: {error}")))?;
         // The host's own stream decides about the target of a connection. The bytes from inside do not.
         let connections = match self.streams.get(&asked.forward) {
             Some(Stream::Port {
@@ -225,96 +226,99 @@ impl Table {
             None if self.abandoned.contains(&asked.forward) => {
                 return Ok(Err(WireError::new(ErrorCode::NotFound, "the port is closed")));
             }
-            _ => return Err(Breach::new("a connection to a port that was never opened")),
+            _ => return Err(ProtocolError::new("a connection to a port that was never opened")),
         };
         let own = |stream: &&Stream| matches!(stream, Stream::Connection(found) if found.port == asked.forward);
         let limit = || WireError::new(ErrorCode::Limit, "too many connections");
         if self.streams.values().filter(own).count() >= MAX_CONNECTIONS {
             return Ok(Err(limit()));
         }
-        let (stream, carried, theirs) = forward::pair(asked.forward);
+        let (stream, ends, theirs) = forward::pair(asked.forward);
         if connections.try_send(theirs).is_err() {
             return Ok(Err(limit()));
         }
         self.streams.insert(id, Stream::Connection(stream));
-        Ok(Ok(carried))
+        Ok(Ok(ends))
     }
 }
 
 impl Stream {
     /// Returns the program of this stream, if it has been started.
-    fn started(&mut self) -> Result<&mut ProgramStream, Breach> {
+    fn started(&mut self) -> Result<&mut ProgramStream, ProtocolError> {
         match self {
             Self::Program(program) if program.answer.is_none() => Ok(program),
-            _ => Err(Breach::new("a frame about a program that was not started")),
+            _ => Err(ProtocolError::new("a frame about a program that was not started")),
         }
     }
 
-    fn data(&mut self, id: u32, channel: u8, data: &[u8], outcome: &mut Outcome) -> Result<(), Breach> {
+    fn data(&mut self, id: u32, channel: u8, data: &[u8], effects: &mut FrameEffects) -> Result<(), ProtocolError> {
         if let Self::Read {
             bytes, limit, window, ..
         } = self
         {
-            if channel != BODY || data.len() > limit.saturating_sub(bytes.len()) {
-                return Err(Breach::new("more file contents than were asked for"));
+            if channel != BODY_CHANNEL || data.len() > limit.saturating_sub(bytes.len()) {
+                return Err(ProtocolError::new("more file contents than were asked for"));
             }
             window.receive(data.len())?;
             bytes.extend_from_slice(data);
-            outcome
+            effects
                 .credits
-                .extend(window.passed(data.len()).map(|amount| (id, BODY, amount)));
+                .extend(window.passed(data.len()).map(|amount| (id, BODY_CHANNEL, amount)));
             return Ok(());
         }
         if let Self::Connection(connection) = self {
-            let arrived = connection.arrived.as_ref().filter(|_| channel == BODY);
-            let arrived = arrived.ok_or_else(|| Breach::new("bytes on a channel that is closed"))?;
+            let arrived = connection.arrived.as_ref().filter(|_| channel == BODY_CHANNEL);
+            let arrived = arrived.ok_or_else(|| ProtocolError::new("bytes on a channel that is closed"))?;
             connection.window.receive(data.len())?;
             // The receiver may have been dropped. Then the task that notices this gives the stream up.
             drop(arrived.send(Bytes::copy_from_slice(data)));
             return Ok(());
         }
         let program = self.started()?;
-        let name = outward(channel)?;
+        let name = outward_channel(channel)?;
         let window = program.window(channel).as_mut();
         window
-            .ok_or_else(|| Breach::new("output on a channel that is closed"))?
+            .ok_or_else(|| ProtocolError::new("output on a channel that is closed"))?
             .receive(data.len())?;
         let event = ProcessEvent::Output {
             channel: name,
             bytes: Bytes::copy_from_slice(data),
         };
-        program.deliver(id, event, Some((channel, data.len())), outcome);
+        program.deliver(id, event, Some((channel, data.len())), effects);
         Ok(())
     }
 
-    fn close(&mut self, id: u32, channel: u8, outcome: &mut Outcome) -> Result<(), Breach> {
+    fn close(&mut self, id: u32, channel: u8, effects: &mut FrameEffects) -> Result<(), ProtocolError> {
         if let Self::Connection(connection) = self {
-            let open = connection.arrived.take().filter(|_| channel == BODY);
-            return open.map(drop).ok_or_else(|| Breach::new("a channel was closed twice"));
+            let open = connection.arrived.take().filter(|_| channel == BODY_CHANNEL);
+            return open
+                .map(drop)
+                .ok_or_else(|| ProtocolError::new("a channel was closed twice"));
         }
         let program = self.started()?;
-        let name = outward(channel)?;
+        let name = outward_channel(channel)?;
         if program.window(channel).take().is_none() {
-            return Err(Breach::new("a channel was closed twice"));
+            return Err(ProtocolError::new("a channel was closed twice"));
         }
-        program.deliver(id, ProcessEvent::Closed { channel: name }, None, outcome);
+        program.deliver(id, ProcessEvent::Closed { channel: name }, None, effects);
         Ok(())
     }
 
-    fn event(&mut self, id: u32, payload: &[u8], outcome: &mut Outcome) -> Result<(), Breach> {
-        let event = serde_json::from_slice(payload).map_err(|error| Breach::new(format!("a bad EVENT: {error}")))?;
+    fn event(&mut self, id: u32, payload: &[u8], effects: &mut FrameEffects) -> Result<(), ProtocolError> {
+        let event =
+            serde_json::from_slice(payload).map_err(|error| ProtocolError::new(format!("a bad EVENT: {error}")))?;
         let program = self.started()?;
         match event {
             Event::Exited { exit } => {
                 program.ends = program
                     .ends
                     .checked_sub(1)
-                    .ok_or_else(|| Breach::new("a program ended twice"))?;
-                program.deliver(id, ProcessEvent::Exited { exit }, None, outcome);
+                    .ok_or_else(|| ProtocolError::new("a program ended twice"))?;
+                program.deliver(id, ProcessEvent::Exited { exit }, None, effects);
             }
             Event::Refused { channel } => match program.credit(channel) {
                 Some(credit) => credit.close(),
-                None => return Err(Breach::new("a channel that does not exist was refused")),
+                None => return Err(ProtocolError::new("a channel that does not exist was refused")),
             },
         }
         Ok(())
@@ -323,17 +327,17 @@ impl Stream {
 
 impl ProgramStream {
     /// Hands an event to the program's reader, or keeps it until the channel has room.
-    fn deliver(&mut self, id: u32, event: ProcessEvent, charge: Option<(u8, usize)>, outcome: &mut Outcome) {
+    fn deliver(&mut self, id: u32, event: ProcessEvent, charge: Option<(u8, usize)>, effects: &mut FrameEffects) {
         if !self.waiting.is_empty() {
             self.waiting.push_back((event, charge));
             return;
         }
         match self.events.try_send(event) {
             // A dropped reader counts as one that takes everything.
-            Ok(()) | Err(TrySendError::Closed(_)) => self.taken(id, charge, &mut outcome.credits),
+            Ok(()) | Err(TrySendError::Closed(_)) => self.taken(id, charge, &mut effects.credits),
             Err(TrySendError::Full(event)) => {
                 self.waiting.push_back((event, charge));
-                outcome.stalled.push(id);
+                effects.stalled.push(id);
             }
         }
     }
@@ -348,9 +352,9 @@ impl ProgramStream {
     }
 }
 
-fn outward(channel: u8) -> Result<Channel, Breach> {
+fn outward_channel(channel: u8) -> Result<Channel, ProtocolError> {
     match channel_from_number(channel) {
         Some(name @ (Channel::Stdout | Channel::Stderr | Channel::Control)) => Ok(name),
-        Some(Channel::Stdin) | None => Err(Breach::new(format!("output on channel {channel}"))),
+        Some(Channel::Stdin) | None => Err(ProtocolError::new(format!("output on channel {channel}"))),
     }
 }
