@@ -8,7 +8,7 @@ use std::io;
 
 use bytes::Bytes;
 use rustix::io::{Errno, ioctl_fionread};
-use sandcell_jail::lane::Lane;
+use sandcell_jail::direct_pipes::DirectPipes;
 use sandcell_sandbox::{Channel, ProcessEvent, SandboxError};
 use tokio::net::unix::pipe;
 use tokio::sync::{Mutex, mpsc};
@@ -49,7 +49,7 @@ struct OutputPipe {
 struct ReceiverDropped;
 
 impl NearEnds {
-    pub(super) fn new(ends: Lane) -> io::Result<Self> {
+    pub(super) fn new(ends: DirectPipes) -> io::Result<Self> {
         let output_pipe = |channel, end| {
             Ok::<_, io::Error>(OutputPipe {
                 channel,
@@ -291,7 +291,7 @@ mod tests {
     #[tokio::test]
     async fn output_comes_before_control_also_when_the_runtime_has_not_heard_of_it() {
         for _ in 0..50 {
-            let (near, far) = Lane::make().unwrap();
+            let (near, far) = DirectPipes::make().unwrap();
             let (near_ends, far) = (NearEnds::new(near).unwrap(), Arc::new(far));
             let (_telling, mut seen) = mpsc::channel(1);
             let (signal, signalled) = pipe::pipe().unwrap();
@@ -331,7 +331,7 @@ mod tests {
     /// that do not fit.
     #[tokio::test]
     async fn packets_arrive_whole_and_before_what_was_said_after_them() {
-        let (near, far) = Lane::make().unwrap();
+        let (near, far) = DirectPipes::make().unwrap();
         let near_ends = NearEnds::new(near).unwrap();
         let (_telling, mut seen) = mpsc::channel(1);
         rustix::fs::fcntl_setfl(&far.stdout, OFlags::DIRECT).unwrap();
@@ -363,7 +363,7 @@ mod tests {
 
     #[tokio::test]
     async fn much_arrives_whole_and_its_end_comes_last() {
-        let (near, far) = Lane::make().unwrap();
+        let (near, far) = DirectPipes::make().unwrap();
         let near_ends = NearEnds::new(near).unwrap();
         let (_telling, mut seen) = mpsc::channel(1);
         let handle = near_ends.start(&mut seen);

@@ -83,7 +83,7 @@ impl AgentClient {
 
     /// Sets the near ends of direct pipes for the next program with a control channel. The agent has the far ends.
     #[cfg(target_os = "linux")]
-    pub fn use_direct_pipes(&self, direct_pipes: sandcell_jail::lane::Lane) {
+    pub fn use_direct_pipes(&self, direct_pipes: sandcell_jail::direct_pipes::DirectPipes) {
         // Without them the far ends are closed, and all bytes pass through the agent.
         if let Ok(near_ends) = direct_pipes::NearEnds::new(direct_pipes) {
             self.connection.put_direct_pipes(near_ends);

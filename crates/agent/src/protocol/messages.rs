@@ -61,7 +61,8 @@ impl Hello {
         if hello.protocol != PROTOCOL_NAME || hello.version != PROTOCOL_VERSION {
             let theirs: String = hello.protocol.chars().take(40).collect();
             return Err(ProtocolError::new(format!(
-                "the other side speaks {theirs:?} version {}, this program speaks {PROTOCOL_NAME:?} version {PROTOCOL_VERSION}",
+                "the other side speaks {theirs:?} version {}, this program speaks {PROTOCOL_NAME:?} version \
+                 {PROTOCOL_VERSION}",
                 hello.version
             )));
         }

@@ -9,8 +9,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::process::{Pid, Signal};
-use sandcell_jail::lane::Lane;
-use sandcell_jail::wire::{AtDoor, receive_one, send};
+use sandcell_jail::direct_pipes::DirectPipes;
+use sandcell_jail::wire::{EntryMessage, receive_one, send};
 use sandcell_sandbox::Exit;
 
 use super::program::Pipes;
@@ -63,7 +63,7 @@ impl EntrySocket {
     }
 
     /// Makes this stream wait for the worker, and sends these direct pipes to the worker.
-    pub(super) fn expect(&mut self, stream: u32, direct_pipes: Option<Lane>) -> Result<(), WireError> {
+    pub(super) fn expect(&mut self, stream: u32, direct_pipes: Option<DirectPipes>) -> Result<(), WireError> {
         if self.progress != Progress::NotYet {
             return Err(WireError::new(
                 ErrorCode::Invalid,
@@ -72,7 +72,7 @@ impl EntrySocket {
         }
         let far_ends = direct_pipes.map(|ends| [ends.stdout, ends.stderr, ends.control_in, ends.control_out]);
         let far_ends: Vec<BorrowedFd<'_>> = far_ends.iter().flatten().map(AsFd::as_fd).collect();
-        send(self.socket.as_fd(), &AtDoor::Lane {}, &far_ends)
+        send(self.socket.as_fd(), &EntryMessage::Lane {}, &far_ends)
             .map_err(|_| WireError::new(ErrorCode::Failed, "the launcher has closed the entry socket"))?;
         if !far_ends.is_empty() {
             self.pipes = Some(Pipes::direct());
@@ -94,17 +94,17 @@ impl EntrySocket {
     /// Receives one message.
     pub(super) fn receive(&mut self) -> AdoptEvent {
         match receive_one(self.socket.as_fd()) {
-            Ok(Some((AtDoor::Entered { pid }, _))) if self.pid.is_none() => {
+            Ok(Some((EntryMessage::Entered { pid }, _))) if self.pid.is_none() => {
                 self.pid = Pid::from_raw(pid.max(0)).filter(|pid| *pid != Pid::INIT);
                 self.kill_unwanted();
                 AdoptEvent::Entered
             }
-            Ok(Some((AtDoor::Pipes {}, descriptors))) if self.pipes.is_none() => {
+            Ok(Some((EntryMessage::Pipes {}, descriptors))) if self.pipes.is_none() => {
                 let four = <[OwnedFd; 4]>::try_from(descriptors).ok();
                 self.pipes = four.and_then(Pipes::received);
                 AdoptEvent::Entered
             }
-            Ok(Some((AtDoor::Ended { status, signal }, _))) => {
+            Ok(Some((EntryMessage::Ended { status, signal }, _))) => {
                 let exit = if signal {
                     Exit::Signal(status)
                 } else {
@@ -160,10 +160,10 @@ mod tests {
     fn the_end_of_a_visitor_who_never_looked_at_his_lane_is_heard() {
         let (ours, launchers) = pair().unwrap();
         let mut entry = EntrySocket::new(ours).unwrap();
-        let (_near, far) = Lane::make().unwrap();
+        let (_near, far) = DirectPipes::make().unwrap();
         entry.expect(3, Some(far)).unwrap();
-        send(launchers.as_fd(), &AtDoor::Entered { pid: 2 }, &[]).unwrap();
-        let ended = AtDoor::Ended {
+        send(launchers.as_fd(), &EntryMessage::Entered { pid: 2 }, &[]).unwrap();
+        let ended = EntryMessage::Ended {
             status: 9,
             signal: true,
         };

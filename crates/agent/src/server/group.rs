@@ -225,7 +225,7 @@ impl Group {
         } else if memory.saturating_add(in_sockets) > self.limits.memory {
             self.killed = self.killed.saturating_add(kill_socket_holders());
             if let Some(sockets) = &mut self.sockets {
-                sockets.forget();
+                sockets.discard();
             }
         } else if locks > self.limits.memory / LOCKS_LIMIT_DIVISOR && locks.saturating_add(memory) > self.limits.memory
         {
@@ -241,7 +241,7 @@ impl Group {
             .memory
             .saturating_sub(used)
             .min(max_private.saturating_sub(disk));
-        let holds = self.sockets.as_ref().map_or(MAX_CHECK_INTERVAL, OwnSockets::holds);
+        let holds = self.sockets.as_ref().map_or(MAX_CHECK_INTERVAL, OwnSockets::valid_for);
         self.check_interval = interval(room).min(holds);
         self.full_check = (room > 0).then_some(FullCheck { at: now, worked_us });
         self.next_check = now + self.check_interval;

@@ -29,7 +29,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use sandcell_jail::OwnSockets;
-use sandcell_jail::lane::Lane;
+use sandcell_jail::direct_pipes::DirectPipes;
 
 use crate::protocol::{ADOPT_FEATURE, DIRECT_PIPES_FEATURE, Decoder, Goodbye, Hello, Kind, OutBuffer, ProtocolError};
 use adopt::EntrySocket;
@@ -123,14 +123,14 @@ pub fn serve(input: OwnedFd, output: OwnedFd, config: ServerConfig) -> ServeEnd 
     serve_extended(input, output, None, None, config)
 }
 
-/// Serves like [`serve`], with two additions. `direct_pipes` has the far ends of the direct pipes, which one program may
-/// receive. `entry` is the entry socket of a sandbox that a process can enter from outside
-/// ([`AtDoor`](sandcell_jail::wire::AtDoor)).
+/// Serves like [`serve`], with two additions. `direct_pipes` has the far ends of the direct pipes, which one program
+/// may receive. `entry` is the entry socket of a sandbox that a process can enter from outside
+/// ([`EntryMessage`](sandcell_jail::wire::EntryMessage)).
 #[must_use]
 pub fn serve_extended(
     input: OwnedFd,
     output: OwnedFd,
-    direct_pipes: Option<Lane>,
+    direct_pipes: Option<DirectPipes>,
     entry: Option<OwnedFd>,
     config: ServerConfig,
 ) -> ServeEnd {
@@ -179,7 +179,7 @@ impl Agent {
     fn new(
         input: OwnedFd,
         output: OwnedFd,
-        direct_pipes: Option<Lane>,
+        direct_pipes: Option<DirectPipes>,
         entry: Option<OwnedFd>,
         config: ServerConfig,
     ) -> io::Result<Self> {

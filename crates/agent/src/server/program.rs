@@ -6,7 +6,7 @@ use rustix::event::PollFlags;
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal};
-use sandcell_jail::lane::Lane;
+use sandcell_jail::direct_pipes::DirectPipes;
 use sandcell_jail::spawn::{self, Outcome, SpawnError, Started, Step};
 use sandcell_sandbox::{Exit, StdinMode};
 
@@ -88,7 +88,7 @@ impl Pipes {
     pub(super) fn new(
         stdin: StdinMode,
         control: bool,
-        direct_pipes: Option<Lane>,
+        direct_pipes: Option<DirectPipes>,
         null: &OwnedFd,
     ) -> Result<Self, SpawnError> {
         let to_program = || -> rustix::io::Result<(OwnedFd, OwnedFd)> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::event::PollFlags;
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal};
-use sandcell_jail::lane::Lane;
+use sandcell_jail::direct_pipes::DirectPipes;
 use sandcell_jail::spawn::Program as Prepared;
 use sandcell_sandbox::{Exit, Signal as AskedSignal, SignalScope};
 use serde::Serialize;
@@ -41,7 +41,7 @@ pub(super) struct Streams {
     root: Root,
     null: OwnedFd,
     /// The far ends of the direct pipes, until a program has them.
-    direct_pipes: Option<Lane>,
+    direct_pipes: Option<DirectPipes>,
     programs: BTreeMap<u32, Program>,
     /// The entry socket, until the worker's end was reported.
     entry: Option<EntrySocket>,
@@ -61,7 +61,7 @@ pub(super) struct Streams {
 impl Streams {
     pub(super) fn new(
         mut config: ServerConfig,
-        direct_pipes: Option<Lane>,
+        direct_pipes: Option<DirectPipes>,
         children: &Children,
         entry: Option<EntrySocket>,
     ) -> io::Result<Self> {

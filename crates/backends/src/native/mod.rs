@@ -25,7 +25,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use sandcell_agent::client::AgentClient;
 use sandcell_agent::server::{ServeEnd, ServerConfig, serve_extended};
-use sandcell_jail::lane::Lane;
+use sandcell_jail::direct_pipes::DirectPipes;
 use sandcell_jail::launcher::{self, Launcher};
 use sandcell_jail::oom;
 use sandcell_jail::open_files::OpenFiles;
@@ -58,7 +58,13 @@ pub fn become_launcher_if_asked() {
 }
 
 /// The program of a jail's first process, after all restrictions are in place.
-fn agent(input: OwnedFd, output: OwnedFd, lane: Option<Lane>, folder: Option<&str>, door: Option<OwnedFd>) -> i32 {
+fn agent(
+    input: OwnedFd,
+    output: OwnedFd,
+    lane: Option<DirectPipes>,
+    folder: Option<&str>,
+    door: Option<OwnedFd>,
+) -> i32 {
     let config = match folder {
         // All private folders of a jail share one file system, so one of them shows its fill level.
         None => ServerConfig {
