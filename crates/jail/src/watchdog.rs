@@ -253,7 +253,7 @@ impl WatchRecord {
     }
 
     /// Returns true if a killed process is still freeing memory. No other process is killed meanwhile. The wait is
-    /// limited, and restarts after the next kill or once nobody is freeing memory.
+    /// limited, and restarts after the next kill or once no process is freeing memory.
     fn is_freeing_memory(&mut self, processes: &[ProcessSample]) -> bool {
         if !processes.iter().any(|sample| sample.dying) {
             self.release_since = None;

@@ -122,8 +122,8 @@ impl ForkServer {
         activity_in(&status) == Some(Activity::Stopped)
     }
 
-    /// Kills it. Its children live on. It is reaped later as a stray, so that a process stuck in the kernel blocks
-    /// nobody.
+    /// Kills it. Its children live on. It is reaped later as a stray, so that a process stuck in the kernel does not
+    /// block the launcher.
     pub(super) fn end(self) {
         let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
     }

@@ -65,7 +65,7 @@ pub(super) struct Prepared {
     pub(super) report: Report,
     /// This process's ids on the host. Sandboxes run with them if the server is not root.
     pub(super) ids: (u32, u32),
-    /// The shared user namespace above those of all sandboxes, from which workers enter. None if nobody enters.
+    /// The shared user namespace above those of all sandboxes, from which workers enter. None if no worker enters.
     pub(super) shared_userns: Option<OwnedFd>,
     /// The private folders of sandboxes without namespaces. None with namespaces.
     pub(super) private_folders: Option<PrivateFolders>,

@@ -120,7 +120,7 @@ fn run(
             // The steps for another kind of sandbox do not fit this one.
             if ahead.is_some_and(|ahead| ahead != request || shows != Shows::System) {
                 return Err(StepError::new(
-                    "be what it got ready for",
+                    "match the request that it prepared for",
                     None,
                     &io::ErrorKind::InvalidInput.into(),
                 ));

@@ -88,7 +88,7 @@ impl PrivateFolders {
         let ready = rustix::process::set_parent_process_death_signal(None)
             .and_then(|()| rustix::process::set_child_subreaper(Some(Pid::INIT)))
             .and_then(|()| rustix::fs::mkdir(folder.as_str(), Mode::from_raw_mode(0o700)));
-        ready.map_err(|error| failed("make the guardian", &error.into()))?;
+        ready.map_err(|error| failed("make the subreaper", &error.into()))?;
         let own = prepared.host.root.then_some(host_id);
         if let Some(id) = own {
             let (user, group) = (rustix::process::Uid::from_raw(id), rustix::process::Gid::from_raw(id));

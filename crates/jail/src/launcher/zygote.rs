@@ -131,7 +131,7 @@ impl Zygote {
         if self.known_kind == Some((request, counts)) {
             return Ok(());
         }
-        let error = |error: &io::Error| StepError::new("show the way in", None, error);
+        let error = |error: &io::Error| StepError::new("send the zygote its system calls", None, error);
         let mut steps = plan::enter(&prepared.host, &prepared.template, &request);
         steps.retain(|step| {
             step.layer()

@@ -60,7 +60,7 @@ pub(super) fn lost_within(age: Duration) -> Option<u64> {
     lost_now()
 }
 
-/// Returns the last reading, whatever its age.
+/// Returns the last reading, regardless of its age.
 pub(super) fn last() -> Option<u64> {
     LAST_SAMPLE.get().and_then(|last| last.bytes)
 }

@@ -156,7 +156,7 @@ impl Supervisor {
             .replace(now)
             .map_or(UNCONTENDED_INTERVAL, |at| now.duration_since(at));
         if !several {
-            // A single caller competes with nobody.
+            // A single caller has no competitor.
             self.balance.contended_until = None;
             for jail in self.jails.values_mut().filter(|jail| !jail.load.has_low_priority(now)) {
                 jail.weigh(CALLER_WEIGHT);

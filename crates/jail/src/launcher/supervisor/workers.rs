@@ -119,7 +119,7 @@ impl Supervisor {
         let started = views.collect::<Result<Vec<_>, _>>().and_then(|views| {
             host_id
                 .and_then(|host_id| Zygote::start(&self.prepared, argv, views, descriptors, host_id))
-                .map_err(|error| StepError::new("start a warmed parent", None, &error))
+                .map_err(|error| StepError::new("start a zygote", None, &error))
         });
         match started {
             Ok(zygote) => {
@@ -169,17 +169,17 @@ impl Supervisor {
         let zygote = self
             .zygotes
             .get_mut(&number)
-            .ok_or_else(|| not_found("find the parent"))?;
+            .ok_or_else(|| not_found("find the zygote"))?;
         let lives = |jail: &&mut Jail| !matches!(jail.state, State::Ended { .. });
         let jail = self.jails.get_mut(&id).filter(lives);
         let jail = jail.ok_or_else(|| not_found("find the sandbox"))?;
         let open = jail.namespaces.as_mut().filter(|namespaces| namespaces.are_open());
-        let namespaces = open.ok_or_else(|| not_found("find a way in"))?;
+        let namespaces = open.ok_or_else(|| not_found("find the sandbox's namespaces"))?;
         let ways = namespaces.entrances();
         let ways = ways.map_err(|error| StepError::new("open the sandbox's namespaces", None, &error))?;
         if !zygote.is_single() {
             zygote.kill();
-            return Err(not_found("find a parent with one thread"));
+            return Err(not_found("find a zygote with one thread"));
         }
         let counts = DescriptorCounts {
             namespaces: ways.all.len(),
@@ -194,7 +194,7 @@ impl Supervisor {
             zygote.requested_for.push_back(id);
             Ok(go)
         };
-        let go = ask().map_err(|error| StepError::new("ask the parent", None, &error))?;
+        let go = ask().map_err(|error| StepError::new("ask the zygote", None, &error))?;
         jail.worker = Some(Worker::Requested {
             zygote: number,
             go,
@@ -287,7 +287,7 @@ impl Supervisor {
         if let (Some(signal), false) = (signal, zygote.killed.get()) {
             self.report_helper_killed("a warmed interpreter", signal);
         }
-        self.fail_entries(|worker| worker.is_pending_from(number), "hear from the parent");
+        self.fail_entries(|worker| worker.is_pending_from(number), "hear from the zygote");
         let error = zygote.error;
         let _ = self.send_to_server(&FromLauncher::Cooled { parent: number, error });
     }
@@ -326,7 +326,7 @@ impl Supervisor {
                 zygote.kill();
             }
         }
-        self.fail_entries(Worker::is_late, "hear from the parent in time");
+        self.fail_entries(Worker::is_late, "hear from the zygote in time");
         let slow = |worker: &Worker| {
             let is_late = |joining: &Joining| joining.since.elapsed() > ENTER_TIMEOUT;
             matches!(worker, Worker::Inside { joining: Some(joining), .. } if is_late(joining))
@@ -428,7 +428,7 @@ impl Jail {
         // Not earlier: before the sandbox is complete, its mount namespace still exposes the host, and its socket still
         // reaches the launcher.
         let (Some(namespaces), Some(entry_socket)) = (&self.namespaces, &self.entry_socket) else {
-            return Err(not_found("find the sandbox's door"));
+            return Err(not_found("find the sandbox's entry socket"));
         };
         let files = namespaces.mount().map_err(named("open the sandbox's namespaces"))?;
         let fds: Vec<_> = [&files, entry_socket]
@@ -481,7 +481,7 @@ impl Jail {
         let entry_socket = self
             .entry_socket
             .as_ref()
-            .ok_or_else(|| not_found("find the sandbox's door"))?;
+            .ok_or_else(|| not_found("find the sandbox's entry socket"))?;
         let message = EntryMessage::Entered { pid: inside };
         send(entry_socket.as_fd(), &message, &[]).map_err(|error| StepError::new("tell the sandbox", None, &error))
     }
