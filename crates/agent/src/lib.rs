@@ -1,8 +1,8 @@
-//! The first process of a sandbox, and the host's end of the line to it.
+//! The agent, which is the first process of a sandbox, and the host's client for it.
 //!
-//! The agent starts programs, moves files, reaps orphans and reports. It knows no language and no isolation: whoever makes a sandbox
-//! starts [`server::serve`] in it and hands the two byte streams to [`client::AgentClient`]. What goes over them is
-//! in [`protocol`], and in words in `docs/design/protocol.md`.
+//! The agent starts programs, moves files, reaps orphans and reports usage. It knows no language and no isolation. A
+//! back end starts [`server::serve`] in its sandbox and hands the two byte streams to [`client::AgentClient`].
+//! [`protocol`] defines their content, and `docs/design/protocol.md` describes it in words.
 #![forbid(unsafe_code)]
 
 pub mod protocol;

@@ -1,7 +1,7 @@
-//! Puts a folder of the host's into a container: an archive on standard input, written below a folder.
+//! Copies a folder of the host into a container: extracts an archive from standard input below a folder.
 //!
-//! It runs inside as any other program does, so with the sandbox's own rights; the archive is this program's own host's,
-//! whose folders come before what lies in them. What is no file, folder or link is not in it.
+//! It runs inside with the sandbox's own rights, like any other program. The host's sandcell writes the archive, with
+//! folders before their contents. The archive contains only files, folders and links.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read};
@@ -10,18 +10,18 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt 
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
-const BLOCK: usize = 512;
-/// Bytes of a name that is too long for its head.
-const NAME: u64 = 64 << 10;
+const BLOCK_BYTES: usize = 512;
+/// The maximum length of a name that does not fit into its header, in bytes.
+const MAX_NAME_BYTES: u64 = 64 << 10;
 
 /// Reads an archive to its end.
 ///
 /// # Errors
-/// The first entry that could not be written; those before it are there.
+/// The error of the first entry that could not be written. The entries before it exist.
 pub fn unpack(mut archive: impl Read, to: &Path) -> io::Result<()> {
     let (mut long_name, mut long_link) = (None, None);
     loop {
-        let mut head = [0; BLOCK];
+        let mut head = [0; BLOCK_BYTES];
         archive.read_exact(&mut head)?;
         if head.iter().all(|byte| *byte == 0) {
             return Ok(());
@@ -29,7 +29,7 @@ pub fn unpack(mut archive: impl Read, to: &Path) -> io::Result<()> {
         let size = number(field(&head, 124, 12))?;
         let kind = head.get(156).copied().unwrap_or_default();
         if kind == b'L' || kind == b'K' {
-            let text = text(&mut archive, size)?;
+            let text = read_name(&mut archive, size)?;
             if kind == b'L' {
                 long_name = Some(text);
             } else {
@@ -40,14 +40,14 @@ pub fn unpack(mut archive: impl Read, to: &Path) -> io::Result<()> {
         let name = long_name.take().unwrap_or_else(|| field(&head, 0, 100).to_vec());
         let link = long_link.take().unwrap_or_else(|| field(&head, 157, 100).to_vec());
         let path = below(to, &name)?;
-        let told = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+        let with_path = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
         match kind {
-            b'5' => folder(&path).map_err(told)?,
-            b'2' => symlink(Path::new(std::ffi::OsStr::from_bytes(&link)), &path).map_err(told)?,
+            b'5' => folder(&path).map_err(with_path)?,
+            b'2' => symlink(Path::new(std::ffi::OsStr::from_bytes(&link)), &path).map_err(with_path)?,
             b'0' => {
                 let mode = u32::try_from(number(field(&head, 100, 8))?).unwrap_or(0o644) & 0o777;
                 let modified = UNIX_EPOCH + Duration::from_secs(number(field(&head, 136, 12))?);
-                file(&mut archive, &path, size, mode, modified).map_err(told)?;
+                file(&mut archive, &path, size, mode, modified).map_err(with_path)?;
             }
             _ => {
                 return Err(io::Error::new(
@@ -59,8 +59,8 @@ pub fn unpack(mut archive: impl Read, to: &Path) -> io::Result<()> {
     }
 }
 
-/// The bytes of a field up to its end or the first zero.
-fn field(head: &[u8; BLOCK], at: usize, len: usize) -> &[u8] {
+/// Returns the bytes of a field up to its end or the first zero.
+fn field(head: &[u8; BLOCK_BYTES], at: usize, len: usize) -> &[u8] {
     let field = head.get(at..at + len).unwrap_or_default();
     field.split(|byte| *byte == 0).next().unwrap_or_default()
 }
@@ -70,19 +70,19 @@ fn number(field: &[u8]) -> io::Result<u64> {
     u64::from_str_radix(text, 8).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "a number cannot be read"))
 }
 
-fn text(archive: &mut impl Read, size: u64) -> io::Result<Vec<u8>> {
-    if size > NAME {
+fn read_name(archive: &mut impl Read, size: u64) -> io::Result<Vec<u8>> {
+    if size > MAX_NAME_BYTES {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "a name is too long"));
     }
     let mut text = Vec::new();
     archive.by_ref().take(size).read_to_end(&mut text)?;
     skip(archive, size)?;
-    // Some end it with a zero.
+    // Some archives end the name with a zero.
     text.truncate(text.iter().position(|byte| *byte == 0).unwrap_or(text.len()));
     Ok(text)
 }
 
-/// What fills the last block of so many bytes.
+/// Skips the padding after an entry of `size` bytes.
 fn skip(archive: &mut impl Read, size: u64) -> io::Result<()> {
     let rest = size.next_multiple_of(512) - size;
     io::copy(&mut archive.by_ref().take(rest), &mut io::sink()).map(drop)
@@ -94,13 +94,16 @@ fn below(to: &Path, name: &[u8]) -> io::Result<PathBuf> {
     if name.components().all(plain) {
         Ok(to.join(name))
     } else {
-        Err(io::Error::new(io::ErrorKind::InvalidData, "a name leads elsewhere"))
+        Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "a name leads out of the folder",
+        ))
     }
 }
 
 fn folder(path: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o755).create(path) {
-        // The folder that everything lies below.
+        // The archive's root folder exists already.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         made => made,
     }
@@ -159,7 +162,7 @@ mod tests {
                 .as_secs()
         };
         assert_eq!(modified(&to.join("empty")), modified(&from.join("empty")));
-        // What was cut off is no whole archive.
+        // A truncated archive is an error.
         for cut in [100, 512, bytes.len() / 2] {
             let again = place.path().join(cut.to_string());
             std::fs::create_dir(&again).unwrap();

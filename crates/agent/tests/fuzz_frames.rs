@@ -1,4 +1,4 @@
-//! Bytes from inside, mutated, to the decoder and to a real client. See `fuzz/README.md`.
+//! Sends mutated bytes from inside to the decoder and to a real client. See `fuzz/README.md`.
 #![cfg(feature = "client")]
 #![allow(
     missing_docs,
@@ -21,7 +21,7 @@ use sandcell_agent::client::AgentClient;
 use sandcell_agent::protocol::{Decoder, Hello, Kind, OutBuffer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// All frames, cut as told; `None` after them if the bytes are in breach.
+/// Returns all frames of a stream cut at these lengths. `None` follows them if the bytes violate the protocol.
 fn frames(bytes: &[u8], mut step: impl FnMut() -> usize) -> Vec<Option<(Kind, u32, Vec<u8>)>> {
     let mut decoder = Decoder::default();
     let mut found = Vec::new();
@@ -57,13 +57,13 @@ fn fuzz_frames_do_not_depend_on_how_the_stream_is_cut() {
     println!("{} inputs", mutator.tried);
 }
 
-static PANICKED: AtomicBool = AtomicBool::new(false);
+static CLIENT_PANICKED: AtomicBool = AtomicBool::new(false);
 
 #[test]
 fn fuzz_a_client_ends_with_a_breach_or_goes_on() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
-        PANICKED.store(true, Ordering::SeqCst);
+        CLIENT_PANICKED.store(true, Ordering::SeqCst);
         usual(info);
     }));
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -73,12 +73,12 @@ fn fuzz_a_client_ends_with_a_breach_or_goes_on() {
     let mut mutator = Mutator::new("agent");
     while let Some(bytes) = mutator.next() {
         runtime.block_on(one(&bytes, mutator.below(3)));
-        assert!(!PANICKED.load(Ordering::SeqCst), "a task of the client panicked");
+        assert!(!CLIENT_PANICKED.load(Ordering::SeqCst), "a task of the client panicked");
     }
     println!("{} inputs", mutator.tried);
 }
 
-/// A client with a request under way, to which the agent says these bytes and then nothing more.
+/// Runs a client with a request in progress. The agent sends these bytes and then nothing more.
 async fn one(bytes: &[u8], request: usize) {
     let (mut ours, theirs) = tokio::io::duplex(1 << 21);
     let mut hello = OutBuffer::default();
@@ -99,7 +99,7 @@ async fn one(bytes: &[u8], request: usize) {
         let _ = ours.write_all(bytes).await;
         drop(ours);
     };
-    // The stream has ended, so whatever is asked must end as well.
+    // The stream has ended, so every request must end as well.
     tokio::time::timeout(Duration::from_secs(20), async { tokio::join!(asked, said) })
         .await
         .expect("the client waits for an agent that is gone");

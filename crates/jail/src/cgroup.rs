@@ -18,7 +18,7 @@ use rustix::fs::{Mode, OFlags, StatVfs, fstat, fstatvfs, stat, statvfs};
 
 use crate::spec::Request;
 use crate::steps::write_once;
-use crate::watch::small_file;
+use crate::watchdog::small_file;
 use crate::wire::Usage;
 
 pub(crate) use find::{own_memory_kills, own_process_groups};
@@ -29,14 +29,14 @@ pub use outer::outer_memory_limit;
 const IN_SOCKETS: u64 = 8;
 
 /// Memory that the jail itself may use, in addition to its programs.
-const OVERHEAD: u64 = 16 << 20;
+const JAIL_OVERHEAD_BYTES: u64 = 16 << 20;
 /// The kernel memory of an ordinary sandbox: at most this many bytes, at most this part of the memory limit, and some
 /// bytes for each file.
 const USUAL_KERNEL: u64 = 24 << 20;
 const USUAL_PART: u64 = 8;
-const INODE: u64 = 2 << 10;
+const INODE_BYTES: u64 = 2 << 10;
 /// The prefix of cgroup folders.
-const PREFIX: &str = "sandcell-";
+const FOLDER_PREFIX: &str = "sandcell-";
 
 /// The folders in which cgroups can be created.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -324,7 +324,7 @@ impl Group {
     }
 
     /// Returns true if a process is in the group, by the content of its `/proc/<pid>/cgroup` (version 1).
-    pub(crate) fn holds(&self, told: &str) -> bool {
+    pub(crate) fn contains_process(&self, cgroups: &str) -> bool {
         let Groups::V1 {
             memory,
             pids,
@@ -336,7 +336,7 @@ impl Group {
         };
         let within = |controller: &str, folder: &str| {
             let name = folder.rsplit('/').next().unwrap_or_default();
-            told.lines().any(|line| {
+            cgroups.lines().any(|line| {
                 let mut parts = line.splitn(3, ':').skip(1);
                 let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else {
                     return false;
@@ -414,7 +414,7 @@ impl Group {
     }
 
     /// Closes the counter of processor time until the next read.
-    pub(crate) fn rest(&self) {
+    pub(crate) fn mark_idle(&self) {
         self.processor.replace(None);
     }
 
@@ -442,7 +442,7 @@ impl Group {
     /// memory count as shared.
     #[must_use]
     pub fn process_memory(&self) -> u64 {
-        self.process_memory_of(&self.told())
+        self.process_memory_of(&self.memory_by_kind())
     }
 
     /// Sets the folder of the private files, which are in memory, to distinguish them from memory that processes share.
@@ -560,13 +560,13 @@ mod tests {
             cpuacct: "/c".into(),
         }
         .named("sandcell-1-2-3");
-        let told =
+        let cgroups_of =
             |pids: &str| format!("4:memory:/x/sandcell-1-2-3\n3:pids:{pids}\n2:cpu,cpuacct:/sandcell-1-2-3\n0::/\n");
-        assert!(group.holds(&told("/sandcell-1-2-3")));
+        assert!(group.contains_process(&cgroups_of("/sandcell-1-2-3")));
         for other in ["/", "/sandcell-1-2-33", "/sandcell-1-2-3/below", ""] {
-            assert!(!group.holds(&told(other)), "{other}");
+            assert!(!group.contains_process(&cgroups_of(other)), "{other}");
         }
-        assert!(!group.holds(""));
+        assert!(!group.contains_process(""));
     }
 
     #[test]

@@ -5,24 +5,24 @@
 //! with unsafe code, all of it in `sys`, one system call a function. It knows nothing about the programs inside.
 
 #[cfg(target_os = "linux")]
-mod calls;
-#[cfg(target_os = "linux")]
 pub mod cgroup;
 #[cfg(target_os = "linux")]
 mod claim;
 #[cfg(target_os = "linux")]
-pub mod contained;
+pub mod container_lockdown;
 #[cfg(target_os = "linux")]
-pub mod fence;
+pub mod direct_pipes;
+#[cfg(target_os = "linux")]
+mod enter_program;
 #[cfg(target_os = "linux")]
 mod init;
 #[cfg(target_os = "linux")]
-pub mod lane;
+pub mod landlock;
 #[cfg(target_os = "linux")]
 pub mod launcher;
 #[cfg(target_os = "linux")]
 mod machine;
-pub mod masked;
+pub mod masked_paths;
 #[cfg(target_os = "linux")]
 pub mod oom;
 #[cfg(target_os = "linux")]
@@ -34,7 +34,7 @@ mod own_limits;
 #[cfg(target_os = "linux")]
 pub mod plan;
 #[cfg(target_os = "linux")]
-pub mod process_level;
+pub mod plan_without_namespaces;
 #[cfg(target_os = "linux")]
 pub mod seccomp;
 #[cfg(target_os = "linux")]
@@ -46,7 +46,7 @@ mod steps;
 #[cfg(target_os = "linux")]
 mod sys;
 #[cfg(target_os = "linux")]
-mod watch;
+mod watchdog;
 #[cfg(target_os = "linux")]
 pub mod wire;
 
@@ -57,6 +57,6 @@ pub use own_limits::withstand_limits;
 #[cfg(target_os = "linux")]
 pub use sys::fd::adopt;
 #[cfg(target_os = "linux")]
-pub use sys::heap::{give_back, give_back_early};
+pub use sys::heap::{configure_heap, trim_heap};
 #[cfg(target_os = "linux")]
-pub use watch::{Charged, OwnSockets, holds_sockets};
+pub use watchdog::{Charged, OwnSockets, holds_sockets};

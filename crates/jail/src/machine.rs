@@ -7,10 +7,10 @@
 //! for. The files are written once, so they show all memory as free. The CPU affinity stays that of the whole machine:
 //! with fewer processors, sandboxes would wait for each other while other processors are idle.
 
-use crate::plan::place;
+use crate::plan::paths;
 
 /// The folders of a sandbox's /sys, parents first.
-pub(crate) const FOLDERS: [&str; 8] = [
+pub(crate) const SYS_FOLDERS: [&str; 8] = [
     "sys",
     "sys/devices",
     "sys/devices/system",
@@ -25,7 +25,7 @@ pub(crate) const FOLDERS: [&str; 8] = [
 pub(crate) const IN_PROC: [&str; 3] = ["cpuinfo", "meminfo", "stat"];
 
 /// The number of bytes to read of `/proc/cpuinfo`: more than one processor needs.
-const DESCRIPTION_MAX: usize = 8 << 10;
+const MAX_DESCRIPTION_BYTES: usize = 8 << 10;
 
 /// The period of the processor quota, in microseconds.
 const PERIOD_US: u64 = 100_000;
@@ -43,9 +43,9 @@ pub struct Machine {
 
 impl Machine {
     /// Reads the description of this machine.
-    pub(crate) fn look() -> Self {
+    pub(crate) fn read() -> Self {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        let description = start_of(&format!("{}/proc/cpuinfo", place::host())).unwrap_or_default();
+        let description = start_of(&format!("{}/proc/cpuinfo", paths::host())).unwrap_or_default();
         Self {
             processors: u32::try_from(processors).unwrap_or(1),
             description: first_processor(&description),
@@ -83,16 +83,18 @@ impl Machine {
 
     /// All times are zero: the real ones are the whole machine's, and must not be visible.
     fn stat(&self, count: u32) -> String {
-        const NONE: &str = "0 0 0 0 0 0 0 0 0 0";
-        let each: String = (0..count).map(|number| format!("cpu{number} {NONE}\n")).collect();
+        const ZERO_TIMES: &str = "0 0 0 0 0 0 0 0 0 0";
+        let each: String = (0..count).map(|number| format!("cpu{number} {ZERO_TIMES}\n")).collect();
         let started = self.started;
-        format!("cpu  {NONE}\n{each}intr 0\nctxt 0\nbtime {started}\nprocesses 1\nprocs_running 1\nprocs_blocked 0\n")
+        format!(
+            "cpu  {ZERO_TIMES}\n{each}intr 0\nctxt 0\nbtime {started}\nprocesses 1\nprocs_running 1\nprocs_blocked 0\n"
+        )
     }
 }
 
 /// Returns the start time of the machine, in seconds since 1970.
 fn started() -> Option<u64> {
-    let uptime = start_of(&format!("{}/proc/uptime", place::host()))?;
+    let uptime = start_of(&format!("{}/proc/uptime", paths::host()))?;
     let up: u64 = uptime.split('.').next()?.parse().ok()?;
     let now = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
@@ -103,10 +105,10 @@ fn started() -> Option<u64> {
 fn start_of(path: &str) -> Option<String> {
     use std::io::Read as _;
     let mut start = Vec::new();
-    let most = u64::try_from(DESCRIPTION_MAX).ok()?;
+    let max_bytes = u64::try_from(MAX_DESCRIPTION_BYTES).ok()?;
     std::fs::File::open(path)
         .ok()?
-        .take(most)
+        .take(max_bytes)
         .read_to_end(&mut start)
         .ok()?;
     Some(String::from_utf8_lossy(&start).into_owned())
@@ -120,7 +122,7 @@ fn first_processor(text: &str) -> String {
 }
 
 fn meminfo(memory: u64) -> String {
-    const NONE: [&str; 16] = [
+    const ZERO_FIELDS: [&str; 16] = [
         "Buffers",
         "Cached",
         "SwapCached",
@@ -140,7 +142,7 @@ fn meminfo(memory: u64) -> String {
     ];
     let line = |name: &str, kib: u64| format!("{:<16}{kib:>8} kB\n", format!("{name}:"));
     let free = ["MemTotal", "MemFree", "MemAvailable"].map(|name| line(name, memory / 1024));
-    free.concat() + &NONE.map(|name| line(name, 0)).concat()
+    free.concat() + &ZERO_FIELDS.map(|name| line(name, 0)).concat()
 }
 
 #[cfg(test)]
@@ -194,7 +196,7 @@ mod tests {
         for (name, _) in &files {
             let folder = name.rsplit_once('/').map(|(folder, _)| folder);
             assert!(
-                folder.map_or(IN_PROC.contains(name), |folder| FOLDERS.contains(&folder)),
+                folder.map_or(IN_PROC.contains(name), |folder| SYS_FOLDERS.contains(&folder)),
                 "{name}"
             );
         }

@@ -9,11 +9,11 @@ use crate::cgroup::own_memory_kills;
 use crate::steps::write_once;
 
 /// The score of the server and its launcher, if they may lower it.
-const PROTECTED: i32 = -500;
+const PROTECTED_SCORE: i32 = -500;
 /// The `oom_score_adj` of a sandbox's first process and of the processes that make sandboxes.
-pub(crate) const FIRST_PROCESS: i32 = 100;
+pub(crate) const FIRST_PROCESS_SCORE: i32 = 100;
 /// The `oom_score_adj` of a zygote, equal to the score that the agent gives to programs.
-pub(crate) const INTERPRETER: i32 = 300;
+pub(crate) const INTERPRETER_SCORE: i32 = 300;
 /// The highest score.
 const MAX_SCORE: i32 = 1000;
 
@@ -29,19 +29,19 @@ fn score(host: &str) -> Option<i32> {
 pub fn protect_self() {
     if score("") == Some(0) {
         // Without the right to lower it, only a preference is lost.
-        let _ = write_once(&path(""), &PROTECTED.to_string());
+        let _ = write_once(&path(""), &PROTECTED_SCORE.to_string());
     }
 }
 
 /// Raises the score of this process above the server's, which it inherited.
-pub(crate) fn go_first(host: &str, by: i32) {
+pub(crate) fn prefer_as_victim(host: &str, by: i32) {
     if let Some(score) = score(host) {
         let _ = write_once(&path(host), &raised(score, by).to_string());
     }
 }
 
 fn raised(score: i32, by: i32) -> i32 {
-    let usual = if score == PROTECTED { 0 } else { score };
+    let usual = if score == PROTECTED_SCORE { 0 } else { score };
     usual.saturating_add(by).min(MAX_SCORE)
 }
 
@@ -76,10 +76,10 @@ mod tests {
 
     #[test]
     fn what_is_started_by_a_protected_process_is_not_protected() {
-        assert_eq!(raised(PROTECTED, FIRST_PROCESS), FIRST_PROCESS);
-        assert_eq!(raised(0, INTERPRETER), INTERPRETER);
-        assert_eq!(raised(-100, FIRST_PROCESS), 0, "somebody chose that score");
-        assert_eq!(raised(950, FIRST_PROCESS), MAX_SCORE);
+        assert_eq!(raised(PROTECTED_SCORE, FIRST_PROCESS_SCORE), FIRST_PROCESS_SCORE);
+        assert_eq!(raised(0, INTERPRETER_SCORE), INTERPRETER_SCORE);
+        assert_eq!(raised(-100, FIRST_PROCESS_SCORE), 0, "somebody chose that score");
+        assert_eq!(raised(950, FIRST_PROCESS_SCORE), MAX_SCORE);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::io;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// The highest limit that is requested, even if the kernel allows more.
-const ENOUGH: u64 = 1 << 20;
+const MAX_REQUESTED_FILES: u64 = 1 << 20;
 
 /// The limits of open files of this process. None means unlimited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +41,7 @@ impl OpenFiles {
             };
             setrlimit(Resource::Nofile, limit).is_ok()
         };
-        let more = most.min(ENOUGH);
+        let more = most.min(MAX_REQUESTED_FILES);
         let raised = before.hard.is_some_and(|hard| hard < more) && set(Some(more));
         if !raised && before.soft != before.hard {
             set(before.hard);
@@ -52,7 +52,7 @@ impl OpenFiles {
     /// Returns the limit in force as a number.
     #[must_use]
     pub fn most(&self) -> u64 {
-        self.soft.unwrap_or(ENOUGH)
+        self.soft.unwrap_or(MAX_REQUESTED_FILES)
     }
 }
 

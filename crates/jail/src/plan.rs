@@ -10,11 +10,11 @@ use std::path::Path;
 
 pub use host::{Folder, Host, Inner, InnerView, Shows, Tree, View};
 
-use crate::masked::MASKED;
+use crate::masked_paths::MASKED_PATHS;
 use crate::spec::{INSIDE_ID, Request, Template};
 
 /// Paths in the launcher's private root: the host below one folder, the parts of sandboxes below another.
-pub mod place {
+pub mod paths {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     /// Returns the path of the host's root in the launcher: a folder of its private root, or an empty prefix if it
@@ -31,24 +31,24 @@ pub mod place {
 
     static AS_IT_IS: AtomicBool = AtomicBool::new(false);
     /// The parent of the numbered folders with read-only sources. A mount table shows only these short names.
-    pub const LOWER: &str = "/l";
+    pub const LOWER_FOLDERS: &str = "/l";
     /// An empty folder: the second lower layer that an overlay needs.
-    pub const NOTHING: &str = "/l/none";
+    pub const EMPTY_FOLDER: &str = "/l/none";
     /// The parent of the numbered folders with files that only sandboxes have, one for each tree.
-    pub const ADDED: &str = "/l/added";
+    pub const ADDED_FILES: &str = "/l/added";
     /// The temporary place of a folder while its view for a running sandbox is made.
-    pub const ATTACHED: &str = "/l/layer";
+    pub const ATTACHED_FOLDER: &str = "/l/layer";
     /// The temporary place of an image's tree while a sandbox is made of it.
-    pub const IMAGE: &str = "/l/image";
+    pub const IMAGE_TREE: &str = "/l/image";
     /// The device nodes.
-    pub const DEVICES: &str = "/l/dev";
+    pub const DEVICE_FOLDER: &str = "/l/dev";
     /// The place where a sandbox's root is assembled, over the mount points and the stub of /etc that all sandboxes
     /// share.
-    pub const ROOT: &str = "/new";
+    pub const NEW_ROOT: &str = "/new";
     /// The stub of /etc.
-    pub const ETC: &str = "/new/etc";
+    pub const ETC_STUB: &str = "/new/etc";
     /// The mount point of a sandbox's private files during assembly.
-    pub const OWN: &str = "/own";
+    pub const PRIVATE_FILES: &str = "/own";
     /// An empty folder that is private to the sandbox, to cover folders: locks and watches on it stay inside.
     pub const OWN_NOTHING: &str = "/own/none";
     /// An empty file that is private to the sandbox, to cover files.
@@ -60,7 +60,7 @@ pub mod place {
     /// Copies of files that are mounted on single files of the host.
     pub const OWN_FILES: &str = "/own/files";
     /// The parent of package layers inside a sandbox.
-    pub const LAYERS: &str = "/opt/sandcell";
+    pub const PACKAGE_LAYERS: &str = "/opt/sandcell";
 }
 
 /// One step of making a jail.
@@ -153,7 +153,7 @@ pub enum Step {
     },
     /// Without namespaces: restricts reads and writes of files, and blocks TCP, signals and abstract sockets to the
     /// outside.
-    Fence(Fence),
+    LandlockWithoutNamespaces(ReachableFiles),
     /// Without a user namespace: takes a separate host id, which only root can do.
     HostIdentity { id: u32 },
     /// Without a PID namespace: makes orphans children of this process.
@@ -171,7 +171,7 @@ pub enum Step {
     /// Drops all capabilities except the one to enter namespaces, which survives exec.
     OnlyEntering,
     /// Installs the filter of a zygote: the system calls of sandboxes, and those that its workers need to enter one.
-    CallsOfParent,
+    SystemCallsOfZygote,
 }
 
 /// The write access to a mount within an operator's folder.
@@ -190,12 +190,12 @@ pub enum Signals {
     Inside,
     /// All processes of its PID namespace. A worker has separate rules, and the first process must be able to kill it.
     /// Programs that the first process starts have rules that restrict signals.
-    ToVisitors,
+    ToWorkers,
 }
 
 /// The host's files that a sandbox without a private root can reach.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Fence {
+pub struct ReachableFiles {
     /// Its private folder.
     pub private: String,
     /// Folders and files that it can read and execute.
@@ -290,13 +290,13 @@ impl Step {
             Self::Cores { .. } => "limit cores".into(),
             Self::Capabilities => "drop capabilities".into(),
             Self::NoNewPrivileges => "forbid new privileges".into(),
-            Self::Landlock { .. } | Self::Fence(_) => "restrict files with Landlock".into(),
+            Self::Landlock { .. } | Self::LandlockWithoutNamespaces(_) => "restrict files with Landlock".into(),
             Self::HostIdentity { .. } => "take a host identity".into(),
             Self::AdoptOrphans => "take care of orphans".into(),
             Self::OwnFolders { .. } => "make the private folders".into(),
             Self::HeldCapabilities => "drop capabilities".into(),
             Self::NotDumpable => "hide the agent's memory".into(),
-            Self::SystemCalls { .. } | Self::FewerSystemCalls { .. } | Self::CallsOfParent => {
+            Self::SystemCalls { .. } | Self::FewerSystemCalls { .. } | Self::SystemCallsOfZygote => {
                 "restrict system calls".into()
             }
             Self::OnlyEntering => "drop capabilities".into(),
@@ -326,9 +326,9 @@ impl Step {
             Self::ResourceLimit { .. } | Self::Cores { .. } => Some("resource_limits"),
             Self::Capabilities | Self::HeldCapabilities | Self::OnlyEntering => Some("capabilities"),
             Self::NoNewPrivileges => Some("no_new_privileges"),
-            Self::Landlock { .. } | Self::Fence(_) => Some("landlock"),
+            Self::Landlock { .. } | Self::LandlockWithoutNamespaces(_) => Some("landlock"),
             Self::NotDumpable => Some("hidden_agent"),
-            Self::SystemCalls { .. } | Self::FewerSystemCalls { .. } | Self::CallsOfParent => Some("seccomp"),
+            Self::SystemCalls { .. } | Self::FewerSystemCalls { .. } | Self::SystemCallsOfZygote => Some("seccomp"),
             Self::DieWithLauncher
             | Self::HostIdentity { .. }
             | Self::AdoptOrphans
@@ -342,7 +342,7 @@ impl Step {
 }
 
 /// The layers of the `namespace` level, in the order of reports.
-pub const LAYERS: [&str; 16] = [
+pub const NAMESPACE_LEVEL_LAYERS: [&str; 16] = [
     "user_namespace",
     "mount_namespace",
     "pid_namespace",
@@ -362,10 +362,10 @@ pub const LAYERS: [&str; 16] = [
 ];
 
 /// The inotify instances of a sandbox that shares its owner. The usual limit of an owner is 128.
-const WATCHES: u32 = 8;
+const MAX_INOTIFY_INSTANCES: u32 = 8;
 
 /// The number of files and folders that such a sandbox may watch. The usual limit of an owner is at least 8192.
-const WATCHED: u32 = 1024;
+const MAX_INOTIFY_WATCHES: u32 = 1024;
 
 /// Returns the steps of a new jail: the work of its first process, in order, directly after the clone into its
 /// namespaces.
@@ -393,12 +393,12 @@ pub fn make(host: &Host, template: &Template, request: &Request) -> Vec<Step> {
     // Sandboxes that can be entered share an owner above them.
     if !host.root || template.enterable {
         steps.push(Step::Watches {
-            instances: WATCHES,
-            watches: WATCHED,
+            instances: MAX_INOTIFY_INSTANCES,
+            watches: MAX_INOTIFY_WATCHES,
         });
     }
     steps.push(Step::SocketBuffers);
-    steps.extend(MASKED.map(|name| Step::MaskProc { name }));
+    steps.extend(MASKED_PATHS.map(|name| Step::MaskProc { name }));
     steps.push(Step::Machine {
         files: host.machine.files(request.memory, request.cpu_milli),
     });
@@ -416,7 +416,7 @@ pub fn make(host: &Host, template: &Template, request: &Request) -> Vec<Step> {
         host,
         template,
         if template.enterable {
-            Signals::ToVisitors
+            Signals::ToWorkers
         } else {
             Signals::Inside
         },
@@ -460,7 +460,7 @@ pub fn enter(host: &Host, template: &Template, request: &Request) -> Vec<Step> {
 /// Returns the steps of a zygote in private namespaces before it executes the interpreter. It sees the trees that
 /// sandboxes see, no /proc, and only empty mount points of the operator's folders. It can only enter namespaces whose
 /// descriptors it receives.
-pub(crate) fn parent(host: &Host) -> Vec<Step> {
+pub(crate) fn zygote(host: &Host) -> Vec<Step> {
     let host = Host {
         mounts: Vec::new(),
         ..host.clone()
@@ -494,7 +494,7 @@ pub(crate) fn parent(host: &Host) -> Vec<Step> {
         },
         Step::OnlyEntering,
         Step::NoNewPrivileges,
-        Step::CallsOfParent,
+        Step::SystemCallsOfZygote,
     ]);
     steps
 }
@@ -504,19 +504,19 @@ pub(crate) fn parent(host: &Host) -> Vec<Step> {
 pub struct Attachment {
     /// The source in the launcher's root.
     pub source: String,
-    /// The mount point inside: one of those prepared below [`place::LAYERS`].
+    /// The mount point inside: one of those prepared below [`paths::PACKAGE_LAYERS`].
     pub path: String,
 }
 
 /// The maximum number of attached folders in one jail. Their mount points are made with the jail.
-pub const ATTACHMENTS: usize = 16;
+pub const MAX_ATTACHMENTS: usize = 16;
 
 /// Returns the attachment of folder number `number`. None if there are no more mount points.
 #[must_use]
 pub fn attach(source: &str, number: usize) -> Option<Attachment> {
-    (number < ATTACHMENTS).then(|| Attachment {
+    (number < MAX_ATTACHMENTS).then(|| Attachment {
         source: source.to_owned(),
-        path: format!("{}/{number}", place::LAYERS),
+        path: format!("{}/{number}", paths::PACKAGE_LAYERS),
     })
 }
 
@@ -539,7 +539,7 @@ fn image_steps(host: &Host, request: &Request, steps: &mut Vec<Step>) {
     let folder = |path: &str| Step::Folder { path: path.to_owned() };
     steps.push(Step::EmptyRoot);
     steps.extend(["/proc", "/sys", "/dev", "/home/user", "/tmp", "/var/tmp"].map(folder));
-    steps.extend((0..ATTACHMENTS).map(|number| folder(&format!("{}/{number}", place::LAYERS))));
+    steps.extend((0..MAX_ATTACHMENTS).map(|number| folder(&format!("{}/{number}", paths::PACKAGE_LAYERS))));
     let outside = host.mounts.iter().filter(|mount| !is_private(&mount.tree.path));
     steps.extend(outside.map(|mount| folder(&mount.tree.path)));
     steps.push(Step::ImageRoot);
@@ -608,8 +608,8 @@ pub(crate) fn skeleton(host: &Host) -> Vec<Step> {
     ]
     .map(folder)
     .to_vec();
-    steps.extend(["/home/user", "/var/tmp", place::LAYERS].map(folder));
-    steps.extend((0..ATTACHMENTS).map(|number| folder(&format!("{}/{number}", place::LAYERS))));
+    steps.extend(["/home/user", "/var/tmp", paths::PACKAGE_LAYERS].map(folder));
+    steps.extend((0..MAX_ATTACHMENTS).map(|number| folder(&format!("{}/{number}", paths::PACKAGE_LAYERS))));
     // Node searches for packages in each parent folder of a program, even of one in /tmp.
     steps.push(Step::Link {
         path: "/node_modules".to_owned(),
@@ -736,7 +736,7 @@ pub(crate) fn resource_limits(host: &Host, request: &Request) -> Vec<Step> {
 
 fn landlock(host: &Host, template: &Template, signals: Signals) -> Step {
     let mut readable: Vec<String> = match host.shows {
-        Shows::System => ["/usr", "/etc", "/proc", "/sys", place::LAYERS]
+        Shows::System => ["/usr", "/etc", "/proc", "/sys", paths::PACKAGE_LAYERS]
             .map(str::to_owned)
             .to_vec(),
         // An image has files at any path. All mounts belong to the image or to the sandbox.

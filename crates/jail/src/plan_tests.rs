@@ -126,7 +126,7 @@ fn a_rule_for_a_folder_is_not_repeated_for_what_lies_below_it() {
 fn every_step_of_a_layer_names_a_layer_that_reports_know() {
     for step in make(&Host::default(), &template(), &request()) {
         if let Some(layer) = step.layer() {
-            assert!(LAYERS.contains(&layer), "{layer}");
+            assert!(NAMESPACE_LEVEL_LAYERS.contains(&layer), "{layer}");
         }
     }
 }
@@ -145,11 +145,11 @@ fn one_that_enters_is_locked_like_the_first_process() {
 #[test]
 fn attached_folders_have_prepared_mount_points_and_no_more() {
     let made = skeleton(&Host::default());
-    for number in 0..ATTACHMENTS {
+    for number in 0..MAX_ATTACHMENTS {
         let path = attach("/l/9", number).unwrap().path;
         assert!(made.contains(&Step::Folder { path }));
     }
-    assert_eq!(attach("/l/9", ATTACHMENTS), None);
+    assert_eq!(attach("/l/9", MAX_ATTACHMENTS), None);
 }
 
 #[test]

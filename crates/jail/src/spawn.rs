@@ -13,7 +13,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::Pid;
 
 use crate::sys::signalfd;
-use crate::sys::spawn::{self as calls, Fork, Texts};
+use crate::sys::spawn::{self as syscalls, Fork, Texts};
 
 /// The search path for names without a slash if the environment has no PATH.
 const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
@@ -25,14 +25,16 @@ const MAX_DESCRIPTORS: usize = 5;
 const LAST_SIGNAL: i32 = 64;
 
 /// Source descriptors are first copied above this number, so that none is overwritten before its use.
-const SCRATCH: RawFd = 16;
+const MIN_TEMPORARY_FD: RawFd = 16;
 
 /// The Landlock rules that each program gets in addition to its starter's, if no PID namespace protects the starter.
-static FENCE: OnceLock<OwnedFd> = OnceLock::new();
+static PROGRAM_RULES: OnceLock<OwnedFd> = OnceLock::new();
 
 /// Sets the Landlock rules of all programs that are started later.
-pub(crate) fn fence_programs(ruleset: OwnedFd) -> io::Result<()> {
-    FENCE.set(ruleset).map_err(|_| io::ErrorKind::AlreadyExists.into())
+pub(crate) fn restrict_programs(ruleset: OwnedFd) -> io::Result<()> {
+    PROGRAM_RULES
+        .set(ruleset)
+        .map_err(|_| io::ErrorKind::AlreadyExists.into())
 }
 
 /// A program prepared for the fork.
@@ -77,7 +79,7 @@ pub enum Step {
     Signals,
     Folder,
     Exec,
-    Fence,
+    Landlock,
 }
 
 impl Step {
@@ -90,7 +92,7 @@ impl Step {
         Self::Signals,
         Self::Folder,
         Self::Exec,
-        Self::Fence,
+        Self::Landlock,
     ];
 
     /// Returns the name in messages.
@@ -105,7 +107,7 @@ impl Step {
             Self::Signals => "signals",
             Self::Folder => "cwd",
             Self::Exec => "exec",
-            Self::Fence => "landlock",
+            Self::Landlock => "landlock",
         }
     }
 
@@ -172,7 +174,7 @@ impl Program {
         }
         let (status, report) =
             pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).map_err(|error| failed(Step::Pipe, error.into()))?;
-        match calls::fork().map_err(|error| failed(Step::Fork, error))? {
+        match syscalls::fork().map_err(|error| failed(Step::Fork, error))? {
             Fork::Child => self.become_program(descriptors, report.as_raw_fd()),
             Fork::Parent(pid) => {
                 let pid =
@@ -188,33 +190,33 @@ impl Program {
         let (step, error) = self.steps(descriptors, &mut report);
         let errno = error.raw_os_error().unwrap_or(libc::EINVAL);
         let [a, b, c, d] = errno.to_le_bytes();
-        calls::write(report, &[step.number(), a, b, c, d]);
-        calls::exit_now(127)
+        syscalls::write(report, &[step.number(), a, b, c, d]);
+        syscalls::exit_now(127)
     }
 
     fn steps(&self, descriptors: &[BorrowedFd<'_>], report: &mut RawFd) -> (Step, io::Error) {
-        if let Err(error) = calls::setsid() {
+        if let Err(error) = syscalls::setsid() {
             return (Step::Session, error);
         }
         // Before the descriptors are arranged, which closes the ruleset's.
-        if let Some(ruleset) = FENCE.get()
-            && let Err(error) = calls::restrict_self(ruleset.as_raw_fd())
+        if let Some(ruleset) = PROGRAM_RULES.get()
+            && let Err(error) = syscalls::restrict_self(ruleset.as_raw_fd())
         {
-            return (Step::Fence, error);
+            return (Step::Landlock, error);
         }
         if let Err(error) = arrange(descriptors, report) {
             return (Step::Descriptors, error);
         }
         for signal in 1..=LAST_SIGNAL {
             // KILL and STOP cannot be changed and need not be.
-            drop(calls::default_action(signal));
+            drop(syscalls::default_action(signal));
         }
-        if let Err(error) = calls::unblock_signals() {
+        if let Err(error) = syscalls::unblock_signals() {
             return (Step::Signals, error);
         }
         let mut entered = Err(io::Error::from_raw_os_error(libc::ENOENT));
         for folder in &self.folders {
-            entered = calls::chdir(folder);
+            entered = syscalls::chdir(folder);
             if entered.is_ok() {
                 break;
             }
@@ -230,7 +232,7 @@ impl Program {
     pub(crate) fn execute(&self) -> io::Error {
         let mut reason = io::Error::from_raw_os_error(libc::ENOENT);
         for path in &self.candidates {
-            let error = calls::execve(path, &self.argv, &self.env);
+            let error = syscalls::execve(path, &self.argv, &self.env);
             match error.raw_os_error() {
                 Some(libc::ENOENT | libc::ENOTDIR) => {}
                 Some(libc::EACCES) => reason = error,
@@ -245,18 +247,18 @@ impl Program {
 fn arrange(descriptors: &[BorrowedFd<'_>], report: &mut RawFd) -> io::Result<()> {
     let mut copies = [-1; MAX_DESCRIPTORS];
     for (copy, descriptor) in copies.iter_mut().zip(descriptors) {
-        *copy = calls::copy_above(descriptor.as_raw_fd(), SCRATCH)?;
+        *copy = syscalls::copy_above(descriptor.as_raw_fd(), MIN_TEMPORARY_FD)?;
     }
-    *report = calls::copy_above(*report, SCRATCH)?;
+    *report = syscalls::copy_above(*report, MIN_TEMPORARY_FD)?;
     let mut next = 0;
     for copy in copies.into_iter().take(descriptors.len()) {
-        calls::copy_to(copy, next)?;
+        syscalls::copy_to(copy, next)?;
         next += 1;
     }
-    calls::copy_to_cloexec(*report, next)?;
+    syscalls::copy_to_cloexec(*report, next)?;
     *report = next;
     let first_other = u32::try_from(next).map_err(|_| io::Error::from_raw_os_error(libc::EBADF))?;
-    calls::close_between(first_other + 1, u32::MAX)
+    syscalls::close_between(first_other + 1, u32::MAX)
 }
 
 /// Checks if the program runs. Never waits.

@@ -115,7 +115,7 @@ pub enum Site {
     /// The set-up step of this number, from 0.
     Step(usize),
     /// The direct pipes are made.
-    Lane,
+    DirectPipes,
     /// The folder of private files is opened.
     Files,
     /// The server makes the socket to the sandbox's agent.
@@ -143,7 +143,7 @@ impl Site {
         Self::Join,
         Self::Namespaces,
         Self::Limits,
-        Self::Lane,
+        Self::DirectPipes,
         Self::Files,
     ];
 }

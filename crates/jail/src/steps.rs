@@ -14,24 +14,24 @@ use rustix::mount::{
 use rustix::process::{Pid, Rlimit, Signal};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
-use crate::fence;
-use crate::machine::{FOLDERS as FOLDERS_OF_SYS, IN_PROC};
-use crate::masked::{BOOT_ID, FOLDERS};
-use crate::plan::{Inner, InnerView, Resource, Step, View, Writable, Zeros, place};
+use crate::landlock;
+use crate::machine::{IN_PROC, SYS_FOLDERS};
+use crate::masked_paths::{BOOT_ID, MASKED_FOLDERS};
+use crate::plan::{Inner, InnerView, Resource, Step, View, Writable, Zeros, paths};
 use crate::seccomp;
 use crate::sys;
 use crate::sys::mount::Attributes;
 
-const PRIVATE: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NODEV);
-const READ_ONLY: MountAttrFlags = PRIVATE.union(MountAttrFlags::MOUNT_ATTR_RDONLY);
+const PRIVATE_MOUNT_FLAGS: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NODEV);
+const READ_ONLY: MountAttrFlags = PRIVATE_MOUNT_FLAGS.union(MountAttrFlags::MOUNT_ATTR_RDONLY);
 
 /// Carries out one step.
 pub(crate) fn run(step: &Step) -> io::Result<()> {
     match step {
         Step::Identity { id, drop_groups } => take_identity(*id, *drop_groups),
         Step::DieWithLauncher => Ok(rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?),
-        Step::Root => attach(&overlay(place::ROOT, None)?, place::ROOT),
-        Step::EmptyRoot => attach(&memory(4 << 20, 4096, "0755", PRIVATE)?, place::ROOT),
+        Step::Root => attach(&overlay(paths::NEW_ROOT, None)?, paths::NEW_ROOT),
+        Step::EmptyRoot => attach(&memory(4 << 20, 4096, "0755", PRIVATE_MOUNT_FLAGS)?, paths::NEW_ROOT),
         Step::Folder { path } => make_folders(path),
         Step::Link { path, target } => Ok(rustix::fs::symlink(target.as_str(), below_root(path))?),
         Step::Tree { view, path } => attach(&tree(view)?, &below_root(path)),
@@ -46,7 +46,11 @@ pub(crate) fn run(step: &Step) -> io::Result<()> {
         Step::Inner { tree, inner, writable } => mount_within(&below_root(tree), inner, *writable),
         Step::Devices { own_folder, zeros } => devices(*own_folder, *zeros),
         Step::Proc => attach(
-            &fresh("proc", &[], PRIVATE.union(MountAttrFlags::MOUNT_ATTR_NOEXEC))?,
+            &fresh(
+                "proc",
+                &[],
+                PRIVATE_MOUNT_FLAGS.union(MountAttrFlags::MOUNT_ATTR_NOEXEC),
+            )?,
             &below_root("/proc"),
         ),
         Step::NoUserNamespaces => write_once(&below_root("/proc/sys/user/max_user_namespaces"), "0"),
@@ -67,8 +71,8 @@ pub(crate) fn run(step: &Step) -> io::Result<()> {
             writable,
             readable,
             signals,
-        } => fence::files(writable, readable, *signals),
-        Step::Fence(fence) => fence::whole(fence),
+        } => landlock::files(writable, readable, *signals),
+        Step::LandlockWithoutNamespaces(files) => landlock::without_namespaces(files),
         Step::HostIdentity { id } => take_identity(*id, true),
         Step::AdoptOrphans => Ok(rustix::process::set_child_subreaper(Some(Pid::INIT))?),
         Step::OwnFolders { folder } => own_folders(folder),
@@ -81,7 +85,7 @@ pub(crate) fn run(step: &Step) -> io::Result<()> {
             sys::misc::install_filter(&seccomp::filter_without_namespaces(*memory_is_charged))
         }
         Step::OnlyEntering => only_entering(),
-        Step::CallsOfParent => sys::misc::install_filter(&seccomp::filter_of_parent()),
+        Step::SystemCallsOfZygote => sys::misc::install_filter(&seccomp::filter_of_zygote()),
     }
 }
 
@@ -142,7 +146,7 @@ pub(crate) fn copy_of(path: impl rustix::path::Arg) -> io::Result<OwnedFd> {
 }
 
 fn below_root(path: &str) -> String {
-    format!("{}{path}", place::ROOT)
+    format!("{}{path}", paths::NEW_ROOT)
 }
 
 fn take_identity(id: u32, drop_groups: bool) -> io::Result<()> {
@@ -160,12 +164,12 @@ fn take_identity(id: u32, drop_groups: bool) -> io::Result<()> {
 fn make_folders(path: &str) -> io::Result<()> {
     let mode = Mode::from_raw_mode(0o755);
     // Most parents exist already.
-    match rustix::fs::mkdir(format!("{}{path}", place::ROOT), mode) {
+    match rustix::fs::mkdir(format!("{}{path}", paths::NEW_ROOT), mode) {
         Ok(()) | Err(rustix::io::Errno::EXIST) => return Ok(()),
         Err(rustix::io::Errno::NOENT) => {}
         Err(error) => return Err(error.into()),
     }
-    let mut at = String::from(place::ROOT);
+    let mut at = String::from(paths::NEW_ROOT);
     for name in path.split('/').filter(|name| !name.is_empty()) {
         at.push('/');
         at.push_str(name);
@@ -192,8 +196,8 @@ fn tree(view: &View) -> io::Result<OwnedFd> {
 }
 
 fn files(source: &str) -> io::Result<()> {
-    rustix::fs::mkdir(place::OWN_FILES, Mode::from_raw_mode(0o755))?;
-    attach(&overlay(source, None)?, place::OWN_FILES)
+    rustix::fs::mkdir(paths::OWN_FILES, Mode::from_raw_mode(0o755))?;
+    attach(&overlay(source, None)?, paths::OWN_FILES)
 }
 
 /// Mounts something within a tree. The host's files may have changed since the launcher looked at them, and their owner
@@ -213,11 +217,11 @@ fn mount_within(tree_path: &str, inner: &Inner, writable: Writable) -> io::Resul
             copy_on_write(source, &format!("cow{folder}.{number}"))?
         }
         (InnerView::Tree(view), _) => tree(view)?,
-        (InnerView::File(name), _) => copy_of(format!("{}/{name}", place::OWN_FILES))?,
+        (InnerView::File(name), _) => copy_of(format!("{}/{name}", paths::OWN_FILES))?,
         (InnerView::Covered, _) => copy_of(if is_folder(&place)? {
-            place::OWN_NOTHING
+            paths::OWN_NOTHING
         } else {
-            place::OWN_NO_FILE
+            paths::OWN_NO_FILE
         })?,
     };
     if is_folder(&mount)? != is_folder(&place)? {
@@ -240,9 +244,9 @@ pub(crate) fn overlay(source: &str, upper: Option<(&str, &str)>) -> io::Result<O
         options.push(("lowerdir", source.to_owned()));
         options.push(("upperdir", upper.to_owned()));
         options.push(("workdir", work.to_owned()));
-        PRIVATE
+        PRIVATE_MOUNT_FLAGS
     } else {
-        options.push(("lowerdir", format!("{}:{source}", place::NOTHING)));
+        options.push(("lowerdir", format!("{}:{source}", paths::EMPTY_FOLDER)));
         READ_ONLY
     };
     fresh("overlay", &options, attributes)
@@ -252,9 +256,9 @@ pub(crate) fn overlay(source: &str, upper: Option<(&str, &str)>) -> io::Result<O
 fn image_root() -> io::Result<()> {
     let options = [
         ("userxattr", String::new()),
-        ("lowerdir", format!("{}:{}", place::ROOT, place::IMAGE)),
+        ("lowerdir", format!("{}:{}", paths::NEW_ROOT, paths::IMAGE_TREE)),
     ];
-    attach(&fresh("overlay", &options, READ_ONLY)?, place::ROOT)
+    attach(&fresh("overlay", &options, READ_ONLY)?, paths::NEW_ROOT)
 }
 
 /// Mounts a read-only, noexec view of `source` over itself. Bind mounts of it inherit these restrictions.
@@ -282,7 +286,7 @@ fn cover_either(path: &str, likely: &str, other: &str) -> io::Result<()> {
 
 /// Covers a host folder, unless the path is out of reach for all processes inside.
 fn cover_folder(path: &str) -> io::Result<()> {
-    match cover_either(path, place::OWN_NOTHING, place::OWN_NO_FILE) {
+    match cover_either(path, paths::OWN_NOTHING, paths::OWN_NO_FILE) {
         Err(_) if matches!(rustix::fs::stat(path), Err(error) if is_out_of_reach(error)) => Ok(()),
         done => done,
     }
@@ -304,19 +308,19 @@ fn work(bytes: u64, inodes: u64) -> io::Result<()> {
             bytes.saturating_add(OF_MACHINE),
             inodes.saturating_add(40),
             "0755",
-            PRIVATE,
+            PRIVATE_MOUNT_FLAGS,
         )?,
-        place::OWN,
+        paths::PRIVATE_FILES,
     )?;
-    rustix::fs::mkdir(place::OWN_NOTHING, Mode::from_raw_mode(0o555))?;
+    rustix::fs::mkdir(paths::OWN_NOTHING, Mode::from_raw_mode(0o555))?;
     let flags = rustix::fs::OFlags::CREATE | rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CLOEXEC;
-    rustix::fs::open(place::OWN_NO_FILE, flags, Mode::from_raw_mode(0o444))?;
-    restricted(place::OWN_NOTHING)?;
-    restricted(place::OWN_NO_FILE)
+    rustix::fs::open(paths::OWN_NO_FILE, flags, Mode::from_raw_mode(0o444))?;
+    restricted(paths::OWN_NOTHING)?;
+    restricted(paths::OWN_NO_FILE)
 }
 
 fn work_folder(name: &str, path: &str, mode: u32) -> io::Result<()> {
-    let source = format!("{}/{name}", place::OWN);
+    let source = format!("{}/{name}", paths::PRIVATE_FILES);
     rustix::fs::mkdir(source.as_str(), Mode::from_raw_mode(0o700))?;
     rustix::fs::chmod(source.as_str(), Mode::from_raw_mode(mode))?;
     attach(&copy_of(&source)?, &below_root(path))
@@ -324,8 +328,8 @@ fn work_folder(name: &str, path: &str, mode: u32) -> io::Result<()> {
 
 /// Makes a detached mount of a folder with a private copy-on-write layer of this name.
 fn copy_on_write(source: &str, name: &str) -> io::Result<OwnedFd> {
-    let upper = format!("{}/{name}", place::OWN);
-    let work = format!("{}/{name}.work", place::OWN);
+    let upper = format!("{}/{name}", paths::PRIVATE_FILES);
+    let work = format!("{}/{name}.work", paths::PRIVATE_FILES);
     for folder in [&upper, &work] {
         rustix::fs::mkdir(folder.as_str(), Mode::from_raw_mode(0o755))?;
     }
@@ -341,7 +345,7 @@ fn own_folders(folder: &str) -> io::Result<()> {
 }
 
 /// The devices of every sandbox: name, major, minor.
-pub(crate) const DEVICES: [(&str, u32, u32); 6] = [
+pub(crate) const DEVICE_NODES: [(&str, u32, u32); 6] = [
     ("null", 1, 3),
     ("zero", 1, 5),
     ("full", 1, 7),
@@ -371,7 +375,7 @@ pub(crate) fn device_folder(folder: impl AsFd) -> io::Result<()> {
 pub(crate) fn devices_from(source: &str, folder: &str, zeros: Zeros) -> io::Result<()> {
     let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC;
     device_folder(rustix::fs::open(folder, flags, Mode::empty())?)?;
-    for (name, ..) in DEVICES {
+    for (name, ..) in DEVICE_NODES {
         let path = format!("{folder}/{name}");
         let flags = rustix::fs::OFlags::CREATE | rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CLOEXEC;
         rustix::fs::open(path.as_str(), flags, Mode::from_raw_mode(0o666))?;
@@ -385,13 +389,13 @@ fn devices(own_folder: bool, zeros: Zeros) -> io::Result<()> {
     if own_folder {
         let folder = memory(64 << 10, 64, "0755", MountAttrFlags::MOUNT_ATTR_NOSUID)?;
         attach(&folder, &below_root("/dev"))?;
-        devices_from(place::DEVICES, &below_root("/dev"), zeros)?;
+        devices_from(paths::DEVICE_FOLDER, &below_root("/dev"), zeros)?;
         // The nodes and the folder are restricted in place, since a copy would be additional mounts.
         let folder = open_tree(CWD, below_root("/dev"), OpenTreeFlags::OPEN_TREE_CLOEXEC)?;
         sys::mount::restrict_tree(folder.as_fd(), Attributes::NO_SUID.and(Attributes::NO_EXEC))?;
         sys::mount::restrict(folder.as_fd(), Attributes::READ_ONLY)?;
     } else {
-        attach(&copy_of(place::DEVICES)?, &below_root("/dev"))?;
+        attach(&copy_of(paths::DEVICE_FOLDER)?, &below_root("/dev"))?;
     }
     terminals()
 }
@@ -421,10 +425,10 @@ fn limit_watches(instances: u32, watches: u32) -> io::Result<()> {
 }
 
 fn socket_buffers() -> io::Result<()> {
-    let most = crate::watch::SOCKET_BUFFER;
+    let max_bytes = crate::watchdog::SOCKET_BUFFER_BYTES;
     for (name, usual) in [("tcp_rmem", 131_072), ("tcp_wmem", 16_384)] {
         let path = below_root(&format!("/proc/sys/net/ipv4/{name}"));
-        match write_once(&path, &format!("4096 {usual} {most}")) {
+        match write_once(&path, &format!("4096 {usual} {max_bytes}")) {
             // A kernel without TCP has no such sockets.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             other => other?,
@@ -438,10 +442,10 @@ fn mask_proc(name: &str) -> io::Result<()> {
     if name == BOOT_ID {
         return own_boot_id(&path);
     }
-    let (likely, other) = if FOLDERS.contains(&name) {
-        (place::OWN_NOTHING, place::OWN_NO_FILE)
+    let (likely, other) = if MASKED_FOLDERS.contains(&name) {
+        (paths::OWN_NOTHING, paths::OWN_NO_FILE)
     } else {
-        (place::OWN_NO_FILE, place::OWN_NOTHING)
+        (paths::OWN_NO_FILE, paths::OWN_NOTHING)
     };
     match cover_either(&path, likely, other) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => missing(&path),
@@ -452,25 +456,25 @@ fn mask_proc(name: &str) -> io::Result<()> {
 /// Covers the boot id with a random one from the kernel in the same format.
 fn own_boot_id(path: &str) -> io::Result<()> {
     match std::fs::read_to_string(below_root("/proc/sys/kernel/random/uuid")) {
-        Ok(id) => std::fs::write(place::OWN_BOOT_ID, id)?,
+        Ok(id) => std::fs::write(paths::OWN_BOOT_ID, id)?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return missing(path),
         Err(error) => return Err(error),
     }
-    restricted(place::OWN_BOOT_ID)?;
-    cover(place::OWN_BOOT_ID, path)
+    restricted(paths::OWN_BOOT_ID)?;
+    cover(paths::OWN_BOOT_ID, path)
 }
 
 /// Covers the files of /proc that describe the machine, and mounts a /sys. The source folder is restricted once; all
 /// bind mounts of it inherit that.
 fn machine(files: &[(&'static str, String)]) -> io::Result<()> {
-    let own = |name: &str| format!("{}/{name}", place::OWN_MACHINE);
-    for folder in std::iter::once("").chain(FOLDERS_OF_SYS) {
+    let own = |name: &str| format!("{}/{name}", paths::OWN_MACHINE);
+    for folder in std::iter::once("").chain(SYS_FOLDERS) {
         rustix::fs::mkdir(own(folder).as_str(), Mode::from_raw_mode(0o755))?;
     }
     for (name, text) in files {
         std::fs::write(own(name), text)?;
     }
-    restricted(place::OWN_MACHINE)?;
+    restricted(paths::OWN_MACHINE)?;
     for name in IN_PROC {
         match cover(&own(name), &below_root(&format!("/proc/{name}"))) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => missing(&below_root(&format!("/proc/{name}")))?,
@@ -503,7 +507,7 @@ fn read_only(path: &str) -> io::Result<()> {
 }
 
 fn pivot() -> io::Result<()> {
-    rustix::process::chdir(place::ROOT)?;
+    rustix::process::chdir(paths::NEW_ROOT)?;
     rustix::process::pivot_root(".", ".")?;
     unmount(".", UnmountFlags::DETACH)?;
     rustix::process::chdir("/")?;

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::spec::{Request, Template};
 
 /// The maximum size of a message, in bytes.
-pub const MAX_MESSAGE: usize = 128 * 1024;
+pub const MAX_MESSAGE_BYTES: usize = 128 * 1024;
 /// The maximum number of descriptors with one message.
 const MAX_DESCRIPTORS: usize = 10;
 
@@ -206,7 +206,7 @@ pub struct Report {
     /// The reason why there are no namespaces, so that sandboxes have the `process` level. Null if there are.
     pub namespaces_missing: Option<StepError>,
     /// The host mounts below visible folders that are not shown, at most 64.
-    pub left_out: Vec<LeftOut>,
+    pub left_out: Vec<SkippedPath>,
     /// Host folders that sandboxes see through bind mounts, since an ordinary user cannot show them through overlays.
     /// File locks and watches on them cross between sandboxes.
     pub bound: Vec<String>,
@@ -216,18 +216,18 @@ pub struct Report {
 
 /// A host mount that is not shown in sandboxes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LeftOut {
+pub struct SkippedPath {
     /// Its mount point on the host.
     pub path: String,
     /// The reason.
     pub reason: String,
 }
 
-/// A message on the adoption socket of a sandbox that can be entered. The first process receives the near ends of pipes
+/// A message on the entry socket of a sandbox that can be entered. The first process receives the near ends of pipes
 /// from the worker, and all other messages from the launcher. It sends the direct pipes to the worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum AtDoor {
+pub enum EntryMessage {
     /// A worker has entered.
     Entered {
         /// Its id inside.
@@ -262,7 +262,7 @@ pub struct StepError {
 impl StepError {
     /// Builds the error from a system error, with details that the step has added (such as a file's name).
     pub(crate) fn new(step: &str, layer: Option<&str>, error: &io::Error) -> Self {
-        let about = error.get_ref().and_then(|inner| inner.downcast_ref::<About>());
+        let about = error.get_ref().and_then(|inner| inner.downcast_ref::<DescribedError>());
         let errno = about
             .map(|about| about.errno)
             .or_else(|| error.raw_os_error())
@@ -279,18 +279,18 @@ impl StepError {
 }
 
 /// The step that refuses to attach a folder with another file system mounted below it.
-pub const MOUNTED_BELOW: &str = "attach a folder in which a file system is mounted:";
+pub const MOUNTED_BELOW_STEP: &str = "attach a folder in which a file system is mounted:";
 
 /// An error number with its subject: a path, or an operation of a library that hides the number.
 #[derive(Debug, thiserror::Error)]
 #[error("{what}")]
-pub(crate) struct About {
+pub(crate) struct DescribedError {
     pub(crate) what: String,
     pub(crate) errno: i32,
 }
 
-impl From<About> for io::Error {
-    fn from(about: About) -> Self {
+impl From<DescribedError> for io::Error {
+    fn from(about: DescribedError) -> Self {
         Self::other(about)
     }
 }
@@ -318,7 +318,7 @@ pub struct Usage {
 /// The error of the socket; `WouldBlock` if it is non-blocking and full.
 pub fn send<T: Serialize>(socket: BorrowedFd<'_>, message: &T, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     let bytes = serde_json::to_vec(message).map_err(io::Error::other)?;
-    if bytes.len() > MAX_MESSAGE || descriptors.len() > MAX_DESCRIPTORS {
+    if bytes.len() > MAX_MESSAGE_BYTES || descriptors.len() > MAX_DESCRIPTORS {
         return Err(io::Error::from_raw_os_error(libc::EMSGSIZE));
     }
     if descriptors.is_empty() {
@@ -344,7 +344,7 @@ pub(crate) fn send_patiently<T: Serialize>(
     message: &T,
     descriptors: &[BorrowedFd<'_>],
 ) -> io::Result<()> {
-    const TRIES: u32 = 100;
+    const MAX_TRIES: u32 = 100;
     let mut tries = 0;
     loop {
         let sent = send(socket, message, descriptors);
@@ -355,7 +355,7 @@ pub(crate) fn send_patiently<T: Serialize>(
             )
         };
         tries += 1;
-        if tries >= TRIES || !sent.as_ref().is_err_and(passes) {
+        if tries >= MAX_TRIES || !sent.as_ref().is_err_and(passes) {
             return sent;
         }
         pause();
@@ -372,8 +372,8 @@ pub(crate) fn send_through_floods<T: Serialize>(
     message: &T,
     descriptors: &[BorrowedFd<'_>],
 ) -> io::Result<()> {
-    const TRIES: u32 = 1000;
-    for _ in 1..TRIES {
+    const MAX_TRIES: u32 = 1000;
+    for _ in 1..MAX_TRIES {
         match send(socket, message, descriptors) {
             Err(error) if too_many_in_flight(&error) => pause(),
             sent => return sent,
@@ -414,7 +414,7 @@ pub fn receive<T: DeserializeOwned>(
     socket: BorrowedFd<'_>,
     buffer: &mut Vec<u8>,
 ) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
-    buffer.resize(MAX_MESSAGE, 0);
+    buffer.resize(MAX_MESSAGE_BYTES, 0);
     take(socket, buffer, ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
 }
 
@@ -425,7 +425,7 @@ pub fn receive<T: DeserializeOwned>(
 /// As [`receive`].
 pub fn receive_one<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
     let (_, length) = rustix::net::recv(socket, &mut [0_u8; 1][..], RecvFlags::PEEK | RecvFlags::TRUNC)?;
-    let mut buffer = vec![0; length.clamp(1, MAX_MESSAGE)];
+    let mut buffer = vec![0; length.clamp(1, MAX_MESSAGE_BYTES)];
     take(socket, &mut buffer, ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
 }
 
@@ -437,7 +437,7 @@ pub fn receive_what_fits<T: DeserializeOwned>(
     socket: BorrowedFd<'_>,
     buffer: &mut Vec<u8>,
 ) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
-    buffer.resize(MAX_MESSAGE, 0);
+    buffer.resize(MAX_MESSAGE_BYTES, 0);
     take(socket, buffer, ReturnFlags::TRUNC)
 }
 

@@ -31,9 +31,9 @@ mod linux {
     pub(super) fn entry(
         input: OwnedFd,
         output: OwnedFd,
-        _lane: Option<sandcell_jail::lane::Lane>,
+        _direct_pipes: Option<sandcell_jail::direct_pipes::DirectPipes>,
         _folder: Option<&str>,
-        _door: Option<OwnedFd>,
+        _entry_socket: Option<OwnedFd>,
     ) -> i32 {
         let errors = output.try_clone().unwrap();
         let status = Command::new("/usr/bin/python3")
@@ -196,7 +196,7 @@ mod linux {
         let mut session = Session::new(enterable);
         // The last ones have taken most steps before the request.
         for _ in 0..4 {
-            let text = session.python(LOOK);
+            let text = session.python(LOOK_SCRIPT);
             println!("{text}");
             is_locked(&text);
             std::thread::sleep(LONG_ENOUGH);
@@ -230,7 +230,7 @@ mod linux {
 
     /// A process that prepares for one kind of sandbox never becomes another kind.
     fn as_asked(enterable: bool) -> Result<(), Failed> {
-        const SIZES: &str = "import os, resource\nfound = os.statvfs('/tmp')\n\
+        const SIZES_SCRIPT: &str = "import os, resource\nfound = os.statvfs('/tmp')\n\
             print(found.f_blocks * found.f_frsize >> 20, found.f_files, resource.getrlimit(resource.RLIMIT_DATA)[0] >> 20)";
         let mut session = Session::new(enterable);
         let small = request();
@@ -249,7 +249,7 @@ mod linux {
             small, small, small, large, small, large, large, large, large, other, other, small, other, other, other,
         ];
         for (number, asked) in all.into_iter().enumerate() {
-            let told = session.python_in(asked, SIZES);
+            let told = session.python_in(asked, SIZES_SCRIPT);
             let numbers: Vec<u64> = told.split_whitespace().map(|number| number.parse().unwrap()).collect();
             let [disk, inodes, memory] = numbers[..] else {
                 panic!("{told}")
@@ -273,7 +273,7 @@ mod linux {
         Ok(())
     }
 
-    const LOOK: &str = r#"
+    const LOOK_SCRIPT: &str = r#"
 import os, socket
 print("uid", os.getuid())
 print("env", sorted(os.environ))
@@ -400,7 +400,7 @@ print(os.listdir("/"), os.listdir("/dev"))
     }
 
     fn fault_loop_without_namespaces() -> Result<(), Failed> {
-        if sandcell_jail::fence::available() < sandcell_jail::fence::WITH_SCOPES {
+        if sandcell_jail::landlock::available() < sandcell_jail::landlock::WITH_SCOPES {
             println!("skipped: this kernel's Landlock cannot hold signals");
             return Ok(());
         }
@@ -416,7 +416,7 @@ print(os.listdir("/"), os.listdir("/dev"))
             );
             std::thread::yield_now();
         }
-        for layer in sandcell_jail::process_level::LAYERS {
+        for layer in sandcell_jail::plan_without_namespaces::PROCESS_LEVEL_LAYERS {
             if layer == "empty_environment" {
                 continue;
             }
@@ -459,7 +459,7 @@ print(os.listdir("/"), os.listdir("/dev"))
 
     const EIO: i32 = 5;
     /// The errors for exhausted resources: ENOMEM, EAGAIN, ENFILE, EMFILE, ENOSPC.
-    const LACKS: [i32; 5] = [12, 11, 23, 24, 28];
+    const EXHAUSTED_ERRORS: [i32; 5] = [12, 11, 23, 24, 28];
 
     fn failing(at: Site, errno: i32) -> Request {
         Request {
@@ -477,7 +477,7 @@ print(os.listdir("/"), os.listdir("/dev"))
         let before = session.descriptors();
         let sites = Site::ALL.into_iter().chain((0..60).step_by(6).map(Site::Step));
         for site in sites {
-            for errno in LACKS {
+            for errno in EXHAUSTED_ERRORS {
                 let (answer, mut stream) = session.ask(failing(site, errno));
                 match (answer, site) {
                     (FromLauncher::Failed { error, .. }, _) => {
@@ -487,7 +487,7 @@ print(os.listdir("/"), os.listdir("/dev"))
                         assert_eq!(text, "", "nothing ran after {site:?} failed");
                     }
                     // Without direct pipes all data passes through the agent. Some steps may not exist.
-                    (FromLauncher::Made { .. }, Site::Lane | Site::Step(_)) => {
+                    (FromLauncher::Made { .. }, Site::DirectPipes | Site::Step(_)) => {
                         assert!(matches!(session.hear(), FromLauncher::Gone { .. }));
                     }
                     // Not every machine has cgroups, and only root has private device folders.
@@ -592,13 +592,13 @@ print(os.listdir("/"), os.listdir("/dev"))
             let mut session = Session::new(enterable);
             assert_eq!(session.python("print(1)"), "1\n");
             // The launcher's first child.
-            let nursery = makers(session.launcher.process.id())[0];
-            kill_process(nursery, signal).unwrap();
+            let fork_server = makers(session.launcher.process.id())[0];
+            kill_process(fork_server, signal).unwrap();
             for number in 2..6 {
                 assert_eq!(session.python(&format!("print({number})")), format!("{number}\n"));
             }
             assert!(
-                !makers(session.launcher.process.id()).contains(&nursery),
+                !makers(session.launcher.process.id()).contains(&fork_server),
                 "it is still there"
             );
             let told: Vec<i32> = session.killed.iter().map(|(_, signal)| *signal).collect();
@@ -610,7 +610,7 @@ print(os.listdir("/"), os.listdir("/dev"))
                 let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
                 let is_replaced = || {
                     let makers = makers(session.launcher.process.id());
-                    makers.len() == 1 && !makers.contains(&nursery)
+                    makers.len() == 1 && !makers.contains(&fork_server)
                 };
                 while !is_replaced() {
                     assert!(std::time::Instant::now() < deadline, "no other one is started");
@@ -623,7 +623,7 @@ print(os.listdir("/"), os.listdir("/dev"))
     }
 
     fn missing_layers(enterable: bool) -> Result<(), Failed> {
-        for layer in sandcell_jail::plan::LAYERS {
+        for layer in sandcell_jail::plan::NAMESPACE_LEVEL_LAYERS {
             // The environment is empty because the launcher's is. There is no step that could fail.
             if layer == "empty_environment" {
                 continue;

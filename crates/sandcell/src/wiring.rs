@@ -58,13 +58,13 @@ pub(crate) fn become_init_if_first() {
 /// Lets the allocator give back what was freed. Before the first thread, and not for the launcher, which frees little.
 pub(crate) fn give_back_early() {
     #[cfg(all(target_os = "linux", feature = "native"))]
-    sandcell_jail::give_back_early();
+    sandcell_jail::configure_heap();
 }
 
 /// Gives back now what was freed and could not go by itself, at a moment when nobody waits for an answer.
 pub(crate) fn give_back() {
     #[cfg(all(target_os = "linux", feature = "native"))]
-    sandcell_jail::give_back();
+    sandcell_jail::trim_heap();
 }
 
 /// The process that makes jails, where there are any. Started before any thread.

@@ -40,7 +40,7 @@ fn agent(folder: &Path) -> i32 {
     let config = ServerConfig {
         home: at("home"),
         private: vec![PathBuf::from(at("home"))],
-        elsewhere: vec![(HOME.to_owned(), at("home")), ("/tmp".to_owned(), at("tmp"))],
+        moved_folders: vec![(HOME.to_owned(), at("home")), ("/tmp".to_owned(), at("tmp"))],
         ..ServerConfig::default()
     };
     let input = std::io::stdin().as_fd().try_clone_to_owned();
@@ -48,7 +48,7 @@ fn agent(folder: &Path) -> i32 {
     match (input, output) {
         (Ok(input), Ok(output)) => match serve(input, output, config) {
             ServeEnd::HostClosed => 0,
-            ServeEnd::Breach(_) | ServeEnd::DiskFull | ServeEnd::Failed(_) => 1,
+            ServeEnd::ProtocolError(_) | ServeEnd::DiskFull | ServeEnd::Failed(_) => 1,
         },
         (Err(_), _) | (_, Err(_)) => 1,
     }

@@ -1,10 +1,10 @@
-//! The agent as a program of its own, over standard input and output: for sandboxes that are made by somebody else, who can only start a
-//! program (a container's first process), and for tests that need it as process 1.
+//! The agent as a separate program, over standard input and output. Container back ends can only start a program (a
+//! container's first process). The tests need the agent as process 1.
 //!
-//! `sandcell-agent contained MEMORY DISK` is the one in a container: it locks itself, and holds the container's processes
-//! and private files to so many bytes; further words are more folders with such files. `sandcell-agent unpack FOLDER`
-//! writes an archive there. `sandcell-agent installing` is the one in a container that system packages are
-//! installed in. What keeps it from serving is told on standard error, as one line.
+//! `sandcell-agent contained MEMORY DISK` serves in a container. It locks itself down and limits the container's
+//! processes and private files to these numbers of bytes. Further arguments are more folders with private files.
+//! `sandcell-agent unpack FOLDER` extracts an archive there. `sandcell-agent installing` serves in a container in which
+//! system packages are installed. An error that prevents serving is one line on standard error.
 
 use std::process::ExitCode;
 
@@ -15,7 +15,7 @@ fn main() -> ExitCode {
     match inside::run() {
         Ok(status) => ExitCode::from(status),
         Err(reason) => {
-            // Whoever started it may have closed this; there is nobody else to tell.
+            // The parent may have closed standard error. There is no other place for a report.
             drop(writeln!(std::io::stderr(), "sandcell-agent: {reason}"));
             ExitCode::FAILURE
         }
@@ -27,28 +27,29 @@ mod inside {
     use std::os::fd::AsFd as _;
 
     use sandcell_agent::protocol::DISK_FULL_STATUS;
-    use sandcell_agent::server::{Held, ServeEnd, ServerConfig, serve};
+    use sandcell_agent::server::{ContainerLimits, ServeEnd, ServerConfig, serve};
 
-    /// Serves until the host has closed its stream; returns the status to end with.
+    /// Serves until the host closes its stream. Returns the exit status.
     pub(crate) fn run() -> Result<u8, String> {
         let mut config = ServerConfig::default();
         let words: Vec<String> = std::env::args().skip(1).collect();
         match words.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
             [] => {}
             ["contained", memory, disk, copies @ ..] => {
-                let bytes = |text: &str| text.parse().map_err(|_| format!("{text} is no number of bytes"));
-                let held = Held {
+                let bytes = |text: &str| text.parse().map_err(|_| format!("{text} is not a number of bytes"));
+                let limits = ContainerLimits {
                     memory: bytes(memory)?,
                     disk: bytes(disk)?,
                 };
-                // The lock forbids the socket that this opens.
-                config.sockets = Some(sandcell_jail::OwnSockets::new(held.memory));
-                sandcell_jail::contained::lock(held.memory, held.disk).map_err(|error| error.to_string())?;
-                config.held = Some(held);
+                // `lock` forbids the socket that this call opens.
+                config.sockets = Some(sandcell_jail::OwnSockets::new(limits.memory));
+                sandcell_jail::container_lockdown::lock(limits.memory, limits.disk)
+                    .map_err(|error| error.to_string())?;
+                config.limits = Some(limits);
                 config.private.extend(copies.iter().map(std::path::PathBuf::from));
             }
             ["installing"] => {
-                sandcell_jail::contained::lock_installer().map_err(|error| error.to_string())?;
+                sandcell_jail::container_lockdown::lock_installer().map_err(|error| error.to_string())?;
             }
             // A program of the sandbox, not its first one.
             ["unpack", folder] => {
@@ -60,7 +61,7 @@ mod inside {
                     Err(error) => Err(error.to_string()),
                 };
             }
-            _ => return Err("it is started by sandcell only".to_owned()),
+            _ => return Err("only sandcell starts this program".to_owned()),
         }
         let input = std::io::stdin().as_fd().try_clone_to_owned();
         let output = std::io::stdout().as_fd().try_clone_to_owned();
@@ -68,7 +69,7 @@ mod inside {
         let (input, output) = streams.map_err(|error| error.to_string())?;
         match serve(input, output, config) {
             ServeEnd::HostClosed => Ok(0),
-            ServeEnd::Breach(breach) => Err(breach.to_string()),
+            ServeEnd::ProtocolError(error) => Err(error.to_string()),
             ServeEnd::DiskFull => Ok(DISK_FULL_STATUS),
             ServeEnd::Failed(error) => Err(error.to_string()),
         }

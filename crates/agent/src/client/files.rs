@@ -7,33 +7,33 @@ use bytes::Bytes;
 use sandcell_sandbox::{FileChunk, FileError, Files, Listing, SandboxError, SandboxPath, WriteMode};
 use tokio::sync::oneshot;
 
-use super::link::{AskError, Link};
-use super::table::{Credit, Stream};
-use super::{ANSWER, AgentEnd, timed_out};
+use super::connection::{AgentConnection, AskError};
+use super::streams::{Credit, Stream};
+use super::{ANSWER_TIMEOUT, AgentEnd, timed_out};
 use crate::protocol::{
-    BODY, ErrorCode, MAX_DATA, MAX_TRANSFER, ReadReply, ReceiveWindow, Request, WireError, WriteReply,
+    BODY_CHANNEL, ErrorCode, MAX_DATA, MAX_TRANSFER, ReadReply, ReceiveWindow, Request, WireError, WriteReply,
 };
 
 /// The files of the sandbox at the other end of a link.
 #[derive(Debug, Clone)]
 pub(super) struct AgentFiles {
-    link: Arc<Link>,
+    agent: Arc<AgentConnection>,
 }
 
 impl AgentFiles {
-    pub(super) fn new(link: Arc<Link>) -> Self {
-        Self { link }
+    pub(super) fn new(agent: Arc<AgentConnection>) -> Self {
+        Self { agent }
     }
 
-    /// Sends contents as credit comes, until all is sent or the agent has answered.
+    /// Sends contents as credit arrives, until everything is sent or the agent has answered.
     async fn send(&self, stream: u32, bytes: &Bytes, credit: &Credit) {
         for piece in bytes.chunks(MAX_DATA) {
             if !credit.spend(piece.len()).await {
                 return;
             }
-            self.link.outbound.send(|out| out.data(stream, BODY, piece));
+            self.agent.writer.send(|out| out.data(stream, BODY_CHANNEL, piece));
         }
-        self.link.outbound.send(|out| out.close(stream, BODY));
+        self.agent.writer.send(|out| out.close(stream, BODY_CHANNEL));
     }
 }
 
@@ -45,10 +45,14 @@ impl Files for AgentFiles {
             recursive,
             max,
         };
-        let listing: Listing = self.link.ask(&request).await.map_err(|error| file_error(path, error))?;
+        let listing: Listing = self
+            .agent
+            .ask(&request)
+            .await
+            .map_err(|error| file_error(path, error))?;
         if listing.entries.len() > max {
-            let end = AgentEnd::Breach("more entries than were asked for".to_owned());
-            self.link.end(end.clone());
+            let end = AgentEnd::ProtocolError("more entries than were asked for".to_owned());
+            self.agent.end(end.clone());
             return Err(end.error().into());
         }
         Ok(listing)
@@ -73,13 +77,13 @@ impl Files for AgentFiles {
             window: ReceiveWindow::default(),
             contents,
         };
-        let open = self.link.open(&request, stream).await?;
+        let open = self.agent.open(&request, stream).await?;
         let reply: ReadReply = open
             .answer(answered, &request)
             .await
             .map_err(|error| file_error(path, error))?;
         // The reader hands the contents over before the answer.
-        let bytes = received.await.map_err(|_| self.link.error())?;
+        let bytes = received.await.map_err(|_| self.agent.error())?;
         Ok(FileChunk {
             bytes: bytes.into(),
             total: reply.total,
@@ -101,9 +105,10 @@ impl Files for AgentFiles {
             answer,
             credit: Arc::clone(&credit),
         };
-        let open = self.link.open(&request, stream).await?;
-        // An error may come before everything is sent; then there is no more credit and the answer says why.
-        let sent = tokio::time::timeout(ANSWER, self.send(open.id, &bytes, &credit)).await;
+        let open = self.agent.open(&request, stream).await?;
+        // The agent may answer with an error before everything is sent. Then no more credit arrives, and the answer has
+        // the reason.
+        let sent = tokio::time::timeout(ANSWER_TIMEOUT, self.send(open.id, &bytes, &credit)).await;
         sent.map_err(|_| timed_out("write"))?;
         let reply: WriteReply = open
             .answer(answered, &request)
@@ -121,7 +126,8 @@ fn too_large(path: &SandboxPath, size: u64) -> FileError {
     }
 }
 
-/// The contract's error for what the agent has answered. The text comes from inside, so it is only shown where no variant says it.
+/// Translates the agent's answer into the contract's error. The text is from inside, so it appears only where no
+/// variant expresses the error.
 fn file_error(path: &SandboxPath, error: AskError) -> FileError {
     let error: WireError = match error {
         AskError::Sandbox(error) => return FileError::Sandbox(error),

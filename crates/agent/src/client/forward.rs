@@ -1,4 +1,4 @@
-//! Ports inside that lead here: each connection becomes a stream of bytes for whoever holds the port.
+//! Forwarded ports: each connection to such a port inside becomes a byte stream for the port's owner on the host.
 
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Weak};
@@ -8,27 +8,28 @@ use sandcell_sandbox::{Connection, Forward, SandboxError};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, ReadHalf, WriteHalf};
 use tokio::sync::{mpsc, oneshot};
 
-use super::inbound::Credits;
-use super::link::{AskError, Link};
-use super::table::{ConnectionStream, Credit, Stream};
+use super::connection::{AgentConnection, AskError};
+use super::reader::Credits;
+use super::streams::{ConnectionStream, Credit, Stream};
 use crate::protocol::{
-    BODY, FORWARD, ForwardReply, Kind, MAX_CONNECTIONS, MAX_DATA, Nothing, ReceiveWindow, Reply, Request, WireError,
+    BODY_CHANNEL, EmptyReply, FORWARD_FEATURE, ForwardReply, Kind, MAX_CONNECTIONS, MAX_DATA, ReceiveWindow, Reply,
+    Request, WireError,
 };
 
-/// Bytes of a connection that wait between its two tasks and whoever uses it, in each direction.
-const BETWEEN: usize = 64 << 10;
+/// The maximum number of bytes of one connection between its two tasks and its user, in each direction.
+const CONNECTION_BUFFER_BYTES: usize = 64 << 10;
 
-/// This side's ends of a new connection.
-pub(super) struct Carried {
+/// The ends of a new connection that its two tasks serve.
+pub(super) struct ConnectionEnds {
     arrived: mpsc::UnboundedReceiver<Bytes>,
     to: WriteHalf<DuplexStream>,
     from: ReadHalf<DuplexStream>,
     credit: Arc<Credit>,
 }
 
-/// What a new connection consists of: its place in the table, what the tasks carry, and the user's end.
-pub(super) fn pair(port: u32) -> (ConnectionStream, Carried, Box<dyn Connection>) {
-    let (ours, theirs) = tokio::io::duplex(BETWEEN);
+/// Makes the three parts of a new connection: its entry in the table, the ends for the tasks, and the user's end.
+pub(super) fn pair(port: u32) -> (ConnectionStream, ConnectionEnds, Box<dyn Connection>) {
+    let (ours, theirs) = tokio::io::duplex(CONNECTION_BUFFER_BYTES);
     let (from, to) = tokio::io::split(ours);
     let (arrived, taken) = mpsc::unbounded_channel();
     let credit = Arc::<Credit>::default();
@@ -38,18 +39,18 @@ pub(super) fn pair(port: u32) -> (ConnectionStream, Carried, Box<dyn Connection>
         window: ReceiveWindow::default(),
         credit: Arc::clone(&credit),
     };
-    let carried = Carried {
+    let ends = ConnectionEnds {
         arrived: taken,
         to,
         from,
         credit,
     };
-    (stream, carried, Box::new(theirs))
+    (stream, ends, Box::new(theirs))
 }
 
 /// Opens a port.
-pub(super) async fn open(link: &Arc<Link>, port: u16, target: &str) -> Result<Forward, SandboxError> {
-    if !link.has(FORWARD) {
+pub(super) async fn open(agent: &Arc<AgentConnection>, port: u16, target: &str) -> Result<Forward, SandboxError> {
+    if !agent.has(FORWARD_FEATURE) {
         return Err(SandboxError::Unsupported("network".to_owned()));
     }
     let (connections, accepted) = mpsc::channel(MAX_CONNECTIONS);
@@ -63,7 +64,7 @@ pub(super) async fn open(link: &Arc<Link>, port: u16, target: &str) -> Result<Fo
         answer: Some(answer),
         connections,
     };
-    let open = link.open(&request, stream).await?;
+    let open = agent.open(&request, stream).await?;
     let id = open.id;
     let reply: ForwardReply = open.answer(answered, &request).await.map_err(|error| match error {
         AskError::Sandbox(error) => error,
@@ -72,87 +73,89 @@ pub(super) async fn open(link: &Arc<Link>, port: u16, target: &str) -> Result<Fo
             source: std::io::Error::other(error.message.chars().take(300).collect::<String>()),
         },
     })?;
-    let held = Held {
-        link: Arc::downgrade(link),
+    let guard = PortGuard {
+        agent: Arc::downgrade(agent),
         id,
     };
-    Ok(Forward::new(reply.port, accepted, Box::new(held)))
+    Ok(Forward::new(reply.port, accepted, Box::new(guard)))
 }
 
 /// Keeps a port open.
-struct Held {
-    link: Weak<Link>,
+struct PortGuard {
+    agent: Weak<AgentConnection>,
     id: u32,
 }
 
-impl Drop for Held {
+impl Drop for PortGuard {
     fn drop(&mut self) {
-        if let Some(link) = self.link.upgrade() {
-            link.give_up(self.id);
+        if let Some(agent) = self.agent.upgrade() {
+            agent.give_up(self.id);
         }
     }
 }
 
-/// Answers the agent and starts to carry.
-pub(super) fn begin(link: &Arc<Link>, id: u32, connected: Result<Carried, WireError>) {
-    let carried = match connected {
-        Ok(carried) => carried,
+/// Answers the agent and starts the connection's two tasks.
+pub(super) fn start(agent: &Arc<AgentConnection>, id: u32, connected: Result<ConnectionEnds, WireError>) {
+    let ends = match connected {
+        Ok(ends) => ends,
         Err(error) => {
-            link.outbound
-                .send(|out| out.message(Kind::Reply, id, &Reply::<Nothing>::Error(error)));
+            agent
+                .writer
+                .send(|out| out.message(Kind::Reply, id, &Reply::<EmptyReply>::Error(error)));
             return;
         }
     };
-    link.outbound
-        .send(|out| out.message(Kind::Reply, id, &Reply::Ok(Nothing {})));
-    tokio::spawn(hand_on(Arc::downgrade(link), id, carried.arrived, carried.to));
-    tokio::spawn(send(Arc::downgrade(link), id, carried.from, carried.credit));
+    agent
+        .writer
+        .send(|out| out.message(Kind::Reply, id, &Reply::Ok(EmptyReply {})));
+    tokio::spawn(copy_out(Arc::downgrade(agent), id, ends.arrived, ends.to));
+    tokio::spawn(copy_in(Arc::downgrade(agent), id, ends.from, ends.credit));
 }
 
-/// What comes from inside, on its way to the user of the connection.
-async fn hand_on(
-    link: Weak<Link>,
+/// Copies bytes from inside to the user of the connection.
+async fn copy_out(
+    agent: Weak<AgentConnection>,
     id: u32,
     mut arrived: mpsc::UnboundedReceiver<Bytes>,
     mut to: WriteHalf<DuplexStream>,
 ) {
     while let Some(bytes) = arrived.recv().await {
         let taken = to.write_all(&bytes).await;
-        let Some(link) = link.upgrade() else { return };
+        let Some(agent) = agent.upgrade() else { return };
         if taken.is_err() {
-            link.give_up(id);
+            agent.give_up(id);
             return;
         }
         let mut credits = Credits::new();
-        if let Some(Stream::Connection(connection)) = link.table().streams.get_mut(&id)
+        if let Some(Stream::Connection(connection)) = agent.table().streams.get_mut(&id)
             && let Some(amount) = connection.window.passed(bytes.len())
         {
-            credits.push((id, BODY, amount));
+            credits.push((id, BODY_CHANNEL, amount));
         }
-        link.give_credit(&credits);
+        agent.give_credit(&credits);
     }
-    // Its user may have gone before.
+    // The user may have dropped the connection already.
     let _gone = to.shutdown().await;
 }
 
-/// What the user says, on its way in.
-async fn send(link: Weak<Link>, id: u32, mut from: ReadHalf<DuplexStream>, credit: Arc<Credit>) {
+/// Copies the user's bytes into the sandbox.
+async fn copy_in(agent: Weak<AgentConnection>, id: u32, mut from: ReadHalf<DuplexStream>, credit: Arc<Credit>) {
     let mut buffer = vec![0; MAX_DATA];
     while let Ok(count) = from.read(&mut buffer).await {
         if count > 0 && !credit.spend(count).await {
             return;
         }
-        let Some(link) = link.upgrade() else { return };
-        let table = link.table();
+        let Some(agent) = agent.upgrade() else { return };
+        let table = agent.table();
         if !table.streams.contains_key(&id) {
             return;
         }
         // Sent with the table locked: nothing may follow the stream's RESET.
         let bytes = buffer.get(..count).unwrap_or_default();
         if count == 0 {
-            link.outbound.send(|out| out.close(id, BODY));
+            agent.writer.send(|out| out.close(id, BODY_CHANNEL));
             return;
         }
-        link.outbound.send(|out| out.data(id, BODY, bytes));
+        agent.writer.send(|out| out.data(id, BODY_CHANNEL, bytes));
     }
 }

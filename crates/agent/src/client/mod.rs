@@ -1,18 +1,18 @@
-//! The host's end of the line to an agent.
+//! The host's client for an agent.
 //!
-//! What comes from inside is hostile: every frame is checked against what was asked for, and the first one that does not fit ends the connection
-//! (and with it the sandbox). Nothing that the agent sends can make this side hold more than the windows of the protocol, and
-//! nobody who does not take his events holds up anybody else.
+//! Bytes from inside are hostile. Every frame is checked against the open requests. The first frame that does not fit
+//! ends the connection, and with it the sandbox. No frame of the agent can make this side hold more than the windows of
+//! the protocol. A reader that does not take its events delays no other reader.
 
+mod connection;
+#[cfg_attr(not(target_os = "linux"), path = "no_direct_pipes.rs")]
+mod direct_pipes;
 mod files;
 mod forward;
-mod inbound;
-#[cfg_attr(not(target_os = "linux"), path = "no_lane.rs")]
-mod lane;
-mod link;
-mod outbound;
 mod process;
-mod table;
+mod reader;
+mod streams;
+mod writer;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,98 +21,99 @@ use sandcell_sandbox::{Command, Files, Forward, Process, SandboxError};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 pub use crate::protocol::UsageReply as InsideUsage;
-use crate::protocol::{Nothing, Request};
-use link::Link;
+use crate::protocol::{EmptyReply, Request};
+use connection::AgentConnection;
 
-/// How long the agent has for its HELLO.
-const HANDSHAKE: Duration = Duration::from_secs(10);
+/// The time limit for the agent's HELLO.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long it has for an answer.
-const ANSWER: Duration = Duration::from_secs(30);
+/// The time limit for an answer of the agent.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Why a connection is over.
+/// The reason why a connection ended.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AgentEnd {
-    /// The agent's stream ended: its process is gone.
+    /// The agent's stream ended, so its process has ended.
     #[error("the agent's stream has ended")]
     StreamEnded,
-    /// The agent broke the protocol, or says that we did.
+    /// The agent broke the protocol, or accused this side of a violation.
     #[error("{0}")]
-    Breach(String),
+    ProtocolError(String),
     /// One of the streams failed.
-    #[error("the line to the agent failed: {0}")]
+    #[error("the connection to the agent failed: {0}")]
     Failed(String),
 }
 
 impl AgentEnd {
     fn error(&self) -> SandboxError {
         match self {
-            Self::Breach(text) => SandboxError::Protocol(text.clone()),
+            Self::ProtocolError(text) => SandboxError::Protocol(text.clone()),
             Self::StreamEnded | Self::Failed(_) => SandboxError::Gone(sandcell_sandbox::EndReason::AgentLost),
         }
     }
 }
 
-/// A connection to an agent. Clones share it; when the last one and the last program's handle are dropped the streams are closed,
-/// and the agent ends its sandbox.
+/// A connection to an agent. Clones share it. When the last clone and the last handle of a program are dropped, the
+/// streams are closed, and the agent ends its sandbox.
 #[derive(Debug, Clone)]
 pub struct AgentClient {
-    link: Arc<Link>,
+    connection: Arc<AgentConnection>,
     files: files::AgentFiles,
 }
 
 impl AgentClient {
-    /// Shakes hands over the two byte streams. Has to be called in a tokio runtime.
+    /// Exchanges HELLO over the two byte streams. Must be called in a tokio runtime.
     ///
     /// # Errors
-    /// [`SandboxError::Protocol`] when the agent speaks another version or something else entirely, [`SandboxError::Gone`] when
-    /// its stream ends, [`SandboxError::Setup`] when it says nothing for 10 s.
+    /// [`SandboxError::Protocol`] if the agent speaks another version or another protocol. [`SandboxError::Gone`] if
+    /// its stream ends. [`SandboxError::Setup`] if it sends nothing for 10 s.
     pub async fn connect(
         reader: impl AsyncRead + Send + Unpin + 'static,
         writer: impl AsyncWrite + Send + Unpin + 'static,
     ) -> Result<Self, SandboxError> {
-        let greeting = Link::connect(reader, writer);
-        let link = tokio::time::timeout(HANDSHAKE, greeting)
+        let greeting = AgentConnection::connect(reader, writer);
+        let connection = tokio::time::timeout(HANDSHAKE_TIMEOUT, greeting)
             .await
             .map_err(|_| timed_out("handshake"))??;
         Ok(Self {
-            files: files::AgentFiles::new(Arc::clone(&link)),
-            link,
+            files: files::AgentFiles::new(Arc::clone(&connection)),
+            connection,
         })
     }
 
-    /// Gives the next program that has a control channel pipes of its own past the agent, which has the far ends.
+    /// Sets the near ends of direct pipes for the next program with a control channel. The agent has the far ends.
     #[cfg(target_os = "linux")]
-    pub fn use_lane(&self, lane: sandcell_jail::lane::Lane) {
-        // Otherwise its far ends lead nowhere, and everything goes through the agent.
-        if let Ok(near) = lane::Near::new(lane) {
-            self.link.put_lane(near);
+    pub fn use_direct_pipes(&self, direct_pipes: sandcell_jail::direct_pipes::DirectPipes) {
+        // Without them the far ends are closed, and all bytes pass through the agent.
+        if let Ok(near_ends) = direct_pipes::NearEnds::new(direct_pipes) {
+            self.connection.put_direct_pipes(near_ends);
         }
     }
 
     /// Starts a program.
     ///
     /// # Errors
-    /// [`SandboxError::Spawn`] with what the system said; else the connection is at its end, or the agent does not answer.
+    /// [`SandboxError::Spawn`] with the system's error. Otherwise the connection has ended, or the agent does not
+    /// answer.
     pub async fn spawn(&self, command: Command) -> Result<Process, SandboxError> {
-        process::spawn(&self.link, command).await
+        process::spawn(&self.connection, command).await
     }
 
-    /// Takes in a process that enters the sandbox from outside, as a program with a control channel and no standard input.
-    /// The answer comes when it has entered.
+    /// Adopts a process that enters the sandbox from outside, as a program with a control channel and without standard
+    /// input. Returns when it has entered.
     ///
     /// # Errors
-    /// Nobody can enter, or who was to enter has ended; else as for [`AgentClient::spawn`].
+    /// No process can enter, or the expected process has ended. Otherwise the errors of [`AgentClient::spawn`].
     pub async fn adopt(&self) -> Result<Process, SandboxError> {
-        process::adopt(&self.link).await
+        process::adopt(&self.connection).await
     }
 
-    /// Opens a port on the loopback address inside (0: any free one) whose connections come out here.
+    /// Opens a port on the loopback address inside (0: any free one) and forwards its connections to the host.
     ///
     /// # Errors
-    /// The agent cannot, or the port is taken.
+    /// The agent cannot forward, or the port is in use.
     pub async fn forward(&self, port: u16, target: &str) -> Result<Forward, SandboxError> {
-        forward::open(&self.link, port, target).await
+        forward::open(&self.connection, port, target).await
     }
 
     /// The sandbox's files.
@@ -121,38 +122,38 @@ impl AgentClient {
         &self.files
     }
 
-    /// What the sandbox uses, as far as it can be seen from inside.
+    /// Returns the sandbox's usage, as far as it is visible from inside.
     ///
     /// # Errors
     /// The connection is at its end, or the agent does not answer.
     pub async fn usage(&self) -> Result<InsideUsage, SandboxError> {
-        self.link
+        self.connection
             .ask(&Request::Usage)
             .await
-            .map_err(link::AskError::into_sandbox)
+            .map_err(connection::AskError::into_sandbox)
     }
 
-    /// Asks for a sign of life.
+    /// Checks that the agent answers.
     ///
     /// # Errors
     /// The connection is at its end, or the agent does not answer.
     pub async fn ping(&self) -> Result<(), SandboxError> {
-        let _answer: Nothing = self
-            .link
+        let _answer: EmptyReply = self
+            .connection
             .ask(&Request::Ping)
             .await
-            .map_err(link::AskError::into_sandbox)?;
+            .map_err(connection::AskError::into_sandbox)?;
         Ok(())
     }
 
     /// Waits until the connection is over.
     pub async fn closed(&self) -> AgentEnd {
-        self.link.closed().await
+        self.connection.closed().await
     }
 
     /// Closes the streams. The agent then kills every program and ends.
     pub fn close(&self) {
-        self.link.end(AgentEnd::StreamEnded);
+        self.connection.end(AgentEnd::StreamEnded);
     }
 }
 

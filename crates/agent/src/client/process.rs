@@ -1,4 +1,4 @@
-//! Programs: how they are started, fed and signalled.
+//! Programs: start, input, signals.
 
 use std::sync::Arc;
 
@@ -9,20 +9,22 @@ use sandcell_sandbox::{
 };
 use tokio::sync::{Mutex, mpsc, oneshot};
 
-use super::lane::{Near, Past};
-use super::link::{AskError, Link};
-use super::table::{Credit, ProgramStream, Stream};
+use super::connection::{AgentConnection, AskError};
+use super::direct_pipes::{NearEnds, PipeHandle};
+use super::streams::{Credit, ProgramStream, Stream};
 use crate::protocol::{
-    ADOPT, ErrorCode, HEIRS, MAX_DATA, Nothing, ReceiveWindow, Request, SpawnReply, WireError, channel_number,
+    ADOPT_FEATURE, EmptyReply, ErrorCode, HEIRS_FEATURE, MAX_DATA, ReceiveWindow, Request, SpawnReply, WireError,
+    channel_number,
 };
 
-/// Events that a program's channel holds. With what the windows allow beyond it, one program makes the host hold at most about 2 MiB.
-pub(super) const EVENTS: usize = 16;
+/// The capacity of a program's event channel. Together with the windows, one program makes the host hold at most about
+/// 2 MiB.
+pub(super) const EVENT_CAPACITY: usize = 16;
 
-pub(super) async fn spawn(link: &Arc<Link>, command: Command) -> Result<Process, SandboxError> {
+pub(super) async fn spawn(agent: &Arc<AgentConnection>, command: Command) -> Result<Process, SandboxError> {
     let program = command.argv.first().cloned().unwrap_or_default();
     let (piped, control) = (command.stdin == StdinMode::Piped, command.control);
-    let lane = if control { link.take_lane() } else { None };
+    let direct_pipes = if control { agent.take_direct_pipes() } else { None };
     let request = Request::Spawn {
         argv: command.argv,
         env: command.env,
@@ -30,58 +32,60 @@ pub(super) async fn spawn(link: &Arc<Link>, command: Command) -> Result<Process,
         stands_alone: command.stands_alone,
         stdin: command.stdin,
         control: command.control,
-        lane: lane.is_some(),
+        lane: direct_pipes.is_some(),
     };
-    begin(link, request, lane, piped, control)
+    begin(agent, request, direct_pipes, piped, control)
         .await
-        .map_err(|error| refused(program, &command.cwd, error))
+        .map_err(|error| spawn_error(program, &command.cwd, error))
 }
 
-/// The program is one that enters from outside.
-pub(super) async fn adopt(link: &Arc<Link>) -> Result<Process, SandboxError> {
-    if !link.has(ADOPT) {
+/// Adopts a worker, which enters from outside, as a program.
+pub(super) async fn adopt(agent: &Arc<AgentConnection>) -> Result<Process, SandboxError> {
+    if !agent.has(ADOPT_FEATURE) {
         return Err(SandboxError::Unsupported("entering the sandbox".to_owned()));
     }
-    let lane = link.take_lane();
-    let request = Request::Adopt { lane: lane.is_some() };
-    begin(link, request, lane, false, true)
+    let direct_pipes = agent.take_direct_pipes();
+    let request = Request::Adopt {
+        lane: direct_pipes.is_some(),
+    };
+    begin(agent, request, direct_pipes, false, true)
         .await
-        .map_err(|error| refused("a warmed interpreter".to_owned(), "", error))
+        .map_err(|error| spawn_error("a warmed interpreter".to_owned(), "", error))
 }
 
 async fn begin(
-    link: &Arc<Link>,
+    agent: &Arc<AgentConnection>,
     request: Request,
-    lane: Option<Near>,
+    direct_pipes: Option<NearEnds>,
     piped: bool,
     control: bool,
 ) -> Result<Process, AskError> {
-    let (events, mut received) = mpsc::channel(EVENTS);
+    let (events, mut received) = mpsc::channel(EVENT_CAPACITY);
     let (answer, answered) = oneshot::channel();
     let stdin = piped.then(Arc::<Credit>::default);
-    let control = (control && lane.is_none()).then(Arc::<Credit>::default);
+    let control = (control && direct_pipes.is_none()).then(Arc::<Credit>::default);
     let stream = ProgramStream {
         answer: Some(answer),
         events,
         waiting: std::collections::VecDeque::new(),
-        stdout: lane.is_none().then(ReceiveWindow::default),
-        stderr: lane.is_none().then(ReceiveWindow::default),
+        stdout: direct_pipes.is_none().then(ReceiveWindow::default),
+        stderr: direct_pipes.is_none().then(ReceiveWindow::default),
         control: control.as_ref().map(|_| ReceiveWindow::default()),
         ends: 1,
         stdin: stdin.clone(),
         control_in: control.clone(),
     };
-    let open = link.open(&request, Stream::Program(Box::new(stream))).await;
+    let open = agent.open(&request, Stream::Program(Box::new(stream))).await;
     let open = open.map_err(AskError::Sandbox)?;
     let id = open.id;
     let _pid: SpawnReply = open.answer(answered, &request).await?;
-    let past = lane.map(|near| near.carry(&mut received));
+    let pipe_handle = direct_pipes.map(|near_ends| near_ends.start(&mut received));
     let handle = AgentProcess {
-        link: Arc::clone(link),
+        agent: Arc::clone(agent),
         id,
-        stdin: stdin.map(Inward::new),
-        control: control.map(Inward::new),
-        past,
+        stdin: stdin.map(InputChannel::new),
+        control: control.map(InputChannel::new),
+        pipe_handle,
     };
     Ok(Process {
         events: received,
@@ -89,7 +93,7 @@ async fn begin(
     })
 }
 
-fn refused(program: String, cwd: &str, error: AskError) -> SandboxError {
+fn spawn_error(program: String, cwd: &str, error: AskError) -> SandboxError {
     let error = match error {
         AskError::Sandbox(error) => return error,
         AskError::Refused(error) => error,
@@ -104,13 +108,13 @@ fn refused(program: String, cwd: &str, error: AskError) -> SandboxError {
     }
     let source = system_error(&error);
     if error.kind.as_deref() == Some("cwd") {
-        return no_folder(cwd, &source);
+        return cwd_error(cwd, &source);
     }
     SandboxError::Spawn { program, source }
 }
 
-/// The working folder cannot be entered.
-fn no_folder(cwd: &str, error: &std::io::Error) -> SandboxError {
+/// Returns the error for a working folder that cannot be entered.
+fn cwd_error(cwd: &str, error: &std::io::Error) -> SandboxError {
     use std::io::ErrorKind;
     let (code, why) = match error.kind() {
         ErrorKind::NotFound => (Code::NotFound, "does not exist"),
@@ -125,7 +129,7 @@ fn no_folder(cwd: &str, error: &std::io::Error) -> SandboxError {
     )))
 }
 
-/// What the system said inside, with its number where that alone tells what has failed.
+/// Returns the system's error from inside, with its number where the number alone identifies the failure.
 fn system_error(error: &WireError) -> std::io::Error {
     let number = error.errno.filter(|number| (1..4096).contains(number));
     match (number, error.kind.as_deref()) {
@@ -140,28 +144,28 @@ fn system_error(error: &WireError) -> std::io::Error {
 
 /// The handle of a started program.
 struct AgentProcess {
-    link: Arc<Link>,
+    agent: Arc<AgentConnection>,
     id: u32,
-    stdin: Option<Inward>,
-    control: Option<Inward>,
-    past: Option<Past>,
+    stdin: Option<InputChannel>,
+    control: Option<InputChannel>,
+    pipe_handle: Option<PipeHandle>,
 }
 
-/// The error of bytes for a channel that we have closed.
-pub(super) fn after_close(channel: Channel) -> SandboxError {
+/// Returns the error for bytes on a channel that this side has closed.
+pub(super) fn closed_channel_error(channel: Channel) -> SandboxError {
     SandboxError::Setup {
         step: format!("write to {channel:?} after it was closed"),
         source: std::io::Error::from(std::io::ErrorKind::BrokenPipe),
     }
 }
 
-/// A channel to a program. Writers take turns, so that what one writes stays together.
-struct Inward {
+/// A channel to a program. Writers take turns, so the bytes of one write stay together.
+struct InputChannel {
     credit: Arc<Credit>,
     closed: Mutex<bool>,
 }
 
-impl Inward {
+impl InputChannel {
     fn new(credit: Arc<Credit>) -> Self {
         Self {
             credit,
@@ -179,9 +183,9 @@ impl std::fmt::Debug for AgentProcess {
 }
 
 impl AgentProcess {
-    /// Asks for what is answered with nothing.
-    async fn do_ask(&self, step: &str, request: &Request) -> Result<(), SandboxError> {
-        let _done: Nothing = self.link.ask(request).await.map_err(|error| match error {
+    /// Sends a request whose answer is empty.
+    async fn request_done(&self, step: &str, request: &Request) -> Result<(), SandboxError> {
+        let _done: EmptyReply = self.agent.ask(request).await.map_err(|error| match error {
             AskError::Sandbox(error) => error,
             AskError::Refused(error) => SandboxError::Setup {
                 step: step.to_owned(),
@@ -191,59 +195,60 @@ impl AgentProcess {
         Ok(())
     }
 
-    fn inward(&self, channel: Channel) -> Result<&Inward, SandboxError> {
-        let inward = match channel {
+    fn input_channel(&self, channel: Channel) -> Result<&InputChannel, SandboxError> {
+        let input_channel = match channel {
             Channel::Stdin => self.stdin.as_ref(),
             Channel::Control => self.control.as_ref(),
             Channel::Stdout | Channel::Stderr => None,
         };
-        inward.ok_or_else(|| SandboxError::Unsupported(format!("writing to {channel:?} of this program")))
+        input_channel.ok_or_else(|| SandboxError::Unsupported(format!("writing to {channel:?} of this program")))
     }
 }
 
 #[async_trait]
 impl ProcessHandle for AgentProcess {
-    /// Bytes for a program that has ended or closed its end are dropped; what has become of it is told by its events.
+    /// Writes to a channel of the program. Bytes for a program that has ended or has closed its end are dropped. The
+    /// program's events report its end.
     async fn write(&self, channel: Channel, bytes: Bytes) -> Result<(), SandboxError> {
-        if let (Channel::Control, Some(past)) = (channel, &self.past) {
-            return past.write(&self.link, &bytes).await;
+        if let (Channel::Control, Some(pipe_handle)) = (channel, &self.pipe_handle) {
+            return pipe_handle.write(&self.agent, &bytes).await;
         }
-        let inward = self.inward(channel)?;
-        let closed = inward.closed.lock().await;
+        let input_channel = self.input_channel(channel)?;
+        let closed = input_channel.closed.lock().await;
         if *closed {
-            return Err(after_close(channel));
+            return Err(closed_channel_error(channel));
         }
         for piece in bytes.chunks(MAX_DATA) {
-            if self.link.has_ended() {
-                return Err(self.link.error());
+            if self.agent.has_ended() {
+                return Err(self.agent.error());
             }
-            if !inward.credit.spend(piece.len()).await {
-                return if self.link.has_ended() {
-                    Err(self.link.error())
+            if !input_channel.credit.spend(piece.len()).await {
+                return if self.agent.has_ended() {
+                    Err(self.agent.error())
                 } else {
                     Ok(())
                 };
             }
-            self.link
-                .outbound
+            self.agent
+                .writer
                 .send(|out| out.data(self.id, channel_number(channel), piece));
         }
         Ok(())
     }
 
     async fn close(&self, channel: Channel) -> Result<(), SandboxError> {
-        if let (Channel::Control, Some(past)) = (channel, &self.past) {
-            past.close().await;
+        if let (Channel::Control, Some(pipe_handle)) = (channel, &self.pipe_handle) {
+            pipe_handle.close().await;
             return Ok(());
         }
-        let inward = self.inward(channel)?;
-        let mut closed = inward.closed.lock().await;
-        if self.link.has_ended() {
-            return Err(self.link.error());
+        let input_channel = self.input_channel(channel)?;
+        let mut closed = input_channel.closed.lock().await;
+        if self.agent.has_ended() {
+            return Err(self.agent.error());
         }
         if !std::mem::replace(&mut *closed, true) {
-            self.link
-                .outbound
+            self.agent
+                .writer
                 .send(|out| out.close(self.id, channel_number(channel)));
         }
         Ok(())
@@ -256,11 +261,11 @@ impl ProcessHandle for AgentProcess {
             scope,
             spare: None,
         };
-        self.do_ask("agent signal", &request).await
+        self.request_done("agent signal", &request).await
     }
 
     fn has_heirs(&self) -> bool {
-        self.link.has(HEIRS)
+        self.agent.has(HEIRS_FEATURE)
     }
 
     async fn kill_but(&self, heir: i32) -> Result<(), SandboxError> {
@@ -270,23 +275,23 @@ impl ProcessHandle for AgentProcess {
             scope: SignalScope::Tree,
             spare: Some(heir),
         };
-        self.do_ask("agent signal", &request).await
+        self.request_done("agent signal", &request).await
     }
 
     async fn succeed(&self, heir: i32) -> Result<(), SandboxError> {
         if !self.has_heirs() {
             return Err(SandboxError::Unsupported("heirs of a program".to_owned()));
         }
-        if let Some(Stream::Program(program)) = self.link.table().streams.get_mut(&self.id) {
+        if let Some(Stream::Program(program)) = self.agent.table().streams.get_mut(&self.id) {
             program.ends = program.ends.saturating_add(1);
         }
         let request = Request::Succeed { process: self.id, heir };
-        self.do_ask("agent succeed", &request).await
+        self.request_done("agent succeed", &request).await
     }
 }
 
 impl Drop for AgentProcess {
     fn drop(&mut self) {
-        self.link.give_up(self.id);
+        self.agent.give_up(self.id);
     }
 }

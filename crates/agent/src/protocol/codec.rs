@@ -1,23 +1,23 @@
-//! Frames to bytes and back.
+//! Encodes and decodes frames.
 
 use serde::Serialize;
 
-use super::Breach;
+use super::ProtocolError;
 
-/// The most that a frame's length field may say.
+/// The maximum value of a frame's length field.
 pub const MAX_FRAME: usize = 8 << 20;
 
-/// Kind and stream id, which the length field counts.
-const HEAD: usize = 5;
+/// The bytes of the kind and the stream id. The length field counts them.
+const HEADER_BYTES: usize = 5;
 
-/// How much room the decoder offers to a read at the least: at first, and where reads fill what they are offered.
-const FIRST_ROOM: usize = 4 << 10;
-const READ_ROOM: usize = 64 << 10;
+/// The minimum room that the decoder offers to a read: at first, and after reads that filled their room.
+const MIN_READ_BYTES: usize = 4 << 10;
+const MAX_READ_BYTES: usize = 64 << 10;
 
-/// A decoder or buffer that has grown beyond this gives its memory back when it is empty.
-const KEEP: usize = 512 << 10;
+/// An empty decoder or buffer with more bytes than this releases its memory.
+const MAX_KEPT_BYTES: usize = 512 << 10;
 
-/// What a frame is.
+/// The kind of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the protocol's table defines each")]
 pub enum Kind {
@@ -65,10 +65,10 @@ impl Kind {
     }
 }
 
-/// A frame as it stands in the decoder's buffer.
+/// A frame that borrows from the decoder's buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// What it is.
+    /// The kind.
     pub kind: Kind,
     /// The stream it belongs to.
     pub stream: u32,
@@ -77,48 +77,48 @@ pub struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// The channel and bytes of DATA.
+    /// Returns the channel and the bytes of DATA.
     ///
     /// # Errors
-    /// The payload has not at least one byte of data.
-    pub fn data(&self) -> Result<(u8, &'a [u8]), Breach> {
+    /// The payload has no byte of data.
+    pub fn data(&self) -> Result<(u8, &'a [u8]), ProtocolError> {
         match self.payload.split_first() {
             Some((channel, bytes)) if !bytes.is_empty() => Ok((*channel, bytes)),
-            _ => Err(Breach::new("an empty DATA frame")),
+            _ => Err(ProtocolError::new("an empty DATA frame")),
         }
     }
 
-    /// The channel and amount of CREDIT.
+    /// Returns the channel and the amount of CREDIT.
     ///
     /// # Errors
-    /// The payload has not five bytes.
-    pub fn credit(&self) -> Result<(u8, u32), Breach> {
+    /// The payload does not have five bytes.
+    pub fn credit(&self) -> Result<(u8, u32), ProtocolError> {
         match *self.payload {
             [channel, a, b, c, d] => Ok((channel, u32::from_le_bytes([a, b, c, d]))),
-            _ => Err(Breach::new("a CREDIT frame of the wrong size")),
+            _ => Err(ProtocolError::new("a CREDIT frame of the wrong size")),
         }
     }
 
-    /// The channel of CLOSE.
+    /// Returns the channel of CLOSE.
     ///
     /// # Errors
-    /// The payload has not one byte.
-    pub fn close(&self) -> Result<u8, Breach> {
+    /// The payload does not have one byte.
+    pub fn close(&self) -> Result<u8, ProtocolError> {
         match *self.payload {
             [channel] => Ok(channel),
-            _ => Err(Breach::new("a CLOSE frame of the wrong size")),
+            _ => Err(ProtocolError::new("a CLOSE frame of the wrong size")),
         }
     }
 }
 
-/// Cuts a byte stream into frames. Holds at most one frame and what one read brought behind it.
+/// Cuts a byte stream into frames. Holds at most one frame and the rest of one read.
 #[derive(Debug)]
 pub struct Decoder {
     bytes: Vec<u8>,
     start: usize,
     end: usize,
-    /// How much is read at once: the more, the more there was to read. Most sandboxes never hear of more than little frames.
-    usual: usize,
+    /// The room for the next read. It grows after full reads. Most sandboxes send only small frames.
+    read_bytes: usize,
 }
 
 impl Default for Decoder {
@@ -127,18 +127,18 @@ impl Default for Decoder {
             bytes: Vec::new(),
             start: 0,
             end: 0,
-            usual: FIRST_ROOM,
+            read_bytes: MIN_READ_BYTES,
         }
     }
 }
 
 impl Decoder {
-    /// Room to read into. What was read is told by [`Decoder::filled`].
+    /// Returns room to read into. [`Decoder::filled`] reports the number of read bytes.
     pub fn room(&mut self) -> &mut [u8] {
         if self.start == self.end {
             self.start = 0;
             self.end = 0;
-            if self.bytes.len() > KEEP {
+            if self.bytes.len() > MAX_KEPT_BYTES {
                 self.bytes = Vec::new();
             }
         }
@@ -154,18 +154,18 @@ impl Decoder {
         self.bytes.get_mut(self.end..).unwrap_or_default()
     }
 
-    /// What the unfinished frame still needs, if that is more than the usual room. Grows by at most doubling, so that a length alone
-    /// does not make the decoder allocate.
+    /// Returns the missing bytes of the unfinished frame, and at least the usual room. Grows by at most doubling, so a
+    /// length field alone does not make the decoder allocate.
     fn wanted(&self) -> usize {
         let have = self.end - self.start;
         let missing = self.head().map_or(0, |(length, _)| (length + 4).saturating_sub(have));
-        missing.clamp(self.usual, have.max(self.usual))
+        missing.clamp(self.read_bytes, have.max(self.read_bytes))
     }
 
-    /// Says that `count` bytes of the room were filled.
+    /// Reports that `count` bytes of the room were filled.
     pub fn filled(&mut self, count: usize) {
-        if count >= self.usual {
-            self.usual = (2 * self.usual).min(READ_ROOM);
+        if count >= self.read_bytes {
+            self.read_bytes = (2 * self.read_bytes).min(MAX_READ_BYTES);
         }
         self.end = self.end.saturating_add(count).min(self.bytes.len());
     }
@@ -176,16 +176,16 @@ impl Decoder {
         Some((usize::try_from(u32::from_le_bytes(*length)).unwrap_or(usize::MAX), rest))
     }
 
-    /// The next whole frame, if there is one.
+    /// Returns the next whole frame, if there is one.
     ///
     /// # Errors
-    /// The length is out of range or the kind is not known.
-    pub fn next_frame(&mut self) -> Result<Option<Frame<'_>>, Breach> {
+    /// The length is out of range or the kind is unknown.
+    pub fn next_frame(&mut self) -> Result<Option<Frame<'_>>, ProtocolError> {
         let Some((length, _)) = self.head() else {
             return Ok(None);
         };
-        if !(HEAD..=MAX_FRAME).contains(&length) {
-            return Err(Breach::new(format!("a frame of {length} bytes")));
+        if !(HEADER_BYTES..=MAX_FRAME).contains(&length) {
+            return Err(ProtocolError::new(format!("a frame of {length} bytes")));
         }
         let from = self.start + 4;
         if self.end - from < length {
@@ -193,10 +193,11 @@ impl Decoder {
         }
         self.start = from + length;
         let body = self.bytes.get(from..from + length).unwrap_or_default();
-        let Some((&[number, a, b, c, d], payload)) = body.split_first_chunk::<HEAD>() else {
-            return Err(Breach::new("a frame without a head"));
+        let Some((&[number, a, b, c, d], payload)) = body.split_first_chunk::<HEADER_BYTES>() else {
+            return Err(ProtocolError::new("a frame without a head"));
         };
-        let kind = Kind::from_number(number).ok_or_else(|| Breach::new(format!("a frame of unknown kind {number}")))?;
+        let kind =
+            Kind::from_number(number).ok_or_else(|| ProtocolError::new(format!("a frame of unknown kind {number}")))?;
         Ok(Some(Frame {
             kind,
             stream: u32::from_le_bytes([a, b, c, d]),
@@ -213,43 +214,46 @@ pub struct OutBuffer {
 }
 
 impl OutBuffer {
-    /// How many bytes wait.
+    /// Returns the number of unwritten bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.bytes.len() - self.start
     }
 
-    /// Whether nothing waits.
+    /// Returns true if all bytes were written.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What waits.
+    /// Returns the unwritten bytes.
     #[must_use]
     pub fn pending(&self) -> &[u8] {
         self.bytes.get(self.start..).unwrap_or_default()
     }
 
-    /// Forgets what was written.
+    /// Removes the first `count` bytes, which were written.
     pub fn consume(&mut self, count: usize) {
         self.start = self.start.saturating_add(count).min(self.bytes.len());
         if self.start == self.bytes.len() {
             self.start = 0;
             self.bytes.clear();
-            if self.bytes.capacity() > KEEP {
+            if self.bytes.capacity() > MAX_KEPT_BYTES {
                 self.bytes = Vec::new();
             }
-        } else if self.start >= KEEP {
+        } else if self.start >= MAX_KEPT_BYTES {
             self.bytes.drain(..self.start);
             self.start = 0;
         }
     }
 
-    /// Appends a frame whose payload comes in parts. False if it would be longer than a frame may be; nothing is appended then.
+    /// Appends a frame with a payload of several parts. Returns false and appends nothing if the frame would be too
+    /// long.
     #[must_use]
     pub fn frame(&mut self, kind: Kind, stream: u32, parts: &[&[u8]]) -> bool {
-        let length = parts.iter().fold(HEAD, |sum, part| sum.saturating_add(part.len()));
+        let length = parts
+            .iter()
+            .fold(HEADER_BYTES, |sum, part| sum.saturating_add(part.len()));
         let Some(field) = u32::try_from(length).ok().filter(|_| length <= MAX_FRAME) else {
             return false;
         };
@@ -263,7 +267,7 @@ impl OutBuffer {
         true
     }
 
-    /// Appends a frame with a JSON payload. False if it is too long, or cannot be written as JSON.
+    /// Appends a frame with a JSON payload. Returns false if it is too long or cannot be serialized.
     #[must_use]
     pub fn message(&mut self, kind: Kind, stream: u32, message: &impl Serialize) -> bool {
         serde_json::to_vec(message).is_ok_and(|json| self.frame(kind, stream, &[&json]))
@@ -271,7 +275,7 @@ impl OutBuffer {
 
     /// Appends DATA.
     pub fn data(&mut self, stream: u32, channel: u8, bytes: &[u8]) {
-        debug_assert!(bytes.len() < MAX_FRAME - HEAD);
+        debug_assert!(bytes.len() < MAX_FRAME - HEADER_BYTES);
         let _fits = self.frame(Kind::Data, stream, &[&[channel], bytes]);
     }
 
@@ -297,7 +301,7 @@ mod tests {
 
     use super::*;
 
-    fn feed(decoder: &mut Decoder, mut bytes: &[u8], step: usize) -> Result<Vec<(Kind, u32, Vec<u8>)>, Breach> {
+    fn feed(decoder: &mut Decoder, mut bytes: &[u8], step: usize) -> Result<Vec<(Kind, u32, Vec<u8>)>, ProtocolError> {
         let mut frames = Vec::new();
         while !bytes.is_empty() {
             let room = decoder.room();
@@ -334,13 +338,13 @@ mod tests {
         ) {
             let mut decoder = Decoder::default();
             let _ = feed(&mut decoder, &bytes, step);
-            prop_assert!(decoder.bytes.len() <= 4 * READ_ROOM);
+            prop_assert!(decoder.bytes.len() <= 4 * MAX_READ_BYTES);
         }
     }
 
     #[test]
     fn the_longest_frame_passes_and_one_byte_more_does_not() {
-        let payload = vec![7; MAX_FRAME - HEAD];
+        let payload = vec![7; MAX_FRAME - HEADER_BYTES];
         let mut out = OutBuffer::default();
         assert!(out.frame(Kind::Reply, 3, &[&payload]));
         let mut decoder = Decoder::default();
@@ -349,7 +353,7 @@ mod tests {
         assert!(!out.frame(Kind::Reply, 3, &[&payload, b"1"]));
         decoder.room();
         assert!(
-            decoder.bytes.len() <= KEEP,
+            decoder.bytes.len() <= MAX_KEPT_BYTES,
             "an empty decoder gives a large frame's memory back"
         );
     }
@@ -373,13 +377,13 @@ mod tests {
         let mut decoder = Decoder::default();
         for _ in 0..1000 {
             decoder.room();
-            assert!(decoder.bytes.len() <= FIRST_ROOM);
+            assert!(decoder.bytes.len() <= MIN_READ_BYTES);
             decoder.filled(0);
         }
         let mut out = OutBuffer::default();
         out.data(1, 1, &vec![7; 256 << 10]);
         feed(&mut decoder, out.pending(), usize::MAX).unwrap();
-        assert!(decoder.room().len() >= READ_ROOM);
+        assert!(decoder.room().len() >= MAX_READ_BYTES);
     }
 
     #[test]
@@ -387,7 +391,7 @@ mod tests {
         let mut decoder = Decoder::default();
         feed(&mut decoder, &u32::try_from(MAX_FRAME).unwrap().to_le_bytes(), 4).unwrap();
         decoder.room();
-        assert!(decoder.bytes.len() <= 2 * READ_ROOM);
+        assert!(decoder.bytes.len() <= 2 * MAX_READ_BYTES);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What the JSON payloads say.
+//! The JSON payloads.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -6,61 +6,63 @@ use std::net::Ipv4Addr;
 use sandcell_sandbox::{Channel, Exit, Listing, Signal, SignalScope, StdinMode, WriteMode};
 use serde::{Deserialize, Serialize};
 
-use super::{Breach, PROTOCOL, VERSION};
+use super::{PROTOCOL_NAME, PROTOCOL_VERSION, ProtocolError};
 
-/// The feature of an agent that lets another process take a program's place.
-pub const HEIRS: &str = "heirs";
+/// The feature of an agent that can replace an ended program by another process.
+pub const HEIRS_FEATURE: &str = "heirs";
 
-/// The feature that a program's output and control can go past the agent.
-pub const LANE: &str = "lane";
-/// The feature of an agent that can take in a process which enters the sandbox from outside.
-pub const ADOPT: &str = "adopt";
+/// The feature of direct pipes: a program's output and control bypass the agent.
+pub const DIRECT_PIPES_FEATURE: &str = "lane";
+/// The feature of an agent that can adopt a process which enters the sandbox from outside.
+pub const ADOPT_FEATURE: &str = "adopt";
 
-/// The feature of an agent that can make a port inside lead to the host.
-pub const FORWARD: &str = "forward";
+/// The feature of an agent that can forward a port inside to the host.
+pub const FORWARD_FEATURE: &str = "forward";
 
 /// HELLO.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// Always [`PROTOCOL`].
+    /// Always [`PROTOCOL_NAME`].
     pub protocol: String,
-    /// The one version that the sender speaks.
+    /// The only version that the sender speaks.
     pub version: u32,
-    /// What it has beyond the frames themselves.
+    /// The additions to the protocol that the sender supports.
     #[serde(default)]
     pub features: Vec<String>,
 }
 
 impl Hello {
-    /// Ours.
+    /// Returns this program's HELLO.
     #[must_use]
     pub fn ours() -> Self {
         Self {
-            protocol: PROTOCOL.to_owned(),
-            version: VERSION,
-            features: ["spawn", "files", "usage", FORWARD].map(str::to_owned).to_vec(),
+            protocol: PROTOCOL_NAME.to_owned(),
+            version: PROTOCOL_VERSION,
+            features: ["spawn", "files", "usage", FORWARD_FEATURE].map(str::to_owned).to_vec(),
         }
     }
 
-    /// The one of an agent that is the first process: orphans are its children, so it can tell the end of an heir.
+    /// Returns the HELLO of an agent that is the first process. Orphans are its children, so it can report the end of
+    /// an heir.
     #[must_use]
     pub fn of_first_process() -> Self {
         let mut hello = Self::ours();
-        hello.features.push(HEIRS.to_owned());
+        hello.features.push(HEIRS_FEATURE.to_owned());
         hello
     }
 
-    /// Reads the other side's and checks that we understand each other.
+    /// Parses the other side's HELLO and checks its protocol and version.
     ///
     /// # Errors
-    /// It is no HELLO, or of another protocol or version.
-    pub fn check(payload: &[u8]) -> Result<Self, Breach> {
+    /// The payload is not a HELLO, or its protocol or version differs.
+    pub fn check(payload: &[u8]) -> Result<Self, ProtocolError> {
         let hello: Self =
-            serde_json::from_slice(payload).map_err(|error| Breach::new(format!("a bad HELLO: {error}")))?;
-        if hello.protocol != PROTOCOL || hello.version != VERSION {
+            serde_json::from_slice(payload).map_err(|error| ProtocolError::new(format!("a bad HELLO: {error}")))?;
+        if hello.protocol != PROTOCOL_NAME || hello.version != PROTOCOL_VERSION {
             let theirs: String = hello.protocol.chars().take(40).collect();
-            return Err(Breach::new(format!(
-                "the other side speaks {theirs:?} version {}, this program speaks {PROTOCOL:?} version {VERSION}",
+            return Err(ProtocolError::new(format!(
+                "the other side speaks {theirs:?} version {}, this program speaks {PROTOCOL_NAME:?} version \
+                 {PROTOCOL_VERSION}",
                 hello.version
             )));
         }
@@ -71,7 +73,7 @@ impl Hello {
 /// GOODBYE.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Goodbye {
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
@@ -129,46 +131,46 @@ pub enum Request {
     },
 }
 
-/// REQUEST of the agent: somebody inside has connected to a forwarded port.
+/// REQUEST of the agent for a new connection to a forwarded port.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename = "open")]
 pub struct Connected {
     /// The stream of the `forward`.
     pub forward: u32,
-    /// What its request called it.
+    /// The target's name in that request.
     pub target: String,
 }
 
 /// The operations of this version.
-const KNOWN: [&str; 10] = [
+const OPERATIONS: [&str; 10] = [
     "spawn", "signal", "succeed", "adopt", "list", "read", "write", "usage", "ping", "forward",
 ];
 
-/// Why a REQUEST's payload is not a [`Request`].
+/// The reason why a REQUEST's payload is not a [`Request`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RequestError {
-    /// No JSON object with an `op`: the sender does not speak the protocol.
-    Breach(Breach),
-    /// To be answered with this.
+    /// The payload is not a JSON object with an `op`: the sender does not speak the protocol.
+    ProtocolError(ProtocolError),
+    /// The error to answer with.
     Answer(WireError),
 }
 
-/// Reads a REQUEST's payload.
+/// Parses a REQUEST's payload.
 ///
 /// # Errors
-/// [`RequestError`] says whether it is to be answered or a breach.
+/// [`RequestError`] distinguishes an error to answer with from a protocol violation.
 pub fn parse_request(payload: &[u8]) -> Result<Request, RequestError> {
     #[derive(Deserialize)]
     struct Operation {
         op: String,
     }
     let operation: Operation = serde_json::from_slice(payload)
-        .map_err(|error| RequestError::Breach(Breach::new(format!("a REQUEST that is none: {error}"))))?;
-    if !KNOWN.contains(&operation.op.as_str()) {
+        .map_err(|error| RequestError::ProtocolError(ProtocolError::new(format!("an invalid REQUEST: {error}"))))?;
+    if !OPERATIONS.contains(&operation.op.as_str()) {
         let op: String = operation.op.chars().take(40).collect();
         return Err(RequestError::Answer(WireError::new(
             ErrorCode::Unsupported,
-            format!("this agent does not have {op:?}"),
+            format!("this agent does not support {op:?}"),
         )));
     }
     serde_json::from_slice(payload)
@@ -179,15 +181,15 @@ pub fn parse_request(payload: &[u8]) -> Result<Request, RequestError> {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reply<T> {
-    /// It was done.
+    /// The request succeeded.
     Ok(T),
-    /// It was not.
+    /// The request failed.
     Error(WireError),
 }
 
-/// The answer when there is nothing to say.
+/// An empty answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Nothing {}
+pub struct EmptyReply {}
 
 /// The answer to `spawn`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -229,27 +231,27 @@ pub struct UsageReply {
     pub disk: u64,
     /// Files and folders used in them.
     pub inodes: u64,
-    /// What the sandbox's control group says, where the agent stands in one of its own and can read it.
+    /// The usage of the sandbox's control group, if the agent is in a separate one and can read it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<GroupUsage>,
 }
 
-/// What a control group says. Counters only grow.
+/// The usage of a control group. Counters only grow.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupUsage {
-    /// Memory of its processes now, in bytes; files in memory are not counted.
+    /// The memory of its processes, in bytes. Files in memory are not counted.
     pub memory: u64,
-    /// The most that was seen.
+    /// The highest memory so far, in bytes.
     pub memory_peak: u64,
     /// Processor time used, in microseconds.
     pub cpu_us: u64,
-    /// How often a process was killed for memory.
+    /// The number of processes that were killed for memory.
     pub memory_events: u64,
-    /// How often a new process was refused.
+    /// The number of new processes that were refused.
     pub process_events: u64,
 }
 
-/// Why something was not done.
+/// The error of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WireError {
     /// The kind of error.
@@ -259,7 +261,7 @@ pub struct WireError {
     /// The system's error number, if that was the reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub errno: Option<i32>,
-    /// What stood in the way: the kind of file, or the step of a start.
+    /// The kind of the unsuitable file, or the failed step of a start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
 }
@@ -303,7 +305,7 @@ pub enum ErrorCode {
 pub enum Event {
     /// The program itself has ended.
     Exited {
-        /// How.
+        /// The status or the signal.
         exit: Exit,
     },
     /// The program has closed its reading end of this channel.
@@ -313,7 +315,7 @@ pub enum Event {
     },
 }
 
-/// The number of a program's channel.
+/// Returns the number of a program's channel.
 #[must_use]
 pub const fn channel_number(channel: Channel) -> u8 {
     match channel {
@@ -324,7 +326,7 @@ pub const fn channel_number(channel: Channel) -> u8 {
     }
 }
 
-/// The program's channel with this number.
+/// Returns the program's channel with this number.
 #[must_use]
 pub const fn channel_from_number(number: u8) -> Option<Channel> {
     Some(match number {
@@ -363,8 +365,11 @@ mod tests {
             serde_json::to_string(&exited).unwrap(),
             r#"{"event":"exited","exit":{"signal":9}}"#
         );
-        assert_eq!(serde_json::to_string(&Reply::Ok(Nothing {})).unwrap(), r#"{"ok":{}}"#);
-        let error = Reply::<Nothing>::Error(WireError::new(ErrorCode::NotFound, "gone"));
+        assert_eq!(
+            serde_json::to_string(&Reply::Ok(EmptyReply {})).unwrap(),
+            r#"{"ok":{}}"#
+        );
+        let error = Reply::<EmptyReply>::Error(WireError::new(ErrorCode::NotFound, "gone"));
         assert_eq!(
             serde_json::to_string(&error).unwrap(),
             r#"{"error":{"code":"not_found","message":"gone"}}"#
@@ -385,7 +390,7 @@ mod tests {
         };
         assert_eq!(error.code, ErrorCode::Invalid);
         for bytes in [b"".as_slice(), b"[]", b"{}", b"\xff", b"{\"op\":1}"] {
-            assert!(matches!(parse_request(bytes), Err(RequestError::Breach(_))));
+            assert!(matches!(parse_request(bytes), Err(RequestError::ProtocolError(_))));
         }
     }
 
@@ -393,8 +398,8 @@ mod tests {
     fn a_foreign_version_is_named() {
         let ours = serde_json::to_vec(&Hello::ours()).unwrap();
         assert_eq!(Hello::check(&ours), Ok(Hello::ours()));
-        let breach = Hello::check(br#"{"protocol":"sandcell-agent","version":2}"#).unwrap_err();
-        assert!(breach.to_string().contains("version 2") && breach.to_string().contains("version 1"));
+        let error = Hello::check(br#"{"protocol":"sandcell-agent","version":2}"#).unwrap_err();
+        assert!(error.to_string().contains("version 2") && error.to_string().contains("version 1"));
         assert!(Hello::check(b"SSH-2.0").is_err());
     }
 

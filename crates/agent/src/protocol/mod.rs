@@ -1,4 +1,4 @@
-//! Frames, messages and windows: what both sides agree on. No I/O.
+//! Frames, messages and windows, for both sides. No I/O.
 
 mod codec;
 mod messages;
@@ -6,39 +6,39 @@ mod window;
 
 pub use codec::{Decoder, Frame, Kind, MAX_FRAME, OutBuffer};
 pub use messages::{
-    ADOPT, Connected, ErrorCode, Event, FORWARD, ForwardReply, Goodbye, GroupUsage, HEIRS, Hello, LANE, ListReply,
-    Nothing, ReadReply, Reply, Request, RequestError, SpawnReply, UsageReply, WireError, WriteReply,
-    channel_from_number, channel_number, parse_request,
+    ADOPT_FEATURE, Connected, DIRECT_PIPES_FEATURE, EmptyReply, ErrorCode, Event, FORWARD_FEATURE, ForwardReply,
+    Goodbye, GroupUsage, HEIRS_FEATURE, Hello, ListReply, ReadReply, Reply, Request, RequestError, SpawnReply,
+    UsageReply, WireError, WriteReply, channel_from_number, channel_number, parse_request,
 };
-pub use window::{MAX_DATA, ReceiveWindow, SendWindow, WINDOW, cost};
+pub use window::{INITIAL_WINDOW, MAX_DATA, ReceiveWindow, SendWindow, cost};
 
 /// The name in HELLO.
-pub const PROTOCOL: &str = "sandcell-agent";
+pub const PROTOCOL_NAME: &str = "sandcell-agent";
 
 /// The version in HELLO.
-pub const VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 1;
 
 /// The channel that file contents use.
-pub const BODY: u8 = 4;
+pub const BODY_CHANNEL: u8 = 4;
 
-/// Connections to one forwarded port at the same time.
+/// The maximum number of simultaneous connections to one forwarded port.
 pub const MAX_CONNECTIONS: usize = 64;
 
-/// The most bytes that one `read` or `write` moves.
+/// The maximum number of bytes that one `read` or `write` moves.
 pub const MAX_TRANSFER: u64 = 16 << 20;
 
-/// The most entries that one `list` returns.
+/// The maximum number of entries that one `list` returns.
 pub const MAX_ENTRIES: usize = 10_000;
 
-/// The status with which an agent in a container ends because of too many private files.
+/// The exit status of an agent in a container whose private files exceed their limit.
 pub const DISK_FULL_STATUS: u8 = 28;
 
-/// The other side did what the protocol forbids. The connection is over.
+/// The other side violated the protocol. The connection has ended.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Breach(pub String);
+pub struct ProtocolError(pub String);
 
-impl Breach {
+impl ProtocolError {
     pub(crate) fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }

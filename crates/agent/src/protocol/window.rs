@@ -1,20 +1,20 @@
-//! Credit: how much one side may send on a channel before the other has taken it.
+//! Flow control: the credit for bytes that the other side has not taken yet.
 
-use super::Breach;
+use super::ProtocolError;
 
-/// The window of each channel at the start.
-pub const WINDOW: u32 = 256 << 10;
+/// The initial window of each channel.
+pub const INITIAL_WINDOW: u32 = 256 << 10;
 
-/// What a DATA frame costs beyond its bytes, so that single bytes cannot pile up as objects.
+/// The cost of a DATA frame beyond its bytes, so single bytes cannot pile up as objects.
 const FRAME_COST: u32 = 64;
 
-/// The most bytes that a sender puts into one DATA frame: four of them fill a window.
+/// The maximum number of bytes in one DATA frame of a sender. Four such frames fill a window.
 pub const MAX_DATA: usize = (64 << 10) - 64;
 
-/// Credit is given back when this much has gathered, to save frames.
-const GRANT: u32 = WINDOW / 4;
+/// The amount at which the receiver returns credit. Larger amounts need fewer frames.
+const CREDIT_THRESHOLD: u32 = INITIAL_WINDOW / 4;
 
-/// What a DATA frame with this many bytes costs.
+/// Returns the cost of a DATA frame with this number of bytes.
 #[must_use]
 pub fn cost(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX).saturating_add(FRAME_COST)
@@ -28,12 +28,12 @@ pub struct SendWindow {
 
 impl Default for SendWindow {
     fn default() -> Self {
-        Self { left: WINDOW }
+        Self { left: INITIAL_WINDOW }
     }
 }
 
 impl SendWindow {
-    /// How many bytes one frame may have now; 0 if none may be sent.
+    /// Returns the maximum number of bytes for the next frame. 0 if none may be sent.
     #[must_use]
     pub fn room(&self) -> usize {
         usize::try_from(self.left.saturating_sub(FRAME_COST))
@@ -41,22 +41,22 @@ impl SendWindow {
             .min(MAX_DATA)
     }
 
-    /// Counts a frame of that many bytes; it has to be within the room.
+    /// Counts a frame with this number of bytes. It must be within the room.
     pub fn spend(&mut self, bytes: usize) {
         self.left = self.left.saturating_sub(cost(bytes));
     }
 
-    /// Takes credit back.
+    /// Adds credit that the receiver returned.
     ///
     /// # Errors
-    /// It is more than was spent.
-    pub fn refund(&mut self, amount: u32) -> Result<(), Breach> {
+    /// The amount is larger than the spent credit.
+    pub fn refund(&mut self, amount: u32) -> Result<(), ProtocolError> {
         match self.left.checked_add(amount) {
-            Some(left) if left <= WINDOW => {
+            Some(left) if left <= INITIAL_WINDOW => {
                 self.left = left;
                 Ok(())
             }
-            _ => Err(Breach::new("more credit than was spent")),
+            _ => Err(ProtocolError::new("more credit than was spent")),
         }
     }
 }
@@ -70,28 +70,32 @@ pub struct ReceiveWindow {
 
 impl Default for ReceiveWindow {
     fn default() -> Self {
-        Self { left: WINDOW, owed: 0 }
+        Self {
+            left: INITIAL_WINDOW,
+            owed: 0,
+        }
     }
 }
 
 impl ReceiveWindow {
-    /// Counts a frame that came.
+    /// Counts a received frame.
     ///
     /// # Errors
     /// The window does not cover it.
-    pub fn receive(&mut self, bytes: usize) -> Result<(), Breach> {
+    pub fn receive(&mut self, bytes: usize) -> Result<(), ProtocolError> {
         self.left = self
             .left
             .checked_sub(cost(bytes))
-            .ok_or_else(|| Breach::new("data beyond the window"))?;
+            .ok_or_else(|| ProtocolError::new("data beyond the window"))?;
         Ok(())
     }
 
-    /// Says that a frame of that many bytes was passed on. Some: the CREDIT to send now.
+    /// Counts a frame with this number of bytes as passed on. Returns the amount of the CREDIT frame to send now, if
+    /// any.
     #[must_use]
     pub fn passed(&mut self, bytes: usize) -> Option<u32> {
         self.owed = self.owed.saturating_add(cost(bytes));
-        if self.owed < GRANT {
+        if self.owed < CREDIT_THRESHOLD {
             return None;
         }
         let amount = std::mem::take(&mut self.owed);

@@ -1,5 +1,5 @@
-//! Who has ended. As process 1 that is everybody who was orphaned; elsewhere only the agent's own children, so that other
-//! threads of the same process keep theirs.
+//! Reaps ended processes. As process 1 the agent reaps every orphan of its namespace. Elsewhere it reaps only its own
+//! children, so other threads of the same process keep theirs.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -7,13 +7,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::process::{Pid, PidfdFlags, WaitOptions, WaitStatus, getpid, pidfd_open, wait, waitpid};
 use sandcell_sandbox::Exit;
 
-/// At most this many are reaped before everybody else has a turn.
-const BATCH: usize = 256;
+/// The maximum number of processes that are reaped before the rest of the loop has a turn.
+const MAX_REAPED_PER_TURN: usize = 256;
 
 pub(super) struct Children {
     /// Readable when a child has ended; only process 1 has it.
     signal: Option<OwnedFd>,
-    /// Children of a process that is not the first one, which nobody waits for any more.
+    /// Killed children that no stream waits for. Unused in process 1.
     strays: Vec<Pid>,
     unfinished: bool,
 }
@@ -25,7 +25,7 @@ impl Children {
         } else {
             None
         };
-        // Whoever ended before the signal was blocked left none behind.
+        // A process that ended before the signal was blocked left no signal behind, so the first turn reaps once.
         Ok(Self {
             unfinished: signal.is_some(),
             signal,
@@ -33,7 +33,7 @@ impl Children {
         })
     }
 
-    /// Whether this is the first process of a process namespace.
+    /// Returns true in the first process of a process namespace.
     pub(super) fn first_process(&self) -> bool {
         self.signal.is_some()
     }
@@ -42,13 +42,13 @@ impl Children {
         self.signal.as_ref().map(AsFd::as_fd)
     }
 
-    /// Whether there may be more to reap without a new signal.
+    /// Returns true if more processes may wait to be reaped without a new signal.
     pub(super) fn unfinished(&self) -> bool {
         self.unfinished
     }
 
-    /// What is polled for the end of one child where signals cannot be used.
-    pub(super) fn watch(&self, pid: Pid) -> Option<OwnedFd> {
+    /// Returns a descriptor that reports the end of one child, where signals cannot report it.
+    pub(super) fn open_pidfd(&self, pid: Pid) -> Option<OwnedFd> {
         if self.first_process() {
             None
         } else {
@@ -56,29 +56,29 @@ impl Children {
         }
     }
 
-    /// Whether a watched child has ended, and how.
-    pub(super) fn look(&self, pid: Pid) -> Option<Exit> {
+    /// Returns the exit of a watched child, if it has ended.
+    pub(super) fn poll_exit(&self, pid: Pid) -> Option<Exit> {
         exit_of(waitpid(Some(pid), WaitOptions::NOHANG).ok()??.1)
     }
 
-    /// A child that is killed and that no stream waits for any more.
+    /// Takes over a killed child that no stream waits for any more.
     pub(super) fn abandon(&mut self, pid: Pid) {
         if !self.first_process() {
             self.strays.push(pid);
         }
     }
 
-    /// Reaps who has ended.
+    /// Reaps ended processes.
     pub(super) fn reap(&mut self) -> Vec<(Pid, Exit)> {
         let mut ended = Vec::new();
         self.unfinished = false;
         let Some(signal) = &self.signal else { return ended };
-        // Signals of one kind do not queue, so one record empties the descriptor; what it says does not matter.
+        // Signals of one kind do not queue, so one record empties the descriptor. Its content does not matter.
         let mut records = [0_u8; 512];
         let _nothing = rustix::io::read(signal, &mut records);
         while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
             ended.extend(exit_of(status).map(|exit| (pid, exit)));
-            if ended.len() >= BATCH {
+            if ended.len() >= MAX_REAPED_PER_TURN {
                 self.unfinished = true;
                 break;
             }

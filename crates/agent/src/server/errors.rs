@@ -1,11 +1,11 @@
-//! What the system says, in the protocol's words.
+//! Translates the system's errors into the protocol's.
 
 use rustix::io::Errno;
 use sandcell_jail::spawn::SpawnError;
 
 use crate::protocol::{ErrorCode, WireError};
 
-/// The error of a file operation.
+/// Returns the error of a file operation.
 pub(super) fn of_file(errno: Errno) -> WireError {
     let code = match errno {
         Errno::NOENT => ErrorCode::NotFound,
@@ -21,7 +21,7 @@ pub(super) fn of_file(errno: Errno) -> WireError {
         _ => ErrorCode::Failed,
     };
     let message = match errno {
-        // Only a lease makes opening a regular file wait, and this agent does not wait.
+        // Only a lease makes the opening of a regular file wait, and this agent does not wait.
         Errno::AGAIN => "a process in the sandbox holds a lease on it".to_owned(),
         Errno::NAMETOOLONG => "a name in the path is too long".to_owned(),
         _ => std::io::Error::from(errno).to_string(),
@@ -32,7 +32,7 @@ pub(super) fn of_file(errno: Errno) -> WireError {
     }
 }
 
-/// The path names something that is no regular file.
+/// Returns the error for a path that does not name a regular file.
 pub(super) fn not_regular(kind: &str) -> WireError {
     WireError {
         kind: Some(kind.to_owned()),
@@ -40,7 +40,7 @@ pub(super) fn not_regular(kind: &str) -> WireError {
     }
 }
 
-/// A program was not started.
+/// Returns the error for a program that was not started.
 pub(super) fn of_spawn(error: &SpawnError) -> WireError {
     WireError {
         code: ErrorCode::Spawn,

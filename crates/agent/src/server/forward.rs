@@ -1,7 +1,7 @@
-//! Ports inside that lead to the host: connections to them become streams that the agent opens.
+//! Forwarded ports: each connection to one becomes a stream that the agent opens to the host.
 //!
-//! Who connects is code in the sandbox, and what its bytes mean is the host's business. Here they are only carried, with
-//! the windows that every channel has, and as many connections at once as the protocol allows.
+//! Code in the sandbox makes the connections, and the host interprets their bytes. This module only copies the bytes,
+//! with the windows of every channel, and bounds the simultaneous connections.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -11,29 +11,30 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType};
 
-use super::inward::{Inward, credit_to};
-use super::outward::{Outward, Took};
 use super::program::Part;
+use super::stdin::{InputPump, credit_sender};
+use super::stdout::{OutputPump, ReadResult};
 use crate::protocol::{
-    BODY, Breach, Connected, ErrorCode, ForwardReply, Frame, Kind, MAX_CONNECTIONS, OutBuffer, Reply, WireError,
+    BODY_CHANNEL, Connected, ErrorCode, ForwardReply, Frame, Kind, MAX_CONNECTIONS, OutBuffer, ProtocolError, Reply,
+    WireError,
 };
 
-/// Ports that can be open at the same time.
+/// The maximum number of simultaneously open ports.
 const MAX_PORTS: usize = 8;
-/// Bytes of what the host calls a port.
+/// The maximum length of a target's name, in bytes.
 const MAX_TARGET: usize = 64;
-/// Connections that the kernel keeps until there is room for them.
-const BACKLOG: i32 = 64;
+/// The number of connections that the kernel queues until there is room for them.
+const LISTEN_BACKLOG: i32 = 64;
 
 /// All ports and their connections.
 #[derive(Default)]
 pub(super) struct Forwards {
     ports: BTreeMap<u32, Port>,
     connections: BTreeMap<u32, Connection>,
-    /// Streams that were given up here, until the host confirms it.
-    leaving: BTreeSet<u32>,
-    /// The highest stream id that was used here.
-    newest: u32,
+    /// Streams that this side has reset and the host has not confirmed.
+    resetting: BTreeSet<u32>,
+    /// The highest stream id that this side has used.
+    last_id: u32,
 }
 
 struct Port {
@@ -43,12 +44,12 @@ struct Port {
 
 struct Connection {
     port: u32,
-    inward: Inward,
-    outward: Outward,
-    /// Whether the host has agreed to it.
+    input: InputPump,
+    output: OutputPump,
+    /// True once the host has accepted the connection.
     open: bool,
-    /// Whether the program inside was told that nothing more comes.
-    told: bool,
+    /// True once the program inside has received the end of file.
+    shut_down: bool,
 }
 
 impl Forwards {
@@ -83,7 +84,7 @@ impl Forwards {
         Ok(ForwardReply { port })
     }
 
-    /// Closes the port of a stream and breaks its connections off.
+    /// Closes the port of a stream and aborts its connections.
     pub(super) fn close_port(&mut self, stream: u32, out: &mut OutBuffer) {
         if self.ports.remove(&stream).is_none() {
             return;
@@ -91,7 +92,7 @@ impl Forwards {
         let own = self.connections.iter().filter(|(_, found)| found.port == stream);
         let own: Vec<u32> = own.map(|(stream, _)| *stream).collect();
         for stream in own {
-            self.leave(stream, out);
+            self.reset(stream, out);
         }
     }
 
@@ -103,16 +104,16 @@ impl Forwards {
             }
         }
         for (stream, connection) in self.connections.iter().filter(|(_, found)| found.open) {
-            if let Some(fd) = connection.inward.polled() {
+            if let Some(fd) = connection.input.polled() {
                 add(*stream, Part::SocketIn, fd, PollFlags::OUT);
             }
-            if let Some(fd) = connection.outward.polled() {
+            if let Some(fd) = connection.output.polled() {
                 add(*stream, Part::SocketOut, fd, PollFlags::IN);
             }
         }
     }
 
-    /// A port or a connection is ready.
+    /// Handles a port or a connection that is ready.
     pub(super) fn ready(&mut self, stream: u32, part: Part, out: &mut OutBuffer) {
         if part == Part::Connecting {
             self.accept(stream, out);
@@ -122,9 +123,9 @@ impl Forwards {
             return;
         };
         match part {
-            Part::SocketIn => drop(connection.inward.write(credit_to(out, stream, BODY))),
+            Part::SocketIn => drop(connection.input.write(credit_sender(out, stream, BODY_CHANNEL))),
             _ => {
-                let _how: Took = connection.outward.take(u64::MAX, out);
+                let _how: ReadResult = connection.output.take(u64::MAX, out);
             }
         }
         self.settle(stream, out);
@@ -137,13 +138,14 @@ impl Forwards {
             let socket = match rustix::net::accept_with(&port.socket, flags) {
                 Ok(socket) => socket,
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
-                    // It stays in line. Without the wait this would spin.
+                    // The connection stays in the kernel's queue. Without the pause this loop would spin.
                     std::thread::sleep(std::time::Duration::from_millis(1));
                     return;
                 }
                 Err(_) => return,
             };
-            let (Some(id), Ok(copy)) = (self.newest.checked_add(2), rustix::io::fcntl_dupfd_cloexec(&socket, 0)) else {
+            let (Some(id), Ok(copy)) = (self.last_id.checked_add(2), rustix::io::fcntl_dupfd_cloexec(&socket, 0))
+            else {
                 return;
             };
             let connected = Connected {
@@ -153,96 +155,98 @@ impl Forwards {
             if !out.message(Kind::Request, id, &connected) {
                 return;
             }
-            self.newest = id;
+            self.last_id = id;
             let connection = Connection {
                 port: stream,
-                inward: Inward::new(socket),
-                outward: Outward::new(id, BODY, Some(copy)),
+                input: InputPump::new(socket),
+                output: OutputPump::new(id, BODY_CHANNEL, Some(copy)),
                 open: false,
-                told: false,
+                shut_down: false,
             };
             self.connections.insert(id, connection);
         }
     }
 
-    /// A frame of the host on a stream that was opened here.
-    pub(super) fn frame(&mut self, frame: &Frame<'_>, out: &mut OutBuffer) -> Result<(), Breach> {
+    /// Handles a frame of the host on a stream that this side has opened.
+    pub(super) fn frame(&mut self, frame: &Frame<'_>, out: &mut OutBuffer) -> Result<(), ProtocolError> {
         let stream = frame.stream;
-        if stream == 0 || stream > self.newest {
-            return Err(Breach::new(format!(
+        if stream == 0 || stream > self.last_id {
+            return Err(ProtocolError::new(format!(
                 "a frame on stream {stream}, which was never opened"
             )));
         }
         if frame.kind == Kind::Reset {
-            // Either the host gives it up, or it confirms that we did.
-            if !self.leaving.remove(&stream) {
+            // The host either gives the stream up or confirms this side's RESET.
+            if !self.resetting.remove(&stream) {
                 self.connections.remove(&stream);
                 out.reset(stream);
             }
             return Ok(());
         }
         let Some(connection) = self.connections.get_mut(&stream) else {
-            // It was on its way when the stream was over.
+            // The host sent it before it learned of the stream's end.
             return Ok(());
         };
         match frame.kind {
             Kind::Reply if !connection.open => match serde_json::from_slice(frame.payload) {
                 Ok(Reply::<serde::de::IgnoredAny>::Ok(_)) => connection.open = true,
                 Ok(Reply::Error(_)) => drop(self.connections.remove(&stream)),
-                Err(error) => return Err(Breach::new(format!("a bad answer to open: {error}"))),
+                Err(error) => return Err(ProtocolError::new(format!("a bad answer to open: {error}"))),
             },
             Kind::Data if connection.open => {
                 let (channel, bytes) = frame.data()?;
                 body(channel)?;
-                connection.inward.receive(bytes, credit_to(out, stream, BODY))?;
+                connection
+                    .input
+                    .receive(bytes, credit_sender(out, stream, BODY_CHANNEL))?;
             }
             Kind::Credit if connection.open => {
                 let (channel, amount) = frame.credit()?;
                 body(channel)?;
-                connection.outward.refund(amount)?;
+                connection.output.refund(amount)?;
             }
             Kind::Close if connection.open => {
                 body(frame.close()?)?;
-                connection.inward.close()?;
+                connection.input.close()?;
             }
-            kind => return Err(Breach::new(format!("the host may not send {kind:?} here"))),
+            kind => return Err(ProtocolError::new(format!("the host may not send {kind:?} here"))),
         }
         self.settle(stream, out);
         Ok(())
     }
 
-    /// Half-closes or ends a connection that has come so far.
+    /// Half-closes or ends a connection whose inward direction has ended.
     fn settle(&mut self, stream: u32, out: &mut OutBuffer) {
         let Some(connection) = self.connections.get_mut(&stream) else {
             return;
         };
-        if !connection.inward.is_over() {
+        if !connection.input.is_over() {
             return;
         }
-        match connection.outward.pipe() {
-            None => self.leave(stream, out),
-            Some(socket) if !connection.told => {
-                // A peer that has gone meanwhile needs not be told.
+        match connection.output.pipe() {
+            None => self.reset(stream, out),
+            Some(socket) if !connection.shut_down => {
+                // A peer that has closed its socket already needs no end of file.
                 let _gone = rustix::net::shutdown(socket, Shutdown::Write);
-                connection.told = true;
+                connection.shut_down = true;
             }
             Some(_) => {}
         }
     }
 
-    fn leave(&mut self, stream: u32, out: &mut OutBuffer) {
+    fn reset(&mut self, stream: u32, out: &mut OutBuffer) {
         if self.connections.remove(&stream).is_some() {
-            self.leaving.insert(stream);
+            self.resetting.insert(stream);
             out.reset(stream);
         }
     }
 }
 
-fn body(channel: u8) -> Result<(), Breach> {
-    if channel == BODY {
+fn body(channel: u8) -> Result<(), ProtocolError> {
+    if channel == BODY_CHANNEL {
         Ok(())
     } else {
-        Err(Breach::new("another channel than the connection's"))
+        Err(ProtocolError::new("another channel than the connection's"))
     }
 }
 
@@ -250,7 +254,7 @@ fn listen(address: SocketAddrV4) -> rustix::io::Result<(OwnedFd, u16)> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
     rustix::net::bind(&socket, &address)?;
-    rustix::net::listen(&socket, BACKLOG)?;
+    rustix::net::listen(&socket, LISTEN_BACKLOG)?;
     let bound = SocketAddrV4::try_from(rustix::net::getsockname(&socket)?).map_err(|_| Errno::AFNOSUPPORT)?;
     Ok((socket, bound.port()))
 }

@@ -1,8 +1,8 @@
-//! What the control group of a container says, read from inside, and the brake inside its memory limit.
+//! Reads the container's control group from inside, and enforces a memory limit below the container's.
 //!
-//! A container's limit holds processes and files in memory together, because the kernel counts them together. Processes
-//! alone may have less: this looks at what is theirs, often enough for how fast they could grow, and ends the largest
-//! when they are over. The kernel's own limit stands behind it.
+//! A container's limit covers processes and files in memory together, because the kernel counts them together. The
+//! limit for processes alone is lower. This module checks their memory, at intervals that follow from the fastest
+//! possible growth, and kills the largest process when they exceed it. The kernel's own limit applies after it.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -13,65 +13,65 @@ use sandcell_jail::{Charged, OwnSockets, holds_sockets};
 
 use super::locks::Locks;
 use super::usage::files;
-use super::{Held, process_table};
+use super::{ContainerLimits, process_table};
 use crate::protocol::GroupUsage;
 
-/// Where containers have their control group.
-const ROOT: &str = "/sys/fs/cgroup";
+/// The control group of a container, as it appears inside.
+const CGROUP_ROOT: &str = "/sys/fs/cgroup";
 
-/// How fast processes take memory at the best, in bytes a second.
-const RATE: u64 = 4 << 30;
-const SHORTEST: Duration = Duration::from_millis(10);
-const LONGEST: Duration = Duration::from_millis(250);
-/// The longest time between two full looks.
-const FULL: Duration = Duration::from_secs(1);
-/// The least time between two looks while nothing runs.
-const RESTING: Duration = Duration::from_millis(50);
-/// The processor time since the last full look, in microseconds, that is too little to take much memory.
-const IDLE_US: u64 = 500;
+/// The highest rate at which processes allocate memory, in bytes per second.
+const MAX_ALLOCATION_BYTES_PER_SECOND: u64 = 4 << 30;
+const MIN_CHECK_INTERVAL: Duration = Duration::from_millis(10);
+const MAX_CHECK_INTERVAL: Duration = Duration::from_millis(250);
+/// The maximum time between two full checks.
+const FULL_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// The minimum time between two checks while the processes are idle.
+const IDLE_CHECK_INTERVAL: Duration = Duration::from_millis(50);
+/// The processor time since the last full check, in microseconds, that is too short to allocate much memory.
+const IDLE_CPU_US: u64 = 500;
 
-/// The name that a session's frozen copy gives itself: it goes first, nothing is lost with it.
-const COPY: &str = "sandcell-copy";
+/// The process name of a session's frozen snapshot. Snapshots are killed first, since their end loses nothing.
+const SNAPSHOT_PROCESS_NAME: &str = "sandcell-copy";
 
-/// The largest file of a control group that is read.
-const MOST: usize = 64 << 10;
+/// The maximum size of a control group's file, in bytes.
+const MAX_FILE_BYTES: usize = 64 << 10;
 
 /// A container's control group.
 #[derive(Debug)]
 pub(super) struct Group {
     files: Files,
-    held: Held,
+    limits: ContainerLimits,
     /// A folder on each private file system.
     private: Vec<PathBuf>,
     peak: u64,
-    ended: u64,
+    killed: u64,
     locks: Locks,
     sockets: Option<OwnSockets>,
-    /// The processor time of all looks, in microseconds.
-    looked: u64,
-    /// The last full look, if it found everything within its limits.
-    full: Option<Full>,
-    /// The time between two looks.
-    pause: Duration,
-    next: Instant,
+    /// The processor time of all checks, in microseconds.
+    check_cpu_us: u64,
+    /// The last full check, if it found everything within its limits.
+    full_check: Option<FullCheck>,
+    /// The time between two checks.
+    check_interval: Duration,
+    next_check: Instant,
 }
 
-/// A look at everything.
+/// A full check.
 #[derive(Debug)]
-struct Full {
+struct FullCheck {
     at: Instant,
-    /// The processor time of the container by then, without that of looks, in microseconds.
-    worked: u64,
+    /// The container's processor time at that moment, without that of checks, in microseconds.
+    worked_us: u64,
 }
 
-/// Locks only count beside memory when they are at least this part of what processes may have.
-const LOCKS_PART: u64 = 8;
+/// The divisor of the memory limit for locks. Locks count only if they exceed that part of the limit.
+const LOCKS_LIMIT_DIVISOR: u64 = 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Files {
     /// One hierarchy for all controllers.
     Unified,
-    /// One for each.
+    /// A hierarchy for each controller.
     Split,
 }
 
@@ -86,8 +86,9 @@ impl Files {
         }
     }
 
-    /// What is the processes' own, and what of memory that the kernel counts as files is none of these private ones:
-    /// memory that is shared without a file. What the kernel keeps to find files again is left out: it gives that back.
+    /// Returns the memory of the processes, in bytes: their own, and shared memory without a file. The kernel counts
+    /// the latter as files, so the private file systems' part is subtracted. The kernel's caches for finding files are
+    /// left out, because it reclaims them.
     fn memory(self, private: u64) -> u64 {
         let (stat, own, shared): (_, &[&str], _) = match self {
             Self::Unified => (text("memory.stat"), &["anon", "sock"], "shmem"),
@@ -108,7 +109,8 @@ impl Files {
         own.saturating_add(shared)
     }
 
-    /// All kernel memory of the group, in bytes, reclaimable or not. None on version 2, where `memory` has the unreclaimable part.
+    /// Returns all kernel memory of the group, in bytes, reclaimable or not. None on version 2, where `memory` has the
+    /// unreclaimable part.
     fn kernel(self) -> Option<u64> {
         match self {
             Self::Unified => None,
@@ -144,127 +146,142 @@ impl Files {
 }
 
 impl Group {
-    /// The one of this container, if it can be read.
-    pub(super) fn find(held: Held, private: &[PathBuf], sockets: Option<OwnSockets>) -> Option<Self> {
+    /// Returns the group of this container, if it can be read.
+    pub(super) fn find(limits: ContainerLimits, private: &[PathBuf], sockets: Option<OwnSockets>) -> Option<Self> {
         Some(Self {
-            files: Files::find(Path::new(ROOT))?,
-            held,
+            files: Files::find(Path::new(CGROUP_ROOT))?,
+            limits,
             private: private.to_vec(),
             peak: 0,
-            ended: 0,
+            killed: 0,
             locks: Locks::default(),
             sockets,
-            looked: 0,
-            full: None,
-            pause: SHORTEST,
-            next: Instant::now(),
+            check_cpu_us: 0,
+            full_check: None,
+            check_interval: MIN_CHECK_INTERVAL,
+            next_check: Instant::now(),
         })
     }
 
-    /// What it says now.
+    /// Returns the current usage.
     pub(super) fn usage(&mut self) -> GroupUsage {
         let memory = self.files.memory(files(&self.private).disk);
-        let memory = memory.saturating_add(self.in_sockets(memory));
+        let memory = memory.saturating_add(self.socket_bytes(memory));
         self.peak = self.peak.max(memory);
         GroupUsage {
             memory,
             memory_peak: self.peak,
             cpu_us: self.files.cpu_us(),
-            memory_events: self.files.memory_events().saturating_add(self.ended),
+            memory_events: self.files.memory_events().saturating_add(self.killed),
             process_events: self.files.process_events(),
         }
     }
 
     /// Returns the memory behind sockets that is not part of `processes`, in bytes.
-    fn in_sockets(&mut self, processes: u64) -> u64 {
+    fn socket_bytes(&mut self, processes: u64) -> u64 {
         let kernel = self.files.kernel();
         let charged = Charged { processes, kernel };
         self.sockets.as_mut().map_or(0, |sockets| sockets.bytes(charged))
     }
 
-    /// How long until the next look.
-    pub(super) fn due(&self) -> Duration {
-        self.next.saturating_duration_since(Instant::now())
+    /// Returns the time until the next check.
+    pub(super) fn check_due(&self) -> Duration {
+        self.next_check.saturating_duration_since(Instant::now())
     }
 
-    /// Looks if it is time, and ends a process if they have too much.
-    pub(super) fn look(&mut self) -> Look {
+    /// Checks the limits if the time has come, and kills a process if they are exceeded.
+    pub(super) fn check(&mut self) -> CheckResult {
         let now = Instant::now();
-        if now < self.next {
-            return Look::Fine;
+        if now < self.next_check {
+            return CheckResult::Fine;
         }
-        let began = own_us();
-        let found = self.look_at(now);
-        self.looked += own_us().saturating_sub(began);
+        let began = own_cpu_us();
+        let found = self.check_at(now);
+        self.check_cpu_us += own_cpu_us().saturating_sub(began);
         found
     }
 
-    fn look_at(&mut self, now: Instant) -> Look {
-        // What this process does for programs, such as passing data on, counts as theirs.
-        let worked = self.files.cpu_us().saturating_sub(self.looked);
-        let is_idle = |full: &Full| worked > 0 && worked < full.worked + IDLE_US && full.at.elapsed() < FULL;
-        if self.full.as_ref().is_some_and(is_idle) {
-            self.next = now + self.pause.max(RESTING);
-            return Look::Fine;
+    fn check_at(&mut self, now: Instant) -> CheckResult {
+        // The agent's work for programs, such as copying their output, counts as theirs.
+        let worked_us = self.files.cpu_us().saturating_sub(self.check_cpu_us);
+        let is_idle = |full_check: &FullCheck| {
+            worked_us > 0
+                && worked_us < full_check.worked_us + IDLE_CPU_US
+                && full_check.at.elapsed() < FULL_CHECK_INTERVAL
+        };
+        if self.full_check.as_ref().is_some_and(is_idle) {
+            self.next_check = now + self.check_interval.max(IDLE_CHECK_INTERVAL);
+            return CheckResult::Fine;
         }
         let disk = files(&self.private).disk;
         let memory = self.files.memory(disk);
-        let pinned = self.in_sockets(memory);
-        self.peak = self.peak.max(memory.saturating_add(pinned));
+        let in_sockets = self.socket_bytes(memory);
+        self.peak = self.peak.max(memory.saturating_add(in_sockets));
         let (locks, holder) = self.locks.count(|| self.files.cpu_us());
-        if memory > self.held.memory {
-            if end_largest() {
-                self.ended = self.ended.saturating_add(1);
+        if memory > self.limits.memory {
+            if kill_largest() {
+                self.killed = self.killed.saturating_add(1);
             }
-        } else if memory.saturating_add(pinned) > self.held.memory {
-            self.ended = self.ended.saturating_add(end_holders_of_sockets());
+        } else if memory.saturating_add(in_sockets) > self.limits.memory {
+            self.killed = self.killed.saturating_add(kill_socket_holders());
             if let Some(sockets) = &mut self.sockets {
-                sockets.forget();
+                sockets.discard();
             }
-        } else if locks > self.held.memory / LOCKS_PART && locks.saturating_add(memory) > self.held.memory {
+        } else if locks > self.limits.memory / LOCKS_LIMIT_DIVISOR && locks.saturating_add(memory) > self.limits.memory
+        {
             self.locks.forget();
             if holder.is_some_and(|pid| pid != rustix::process::getpid() && kill_process(pid, Signal::KILL).is_ok()) {
-                self.ended = self.ended.saturating_add(1);
+                self.killed = self.killed.saturating_add(1);
             }
         }
-        let most = most_files(self.held.disk);
-        let used = memory.saturating_add(pinned);
-        let room = self.held.memory.saturating_sub(used).min(most.saturating_sub(disk));
-        let holds = self.sockets.as_ref().map_or(LONGEST, OwnSockets::holds);
-        self.pause = interval(room).min(holds);
-        self.full = (room > 0).then_some(Full { at: now, worked });
-        self.next = now + self.pause;
-        if disk > most { Look::DiskFull } else { Look::Fine }
+        let max_private = max_private_bytes(self.limits.disk);
+        let used = memory.saturating_add(in_sockets);
+        let room = self
+            .limits
+            .memory
+            .saturating_sub(used)
+            .min(max_private.saturating_sub(disk));
+        let holds = self.sockets.as_ref().map_or(MAX_CHECK_INTERVAL, OwnSockets::valid_for);
+        self.check_interval = interval(room).min(holds);
+        self.full_check = (room > 0).then_some(FullCheck { at: now, worked_us });
+        self.next_check = now + self.check_interval;
+        if disk > max_private {
+            CheckResult::DiskFull
+        } else {
+            CheckResult::Fine
+        }
     }
 }
 
-/// What a look found.
+/// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Look {
+pub(super) enum CheckResult {
     Fine,
-    /// Private files have more than they may, in several places together: each alone is held by its file system.
+    /// The private file systems together exceed their limit. Each alone has a limit of its file system.
     DiskFull,
 }
 
-/// One place alone may be full to the last byte while others hold a little.
-const fn most_files(disk: u64) -> u64 {
+/// Returns the limit for all private file systems together. One may be full to the last byte while the others hold a
+/// little.
+const fn max_private_bytes(disk: u64) -> u64 {
     disk.saturating_add(disk / 8).saturating_add(1 << 20)
 }
 
-/// The processor time of this process, in microseconds.
-fn own_us() -> u64 {
+/// Returns the processor time of this process, in microseconds.
+fn own_cpu_us() -> u64 {
     let own = clock_gettime(ClockId::ProcessCPUTime);
     u64::try_from(own.tv_sec * 1_000_000 + own.tv_nsec / 1000).unwrap_or(0)
 }
 
-/// How long processes need at least to take so much.
+/// Returns the time that processes need at least to allocate `room` bytes.
 fn interval(room: u64) -> Duration {
-    let micros = room.saturating_mul(1_000_000) / RATE;
-    Duration::from_micros(micros).clamp(SHORTEST, LONGEST)
+    let micros = room.saturating_mul(1_000_000) / MAX_ALLOCATION_BYTES_PER_SECOND;
+    Duration::from_micros(micros).clamp(MIN_CHECK_INTERVAL, MAX_CHECK_INTERVAL)
 }
 
-/// Kills a copy if there is one, else whoever has most memory. False when nobody was there.
-fn end_largest() -> bool {
+/// Kills a snapshot if there is one, otherwise the process with the most memory. Returns false if it killed no process,
+/// or a snapshot.
+fn kill_largest() -> bool {
     let Ok(table) = process_table::read() else {
         return false;
     };
@@ -273,26 +290,27 @@ fn end_largest() -> bool {
     let largest = others
         .filter_map(|entry| {
             let pid = entry.id().filter(|pid| *pid != own)?;
-            let copy = is_copy(pid);
-            Some((copy, resident(pid), pid))
+            let snapshot = is_snapshot(pid);
+            Some((snapshot, resident(pid), pid))
         })
-        .max_by_key(|(copy, pages, _)| (*copy, *pages));
-    largest.is_some_and(|(copy, _, pid)| kill_process(pid, Signal::KILL).is_ok() && !copy)
+        .max_by_key(|(snapshot, pages, _)| (*snapshot, *pages));
+    largest.is_some_and(|(snapshot, _, pid)| kill_process(pid, Signal::KILL).is_ok() && !snapshot)
 }
 
-/// Kills every process with an open socket, since the one that filled them is unknown. Returns the number of killed processes.
-fn end_holders_of_sockets() -> u64 {
+/// Kills every process with an open socket, since the one that filled them is unknown. Returns the number of killed
+/// processes.
+fn kill_socket_holders() -> u64 {
     let Ok(table) = process_table::read() else { return 0 };
     let own = rustix::process::getpid();
     let living = table.entries.iter().filter(|entry| !entry.is_dead());
     let others = living.filter_map(|entry| entry.id().filter(|pid| *pid != own));
-    let ended = others.filter(|pid| holds_sockets(*pid) && kill_process(*pid, Signal::KILL).is_ok());
-    u64::try_from(ended.count()).unwrap_or(u64::MAX)
+    let killed = others.filter(|pid| holds_sockets(*pid) && kill_process(*pid, Signal::KILL).is_ok());
+    u64::try_from(killed.count()).unwrap_or(u64::MAX)
 }
 
-fn is_copy(pid: Pid) -> bool {
+fn is_snapshot(pid: Pid) -> bool {
     let name = std::fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero()));
-    name.is_ok_and(|name| name.trim_end() == COPY)
+    name.is_ok_and(|name| name.trim_end() == SNAPSHOT_PROCESS_NAME)
 }
 
 fn resident(pid: Pid) -> u64 {
@@ -301,13 +319,13 @@ fn resident(pid: Pid) -> u64 {
     pages.unwrap_or(0)
 }
 
-/// A file of the control group; what cannot be read says nothing.
+/// Returns the content of a file of the control group. None if it cannot be read.
 fn text(file: &str) -> Option<String> {
-    let text = std::fs::read_to_string(Path::new(ROOT).join(file)).ok()?;
-    (text.len() <= MOST).then_some(text)
+    let text = std::fs::read_to_string(Path::new(CGROUP_ROOT).join(file)).ok()?;
+    (text.len() <= MAX_FILE_BYTES).then_some(text)
 }
 
-/// A number in a file of lines `name number`; 0 if it is not there.
+/// Returns a number from a file of lines `name number`. 0 if it is missing.
 fn member(file: &str, name: &str) -> u64 {
     text(file).map_or(0, |text| number(&text, name))
 }
@@ -332,13 +350,13 @@ mod tests {
 
     #[test]
     fn one_full_place_is_not_too_much_and_three_are() {
-        assert!(most_files(16 << 20) > (16 << 20) + 4096 && most_files(16 << 20) < 24 << 20);
+        assert!(max_private_bytes(16 << 20) > (16 << 20) + 4096 && max_private_bytes(16 << 20) < 24 << 20);
     }
 
     #[test]
     fn looks_are_closer_the_nearer_the_limit_is() {
-        assert_eq!(interval(0), SHORTEST);
-        assert_eq!(interval(u64::MAX), LONGEST);
+        assert_eq!(interval(0), MIN_CHECK_INTERVAL);
+        assert_eq!(interval(u64::MAX), MAX_CHECK_INTERVAL);
         assert!(interval(256 << 20) < interval(512 << 20));
     }
 

@@ -1,20 +1,20 @@
 //! The agent itself: one thread, one poll(2) loop, nothing that waits.
 //!
-//! It is written for hostile company. The code that it starts has its user id, so it trusts nothing that it finds in the
-//! file system or in /proc, opens nothing that could block, and answers "no" when the system refuses it a descriptor, memory or
-//! a process, instead of ending. The host is obeyed, but its frames are checked all the same.
+//! Code that the agent starts has the agent's user id, so the agent trusts nothing in the file system or in /proc. It
+//! opens nothing that could block. If the system refuses a descriptor, memory or a process, it answers with an error
+//! and continues. It obeys the host, but checks the host's frames all the same.
 
+mod adopt;
 mod children;
-mod door;
 mod errors;
 mod files;
 mod forward;
 mod group;
-mod inward;
 mod locks;
-mod outward;
 mod process_table;
 mod program;
+mod stdin;
+mod stdout;
 mod streams;
 mod tree;
 mod usage;
@@ -29,58 +29,59 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use sandcell_jail::OwnSockets;
-use sandcell_jail::lane::Lane;
+use sandcell_jail::direct_pipes::DirectPipes;
 
-use crate::protocol::{ADOPT, Breach, Decoder, Goodbye, Hello, Kind, LANE, OutBuffer};
+use crate::protocol::{ADOPT_FEATURE, DIRECT_PIPES_FEATURE, Decoder, Goodbye, Hello, Kind, OutBuffer, ProtocolError};
+use adopt::EntrySocket;
 use children::Children;
-use door::Door;
-use group::Look;
+use group::CheckResult;
 use streams::Streams;
 
-/// While this much output waits, programs' pipes and files are not read.
-const CROWDED: usize = 512 << 10;
+/// With this many bytes of output waiting, programs' pipes and files are not read.
+const PROGRAMS_PAUSE_BYTES: usize = 512 << 10;
 
-/// While this much output waits, the host's requests are not read either.
-const FULL: usize = 4 << 20;
+/// With this many bytes of output waiting, the host's requests are not read either.
+const HOST_PAUSE_BYTES: usize = 4 << 20;
 
-/// How much of the host's stream is read before everybody else has a turn.
-const INPUT_BATCH: usize = 256 << 10;
+/// The maximum number of bytes that are read from the host before the rest of the loop has a turn.
+const INPUT_BATCH_BYTES: usize = 256 << 10;
 
-/// What the agent has to know about its sandbox.
+/// The agent's settings for its sandbox.
 #[derive(Debug)]
 pub struct ServerConfig {
-    /// Below this folder files are opened; `/` in a sandbox.
+    /// The folder below which files are opened. `/` in a sandbox.
     pub root: PathBuf,
-    /// Where a program starts whose own folder does not exist.
+    /// The working folder of a program whose own does not exist.
     pub home: String,
     /// A folder on each private writable file system; together they are the disk that `usage` reports.
     pub private: Vec<PathBuf>,
-    /// What the sandbox is held to by the agent itself, where it stands in the control group of a container.
-    pub held: Option<Held>,
+    /// The limits that the agent itself enforces, if it runs in the control group of a container.
+    pub limits: Option<ContainerLimits>,
     /// Counts the memory behind the container's sockets. None outside containers.
     pub sockets: Option<OwnSockets>,
-    /// Whether nobody else counts the sandbox's processes. Reading all of /proc takes longer than the rest of an answer.
+    /// True if the agent must count the sandbox's processes because no other process does. Reading all of /proc takes
+    /// longer than the rest of an answer.
     pub counts_processes: bool,
-    /// Folders that lie elsewhere than the host thinks, where the sandbox has no root of its own: (as the host calls it,
-    /// where it is).
-    pub elsewhere: Vec<(String, String)>,
+    /// Folders with another path on this system than in the host's requests, where the sandbox has no separate root:
+    /// (the host's path, the real path).
+    pub moved_folders: Vec<(String, String)>,
 }
 
-/// What an agent holds a container's processes to, in bytes.
+/// The limits that an agent enforces on a container's processes, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Held {
-    /// Memory that is not files.
+pub struct ContainerLimits {
+    /// Memory other than files.
     pub memory: u64,
-    /// Private files, in all places together.
+    /// Private files, on all private file systems together.
     pub disk: u64,
 }
 
 impl ServerConfig {
-    /// Where something really is that the host calls by this path. Anything but a path is itself.
-    pub(crate) fn real<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        let moved = self.elsewhere.iter().find_map(|(usual, real)| {
+    /// Returns the real path for a path of the host. Returns other text unchanged.
+    pub(crate) fn real_path<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        let moved = self.moved_folders.iter().find_map(|(usual, real_path)| {
             let rest = text.strip_prefix(usual.as_str())?;
-            (rest.is_empty() || rest.starts_with('/')).then(|| format!("{real}{rest}"))
+            (rest.is_empty() || rest.starts_with('/')).then(|| format!("{real_path}{rest}"))
         });
         moved.map_or(Cow::Borrowed(text), Cow::Owned)
     }
@@ -92,53 +93,54 @@ impl Default for ServerConfig {
             root: PathBuf::from("/"),
             home: sandcell_sandbox::HOME.to_owned(),
             private: [sandcell_sandbox::HOME, "/tmp", "/dev/shm"].map(PathBuf::from).to_vec(),
-            held: None,
+            limits: None,
             sockets: None,
             counts_processes: true,
-            elsewhere: Vec::new(),
+            moved_folders: Vec::new(),
         }
     }
 }
 
-/// Why [`serve`] came back. Whoever called it exits now.
+/// The reason why [`serve`] returned. The caller exits now.
 #[derive(Debug)]
 pub enum ServeEnd {
     /// The host has closed its stream.
     HostClosed,
     /// The host broke the protocol.
-    Breach(Breach),
-    /// There were more private files than the sandbox may have.
+    ProtocolError(ProtocolError),
+    /// The private files exceeded their limit.
     DiskFull,
-    /// The agent could not begin, or one of its two streams failed.
+    /// The agent could not start, or one of its two streams failed.
     Failed(io::Error),
 }
 
 /// Serves the host until its stream ends, then kills every program and returns.
 ///
-/// As process 1 it reaps whatever is orphaned in its process namespace and owns every process in it. Anywhere else it only cares for its own
-/// children (tests, and isolation without a process namespace).
+/// As process 1 it reaps every orphan of its process namespace and owns every process in it. Elsewhere it manages only
+/// its own children (tests, and isolation without a process namespace).
 #[must_use]
 pub fn serve(input: OwnedFd, output: OwnedFd, config: ServerConfig) -> ServeEnd {
-    serve_beside(input, output, None, None, config)
+    serve_extended(input, output, None, None, config)
 }
 
-/// The same, with the far ends of pipes that lead past the agent, which one program may get; and for a sandbox that a
-/// process can enter from outside, which is told of by this door ([`AtDoor`](sandcell_jail::wire::AtDoor)).
+/// Serves like [`serve`], with two additions. `direct_pipes` has the far ends of the direct pipes, which one program
+/// may receive. `entry` is the entry socket of a sandbox that a process can enter from outside
+/// ([`EntryMessage`](sandcell_jail::wire::EntryMessage)).
 #[must_use]
-pub fn serve_beside(
+pub fn serve_extended(
     input: OwnedFd,
     output: OwnedFd,
-    lane: Option<Lane>,
-    door: Option<OwnedFd>,
+    direct_pipes: Option<DirectPipes>,
+    entry: Option<OwnedFd>,
     config: ServerConfig,
 ) -> ServeEnd {
-    match Agent::new(input, output, lane, door, config) {
+    match Agent::new(input, output, direct_pipes, entry, config) {
         Ok(mut agent) => {
             let end = agent.run();
             agent.streams.kill_everything();
-            if let ServeEnd::Breach(breach) = &end {
+            if let ServeEnd::ProtocolError(error) = &end {
                 let goodbye = Goodbye {
-                    reason: breach.to_string(),
+                    reason: error.to_string(),
                 };
                 if agent.out.message(Kind::Goodbye, 0, &goodbye) {
                     drop(agent.flush());
@@ -150,13 +152,13 @@ pub fn serve_beside(
     }
 }
 
-/// What a polled descriptor belongs to.
+/// The owner of a polled descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Token {
     Input,
     Output,
     Children,
-    Door,
+    EntrySocket,
     /// The program of this stream: its start, its end, or one of its pipes.
     Program(u32, program::Part),
 }
@@ -177,8 +179,8 @@ impl Agent {
     fn new(
         input: OwnedFd,
         output: OwnedFd,
-        lane: Option<Lane>,
-        door: Option<OwnedFd>,
+        direct_pipes: Option<DirectPipes>,
+        entry: Option<OwnedFd>,
         config: ServerConfig,
     ) -> io::Result<Self> {
         for stream in [&input, &output] {
@@ -191,12 +193,15 @@ impl Agent {
         } else {
             Hello::ours()
         };
-        if lane.is_some() {
-            hello.features.push(LANE.to_owned());
+        if direct_pipes.is_some() {
+            hello.features.push(DIRECT_PIPES_FEATURE.to_owned());
         }
-        let door = door.filter(|_| children.first_process()).map(Door::new).transpose()?;
-        if door.is_some() {
-            hello.features.push(ADOPT.to_owned());
+        let entry = entry
+            .filter(|_| children.first_process())
+            .map(EntrySocket::new)
+            .transpose()?;
+        if entry.is_some() {
+            hello.features.push(ADOPT_FEATURE.to_owned());
         }
         let _fits = out.message(Kind::Hello, 0, &hello);
         Ok(Self {
@@ -204,7 +209,7 @@ impl Agent {
             output,
             decoder: Decoder::default(),
             out,
-            streams: Streams::new(config, lane, &children, door)?,
+            streams: Streams::new(config, direct_pipes, &children, entry)?,
             children,
             greeted: false,
             output_full: false,
@@ -221,20 +226,20 @@ impl Agent {
         }
     }
 
-    /// One turn: say what is to be said, wait, take what has come.
+    /// Runs one turn of the loop: writes output, waits, handles input.
     fn turn(&mut self) -> io::Result<Option<ServeEnd>> {
         if !self.flush()? {
             return Ok(Some(ServeEnd::HostClosed));
         }
         let mut children = self.children.unfinished();
-        let crowded = self.out.len() >= CROWDED;
+        let crowded = self.out.len() >= PROGRAMS_PAUSE_BYTES;
         for (token, flags) in self.wait(crowded)? {
             match token {
                 Token::Output => self.output_full = false,
                 Token::Children => children = true,
-                Token::Door => self.streams.at_door(&mut self.out, &mut self.children),
+                Token::EntrySocket => self.streams.entry_ready(&mut self.out, &mut self.children),
                 Token::Program(stream, part) => {
-                    if self.out.len() < CROWDED {
+                    if self.out.len() < PROGRAMS_PAUSE_BYTES {
                         self.streams
                             .ready(stream, part, flags, &mut self.out, &mut self.children);
                     }
@@ -242,7 +247,7 @@ impl Agent {
                 Token::Input => match self.take_input() {
                     Ok(true) => {}
                     Ok(false) => return Ok(Some(ServeEnd::HostClosed)),
-                    Err(InputError::Breach(breach)) => return Ok(Some(ServeEnd::Breach(breach))),
+                    Err(InputError::ProtocolError(error)) => return Ok(Some(ServeEnd::ProtocolError(error))),
                     Err(InputError::System(error)) => return Err(error),
                 },
             }
@@ -253,14 +258,14 @@ impl Agent {
             }
         }
         self.children.reap_strays();
-        if self.streams.look() == Look::DiskFull {
+        if self.streams.check_limits() == CheckResult::DiskFull {
             return Ok(Some(ServeEnd::DiskFull));
         }
-        self.streams.advance(&mut self.out, CROWDED);
+        self.streams.advance(&mut self.out, PROGRAMS_PAUSE_BYTES);
         Ok(None)
     }
 
-    /// Waits until something can be done.
+    /// Waits until a descriptor is ready or a check is due.
     fn wait(&self, crowded: bool) -> io::Result<Vec<(Token, PollFlags)>> {
         let mut tokens = Vec::with_capacity(16);
         let mut polled = Vec::with_capacity(16);
@@ -268,7 +273,7 @@ impl Agent {
             tokens.push(token);
             polled.push(PollFd::from_borrowed_fd(fd, flags));
         };
-        if self.out.len() < FULL {
+        if self.out.len() < HOST_PAUSE_BYTES {
             add(Token::Input, self.input.as_fd(), PollFlags::IN);
         }
         if self.output_full {
@@ -277,8 +282,8 @@ impl Agent {
         if let Some(fd) = self.children.descriptor() {
             add(Token::Children, fd, PollFlags::IN);
         }
-        if let Some(fd) = self.streams.door() {
-            add(Token::Door, fd, PollFlags::IN);
+        if let Some(fd) = self.streams.entry() {
+            add(Token::EntrySocket, fd, PollFlags::IN);
         }
         if !crowded {
             self.streams
@@ -288,7 +293,7 @@ impl Agent {
         let wait = if busy {
             Some(Duration::ZERO)
         } else {
-            self.streams.look_due()
+            self.streams.check_due()
         };
         let wait = wait.map(|wait| Timespec {
             tv_sec: wait.as_secs().try_into().unwrap_or(i64::MAX),
@@ -297,7 +302,7 @@ impl Agent {
         match poll(&mut polled, wait.as_ref()) {
             Ok(_) => {}
             Err(Errno::INTR) => return Ok(Vec::new()),
-            // The kernel may lack memory for a moment. Without the wait this would spin.
+            // The kernel may lack memory for a moment. Without the pause this loop would spin.
             Err(Errno::NOMEM | Errno::AGAIN) => {
                 std::thread::sleep(Duration::from_millis(1));
                 return Ok(Vec::new());
@@ -312,7 +317,7 @@ impl Agent {
             .collect())
     }
 
-    /// Writes what the pipe takes. False when nobody will ever read it.
+    /// Writes as much as the pipe takes. Returns false when the pipe has no reader.
     fn flush(&mut self) -> io::Result<bool> {
         while !self.out.is_empty() && !self.output_full {
             match rustix::io::write(&self.output, self.out.pending()) {
@@ -326,10 +331,10 @@ impl Agent {
         Ok(true)
     }
 
-    /// Reads and handles a batch of the host's frames. False at the end of its stream.
+    /// Reads and handles a batch of the host's frames. Returns false at the end of its stream.
     fn take_input(&mut self) -> Result<bool, InputError> {
         let mut taken = 0;
-        while taken < INPUT_BATCH && self.out.len() < FULL {
+        while taken < INPUT_BATCH_BYTES && self.out.len() < HOST_PAUSE_BYTES {
             let room = self.decoder.room();
             let offered = room.len();
             let count = match rustix::io::read(&self.input, room) {
@@ -341,25 +346,25 @@ impl Agent {
             };
             self.decoder.filled(count);
             taken += count;
-            self.handle_frames().map_err(InputError::Breach)?;
+            self.handle_frames().map_err(InputError::ProtocolError)?;
             if count < offered {
-                // The pipe was emptied; another read would only say so.
+                // The pipe is empty. Another read would only confirm that.
                 break;
             }
         }
         Ok(true)
     }
 
-    fn handle_frames(&mut self) -> Result<(), Breach> {
+    fn handle_frames(&mut self) -> Result<(), ProtocolError> {
         while let Some(frame) = self.decoder.next_frame()? {
             match (frame.kind, self.greeted) {
                 (Kind::Hello, false) => {
                     Hello::check(frame.payload)?;
                     self.greeted = true;
                 }
-                (_, false) => return Err(Breach::new("a frame before HELLO")),
-                (Kind::Goodbye, true) => return Err(Breach::new("the host has said goodbye")),
-                (Kind::Hello, true) => return Err(Breach::new("a second HELLO")),
+                (_, false) => return Err(ProtocolError::new("a frame before HELLO")),
+                (Kind::Goodbye, true) => return Err(ProtocolError::new("the host ended the connection")),
+                (Kind::Hello, true) => return Err(ProtocolError::new("a second HELLO")),
                 (_, true) => self.streams.frame(&frame, &mut self.out, &mut self.children)?,
             }
         }
@@ -368,6 +373,6 @@ impl Agent {
 }
 
 enum InputError {
-    Breach(Breach),
+    ProtocolError(ProtocolError),
     System(io::Error),
 }

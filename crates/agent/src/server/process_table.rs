@@ -1,26 +1,26 @@
-//! Who is there, read from /proc.
+//! Lists the processes of /proc.
 
 use std::io;
 
 use rustix::process::Pid;
 
-/// No walk looks at more processes than this.
+/// The maximum number of processes in one walk.
 const MAX_PROCESSES: usize = 65_536;
 
-/// One process as its `stat` shows it.
+/// One process, from its `stat` file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) pid: i32,
     pub(super) parent: i32,
     pub(super) session: i32,
-    /// With the id, this names a process for good.
+    /// The start time. Together with the id it identifies a process permanently.
     pub(super) started: u64,
     pub(super) threads: u32,
     pub(super) state: u8,
 }
 
 impl Entry {
-    /// Ended, and only waiting to be reaped.
+    /// Returns true for a process that has ended and waits to be reaped.
     pub(super) fn is_dead(self) -> bool {
         matches!(self.state, b'Z' | b'X' | b'x')
     }
@@ -38,13 +38,13 @@ impl Entry {
 #[derive(Debug)]
 pub(super) struct Table {
     pub(super) entries: Vec<Entry>,
-    /// Whether every process that lived during the whole walk, or that descends from one that did, must be among the entries or
-    /// have a dead forebear among them. Not so when somebody was listed but gone before it was looked at, or when process
-    /// ids have begun from the start again: a process that forks itself away may then have slipped through behind the reader.
+    /// True if the entries contain every process that lived during the whole walk, and every descendant of such a
+    /// process or a dead ancestor of it. False if a listed process vanished before it was read, or if process ids
+    /// restarted from the beginning: then a process that forks repeatedly may have escaped the reader.
     pub(super) complete: bool,
 }
 
-/// Looks at everybody.
+/// Reads all processes.
 pub(super) fn read() -> io::Result<Table> {
     let mut entries = Vec::new();
     let newest_before = newest_id();
@@ -67,7 +67,7 @@ pub(super) fn read() -> io::Result<Table> {
     Ok(Table { entries, complete })
 }
 
-/// The id that was given out last in this process namespace.
+/// Returns the last assigned id of this process namespace.
 fn newest_id() -> Option<i32> {
     std::fs::read_to_string("/proc/loadavg")
         .ok()?
@@ -77,8 +77,8 @@ fn newest_id() -> Option<i32> {
         .ok()
 }
 
-/// The name in the second field is the process's own choice and may hold spaces, parentheses and line feeds; the last closing
-/// parenthesis ends it.
+/// Parses a `stat` file. The process chooses the name in the second field, which may contain spaces, parentheses and
+/// line feeds. The last closing parenthesis ends it.
 fn parse(pid: i32, stat: &[u8]) -> Option<Entry> {
     let end = stat.iter().rposition(|byte| *byte == b')')?;
     let rest = std::str::from_utf8(stat.get(end + 1..)?).ok()?;

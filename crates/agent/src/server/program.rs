@@ -1,4 +1,4 @@
-//! One started program: its pipes, its end, and the order in which the host hears of them.
+//! One started program: its pipes, its end, and the order in which the host learns of them.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -6,85 +6,91 @@ use rustix::event::PollFlags;
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal};
-use sandcell_jail::lane::Lane;
+use sandcell_jail::direct_pipes::DirectPipes;
 use sandcell_jail::spawn::{self, Outcome, SpawnError, Started, Step};
 use sandcell_sandbox::{Exit, StdinMode};
 
-use super::inward::{Flow, Inward, credit_to};
-use super::outward::{Mark, Outward, Took};
+use super::stdin::{Flow, InputPump, credit_sender};
+use super::stdout::{Mark, OutputPump, ReadResult};
 use super::tree;
-use crate::protocol::{Breach, Event, Kind, OutBuffer};
+use crate::protocol::{Event, Kind, OutBuffer, ProtocolError};
 
-/// What of a program is polled.
+/// The descriptors of a program or a forwarded port that are polled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
-    /// Whether exec has succeeded.
+    /// Reports the result of exec.
     Start,
-    /// Whether it has ended (where signals do not tell).
+    /// Reports the program's end, where signals do not.
     End,
     Stdin,
     Stdout,
     Stderr,
     ControlIn,
     ControlOut,
-    /// Somebody inside connects to a forwarded port.
+    /// A process inside connects to a forwarded port.
     Connecting,
-    /// A connection to a forwarded port takes bytes.
+    /// A connection to a forwarded port can take bytes.
     SocketIn,
-    /// It has bytes.
+    /// A connection to a forwarded port has bytes.
     SocketOut,
 }
 
-const STDIN: u8 = 0;
-const STDOUT: u8 = 1;
-const STDERR: u8 = 2;
-const CONTROL: u8 = 3;
+const STDIN_CHANNEL: u8 = 0;
+const STDOUT_CHANNEL: u8 = 1;
+const STDERR_CHANNEL: u8 = 2;
+const CONTROL_CHANNEL: u8 = 3;
 
 pub(super) struct Program {
     pub(super) stream: u32,
     pub(super) pid: Pid,
-    /// True if the end of its stream ends its process group only, and nothing that it detached.
+    /// True if the end of its stream kills only its process group, and no detached process.
     pub(super) stands_alone: bool,
     /// Some until exec has succeeded.
     start: Option<OwnedFd>,
-    /// Polled for its end where signals do not tell.
-    pub(super) watch: Option<OwnedFd>,
-    stdin: Option<Inward>,
-    control_in: Option<Inward>,
-    stdout: Outward,
-    stderr: Outward,
-    control_out: Option<Outward>,
-    /// Control bytes that wait for what stood in stdout and stderr.
-    held: Option<Held>,
+    /// Reports its end, where signals do not.
+    pub(super) pidfd: Option<OwnedFd>,
+    stdin: Option<InputPump>,
+    control_in: Option<InputPump>,
+    stdout: OutputPump,
+    stderr: OutputPump,
+    control_out: Option<OutputPump>,
+    /// Control bytes that wait for earlier bytes of stdout and stderr.
+    held_control: Option<HeldControl>,
     /// Its end, once it has been reaped.
     exit: Option<Exit>,
-    /// What has to be forwarded before the end is told.
-    last: Option<Last>,
+    /// The bytes to forward before the `exited` event.
+    pending_exit: Option<PendingExit>,
 }
 
-struct Held {
+struct HeldControl {
     stdout: Mark,
     stderr: Mark,
     control: Mark,
 }
 
-struct Last {
+struct PendingExit {
     exit: Exit,
     marks: [Mark; 3],
 }
 
-/// The near ends of a program's pipes, and the far ones that it gets.
+/// The near ends of a program's pipes, and the far ends for the program.
 pub(super) struct Pipes {
     stdin: Option<OwnedFd>,
     stdout: Option<OwnedFd>,
     stderr: Option<OwnedFd>,
     control: Option<(OwnedFd, OwnedFd)>,
-    far: Vec<OwnedFd>,
+    far_ends: Vec<OwnedFd>,
 }
 
 impl Pipes {
-    /// Makes them, but for those of the lane, which lead past us. `null` stands in for a standard input that nobody feeds.
-    pub(super) fn new(stdin: StdinMode, control: bool, lane: Option<Lane>, null: &OwnedFd) -> Result<Self, SpawnError> {
+    /// Makes the pipes, except those that direct pipes replace. `null` is the standard input of a program without
+    /// input.
+    pub(super) fn new(
+        stdin: StdinMode,
+        control: bool,
+        direct_pipes: Option<DirectPipes>,
+        null: &OwnedFd,
+    ) -> Result<Self, SpawnError> {
         let to_program = || -> rustix::io::Result<(OwnedFd, OwnedFd)> {
             let (far, near) = pipe_with(PipeFlags::CLOEXEC)?;
             fcntl_setfl(&near, OFlags::NONBLOCK)?;
@@ -96,35 +102,40 @@ impl Pipes {
             Ok((near, far))
         };
         let make = move || -> rustix::io::Result<Self> {
-            let mut far = Vec::with_capacity(5);
+            let mut far_ends = Vec::with_capacity(5);
             let stdin = match stdin {
                 StdinMode::Null => {
-                    far.push(rustix::io::fcntl_dupfd_cloexec(null, 0)?);
+                    far_ends.push(rustix::io::fcntl_dupfd_cloexec(null, 0)?);
                     None
                 }
                 StdinMode::Piped => {
                     let (near, theirs) = to_program()?;
-                    far.push(theirs);
+                    far_ends.push(theirs);
                     Some(near)
                 }
             };
-            if let Some(lane) = lane {
-                far.extend([lane.stdout, lane.stderr, lane.control_in, lane.control_out]);
+            if let Some(direct_pipes) = direct_pipes {
+                far_ends.extend([
+                    direct_pipes.stdout,
+                    direct_pipes.stderr,
+                    direct_pipes.control_in,
+                    direct_pipes.control_out,
+                ]);
                 return Ok(Self {
                     stdin,
-                    far,
-                    ..Self::past()
+                    far_ends,
+                    ..Self::direct()
                 });
             }
             let (stdout, theirs) = from_program()?;
-            far.push(theirs);
+            far_ends.push(theirs);
             let (stderr, theirs) = from_program()?;
-            far.push(theirs);
+            far_ends.push(theirs);
             let control = if control {
                 let (near_in, theirs) = to_program()?;
-                far.push(theirs);
+                far_ends.push(theirs);
                 let (near_out, theirs) = from_program()?;
-                far.push(theirs);
+                far_ends.push(theirs);
                 Some((near_in, near_out))
             } else {
                 None
@@ -134,7 +145,7 @@ impl Pipes {
                 stdout: Some(stdout),
                 stderr: Some(stderr),
                 control,
-                far,
+                far_ends,
             })
         };
         make().map_err(|error| SpawnError {
@@ -143,20 +154,20 @@ impl Pipes {
         })
     }
 
-    /// Those of a process that enters and has the lane, which leads past us.
-    pub(super) fn past() -> Self {
+    /// Returns the pipes of an adopted process with direct pipes, which bypass the agent.
+    pub(super) fn direct() -> Self {
         Self {
             stdin: None,
             stdout: None,
             stderr: None,
             control: None,
-            far: Vec::new(),
+            far_ends: Vec::new(),
         }
     }
 
-    /// Those of a process that has brought its own: the near ends of its stdout, its stderr, and of the channel that it
-    /// reads and the one that it writes. None if they are no pipes.
-    pub(super) fn brought([stdout, stderr, into, out_of]: [OwnedFd; 4]) -> Option<Self> {
+    /// Returns the pipes that an adopted process has made: the near ends of its stdout, its stderr, its control input
+    /// and its control output. None if one is not a pipe.
+    pub(super) fn received([stdout, stderr, into, out_of]: [OwnedFd; 4]) -> Option<Self> {
         for end in [&stdout, &stderr, &into, &out_of] {
             let found = rustix::fs::fstat(end).ok()?;
             if !rustix::fs::FileType::from_raw_mode(found.st_mode).is_fifo() {
@@ -169,26 +180,26 @@ impl Pipes {
             stdout: Some(stdout),
             stderr: Some(stderr),
             control: Some((into, out_of)),
-            far: Vec::new(),
+            far_ends: Vec::new(),
         })
     }
 
-    /// What the program gets, in the order of its numbers.
-    pub(super) fn far(&self) -> Vec<BorrowedFd<'_>> {
-        self.far.iter().map(AsFd::as_fd).collect()
+    /// Returns the program's descriptors, in the order of their numbers.
+    pub(super) fn far_ends(&self) -> Vec<BorrowedFd<'_>> {
+        self.far_ends.iter().map(AsFd::as_fd).collect()
     }
 }
 
 impl Program {
-    pub(super) fn new(stream: u32, started: Started, pipes: Pipes, watch: Option<OwnedFd>) -> Self {
+    pub(super) fn new(stream: u32, started: Started, pipes: Pipes, pidfd: Option<OwnedFd>) -> Self {
         Self {
             start: Some(started.status),
-            watch,
+            pidfd,
             ..Self::adopted(stream, started.pid, pipes)
         }
     }
 
-    /// One that runs already, and of whose end somebody else tells.
+    /// Returns a program that runs already and whose end the launcher reports.
     pub(super) fn adopted(stream: u32, pid: Pid, pipes: Pipes) -> Self {
         let (control_in, control_out) = pipes.control.unzip();
         Self {
@@ -196,19 +207,19 @@ impl Program {
             pid,
             stands_alone: false,
             start: None,
-            watch: None,
-            stdin: pipes.stdin.map(Inward::new),
-            control_in: control_in.map(Inward::new),
-            stdout: Outward::new(stream, STDOUT, pipes.stdout),
-            stderr: Outward::new(stream, STDERR, pipes.stderr),
-            control_out: control_out.map(|pipe| Outward::new(stream, CONTROL, Some(pipe))),
-            held: None,
+            pidfd: None,
+            stdin: pipes.stdin.map(InputPump::new),
+            control_in: control_in.map(InputPump::new),
+            stdout: OutputPump::new(stream, STDOUT_CHANNEL, pipes.stdout),
+            stderr: OutputPump::new(stream, STDERR_CHANNEL, pipes.stderr),
+            control_out: control_out.map(|pipe| OutputPump::new(stream, CONTROL_CHANNEL, Some(pipe))),
+            held_control: None,
             exit: None,
-            last: None,
+            pending_exit: None,
         }
     }
 
-    /// Whether the start has succeeded or failed; None if it is known already or not yet.
+    /// Returns the result of the start. None if it is not known yet, or was returned before.
     pub(super) fn outcome(&mut self) -> Option<Result<(), SpawnError>> {
         match spawn::outcome(self.start.as_ref()?.as_fd()) {
             Outcome::Pending => None,
@@ -220,12 +231,12 @@ impl Program {
         }
     }
 
-    /// Whether exec has not succeeded yet.
+    /// Returns true until exec has succeeded.
     pub(super) fn is_starting(&self) -> bool {
         self.start.is_some()
     }
 
-    /// It has ended, so it must have been started.
+    /// Marks the program as started: it has ended, so it must have been started.
     pub(super) fn assume_started(&mut self) {
         self.start = None;
     }
@@ -235,170 +246,176 @@ impl Program {
             add(Part::Start, start.as_fd(), PollFlags::IN);
             return;
         }
-        if let Some(watch) = &self.watch {
-            add(Part::End, watch.as_fd(), PollFlags::IN);
+        if let Some(pidfd) = &self.pidfd {
+            add(Part::End, pidfd.as_fd(), PollFlags::IN);
         }
-        for (part, inward) in [(Part::Stdin, &self.stdin), (Part::ControlIn, &self.control_in)] {
-            if let Some(fd) = inward.as_ref().and_then(Inward::polled) {
+        for (part, input) in [(Part::Stdin, &self.stdin), (Part::ControlIn, &self.control_in)] {
+            if let Some(fd) = input.as_ref().and_then(InputPump::polled) {
                 add(part, fd, PollFlags::OUT);
             }
         }
-        for (part, outward) in [(Part::Stdout, Some(&self.stdout)), (Part::Stderr, Some(&self.stderr))] {
-            if let Some(fd) = outward.and_then(Outward::polled) {
+        for (part, output) in [(Part::Stdout, Some(&self.stdout)), (Part::Stderr, Some(&self.stderr))] {
+            if let Some(fd) = output.and_then(OutputPump::polled) {
                 add(part, fd, PollFlags::IN);
             }
         }
         if let Some(fd) = self
             .control_out
             .as_ref()
-            .filter(|_| self.held.is_none())
-            .and_then(Outward::polled)
+            .filter(|_| self.held_control.is_none())
+            .and_then(OutputPump::polled)
         {
             add(Part::ControlOut, fd, PollFlags::IN);
         }
     }
 
-    /// Moves bytes of a pipe that is ready.
+    /// Copies the bytes of a pipe that is ready.
     pub(super) fn pipe_ready(&mut self, part: Part, flags: PollFlags, out: &mut OutBuffer) {
         match part {
             Part::Start | Part::End | Part::Connecting | Part::SocketIn | Part::SocketOut => {}
-            Part::Stdin => self.feed(STDIN, out),
-            Part::ControlIn => self.feed(CONTROL, out),
+            Part::Stdin => self.feed(STDIN_CHANNEL, out),
+            Part::ControlIn => self.feed(CONTROL_CHANNEL, out),
             Part::Stdout => drop(self.stdout.take(u64::MAX, out)),
             Part::Stderr => drop(self.stderr.take(u64::MAX, out)),
             Part::ControlOut => self.control_ready(flags, out),
         }
     }
 
-    /// Notes what stands in the pipes at the moment when control became readable. Control is looked at first: what stood in it then was written
-    /// after what is found in the others now.
+    /// Records the fill of the pipes at the moment when control became readable. Control is read first: its bytes were
+    /// written after the bytes that the other pipes have now.
     fn control_ready(&mut self, flags: PollFlags, out: &mut OutBuffer) {
         let Some(control) = &mut self.control_out else { return };
-        if self.held.is_some() {
+        if self.held_control.is_some() {
             return;
         }
-        if control.standing() == 0 {
-            // Nothing but the end can have made it ready, if every writer is gone.
+        if control.available() == 0 {
+            // Without a writer, only end of file can have made it ready.
             if flags.contains(PollFlags::HUP) {
-                let _end: Took = control.take(u64::MAX, out);
+                let _end: ReadResult = control.take(u64::MAX, out);
             }
             return;
         }
         let control = control.mark();
-        self.held = Some(Held {
+        self.held_control = Some(HeldControl {
             stdout: self.stdout.mark(),
             stderr: self.stderr.mark(),
             control,
         });
     }
 
-    /// Forwards what is held back as far as it goes.
+    /// Forwards the bytes that wait, as far as possible.
     pub(super) fn advance(&mut self, out: &mut OutBuffer, crowded: usize) {
-        if let (Some(held), Some(control)) = (&mut self.held, &mut self.control_out) {
-            let ready = held.stdout.reach(&mut self.stdout, out, crowded)
-                && held.stderr.reach(&mut self.stderr, out, crowded)
-                && held.control.reach(control, out, crowded);
+        if let (Some(held_control), Some(control)) = (&mut self.held_control, &mut self.control_out) {
+            let ready = held_control.stdout.reach(&mut self.stdout, out, crowded)
+                && held_control.stderr.reach(&mut self.stderr, out, crowded)
+                && held_control.control.reach(control, out, crowded);
             if ready {
-                self.held = None;
+                self.held_control = None;
             }
         }
         if self.start.is_some() {
             return;
         }
-        if let Some(last) = &mut self.last {
-            let [stdout, stderr, control] = &mut last.marks;
+        if let Some(pending_exit) = &mut self.pending_exit {
+            let [stdout, stderr, control] = &mut pending_exit.marks;
             let ready = stdout.reach(&mut self.stdout, out, crowded)
                 && stderr.reach(&mut self.stderr, out, crowded)
-                && self.held.is_none()
+                && self.held_control.is_none()
                 && self
                     .control_out
                     .as_mut()
-                    .is_none_or(|outward| control.reach(outward, out, crowded));
+                    .is_none_or(|output| control.reach(output, out, crowded));
             if ready {
-                let _fits = out.message(Kind::Event, self.stream, &Event::Exited { exit: last.exit });
-                self.last = None;
+                let _fits = out.message(
+                    Kind::Event,
+                    self.stream,
+                    &Event::Exited {
+                        exit: pending_exit.exit,
+                    },
+                );
+                self.pending_exit = None;
             }
         }
     }
 
-    /// The program itself has ended and was reaped. What it wrote comes before that.
+    /// Records the program's end after it was reaped. Its output precedes the event.
     pub(super) fn ended(&mut self, exit: Exit) {
         self.exit = Some(exit);
-        self.watch = None;
+        self.pidfd = None;
         let control = self.control_out.as_ref().unwrap_or(&self.stderr);
-        self.last = Some(Last {
+        self.pending_exit = Some(PendingExit {
             exit,
             marks: [self.stdout.mark(), self.stderr.mark(), control.mark()],
         });
     }
 
-    /// From now on this process is the program; its channels stay as they are.
-    pub(super) fn succeeded_by(&mut self, heir: Pid) {
+    /// Replaces the program by this process. The channels do not change.
+    pub(super) fn replace_with(&mut self, heir: Pid) {
         self.pid = heir;
         self.exit = None;
-        self.last = None;
+        self.pending_exit = None;
     }
 
-    /// Whether the program's end was noticed and told.
-    pub(super) fn has_told_its_end(&self) -> bool {
-        self.exit.is_some() && self.last.is_none()
+    /// Returns true after the `exited` event was sent.
+    pub(super) fn has_reported_exit(&self) -> bool {
+        self.exit.is_some() && self.pending_exit.is_none()
     }
 
-    /// Whether the program itself runs, as far as has been noticed.
+    /// Returns true until the agent has reaped the program.
     pub(super) fn is_alive(&self) -> bool {
         self.exit.is_none()
     }
 
-    pub(super) fn receive(&mut self, channel: u8, bytes: &[u8], out: &mut OutBuffer) -> Result<(), Breach> {
+    pub(super) fn receive(&mut self, channel: u8, bytes: &[u8], out: &mut OutBuffer) -> Result<(), ProtocolError> {
         let stream = self.stream;
-        let inward = self.inward(channel)?;
-        if inward.receive(bytes, credit_to(out, stream, channel))? == Flow::Refused {
+        let input = self.input_pump(channel)?;
+        if input.receive(bytes, credit_sender(out, stream, channel))? == Flow::Refused {
             refused(stream, channel, out);
         }
         Ok(())
     }
 
-    pub(super) fn close(&mut self, channel: u8) -> Result<(), Breach> {
-        self.inward(channel)?.close()
+    pub(super) fn close(&mut self, channel: u8) -> Result<(), ProtocolError> {
+        self.input_pump(channel)?.close()
     }
 
-    pub(super) fn refund(&mut self, channel: u8, amount: u32) -> Result<(), Breach> {
-        let outward = match channel {
-            STDOUT => Some(&mut self.stdout),
-            STDERR => Some(&mut self.stderr),
-            CONTROL => self.control_out.as_mut(),
+    pub(super) fn refund(&mut self, channel: u8, amount: u32) -> Result<(), ProtocolError> {
+        let output = match channel {
+            STDOUT_CHANNEL => Some(&mut self.stdout),
+            STDERR_CHANNEL => Some(&mut self.stderr),
+            CONTROL_CHANNEL => self.control_out.as_mut(),
             _ => None,
         };
-        outward
-            .ok_or_else(|| Breach::new("credit for a channel that does not exist"))?
+        output
+            .ok_or_else(|| ProtocolError::new("credit for a channel that does not exist"))?
             .refund(amount)
     }
 
-    fn inward(&mut self, channel: u8) -> Result<&mut Inward, Breach> {
-        let inward = match channel {
-            STDIN => self.stdin.as_mut(),
-            CONTROL => self.control_in.as_mut(),
+    fn input_pump(&mut self, channel: u8) -> Result<&mut InputPump, ProtocolError> {
+        let input = match channel {
+            STDIN_CHANNEL => self.stdin.as_mut(),
+            CONTROL_CHANNEL => self.control_in.as_mut(),
             _ => None,
         };
-        inward.ok_or_else(|| Breach::new("data for a channel that does not exist"))
+        input.ok_or_else(|| ProtocolError::new("data for a channel that does not exist"))
     }
 
     fn feed(&mut self, channel: u8, out: &mut OutBuffer) {
         let stream = self.stream;
-        if let Ok(inward) = self.inward(channel)
-            && inward.write(credit_to(out, stream, channel)) == Flow::Refused
+        if let Ok(input) = self.input_pump(channel)
+            && input.write(credit_sender(out, stream, channel)) == Flow::Refused
         {
             refused(stream, channel, out);
         }
     }
 
-    /// Signals the program and its group, each process once: a second interrupt finds a shell that hands its state on
-    /// after the first where it cannot hold one back.
+    /// Signals the program and its group, each process once. A shell that cannot defer an interrupt hands its state on
+    /// after the first one. A second one would hit it while it does so.
     pub(super) fn signal_group(&self, signal: Signal) {
-        let reached = tree::group(self.pid, signal);
-        // A child that has not led its own group yet is found by its id; one that was reaped is not asked for again.
+        let reached = tree::signal_process_group(self.pid, signal);
+        // A child that does not lead its own group yet is reached by its id. A reaped child is not signalled again.
         if !reached && self.is_alive() {
-            tree::one(self.pid, signal);
+            tree::signal_process(self.pid, signal);
         }
     }
 }

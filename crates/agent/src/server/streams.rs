@@ -1,4 +1,4 @@
-//! The streams that the host has opened: programs, file operations, and requests that are answered at once.
+//! The streams that the host has opened: programs, file operations, and requests with an immediate answer.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -8,51 +8,51 @@ use std::time::Duration;
 use rustix::event::PollFlags;
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal};
-use sandcell_jail::lane::Lane;
+use sandcell_jail::direct_pipes::DirectPipes;
 use sandcell_jail::spawn::Program as Prepared;
 use sandcell_sandbox::{Exit, Signal as AskedSignal, SignalScope};
 use serde::Serialize;
 
+use super::adopt::{AdoptEvent, EntrySocket};
 use super::children::Children;
-use super::door::{Door, News};
 use super::errors;
 use super::files::{Job, Root, Step};
 use super::forward::Forwards;
-use super::group::{Group, Look};
+use super::group::{CheckResult, Group};
 use super::program::{Part, Pipes, Program};
 use super::tree::{self, Tree};
 use super::{ServerConfig, usage};
 use crate::protocol::{
-    BODY, Breach, ErrorCode, Frame, Kind, Nothing, OutBuffer, Reply, Request, RequestError, SpawnReply, WireError,
-    parse_request,
+    BODY_CHANNEL, EmptyReply, ErrorCode, Frame, Kind, OutBuffer, ProtocolError, Reply, Request, RequestError,
+    SpawnReply, WireError, parse_request,
 };
 
-/// Programs whose streams live at the same time.
+/// The maximum number of programs with open streams.
 const MAX_PROGRAMS: usize = 128;
 
-/// File operations under way at the same time.
+/// The maximum number of file operations in progress.
 const MAX_JOBS: usize = 32;
 
-/// How much more likely a program is to be killed for memory than the agent.
+/// The difference between a program's `oom_score_adj` and the agent's, so the kernel kills programs first.
 const OOM_STEP: i32 = 200;
 
 pub(super) struct Streams {
     config: ServerConfig,
     root: Root,
     null: OwnedFd,
-    /// Pipes that lead past us to the host, until a program has them.
-    lane: Option<Lane>,
+    /// The far ends of the direct pipes, until a program has them.
+    direct_pipes: Option<DirectPipes>,
     programs: BTreeMap<u32, Program>,
-    /// Where somebody may enter, until his end was told.
-    door: Option<Door>,
+    /// The entry socket, until the worker's end was reported.
+    entry: Option<EntrySocket>,
     jobs: BTreeMap<u32, Job>,
     forwards: Forwards,
     /// The highest stream id that the host has used.
-    newest: u32,
-    /// Where the next round of work begins, so that all get a turn.
+    last_id: u32,
+    /// The stream where the next round of work begins, so that all streams get a turn.
     turn: u32,
     first_process: bool,
-    /// What a program's `oom_score_adj` is set to.
+    /// The value of a program's `oom_score_adj`.
     oom_score: Option<String>,
     /// The container's control group.
     group: Option<Group>,
@@ -61,59 +61,59 @@ pub(super) struct Streams {
 impl Streams {
     pub(super) fn new(
         mut config: ServerConfig,
-        lane: Option<Lane>,
+        direct_pipes: Option<DirectPipes>,
         children: &Children,
-        door: Option<Door>,
+        entry: Option<EntrySocket>,
     ) -> io::Result<Self> {
         let own_score = std::fs::read_to_string("/proc/self/oom_score_adj").ok();
         let own_score = own_score.and_then(|text| text.trim().parse::<i32>().ok());
         Ok(Self {
             root: Root::open(&config.root)?,
-            group: (config.held).and_then(|held| Group::find(held, &config.private, config.sockets.take())),
+            group: (config.limits).and_then(|limits| Group::find(limits, &config.private, config.sockets.take())),
             null: rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?,
             config,
-            lane,
+            direct_pipes,
             programs: BTreeMap::new(),
-            door,
+            entry,
             jobs: BTreeMap::new(),
             forwards: Forwards::default(),
-            newest: 0,
+            last_id: 0,
             turn: 0,
             first_process: children.first_process(),
             oom_score: own_score.map(|score| score.saturating_add(OOM_STEP).min(1000).to_string()),
         })
     }
 
-    /// A frame of the host.
+    /// Handles a frame of the host.
     pub(super) fn frame(
         &mut self,
         frame: &Frame<'_>,
         out: &mut OutBuffer,
         children: &mut Children,
-    ) -> Result<(), Breach> {
+    ) -> Result<(), ProtocolError> {
         let stream = frame.stream;
         if frame.kind == Kind::Request {
-            if stream.is_multiple_of(2) || stream <= self.newest {
-                return Err(Breach::new(format!("stream {stream} cannot be opened")));
+            if stream.is_multiple_of(2) || stream <= self.last_id {
+                return Err(ProtocolError::new(format!("stream {stream} cannot be opened")));
             }
-            self.newest = stream;
+            self.last_id = stream;
             return match parse_request(frame.payload) {
                 Ok(request) => {
                     self.request(stream, request, out, children);
                     Ok(())
                 }
                 Err(RequestError::Answer(error)) => {
-                    answer::<Nothing>(stream, Err(error), out);
+                    answer::<EmptyReply>(stream, Err(error), out);
                     Ok(())
                 }
-                Err(RequestError::Breach(breach)) => Err(breach),
+                Err(RequestError::ProtocolError(error)) => Err(error),
             };
         }
         if stream.is_multiple_of(2) {
             return self.forwards.frame(frame, out);
         }
-        if stream > self.newest {
-            return Err(Breach::new(format!(
+        if stream > self.last_id {
+            return Err(ProtocolError::new(format!(
                 "a frame on stream {stream}, which was never opened"
             )));
         }
@@ -137,7 +137,7 @@ impl Streams {
                 Ok(())
             }
             Kind::Hello | Kind::Request | Kind::Reply | Kind::Event | Kind::Goodbye => {
-                Err(Breach::new(format!("the host may not send {:?}", frame.kind)))
+                Err(ProtocolError::new(format!("the host may not send {:?}", frame.kind)))
             }
         }
     }
@@ -145,9 +145,9 @@ impl Streams {
     fn request(&mut self, stream: u32, request: Request, out: &mut OutBuffer, children: &Children) {
         match request {
             Request::Spawn { .. } => {
-                // The answer comes when exec has succeeded or failed.
+                // The answer follows when exec has succeeded or failed.
                 if let Err(error) = self.spawn(stream, request, children) {
-                    answer::<Nothing>(stream, Err(error), out);
+                    answer::<EmptyReply>(stream, Err(error), out);
                 }
             }
             Request::Signal {
@@ -160,21 +160,21 @@ impl Streams {
             }
             Request::Succeed { process, heir } => answer(stream, self.succeed(process, heir), out),
             Request::Adopt { lane } => {
-                // The answer comes when somebody has entered.
+                // The answer follows when the worker has entered.
                 if let Err(error) = self.adopt(stream, lane, out) {
-                    answer::<Nothing>(stream, Err(error), out);
+                    answer::<EmptyReply>(stream, Err(error), out);
                 }
             }
             Request::List { path, recursive, max } => {
-                let path = self.config.real(&path).into_owned();
+                let path = self.config.real_path(&path).into_owned();
                 self.begin(stream, out, |root| Job::list(root, &path, recursive, max))
             }
             Request::Read { path, offset, len } => {
-                let path = self.config.real(&path).into_owned();
+                let path = self.config.real_path(&path).into_owned();
                 self.begin(stream, out, |root| Job::read(root, &path, offset, len));
             }
             Request::Write { path, mode } => {
-                let path = self.config.real(&path).into_owned();
+                let path = self.config.real_path(&path).into_owned();
                 self.begin(stream, out, |root| Job::write(root, &path, mode));
             }
             Request::Usage => {
@@ -183,7 +183,7 @@ impl Streams {
                 let usage = usage::read(&self.config.private, counts, group);
                 answer(stream, Ok(usage), out);
             }
-            Request::Ping => answer(stream, Ok(Nothing {}), out),
+            Request::Ping => answer(stream, Ok(EmptyReply {}), out),
             Request::Forward { address, port, target } => {
                 answer(stream, self.forwards.listen(stream, address, port, target), out);
             }
@@ -201,7 +201,7 @@ impl Streams {
         };
         match job {
             Ok(job) => drop(self.jobs.insert(stream, job)),
-            Err(error) => answer::<Nothing>(stream, Err(error), out),
+            Err(error) => answer::<EmptyReply>(stream, Err(error), out),
         }
     }
 
@@ -224,31 +224,41 @@ impl Streams {
                 format!("{MAX_PROGRAMS} programs are started already"),
             ));
         }
-        let argv: Vec<String> = argv.iter().map(|word| self.config.real(word).into_owned()).collect();
-        let cwd = self.config.real(&cwd);
+        let argv: Vec<String> = argv
+            .iter()
+            .map(|word| self.config.real_path(word).into_owned())
+            .collect();
+        let cwd = self.config.real_path(&cwd);
         let mut folders = vec![&*cwd];
         if !stands_alone {
             folders.extend([self.config.home.as_str(), "/"]);
         }
-        let wanted = Prepared::new(&argv, &env, &folders).map_err(|error| errors::of_spawn(&error))?;
-        let lane = match (lane, self.lane.take()) {
+        let prepared = Prepared::new(&argv, &env, &folders).map_err(|error| errors::of_spawn(&error))?;
+        let direct_pipes = match (lane, self.direct_pipes.take()) {
             (false, kept) => {
-                self.lane = kept;
+                self.direct_pipes = kept;
                 None
             }
-            (true, Some(lane)) if control => Some(lane),
-            (true, _) => return Err(WireError::new(ErrorCode::Invalid, "there is no lane for this program")),
+            (true, Some(direct_pipes)) if control => Some(direct_pipes),
+            (true, _) => {
+                return Err(WireError::new(
+                    ErrorCode::Invalid,
+                    "there are no direct pipes for this program",
+                ));
+            }
         };
-        let pipes = Pipes::new(stdin, control, lane, &self.null).map_err(|error| errors::of_spawn(&error))?;
-        let started = wanted.start(&pipes.far()).map_err(|error| errors::of_spawn(&error))?;
-        let watch = children.watch(started.pid);
-        let mut program = Program::new(stream, started, pipes, watch);
+        let pipes = Pipes::new(stdin, control, direct_pipes, &self.null).map_err(|error| errors::of_spawn(&error))?;
+        let started = prepared
+            .start(&pipes.far_ends())
+            .map_err(|error| errors::of_spawn(&error))?;
+        let pidfd = children.open_pidfd(started.pid);
+        let mut program = Program::new(stream, started, pipes, pidfd);
         program.stands_alone = stands_alone;
         self.programs.insert(stream, program);
         Ok(())
     }
 
-    /// Makes whoever enters the program of this stream.
+    /// Makes the worker that enters the program of this stream.
     fn adopt(&mut self, stream: u32, lane: bool, out: &mut OutBuffer) -> Result<(), WireError> {
         if self.programs.len() >= MAX_PROGRAMS {
             return Err(WireError::new(
@@ -256,47 +266,47 @@ impl Streams {
                 format!("{MAX_PROGRAMS} programs are started already"),
             ));
         }
-        let nobody = || WireError::new(ErrorCode::NotFound, "nobody can enter any more");
-        let lane = if lane { self.lane.take() } else { None };
-        self.door.as_mut().ok_or_else(nobody)?.expect(stream, lane)?;
-        self.welcome(out);
+        let closed = || WireError::new(ErrorCode::NotFound, "no process can enter the sandbox any more");
+        let direct_pipes = if lane { self.direct_pipes.take() } else { None };
+        self.entry.as_mut().ok_or_else(closed)?.expect(stream, direct_pipes)?;
+        self.finish_adoption(out);
         Ok(())
     }
 
-    /// Somebody who has entered becomes a program, once all of him is there and somebody waits for him.
-    fn welcome(&mut self, out: &mut OutBuffer) {
-        if let Some((stream, pid, pipes)) = self.door.as_mut().and_then(Door::complete) {
+    /// Turns the worker into a program, once its id and its pipes are known and a stream waits for it.
+    fn finish_adoption(&mut self, out: &mut OutBuffer) {
+        if let Some((stream, pid, pipes)) = self.entry.as_mut().and_then(EntrySocket::complete) {
             self.programs.insert(stream, Program::adopted(stream, pid, pipes));
             answer(stream, Ok(SpawnReply { pid: pid.as_raw_pid() }), out);
         }
     }
 
-    /// The door, as long as something can come through it.
-    pub(super) fn door(&self) -> Option<BorrowedFd<'_>> {
-        self.door.as_ref().map(Door::descriptor)
+    /// Returns the entry socket, while it is open.
+    pub(super) fn entry(&self) -> Option<BorrowedFd<'_>> {
+        self.entry.as_ref().map(EntrySocket::descriptor)
     }
 
-    /// Something comes through the door.
-    pub(super) fn at_door(&mut self, out: &mut OutBuffer, children: &mut Children) {
-        match self.door.as_mut().map(Door::listen) {
-            None | Some(News::Nothing) => {}
-            Some(News::Entered) => self.welcome(out),
-            Some(News::Ended(pid, exit)) => {
-                self.close_door(out);
+    /// Handles a message on the entry socket.
+    pub(super) fn entry_ready(&mut self, out: &mut OutBuffer, children: &mut Children) {
+        match self.entry.as_mut().map(EntrySocket::receive) {
+            None | Some(AdoptEvent::NoEvent) => {}
+            Some(AdoptEvent::Entered) => self.finish_adoption(out),
+            Some(AdoptEvent::Ended(pid, exit)) => {
+                self.close_entry(out);
                 self.ended(pid, exit, out, children);
             }
-            Some(News::Closed) => self.close_door(out),
+            Some(AdoptEvent::Closed) => self.close_entry(out),
         }
     }
 
-    fn close_door(&mut self, out: &mut OutBuffer) {
-        if let Some(stream) = self.door.take().and_then(Door::close) {
-            let error = WireError::new(ErrorCode::NotFound, "who was to enter has ended");
-            answer::<Nothing>(stream, Err(error), out);
+    fn close_entry(&mut self, out: &mut OutBuffer) {
+        if let Some(stream) = self.entry.take().and_then(EntrySocket::close) {
+            let error = WireError::new(ErrorCode::NotFound, "the process that should enter has ended");
+            answer::<EmptyReply>(stream, Err(error), out);
         }
     }
 
-    /// A polled part of a program is ready.
+    /// Handles a ready descriptor of a program or of a forwarded port.
     pub(super) fn ready(
         &mut self,
         stream: u32,
@@ -313,10 +323,10 @@ impl Streams {
             return;
         };
         match part {
-            Part::Start => self.start_known(stream, out, children),
+            Part::Start => self.report_start(stream, out, children),
             Part::End => {
                 let pid = program.pid;
-                if let Some(exit) = children.look(pid) {
+                if let Some(exit) = children.poll_exit(pid) {
                     self.ended(pid, exit, out, children);
                 }
             }
@@ -324,8 +334,8 @@ impl Streams {
         }
     }
 
-    /// Answers the host when it is known whether a program runs.
-    fn start_known(&mut self, stream: u32, out: &mut OutBuffer, children: &mut Children) {
+    /// Answers the host once the result of a program's start is known.
+    fn report_start(&mut self, stream: u32, out: &mut OutBuffer, children: &mut Children) {
         let Some(program) = self.programs.get_mut(&stream) else {
             return;
         };
@@ -334,13 +344,14 @@ impl Streams {
             Some(Ok(())) => {
                 let pid = program.pid.as_raw_pid();
                 if let Some(score) = &self.oom_score {
-                    // The child is not reaped yet, so the number is its own. Without the right to do it nothing is lost but a preference.
+                    // The child is not reaped yet, so the id is still its own. Without the permission only a preference
+                    // is lost.
                     let _unsupported = std::fs::write(format!("/proc/{pid}/oom_score_adj"), score);
                 }
                 answer(stream, Ok(SpawnReply { pid }), out);
             }
             Some(Err(error)) => {
-                answer::<Nothing>(stream, Err(errors::of_spawn(&error)), out);
+                answer::<EmptyReply>(stream, Err(errors::of_spawn(&error)), out);
                 if let Some(program) = self.programs.remove(&stream) {
                     children.abandon(program.pid);
                 }
@@ -348,7 +359,7 @@ impl Streams {
         }
     }
 
-    /// A process has ended and was reaped.
+    /// Handles the end of a process that was reaped.
     pub(super) fn ended(&mut self, pid: Pid, exit: Exit, out: &mut OutBuffer, children: &mut Children) {
         let found = self
             .programs
@@ -357,10 +368,10 @@ impl Streams {
         let Some(stream) = found.map(|(stream, _)| *stream) else {
             return;
         };
-        self.start_known(stream, out, children);
+        self.report_start(stream, out, children);
         if let Some(program) = self.programs.get_mut(&stream) {
             if program.is_starting() {
-                // Another child that has not reached its exec yet holds a copy of the pipe that would tell.
+                // Another child before its exec still holds a copy of the pipe that reports the start.
                 program.assume_started();
                 answer(stream, Ok(SpawnReply { pid: pid.as_raw_pid() }), out);
             }
@@ -374,11 +385,11 @@ impl Streams {
         asked: AskedSignal,
         scope: SignalScope,
         spare: Option<i32>,
-    ) -> Result<Nothing, WireError> {
+    ) -> Result<EmptyReply, WireError> {
         let Some(program) = self.programs.get(&stream) else {
             return Err(WireError::new(
                 ErrorCode::Invalid,
-                format!("stream {stream} is no program's"),
+                format!("stream {stream} belongs to no program"),
             ));
         };
         let signal = match asked {
@@ -396,7 +407,7 @@ impl Streams {
                 self.signal_tree(program.pid, &others, signal)?;
             }
         }
-        Ok(Nothing {})
+        Ok(EmptyReply {})
     }
 
     fn signal_tree(&self, program: Pid, others: &[Pid], signal: Signal) -> Result<(), WireError> {
@@ -411,37 +422,38 @@ impl Streams {
         })
     }
 
-    /// Puts an orphan in the place of a program that has ended. Nothing vouches for it but that it is there and nobody
-    /// else's: all that code in the sandbox can reach by a lie is that a process of its own is taken for its session.
-    fn succeed(&mut self, stream: u32, heir: i32) -> Result<Nothing, WireError> {
+    /// Replaces a program that has ended by an orphan. The only checks are that the orphan exists and belongs to no
+    /// other program. With a false claim, code in the sandbox can only make another of its processes its session.
+    fn succeed(&mut self, stream: u32, heir: i32) -> Result<EmptyReply, WireError> {
         if !self.first_process {
             return Err(WireError::new(
                 ErrorCode::Unsupported,
-                "only the first process can tell the end of an heir",
+                "only the first process can report the end of an heir",
             ));
         }
-        let told = self.programs.get(&stream).is_some_and(Program::has_told_its_end);
-        if !told {
+        let has_ended = self.programs.get(&stream).is_some_and(Program::has_reported_exit);
+        if !has_ended {
             return Err(WireError::new(
                 ErrorCode::Invalid,
-                format!("stream {stream} is no program's that has ended"),
+                format!("stream {stream} belongs to no ended program"),
             ));
         }
         let mut others = self.others(stream);
         let heir = self.orphan(heir)?;
         if others.contains(&heir) {
-            return Err(WireError::new(ErrorCode::Invalid, "another program is no heir"));
+            return Err(WireError::new(ErrorCode::Invalid, "another program cannot be an heir"));
         }
         others.push(heir);
         self.signal_tree(heir, &others, Signal::KILL)?;
         if let Some(program) = self.programs.get_mut(&stream) {
-            program.succeeded_by(heir);
-            tree::one(heir, Signal::CONT);
+            program.replace_with(heir);
+            tree::signal_process(heir, Signal::CONT);
         }
-        Ok(Nothing {})
+        Ok(EmptyReply {})
     }
 
-    /// A living child of the agent that it did not start. Nobody but the agent reaps it, so its number stays its own.
+    /// Returns a living child of the agent that the agent did not start. Only the agent reaps it, so its id stays its
+    /// own.
     fn orphan(&self, pid: i32) -> Result<Pid, WireError> {
         let table = super::process_table::read().map_err(|error| WireError {
             errno: error.raw_os_error(),
@@ -454,7 +466,7 @@ impl Streams {
             .find(|entry| entry.pid == pid && entry.parent == me && !entry.is_dead());
         found
             .and_then(|entry| entry.id())
-            .ok_or_else(|| WireError::new(ErrorCode::NotFound, format!("process {pid} is no orphan")))
+            .ok_or_else(|| WireError::new(ErrorCode::NotFound, format!("process {pid} is not an orphan")))
     }
 
     fn others(&self, stream: u32) -> Vec<Pid> {
@@ -467,8 +479,8 @@ impl Streams {
 
     fn reset(&mut self, stream: u32, children: &mut Children) {
         self.jobs.remove(&stream);
-        if let Some(door) = &mut self.door {
-            door.forget(stream);
+        if let Some(entry) = &mut self.entry {
+            entry.give_up(stream);
         }
         let Some(program) = self.programs.remove(&stream) else {
             return;
@@ -482,7 +494,7 @@ impl Streams {
             };
             if tree.signal(Signal::KILL).is_err() && self.first_process {
                 // Without the process table the agent cannot tell processes apart, and no process may outlive a kill.
-                let _nobody = tree::to_everybody(Signal::KILL);
+                let _nobody = tree::signal_all(Signal::KILL);
             }
         }
         if program.is_alive() {
@@ -491,10 +503,10 @@ impl Streams {
         }
     }
 
-    /// Kills every program and what belongs to it.
+    /// Kills every program with its processes.
     pub(super) fn kill_everything(&mut self) {
         if self.first_process {
-            let _nobody = tree::to_everybody(Signal::KILL);
+            let _nobody = tree::signal_all(Signal::KILL);
         }
         while let Some((_, program)) = self.programs.pop_first() {
             let tree = Tree {
@@ -508,51 +520,51 @@ impl Streams {
         self.jobs.clear();
     }
 
-    fn data(&mut self, stream: u32, channel: u8, bytes: &[u8], out: &mut OutBuffer) -> Result<(), Breach> {
+    fn data(&mut self, stream: u32, channel: u8, bytes: &[u8], out: &mut OutBuffer) -> Result<(), ProtocolError> {
         if let Some(program) = self.programs.get_mut(&stream) {
             return program.receive(channel, bytes, out);
         }
         match self.jobs.get_mut(&stream) {
-            Some(job) if channel == BODY => {
+            Some(job) if channel == BODY_CHANNEL => {
                 let step = job.receive(stream, bytes, out)?;
                 self.step_done(stream, step, out);
                 Ok(())
             }
-            Some(_) => Err(Breach::new("file contents on another channel")),
-            // The stream is over; the host did not know that yet.
+            Some(_) => Err(ProtocolError::new("file contents on another channel")),
+            // The stream is over. The host did not know that yet.
             None => Ok(()),
         }
     }
 
-    fn credit(&mut self, stream: u32, channel: u8, amount: u32) -> Result<(), Breach> {
+    fn credit(&mut self, stream: u32, channel: u8, amount: u32) -> Result<(), ProtocolError> {
         if let Some(program) = self.programs.get_mut(&stream) {
             return program.refund(channel, amount);
         }
         match self.jobs.get_mut(&stream) {
-            Some(job) if channel == BODY => job.refund(amount),
-            Some(_) => Err(Breach::new("credit for another channel than the file's")),
+            Some(job) if channel == BODY_CHANNEL => job.refund(amount),
+            Some(_) => Err(ProtocolError::new("credit for another channel than the file's")),
             None => Ok(()),
         }
     }
 
-    fn close(&mut self, stream: u32, channel: u8, out: &mut OutBuffer) -> Result<(), Breach> {
+    fn close(&mut self, stream: u32, channel: u8, out: &mut OutBuffer) -> Result<(), ProtocolError> {
         if let Some(program) = self.programs.get_mut(&stream) {
             return program.close(channel);
         }
         match self.jobs.get_mut(&stream) {
-            Some(job) if channel == BODY => {
+            Some(job) if channel == BODY_CHANNEL => {
                 let step = job.finish()?;
                 self.step_done(stream, step, out);
                 Ok(())
             }
-            Some(_) => Err(Breach::new("CLOSE of another channel than the file's")),
+            Some(_) => Err(ProtocolError::new("CLOSE of another channel than the file's")),
             None => Ok(()),
         }
     }
 
-    /// Everything that can be polled.
+    /// Reports all descriptors to poll.
     pub(super) fn polled<'a>(&'a self, mut add: impl FnMut(u32, Part, BorrowedFd<'a>, PollFlags)) {
-        // A flood takes all of the output's room, so the first one differs from turn to turn.
+        // A flood uses up the output's room, so each turn begins with another stream.
         if self.turn == 0 {
             self.forwards.polled(&mut add);
         }
@@ -565,26 +577,26 @@ impl Streams {
         }
     }
 
-    /// How long until memory has to be looked at; none while no program runs.
-    pub(super) fn look_due(&self) -> Option<Duration> {
+    /// Returns the time until the next check of memory. None while no program runs.
+    pub(super) fn check_due(&self) -> Option<Duration> {
         let group = self.group.as_ref().filter(|_| !self.programs.is_empty())?;
-        Some(group.due())
+        Some(group.check_due())
     }
 
-    /// Looks at memory if it is time.
-    pub(super) fn look(&mut self) -> Look {
+    /// Checks memory if the time has come.
+    pub(super) fn check_limits(&mut self) -> CheckResult {
         match self.group.as_mut().filter(|_| !self.programs.is_empty()) {
-            Some(group) => group.look(),
-            None => Look::Fine,
+            Some(group) => group.check(),
+            None => CheckResult::Fine,
         }
     }
 
-    /// Whether file operations could go on at once.
+    /// Returns true if a file operation can continue at once.
     pub(super) fn has_work(&self) -> bool {
         self.jobs.values().any(Job::can_go_on)
     }
 
-    /// Goes on with what is not waiting for a descriptor, as far as the output has room.
+    /// Continues the work that waits for no descriptor, as far as the output has room.
     pub(super) fn advance(&mut self, out: &mut OutBuffer, crowded: usize) {
         for program in self.programs.values_mut() {
             program.advance(out, crowded);
@@ -614,7 +626,7 @@ impl Streams {
             Step::Listed(listing) => answer(stream, Ok(listing), out),
             Step::Read(reply) => answer(stream, Ok(reply), out),
             Step::Written(reply) => answer(stream, Ok(reply), out),
-            Step::Failed(error) => answer::<Nothing>(stream, Err(error), out),
+            Step::Failed(error) => answer::<EmptyReply>(stream, Err(error), out),
         }
         self.jobs.remove(&stream);
     }
@@ -628,6 +640,6 @@ fn answer<T: Serialize>(stream: u32, result: Result<T, WireError>, out: &mut Out
     };
     if !out.message(Kind::Reply, stream, &reply) {
         let error = WireError::new(ErrorCode::Limit, "the answer does not fit into a frame");
-        let _fits = out.message(Kind::Reply, stream, &Reply::<Nothing>::Error(error));
+        let _fits = out.message(Kind::Reply, stream, &Reply::<EmptyReply>::Error(error));
     }
 }

@@ -1,8 +1,9 @@
 //! Signals to a program's tree.
 //!
-//! A process that detaches itself has lost its ancestors, so the rule is the other way round: as process 1 the tree of a program is everybody but the
-//! agent and those who can be seen to belong to another started program: it, its living descendants, and its session. Without a
-//! process namespace it is the program, its living descendants and its session.
+//! A process that detaches itself has lost its ancestors, so the rule is inverted. As process 1 the tree of a program
+//! is every process except the agent and the processes that visibly belong to another started program: that program,
+//! its living descendants, and its session. Without a process namespace the tree is the program, its living descendants
+//! and its session.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -12,29 +13,29 @@ use rustix::process::{Pid, Signal, getpid, kill_process, kill_process_group};
 
 use super::process_table::{self, Entry};
 
-/// How often the table is read while new processes keep appearing, before everybody is stopped at once.
-const GENTLE_ROUNDS: usize = 8;
+/// The number of walks while new processes keep appearing, before all processes are stopped at once.
+const MAX_GENTLE_ROUNDS: usize = 8;
 
-/// With more processes than this, everybody is stopped at once.
-const CALM: usize = 512;
+/// With more processes than this, all are stopped at once.
+const MAX_GENTLE_PROCESSES: usize = 512;
 
-/// How often it is read then.
-const ROUNDS: usize = 64;
+/// The number of walks after that.
+const MAX_STOPPED_ROUNDS: usize = 64;
 
-/// No chain of ancestors is followed further.
+/// The maximum length of a chain of ancestors.
 const MAX_ANCESTORS: usize = 4096;
 
-/// A program's tree, and what must not be taken for it.
+/// A program's tree, and the processes that do not belong to it.
 pub(super) struct Tree<'a> {
     pub(super) program: Pid,
-    /// The other started programs, whether they have ended or not, while their streams live.
+    /// The other started programs with open streams, whether they have ended or not.
     pub(super) others: &'a [Pid],
-    /// Whether the agent is process 1 and so owns everybody it sees.
+    /// True if the agent is process 1 and owns every visible process.
     pub(super) first_process: bool,
 }
 
 impl Tree<'_> {
-    /// Sends a signal to the tree once; KILL so that nothing of it is left.
+    /// Sends a signal to the tree once. KILL is repeated until no process is left.
     pub(super) fn signal(&self, signal: Signal) -> io::Result<()> {
         if signal == Signal::KILL {
             return self.kill();
@@ -44,61 +45,63 @@ impl Tree<'_> {
 
     fn kill(&self) -> io::Result<()> {
         if !self.first_process {
-            return self.kill_descent();
+            return self.kill_descendants();
         }
         if self.others.is_empty() {
-            return to_everybody(Signal::KILL);
+            return signal_all(Signal::KILL);
         }
-        // A table this long takes so long to read that a storm outruns the reader; it is not even tried.
-        let calm = process_table::read()?.entries.len() <= CALM;
-        if calm && self.sweep(GENTLE_ROUNDS)? {
+        // Reading a longer table takes so long that a fork storm outruns the reader, so that is not tried.
+        let is_small = process_table::read()?.entries.len() <= MAX_GENTLE_PROCESSES;
+        if is_small && self.sweep(MAX_GENTLE_ROUNDS)? {
             return Ok(());
         }
-        // Somebody forks himself away faster than he is read. With everybody stopped in one step (a fork under way passes that on to the
-        // child) nobody does.
+        // A process forks faster than the table is read. After all processes are stopped in one step none can fork,
+        // since a child of a fork in progress inherits the stop.
         let stopped = process_table::read()?
             .entries
             .into_iter()
             .filter(|entry| entry.is_stopped());
         let stopped: Vec<Entry> = stopped.collect();
-        to_everybody(Signal::STOP)?;
-        if !self.sweep(ROUNDS).unwrap_or(false) {
-            // Nobody can be told apart. Nothing may outlive a kill, so the others go too.
-            return to_everybody(Signal::KILL);
+        signal_all(Signal::STOP)?;
+        if !self.sweep(MAX_STOPPED_ROUNDS).unwrap_or(false) {
+            // The tree cannot be determined. No process may outlive a kill, so the others are killed too.
+            return signal_all(Signal::KILL);
         }
-        to_everybody(Signal::CONT)?;
+        signal_all(Signal::CONT)?;
         for entry in stopped {
             send(entry, Signal::STOP);
         }
         Ok(())
     }
 
-    /// Kills whoever is found until a whole walk has found only those who were killed before it began. Whoever has a KILL pending completes no fork; so
-    /// a survivor could only descend from one who forked himself away under the walk, and that leaves somebody unknown in
-    /// it, dead or alive, or a gap. False when there was no such walk.
+    /// Kills the tree's processes until a whole walk has found only processes that were killed before the walk. A
+    /// process with a pending KILL completes no fork. So a survivor could only descend from a process that forked
+    /// during the walk, and that leaves an unknown process in the walk, dead or alive, or a gap. Returns false if there
+    /// was no such walk.
     fn sweep(&self, rounds: usize) -> io::Result<bool> {
         let mut known = BTreeSet::new();
         for _ in 0..rounds {
             let table = process_table::read()?;
-            let mut news = false;
+            let mut found_new = false;
             for entry in self.members(&table.entries) {
                 if known.insert((entry.pid, entry.started)) {
-                    news = true;
+                    found_new = true;
                     send(entry, Signal::KILL);
                 }
             }
             for dead in table.entries.iter().filter(|entry| entry.is_dead()) {
-                news |= known.insert((dead.pid, dead.started));
+                found_new |= known.insert((dead.pid, dead.started));
             }
-            if table.complete && !news {
+            if table.complete && !found_new {
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    /// Without a process namespace: stopped before they are killed, since who is orphaned is not found again.
-    fn kill_descent(&self) -> io::Result<()> {
+    /// Kills the tree without a process namespace. Its processes are stopped first, since an orphan cannot be found
+    /// again.
+    fn kill_descendants(&self) -> io::Result<()> {
         for signal in [Signal::STOP, Signal::STOP, Signal::KILL, Signal::KILL] {
             self.send_to_members(signal)?;
         }
@@ -112,7 +115,7 @@ impl Tree<'_> {
         Ok(())
     }
 
-    /// The living members of the tree.
+    /// Returns the living members of the tree.
     fn members(&self, table: &[Entry]) -> Vec<Entry> {
         let parents: BTreeMap<i32, i32> = table.iter().map(|entry| (entry.pid, entry.parent)).collect();
         let me = getpid().as_raw_pid();
@@ -143,28 +146,29 @@ impl Tree<'_> {
     }
 }
 
-/// Sends a signal to a program's group, which may have nobody left. Whether somebody was there.
-pub(super) fn group(program: Pid, signal: Signal) -> bool {
+/// Sends a signal to a program's group, which may be empty. Returns true if a process received it.
+pub(super) fn signal_process_group(program: Pid, signal: Signal) -> bool {
     program != Pid::INIT && kill_process_group(program, signal).is_ok()
 }
 
-/// Sends a signal to one process. One that has just ended is no error.
-pub(super) fn one(pid: Pid, signal: Signal) {
+/// Sends a signal to one process. A process that has just ended is no error.
+pub(super) fn signal_process(pid: Pid, signal: Signal) {
     let _gone = kill_process(pid, signal);
 }
 
 fn send(entry: Entry, signal: Signal) {
     if let Some(pid) = entry.id() {
-        one(pid, signal);
+        signal_process(pid, signal);
     }
 }
 
-/// Sends a signal to every process of this namespace but this one, in one step that no fork outruns. Refuses to do so anywhere but in process 1.
-pub(super) fn to_everybody(signal: Signal) -> io::Result<()> {
+/// Sends a signal to every process of this namespace except this one, in one step that no fork outruns. Works only in
+/// process 1.
+pub(super) fn signal_all(signal: Signal) -> io::Result<()> {
     if getpid() != Pid::INIT {
         return Err(Errno::PERM.into());
     }
-    // The group of process 1 is kill(-1): everybody whom the caller may signal.
+    // The group of process 1 means kill(-1): every process that the caller may signal.
     match kill_process_group(Pid::INIT, signal) {
         Ok(()) | Err(Errno::SRCH) => Ok(()),
         Err(error) => Err(error.into()),
@@ -199,7 +203,7 @@ mod tests {
             entry(base, me, base),
             entry(base + 1, base, base),
             entry(base + 2, base, base + 2),
-            // Another program, its child with a session of its own, and an orphan in its session.
+            // Another program, its child with a separate session, and an orphan in its session.
             entry(base + 10, me, base + 10),
             entry(base + 11, base + 10, base + 11),
             entry(base + 12, me, base + 10),
@@ -238,6 +242,6 @@ mod tests {
 
     #[test]
     fn everybody_is_only_ever_signalled_by_process_one() {
-        assert!(to_everybody(Signal::CONT).is_err());
+        assert!(signal_all(Signal::CONT).is_err());
     }
 }

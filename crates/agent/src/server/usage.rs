@@ -1,4 +1,4 @@
-//! What the sandbox uses, as seen from inside.
+//! The sandbox's usage, as visible from inside.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use rustix::fs::{stat, statvfs};
 use super::process_table;
 use crate::protocol::{GroupUsage, UsageReply};
 
-/// Counts processes and threads, and what is taken of each private file system. What cannot be read counts as nothing.
+/// Counts processes and threads, and the usage of each private file system. Unreadable parts count as zero.
 pub(super) fn read(private: &[PathBuf], counts_processes: bool, group: Option<GroupUsage>) -> UsageReply {
     let mut usage = UsageReply {
         group,
@@ -25,14 +25,14 @@ pub(super) fn read(private: &[PathBuf], counts_processes: bool, group: Option<Gr
     usage
 }
 
-/// What is taken of the private file systems.
+/// The usage of the private file systems.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct FileUse {
     pub(super) disk: u64,
     pub(super) inodes: u64,
 }
 
-/// Counts each file system once. What cannot be read counts as nothing.
+/// Counts each file system once. Unreadable file systems count as zero.
 pub(super) fn files(private: &[PathBuf]) -> FileUse {
     let mut usage = FileUse::default();
     let mut seen = Vec::new();

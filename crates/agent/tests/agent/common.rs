@@ -1,4 +1,4 @@
-//! A server in a thread, and short ways to ask it things.
+//! A server in a thread, and helpers for requests to it.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,8 +10,8 @@ use sandcell_agent::server::{ServeEnd, ServerConfig, serve};
 use sandcell_sandbox::{Channel, Command, Exit, Process, ProcessEvent, SandboxPath, StdinMode};
 use tokio::net::unix::pipe;
 
-/// Longer than anything here takes; a test that gets here has failed.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// Longer than any test takes. A test that waits this long fails.
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) fn config() -> ServerConfig {
     ServerConfig {
@@ -30,8 +30,8 @@ pub(crate) fn raw() -> (std::io::PipeWriter, std::io::PipeReader, JoinHandle<Ser
     (host_output, host_input, server)
 }
 
-/// A server in a thread. Dropped last (so named first), it waits until the server has killed every program: a test that
-/// ended sooner would leave some behind.
+/// A server in a thread. It is dropped last (so declared first). Its drop waits until the server has killed every
+/// program, since a test that ends sooner would leave processes behind.
 pub(crate) struct Server(Option<JoinHandle<ServeEnd>>);
 
 impl Server {
@@ -77,7 +77,7 @@ pub(crate) fn shell(script: &str) -> Command {
     command(&["sh", "-c", script])
 }
 
-/// What a program has said and how it ended.
+/// The output and the end of a program.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Said {
     pub(crate) stdout: Vec<u8>,
@@ -92,12 +92,12 @@ impl Said {
     }
 }
 
-/// Takes everything until the program has ended and its channels are closed.
+/// Receives all events until the program has ended and its channels are closed.
 pub(crate) async fn all(process: &mut Process) -> Said {
     let mut said = Said::default();
     let mut open = 2;
     while open > 0 || said.exit.is_none() {
-        let Some(event) = tokio::time::timeout(PATIENCE, process.events.recv())
+        let Some(event) = tokio::time::timeout(TEST_TIMEOUT, process.events.recv())
             .await
             .expect("an event in time")
         else {
@@ -129,13 +129,13 @@ pub(crate) async fn run(client: &AgentClient, command: Command) -> Said {
 
 /// The next event.
 pub(crate) async fn next(process: &mut Process) -> ProcessEvent {
-    tokio::time::timeout(PATIENCE, process.events.recv())
+    tokio::time::timeout(TEST_TIMEOUT, process.events.recv())
         .await
         .expect("an event in time")
         .expect("a live program")
 }
 
-/// Takes output of a channel until it ends with this.
+/// Receives the output of a channel until it ends with this text.
 pub(crate) async fn until(process: &mut Process, wanted: Channel, end: &[u8]) -> Vec<u8> {
     let mut seen = Vec::new();
     while !seen.ends_with(end) {
@@ -152,16 +152,16 @@ pub(crate) fn path(path: impl AsRef<std::path::Path>) -> SandboxPath {
     SandboxPath::parse(path.as_ref().to_str().unwrap()).unwrap()
 }
 
-/// Waits until something is true.
+/// Waits until a condition is true.
 pub(crate) async fn eventually(what: &str, mut check: impl FnMut() -> bool) {
     let start = std::time::Instant::now();
     while !check() {
-        assert!(start.elapsed() < PATIENCE, "never: {what}");
+        assert!(start.elapsed() < TEST_TIMEOUT, "never: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
-/// Whether a process lives (a zombie does not).
+/// Returns true if a process lives (a zombie does not).
 pub(crate) fn lives(pid: i32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat"))
         .is_ok_and(|stat| !stat.rsplit(')').next().unwrap().trim_start().starts_with('Z'))

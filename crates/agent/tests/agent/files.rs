@@ -1,4 +1,4 @@
-//! Files: what can be read and written, and every path that must not be.
+//! Files: the permitted reads and writes, and every forbidden path.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
@@ -45,7 +45,7 @@ impl Place {
             .await
     }
 
-    /// What is in the folder, hidden temporary files included.
+    /// Returns the names in the folder, including hidden temporary files.
     fn names(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.folder.path()).unwrap();
         let mut names: Vec<String> = entries
@@ -247,7 +247,7 @@ async fn bad_paths_are_named_for_what_they_are() {
         Err(FileError::NotDirectory { .. })
     ));
     assert!(matches!(list(place.at("none")).await, Err(FileError::NotFound { .. })));
-    // The contract refuses longer names before they get here; the longest it lets through works.
+    // The contract refuses longer names earlier. The longest permitted name works.
     let longest = "n".repeat(255);
     place.write(place.at(&longest), "x", WriteMode::Replace).await.unwrap();
     assert_eq!(place.read(place.at(&longest)).await.unwrap(), "x");

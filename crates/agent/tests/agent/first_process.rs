@@ -1,4 +1,4 @@
-//! The agent as process 1 of a process namespace, where it owns everybody.
+//! The agent as process 1 of a process namespace, where it owns every process.
 
 use std::process::Stdio;
 
@@ -12,7 +12,7 @@ struct Inside {
     namespace: tokio::process::Child,
 }
 
-/// An agent in a namespace of its own; None (and a word) where that cannot be made.
+/// Starts an agent in a separate namespace. Prints a line and returns None where that is not possible.
 async fn inside() -> Option<Inside> {
     let mut unshare = tokio::process::Command::new("unshare");
     unshare.args([
@@ -40,14 +40,14 @@ async fn inside() -> Option<Inside> {
 }
 
 impl Inside {
-    /// How many processes there are, the agent and the one that asks not counted.
+    /// Returns the number of processes, without the agent and the process that counts.
     async fn others(&self) -> usize {
         let said = run(&self.client, shell("set -- /proc/[0-9]*; echo $#")).await;
         said.out().trim().parse::<usize>().unwrap() - 2
     }
 }
 
-/// Asserts that so many others are left once the killed ones have been reaped.
+/// Asserts that this number of others is left once the killed processes have been reaped.
 async fn left(inside: &Inside, expected: usize) {
     let mut left = usize::MAX;
     for _ in 0..300 {
@@ -63,7 +63,7 @@ async fn ready(process: &mut Process) {
     until(process, Channel::Stdout, b"ready\n").await;
 }
 
-const DAEMON: &str = "setsid sh -c 'setsid sleep 1000 & exit' & wait; ";
+const DAEMON_SCRIPT: &str = "setsid sh -c 'setsid sleep 1000 & exit' & wait; ";
 
 #[tokio::test]
 async fn orphans_are_reaped() {
@@ -95,7 +95,7 @@ async fn a_daemon_does_not_outlive_its_interpreter() {
         };
         let mut process = inside
             .client
-            .spawn(shell(&format!("{DAEMON} echo ready; sleep 1000")))
+            .spawn(shell(&format!("{DAEMON_SCRIPT} echo ready; sleep 1000")))
             .await
             .unwrap();
         ready(&mut process).await;
@@ -104,7 +104,7 @@ async fn a_daemon_does_not_outlive_its_interpreter() {
             next(&mut process).await,
             sandcell_sandbox::ProcessEvent::Exited { exit: Exit::Signal(9) }
         ) {}
-        // The other program, its child and its child in a session of its own are left alone.
+        // The other program, its child and its child in a separate session are left alone.
         left(&inside, if alone { 0 } else { 3 }).await;
         drop(other);
     }
@@ -115,7 +115,7 @@ async fn an_ended_programs_daemon_goes_when_its_handle_is_dropped() {
     let Some(inside) = inside().await else { return };
     let mut process = inside
         .client
-        .spawn(shell(&format!("{DAEMON} echo ready")))
+        .spawn(shell(&format!("{DAEMON_SCRIPT} echo ready")))
         .await
         .unwrap();
     ready(&mut process).await;
@@ -134,7 +134,8 @@ async fn a_fork_bomb_of_daemons_is_killed_while_another_program_lives() {
     kept.control = true;
     let mut kept = inside.client.spawn(kept).await.unwrap();
     ready(&mut kept).await;
-    // Four runners (more would starve the agent where nothing limits processes), each for ever forking itself away into a new session: whoever is seen is gone a moment later.
+    // Four processes (more would starve the agent where nothing limits processes). Each forks itself into a new session
+    // forever, so a process that is found has vanished a moment later.
     let script = "import os,time\n\
         print('ready', flush=True)\n\
         for _ in range(4):\n\
@@ -154,7 +155,7 @@ async fn a_fork_bomb_of_daemons_is_killed_while_another_program_lives() {
     tokio::time::sleep(std::time::Duration::from_millis(300)).await;
     bomb.handle.signal(Signal::Kill, SignalScope::Tree).await.unwrap();
     assert_eq!(bomb_end(&mut bomb).await, Some(Exit::Signal(9)));
-    // What is kept: the shell that reads, and one with its sleep.
+    // The survivors: the shell that reads, and one with its sleep.
     left(&inside, 3).await;
     // It was neither killed nor left stopped.
     other.handle.write(Channel::Stdin, "still here\n".into()).await.unwrap();
@@ -189,12 +190,12 @@ async fn the_end_of_the_host_ends_everybody() {
     let Some(mut inside) = inside().await else { return };
     let mut process = inside
         .client
-        .spawn(shell(&format!("{DAEMON} echo ready; sleep 1000")))
+        .spawn(shell(&format!("{DAEMON_SCRIPT} echo ready; sleep 1000")))
         .await
         .unwrap();
     ready(&mut process).await;
     inside.client.close();
-    let status = tokio::time::timeout(PATIENCE, inside.namespace.wait())
+    let status = tokio::time::timeout(TEST_TIMEOUT, inside.namespace.wait())
         .await
         .unwrap()
         .unwrap();

@@ -1,4 +1,4 @@
-//! Large inputs, and programs that do not take theirs.
+//! Large inputs, and programs that do not read their input.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Ports inside that lead to the host.
+//! Forwarded ports.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
@@ -7,16 +7,16 @@ use sandcell_agent::protocol::MAX_CONNECTIONS;
 use sandcell_sandbox::{Connection, Forward};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use super::common::{PATIENCE, connect, run, shell};
+use super::common::{TEST_TIMEOUT, connect, run, shell};
 
 async fn accept(forward: &mut Forward) -> Box<dyn Connection> {
-    let next = tokio::time::timeout(PATIENCE, forward.accept());
+    let next = tokio::time::timeout(TEST_TIMEOUT, forward.accept());
     next.await.expect("a connection in time").expect("an open port")
 }
 
 fn dial(port: u16) -> TcpStream {
     let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     stream
 }
 
@@ -59,7 +59,7 @@ async fn a_reader_who_waits_holds_nobody_else_up() {
     flood.set_nonblocking(true).unwrap();
     let _unread = accept(&mut forward).await;
     let mut written = 0;
-    // The kernel's buffers, a window and what is between the tasks: then it must stop.
+    // The kernel's buffers, a window and the buffer between the tasks take this much. Then the writer must stop.
     for _ in 0..200 {
         match flood.write(&[0; 65536]) {
             Ok(count) => written += count,
@@ -113,7 +113,7 @@ async fn a_port_that_is_dropped_is_closed_with_its_connections() {
     );
     client.ping().await.unwrap();
     assert!(TcpStream::connect(("127.0.0.1", port)).is_err(), "the port is closed");
-    // A port that is taken, and one of another address, are errors; the agent goes on.
+    // A port in use and a port of another address are errors. The agent continues.
     let held = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = held.local_addr().unwrap().port();
     assert!(client.forward(taken, "test").await.is_err());

@@ -8,9 +8,9 @@ use sandcell_sandbox::SandboxError;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
-use super::common::{PATIENCE, command, path};
+use super::common::{TEST_TIMEOUT, command, path};
 
-/// An agent that a test plays.
+/// The agent's side of a connection, played by a test.
 struct Fake {
     stream: DuplexStream,
     decoder: Decoder,
@@ -49,9 +49,9 @@ impl Fake {
     }
 }
 
-async fn breach(client: &AgentClient) -> String {
-    match tokio::time::timeout(PATIENCE, client.closed()).await.unwrap() {
-        AgentEnd::Breach(text) => text,
+async fn protocol_error_of(client: &AgentClient) -> String {
+    match tokio::time::timeout(TEST_TIMEOUT, client.closed()).await.unwrap() {
+        AgentEnd::ProtocolError(text) => text,
         end => panic!("{end:?}"),
     }
 }
@@ -83,7 +83,7 @@ async fn a_handshake_that_is_none_is_an_error_that_says_so() {
     let (reader, writer) = tokio::io::split(theirs);
     let error = AgentClient::connect(reader, writer).await.unwrap_err().to_string();
     assert!(error.contains("version 2") && error.contains("version 1"), "{error}");
-    // Nothing at all, and the end.
+    // An empty stream.
     let (_ours, theirs) = tokio::io::duplex(1 << 16);
     let (reader, writer) = tokio::io::split(theirs);
     assert!(matches!(
@@ -112,14 +112,14 @@ async fn frames_that_nobody_asked_for_end_the_connection() {
         }),
         ("not open", |out| assert!(out.message(Kind::Hello, 0, &Hello::ours()))),
         ("not open", |out| out.reset(1)),
-        ("goodbye: tired", |out| {
+        ("ended the connection: tired", |out| {
             assert!(out.message(Kind::Goodbye, 0, &json!({"reason": "tired"})))
         }),
     ];
     for (expected, frames) in cases {
         let (client, mut fake) = Fake::connect().await;
         fake.send(frames).await;
-        let text = breach(&client).await;
+        let text = protocol_error_of(&client).await;
         assert!(text.contains(expected), "{text}");
         assert!(matches!(client.ping().await, Err(SandboxError::Protocol(_))));
     }
@@ -152,7 +152,7 @@ async fn a_program_that_breaks_the_rules_ends_the_connection() {
             assert!(out.message(Kind::Reply, 1, &json!({"ok": {"pid": 3}})))
         }),
         ("credit", |out| out.credit(1, 0, 1)),
-        // Sixteen fill the channel that nobody reads, four the window.
+        // Sixteen fill the channel, which has no reader, and four fill the window.
         ("window", |out| {
             for _ in 0..21 {
                 out.data(1, 1, &[0; 65_472]);
@@ -171,7 +171,7 @@ async fn a_program_that_breaks_the_rules_ends_the_connection() {
             .await;
         let process = asking.await.unwrap().unwrap();
         fake.send(frames).await;
-        let text = breach(&client).await;
+        let text = protocol_error_of(&client).await;
         assert!(text.contains(expected), "{expected}: {text}");
         drop(process);
     }
@@ -186,7 +186,7 @@ async fn output_before_the_answer_to_a_start_is_a_breach() {
     };
     fake.frame().await;
     fake.send(|out| out.data(1, 1, b"early")).await;
-    assert!(breach(&client).await.contains("not started"));
+    assert!(protocol_error_of(&client).await.contains("not started"));
     assert!(matches!(asking.await.unwrap(), Err(SandboxError::Protocol(_))));
 }
 
@@ -223,7 +223,7 @@ async fn more_contents_or_entries_than_asked_for_and_bad_answers_are_breaches() 
         };
         fake.frame().await;
         fake.send(frames).await;
-        breach(&client).await;
+        protocol_error_of(&client).await;
         assert!(asking.await.unwrap().is_err());
     }
 }
@@ -249,9 +249,9 @@ async fn an_agent_that_does_not_answer_is_given_up_and_late_frames_are_ignored()
     fake.send(|out| assert!(out.message(Kind::Reply, stream, &json!({"ok": {}}))))
         .await;
     asking.await.unwrap().unwrap();
-    // Once confirmed, the stream is closed for good.
+    // After the confirmation the stream is closed permanently.
     fake.send(|out| out.data(1, 1, b"later")).await;
-    assert!(breach(&client).await.contains("not open"));
+    assert!(protocol_error_of(&client).await.contains("not open"));
 }
 
 #[tokio::test]
@@ -278,14 +278,14 @@ async fn arbitrary_bytes_after_the_handshake_end_the_connection_and_nothing_else
 #[tokio::test]
 async fn an_agent_that_opens_what_it_was_not_asked_for_is_cut_off() {
     let open = |forward: u32| json!({"op": "open", "forward": forward, "target": "network"});
-    // No port was asked for, and a stream of the host's own kind.
+    // No port was requested, and the stream has an id of the host.
     for stream in [2, 3] {
         let (client, mut fake) = Fake::connect().await;
         fake.send(|out| assert!(out.message(Kind::Request, stream, &open(1))))
             .await;
-        breach(&client).await;
+        protocol_error_of(&client).await;
     }
-    // A port that was asked for, bytes beyond the window, and the same id twice.
+    // A requested port, bytes beyond the window, and the same id twice.
     for case in ["flood", "twice", "credit", "channel"] {
         let (client, mut fake) = Fake::connect().await;
         let asking = {
@@ -306,7 +306,7 @@ async fn an_agent_that_opens_what_it_was_not_asked_for_is_cut_off() {
             _ => out.data(2, 1, b"x"),
         })
         .await;
-        let text = breach(&client).await;
+        let text = protocol_error_of(&client).await;
         assert!(!text.is_empty(), "{case}");
     }
 }

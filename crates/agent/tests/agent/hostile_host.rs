@@ -7,7 +7,7 @@ use sandcell_agent::server::ServeEnd;
 
 use super::common::raw;
 
-/// Sends the frames after HELLO and returns how the server ended and what it said last.
+/// Sends the frames after HELLO. Returns the server's end and its last frame.
 fn provoke(greet: bool, frames: impl FnOnce(&mut OutBuffer)) -> (ServeEnd, Vec<(Kind, u32, Vec<u8>)>) {
     let (mut to, mut from, server) = raw();
     let mut out = OutBuffer::default();
@@ -94,10 +94,10 @@ fn a_breach_ends_the_agent_with_a_goodbye() {
     ];
     for (expected, greet, frames) in cases {
         let (end, said) = provoke(greet, frames);
-        let ServeEnd::Breach(breach) = end else {
+        let ServeEnd::ProtocolError(error) = end else {
             panic!("{expected}: {end:?}")
         };
-        assert!(breach.to_string().contains(expected), "{expected}: {breach}");
+        assert!(error.to_string().contains(expected), "{expected}: {error}");
         let (kind, _, payload) = said.last().unwrap();
         assert_eq!(*kind, Kind::Goodbye, "{expected}");
         assert!(String::from_utf8_lossy(payload).contains("reason"));
@@ -121,7 +121,7 @@ fn bytes_that_are_no_frames_end_the_agent() {
     ] {
         let (mut to, _from, server) = raw();
         to.write_all(bytes).unwrap();
-        assert!(matches!(server.join().unwrap(), ServeEnd::Breach(_)));
+        assert!(matches!(server.join().unwrap(), ServeEnd::ProtocolError(_)));
     }
 }
 
@@ -180,7 +180,7 @@ fn a_host_that_does_not_read_cannot_make_the_agent_hold_more_than_its_bound() {
     let mut out = OutBuffer::default();
     assert!(out.message(Kind::Hello, 0, &Hello::ours()));
     to.write_all(out.pending()).unwrap();
-    // Each answer is larger than its question; without a bound the agent would hold all of them.
+    // Each answer is larger than its request. Without a bound the agent would hold all of them.
     let writer = std::thread::spawn(move || {
         let mut written = 0_usize;
         for stream in (1..2_000_001).step_by(2) {

@@ -1,4 +1,4 @@
-//! The agent and its client against each other: a real server in a thread, real programs, real files.
+//! The agent and its client together: a real server in a thread, real programs, real files.
 #![cfg(all(target_os = "linux", feature = "client"))]
 #![expect(
     clippy::unwrap_used,

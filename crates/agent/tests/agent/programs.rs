@@ -19,7 +19,7 @@ async fn a_program_says_something_on_each_stream_and_ends() {
 async fn what_the_program_wrote_itself_comes_before_its_end() {
     let (_server, client) = connect().await;
     for _ in 0..20 {
-        // A child keeps the pipes open, so the end is told while they are.
+        // A child keeps the pipes open, so the agent reports the end before the pipes close.
         let mut process = client
             .spawn(shell("sleep 60 & head -c 50000 /dev/zero; echo -n e >&2; exit 0"))
             .await

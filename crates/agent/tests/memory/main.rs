@@ -1,4 +1,5 @@
-//! How much memory the host spends on floods. In a process of its own, one test at a time, so that the numbers mean something.
+//! Measures the host's memory under floods. A separate process that runs one test at a time, so that other tests do not
+//! distort the numbers.
 #![cfg(all(target_os = "linux", feature = "client"))]
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "tests may panic")]
 #![expect(dead_code, reason = "the other tests use more of the common part")]
@@ -11,9 +12,9 @@ use std::time::Duration;
 use common::*;
 use sandcell_sandbox::{Exit, ProcessEvent};
 
-static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+static ONE_TEST_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
-/// This process's memory now, in bytes.
+/// Returns this process's memory, in bytes.
 fn memory() -> usize {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap();
     text.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
@@ -22,7 +23,7 @@ fn memory() -> usize {
 #[tokio::test]
 async fn a_gigabyte_passes_through_little_memory() {
     let (_server, client) = connect().await;
-    let _alone = ALONE.lock().await;
+    let _alone = ONE_TEST_AT_A_TIME.lock().await;
     let mut process = client
         .spawn(command(&["head", "-c", "1073741824", "/dev/zero"]))
         .await
@@ -53,7 +54,7 @@ async fn a_gigabyte_passes_through_little_memory() {
 #[tokio::test]
 async fn who_does_not_take_his_events_stops_his_own_program_only() {
     let (_server, client) = connect().await;
-    let _alone = ALONE.lock().await;
+    let _alone = ONE_TEST_AT_A_TIME.lock().await;
     let mut idle = Vec::new();
     for flood in ["yes", "yes >&2", "while :; do echo x; echo y >&2; done"] {
         idle.push(client.spawn(shell(flood)).await.unwrap());
@@ -69,7 +70,7 @@ async fn who_does_not_take_his_events_stops_his_own_program_only() {
         memory().saturating_sub(before) < 4 << 20,
         "a stalled flood goes on growing"
     );
-    // A late reader still gets everything in order.
+    // A late reader still receives everything in order.
     let process = &mut idle[0];
     let mut total = Vec::new();
     while total.len() < 8 << 20 {
@@ -84,7 +85,7 @@ async fn who_does_not_take_his_events_stops_his_own_program_only() {
 #[tokio::test]
 async fn single_bytes_do_not_pile_up_as_objects() {
     let (_server, client) = connect().await;
-    let _alone = ALONE.lock().await;
+    let _alone = ONE_TEST_AT_A_TIME.lock().await;
     let script = "import os\nwhile True:\n os.write(1, b'a'); os.write(2, b'b')";
     let mut wanted = command(&["python3", "-I", "-S", "-c", script]);
     wanted.env.insert("PATH".to_owned(), std::env::var("PATH").unwrap());

@@ -6,7 +6,7 @@ use bollard::models::{
     ContainerCreateBody, HealthConfig, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig, ImageInspect,
     Mount, MountBindOptions, MountBindOptionsPropagationEnum, MountType, MountVolumeOptions, ResourcesUlimits,
 };
-use sandcell_jail::masked::MASKED;
+use sandcell_jail::masked_paths::MASKED_PATHS;
 use sandcell_sandbox::{HOME, LAYERS, Limits, MountMode, SandboxSpec};
 
 use super::agent::{self, Agent};
@@ -235,7 +235,7 @@ fn masked() -> Vec<String> {
         "module",
         "power",
     ];
-    let hidden = MASKED.into_iter().filter(|name| *name != READ_BY_AGENT);
+    let hidden = MASKED_PATHS.into_iter().filter(|name| *name != READ_BY_AGENT);
     let proc = hidden.chain(PROC).map(|name| format!("/proc/{name}"));
     let mut paths: Vec<String> = proc.chain(SYS.map(|name| format!("/sys/{name}"))).collect();
     paths.sort_unstable();

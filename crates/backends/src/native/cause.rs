@@ -5,7 +5,7 @@
 //! version only if the version is the cause.
 
 use rustix::io::Errno;
-use sandcell_jail::wire::{MOUNTED_BELOW, StepError};
+use sandcell_jail::wire::{MOUNTED_BELOW_STEP, StepError};
 
 use super::facts::{Container, Facts};
 use super::options::{SYS_ADMIN, allowed, or_process_level};
@@ -48,7 +48,7 @@ pub(super) fn explain(error: &StepError, facts: &Facts) -> Option<Cause> {
             remedy: "run the server as an ordinary user".to_owned(),
         });
     }
-    if error.step.starts_with(MOUNTED_BELOW) {
+    if error.step.starts_with(MOUNTED_BELOW_STEP) {
         return Some(Cause {
             cause: "a base or a set of packages is shown as one file system".to_owned(),
             remedy: "unmount what is mounted there and start the server again, or build the base again".to_owned(),

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use sandcell_jail::cgroup::outer_memory_limit;
-use sandcell_jail::lane::Lane;
+use sandcell_jail::direct_pipes::DirectPipes;
 use sandcell_jail::launcher::{Launcher, Process};
 use sandcell_jail::oom;
 use sandcell_jail::spec::{Request, Template};
@@ -80,7 +80,7 @@ pub(super) enum Health {
 struct Entry {
     stage: watch::Sender<Stage>,
     /// The server's ends of its direct pipes, until they are taken.
-    lane: Option<Lane>,
+    lane: Option<DirectPipes>,
     usage: Vec<oneshot::Sender<Option<wire::Usage>>>,
     attaching: Vec<(usize, oneshot::Sender<Option<StepError>>)>,
     entering: Vec<oneshot::Sender<Option<StepError>>>,
@@ -206,7 +206,7 @@ impl Conversation {
         match message {
             FromLauncher::Made { id, folder } => {
                 if let Some(entry) = jails.get_mut(&id) {
-                    entry.lane = Lane::of(descriptors);
+                    entry.lane = DirectPipes::of(descriptors);
                     entry.stage.send_replace(Stage::Made(folder));
                 }
             }
@@ -400,7 +400,7 @@ impl Jail {
     }
 
     /// Returns the server's ends of its direct pipes. They are available once, after it was made.
-    pub(super) fn take_lane(&self) -> Option<Lane> {
+    pub(super) fn take_lane(&self) -> Option<DirectPipes> {
         lock(&self.conversation.jails).get_mut(&self.id)?.lane.take()
     }
 

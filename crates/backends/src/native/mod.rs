@@ -24,8 +24,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use sandcell_agent::client::AgentClient;
-use sandcell_agent::server::{ServeEnd, ServerConfig, serve_beside};
-use sandcell_jail::lane::Lane;
+use sandcell_agent::server::{ServeEnd, ServerConfig, serve_extended};
+use sandcell_jail::direct_pipes::DirectPipes;
 use sandcell_jail::launcher::{self, Launcher};
 use sandcell_jail::oom;
 use sandcell_jail::open_files::OpenFiles;
@@ -58,7 +58,13 @@ pub fn become_launcher_if_asked() {
 }
 
 /// The program of a jail's first process, after all restrictions are in place.
-fn agent(input: OwnedFd, output: OwnedFd, lane: Option<Lane>, folder: Option<&str>, door: Option<OwnedFd>) -> i32 {
+fn agent(
+    input: OwnedFd,
+    output: OwnedFd,
+    lane: Option<DirectPipes>,
+    folder: Option<&str>,
+    door: Option<OwnedFd>,
+) -> i32 {
     let config = match folder {
         // All private folders of a jail share one file system, so one of them shows its fill level.
         None => ServerConfig {
@@ -71,7 +77,7 @@ fn agent(input: OwnedFd, output: OwnedFd, lane: Option<Lane>, folder: Option<&st
         Some(folder) => ServerConfig {
             private: Vec::new(),
             home: format!("{folder}/home"),
-            elsewhere: [
+            moved_folders: [
                 (sandcell_sandbox::HOME.to_owned(), format!("{folder}/home")),
                 ("/tmp".to_owned(), format!("{folder}/tmp")),
             ]
@@ -79,9 +85,9 @@ fn agent(input: OwnedFd, output: OwnedFd, lane: Option<Lane>, folder: Option<&st
             ..ServerConfig::default()
         },
     };
-    match serve_beside(input, output, lane, door, config) {
+    match serve_extended(input, output, lane, door, config) {
         ServeEnd::HostClosed => 0,
-        ServeEnd::Breach(_) | ServeEnd::DiskFull | ServeEnd::Failed(_) => 1,
+        ServeEnd::ProtocolError(_) | ServeEnd::DiskFull | ServeEnd::Failed(_) => 1,
     }
 }
 
@@ -495,7 +501,7 @@ impl NativeBackend {
             client => client?,
         };
         if let Some(lane) = jail.take_lane() {
-            client.use_lane(lane);
+            client.use_direct_pipes(lane);
         }
         Ok(Some(NativeSandbox::new(
             jail,

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use sandcell_jail::outer::{Scope, nearest_process_limit};
-use sandcell_jail::plan::LAYERS;
-use sandcell_jail::process_level;
+use sandcell_jail::plan::NAMESPACE_LEVEL_LAYERS;
+use sandcell_jail::plan_without_namespaces;
 use sandcell_jail::wire::{Report, StepError};
 use sandcell_sandbox::{
     Code, Degree, Failure, Isolation, LayerReport, LayerState, LeftOut, Level, OuterProcesses, OuterScope, SandboxError,
@@ -37,7 +37,7 @@ pub(super) const fn level(found: &Report) -> Level {
 
 /// Returns the host's mounts that sandboxes do not show.
 pub(super) fn left_out(found: &Report) -> Vec<LeftOut> {
-    let of = |mount: &sandcell_jail::wire::LeftOut| LeftOut {
+    let of = |mount: &sandcell_jail::wire::SkippedPath| LeftOut {
         path: mount.path.clone(),
         reason: mount.reason.clone(),
     };
@@ -54,10 +54,10 @@ fn process_layers(found: &Report, missing: &StepError, facts: &Facts) -> Vec<Lay
         reason,
         remedy: remedy.map(str::to_owned),
     };
-    let mut layers: Vec<LayerReport> = LAYERS
+    let mut layers: Vec<LayerReport> = NAMESPACE_LEVEL_LAYERS
         .iter()
         .map(|name| {
-            if process_level::LAYERS.contains(name) {
+            if plan_without_namespaces::PROCESS_LEVEL_LAYERS.contains(name) {
                 layer(name, LayerState::Active, None, None)
             } else {
                 let reason = match *name {
@@ -114,7 +114,7 @@ fn namespace_layers(found: &Report, facts: &Facts) -> Vec<LayerReport> {
         reason: None,
         remedy: None,
     };
-    let mut layers: Vec<LayerReport> = LAYERS.iter().map(|name| active(name)).collect();
+    let mut layers: Vec<LayerReport> = NAMESPACE_LEVEL_LAYERS.iter().map(|name| active(name)).collect();
     for layer in &mut layers {
         if layer.name == "landlock" && found.landlock_abi < FULL_LANDLOCK {
             degrade(
@@ -449,7 +449,7 @@ mod tests {
     }
 
     fn plan_layers() -> Vec<Option<String>> {
-        let named = LAYERS.iter().map(|layer| Some((*layer).to_owned()));
+        let named = NAMESPACE_LEVEL_LAYERS.iter().map(|layer| Some((*layer).to_owned()));
         named.chain([None, Some("memory".to_owned())]).collect()
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use sandcell_agent::client::{AgentClient, AgentEnd};
-use sandcell_jail::plan::{self, ATTACHMENTS};
+use sandcell_jail::plan::{self, MAX_ATTACHMENTS};
 use sandcell_sandbox::{
     ByteSize, Command, EndReason, Ended, Files, Forward, Image, Isolation, Level, Process, Sandbox, SandboxError, Usage,
 };
@@ -154,7 +154,7 @@ impl Sandbox for NativeSandbox {
         let mut attached = self.attached.lock().await;
         let number = attached.len();
         let full = || SandboxError::Full {
-            what: format!("at most {ATTACHMENTS} sets of packages fit into one sandbox"),
+            what: format!("at most {MAX_ATTACHMENTS} sets of packages fit into one sandbox"),
         };
         let attachment = plan::attach("", number).ok_or_else(full)?;
         let whole = whole_path(folder)?;
@@ -214,7 +214,7 @@ impl Sandbox for NativeSandbox {
             end = self.client.closed() => {
                 // Most likely its process is gone, and the launcher knows the reason. An agent that only closed its
                 // stream is killed.
-                if !matches!(end, AgentEnd::Breach(_))
+                if !matches!(end, AgentEnd::ProtocolError(_))
                     && let Ok(ended) = timeout(END_KNOWN_DEADLINE, self.jail.ending()).await
                 {
                     return ended;

@@ -11,8 +11,8 @@ use super::{Groups, Instance, field_of, pids_in, read};
 use crate::steps::write_once;
 
 /// The name of the leaf for the server's processes, if they have to leave a group that gets subgroups.
-const LEAF: &str = "sandcell-server";
-const NEEDED: [&str; 3] = ["memory", "pids", "cpu"];
+const SERVER_LEAF: &str = "sandcell-server";
+const NEEDED_CONTROLLERS: [&str; 3] = ["memory", "pids", "cpu"];
 
 impl Groups {
     /// Finds a folder in which this process may create groups, and claims an identity there. `host` is the path of the
@@ -65,13 +65,13 @@ pub(crate) fn own_process_groups() -> Vec<String> {
 
 /// This process's group of version 2.
 #[derive(Debug, PartialEq, Eq)]
-struct Place {
+struct GroupInTree {
     own: String,
     /// The topmost mounted group: the machine's, or a container's.
     top: String,
 }
 
-impl Place {
+impl GroupInTree {
     /// Finds a group in which subgroups can be created.
     ///
     /// On version 2 a group with processes cannot pass controllers to subgroups (only the machine's top group can). So
@@ -94,7 +94,7 @@ impl Place {
             return Ok(self.own.clone());
         }
         // An earlier server has made room here, or another one is moving our processes now.
-        if own.ends_with(&format!("/{LEAF}"))
+        if own.ends_with(&format!("/{SERVER_LEAF}"))
             && let Some(parent) = self.above(own)
             && tried(parent, Offer::WhenEmpty)
         {
@@ -178,30 +178,30 @@ enum Offer {
 
 fn offer_controllers(folder: &str, how: Offer) -> io::Result<()> {
     // New processes may appear in it meanwhile.
-    const ATTEMPTS: u32 = 20;
-    const PAUSE: Duration = Duration::from_millis(5);
+    const MAX_MOVE_ATTEMPTS: u32 = 20;
+    const RETRY_INTERVAL: Duration = Duration::from_millis(5);
     let there = read(&format!("{folder}/cgroup.controllers"))?;
-    for needed in NEEDED {
+    for needed in NEEDED_CONTROLLERS {
         if !there.split_whitespace().any(|name| name == needed) {
             return Err(io::Error::other(format!("controller {needed} is not available")));
         }
     }
-    let mut attempts = if how == Offer::AsItIs { 1 } else { ATTEMPTS };
+    let mut attempts = if how == Offer::AsItIs { 1 } else { MAX_MOVE_ATTEMPTS };
     loop {
         if how == Offer::OnceLeft {
-            leave(folder)?;
+            move_to_leaf(folder)?;
         }
         attempts -= 1;
         match write_once(&format!("{folder}/cgroup.subtree_control"), "+memory +pids +cpu") {
-            Err(error) if is(&error, Errno::BUSY) && attempts > 0 => std::thread::sleep(PAUSE),
+            Err(error) if is(&error, Errno::BUSY) && attempts > 0 => std::thread::sleep(RETRY_INTERVAL),
             other => return other,
         }
     }
 }
 
 /// Moves all processes of a group to its leaf.
-fn leave(folder: &str) -> io::Result<()> {
-    let leaf = format!("{folder}/{LEAF}");
+fn move_to_leaf(folder: &str) -> io::Result<()> {
+    let leaf = format!("{folder}/{SERVER_LEAF}");
     match rustix::fs::mkdir(leaf.as_str(), Mode::from_raw_mode(0o755)) {
         Ok(()) | Err(Errno::EXIST) => {}
         Err(error) => return Err(error.into()),
@@ -227,7 +227,7 @@ pub(super) struct Mounts {
     /// The topmost mounted group of each hierarchy in `v1`.
     v1_tops: Vec<String>,
     /// This process's group in version 2.
-    v2: Option<Place>,
+    v2: Option<GroupInTree>,
 }
 
 impl Mounts {
@@ -268,7 +268,7 @@ impl Mounts {
                 Some(&"cgroup2") => {
                     if let Some(path) = own.lines().find_map(|line| line.strip_prefix("0::")) {
                         let own = join(&place, root, path);
-                        found.v2 = found.v2.or(Some(Place { own, top: place }));
+                        found.v2 = found.v2.or(Some(GroupInTree { own, top: place }));
                     }
                 }
                 Some(&"cgroup") => {
@@ -333,7 +333,7 @@ fn join(place: &str, root: &str, path: &str) -> String {
 mod tests {
     use super::*;
 
-    const HYBRID: &str = "\
+    const HYBRID_MOUNTS: &str = "\
 25 1 0:22 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755
 26 25 0:23 / /sys/fs/cgroup/cpu,cpuacct rw,relatime - cgroup cgroup rw,cpu,cpuacct
 27 25 0:24 /docker/abc /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory
@@ -343,7 +343,7 @@ mod tests {
     #[test]
     fn own_groups_are_found_through_mount_roots_and_joint_controllers() {
         let own = "4:memory:/docker/abc/x\n3:pids:/a\n2:cpu,cpuacct:/\n1:name=systemd:/\n0::/u";
-        let found = Mounts::parse(HYBRID, own, "");
+        let found = Mounts::parse(HYBRID_MOUNTS, own, "");
         assert_eq!(
             found.v1(),
             Ok(Groups::V1 {
@@ -355,7 +355,7 @@ mod tests {
         );
         assert_eq!(
             found.v2,
-            Some(Place {
+            Some(GroupInTree {
                 own: "/sys/fs/cgroup/unified/u".into(),
                 top: "/sys/fs/cgroup/unified".into(),
             })
@@ -365,7 +365,7 @@ mod tests {
     #[test]
     fn a_missing_controller_is_named() {
         let own = "4:memory:/\n2:cpu,cpuacct:/";
-        assert_eq!(Mounts::parse(HYBRID, own, "").v1(), Err("pids"));
+        assert_eq!(Mounts::parse(HYBRID_MOUNTS, own, "").v1(), Err("pids"));
     }
 
     #[test]
@@ -411,7 +411,7 @@ mod tests {
     }
 
     fn settled(tree: &impl Fn(&str) -> String, own: &str) -> Result<String, String> {
-        let place = Place {
+        let place = GroupInTree {
             own: tree(own),
             top: tree("top"),
         };

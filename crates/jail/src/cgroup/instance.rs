@@ -11,11 +11,11 @@ use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
 
-use super::{Groups, PREFIX, pids_in};
+use super::{FOLDER_PREFIX, Groups, pids_in};
 use crate::claim;
 
 /// The number of names tried if another launcher's sweep removes one before it is locked.
-const ATTEMPTS: u32 = 3;
+const MAX_CLAIM_ATTEMPTS: u32 = 3;
 
 /// This launcher's identity.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ impl Instance {
     /// # Errors
     /// The system's error. Nothing remains.
     pub(super) fn claim(groups: &Groups) -> io::Result<Self> {
-        let mut attempts = ATTEMPTS;
+        let mut attempts = MAX_CLAIM_ATTEMPTS;
         loop {
             attempts -= 1;
             match Self::attempt(groups) {
@@ -45,7 +45,11 @@ impl Instance {
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
         let mut instance = Self {
             // The process id is for people who look at the folders.
-            name: format!("{PREFIX}{}-r{:016x}", std::process::id(), u64::from_le_bytes(random)),
+            name: format!(
+                "{FOLDER_PREFIX}{}-r{:016x}",
+                std::process::id(),
+                u64::from_le_bytes(random)
+            ),
             claimed: Vec::new(),
         };
         for folder in groups.folders() {
@@ -77,14 +81,14 @@ impl Instance {
 
 /// Returns the launcher that owns a folder, and true if the folder is one of its groups.
 fn launcher_of(name: &str) -> Option<(&str, bool)> {
-    let rest = name.strip_prefix(PREFIX)?;
+    let rest = name.strip_prefix(FOLDER_PREFIX)?;
     let mut parts = rest.splitn(3, '-');
     let pid = parts.next()?;
     let random = parts.next()?.strip_prefix('r')?;
     let which = parts.next();
     let hex = random.len() == 16 && random.bytes().all(|byte| byte.is_ascii_hexdigit());
     (hex && pid.parse::<u32>().is_ok()).then_some(())?;
-    let length = PREFIX.len() + pid.len() + "-r".len() + random.len();
+    let length = FOLDER_PREFIX.len() + pid.len() + "-r".len() + random.len();
     Some((name.get(..length)?, which.is_some()))
 }
 

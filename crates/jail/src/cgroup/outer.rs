@@ -7,7 +7,7 @@ use super::read;
 /// limit is set.
 #[must_use]
 pub fn outer_memory_limit() -> Option<u64> {
-    const FILES: [&str; 2] = ["memory.max", "memory.limit_in_bytes"];
+    const LIMIT_FILES: [&str; 2] = ["memory.max", "memory.limit_in_bytes"];
     let own = read("/proc/self/cgroup").ok()?;
     let mounts = read("/proc/self/mountinfo").ok()?;
     let found = Mounts::parse(&mounts, &own, "");
@@ -18,7 +18,7 @@ pub fn outer_memory_limit() -> Option<u64> {
             .take_while(|way| way.starts_with(top))
             .map(|way| way.display().to_string());
         within
-            .flat_map(|way| FILES.map(|file| format!("{way}/{file}")))
+            .flat_map(|way| LIMIT_FILES.map(|file| format!("{way}/{file}")))
             .collect::<Vec<_>>()
     });
     limits.filter_map(|path| parse(&read(&path).ok()?)).min()

@@ -3,19 +3,21 @@
 
 use std::io;
 
-use super::{Group, Groups, INODE, OVERHEAD, PrivateFiles, USUAL_KERNEL, USUAL_PART, field_of, number};
+use super::{
+    Group, Groups, INODE_BYTES, JAIL_OVERHEAD_BYTES, PrivateFiles, USUAL_KERNEL, USUAL_PART, field_of, number,
+};
 use crate::spec::Request;
 use crate::steps::write_once;
-use crate::watch::small_file;
+use crate::watchdog::small_file;
 
 /// The margin of a lowered hard limit, in bytes: the charge changes during the write.
-const ROOM: u64 = 1 << 20;
+const LIMIT_MARGIN_BYTES: u64 = 1 << 20;
 /// The amount that the kernel reclaims at one request, in bytes. It takes about 3 ms.
-const SQUEEZED: u64 = 1 << 20;
+const RECLAIM_BYTES: u64 = 1 << 20;
 
 /// The memory of a group by kind, in bytes.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Told {
+pub(crate) struct MemoryByKind {
     /// Memory of processes: private memory, and shared memory other than private files.
     processes: u64,
     /// Kernel memory above the usual amount; on version 2 only the part that cannot be reclaimed.
@@ -28,21 +30,24 @@ pub(crate) struct Told {
 
 /// Returns the hard limit of a group: memory, disk, and the memory that the jail itself needs.
 pub(super) const fn hard_limit(request: &Request) -> u64 {
-    request.memory.saturating_add(request.disk).saturating_add(OVERHEAD)
+    request
+        .memory
+        .saturating_add(request.disk)
+        .saturating_add(JAIL_OVERHEAD_BYTES)
 }
 
 /// Returns the hard limit that reserves the disk's share for files. It never rises for memory that is charged beyond
 /// that.
 fn lowered(request: &Request, files: u64, before: u64, charged: u64) -> u64 {
-    let wanted = request.memory.saturating_add(OVERHEAD).saturating_add(files);
+    let wanted = request.memory.saturating_add(JAIL_OVERHEAD_BYTES).saturating_add(files);
     wanted
         .min(hard_limit(request))
-        .max(before.min(charged.saturating_add(ROOM)))
+        .max(before.min(charged.saturating_add(LIMIT_MARGIN_BYTES)))
 }
 
 impl Group {
     /// Returns the group's memory by kind.
-    pub(crate) fn told(&self) -> Told {
+    pub(crate) fn memory_by_kind(&self) -> MemoryByKind {
         let (own, shared, kernel, reclaimable) = match &self.kind {
             Groups::V1 { memory, .. } => {
                 let stat = small_file(&format!("{memory}/memory.stat"));
@@ -60,10 +65,13 @@ impl Group {
         let (stored, inodes) = files.map_or((0, 0), |files| {
             let blocks = files.f_blocks.saturating_sub(files.f_bfree);
             let inodes = files.f_files.saturating_sub(files.f_ffree);
-            (blocks.saturating_mul(files.f_frsize), inodes.saturating_mul(INODE))
+            (
+                blocks.saturating_mul(files.f_frsize),
+                inodes.saturating_mul(INODE_BYTES),
+            )
         });
         let usual = USUAL_KERNEL.min(self.memory_limit / USUAL_PART);
-        Told {
+        MemoryByKind {
             processes: own + shared.saturating_sub(stored),
             kernel: kernel.saturating_sub(usual + inodes),
             reclaimable,
@@ -72,57 +80,57 @@ impl Group {
     }
 
     /// Returns [`Self::process_memory`] from a reading.
-    pub(crate) fn process_memory_of(&self, told: &Told) -> u64 {
+    pub(crate) fn process_memory_of(&self, memory_by_kind: &MemoryByKind) -> u64 {
         match &self.kind {
-            Groups::V1 { .. } => told.processes,
-            Groups::V2 { .. } => told.processes + told.kernel,
+            Groups::V1 { .. } => memory_by_kind.processes,
+            Groups::V2 { .. } => memory_by_kind.processes + memory_by_kind.kernel,
         }
     }
 
     /// Returns the kernel memory of the group's processes above the usual amount. On version 1 it includes reclaimable
     /// memory, such as names of visited files, since the kernel does not count that separately.
-    pub(crate) fn kernel_memory_of(&self, told: &Told) -> u64 {
+    pub(crate) fn kernel_memory_of(&self, memory_by_kind: &MemoryByKind) -> u64 {
         match &self.kind {
-            Groups::V1 { .. } => told.kernel,
+            Groups::V1 { .. } => memory_by_kind.kernel,
             Groups::V2 { .. } => 0,
         }
     }
 
     /// Returns the kernel memory including memory that the kernel counts as reclaimable although it may be in use
     /// (version 2), such as inodes of sockets.
-    pub(crate) fn doubtful_kernel_memory_of(&self, told: &Told) -> u64 {
-        self.kernel_memory_of(told) + told.reclaimable
+    pub(crate) fn doubtful_kernel_memory_of(&self, memory_by_kind: &MemoryByKind) -> u64 {
+        self.kernel_memory_of(memory_by_kind) + memory_by_kind.reclaimable
     }
 
     /// Lowers the hard limit to memory and existing files, or to the charge if that is higher. Does not reclaim memory
     /// here: the next process that allocates makes the kernel reclaim, and is killed if the kernel finds nothing.
-    pub(crate) fn narrow(&self, told: &Told) {
+    pub(crate) fn lower_hard_limit(&self, memory_by_kind: &MemoryByKind) {
         let Some(request) = &self.limited else {
             return;
         };
         let total = hard_limit(request);
         let before = self.narrowed.get().unwrap_or(total);
-        let _ = self.set_hard_limit(lowered(request, told.files, before, self.charged()), total);
+        let _ = self.set_hard_limit(lowered(request, memory_by_kind.files, before, self.charged()), total);
     }
 
     /// Makes the kernel reclaim some memory of a group that is charged more than its memory and files, by a hard limit
     /// below the charge. Returns false if the kernel could reclaim nothing. Version 2 reports unreclaimable memory, and
     /// would kill programs for such a limit, so a version 2 group stays unchanged.
-    pub(crate) fn squeeze(&self, told: &Told) -> bool {
+    pub(crate) fn reclaim_some(&self, memory_by_kind: &MemoryByKind) -> bool {
         let (Some(request), Groups::V1 { .. }) = (&self.limited, &self.kind) else {
             return true;
         };
-        let wanted = lowered(request, told.files, 0, 0);
+        let wanted = lowered(request, memory_by_kind.files, 0, 0);
         let charged = self.charged();
         if charged <= wanted {
             return true;
         }
-        let limit = wanted.max(charged.saturating_sub(SQUEEZED));
+        let limit = wanted.max(charged.saturating_sub(RECLAIM_BYTES));
         self.set_hard_limit(limit, hard_limit(request)).is_ok()
     }
 
     /// Restores the full hard limit, with the disk's share.
-    pub(crate) fn widen(&self) {
+    pub(crate) fn restore_hard_limit(&self) {
         if self.narrowed.get().is_some()
             && let Some(request) = &self.limited
         {

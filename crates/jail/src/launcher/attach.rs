@@ -13,17 +13,17 @@ use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use super::host::single_copy_of;
 use super::mount_table::MountTable;
 use super::namespaces::ForFolders;
-use crate::plan::{self, place};
+use super::root_setup::single_copy_of;
+use crate::plan::{self, paths};
 use crate::steps::{attach as put, overlay};
 use crate::sys::clone::{Forked, exit_now, fork};
-use crate::wire::{MOUNTED_BELOW, StepError};
+use crate::wire::{MOUNTED_BELOW_STEP, StepError};
 
 const SIGCHLD: u64 = 17;
 /// The exit status of a fork whose error has no system number.
-const UNKNOWN: i32 = 255;
+const UNKNOWN_ERROR_STATUS: i32 = 255;
 
 /// A folder that is not mounted yet.
 pub(super) struct View {
@@ -58,11 +58,11 @@ pub(super) fn view(mounts: &MountTable, folder: &Path, number: usize) -> Result<
     if let Some(mount) = mounts.below(folder).next() {
         let (folder, path) = (folder.display(), mount.path.display());
         let refused = io::Error::from_raw_os_error(libc::EINVAL);
-        return Err(named(&format!("{MOUNTED_BELOW} {folder} ({path})"), &refused));
+        return Err(named(&format!("{MOUNTED_BELOW_STEP} {folder} ({path})"), &refused));
     }
     let plain = folder.is_absolute() && !folder.components().any(|part| part == Component::ParentDir);
     let source = plain
-        .then(|| format!("{}{}", place::host(), folder.display()))
+        .then(|| format!("{}{}", paths::host(), folder.display()))
         .ok_or_else(|| named("name the folder to attach", &io::Error::from_raw_os_error(libc::EINVAL)))?;
     let attachment = plan::attach(&source, number)
         .ok_or_else(|| named("find a free mount point", &io::Error::from_raw_os_error(libc::ENOSPC)))?;
@@ -75,9 +75,9 @@ pub(super) fn view(mounts: &MountTable, folder: &Path, number: usize) -> Result<
 
 /// Makes a detached read-only overlay of a folder.
 fn view_of(source: &str) -> io::Result<OwnedFd> {
-    put(&single_copy_of(source)?, place::ATTACHED)?;
-    let view = overlay(place::ATTACHED, None);
-    unmount(place::ATTACHED, UnmountFlags::DETACH)?;
+    put(&single_copy_of(source)?, paths::ATTACHED_FOLDER)?;
+    let view = overlay(paths::ATTACHED_FOLDER, None);
+    unmount(paths::ATTACHED_FOLDER, UnmountFlags::DETACH)?;
     view
 }
 
@@ -88,13 +88,13 @@ fn move_in(view: &View, namespaces: &ForFolders) -> io::Result<()> {
                 .and_then(|()| move_into_link_name_space(namespaces.mount.as_fd(), Some(LinkNameSpaceType::Mount)))
                 .map_err(io::Error::from)
                 .and_then(|()| put(&view.mount, &view.path));
-            exit_now(moved.map_or_else(|error| error.raw_os_error().unwrap_or(UNKNOWN), |()| 0))
+            exit_now(moved.map_or_else(|error| error.raw_os_error().unwrap_or(UNKNOWN_ERROR_STATUS), |()| 0))
         }
         Forked::Parent { pidfd, .. } => {
             let status = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED)?;
             match status.and_then(|status| status.exit_status()) {
                 Some(0) => Ok(()),
-                Some(number) if number != UNKNOWN => Err(io::Error::from_raw_os_error(number)),
+                Some(number) if number != UNKNOWN_ERROR_STATUS => Err(io::Error::from_raw_os_error(number)),
                 Some(_) | None => Err(io::Error::from_raw_os_error(libc::ECHILD)),
             }
         }

@@ -69,7 +69,7 @@ mod none {
 mod injected {
     use std::io;
 
-    use crate::plan::{Step, place};
+    use crate::plan::{Step, paths};
     use crate::spec::{Request, Site, Template};
     use crate::steps;
 
@@ -98,7 +98,7 @@ mod injected {
     }
 
     fn instead(step: &Step) -> io::Result<()> {
-        let below = |path: &str| format!("{}{path}", place::ROOT);
+        let below = |path: &str| format!("{}{path}", paths::NEW_ROOT);
         let show =
             |source: &str, path: &str| steps::copy_of(source).and_then(|mount| steps::attach(&mount, &below(path)));
         match step {
@@ -113,13 +113,13 @@ mod injected {
                         Ok(()) | Err(rustix::io::Errno::EXIST) => {}
                         Err(error) => return Err(error.into()),
                     }
-                    show(&format!("{}{path}", place::host()), path)?;
+                    show(&format!("{}{path}", paths::host()), path)?;
                 }
                 Ok(())
             }
             Step::Tree { view, path } => show(view.source(), path),
-            Step::Devices { .. } => show(&format!("{}/dev", place::host()), "/dev"),
-            Step::Proc => show(&format!("{}/proc", place::host()), "/proc"),
+            Step::Devices { .. } => show(&format!("{}/dev", paths::host()), "/dev"),
+            Step::Proc => show(&format!("{}/proc", paths::host()), "/proc"),
             Step::Pivot => steps::run(step),
             // A process that changes its id becomes undumpable as well.
             Step::NotDumpable => Ok(rustix::process::set_dumpable_behavior(
@@ -130,13 +130,16 @@ mod injected {
     }
 
     fn root_that_can_be_changed() -> io::Result<()> {
-        let [upper, work] = ["upper", "work"].map(|name| format!("{}/{name}", place::OWN));
+        let [upper, work] = ["upper", "work"].map(|name| format!("{}/{name}", paths::PRIVATE_FILES));
         let private = rustix::mount::MountAttrFlags::MOUNT_ATTR_NODEV;
-        steps::attach(&steps::memory(4 << 20, 4096, "0755", private)?, place::OWN)?;
+        steps::attach(&steps::memory(4 << 20, 4096, "0755", private)?, paths::PRIVATE_FILES)?;
         for folder in [&upper, &work] {
             rustix::fs::mkdir(folder.as_str(), rustix::fs::Mode::from_raw_mode(0o755))?;
         }
-        steps::attach(&steps::overlay(place::ROOT, Some((&upper, &work)))?, place::ROOT)
+        steps::attach(
+            &steps::overlay(paths::NEW_ROOT, Some((&upper, &work)))?,
+            paths::NEW_ROOT,
+        )
     }
 
     /// Returns an error if this step or its layer shall fail.

@@ -15,23 +15,23 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatxFlags, statx};
 
-use super::host::single_copy_of;
 use super::mount_table::{Mount, MountTable, on_host};
-use crate::plan::{Inner, InnerView, Tree, View, place};
+use super::root_setup::single_copy_of;
+use crate::plan::{Inner, InnerView, Tree, View, paths};
 use crate::steps::{attach, copy_of, overlay};
-use crate::wire::{About, LeftOut};
+use crate::wire::{DescribedError, SkippedPath};
 
 /// The maximum number of overlays for one folder that is split. Each costs every sandbox some 60 microseconds.
-const OVERLAYS_MAX: usize = 96;
+const MAX_OVERLAYS: usize = 96;
 /// The maximum number of entries of one folder that is split.
-const ENTRIES_MAX: usize = 512;
+const MAX_ENTRIES: usize = 512;
 /// The maximum number of bytes of files copied to memory, for all trees together.
-const COPIED_BYTES_MAX: u64 = 24 << 20;
+const MAX_COPIED_BYTES: u64 = 24 << 20;
 /// The maximum number of mounts within one tree that root shows.
-const INNER_MAX: usize = 256;
+const MAX_INNER_MOUNTS: usize = 256;
 /// The maximum number of paths in a report, and of characters in each.
-const REPORTED_MAX: usize = 64;
-const REPORTED_PATH_MAX: usize = 200;
+const MAX_REPORTED: usize = 64;
+const MAX_REPORTED_PATH_BYTES: usize = 200;
 
 /// The owner of a tree's files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,7 +64,7 @@ pub(super) struct Survey<'a> {
 #[derive(Debug, Default)]
 pub(super) struct Report {
     /// Mounts that sandboxes do not see.
-    pub(super) left_out: Vec<LeftOut>,
+    pub(super) left_out: Vec<SkippedPath>,
     /// Folders that are bound.
     pub(super) bound: Vec<String>,
 }
@@ -77,7 +77,7 @@ enum Attempt {
 }
 
 /// A tree during its preparation.
-struct TakenApart {
+struct SeparateParts {
     inner: Vec<Inner>,
     overlays_left: usize,
     owner: Owner,
@@ -102,7 +102,7 @@ impl<'a> Survey<'a> {
             covered,
             maps_ids,
             sources: 0,
-            bytes_left: COPIED_BYTES_MAX,
+            bytes_left: MAX_COPIED_BYTES,
             files: None,
             report: Report::default(),
         }
@@ -131,18 +131,18 @@ impl<'a> Survey<'a> {
             return Ok(tree(View::Overlay(source), self.mounts_within(path, owner)));
         }
         let folder = self.new_folder()?;
-        let mut parts = TakenApart {
+        let mut parts = SeparateParts {
             inner: Vec::new(),
-            overlays_left: OVERLAYS_MAX,
+            overlays_left: MAX_OVERLAYS,
             owner,
         };
-        match self.take_apart(path, path, Path::new(&folder), &mut parts)? {
+        match self.list_separately(path, path, Path::new(&folder), &mut parts)? {
             Attempt::Done => Ok(tree(View::Overlay(folder), parts.inner)),
             Attempt::TooMuch if owner == Owner::System => {
                 let (source, inner) = self.bind(path, path)?;
                 Ok(tree(View::Bind(source), inner))
             }
-            Attempt::TooMuch => Err(About {
+            Attempt::TooMuch => Err(DescribedError {
                 what: "other file systems are mounted below it, which an ordinary user can show only where its folders are few \
                        and its files small; run the server as root, or mount the folders one by one"
                     .to_owned(),
@@ -154,7 +154,7 @@ impl<'a> Survey<'a> {
 
     /// Makes a folder in the launcher's root.
     fn new_folder(&mut self) -> io::Result<String> {
-        let folder = format!("{}/{}", place::LOWER, self.sources);
+        let folder = format!("{}/{}", paths::LOWER_FOLDERS, self.sources);
         self.sources += 1;
         rustix::fs::mkdir(folder.as_str(), Mode::from_raw_mode(0o755))?;
         Ok(folder)
@@ -167,9 +167,9 @@ impl<'a> Survey<'a> {
         Ok(source)
     }
 
-    fn leave_out(&mut self, path: &Path, reason: impl Into<String>) {
-        if self.report.left_out.len() < REPORTED_MAX {
-            self.report.left_out.push(LeftOut {
+    fn skip_path(&mut self, path: &Path, reason: impl Into<String>) {
+        if self.report.left_out.len() < MAX_REPORTED {
+            self.report.left_out.push(SkippedPath {
                 path: reported(path),
                 reason: reason.into(),
             });
@@ -188,13 +188,13 @@ impl<'a> Survey<'a> {
             if self.is_covered(&mount.path) || closed.iter().any(|path| mount.path.starts_with(path)) {
                 continue;
             }
-            let view = if found.len() < INNER_MAX {
+            let view = if found.len() < MAX_INNER_MOUNTS {
                 self.mounted(mount, owner)
             } else {
                 Err("too many file systems are mounted here".to_owned())
             };
             let view = view.unwrap_or_else(|reason| {
-                self.leave_out(&mount.path, reason);
+                self.skip_path(&mount.path, reason);
                 closed.push(&mount.path);
                 InnerView::Covered
             });
@@ -237,7 +237,13 @@ impl<'a> Survey<'a> {
     }
 
     /// As an ordinary user: splits a folder with mounts below it. `folder` is its replacement in memory.
-    fn take_apart(&mut self, root: &Path, path: &Path, folder: &Path, parts: &mut TakenApart) -> io::Result<Attempt> {
+    fn list_separately(
+        &mut self,
+        root: &Path,
+        path: &Path,
+        folder: &Path,
+        parts: &mut SeparateParts,
+    ) -> io::Result<Attempt> {
         let Some(entries) = self.list(path, folder, parts)? else {
             return Ok(Attempt::TooMuch);
         };
@@ -260,11 +266,11 @@ impl<'a> Survey<'a> {
             if let Err(error) = done
                 && !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied)
             {
-                self.leave_out(&path, error.to_string());
+                self.skip_path(&path, error.to_string());
             }
         }
         if has_files && parts.owner == Owner::Operator {
-            self.leave_out(
+            self.skip_path(
                 path,
                 "files directly in this folder are seen as they were when the server started, since other file systems are \
                  mounted below it",
@@ -274,15 +280,15 @@ impl<'a> Survey<'a> {
     }
 
     /// Lists a folder. None if it has too many entries, or too many bytes to copy.
-    fn list(&mut self, path: &Path, folder: &Path, parts: &TakenApart) -> io::Result<Option<Vec<Entry>>> {
+    fn list(&mut self, path: &Path, folder: &Path, parts: &SeparateParts) -> io::Result<Option<Vec<Entry>>> {
         let (mut entries, mut folders, mut bytes) = (Vec::new(), 0, 0);
         for entry in std::fs::read_dir(on_host(path))? {
             let name = entry?.file_name();
             let path = path.join(&name);
             // File systems that sandboxes may not see are not accessed, since they may never answer.
             if let Some(reason) = self.mounts.at(&path).and_then(|mount| check_kind(mount).err()) {
-                self.leave_out(&path, reason);
-                stand_in(&path, &folder.join(&name))?;
+                self.skip_path(&path, reason);
+                make_stand_in(&path, &folder.join(&name))?;
                 continue;
             }
             let Ok(found) = std::fs::symlink_metadata(on_host(&path)) else {
@@ -291,7 +297,7 @@ impl<'a> Survey<'a> {
             folders += usize::from(found.is_dir());
             bytes += if found.is_file() { found.len() } else { 0 };
             entries.push(Entry { name, found });
-            if entries.len() > ENTRIES_MAX || folders > parts.overlays_left || bytes > self.bytes_left {
+            if entries.len() > MAX_ENTRIES || folders > parts.overlays_left || bytes > self.bytes_left {
                 return Ok(None);
             }
         }
@@ -299,7 +305,7 @@ impl<'a> Survey<'a> {
     }
 
     /// As an ordinary user: shows a subfolder of a split folder. `copy` is its mount point.
-    fn subfolder(&mut self, root: &Path, path: &Path, copy: &Path, parts: &mut TakenApart) -> io::Result<Attempt> {
+    fn subfolder(&mut self, root: &Path, path: &Path, copy: &Path, parts: &mut SeparateParts) -> io::Result<Attempt> {
         rustix::fs::mkdir(copy, Mode::from_raw_mode(0o755))?;
         if self.is_covered(path) {
             return Ok(Attempt::Done);
@@ -310,7 +316,7 @@ impl<'a> Survey<'a> {
         parts.overlays_left = left;
         if self.mounts.below(path).next().is_some() {
             let count = parts.inner.len();
-            match self.take_apart(root, path, copy, parts) {
+            match self.list_separately(root, path, copy, parts) {
                 Ok(Attempt::Done) => {}
                 Ok(Attempt::TooMuch) if parts.owner == Owner::System => {
                     parts.inner.truncate(count);
@@ -323,7 +329,7 @@ impl<'a> Survey<'a> {
                     parts.inner.extend(covered);
                 }
                 Ok(Attempt::TooMuch) => return Ok(Attempt::TooMuch),
-                Err(error) => self.leave_out(path, error.to_string()),
+                Err(error) => self.skip_path(path, error.to_string()),
             }
             return Ok(Attempt::Done);
         }
@@ -335,7 +341,7 @@ impl<'a> Survey<'a> {
                 view: InnerView::Tree(View::Overlay(source)),
                 path: relative(path, root),
             }),
-            Err(error) => self.leave_out(path, error.to_string()),
+            Err(error) => self.skip_path(path, error.to_string()),
         }
         Ok(Attempt::Done)
     }
@@ -352,7 +358,7 @@ impl<'a> Survey<'a> {
                 continue;
             }
             if let Err(reason) = check_kind(mount) {
-                self.leave_out(&mount.path, reason);
+                self.skip_path(&mount.path, reason);
                 covered.push(&mount.path);
             }
         }
@@ -419,7 +425,7 @@ fn kind_of(path: &Path) -> io::Result<FileType> {
 }
 
 /// Makes an empty folder or file in place of a mount that is left out.
-fn stand_in(path: &Path, copy: &Path) -> io::Result<()> {
+fn make_stand_in(path: &Path, copy: &Path) -> io::Result<()> {
     match kind_of(path) {
         Ok(kind) if kind != FileType::Directory => std::fs::File::create_new(copy).map(drop),
         Ok(_) | Err(_) => Ok(rustix::fs::mkdir(copy, Mode::from_raw_mode(0o755))?),
@@ -431,5 +437,5 @@ fn relative(path: &Path, root: &Path) -> PathBuf {
 }
 
 fn reported(path: &Path) -> String {
-    path.to_string_lossy().chars().take(REPORTED_PATH_MAX).collect()
+    path.to_string_lossy().chars().take(MAX_REPORTED_PATH_BYTES).collect()
 }

@@ -5,22 +5,22 @@
 //! cleans up and exits. When the launcher ends, the kernel kills them.
 
 mod attach;
-mod bare;
-mod common;
-mod config;
-mod cradle;
+mod etc_stub;
 mod faults;
-mod folder;
-mod host;
+mod fork_server;
 mod host_trees;
-mod keeper;
 mod mount_table;
 mod namespaces;
-mod nursery;
-mod parent;
 mod process;
+mod root_setup;
 mod shared_counts;
-mod waiting;
+mod shared_userns;
+mod spare;
+mod spare_init;
+mod subreaper;
+mod supervisor;
+mod tree_walk;
+mod zygote;
 
 use std::ffi::CString;
 use std::io;
@@ -30,13 +30,13 @@ use std::os::unix::ffi::OsStringExt;
 use rustix::fs::{Mode, OFlags};
 use rustix::process::Pid;
 
-pub use cradle::Entry;
 pub use process::{Activity, Exit, Process};
+pub use spare::Entry;
 
 use crate::sys::spawn::{Fork, Texts, copy_to, execve, exit_now, fork, unblock_signals};
 
 /// The launcher's `argv[0]`.
-const NAME: &str = "sandcell-launcher";
+const LAUNCHER_NAME: &str = "sandcell-launcher";
 
 /// A started launcher.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ pub struct Launcher {
 pub fn start() -> io::Result<Launcher> {
     let (ours, theirs) = crate::wire::pair()?;
     let nothing = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-    let argv = [NAME.to_owned(), theirs.as_raw_fd().to_string()];
+    let argv = [LAUNCHER_NAME.to_owned(), theirs.as_raw_fd().to_string()];
     let argv = argv.map(CString::new).into_iter().collect::<Result<_, _>>()?;
     let argv = Texts::new(argv);
     let env = Texts::new(environment());
@@ -95,14 +95,14 @@ fn environment() -> Vec<CString> {
 /// `entry` is the function that a jail's first process runs once it is locked. It returns the exit status.
 pub fn become_launcher_if_asked(entry: Entry) {
     let mut arguments = std::env::args_os();
-    if arguments.next().is_none_or(|name| name != NAME) {
+    if arguments.next().is_none_or(|name| name != LAUNCHER_NAME) {
         return;
     }
     let number = arguments
         .next()
         .and_then(|text| text.to_str().and_then(|text| text.parse().ok()));
     let status = match number.map(crate::sys::fd::adopt) {
-        Some(Ok(socket)) => keeper::run(socket, entry),
+        Some(Ok(socket)) => supervisor::run(socket, entry),
         _ => 2,
     };
     exit_now(status)

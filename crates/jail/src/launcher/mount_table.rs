@@ -6,11 +6,11 @@ use std::io;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
-use crate::plan::place;
+use crate::plan::paths;
 
 /// Local file systems with plain files. Sandboxes do not see others (network file systems, file systems of user
 /// programs or the kernel): reading them can hang, have side effects or reveal facts about the host.
-const LOCAL: [&str; 25] = [
+const LOCAL_FILE_SYSTEMS: [&str; 25] = [
     "aufs", "bcachefs", "btrfs", "cramfs", "erofs", "exfat", "ext2", "ext3", "ext4", "f2fs", "hfsplus", "iso9660",
     "jfs", "nilfs2", "ntfs3", "overlay", "ramfs", "reiserfs", "romfs", "squashfs", "tmpfs", "udf", "vfat", "xfs",
     "zfs",
@@ -38,8 +38,8 @@ impl MountTable {
     /// # Errors
     /// The error of reading `/proc`.
     pub(super) fn read() -> io::Result<Self> {
-        let table = std::fs::read(format!("{}/proc/self/mountinfo", place::host()))?;
-        Ok(Self::parse(&table, Path::new(place::host())))
+        let table = std::fs::read(format!("{}/proc/self/mountinfo", paths::host()))?;
+        Ok(Self::parse(&table, Path::new(paths::host())))
     }
 
     /// `host` is the mount point of the host's root.
@@ -103,13 +103,13 @@ impl Mount {
 
     /// Returns true if sandboxes may see its files.
     pub(super) fn is_local(&self) -> bool {
-        LOCAL.contains(&self.kind.as_str())
+        LOCAL_FILE_SYSTEMS.contains(&self.kind.as_str())
     }
 }
 
 /// Returns the launcher's path of a host path.
 pub(super) fn on_host(path: &Path) -> PathBuf {
-    let mut seen = OsString::from(place::host());
+    let mut seen = OsString::from(paths::host());
     seen.push(path);
     PathBuf::from(seen)
 }
@@ -140,7 +140,7 @@ fn unescaped(field: &[u8]) -> OsString {
 mod tests {
     use super::*;
 
-    const TABLE: &[u8] = b"1 1 0:2 / / rw - tmpfs none rw\n\
+    const TEST_TABLE: &[u8] = b"1 1 0:2 / / rw - tmpfs none rw\n\
         22 1 8:1 / /host rw,relatime shared:1 master:2 - ext4 /dev/sda1 rw\n\
         25 22 0:40 / /host/usr/local/a\\040b rw - tmpfs none rw\n\
         24 22 0:41 / /host/usr/lib/wsl/drivers ro - 9p drivers ro\n\
@@ -166,19 +166,19 @@ mod tests {
             "/usr/local/a b",
             "/usr/local/a b/c",
         ];
-        assert_eq!(paths(TABLE, "/usr"), all);
-        assert_eq!(paths(TABLE, "/usr/local/a b"), ["/usr/local/a b/c"]);
-        assert_eq!(paths(TABLE, "/usr/lo"), [""; 0]);
+        assert_eq!(paths(TEST_TABLE, "/usr"), all);
+        assert_eq!(paths(TEST_TABLE, "/usr/local/a b"), ["/usr/local/a b/c"]);
+        assert_eq!(paths(TEST_TABLE, "/usr/lo"), [""; 0]);
         // The launcher's mounts are not the host's.
-        assert_eq!(paths(TABLE, "/"), all);
-        let table = MountTable::parse(TABLE, Path::new("/host"));
+        assert_eq!(paths(TEST_TABLE, "/"), all);
+        let table = MountTable::parse(TEST_TABLE, Path::new("/host"));
         assert!(table.at(Path::new("/usr/bin/yes")).is_some_and(Mount::is_local));
         assert_eq!(table.at(Path::new("/usr/bin")), None);
     }
 
     #[test]
     fn only_local_file_systems_may_be_seen() {
-        let table = MountTable::parse(TABLE, Path::new("/host"));
+        let table = MountTable::parse(TEST_TABLE, Path::new("/host"));
         let kinds: Vec<_> = table
             .below(Path::new("/usr"))
             .map(|mount| (mount.kind.as_str(), mount.is_local()))

@@ -9,18 +9,18 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags, fstat};
 
-use crate::plan::place;
+use crate::plan::paths;
 
 /// The order in which a first process sends them. Some kernels have no time namespace.
-pub(super) const NAMES: [&str; 8] = ["user", "mnt", "pid", "net", "ipc", "uts", "cgroup", "time"];
+pub(super) const NAMESPACE_NAMES: [&str; 8] = ["user", "mnt", "pid", "net", "ipc", "uts", "cgroup", "time"];
 /// The number of leading namespaces that serve to attach folders.
-const FOR_FOLDERS: usize = 2;
+const FOLDER_NAMESPACES: usize = 2;
 
 /// The namespaces of one sandbox.
 pub(super) struct Namespaces {
     /// Its first process. No other code reaps it while this lives.
     pid: u32,
-    /// Their numbers, in the order of [`NAMES`].
+    /// Their numbers, in the order of [`NAMESPACE_NAMES`].
     numbers: Vec<u64>,
     /// The open ones, from the first on.
     held: Vec<OwnedFd>,
@@ -36,7 +36,7 @@ pub(super) struct ForFolders {
 
 /// The namespaces that a worker enters first. It gets the mount namespace when the sandbox is complete.
 pub(super) struct Entrances {
-    /// In the order of [`NAMES`], except for the first two: pid, user, then the others.
+    /// In the order of [`NAMESPACE_NAMES`], except for the first two: pid, user, then the others.
     pub(super) all: Vec<OwnedFd>,
     /// The number of the process namespace.
     pub(super) pid_number: u64,
@@ -50,14 +50,14 @@ fn number(namespace: &OwnedFd) -> io::Result<u64> {
 fn open(process: impl std::fmt::Display, name: &str) -> io::Result<OwnedFd> {
     // The time namespace of its children: a process made without clone3 is itself in the launcher's.
     let file = if name == "time" { "time_for_children" } else { name };
-    let path = format!("{}/proc/{process}/ns/{file}", place::host());
+    let path = format!("{}/proc/{process}/ns/{file}", paths::host());
     Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
 /// Opens all namespaces of a process that this kernel has.
 pub(super) fn open_all(process: impl std::fmt::Display) -> io::Result<Vec<OwnedFd>> {
-    let mut found = Vec::with_capacity(NAMES.len());
-    for name in NAMES {
+    let mut found = Vec::with_capacity(NAMESPACE_NAMES.len());
+    for name in NAMESPACE_NAMES {
         match open(&process, name) {
             Ok(namespace) => found.push(namespace),
             Err(error) if name == "time" && error.kind() == io::ErrorKind::NotFound => {}
@@ -75,12 +75,12 @@ impl Namespaces {
         } else {
             vec![open(pid, "user")?, open(pid, "mnt")?]
         };
-        Self::handed(pid, held)
+        Self::received(pid, held)
     }
 
     /// Takes the namespaces that a first process has sent.
-    pub(super) fn handed(pid: u32, held: Vec<OwnedFd>) -> io::Result<Self> {
-        if held.len() < FOR_FOLDERS {
+    pub(super) fn received(pid: u32, held: Vec<OwnedFd>) -> io::Result<Self> {
+        if held.len() < FOLDER_NAMESPACES {
             return Err(io::ErrorKind::InvalidData.into());
         }
         Ok(Self {
@@ -92,8 +92,8 @@ impl Namespaces {
     }
 
     /// Closes all of them if this process can open them again.
-    pub(super) fn let_go(&mut self) {
-        let found = NAMES.iter().zip(&self.numbers).all(|(name, expected)| {
+    pub(super) fn release(&mut self) {
+        let found = NAMESPACE_NAMES.iter().zip(&self.numbers).all(|(name, expected)| {
             let again = open(self.pid, name).and_then(|again| number(&again));
             again.is_ok_and(|found| found == *expected)
         });
@@ -104,18 +104,18 @@ impl Namespaces {
 
     /// Returns true if a worker may still enter.
     pub(super) const fn are_open(&self) -> bool {
-        self.numbers.len() > FOR_FOLDERS && !self.used
+        self.numbers.len() > FOLDER_NAMESPACES && !self.used
     }
 
     /// Returns one that is open, or opens it.
-    fn get(&self, place: usize) -> io::Result<OwnedFd> {
-        if let Some(held) = self.held.get(place) {
+    fn get(&self, index: usize) -> io::Result<OwnedFd> {
+        if let Some(held) = self.held.get(index) {
             return held.try_clone();
         }
         let lacks = || io::Error::from(io::ErrorKind::NotFound);
-        let name = NAMES.get(place).ok_or_else(lacks)?;
+        let name = NAMESPACE_NAMES.get(index).ok_or_else(lacks)?;
         let found = open(self.pid, name)?;
-        if self.numbers.get(place) != Some(&number(&found)?) {
+        if self.numbers.get(index) != Some(&number(&found)?) {
             return Err(io::ErrorKind::InvalidData.into());
         }
         Ok(found)
@@ -139,8 +139,8 @@ impl Namespaces {
         }
         self.used = true;
         let order = [2, 0].into_iter().chain(3..self.numbers.len());
-        let all = order.map(|place| self.get(place)).collect::<Result<Vec<_>, _>>();
-        self.held.truncate(FOR_FOLDERS);
+        let all = order.map(|index| self.get(index)).collect::<Result<Vec<_>, _>>();
+        self.held.truncate(FOLDER_NAMESPACES);
         let pid_number = self.numbers.get(2).copied().unwrap_or_default();
         Ok(Entrances { all: all?, pid_number })
     }

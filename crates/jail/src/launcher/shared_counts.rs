@@ -14,13 +14,13 @@ use rustix::fs::{Mode, OFlags};
 use rustix::mount::MountAttrFlags;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-use super::host::in_a_fork;
-use crate::plan::place;
+use super::root_setup::in_a_fork;
+use crate::plan::paths;
 use crate::steps;
 use crate::sys;
 
 /// The tables of watches: the name in a namespace, and the name of the host's limit per user.
-const WATCHES: [(&str, &str); 2] = [
+const WATCH_TABLES: [(&str, &str); 2] = [
     ("max_inotify_instances", "max_user_instances"),
     ("max_inotify_watches", "max_user_watches"),
 ];
@@ -28,9 +28,9 @@ const WATCHES: [(&str, &str); 2] = [
 /// Limits all users of this process's namespace together to half of the watches of one host user. Their watches are
 /// charged to the namespace's owner, so this also limits users in namespaces below.
 pub(super) fn bound_watches() -> io::Result<()> {
-    let host = format!("{}/proc/sys/", place::host());
+    let host = format!("{}/proc/sys/", paths::host());
     let mut bounds = Vec::new();
-    for (name, of_host) in WATCHES {
+    for (name, of_host) in WATCH_TABLES {
         match std::fs::read_to_string(format!("{host}fs/inotify/{of_host}")) {
             Ok(text) => {
                 let most: u32 = text.trim().parse().map_err(io::Error::other)?;

@@ -121,6 +121,6 @@ pub enum Shows {
     /// The host's system files.
     #[default]
     System,
-    /// The tree of an image, at [`super::place::IMAGE`], and nothing of the host's.
+    /// The tree of an image, at [`super::paths::IMAGE_TREE`], and nothing of the host's.
     Image,
 }

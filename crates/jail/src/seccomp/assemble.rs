@@ -27,12 +27,12 @@ impl Filter {
     }
 }
 
-const LOAD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
-const AND: u16 = 0x54; // BPF_ALU | BPF_AND | BPF_K
-const JUMP: u16 = 0x05; // BPF_JMP | BPF_JA
-const EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
-const AT_LEAST: u16 = 0x35; // BPF_JMP | BPF_JGE | BPF_K
-const RETURN: u16 = 0x06; // BPF_RET | BPF_K
+const BPF_LOAD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
+const BPF_AND: u16 = 0x54; // BPF_ALU | BPF_AND | BPF_K
+const BPF_JUMP: u16 = 0x05; // BPF_JMP | BPF_JA
+const BPF_JUMP_EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
+const BPF_JUMP_AT_LEAST: u16 = 0x35; // BPF_JMP | BPF_JGE | BPF_K
+const BPF_RETURN: u16 = 0x06; // BPF_RET | BPF_K
 
 const RET_ALLOW: u32 = 0x7fff_0000;
 const RET_ERRNO: u32 = 0x0005_0000;
@@ -89,10 +89,10 @@ pub(super) fn assemble_on_top(entries: &mut [Entry]) -> Filter {
 
 fn finish(ranges: &[Range]) -> Filter {
     let mut instructions = vec![
-        plain(LOAD, OFFSET_ARCH),
-        branch(EQUAL, AUDIT_ARCH, 1, 0),
-        plain(RETURN, RET_KILL_PROCESS),
-        plain(LOAD, OFFSET_NUMBER),
+        plain(BPF_LOAD, OFFSET_ARCH),
+        branch(BPF_JUMP_EQUAL, AUDIT_ARCH, 1, 0),
+        plain(BPF_RETURN, RET_KILL_PROCESS),
+        plain(BPF_LOAD, OFFSET_NUMBER),
     ];
     instructions.extend(tree(ranges));
     Filter { instructions }
@@ -130,17 +130,17 @@ fn tree(ranges: &[Range]) -> Vec<Instruction> {
     let middle = ranges.len() / 2;
     let (left, right) = ranges.split_at(middle);
     match (left.is_empty(), right.first()) {
-        (_, None) => vec![plain(RETURN, errno(libc::EPERM))],
+        (_, None) => vec![plain(BPF_RETURN, errno(libc::EPERM))],
         (true, Some(only)) => leaf(only.action),
         (false, Some(first)) => {
             let left = tree(left);
             // A branch alone reaches this far. Each saved instruction makes the filter cheaper for every process that
             // installs it.
             let mut code = match (u8::try_from(left.len()), u32::try_from(left.len())) {
-                (Ok(near), _) => vec![branch(AT_LEAST, first.start, near, 0)],
+                (Ok(near), _) => vec![branch(BPF_JUMP_AT_LEAST, first.start, near, 0)],
                 (Err(_), far) => {
-                    let far = plain(JUMP, far.unwrap_or(u32::MAX));
-                    vec![branch(AT_LEAST, first.start, 0, 1), far]
+                    let far = plain(BPF_JUMP, far.unwrap_or(u32::MAX));
+                    vec![branch(BPF_JUMP_AT_LEAST, first.start, 0, 1), far]
                 }
             };
             code.extend(left);
@@ -152,14 +152,14 @@ fn tree(ranges: &[Range]) -> Vec<Instruction> {
 
 fn leaf(action: Action) -> Vec<Instruction> {
     match action {
-        Action::Allow => vec![plain(RETURN, RET_ALLOW)],
-        Action::Errno(number) => vec![plain(RETURN, errno(number))],
+        Action::Allow => vec![plain(BPF_RETURN, RET_ALLOW)],
+        Action::Errno(number) => vec![plain(BPF_RETURN, errno(number))],
         Action::AllowIf { any, errno: number } => {
             let mut code = Vec::new();
             for tests in any {
                 code.extend(conjunction(tests, RET_ALLOW));
             }
-            code.push(plain(RETURN, errno(number)));
+            code.push(plain(BPF_RETURN, errno(number)));
             code
         }
         Action::DoneIf { any, otherwise } => {
@@ -171,7 +171,7 @@ fn leaf(action: Action) -> Vec<Instruction> {
 
 /// Returns `outcome` if all tests hold; otherwise continues behind these instructions.
 fn conjunction(tests: &[Test], outcome: u32) -> Vec<Instruction> {
-    let mut code = vec![plain(RETURN, outcome)];
+    let mut code = vec![plain(BPF_RETURN, outcome)];
     for test in tests.iter().rev() {
         let behind = code.len();
         let mut checks = check(*test, behind);
@@ -198,13 +198,13 @@ fn check(test: Test, behind: usize) -> Vec<Instruction> {
         let to_end = u8::try_from(code.len()).unwrap_or(u8::MAX);
         let last = index + 1 == count;
         let jump = match (test.equal, last) {
-            (true, _) => branch(EQUAL, value, 0, to_fail),
-            (false, true) => branch(EQUAL, value, to_fail, 0),
-            (false, false) => branch(EQUAL, value, 0, to_end),
+            (true, _) => branch(BPF_JUMP_EQUAL, value, 0, to_fail),
+            (false, true) => branch(BPF_JUMP_EQUAL, value, to_fail, 0),
+            (false, false) => branch(BPF_JUMP_EQUAL, value, 0, to_end),
         };
-        let mut half = vec![plain(LOAD, offset)];
+        let mut half = vec![plain(BPF_LOAD, offset)];
         if mask != u32::MAX {
-            half.push(plain(AND, mask));
+            half.push(plain(BPF_AND, mask));
         }
         half.push(jump);
         half.extend(code);
@@ -224,7 +224,7 @@ fn high(value: u64) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::seccomp::{POLICY, filter, filter_of_parent, filter_of_visitor, policy};
+    use crate::seccomp::{SYSCALL_POLICY, filter, filter_of_worker, filter_of_zygote, policy};
 
     /// Runs a filter as the kernel does.
     fn run(filter: &Filter, arch: u32, number: u32, args: [u64; 6]) -> u32 {
@@ -241,15 +241,15 @@ mod tests {
             at += 1;
             let k = instruction.k;
             match instruction.code {
-                LOAD => {
+                BPF_LOAD => {
                     let from = usize::try_from(k).unwrap();
                     register = u32::from_le_bytes(data[from..from + 4].try_into().unwrap());
                 }
-                AND => register &= k,
-                JUMP => at += usize::try_from(k).unwrap(),
-                EQUAL => at += usize::from(if register == k { instruction.jt } else { instruction.jf }),
-                AT_LEAST => at += usize::from(if register >= k { instruction.jt } else { instruction.jf }),
-                RETURN => return k,
+                BPF_AND => register &= k,
+                BPF_JUMP => at += usize::try_from(k).unwrap(),
+                BPF_JUMP_EQUAL => at += usize::from(if register == k { instruction.jt } else { instruction.jf }),
+                BPF_JUMP_AT_LEAST => at += usize::from(if register >= k { instruction.jt } else { instruction.jf }),
+                BPF_RETURN => return k,
                 code => panic!("unknown instruction {code:#x}"),
             }
         }
@@ -257,7 +257,7 @@ mod tests {
 
     /// The policy's answer, computed without the assembler.
     fn expected(number: i64, args: [u64; 6]) -> u32 {
-        let Some(entry) = POLICY.iter().find(|entry| entry.number == number) else {
+        let Some(entry) = SYSCALL_POLICY.iter().find(|entry| entry.number == number) else {
             return errno(if number > i64::from(NEWEST_KNOWN) {
                 libc::ENOSYS
             } else {
@@ -268,7 +268,7 @@ mod tests {
     }
 
     /// Argument values around the conditions of the policy.
-    const VALUES: [u64; 24] = [
+    const TEST_VALUES: [u64; 24] = [
         0,
         1,
         2,
@@ -297,9 +297,9 @@ mod tests {
 
     #[test]
     fn a_visitor_may_call_with_its_parents_filter_and_its_own_exactly_what_everybody_else_may() {
-        let parents = filter_of_parent();
+        let zygotes = filter_of_zygote();
         for charged in [true, false] {
-            let (whole, own) = (filter(charged), filter_of_visitor(charged));
+            let (whole, own) = (filter(charged), filter_of_worker(charged));
             let clone = [
                 0x0001_0000,
                 0x0001_8000,
@@ -312,7 +312,7 @@ mod tests {
             let check = |number: u32, args: [u64; 6]| {
                 let run = |filter| run(filter, AUDIT_ARCH, number, args);
                 // The kernel takes the strictest answer. Of equally strict ones it takes the newest filter's.
-                let both = match (run(&own), run(&parents)) {
+                let both = match (run(&own), run(&zygotes)) {
                     (RET_ALLOW, of_parent) => of_parent,
                     (of_visitor, _) => of_visitor,
                 };
@@ -322,8 +322,8 @@ mod tests {
             let conditional = |entry: &&Entry| !matches!(entry.action, Action::Allow | Action::Errno(_));
             for entry in policy(charged).iter().filter(conditional) {
                 let number = u32::try_from(entry.number).unwrap();
-                for first in VALUES.into_iter().chain(clone) {
-                    for second in VALUES {
+                for first in TEST_VALUES.into_iter().chain(clone) {
+                    for second in TEST_VALUES {
                         for third in [0, 6, 7, 8, 17, 0x8000, 0x2000] {
                             for fourth in [0, 0x21, 0x22, 0x01, 0x02] {
                                 check(number, [first, second, third, fourth, 0, 0]);
@@ -333,13 +333,13 @@ mod tests {
                 }
             }
         }
-        assert_eq!(run(&filter_of_visitor(true), 0x4000_0003, 1, [0; 6]), RET_KILL_PROCESS);
+        assert_eq!(run(&filter_of_worker(true), 0x4000_0003, 1, [0; 6]), RET_KILL_PROCESS);
     }
 
     #[test]
     fn a_parent_enters_namespaces_by_their_descriptors_and_never_by_a_process() {
         let setns = u32::try_from(libc::SYS_setns).unwrap();
-        let answer = |kind: u64| run(&filter_of_parent(), AUDIT_ARCH, setns, [7, kind, 0, 0, 0, 0]);
+        let answer = |kind: u64| run(&filter_of_zygote(), AUDIT_ARCH, setns, [7, kind, 0, 0, 0, 0]);
         assert_eq!((answer(0), answer(0xffff_ffff_0000_0000)), (RET_ALLOW, RET_ALLOW));
         for kind in [
             libc::CLONE_NEWNS,
@@ -352,7 +352,7 @@ mod tests {
 
     #[test]
     fn what_a_visitor_puts_up_is_small() {
-        let (own, whole) = (filter_of_visitor(true), filter(true));
+        let (own, whole) = (filter_of_worker(true), filter(true));
         let (own, whole) = (own.instructions.len(), whole.instructions.len());
         assert!(own * 4 < whole, "{own} of {whole} instructions");
     }
@@ -361,7 +361,7 @@ mod tests {
     fn the_filter_agrees_with_the_policy_for_every_number_and_many_arguments() {
         let filter = filter(true);
         for number in 0..700 {
-            if !POLICY
+            if !SYSCALL_POLICY
                 .iter()
                 .any(|entry| entry.number == number && matches!(entry.action, Action::AllowIf { .. }))
             {
@@ -369,8 +369,8 @@ mod tests {
                 assert_eq!(verdict, expected(number, [0; 6]), "call {number}");
                 continue;
             }
-            for first in VALUES {
-                for second in VALUES {
+            for first in TEST_VALUES {
+                for second in TEST_VALUES {
                     for third in [0, 6, 17, 0x8000, 0x2000] {
                         let args = [first, second, third, 0, 0, 0];
                         let verdict = run(filter, AUDIT_ARCH, u32::try_from(number).unwrap(), args);
@@ -389,7 +389,11 @@ mod tests {
 
     #[test]
     fn no_entry_is_above_the_newest_known_call() {
-        assert!(POLICY.iter().all(|entry| entry.number <= i64::from(NEWEST_KNOWN)));
+        assert!(
+            SYSCALL_POLICY
+                .iter()
+                .all(|entry| entry.number <= i64::from(NEWEST_KNOWN))
+        );
     }
 
     #[test]

@@ -78,11 +78,11 @@ pub struct Test {
 }
 
 /// The policy as data, for tests and documentation.
-pub const POLICY: &[Entry] = include!(concat!(env!("OUT_DIR"), "/seccomp_table.rs"));
+pub const SYSCALL_POLICY: &[Entry] = include!(concat!(env!("OUT_DIR"), "/seccomp_table.rs"));
 
 /// Calls that are blocked without a cgroup. Memory that belongs to no process would be charged to nobody, and the
 /// affinity that limits processor time must not change.
-const UNCHARGED: [(i64, Action); 8] = [
+const BLOCKED_WITHOUT_CGROUP: [(i64, Action); 8] = [
     (libc::SYS_mmap, NO_SHARED_ANONYMOUS),
     (libc::SYS_memfd_create, Action::Errno(libc::ENOSYS)),
     (libc::SYS_shmget, Action::Errno(libc::ENOSYS)),
@@ -108,8 +108,8 @@ const NO_SHARED_ANONYMOUS: Action = Action::AllowIf {
 const NO_LARGE_PIPES: Action = Action::AllowIf {
     any: &[
         &[is_not(1, F_OFD_SETLK), is_not(1, F_OFD_SETLKW), is_not(1, F_SETPIPE_SZ)],
-        &[is(1, LOW, F_SETPIPE_SZ), is(2, !USUAL_PIPE_BITS, 0)],
-        &[is(1, LOW, F_SETPIPE_SZ), is(2, u64::MAX, USUAL_PIPE)],
+        &[is(1, LOW_32_BITS, F_SETPIPE_SZ), is(2, !USUAL_PIPE_BITS, 0)],
+        &[is(1, LOW_32_BITS, F_SETPIPE_SZ), is(2, u64::MAX, USUAL_PIPE)],
     ],
     errno: libc::EPERM,
 };
@@ -125,19 +125,19 @@ const MAP_PRIVATE: u64 = 0x02;
 const SOL_SOCKET: u64 = 1;
 const SO_SNDBUF: u64 = 7;
 const SO_RCVBUF: u64 = 8;
-const LOW: u64 = 0xffff_ffff;
+const LOW_32_BITS: u64 = 0xffff_ffff;
 
 /// Sockets keep their default buffers. A request for other sizes pretends success, as the kernel does for sizes above
 /// its limits. The watchdog counts sockets and must know the maximum memory of one.
 const OWN_BUFFERS: &[&[Test]] = &[
-    &[is(1, LOW, SOL_SOCKET), is(2, LOW, SO_SNDBUF)],
-    &[is(1, LOW, SOL_SOCKET), is(2, LOW, SO_RCVBUF)],
+    &[is(1, LOW_32_BITS, SOL_SOCKET), is(2, LOW_32_BITS, SO_SNDBUF)],
+    &[is(1, LOW_32_BITS, SOL_SOCKET), is(2, LOW_32_BITS, SO_RCVBUF)],
 ];
 
 const fn is_not(argument: u8, value: u64) -> Test {
     Test {
         argument,
-        mask: LOW,
+        mask: LOW_32_BITS,
         equal: false,
         value,
     }
@@ -146,8 +146,8 @@ const fn is_not(argument: u8, value: u64) -> Test {
 /// Returns the filter for this architecture. `memory_is_charged` is true if a cgroup charges memory that belongs to no
 /// process. Each filter is assembled once; forks of the launcher inherit it.
 pub fn filter(memory_is_charged: bool) -> &'static Filter {
-    static FILTERS: [OnceLock<Filter>; 2] = [const { OnceLock::new() }; 2];
-    let [uncharged, charged] = &FILTERS;
+    static BUILT_FILTERS: [OnceLock<Filter>; 2] = [const { OnceLock::new() }; 2];
+    let [uncharged, charged] = &BUILT_FILTERS;
     let kept = if memory_is_charged { charged } else { uncharged };
     kept.get_or_init(|| assemble::assemble(&mut policy(memory_is_charged)))
 }
@@ -191,7 +191,7 @@ const WITHOUT_NAMESPACES: [(&str, Action); 44] = [
     ("inotify_init1", Action::Errno(libc::ENOSYS)),
     ("fcntl", NO_LEASES),
     // Of the ioctls only those for terminals and pipes; others change a file's flags.
-    ("ioctl", TERMINALS),
+    ("ioctl", TERMINAL_REQUESTS),
     // A process must not hide its descriptors from the subreaper, which counts deleted files by them.
     ("prctl", NOT_HIDDEN),
     ("syncfs", Action::Errno(libc::EPERM)),
@@ -227,8 +227,8 @@ const fn is(argument: u8, mask: u64, value: u64) -> Test {
 
 const CONNECTED_PAIRS: Action = Action::AllowIf {
     any: &[
-        &[is(0, LOW, AF_UNIX), is(1, 0xf, SOCK_STREAM)],
-        &[is(0, LOW, AF_UNIX), is(1, 0xf, SOCK_SEQPACKET)],
+        &[is(0, LOW_32_BITS, AF_UNIX), is(1, 0xf, SOCK_STREAM)],
+        &[is(0, LOW_32_BITS, AF_UNIX), is(1, 0xf, SOCK_SEQPACKET)],
     ],
     errno: libc::EAFNOSUPPORT,
 };
@@ -242,13 +242,13 @@ const NO_LEASES: Action = Action::AllowIf {
             is_not(1, F_OFD_SETLKW),
             is_not(1, F_SETPIPE_SZ),
         ],
-        &[is(1, LOW, F_SETPIPE_SZ), is(2, !USUAL_PIPE_BITS, 0)],
-        &[is(1, LOW, F_SETPIPE_SZ), is(2, u64::MAX, USUAL_PIPE)],
+        &[is(1, LOW_32_BITS, F_SETPIPE_SZ), is(2, !USUAL_PIPE_BITS, 0)],
+        &[is(1, LOW_32_BITS, F_SETPIPE_SZ), is(2, u64::MAX, USUAL_PIPE)],
     ],
     errno: libc::EPERM,
 };
 
-const TERMINALS: Action = Action::AllowIf {
+const TERMINAL_REQUESTS: Action = Action::AllowIf {
     any: &[&[
         is(1, 0xffff_ff00, 0x5400),
         is_not(1, 0x5412),
@@ -261,26 +261,26 @@ const TERMINALS: Action = Action::AllowIf {
 /// The policy for prctl without `PR_SET_DUMPABLE`.
 const NOT_HIDDEN: Action = Action::AllowIf {
     any: &[
-        &[is(0, LOW, 1)],
-        &[is(0, LOW, 2)],
-        &[is(0, LOW, 3)],
-        &[is(0, LOW, 15)],
-        &[is(0, LOW, 16)],
-        &[is(0, LOW, 21)],
-        &[is(0, LOW, 22), is(1, u64::MAX, 1)],
-        &[is(0, LOW, 23)],
-        &[is(0, LOW, 27)],
-        &[is(0, LOW, 29)],
-        &[is(0, LOW, 30)],
-        &[is(0, LOW, 36)],
-        &[is(0, LOW, 37)],
-        &[is(0, LOW, 38)],
-        &[is(0, LOW, 39)],
-        &[is(0, LOW, 40)],
-        &[is(0, LOW, 41), is(1, u64::MAX, 1), is(2, u64::MAX, 0)],
-        &[is(0, LOW, 42)],
-        &[is(0, LOW, 47)],
-        &[is(0, LOW, 0x5356_4d41)],
+        &[is(0, LOW_32_BITS, 1)],
+        &[is(0, LOW_32_BITS, 2)],
+        &[is(0, LOW_32_BITS, 3)],
+        &[is(0, LOW_32_BITS, 15)],
+        &[is(0, LOW_32_BITS, 16)],
+        &[is(0, LOW_32_BITS, 21)],
+        &[is(0, LOW_32_BITS, 22), is(1, u64::MAX, 1)],
+        &[is(0, LOW_32_BITS, 23)],
+        &[is(0, LOW_32_BITS, 27)],
+        &[is(0, LOW_32_BITS, 29)],
+        &[is(0, LOW_32_BITS, 30)],
+        &[is(0, LOW_32_BITS, 36)],
+        &[is(0, LOW_32_BITS, 37)],
+        &[is(0, LOW_32_BITS, 38)],
+        &[is(0, LOW_32_BITS, 39)],
+        &[is(0, LOW_32_BITS, 40)],
+        &[is(0, LOW_32_BITS, 41), is(1, u64::MAX, 1), is(2, u64::MAX, 0)],
+        &[is(0, LOW_32_BITS, 42)],
+        &[is(0, LOW_32_BITS, 47)],
+        &[is(0, LOW_32_BITS, 0x5356_4d41)],
     ],
     errno: libc::EINVAL,
 };
@@ -305,13 +305,17 @@ const OF_PARENT: [(i64, Action); 5] = [
 /// Enters a namespace by its descriptor. Without a kind argument the kernel accepts no pidfd: a zygote could otherwise
 /// name the first process of an incomplete sandbox, whose mount namespace shows the host.
 const BY_DESCRIPTOR: Action = Action::AllowIf {
-    any: &[&[is(1, LOW, 0)]],
+    any: &[&[is(1, LOW_32_BITS, 0)]],
     errno: libc::EPERM,
 };
 
 /// As in the policy. In addition a worker installs its filter, without flags.
 const OWN_FILTER: Action = Action::AllowIf {
-    any: &[&[is(0, LOW, 0)], &[is(0, LOW, 2)], &[is(0, LOW, 1), is(1, u64::MAX, 0)]],
+    any: &[
+        &[is(0, LOW_32_BITS, 0)],
+        &[is(0, LOW_32_BITS, 2)],
+        &[is(0, LOW_32_BITS, 1), is(1, u64::MAX, 0)],
+    ],
     errno: libc::EINVAL,
 };
 
@@ -321,21 +325,21 @@ const NO_NAMESPACES: Action = Action::AllowIf {
     errno: libc::EPERM,
 };
 
-/// Returns the filter of a zygote. Its workers add [`filter_of_visitor`].
+/// Returns the filter of a zygote. Its workers add [`filter_of_worker`].
 #[must_use]
-pub fn filter_of_parent() -> Filter {
-    assemble::assemble(&mut policy_of_parent())
+pub fn filter_of_zygote() -> Filter {
+    assemble::assemble(&mut policy_of_zygote())
 }
 
 /// Returns the filter that a worker installs on top of its zygote's: only the calls whose answer differs in a sandbox.
 /// The kernel applies the strictest answer of all filters of a process, so both together equal [`filter`]. The kernel
 /// checks and compiles a tenth as much for each worker.
 #[must_use]
-pub fn filter_of_visitor(memory_is_charged: bool) -> Filter {
-    let parents = policy_of_parent();
+pub fn filter_of_worker(memory_is_charged: bool) -> Filter {
+    let zygotes = policy_of_zygote();
     let mut other: Vec<Entry> = Vec::new();
     for entry in policy(memory_is_charged) {
-        if !parents
+        if !zygotes
             .iter()
             .any(|found| found.number == entry.number && found.action == entry.action)
         {
@@ -344,7 +348,7 @@ pub fn filter_of_visitor(memory_is_charged: bool) -> Filter {
     }
     // Calls that the policy does not name.
     for (number, _) in OF_PARENT {
-        if !POLICY.iter().any(|entry| entry.number == number) {
+        if !SYSCALL_POLICY.iter().any(|entry| entry.number == number) {
             let action = Action::Errno(libc::EPERM);
             other.push(Entry {
                 name: "",
@@ -356,7 +360,7 @@ pub fn filter_of_visitor(memory_is_charged: bool) -> Filter {
     assemble::assemble_on_top(&mut other)
 }
 
-fn policy_of_parent() -> Vec<Entry> {
+fn policy_of_zygote() -> Vec<Entry> {
     let mut entries = policy(true);
     for (number, action) in OF_PARENT {
         entries.retain(|entry| entry.number != number);
@@ -385,7 +389,10 @@ pub fn policy_without_namespaces(memory_is_charged: bool) -> Vec<Entry> {
 #[must_use]
 pub fn policy(memory_is_charged: bool) -> Vec<Entry> {
     let in_force = |entry: &'static Entry| {
-        let action = match UNCHARGED.iter().find(|(number, _)| *number == entry.number) {
+        let action = match BLOCKED_WITHOUT_CGROUP
+            .iter()
+            .find(|(number, _)| *number == entry.number)
+        {
             Some((_, action)) if !memory_is_charged => *action,
             None if entry.number == libc::SYS_setsockopt => Action::DoneIf {
                 any: OWN_BUFFERS,
@@ -395,7 +402,7 @@ pub fn policy(memory_is_charged: bool) -> Vec<Entry> {
         };
         Entry { action, ..*entry }
     };
-    POLICY.iter().map(in_force).collect()
+    SYSCALL_POLICY.iter().map(in_force).collect()
 }
 
 #[cfg(test)]
@@ -403,7 +410,10 @@ mod tests {
     use super::*;
 
     fn action_of(name: &str) -> Option<Action> {
-        POLICY.iter().find(|entry| entry.name == name).map(|entry| entry.action)
+        SYSCALL_POLICY
+            .iter()
+            .find(|entry| entry.name == name)
+            .map(|entry| entry.action)
     }
 
     #[test]
@@ -467,8 +477,8 @@ mod tests {
 
     #[test]
     fn what_is_taken_away_without_a_control_group_is_in_the_policy_with_it() {
-        for (number, action) in UNCHARGED {
-            assert!(POLICY.iter().any(|entry| entry.number == number), "{number}");
+        for (number, action) in BLOCKED_WITHOUT_CGROUP {
+            assert!(SYSCALL_POLICY.iter().any(|entry| entry.number == number), "{number}");
             assert!(
                 policy(false)
                     .iter()
@@ -505,7 +515,7 @@ mod tests {
             policy_without_namespaces(true),
             policy_without_namespaces(false),
         ];
-        for entry in POLICY {
+        for entry in SYSCALL_POLICY {
             let mut values = vec![0, 1, 2, 3, u64::MAX];
             let tests = |action: &Action| match action {
                 Action::AllowIf { any, .. } | Action::DoneIf { any, .. } => any.concat(),
@@ -554,7 +564,7 @@ mod tests {
         else {
             panic!("prctl has conditions");
         };
-        let hiding: &[Test] = &[is(0, LOW, 4)];
+        let hiding: &[Test] = &[is(0, LOW_32_BITS, 4)];
         let expected: Vec<_> = any.iter().copied().filter(|tests| *tests != hiding).collect();
         assert_eq!(left.to_vec(), expected);
         assert_eq!(any.len(), left.len() + 1);
@@ -562,7 +572,7 @@ mod tests {
 
     #[test]
     fn each_call_stands_once() {
-        let mut names: Vec<&str> = POLICY.iter().map(|entry| entry.name).collect();
+        let mut names: Vec<&str> = SYSCALL_POLICY.iter().map(|entry| entry.name).collect();
         names.sort_unstable();
         let count = names.len();
         names.dedup();

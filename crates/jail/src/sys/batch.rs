@@ -154,11 +154,11 @@ pub(crate) fn code() -> &'static [u8] {
     {
         unsafe extern "C" {
             #[link_name = "sandcell_batch"]
-            static BEGIN: u8;
+            static CODE_BEGIN: u8;
             #[link_name = "sandcell_batch_end"]
-            static END: u8;
+            static CODE_END: u8;
         }
-        let (begin, end) = (&raw const BEGIN, &raw const END);
+        let (begin, end) = (&raw const CODE_BEGIN, &raw const CODE_END);
         // SAFETY: both symbols are in one read-only section of this program, the end after the beginning, and only the
         // code lies between them.
         unsafe { slice::from_raw_parts(begin, end.addr() - begin.addr()) }
@@ -289,7 +289,8 @@ mod tests {
     fn a_call_that_a_signal_interrupts_is_made_again() {
         extern "C" fn ignore(_signal: libc::c_int) {}
         let handler: extern "C" fn(libc::c_int) = ignore;
-        // SAFETY: a handler that does nothing, for a signal that no other test uses; without SA_RESTART calls end with EINTR.
+        // SAFETY: a handler that does nothing, for a signal that no other test uses; without SA_RESTART calls end with
+        // EINTR.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = handler as *const () as usize;

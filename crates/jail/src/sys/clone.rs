@@ -87,14 +87,15 @@ pub(crate) fn fork(flags: u64, exit_signal: u64, cgroup: Option<BorrowedFd<'_>>)
 
 /// Makes the older clone call. Its flags have no room for the cgroup and the time namespace.
 fn clone_with(flags: u64, exit_signal: u64, pidfd: *mut libc::c_int) -> io::Result<libc::c_long> {
-    const OLDER: u64 = 0xFFFF_FF00;
+    const LEGACY_CLONE_FLAGS: u64 = 0xFFFF_FF00;
     let nothing = std::ptr::null_mut::<libc::c_void>();
-    // SAFETY: the kernel writes nothing but `pidfd`, which outlives the call; the last two arguments, whose order depends
-    // on the architecture, are both null. Without CLONE_VM or a new stack the child runs on its own copy of this one.
+    // SAFETY: the kernel writes nothing but `pidfd`, which outlives the call; the last two arguments, whose order
+    // depends on the architecture, are both null. Without CLONE_VM or a new stack the child runs on its own copy of
+    // this one.
     super::check(unsafe {
         libc::syscall(
             libc::SYS_clone,
-            (flags & OLDER) | exit_signal,
+            (flags & LEGACY_CLONE_FLAGS) | exit_signal,
             nothing,
             pidfd,
             nothing,

@@ -3,7 +3,7 @@
 /// Makes glibc return freed memory: large buffers become separate mappings, permanently. By default, freeing the first
 /// large buffer raises the mapping threshold, up to 32 MiB. Twice the threshold may then stay idle in each arena. A
 /// server kept 80 MB idle after a flood of output or sixty plots. Other C libraries return memory by themselves.
-pub fn give_back_early() {
+pub fn configure_heap() {
     #[cfg(target_env = "gnu")]
     for (what, value) in [
         (libc::M_MMAP_THRESHOLD, 256 << 10),
@@ -17,7 +17,7 @@ pub fn give_back_early() {
 
 /// Makes glibc also return free memory between used blocks. Takes milliseconds, during which other threads wait for
 /// memory.
-pub fn give_back() {
+pub fn trim_heap() {
     #[cfg(target_env = "gnu")]
     // SAFETY: malloc_trim takes a number, locks each arena while it searches it, and returns only free pages.
     unsafe {

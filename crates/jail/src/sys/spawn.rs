@@ -93,8 +93,8 @@ pub(crate) fn close_between(first: libc::c_uint, last: libc::c_uint) -> io::Resu
 pub(crate) fn default_action(signal: libc::c_int) -> io::Result<()> {
     // The kernel's structure has handler, flags, restorer and mask in some order: all zero is the default action.
     let action = [0_u64; 8];
-    // SAFETY: the action is at least as large as the kernel's structure on every architecture and outlives the call; the
-    // last argument is the size of the kernel's signal set.
+    // SAFETY: the action is at least as large as the kernel's structure on every architecture and outlives the call;
+    // the last argument is the size of the kernel's signal set.
     super::check(unsafe {
         libc::syscall(
             libc::SYS_rt_sigaction,

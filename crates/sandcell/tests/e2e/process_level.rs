@@ -409,7 +409,7 @@ fn nothing_of_a_sandbox_without_namespaces_outlives_the_server() {
 fn whichever_single_process_is_killed_the_others_end_what_is_left() {
     let _turn = begin!(alone);
     needs_landlock!();
-    // Launcher, guardian, agent and waiting cradles are copies of one program; each is killed once, and then the server goes.
+    // Launcher, guardian, agent and waiting spares are copies of one program; each is killed once, and then the server goes.
     for victim in 0..6 {
         ends_with_nothing_left(|server, everybody| {
             let ours: Vec<&Seen> = everybody.iter().filter(|seen| seen.name == "exe").collect();

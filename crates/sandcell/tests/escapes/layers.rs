@@ -33,7 +33,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use catalogue::Attack;
 use field::{Field, Outcome, Who, server_command};
-use sandcell_jail::plan::LAYERS;
+use sandcell_jail::plan::NAMESPACE_LEVEL_LAYERS;
 use support::begin;
 use support::place::Place;
 
@@ -62,7 +62,8 @@ const NOT_ALONE: [(&str, &str); 3] = [
 ];
 
 fn provable() -> Vec<Attack> {
-    let of_layers = |attack: &Attack| LAYERS.contains(&attack.layer.as_str()) && attack.unproven.is_none();
+    let of_layers =
+        |attack: &Attack| NAMESPACE_LEVEL_LAYERS.contains(&attack.layer.as_str()) && attack.unproven.is_none();
     catalogue::all().into_iter().filter(of_layers).collect()
 }
 
@@ -131,7 +132,7 @@ fn prove(who: Who) {
     );
     assert!(failures.is_empty(), "{}:\n{}", failures.len(), failures.join("\n"));
     if support::is_root() == who.is_root() && support::is_root() {
-        for layer in LAYERS {
+        for layer in NAMESPACE_LEVEL_LAYERS {
             let reason = NOT_PROVABLE.iter().find(|(name, _)| *name == layer);
             assert_eq!(proved.contains(layer), reason.is_none(), "{layer}");
             if let Some((name, reason)) = reason {
@@ -195,12 +196,16 @@ fn is_refused(layer: &str, who: Who, (status, text): &(Option<i32>, String)) {
 fn a_layer_that_fails_refuses_to_run_anything() {
     let _turn = begin!();
     for who in Who::everybody() {
-        for layer in LAYERS {
+        for layer in NAMESPACE_LEVEL_LAYERS {
             let outcome = run(who, "SANDCELL_TEST_DISABLE", layer);
             is_refused(layer, who, &outcome);
             assert!(outcome.1.contains(layer), "{layer} is not named: {}", outcome.1);
         }
-        println!("{} layers as {}: each one that fails refuses", LAYERS.len(), who.name());
+        println!(
+            "{} layers as {}: each one that fails refuses",
+            NAMESPACE_LEVEL_LAYERS.len(),
+            who.name()
+        );
     }
 }
 

@@ -129,7 +129,7 @@ fn every_class_is_tested_and_there_are_many_attacks_of_many_kinds() {
     assert_eq!(classes.iter().map(String::as_str).collect::<Vec<_>>(), TESTED);
     let attacks = catalogue::all();
     assert!(attacks.len() >= 160, "{}", attacks.len());
-    let layers: Vec<&str> = sandcell_jail::plan::LAYERS
+    let layers: Vec<&str> = sandcell_jail::plan::NAMESPACE_LEVEL_LAYERS
         .into_iter()
         .chain(catalogue::OTHER_LAYERS)
         .collect();

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use sandcell_jail::plan::LAYERS;
+use sandcell_jail::plan::NAMESPACE_LEVEL_LAYERS;
 
 use crate::catalogue::{self, Attack, OTHER_LAYERS};
 
@@ -19,12 +19,12 @@ fn root() -> Option<PathBuf> {
 }
 
 fn layers() -> impl Iterator<Item = &'static str> {
-    LAYERS.into_iter().chain(OTHER_LAYERS)
+    NAMESPACE_LEVEL_LAYERS.into_iter().chain(OTHER_LAYERS)
 }
 
 /// Returns true when a test shows that the attack succeeds without its layer.
 fn is_proved(attack: &Attack) -> bool {
-    attack.unproven.is_none() && (LAYERS.contains(&attack.layer.as_str()) || !attack.raised.is_empty())
+    attack.unproven.is_none() && (NAMESPACE_LEVEL_LAYERS.contains(&attack.layer.as_str()) || !attack.raised.is_empty())
 }
 
 /// Layers down, classes across; how many attacks, and how many of a layer's come through without it.
@@ -94,7 +94,9 @@ fn shown(attack: &Attack) -> String {
     let mut text = match &attack.unproven {
         Some(reason) => format!("not provable here: {reason}"),
         None if !attack.raised.is_empty() => "limit raised".to_owned(),
-        None if !LAYERS.contains(&attack.layer.as_str()) => "nothing to leave out: judged by what it does".to_owned(),
+        None if !NAMESPACE_LEVEL_LAYERS.contains(&attack.layer.as_str()) => {
+            "nothing to leave out: judged by what it does".to_owned()
+        }
         None if attack.beside.is_empty() => "without it".to_owned(),
         None => format!("without it, beside `{}`", attack.beside.join("`, `")),
     };

@@ -1,6 +1,7 @@
 //! Listing a folder that may be huge, deep, and changing.
 //!
-//! The names that come first are kept, at most as many as asked for; all others are only counted. What the kept ones are is asked at the end.
+//! The list keeps the first names in order, up to the requested number. It only counts the rest. At the end it queries
+//! the kept entries.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -13,35 +14,35 @@ use super::open::{Root, beneath, refuse_no_folder, refuse_pseudo};
 use super::{Step, errors, names};
 use crate::protocol::{ListReply, MAX_ENTRIES, WireError};
 
-/// Entries that are looked at in all.
+/// The maximum number of entries that one listing reads.
 const MAX_SCANNED: u64 = 200_000;
 
-/// Bytes of names that are kept.
-const MAX_NAMES: usize = 4 << 20;
+/// The maximum total length of the kept names, in bytes.
+const MAX_NAMES_BYTES: usize = 4 << 20;
 
 /// The maximum total length of link targets in one listing, in bytes.
-const MAX_TARGETS: usize = 1 << 20;
+const MAX_TARGETS_BYTES: usize = 1 << 20;
 
-/// Folders that wait to be looked into.
+/// The maximum number of folders that wait to be read.
 const MAX_PENDING: usize = 20_000;
 
-/// How far down a recursive listing goes.
+/// The maximum depth of a recursive listing.
 const MAX_DEPTH: usize = 16;
 
-/// Entries of one slice.
-const SLICE: usize = 512;
+/// The number of entries in one slice of work.
+const SLICE_ENTRIES: usize = 512;
 
 pub(in crate::server) struct List {
     base: OwnedFd,
     recursive: bool,
     max: usize,
-    /// The folder that is being read, with the path of what is in it and its depth.
+    /// The folder in progress, with its path and its depth.
     reading: Option<(Dir, Vec<u8>, usize)>,
-    /// Folders to read, by their path below the base.
+    /// Folders to read, by their path below the base, with their depth.
     pending: Vec<(Vec<u8>, usize)>,
     kept: BTreeMap<Vec<u8>, FileType>,
     kept_bytes: usize,
-    /// Room for targets of links.
+    /// The remaining room for targets of links, in bytes.
     targets_left: usize,
     scanned: u64,
     omitted: u64,
@@ -50,7 +51,7 @@ pub(in crate::server) struct List {
 
 impl List {
     pub(super) fn new(root: &Root, path: &str, recursive: bool, max: usize) -> Result<Self, WireError> {
-        refuse_no_folder(&root.look(path)?)?;
+        refuse_no_folder(&root.inspect(path)?)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
         let base = root.resolve(path, flags).map_err(errors::of_file)?;
         refuse_pseudo(&base)?;
@@ -63,7 +64,7 @@ impl List {
             pending: Vec::new(),
             kept: BTreeMap::new(),
             kept_bytes: 0,
-            targets_left: MAX_TARGETS,
+            targets_left: MAX_TARGETS_BYTES,
             scanned: 0,
             omitted: 0,
             done: Vec::new(),
@@ -71,7 +72,7 @@ impl List {
     }
 
     pub(super) fn slice(&mut self) -> Step {
-        for _ in 0..SLICE {
+        for _ in 0..SLICE_ENTRIES {
             let more = if self.reading.is_some() || !self.pending.is_empty() {
                 self.scan()
             } else {
@@ -91,7 +92,7 @@ impl List {
         Step::Again
     }
 
-    /// Takes one entry, or goes on to the next folder.
+    /// Reads one entry, or continues with the next folder.
     fn scan(&mut self) -> Result<bool, Errno> {
         let Some((dir, prefix, depth)) = &mut self.reading else {
             if let Some((path, depth)) = self.pending.pop() {
@@ -102,7 +103,7 @@ impl List {
         let entry = match dir.read() {
             Some(Ok(entry)) => entry,
             Some(Err(Errno::INTR)) => return Ok(true),
-            // A folder that was removed meanwhile has no more entries.
+            // A folder that was removed in the meantime has no more entries.
             None | Some(Err(Errno::NOENT)) => {
                 self.reading = None;
                 return Ok(true);
@@ -115,7 +116,7 @@ impl List {
         }
         self.scanned += 1;
         if self.scanned > MAX_SCANNED {
-            // At least this one is left out; how many more there are would take too long to say.
+            // At least this entry is left out. Counting the others would take too long.
             self.omitted += 1;
             self.reading = None;
             self.pending.clear();
@@ -144,18 +145,18 @@ impl List {
         Ok(true)
     }
 
-    /// Keeps the first names in order, as many as there is room for.
+    /// Keeps the first names in order, up to the limits.
     fn keep(&mut self, path: Vec<u8>, kind: FileType) {
         self.kept_bytes += path.len();
         self.kept.insert(path, kind);
-        while self.kept.len() > self.max || self.kept_bytes > MAX_NAMES {
+        while self.kept.len() > self.max || self.kept_bytes > MAX_NAMES_BYTES {
             let Some((last, _)) = self.kept.pop_last() else { return };
             self.kept_bytes -= last.len();
             self.omitted += 1;
         }
     }
 
-    /// Opens a folder that was found. One that cannot be opened is listed but not looked into.
+    /// Opens a found folder. A folder that cannot be opened is listed, but its entries are not.
     fn enter(&self, path: &[u8]) -> Option<Dir> {
         let folder = beneath(&self.base, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK).ok()?;
         refuse_pseudo(&folder).ok()?;
@@ -166,14 +167,15 @@ impl List {
     fn target(&mut self, link: &OwnedFd) -> Option<String> {
         let target = readlinkat(link, "", Vec::new()).ok()?;
         self.targets_left = self.targets_left.checked_sub(target.to_bytes().len())?;
-        Some(names::shown(target.to_bytes()))
+        Some(names::to_text(target.to_bytes()))
     }
 
     fn status(&self, path: &[u8]) -> Option<rustix::fs::Stat> {
         fstat(beneath(&self.base, path, OFlags::PATH).ok()?).ok()
     }
 
-    /// Asks what one of the kept ones is. False when there are none left. One that has gone meanwhile is left out.
+    /// Queries one of the kept entries. Returns false when none is left. Leaves out an entry that was removed in the
+    /// meantime.
     fn describe(&mut self) -> Result<bool, Errno> {
         let Some((path, kind)) = self.kept.pop_first() else {
             return Ok(false);
@@ -188,7 +190,7 @@ impl List {
         };
         let target = (kind == FileType::Symlink).then(|| self.target(&file)).flatten();
         self.done.push(Entry {
-            name: names::shown(&path),
+            name: names::to_text(&path),
             target,
             kind: match kind {
                 FileType::RegularFile => EntryKind::File,
@@ -203,7 +205,7 @@ impl List {
     }
 }
 
-/// The types of these fields differ between architectures.
+/// Returns the time of modification. The types of these fields differ between architectures.
 #[allow(
     clippy::useless_conversion,
     clippy::unnecessary_fallible_conversions,

@@ -1,6 +1,7 @@
-//! Files below the sandbox's root, worked on in slices.
+//! File operations below the sandbox's root, done in slices.
 //!
-//! Every path is the host's wish and every file is the sandbox's, so neither is trusted: see [`Root`] for how something is opened.
+//! The host chooses every path and the sandbox controls every file, so neither is trusted. [`Root`] has the rules for
+//! opening.
 
 use super::errors;
 
@@ -12,19 +13,19 @@ mod write;
 
 use sandcell_sandbox::WriteMode;
 
-use crate::protocol::{Breach, ListReply, OutBuffer, ReadReply, WireError, WriteReply};
+use crate::protocol::{ListReply, OutBuffer, ProtocolError, ReadReply, WireError, WriteReply};
 pub(super) use open::Root;
 
-/// A file operation under way.
+/// A file operation in progress.
 pub(super) enum Job {
     List(list::List),
     Read(read::Read),
     Write(Box<write::Write>),
 }
 
-/// What a slice of work has led to.
+/// The result of a slice of work.
 pub(super) enum Step {
-    /// It goes on later.
+    /// The operation continues later.
     Again,
     Listed(ListReply),
     Read(ReadReply),
@@ -45,7 +46,7 @@ impl Job {
         write::Write::new(root, path, mode).map(|write| Self::Write(Box::new(write)))
     }
 
-    /// Whether a slice can be done without hearing from the host.
+    /// Returns true if a slice can be done without a frame from the host.
     pub(super) fn can_go_on(&self) -> bool {
         match self {
             Self::List(_) => true,
@@ -63,27 +64,27 @@ impl Job {
         }
     }
 
-    /// Takes contents from the host.
-    pub(super) fn receive(&mut self, stream: u32, bytes: &[u8], out: &mut OutBuffer) -> Result<Step, Breach> {
+    /// Receives contents from the host.
+    pub(super) fn receive(&mut self, stream: u32, bytes: &[u8], out: &mut OutBuffer) -> Result<Step, ProtocolError> {
         match self {
             Self::Write(write) => write.receive(stream, bytes, out),
-            Self::List(_) | Self::Read(_) => Err(Breach::new("data for an operation that takes none")),
+            Self::List(_) | Self::Read(_) => Err(ProtocolError::new("data for an operation that takes none")),
         }
     }
 
-    /// The host has sent everything.
-    pub(super) fn finish(&mut self) -> Result<Step, Breach> {
+    /// Finishes the operation. The host has sent everything.
+    pub(super) fn finish(&mut self) -> Result<Step, ProtocolError> {
         match self {
             Self::Write(write) => Ok(write.finish()),
-            Self::List(_) | Self::Read(_) => Err(Breach::new("CLOSE for an operation that takes no data")),
+            Self::List(_) | Self::Read(_) => Err(ProtocolError::new("CLOSE for an operation that takes no data")),
         }
     }
 
-    /// The host has taken contents.
-    pub(super) fn refund(&mut self, amount: u32) -> Result<(), Breach> {
+    /// Adds credit for contents that the host has taken.
+    pub(super) fn refund(&mut self, amount: u32) -> Result<(), ProtocolError> {
         match self {
             Self::Read(read) => read.refund(amount),
-            Self::List(_) | Self::Write(_) => Err(Breach::new("credit for an operation that sends no data")),
+            Self::List(_) | Self::Write(_) => Err(ProtocolError::new("credit for an operation that sends no data")),
         }
     }
 }

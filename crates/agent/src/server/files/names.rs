@@ -1,13 +1,14 @@
-//! Names that are no UTF-8, as text: such bytes are written `\xNN`.
+//! Shows names that are not UTF-8 as text: such a byte becomes `\xNN`.
 //!
-//! A file whose name has these characters themselves is meant first, so nothing that could be opened before is hidden.
+//! A file whose real name has these characters takes precedence, so this notation hides no file that could be opened
+//! without it.
 
-const MARK: &[u8] = b"\\x";
+const ESCAPE_PREFIX: &[u8] = b"\\x";
 /// The length of one escape: the mark and two digits.
-const MARKED: usize = 4;
+const ESCAPE_LENGTH: usize = 4;
 
-/// A name as text.
-pub(super) fn shown(name: &[u8]) -> String {
+/// Returns a name as text.
+pub(super) fn to_text(name: &[u8]) -> String {
     let mut text = String::new();
     for chunk in name.utf8_chunks() {
         text.push_str(chunk.valid());
@@ -16,15 +17,15 @@ pub(super) fn shown(name: &[u8]) -> String {
     text
 }
 
-/// The name that is shown as this text, if it is not the text itself.
-pub(super) fn meant(text: &str) -> Option<Vec<u8>> {
+/// Returns the name that is shown as this text, if it differs from the text.
+pub(super) fn from_text(text: &str) -> Option<Vec<u8>> {
     let mut name = Vec::new();
     let mut rest = text.as_bytes();
     while let Some((first, others)) = rest.split_first() {
-        match rest.get(..MARKED).and_then(byte) {
+        match rest.get(..ESCAPE_LENGTH).and_then(byte) {
             Some(byte) => {
                 name.push(byte);
-                rest = rest.get(MARKED..).unwrap_or_default();
+                rest = rest.get(ESCAPE_LENGTH..).unwrap_or_default();
             }
             None => {
                 name.push(*first);
@@ -35,9 +36,9 @@ pub(super) fn meant(text: &str) -> Option<Vec<u8>> {
     (name.len() < text.len()).then_some(name)
 }
 
-/// The byte that is written so. Those of ASCII are never.
+/// Returns the byte of an escape. Bytes of ASCII are never escaped.
 fn byte(written: &[u8]) -> Option<u8> {
-    let digits = std::str::from_utf8(written.strip_prefix(MARK)?).ok()?;
+    let digits = std::str::from_utf8(written.strip_prefix(ESCAPE_PREFIX)?).ok()?;
     let byte = u8::from_str_radix(digits, 16).ok()?;
     (byte >= 0x80).then_some(byte)
 }
@@ -55,18 +56,18 @@ mod tests {
             "é\\".as_bytes(),
             b"\xf0\x9f",
         ] {
-            let text = shown(name);
-            let back = meant(&text).unwrap_or_else(|| text.clone().into_bytes());
+            let text = to_text(name);
+            let back = from_text(&text).unwrap_or_else(|| text.clone().into_bytes());
             assert_eq!(back, name, "{text}");
         }
-        assert_eq!(shown(b"caf\xe9.txt"), "caf\\xe9.txt");
+        assert_eq!(to_text(b"caf\xe9.txt"), "caf\\xe9.txt");
     }
 
     #[test]
     fn other_names_are_themselves() {
         for text in ["plain", "é中😀", "a\\x41", "\\x", "\\xe", "\\xzz", "C:\\x"] {
-            assert_eq!(meant(text), None, "{text}");
-            assert_eq!(shown(text.as_bytes()), text);
+            assert_eq!(from_text(text), None, "{text}");
+            assert_eq!(to_text(text.as_bytes()), text);
         }
     }
 }

@@ -1,4 +1,5 @@
-//! How something in the sandbox is opened: below the root by openat2, never through a magic link, never for real before it was looked at.
+//! Opens files in the sandbox: below the root by openat2, never through a magic link, never for reading or writing
+//! before an inspection.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -10,11 +11,11 @@ use super::super::errors;
 use super::names;
 use crate::protocol::{ErrorCode, WireError};
 
-/// openat2 gives up when the tree changes under its feet; it is asked again this often.
-const ATTEMPTS: usize = 16;
+/// The maximum number of repetitions of openat2, which fails when the tree changes at the same time.
+const MAX_OPEN_ATTEMPTS: usize = 16;
 
-/// The file systems whose files are no files: reading or writing them talks to the kernel.
-const PSEUDO: [u32; 27] = [
+/// The pseudo file systems: reading or writing their files talks to the kernel.
+const PSEUDO_FILE_SYSTEMS: [u32; 27] = [
     0x0000_9fa0, // proc
     0x6265_6572, // sysfs
     0x0000_1cd1, // devpts
@@ -53,29 +54,29 @@ impl Root {
         Ok(Self(rustix::fs::openat(CWD, path, flags, Mode::empty())?))
     }
 
-    /// Opens a path of the host. Links are followed inside the root, whatever they say. Where there is none of this name, it
-    /// can be one as listings show it.
+    /// Opens a path of the host. Every link is followed inside the root. If no file has this name, the path may be a
+    /// name as listings show it.
     pub(super) fn resolve(&self, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
         let inside = path.trim_start_matches('/');
         let inside = if inside.is_empty() { "." } else { inside };
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-        let open = |name: &[u8]| again(|| openat2(&self.0, name, flags | OFlags::CLOEXEC, Mode::empty(), resolve));
+        let open = |name: &[u8]| retry(|| openat2(&self.0, name, flags | OFlags::CLOEXEC, Mode::empty(), resolve));
         match open(inside.as_bytes()) {
-            Err(Errno::NOENT) => names::meant(inside).map_or(Err(Errno::NOENT), |name| open(&name)),
+            Err(Errno::NOENT) => names::from_text(inside).map_or(Err(Errno::NOENT), |name| open(&name)),
             result => result,
         }
     }
 
-    /// Looks at what a path names, without opening it for real.
-    pub(super) fn look(&self, path: &str) -> Result<OwnedFd, WireError> {
+    /// Opens a path for inspection only, not for reading or writing.
+    pub(super) fn inspect(&self, path: &str) -> Result<OwnedFd, WireError> {
         let found = self.resolve(path, OFlags::PATH).map_err(errors::of_file)?;
         refuse_pseudo(&found)?;
         Ok(found)
     }
 
-    /// Opens a regular file for real, and looks again at what was opened, since it may have changed in between.
+    /// Opens a regular file for reading or writing. Inspects it again afterwards, since it may have changed in between.
     pub(super) fn regular(&self, path: &str, flags: OFlags) -> Result<(OwnedFd, Stat), WireError> {
-        refuse_irregular(&self.look(path)?)?;
+        refuse_irregular(&self.inspect(path)?)?;
         let file = self
             .resolve(path, flags | OFlags::NONBLOCK | OFlags::NOCTTY)
             .map_err(errors::of_file)?;
@@ -85,10 +86,10 @@ impl Root {
     }
 }
 
-/// Opens what a listing has found below a folder, through no link at all.
+/// Opens an entry of a listing below a folder. Follows no link.
 pub(super) fn beneath(folder: impl AsFd, name: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    again(|| {
+    retry(|| {
         openat2(
             &folder,
             name,
@@ -99,11 +100,12 @@ pub(super) fn beneath(folder: impl AsFd, name: &[u8], flags: OFlags) -> Result<O
     })
 }
 
-pub(super) fn again<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
-    for _ in 0..ATTEMPTS {
+pub(super) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    for _ in 0..MAX_OPEN_ATTEMPTS {
         match call() {
             Err(Errno::INTR) => {}
-            // Told by openat2 when something was renamed meanwhile, and by a lease; the latter stays.
+            // openat2 fails so when something was renamed at the same time, and when a lease exists. Repetition does
+            // not help against a lease.
             Err(Errno::AGAIN) => {}
             result => return result,
         }
@@ -111,18 +113,18 @@ pub(super) fn again<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, 
     call()
 }
 
-/// Refuses what lies on a pseudo file system.
+/// Refuses a file on a pseudo file system.
 pub(super) fn refuse_pseudo(file: impl AsFd) -> Result<(), WireError> {
     let system = fstatfs(file).map_err(errors::of_file)?;
     // The type of the field differs between architectures; the magic numbers have 32 bits.
     let magic = u32::try_from(u64::try_from(system.f_type).unwrap_or(u64::MAX) & u64::from(u32::MAX));
     match magic {
-        Ok(magic) if !PSEUDO.contains(&magic) => Ok(()),
+        Ok(magic) if !PSEUDO_FILE_SYSTEMS.contains(&magic) => Ok(()),
         _ => Err(errors::not_regular("pseudo file")),
     }
 }
 
-/// Refuses what is no regular file, by its kind.
+/// Refuses everything but a regular file, with an error for its kind.
 pub(super) fn refuse_irregular(file: impl AsFd) -> Result<Stat, WireError> {
     let status = fstat(file).map_err(errors::of_file)?;
     refuse_kind(FileType::from_raw_mode(status.st_mode))?;
@@ -140,7 +142,7 @@ pub(super) fn refuse_kind(kind: FileType) -> Result<(), WireError> {
     }
 }
 
-/// Refuses what is no folder.
+/// Refuses everything but a folder.
 pub(super) fn refuse_no_folder(file: impl AsFd) -> Result<(), WireError> {
     let status = fstat(file).map_err(errors::of_file)?;
     if FileType::from_raw_mode(status.st_mode) == FileType::Directory {

@@ -1,4 +1,4 @@
-//! Reading a piece of a file.
+//! Reads a part of a file.
 
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -8,7 +8,9 @@ use rustix::io::{Errno, pread};
 
 use super::open::Root;
 use super::{Step, errors};
-use crate::protocol::{BODY, Breach, ErrorCode, MAX_DATA, MAX_TRANSFER, OutBuffer, ReadReply, SendWindow, WireError};
+use crate::protocol::{
+    BODY_CHANNEL, ErrorCode, MAX_DATA, MAX_TRANSFER, OutBuffer, ProtocolError, ReadReply, SendWindow, WireError,
+};
 
 pub(in crate::server) struct Read {
     file: OwnedFd,
@@ -41,11 +43,11 @@ impl Read {
         self.window.room() > 0
     }
 
-    pub(super) fn refund(&mut self, amount: u32) -> Result<(), Breach> {
+    pub(super) fn refund(&mut self, amount: u32) -> Result<(), ProtocolError> {
         self.window.refund(amount)
     }
 
-    /// Sends one frame's worth.
+    /// Sends at most one frame.
     pub(super) fn slice(&mut self, stream: u32, out: &mut OutBuffer) -> Step {
         let room = self.window.room().min(usize::try_from(self.left).unwrap_or(usize::MAX));
         let mut buffer = [const { MaybeUninit::<u8>::uninit() }; MAX_DATA];
@@ -56,7 +58,7 @@ impl Read {
         match pread(&self.file, offered, self.offset) {
             Ok(([], _)) => Step::Read(ReadReply { total: self.total }),
             Ok((bytes, _)) => {
-                out.data(stream, BODY, bytes);
+                out.data(stream, BODY_CHANNEL, bytes);
                 self.window.spend(bytes.len());
                 let count = u64::try_from(bytes.len()).unwrap_or(self.left);
                 self.offset = self.offset.saturating_add(count);

@@ -1,4 +1,5 @@
-//! Writing a file as the host's bytes come in: beside the old one and then in its place, or at its end.
+//! Writes a file as the host's bytes arrive: into a temporary file that replaces the old one at the end, or at the old
+//! file's end.
 
 use std::os::fd::OwnedFd;
 
@@ -10,11 +11,13 @@ use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 use sandcell_sandbox::WriteMode;
 
-use super::open::{Root, again, refuse_irregular, refuse_kind, refuse_pseudo};
+use super::open::{Root, refuse_irregular, refuse_kind, refuse_pseudo, retry};
 use super::{Step, errors};
-use crate::protocol::{BODY, Breach, ErrorCode, MAX_TRANSFER, OutBuffer, ReceiveWindow, WireError, WriteReply};
+use crate::protocol::{
+    BODY_CHANNEL, ErrorCode, MAX_TRANSFER, OutBuffer, ProtocolError, ReceiveWindow, WireError, WriteReply,
+};
 
-/// A chain of links is not followed further.
+/// The maximum length of a chain of links.
 const MAX_LINKS: usize = 40;
 
 /// The longest path, as in the kernel.
@@ -24,7 +27,7 @@ const MAX_PATH: usize = 4096;
 const NEW_MODE: u32 = 0o644;
 const KEPT_BITS: u32 = 0o777;
 
-/// A write under way. When it is dropped before its end nothing of it is left.
+/// A write in progress. Dropping it before its end undoes it.
 pub(in crate::server) struct Write {
     file: OwnedFd,
     target: Target,
@@ -61,7 +64,7 @@ impl Write {
         })
     }
 
-    pub(super) fn receive(&mut self, stream: u32, bytes: &[u8], out: &mut OutBuffer) -> Result<Step, Breach> {
+    pub(super) fn receive(&mut self, stream: u32, bytes: &[u8], out: &mut OutBuffer) -> Result<Step, ProtocolError> {
         self.window.receive(bytes.len())?;
         self.received = self
             .received
@@ -80,7 +83,7 @@ impl Write {
             }
         }
         if let Some(amount) = self.window.passed(bytes.len()) {
-            out.credit(stream, BODY, amount);
+            out.credit(stream, BODY_CHANNEL, amount);
         }
         Ok(Step::Again)
     }
@@ -119,7 +122,7 @@ impl Drop for Write {
             Target::Replace { folder, temporary, .. } => {
                 let _gone = unlinkat(folder, temporary.as_str(), AtFlags::empty());
             }
-            // What was appended is taken back, unless somebody else has appended too.
+            // The appended bytes are removed, unless another process has appended too.
             Target::Append { size } => {
                 let expected = size.saturating_add(self.received);
                 let now = fstat(&self.file)
@@ -139,7 +142,7 @@ fn begin_replace(root: &Root, path: &str) -> Result<(OwnedFd, Target), WireError
     let mode = match statat(&folder, name.as_str(), AtFlags::SYMLINK_NOFOLLOW) {
         Ok(old) => {
             refuse_kind(FileType::from_raw_mode(old.st_mode))?;
-            // Renaming would replace a file that its owner has made read-only. Writing to it could not.
+            // A rename would replace even a file that its owner has made read-only. A write could not change that file.
             let effective = AtFlags::EACCESS | AtFlags::SYMLINK_NOFOLLOW;
             accessat(&folder, name.as_str(), Access::WRITE_OK, effective).map_err(errors::of_file)?;
             Mode::from_raw_mode(old.st_mode & KEPT_BITS)
@@ -168,11 +171,11 @@ fn begin_append(root: &Root, path: &str) -> Result<(OwnedFd, Target), WireError>
         Err(Errno::NOENT) => {}
         Err(error) => return Err(errors::of_file(error)),
     }
-    // The last name is no link (it was followed already), and what has become one in between is refused by NOFOLLOW.
+    // The last name is not a link, because links were followed above. NOFOLLOW refuses a link that appears in between.
     let common =
         OFlags::WRONLY | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let mode = Mode::from_raw_mode(NEW_MODE);
-    let open = |flags| again(|| openat(&folder, name.as_str(), flags, mode));
+    let open = |flags| retry(|| openat(&folder, name.as_str(), flags, mode));
     let file = match open(common) {
         Err(Errno::NOENT) => open(common | OFlags::CREATE),
         result => result,
@@ -184,8 +187,8 @@ fn begin_append(root: &Root, path: &str) -> Result<(OwnedFd, Target), WireError>
     Ok((file, Target::Append { size }))
 }
 
-/// The folder that a file to be written lies in, made if it is missing, and the file's name in it. Links are followed, the last name's too,
-/// each step below the root.
+/// Returns the folder of a file to write, and the file's name in it. Makes a missing folder. Follows links, including
+/// the last name's, with each step below the root.
 fn locate(root: &Root, path: &str) -> Result<(OwnedFd, String), WireError> {
     let mut path = path.trim_end_matches('/').to_owned();
     for _ in 0..MAX_LINKS {
@@ -208,7 +211,7 @@ fn locate(root: &Root, path: &str) -> Result<(OwnedFd, String), WireError> {
                 }
                 path = next.trim_end_matches('/').to_owned();
             }
-            // No link, or nothing there yet.
+            // The name is not a link, or does not exist.
             Err(Errno::INVAL | Errno::NOENT) => return Ok((folder, name.to_owned())),
             Err(error) => return Err(errors::of_file(error)),
         }
@@ -216,8 +219,8 @@ fn locate(root: &Root, path: &str) -> Result<(OwnedFd, String), WireError> {
     Err(errors::of_file(Errno::LOOP))
 }
 
-/// Opens a folder below the root and makes what is missing of it, one name at a time: only ever a single new name in a folder that was opened
-/// below the root.
+/// Opens a folder below the root and makes its missing parts. It makes one name at a time, each in a folder that was
+/// opened below the root.
 fn make_folder(root: &Root, path: &str) -> Result<OwnedFd, WireError> {
     let flags = OFlags::PATH | OFlags::DIRECTORY;
     match root.resolve(path, flags) {

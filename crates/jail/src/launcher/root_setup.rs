@@ -1,0 +1,744 @@
+//! Prepares the launcher once: a private root with all parts of sandboxes at short names.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Component, Path};
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, Timespec, Timestamps};
+use rustix::mount::{
+    MountAttrFlags, MountPropagationFlags, OpenTreeFlags, UnmountFlags, mount_change, open_tree, unmount,
+};
+
+use rustix::process::{WaitId, WaitIdOptions, waitid};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use super::etc_stub;
+use super::faults;
+use super::host_trees::{Owner, Survey};
+use super::mount_table::MountTable;
+use super::shared_userns;
+use super::subreaper::PrivateFolders;
+use crate::cgroup::{Groups, Instance};
+use crate::landlock::WITH_SCOPES;
+use crate::machine::Machine;
+use crate::open_files::OpenFiles;
+use crate::plan::{self, Folder, Host, Tree, View, Zeros, paths};
+use crate::plan_without_namespaces;
+use crate::spec::{Added, Template};
+use crate::steps::{self, DEVICE_NODES, attach, copy_of, device_folder, devices_from, memory, write_once};
+use crate::sys;
+use crate::sys::clone::{Forked, exit_now, fork};
+use crate::wire::{DescribedError, Report, StepError};
+
+/// Folders of the host's /usr that are covered, since they may hold an administrator's files.
+const COVERED_FOLDERS: [&str; 6] = [
+    "/usr/src",
+    "/usr/local/bin",
+    "/usr/local/sbin",
+    "/usr/local/etc",
+    "/usr/local/src",
+    "/usr/local/games",
+];
+
+/// The layers that a sandbox needs so that a worker can enter it.
+const LAYERS_FOR_WORKERS: [&str; 8] = [
+    "user_namespace",
+    "mount_namespace",
+    "pid_namespace",
+    "network_namespace",
+    "ipc_namespace",
+    "uts_namespace",
+    "cgroup_namespace",
+    "private_root",
+];
+
+/// The result of the preparation.
+pub(super) struct Prepared {
+    pub(super) host: Host,
+    pub(super) mounts: MountTable,
+    pub(super) template: Template,
+    pub(super) groups: Option<Groups>,
+    /// This launcher's identity among those that create groups in the same folder.
+    pub(super) instance: Option<Instance>,
+    /// Folders of dead launchers that could not be removed yet.
+    pub(super) leftovers: Vec<String>,
+    pub(super) report: Report,
+    /// This process's ids on the host. Sandboxes run with them if the server is not root.
+    pub(super) ids: (u32, u32),
+    /// The shared user namespace above those of all sandboxes, from which workers enter. None if no worker enters.
+    pub(super) shared_userns: Option<OwnedFd>,
+    /// The private folders of sandboxes without namespaces. None with namespaces.
+    pub(super) private_folders: Option<PrivateFolders>,
+    /// True if this kernel has time namespaces.
+    pub(super) time_namespaces: bool,
+}
+
+/// Converts an error to one that names the failed step.
+fn step<T>(name: &str, layer: Option<&str>, result: io::Result<T>) -> Result<T, StepError> {
+    result.map_err(|error| StepError::new(name, layer, &error))
+}
+
+/// The part of the preparation that does not depend on the server's request and affects only this process. It runs
+/// while the server reads its settings. It excludes cgroups: preparing them can move processes, so the server must be
+/// known to be alive.
+pub(super) struct EarlySetup {
+    empty_environment: bool,
+    ids: (u32, u32),
+    /// True if this is the machine's root.
+    root: bool,
+    machine: Machine,
+    /// The way back to the host's files.
+    original_root: Option<OriginalRoot>,
+    /// The result of a trial to make namespaces, if there is no way back.
+    possible: io::Result<()>,
+    /// None if namespaces cannot be made.
+    entered: Option<Result<(), StepError>>,
+    prepared_root: Option<Result<(), StepError>>,
+}
+
+impl EarlySetup {
+    pub(super) fn run() -> Self {
+        let empty_environment = is_environment_empty();
+        let ids = own_ids();
+        let root = ids.0 == 0 && has_root_capabilities() && in_first_user_namespace();
+        let original_root = if root { OriginalRoot::open() } else { None };
+        let possible = match original_root {
+            Some(_) => Ok(()),
+            None => trial(root, ids),
+        };
+        let entered = possible.is_ok().then(|| enter_own_root(root, ids));
+        let prepared_root = matches!(entered, Some(Ok(()))).then(|| prepare_root(root));
+        Self {
+            empty_environment,
+            ids,
+            root,
+            machine: Machine::read(),
+            original_root,
+            possible,
+            entered,
+            prepared_root,
+        }
+    }
+
+    /// Returns the reason why no namespaces can be made, for a fallback to the `process` level. If there is one, this
+    /// process is back in the host's files.
+    fn missing(&mut self) -> Result<Option<io::Error>, StepError> {
+        if let Err(error) = std::mem::replace(&mut self.possible, Ok(())) {
+            return Ok(Some(error));
+        }
+        let Some(original_root) = &self.original_root else {
+            return Ok(None);
+        };
+        let found = match &self.entered {
+            Some(Err(error)) => Err(io::Error::from_raw_os_error(error.errno)),
+            Some(Ok(())) | None => in_a_fork(trial_of_a_sandbox),
+        };
+        if found.is_err() {
+            // A half-made root would show neither the host nor a jail.
+            step(
+                "go back to the host's files",
+                Some("private_root"),
+                original_root.restore(),
+            )?;
+        }
+        Ok(found.err())
+    }
+}
+
+/// This process's original mount namespace and root. Only root can return to them.
+struct OriginalRoot {
+    namespace: OwnedFd,
+    root: OwnedFd,
+}
+
+impl OriginalRoot {
+    fn open() -> Option<Self> {
+        let able = rustix::thread::capabilities(None)
+            .is_ok_and(|sets| sets.effective.contains(rustix::thread::CapabilitySet::SYS_CHROOT));
+        let open = |path, flags| rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty()).ok();
+        able.then_some(())?;
+        Some(Self {
+            namespace: open("/proc/self/ns/mnt", OFlags::RDONLY)?,
+            root: open("/", OFlags::PATH | OFlags::DIRECTORY)?,
+        })
+    }
+
+    fn restore(&self) -> io::Result<()> {
+        let own = rustix::fs::stat("/proc/self/ns/mnt").map(|found| found.st_ino);
+        if own
+            .is_ok_and(|own| rustix::fs::fstat(&self.namespace).is_ok_and(|original_root| original_root.st_ino == own))
+        {
+            // If not even a mount namespace could be made, entering one may be refused, too.
+            return Ok(());
+        }
+        move_into_link_name_space(self.namespace.as_fd(), Some(LinkNameSpaceType::Mount))?;
+        // This leads to the root of the namespace. A server in a changed root must not see that one.
+        rustix::process::fchdir(&self.root)?;
+        Ok(rustix::process::chroot(".")?)
+    }
+}
+
+fn own_ids() -> (u32, u32) {
+    (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
+}
+
+fn enter_own_root(root: bool, ids: (u32, u32)) -> Result<(), StepError> {
+    own_namespaces(root, ids).map_err(|error| StepError {
+        step: "make namespaces of the launcher".to_owned(),
+        ..super::spare::no_namespaces(&error)
+    })?;
+    step("make the launcher's root", Some("private_root"), own_root())
+}
+
+fn prepare_root(root: bool) -> Result<(), StepError> {
+    step("prepare the devices", Some("private_root"), devices(root))?;
+    step("prepare /etc", Some("private_root"), etc())?;
+    // Built once here, since each sandbox's first process is a fork of this process. This is the likelier of two
+    // filters.
+    let _filter = crate::seccomp::filter(true);
+    Ok(())
+}
+
+/// Prepares everything, once.
+pub(super) fn prepare(early: Option<EarlySetup>, template: Template) -> Result<Prepared, StepError> {
+    let process_level = |template, error| {
+        let missing = StepError::new("make namespaces", Some("user_namespace"), &error);
+        without_namespaces(template, own_ids(), missing)
+    };
+    let empty = early
+        .as_ref()
+        .map_or_else(is_environment_empty, |early| early.empty_environment);
+    if !faults::empty_environment(&template, empty) {
+        let error = io::Error::from_raw_os_error(libc::EPERM);
+        let what = "look at the launcher's environment";
+        return Err(StepError::new(what, Some("empty_environment"), &error));
+    }
+    if template.process_level
+        && let Err(error) = faults::layer(&template, "user_namespace")
+    {
+        return process_level(template, error);
+    }
+    let mut early = early.unwrap_or_else(EarlySetup::run);
+    if template.process_level
+        && let Some(error) = early.missing()?
+    {
+        return process_level(template, error);
+    }
+    let EarlySetup {
+        ids,
+        root,
+        machine,
+        entered,
+        prepared_root,
+        ..
+    } = early;
+    // If namespaces cannot be made, this attempt names the failed step.
+    entered.unwrap_or_else(|| enter_own_root(root, ids))?;
+    prepared_root.unwrap_or_else(|| prepare_root(root))?;
+    let found = Groups::find(paths::host());
+    let leftovers = found.as_ref().map(|(groups, _)| groups.sweep()).unwrap_or_default();
+    // Built here if it was not the likelier one.
+    let _filter = crate::seccomp::filter(found.is_ok());
+    let mut host = Host {
+        root,
+        memory_is_charged: found.is_ok(),
+        first_is_reached: !root && ids.0 == 0,
+        machine,
+        ..Host::default()
+    };
+    let mounts = step("read the mount table", Some("private_root"), MountTable::read())?;
+    let covered = covered(&template);
+    let mut survey = Survey::new(&mounts, root, &covered, try_mapping_ids);
+    step(
+        "prepare the system's files",
+        Some("private_root"),
+        trees(&mut host, &template, &mut survey),
+    )?;
+    host.covered = covered.iter().copied().map(str::to_owned).collect();
+    operators_folders(&mut host, &template, &mut survey)?;
+    let (files, mounted) = survey.finish();
+    host.files = files;
+    step(
+        "prepare the mount points",
+        Some("private_root"),
+        plan::skeleton(&host)
+            .iter()
+            .try_for_each(steps::run)
+            .and_then(|()| set_old_timestamp(paths::EMPTY_FOLDER)),
+    )?;
+    let landlock_abi = sys::misc::landlock_abi();
+    let mut template = template;
+    template.enterable &= landlock_abi >= WITH_SCOPES && !faults::any_skipped(&template, &LAYERS_FOR_WORKERS);
+    let report = Report {
+        root,
+        cgroups: found.as_ref().ok().map(|(groups, _)| groups.version().to_owned()),
+        cgroups_missing: found.as_ref().err().cloned(),
+        landlock_abi,
+        enterable: template.enterable,
+        namespaces_missing: None,
+        left_out: mounted.left_out,
+        bound: mounted.bound,
+        open_files: OpenFiles::now().most(),
+    };
+    let (groups, instance) = found.ok().unzip();
+    Ok(Prepared {
+        host,
+        mounts,
+        template,
+        groups,
+        instance,
+        leftovers,
+        report,
+        ids,
+        shared_userns: None,
+        private_folders: None,
+        time_namespaces: rustix::fs::stat(format!("{}/proc/self/ns/time", paths::host())).is_ok(),
+    })
+}
+
+/// Sets an old modification time on a folder. Attached folders show the time of the empty folder in their overlay. If
+/// that equalled the time of the mount point, made in the same moment, programs that cache a folder's content (such as
+/// Python's import system) would not look again.
+fn set_old_timestamp(folder: &str) -> io::Result<()> {
+    let long_ago = Timespec { tv_sec: 1, tv_nsec: 0 };
+    let times = Timestamps {
+        last_access: long_ago,
+        last_modification: long_ago,
+    };
+    Ok(rustix::fs::utimensat(CWD, folder, &times, AtFlags::empty())?)
+}
+
+/// Tries to make namespaces in a separate process, since a half-entered process could not go back.
+fn trial(root: bool, ids: (u32, u32)) -> io::Result<()> {
+    in_a_fork(|| {
+        own_namespaces(root, ids)
+            .and_then(|()| own_root())
+            .and_then(|()| trial_of_a_sandbox())
+    })
+}
+
+/// Tries to make a sandbox's namespaces, and the operations that a host may refuse in them: a /proc mount if parts of
+/// this /proc are covered, read-only mounts, and overlays, which some kernels lack.
+fn trial_of_a_sandbox() -> io::Result<()> {
+    sys::misc::unshare(super::spare::all_namespaces())?;
+    in_a_fork(|| {
+        let plain = MountAttrFlags::MOUNT_ATTR_NOSUID;
+        steps::fresh("proc", &[], plain)?;
+        sys::mount::restrict(
+            memory(4096, 1, "0755", plain)?.as_fd(),
+            sys::mount::Attributes::READ_ONLY,
+        )?;
+        let lower = format!("{}:{}", paths::EMPTY_FOLDER, paths::DEVICE_FOLDER);
+        steps::fresh("overlay", &[("userxattr", String::new()), ("lowerdir", lower)], plain)?;
+        Ok(())
+    })
+}
+
+/// Runs `work` in a separate process. Its memory and namespaces end with it.
+pub(super) fn in_a_fork(work: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    const SIGCHLD: u64 = 17;
+    match fork(0, SIGCHLD, None)? {
+        Forked::Child => exit_now(
+            work()
+                .err()
+                .map_or(0, |error| error.raw_os_error().unwrap_or(libc::EIO)),
+        ),
+        Forked::Parent { pidfd, .. } => {
+            let status = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED)?;
+            match status.and_then(|status| status.exit_status()) {
+                Some(0) => Ok(()),
+                Some(errno) => Err(io::Error::from_raw_os_error(errno)),
+                None => Err(io::Error::from_raw_os_error(libc::ECHILD)),
+            }
+        }
+    }
+}
+
+/// Returns true if each sandbox can have a different id without a user namespace. If root cannot assign ids, this is an
+/// error, so that code never runs as root. "Root" of a user namespace made by others is an ordinary user.
+fn can_take_ids(user: u32) -> io::Result<bool> {
+    use rustix::thread::CapabilitySet;
+    if user != 0 {
+        return Ok(false);
+    }
+    let needed = CapabilitySet::SETUID | CapabilitySet::SETGID | CapabilitySet::CHOWN | CapabilitySet::KILL;
+    let held = rustix::thread::capabilities(None)?.effective.contains(needed);
+    let maps = std::fs::read_to_string("/proc/self/uid_map")?;
+    let lines = maps.lines().filter_map(|line| {
+        let mut numbers = line.split_whitespace().map(str::parse::<u32>);
+        Some((numbers.next()?.ok()?, numbers.next()?.ok()?, numbers.next()?.ok()?))
+    });
+    let (first, last) = super::supervisor::HOST_IDS;
+    let covers = |(inside, _, count): (u32, u32, u32)| inside <= first && last <= inside.saturating_add(count);
+    let (mut all, mut real_root) = (false, false);
+    for line in lines {
+        all |= covers(line);
+        real_root |= line.0 == 0 && line.1 == 0;
+    }
+    match (held && all, real_root) {
+        (true, _) => Ok(true),
+        (false, false) => Ok(false),
+        (false, true) => Err(DescribedError {
+            what: "root lacks CAP_SETUID, CAP_SETGID, CAP_CHOWN or CAP_KILL, or its ids are too few; run the server as an \
+                   ordinary user"
+                .to_owned(),
+            errno: libc::EPERM,
+        }
+        .into()),
+    }
+}
+
+/// Prepares the `process` level.
+fn without_namespaces(template: Template, ids: (u32, u32), missing: StepError) -> Result<Prepared, StepError> {
+    paths::host_is_as_it_is();
+    let landlock_abi = sys::misc::landlock_abi();
+    if landlock_abi < WITH_SCOPES {
+        let what = format!("without namespaces version {WITH_SCOPES} is needed, this kernel has {landlock_abi}");
+        let error = DescribedError {
+            what,
+            errno: libc::EOPNOTSUPP,
+        };
+        return Err(StepError::new("look for Landlock", Some("landlock"), &error.into()));
+    }
+    if let Some(mount) = template.mounts.first() {
+        return Err(StepError {
+            layer: Some("mount_namespace".to_owned()),
+            ..StepError::new(
+                &format!(
+                    "show the folder {} (the process level has no mounts)",
+                    mount.host.display()
+                ),
+                None,
+                &io::Error::from_raw_os_error(missing.errno),
+            )
+        });
+    }
+    let found = Groups::find(paths::host());
+    let leftovers = found.as_ref().map(|(groups, _)| groups.sweep()).unwrap_or_default();
+    let root = step("take an id of its own for each sandbox", None, can_take_ids(ids.0))?;
+    let private_folders = step("make a folder for private files", None, PrivateFolders::make(root))?;
+    let template = Template {
+        enterable: false,
+        ..template
+    };
+    let host = Host {
+        root,
+        memory_is_charged: found.is_ok(),
+        readable: plan_without_namespaces::readable(&template),
+        ..Host::default()
+    };
+    let report = Report {
+        root,
+        cgroups: found.as_ref().ok().map(|(groups, _)| groups.version().to_owned()),
+        cgroups_missing: found.as_ref().err().cloned(),
+        landlock_abi,
+        enterable: false,
+        namespaces_missing: Some(missing),
+        left_out: Vec::new(),
+        bound: Vec::new(),
+        open_files: OpenFiles::now().most(),
+    };
+    let (groups, instance) = found.ok().unzip();
+    Ok(Prepared {
+        host,
+        // The process level attaches no folders.
+        mounts: MountTable::default(),
+        template,
+        groups,
+        instance,
+        leftovers,
+        report,
+        ids,
+        shared_userns: None,
+        private_folders: Some(private_folders),
+        time_namespaces: false,
+    })
+}
+
+/// The first process of every sandbox is a copy of this process and shows its initial environment.
+fn is_environment_empty() -> bool {
+    std::fs::read("/proc/self/environ").is_ok_and(|environment| environment.is_empty())
+}
+
+/// Returns true if root has the capabilities to make sandboxes as root. Without one of them (in a container) it works
+/// as an ordinary user does.
+fn has_root_capabilities() -> bool {
+    use rustix::thread::CapabilitySet;
+    let needed = CapabilitySet::SYS_ADMIN
+        | CapabilitySet::SYS_PTRACE
+        | CapabilitySet::SETUID
+        | CapabilitySet::SETGID
+        | CapabilitySet::MKNOD
+        | CapabilitySet::KILL;
+    rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(needed))
+}
+
+/// Returns false for root of a user namespace (a rootless container). It can mount, but cannot make device nodes or map
+/// ids, so it works as an ordinary user does.
+fn in_first_user_namespace() -> bool {
+    // The kernel has used this inode number since namespaces have numbers.
+    const FIRST_NAMESPACE_INODE: u64 = 0xEFFF_FFFD;
+    rustix::fs::stat("/proc/self/ns/user").is_ok_and(|found| found.st_ino == FIRST_NAMESPACE_INODE)
+}
+
+fn own_namespaces(root: bool, (user, group): (u32, u32)) -> io::Result<()> {
+    if root {
+        sys::misc::unshare(libc::CLONE_NEWNS)?;
+    } else {
+        sys::misc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS)?;
+        write_once("/proc/self/setgroups", "deny")?;
+        write_once("/proc/self/uid_map", &format!("{user} {user} 1"))?;
+        write_once("/proc/self/gid_map", &format!("{group} {group} 1"))?;
+    }
+    Ok(mount_change(
+        "/",
+        MountPropagationFlags::REC | MountPropagationFlags::PRIVATE,
+    )?)
+}
+
+/// Makes a root in memory, with the host's root below one folder. `/usr` is only a temporary mount point.
+fn own_root() -> io::Result<()> {
+    let root = memory(64 << 20, 65536, "0755", MountAttrFlags::MOUNT_ATTR_NOSUID)?;
+    attach(&root, "/usr")?;
+    rustix::process::chdir("/usr")?;
+    let folder = |name: &str| rustix::fs::mkdir(name, Mode::from_raw_mode(0o755));
+    for name in [
+        "host", "l", "l/none", "l/dev", "l/layer", "l/image", "l/added", "new", "new/etc", "own",
+    ] {
+        folder(name)?;
+    }
+    rustix::process::pivot_root(".", "host")?;
+    rustix::process::chdir("/")?;
+    Ok(())
+}
+
+/// Makes the device folder. An ordinary user's sandboxes use the host's nodes. As root each sandbox gets separate nodes
+/// from [`private_devices`], so that locks on them stay inside.
+fn devices(root: bool) -> io::Result<()> {
+    let folder = paths::DEVICE_FOLDER;
+    if root {
+        return Ok(());
+    }
+    devices_from(&format!("{}/dev", paths::host()), folder, Zeros::Device)
+}
+
+/// Makes the device folder of one sandbox, with separate nodes, as a detached mount. Only root can make nodes.
+pub(super) fn private_devices(zeros: Zeros) -> io::Result<OwnedFd> {
+    let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    let folder = memory(64 << 10, 64, "0755", flags)?;
+    device_folder(&folder)?;
+    for (name, major, minor) in DEVICE_NODES {
+        let minor = if name == "zero" { zeros.minor() } else { minor };
+        let (kind, mode) = (rustix::fs::FileType::CharacterDevice, Mode::from_raw_mode(0o666));
+        rustix::fs::mknodat(&folder, name, kind, mode, rustix::fs::makedev(major, minor))?;
+        rustix::fs::chmodat(&folder, name, mode, AtFlags::empty())?;
+    }
+    sys::mount::restrict(folder.as_fd(), sys::mount::Attributes::READ_ONLY)?;
+    Ok(folder)
+}
+
+/// Makes the device folder of one sandbox, if sandboxes have separate ones.
+pub(super) fn own_devices(prepared: &Prepared) -> io::Result<Option<OwnedFd>> {
+    let own = prepared.host.root && prepared.private_folders.is_none();
+    own.then(|| private_devices(Zeros::on(prepared.host.memory_is_charged)))
+        .transpose()
+}
+
+/// Makes the stub of /etc. It reveals nothing about the machine's users.
+fn etc() -> io::Result<()> {
+    let write = |name: &str, text: &str| std::fs::write(format!("{}/{name}", paths::ETC_STUB), text);
+    write(
+        "passwd",
+        "root:x:0:0:root:/nonexistent:/usr/sbin/nologin\nuser:x:1000:1000:user:/home/user:/bin/bash\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+    )?;
+    write("group", "root:x:0:\nuser:x:1000:\nnogroup:x:65534:\n")?;
+    write("hosts", "127.0.0.1 localhost sandcell\n::1 localhost\n")?;
+    write("hostname", "sandcell\n")?;
+    write("nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n")?;
+    write("resolv.conf", "# no network\n")?;
+    write("os-release", "NAME=sandcell\nID=sandcell\nPRETTY_NAME=sandcell\n")?;
+    for name in ["ld.so.cache", "mime.types", "services", "protocols"] {
+        let source = format!("{}/etc/{name}", paths::host());
+        if let Ok(bytes) = std::fs::read(source) {
+            std::fs::write(format!("{}/{name}", paths::ETC_STUB), bytes)?;
+        }
+    }
+    Ok(())
+}
+
+/// Prepares the host's /usr and all else that interpreters need.
+fn trees(host: &mut Host, template: &Template, survey: &mut Survey<'_>) -> io::Result<()> {
+    let mut wanted = vec!["/usr".to_owned()];
+    for name in ["bin", "sbin", "lib", "lib32", "lib64", "libx32"] {
+        let path = format!("{}/{name}", paths::host());
+        match rustix::fs::lstat(path.as_str()) {
+            Ok(found) if rustix::fs::FileType::from_raw_mode(found.st_mode).is_symlink() => {
+                let target = std::fs::read_link(&path)?;
+                let target = target.to_string_lossy().trim_start_matches('/').to_owned();
+                host.links.push((format!("/{name}"), target));
+            }
+            Ok(_) => wanted.push(format!("/{name}")),
+            Err(_) => {}
+        }
+    }
+    for tree in &template.trees {
+        let path = tree.to_string_lossy().into_owned();
+        if host.copied.iter().any(|copied| tree.starts_with(copied)) {
+            // It is part of that copy.
+        } else if etc_stub::is_small(tree) {
+            host.copied.push(path);
+        } else {
+            wanted.push(path);
+        }
+    }
+    for path in wanted {
+        host.trees.push(survey.tree(Path::new(&path), Owner::System)?);
+    }
+    template.added.iter().try_for_each(|added| add(&mut host.trees, added))
+}
+
+/// Adds a file to the innermost tree that contains its path. Skips files on a mount within that tree or in a bound
+/// tree: sandboxes work without them.
+fn add(trees: &mut [Tree], added: &Added) -> io::Result<()> {
+    let holds = |tree: &Tree| added.path.starts_with(&tree.path);
+    let innermost = trees.iter_mut().enumerate().filter(|(_, tree)| holds(tree));
+    let Some((number, tree)) = innermost.max_by_key(|(_, tree)| tree.path.len()) else {
+        // Outside of the host's trees, only package folders can hold added files.
+        return match added.path.starts_with(paths::PACKAGE_LAYERS) {
+            true => write_added(
+                Path::new(&format!("{}{}", paths::NEW_ROOT, added.path.display())),
+                &added.text,
+            ),
+            false => Ok(()),
+        };
+    };
+    let Ok(name) = added.path.strip_prefix(&tree.path) else {
+        return Ok(());
+    };
+    let plain = name.components().all(|part| matches!(part, Component::Normal(_)));
+    let (source, below) = match &tree.view {
+        View::Overlay(source) => (source.clone(), format!("{}/{number}", paths::ADDED_FILES)),
+        View::OverlayWith { source, below } => (source.clone(), below.clone()),
+        View::Bind(_) => return Ok(()),
+    };
+    if !plain || tree.inner.iter().any(|inner| name.starts_with(&inner.path)) {
+        return Ok(());
+    }
+    write_added(&Path::new(&below).join(name), &added.text)?;
+    tree.view = View::OverlayWith { source, below };
+    Ok(())
+}
+
+/// Writes a file and its parent folders. A script becomes executable.
+fn write_added(file: &Path, text: &str) -> io::Result<()> {
+    std::fs::create_dir_all(file.parent().unwrap_or(file))?;
+    std::fs::write(file, text)?;
+    let mode = if text.starts_with("#!") { 0o755 } else { 0o644 };
+    Ok(rustix::fs::chmod(file, Mode::from_raw_mode(mode))?)
+}
+
+/// Returns the folders that are covered in all sandboxes of this template.
+fn covered(template: &Template) -> Vec<&'static str> {
+    let needed = |path: &str| template.trees.iter().any(|tree| tree.starts_with(path));
+    COVERED_FOLDERS.into_iter().filter(|path| !needed(path)).collect()
+}
+
+/// Prepares the operator's folders, and the mounts below them.
+fn operators_folders(host: &mut Host, template: &Template, survey: &mut Survey<'_>) -> Result<(), StepError> {
+    for mount in &template.mounts {
+        let tree = step(
+            &format!("prepare the mount {}", mount.host.display()),
+            None,
+            survey.tree(&mount.host, Owner::Operator),
+        )?;
+        host.mounts.push(Folder {
+            tree: Tree {
+                path: mount.sandbox.clone(),
+                ..tree
+            },
+            copy_on_write: mount.copy_on_write,
+        });
+    }
+    Ok(())
+}
+
+fn try_mapping_ids(source: &str) -> io::Result<()> {
+    let ids = format!("0 {} 1", super::supervisor::HOST_IDS.0);
+    let namespace = shared_userns::make_userns(&ids, &ids)?;
+    sys::mount::map_ids(single_copy_of(source)?.as_fd(), namespace.as_fd())
+}
+
+/// Opens the tree of an image, a host folder, as a detached mount.
+pub(super) fn tree_of_image(folder: &Path) -> io::Result<OwnedFd> {
+    let plain = folder.is_absolute() && !folder.components().any(|part| part == Component::ParentDir);
+    if !plain {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    single_copy_of(format!("{}{}", paths::host(), folder.display()))
+}
+
+/// Removes the host's files from this process's mount namespace, except `/proc`. The kernel copies every mount here for
+/// each sandbox, and removes the copies afterwards. In a user namespace, the kernel allows a new process file system
+/// only if an existing one is fully visible, so every full one stays.
+pub(super) fn unmount_host() -> io::Result<()> {
+    let host = paths::host();
+    let table = std::fs::read(format!("{host}/proc/self/mountinfo"))?;
+    let table = String::from_utf8_lossy(&table);
+    let proc = format!("{host}/proc");
+    let others = process_file_systems(&table).filter(|path| *path != proc && path.starts_with(host));
+    let mut kept = vec![copy_of(&proc)?];
+    kept.extend(others.filter_map(|path| copy_of(path).ok()));
+    unmount(host, UnmountFlags::DETACH)?;
+    for (number, mount) in kept.iter().enumerate() {
+        let path = if number == 0 {
+            proc.clone()
+        } else {
+            format!("{proc}{number}")
+        };
+        rustix::fs::mkdir(path.as_str(), Mode::from_raw_mode(0o555))?;
+        attach(mount, &path)?;
+    }
+    Ok(())
+}
+
+/// Returns the paths at which process file systems are mounted as a whole, from a mount table.
+fn process_file_systems(table: &str) -> impl Iterator<Item = &str> {
+    table.lines().filter_map(|line| {
+        let (mount, kind) = line.split_once(" - ")?;
+        let mut fields = mount.split(' ').skip(3);
+        let (root, path) = (fields.next()?, fields.next()?);
+        (kind.starts_with("proc ") && root == "/" && !path.contains('\\')).then_some(path)
+    })
+}
+
+/// Makes a detached copy of one mount, to show it with other ids.
+pub(super) fn single_copy_of(path: impl rustix::path::Arg) -> io::Result<OwnedFd> {
+    Ok(open_tree(
+        CWD,
+        path,
+        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC,
+    )?)
+}
+
+/// Shows an operator's folder, in this process's mount namespace, with its owner as the sandbox's user.
+pub(super) fn mount_with_ids(source: &str, user_namespace: &OwnedFd) -> io::Result<()> {
+    let mount = single_copy_of(source)?;
+    sys::mount::map_ids(mount.as_fd(), user_namespace.as_fd())?;
+    attach(&mount, source)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn process_file_systems_are_found_whole() {
+        let table = "22 1 0:5 / /host/dev rw - devtmpfs devtmpfs rw\n\
+                     23 1 0:21 / /host/proc rw,nosuid shared:12 - proc proc rw\n\
+                     24 23 0:21 /sys /host/proc/sys ro - proc proc rw\n\
+                     25 1 0:30 / /host/a\\040b rw - proc proc rw\n\
+                     26 1 0:31 / /host/mnt/proc rw - proc none rw\n";
+        let found: Vec<_> = process_file_systems(table).collect();
+        assert_eq!(found, ["/host/proc", "/host/mnt/proc"]);
+    }
+}
