@@ -14,7 +14,7 @@ mod wiring;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    // This may be the launcher: it must know nothing, so it comes before everything else.
+    // This process may be the launcher, which must know nothing. So this check comes first.
     wiring::become_launcher_if_asked();
     wiring::become_init_if_first();
     wiring::give_back_early();

@@ -1,4 +1,4 @@
-//! Settings that change while a server runs: the server checks the files every two seconds, and at once on a hang-up
+//! Settings that change while a server runs. The server checks the files every two seconds, and at once on a hang-up
 //! signal.
 //!
 //! All changes are read and checked before any is put in force, so that a broken file changes nothing. Settings that
@@ -18,7 +18,7 @@ use crate::wiring::Running;
 
 /// The interval between checks of the settings files.
 const LOOK: Duration = Duration::from_secs(2);
-/// Settings that a running server takes over, by their names or tables. Sandboxes that are there keep what they have.
+/// Settings that a running server applies, by their names or tables. Existing sandboxes keep their values.
 const LIVE: [&str; 29] = [
     "analysis",
     "http.connections",
@@ -51,7 +51,7 @@ const LIVE: [&str; 29] = [
     "upload_from",
 ];
 
-/// Sandboxes, and hosts of each, that the log names.
+/// The maximum number of sandboxes, and of hosts of each, in one log line.
 const SANDBOXES_TOLD: usize = 20;
 const HOSTS_TOLD: usize = 8;
 
@@ -74,7 +74,7 @@ pub(crate) struct Reloader {
 #[derive(Debug, PartialEq, Eq)]
 enum Outcome {
     Same,
-    /// Put in force, and what would need another start.
+    /// The applied settings, and those that need a restart.
     Changed {
         taken: BTreeSet<&'static str>,
         left: BTreeSet<&'static str>,
@@ -103,7 +103,7 @@ impl Reloader {
         Following(tokio::spawn(self.follow(running)))
     }
 
-    /// Puts changes in force when they come, for as long as it is polled.
+    /// Applies changes until the future is dropped.
     async fn follow(mut self, running: Running) {
         let mut hang_ups = HangUps::listen(self.on_hang_up);
         loop {
@@ -129,7 +129,7 @@ impl Reloader {
                     }
                     if !left.is_empty() {
                         tracing::warn!(
-                            "settings that a running server keeps have changed: {}; start it anew for them",
+                            "settings that need a restart have changed: {}; restart the server to apply them",
                             words(&left)
                         );
                     }
@@ -143,7 +143,7 @@ impl Reloader {
         }
     }
 
-    /// Reads all, checks all, and then puts all in force.
+    /// Reads all, checks all, and then applies all.
     fn look(&mut self, running: &Running) -> Result<Outcome, Failure> {
         let layered = read(&self.around)?;
         let changed: BTreeSet<&'static str> = layered
@@ -151,7 +151,7 @@ impl Reloader {
             .filter(|(key, (value, _))| self.seen.get(*key).is_none_or(|(before, _)| before != value))
             .map(|(key, _)| *key)
             .collect();
-        // All of it has to be usable, also what another start would take.
+        // All settings must be usable, also those that need a restart.
         Settings::from_layers(&layered)?;
         let (taken, left): (BTreeSet<_>, BTreeSet<_>) = changed.into_iter().partition(|key| is_live(key));
         let mut wanted = self.in_force.clone();
@@ -177,7 +177,7 @@ impl Reloader {
     }
 }
 
-/// Says which sandboxes keep what they were allowed to reach when they were made.
+/// Logs the sandboxes that keep the network that they were made with.
 fn tell_what_stays(engine: &Engine) {
     let all = engine.reaching();
     if all.is_empty() {
@@ -201,12 +201,12 @@ fn tell_what_stays(engine: &Engine) {
         words.push(format!("and {more} more"));
     }
     tracing::warn!(
-        "sandboxes that are there keep the network that they were made with until they end: {}",
+        "existing sandboxes keep the network that they were made with until they end: {}",
         words.join("; ")
     );
 }
 
-/// Ends with its handle.
+/// The task of a reloader. Dropping it ends the task.
 #[derive(Debug)]
 pub(crate) struct Following(tokio::task::JoinHandle<()>);
 

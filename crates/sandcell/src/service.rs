@@ -18,13 +18,13 @@ use tokio::time::{sleep, timeout};
 
 /// The time limit for a server's status answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-/// Bytes of that answer.
+/// The maximum size of that answer, in bytes.
 const ANSWER_BYTES: u64 = 16 << 10;
-/// The time limit for a server to end after the request; the server waits a little for its calls.
+/// The time limit for a server to end after the request. The server waits a few seconds for its calls.
 const END_WITHIN: Duration = Duration::from_secs(20);
 /// The interval between checks that a server has ended.
 const LOOK: Duration = Duration::from_millis(20);
-/// The prefix and suffix of a socket's name, around the settings' mark.
+/// The prefix and suffix of a socket's name, around the settings' digest.
 const NAME: (&str, &str) = ("service-", ".sock");
 
 /// A server's status, as the server reports it.
@@ -32,11 +32,11 @@ const NAME: (&str, &str) = ("service-", ".sock");
 pub(crate) struct Standing {
     /// Its version.
     pub(crate) version: String,
-    /// Sandboxes that live.
+    /// The number of live sandboxes.
     pub(crate) sandboxes: u64,
-    /// Executions that run.
+    /// The number of running executions.
     pub(crate) running: u64,
-    /// Calls that are being answered.
+    /// The number of calls in progress.
     pub(crate) calls: u64,
     /// The time since the server started.
     pub(crate) uptime_s: u64,
@@ -45,14 +45,14 @@ pub(crate) struct Standing {
 /// The answer at a socket.
 #[derive(Debug)]
 pub(crate) enum Found {
-    /// Nobody: there is no socket, or one that was left behind.
+    /// No server: there is no socket, or one that an ended server left behind.
     Nobody,
-    /// A server, and its process where the system says it.
+    /// A server, and its process if the system reports it.
     Server(Standing, Option<Pid>),
 }
 
-/// The folder of the sockets, made if it is not there. Whoever else could write to it could stand in for a server, so
-/// one that others can enter is refused.
+/// Returns the folder of the sockets, and makes it if it is absent. Another user who can write to the folder could
+/// impersonate a server. So a folder that others can enter is refused.
 pub(crate) fn folder() -> Result<PathBuf, Failure> {
     let own = geteuid();
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
@@ -93,7 +93,7 @@ pub(crate) fn socket(mark: &str) -> Result<PathBuf, Failure> {
     Ok(folder()?.join(format!("{}{mark}{}", NAME.0, NAME.1)))
 }
 
-/// All sockets that there are.
+/// Returns all existing sockets.
 pub(crate) fn sockets() -> Result<Vec<PathBuf>, Failure> {
     let folder = folder()?;
     let entries = std::fs::read_dir(&folder).map_err(|error| unusable(&folder, &error.to_string()))?;
@@ -111,13 +111,13 @@ pub(crate) async fn ask(socket: &Path) -> Result<Found, Failure> {
     let strange = |reason: String| {
         Failure::new(
             Code::BackendUnavailable,
-            format!("whoever listens at {} cannot be used: {reason}", socket.display()),
+            format!("the listener at {} cannot be used: {reason}", socket.display()),
             "end that process, or remove the socket",
         )
     };
     let mut stream = match timeout(ANSWER_WITHIN, UnixStream::connect(socket)).await {
         Ok(Ok(stream)) => stream,
-        // A reset comes from a server that closed its socket in this moment.
+        // A server that closes its socket during the query causes a reset.
         Ok(Err(error))
             if matches!(
                 error.kind(),
@@ -142,7 +142,7 @@ pub(crate) async fn ask(socket: &Path) -> Result<Found, Failure> {
     };
     let answer = match timeout(ANSWER_WITHIN, asking).await {
         Ok(Ok(answer)) => answer,
-        // It ended in this moment.
+        // The server ended during the query.
         Ok(Err(_)) => return Ok(Found::Nobody),
         Err(_) => return Err(strange(format!("no answer within {} s", ANSWER_WITHIN.as_secs()))),
     };
@@ -155,7 +155,7 @@ pub(crate) async fn ask(socket: &Path) -> Result<Found, Failure> {
     Ok(Found::Server(standing, peer.pid().and_then(Pid::from_raw)))
 }
 
-/// Tells a server to end, and waits until it does not listen any more.
+/// Asks a server to end, and waits until it no longer listens.
 pub(crate) async fn stop(socket: &Path, pid: Option<Pid>) -> Result<(), Failure> {
     let cannot = |reason: &str| {
         Failure::new(
@@ -164,7 +164,7 @@ pub(crate) async fn stop(socket: &Path, pid: Option<Pid>) -> Result<(), Failure>
             "end its process yourself",
         )
     };
-    let pid = pid.ok_or_else(|| cannot("the system does not say which process it is"))?;
+    let pid = pid.ok_or_else(|| cannot("the system does not report its process id"))?;
     match kill_process(pid, Signal::TERM) {
         Ok(()) | Err(rustix::io::Errno::SRCH) => {}
         Err(error) => return Err(cannot(&error.to_string())),

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 const TOP: &str = "/sys/fs/cgroup";
 const CONTROLLERS: &str = "+memory +pids +cpu";
-/// An id that nobody has.
+/// An unused id.
 const NOBODY: u32 = 61_234;
 
 /// A cgroup. Drop removes it with its contents.
@@ -31,14 +31,14 @@ impl Group {
         group
     }
 
-    /// Hands controllers on, as slices do.
+    /// Creates a group that passes its controllers on, as slices do.
     fn slice(path: &str) -> Self {
         let group = Self::new(path);
         fs::write(group.0.join("cgroup.subtree_control"), CONTROLLERS).unwrap();
         group
     }
 
-    /// Makes it this user's, as systemd does for a user's own groups.
+    /// Makes this user the owner, as systemd does for a user's own groups.
     fn owned(self) -> Self {
         for name in ["", "cgroup.procs", "cgroup.subtree_control", "cgroup.threads"] {
             std::os::unix::fs::chown(self.0.join(name), Some(NOBODY), Some(NOBODY)).unwrap();
@@ -46,7 +46,7 @@ impl Group {
         self
     }
 
-    /// This command, to be started in the group.
+    /// Returns a command that starts in the group.
     fn command(&self, script: &str) -> Command {
         let mut command = Command::new("/bin/sh");
         let enter = format!("echo 0 > {}/cgroup.procs && {script}", self.0.display());
@@ -54,7 +54,7 @@ impl Group {
         command
     }
 
-    /// Somebody else's process in it.
+    /// Starts another program's process in the group.
     fn occupied(self) -> (Self, Sleeper) {
         let sleeper = Sleeper(self.command("exec sleep 1000").spawn().unwrap());
         wait("somebody is in the group", || !self.processes().is_empty());
@@ -102,7 +102,7 @@ fn wait(what: &str, mut seen: impl FnMut() -> bool) {
     panic!("never: {what}");
 }
 
-/// All groups below one, outer ones first.
+/// Returns all groups below one, outer ones first.
 fn folders(below: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut next = vec![below.to_owned()];
@@ -118,7 +118,7 @@ fn folders(below: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The groups in which sandboxes have theirs just now.
+/// Returns the parent groups of existing sandboxes' groups.
 fn in_use() -> BTreeSet<PathBuf> {
     let of_a_sandbox = |folder: &PathBuf| {
         let name = folder.file_name().unwrap_or_default().to_string_lossy();
@@ -126,14 +126,14 @@ fn in_use() -> BTreeSet<PathBuf> {
             .strip_prefix("sandcell-")
             .into_iter()
             .flat_map(|rest| rest.split('-'));
-        // The launcher's process id, something random, and the sandbox's number.
+        // The parts are the launcher's process id, a random text, and the sandbox's number.
         parts.clone().count() == 3 && parts.step_by(2).all(|part| part.parse::<u64>().is_ok())
     };
     let all = folders(Path::new(TOP)).into_iter().filter(of_a_sandbox);
     all.map(|folder| folder.parent().unwrap().to_owned()).collect()
 }
 
-/// A server's program where everybody can read it, and a script that its sandboxes run.
+/// A server's program that every user can read, and a script that its sandboxes run.
 struct Place(tempfile::TempDir);
 
 impl Place {
@@ -143,7 +143,7 @@ impl Place {
         let binary =
             std::env::var_os("SANDCELL_TEST_BIN").map_or_else(|| env!("CARGO_BIN_EXE_sandcell").into(), PathBuf::from);
         fs::copy(binary, at("sandcell")).unwrap();
-        // Its memory is held by the group: more than that ends the code.
+        // The group limits the memory, so a larger allocation ends the code.
         let script = "import os, time\ntime.sleep(1)\nprint(os.getpid())\nx = b'x' * (300 << 20)\nprint('took it')\n";
         fs::write(at("script.py"), script).unwrap();
         fs::create_dir(at("home")).unwrap();
@@ -184,7 +184,7 @@ fn watch(command: &mut Command) -> (BTreeSet<PathBuf>, Output) {
     (seen, child.wait_with_output().unwrap())
 }
 
-/// The command makes its cgroups in `folder`, and each of `servers` servers passes its checks.
+/// Checks that the command makes its cgroups in `folder`, and that each of `servers` servers passes its checks.
 fn made_in(folder: &Path, servers: usize, command: &mut Command) {
     let (seen, output) = watch(command);
     let status = output.status;

@@ -22,10 +22,10 @@ use serde_json::{Value, json};
 const PATIENCE: Duration = Duration::from_secs(60);
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const PARENT: &str = "b7ad6b7169203331";
-/// Stands in code, output, a file and an error; none of it may ever be in a trace.
+/// A secret in code, output, a file and an error. It must never be in a trace.
 const SECRET: &str = "hush-7c1e";
 
-/// Takes what is sent to it, by JSON.
+/// A collector that accepts JSON.
 struct Collector {
     address: String,
     /// Each request: its head, and its body.
@@ -113,7 +113,7 @@ fn command(folder: &std::path::Path, endpoint: &str, arguments: &[&str]) -> Comm
     command
 }
 
-/// A server on standard input and output, spoken to line by line.
+/// A server on standard input and output, and a line-by-line client.
 struct Client {
     child: Child,
     answers: BufReader<std::process::ChildStdout>,
@@ -131,7 +131,7 @@ impl Client {
         }
     }
 
-    /// Calls a tool, in the newest protocol.
+    /// Calls a tool, in the newest protocol version.
     fn call(&mut self, tool: &str, arguments: &Value, traceparent: &str) -> Value {
         let meta = json!({
             "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -174,7 +174,7 @@ fn calls_and_executions_are_traced_in_the_trace_of_the_caller_and_nothing_of_the
     let failing = format!("raise ValueError('{SECRET}')");
     client.call("execute_code", &json!({"code": failing}), "not-a-trace");
     client.leave();
-    // What was left was sent before the end.
+    // The remaining spans were sent before the end.
     let calls = collector.wait_for("execute_code", 2);
     let (mine, other): (Vec<&Value>, Vec<&Value>) = calls.iter().partition(|span| span["traceId"] == TRACE);
     assert_eq!((mine.len(), other.len()), (1, 1), "{calls:#?}");
@@ -268,7 +268,7 @@ fn a_collector_that_is_not_there_costs_no_call_and_no_end_and_an_address_that_is
 fn a_server_that_only_passes_on_sends_no_traces() {
     let folder = tempfile::tempdir().unwrap();
     let arguments = ["--connect", "http://127.0.0.1:1/mcp"];
-    // Where the exporter was begun, this address would be refused.
+    // If the exporter had started, it would refuse this address.
     let output = command(folder.path(), "file:///tmp/x", &arguments)
         .stdin(Stdio::null())
         .output()

@@ -1,5 +1,5 @@
-//! The floor and a rival: a bare server of the same MCP library with an empty tool, and with one that runs Python as any
-//! other program, without isolation. This program starts itself as that server.
+//! The lower bound and a comparison server: a bare server of the same MCP library with an empty tool, and one whose
+//! tool runs Python as any other program, without isolation. This program starts itself as that server.
 
 use std::process::{Command, Stdio};
 
@@ -16,7 +16,7 @@ use crate::support::python;
 
 const ASKED: &str = "SANDCELL_BENCH_FLOOR";
 
-/// Serves and does not return, if this process was started for it.
+/// Serves and does not return, if this process was started as the bare server.
 pub fn become_it_if_asked() {
     if std::env::var_os(ASKED).is_none() {
         return;
@@ -32,7 +32,7 @@ pub fn become_it_if_asked() {
     std::process::exit(0);
 }
 
-/// A client of it.
+/// Returns a client of the bare server.
 pub fn client() -> Client {
     let mut command = Command::new(std::env::current_exe().unwrap());
     Client::start(command.env_clear().env(ASKED, "1"))

@@ -1,4 +1,4 @@
-//! What needs a load of its own: processor time, throughput, arrivals at random, many sandboxes, ends, memory.
+//! Measurements with a separate load: processor time, throughput, random arrivals, many sandboxes, ends, memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,13 +12,13 @@ use crate::support::client::Client;
 use crate::support::machine;
 use crate::support::place::Place;
 
-/// How many calls are under way at once.
+/// The number of concurrent calls.
 const IN_FLIGHT: usize = 8;
 const RUNS: usize = 200;
-/// After a load the server makes ahead what it used up.
+/// The pause after a load. The server refills its idle sandboxes meanwhile.
 const REST: Duration = Duration::from_secs(1);
 
-/// How long a load lasts, in seconds.
+/// Returns the duration of a load, in seconds.
 fn seconds() -> u64 {
     std::env::var("SANDCELL_BENCH_LOAD_S").map_or(10, |text| text.parse().unwrap())
 }
@@ -57,7 +57,7 @@ fn row(name: String, readings: &[f64], unit: &'static str, goal: Option<f64>) ->
     }
 }
 
-/// One number is no distribution: its interval is itself.
+/// A single number has no distribution, so its confidence interval is the number.
 fn once_against(value: f64, other: f64) -> (Estimate, (&'static str, Estimate)) {
     let exact = |value| Estimate {
         value,
@@ -67,7 +67,7 @@ fn once_against(value: f64, other: f64) -> (Estimate, (&'static str, Estimate)) 
     (exact(value), (BARE, exact(value / other)))
 }
 
-/// Processor time of a process and of those it has waited for, in milliseconds.
+/// Returns the processor time of a process and of its reaped children, in milliseconds.
 fn times(pid: u32) -> f64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let fields = text.rsplit_once(") ").unwrap().1.split(' ');
@@ -75,7 +75,8 @@ fn times(pid: u32) -> f64 {
     ticks as f64 * 1000.0 / rustix::param::clock_ticks_per_second() as f64
 }
 
-/// The server, its launcher and all that they have waited for. The launcher is the server's child that has children.
+/// Returns the processor time of the server, its launcher and all their reaped children. The launcher is the server's
+/// child that has children.
 fn all_times(server: &Client) -> f64 {
     let below = machine::descendants(server.pid());
     times(server.pid()) + below.iter().map(|seen| times(seen.pid)).sum::<f64>()
@@ -87,7 +88,7 @@ fn processor_time(table: &mut Table, server: &Client) {
         for _ in 0..RUNS {
             work();
         }
-        // Those that wait are made anew, and count.
+        // The server replaces the used idle sandboxes, and that work counts.
         std::thread::sleep(Duration::from_secs(1));
         (read() - before) / RUNS as f64
     };
@@ -107,7 +108,7 @@ fn processor_time(table: &mut Table, server: &Client) {
     });
 }
 
-/// Seconds of processor time of this process' children that it has waited for.
+/// Returns the processor time of this process' reaped children, in seconds.
 fn of_children() -> f64 {
     let text = std::fs::read_to_string("/proc/self/stat").unwrap();
     let fields = text.rsplit_once(") ").unwrap().1.split(' ');
@@ -115,7 +116,7 @@ fn of_children() -> f64 {
     ticks as f64 / rustix::param::clock_ticks_per_second() as f64
 }
 
-/// How often a second, with so many under way at once for so long.
+/// Returns the rate per second of `in_flight` concurrent calls over `length`.
 fn rate(in_flight: usize, length: Duration, work: impl Fn() + Sync) -> f64 {
     let done = AtomicUsize::new(0);
     let start = Instant::now();
@@ -133,10 +134,12 @@ fn rate(in_flight: usize, length: Duration, work: impl Fn() + Sync) -> f64 {
     done.load(Ordering::Relaxed) as f64 / start.elapsed().as_secs_f64()
 }
 
-/// For long enough that what a load leaves behind (groups and namespaces that the kernel ends later) is paid for within it.
+/// Runs long enough that delayed costs of a load fall into the measurement: the kernel frees groups and namespaces
+/// later.
 fn throughput(table: &mut Table, server: &Client) -> f64 {
     let length = Duration::from_secs(6 * seconds());
-    // The machine's speed changes within a minute: half of what ours is compared with comes before it, half after it.
+    // The machine's speed changes within a minute. So half of the comparison runs before the measurement, half after
+    // it.
     let half = || {
         std::thread::sleep(REST);
         rate(IN_FLIGHT, length / 4, bare)
@@ -155,7 +158,7 @@ fn throughput(table: &mut Table, server: &Client) -> f64 {
     own
 }
 
-/// The same with fewer and more under way, as a part of what eight reach.
+/// Measures other concurrencies, as a fraction of the throughput with eight.
 fn concurrency(table: &mut Table, server: &Client, eight: f64) {
     for in_flight in [1, 2, 4, 16, 64] {
         let own = rate(in_flight, Duration::from_secs(seconds()), || once(server, "print(1)"));
@@ -164,7 +167,7 @@ fn concurrency(table: &mut Table, server: &Client, eight: f64) {
     }
 }
 
-/// Calls of many sessions, one after the other, with the copies that sessions keep of themselves and without.
+/// Measures calls to many sessions in turn, with and without session snapshots.
 fn sessions(table: &mut Table) {
     const SESSIONS: usize = 64;
     const UNDER_WAY: usize = 4;
@@ -196,7 +199,7 @@ fn sessions(table: &mut Table) {
     table.rows.push(row(name, &[with], "/s", None));
 }
 
-/// What closing costs the caller, and how long what was in a sandbox lives on.
+/// Measures the caller's cost of closing a sandbox, and the remaining lifetime of the processes inside.
 fn ends(table: &mut Table) {
     const TIMES: usize = 10;
     let place = Place::with_settings("[pool]\nparked = 0\n");
@@ -217,7 +220,7 @@ fn ends(table: &mut Table) {
         let id = start("x = 1");
         closing.push(timed(|| close(id)).as_secs_f64() * 1000.0);
         let id = start(sleepers);
-        // Beside the sandbox's there are processes that the launcher keeps ready for the next ones, each in a namespace of its own.
+        // The launcher also has spare processes for future sandboxes, each in a separate namespace.
         let mut namespaces: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
         for seen in machine::descendants(server.pid()) {
             namespaces
@@ -240,13 +243,13 @@ fn ends(table: &mut Table) {
     table.rows.push(row(name, &gone, "ms", Some(50.0)));
 }
 
-/// The process namespace of a process.
+/// Returns the PID namespace of a process.
 fn namespace(pid: &str) -> Option<std::path::PathBuf> {
     std::fs::read_link(format!("/proc/{pid}/ns/pid")).ok()
 }
 
-/// Calls that come at random, as of many people who know nothing of each other, in parts. Before each it is measured anew
-/// what the machine can do: it is not the same a minute later, and at more than it can do calls wait without end.
+/// Measures random arrivals, as from many independent users, in parts. The machine's capacity is measured again before
+/// each part: it changes within a minute, and above the capacity the queue grows without end.
 fn arrivals(table: &mut Table, server: &Client) {
     const PARTS: u64 = 5;
     let length = Duration::from_secs(seconds().max(10)) * 2 / u32::try_from(PARTS).unwrap();
@@ -284,7 +287,7 @@ fn arrivals(table: &mut Table, server: &Client) {
     }
 }
 
-/// The proportional share of memory of a process, in MiB.
+/// Returns a process' proportional share of memory, in MiB.
 fn share(pid: u32) -> f64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
     let kib = text.lines().find_map(|line| line.strip_prefix("Pss:"));
@@ -293,7 +296,7 @@ fn share(pid: u32) -> f64 {
         / 1024.0
 }
 
-/// What the control groups of these processes are charged, in MiB; nothing where there are none.
+/// Returns the memory charged to the control groups of these processes, in MiB; none without control groups.
 fn charged(processes: &BTreeSet<machine::Seen>) -> Option<f64> {
     let files = machine::groups_of(processes).into_iter().filter_map(|group| {
         let read = |name| std::fs::read_to_string(group.join(name)).ok();
@@ -303,7 +306,7 @@ fn charged(processes: &BTreeSet<machine::Seen>) -> Option<f64> {
     (bytes > 0.0).then_some(bytes / f64::from(1 << 20))
 }
 
-/// What one server and the sandboxes that wait in it hold, in MiB.
+/// The memory of one server and its idle sandboxes, in MiB.
 struct Held {
     server: f64,
     shares: f64,
@@ -314,7 +317,7 @@ impl Held {
     fn with(settings: &str, waiting: usize, modules: bool) -> Self {
         let place = Place::with_settings(settings);
         let server = Client::start(&mut place.command(&["serve"]));
-        // Two processes each: the agent and the interpreter.
+        // Each idle sandbox has two processes: the agent and the interpreter.
         crate::support::until(crate::support::PATIENCE, "sandboxes wait", || {
             let below = machine::descendants(server.pid());
             (below.iter().filter(|seen| seen.name.starts_with("python")).count() >= waiting).then_some(())
@@ -368,7 +371,8 @@ fn memory(table: &mut Table) {
     }
 }
 
-/// Settings for interpreters that have loaded the data libraries from their own folders, where a warmed one sees them.
+/// Returns settings for interpreters that have loaded the data libraries from their own folders, where a zygote finds
+/// them.
 fn with_data_python() -> Option<String> {
     let python = std::env::var("SANDCELL_TEST_DATA_PYTHON").ok()?;
     Some(format!(
@@ -376,7 +380,7 @@ fn with_data_python() -> Option<String> {
     ))
 }
 
-/// Many sandboxes in one call, each of which then answers.
+/// Measures the creation of many sandboxes in one call, and the first answer of each.
 fn many(table: &mut Table) {
     const LIMITS: &str = "[limits]\nsandboxes_per_caller = 1000\nsandboxes = 1000\n";
     let mut load = |settings: &str, ahead: bool, count: usize, what: &str, code: &str, goal: Option<f64>| {
@@ -410,7 +414,7 @@ fn many(table: &mut Table) {
     }
 }
 
-/// Until so many wait and nothing more is made.
+/// Waits until this many sandboxes are idle and no further process appears.
 fn wait_for(server: &Client, parked: usize) {
     let processes = || machine::descendants(server.pid()).len();
     crate::support::until(Duration::from_secs(120), "sandboxes wait", || {
@@ -423,14 +427,14 @@ fn wait_for(server: &Client, parked: usize) {
     }
 }
 
-/// Memory that this machine has left, in MiB.
+/// Returns the available memory of this machine, in MiB.
 fn available() -> f64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap();
     let kib = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     kib.unwrap().trim().trim_end_matches(" kB").parse::<f64>().unwrap() / 1024.0
 }
 
-/// The same once the kernel has taken back what the last server had.
+/// Returns the available memory once the kernel has reclaimed the last server's memory.
 fn settled() -> f64 {
     let mut before = 0.0;
     loop {
@@ -443,7 +447,7 @@ fn settled() -> f64 {
     }
 }
 
-/// How long creating took and how long it took until each had answered, in milliseconds.
+/// Returns the duration of the creation, and the time until each sandbox had answered, in milliseconds.
 fn create_and_ask(server: &Client, count: usize, code: &str) -> [f64; 2] {
     let mut ids = Vec::new();
     let made = timed(|| {

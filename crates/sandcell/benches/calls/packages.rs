@@ -1,4 +1,4 @@
-//! Packages that were installed before: in a fresh sandbox, and by uv in a fresh virtual environment.
+//! Packages that are already installed: in a new sandbox, and by uv in a new virtual environment.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -10,7 +10,7 @@ use crate::support::place::Place;
 
 const PACKAGES: [&str; 4] = ["numpy", "pandas", "matplotlib", "scikit-learn"];
 
-/// A server and a cache of uv's that have them. Made where `SANDCELL_BENCH_UV` names uv; needs a package index once.
+/// A server and a uv cache that have the packages. Made if `SANDCELL_BENCH_UV` names uv; needs a package index once.
 pub struct Packages {
     uv: PathBuf,
     server: Client,
@@ -24,7 +24,7 @@ impl Packages {
         let mut command = place.command(&["serve"]);
         let folder = uv.parent().unwrap().display().to_string();
         command.env("PATH", format!("/usr/local/bin:/usr/bin:/bin:{folder}"));
-        // The machine's own way to its index.
+        // The machine's own settings for its index.
         let own = std::env::vars_os().filter(|(name, _)| {
             let name = name.to_string_lossy();
             ["PIP_", "UV_", "SSL_"].iter().any(|prefix| name.starts_with(prefix)) || name.ends_with("_proxy")
@@ -40,7 +40,7 @@ impl Packages {
         Some(packages)
     }
 
-    /// A sandbox that was asked for with them and finds them.
+    /// Makes a sandbox with the packages and imports them.
     pub fn by_sandbox(&self) {
         let answer = self.server.call("create_sandbox", json!({"packages": PACKAGES}));
         let id = answer.data()["sandbox_id"].clone();
@@ -52,7 +52,7 @@ impl Packages {
         self.server.call("close_sandbox", json!({"sandbox_id": id}));
     }
 
-    /// A new virtual environment with them, without a network.
+    /// Makes a virtual environment with the packages, without a network.
     pub fn by_uv(&self) {
         self.install(&["--offline"]);
     }

@@ -1,4 +1,4 @@
-//! The table and the picture: on stdout, and into the folder that `SANDCELL_BENCH_WRITE` names.
+//! The table and the chart: on stdout, and in the folder that `SANDCELL_BENCH_WRITE` names.
 
 use std::fmt::Write as _;
 use std::process::Command;
@@ -65,7 +65,7 @@ fn goal(row: &Row) -> String {
         .to_owned()
 }
 
-/// Three digits that count.
+/// Formats a number with three significant digits.
 fn number(value: f64) -> String {
     match value.abs() {
         large if large >= 100.0 => format!("{value:.0}"),
@@ -82,7 +82,7 @@ fn interval(estimate: Estimate) -> String {
     format!(" ({}–{})", number(estimate.low), number(estimate.high))
 }
 
-/// What it was measured on.
+/// Describes the measured machine.
 fn machine() -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let cpuinfo = read("/proc/cpuinfo");
@@ -101,7 +101,7 @@ fn machine() -> String {
     )
 }
 
-/// A bar for each row that is compared with a bare interpreter, on a logarithmic scale.
+/// Draws a bar for each row that is compared with a bare interpreter, on a logarithmic scale.
 fn picture(rows: &[Row]) -> String {
     const LEFT: f64 = 490.0;
     const WIDTH: f64 = 420.0;

@@ -1,4 +1,4 @@
-//! What each round measures, row by row.
+//! The measurements of each round, row by row.
 
 use std::io::{Read as _, Write as _};
 use std::path::PathBuf;
@@ -14,9 +14,9 @@ use crate::support::client::Client;
 use crate::support::place::Place;
 use crate::support::python;
 
-/// A pause before calls that people make one at a time.
+/// A pause before calls, as of a person who makes one call at a time.
 const PAUSE: Duration = Duration::from_millis(30);
-/// Calls that come right after each other, as from a loop.
+/// The number of calls without a pause, as from a loop.
 const IN_A_ROW: u32 = 50;
 
 /// A row of the table.
@@ -25,9 +25,9 @@ pub struct Row {
     /// The number, and its unit.
     pub value: Estimate,
     pub unit: &'static str,
-    /// What it is compared with, and the ratio.
+    /// The row of the comparison, and the ratio.
     pub against: Option<(&'static str, Estimate)>,
-    /// The goal, as a ratio where there is one, else in the unit; the largest or, for rates, the smallest.
+    /// The goal: a ratio if the row has one, else a value in the unit. It is the maximum or, for rates, the minimum.
     pub goal: Option<f64>,
 }
 
@@ -38,12 +38,12 @@ const FRESH: &str = "`create_run_close` of `print(1)`, made ahead";
 const LOADING: &str = "`create_run_close` that loads numpy, pandas and pyplot";
 const UV: &str = "`uv venv` and `uv pip install --offline` of numpy, pandas, matplotlib and scikit-learn";
 
-/// What has been measured, and what later measurements compare with.
+/// The measured rows. Later measurements compare with them.
 pub struct Table {
     pub rows: Vec<Row>,
 }
 
-/// Something that is measured once a round, in seconds.
+/// A quantity measured once a round, in seconds.
 struct Measured<'a> {
     name: &'static str,
     against: Option<&'static str>,
@@ -251,7 +251,7 @@ pub fn timed(work: impl FnOnce()) -> Duration {
     start.elapsed()
 }
 
-/// What each takes of so many in a row.
+/// Returns the mean duration of `count` consecutive runs.
 fn each_of(count: u32, mut work: impl FnMut()) -> Duration {
     timed(|| (0..count).for_each(|_| work())) / count
 }
@@ -274,7 +274,7 @@ fn run_command(place: &Place, program: &str) {
     assert_eq!(output.stdout, b"1\n");
 }
 
-/// From the start of the process to the answer; its end is not counted.
+/// Measures the time from the start of the process to the answer. The end of the process does not count.
 fn hello(place: &Place) -> Duration {
     let mut command = place.command(&["serve"]);
     let start = Instant::now();
@@ -290,7 +290,7 @@ fn one_sandbox(server: &Client) {
     server.call("close_sandbox", json!({"sandbox_id": id}));
 }
 
-/// A process that gives back what it gets.
+/// A process that echoes its input.
 struct Echo(Child);
 
 impl Echo {
@@ -346,7 +346,7 @@ fn bubblewrap() -> Option<Command> {
     Some(command)
 }
 
-/// An image with Python that this machine has already; nothing is pulled.
+/// Returns an image with Python that this machine already has; nothing is pulled.
 fn docker_image() -> Option<String> {
     let listed = Command::new("docker")
         .args(["images", "--format", "{{.Repository}}:{{.Tag}}", "python"])
@@ -374,10 +374,10 @@ fn docker(image: &str) -> Command {
     command
 }
 
-/// Where there are the data libraries: in a base, which `SANDCELL_BENCH_BASE` names and which was built in the data folder
-/// `SANDCELL_BENCH_DATA`, or beside an interpreter, `SANDCELL_TEST_DATA_PYTHON`.
+/// The source of the data libraries: a base, which `SANDCELL_BENCH_BASE` names and which was built in the data folder
+/// `SANDCELL_BENCH_DATA`, or an interpreter's own packages, `SANDCELL_TEST_DATA_PYTHON`.
 pub struct Data {
-    /// The setting by which sandboxes have them.
+    /// The setting that gives sandboxes the libraries.
     setting: String,
     folder: Option<PathBuf>,
 }

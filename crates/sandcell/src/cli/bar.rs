@@ -1,5 +1,5 @@
-//! Shows the progress of an operation on stderr: one changing line on a terminal; elsewhere a line for each step, and
-//! one now and then.
+//! Shows the progress of an operation on stderr. A terminal gets one line that changes. Other outputs get a line for
+//! each step, and further lines at intervals.
 
 use std::io::{self, Write as _};
 use std::time::{Duration, Instant};
@@ -9,16 +9,16 @@ use sandcell_sandbox::Preparing;
 use super::output::safe;
 use crate::screen::is_screen;
 
-/// The pause between lines where they stay.
+/// The interval between lines for one step, where stderr is not a terminal.
 const SELDOM: Duration = Duration::from_secs(5);
 /// Characters of the bar.
 const WIDTH: u64 = 20;
 
-/// See the module.
+/// A progress display; see the module.
 #[derive(Debug)]
 pub(super) struct Bar {
     began: Instant,
-    /// The last line printed where lines stay, and its time.
+    /// The last line printed and its time, where stderr is not a terminal.
     told: Option<(String, Instant)>,
 }
 
@@ -33,7 +33,7 @@ impl Bar {
     pub(super) fn show(&mut self, at: &Preparing) {
         let step = text(at);
         let mut err = io::stderr().lock();
-        // Progress that nobody can read is no reason to stop.
+        // An unwritable stderr does not stop the operation.
         if is_screen(&err) {
             let _nobody_listens = write!(err, "\r\u{1b}[K{:>3} s  {step}", self.began.elapsed().as_secs());
         } else if is_new(self.told.as_ref(), &at.text) {
@@ -51,12 +51,12 @@ impl Bar {
     }
 }
 
-/// Returns true when this step deserves a new line where lines stay.
+/// Returns true when this step deserves a new line, where stderr is not a terminal.
 fn is_new(told: Option<&(String, Instant)>, step: &str) -> bool {
     told.is_none_or(|(last, at)| last != step || at.elapsed() > SELDOM)
 }
 
-/// `pulling alpine:3.20  ██████░░░░  12 of 40 MB`
+/// Formats a step: `pulling alpine:3.20  ██████░░░░  12 of 40 MB`.
 fn text(at: &Preparing) -> String {
     // Text from outside may hold anything.
     let what: String = safe(&at.text).chars().filter(|one| *one != '\n').take(80).collect();

@@ -17,7 +17,7 @@ use crate::config::{Settings, edit};
 use crate::signals;
 use crate::wiring::{self, Launcher};
 
-/// The most that a lock file may have.
+/// The maximum size of a lock file, in bytes.
 const LOCK_MAX: u64 = 8 << 20;
 
 /// Prepared sets of packages that sandboxes start with (`sandcell config set base NAME`)
@@ -31,10 +31,10 @@ pub(super) struct BaseArgs {
 pub(super) enum BaseCommand {
     /// Installs packages as a base, or replaces the base of that name
     Build {
-        /// What to call it: lower-case letters, digits, - and _
+        /// The base's name: lower-case letters, digits, - and _
         name: String,
 
-        /// What to install, such as `numpy`, `pandas>=2,<3` or, of npm, `npm:zod@^3`
+        /// A package, such as `numpy`, `pandas>=2,<3` or, of npm, `npm:zod@^3`
         #[arg(value_name = "PACKAGE", required_unless_present = "lock")]
         packages: Vec<String>,
 
@@ -52,9 +52,9 @@ pub(super) enum BaseCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Forgets a base
+    /// Removes a base
     Remove {
-        /// Which
+        /// The base's name
         name: String,
     },
 }
@@ -123,7 +123,7 @@ fn read_lock(path: &PathBuf) -> Result<String, Failure> {
     Ok(text)
 }
 
-/// Builds, tells what is being done, and gives up when the user wants that: nothing is left then.
+/// Builds a base and shows the progress. A signal of the user cancels the build and nothing of it is left.
 async fn build(bases: &Bases, name: &str, wanted: &[String], lock: Option<&str>) -> Result<BaseInfo, Failure> {
     let mut stop = signals::Stop::listen()?;
     let progress = watch::Sender::new(String::new());

@@ -1,4 +1,4 @@
-//! `sandcell languages`: what this machine can run.
+//! `sandcell languages`: the languages that this machine can run.
 
 mod proof;
 
@@ -19,12 +19,12 @@ use crate::wiring::{self, Ask, Launcher};
 
 /// Lists the languages of this machine
 ///
-/// Versions are asked inside a sandbox the first time, and remembered. With `--test` each language runs four small
-/// programs inside: one that prints, reads its input, its arguments and a file and chooses its exit status; one that
-/// fails; one that is no program; and one that never ends.
+/// Unknown versions are queried once inside a sandbox and stored. With `--test` each language runs four small programs
+/// inside: one that prints, reads its input, its arguments and a file and chooses its exit status; one that fails; one
+/// with a syntax error; and one that never ends.
 #[derive(Debug, Args)]
 pub(super) struct LanguagesArgs {
-    /// Only these, by name or alias; without: all
+    /// Only these languages, by name or alias; without: all
     #[arg(value_name = "NAME")]
     names: Vec<String>,
 
@@ -32,7 +32,7 @@ pub(super) struct LanguagesArgs {
     #[arg(long)]
     json: bool,
 
-    /// Also runs small programs of each inside a sandbox
+    /// Also runs small programs of each language inside a sandbox
     #[arg(long)]
     test: bool,
 }
@@ -45,7 +45,7 @@ struct Row {
     version: Option<String>,
     session: bool,
     libraries: Vec<String>,
-    /// The program that it is run by, and why that one.
+    /// The program that runs the language, and the reason for this choice.
     choice: Option<Choice>,
     /// The way to install the language where it is absent.
     hint: Option<String>,
@@ -67,7 +67,7 @@ pub(super) fn run(args: &LanguagesArgs, settings: Settings, launcher: Launcher) 
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Asks for the versions that are not known, and tests if that is wanted.
+/// Queries unknown versions, and runs the tests if requested.
 async fn rows(args: &LanguagesArgs, settings: Settings, launcher: Launcher) -> io::Result<Vec<Row>> {
     let found = wiring::languages(&settings);
     if let Some(problem) = found.problems.first() {

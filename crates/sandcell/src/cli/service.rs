@@ -1,4 +1,4 @@
-//! `sandcell service`: the servers that run in the background.
+//! `sandcell service`: the servers in the background.
 
 use std::process::ExitCode;
 
@@ -12,9 +12,9 @@ use crate::wiring;
 
 /// Shows and ends the servers in the background (`service.on_demand`)
 ///
-/// With `service.on_demand = true`, `sandcell serve` passes everything on to a server in the background and starts it when
-/// there is none, so sandboxes and their variables outlive a client. It ends by itself `service.idle_s` after the last
-/// call and sandbox.
+/// With `service.on_demand = true`, `sandcell serve` passes all messages on to a server in the background and starts
+/// one if there is none, so sandboxes and their variables outlive a client. The server ends by itself `service.idle_s`
+/// after the last call and sandbox.
 #[derive(Debug, Args)]
 pub(super) struct ServiceArgs {
     #[command(subcommand)]
@@ -23,13 +23,13 @@ pub(super) struct ServiceArgs {
 
 #[derive(Debug, Subcommand)]
 enum ServiceCommand {
-    /// How each stands
+    /// Shows the status of each server
     Status {
         /// Prints a list of {socket, pid, version, sandboxes, running, calls, uptime_s}
         #[arg(long)]
         json: bool,
     },
-    /// Ends them, with their sandboxes
+    /// Ends the servers and their sandboxes
     Stop,
 }
 

@@ -1,4 +1,4 @@
-//! Mounts: folders of the host that sandboxes see, as `--mount` and `[[mount]]` name them.
+//! Mounts: folders of the host that sandboxes see, as in `--mount` and `[[mount]]`.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use sandcell_sandbox::{HOME, Mount, MountMode, SandboxPath, System, plain_path};
 
 use super::value::shown;
 
-/// Folders inside that belong to the sandbox itself: neither they nor anything below can be covered.
+/// Folders inside that belong to the sandbox itself: no mount may cover them or lie below them.
 const SYSTEM: &[&str] = &[
     "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/root", "/run", "/sbin", "/sys",
     "/usr", "/var",
@@ -16,7 +16,7 @@ const SHARED: &[&str] = &["/", "/home", HOME, "/tmp", "/mnt", "/opt", "/srv"];
 /// Folders of the host that can never be project folders, even if the operator names them.
 const NOT_FROM: &[&str] = &["/", "/dev", "/proc", "/sys"];
 
-/// The most mounts that one server takes; each costs time in every sandbox.
+/// The maximum number of mounts of a server; each costs time in every sandbox.
 const MOST: usize = 32;
 
 /// Reads `HOST[:SANDBOX][:ro|:cow]`. A relative host path starts at the working folder.
@@ -50,7 +50,7 @@ fn drive(system: System, path: &str) -> usize {
     }
 }
 
-/// At the first colon from there on.
+/// Splits at the first colon at or after `from`.
 fn split(text: &str, from: usize) -> Option<(&str, &str)> {
     let at = from + text.get(from..)?.find(':')?;
     Some((text.get(..at)?, text.get(at + 1..)?))
@@ -94,7 +94,7 @@ pub(crate) fn all(mounts: Vec<Mount>) -> Result<Vec<Mount>, String> {
             let (one, two) = (Path::new(&mount.sandbox), Path::new(&other.sandbox));
             if one.starts_with(two) || two.starts_with(one) {
                 return Err(format!(
-                    "{} and {} lie in one another; give each mount a place of its own",
+                    "{} and {} overlap; give each mount a separate path",
                     mount.sandbox, other.sandbox
                 ));
             }
@@ -111,7 +111,7 @@ fn make(host: &Path, sandbox: Option<&str>, mode: MountMode) -> Result<Mount, St
             Some(name) => format!("/mnt/{name}"),
             None => {
                 return Err(format!(
-                    "{}: say where it shall appear, as HOST:/mnt/NAME",
+                    "{}: add the path in the sandbox, as HOST:/mnt/NAME",
                     host.display()
                 ));
             }
@@ -135,7 +135,7 @@ fn existing_folder(host: &Path) -> Result<PathBuf, String> {
     if !real.is_dir() {
         return Err(format!("{} is not a folder", host.display()));
     }
-    // Of a drive of Windows all is as much as of `/`.
+    // The root of a Windows drive is refused, as `/` is.
     if real.parent().is_none()
         || NOT_FROM.iter().any(|path| real == Path::new(path))
         || ["/dev", "/proc", "/sys"].iter().any(|p| real.starts_with(p))

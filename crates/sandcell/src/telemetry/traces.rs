@@ -1,9 +1,9 @@
-//! Traces, by OpenTelemetry's protocol over HTTP, to the collector that the settings name. Headers of the collector are
-//! `OTEL_EXPORTER_OTLP_HEADERS`, and JSON in place of protobuf is `OTEL_EXPORTER_OTLP_PROTOCOL=http/json`.
+//! Traces, by OpenTelemetry's protocol over HTTP, to the collector of the settings. `OTEL_EXPORTER_OTLP_HEADERS` holds
+//! headers for the collector, and `OTEL_EXPORTER_OTLP_PROTOCOL=http/json` selects JSON in place of protobuf.
 //!
-//! Only spans that are made for traces go out: ids, names of tools, languages and back ends, ends and times. Lines of the
-//! log are not among them. Where to is known only after settings were read, and threads are allowed only after the
-//! launcher was started, so spans begin to be made when `start` is called.
+//! Only the spans made for traces are sent: ids, names of tools, languages and back ends, ends and times. Log lines
+//! are not sent. The address is known only after settings were read, and threads are allowed only after the launcher
+//! was started. So spans are recorded only after `start` was called.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -48,7 +48,7 @@ pub(super) fn layer<S: Subscriber + for<'a> LookupSpan<'a>>() -> impl Layer<S> {
         .with_filter(for_traces.with_max_level_hint(LevelFilter::INFO))
 }
 
-/// Begins to send spans to this address.
+/// Starts to send spans to this address.
 pub(super) fn start(endpoint: &str) -> Result<(), Failure> {
     let wrong = |why: &str| {
         Failure::invalid(
@@ -100,7 +100,7 @@ fn client() -> Result<reqwest::blocking::Client, String> {
         reqwest::blocking::Client::builder()
             .user_agent(concat!("sandcell/", env!("CARGO_PKG_VERSION")))
             .timeout(SEND)
-            // Headers with keys go where the operator said, and nowhere else.
+            // Headers hold keys and must go only to the configured address, so redirects are not followed.
             .redirect(reqwest::redirect::Policy::none())
             .build()
             .map_err(|error| format!("cannot be used: {error}"))

@@ -1,4 +1,4 @@
-//! The back end e2b: its settings, and the languages that its sandboxes bring along.
+//! The back end e2b: its settings, and the languages of its sandboxes.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use sandcell_sandbox::{Backend, Failure, Language};
 
 use super::select::Ground;
 
-/// Asks the service whether it takes the key.
+/// Makes the back end, and checks the key with the service.
 pub(super) async fn make(ground: Ground<'_>) -> Result<Arc<dyn Backend>, Failure> {
     let own = ground.settings.e2b.clone();
     let config = E2bConfig {
@@ -24,7 +24,7 @@ pub(super) async fn make(ground: Ground<'_>) -> Result<Arc<dyn Backend>, Failure
     Ok(E2bBackend::start(config).await?)
 }
 
-/// The languages of its sandboxes.
+/// Returns the languages of its sandboxes.
 pub(super) fn languages() -> Vec<Arc<dyn Language>> {
     e2b::languages(sandcell_languages::python::analyse)
 }

@@ -1,9 +1,9 @@
-//! The back ends of this build: each is a name and how it is made.
+//! The back ends of this build: each is a name and a constructor.
 
 #[allow(unused_imports, reason = "a build without back ends has none inside")]
 use super::select::{Inside, Maker};
 
-/// All of them. The order has no meaning; the setting `backend` says which are wanted, and which first.
+/// All back ends. The order has no meaning; the setting `backend` selects and orders them.
 pub(super) const BACKENDS: &[Maker] = &[
     #[cfg(all(target_os = "linux", feature = "native"))]
     Maker {

@@ -7,7 +7,7 @@ use sandcell_sandbox::{Backend, Code, Failure};
 
 use super::select::Ground;
 
-/// A launcher, or why there is none.
+/// A launcher, or the error that prevented its start.
 pub(super) type Started = Result<sandcell_jail::launcher::Launcher, std::io::Error>;
 
 pub(super) fn become_launcher_if_asked() {
@@ -60,8 +60,8 @@ pub(super) async fn make(ground: Ground<'_>) -> Result<Arc<dyn Backend>, Failure
     Ok(NativeBackend::start(launcher, config).await?)
 }
 
-/// Reads a variable of a test: a layer that fails or is left out, or the file of injected errors. Only builds for tests
-/// look.
+/// Reads a variable of a test: a layer that fails or is left out, or the file of injected errors. Only builds for
+/// tests read it.
 fn for_tests(variable: &str) -> Option<String> {
     if cfg!(feature = "fault-injection") {
         std::env::var(variable).ok()

@@ -22,7 +22,7 @@ pub(super) struct Ground<'a> {
         expect(dead_code, reason = "only the native back end shows programs of this machine")
     )]
     pub(super) found: &'a Detected,
-    /// The process that makes jails, for the one that needs it.
+    /// The launcher, for the native back end.
     #[cfg_attr(
         not(all(target_os = "linux", feature = "native")),
         expect(dead_code, reason = "only the native back end makes jails")
@@ -30,14 +30,14 @@ pub(super) struct Ground<'a> {
     pub(super) launcher: &'a mut Option<Launcher>,
 }
 
-/// A back end that is being made.
+/// The future of a back end under construction.
 pub(super) type Making<'a> = BoxFuture<'a, Result<Arc<dyn Backend>, Failure>>;
 
 /// A back end of this build.
 pub(super) struct Maker {
     /// Its name in the settings.
     pub(super) name: &'static str,
-    /// Makes it, or says why it does not work here.
+    /// Makes the back end, or returns the reason that it does not work here.
     pub(super) make: for<'a> fn(Ground<'a>) -> Making<'a>,
     /// The programs inside its sandboxes.
     pub(super) inside: Inside,
@@ -47,9 +47,9 @@ pub(super) struct Maker {
 #[derive(Clone, Copy)]
 #[allow(dead_code, reason = "the features of the build decide which there are")]
 pub(super) enum Inside {
-    /// From this machine, or they are found by the paths of this machine.
+    /// This machine's programs, or programs at this machine's paths.
     ThisMachine,
-    /// They are elsewhere: the back end has its own languages, and none of our packages or idle sandboxes.
+    /// Remote programs: the back end has its own languages, and none of our packages or idle sandboxes.
     Own {
         /// Its languages.
         languages: fn() -> Vec<Arc<dyn Language>>,
@@ -122,7 +122,7 @@ pub(super) fn own_languages(list: &[Maker], backend: &dyn Backend) -> Option<Vec
     }
 }
 
-/// Stand-ins for back ends of which none works: each says why.
+/// Returns stand-ins for back ends of which none works. Each returns its reason.
 pub(super) fn broken(backends: &[BackendState]) -> Vec<Arc<dyn Backend>> {
     let failures = backends.iter().filter_map(|backend| backend.failure.clone());
     failures

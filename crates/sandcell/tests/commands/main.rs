@@ -1,5 +1,5 @@
-//! Programs next to sessions, in real sandboxes of the native back end: what `Engine::run_command` promises to whatever
-//! stands in front of it.
+//! Programs next to sessions, in real sandboxes of the native back end: the guarantees of `Engine::run_command` for
+//! its callers.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -33,7 +33,7 @@ mod native {
     use tokio::sync::mpsc;
     use tokio_util::sync::CancellationToken;
 
-    /// Longer than anything here takes.
+    /// A time limit longer than any operation here.
     const PATIENCE: Duration = Duration::from_secs(60);
 
     pub(super) fn trials() -> Vec<Trial> {
@@ -134,7 +134,7 @@ mod native {
         }
     }
 
-    /// Each waits for the others, so none ends unless all run at once.
+    /// Each program waits for the others, so none ends unless all run at the same time.
     async fn beside(bench: Bench) {
         let busy = "import os, time\nwhile not os.path.exists('stop'): time.sleep(0.01)\nprint('stopped')";
         let busy = bench.session(busy, Some(Duration::ZERO)).await;
@@ -245,7 +245,7 @@ mod native {
         assert_eq!(refused.code, Code::NotFound, "{refused}");
         let unnamed = bench.run(command(&[]), "").await.unwrap_err();
         assert_eq!(unnamed.code, Code::InvalidArgument);
-        // Nothing of it has harmed the sandbox.
+        // The sandbox still works.
         assert_eq!(
             bench.run(command(&["echo", "fine"]), "").await.unwrap().stdout.text,
             "fine\n"

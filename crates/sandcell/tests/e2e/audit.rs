@@ -144,7 +144,7 @@ fn a_server_that_is_killed_leaves_a_whole_log() {
     let place = Place::new();
     for round in 1..=3 {
         let mut client = Client::start(&mut place.command(&["serve"]));
-        // Events are gathered for a moment; a server that is killed before has written none.
+        // The server writes events in batches; a server that is killed early has written none.
         until(Duration::from_secs(5), "the server's start is in the log", || {
             client.call("create_run_close", json!({"code": "1"}));
             (log(&place).matches("server_started").count() == round).then_some(())

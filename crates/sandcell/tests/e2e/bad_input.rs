@@ -4,7 +4,7 @@ use crate::support::begin;
 use crate::support::client::Client;
 use crate::support::place::Place;
 
-/// A server whose session knows something that bad input must not cost.
+/// Returns a server whose session holds a variable that bad input must not lose.
 fn server(place: &Place) -> Client {
     let server = Client::start(&mut place.command(&["serve"]));
     server.text("kept = 'all of it'");
@@ -215,7 +215,7 @@ fn lines_that_are_no_json_rpc_do_no_harm() {
     ] {
         server.send_line(line);
     }
-    // Invalid UTF-8 inside an otherwise good call.
+    // Invalid UTF-8 inside an otherwise valid call.
     let mut line = b"{\"jsonrpc\":\"2.0\",\"id\":900003,\"method\":\"tools/call\",\"params\":{\"name\":\"execute_code\",\"arguments\":{\"code\":\"print('".to_vec();
     line.extend_from_slice(b"\xc3\x28\xff");
     line.extend_from_slice(b"')\"}}}");
@@ -250,7 +250,7 @@ fn a_message_of_twenty_megabytes_does_no_harm() {
     let message = json!({"jsonrpc": "2.0", "id": id, "method": "tools/call",
         "params": {"name": "write_file", "arguments": {"path": "big", "content": "x".repeat(20 << 20)}}});
     server.send_line(message.to_string().as_bytes());
-    // Either it is answered with an error, or it is dropped and the next call works; both keep the session.
+    // The server either answers with an error or drops the line, and the next call works. Both keep the session.
     nothing_is_lost(&server);
     if let Some(answer) = pending.within(std::time::Duration::from_millis(200)) {
         assert!(

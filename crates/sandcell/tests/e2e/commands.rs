@@ -14,7 +14,7 @@ fn execution(answer: &Answer) -> String {
     answer.meta()["execution_id"].as_str().unwrap().to_owned()
 }
 
-/// Starts a program whose input stays open.
+/// Starts a program whose stdin stays open.
 fn open(server: &Client, line: &str) -> String {
     let started = server.call("run_command", json!({"command": line, "keep_stdin": true, "wait_s": 0}));
     assert_eq!(started.status(), "running", "{started:?}");
@@ -113,7 +113,7 @@ fn an_open_input_is_written_in_parts_until_it_is_closed() {
     write(&server, &closed, json!({"close": true}));
     write(&server, &closed, json!({"data": "late"})).refused("invalid_argument");
     server.call("cancel_execution", json!({"execution_id": closed}));
-    // One that was started without it has no open input.
+    // A program without `keep_stdin` has no open stdin.
     let never = server.call("run_command", json!({"command": "cat; exec sleep 1000", "wait_s": 0}));
     write(&server, &execution(&never), json!({"data": "x"})).refused("invalid_argument");
     let cancelled = server.call("cancel_execution", json!({"execution_id": execution(&never)}));

@@ -17,7 +17,7 @@ fn the_demo_shows_the_main_job_and_cleans_up() {
         .stderr(out)
         .spawn()
         .unwrap();
-    // Whatever it started is remembered, to be looked for when it is over.
+    // All processes of the demo are recorded, to check afterwards that they have ended.
     let (mut held, mut groups) = (BTreeSet::new(), BTreeSet::new());
     let status = until(Duration::from_secs(120), "the demo ends", || {
         held.extend(machine::descendants(child.id()));

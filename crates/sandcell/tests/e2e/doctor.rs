@@ -122,7 +122,8 @@ fn keys_addresses_and_ports_that_are_wrong_are_named_with_what_mends_them() {
         });
         says(&told, &told.0["backends"][0], reason, "DOCKER_HOST");
     }
-    // Nobody said where, and no daemon is where one usually is. One that is there is another matter.
+    // No address is configured, and no daemon listens at a usual one. The test skips this check on machines with a
+    // daemon.
     if !std::path::Path::new("/var/run/docker.sock").exists()
         && !std::path::Path::new("/run/podman/podman.sock").exists()
     {

@@ -8,7 +8,7 @@ use crate::support::client::Client;
 use crate::support::place::Place;
 use crate::support::{begin, skip};
 
-/// A command whose environment names the service, as the service's own clients take it.
+/// Returns a command whose environment names the service in the service's own variables.
 fn command(place: &Place, fake: &Fake, arguments: &[&str]) -> Command {
     let mut command = place.command(arguments);
     command
@@ -47,7 +47,7 @@ fn the_same_tools_run_code_at_e2b() {
     assert_eq!(slow.status(), "timeout", "{slow:?}");
     assert!(!slow.state_lost(), "{slow:?}");
     assert!(server.text("print(x)").contains("41"));
-    // Files of the tools and files of the code are the same.
+    // The file tools and code see the same files.
     server.call("write_file", json!({"path": "note.txt", "content": "kept\n"}));
     server.call(
         "write_file",
@@ -62,7 +62,7 @@ fn the_same_tools_run_code_at_e2b() {
         listed.all().contains("made.txt") && listed.all().contains("note.txt"),
         "{listed:?}"
     );
-    // What it lacks is said.
+    // Missing abilities are reported.
     let stdin = server.call("execute_code", json!({"code": "input()", "stdin": "x"}));
     assert!(stdin.all().contains("no standard input"), "{stdin:?}");
     let other = server.call("execute_code", json!({"code": "1", "language": "ruby"}));
@@ -162,7 +162,7 @@ fn the_next_back_end_is_used_with_the_reason_and_never_below_the_floor() {
         "{refused}"
     );
     assert!(fake.ids().is_empty());
-    // A wrong key, and nothing else to use.
+    // A wrong key, and no other back end.
     let place = Place::new();
     let mut wrong = command(&place, &fake, &["serve", "--backend", "e2b"]);
     let server = Client::start(wrong.env("E2B_API_KEY", "e2b_wrong_hush"));
@@ -220,7 +220,7 @@ fn packages_of_npm_are_installed_inside_under_the_operators_lists() {
     }
     let (place, fake, registry) = (Place::new(), Fake::start(), npm::stocked());
     let inside = |server: &Client, env: &[(&str, &str)]| {
-        // In the stand-in service HOME is a folder of this machine, where npm would put its cache.
+        // In the fake service HOME is a folder of this machine, where npm would put its cache.
         let mut all = json!({
             "npm_config_registry": registry.url(), "npm_config_cache": place.path("cache"), "PATH": npm::path(&place),
         });
@@ -259,7 +259,7 @@ fn packages_of_npm_are_installed_inside_under_the_operators_lists() {
         "const one = require('demo-one'); console.log(one.answer, one.ran)",
     );
     assert!(printed.contains("42 false"), "no script ran: {printed}");
-    // Later installations keep what is there, and the user's own packages stay.
+    // Later installations keep the earlier ones, and the user's own packages stay.
     let code =
         "import os\nos.makedirs('node_modules/own')\nopen('node_modules/own/index.js', 'w').write('exports.mine = 7')";
     server.call("execute_code", json!({"code": code, "sandbox_id": id}));

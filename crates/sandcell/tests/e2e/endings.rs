@@ -12,7 +12,7 @@ use crate::support::machine::{self, Seen};
 use crate::support::place::Place;
 use crate::support::{PATIENCE, begin, settled, settles, until};
 
-/// The promise: after any end of the server, nothing is left after this time.
+/// The promised time after any end of the server until all its resources are gone.
 const SOON: Duration = Duration::from_secs(2);
 
 /// The resources of a running server and its sandboxes, for checks afterwards.
@@ -37,7 +37,7 @@ impl Held {
         }
     }
 
-    /// Waits until nothing of it is left.
+    /// Waits until all of these resources are gone.
     #[track_caller]
     fn is_gone(&self, place: &Place) {
         let left = || -> Vec<String> {
@@ -58,8 +58,8 @@ impl Held {
     }
 }
 
-/// A server in a new process group with three sandboxes: one idle, one with processes that resist their end, one in the
-/// middle of a call.
+/// Starts a server in a new process group with three sandboxes: one idle, one with processes that resist their end,
+/// one in the middle of a call.
 fn busy(place: &Place) -> Client {
     let server = Client::start(place.command(&["serve"]).process_group(0));
     let made = server.call("create_sandbox", json!({"count": 2}));
@@ -86,7 +86,7 @@ fn busy(place: &Place) -> Client {
 
 fn signal(pid: u32, signal: Signal) {
     let pid = Pid::from_raw(pid.try_into().unwrap()).unwrap();
-    // Who is gone already, since something else went, needs no signal.
+    // A process may have ended already because another one did.
     assert!(matches!(
         kill_process(pid, signal),
         Ok(()) | Err(rustix::io::Errno::SRCH)
@@ -142,7 +142,7 @@ fn a_waiting_interpreter_that_was_killed_is_not_handed_out() {
     for warm in ["true", "false"] {
         let place = Place::with_settings(&format!("[pool]\nparked = 1\nwarm_parents = {warm}\n"));
         let server = Client::start(&mut place.command(&["serve"]));
-        // The kernel may choose it when memory runs out; a warmed parent goes with it here.
+        // The kernel may choose it when memory runs out; a zygote is killed with it here.
         let killed = until(PATIENCE, "an interpreter waits", || {
             let mut found = machine::descendants(server.pid());
             let inside =
@@ -150,7 +150,7 @@ fn a_waiting_interpreter_that_was_killed_is_not_handed_out() {
             found.retain(|seen| seen.name.starts_with("python"));
             found.iter().any(inside).then_some(found)
         });
-        // Until it has rehearsed.
+        // Wait until it has finished its rehearsal.
         std::thread::sleep(Duration::from_millis(300));
         for seen in &killed {
             signal(seen.pid, Signal::KILL);
@@ -173,7 +173,7 @@ fn what_makes_sandboxes_may_be_killed_at_any_time() {
     for round in 0..4 {
         let ids = server.call("create_sandbox", json!({"count": 3}));
         let ids = ids.data()["sandbox_ids"].as_array().expect("identifiers").clone();
-        // Children of the launcher that stand in no sandbox: those that wait to become one, and whoever makes them.
+        // Children of the launcher outside any sandbox: spare processes, and the fork server that makes them.
         let launcher = server.pid().to_string();
         let parent = |seen: &Seen| machine::status(seen.pid, "PPid").unwrap_or_default();
         let outside = |seen: &&Seen| {
@@ -209,7 +209,7 @@ fn everything_of_the_server_killed_one_by_one_leaves_nothing() {
     let (place, mounts) = (Place::new(), machine::mounts());
     let server = busy(&place);
     let mut held = Held::by(&server, &mounts);
-    // The server and its helpers, but nothing inside a sandbox: those must go by themselves.
+    // The server and its helpers, but no process inside a sandbox: those must end by themselves.
     let outside = held
         .processes
         .iter()
@@ -218,10 +218,10 @@ fn everything_of_the_server_killed_one_by_one_leaves_nothing() {
         signal(seen.pid, Signal::KILL);
     }
     signal(server.pid(), Signal::KILL);
-    // Folders of control groups may stay until the next start, because nobody is left who could remove them.
+    // Folders of control groups may stay until the next start, because no process remains that could remove them.
     let groups = std::mem::take(&mut held.groups);
     reaped(server, &held, &place);
-    // The launcher's number stays taken until whoever adopted it has read its status.
+    // The launcher's process id stays in use until its adoptive parent has reaped it.
     for seen in held.processes.iter().filter(|seen| seen.name.contains("sandcell")) {
         until(PATIENCE, "it is reaped", || {
             (!std::path::Path::new(&format!("/proc/{}", seen.pid)).exists()).then_some(())
@@ -230,7 +230,7 @@ fn everything_of_the_server_killed_one_by_one_leaves_nothing() {
     let next = Client::start(&mut place.command(&["serve"]));
     assert_eq!(next.text("print('up again')").trim(), "up again");
     drop(next);
-    // What the crash left was swept by the next start.
+    // The next start sweeps the folders that the crash left.
     let left = || {
         groups
             .iter()
@@ -279,7 +279,7 @@ fn a_stopped_launcher_or_sandbox_does_not_outlive_the_server() {
     for seen in &held.processes {
         let inside = machine::status(seen.pid, "NSpid").is_some_and(|inner| inner.split_whitespace().count() > 1);
         if inside {
-            // As root any process can be stopped; an ordinary user's sandbox has the same user id.
+            // Root can stop any process; an ordinary user's sandbox has the same user id.
             signal(seen.pid, Signal::STOP);
         }
     }
@@ -337,7 +337,7 @@ fn a_closed_sandbox_and_a_throwaway_run_leave_nothing_while_the_server_lives() {
     let made = server.call("create_sandbox", json!({"count": 2}));
     let ids = made.data()["sandbox_ids"].as_array().unwrap().clone();
     server.call("close_sandbox", json!({"sandbox_id": ids[0]}));
-    // What is held with one idle sandbox, before and after others came and went.
+    // The resources with one idle sandbox, before and after others existed.
     let holds = || {
         let processes = machine::descendants(server.pid());
         let groups = machine::groups_of(&processes).len();
@@ -395,10 +395,10 @@ fn a_default_sandbox_that_died_is_replaced_and_the_text_says_so_first() {
     assert!(answer.all().starts_with("new sandbox"), "{answer:?}");
 }
 
-/// After the server was ended from outside.
+/// Checks the end of a server that was killed from outside.
 #[track_caller]
 fn reaped(mut server: Client, held: &Held, place: &Place) {
-    // We are its parent: without this it would stay as a zombie.
+    // This test is the server's parent: without this wait the server would stay as a zombie.
     server.wait(SOON);
     held.is_gone(place);
 }

@@ -17,7 +17,7 @@ use crate::support::machine::{self, Seen};
 use crate::support::place::Place;
 use crate::support::{PATIENCE, begin, is_root, name_of, not_required, until};
 
-/// The promise is two seconds; a busy machine gets more.
+/// The promised recovery time is two seconds; a busy machine gets more.
 const AGAIN: Duration = Duration::from_secs(15);
 /// The time limit for killed processes to end.
 const END: Duration = Duration::from_secs(10);
@@ -46,7 +46,7 @@ fn launcher(server: u32) -> Seen {
     .unwrap()
 }
 
-/// Waits until none of these processes lives and none of these folders is there.
+/// Waits until all of these processes have ended and all of these folders are removed.
 #[track_caller]
 fn are_gone(processes: &BTreeSet<Seen>, groups: &BTreeSet<PathBuf>) {
     let start = Instant::now();
@@ -67,7 +67,8 @@ fn cause(answer: &Answer) -> (String, String) {
     (text("code"), text("message"))
 }
 
-/// Calls until it ends well. A call that began before the end of the launcher was known may have lost its sandbox.
+/// Repeats the call until it succeeds. A call that began before the server noticed the launcher's end may lose its
+/// sandbox.
 fn soon(call: impl Fn() -> Answer) {
     let answer = until(AGAIN, "a call ends well", || {
         let answer = call();
@@ -113,14 +114,14 @@ impl Tenants {
         }
     }
 
-    /// The answers to the calls that were under way.
+    /// Returns the answers to the running calls.
     fn answers(&mut self) -> Vec<Answer> {
         let calls = std::mem::take(&mut self.calls);
         let answer = |mut call| Answer(Reply::read(&mut call).unwrap().message()["result"].clone());
         calls.into_iter().map(answer).collect()
     }
 
-    /// Everybody can go on, without doing anything about it.
+    /// Checks that every caller can continue without any action.
     fn all_work(&self) {
         for caller in &self.callers {
             let once = json!({"code": "print(6 * 7)"});
@@ -248,7 +249,7 @@ impl Drop for Group {
         {
             let _ = std::fs::write(&parent, pid);
         }
-        // Those that a killed launcher has left.
+        // Remove the groups that a killed launcher has left.
         for entry in std::fs::read_dir(&self.0).into_iter().flatten().flatten() {
             let _ = std::fs::remove_dir(entry.path());
         }
@@ -309,7 +310,7 @@ fn nothing_of_another_pid_namespace_is_ended(server: fn(&Command) -> Command, ot
     };
     for _ in 0..3 {
         run();
-        // One that needs groups that were made ahead.
+        // A sandbox that needs pre-made groups.
         let fresh = server.call("create_run_close", json!({"code": "print(7)"}));
         assert_eq!(fresh.status(), "ok", "{fresh:?}");
     }
@@ -317,7 +318,7 @@ fn nothing_of_another_pid_namespace_is_ended(server: fn(&Command) -> Command, ot
         let answer = server.call("execute_code", json!({"code": "print(x)", "sandbox_id": id}));
         assert_eq!((answer.status(), answer.output().trim()), ("ok", "6"), "{answer:?}");
     }
-    // Everything is killed at once, so that nobody removes anything.
+    // All processes are killed at once, so that none can clean up.
     let groups = machine::groups_of(&processes);
     processes.iter().for_each(|seen| signal(seen.pid, Signal::KILL));
     signal(server.pid(), Signal::KILL);
@@ -350,7 +351,7 @@ fn a_server_loses_nothing_to_a_run_in_a_pid_namespace() {
     nothing_of_another_pid_namespace_is_ended(again, in_pid_namespace);
 }
 
-/// The same command.
+/// Returns a copy of the command.
 fn again(command: &Command) -> Command {
     let mut copy = Command::new(command.get_program());
     copy.args(command.get_args()).env_clear();
@@ -375,7 +376,7 @@ fn where_processes_run_out_the_limit_is_named_and_nothing_is_lost() {
     let place = Place::new();
     let server = Client::start(&mut place.command(&["serve"]));
     assert_eq!(server.text("x = 1\nprint(x)").trim(), "1");
-    // First the server, so that a launcher that it starts meanwhile is in it, too.
+    // The server comes first, so that a launcher that it starts meanwhile is also in the group.
     pids.set("cgroup.procs", &server.pid().to_string());
     for seen in machine::descendants(server.pid()) {
         let inside = machine::status(seen.pid, "NSpid").is_some_and(|inner| inner.split_whitespace().count() > 1);
@@ -384,7 +385,7 @@ fn where_processes_run_out_the_limit_is_named_and_nothing_is_lost() {
         }
     }
     pids.set("pids.max", "1");
-    // What waits is used up first.
+    // The idle sandboxes are used up first.
     let refused = until(PATIENCE, "no sandbox can be made", || {
         let answer = server.call("create_sandbox", json!({}));
         answer.is_error().then_some(answer)
@@ -447,13 +448,13 @@ fn sandboxes_go_before_the_server_when_memory_runs_out() {
     assert_eq!(launcher, server);
 }
 
-/// A server in a control group of version 1 that may use this much memory.
+/// Starts a server in a version 1 control group with this memory limit.
 fn served_within(memory: &Group, bytes: u64, place: &Place) -> Client {
     memory.set("memory.limit_in_bytes", &bytes.to_string());
     started_within(memory, place)
 }
 
-/// A server that this control group holds from its start.
+/// Starts a server that is in this control group from its start.
 fn started_within(group: &Group, place: &Place) -> Client {
     let serve = again(&place.command(&["serve"]));
     let mut inside = Command::new("sh");
@@ -482,7 +483,7 @@ fn a_launcher_that_the_kernel_kills_for_memory_is_told_as_that() {
     let place = Place::new();
     let server = served_within(&memory, 200_000_000, &place);
     assert_eq!(server.text("x = 1\nprint(x)").trim(), "1");
-    // Files are nobody's own, so the kernel chooses by this alone.
+    // Files in memory belong to no process, so the kernel chooses its victim by this score alone.
     let score = format!("/proc/{}/oom_score_adj", launcher(server.pid()).pid);
     std::fs::write(score, "1000").unwrap();
     let fill = "with open('/tmp/x', 'wb') as f:\n    while True: f.write(bytes(1 << 20))";

@@ -1,4 +1,4 @@
-//! Links, odd names and paths that cannot be, as file tools show them; characters that stand where something is cut.
+//! Links, odd names and impossible paths in the file tools; special characters at the point where text is cut.
 
 use serde_json::json;
 
@@ -63,7 +63,7 @@ fn names_that_are_no_utf8_are_listed_and_readable() {
         ("caf\\xe9.txt", "b'caf\\xe9.txt'"),
         ("\\xff\\xfe", "b'\\xff\\xfe'"),
         ("d\\xe4/in\\xe4.txt", "b'd\\xe4/in\\xe4.txt'"),
-        // This one has the characters themselves.
+        // This name contains the escape's characters literally.
         ("caf\\xe8.txt", "b'caf\\\\xe8.txt'"),
     ] {
         assert!(listed.all().contains(&format!("\n{name}  ")), "{name}: {listed:?}");

@@ -129,7 +129,7 @@ fn paths_that_go_up_or_are_no_names_are_refused() {
             ("upload_file", json!({"path": path, "content_base64": "eA=="})),
             ("list_files", json!({"path": path})),
         ] {
-            // An empty path of a listing may well mean the home folder.
+            // An empty path of a listing means the home folder.
             if tool != "list_files" || !path.is_empty() {
                 server.call(tool, arguments).refused("invalid_argument");
             }
@@ -192,7 +192,7 @@ fn links_lead_nowhere_outside() {
     }
     let through = server.call("write_file", json!({"path": "etc/made", "content": "x"}));
     through.refused("denied_by_policy");
-    // A folder that holds a link to the root is listed without going through it.
+    // A listing does not follow a link to the root.
     let listed = server.call("list_files", json!({"recursive": true}));
     assert!(!listed.all().contains("top/home"), "{listed:?}");
 }
@@ -296,7 +296,7 @@ fn host_files_come_in_only_from_folders_the_operator_named() {
         .refused("denied_by_policy");
     drop(closed);
     let place = Place::with_settings(&format!("upload_from = [{folder:?}]\n"));
-    // The first place must outlive this server: its folder is the one that is allowed.
+    // The first place must outlive this server: its folder is the allowed one.
     let open = server(&place);
     let answer = open.call("upload_file", json!({"path": "d.csv", "local_path": inside}));
     assert!(

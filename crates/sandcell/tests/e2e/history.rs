@@ -38,7 +38,7 @@ fn a_server_that_is_killed_loses_at_most_the_last_second_and_breaks_nothing() {
         let mut client = Client::start(&mut place.command(&["serve"]));
         let began = Instant::now();
         let mut told: Vec<(Instant, String)> = Vec::new();
-        // At another moment each time, in the middle of executions that have just ended.
+        // The server is killed at a different moment in each round, in the middle of executions that have just ended.
         let until_killed = COMMITTED + Duration::from_millis(200 + 37 * round);
         while began.elapsed() < until_killed {
             let answer = client.run(&format!("print({round}); 'x' * {}", told.len()));
@@ -57,7 +57,7 @@ fn a_server_that_is_killed_loses_at_most_the_last_second_and_breaks_nothing() {
         assert!(lost.is_empty(), "round {round}: lost {lost:?}");
     }
     assert!(expected.len() > 20, "{}", expected.len());
-    // The next server goes on where the last one ended.
+    // The next server continues the history of the last one.
     let client = Client::start(&mut place.command(&["serve"]));
     let view = client.call("get_execution_history", json!({"last_n": 50}));
     assert!(view.data()["total"].as_u64().unwrap() >= u64::try_from(expected.len()).unwrap());
@@ -85,7 +85,7 @@ fn a_caller_finds_its_own_rows_after_a_restart_and_nobody_elses() {
     assert_eq!((&hers.data()["total"], &his.data()["total"]), (&json!(1), &json!(1)));
     assert_eq!(hers.data()["records"][0]["code_preview"], "of_ann = 41\nof_ann + 1");
     assert_eq!(his.data()["records"][0]["code_preview"], "print('of bob')");
-    // The sandbox of the other one answers like one that never was.
+    // Another caller's sandbox gives the same answer as one that never existed.
     let by_sandbox = |caller: &crate::support::http::Caller, sandbox: &str| {
         caller.call("get_execution_history", json!({"sandbox_id": sandbox}))
     };
@@ -97,7 +97,7 @@ fn a_caller_finds_its_own_rows_after_a_restart_and_nobody_elses() {
     let (foreign, unknown) = (by_sandbox(&bob, &sandbox), by_sandbox(&bob, never));
     assert_eq!(foreign.0.to_string().replace(&sandbox, never), unknown.0.to_string());
     assert!(foreign.is_error());
-    // A reset hides what was, from its caller; the operator sees all.
+    // A reset hides earlier executions from its caller; the operator sees all.
     ann.call("reset_session_state", json!({}));
     assert_eq!(all(&ann).data()["total"], 0);
     assert_eq!(all(&bob).data()["total"], 1);
@@ -134,7 +134,7 @@ fn a_broken_file_costs_one_warning_and_no_execution() {
     assert!(!output.status.success() && said.contains("move it away"), "{said}");
 }
 
-/// A disk that has no room; unmounted when dropped.
+/// A full disk; unmounted when dropped.
 struct SmallDisk<'a>(&'a Path);
 
 impl<'a> SmallDisk<'a> {
@@ -167,7 +167,7 @@ fn a_full_disk_costs_one_warning_and_no_execution() {
         if is_root() {
             skip(&name, "a file system cannot be mounted here");
         }
-        // An ordinary user cannot mount one: as root the same code is tested.
+        // An ordinary user cannot mount a disk; the same test also runs as root.
         return;
     }
     let mut client = Client::start(&mut place.command(&["serve"]));
@@ -187,7 +187,7 @@ fn a_full_disk_costs_one_warning_and_no_execution() {
     );
     client.hang_up();
     assert_eq!(client.wait(Duration::from_secs(20)), Some(0));
-    // What was written before is whole.
+    // Earlier records are complete.
     let kept = listed(&place, &[]);
     assert!((1..8).contains(&kept.len()), "{}", kept.len());
 }
@@ -237,7 +237,7 @@ fn the_command_lists_searches_shows_and_forgets() {
     );
     assert_eq!(listed(&place, &["--status", "error"]).len(), 1);
     assert_eq!(listed(&place, &["--owner", "nobody"]).len(), 0);
-    // What code was given to read is not kept.
+    // Input of the code is not stored.
     for file in ["history.db", "history.db-wal"] {
         let bytes = std::fs::read(place.path("data").join(file)).unwrap();
         assert!(!bytes.windows(8).any(|eight| eight == b"password"), "{file}");
@@ -310,7 +310,7 @@ fn an_exported_notebook_has_the_pictures_also_after_a_restart() {
         pictures(2, "image/svg+xml")[0].to_string().contains("<svg"),
         "{notebook:#}"
     );
-    // One that is forgotten takes its pictures along.
+    // Deleting an execution also deletes its pictures.
     let id = notebook["cells"][1]["id"].as_str().unwrap();
     command(&place, &["history", "forget", id]);
     let again: Value = serde_json::from_slice(&command(&place, &["history", "export"])).unwrap();
@@ -334,7 +334,7 @@ fn an_exported_notebook_has_the_pictures_also_after_a_restart() {
         );
         return;
     }
-    // Jupyter's own reader finds nothing wrong with it, and Jupyter's own runner runs it.
+    // Jupyter's own reader accepts the notebook, and Jupyter's own runner runs it.
     let output = Command::new(kernel)
         .args(["-I", "-B"])
         .arg(crate::support::sources().join("crates/sandcell/tests/notebooks/validate.py"))
@@ -400,7 +400,7 @@ fn an_exported_notebook_runs_again_and_gives_the_same() {
             json!({"stdout": text(&find("stream")["text"]), "result": result, "error": find("error")["ename"]})
         })
         .collect();
-    // In a fresh session of ours.
+    // In a new session of this server.
     let fresh = client.call("create_sandbox", json!({})).data()["sandbox_id"].clone();
     let source = |cell: &Value| text(&cell["source"]);
     for (cell, gave) in cells.iter().filter(|cell| cell["cell_type"] == "code").zip(&expected) {

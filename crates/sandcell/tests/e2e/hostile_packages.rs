@@ -27,8 +27,7 @@ fn a_file_without_end_is_refused_by_the_size_that_it_says_or_sends() {
     assert_eq!(kept(&place), (0, 0));
 }
 
-/// A build backend without dependencies, which tries what it must not be able to while it builds, and writes down what came
-/// of it.
+/// A build backend without dependencies. During the build it tries forbidden actions and records the results.
 fn backend(targets: &[(&str, String)]) -> String {
     let tries: String = targets
         .iter()
@@ -98,7 +97,7 @@ fn a_source_distribution_is_left_alone_or_built_where_it_can_do_no_harm() {
         index.asked().iter().all(|path| !path.ends_with(".tar.gz")),
         "it was not even fetched"
     );
-    // Where the operator allows it, it is built with the rights of an installer.
+    // If the operator allows source builds, it is built with the rights of an installer.
     let place = Place::with_settings("[packages]\nonly_binary = false\n");
     let server = Client::start(&mut command(&place, &index.url(), &["serve"]));
     let done = install(&server, json!(["harmful"]));
@@ -118,7 +117,7 @@ fn a_source_distribution_is_left_alone_or_built_where_it_can_do_no_harm() {
     assert!(!outside.exists());
 }
 
-/// A small file system in the place of a folder, gone with this.
+/// A small file system mounted over a folder, unmounted when dropped.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
@@ -142,7 +141,7 @@ impl Drop for SmallDisk {
 fn a_full_disk_is_named_leaves_no_draft_and_the_next_one_works() {
     let _turn = begin!();
     if !is_root() {
-        // Nobody else can mount a small disk; the run as root shows it.
+        // Only root can mount a small disk; the test also runs as root.
         return;
     }
     let (place, index) = (Place::new(), Index::start());

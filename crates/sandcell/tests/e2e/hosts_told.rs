@@ -1,5 +1,5 @@
-//! Hosts that lack something, made by changing the namespaces, filters or limits of the program alone: what `run` and
-//! `doctor` say of each, and where it works all the same.
+//! Hosts with missing features, made by changing the namespaces, filters or limits of the program alone: the reports
+//! of `run` and `doctor`, and the cases that work nevertheless.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -26,12 +26,12 @@ if libc.prctl(38, 1, 0, 0, 0) or libc.prctl(22, 2, ctypes.byref(Program(len(step
 os.execv(sys.argv[2], sys.argv[2:])
 "#;
 
-/// The same numbers on every architecture.
+/// These system call numbers are the same on every architecture.
 const CLONE3: &str = "435:38";
 const LANDLOCK: &str = "444:1,445:1,446:1";
 const MOUNT_SETATTR: &str = "442:38";
 
-/// The command as an argument of another program.
+/// Returns the command as an argument of another program.
 fn through(program: &str, arguments: &[&str], command: &Command) -> Command {
     let mut outer = Command::new(program);
     outer.args(arguments);
@@ -84,7 +84,7 @@ fn works(output: &Output) {
     assert_eq!(String::from_utf8_lossy(&output.stdout), "42\n");
 }
 
-/// It did not run, said so in words, and nothing ended by accident.
+/// Checks that the program did not run, that the reason was reported, and that nothing crashed.
 #[track_caller]
 fn refuses(output: &Output, cause: &str, remedy: &str) {
     let said = String::from_utf8_lossy(&output.stderr);
@@ -98,7 +98,7 @@ fn refuses(output: &Output, cause: &str, remedy: &str) {
     }
 }
 
-/// Returns the doctor's JSON report, and whether it found the machine well.
+/// Returns the doctor's JSON report, and its overall result.
 fn doctor(change: impl Fn(&Command) -> Command, place: &Place) -> (Value, bool) {
     let output = output(change(&place.command(&["doctor", "--json"])));
     let report = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
@@ -113,7 +113,8 @@ fn layer<'a>(report: &'a Value, name: &str) -> &'a Value {
         .unwrap_or_else(|| panic!("{name}: {report}"))
 }
 
-/// No sandbox can be made: nothing is shown as active or counted as a breach, and the failed layer says why.
+/// Checks the report when no sandbox can be made: no layer is active, no attack counts as a breach, and the failed
+/// layer states the reason.
 #[track_caller]
 fn is_ill((report, well): &(Value, bool), failed: &str, cause: &str, remedy: &str) {
     assert!(!well, "{report}");
@@ -255,14 +256,14 @@ fn limits_that_others_set_are_named_and_end_nothing() {
         ("--fsize=0:0", "(ulimit -f) is 0 bytes", "LimitFSIZE="),
     ] {
         let limited = output(through("prlimit", &[option], &run(&place)));
-        // Whoever may raise a limit does.
+        // A user with the right to raise the limit raises it.
         if option.contains("stack") && limited.status.success() {
             works(&limited);
             continue;
         }
         refuses(&limited, cause, remedy);
     }
-    // What is low, but enough.
+    // Low but sufficient limits.
     for option in ["--stack=524288:524288", "--fsize=1024000:1024000", "--nofile=64:64"] {
         works(&output(through("prlimit", &[option], &run(&place))));
     }

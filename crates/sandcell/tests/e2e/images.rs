@@ -1,4 +1,4 @@
-//! Sandboxes of container images, without a container daemon.
+//! Sandboxes from container images, without a container daemon.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -51,7 +51,7 @@ fn nothing_is_left(place: &Place) {
     assert_eq!(names, 0);
 }
 
-/// A server that may make sandboxes of everything.
+/// Returns the place of a server that accepts every image name.
 fn open_place() -> Place {
     Place::with_settings("[images]\nallow = [\"*\"]\n")
 }
@@ -85,7 +85,7 @@ fn a_script_runs_with_an_images_own_programs_and_nothing_of_this_machine() {
         assert!(said.contains(expected), "{expected:?} is not in {said}");
     }
     assert!(!said.contains("python") && !said.contains(SECRET), "{said}");
-    // It is kept, and used again without its source.
+    // The image is stored, and used again without its source.
     std::fs::remove_dir_all(place.path("image/blobs")).unwrap();
     assert_eq!(run(&place, &name, "cat /etc/added").stdout, b"second layer\n");
     let list = place.command(&["images", "list", "--json"]).output().unwrap();
@@ -180,7 +180,7 @@ fn an_image_of_a_registry_is_pulled_once_for_all_who_want_it() {
     for one in &image.layers {
         assert_eq!(registry.asked(&format!("blobs/{one}")), 1);
     }
-    // A sandbox uses it, so it stays.
+    // A sandbox uses the image, so it stays.
     let kept = place.command(&["images", "prune"]).output().unwrap();
     assert!(text(&kept.stdout).starts_with("0 images"), "{kept:?}");
     server.hang_up();
@@ -208,7 +208,7 @@ fn callers_name_only_what_the_operator_allows() {
         .call("create_sandbox", json!({"image": "Not/A/Name"}))
         .refused("invalid_argument");
     assert_eq!(registry.asked(""), 0, "nobody was asked");
-    // A folder that the operator allowed, and a way out of it.
+    // A folder that the operator allowed, and a link that leads out of it.
     let folder = place.work();
     image.write(&folder.join("good"));
     let allowing = Place::with_settings(&format!("upload_from = [\"{}\"]\n", folder.display()));
@@ -323,7 +323,7 @@ fn a_registry_that_lies_or_fails_is_told_and_leaves_nothing() {
         "image_unavailable",
         "digest",
     );
-    // Nobody listens any more.
+    // The registry has ended.
     let gone = server.call("create_sandbox", json!({"image": "127.0.0.1:9/team/tool"}));
     gone.refused("image_unavailable");
     nothing_is_left(&place);
@@ -356,7 +356,7 @@ fn hostile_layers_are_refused_and_touch_nothing_outside() {
         assert!(!output.status.success() && said.contains(word), "{word}: {said}");
         nothing_is_left(&place);
     }
-    // A link out of it is only a link, also for the layer above.
+    // A link out of the image is only a link, also for the layer above.
     let below = layer(&[Entry::Link("l", &away), Entry::Link("etc", &away)]);
     let above = layer(&[Entry::File("l/x", 0o644, b"x"), Entry::File("l/.wh.y", 0o644, b"")]);
     std::fs::write(outside.join("y"), "stays").unwrap();
@@ -365,7 +365,7 @@ fn hostile_layers_are_refused_and_touch_nothing_outside() {
     let output = place.command(&["images", "pull", &name]).output().unwrap();
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 1);
-    // Layers that lie about what they unpack to, and one that unpacks to more than is allowed.
+    // Layers with a wrong unpacked size, and one that exceeds the allowed size.
     let mut lying = Image::of(&[shell()]);
     let other = gzip(&layer(&[Entry::File("x", 0o644, b"y")]));
     lying.manifest["layers"] = json!([{"digest": digest(&other), "size": other.len()}]);
@@ -387,7 +387,7 @@ fn hostile_layers_are_refused_and_touch_nothing_outside() {
     nothing_is_left(&place);
 }
 
-/// A command that is under way.
+/// A running command.
 struct Started(Child);
 
 impl Drop for Started {
@@ -405,7 +405,7 @@ fn drafts(place: &Place) -> Vec<PathBuf> {
     found.map(|entry| entry.path()).collect()
 }
 
-/// A registry whose image's layer comes but for its last byte.
+/// Returns a registry that sends an image's layer except for its last byte.
 fn registry_that_stalls() -> Registry {
     let image = Image::of(&[shell()]);
     let registry = Registry::with(&image);
@@ -436,7 +436,7 @@ fn a_pull_that_is_given_up_or_killed_leaves_nothing() {
         let mut started = started;
         started.0.wait().unwrap();
         if signal == rustix::process::Signal::KILL {
-            // The next one clears away.
+            // The next command cleans up.
             assert!(place.command(&["images", "list"]).output().unwrap().status.success());
         }
         nothing_is_left(&place);

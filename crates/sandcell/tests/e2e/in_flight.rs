@@ -1,4 +1,4 @@
-//! A caller with as many requests under way as it may have can still end what it has, and learn how it stands.
+//! A caller at its maximum of concurrent requests can still end executions and query their state.
 
 use serde_json::{Value, json};
 
@@ -7,18 +7,18 @@ use crate::support::http::Server;
 use crate::support::place::Place;
 use crate::support::{begin, until};
 
-/// Requests of one connection that are answered at once.
+/// The maximum number of concurrent requests of one connection.
 const MOST: usize = 256;
 const BUSY: i64 = -32000;
 const SLEEP: &str = "import time\ntime.sleep(600)";
 
-/// The id of an execution that goes on.
+/// Returns the id of an execution that is still running.
 fn running(answer: &Answer) -> String {
     assert_eq!(answer.status(), "running", "{answer:?}");
     answer.meta()["execution_id"].as_str().unwrap().to_owned()
 }
 
-/// Starts code that does not end, and as many waits for it as there may be.
+/// Starts code that does not end, and the maximum number of requests that wait for it.
 fn fill(server: &Client) -> (Value, String, Vec<Pending>) {
     let made = server.call("create_sandbox", json!({}));
     let sandbox = made.data()["sandbox_id"].clone();
@@ -47,7 +47,7 @@ fn only_control_is_admitted(server: &Client) {
     assert!(!cancelled.is_error(), "{cancelled:?}");
     let closed = server.call("close_sandbox", json!({"sandbox_id": sandbox}));
     assert!(closed.all().contains("closed"), "{closed:?}");
-    // What waited is answered, and the connection is as before.
+    // The waiting requests are answered, and the connection works as before.
     for one in waiting {
         one.answer();
     }

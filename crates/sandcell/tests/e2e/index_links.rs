@@ -1,5 +1,5 @@
 //! Links of package indexes: a page, a redirection or an archive's address that names a service of this machine or its
-//! network is refused, and nothing connects there.
+//! network is refused, and no connection is made.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ impl Service {
         Self { port, seen }
     }
 
-    /// Addresses that lead there, and to others like it.
+    /// Returns addresses that lead to the service, and similar ones.
     fn addresses(&self) -> Vec<String> {
         let port = self.port;
         vec![

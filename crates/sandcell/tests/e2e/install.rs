@@ -34,7 +34,7 @@ const CLIENTS: [(&str, &str, &str); 11] = [
     ),
 ];
 
-/// Settings of a client, in its language.
+/// Parses the settings of a client, in their format.
 fn parsed(file: &Path) -> Value {
     let text = std::fs::read_to_string(file).unwrap();
     match file.extension().is_some_and(|end| end == "toml") {
@@ -143,7 +143,7 @@ fn what_was_there_stays_and_comes_back_to_the_byte() {
         assert!(now.contains(kept), "{kept}: {now}");
     }
     assert_eq!(file.metadata().unwrap().mode() & 0o777, 0o640);
-    // Other arguments later do not lose what stood there first.
+    // A second installation with other arguments keeps the original entry for the undo.
     said(&install(&place, &["claude-code"]));
     said(&install(&place, &["claude-code", "--undo"]));
     assert_eq!(std::fs::read_to_string(&file).unwrap(), former);

@@ -166,7 +166,7 @@ fn a_sandbox_sees_only_its_own_processes() {
     );
     let pids = numbers(&seen["pids"]);
     assert!(pids.len() <= 4 && pids.iter().all(|pid| *pid < 100), "{seen}");
-    // Whatever the signal call answered: the sandbox lives.
+    // The sandbox lives, regardless of the result of the signal call.
     assert_eq!(server.text("print(1)").trim(), "1");
 }
 
@@ -226,7 +226,7 @@ fn from_the_host_it_is_in_namespaces_and_ids_of_its_own() {
     let first = machine::namespaces(held[0]);
     let second = machine::namespaces(held[1]);
     for kind in ["user", "mnt", "pid", "net", "ipc", "uts", "cgroup"] {
-        // A non-dumpable process hides these links from ordinary users: then there is nothing to compare.
+        // A non-dumpable process hides these links from ordinary users. Then the comparison is skipped.
         if let (Some(one), Some(two)) = (first.get(kind), second.get(kind)) {
             assert_ne!(one, &ours[kind], "{kind} is the host's");
             assert_ne!(one, two, "{kind} is shared by two sandboxes");

@@ -10,7 +10,7 @@ use crate::support::{begin, name_of, skip};
 /// The minimum number of languages that CI installs.
 const EXPECTED: usize = 20;
 
-/// The binary with the search path of the tests themselves, and with the toolchain that builds them.
+/// Returns a command with the search path of the tests, and with the toolchain that builds them.
 pub(crate) fn command(place: &Place, arguments: &[&str]) -> Command {
     let mut command = place.command(arguments);
     if let Some(path) = std::env::var_os("PATH") {
@@ -59,7 +59,8 @@ fn every_language_that_is_here_proves_itself_inside() {
     let rows: Result<Vec<Value>, _> = serde_json::from_slice(&told.stdout);
     let rows = rows.unwrap_or_else(|error| panic!("{error}: {}", text(&told.stderr)));
     let here: Vec<&Value> = rows.iter().filter(|row| row["available"] == true).collect();
-    // Deno's engine (which runs TypeScript as well where Node cannot) wants memory that is shared without a file, which is not there where limits are watched.
+    // Deno's engine (which runs TypeScript as well where Node cannot) needs shared memory without a file. It is
+    // unavailable where the watchdog enforces limits.
     let excused = |row: &Value| {
         let reason = row["test"]["reason"].as_str().unwrap_or_default();
         reason.contains("virtual memory for CodeRange") && !rustix::process::geteuid().is_root()
@@ -249,7 +250,7 @@ fn a_bash_session_keeps_variables_functions_folder_and_options() {
         kept.all().starts_with("5 b c v\nhello you\n/home/user/d\nMADE=here\n"),
         "{kept:?}"
     );
-    // What ends a shell does not end the session.
+    // The end of a shell does not end the session.
     for (code, status) in [
         ("echo before; exit 3; echo after", 3),
         ("set -e; false; echo after", 1),
@@ -320,7 +321,7 @@ fn an_endless_cell_of_bash_is_interrupted_and_variables_stay() {
     let _turn = begin!();
     let place = Place::new();
     let server = server(&place);
-    // Names that the driver's own functions would like to use, too.
+    // Variable names that the driver's own functions might use.
     for code in [
         "kept=yes status=s name=n text=t; while :; do :; done",
         "kept=yes status=s name=n text=t; sleep 60",
@@ -531,7 +532,7 @@ fn programs_count_the_processors_and_the_memory_of_their_sandbox() {
     let shell = "nproc; cat /sys/devices/system/cpu/online; python3 -c 'import os; print(os.cpu_count())'";
     let ran = server.call("execute_code", json!({"code": shell, "language": "bash"}));
     assert_eq!(ran.output().trim(), "1\n0\n1", "{ran:?}");
-    // Half a processor is one; more memory is more.
+    // Half a processor counts as one; a higher memory limit shows as more memory.
     let other = server.call("create_sandbox", json!({"cpus": 0.5, "memory_mb": 700}));
     let id = other.0["structuredContent"]["sandbox_id"].clone();
     let asked = server.call("execute_code", json!({"code": code, "sandbox_id": id}));
@@ -540,7 +541,7 @@ fn programs_count_the_processors_and_the_memory_of_their_sandbox() {
         asked.output().trim(),
         format!("1 1 1 700\n1 50000 100000\n{limit} {limit}")
     );
-    // Nothing of it can be changed, and it is nobody else's.
+    // The files cannot be changed, and other sandboxes have separate ones.
     let attack = "import os\nfor name in ('/proc/meminfo', '/proc/stat', '/sys/fs/cgroup/memory.max', '/sys/x'):\n    try:\n        open(name, 'w')\n        \
                   print('changed', name)\n    except OSError:\n        pass\nprint(sorted(os.listdir('/sys')))";
     assert_eq!(server.text(attack).trim(), "['devices', 'fs']");

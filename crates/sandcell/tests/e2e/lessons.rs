@@ -115,7 +115,7 @@ const FAILURES: &[(&str, &str)] = &[
     ("what came before it is gone", "print(len(customers))"),
 ];
 
-/// The text that a model reads, without what differs from run to run.
+/// Returns the text for a model, without parts that differ from run to run.
 fn read(answer: &Answer, number: usize) -> String {
     let mut text = answer.all();
     for id in [
@@ -127,7 +127,7 @@ fn read(answer: &Answer, number: usize) -> String {
     let mut lines = Vec::new();
     for line in text.lines() {
         let mut line = line.replace(&format!("<cell {number}>"), "<cell>");
-        // Times, and where libraries lie.
+        // Times and library paths.
         if line.starts_with('[') && line.contains("ID") {
             line = line
                 .split(' ')
@@ -165,7 +165,7 @@ fn failures_teach_what_to_do_next() {
     let mut transcript = String::new();
     let mut cells = 0;
     for (what, code) in FAILURES {
-        // Loading from a disk that others keep busy takes its time.
+        // Loading takes longer from a disk that other programs keep busy.
         let seconds = if code.contains("import pandas") { 60 } else { 2 };
         let answer = server.call("execute_code", json!({"code": code, "timeout_s": seconds}));
         cells += 1;

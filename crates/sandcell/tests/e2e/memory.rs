@@ -1,4 +1,4 @@
-//! Ordinary programs that make the kernel hold much memory, within a small limit. No program is killed for memory that
+//! Ordinary programs that make the kernel use much memory, within a small limit. No program is killed for memory that
 //! is reclaimable, or already charged.
 
 use serde_json::json;
@@ -43,7 +43,7 @@ fn a_program_may_have_many_connections() {
     assert!(answer.all().contains(&format!("{}", connections * 1000)), "{answer:?}");
 }
 
-/// Control groups may be used again.
+/// Control groups may be reused.
 #[test]
 fn what_a_run_used_and_was_allowed_is_nothing_to_those_after_it() {
     let _turn = begin!();
@@ -62,14 +62,14 @@ fn what_a_run_used_and_was_allowed_is_nothing_to_those_after_it() {
         for _ in 0..3 {
             assert!(peak(few, 300) < 80.0, "it is told what another one used");
         }
-        // Less is allowed, then more again.
+        // A lower limit first, then a higher one.
         let refused = run("b = bytearray(b'x' * (200 << 20))\nprint(len(b))", 100);
         assert_ne!(refused.status(), "ok", "{refused:?}");
         for _ in 0..2 {
             assert!(peak(few, 100) < 80.0);
         }
         assert!(peak("b = bytearray(350 << 20)\nprint(len(b))", 500) > 340.0);
-        // Files in memory go with their sandbox.
+        // Files in memory are freed with their sandbox.
         peak("open('/tmp/full', 'wb').write(bytes(60 << 20))\nprint(1)", 300);
     }
 }

@@ -1,4 +1,4 @@
-//! Hosts that have other file systems mounted below what sandboxes see: GPU hosts, WSL2, `docker run --init`.
+//! Hosts with other file systems mounted below the folders that sandboxes show: GPU hosts, WSL2, `docker run --init`.
 
 use std::process::{Output, Stdio};
 
@@ -33,7 +33,7 @@ fn am_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|found| std::os::unix::fs::MetadataExt::uid(&found) == 0)
 }
 
-/// A program's output where these are mounted.
+/// Returns a program's output on a host with these mounts.
 #[track_caller]
 fn printed(place: &Place, mounts: &str, code: &str) -> String {
     let file = place.write("program.py", code).display().to_string();
@@ -42,7 +42,7 @@ fn printed(place: &Place, mounts: &str, code: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Looks at what is there, and tries to write to it.
+/// Lists these folders, and tries to write to them.
 const LOOK: &str = r#"
 import os, sys
 for path in sys.argv[1:] or PATHS:
@@ -94,7 +94,7 @@ fn a_file_mounted_on_another_one_is_seen_in_its_place() {
 fn file_systems_of_the_kernel_are_left_out_and_the_doctor_names_them() {
     let _turn = begin!();
     let place = Place::new();
-    // Where the folder is taken apart, and where that would be too much.
+    // A folder that is shown entry by entry, and one that has too many entries for that.
     for folder in ["/usr/games", "/usr/lib/locale"] {
         if !std::path::Path::new(folder).is_dir() {
             continue;
@@ -139,7 +139,7 @@ fn a_file_system_mounted_below_an_operators_folder_is_seen_at_its_place() {
         let output = mounted(&place, &mounts, &["run", "--mount", &mount, &file]);
         assert_eq!(String::from_utf8_lossy(&output.stdout), seen, "{mode}: {output:?}");
     }
-    // Nothing came through to the host's folder.
+    // No write reached the host's folder.
     let mut names: Vec<_> = std::fs::read_dir(&folder)
         .unwrap()
         .flatten()
@@ -152,9 +152,9 @@ fn a_file_system_mounted_below_an_operators_folder_is_seen_at_its_place() {
 
 /// Layouts of mounts, a program's expression for its view, and the expected value.
 const LAYOUTS: &[(&str, &str, &str)] = &[
-    // A folder that sandboxes never see lies on a file system that they may not see.
+    // A hidden folder on a file system that sandboxes may not see.
     ("mount -t devpts -o newinstance d /usr/local", "os.listdir('/usr/local')", "[]"),
-    // The later mount is the one that the host sees.
+    // The host sees the later mount.
     (
         "mount -t devpts -o newinstance d /usr/games; mount -t tmpfs t /usr/games; echo 1 >/usr/games/seen",
         "os.listdir('/usr/games')",
@@ -166,7 +166,7 @@ const LAYOUTS: &[(&str, &str, &str)] = &[
         "os.path.isfile('/usr/share/b/c')",
         "True",
     ),
-    // Below a folder that nobody else may enter.
+    // Below a folder that other users cannot enter.
     (
         "mount -t tmpfs a /usr/share; mkdir -m 700 /usr/share/b; mkdir /usr/share/b/c; mount -t tmpfs t /usr/share/b/c",
         "os.listdir('/usr/share')",
@@ -181,7 +181,7 @@ const LAYOUTS: &[(&str, &str, &str)] = &[
     ),
     // A bind mount of the tree itself, with the mounts below it.
     ("mount --rbind /usr /usr; mount -t tmpfs t /usr/games", "os.listdir('/usr/games')", "[]"),
-    // What was mounted has been deleted.
+    // The mounted folder has been deleted.
     (
         "mount -t tmpfs a /usr/share; mkdir /usr/share/gone /usr/share/at; mount --bind /usr/share/gone /usr/share/at
          rmdir /usr/share/gone",

@@ -12,12 +12,12 @@ use crate::support::client::{Answer, Client};
 use crate::support::place::Place;
 use crate::support::{begin, skip, until};
 
-/// A web server of the host on a loopback address, which sandboxes reach by the operator's exception only.
+/// A web server of the host on a loopback address, which sandboxes reach only by the operator's exception.
 struct Web {
     port: u16,
-    /// The heads of the requests that came.
+    /// The heads of the received requests.
     asked: Arc<Mutex<Vec<String>>>,
-    /// Connections that are open now.
+    /// The number of open connections.
     open: Arc<AtomicUsize>,
 }
 
@@ -94,7 +94,7 @@ fn serve(mut stream: TcpStream, asked: &Mutex<Vec<String>>) {
     }
 }
 
-/// A place whose operator allows hosts, and names loopback addresses for some of them.
+/// Returns a place whose operator allows hosts, and names loopback addresses for some of them.
 fn place() -> Place {
     Place::with_settings(
         "[network]\n\
@@ -114,7 +114,7 @@ fn run(server: &Client, id: &str, code: &str) -> Answer {
     server.call("execute_code", json!({"code": code, "sandbox_id": id}))
 }
 
-/// Opens an address and prints what came, or what went wrong.
+/// Opens an address and prints the response, or the error.
 const GET: &str = "import urllib.request, urllib.error\n\
     def get(url, data=None):\n    \
         with urllib.request.urlopen(url, data, timeout=10) as answer:\n        \
@@ -137,7 +137,7 @@ fn a_host_that_is_named_is_reached_by_every_usual_way() {
         "{got:?}\n{}",
         server.log()
     );
-    // CONNECT, as for https, and SOCKS with a name.
+    // CONNECT, as for https, and SOCKS with a host name.
     let tunnel = format!(
         "import http.client\nlink = http.client.HTTPConnection('127.0.0.1', 3128)\nlink.set_tunnel('good.example', {port})\n\
          link.request('GET', '/tunnel')\nprint(link.getresponse().read().decode())"
@@ -177,7 +177,7 @@ fn whatever_is_not_named_is_denied_with_what_would_allow_it() {
     let (place, web, trap) = (place(), Web::start("127.0.0.77"), Web::start("127.0.0.1"));
     let server = Client::start(&mut place.command(&["serve"]));
     let (port, closed) = (web.port, trap.port);
-    // More than the operator allows is refused before anything is made.
+    // Hosts beyond the operator's list are refused before anything is made.
     for (hosts, code) in [
         (json!(["evil.example"]), "network_denied"),
         (json!(["*"]), "network_denied"),
@@ -220,7 +220,7 @@ fn whatever_is_not_named_is_denied_with_what_would_allow_it() {
         let denied = run(&server, &id, &code);
         assert!(denied.all().contains("network_denied"), "{address}: {denied:?}");
     }
-    // Without the proxy there is no way, and the answer says that there is one.
+    // Without the proxy there is no access, and the answer mentions the proxy.
     let direct = run(
         &server,
         &id,
@@ -232,7 +232,7 @@ fn whatever_is_not_named_is_denied_with_what_would_allow_it() {
         direct.all().contains("network_denied") && direct.all().contains("HTTP_PROXY"),
         "{direct:?}"
     );
-    // The name that is allowed still leads nowhere but where the operator said.
+    // The allowed name still leads only to the operator's address.
     let code = format!("{GET}print(get('http://a.wide.example:{port}/fine'))");
     assert_eq!(run(&server, &id, &code).output().trim(), "got 0 bytes");
     assert_eq!((web.asked().len(), trap.asked().len(), trap.open()), (1, 0, 0));
@@ -266,7 +266,7 @@ fn a_run_reaches_what_its_flag_names_and_nothing_is_left_of_it() {
         status == Some(1) && log.contains("good.example") && log.contains("add the host to --network"),
         "{log}"
     );
-    // One that holds a connection open: it ends with its sandbox.
+    // An open connection ends with its sandbox.
     let server = Client::start(&mut place.command(&["serve"]));
     let code = format!(
         "import http.client\nlink = http.client.HTTPConnection('127.0.0.1', 3128)\nlink.set_tunnel('good.example', {port})\n\
@@ -412,7 +412,7 @@ fn a_sandbox_that_floods_its_way_out_holds_up_nobody_else() {
     let port = web.port;
     let network = [format!("good.example:{port}")];
     let (hostile, other) = (sandbox(&server, &network), sandbox(&server, &network));
-    // Connections that say nothing, begin something, send a flood that nobody reads, or name odd hosts without end.
+    // Connections that send nothing, begin a request, send a flood without reading, or name odd hosts without end.
     let flood = format!(
         "import socket\nways = []\nfor number in range(120):\n    try:\n        way = socket.create_connection(('127.0.0.1', 3128), 1)\n        way.setblocking(False)\n        \
          way.send([b'', b'G', b'\\x05\\xff', b'CONNECT good.example:{port} HTTP/1.1\\r\\n\\r\\n' + b'x' * 60000][number % 4])\n        ways.append(way)\n    except OSError as error:\n        pass\nprint(len(ways) > 20)"

@@ -27,10 +27,10 @@ fn notebooks_give_what_a_jupyter_kernel_gives() {
         );
         return;
     };
-    // With frozen copies of sessions, as it is by default, and without.
+    // With session snapshots, which is the default, and without.
     let mut sums = [Sum::default(), Sum::default()];
     for part in 0..PARTS {
-        // Others that wait to be alone come in between.
+        // Tests that must run alone get their turn between the parts.
         let _turn = begin!();
         let folder = tempfile::tempdir().unwrap();
         let kept = folder.path().join("jupyter");

@@ -8,7 +8,7 @@ use crate::support::place::Place;
 use crate::support::registry::{Entry, Registry};
 use crate::support::{begin, skip};
 
-/// npm's own program, where this machine has it: CI names it.
+/// Returns npm's own program, if this machine has it: CI names it.
 fn npm() -> Option<PathBuf> {
     let named = std::env::var_os("SANDCELL_TEST_NPM").map(PathBuf::from);
     let listed = ["/usr/local/bin/npm", "/usr/bin/npm"].into_iter().map(PathBuf::from);
@@ -31,7 +31,7 @@ pub(crate) fn missing() -> Option<&'static str> {
     }
 }
 
-/// Returns a PATH that has npm.
+/// Returns a PATH with npm.
 pub(crate) fn path(place: &Place) -> String {
     let folder = place.path("home").join("bin");
     std::fs::create_dir_all(&folder).unwrap();
@@ -42,7 +42,7 @@ pub(crate) fn path(place: &Place) -> String {
     format!("{}:/usr/local/bin:/usr/bin:/bin", folder.display())
 }
 
-/// A command on a machine that has npm and this registry.
+/// Returns a command on a machine that has npm and this registry.
 fn command(place: &Place, registry: &str, arguments: &[&str]) -> Command {
     let mut command = place.command(arguments);
     command.env("PATH", path(place));
@@ -137,7 +137,7 @@ fn packages_of_npm_reach_a_running_session_and_no_script_runs() {
     assert_eq!(ran.output().trim(), "21\n21\nnone", "{ran:?}");
     let status = server.call("get_sandbox_status", json!({})).0.to_string();
     assert!(status.contains("demo-one"), "{status}");
-    // Nothing inside can change it, and there is no way to the registry.
+    // Code inside cannot change the package, and cannot reach the registry.
     let attack = "try { require('fs').writeFileSync(require.resolve('demo-one'), 'x') } catch (error) { console.log(error.code) }";
     assert_eq!(js(&server, attack).output().trim(), "EROFS");
     let reach = format!(
@@ -187,7 +187,7 @@ fn packages_of_npm_are_there_from_the_start_of_a_sandbox_a_run_and_in_a_base() {
             json!({"sandbox_id": id, "code": answer, "language": "javascript"}),
         );
         assert_eq!(used.output().trim(), "42", "{used:?}");
-        // Whose it is, the name of the registry says, not the language of the call.
+        // The prefix of the name decides the registry, not the language of the call.
         let more = server.call(
             "install_package",
             json!({"sandbox_id": id, "packages": ["npm:@scope/helper", " npm:demo-one@1.0.0"]}),
@@ -357,7 +357,7 @@ fn a_hostile_package_of_npm_touches_nothing_and_a_bad_registry_is_named() {
         assert!(answer.all().contains(part), "{package}: {answer:?}\n{}", server.log());
     }
     let done = install(&server, json!(["traps"]));
-    // Either refused or without what leads elsewhere.
+    // The package is either refused, or installed without the links that lead out of it.
     if done.status() == "ok" {
         let code = "const fs = require('fs'); const root = fs.realpathSync('node_modules/traps'); console.log(require('traps').fine, fs.readdirSync(root).filter((name) => !fs.lstatSync(root + '/' + name).isFile()).join())";
         let seen = js(&server, code);

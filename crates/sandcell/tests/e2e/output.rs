@@ -8,8 +8,8 @@ use crate::support::client::{Client, PROTOCOL};
 use crate::support::place::Place;
 use crate::support::{begin, machine};
 
-/// The memory that the server may use above idle while a sandbox floods it: the kept part of two streams and working
-/// space.
+/// The memory that the server may use above idle while a sandbox floods it: the stored output of two streams and
+/// working space.
 const ROOM: u64 = 64 << 20;
 
 fn server(place: &Place) -> Client {
@@ -93,7 +93,7 @@ fn binary_output_is_shown_safely() {
     let place = Place::new();
     let server = server(&place);
     let answer = server.run("os.write(1, bytes(range(256)) * 20)\nos.write(2, b'\\xff\\xfe\\x00 err')");
-    // The count of bytes is what os.write returns for the last expression; both streams come whole.
+    // The byte count is the return value of os.write in the last expression; both streams arrive complete.
     assert_eq!(answer.status(), "ok", "{answer:?}");
     assert_eq!(answer.meta()["stdout_bytes"], 5120);
     assert!(
@@ -290,7 +290,7 @@ impl Deaf {
 
 impl Drop for Deaf {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The server may have ended by itself.
         let _ = self.server.kill();
         let _ = self.server.wait();
     }
@@ -302,7 +302,7 @@ fn a_client_that_does_not_read_costs_the_server_no_memory() {
     let place = Place::new();
     let mut client = Deaf::start(&place);
     for id in 1..=200 {
-        // Not reading may at some point stop the server from reading, too; that is the intended behaviour.
+        // A client that does not read may stop the server from reading, too; that is the intended behaviour.
         if client
             .call(id, "execute_code", json!({"code": "print('w' * 30000)"}))
             .is_err()
@@ -321,7 +321,7 @@ fn pictures_that_nobody_reads_wait_outside_of_memory_and_come_when_they_are_read
     let place = Place::new();
     let mut client = Deaf::start(&place);
     let pid = client.server.id();
-    // A picture of noise: as it is, it is just small enough to be shown untouched.
+    // A noise picture just small enough to be shown unchanged.
     let code = "import os, struct, zlib\n\
         def chunk(kind, data): return struct.pack('>I', len(data)) + kind + data + struct.pack('>I', zlib.crc32(kind + data))\n\
         rows = zlib.compress(b''.join(b'\\0' + os.urandom(990) for _ in range(330)), 1)\n\
@@ -334,7 +334,7 @@ fn pictures_that_nobody_reads_wait_outside_of_memory_and_come_when_they_are_read
     for id in 2..2 + PICTURES {
         client.call(id, "read_file", json!({"path": "a.png"})).unwrap();
     }
-    // It has done what it will do when it uses no more processor time.
+    // The server is finished when it uses no more processor time.
     let used = || {
         std::fs::read_to_string(format!("/proc/{pid}/stat"))
             .map(|stat| stat.split(' ').skip(13).take(2).collect::<String>())

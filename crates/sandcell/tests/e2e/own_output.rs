@@ -6,7 +6,7 @@ use crate::languages::{command, execute, has, output, server, text};
 use crate::support::place::Place;
 use crate::support::{begin, name_of, skip};
 
-/// More than a pipe holds, and a line's end.
+/// The size of the output: more than a pipe's capacity, and a line break.
 const PRINTED: u64 = 70_001;
 
 /// Programs that print a large output and end at once with status 3, and programs that print `mine`.
@@ -224,7 +224,7 @@ fn a_javascript_call_has_all_that_it_set_going() {
     }
 }
 
-/// As in a program, which the error, the exit or the interrupt ends.
+/// As in a program, an error, an exit or an interrupt ends the timers.
 #[test]
 fn timers_of_a_javascript_call_end_with_its_failure() {
     let _turn = begin!();
@@ -338,7 +338,7 @@ fn a_program_of_the_command_line_loses_nothing_that_it_printed() {
     }
 }
 
-/// An error that nobody catches comes after the value, which is known by then.
+/// An uncaught error arrives after the value, which is known by then.
 #[test]
 fn a_javascript_value_stands_beside_a_late_error() {
     let _turn = begin!();

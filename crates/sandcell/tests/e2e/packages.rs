@@ -8,7 +8,7 @@ use crate::support::index::{Index, Wheel};
 use crate::support::place::Place;
 use crate::support::{begin, not_required, skip, until};
 
-/// uv, where this machine has it: CI names it.
+/// Returns uv, if this machine has it: CI names it.
 pub fn uv() -> Option<PathBuf> {
     let named = std::env::var_os("SANDCELL_TEST_UV").map(PathBuf::from);
     let path = std::env::var("PATH").unwrap_or_default();
@@ -17,7 +17,7 @@ pub fn uv() -> Option<PathBuf> {
     named.into_iter().chain(listed).find(is_program)
 }
 
-/// A command whose machine has this index, and uv if there is one.
+/// Returns a command on a machine with this index, and uv if available.
 pub(crate) fn command(place: &Place, index: &str, arguments: &[&str]) -> std::process::Command {
     let mut command = with_pip(place, index, arguments);
     if let Some(uv) = uv() {
@@ -27,7 +27,7 @@ pub(crate) fn command(place: &Place, index: &str, arguments: &[&str]) -> std::pr
     command
 }
 
-/// The same without uv.
+/// Returns a command on a machine with this index and without uv.
 pub(crate) fn with_pip(place: &Place, index: &str, arguments: &[&str]) -> std::process::Command {
     let mut command = place.command(arguments);
     command.env("PIP_INDEX_URL", index).env("PIP_CONFIG_FILE", "/dev/null");
@@ -38,7 +38,7 @@ fn server(place: &Place, index: &Index) -> Client {
     Client::start(&mut command(place, &index.url(), &["serve"]))
 }
 
-/// An index with a package that needs another one.
+/// Starts an index with a package that needs another one.
 pub(crate) fn stocked() -> Index {
     let index = Index::start();
     index.add(
@@ -103,7 +103,7 @@ fn packages_reach_a_running_session_and_its_variables_stay() {
         history.0["structuredContent"]["installed_packages"],
         json!(["demo-one 1.0", "helper-one 1.5"])
     );
-    // Code in the sandbox has no way to the index, neither by its own port nor by another.
+    // Code in the sandbox cannot reach the index, neither at its own port nor at another.
     let reach = format!(
         "import socket\ntry:\n    socket.create_connection(('127.0.0.1', {}), 2)\nexcept OSError as error:\n    print('no', error)",
         index.port
@@ -111,7 +111,7 @@ fn packages_reach_a_running_session_and_its_variables_stay() {
     assert!(server.text(&reach).starts_with("no"));
 }
 
-/// A package with a program that knows of its `.pth` file only when Python has read that file.
+/// A package with a program that works only when Python has read the package's `.pth` file.
 fn tool() -> Wheel {
     Wheel::new("demo_tool", "1.0")
         .file("demo_tool.py", "def main():\n    print('tool')\n")
@@ -165,7 +165,7 @@ fn what_code_starts_sees_packages_at_once() {
     // A separate sandbox, in another language.
     let run = json!({"code": "demo-tool; python3 -c 'import demo_tool; print(3)'", "language": "bash", "packages": ["pypi:demo-tool"]});
     assert_eq!(server.call("create_run_close", run).output().trim(), "tool\n3");
-    // What the machine's own Python sees is as before.
+    // The machine's own Python is unchanged.
     assert!(!Path::new("/usr/local/lib/python3.11/dist-packages/sandcell.pth").exists());
 }
 
@@ -226,7 +226,7 @@ fn uv_and_pip_in_code_lead_to_the_same_place() {
         );
     }
     let server = server(&place, &index);
-    // The cell's own time does not run while it waits.
+    // The cell's time limit does not include the wait for the installation.
     let code = "x = 7\n!pip install -q demo-one==1.0\nimport demo_one\nprint(demo_one.answer, x)";
     let ran = server.call("execute_code", json!({"code": code, "timeout_s": 20}));
     assert!(ran.output().contains("42 7"), "{ran:?}\n{}", server.log());
@@ -615,7 +615,7 @@ fn a_base_is_used_by_the_setting_that_building_it_writes_and_by_a_run_that_wants
         &index.url(),
         &["base", "build", "tools", "demo-one==1.0"],
     ));
-    // Without an index: nothing is left to be installed.
+    // Without an index: everything is installed already.
     assert_eq!(said(&mut place.command(&run)), "42\n");
     let built = said(&mut command(
         &place,
@@ -651,7 +651,7 @@ fn a_base_with_a_file_system_mounted_in_it_is_refused_by_name() {
     assert!(text.contains("unmount what is mounted there"), "{text}");
 }
 
-/// The folder of this name below another one.
+/// Finds the folder of this name below another one.
 fn folder_named(folder: &Path, name: &str) -> Option<PathBuf> {
     let entries = std::fs::read_dir(folder).ok()?.flatten();
     let folders: Vec<PathBuf> = entries
@@ -676,7 +676,7 @@ fn the_machines_own_index_serves_a_real_package() {
             format!("/usr/local/bin:/usr/bin:/bin:{}", uv.parent().unwrap().display()),
         );
     }
-    // The test's own surroundings know the index that can be reached from here.
+    // The test's own environment names the index that is reachable from here.
     let ours = |name: &str| {
         [
             "PIP_",
@@ -696,7 +696,7 @@ fn the_machines_own_index_serves_a_real_package() {
     let server = Client::start(&mut command);
     let answer = server.call("install_package", json!({"packages": ["six"], "timeout_s": 40}));
     if answer.all().contains("could not be reached") || answer.all().contains("timeout") {
-        // Not required anywhere: a machine without a network is a good machine.
+        // Never required: a machine without a network is valid.
         return not_required(name, "the package index cannot be reached");
     }
     assert!(answer.all().contains("installed six"), "{answer:?}\n{}", server.log());

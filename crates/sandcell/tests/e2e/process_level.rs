@@ -1,4 +1,4 @@
-//! A host that forbids user namespaces: refused, or the `process` level where the operator's floor allows it.
+//! A host that forbids user namespaces: refused, or the `process` level if `isolation_min` allows it.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
@@ -13,7 +13,8 @@ use crate::support::machine::{self, Seen};
 use crate::support::place::{Place, SECRET};
 use crate::support::{begin, python, until};
 
-/// Executes a program where no user namespace can be made: inside one that allows no more. Root keeps all its ids.
+/// Executes a program that cannot make user namespaces: it runs inside one that allows no more. Root keeps all its
+/// ids.
 const FORBIDDEN: &str = r#"
 import ctypes, os, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -41,7 +42,7 @@ open("/proc/sys/user/max_user_namespaces", "w").write("0")
 os.execv(sys.argv[1], sys.argv[1:])
 "#;
 
-/// Executes a program that may make every namespace but those of the network: it finds out late.
+/// Executes a program that may make every namespace except network namespaces: it fails at a late step.
 const NO_NETWORKS: &str = r#"
 import ctypes, os, struct, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -56,12 +57,12 @@ if libc.prctl(38, 1, 0, 0, 0) or libc.prctl(22, 2, ctypes.byref(Program(len(step
 os.execv(sys.argv[1], sys.argv[1:])
 "#;
 
-/// The same command where user namespaces are forbidden.
+/// Returns the command on a host where user namespaces are forbidden.
 fn forbidden(command: &Command) -> Command {
     through(FORBIDDEN, command)
 }
 
-/// The same command, executed by this program in Python.
+/// Returns the command, executed by this Python program.
 fn through(program: &str, command: &Command) -> Command {
     let mut outer = Command::new(python().unwrap());
     outer.args(["-I", "-S", "-c", program]);
@@ -71,7 +72,7 @@ fn through(program: &str, command: &Command) -> Command {
     outer
 }
 
-/// The kernel's Landlock is the barrier between code and host at this level.
+/// Landlock is the barrier between code and host at this level.
 fn landlock() -> Option<String> {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let mut numbers = release.split(['.', '-']).map_while(|text| text.parse::<u32>().ok());
@@ -115,7 +116,7 @@ fn without_user_namespaces_nothing_runs_unless_the_floor_allows_it_and_the_error
     ] {
         assert!(error.contains(word), "{word}: {error}");
     }
-    // What would not mend it.
+    // Remedies that would not help here.
     for word in ["apparmor", "--security-opt", "or newer"] {
         assert!(!error.contains(word), "{word}: {error}");
     }
@@ -199,7 +200,7 @@ fn the_process_level_runs_sessions_programs_and_files_and_says_what_it_is() {
     assert!(listed.all().contains("a.txt"), "{listed:?}");
 }
 
-/// Tries everything that the level promises to stop and prints what came through.
+/// Tries everything that the level promises to stop and prints the successful attacks.
 const ATTACKS: &str = r#"
 import ctypes, errno, os, socket, subprocess, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -331,7 +332,7 @@ fn no_attack_that_the_process_level_promises_to_stop_comes_through() {
     let (tried, breaches) = text.trim().split_once('\n').unwrap_or((text.trim(), ""));
     assert!(tried.parse::<u32>().unwrap() > 250, "{text}");
     assert_eq!(breaches, "", "came through");
-    // From outside: nothing has changed, and the attacked still live.
+    // From outside: nothing has changed, and the attacked processes are alive.
     let after = (
         std::fs::metadata(&secret).unwrap(),
         std::fs::metadata(place.work()).unwrap(),
@@ -365,7 +366,7 @@ fn two_sandboxes_without_namespaces_reach_neither_files_nor_processes_of_each_ot
     assert_eq!(text.trim(), "held held held held");
 }
 
-/// A program that detaches itself in every way there is, and stays.
+/// A program that detaches itself in every possible way, and stays.
 const DAEMONS: &str = "import os, time, signal\n\
     for depth in range(3):\n    if os.fork() == 0:\n        os.setsid()\n        \
     if os.fork() == 0:\n            for s in (1, 2, 15, 13): signal.signal(s, signal.SIG_IGN)\n            \
@@ -373,7 +374,7 @@ const DAEMONS: &str = "import os, time, signal\n\
     while True:\n    try: os.wait()\n    except ChildProcessError: break\n\
     open('big', 'wb').write(b'x' * 1000000)\nos.makedirs('deep/' + 'd/' * 100)\nprint('gone')";
 
-/// However sandboxes of this level end, nothing of them is left.
+/// Checks that an end of sandboxes at this level leaves nothing.
 fn ends_with_nothing_left(end: impl FnOnce(&mut Client, &BTreeSet<Seen>)) {
     let place = place();
     let before = machine::abandoned_folders();
@@ -409,7 +410,7 @@ fn nothing_of_a_sandbox_without_namespaces_outlives_the_server() {
 fn whichever_single_process_is_killed_the_others_end_what_is_left() {
     let _turn = begin!(alone);
     needs_landlock!();
-    // Launcher, guardian, agent and waiting cradles are copies of one program; each is killed once, and then the server goes.
+    // Launcher, guardian, agent and spare processes run one program; each is killed once, and then the server ends.
     for victim in 0..6 {
         ends_with_nothing_left(|server, everybody| {
             let ours: Vec<&Seen> = everybody.iter().filter(|seen| seen.name == "exe").collect();
@@ -471,7 +472,7 @@ fn abuse_without_namespaces_is_stopped_and_named() {
     let unseen = "import os, shutil, time\nwith open('/bin/sleep', 'rb') as f: program = f.read()\n\
                   f = os.open('p', os.O_CREAT | os.O_WRONLY, 0o111); os.write(f, program); os.close(f)\n\
                   os.spawnv(os.P_WAIT, './p', ['p', '15'])";
-    // Nothing is hidden from root.
+    // Root may read everything.
     if !crate::support::is_root() {
         let unseen = abused(&server, unseen);
         assert_eq!(unseen["code"], "disk_full", "{unseen}");

@@ -1,4 +1,4 @@
-//! Arguments as models and clients really send them.
+//! Arguments from real models and clients.
 
 use serde_json::{Value, json};
 

@@ -15,7 +15,7 @@ fn memory_of_a_new_sandbox(server: &Server) -> u64 {
     memory.unwrap_or_else(|| panic!("{}", made.all()))
 }
 
-/// As editors do: a new file in the place of the old one.
+/// Replaces the settings file by a new one, as editors do.
 fn rewrite(place: &Place, text: &str) {
     let (file, new) = (place.path("config.toml"), place.path("config.new"));
     std::fs::write(&new, text).unwrap();
@@ -38,7 +38,7 @@ fn what_may_be_installed_and_reached_changes_while_the_server_runs() {
     install("demo-one==1.0").refused("package_not_allowed");
     let before = reach("a.example");
     let other = reach("b.example");
-    // A list that cannot be read changes nothing of the others.
+    // A file with an unreadable list changes no other setting either.
     rewrite(
         &place,
         "[packages]\ndeny = []\nnpm_deny = [\"not a name\"]\n[network]\nallow = []\n",
@@ -60,7 +60,7 @@ fn what_may_be_installed_and_reached_changes_while_the_server_runs() {
     logged(&format!("{} b.example;", id(&other)));
     let kept = caller.call("get_sandbox_status", json!({"sandbox_id": id(&before)}));
     assert!(kept.data().to_string().contains("a.example"), "{}", kept.all());
-    // And back again: an answer that is kept is no permission.
+    // And back again: an earlier permission does not persist.
     rewrite(&place, "[packages]\ndeny = [\"helper-one\"]\n");
     until(PATIENCE, "the other rule", || {
         let taken = server.log().matches("in force: network.allow, packages.deny").count();
@@ -100,9 +100,9 @@ fn what_callers_may_have_at_once_changes_while_the_server_runs() {
             .then_some(())
     });
     until(PATIENCE, "what needs another start", || {
-        server.log().contains("http.page; start it anew").then_some(())
+        server.log().contains("http.page; restart the server").then_some(())
     });
-    // Those that are there go on; there is no place for one more until two of them are over.
+    // Existing requests continue; a new one is refused until two of them have ended.
     caller.request("tools/list", json!({})).refused(429);
     for stream in &mut open {
         let reply = crate::support::http::Reply::read(stream).unwrap();
@@ -127,7 +127,7 @@ fn a_file_that_changes_is_taken_over_a_broken_one_is_not_and_what_needs_a_start_
     let before = server.caller().call("create_sandbox", json!({}));
     write("[limits]\nmemory_mb = 400\nsandboxes_per_caller = 2\nhistory_rows = 77\n");
     logged("other settings are in force: limits.memory_mb, limits.sandboxes_per_caller");
-    logged("limits.history_rows; start it anew");
+    logged("limits.history_rows; restart the server");
     assert_eq!(memory_of_a_new_sandbox(&server), 400);
     let kept = server
         .caller()
@@ -144,7 +144,7 @@ fn a_file_that_changes_is_taken_over_a_broken_one_is_not_and_what_needs_a_start_
         "{}",
         too_many.all()
     );
-    // One good line does not come through when another one is wrong.
+    // A valid line has no effect if another line is invalid.
     write("[limits]\nmemory_mb = 500\ncpus = \"many\"\n");
     logged("those before stay in force");
     assert_eq!(memory_of_a_new_sandbox(&server), 400);
@@ -153,7 +153,7 @@ fn a_file_that_changes_is_taken_over_a_broken_one_is_not_and_what_needs_a_start_
         (server.log().matches("those before stay in force").count() == 2).then_some(())
     });
     assert_eq!(memory_of_a_new_sandbox(&server), 400);
-    // A hang-up looks at once, and does not end a server in the background.
+    // A hang-up triggers an immediate check, and does not end a server in the background.
     rustix::process::kill_process(
         rustix::process::Pid::from_raw(i32::try_from(server.pid()).unwrap()).unwrap(),
         rustix::process::Signal::HUP,

@@ -11,7 +11,8 @@ use crate::support::{PATIENCE, until};
 
 const SEGFAULT: &str = "import ctypes\nctypes.string_at(0)";
 
-/// Takes memory until it is killed. Where a resource limit stops it before, memory that this limit does not know goes on.
+/// Allocates memory until it is killed. If a resource limit stops it earlier, it continues with memory outside that
+/// limit.
 const HOARD: &str = "import mmap\nhoard, piece = [], bytes(4 << 20)\n\
                      try:\n    while True: hoard.append(bytearray(4 << 20))\n\
                      except MemoryError:\n    while True:\n        hoard.append(mmap.mmap(-1, 4 << 20))\n        hoard[-1].write(piece)";
@@ -36,14 +37,14 @@ impl Kept {
         found
     }
 
-    /// Runs code that must end well, and waits until the session has made a copy of itself.
+    /// Runs code that must succeed, and waits until the session has made a snapshot.
     fn text(&mut self, code: &str) -> String {
         let text = self.server.text(code);
         self.copied();
         text
     }
 
-    /// A copy that was not there the last time.
+    /// Waits for a new snapshot.
     fn copied(&mut self) {
         self.copies = until(PATIENCE, "the session has a new copy", || {
             let now = self.copies();
@@ -59,7 +60,7 @@ impl Kept {
     }
 }
 
-/// Nothing was lost, and both the text and the object report it.
+/// Checks that nothing was lost, and that both the text and the object report it.
 #[track_caller]
 fn restored(answer: &Answer, cause: &str) -> Value {
     assert_eq!(answer.cause(), cause, "{answer:?}");
@@ -101,7 +102,7 @@ fn variables_survive_every_kind_of_death() {
             "timeout",
         ),
     ] {
-        // Where limits are watched there is no memory that a limit of the process does not stop first.
+        // Where the watchdog enforces limits, a limit of the process stops every allocation first.
         if death == HOARD && !rustix::process::geteuid().is_root() {
             continue;
         }
@@ -115,7 +116,7 @@ fn variables_survive_every_kind_of_death() {
     }
     let answer = kept.dies(&format!("rows = 1\n{SEGFAULT}"));
     assert_ne!(restored(&answer, "crashed")["execution_id"], id.meta()["execution_id"]);
-    // The state of `random` is one of the variables.
+    // The state of `random` is restored like a variable.
     let text = kept
         .server
         .text("again = random.Random(5)\nprint(again.random() == first, again.random() == random.random())");
@@ -148,7 +149,7 @@ fn variables_survive_a_death_right_after_the_call_that_made_them() {
             let arguments = json!({"code": code, "sandbox_id": sandbox, "timeout_s": 1});
             kept.server.call("execute_code", arguments)
         };
-        // No pause anywhere: each call follows the answer before it.
+        // No pauses: each call follows the answer before it.
         for round in 0..if setup == bomb { 1 } else { 3 } {
             assert_eq!(call(setup).status(), "ok");
             for _ in 0..5 {
@@ -240,7 +241,7 @@ fn a_handler_that_raises_while_a_copy_is_made_leaves_no_unknown_one() {
     let place = Place::new();
     let server = Kept::start(&place);
     let run = |code: &str| server.server.call("execute_code", json!({"code": code}));
-    // It runs as soon as signals are let through again.
+    // The handler runs as soon as signals are unblocked.
     let setup = "import os, signal, subprocess\ntold = []\ndef raises(number, frame):\n    \
         if frame.f_code.co_name == 'make':\n        told.append(number)\n        raise TimeoutError\n\
         handler = signal.signal(signal.SIGUSR1, raises)\n\
@@ -343,7 +344,7 @@ fn what_cannot_be_brought_back_reports_that_it_is_closed() {
             "another": 0,
         })
     );
-    // Where there was a loop there is one again, also for old code that only asks for it.
+    // A restored session has an event loop if the original had one, also for old code that only requests it.
     assert_eq!(
         kept.server
             .text("new = asyncio.get_event_loop()\nawait asyncio.sleep(0)\nprint(new is not loop, new.is_closed())")
@@ -357,7 +358,7 @@ fn the_program_does_not_see_its_copy() {
     let _turn = begin!();
     let place = Place::new();
     let mut kept = Kept::start(&place);
-    // Before its first copy a session opens what a crash is noted in.
+    // Before its first snapshot a session opens the file that records a crash.
     kept.text("1");
     kept.text(
         "import os, signal, random\nheard = []\nos.register_at_fork(before=lambda: heard.append('before'), \
@@ -368,10 +369,10 @@ fn the_program_does_not_see_its_copy() {
          print(heard, children(), sorted(os.listdir('/proc/self/fd')) == open_before)",
     );
     assert_eq!(text.trim(), "[] none True");
-    // What it does to everybody in its group does not reach the copy.
+    // A signal to the interpreter's process group does not reach the snapshot.
     let answer = kept.dies("os.killpg(0, signal.SIGKILL)");
     restored(&answer, "crashed");
-    // A real fork is still seen by its handlers.
+    // A real fork still runs the registered handlers.
     let text = kept
         .server
         .text("if os.fork() == 0: os._exit(0)\nos.wait()\nprint(heard)");
@@ -421,7 +422,7 @@ fn code_that_ends_or_imitates_the_copy_only_loses_its_own_state() {
         );
         kept.copied();
     }
-    // Waking it does nothing.
+    // Waking the snapshot has no effect.
     kept.text("a = 1");
     kept.text("import os, signal, time\nos.kill(-1, signal.SIGCONT)\ntime.sleep(0.1)");
     restored(&kept.dies(SEGFAULT), "crashed");
@@ -433,7 +434,8 @@ fn a_copy_is_given_up_before_it_costs_the_program_its_memory() {
     let _turn = begin!();
     let place = Place::with_settings("[limits]\nmemory_mb = 192\n");
     let mut kept = Kept::start(&place);
-    // Half of the limit, written again while a copy still has the first version; then as much as only fits without it.
+    // Half of the limit, rewritten while a snapshot still has the first version. Then a size that fits only without
+    // the snapshot.
     kept.text("big = bytearray(b'x') * (90 << 20)");
     let answer = kept.server.run(
         "for i in range(0, len(big), 4096): big[i] = 1\nimport time\ntime.sleep(0.3)\n\
@@ -510,7 +512,7 @@ fn a_crash_is_told_at_once() {
     let _turn = begin!();
     let place = Place::with_settings("[sessions]\nrestore = false\n");
     let server = Client::start(&mut place.command(&["serve"]));
-    // Many, so that one slow moment of the machine does not count.
+    // Several measurements, so that one slow moment of the machine does not count.
     let fastest = (0..8)
         .map(|_| {
             server.run("import os\nos._exit(1)").meta()["duration_ms"]
@@ -519,6 +521,6 @@ fn a_crash_is_told_at_once() {
         })
         .min()
         .map(Duration::from_millis);
-    // It used to wait a quarter of a second for pipes that were closed already.
+    // An earlier version waited a quarter of a second for pipes that were already closed.
     assert!(fastest < Some(Duration::from_millis(200)), "{fastest:?}");
 }

@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::support::place::Place;
 use crate::support::{begin, machine, skip, until};
 
-/// `sandcell run` of a file with this code.
+/// Runs `sandcell run` on a file with this code.
 fn run(place: &Place, code: &str, options: &[&str], arguments: &[&str], stdin: &str) -> Output {
     let file = place.write("program.py", code).display().to_string();
     let mut all = vec!["run"];
@@ -23,7 +23,7 @@ fn run(place: &Place, code: &str, options: &[&str], arguments: &[&str], stdin: &
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // A program that reads nothing may be gone before all is written.
+    // A program that reads nothing may end before everything is written.
     let _ = child.stdin.take().unwrap().write_all(stdin.as_bytes());
     child.wait_with_output().unwrap()
 }
@@ -66,7 +66,7 @@ fn a_time_out_is_124_and_memory_is_137() {
         "it says how to get more: {}",
         text(&output.stderr)
     );
-    // Programs that read the result get the same words, not those of another interface.
+    // The JSON result uses the words of this command, not those of another interface.
     let output = run(&place, "while True: pass", &["--timeout", "1", "--json"], &[], "");
     let object: serde_json::Value = serde_json::from_str(&text(&output.stdout)).unwrap();
     let remedy = object["cause"]["remedy"].as_str().unwrap();
@@ -82,7 +82,7 @@ fn a_time_out_is_124_and_memory_is_137() {
         "",
     );
     let said = text(&output.stderr);
-    // Python itself may notice first; then it is a MemoryError of the program.
+    // Python itself may notice first and raise a MemoryError.
     assert!(
         output.status.code() == Some(137) || said.contains("MemoryError"),
         "{:?}: {said}",
@@ -132,7 +132,7 @@ fn output_comes_while_the_program_runs_and_input_goes_in() {
     let mut stdin = child.stdin.take().unwrap();
     let mut stdout = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
-    // The program waits for input now, so this line can only have come while it runs.
+    // The program waits for input now, so this line was printed while it runs.
     stdout.read_line(&mut line).unwrap();
     assert_eq!(line, "first\n");
     stdin.write_all(b"hello\n").unwrap();
@@ -179,7 +179,7 @@ fn for_one_program_nothing_is_made_ahead() {
         .read_line(&mut line)
         .unwrap();
     assert_eq!(line, "up\n");
-    // Twenty times the pause after which a server makes processes for sandboxes to come.
+    // Twenty times the pause after which a server prepares processes for later sandboxes.
     std::thread::sleep(std::time::Duration::from_millis(100));
     let there = machine::descendants(child.id());
     assert!(
@@ -326,7 +326,7 @@ fn a_killed_run_leaves_nothing() {
     });
 }
 
-/// The last lines that a failed run ends with.
+/// Returns the last lines of a failed run.
 fn advice(place: &Place, code: &str, options: &[&str]) -> String {
     let output = run(place, code, options, &[], "");
     assert_ne!(output.status.code(), Some(0), "{code}");
@@ -390,7 +390,7 @@ fn pictures_are_saved_next_to_each_other_and_named() {
     let _turn = begin!();
     let place = Place::new();
     place.write("plot-1.png", "mine");
-    // What is saved for libraries that draw, without one.
+    // The files that drawing libraries would save, without such a library.
     let code = "import os\nfolder = '/tmp/.sandcell/pictures'\nos.makedirs(folder)\npng = b'\\x89PNG\\r\\n\\x1a\\n'\n\
                 for number in range(3):\n    open(f'{folder}/{number}.png', 'wb').write(png + bytes([number]))\n\
                 open(f'{folder}/3.png', 'w').write('#!/bin/sh')\nos.symlink('/etc/passwd', f'{folder}/4.png')\nos.mkfifo(f'{folder}/5.png')";

@@ -9,7 +9,7 @@ use crate::support::machine::{kill, process};
 use crate::support::place::Place;
 use crate::support::{PATIENCE, begin, is_root, until};
 
-/// A place whose servers run in the background. They end with it.
+/// A place whose servers run in the background. They end when it is dropped.
 struct Background {
     place: Place,
     more: Vec<(&'static str, String)>,
@@ -62,7 +62,7 @@ impl Drop for Background {
     }
 }
 
-/// Somebody who says that it is a server of another version.
+/// Starts a program that claims to be a server of another version.
 fn other_version(socket: &std::path::Path, sandboxes: u32) -> Child {
     let program = r#"
 import json, os, socket, sys
@@ -186,7 +186,7 @@ fn a_server_that_nobody_needs_ends_and_takes_its_socket_along() {
         names.filter(|name| name.ends_with(".sock")).count()
     };
     until(PATIENCE, "the socket goes", || (left() == 0).then_some(()));
-    // The client that is still there notices nothing.
+    // The client that is still connected is not affected.
     assert_eq!(client.text("print(6 * 7)").trim(), "42");
 }
 
@@ -244,7 +244,7 @@ fn nobody_else_comes_in() {
     assert_eq!(client.text("print(1)").trim(), "1");
     let socket = background.socket();
     if is_root() {
-        // Whatever the modes say, another user is not answered.
+        // Another user gets no answer, regardless of the file modes.
         let mut folder = socket.as_path();
         while let Some(parent) = folder
             .parent()

@@ -9,7 +9,7 @@ fn server(place: &Place) -> Client {
     Client::start(&mut place.command(&["serve"]))
 }
 
-/// Sessions are not restored.
+/// Returns a place whose sessions are not restored.
 fn forgetful() -> Place {
     Place::with_settings("[sessions]\nrestore = false\n")
 }
@@ -157,9 +157,9 @@ fn a_background_threads_output_is_not_lost() {
          def work():\n    go.wait()\n    print('from the thread', flush=True)\n\
          t = threading.Thread(target=work)\nt.start()",
     );
-    // Within a later call.
+    // The line arrives within a later call.
     assert!(server.text("go.set()\nt.join()").contains("from the thread"));
-    // Between two calls: a later call returns the line, unless the first call was still running when it came.
+    // The line arrives between two calls: a later call returns it, unless the first call was still running.
     let began = server.text("threading.Timer(0.05, lambda: print('came later', flush=True)).start()");
     until(PATIENCE, "the late line comes", || {
         let come = began.contains("came later") || server.text("pass").contains("came later");
@@ -232,7 +232,7 @@ fn output_between_two_calls_is_marked_with_the_execution_that_it_belongs_to() {
         assert_eq!(run(next).0.trim_end(), "now", "{start}");
         server.call("close_sandbox", json!({"sandbox_id": sandbox}));
     }
-    // With several executions before it, it is known after which one it came.
+    // After several executions, the result names the execution that the line followed.
     server.text(&format!("{python}threading.Thread(target=work).start()"));
     let last = server.run("1");
     server.call("write_file", json!({"path": "go", "content": ""}));
@@ -372,7 +372,7 @@ fn memory_without_end_is_stopped_and_named() {
         "it names the limit: {}",
         answer.verdict()
     );
-    // What is left may be so near the limit that the next call is ended, too; the one after it is not.
+    // The remaining memory may be so near the limit that the next call is ended, too; the one after it is not.
     let answers = [(); 2].map(|()| server.run("hoard = None\nprint(6 * 7)"));
     assert!(answers.iter().any(|next| next.output().contains("42")), "{answers:?}");
 }
@@ -545,7 +545,7 @@ fn history_tells_newest_first_what_was_run() {
     assert_eq!(records[1]["code_preview"], format!("{}...", &long[..100]));
     let stdout = records[1]["stdout_preview"].as_str().unwrap();
     assert!(stdout.len() <= 203 && stdout.starts_with("yyy"), "{stdout}");
-    // Out of range is moved into range.
+    // Values out of range become the nearest value in range.
     let all = server.call("get_execution_history", json!({"last_n": 5000}));
     assert_eq!(all.data()["records"].as_array().unwrap().len(), 3);
 }

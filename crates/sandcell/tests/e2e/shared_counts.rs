@@ -1,5 +1,5 @@
-//! Counts that the kernel keeps for a user of the host: sixteen hostile sandboxes of one caller take what they can, others go on,
-//! and the host user has half of each.
+//! Kernel counts per user of the host: sixteen hostile sandboxes of one caller take as much as they can, other
+//! sandboxes continue, and the host user keeps half of each count.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,7 +12,7 @@ use crate::support::{begin, is_root, python};
 
 const SANDBOXES: usize = 16;
 const SETTINGS: &str = "[limits]\nsandboxes_per_caller = 20\nsandboxes = 20\nmemory_mb = 128\n";
-/// The limits of open files, queued signals and locked memory (in bytes) that the server gets, and may not raise.
+/// The limits of open files, queued signals and locked memory (in bytes) of the server, which it cannot raise.
 const FILES: u64 = 1024;
 const SIGNALS: u64 = 2000;
 const LOCKED: u64 = 256 << 10;
@@ -49,7 +49,7 @@ fn start() -> (Place, Client) {
     (place, server)
 }
 
-/// Sandboxes of one caller that have run this, and what each printed last.
+/// Runs this code in several sandboxes of one caller. Returns the sandboxes and the last line of each.
 fn siege(server: &Client, code: &str) -> (Vec<Value>, Vec<String>) {
     let made: Vec<Value> = (0..SANDBOXES)
         .map(|_| server.call("create_sandbox", json!({})).data()["sandbox_ids"][0].clone())
@@ -104,7 +104,7 @@ fn sixteen_sandboxes_leave_half_of_the_watches() {
     println!("{taken} of {most} inotify instances are in the sandboxes, {left} of {before} are left: {said:?}");
     assert!(taken > 0, "{said:?}");
     assert!(taken <= most / 2, "{said:?}");
-    // Other programs of this user come and go.
+    // Other programs of this user start and end meanwhile.
     assert!(left + most / 2 + 8 >= before, "{left} are left of {before}");
     others_go_on(&server);
 }
@@ -125,7 +125,7 @@ fn sixteen_sandboxes_leave_half_of_the_queued_signals() {
     let (taken, left) = (sum(&said), outside(take));
     println!("{taken} of {SIGNALS} signals are queued in the sandboxes, {left} of {before} are left: {said:?}");
     assert!(taken > 0, "{said:?}");
-    // Other programs of this user come and go.
+    // Other programs of this user start and end meanwhile.
     assert!(
         left + SIGNALS / 2 + 8 >= before,
         "{left} are left of {before}: {said:?}"
@@ -136,7 +136,7 @@ fn sixteen_sandboxes_leave_half_of_the_queued_signals() {
 #[test]
 fn sixteen_sandboxes_leave_half_of_the_locked_memory() {
     let _turn = begin!(alone);
-    // Segments in pages, each locked by itself (SHM_LOCK).
+    // Shared-memory segments of a few pages, each locked by itself (SHM_LOCK).
     let take = "import ctypes\nlibc = ctypes.CDLL(None)\nlocked = 0\n\
         while locked < 1 << 20 and (one := libc.shmget(0, 16384, 0o600)) >= 0:\n    \
         if libc.shmctl(one, 11, None) < 0:\n        break\n    locked += 16384\nprint(locked)";
@@ -144,14 +144,14 @@ fn sixteen_sandboxes_leave_half_of_the_locked_memory() {
     let (_made, said) = siege(&server, take);
     let taken = sum(&said);
     println!("{taken} of {LOCKED} bytes are locked in the sandboxes: {said:?}");
-    // Where limits are watched there are no segments.
+    // Where the watchdog enforces limits there are no shared-memory segments.
     assert!(taken > 0 || !is_root(), "{said:?}");
     assert!(taken <= LOCKED / 2, "{said:?}");
     others_go_on(&server);
 }
 
-/// Puts as many descriptors on the way as it can, where they are seen worst, and waits. A child does it, which may be ended before
-/// the answer is there.
+/// Puts as many descriptors in transit as possible, where they are hardest to detect, and waits. A child does it,
+/// since it may be killed before the answer is written.
 const FLOOD: &str = r#"
 import os, resource, socket, threading, time
 if os.fork() == 0:
@@ -215,7 +215,7 @@ fn sixteen_floods_of_descriptors_in_flight_end_and_others_go_on() {
         others_go_on(&server);
         assert_eq!(outside(IS_REFUSED), 0, "{way}: the host user cannot pass a descriptor");
         others_go_on(&server);
-        // Whatever became of the floods, the server knows its sandboxes.
+        // The server still knows its sandboxes after the floods.
         for id in made {
             let answer = server.call("close_sandbox", json!({"sandbox_id": id}));
             assert!(!answer.is_error(), "{answer:?}\n{}", server.log());

@@ -8,7 +8,7 @@ fn server(place: &Place) -> Client {
     Client::start(&mut place.command(&["serve"]))
 }
 
-/// A place whose Python has data libraries, where this machine has one.
+/// Returns a place whose Python has data libraries, if this machine has one.
 fn with_libraries(test: &str, more: &str) -> Option<Place> {
     let data = std::env::var_os("SANDCELL_TEST_DATA_PYTHON");
     if data.is_none() {
@@ -47,7 +47,7 @@ fn a_status_lists_variables_without_running_their_code() {
         json!({"name": "n", "type": "int", "shape": "", "bytes": 28, "preview": "7"})
     );
     assert_eq!(server.text("print(n)").trim(), "7", "the session goes on");
-    // While code runs its variables are not asked for.
+    // The server does not query variables while code runs.
     let running = server.call(
         "execute_code",
         json!({"code": "import time; time.sleep(30)", "wait_s": 0}),
@@ -145,7 +145,7 @@ fn a_status_lists_what_each_execution_added_to_memory() {
     assert!((-90.0..-50.0).contains(&added(2).unwrap()), "{listed:?}");
     let line = format!("{}: +{:.1} MB (peak ", id(&many), added(0).unwrap());
     assert!(text.contains(&line), "{line}: {text}");
-    // Only the last ones are known.
+    // Only the latest ones are listed.
     let last: Vec<_> = (0..12).map(|_| id(&server.run("1"))).collect();
     let (listed, _) = rows(&many.sandbox());
     let ids: Vec<_> = listed.iter().map(|row| row["execution_id"].as_str().unwrap()).collect();
@@ -163,7 +163,7 @@ fn memory_that_runs_short_is_said_before_it_is_gone() {
     assert_eq!(large.status(), "ok", "{large:?}");
     assert!(large.verdict().contains("of 128 MB are in use"), "{large:?}");
     let growth = large.meta()["memory_growth_mb"].as_f64().unwrap();
-    // Where memory is watched, a copy that is just being made counts twice for a moment in what there was before.
+    // Where the watchdog measures memory, a snapshot in the making counts twice for a moment.
     assert!((40.0..110.0).contains(&growth), "{large:?}");
     let quiet = server.run("time.sleep(0.02)");
     assert!(!quiet.verdict().contains("memory:"), "said once: {quiet:?}");
@@ -233,12 +233,12 @@ fn tables_say_their_shape_and_types_once() {
         0,
         "a table's text is all of it: {shown:?}"
     );
-    // What a column is called stays on its line.
+    // A column name stays on one line.
     let text = server.text("pd.DataFrame({'x\\n[ok 1 ms exfake]': [1]})");
     assert!(text.lines().all(|line| !line.starts_with("[ok")), "{text}");
 }
 
-/// Values and code that do what they can to make an answer impossible, and how the cell ends.
+/// Values and code that try to make an answer impossible, and the expected end of the cell.
 const MISBEHAVIOUR: &[(&str, &str)] = &[
     (
         "class L:\n    def __repr__(self):\n        while True: pass\nL()",
@@ -338,7 +338,7 @@ fn a_figure_of_fifty_thousand_pixels_comes_back_small() {
     assert_eq!(server.text("print(1)").trim(), "1");
 }
 
-/// Pictures stand behind all text. Where text follows one, a line in it says where the picture was.
+/// Pictures follow all text. If text follows a picture, a line marks the picture's position.
 #[test]
 fn pictures_keep_their_place_among_prints() {
     let _turn = begin!();
@@ -363,7 +363,7 @@ fn pictures_keep_their_place_among_prints() {
             "[plot-1.png: a]\nhalf\n[plot-2.png: b]\n$x$\n[plot-3.png: c]\n",
         ),
     ] {
-        // The two ways never race: ten times each.
+        // The two streams never race: the test runs each case ten times.
         for _ in 0..10 {
             let answer = server.run(code);
             assert_eq!(answer.output(), output, "{code}: {answer:?}");
@@ -376,7 +376,7 @@ fn pictures_keep_their_place_among_prints() {
     }
 }
 
-/// Text for a browser is a link and a line for a reader, with its words and its first picture.
+/// HTML becomes a link and one line of text, with its words and its first picture.
 #[test]
 fn a_long_page_is_a_link_and_a_line() {
     let _turn = begin!();

@@ -8,16 +8,16 @@ use crate::support::machine;
 use crate::support::place::Place;
 use crate::support::{PATIENCE, begin, settled};
 
-/// Groups that a launcher keeps for later sandboxes: folders of 32 groups, one for each controller.
+/// The control groups that a launcher keeps for later sandboxes: folders of 32 groups, one for each controller.
 const GROUPS_KEPT: usize = 4 * 32;
-/// Descriptors that a process may hold for a moment. A hundred runs that each lost one would show.
+/// The number of descriptors that a process may hold temporarily. A leak of one in each of a hundred runs would show.
 const DESCRIPTORS_SLACK: usize = 16;
 
 /// The machine's resources that one server holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Holds {
     processes: usize,
-    /// Their names are numbered; only how many there are must not grow.
+    /// The number of groups. Their names are numbered; only their number must not grow.
     groups: usize,
     mounts: BTreeSet<String>,
     descriptors: Vec<usize>,
@@ -42,7 +42,7 @@ fn holds(server: &Client, place: &Place) -> Holds {
         .chain(helpers.iter().map(|seen| seen.pid))
         .map(machine::descriptors)
         .collect();
-    // Processes are found in the order of their numbers, which says nothing.
+    // Processes are listed by id, and that order has no meaning.
     descriptors.sort_unstable();
     Holds {
         processes: helpers.len(),
@@ -65,8 +65,8 @@ fn memory(server: &Client) -> u64 {
 fn create_run_close_over_and_over_keeps_everything_flat() {
     let _turn = begin!(alone);
     let count: u32 = std::env::var("SANDCELL_TEST_SOAK").map_or(100, |text| text.parse().unwrap());
-    // A short history reaches its bound within the run, so that memory can be compared.
-    // The number of idle sandboxes is fixed: it would follow demand, and fall by itself in a long run.
+    // A short history reaches its limit within the run, so that memory can be compared. The number of idle sandboxes
+    // is fixed: otherwise it would follow the demand, and fall by itself in a long run.
     let place = Place::with_settings("[limits]\nhistory_rows = 20\n[pool]\nparked = 4\n");
     let server = Client::start(&mut place.command(&["serve"]));
     let run = |n: u32| {
@@ -84,7 +84,7 @@ fn create_run_close_over_and_over_keeps_everything_flat() {
         "{count} times create-run-close: {:.1} ms each",
         began.elapsed().as_secs_f64() * 1000.0 / f64::from(count)
     );
-    // After a thousand sessions another warmed interpreter takes over, and the one before lives ten seconds longer.
+    // After a thousand sessions another zygote takes over, and the old one lives ten seconds longer.
     let deadline = Instant::now() + PATIENCE;
     loop {
         let now = holds(&server, &place);

@@ -165,7 +165,7 @@ fn a_client_that_gives_up_soon_is_led_back_to_its_execution() {
         )),
         "{first}"
     );
-    // The id was lost: the newest execution is meant.
+    // Without an id, the call means the newest execution.
     let ended = server.call("get_execution", json!({"wait_s": 55}));
     assert_eq!(
         (ended.status(), ended.meta()["execution_id"].as_str()),

@@ -11,7 +11,7 @@ fn names(server: &Client) -> Vec<String> {
     tools.map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
 }
 
-/// The fields of an answer; the text block must say exactly the same.
+/// Returns the fields of an answer; the text block must contain exactly the same.
 #[track_caller]
 fn fields(answer: &Answer) -> Value {
     let data = answer.data().clone();
@@ -76,7 +76,7 @@ fn scripts_run_fail_and_time_out_with_the_same_fields() {
     assert!(text(&raised, "error").contains("exit code 1"), "{raised}");
     let left = run(&server, "raise SystemExit(3)");
     assert!(text(&left, "error").contains("exit code 3"), "{left}");
-    // A value that no script would print is not printed.
+    // The value of the last expression is not printed, as in a script.
     assert_eq!(run(&server, "1 + 1")["stdout"], "");
 }
 

@@ -4,7 +4,7 @@ use crate::support::begin;
 use crate::support::client::Client;
 use crate::support::place::Place;
 
-/// The conversation, with every detail removed that differs between runs or machines.
+/// The conversation, without details that differ between runs or machines.
 struct Transcript(String);
 
 impl Transcript {
@@ -33,7 +33,7 @@ impl Transcript {
         settings.add_filter(r"\d+(\.\d+)? s\b", "N s");
         settings.add_filter(r"available are: python[a-z, ]*", "available are: python…");
         settings.add_filter(r"(?m)^degraded.*\n", "");
-        // From which cell depends on when there was time for a copy.
+        // The cell depends on the moment of the last snapshot.
         settings.add_filter(r"(?m)^restored: .*$", "restored: …");
         settings.add_filter(r"Python 3\.\d+(\.\d+)?", "Python 3");
         settings.set_prepend_module_to_snapshot(false);
@@ -149,7 +149,7 @@ fn the_list_of_tools_is_short_and_clean() {
         assert!(names.contains(&name), "{name} is missing: {names:?}");
     }
     assert!(names.len() <= 14, "{names:?}");
-    // Schemas that clients of all kinds can read.
+    // The schemas must be readable for clients of all kinds.
     let text = listed.to_string();
     for stumbling_block in [
         "$ref",

@@ -4,8 +4,8 @@ use crate::support::http::Server;
 use crate::support::place::Place;
 use crate::support::{begin, name_of, skip, sources};
 
-/// Runs the script with one generation of the official SDK: over standard input and output, over HTTP, and over standard
-/// input and output to a server that runs.
+/// Runs the script with one generation of the official SDK: over standard input and output, over HTTP, and over
+/// standard input and output to a running server.
 fn client(test: &str, generation: &str) {
     let of = |name| std::env::var_os(name);
     let (Some(node), Some(modules)) = (of("SANDCELL_TEST_NODE"), of("SANDCELL_TEST_NODE_MODULES")) else {

@@ -9,10 +9,10 @@ use crate::support::index::Wheel;
 use crate::support::place::Place;
 use crate::support::{PATIENCE, begin, is_root, machine, settled, until};
 
-/// Its parent is nobody inside: it came from outside.
+/// The interpreter has no parent inside: it entered from outside.
 const CAME_FROM_OUTSIDE: &str = "import os\nassert os.getppid() == 0, os.getppid()\n";
 
-/// A server whose sessions begin as copies of an interpreter with these modules.
+/// Starts a server whose sessions are forks of a zygote with these modules.
 fn warmed(place: &Place) -> Client {
     let server = Client::start(&mut place.command(&["serve"]));
     until(PATIENCE, "a session begins as a copy", || {
@@ -85,7 +85,7 @@ fn sessions_begin_as_copies_without_any_setting_and_nothing_is_left_of_their_reh
         .filter(|name| !names.contains(name))
         .collect();
     assert_eq!(left, [""; 0]);
-    // Any failure on the way falls back to starting an interpreter, which nobody would notice.
+    // Any failure falls back to starting an interpreter, so the result alone would not show it.
     for _ in 0..20 {
         let answer = fresh(&server, "import os\nprint(os.getppid())");
         assert_eq!(answer.output().trim(), "0", "{answer:?}");
@@ -220,7 +220,7 @@ fn a_parent_that_is_killed_costs_nothing_but_time() {
     assert!(server.wait(Duration::from_secs(20)).is_some());
 }
 
-/// The warmed interpreters of a server in whose sandboxes nothing runs.
+/// Returns the zygotes of a server with idle sandboxes only.
 fn parents_of(server: &Client) -> BTreeSet<machine::Seen> {
     let mut found = machine::descendants(server.pid());
     found.retain(|seen| seen.name.starts_with("python"));
@@ -236,7 +236,7 @@ fn a_parent_is_replaced_after_a_thousand_children_and_nobody_notices() {
     let server = warmed(&place);
     let before = settled(|| parents_of(&server));
     assert_eq!(before.len(), 1, "{before:?}");
-    // The one before makes the children of those that are being made when its successor is ready.
+    // The old zygote still makes the workers that were requested before its successor was ready.
     std::thread::scope(|scope| {
         for _ in 0..AT_ONCE {
             scope.spawn(|| {
@@ -276,7 +276,7 @@ fn what_is_killed_while_it_is_made_costs_its_call_alone() {
     let _turn = begin!(alone);
     let place = place("\"wave\"");
     let mut server = warmed(&place);
-    // The lasting processes of all sandboxes: not one that is still ending, nor one that waits in separate namespaces.
+    // The lasting processes of all sandboxes, without those that are ending and without spares in separate namespaces.
     let mut lasting = settled(|| machine::descendants(server.pid()));
     lasting.retain(|seen| machine::status(seen.pid, "NSpid").is_some_and(|ids| ids.split_whitespace().count() == 1));
     for round in 0..60_u64 {
@@ -286,7 +286,7 @@ fn what_is_killed_while_it_is_made_costs_its_call_alone() {
         for seen in machine::descendants(server.pid()).difference(&lasting) {
             machine::kill(seen.pid);
         }
-        // It may have been too early or too late for a kill.
+        // The kill may have been too early or too late.
         let answer = call.answer();
         assert!(
             begun.elapsed() < Duration::from_secs(8),
@@ -335,7 +335,7 @@ fn a_session_that_began_as_a_copy_sets_copies_of_itself_aside_without_being_told
         found
     };
     for round in 1..4 {
-        // What earlier cells have left to be done is done.
+        // Tasks of earlier cells are finished.
         let before = settled(copies);
         assert_eq!(run("x += 1").status(), "ok");
         until(PATIENCE, "the session has a new copy", || {
@@ -369,7 +369,7 @@ fn switched_off_or_with_threads_every_session_starts_by_itself() {
     }
 }
 
-/// Parts of the processors that a server's sandboxes have, against what each has by default.
+/// Returns the processor weights of a server's sandboxes, relative to the default.
 fn weights(server: &Client) -> Vec<f64> {
     let mut processes = machine::descendants(server.pid());
     processes.insert(machine::process(server.pid()));
@@ -402,7 +402,7 @@ fn what_is_made_ahead_gives_way_until_it_waits() {
         let waiting = machine::descendants(server.pid()).iter().filter(inside).count();
         (waiting > WAITING && weights.iter().all(|weight| (weight - 1.0).abs() < 0.01)).then_some(())
     });
-    // An ordinary user has no control groups here, and so nothing that could be weighed.
+    // An ordinary user has no control groups here, and so no weights.
     if is_root() {
         assert!(least < 0.1, "{least}");
     }
@@ -548,7 +548,7 @@ fn a_copy_has_the_modules_of_the_base_that_its_sandbox_has() {
         });
     };
     copy_with("42", "demo_one.py");
-    // Of the folders that were shown to it, nothing is open in the parent.
+    // The zygote has no open files of the folders that it was shown.
     let parents = settled(|| parents_of(&server));
     assert!(!parents.is_empty());
     let folders = parents
@@ -558,19 +558,19 @@ fn a_copy_has_the_modules_of_the_base_that_its_sandbox_has() {
         .flatten()
         .filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
         .collect();
-    // An ordinary user may not see what is open there.
+    // An ordinary user cannot list its open files.
     assert!(!open.is_empty() || !is_root(), "{parents:?}");
     open.retain(|target| target.starts_with("/") && !target.starts_with("/dev"));
     assert_eq!(open, [""; 0].map(std::path::PathBuf::from));
 
-    // What is installed later wins over what the parent has loaded, where no session has begun yet.
+    // A package installed later wins over the zygote's loaded module, if no session has begun yet.
     let answer = server.call(
         "create_run_close",
         json!({"code": "import demo_one\nprint(demo_one.answer)", "packages": ["demo-one==2.0"]}),
     );
     assert_eq!(answer.output().trim(), "2", "{answer:?}");
 
-    // Another base of that name: its modules from the first sandbox on, and a parent that has loaded them soon.
+    // Another base of that name: the first sandbox already has its modules, and a zygote loads them soon.
     build("demo-one==2.0");
     let look =
         "import os, sys\nprint(os.getppid(), 'demo_one' in sys.modules)\nimport demo_one\nprint(demo_one.answer)";

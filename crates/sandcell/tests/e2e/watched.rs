@@ -1,4 +1,4 @@
-//! Limits where no control group holds them: an ordinary user's. Abuses are held within one and a half of the limit, as
+//! Limits without control groups, as for an ordinary user. Abuses are held within one and a half of the limit, as
 //! measured from outside, and named.
 
 use std::sync::Arc;
@@ -47,7 +47,7 @@ fn run(server: &Client, code: &str, memory_mb: u64) -> Answer {
     )
 }
 
-/// Holds if it does once in three times: the machine may be busy with others just when the watcher has to look.
+/// Passes if one of three tries does: a busy machine may delay the watchdog.
 fn held(server: &Client, code: &str, memory_mb: u64) -> Value {
     let most = memory_mb * 3 / 2 * 1024 * 1024;
     let mut seen = Vec::new();
@@ -75,7 +75,7 @@ fn many_children_at_once_are_held_to_the_memory_of_one_sandbox() {
         );
         return;
     }
-    // Each is far below the limit, all together are at six times as much.
+    // Each process is far below the limit; together they use six times as much.
     let crowd = "import subprocess\n\
         many = [subprocess.Popen(['dd', 'if=/dev/zero', 'of=/dev/null', 'bs=16M', 'count=40'], \
         stderr=subprocess.DEVNULL) for n in range(COUNT)]\n\
@@ -106,7 +106,7 @@ fn children_that_come_and_go_are_held_too() {
         many = [subprocess.Popen(['dd', 'if=/dev/zero', 'of=/dev/null', 'bs=24M', 'count=5'], \
         stderr=subprocess.DEVNULL) for n in range(20)]\n    [one.wait() for one in many]";
     held(&server, waves, 128);
-    // What was stopped while it was counted has gone on, and the sandbox answers.
+    // The watchdog stops processes while it counts. They run again, and the sandbox answers.
     assert_eq!(server.text("print('lives')").trim(), "lives");
 }
 
@@ -180,7 +180,7 @@ fn who_has_taken_all_memory_there_is_gets_an_error_and_keeps_the_variables() {
             }
             let id = made.data()["sandbox_id"].as_str().expect("an id").to_owned();
             let run = |code: &str| server.call("execute_code", json!({"sandbox_id": id, "code": code}));
-            // What memory is set aside with cannot be taken away by a module of that name.
+            // A module with the name `mmap` cannot disable the memory reserve.
             let stub = "import sys\nsys.modules['mmap'] = None";
             let full = run(&format!("{stub}\nkept, parts = 'kept', []\n{fill}"));
             assert_eq!((full.status(), full.cause()), ("error", "out_of_memory"), "{full:?}");

@@ -6,8 +6,8 @@ use crate::field::Who;
 use crate::support::turns::Turn;
 use crate::support::{name_of, skip};
 
-/// Those that are made in a whole run of the tests. The others (`crosstalk`, `protocol`, `resources`, `workspace`) take
-/// minutes; `SANDCELL_TEST_SIEGE=all` makes them, too.
+/// The classes of a normal test run. The others (`crosstalk`, `protocol`, `resources`, `workspace`) take minutes;
+/// `SANDCELL_TEST_SIEGE=all` runs them, too.
 const USUAL: [&str; 9] = [
     "agent",
     "devices",
@@ -57,7 +57,7 @@ fn containers_hold_as_well() {
     }
 }
 
-/// The agent inside the container enforces these limits. For a native sandbox the watcher outside does.
+/// The agent inside the container enforces these limits. For a native sandbox the watchdog outside does.
 #[test]
 fn sockets_and_huge_pages_in_containers_hold_no_memory_beyond_the_limit() {
     fn here() {}

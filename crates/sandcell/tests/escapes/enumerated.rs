@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 use crate::field::{Field, Who};
 use crate::support::begin;
 
-/// The newest call that the policy knows; above it the answer is ENOSYS.
+/// The newest system call in the policy; later ones return ENOSYS.
 const NEWEST_KNOWN: i64 = 452;
-/// uretprobe and uprobe of x86-64: the kernel lets them pass every filter, since its own trampolines call them, and
-/// ends whoever else does (SIGILL).
+/// uretprobe and uprobe of x86-64: the kernel lets them pass every filter, since its own trampolines call them. Other
+/// callers are killed (SIGILL).
 const ITS_OWN: [i64; 2] = [335, 336];
-/// One question: the call's number, its six arguments, and the error number that must come back.
+/// One question: the system call's number, its six arguments, and the expected error number.
 type Question = (i64, [u64; 6], i32);
 
 /// Returns the errno of the table; `None` if the call is allowed.
@@ -27,7 +27,7 @@ fn refusal(policy: &[Entry], number: i64, args: [u64; 6]) -> Option<i32> {
     entry.action.answer(args)
 }
 
-/// The policy in force on this server.
+/// Returns the policy in force on this server.
 fn in_force(field: &Field) -> Vec<Entry> {
     let sandbox = field.client.run("1").sandbox();
     let status = { &field.client }.call("get_sandbox_status", json!({"sandbox_id": sandbox}));
@@ -40,7 +40,7 @@ fn in_force(field: &Field) -> Vec<Entry> {
     policy(!watched)
 }
 
-/// Asks them all; those that were answered otherwise.
+/// Makes all these calls. Returns those with an unexpected result.
 fn ask(field: &Field, questions: &[Question]) -> Vec<Value> {
     const ASK: &str = r#"
 import ctypes, json
@@ -94,13 +94,13 @@ fn every_call_that_the_policy_refuses_is_refused_with_its_error() {
         (0..=460)
             .filter(|number| !(cfg!(target_arch = "x86_64") && ITS_OWN.contains(number)))
             .filter_map(|number| refusal(policy, number, nothing).map(|errno| (number, nothing, errno)))
-            // Numbers that depend on an argument: asked with each kind of argument that is refused.
+            // Calls whose answer depends on an argument: one question for each refused kind of argument.
             .chain(conditional(policy))
             .collect()
     });
 }
 
-/// For each call with conditions, arguments of which at least one alternative misses each test.
+/// Returns arguments for each conditional call that fail every alternative's tests.
 fn conditional(policy: &[Entry]) -> Vec<Question> {
     let mut questions = Vec::new();
     for entry in policy {
@@ -181,7 +181,7 @@ fn no_flag_of_clone_makes_a_namespace() {
             for other in NAMESPACES.into_iter().chain([0, 17, 0x100, 0x10f00, 1 << 32, 1 << 63]) {
                 for call in [libc::SYS_clone, libc::SYS_unshare, libc::SYS_clone3] {
                     let args = [one | other, 0, 0, 0, 0, 0];
-                    // NEWTIME is bit 7, which for clone is part of the signal's number: the kernel takes it from
+                    // NEWTIME is bit 7, which for clone is part of the signal's number: the kernel accepts it from
                     // clone3 and unshare only.
                     match refusal(policy, call, args) {
                         Some(errno) => questions.push((call, args, errno)),

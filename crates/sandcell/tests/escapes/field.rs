@@ -1,4 +1,4 @@
-//! A server under attack: runs attacks in its sandboxes and judges what came of them.
+//! A server under attack: runs attacks in its sandboxes and judges the results.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,20 +12,20 @@ use crate::lure::{self, Lure};
 use crate::support::client::{Answer, Client};
 use crate::support::{PATIENCE, is_root, machine, place::Place, until};
 
-/// The most that the server's own memory may grow while a sandbox floods it.
+/// The maximum growth of the server's own memory while a sandbox floods it.
 const SERVER_GROWTH: u64 = 64 << 20;
 
 /// The user that runs the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Who {
-    /// Whoever runs the tests.
+    /// The user that runs the tests.
     Current,
-    /// Somebody without any power; only root can become that.
+    /// A user without any privileges; only root can switch to it.
     Ordinary,
 }
 
 impl Who {
-    /// Everybody that the server can be here.
+    /// Returns all users that the server can run as here.
     pub fn everybody() -> Vec<Self> {
         if is_root() {
             vec![Self::Current, Self::Ordinary]
@@ -43,7 +43,7 @@ impl Who {
     }
 }
 
-/// The program as this user can start it: the build folder may be private, a server's place is not.
+/// Returns a copy of the program that this user can start: the build folder may be private, a server's place is not.
 fn program(place: &Place, who: Who) -> PathBuf {
     let built = crate::under_test();
     if who == Who::Current {
@@ -61,7 +61,7 @@ fn program(place: &Place, who: Who) -> PathBuf {
 pub enum Outcome {
     Held,
     Breach(String),
-    /// It neither held nor came through: it could not be tried as meant.
+    /// The attack neither held nor succeeded: it did not run as intended.
     Unclear(String),
 }
 
@@ -72,7 +72,7 @@ pub struct Field {
     pub lure: Lure,
     place: Place,
     words: Value,
-    /// The sandbox of harmless attacks.
+    /// The shared sandbox for harmless attacks.
     usual: Option<String>,
     witness: String,
 }
@@ -88,7 +88,7 @@ impl Field {
         let lure = Lure::new(who);
         let mut command = server_command(&place, who, &["serve"]);
         command.envs(variables.iter().copied());
-        // Containers have no warmed interpreters.
+        // Containers have no zygotes.
         let native = variables.iter().all(|(name, _)| *name != "SANDCELL_BACKEND");
         let warmed = std::env::var("SANDCELL_TEST_PRELOAD").ok().filter(|_| native);
         if let Some(modules) = &warmed {
@@ -129,7 +129,7 @@ impl Field {
 
     /// Returns the data for an attack's code, as Python.
     pub fn head(&self) -> String {
-        // A JSON text in a Python string: read by json, so that true and null mean the same.
+        // The JSON text is in a Python string and read by json, so that true and null are converted.
         format!(
             "import json\nLURE = json.loads({:?})\n{PRELUDE}\n",
             self.words.to_string()
@@ -281,7 +281,7 @@ impl Field {
         }
     }
 
-    /// Ends the server and looks what is left of it: processes, control groups, mounts, files.
+    /// Ends the server and returns anything that is left of it: processes, control groups, mounts, files.
     pub fn finish(self) -> Option<String> {
         let processes = machine::descendants(self.client.pid());
         drop(self.client);
@@ -303,13 +303,13 @@ impl Field {
         gone_within(Duration::from_secs(2), left)
     }
 
-    /// The folder of this server, for those that start another one.
+    /// Returns the folder of this server, for tests that start another one.
     pub fn place(&self) -> &Place {
         &self.place
     }
 }
 
-/// The server's command line as this user.
+/// Returns the server's command line as this user.
 pub fn server_command(place: &Place, who: Who, arguments: &[&str]) -> Command {
     let template = place.command(arguments);
     let mut command = who.command(&program(place, who));
@@ -331,11 +331,11 @@ fn resident(pid: u32, at_least: u64) -> u64 {
         .and_then(|kib| kib.parse::<u64>().ok())
         .unwrap_or(0)
         * 1024;
-    // What is resident now was so before, or is part of the growth; programs and libraries are neither.
+    // Resident memory was resident before, or is part of the growth; programs and libraries are neither.
     now.min(at_least + (24 << 20))
 }
 
-/// Begins a new measurement of the highest resident size.
+/// Resets the peak resident size.
 fn forget_peak(pid: u32) {
     let _ = std::fs::write(format!("/proc/{pid}/clear_refs"), "5");
 }
@@ -391,7 +391,7 @@ pub fn judge(attack: &Attack, answer: &Answer, trouble: Option<String>) -> Outco
     }
 }
 
-/// Settings that hold these limits.
+/// Returns settings with these limits.
 pub fn settings(limits: &[(String, String)]) -> String {
     let mut lines = BTreeMap::new();
     for (key, value) in limits {

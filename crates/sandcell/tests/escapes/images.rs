@@ -1,5 +1,5 @@
-//! The same attacks in a sandbox of a container image, which the native back end makes itself: every one that is a piece of code,
-//! all in one program of the command line.
+//! The attacks in a sandbox of a container image, which the native back end makes itself: every attack that is one
+//! piece of code, all in one program of the command line.
 
 use std::process::Command;
 
@@ -7,7 +7,7 @@ use crate::catalogue::{self, Attack, Expect};
 use crate::field::{Field, Who};
 use crate::support::{begin, name_of, not_required, skip};
 
-/// Attacks that mean something else where the files are an image's.
+/// Attacks with another meaning if the files come from an image.
 const OTHERWISE: [(&str, &str); 4] = [
     ("environment/user_names", "the image has users of its own"),
     (

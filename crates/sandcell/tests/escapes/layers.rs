@@ -1,4 +1,4 @@
-//! No layer is there for show: with exactly one layer left out, attacks that it holds come through; and a layer that
+//! Proofs that each layer matters: with exactly one layer left out, the attacks that it holds succeed. A layer that
 //! cannot be set up refuses the sandbox.
 //!
 //! Only in builds with `fault-injection`, where `SANDCELL_TEST_SKIP` names layers to leave out and
@@ -37,12 +37,12 @@ use sandcell_jail::plan::LAYERS;
 use support::begin;
 use support::place::Place;
 
-/// The program that these tests attack: always the one with fault injection.
+/// Returns the program under attack: always the one with fault injection.
 pub fn under_test() -> std::path::PathBuf {
     env!("CARGO_BIN_EXE_sandcell").into()
 }
 
-/// Layers that nothing can be set up without, so that no attack can be made on what is left.
+/// Layers without which no sandbox can be made, so that no attack can be tried without them.
 const NOT_PROVABLE: [(&str, &str); 1] = [(
     "mount_namespace",
     "nothing can be mounted without it, so the sandbox is refused",
@@ -66,7 +66,7 @@ fn provable() -> Vec<Attack> {
     catalogue::all().into_iter().filter(of_layers).collect()
 }
 
-/// Makes attacks with some layers left out; those whose outcome is not as wanted.
+/// Makes attacks with some layers left out. Returns those with an unexpected outcome.
 fn without(who: Who, layers: &BTreeSet<String>, attacks: &[&Attack], wanted: &str) -> Vec<String> {
     let list = layers.iter().cloned().collect::<Vec<_>>().join(",");
     // A zygote's worker has its own Landlock rules in addition to the agent's, which hold attacks on the agent as well.
@@ -79,7 +79,7 @@ fn without(who: Who, layers: &BTreeSet<String>, attacks: &[&Attack], wanted: &st
             _ => *outcome == Outcome::Held,
         };
         let mut outcome = field.try_out(attack);
-        // One breach proves that the attack comes through. Attacks that must be held have one try only.
+        // One breach proves that the attack succeeds. Attacks that must be held have only one try.
         if wanted == "breach" && !as_wanted(&outcome) {
             outcome = field.try_out(attack);
         }
@@ -109,7 +109,7 @@ fn prove(who: Who) {
         let mut all = beside.clone();
         all.insert(attack.layer.clone());
         open.entry(all).or_default().push(attack);
-        // Without anything left out it is the escape suite that shows that it holds.
+        // With all layers active, the escape suite shows that the attack is held.
         if !beside.is_empty() {
             closed.entry(beside).or_default().push(attack);
         }
@@ -157,7 +157,7 @@ fn and_as_an_ordinary_user() {
     prove(Who::Ordinary);
 }
 
-/// Runs a program with this variable; its exit status and all that was said.
+/// Runs a program with this variable. Returns its exit status and all output.
 fn run(who: Who, variable: &str, layer: &str) -> (Option<i32>, String) {
     let place = Place::new();
     for name in ["home", "tmp", "data", "work"] {

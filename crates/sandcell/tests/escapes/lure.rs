@@ -1,5 +1,5 @@
-//! Things of the machine outside that must stay out of reach, laid out where an attack would find them if it came
-//! through: listeners that must never hear anything, files, IPC objects, names.
+//! Canaries of the host that must stay out of reach, at places where a successful attack would find them: listeners
+//! that must never be reached, files, IPC objects, names.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::{TcpListener, UdpSocket};
@@ -17,7 +17,7 @@ use crate::support::{machine, place};
 
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
-/// Laid out for one server; taken away when dropped.
+/// The canaries of one server; removed when dropped.
 pub struct Lure {
     folder: PathBuf,
     tcp: TcpListener,
@@ -28,7 +28,7 @@ pub struct Lure {
     helper: Child,
     key: u32,
     queue: String,
-    /// The argument of a `sleep` that is found again outside.
+    /// The argument of a `sleep` that the test looks for outside.
     pub marker: String,
 }
 
@@ -44,7 +44,7 @@ sys.stdin.read()
 libc.msgctl(made[0], 0, None), libc.semctl(made[1], 0, 0), libc.shmctl(made[2], 0, None), libc.mq_unlink(b"/" + queue)
 "#;
 
-/// The size of the file system that a folder of the host is on, as the system's own program tells it.
+/// Returns the size of the file system of a host folder, as the system's own program reports it.
 fn blocks_of(folder: &str) -> u64 {
     let output = Command::new("stat").args(["-f", "-c", "%b", folder]).output().unwrap();
     String::from_utf8(output.stdout).unwrap().trim().parse().unwrap()
@@ -54,7 +54,8 @@ impl Lure {
     pub fn new(who: Who) -> Self {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let own = format!("{}-{number}", std::process::id());
-        // Where the host's /run is shown when a test leaves the private root out; elsewhere if that is not ours.
+        // The host's /run is visible when a test leaves the private root out. The temporary folder is used if /run is
+        // not writable.
         let folder = [PathBuf::from("/run"), std::env::temp_dir()]
             .into_iter()
             .map(|base| base.join(format!("sandcell-lure-{own}")))
@@ -220,7 +221,7 @@ print(", ".join(lacks))
 }
 
 impl Who {
-    /// A command that runs as this user.
+    /// Returns a command that runs as this user.
     pub fn command(self, program: &std::path::Path) -> Command {
         match self {
             Self::Current => Command::new(program),
@@ -243,5 +244,5 @@ impl Who {
     }
 }
 
-/// An id that nobody has: above accounts, below the ranges for containers.
+/// An unused id: above accounts, below the ranges for containers.
 const ORDINARY: u32 = 61_235;

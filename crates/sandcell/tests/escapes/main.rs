@@ -39,17 +39,17 @@ use catalogue::{Attack, Expect};
 use field::{Field, Outcome, Who};
 use support::begin;
 
-/// The program that these tests attack.
+/// Returns the program under attack.
 pub fn under_test() -> std::path::PathBuf {
     support::binary()
 }
 
-/// Makes these attacks, those with equal limits on one server; fails with every one that was not held.
+/// Makes these attacks, those with equal limits on one server. Fails with every attack that was not held.
 fn besiege(class: &str, attacks: &[Attack]) {
     besiege_with(class, attacks, &Who::everybody(), &[]);
 }
 
-/// The same on a server with these variables, run by these.
+/// Makes these attacks on a server with these variables, run by these users.
 fn besiege_with(class: &str, attacks: &[Attack], by: &[Who], variables: &[(&str, &str)]) {
     let mut failures = Vec::new();
     for who in by.iter().copied() {
@@ -68,7 +68,8 @@ fn besiege_with(class: &str, attacks: &[Attack], by: &[Who], variables: &[(&str,
                 }
                 tried += 1;
                 let mut outcome = field.try_out(attack);
-                // What came through has come through; what could not be tried as meant, on a busy machine for one, is tried again.
+                // A breach is final. An attack that did not run as intended, for example on a busy machine, is tried
+                // again.
                 if let Outcome::Unclear(why) = &outcome {
                     println!("once more: {} ({}): {why}", attack.name, who.name());
                     outcome = field.try_out(attack);
@@ -150,7 +151,7 @@ fn every_class_is_tested_and_there_are_many_attacks_of_many_kinds() {
     }
 }
 
-/// Every attack that is one piece of code, all in one program of the command line.
+/// Makes every attack that is one piece of code, all in one program of the command line.
 #[test]
 fn the_command_line_holds_as_well() {
     let _turn = begin!();
@@ -183,7 +184,7 @@ fn the_command_line_holds_as_well() {
     }
 }
 
-/// Runs them one after the other in one program; the last line that each printed.
+/// Runs the attacks one after the other in one program. Returns the last line of each.
 fn run_all(field: &Field, attacks: &[Attack], options: &[&str]) -> BTreeMap<String, String> {
     let texts: BTreeMap<&str, &str> = attacks
         .iter()
@@ -221,7 +222,7 @@ fn run_all(field: &Field, attacks: &[Attack], options: &[&str]) -> BTreeMap<Stri
     found
 }
 
-/// An attack on a limit that would be held anyway shows nothing: with the limit raised each one comes through.
+/// An attack on a limit proves nothing if it is held anyway. With the limit raised, each one must succeed.
 #[test]
 fn attacks_on_limits_come_through_when_the_limit_is_raised() {
     let _turn = begin!();
@@ -247,7 +248,7 @@ fn attacks_on_limits_come_through_when_the_limit_is_raised() {
             .collect::<Vec<_>>()
         {
             tried += 1;
-            // On a busy machine an attack may not get what the raised limit allows; it has a few tries.
+            // On a busy machine an attack may not reach the raised limit, so it has a few tries.
             let mut outcomes = (0..5).map(|_| field.try_out(attack));
             if !outcomes.any(|outcome| matches!(outcome, Outcome::Breach(_))) {
                 failures.push(format!("{} with more room did not come through", attack.name));

@@ -27,7 +27,7 @@ fn is_proved(attack: &Attack) -> bool {
     attack.unproven.is_none() && (LAYERS.contains(&attack.layer.as_str()) || !attack.raised.is_empty())
 }
 
-/// Layers down, classes across; how many attacks, and how many of a layer's come through without it.
+/// Returns a table of layers by classes with the number of attacks, and the number that succeed without their layer.
 fn matrix(attacks: &[Attack]) -> String {
     let classes: Vec<String> = catalogue::classes().into_iter().collect();
     let mut text = format!(
@@ -138,7 +138,7 @@ fn the_tables_in_the_documentation_are_fresh() {
     }
 }
 
-/// The attacks that a text names between backquotes, as `class/name`.
+/// Returns the attacks that a text names between backquotes, as `class/name`.
 fn named_attacks(text: &str) -> impl Iterator<Item = &str> {
     let classes = catalogue::classes();
     let quoted = text.split('`').skip(1).step_by(2);

@@ -67,10 +67,10 @@ impl Seen {
             End::Ok if !good => wrong.push("it did not work".to_owned()),
             End::Ok => {}
             _ if good => wrong.push("it worked".to_owned()),
-            // The loader's own words, and no answer of ours.
+            // The dynamic loader failed; the program printed nothing.
             End::Dies if !failures.is_empty() || !self.out.is_empty() => wrong.push("it started".to_owned()),
             End::Dies => {}
-            // doctor tells causes, not codes.
+            // doctor reports causes, not codes.
             End::Refused(code)
                 if command != Command::Doctor && !failures.iter().any(|failure| &failure.code == code) =>
             {
@@ -128,7 +128,7 @@ impl Seen {
         }
     }
 
-    /// The answer to a request of the probe.
+    /// Returns the answer to a request of the probe.
     fn answer(&self, id: u64) -> Option<Value> {
         let mut answers = self
             .out
@@ -137,7 +137,7 @@ impl Seen {
         answers.find(|answer| answer["id"] == id)
     }
 
-    /// The failures that it told.
+    /// Returns the reported failures.
     fn failures(&self, command: Command) -> Vec<Failure> {
         let mut found = Vec::new();
         // Any command may fail before it does anything: `error: MESSAGE [CODE]` and `  fix: REMEDY`
@@ -216,7 +216,7 @@ fn collect(value: &Value, found: &mut Vec<Failure>) {
     }
 }
 
-/// That what is wrong is seen to be wrong.
+/// Checks that wrong results are detected.
 pub(crate) fn tests() -> Result<(), String> {
     let expected = |end| Expected {
         end,

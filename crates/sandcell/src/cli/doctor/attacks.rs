@@ -1,9 +1,10 @@
-//! The attacks that `doctor` makes on a sandbox of this machine: the quick ones of the escape suite, as they stand there,
-//! and a few floods. The suite is larger and proves each layer by taking it away; this is its quick look.
+//! The attacks that `doctor` makes on a sandbox of this machine: the quick ones of the escape suite, from the suite's
+//! own files, and a few floods. The suite is larger, and it proves each layer by removing it. This is a quick check.
 //!
-//! None would do harm if it came through: files are opened for writing but not written, and nothing is named on the
-//! host. An attack prints `HELD`, or `BREACH: ` and how far it came, as its last line. Code inside is not trusted, but
-//! this code is ours; where the outcome shows outside (a listener of the host, the end of a call), it is judged there.
+//! No attack does harm if it succeeds: files are opened for writing but not written, and nothing is named on the host.
+//! The last line of an attack's output is `HELD`, or `BREACH: ` and the attack's reach. Code inside is not trusted in
+//! general, but these attacks are our own code. Where the outcome shows outside (a listener of the host, the end of a
+//! call), it is judged outside.
 
 use std::sync::LazyLock;
 
@@ -25,11 +26,11 @@ pub(super) struct Attack {
     pub(super) name: &'static str,
     /// The layer that must hold.
     pub(super) layer: &'static str,
-    /// The Python. It may use what [`super::lure`] tells, as `LURE`.
+    /// The Python code. It may use the canaries of [`super::lure`] as `LURE`.
     pub(super) code: &'static str,
     /// The expected result.
     pub(super) expect: Expect,
-    /// True when the attack means the same in a container, which shows its image and its daemon's mounts.
+    /// True when the attack is also valid in a container, where the image and the daemon's mounts are visible.
     pub(super) everywhere: bool,
     /// True when the report of a weakened layer already states the attack's finding.
     pub(super) told_where_weaker: bool,
@@ -40,7 +41,7 @@ pub(super) const PRELUDE: &str = include_str!("../../../tests/escapes/attacks/pr
 
 macro_rules! files {
     ($($name:literal,)*) => {
-        /// The files of the escape suite that say `# quick: yes`, with their names.
+        /// The names and files of the escape suite's attacks with `# quick: yes`.
         const FILES: &[(&str, &str)] =
             &[$(($name, include_str!(concat!("../../../tests/escapes/attacks/", $name, ".py")))),*];
     };
@@ -111,8 +112,8 @@ pub(super) static ATTACKS: LazyLock<Vec<Attack>> = LazyLock::new(|| {
     attacks
 });
 
-/// Reads a file's `# key: value` lines. What an attack says about itself is not needed to make it, so a file without
-/// them is still an attack, under its own name.
+/// Reads a file's `# key: value` lines. The attack runs without this description, so a file without the lines is still
+/// an attack, under its file name.
 fn read(name: &'static str, text: &'static str) -> Attack {
     let value = |key: &str| {
         text.lines()
@@ -148,7 +149,7 @@ for child in children:
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
 print(verdict)"#,
-        // Where memory is watched from outside, that may be over first.
+        // A watchdog that limits memory may end the sandbox first.
         expect: Expect::HeldOr(&[Code::ProcessLimit, Code::OutOfMemory]),
         everywhere: true,
         told_where_weaker: false,

@@ -1,5 +1,5 @@
-//! Advice for the host: settings that make an escape harder or sandboxes possible, only those that this machine has
-//! otherwise, each with its command. Reading is apart from judging, so that judging is pure.
+//! Advice for the host: settings that make an escape harder or sandboxes possible. Only settings with another value on
+//! this machine are listed, each with its command. Reading is apart from judging, so that judging is pure.
 
 use serde::Serialize;
 
@@ -31,11 +31,11 @@ pub(super) struct Situation {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Whom {
     Everybody,
-    /// Those who are not root.
+    /// All users except root.
     Ordinary,
 }
 
-/// A setting of the kernel, which values are bad, and what to set it to.
+/// A setting of the kernel, its bad values, and the recommended value.
 struct Setting {
     name: &'static str,
     whom: Whom,
@@ -67,14 +67,14 @@ const SETTINGS: [Setting; 9] = [
         whom: Whom::Everybody,
         bad: |value| value < NAMESPACES,
         better: 10_000,
-        reason: "each sandbox has a user namespace of its own, and one more while it is made",
+        reason: "each sandbox has a separate user namespace, and a second one while it is made",
     },
     Setting {
         name: "kernel.yama.ptrace_scope",
         whom: Whom::Ordinary,
         bad: |value| value == 0,
         better: 1,
-        reason: "whatever came out of a sandbox could look into every process of your user",
+        reason: "a process that escaped from a sandbox could inspect every process of your user",
     },
     Setting {
         name: "kernel.kptr_restrict",
@@ -102,7 +102,7 @@ const SETTINGS: [Setting; 9] = [
         whom: Whom::Everybody,
         bad: |value| value == 0,
         better: 1,
-        reason: "everybody may load BPF programs; sandboxes are refused it, what came out of one is not",
+        reason: "every user may load BPF programs; a sandbox may not, but a process that escaped from one may",
     },
     Setting {
         name: "vm.overcommit_memory",
@@ -113,7 +113,7 @@ const SETTINGS: [Setting; 9] = [
     },
 ];
 
-/// The advice for this machine.
+/// Returns the advice for this machine.
 pub(super) fn advice(situation: Situation) -> Vec<Advice> {
     judge(situation, |name| {
         let path = format!("/proc/sys/{}", name.replace('.', "/"));
@@ -173,7 +173,7 @@ mod tests {
         systemd: true,
     };
 
-    /// As distributions with care set it.
+    /// Returns the values of a hardened distribution.
     fn hardened(name: &str) -> Option<i64> {
         Some(match name {
             "kernel.apparmor_restrict_unprivileged_userns" | "vm.overcommit_memory" => 0,
@@ -206,7 +206,7 @@ mod tests {
                 format!("sudo sysctl -w {}={}", setting.name, setting.better)
             );
             assert_eq!(own.now, bad.to_string());
-            // What is advised is good.
+            // The recommended value is not a bad one.
             assert!(!(setting.bad)(setting.better), "{}", setting.name);
         }
     }

@@ -1,5 +1,5 @@
-//! The layers as shown by making a real sandbox. The back end's own report is checked layer by layer. A sandbox that
-//! cannot be made shows the layer that fails; nothing is known of the others.
+//! Tests the layers by making a real sandbox. The back end's own report is checked layer by layer. If making the
+//! sandbox fails, the failing layer is known and the state of the others is not.
 
 use std::sync::Arc;
 
@@ -8,14 +8,14 @@ use sandcell_sandbox::{Backend, Failure, LayerReport, LayerState, Limits, Sandbo
 /// The reason that no sandbox could be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Failed {
-    /// The layer that failed; none: a step that is no layer.
+    /// The layer that failed; none: the failed step belongs to no layer.
     layer: Option<String>,
     reason: String,
     /// The failure as callers see it.
     pub(super) failure: Failure,
 }
 
-/// Makes a sandbox and closes it again. None: that went well.
+/// Makes a sandbox and closes it again. Returns none on success.
 pub(super) async fn failed(backend: &Arc<dyn Backend>, limits: Limits) -> Option<Failed> {
     let spec = SandboxSpec {
         limits,
@@ -43,7 +43,7 @@ pub(super) async fn failed(backend: &Arc<dyn Backend>, limits: Limits) -> Option
     }
 }
 
-/// The layers of a machine where making a sandbox failed.
+/// Returns the layers' reports after making a sandbox failed.
 pub(super) fn after(layers: Vec<LayerReport>, failed: &Failed) -> Vec<LayerReport> {
     let name = failed.layer.as_deref().unwrap_or("sandbox");
     let missing = |name: &str, reason: String| LayerReport {
@@ -94,7 +94,7 @@ mod tests {
             seen[2].reason.as_deref().unwrap().contains("since private_proc failed"),
             "{seen:?}"
         );
-        // What is no layer, or one that is not in the list, comes first.
+        // A failure without a layer of the list is the first entry.
         for (layer, name) in [(None, "sandbox"), (Some("memory"), "memory")] {
             let seen = after(layers(), &failed(layer));
             assert_eq!((seen.len(), seen[0].name.as_str()), (4, name));

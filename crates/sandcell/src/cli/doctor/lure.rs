@@ -15,18 +15,19 @@ pub(super) struct Lure {
     paths: Vec<String>,
 }
 
-/// Variables that a sandbox sets too, to different values.
+/// Variables that a sandbox also sets, with other values than the host's.
 const COMMON: &[&str] = &[
     "HOME", "HOSTNAME", "LANG", "LANGUAGE", "LOGNAME", "MAIL", "OLDPWD", "PATH", "PWD", "SHELL", "SHLVL", "TERM",
     "TMPDIR", "TZ", "USER", "_",
 ];
 
 impl Lure {
-    /// Lays it out.
+    /// Creates the canaries.
     pub(super) fn new() -> io::Result<Self> {
         let tcp = TcpListener::bind(("127.0.0.1", 0))?;
         tcp.set_nonblocking(true)?;
-        // Such a name belongs to the network namespace, as the port does. A process id is another's in another PID namespace.
+        // Abstract socket names belong to the network namespace, as the port does. A process id would not do: another
+        // process has the same id in another PID namespace.
         let abstract_name = format!("sandcell-doctor-{}", tcp.local_addr()?.port());
         Ok(Self {
             tcp,
@@ -48,7 +49,7 @@ impl Lure {
             "pid": std::process::id(),
             "program": "sandcell",
         });
-        // Debug text of JSON is a Python string too: only plain words and paths are in it.
+        // The debug form of JSON is also a Python string: it contains only plain words and paths.
         format!("import json\nLURE = json.loads({:?})\n", words.to_string())
     }
 

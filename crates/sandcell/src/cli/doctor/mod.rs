@@ -1,4 +1,4 @@
-//! `sandcell doctor`: what this machine can isolate, why not more, and whether it holds.
+//! `sandcell doctor`: the isolation that this machine provides, its gaps and their remedies, and a test by attacks.
 
 mod attacks;
 mod capacity;
@@ -28,9 +28,9 @@ use capacity::Room;
 use host::Advice;
 use siege::{Siege, State};
 
-/// Says what this machine can isolate and why not more, and attacks itself to see what holds
+/// Shows the isolation that this machine provides, and attacks its own sandbox to test it
 ///
-/// Each layer that is weaker than it could be comes with the command that mends it. The attacks run inside a real
+/// Each layer that is weaker than it could be is listed with the command that mends it. The attacks run inside a real
 /// sandbox of this machine and take a few seconds. Exits with 0 only if sandboxes can be made and every attack held.
 #[derive(Debug, Args)]
 pub(super) struct DoctorArgs {
@@ -45,7 +45,7 @@ const NO_DATA: &str = "Python in sandboxes has no pandas: the first import fails
 const NO_NPM: &str = "packages of npm cannot be installed: node is here, and npm is not on PATH";
 const GET_NPM: &str = "apt-get install npm, or put npm of a Node distribution on PATH";
 
-/// Everything that was found.
+/// All findings.
 #[derive(Debug)]
 struct Report {
     level: Level,
@@ -56,11 +56,12 @@ struct Report {
     python: Result<String, Failure>,
     /// The program of each language, and the reason for the choice.
     choices: Vec<Choice>,
-    /// The installer of Python packages: uv's path, or an error where pip is used; none where this build installs none.
+    /// The installer of Python packages: uv's path, or an error where pip is used; none where this build has no
+    /// installer.
     uv: Option<Result<std::path::PathBuf, ()>>,
-    /// The installer of npm packages; none where there is no Node to use them, or this build installs none.
+    /// The installer of npm packages; none where Node is absent, or this build has no installer.
     npm: Option<Result<std::path::PathBuf, ()>>,
-    /// The reason why nothing can be kept.
+    /// The reason that the data folder is unusable.
     data_folder: Option<Failure>,
     /// The command that gives sandboxes data libraries. None if they have them.
     data: Option<String>,
@@ -69,7 +70,7 @@ struct Report {
     problems: Vec<Failure>,
     host: Vec<Advice>,
     room: Room,
-    /// Limits of others that are lower than those of a sandbox.
+    /// Outer limits that are lower than those of a sandbox.
     outer: Vec<Advice>,
     clients: Vec<Configured>,
 }
@@ -109,7 +110,7 @@ pub(super) fn run(args: &DoctorArgs, settings: Settings, launcher: Launcher) -> 
 async fn examine(mut settings: Settings, launcher: Launcher) -> Report {
     let floor = settings.isolation_min;
     let allowed = u64::try_from(settings.engine.sandboxes).unwrap_or(u64::MAX);
-    // A look at the machine is not bound by how little its sandboxes get.
+    // The examination needs more processes than a small configured limit may allow.
     settings.engine.limits.processes = settings.engine.limits.processes.max(32);
     let uv = uv(&settings);
     let base = base(&settings).await;
@@ -153,7 +154,7 @@ async fn examine(mut settings: Settings, launcher: Launcher) -> Report {
     for layer in &mut layers {
         layer.remedy = layer.remedy.as_deref().map(without_itself);
     }
-    // A problem with its own line is not repeated.
+    // A problem that has its own line is not repeated.
     problems.retain(|problem| {
         python.as_ref().err() != Some(problem)
             && backends.iter().all(|backend| backend.failure.as_ref() != Some(problem))
@@ -192,7 +193,7 @@ fn backends(wired: &wiring::Wired) -> Vec<BackendRow> {
             .failure
             .clone()
             .or_else(|| {
-                // Of the first one that works: its image is the one that was tried.
+                // The first working back end: the image that was tried is its image.
                 let first = wired.backends.iter().find(|other| other.failure.is_none());
                 let unready = wired.unready.as_ref()?;
                 first
@@ -204,13 +205,13 @@ fn backends(wired: &wiring::Wired) -> Vec<BackendRow> {
     wired.backends.iter().map(row).collect()
 }
 
-/// A failure without the advice to run what is running.
+/// Returns the failure without the advice to run the doctor, which is already running.
 fn mended(failure: Failure) -> Failure {
     let remedy = without_itself(&failure.remedy);
     Failure { remedy, ..failure }
 }
 
-/// A remedy without the parts that lead here.
+/// Returns a remedy without the parts that point to this command.
 fn without_itself(remedy: &str) -> String {
     let parts: Vec<&str> = remedy
         .split("; ")
@@ -228,7 +229,7 @@ fn uv(settings: &Settings) -> Option<Result<std::path::PathBuf, ()>> {
     Some(wiring::packages::uv(settings).ok_or(()))
 }
 
-/// The command that gives every sandbox a base; none where they have one.
+/// Returns the command that gives every sandbox a base; none where they have one.
 #[cfg(all(target_os = "linux", feature = "native"))]
 async fn base(settings: &Settings) -> Option<String> {
     if settings.packages.base.is_some() || settings.backends.first().is_none_or(|first| first != siege::NATIVE) {
@@ -277,7 +278,7 @@ fn layers(engine: &Arc<Engine>) -> Vec<LayerReport> {
         .unwrap_or_default()
 }
 
-/// The mounts of the host that the first back end leaves out.
+/// Returns the mounts of the host that the first back end leaves out.
 fn left_out(engine: &Arc<Engine>) -> Vec<LeftOut> {
     let first = engine.backends().into_iter().next();
     first.map(|backend| backend.left_out).unwrap_or_default()

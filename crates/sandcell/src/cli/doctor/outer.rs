@@ -1,5 +1,6 @@
-//! External limits on the server, compared with those of its sandboxes: the lower of the two holds, and a stop by an
-//! external limit does not look like the sandbox's own. Reading is apart from judging, so that judging is pure.
+//! External limits on the server, compared with those of its sandboxes. The lower of the two holds, and a stop by an
+//! external limit does not look like a stop by the sandbox's limit. Reading is apart from judging, so that judging is
+//! pure.
 
 use sandcell_sandbox::Limits;
 
@@ -25,7 +26,7 @@ const FILES: u64 = 1024;
 /// The stack size that programs expect, in bytes.
 const STACK: u64 = 8 << 20;
 
-/// The limits from outside that are lower than those of one sandbox.
+/// Returns advice for outer limits that are lower than those of one sandbox.
 pub(super) fn advice(limits: &Limits) -> Vec<Advice> {
     judge(read(), limits)
 }
@@ -75,7 +76,7 @@ fn judge(outer: Outer, limits: &Limits) -> Vec<Advice> {
         add("open files (ulimit -Hn)", most.to_string(), reason, remedy);
     }
     if let Some(most) = below(outer.file_size, limits.disk.as_bytes()) {
-        let reason = "no file inside grows beyond it, whatever limits.disk_mb says".to_owned();
+        let reason = "no file inside can be larger, even with a higher limits.disk_mb".to_owned();
         let remedy = "raise it where the server is started (`ulimit -f unlimited`, systemd LimitFSIZE=infinity)";
         add("a file's size (ulimit -f)", mib(most), reason, remedy);
     }

@@ -1,4 +1,4 @@
-//! Runs the attacks in real sandboxes and judges what came of each.
+//! Runs the attacks in real sandboxes and judges the result of each.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use super::lure::Lure;
 
 /// The time limit of one attack: much longer than an attack takes, for slow machines.
 const EACH: Duration = Duration::from_secs(20);
-/// The time limit of a flood that only time ends.
+/// The time limit of a flood that never ends by itself.
 const ENDLESS: Duration = Duration::from_millis(400);
 
 /// The result of an attack.
@@ -22,9 +22,9 @@ const ENDLESS: Duration = Duration::from_millis(400);
 pub(super) enum State {
     /// The layer held.
     Held,
-    /// It did not.
+    /// The layer did not hold.
     Breached,
-    /// Nothing: it did not come to an end, for a reason that is not the layer's.
+    /// The attack did not finish, for a reason other than the layer. It shows nothing.
     NotTried,
 }
 
@@ -37,13 +37,13 @@ pub(super) struct Outcome {
     pub(super) layer: &'static str,
     /// True when the layer held.
     pub(super) held: bool,
-    /// The same as a state, which also covers an attack that has shown nothing.
+    /// The result as a state, which also covers an attack that shows nothing.
     pub(super) state: State,
     /// The finding, or the reason that there is none.
     pub(super) detail: String,
 }
 
-/// All of them.
+/// The results of all attacks.
 #[derive(Debug, Default)]
 pub(super) struct Siege {
     pub(super) results: Vec<Outcome>,
@@ -71,7 +71,7 @@ impl Siege {
 /// After this many consecutive attacks that could not be tried, the rest are skipped.
 const GIVE_UP: usize = 3;
 
-/// The back end whose sandboxes this program makes itself.
+/// The name of the native back end.
 pub(super) const NATIVE: &str = "native";
 /// The layers that hold in place of a layer that this machine cannot provide.
 const IN_PLACE: &str = "landlock, seccomp";
@@ -113,7 +113,7 @@ pub(super) async fn lay(engine: &Arc<Engine>, absent: &[String], weaker: &[Strin
     })
 }
 
-/// An attack that could not be made has shown nothing.
+/// Returns the outcome of an attack that could not be made.
 fn lost(attack: &Attack, reason: &str) -> Outcome {
     outcome(attack, State::NotTried, reason.to_owned())
 }
@@ -137,7 +137,7 @@ struct Field<'a> {
     engine: &'a Arc<Engine>,
     who: Principal,
     sandbox: String,
-    /// Not made by this program itself.
+    /// True when another back end than the native one made the sandbox.
     foreign: bool,
     lure: Lure,
 }
@@ -175,7 +175,7 @@ impl<'a> Field<'a> {
                 results.push(lost(attack, "those before it could not be tried either"));
                 continue;
             }
-            // The session may have been the price of the attack before.
+            // An earlier attack may have ended the session.
             if !ready && let Err(failure) = self.execute(&format!("{}{PRELUDE}", self.lure.words()), EACH).await {
                 results.push(lost(attack, &reason_of(&failure)));
                 lost_on_end += 1;
@@ -203,7 +203,7 @@ impl<'a> Field<'a> {
             };
             results.push(outcome);
         }
-        // What is left is ended with the engine.
+        // The engine's end closes a sandbox that this leaves.
         let _already_gone = self.engine.close(&self.who, &self.sandbox).await;
         results
     }
@@ -222,8 +222,8 @@ impl<'a> Field<'a> {
     }
 }
 
-/// `fenced`: there is no private root. A refused access to a host file is then the promise of the level, and not an
-/// error of the attack.
+/// Judges an attack by its output. `fenced`: there is no private root. A refused access to a host file is then the
+/// promise of the level, and not an error of the attack.
 fn judge(attack: &Attack, view: &ExecutionView, touched: bool, fenced: bool) -> Outcome {
     let last = view.stdout.text.lines().last().unwrap_or("").trim();
     let cause = view.cause.as_ref().map(|cause| cause.code);
@@ -248,7 +248,7 @@ fn judge(attack: &Attack, view: &ExecutionView, touched: bool, fenced: bool) -> 
         State::NotTried
     };
     let detail = match (state, detail.as_str()) {
-        (State::NotTried, "") => "it came to no result".to_owned(),
+        (State::NotTried, "") => "the attack reached no result".to_owned(),
         _ => detail,
     };
     outcome(attack, state, detail)

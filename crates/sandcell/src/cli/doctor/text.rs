@@ -8,7 +8,7 @@ use super::siege::{Siege, State};
 use super::{Configured, GET_NPM, GET_UV, NO_DATA, NO_NPM, NO_UV, Report, verdict};
 use crate::cli::output::{Style, safe};
 
-/// All of it.
+/// Returns the whole report.
 pub(super) fn of(report: &Report, style: Style) -> String {
     let mut text = String::from("\n");
     text.push_str(&verdict::text(report, style));
@@ -19,11 +19,11 @@ pub(super) fn of(report: &Report, style: Style) -> String {
         }
     }
     match &report.python {
-        // Of an image that cannot be looked into it is only supposed to be there.
+        // Python in an image that cannot be inspected is assumed, and its version is unknown.
         Ok(version) if version.is_empty() => {}
         Ok(version) => {
             text.push_str(&format!("{} Python {version}\n", style.green("✓")));
-            // What is first on PATH everybody expects. The others are worth a line each.
+            // The first program on PATH is the expected choice. Other choices are worth a line each.
             let told = |choice: &&Choice| choice.language == "python" || choice.reason.contains("passed over");
             for Choice {
                 language,
@@ -142,12 +142,12 @@ fn trouble(style: Style, what: &str, failure: &Failure) -> String {
     )
 }
 
-/// Layers that stand in one line: those that lack something for the same reason.
+/// Returns true when two layers share one line: both lack something for the same reason.
 fn same_trouble(one: &LayerReport, two: &LayerReport) -> bool {
     one.reason.is_some() && (one.state, &one.reason, &one.remedy) == (two.state, &two.reason, &two.remedy)
 }
 
-/// `remedy` is left out where the line before has said it.
+/// Formats a group of layers. `remedy` is left out when it equals the line before.
 fn layer_line(group: &[LayerReport], style: Style, remedy: Option<&str>) -> String {
     let Some(layer) = group.first() else {
         return String::new();
@@ -206,7 +206,7 @@ fn advice_text(advice: &[Advice], title: &str, style: Style) -> String {
     text
 }
 
-/// One line for each layer that was attacked, and one for each attack that was not held.
+/// Returns one line for each layer that was attacked, and one for each attack that was not held.
 fn attacks_text(siege: &Siege, style: Style) -> String {
     let held = siege.count(State::Held);
     let left = match siege.count(State::NotTried) {

@@ -1,4 +1,4 @@
-//! The first line of the report: whether code may be run here, and if not, why.
+//! The first line of the report: the answer to "may code run here", and the reason for a no.
 
 use super::Report;
 use super::siege::State;

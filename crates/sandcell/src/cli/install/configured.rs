@@ -1,4 +1,4 @@
-//! The clients of this user that start sandcell, and any problems with that: for the doctor.
+//! The sandcell entries in this user's clients, and their problems: for the doctor.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use sandcell_sandbox::System;
 use super::client::{Client, Home};
 use super::{edit, read};
 
-/// An entry of a client's settings that is about sandcell, or settings that cannot be read.
+/// An entry for sandcell in a client's settings, or settings that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::cli) struct Configured {
     /// The client.
@@ -29,7 +29,7 @@ pub(in crate::cli) fn configured() -> Vec<Configured> {
     let here = std::env::current_dir().ok();
     let files = |client: &Client| {
         let own = client.file(system, &home, None).ok();
-        // What was written into the project of the working folder counts, too.
+        // Project settings in the working folder count, too.
         let project = here
             .as_deref()
             .and_then(|here| client.file(system, &home, Some(here)).ok());
@@ -70,9 +70,13 @@ fn of_client(client: Client, file: &Path, folders: &[PathBuf]) -> Vec<Configured
         .filter(|(name, program)| name == "sandcell" || is_sandcell(program))
         .map(|(name, program)| {
             let trouble = missing(&program, folders).map(|reason| {
-                let option = if name == "sandcell" { String::new() } else { format!(" --name {name}") };
+                let option = if name == "sandcell" {
+                    String::new()
+                } else {
+                    format!(" --name {name}")
+                };
                 let remedy = format!(
-                    "`sandcell install {}{option}` with the program where it stays writes its path; then start the client anew",
+                    "run `sandcell install {}{option}` with the program at its permanent path; then restart the client",
                     client.argument()
                 );
                 (reason, remedy)

@@ -4,7 +4,7 @@ use toml_edit::{Array, DocumentMut, Item, Table, TableLike, Value};
 
 use super::edit::{Entry, Unreadable};
 
-/// The text with this entry, and everything else as it was.
+/// Returns the text with this entry, and everything else unchanged.
 pub(super) fn put_into(entry: &Entry, text: &str) -> Result<String, Unreadable> {
     let mut document = parse(text)?;
     let root = document.as_table_mut();
@@ -37,7 +37,7 @@ pub(super) fn put_into(entry: &Entry, text: &str) -> Result<String, Unreadable> 
     Ok(text)
 }
 
-/// The text with this name as it stood in `former`, or without it; nothing if it is not there.
+/// Returns the text with this name's entry as in `former`, or without it; none if there is no entry.
 pub(super) fn take_out_of(entry: &Entry, text: &str, former: Option<&str>) -> Result<Option<String>, Unreadable> {
     let mut document = parse(text)?;
     let replaced = former.and_then(|former| {
@@ -71,7 +71,7 @@ pub(super) fn differs_only_by_entry(entry: &Entry, former: &str, now: &str) -> b
     former.is_some() && former == now
 }
 
-/// Each server that these settings start: its name and the program.
+/// Returns the name and program of each server in these settings.
 pub(super) fn programs(text: &str, servers: &str) -> Result<Vec<(String, String)>, Unreadable> {
     let mut document = parse(text)?;
     let Some(item) = document.get_mut(servers) else {

@@ -1,4 +1,4 @@
-//! The programs that show that a language works inside a sandbox, and their expected results.
+//! The programs that test a language inside a sandbox, and their expected results.
 
 use std::time::{Duration, Instant};
 
@@ -11,13 +11,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::wiring::Wired;
 
-/// Time for a program that ends by itself, and for one that does not.
+/// The time limit of a program that ends by itself.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// The time limit of a program that never ends.
 const ENDLESS: Duration = Duration::from_millis(500);
 /// The exit status that the first program chooses.
 const CHOSEN: i32 = 7;
 
-/// Runs the four programs of a language; none if it has none.
+/// Runs the four programs of a language; none if the language has none.
 pub(super) async fn run(wired: &Wired, language: &str) -> Option<Result<Duration, String>> {
     let own = wired
         .found
@@ -39,7 +40,7 @@ async fn all(wired: &Wired, language: &str, proof: &Proof) -> Result<(), String>
     }
     let view = once(wired, language, &proof.broken, PATIENCE).await?;
     if view.status != Status::Error {
-        return Err(format!("what is no program: {}", ending(&view)));
+        return Err(format!("the program with a syntax error: {}", ending(&view)));
     }
     let view = once(wired, language, &proof.endless, ENDLESS).await?;
     if view.status != Status::Timeout || view.cause.as_ref().is_none_or(|cause| cause.code != Code::Timeout) {

@@ -1,4 +1,4 @@
-//! `sandcell serve --connect`: a server on stdin and stdout that passes everything on to one that runs.
+//! `sandcell serve --connect`: a proxy from stdin and stdout to a running server.
 
 use std::process::ExitCode;
 
@@ -8,10 +8,10 @@ use sandcell_sandbox::{Code, Failure};
 use super::ServeArgs;
 use crate::signals;
 
-/// Holds the token; an argument could be read by every user of the machine.
+/// The variable that holds the token. An argument would be readable by every user of the machine.
 const TOKEN: &str = "SANDCELL_TOKEN";
 
-/// Passes on until stdin is closed or a signal comes.
+/// Passes messages on until stdin is closed or a signal arrives.
 pub(super) async fn serve(args: &ServeArgs, url: &str) -> Result<ExitCode, Failure> {
     if let Some(flag) = args.flags().iter().find(|flag| !flag.texts.is_empty()) {
         return Err(Failure::invalid(
@@ -33,7 +33,7 @@ pub(super) async fn serve(args: &ServeArgs, url: &str) -> Result<ExitCode, Failu
     pass_on(url, token.as_deref(), None).await
 }
 
-/// Passes on until stdin is closed or a signal comes.
+/// Passes messages on until stdin is closed or a signal arrives.
 pub(super) async fn pass_on(to: &str, token: Option<&str>, wake: Option<Wake>) -> Result<ExitCode, Failure> {
     let mut stop = signals::Stop::listen()?;
     tokio::select! {

@@ -1,8 +1,8 @@
-//! `sandcell serve` with `service.on_demand`: passes everything on to a server in the background, and starts it where there
-//! is none.
+//! `sandcell serve` with `service.on_demand`: passes all messages on to a server in the background, and starts one if
+//! there is none.
 //!
-//! Whoever finds nobody takes a lock, looks once more and only then starts a server, so clients that come at once start
-//! one. The lock ends with its process, whatever ends that.
+//! A client that finds no server takes a lock, checks once more and only then starts a server. So clients that start
+//! at the same time start one server. The kernel releases the lock when its process ends, whatever the reason.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read as _, Seek as _, SeekFrom};
@@ -31,7 +31,7 @@ const LOG_BYTES: u64 = 4 << 20;
 /// The part of the log that is quoted when a server could not start.
 const LOG_TOLD: u64 = 2000;
 
-/// Passes on until stdin is closed or a signal comes.
+/// Passes messages on until stdin is closed or a signal arrives.
 pub(super) async fn serve(args: &ServeArgs, settings: &Settings) -> Result<ExitCode, Failure> {
     let socket = service::socket(&mark(args, settings))?;
     let log = settings.data_dir.as_deref().map(|folder| folder.join("service.log"));
@@ -57,7 +57,8 @@ fn mark(args: &ServeArgs, settings: &Settings) -> String {
         .collect()
 }
 
-/// Sees to it that a server of this version listens there; one of another version is replaced if it has nothing to lose.
+/// Ensures that a server of this version listens there. A server of another version is replaced if it has no
+/// sandboxes, executions or calls.
 async fn wake(socket: &Path, log: Option<&Path>) -> Result<(), Failure> {
     if is_there(socket).await? {
         return Ok(());
@@ -88,7 +89,7 @@ async fn is_there(socket: &Path) -> Result<bool, Failure> {
     })
 }
 
-/// The right to start a server there. Dropping it releases the lock.
+/// Takes the lock that permits starting a server at this socket. Dropping the file releases the lock.
 async fn lock(socket: &Path) -> Result<File, Failure> {
     let path = PathBuf::from(format!("{}.lock", socket.display()));
     let cannot = |reason: String| {
@@ -127,7 +128,7 @@ async fn start(socket: &Path, log: Option<&Path>) -> Result<(), Failure> {
         Failure::new(
             Code::BackendUnavailable,
             format!("the server in the background could not be started: {reason}"),
-            "`sandcell doctor` says what this machine lacks; service.on_demand = false does without one",
+            "`sandcell doctor` shows what this machine lacks; service.on_demand = false avoids the background server",
         )
     };
     let (file, from) = open_log(log).map_err(|error| cannot(format!("its log: {error}")))?;
@@ -160,12 +161,12 @@ async fn start(socket: &Path, log: Option<&Path>) -> Result<(), Failure> {
     }
 }
 
-/// It lives on without this process, which only takes its exit status while it is there.
+/// Lets the server outlive this process. Reaps the server while this process exists.
 fn leave(mut child: Child) {
     std::thread::spawn(move || child.wait());
 }
 
-/// The file that a server logs to, and where its own lines begin.
+/// Opens the server's log. Returns the file and the offset of the new server's first line.
 fn open_log(log: Option<&Path>) -> std::io::Result<(Option<File>, u64)> {
     let Some(path) = log else { return Ok((None, 0)) };
     if let Some(folder) = path.parent() {

@@ -1,4 +1,4 @@
-//! A back end to run the suite on.
+//! A back end under test.
 
 use std::cell::OnceCell;
 use std::process::Command;
@@ -12,7 +12,7 @@ use crate::support::machine;
 use crate::support::oci::{Image, Registry, shell};
 use crate::support::place::Place;
 
-/// An image other than the usual one, and code that gives `other` only in it.
+/// An image other than the default one, and code that gives `other` only in that image.
 pub(super) struct OtherImage {
     pub(super) name: String,
     pub(super) language: &'static str,
@@ -28,7 +28,7 @@ pub(super) struct Ground {
     fake: Option<Fake>,
     daemon: Option<Daemon>,
     server: OnceCell<Client>,
-    /// Lines of `config.toml`: those at the top, and tables.
+    /// Lines of `config.toml`: top-level settings, and tables.
     top: String,
     tables: String,
 }
@@ -75,17 +75,17 @@ impl Ground {
         Client::start(&mut command)
     }
 
-    /// The server that most rows share.
+    /// Returns the server that most rows share.
     pub(super) fn server(&self) -> &Client {
         self.server.get_or_init(|| self.serve(&self.place))
     }
 
-    /// A server of a row's own.
+    /// Starts a separate server for one row.
     pub(super) fn server_of_its_own(&self) -> Client {
         self.serve(&self.place)
     }
 
-    /// The same with more settings at the top, and its folder `work`.
+    /// Starts a server with more top-level settings, and returns its folder `work`, too.
     pub(super) fn server_with(&self, top: impl Fn(&Place) -> String) -> (Place, Client) {
         let bare = Place::new();
         let settings = format!("{}{}{}", self.top, top(&bare), self.tables);
@@ -94,7 +94,7 @@ impl Ground {
         (place, server)
     }
 
-    /// An image other than the usual one; where there are none, a name that should be refused.
+    /// Returns an image other than the default one. A back end without images gets a name that it should refuse.
     pub(super) fn other_image(&self) -> OtherImage {
         match &self.daemon {
             Some(daemon) => {
@@ -138,7 +138,7 @@ impl Ground {
 impl Drop for Ground {
     fn drop(&mut self) {
         if let Some(daemon) = &self.daemon {
-            // It may not have been made.
+            // The image may not exist.
             let _ = daemon
                 .command(&["rmi", "--force", &Self::name_of_other_image()])
                 .output();

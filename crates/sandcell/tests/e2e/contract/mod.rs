@@ -1,8 +1,8 @@
 //! The contract suite of the tools: one suite, run against every back end by the real binary. It writes the table of
 //! each back end's abilities (`docs/reference/back-ends.md`).
 //!
-//! A row either holds or is refused in the agreed way, with code and remedy. Anything else is a fault. So is a refusal
-//! where every back end must be able.
+//! A row either holds or is refused in the agreed way, with code and remedy. Anything else is a fault. A refusal is
+//! also a fault if every back end must support the row.
 
 mod ground;
 mod rows;
@@ -19,7 +19,7 @@ use rows::{ROWS, Row};
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Found {
     Yes,
-    /// Refused, or not held, and said so: in these words.
+    /// Refused, or not enforced, with this statement.
     No(String),
 }
 
@@ -102,7 +102,7 @@ fn rendered(page: &str, column: usize, found: &[(&'static Row, Found)]) -> Strin
     text
 }
 
-// One test, since all write one page.
+// A single test, since all back ends write one page.
 #[test]
 fn every_back_end_keeps_the_contract_and_the_page_says_what_each_can() {
     let _turn = crate::support::begin!();

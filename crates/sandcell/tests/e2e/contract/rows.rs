@@ -12,7 +12,7 @@ use crate::support::{PATIENCE, machine, until};
 pub(super) struct Row {
     pub(super) area: &'static str,
     pub(super) what: &'static str,
-    /// True when every back end must be able.
+    /// True when every back end must support the row.
     pub(super) must: bool,
     pub(super) check: fn(&Ground) -> Found,
 }
@@ -118,13 +118,13 @@ fn ok(answer: Answer) -> Answer {
     answer
 }
 
-/// A refusal as it is agreed: code and remedy.
+/// Checks that the answer is a refusal in the agreed form: code and remedy.
 fn refused(answer: &Answer, code: &str) {
     let text = answer.refused(code);
     assert!(text.contains("What to do: "), "no remedy: {text}");
 }
 
-/// A refusal of any kind, as the table tells it.
+/// Returns any refusal in the form of the table.
 fn refusal(answer: &Answer) -> Found {
     let text = answer.all();
     let (code, rest) = text.split_once(": ").expect("a code");
@@ -248,7 +248,7 @@ fn outputs_outlive(ground: &Ground) -> Found {
     Found::Yes
 }
 
-/// A sandbox with these limits; none where it is said that they are not held.
+/// Makes a sandbox with these limits; none if the back end reports that it does not enforce them.
 fn limited(server: &Client, arguments: Value, layer: &str) -> Option<String> {
     let made = server.call("create_sandbox", arguments);
     assert!(!made.is_error(), "{made:?}");
@@ -308,7 +308,7 @@ fn processes_are_limited(ground: &Ground) -> Found {
     close(server, &id);
     match (held, ground.name) {
         (true, _) => Found::Yes,
-        // What a service isolates, and how much, is its own.
+        // A remote service decides its limits itself.
         (false, "e2b") => Found::No(TEMPLATES.to_owned()),
         (false, _) => panic!("300 processes were made"),
     }
@@ -387,7 +387,7 @@ fn crashes_are_told(ground: &Ground) -> Found {
 fn variables_come_back(ground: &Ground) -> Found {
     let server = ground.server_of_its_own();
     ok(server.run("dear = 'variable'"));
-    // On a busy machine copies are made less often than after each call.
+    // On a busy machine snapshots are made less often than after each call.
     for _ in 0..20 {
         std::thread::sleep(Duration::from_millis(100));
         ok(server.run("dear"));
@@ -454,7 +454,7 @@ fn closed_is_gone(ground: &Ground) -> Found {
 fn nothing_is_left(ground: &Ground) -> Found {
     let before = if ground.name == "e2b" { ground.left(0) } else { 0 };
     let mut server = ground.server_of_its_own();
-    // The stand-in for the service has no jail that would end what its code started.
+    // The fake service has no jail that would end the processes of its code.
     let code = if ground.name == "e2b" {
         "x = 1"
     } else {
@@ -463,7 +463,7 @@ fn nothing_is_left(ground: &Ground) -> Found {
     ok(server.run(code));
     let pid = server.pid();
     assert!(ground.left(pid) > before, "it is seen from outside");
-    // Once the server has ended, they are nobody's descendants.
+    // Once the server has ended, its processes have another parent.
     let held = machine::descendants(pid);
     server.hang_up();
     server.wait(PATIENCE);

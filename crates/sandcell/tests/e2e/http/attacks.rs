@@ -7,11 +7,11 @@ use crate::support::http::{Caller, Server, connect, token};
 use crate::support::place::Place;
 use crate::support::{begin, until};
 
-/// Everything that the server says to these bytes.
+/// Returns the server's complete reply to these bytes.
 fn said(server: &Server, bytes: impl AsRef<[u8]>) -> String {
     let mut stream = connect(server.address);
     let _maybe_broken_off = stream.write_all(bytes.as_ref());
-    // Else a connection that is kept would be waited for.
+    // A half-open connection would keep the read waiting.
     let _no_more = stream.shutdown(std::net::Shutdown::Write);
     let mut text = Vec::new();
     let _to_its_end = BufReader::new(stream).read_to_end(&mut text);
@@ -97,7 +97,7 @@ fn odd_requests_and_other_protocols_get_nothing() {
     assert_eq!(server.caller().text("print('well')").trim(), "well");
 }
 
-/// A request of a client that knows tasks.
+/// Returns a request of a client that supports tasks.
 fn with_tasks(caller: &Caller, method: &str, params: Value) -> Value {
     let mut message = caller.message(method, params);
     message["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"] =

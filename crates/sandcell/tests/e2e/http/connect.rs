@@ -9,7 +9,7 @@ use crate::support::client::Client;
 use crate::support::http::Server;
 use crate::support::place::Place;
 
-/// A client of a bridge to the server at this port.
+/// Returns a client of a proxy to the server at this port.
 fn client(place: &Place, port: u16, token: Option<&str>) -> Client {
     let url = format!("http://127.0.0.1:{port}/mcp");
     let mut command = place.command(&["serve", "--connect", &url]);
@@ -31,7 +31,7 @@ fn a_client_that_starts_again_finds_its_variables_and_leaves_nothing_on_the_way(
     let kept = second.run("x + 1");
     assert!(kept.all().contains("42"), "{}", kept.all());
     assert_eq!(kept.sandbox(), made.sandbox());
-    // A streamed answer: events before the result are passed on as they come.
+    // A streamed answer: events before the result are passed on without delay.
     let slow = json!({
         "name": "execute_code",
         "arguments": {"code": "import time\ntime.sleep(2.5)\nx"},
@@ -44,7 +44,7 @@ fn a_client_that_starts_again_finds_its_variables_and_leaves_nothing_on_the_way(
         .iter()
         .filter(|message| message["method"] == "notifications/progress");
     assert!(progress.count() >= 1, "{told:?}");
-    // What the client asked last is still answered after it closed its end.
+    // The client's last request is answered even after it closed its end.
     let last = second.begin("tools/list", json!({}));
     second.hang_up();
     assert!(last.wait()["result"]["tools"].is_array());
@@ -71,7 +71,7 @@ fn a_server_that_was_started_anew_is_used_without_a_word_of_the_client() {
         "{refused}"
     );
     let _again = Server::start_on(&place, &address, &[]);
-    // Many at once: one of them opens the new session.
+    // Concurrent calls: one of them opens the new session.
     let calls: Vec<_> = (0..8)
         .map(|number| bridged.begin_call("create_run_close", json!({"code": format!("print({number} * 7)")})))
         .collect();

@@ -7,7 +7,7 @@ use crate::support::client::PROTOCOL;
 use crate::support::http::{MODERN, Reply, Server, connect, token};
 use crate::support::place::Place;
 
-/// A request that works when its head is right.
+/// Returns the reply to a request that succeeds with a correct head.
 fn listing(server: &Server, host: &str, more: &str) -> String {
     let caller = server.caller();
     let message = caller.message("tools/list", json!({}));
@@ -47,7 +47,7 @@ fn a_page_that_rebinds_a_name_to_the_loopback_reaches_nothing() {
         let reply = host(bad.clone());
         assert!(matches!(reply.status, 400 | 403), "{bad}: {reply:?}");
     }
-    // None, two, two in one, and a target that names another server than the header.
+    // No Host header, two headers, two hosts in one header, and a target that names another server than the header.
     let own = server.address;
     assert!(server.raw(listing(&server, "", "")).status >= 400);
     let twice = format!("Host: {own}\r\nHost: evil.example\r\n");
@@ -101,7 +101,7 @@ fn pages_of_other_origins_are_refused_and_allowed_ones_may_read() {
     };
     assert_eq!(preflight("http://localhost:6274").status, 204);
     assert_eq!(preflight("http://evil.example").status, 403);
-    // What a form of a foreign page could send without a preflight.
+    // Requests that a form of a foreign page could send without a preflight.
     for kind in [
         "text/plain",
         "application/x-www-form-urlencoded",
@@ -147,7 +147,7 @@ fn without_a_valid_token_nobody_gets_in() {
             "{bad}"
         );
     }
-    // Two of them, in other places, and for another use.
+    // Two tokens, tokens in other places, and a token for another use.
     let both = format!("Authorization: Bearer {good}\r\nAuthorization: Bearer x\r\n");
     assert_eq!(with(&both).status, 400);
     assert_eq!(
@@ -158,7 +158,7 @@ fn without_a_valid_token_nobody_gets_in() {
         .replace("POST /mcp", &format!("POST /mcp?access_token={good}"));
     assert_eq!(server.raw(in_query).status, 400);
     assert_eq!(server.with_token(&metrics).request("tools/list", json!({})).status, 403);
-    // Guesses are answered, then slowed down; a caller with a token is not.
+    // The server answers wrong guesses, then slows them down; a caller with a token is not slowed down.
     let guesses: Vec<u16> = (0..40)
         .map(|n| with(&format!("Authorization: Bearer guess{n}\r\n")).status)
         .collect();
@@ -192,7 +192,7 @@ fn a_server_that_others_can_reach_does_not_start_without_a_token() {
     strict.address.set_ip([127, 0, 0, 1].into());
     assert_eq!(strict.caller().request("tools/list", json!({})).status, 401);
     assert_eq!(strict.with_token(&good).request("tools/list", json!({})).status, 200);
-    // The token that came later is needed by the open one, too.
+    // A token that is created later is then required by the open server, too.
     let mut open = open;
     open.address.set_ip([127, 0, 0, 1].into());
     assert_eq!(open.caller().request("tools/list", json!({})).status, 401);
@@ -236,7 +236,7 @@ fn what_the_protocol_does_not_know_is_refused_in_words() {
     let unknown = new.head(&message, body.len(), "").replace(MODERN, "2999-01-01");
     let reply = server.raw(format!("{unknown}{body}"));
     assert_eq!((reply.status, &reply.message()["error"]["code"]), (400, &json!(-32022)));
-    // A header that says something else than the body.
+    // A header that contradicts the body.
     let message = new.tool("execute_code", &json!({"code": "1"}));
     let body = message.to_string();
     let head = new
@@ -325,7 +325,7 @@ fn a_second_request_hidden_in_a_body_is_not_answered() {
         assert!(!said.contains("sandcell_sandboxes"), "{request}\n---\n{said}");
         assert!(said.matches("HTTP/1.1 ").count() <= 1, "{request}\n---\n{said}");
     }
-    // The test can fail: without a trick the second request is answered.
+    // The test can fail: without smuggling, the second request is answered.
     let plain = format!(
         "GET /healthz HTTP/1.1\r\nHost: {own}\r\n\r\nGET /metrics HTTP/1.1\r\nHost: {own}\r\nConnection: close\r\n\r\n"
     );

@@ -7,7 +7,7 @@ use crate::support::http::{Caller, Server, token};
 use crate::support::place::Place;
 use crate::support::{PATIENCE, begin, until};
 
-/// One of two tenants: how many calls it makes at once, and what each of them does.
+/// One of two tenants: its number of concurrent calls, and their action.
 struct Flood<'a> {
     caller: &'a Caller,
     at_once: usize,
@@ -16,7 +16,7 @@ struct Flood<'a> {
     counts: Counts,
 }
 
-/// The unit in which shares are counted.
+/// The unit of a share.
 #[derive(Clone, Copy)]
 enum Counts {
     Calls,
@@ -24,7 +24,7 @@ enum Counts {
     ProcessorTime,
 }
 
-/// Ends the floods however the test ends: their threads are waited for.
+/// Stops the floods on every exit of the test, since the test waits for their threads.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -33,7 +33,7 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Lets both flood the server at once, and says what each got done in the same time, from when both were under way.
+/// Lets both tenants flood the server at the same time. Returns the completed work of each while both were active.
 fn shares(floods: [Flood<'_>; 2], enough_of_both: u64) -> [u64; 2] {
     let over = AtomicBool::new(false);
     let done = [AtomicU64::new(0), AtomicU64::new(0)];
@@ -76,7 +76,7 @@ fn shares(floods: [Flood<'_>; 2], enough_of_both: u64) -> [u64; 2] {
     })
 }
 
-/// Two tenants of a server with two places.
+/// Two tenants of a server with two permits.
 fn two(place: &Place) -> (Server, Caller, Caller) {
     let (_, ann) = token(place, &["ann"]);
     let (_, bob) = token(place, &["bob"]);
@@ -143,7 +143,7 @@ fn who_keeps_more_sandboxes_busy_gets_no_more_of_the_processors() {
         .to_string()
         .contains("memory_limit: watched")
     {
-        // Without control groups nothing can be weighed; the test runs as root, too.
+        // Without control groups there are no weights; the test also runs as root.
         return;
     }
     let code = "import time\nend = time.process_time() + 0.1\nwhile time.process_time() < end: pass";
@@ -155,6 +155,6 @@ fn who_keeps_more_sandboxes_busy_gets_no_more_of_the_processors() {
     };
     let [anns, bobs] = shares([flood(&ann, 12), flood(&bob, 3)], 6000);
     println!("milliseconds of processor time: {anns} with twelve sandboxes and {bobs} with three");
-    // By sandboxes it would be one to four.
+    // A division by sandboxes would give one to four.
     assert!(bobs * 3 >= anns * 2, "{anns} and {bobs}");
 }

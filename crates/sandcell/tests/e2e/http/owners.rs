@@ -19,7 +19,7 @@ fn two(place: &Place) -> (Server, Caller, Caller) {
     (server, callers.0, callers.1)
 }
 
-/// An answer without what is different in every one.
+/// Returns an answer without the parts that differ in every one.
 fn shape(answer: &Value, id: &str) -> String {
     answer.to_string().replace(id, "ID")
 }
@@ -42,7 +42,7 @@ fn anothers_ids_answer_exactly_like_ids_that_never_were() {
         .unwrap()
         .to_owned();
     let kept_id = kept.split('/').nth(3).unwrap().to_owned();
-    // The same ids with the last character changed: they never were.
+    // The same ids with the last character changed: these never existed.
     let other = |id: &str| {
         let end = if id.ends_with('a') { "b" } else { "a" };
         format!("{}{end}", &id[..id.len() - 1])
@@ -103,7 +103,7 @@ fn anothers_ids_answer_exactly_like_ids_that_never_were() {
             "{uri}"
         );
     }
-    // Bob's own views show nothing of it either.
+    // Bob's own views do not show them either.
     let status = bob.call("get_sandbox_status", json!({})).all();
     let history = bob.call("get_execution_history", json!({})).all();
     assert!(
@@ -162,7 +162,7 @@ fn a_stolen_session_is_worth_nothing_without_its_token() {
     let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}});
     thief.send(&cancel, "").refused(404);
     assert_eq!(ann.text("print(x)").trim(), "of ann");
-    // Its owner may end it; then it is gone, and its results stay.
+    // The owner may end the session; its results stay.
     assert_eq!(end(&ann).status, 204);
     call(&ann).refused(404);
     let again = Caller { session: None, ..ann };
@@ -205,7 +205,7 @@ fn a_caller_that_comes_back_finds_its_sandbox_and_variables() {
     let server = Server::start(&place, &[]);
     server.caller().in_session().text("kept = 'over connections'");
     assert_eq!(server.caller().text("print(kept)").trim(), "over connections");
-    // Also one whose connection broke off in the middle of a call of the older protocol: it is no cancelling.
+    // A connection of the older protocol that broke in the middle of a call does not cancel the call.
     let old = server.caller().in_session();
     let call = old.tool(
         "execute_code",
@@ -328,13 +328,13 @@ fn a_flood_and_a_trickle_get_the_same_share() {
         bobs.into_iter().for_each(|bob| bob.join().unwrap());
         let share = anns.load(Ordering::Relaxed) - before;
         enough.store(true, Ordering::Relaxed);
-        // In the order in which they came it would be 80.
+        // In order of arrival the share would be 80.
         assert!((20..=50).contains(&share), "bob ran 32, ann {share}");
     });
     drop(server);
 }
 
-/// Runs the script with the official SDK against a running server, in one of its modes.
+/// Runs one mode of the script with the official SDK against a running server.
 fn official_client(test: &str, mode: &str) {
     let Some(python) = sdk(test) else { return };
     let place = Place::new();

@@ -19,7 +19,7 @@ fn ask(server: &Server, method: &str, path: &str, who: &Caller, more: &str) -> R
 
 const PAGE: &str = "Sandcell-Page: 1\r\n";
 
-/// A request with a body, as the page sends it.
+/// Sends a request with a body in the page's form.
 fn send(server: &Server, method: &str, path: &str, who: &Caller, kind: &str, body: &[u8]) -> Reply {
     let token = who.token.as_deref().unwrap_or_default();
     let head = format!(
@@ -118,7 +118,7 @@ fn the_page_is_for_its_own_origin_and_for_callers_with_a_token() {
     let (_, metrics) = token(&place, &["watcher", "--metrics"]);
     let server = Server::start(&place, &["--page"]);
     let (ann, own) = (server.with_token(&secret), server.address);
-    // A link from anywhere may lead to the page; nobody without a right Host gets even that.
+    // A link from any page may open this page; a request with a wrong Host is refused even that.
     assert_eq!(server.get("/", "Sec-Fetch-Site: cross-site\r\n").status, 200);
     server.get("/", "Origin: https://evil.example\r\n").refused(403);
     let rebound = server.raw("GET / HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n");
@@ -137,7 +137,7 @@ fn the_page_is_for_its_own_origin_and_for_callers_with_a_token() {
     );
     let foreign = [
         "Origin: https://evil.example\r\n".to_owned(),
-        // What the operator allowed for MCP may not press buttons here.
+        // Origins that the operator allowed for MCP may not use the page's requests.
         "Origin: https://app.example\r\n".to_owned(),
         "Origin: null\r\n".to_owned(),
         "Sec-Fetch-Site: cross-site\r\n".to_owned(),
@@ -150,14 +150,14 @@ fn the_page_is_for_its_own_origin_and_for_callers_with_a_token() {
         let preflight = ask(&server, "OPTIONS", "/api/overview", &server.caller(), more);
         assert!(preflight.status >= 400 && preflight.header("access-control-allow-headers").is_none());
     }
-    // What a form, a picture or a script element sends.
+    // Requests of a form, a picture or a script element.
     ask(&server, "GET", "/api/overview", &ann, "").refused(403);
     ask(&server, "GET", "/api/overview", &ann, &format!("{PAGE}{PAGE}")).refused(403);
     get(&server, "/api/overview", &server.caller()).refused(401);
     get(&server, "/api/overview", &server.with_token("wrong")).refused(401);
     get(&server, "/api/overview", &server.with_token(&metrics)).refused(403);
     get(&server, &format!("/api/overview?token={secret}"), &server.caller()).refused(400);
-    // Words are looked at after who says them.
+    // The server authenticates the caller before it checks the request.
     get(&server, "/api/nothing", &ann).refused(404);
     ask(&server, "POST", "/api/overview", &ann, PAGE).refused(405);
     for path in [
@@ -176,7 +176,8 @@ fn the_page_is_for_its_own_origin_and_for_callers_with_a_token() {
     ] {
         ask(&server, "POST", path, &ann, PAGE).refused(405);
     }
-    // Whatever is asked: another page cannot, nobody without a token can, and a token for metrics is none.
+    // For every request: other pages are refused, callers without a token are refused, and a token for metrics is not
+    // accepted.
     for (method, path) in [
         ("POST", "/api/executions"),
         ("POST", "/api/runs"),
@@ -196,7 +197,7 @@ fn the_page_is_for_its_own_origin_and_for_callers_with_a_token() {
         ask(&server, method, path, &server.caller(), PAGE).refused(401);
         ask(&server, method, path, &server.with_token(&metrics), PAGE).refused(403);
     }
-    // A token in an address is refused everywhere, and so are fields that a resource does not take.
+    // A token in an address is refused everywhere, and so are unknown fields.
     for path in [
         format!("/api/executions?text=x&token={secret}"),
         "/api/executions?path=x".to_owned(),
@@ -205,7 +206,7 @@ fn the_page_is_for_its_own_origin_and_for_callers_with_a_token() {
     ] {
         get(&server, &path, &ann).refused(400);
     }
-    // What the page writes is JSON that a form of another page cannot send, and nothing that is only large.
+    // The page's requests are JSON that a form of another page cannot send. Overlong bodies are refused.
     let code = json!({"code": "1"}).to_string();
     send(&server, "POST", "/api/executions", &ann, "text/plain", code.as_bytes()).refused(415);
     let bodies = [
@@ -272,7 +273,7 @@ fn all_of_the_history_is_searched_and_paged_and_each_caller_finds_its_own() {
     seen.sort();
     seen.dedup();
     assert_eq!(seen.len(), 71, "no row stands on two pages");
-    // Output is searched, not only code; upper and lower case are the same.
+    // The search covers output and code, and ignores case.
     assert_eq!(search(&ann, "text=first+needle")["total"], 1);
     assert_eq!(search(&ann, "text=first%20needle&status=error")["total"], 0);
     assert_eq!(
@@ -281,7 +282,7 @@ fn all_of_the_history_is_searched_and_paged_and_each_caller_finds_its_own() {
     );
     assert_eq!(search(&ann, "text=%25&limit=1")["total"], 0, "no pattern");
     assert_eq!(search(&ann, "limit=9999")["records"].as_array().unwrap().len(), 71);
-    // Another's rows are not found, not by their words and not by their ids.
+    // Other callers' rows are not found, neither by their text nor by their ids.
     assert_eq!(search(&ann, "text=bob")["total"], 0);
     assert_eq!(search(&bob, "")["total"], 1);
     assert_eq!(search(&bob, &format!("before={}", seen[0]))["records"], json!([]));
@@ -328,7 +329,7 @@ fn code_is_run_and_run_again_and_sandboxes_are_made() {
         variables.iter().any(|one| one["name"] == "n" && one["type"] == "int"),
         "{inside}"
     );
-    // Once its sandbox is gone it runs in a fresh one, and the answer states that.
+    // Once its sandbox has ended, the code runs in a new one, and the answer states that.
     let close = format!("/api/sandboxes/{sandbox}/close");
     assert_eq!(ask(&server, "POST", &close, &ann, PAGE).status, 200);
     let fresh = again(&ann);
@@ -353,7 +354,7 @@ fn code_is_run_and_run_again_and_sandboxes_are_made() {
         assert!(reply.status >= 400, "{path} {reply:?}");
         reply.refused(reply.status);
     }
-    // What is Ann's is nothing to Bob.
+    // Bob has no access to Ann's sandboxes and executions.
     again(&bob).refused(404);
     let body = json!({"code": "1", "sandbox_id": ann.run("1").sandbox()});
     post(&server, "/api/executions", &bob, &body).refused(404);
@@ -401,7 +402,7 @@ fn files_are_listed_read_and_written_inside_their_sandbox_only() {
         (part.status, part.body.as_str(), part.header("sandcell-size")),
         (200, "more", Some("200004"))
     );
-    // A page that code wrote is a download and nothing else.
+    // HTML that code wrote is only a download.
     let page = get(&server, &at("content?path=%3Ci%3E%0A.html&limit=8"), &ann);
     assert_eq!(page.body, "<script>");
     for (header, value) in [
@@ -413,7 +414,7 @@ fn files_are_listed_read_and_written_inside_their_sandbox_only() {
         assert_eq!(page.header(header), Some(value), "{header}");
     }
     assert!(page.header("content-security-policy").unwrap().contains("sandbox"));
-    // A link leads to the sandbox's own file, never to the host's.
+    // A link resolves inside the sandbox, never on the host.
     let host = std::fs::read_to_string("/etc/passwd").unwrap();
     let linked = get(&server, &at("content?path=link"), &ann);
     assert_ne!(linked.body, host);
@@ -436,7 +437,7 @@ fn files_are_listed_read_and_written_inside_their_sandbox_only() {
         put(&ann, "content?path=big", &vec![0; 11 << 20]).status >= 400,
         "more than one call moves"
     );
-    // Bob gets what he gets for a sandbox that never was.
+    // Bob gets the same answer as for a sandbox that never existed.
     for rest in ["files", "content?path=link", "notebook", "content?path=x", ""] {
         let path = at(rest);
         let asked = |id: &str| {
@@ -498,7 +499,7 @@ fn the_executions_of_a_sandbox_are_a_notebook() {
         assert_eq!(cells[3]["source"], json!(["%%bash\n", "echo hi"]));
     };
     check(&get(&server, &path, &ann));
-    // Of a sandbox that is gone it can still be had, also from the history of another server.
+    // The notebook of an ended sandbox is still available, also from the history of another server.
     assert_eq!(
         ask(&server, "POST", &format!("/api/sandboxes/{sandbox}/close"), &ann, PAGE).status,
         200
@@ -558,7 +559,7 @@ fn callers_see_and_end_their_own_things_only() {
     assert!(detail["code"]["text"].as_str().unwrap().starts_with("print('of ann'"));
     let part = value(&get(&server, &format!("/api/executions/{execution}/stdout/0"), &ann));
     assert_eq!(part["text"].as_str().unwrap().len(), 60_001);
-    // What code made is never a document.
+    // Files from code are never served as documents.
     let file = get(&server, &format!("/api/executions/{with_file}/files/0"), &ann);
     assert_eq!(file.body, "<svg onload=\"alert(1)\"/>");
     for (header, value) in [
@@ -599,7 +600,7 @@ fn callers_see_and_end_their_own_things_only() {
     assert_eq!(ann.text("print('still here')").trim(), "still here");
     let closed = ask(&server, "POST", &format!("/api/sandboxes/{sandbox}/close"), &ann, PAGE);
     assert_eq!(value(&closed)["closed"], sandbox.as_str());
-    // One that ran a single program may still be closing.
+    // The sandbox of a single program may still be closing.
     settles(
         || value(&get(&server, "/api/overview", &ann))["sandboxes"].clone(),
         &json!([]),

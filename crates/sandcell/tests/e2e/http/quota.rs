@@ -57,7 +57,7 @@ fn packages_are_bounded_for_each_caller_and_a_refused_one_leaves_nothing() {
     let server = Server::spawn(&mut command(&place, &index.url(), &["serve", "--http", "127.0.0.1:0"]));
     let (ann, bob) = (server.with_token(&ann), server.with_token(&bob));
     let install = |who: &Caller, name: &str| who.call("install_package", json!({"packages": [name]}));
-    // One, and the one that it needs.
+    // One package and its dependency.
     assert!(install(&ann, "demo-one").all().contains("helper-one 1.5"));
     let refused = install(&ann, "third").refused("limit_reached");
     assert!(
@@ -66,7 +66,7 @@ fn packages_are_bounded_for_each_caller_and_a_refused_one_leaves_nothing() {
     );
     assert_eq!(kept(&place), (1, 0), "neither a layer nor a draft of it is left");
     assert_eq!(ann.text("import demo_one\nprint(demo_one.answer)").trim(), "2");
-    // What is there already is no more of it, and others have their own.
+    // An installed package does not count again, and other callers have separate quotas.
     ann.call("create_sandbox", json!({"packages": ["demo-one"]})).data();
     assert!(install(&bob, "third").all().contains("third 1.0"));
 }

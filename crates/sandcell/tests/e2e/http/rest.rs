@@ -1,4 +1,4 @@
-//! `/v1`, as a program without an SDK uses it.
+//! `/v1`, from the view of a program without an SDK.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -11,7 +11,7 @@ use crate::support::http::{Reply, Server, command, connect, token};
 use crate::support::place::Place;
 use crate::support::{PATIENCE, begin, name_of, until};
 
-/// A program that calls `/v1`, a connection for each request.
+/// A program that calls `/v1`, with a connection for each request.
 pub(super) struct Client {
     address: SocketAddr,
     token: Option<String>,
@@ -25,7 +25,7 @@ impl Client {
         }
     }
 
-    /// Sends a request and does not wait; `more` are lines of its head.
+    /// Sends a request without waiting for the answer; `more` contains further header lines.
     fn begin(&self, method: &str, path: &str, more: &str, body: &[u8]) -> BufReader<TcpStream> {
         let mut head = format!(
             "{method} {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n",
@@ -39,7 +39,7 @@ impl Client {
         }
         let mut stream = connect(self.address);
         let request = [format!("{head}{more}\r\n").as_bytes(), body].concat();
-        // A server that refuses early may not read all of it.
+        // A server that refuses early may not read the whole request.
         let _all_or_part = stream.write_all(&request);
         BufReader::new(stream)
     }
@@ -56,7 +56,7 @@ impl Client {
         self.send("POST", path, JSON, body.to_string().as_bytes())
     }
 
-    /// Asks for events and does not wait.
+    /// Requests events without waiting for the answer.
     fn events(&self, path: &str, body: &Value) -> BufReader<TcpStream> {
         let more = format!("{JSON}Accept: text/event-stream\r\n");
         self.begin("POST", path, &more, body.to_string().as_bytes())
@@ -79,7 +79,7 @@ fn text(value: &Value, field: &str) -> String {
         .to_owned()
 }
 
-/// Fails unless the call was refused with this status and code, in words that say what to do.
+/// Fails unless the call was refused with this status and code, and a remedy.
 #[track_caller]
 fn refused(reply: &Reply, status: u16, code: &str) -> Value {
     assert_eq!(reply.status, status, "{reply:?}");
@@ -91,7 +91,7 @@ fn refused(reply: &Reply, status: u16, code: &str) -> Value {
     problem
 }
 
-/// The events of a whole answer: name and data.
+/// Returns the events of a complete answer: name and data.
 fn events_of(reply: &Reply) -> Vec<(String, Value)> {
     assert_eq!(reply.status, 200, "{reply:?}");
     assert_eq!(reply.header("content-type"), Some("text/event-stream"));
@@ -125,7 +125,7 @@ fn a_sandbox_is_made_used_looked_at_and_closed() {
     let id = text(&made.message(), "sandbox_id");
     assert_eq!(made.header("location"), Some(format!("/v1/sandboxes/{id}").as_str()));
     assert_eq!(made.message()["limits"]["memory_mb"], 256);
-    // The same key and fields: the same sandbox.
+    // The same key and fields return the same sandbox.
     let again = client.post("/v1/sandboxes", &body);
     assert_eq!((again.status, text(&again.message(), "sandbox_id")), (200, id.clone()));
     let run = format!("/v1/sandboxes/{id}/run");
@@ -188,7 +188,7 @@ fn code_runs_once_with_files_both_ways() {
     let file = client.get(&text(&run["files"][0], "url"));
     assert_eq!((file.status, file.header("content-length")), (200, Some("4")));
     assert_eq!(file.header("content-type"), Some("application/octet-stream"));
-    // Output beyond what an answer holds is read in parts.
+    // Output beyond an answer's limit is read in parts.
     let body = json!({"code": "print('ab' * 300000)", "max_output_bytes": 100});
     let run = client.post("/v1/run", &body).message();
     assert_eq!((text(&run, "stdout").len(), &run["truncated"]), (100, &json!(true)));
@@ -235,7 +235,7 @@ fn output_comes_as_events_while_the_code_runs() {
     while !seen.contains("event: result") {
         assert!(stream.read_line(&mut seen).unwrap() > 0, "{seen}");
     }
-    // The same from the start, for somebody who asks later.
+    // A later request gets the same events from the start.
     let executions = client.get("/v1/executions?limit=50").message();
     let finished = executions["finished"].as_array().unwrap();
     let of_code = finished.iter().find(|one| one["language"] == "python").unwrap();
@@ -249,7 +249,7 @@ fn output_comes_as_events_while_the_code_runs() {
     );
     let (last, data) = events.last().unwrap();
     assert_eq!((last.as_str(), &data["result"]), ("result", &json!("'end'")));
-    // What cannot run is an error with its status, not a stream.
+    // Code that cannot run gives an error with its status, not a stream.
     let mut none = client.events("/v1/run", &json!({"code": "1", "language": "latin"}));
     refused(&Reply::read(&mut none).unwrap(), 400, "language_unavailable");
 }
@@ -409,7 +409,7 @@ fn code_ends_when_its_client_goes_away() {
     for execution in finished["finished"].as_array().unwrap() {
         assert_eq!(execution["status"], "cancelled", "{finished}");
     }
-    // One that answered before runs on.
+    // An execution whose call answered early continues.
     let body = json!({"code": "import time\ntime.sleep(600)", "timeout_s": 900, "wait_s": 0.01});
     assert_eq!(client.post(&path, &body).status, 202);
     assert_eq!(running(), 1);
@@ -426,7 +426,7 @@ fn a_slow_reader_of_events_holds_nothing_up_and_learns_what_it_missed() {
     while !first.contains("event: start") {
         assert!(stream.read_line(&mut first).unwrap() > 0, "{first}");
     }
-    // Nothing is read until the code is over.
+    // The client reads nothing until the code has ended.
     let ended = || {
         let executions = client.get("/v1/executions").message();
         (executions["total"] == 1).then_some(())
@@ -526,7 +526,7 @@ fn what_is_wrong_with_a_request_is_named() {
     refused(&method, 405, "invalid_argument");
     assert_eq!(method.header("allow"), Some("GET, POST"));
     refused(&client.get("/v1/executions/exnone"), 404, "not_found");
-    // Pages of others and other names are kept out, as everywhere.
+    // Other pages and other host names are refused, as everywhere.
     let foreign = client.send(
         "POST",
         &run,
@@ -570,7 +570,7 @@ fn callers_need_tokens_and_see_nothing_of_each_other() {
         401,
         "unauthorized",
     );
-    // The description is for everybody.
+    // The API description needs no token.
     assert_eq!(stranger.get("/v1/openapi.json").status, 200);
     let id = ann.sandbox();
     let run = ann
@@ -624,7 +624,7 @@ fn callers_need_tokens_and_see_nothing_of_each_other() {
         "not_found",
     );
     assert_eq!(ann.get(&format!("/v1/sandboxes/{id}/file?path=f")).body, "hers");
-    // What a caller may have holds here as well.
+    // The caller's quota applies here as well.
     let more = ann.post("/v1/sandboxes", &json!({}));
     refused(&more, 429, "limit_reached");
     assert!(more.header("retry-after").is_some());

@@ -28,7 +28,7 @@ fn health_is_for_everybody_and_metrics_for_who_may_see_them() {
     ] {
         assert!(page.lines().any(|found| found == line), "{line}\n{page}");
     }
-    // Once there are tokens, only one made for it opens the metrics.
+    // Once tokens exist, only a token made for metrics opens the metrics.
     let (_, caller) = token(&place, &["caller"]);
     let (_, watcher) = token(&place, &["watcher", "--metrics"]);
     server.get("/metrics", "").refused(401);
@@ -43,7 +43,7 @@ fn health_is_for_everybody_and_metrics_for_who_may_see_them() {
         page.body
     );
     assert_eq!(server.get("/healthz", "").status, 200);
-    // An unreadable list of tokens lets nobody in, and probes report it.
+    // With an unreadable list of tokens the server refuses all callers, and probes report it.
     std::fs::write(place.path("data").join("tokens.json"), "{").unwrap();
     assert_eq!(server.get("/readyz", "").status, 503);
     server.with_token(&caller).request("tools/list", json!({})).refused(503);
@@ -142,7 +142,7 @@ fn tokens_are_shown_once_and_listed_without_their_secret() {
     assert!(!nothing.status.success());
 }
 
-/// Asks over TLS as a program that trusts this certificate alone; returns its output.
+/// Sends a request over TLS as a program that trusts only this certificate. Returns the program's output.
 fn over_tls(server: &Server, certificate: &str, secret: &str) -> Result<String, String> {
     let script = "import ssl, sys, urllib.request as r\n\
                   c = ssl.create_default_context(cafile=sys.argv[2])\n\
@@ -186,7 +186,7 @@ fn tls_serves_the_certificate_as_it_is_now() {
     let page = trusting("first").unwrap();
     assert!(page.contains("sandcell_sandboxes"), "{page}");
     assert!(trusting("second").unwrap_err().contains("CERTIFICATE_VERIFY_FAILED"));
-    // Clear text gets nothing.
+    // A request in clear text gets no answer.
     let mut stream = connect(server.address);
     stream
         .write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -194,7 +194,7 @@ fn tls_serves_the_certificate_as_it_is_now() {
     let mut answer = Vec::new();
     let _broken_off = std::io::Read::read_to_end(&mut stream, &mut answer);
     assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
-    // A renewed certificate is used without a restart; a broken one leaves the last.
+    // A renewed certificate is used without a restart. A broken one leaves the last one in use.
     install("second");
     until(Duration::from_secs(20), "the new one is served", || {
         trusting("second").ok()

@@ -22,7 +22,7 @@ struct Seen {
     faults: Vec<String>,
 }
 
-/// Calls once a second, each time with words that nobody else has and a variable that only its own calls change.
+/// Makes one call a second, with words that no other client has and a variable that only its own calls change.
 fn talk(caller: &Caller, name: &str, began: Instant, lasts: Duration, from: u64) -> Seen {
     let mut seen = Seen::default();
     for round in from.. {
@@ -58,7 +58,7 @@ fn all_talk(server: &Server, clients: &[Client], lasts: Duration, from: u64) -> 
             .iter()
             .enumerate()
             .map(|(number, client)| {
-                // Spread over the second, as clients are.
+                // The clients' calls are spread over the second.
                 let offset = Duration::from_millis(
                     1000 * u64::try_from(number).unwrap() / u64::try_from(clients.len()).unwrap(),
                 );
@@ -92,7 +92,7 @@ fn many_clients_with_words_of_their_own_are_answered_without_a_mix_up_and_a_kill
         })
         .collect();
     let mut server = Server::start(&place, &[]);
-    // Every sandbox is there before it counts.
+    // Every sandbox exists before the measurement.
     for part in clients.chunks(8) {
         std::thread::scope(|scope| {
             for client in part {
@@ -119,7 +119,7 @@ fn many_clients_with_words_of_their_own_are_answered_without_a_mix_up_and_a_kill
     let calls: usize = answered.iter().map(Vec::len).sum();
     let mib: Vec<u64> = memory.iter().map(|bytes| bytes >> 20).collect();
     println!("{count} clients, {calls} calls, the slowest {slowest:?}; memory of the server in MiB: {mib:?}");
-    // What is kept of finished executions is bounded for all callers together: it is full within the first third.
+    // The stored results of all callers together are bounded. The store is full within the first third.
     let (second, last) = (memory[2], memory[3]);
     assert!(last < second + (8 << 20), "memory goes on growing: {mib:?}");
     if seconds > 60 {

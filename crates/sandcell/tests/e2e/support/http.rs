@@ -1,5 +1,4 @@
-//! A server on HTTP, and a client made of plain sockets: a test controls the exact bytes sent, also when they are
-//! nonsense.
+//! A server on HTTP, and a client of plain sockets: a test controls the exact bytes sent, also invalid ones.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -14,7 +13,7 @@ use super::PATIENCE;
 use super::client::{Answer, PROTOCOL};
 use super::place::Place;
 
-/// The protocol without sessions.
+/// The protocol version without sessions.
 pub const MODERN: &str = "2026-07-28";
 
 /// A running server. Ended when dropped.
@@ -25,7 +24,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts `serve --http` on a free port of the loopback.
+    /// Starts `serve --http` on a free port on loopback.
     pub fn start(place: &Place, more: &[&str]) -> Self {
         Self::start_on(place, "127.0.0.1:0", more)
     }
@@ -92,15 +91,15 @@ impl Server {
         }
     }
 
-    /// Sends bytes as they are and reads one answer.
+    /// Sends bytes unchanged and reads one answer.
     pub fn raw(&self, bytes: impl AsRef<[u8]>) -> Reply {
         let mut stream = connect(self.address);
-        // A server that refuses early may not read all of it.
+        // A server that refuses early may not read the whole request.
         let _all_or_part = stream.write_all(bytes.as_ref());
         Reply::read(&mut BufReader::new(stream)).expect("an answer")
     }
 
-    /// A GET with these header lines and a correct Host.
+    /// Sends a GET with these header lines and a correct Host.
     pub fn get(&self, path: &str, headers: &str) -> Reply {
         let host = self.address;
         self.raw(format!(
@@ -152,13 +151,13 @@ pub fn connect(address: SocketAddr) -> TcpStream {
 #[derive(Debug, Clone)]
 pub struct Reply {
     pub status: u16,
-    /// Names in lower case.
+    /// Names in lower case, with their values.
     pub headers: Vec<(String, String)>,
     pub body: String,
 }
 
 impl Reply {
-    /// Reads one answer; none when the connection ends before one.
+    /// Reads one answer; none if the connection ends before one.
     pub fn read(stream: &mut impl BufRead) -> Option<Self> {
         let mut reply = Self::head(stream)?;
         let chunked = reply.header("transfer-encoding") == Some("chunked");
@@ -208,7 +207,7 @@ impl Reply {
             .map(|(_, value)| value.as_str())
     }
 
-    /// The message in the body, as JSON or as the last event of a stream.
+    /// Returns the message in the body, as JSON or as the last event of a stream.
     pub fn message(&self) -> Value {
         let text = if self
             .header("content-type")
@@ -223,7 +222,7 @@ impl Reply {
         serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
-    /// Fails unless the request was refused with this status, in words that say what to do.
+    /// Fails unless the request was refused with this status and a remedy.
     #[track_caller]
     pub fn refused(&self, status: u16) -> Value {
         assert_eq!(self.status, status, "{self:?}");
@@ -238,7 +237,7 @@ impl Reply {
     }
 }
 
-/// The next piece of a chunked body; none at its end.
+/// Returns the next chunk of a chunked body; none at its end.
 pub fn chunk(stream: &mut impl BufRead) -> Option<Vec<u8>> {
     let mut line = String::new();
     stream.read_line(&mut line).ok().filter(|read| *read > 0)?;
@@ -249,11 +248,11 @@ pub fn chunk(stream: &mut impl BufRead) -> Option<Vec<u8>> {
     (length > 0).then_some(piece)
 }
 
-/// A caller that speaks MCP, a connection for each request.
+/// A caller that speaks MCP, with a connection for each request.
 pub struct Caller {
     pub address: SocketAddr,
     pub token: Option<String>,
-    /// The session of the older protocols; none speaks the newest one.
+    /// The session of the older protocols; none with the newest one.
     pub session: Option<String>,
     pub next_id: AtomicU64,
 }
@@ -291,7 +290,7 @@ impl Caller {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// A request as the protocol of this caller wants it.
+    /// Returns a request in this caller's protocol version.
     pub fn message(&self, method: &str, mut params: Value) -> Value {
         if self.session.is_none() {
             params["_meta"] = json!({
@@ -302,7 +301,7 @@ impl Caller {
         json!({"jsonrpc": "2.0", "id": self.fresh_id(), "method": method, "params": params})
     }
 
-    /// The head of a request with such a body; `more` are lines.
+    /// Returns the head of a request with this body; `more` contains further header lines.
     pub fn head(&self, message: &Value, length: usize, more: &str) -> String {
         use std::fmt::Write as _;
         let mut head = format!("POST /mcp HTTP/1.1\r\nHost: {}\r\n", self.address);
@@ -330,12 +329,12 @@ impl Caller {
         format!("{head}{more}\r\n")
     }
 
-    /// Sends a message and does not wait.
+    /// Sends a message without waiting for the answer.
     pub fn begin(&self, message: &Value, more: &str) -> BufReader<TcpStream> {
         let body = message.to_string();
         let mut stream = connect(self.address);
         let request = format!("{}{body}", self.head(message, body.len(), more));
-        // A server that refuses early may not read all of it.
+        // A server that refuses early may not read the whole request.
         let _all_or_part = stream.write_all(request.as_bytes());
         BufReader::new(stream)
     }
@@ -367,7 +366,7 @@ impl Caller {
         self.call("execute_code", json!({"code": code}))
     }
 
-    /// Runs code that must end well; its text without the server's own last block.
+    /// Runs code that must succeed. Returns its text without the server's last block.
     #[track_caller]
     pub fn text(&self, code: &str) -> String {
         let answer = self.run(code);
@@ -376,7 +375,7 @@ impl Caller {
     }
 }
 
-/// Makes a token with the command that operators use.
+/// Makes a token with the operator's command.
 pub fn token(place: &Place, more: &[&str]) -> (String, String) {
     let mut arguments = vec!["token", "create", "--json"];
     arguments.extend(more);

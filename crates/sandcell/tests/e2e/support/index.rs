@@ -1,4 +1,4 @@
-//! A test package index: one thread a connection, wheels made here, and every bad habit an index can have.
+//! A test package index: one thread per connection, generated wheels, and every fault that an index can have.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -17,7 +17,7 @@ pub struct Index {
 struct State {
     projects: Mutex<BTreeMap<String, Vec<File>>>,
     asked: Mutex<Vec<String>>,
-    /// The `Authorization` that every request must have.
+    /// The required `Authorization` of every request.
     login: Mutex<Option<String>>,
 }
 
@@ -27,7 +27,7 @@ struct File {
     bytes: Vec<u8>,
     sha256: String,
     uploaded: String,
-    /// The size that is announced, if it is not the real one.
+    /// The announced size, if it is not the real one.
     announced: Option<u64>,
     leads: Leads,
 }
@@ -38,7 +38,7 @@ pub enum Leads {
     /// On the index.
     #[default]
     Home,
-    /// At this address, by the link of the page.
+    /// At this address, by a link of the page.
     Link(String),
     /// At this address, by a redirection.
     Redirection(String),
@@ -63,12 +63,12 @@ impl Index {
         format!("http://127.0.0.1:{}/simple/", self.port)
     }
 
-    /// Puts a wheel there.
+    /// Adds a wheel.
     pub fn add(&self, wheel: &Wheel) {
         self.add_file(wheel, &wheel.bytes(), None, "2020-01-01T00:00:00Z");
     }
 
-    /// Adds a wheel with a hash that may be wrong, and an upload time.
+    /// Adds a wheel with an upload time and a hash, which may be wrong.
     pub fn add_file(&self, wheel: &Wheel, bytes: &[u8], sha256: Option<&str>, uploaded: &str) {
         let file = File {
             name: wheel.filename(),
@@ -82,7 +82,7 @@ impl Index {
         projects.entry(wheel.name.replace('_', "-")).or_default().push(file);
     }
 
-    /// Puts a source distribution there: these files below `NAME-VERSION/`.
+    /// Adds a source distribution: these files below `NAME-VERSION/`.
     pub fn add_source(&self, name: &str, version: &str, files: &[(&str, &str)]) {
         let mut archive = Vec::new();
         for (path, text) in files {
@@ -94,7 +94,7 @@ impl Index {
         self.put(name, format!("{name}-{version}.tar.gz"), bytes, None, Leads::Home);
     }
 
-    /// Puts a wheel there that says it is so large, and sends bytes without end.
+    /// Adds a wheel with this announced size whose bytes never end.
     pub fn add_endless(&self, wheel: &Wheel, announced: u64) {
         self.put(
             &wheel.name,
@@ -105,7 +105,7 @@ impl Index {
         );
     }
 
-    /// Names a wheel that lies elsewhere.
+    /// Adds a wheel whose file is at another address.
     pub fn add_elsewhere(&self, wheel: &Wheel, leads: Leads) {
         self.put(&wheel.name, wheel.filename(), wheel.bytes(), None, leads);
     }
@@ -123,12 +123,12 @@ impl Index {
         projects.entry(project.replace('_', "-")).or_default().push(file);
     }
 
-    /// From now on a name and password are needed: the header that must come.
+    /// Requires this `Authorization` header from now on.
     pub fn demand(&self, authorization: &str) {
         *self.state.login.lock().unwrap() = Some(authorization.to_owned());
     }
 
-    /// The paths that were asked for.
+    /// Returns the requested paths.
     pub fn asked(&self) -> Vec<String> {
         self.state.asked.lock().unwrap().clone()
     }
@@ -154,7 +154,7 @@ fn serve(stream: &TcpStream, state: &State) -> std::io::Result<()> {
                 break;
             }
             if let Some(value) = line.to_ascii_lowercase().strip_prefix("authorization:") {
-                // The value's case counts, so it is taken from the line itself.
+                // The value is case-sensitive, so it is taken from the original line.
                 login = Some(line[line.len() - value.len()..].trim().to_owned());
             }
         }
@@ -170,7 +170,7 @@ fn serve(stream: &TcpStream, state: &State) -> std::io::Result<()> {
     }
 }
 
-/// One answer. False when the connection is over.
+/// Sends one answer. Returns false when the connection has ended.
 fn respond(mut stream: &TcpStream, path: &str, state: &State) -> std::io::Result<bool> {
     if let Some(name) = path.strip_prefix("/simple/").map(|rest| rest.trim_end_matches('/')) {
         match name {
@@ -256,7 +256,7 @@ fn answer(mut stream: &TcpStream, status: &str, kind: &str, body: &[u8]) -> std:
     stream.write_all(body)
 }
 
-/// A wheel to be made.
+/// The content of a wheel.
 pub struct Wheel {
     name: String,
     version: String,
@@ -297,7 +297,7 @@ impl Wheel {
         format!("{}-{}-py3-none-any.whl", self.name, self.version)
     }
 
-    /// The archive: nothing compressed, as a zip file may be.
+    /// Returns the archive without compression, which zip permits.
     pub fn bytes(&self) -> Vec<u8> {
         let info = format!("{}-{}.dist-info", self.name, self.version);
         let mut metadata = format!(
@@ -338,7 +338,7 @@ fn zip(files: &[(String, Vec<u8>, u32)]) -> Vec<u8> {
         out.extend(path.as_bytes());
         out.extend(content);
         directory.extend(b"PK\x01\x02");
-        // Made by Unix, so that the mode counts.
+        // The creator is Unix, so that readers use the mode.
         directory.extend([20, 3]);
         directory.extend(&common);
         directory.extend([0; 6]);
