@@ -15,16 +15,16 @@ use tracing_subscriber::{Registry, reload};
 use crate::screen::is_screen;
 
 /// The variable with the log filter. It also applies before settings are read.
-const VARIABLE: &str = "SANDCELL_LOG";
+const FILTER_VARIABLE: &str = "SANDCELL_LOG";
 /// The default log filter.
-const USUAL: &str = "warn";
+const DEFAULT_FILTER: &str = "warn";
 
 /// The filter in force, and its source text.
-static FILTER: OnceLock<(reload::Handle<Targets, Registry>, Mutex<String>)> = OnceLock::new();
+static ACTIVE_FILTER: OnceLock<(reload::Handle<Targets, Registry>, Mutex<String>)> = OnceLock::new();
 
 /// Starts logging. An invalid filter is reported once and the default is used: logs are a convenience.
 pub(crate) fn start() {
-    let wanted = std::env::var(VARIABLE).unwrap_or_default();
+    let wanted = std::env::var(FILTER_VARIABLE).unwrap_or_default();
     let (filter, complaint) = match filter(&wanted) {
         Ok(filter) => (filter, None),
         Err(error) => (Targets::new().with_default(LevelFilter::WARN), Some(error)),
@@ -40,10 +40,10 @@ pub(crate) fn start() {
     let registry = registry.with(traces::layer());
     // A second subscriber in one process is refused, and the first one stays.
     if registry.try_init().is_ok() {
-        let _first = FILTER.set((handle, Mutex::new(wanted.clone())));
+        let _first = ACTIVE_FILTER.set((handle, Mutex::new(wanted.clone())));
     }
     if let Some(error) = complaint {
-        tracing::warn!("{VARIABLE}={wanted:?} is not a filter ({error}); logging warnings");
+        tracing::warn!("{FILTER_VARIABLE}={wanted:?} is not a filter ({error}); logging warnings");
     }
 }
 
@@ -69,7 +69,9 @@ pub(crate) fn finish() {
 
 /// Changes the log filter. An invalid filter changes nothing.
 pub(crate) fn change(wanted: &str) {
-    let Some((handle, last)) = FILTER.get() else { return };
+    let Some((handle, last)) = ACTIVE_FILTER.get() else {
+        return;
+    };
     let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
     if *last == wanted {
         return;
@@ -87,7 +89,7 @@ pub(crate) fn change(wanted: &str) {
 
 /// Parses levels by target. Filters on spans would need regular-expression tables of half a megabyte.
 fn filter(wanted: &str) -> Result<Targets, ParseError> {
-    let wanted = if wanted.is_empty() { USUAL } else { wanted };
+    let wanted = if wanted.is_empty() { DEFAULT_FILTER } else { wanted };
     // The MCP library logs whole requests, which hold code and secrets.
     format!("{wanted},{}", sandcell_mcp::LOG_DIRECTIVE).parse()
 }

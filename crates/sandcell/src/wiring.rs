@@ -33,9 +33,9 @@ use crate::config::Settings;
 #[cfg(all(target_os = "linux", feature = "native"))]
 use absent::AbsentBackend;
 use list::BACKENDS;
-use select::Chosen;
 #[cfg(all(target_os = "linux", feature = "native"))]
-use select::Ground;
+use select::BackendContext;
+use select::SelectedBackends;
 
 /// Runs a launcher if this process was started as one, and then does not return. Must be the first thing in `main`.
 pub(crate) fn become_launcher_if_asked() {
@@ -58,13 +58,13 @@ pub(crate) fn become_init_if_first() {
 
 /// Makes the allocator return freed memory. Call it before the first thread starts, and not in the launcher, which
 /// frees little.
-pub(crate) fn give_back_early() {
+pub(crate) fn configure_heap() {
     #[cfg(all(target_os = "linux", feature = "native"))]
     sandcell_jail::give_back_early();
 }
 
 /// Returns freed memory that the allocator could not return by itself. Call it while no caller waits for an answer.
-pub(crate) fn give_back() {
+pub(crate) fn trim_heap() {
     #[cfg(all(target_os = "linux", feature = "native"))]
     sandcell_jail::give_back();
 }
@@ -73,7 +73,7 @@ pub(crate) fn give_back() {
 #[derive(Debug)]
 pub(crate) struct Launcher {
     #[cfg(all(target_os = "linux", feature = "native"))]
-    started: native::Started,
+    started: native::LauncherResult,
     /// True when only a few sandboxes are expected: nothing is prepared in advance.
     #[cfg(all(target_os = "linux", feature = "native"))]
     for_few: bool,
@@ -115,9 +115,9 @@ impl Launcher {
 }
 
 /// The maximum number of threads for blocking work.
-const BLOCKING_THREADS_MAX: usize = 64;
+const MAX_BLOCKING_THREADS: usize = 64;
 /// The lifetime of an idle blocking thread: effectively forever.
-const BLOCKING_THREADS_STAY: Duration = Duration::from_secs(1 << 31);
+const BLOCKING_THREAD_LIFETIME: Duration = Duration::from_secs(1 << 31);
 
 /// Returns the failure for a thread that could not be started, which names the limits.
 pub(crate) fn no_thread(error: &std::io::Error) -> Failure {
@@ -135,8 +135,8 @@ pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     // One thread: the server itself does little work, it handles requests in order of arrival, and no call pays for
     // waking another thread. Pictures and host files are read on separate threads.
     let runtime = tokio::runtime::Builder::new_current_thread()
-        .max_blocking_threads(BLOCKING_THREADS_MAX)
-        .thread_keep_alive(BLOCKING_THREADS_STAY)
+        .max_blocking_threads(MAX_BLOCKING_THREADS)
+        .thread_keep_alive(BLOCKING_THREAD_LIFETIME)
         .enable_all()
         .build()
         .map_err(|error| no_thread(&error))?;
@@ -199,7 +199,7 @@ pub(crate) struct BackendState {
 
 /// An engine, and the parts that are unavailable.
 #[derive(Debug)]
-pub(crate) struct Wired {
+pub(crate) struct WiredEngine {
     /// The engine.
     pub(crate) engine: Arc<Engine>,
     /// Each back end of the settings, in order.
@@ -221,10 +221,10 @@ pub(crate) struct Wired {
     pub(crate) preferred: Option<Arc<dyn Backend>>,
 }
 
-impl Wired {
+impl WiredEngine {
     /// Returns the parts that accept changed settings.
-    pub(crate) fn running(&self) -> Running {
-        Running {
+    pub(crate) fn running(&self) -> ReloadTargets {
+        ReloadTargets {
             engine: Arc::clone(&self.engine),
             #[cfg(all(target_os = "linux", feature = "native"))]
             installers: self.installers.clone(),
@@ -243,7 +243,7 @@ impl Wired {
 
 /// The parts of a running server that accept changed settings.
 #[derive(Debug, Clone)]
-pub(crate) struct Running {
+pub(crate) struct ReloadTargets {
     pub(crate) engine: Arc<Engine>,
     #[cfg(all(target_os = "linux", feature = "native"))]
     installers: packages::Installers,
@@ -252,16 +252,16 @@ pub(crate) struct Running {
 
 /// Checked settings that can be applied as a whole.
 #[derive(Debug)]
-pub(crate) struct Ready {
+pub(crate) struct CheckedSettings {
     config: EngineConfig,
     network: Option<Arc<dyn sandcell_sandbox::Network>>,
     packages: Vec<Arc<dyn sandcell_sandbox::Packages>>,
     http: HttpLimits,
 }
 
-impl Running {
+impl ReloadTargets {
     /// Adds the control of the HTTP server.
-    pub(crate) fn reached_by(self, http: HttpControl) -> Self {
+    pub(crate) fn with_http_control(self, http: HttpControl) -> Self {
         Self {
             http: Some(http),
             ..self
@@ -269,8 +269,8 @@ impl Running {
     }
 
     /// Makes everything that these settings need, and changes nothing.
-    pub(crate) fn prepare(&self, settings: Settings) -> Result<Ready, Failure> {
-        Ok(Ready {
+    pub(crate) fn prepare(&self, settings: Settings) -> Result<CheckedSettings, Failure> {
+        Ok(CheckedSettings {
             network: network_of(&settings)?,
             #[cfg(all(target_os = "linux", feature = "native"))]
             packages: self.installers.under(&settings)?.list(),
@@ -282,7 +282,7 @@ impl Running {
     }
 
     /// Applies the settings. Cannot fail.
-    pub(crate) fn take(&self, ready: Ready) {
+    pub(crate) fn apply(&self, ready: CheckedSettings) {
         self.engine.change(ready.config, ready.network, ready.packages);
         if let Some(http) = &self.http {
             http.change(ready.http);
@@ -290,9 +290,9 @@ impl Running {
     }
 }
 
-impl Ready {
+impl CheckedSettings {
     /// Disables idle sandboxes, for back ends whose sandboxes cost money.
-    pub(crate) const fn park_none(&mut self) {
+    pub(crate) const fn disable_idle_sandboxes(&mut self) {
         self.config.pool.parked = Some(0);
     }
 
@@ -302,24 +302,29 @@ impl Ready {
 }
 
 /// Makes an engine for a command that makes few sandboxes and ends: it has no idle sandboxes.
-pub(crate) async fn wire_briefly(mut settings: Settings, launcher: Launcher, found: Detected, ask: Ask) -> Wired {
+pub(crate) async fn wire_briefly(
+    mut settings: Settings,
+    launcher: Launcher,
+    found: Detected,
+    ask: VersionQuery,
+) -> WiredEngine {
     settings.engine.pool = sandcell_engine::PoolConfig::default();
     wire_with(settings, launcher.for_few(), found, ask, Witnesses::default()).await
 }
 
 /// Makes an engine for a command that runs the operator's own executions: they are stored in the history.
-pub(crate) async fn wire_once(mut settings: Settings, launcher: Launcher, found: Detected) -> Wired {
+pub(crate) async fn wire_once(mut settings: Settings, launcher: Launcher, found: Detected) -> WiredEngine {
     settings.engine.pool = sandcell_engine::PoolConfig::default();
     let witnesses = lasting::witnesses(&settings);
-    wire_with(settings, launcher.for_few(), found, Ask::Nobody, witnesses).await
+    wire_with(settings, launcher.for_few(), found, VersionQuery::Required, witnesses).await
 }
 
 /// Makes the engine of a server.
-pub(crate) async fn wire(settings: Settings, launcher: Launcher) -> Wired {
+pub(crate) async fn wire(settings: Settings, launcher: Launcher) -> WiredEngine {
     let found = languages(&settings);
     let witnesses = lasting::witnesses_of_a_server(&settings);
-    let wired = wire_with(settings, launcher, found, Ask::Nobody, witnesses).await;
-    tell_capacity(&wired.engine);
+    let wired = wire_with(settings, launcher, found, VersionQuery::Required, witnesses).await;
+    log_capacity(&wired.engine);
     wired.engine.note(SecurityEvent::new(
         EventKind::ServerStarted,
         format!(
@@ -333,7 +338,7 @@ pub(crate) async fn wire(settings: Settings, launcher: Launcher) -> Wired {
 
 /// Reports once the number of sandboxes that fit on this machine, and a settings limit above it. A caller refused
 /// later gets the reason.
-fn tell_capacity(engine: &Engine) {
+fn log_capacity(engine: &Engine) {
     let Some(capacity) = engine.capacity() else { return };
     let Some(tightest) = capacity.tightest() else { return };
     let allowed = u64::try_from(engine.config().sandboxes).unwrap_or(u64::MAX);
@@ -355,8 +360,8 @@ fn tell_capacity(engine: &Engine) {
 
 /// Controls the version query for languages, which runs in a sandbox made for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ask {
-    Nobody,
+pub(crate) enum VersionQuery {
+    Required,
     Unknown,
 }
 
@@ -365,10 +370,10 @@ async fn wire_with(
     mut settings: Settings,
     launcher: Launcher,
     mut found: Detected,
-    ask: Ask,
+    ask: VersionQuery,
     witnesses: Witnesses,
-) -> Wired {
-    let Chosen {
+) -> WiredEngine {
+    let SelectedBackends {
         mut working,
         backends,
         absent,
@@ -448,7 +453,7 @@ async fn wire_with(
     });
     #[cfg(not(any(feature = "docker", all(target_os = "linux", feature = "native"))))]
     let network = None;
-    Wired {
+    WiredEngine {
         engine: Engine::witnessed(settings.engine, working, languages, packages, network, witnesses),
         found,
         backends,
@@ -489,9 +494,9 @@ fn all_languages(
     languages
 }
 
-/// Queries unknown versions: those that decide whether a language can run, and with [`Ask::Unknown`] all others. A
+/// Queries unknown versions: those that decide whether a language can run, and with [`VersionQuery::Unknown`] all others. A
 /// program that does not answer keeps an unknown version.
-async fn ask_versions(backend: &dyn Backend, settings: &Settings, found: &mut Detected, ask: Ask) {
+async fn ask_versions(backend: &dyn Backend, settings: &Settings, found: &mut Detected, ask: VersionQuery) {
     let spec = SandboxSpec {
         limits: Limits {
             memory: ByteSize::mib(1024),
@@ -499,7 +504,7 @@ async fn ask_versions(backend: &dyn Backend, settings: &Settings, found: &mut De
         },
         ..SandboxSpec::default()
     };
-    let all = ask == Ask::Unknown && found.table.iter().any(|language| language.info().version.is_empty());
+    let all = ask == VersionQuery::Unknown && found.table.iter().any(|language| language.info().version.is_empty());
     if !all && found.undecided.is_empty() {
         return;
     }
@@ -532,12 +537,12 @@ pub(crate) async fn bases(
     }
     let backend: Arc<dyn Backend> = match launcher {
         Some(launcher) => {
-            let ground = Ground {
+            let context = BackendContext {
                 settings,
                 found: &found,
                 launcher: &mut Some(launcher.for_few()),
             };
-            select::make(BACKENDS, "native", ground).await?
+            select::make(BACKENDS, "native", context).await?
         }
         None => Arc::new(AbsentBackend::new(select::unknown("native"))),
     };
@@ -548,10 +553,10 @@ pub(crate) async fn bases(
 /// Makes the native back end alone, for the command about images.
 #[cfg(all(target_os = "linux", feature = "native"))]
 pub(crate) async fn native_alone(settings: &Settings, launcher: Launcher) -> Result<Arc<dyn Backend>, Failure> {
-    let ground = Ground {
+    let context = BackendContext {
         settings,
         found: &Detected::default(),
         launcher: &mut Some(launcher.for_few()),
     };
-    select::make(BACKENDS, "native", ground).await
+    select::make(BACKENDS, "native", context).await
 }

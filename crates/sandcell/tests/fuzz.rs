@@ -28,12 +28,12 @@ use mutate::Mutator;
 use serde_json::json;
 use support::begin;
 use support::client::Client;
-use support::place::Place;
+use support::test_dir::TestDir;
 
 #[test]
 fn fuzz_whatever_is_sent_the_server_answers_the_next_call() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let client = Client::start(&mut place.command(&["serve"]));
     // Valid calls need an existing session.
     assert_eq!(client.text("print(1)").trim(), "1");
@@ -62,7 +62,7 @@ fn fuzz_whatever_is_sent_the_server_answers_the_next_call() {
 
 #[test]
 fn fuzz_settings_are_taken_or_refused_with_words() {
-    let place = Place::new();
+    let place = TestDir::new();
     let mut mutator = Mutator::new("config");
     while let Some(bytes) = mutator.next() {
         let file = place.write("fuzzed.toml", &bytes);

@@ -29,7 +29,7 @@ mod support;
 
 // An MCP server with nothing in it, and one that runs code without any isolation.
 #[cfg(target_os = "linux")]
-mod floor;
+mod bare_server;
 // Measurements with a separate load.
 #[cfg(target_os = "linux")]
 mod loads;
@@ -48,7 +48,7 @@ mod statistics;
 
 #[cfg(target_os = "linux")]
 fn main() {
-    floor::become_it_if_asked();
+    bare_server::serve_if_asked();
     if let Some(reason) = support::missing() {
         println!("nothing measured: {reason}");
         return;

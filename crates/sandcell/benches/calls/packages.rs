@@ -6,21 +6,21 @@ use std::process::{Command, Stdio};
 use serde_json::json;
 
 use crate::support::client::Client;
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 
-const PACKAGES: [&str; 4] = ["numpy", "pandas", "matplotlib", "scikit-learn"];
+const PACKAGE_NAMES: [&str; 4] = ["numpy", "pandas", "matplotlib", "scikit-learn"];
 
 /// A server and a uv cache that have the packages. Made if `SANDCELL_BENCH_UV` names uv; needs a package index once.
 pub struct Packages {
     uv: PathBuf,
     server: Client,
-    place: Place,
+    place: TestDir,
 }
 
 impl Packages {
     pub fn here() -> Option<Self> {
         let uv = PathBuf::from(std::env::var_os("SANDCELL_BENCH_UV")?);
-        let place = Place::new();
+        let place = TestDir::new();
         let mut command = place.command(&["serve"]);
         let folder = uv.parent().unwrap().display().to_string();
         command.env("PATH", format!("/usr/local/bin:/usr/bin:/bin:{folder}"));
@@ -42,7 +42,7 @@ impl Packages {
 
     /// Makes a sandbox with the packages and imports them.
     pub fn by_sandbox(&self) {
-        let answer = self.server.call("create_sandbox", json!({"packages": PACKAGES}));
+        let answer = self.server.call("create_sandbox", json!({"packages": PACKAGE_NAMES}));
         let id = answer.data()["sandbox_id"].clone();
         let code = "import importlib.util as found\nprint(all(map(found.find_spec, ['numpy', 'pandas', 'matplotlib', 'sklearn'])))";
         let answer = self
@@ -68,6 +68,6 @@ impl Packages {
         };
         let python = folder.join("bin/python").display().to_string();
         uv(&["venv", "--quiet", &folder.display().to_string()]);
-        uv(&[&["pip", "install", "--quiet", "--python", &python][..], &PACKAGES].concat());
+        uv(&[&["pip", "install", "--quiet", "--python", &python][..], &PACKAGE_NAMES].concat());
     }
 }

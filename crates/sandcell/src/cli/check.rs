@@ -16,7 +16,7 @@ use crate::config::Settings;
 use crate::wiring;
 
 /// The maximum number of entries of a folder that are searched for modules.
-const MODULES_MAX: usize = 20_000;
+const MAX_MODULE_ENTRIES: usize = 20_000;
 
 /// Checks a Python file without running it: missing packages, network use, input without answers, and more
 ///
@@ -115,7 +115,7 @@ fn modules(site: &[PathBuf], file: &Path) -> BTreeSet<String> {
         let Ok(listed) = std::fs::read_dir(folder) else {
             continue;
         };
-        for entry in listed.take(MODULES_MAX).filter_map(Result::ok) {
+        for entry in listed.take(MAX_MODULE_ENTRIES).filter_map(Result::ok) {
             let path = entry.path();
             let module = match path.extension().and_then(OsStr::to_str) {
                 None | Some("py" | "so") => path.file_name().and_then(OsStr::to_str),

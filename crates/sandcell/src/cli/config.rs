@@ -15,10 +15,10 @@ use crate::config::table::{SETTINGS, Setting};
 use crate::config::{Layered, Origin, Surroundings, Value, edit, read, read_if_there};
 
 /// The first line of a new settings file.
-const HEADER: &str =
+const FILE_HEADER: &str =
     "# Settings of sandcell, in TOML. `sandcell config` shows each one with its value and its origin.\n";
 /// Editors that are tried when the environment names none.
-const EDITORS: [&str; 3] = ["editor", "nano", "vi"];
+const FALLBACK_EDITORS: [&str; 3] = ["editor", "nano", "vi"];
 
 /// Prints the settings in force and their origins, or changes one
 ///
@@ -142,7 +142,7 @@ fn say(line: &str) {
 
 fn edit_file(path: &Path) -> Result<ExitCode, Failure> {
     if !path.exists() {
-        write(path, HEADER)?;
+        write(path, FILE_HEADER)?;
     }
     let named = ["VISUAL", "EDITOR"].into_iter().find_map(|name| {
         let value = std::env::var(name).ok()?;
@@ -150,7 +150,7 @@ fn edit_file(path: &Path) -> Result<ExitCode, Failure> {
     });
     let candidates: Vec<&str> = match &named {
         Some(command) => vec![command],
-        None => EDITORS.to_vec(),
+        None => FALLBACK_EDITORS.to_vec(),
     };
     let ended = candidates.iter().find_map(|command| {
         let mut words = command.split_whitespace();

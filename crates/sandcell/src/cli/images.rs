@@ -11,8 +11,8 @@ use sandcell_sandbox::{Backend, Code, Failure, Preparing};
 use serde_json::json;
 use tokio::sync::watch;
 
-use super::bar::Bar;
 use super::output::{self, Style};
+use super::progress::Progress;
 use crate::config::Settings;
 use crate::signals::Stop;
 use crate::wiring::{self, Launcher};
@@ -136,27 +136,27 @@ pub(super) async fn pull(
     backend: &Arc<dyn Backend>,
     stop: &mut Stop,
 ) -> Result<Kept, Failure> {
-    let progress = watch::Sender::new(Preparing {
+    let sender = watch::Sender::new(Preparing {
         text: "the registry is being asked".to_owned(),
         ..Preparing::default()
     });
-    let mut steps = progress.subscribe();
-    let mut bar = Bar::new();
-    let work = images.pull(name, backend, &progress);
+    let mut steps = sender.subscribe();
+    let mut progress = Progress::new();
+    let work = images.pull(name, backend, &sender);
     tokio::pin!(work);
     let mut tick = tokio::time::interval(Duration::from_millis(250));
     loop {
         tokio::select! {
             pulled = &mut work => {
-                bar.clear();
+                progress.clear();
                 return pulled.map_err(|error| error.failure(name));
             }
             _ = tick.tick() => {
                 let step = steps.borrow_and_update().clone();
-                bar.show(&step);
+                progress.show(&step);
             }
             _ = stop.next() => {
-                bar.clear();
+                progress.clear();
                 return Err(Failure::new(Code::Cancelled, "the image was not pulled; nothing of it is left", "run it again"));
             }
         }

@@ -2,7 +2,6 @@
 
 #[cfg(unix)]
 mod audit;
-mod bar;
 #[cfg(all(target_os = "linux", feature = "native"))]
 mod base;
 mod check;
@@ -18,6 +17,7 @@ mod languages;
 mod output;
 #[cfg(feature = "docker")]
 mod prepared;
+mod progress;
 #[cfg(test)]
 mod reference;
 mod replace;
@@ -39,9 +39,9 @@ use crate::telemetry;
 use crate::wiring::Launcher;
 
 /// The exit code of clap's own errors.
-const USAGE: u8 = 2;
+const USAGE_EXIT: u8 = 2;
 /// The exit code of `run` when sandcell itself could not run the program.
-const RUN_FAILED: u8 = 125;
+const RUN_FAILED_EXIT: u8 = 125;
 
 /// The command that gives every sandbox data libraries.
 const DATA_BASE: &str = "sandcell base build data numpy pandas matplotlib --use";
@@ -131,8 +131,8 @@ pub(crate) fn main() -> ExitCode {
             }
             return match (error.use_stderr(), is_run) {
                 (false, _) => ExitCode::SUCCESS,
-                (true, true) => ExitCode::from(RUN_FAILED),
-                (true, false) => ExitCode::from(USAGE),
+                (true, true) => ExitCode::from(RUN_FAILED_EXIT),
+                (true, false) => ExitCode::from(USAGE_EXIT),
             };
         }
     };

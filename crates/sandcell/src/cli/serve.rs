@@ -128,7 +128,7 @@ pub(super) fn run(args: &ServeArgs, settings: Settings, around: Surroundings) ->
     if let Some(socket) = &args.socket {
         let launcher = Launcher::start();
         let runtime = wiring::runtime()?;
-        let _last = Traced::start(&settings)?;
+        let _last = ActiveTracing::start(&settings)?;
         let result = runtime.block_on(socket::serve(args, socket, settings, around, launcher));
         runtime.shutdown_background();
         return result;
@@ -150,7 +150,7 @@ pub(super) fn run(args: &ServeArgs, settings: Settings, around: Surroundings) ->
     }
     let launcher = Launcher::start();
     let runtime = wiring::runtime()?;
-    let _last = Traced::start(&settings)?;
+    let _last = ActiveTracing::start(&settings)?;
     let result = match args.http {
         None => runtime.block_on(serve(args, settings, around, launcher)),
         Some(listen) => runtime.block_on(http::serve(args, listen, settings, around, launcher)),
@@ -161,16 +161,16 @@ pub(super) fn run(args: &ServeArgs, settings: Settings, around: Surroundings) ->
 }
 
 /// Active tracing, while an engine exists. Dropping it sends the last spans.
-struct Traced;
+struct ActiveTracing;
 
-impl Traced {
+impl ActiveTracing {
     fn start(settings: &Settings) -> Result<Self, Failure> {
         telemetry::trace(settings.traces.as_deref())?;
         Ok(Self)
     }
 }
 
-impl Drop for Traced {
+impl Drop for ActiveTracing {
     fn drop(&mut self) {
         telemetry::finish();
     }
@@ -183,7 +183,7 @@ async fn serve(
     launcher: Launcher,
 ) -> Result<ExitCode, Failure> {
     let mut stop = signals::Stop::listen()?;
-    settings.suit_toolset();
+    settings.apply_toolset();
     let options = ServerOptions {
         lives: Lives::WithClient,
         ..args.options(&settings)

@@ -149,7 +149,7 @@ fn checked(file: &Path, document: DocumentMut) -> Result<String, ConfigError> {
 mod tests {
     use super::*;
 
-    const FILE: &str = "# mine\nbase = \"old\" # for work\n\n[limits]\n# enough\nmemory_mb = 256\n\n[network]\nallow = [\"a.example\"]\n";
+    const SAMPLE_FILE: &str = "# mine\nbase = \"old\" # for work\n\n[limits]\n# enough\nmemory_mb = 256\n\n[network]\nallow = [\"a.example\"]\n";
 
     fn set_in(text: &str, key: &str, words: &[&str]) -> Result<String, ConfigError> {
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
@@ -158,11 +158,11 @@ mod tests {
 
     #[test]
     fn one_value_changes_and_comments_stay() {
-        let text = set_in(FILE, "base", &["data"]).unwrap();
-        assert_eq!(text, FILE.replace("\"old\"", "\"data\""));
-        let text = set_in(FILE, "limits.memory_mb", &["1024"]).unwrap();
-        assert_eq!(text, FILE.replace("256", "1024"));
-        let text = set_in(FILE, "limits.cpus", &["2"]).unwrap();
+        let text = set_in(SAMPLE_FILE, "base", &["data"]).unwrap();
+        assert_eq!(text, SAMPLE_FILE.replace("\"old\"", "\"data\""));
+        let text = set_in(SAMPLE_FILE, "limits.memory_mb", &["1024"]).unwrap();
+        assert_eq!(text, SAMPLE_FILE.replace("256", "1024"));
+        let text = set_in(SAMPLE_FILE, "limits.cpus", &["2"]).unwrap();
         assert!(text.starts_with("# mine\nbase = \"old\" # for work\n"), "{text}");
         assert!(text.contains("memory_mb = 256\ncpus = 2"), "{text}");
     }
@@ -211,11 +211,11 @@ mod tests {
     #[test]
     fn a_setting_is_taken_out_alone() {
         let out = |text: &str, key| unset(Path::new("config.toml"), text, setting(key).unwrap()).unwrap();
-        let text = out(FILE, "limits.memory_mb").unwrap();
+        let text = out(SAMPLE_FILE, "limits.memory_mb").unwrap();
         assert!(
             !text.contains("memory_mb") && text.contains("[limits]") && text.contains("a.example"),
             "{text}"
         );
-        assert_eq!(out(FILE, "limits.cpus"), None);
+        assert_eq!(out(SAMPLE_FILE, "limits.cpus"), None);
     }
 }

@@ -33,10 +33,10 @@ pub(crate) const USERS_FILE: &str = if cfg!(windows) {
 };
 
 /// The maximum number of modules in `preload`.
-const MOST_MODULES: usize = 64;
+const MAX_MODULES: usize = 64;
 
 /// Settings that require a minimum of isolation.
-const FLOORS: [&str; 2] = ["isolation_min", "limits_min"];
+const ISOLATION_FLOORS: [&str; 2] = ["isolation_min", "limits_min"];
 
 /// All settings of this build.
 #[derive(Debug, Clone)]
@@ -44,7 +44,7 @@ pub(crate) struct Settings {
     /// Back ends in the order of preference.
     pub(crate) backends: Vec<String>,
     /// Settings without an explicit value.
-    pub(crate) unsaid: Unsaid,
+    pub(crate) implicit: ImplicitSettings,
     /// The weakest level that is accepted.
     pub(crate) isolation_min: Level,
     /// The minimum enforcement degree for limits on amounts.
@@ -116,7 +116,7 @@ pub(crate) struct Settings {
 
 /// Settings without an explicit value. Their values then follow from the kind of server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Unsaid {
+pub(crate) struct ImplicitSettings {
     /// `backend`.
     pub(crate) backend: bool,
     /// `analysis`.
@@ -274,10 +274,10 @@ pub(crate) struct HttpSettings {
 impl Settings {
     /// Sets defaults that the served toolset promises, where the settings have no explicit value, and sets the
     /// toolset's hints.
-    pub(crate) fn suit_toolset(&mut self) {
+    pub(crate) fn apply_toolset(&mut self) {
         match self.toolset {
-            Toolset::Container if self.unsaid.backend => self.backends = vec!["docker".to_owned()],
-            Toolset::Script(_) if self.unsaid.analysis => self.engine.analysis = Analysis::Strict,
+            Toolset::Container if self.implicit.backend => self.backends = vec!["docker".to_owned()],
+            Toolset::Script(_) if self.implicit.analysis => self.engine.analysis = Analysis::Strict,
             Toolset::Container | Toolset::Script(_) | Toolset::Sandbox => {}
         }
         self.engine.hints = self.toolset.hints();
@@ -324,7 +324,7 @@ impl Settings {
         };
         Ok(Self {
             backends: get.words("backend")?,
-            unsaid: Unsaid {
+            implicit: ImplicitSettings {
                 backend: get.is_default("backend"),
                 analysis: get.is_default("analysis"),
             },
@@ -473,13 +473,13 @@ impl Settings {
 }
 
 /// Returns a short digest of a client's flags, environment and own file. The server itself reads the files of the user
-/// and the system. The exceptions are the settings in `FLOORS`: a client must never get a server with less.
+/// and the system. The exceptions are the settings in `ISOLATION_FLOORS`: a client must never get a server with less.
 fn mark(layered: &Layered) -> String {
     let mut digest = Sha256::new();
     for (key, (value, origin)) in layered {
         let own = match origin {
             Origin::Default => false,
-            Origin::File(path) => !path.ends_with("sandcell/config.toml") || FLOORS.contains(key),
+            Origin::File(path) => !path.ends_with("sandcell/config.toml") || ISOLATION_FLOORS.contains(key),
             Origin::DotEnv(..) | Origin::Environment(_) | Origin::Flag(_) => true,
         };
         if own && !key.starts_with("service.") && *key != "log" {
@@ -533,8 +533,8 @@ fn http(get: &Getter<'_>) -> Result<HttpSettings, ConfigError> {
     let tls = match (get.path("http.tls_certificate")?, get.path("http.tls_key")?) {
         (None, None) => None,
         (Some(certificate), Some(key)) => Some((certificate, key)),
-        (Some(_), None) => return Err(half_of_tls("http.tls_key")),
-        (None, Some(_)) => return Err(half_of_tls("http.tls_certificate")),
+        (Some(_), None) => return Err(incomplete_tls("http.tls_key")),
+        (None, Some(_)) => return Err(incomplete_tls("http.tls_certificate")),
     };
     Ok(HttpSettings {
         hosts: get.texts("http.allowed_hosts")?,
@@ -578,8 +578,8 @@ fn modules(names: Vec<String>) -> Result<Vec<String>, ConfigError> {
             kept.push(name);
         }
     }
-    if kept.len() > MOST_MODULES {
-        return Err(not_a_module(&format!("names more than {MOST_MODULES} modules")));
+    if kept.len() > MAX_MODULES {
+        return Err(not_a_module(&format!("names more than {MAX_MODULES} modules")));
     }
     Ok(kept)
 }
@@ -633,7 +633,7 @@ fn oauth(get: &Getter<'_>) -> Result<Option<OauthOptions>, ConfigError> {
 }
 
 /// Returns the error for half of the TLS settings: the server would use clear text while its operator expects TLS.
-fn half_of_tls(missing: &'static str) -> ConfigError {
+fn incomplete_tls(missing: &'static str) -> ConfigError {
     ConfigError::Invalid {
         place: "the settings".to_owned(),
         key: missing.to_owned(),

@@ -7,17 +7,17 @@ use sandcell_sandbox::{HOME, Mount, MountMode, SandboxPath, System, plain_path};
 use super::value::shown;
 
 /// Folders inside that belong to the sandbox itself: no mount may cover them or lie below them.
-const SYSTEM: &[&str] = &[
+const SYSTEM_FOLDERS: &[&str] = &[
     "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/root", "/run", "/sbin", "/sys",
     "/usr", "/var",
 ];
 /// Folders inside that cannot be covered as a whole, but may hold mounts.
-const SHARED: &[&str] = &["/", "/home", HOME, "/tmp", "/mnt", "/opt", "/srv"];
+const SHARED_FOLDERS: &[&str] = &["/", "/home", HOME, "/tmp", "/mnt", "/opt", "/srv"];
 /// Folders of the host that can never be project folders, even if the operator names them.
-const NOT_FROM: &[&str] = &["/", "/dev", "/proc", "/sys"];
+const FORBIDDEN_SOURCES: &[&str] = &["/", "/dev", "/proc", "/sys"];
 
 /// The maximum number of mounts of a server; each costs time in every sandbox.
-const MOST: usize = 32;
+const MAX_MOUNTS: usize = 32;
 
 /// Reads `HOST[:SANDBOX][:ro|:cow]`. A relative host path starts at the working folder.
 pub(crate) fn from_flag(text: &str) -> Result<Mount, String> {
@@ -83,9 +83,9 @@ pub(crate) fn from_toml(value: &toml::Value) -> Result<Mount, String> {
 
 /// Checks mounts against each other: none may lie in another one.
 pub(crate) fn all(mounts: Vec<Mount>) -> Result<Vec<Mount>, String> {
-    if mounts.len() > MOST {
+    if mounts.len() > MAX_MOUNTS {
         return Err(format!(
-            "{} mounts are more than the {MOST} that are possible",
+            "{} mounts are more than the {MAX_MOUNTS} that are possible",
             mounts.len()
         ));
     }
@@ -137,7 +137,7 @@ fn existing_folder(host: &Path) -> Result<PathBuf, String> {
     }
     // The root of a Windows drive is refused, as `/` is.
     if real.parent().is_none()
-        || NOT_FROM.iter().any(|path| real == Path::new(path))
+        || FORBIDDEN_SOURCES.iter().any(|path| real == Path::new(path))
         || ["/dev", "/proc", "/sys"].iter().any(|p| real.starts_with(p))
     {
         return Err(format!(
@@ -157,7 +157,7 @@ fn place(text: &str) -> Result<String, String> {
     }
     let path = SandboxPath::parse(text).map_err(|error| format!("{}: {error}", shown(text)))?;
     let path = path.as_str();
-    if SHARED.contains(&path) || SYSTEM.iter().any(|folder| Path::new(path).starts_with(folder)) {
+    if SHARED_FOLDERS.contains(&path) || SYSTEM_FOLDERS.iter().any(|folder| Path::new(path).starts_with(folder)) {
         return Err(format!(
             "{path} belongs to the sandbox itself; mount below /mnt or /home/user instead"
         ));

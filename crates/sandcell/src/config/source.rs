@@ -16,9 +16,9 @@ use super::table::{self, Setting};
 use super::value::{Kind, Value};
 
 /// The maximum number of bytes read of one file.
-const FILE_LIMIT: u64 = 1 << 20;
+const MAX_FILE_BYTES: u64 = 1 << 20;
 /// The prefix of our environment variables.
-const PREFIX: &str = "SANDCELL_";
+const VARIABLE_PREFIX: &str = "SANDCELL_";
 /// The prefix of the test suite's variables, which are not settings.
 const TEST_PREFIX: &str = "SANDCELL_TEST_";
 /// Environment variables of programs that sandcell is compatible with, and the setting that each one sets; none:
@@ -170,11 +170,14 @@ pub(crate) fn read_if_there(file: &Path) -> Result<Option<String>, ConfigError> 
         Err(error) => return Err(unreadable(error)),
     };
     let mut bytes = Vec::new();
-    let read = open.take(FILE_LIMIT + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-    if u64::try_from(read).is_ok_and(|read| read > FILE_LIMIT) {
+    let read = open
+        .take(MAX_FILE_BYTES + 1)
+        .read_to_end(&mut bytes)
+        .map_err(unreadable)?;
+    if u64::try_from(read).is_ok_and(|read| read > MAX_FILE_BYTES) {
         return Err(ConfigError::TooLarge {
             file: file.to_owned(),
-            limit: FILE_LIMIT,
+            limit: MAX_FILE_BYTES,
         });
     }
     let text = String::from_utf8(bytes).map_err(|_| unreadable(std::io::ErrorKind::InvalidData.into()))?;
@@ -272,7 +275,7 @@ fn is_seed_name(name: &str) -> bool {
 }
 
 /// Normalises another product's variable to the value that the product itself reads.
-fn as_seeds_read<'a>(name: &str, text: &'a str) -> &'a str {
+fn normalize_seed<'a>(name: &str, text: &'a str) -> &'a str {
     match name {
         "E2B_DEBUG" if text.eq_ignore_ascii_case("true") => "true",
         // E2B's own libraries treat every other value as false.
@@ -282,7 +285,7 @@ fn as_seeds_read<'a>(name: &str, text: &'a str) -> &'a str {
 }
 
 fn is_ours(name: &str) -> bool {
-    (name.starts_with(PREFIX)
+    (name.starts_with(VARIABLE_PREFIX)
         && !name.starts_with(TEST_PREFIX)
         && !table::OTHER_VARIABLES.iter().any(|(other, _)| *other == name))
         || is_seed_name(name)
@@ -297,7 +300,7 @@ fn by_variable(place: &str, name: &str) -> Result<Option<&'static Setting>, Conf
         return Ok(Some(setting));
     }
     let key = name
-        .strip_prefix(PREFIX)
+        .strip_prefix(VARIABLE_PREFIX)
         .unwrap_or(name)
         .to_lowercase()
         .replace("__", ".");
@@ -319,7 +322,7 @@ fn by_variable(place: &str, name: &str) -> Result<Option<&'static Setting>, Conf
 
 /// Sorts our own names last, so that they win over the other programs' names of the same layer.
 fn weakest_first<T>(variables: &mut [(String, T)]) {
-    variables.sort_by_key(|(name, _)| name.starts_with(PREFIX));
+    variables.sort_by_key(|(name, _)| name.starts_with(VARIABLE_PREFIX));
 }
 
 fn merge_dotenv(layered: &mut Layered, file: &Path, text: &str) -> Result<(), ConfigError> {
@@ -365,10 +368,10 @@ fn merge_environment(layered: &mut Layered, env: &[(OsString, OsString)]) -> Res
             key: setting.key.to_owned(),
             reason: "must be UTF-8".to_owned(),
         })?;
-        if text.is_empty() && !name.starts_with(PREFIX) {
+        if text.is_empty() && !name.starts_with(VARIABLE_PREFIX) {
             continue;
         }
-        let text = as_seeds_read(&name, text);
+        let text = normalize_seed(&name, text);
         let value = parse_text(setting, text, &place)?;
         layered.insert(setting.key, (value, Origin::Environment(name)));
     }

@@ -51,7 +51,7 @@ const fn whole(min: u64, max: u64) -> Kind {
 }
 
 /// The maximum of `limits.file_mb`.
-pub(crate) const MOST_FILE_MB: u64 = 15;
+pub(crate) const MAX_FILE_MB: u64 = 15;
 
 /// The settings of this build, in the order of the reference.
 pub(crate) const SETTINGS: &[Setting] = &[
@@ -299,7 +299,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "limits.file_mb",
         // The agent transfers at most 16 MiB at once, and a file that is too large must be distinct from one that just
         // fits.
-        whole(1, MOST_FILE_MB),
+        whole(1, MAX_FILE_MB),
         "10",
         "The maximum size of a file that one call reads, writes or uploads, in MiB.",
     ),

@@ -44,7 +44,7 @@ pub(crate) enum Kind {
 }
 
 /// The text shown in place of a secret that is set.
-pub(crate) const HIDDEN: &str = "(set, not shown)";
+pub(crate) const HIDDEN_SECRET: &str = "(set, not shown)";
 
 /// A value that its [`Kind`] has accepted.
 #[derive(Debug, Clone, PartialEq)]
@@ -215,7 +215,7 @@ impl Value {
             Self::Requirements(list) => json!(list),
             Self::Texts(texts) => json!(texts),
             Self::Text(text) => json!(text),
-            Self::Secret(secret) => json!(secret.as_ref().map(|_| HIDDEN)),
+            Self::Secret(secret) => json!(secret.as_ref().map(|_| HIDDEN_SECRET)),
         }
     }
 }
@@ -314,12 +314,12 @@ fn absolute(text: &str) -> Result<PathBuf, String> {
 mod tests {
     use super::*;
 
-    const SIZE: Kind = Kind::Integer { min: 16, max: 1024 };
+    const SIZE_KIND: Kind = Kind::Integer { min: 16, max: 1024 };
 
     #[test]
     fn a_number_outside_its_range_is_refused_with_the_range() {
         for text in ["0", "15", "1025", "99999999999999999999", "-1", "abc", "", "1.5"] {
-            let error = SIZE.read_text(text).unwrap_err();
+            let error = SIZE_KIND.read_text(text).unwrap_err();
             assert!(error.contains("16 to 1024"), "{text}: {error}");
         }
         for value in [
@@ -327,10 +327,13 @@ mod tests {
             toml::Value::Integer(0),
             toml::Value::Float(20.0),
         ] {
-            assert!(SIZE.read_toml(&value).unwrap_err().contains("16 to 1024"));
+            assert!(SIZE_KIND.read_toml(&value).unwrap_err().contains("16 to 1024"));
         }
-        assert_eq!(SIZE.read_text("16"), Ok(Value::Integer(16)));
-        assert_eq!(SIZE.read_toml(&toml::Value::Integer(1024)), Ok(Value::Integer(1024)));
+        assert_eq!(SIZE_KIND.read_text("16"), Ok(Value::Integer(16)));
+        assert_eq!(
+            SIZE_KIND.read_toml(&toml::Value::Integer(1024)),
+            Ok(Value::Integer(1024))
+        );
     }
 
     #[test]

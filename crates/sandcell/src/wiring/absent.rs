@@ -26,7 +26,7 @@ impl AbsentBackend {
         };
         Self {
             isolation: Isolation {
-                backend: NAME.to_owned(),
+                backend: ABSENT_NAME.to_owned(),
                 level: Level::None,
                 layers: Vec::new(),
                 degraded: Vec::new(),
@@ -42,12 +42,12 @@ impl AbsentBackend {
     }
 }
 
-const NAME: &str = "none";
+const ABSENT_NAME: &str = "none";
 
 #[async_trait::async_trait]
 impl Backend for AbsentBackend {
     fn name(&self) -> &'static str {
-        NAME
+        ABSENT_NAME
     }
 
     fn isolation(&self) -> &Isolation {

@@ -14,7 +14,7 @@ use crate::config::Settings;
 pub(super) const NAME: &str = docker::NAME;
 
 /// The time limit for inspecting the image at the start. The start does not wait for a pull.
-const LOOK: Duration = Duration::from_secs(10);
+const INSPECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Connects to the daemon.
 pub(super) async fn backend(settings: &Settings) -> Result<Arc<dyn Backend>, Failure> {
@@ -61,9 +61,9 @@ pub(super) async fn languages(backend: &dyn Backend, settings: &Settings) -> (De
         limits: settings.engine.limits.clone(),
         ..SandboxSpec::default()
     };
-    let made = match timeout(LOOK, backend.create(&spec)).await {
+    let made = match timeout(INSPECT_TIMEOUT, backend.create(&spec)).await {
         Ok(made) => made.map_err(Failure::from),
-        Err(_) => Err(late(backend, image)),
+        Err(_) => Err(not_ready_in_time(backend, image)),
     };
     if let Err(failure) = &made {
         tracing::warn!("the languages of the image {image} are not known: {failure}");
@@ -85,7 +85,7 @@ pub(super) async fn languages(backend: &dyn Backend, settings: &Settings) -> (De
 }
 
 /// Returns the failure for a sandbox that was not ready in time.
-fn late(backend: &dyn Backend, image: &str) -> Failure {
+fn not_ready_in_time(backend: &dyn Backend, image: &str) -> Failure {
     match backend.preparing(None) {
         Some(preparing) => Failure::new(
             Code::ImageUnavailable,
@@ -94,7 +94,10 @@ fn late(backend: &dyn Backend, image: &str) -> Failure {
         ),
         None => Failure::new(
             Code::BackendUnavailable,
-            format!("no sandbox of the image {image} was ready within {} s", LOOK.as_secs()),
+            format!(
+                "no sandbox of the image {image} was ready within {} s",
+                INSPECT_TIMEOUT.as_secs()
+            ),
             "check whether the daemon is busy (`docker ps`, its log), and try again",
         ),
     }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use sandcell_backends::e2b::{self, Debug, E2bBackend, E2bConfig, Internet};
 use sandcell_sandbox::{Backend, Failure, Language};
 
-use super::select::Ground;
+use super::select::BackendContext;
 
 /// Makes the back end, and checks the key with the service.
-pub(super) async fn make(ground: Ground<'_>) -> Result<Arc<dyn Backend>, Failure> {
-    let own = ground.settings.e2b.clone();
+pub(super) async fn make(context: BackendContext<'_>) -> Result<Arc<dyn Backend>, Failure> {
+    let own = context.settings.e2b.clone();
     let config = E2bConfig {
         key: own.key,
         domain: own.domain,

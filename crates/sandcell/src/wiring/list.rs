@@ -8,19 +8,19 @@ pub(super) const BACKENDS: &[Maker] = &[
     #[cfg(all(target_os = "linux", feature = "native"))]
     Maker {
         name: sandcell_backends::native::NAME,
-        make: |ground| Box::pin(super::native::make(ground)),
+        make: |context| Box::pin(super::native::make(context)),
         inside: Inside::ThisMachine,
     },
     #[cfg(feature = "docker")]
     Maker {
         name: super::docker::NAME,
-        make: |ground| Box::pin(super::docker::backend(ground.settings)),
+        make: |context| Box::pin(super::docker::backend(context.settings)),
         inside: Inside::ThisMachine,
     },
     #[cfg(feature = "e2b")]
     Maker {
         name: sandcell_backends::e2b::NAME,
-        make: |ground| Box::pin(super::e2b::make(ground)),
+        make: |context| Box::pin(super::e2b::make(context)),
         inside: Inside::Own {
             languages: super::e2b::languages,
         },

@@ -5,26 +5,26 @@ use std::sync::Arc;
 use sandcell_backends::native::{self, NativeBackend, NativeConfig, SPARES};
 use sandcell_sandbox::{Backend, Code, Failure};
 
-use super::select::Ground;
+use super::select::BackendContext;
 
 /// A launcher, or the error that prevented its start.
-pub(super) type Started = Result<sandcell_jail::launcher::Launcher, std::io::Error>;
+pub(super) type LauncherResult = Result<sandcell_jail::launcher::Launcher, std::io::Error>;
 
 pub(super) fn become_launcher_if_asked() {
     native::become_launcher_if_asked();
 }
 
-pub(super) fn start() -> Started {
+pub(super) fn start() -> LauncherResult {
     native::start_launcher()
 }
 
 /// Starts the back end.
-pub(super) async fn make(ground: Ground<'_>) -> Result<Arc<dyn Backend>, Failure> {
-    let Ground {
+pub(super) async fn make(context: BackendContext<'_>) -> Result<Arc<dyn Backend>, Failure> {
+    let BackendContext {
         settings,
         found,
         launcher,
-    } = ground;
+    } = context;
     let launcher = launcher.take().ok_or_else(|| {
         Failure::new(
             Code::Internal,

@@ -11,11 +11,11 @@ use sandcell_sandbox::{Backend, ByteSize, Code, Cpus, Failure, Language, Limits,
 use crate::config::{PackageSettings, Settings};
 
 /// Memory of an installer. uv needs little; compiling byte code needs some for each core.
-const MEMORY: ByteSize = ByteSize::mib(2048);
+const INSTALLER_MEMORY: ByteSize = ByteSize::mib(2048);
 /// The maximum number of processes and threads of an installer.
-const PROCESSES: u32 = 512;
+const INSTALLER_PROCESSES: u32 = 512;
 /// The maximum number of files of an installer. Each file of a package exists twice, once in the cache.
-const INODES: u64 = 800_000;
+const INSTALLER_INODES: u64 = 800_000;
 
 /// Makes the installers of an engine, each if its language is available. npm's is also made if some back end installs
 /// `elsewhere`. List entries that cannot be read become problems.
@@ -199,15 +199,15 @@ fn kept(own: &PackageSettings) -> KeptMax {
 /// Returns the resource limits of an installer.
 fn limits(disk: ByteSize) -> Limits {
     Limits {
-        memory: MEMORY,
+        memory: INSTALLER_MEMORY,
         cpus: Cpus::milli(
             u32::try_from(sandcell_engine::processors())
                 .unwrap_or(1)
                 .saturating_mul(1000),
         ),
-        processes: PROCESSES,
+        processes: INSTALLER_PROCESSES,
         disk,
-        inodes: INODES,
+        inodes: INSTALLER_INODES,
     }
 }
 

@@ -34,11 +34,14 @@ mod native {
     use tokio_util::sync::CancellationToken;
 
     /// A time limit longer than any operation here.
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const OPERATION_TIMEOUT: Duration = Duration::from_secs(60);
 
     pub(super) fn trials() -> Vec<Trial> {
         vec![
-            trial("commands_run_beside_each_other_and_a_busy_session", beside),
+            trial(
+                "commands_run_beside_each_other_and_a_busy_session",
+                programs_run_concurrently,
+            ),
             trial("arguments_folder_variables_and_input_arrive_as_they_are", as_given),
             trial("a_command_is_ended_with_its_group_and_sessions_live_on", ended),
             trial("output_is_streamed_while_the_command_runs", streamed),
@@ -55,7 +58,9 @@ mod native {
             runtime.block_on(async {
                 let bench = Bench::start().await;
                 let engine = bench.engine.clone();
-                tokio::time::timeout(PATIENCE, test(bench)).await.expect("it hangs");
+                tokio::time::timeout(OPERATION_TIMEOUT, test(bench))
+                    .await
+                    .expect("it hangs");
                 engine.shutdown().await;
             });
             Ok(())
@@ -135,7 +140,7 @@ mod native {
     }
 
     /// Each program waits for the others, so none ends unless all run at the same time.
-    async fn beside(bench: Bench) {
+    async fn programs_run_concurrently(bench: Bench) {
         let busy = "import os, time\nwhile not os.path.exists('stop'): time.sleep(0.01)\nprint('stopped')";
         let busy = bench.session(busy, Some(Duration::ZERO)).await;
         let meet = "touch $1; while ! [ -e a -a -e b -a -e c ]; do sleep 0.01; done; echo $1";
@@ -149,7 +154,7 @@ mod native {
         bench.run(command(&["touch", "stop"]), "").await.unwrap();
         let ended = bench
             .engine
-            .execution(&bench.me, busy.id.as_str(), PATIENCE)
+            .execution(&bench.me, busy.id.as_str(), OPERATION_TIMEOUT)
             .await
             .unwrap();
         assert_eq!(ended.stdout.text, "stopped\n", "{ended:?}");

@@ -2,13 +2,13 @@ use std::collections::BTreeSet;
 use std::process::Stdio;
 use std::time::Duration;
 
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 use crate::support::{begin, machine, until};
 
 #[test]
 fn the_demo_shows_the_main_job_and_cleans_up() {
     let _turn = begin!(alone);
-    let place = Place::new();
+    let place = TestDir::new();
     let out = std::fs::File::create(place.path("out")).unwrap();
     let mut child = place
         .command(&["demo"])

@@ -9,7 +9,7 @@ use crate::doctor::{ill, says};
 use crate::packages;
 use crate::support::client::Client;
 use crate::support::docker::{self, Daemon, variable};
-use crate::support::place::{Place, SECRET, SECRET_NAME};
+use crate::support::test_dir::{SECRET_NAME, SECRET_VALUE, TestDir};
 use crate::support::{name_of, skip, turns::Turn, until};
 
 /// A daemon and its images.
@@ -40,20 +40,20 @@ impl Docker {
         })
     }
 
-    fn place(&self) -> Place {
+    fn place(&self) -> TestDir {
         self.place_with("")
     }
 
     /// Returns a place with more settings; those of tables go last.
-    fn place_with(&self, tables: &str) -> Place {
-        Place::with_settings(&format!(
+    fn place_with(&self, tables: &str) -> TestDir {
+        TestDir::with_settings(&format!(
             "backend = \"docker\"\n{tables}\n[docker]\nhost = \"{}\"\nimage = \"{}\"\npull = \"never\"\n",
             self.daemon.host, self.daemon.image
         ))
     }
 }
 
-fn server(place: &Place) -> Client {
+fn server(place: &TestDir) -> Client {
     Client::start(&mut place.command(&["serve"]))
 }
 
@@ -128,7 +128,7 @@ fn limits_of_a_container_are_told_by_their_names() {
 }
 
 /// Prints the kernel's view of the process inside.
-const WHO: &str = r"
+const PROCESS_VIEW_SCRIPT: &str = r"
 import json, os
 status = dict(line.split(':', 1) for line in open('/proc/self/status') if ':' in line)
 def refused(act):
@@ -157,7 +157,7 @@ fn code_in_a_container_has_no_rights_and_sees_nothing_of_the_host() {
     let docker = docker!();
     let place = docker.place();
     let server = server(&place);
-    let found = server.json(WHO);
+    let found = server.json(PROCESS_VIEW_SCRIPT);
     let uid = found["uid"].as_u64().unwrap();
     assert!((30_000..60_000).contains(&uid), "{found}");
     let caps: Vec<&str> = found["caps"]
@@ -188,7 +188,7 @@ fn code_in_a_container_has_no_rights_and_sees_nothing_of_the_host() {
         "{names}"
     );
     let all = server.text("print(open('/proc/1/environ', errors='replace').read() if __import__('os').access('/proc/1/environ', 4) else '')");
-    assert!(!all.contains(SECRET), "{all}");
+    assert!(!all.contains(SECRET_VALUE), "{all}");
     // Two sandboxes have different user ids.
     let other = server.call("create_sandbox", json!({}));
     let other = server.call(
@@ -379,7 +379,7 @@ fn packages_reach_running_containers_and_stay_read_only() {
 
 /// Returns the server's first answer with these settings of the daemon, and the doctor's report to the operator.
 fn without(settings: &str) -> (String, Value) {
-    let place = Place::with_settings(&format!("backend = \"docker\"\n[docker]\n{settings}\n"));
+    let place = TestDir::with_settings(&format!("backend = \"docker\"\n[docker]\n{settings}\n"));
     let server = server(&place);
     let said = server.run("1").refused("backend_unavailable");
     let doctor = place
@@ -447,7 +447,7 @@ fn a_daemon_behind_a_port_is_used_with_certificates_only() {
     let docker = docker!();
     let port = std::env::var("SANDCELL_TEST_DOCKER_TLS").expect(".ci/docker names the port");
     let certificates = std::env::var("SANDCELL_TEST_DOCKER_CERTIFICATES").expect(".ci/docker makes them");
-    let place = Place::new();
+    let place = TestDir::new();
     let program = place.write("main.py", "print(6 * 7)");
     let run = |certificates: &str| {
         let mut command = place.command(&["run"]);
@@ -498,7 +498,7 @@ fn somebody_who_may_not_talk_to_the_daemon_is_told_how_he_may() {
 #[test]
 fn the_doctor_names_the_language_that_the_image_lacks() {
     let docker = docker!();
-    let told = ill(&Place::new(), &|command| {
+    let told = ill(&TestDir::new(), &|command| {
         command.envs([
             ("SANDCELL_BACKEND", "docker"),
             ("DOCKER_HOST", docker.daemon.host.as_str()),
@@ -511,7 +511,7 @@ fn the_doctor_names_the_language_that_the_image_lacks() {
 #[test]
 fn a_machine_whose_containers_isolate_is_ready_for_the_doctor() {
     let docker = docker!();
-    let place = Place::new();
+    let place = TestDir::new();
     let doctor = place
         .command(&["doctor", "--json"])
         .envs([

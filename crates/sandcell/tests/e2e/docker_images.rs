@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::support::client::Client;
 use crate::support::docker::{Daemon, variable};
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 use crate::support::{name_of, skip, turns::Turn, until};
 
 /// Returns the daemon for tests, and a shared turn.
@@ -89,7 +89,7 @@ fn image_of_mirror(daemon: &Daemon, base: &str, port: u16, name: &str) {
 }
 
 /// Returns the prepared images that were made from this one.
-fn prepared(place: &Place, of: &str) -> Vec<Value> {
+fn prepared(place: &TestDir, of: &str) -> Vec<Value> {
     let output = place.command(&["prepared", "list", "--json"]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     let all: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
@@ -113,7 +113,7 @@ fn python_is_installed_once_into_an_image_without_it_and_then_runs_as_locked_as_
     let name = format!("sandcell-test/apt:{}", std::process::id());
     image_of_mirror(&daemon, &base, mirror.port, &name);
     let settings = |mirrors: &str| {
-        Place::with_settings(&format!(
+        TestDir::with_settings(&format!(
             "backend = \"docker\"\ntoolset = \"container\"\n[network]\nprivate = [\"127.0.0.1\"]\n[docker]\nhost = \"{host}\"\n\
              image = \"{name}\"\npull = \"never\"\nmirrors = [{mirrors}]\n[pool]\nparked = 0\n"
         ))
@@ -208,7 +208,7 @@ fn an_installation_that_fails_says_what_the_package_manager_said_and_leaves_noth
     let mirror = Mirror::serve(empty.path());
     let name = format!("sandcell-test/apt-empty:{}", std::process::id());
     image_of_mirror(&daemon, &base, mirror.port, &name);
-    let place = Place::with_settings(&format!(
+    let place = TestDir::with_settings(&format!(
         "backend = \"docker\"\n[network]\nprivate = [\"127.0.0.1\"]\n[docker]\nhost = \"{host}\"\nimage = \"{name}\"\npull = \"never\"\n\
          mirrors = [\"127.0.0.1:{}\"]\n[pool]\nparked = 0\n",
         mirror.port
@@ -240,14 +240,14 @@ impl Drop for Registry {
 }
 
 /// `robot:hunter2` in htpasswd's format.
-const PASSWORDS: &str = "robot:$2y$05$abcdefghijklmnopqrstuuoXuKqgZXLiJqzfmMXDDhSFPIvxV7t8.\n";
+const HTPASSWD_LINE: &str = "robot:$2y$05$abcdefghijklmnopqrstuuoXuKqgZXLiJqzfmMXDDhSFPIvxV7t8.\n";
 
 impl Registry {
     fn start() -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name).display().to_string();
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        std::fs::write(at("passwords"), PASSWORDS).unwrap();
+        std::fs::write(at("passwords"), HTPASSWD_LINE).unwrap();
         std::fs::write(
             at("config.yml"),
             format!(
@@ -304,7 +304,7 @@ fn private_images_are_pulled_with_the_logins_that_docker_login_keeps() {
     let config = with.display().to_string();
     daemon.say(&["--config", &config, "push", "--quiet", &name]);
     daemon.say(&["rmi", &name]);
-    let place = Place::with_settings(&format!(
+    let place = TestDir::with_settings(&format!(
         "backend = \"docker\"\n[docker]\nhost = \"{host}\"\nimage = \"{name}\"\n[pool]\nparked = 0\n"
     ));
     let ask = |config: &Path, path: Option<&str>| {
@@ -401,7 +401,7 @@ fn chunk(stream: &mut UnixStream, text: &str) {
     let _ = write!(stream, "{:x}\r\n{text}\n\r\n", text.len() + 1);
 }
 
-const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
+const CHUNKED_HEAD: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
 
 #[test]
 fn a_slow_pull_is_progress_and_one_that_breaks_off_or_fills_the_disk_is_told() {
@@ -413,14 +413,14 @@ fn a_slow_pull_is_progress_and_one_that_breaks_off_or_fills_the_disk_is_told() {
     let started = |pull: fn(&mut UnixStream)| {
         let folder = tempfile::tempdir().unwrap();
         let socket = between(folder.path(), host, pull);
-        let place = Place::with_settings(&format!(
+        let place = TestDir::with_settings(&format!(
             "backend = \"docker\"\n[docker]\nhost = \"{socket}\"\nimage = \"{image}\"\n[pool]\nparked = 0\n"
         ));
         let server = Client::start(&mut place.command(&["serve"]));
         (server, place, folder)
     };
     let (server, _place, _folder) = started(|stream| {
-        let _ = stream.write_all(HEAD);
+        let _ = stream.write_all(CHUNKED_HEAD);
         chunk(
             stream,
             r#"{"id":"a","status":"Downloading","progressDetail":{"current":3000000,"total":9000000}}"#,
@@ -440,13 +440,13 @@ fn a_slow_pull_is_progress_and_one_that_breaks_off_or_fills_the_disk_is_told() {
         said.contains("no space left") && said.contains("docker system"),
         "{said}"
     );
-    let told = server.told();
+    let told = server.notifications();
     let pulling = told.iter().find(|told| told.to_string().contains("3 of 9 MB"));
     let pulling = pulling.unwrap_or_else(|| panic!("{told:?}"));
     assert!(pulling.to_string().contains("pulling slow.example/a:1"), "{pulling}");
 
     let (server, _place, _folder) = started(|stream| {
-        let _ = stream.write_all(HEAD);
+        let _ = stream.write_all(CHUNKED_HEAD);
         chunk(
             stream,
             r#"{"id":"a","status":"Downloading","progressDetail":{"current":1,"total":9}}"#,
@@ -480,7 +480,7 @@ fn a_folder_mounted_copy_on_write_is_the_sandboxs_own() {
     std::os::unix::fs::symlink("/etc/passwd-of-nowhere", at("dangling")).unwrap();
     std::fs::set_permissions(project.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let place = |limits: &str| {
-        Place::with_settings(&format!(
+        TestDir::with_settings(&format!(
             "backend = \"docker\"\n[[mount]]\nhost = \"{}\"\nsandbox = \"/mnt/project\"\nmode = \"cow\"\n{limits}\n[docker]\nhost = \"{host}\"\n\
              image = \"{image}\"\npull = \"never\"\n",
             project.path().display()
@@ -528,7 +528,7 @@ fn the_doctor_says_that_the_image_cannot_be_had_and_attacks_nothing() {
         return;
     };
     let host = &daemon.host;
-    let place = Place::with_settings(&format!(
+    let place = TestDir::with_settings(&format!(
         "backend = \"docker\"\n[docker]\nhost = \"{host}\"\nimage = \"127.0.0.1:9/none:1\"\n"
     ));
     let output = place
@@ -557,13 +557,13 @@ fn the_doctor_says_that_the_image_cannot_be_had_and_attacks_nothing() {
 
 /// A pull that never ends by itself. A closed connection shows that the daemon's client cancelled it.
 fn endless(stream: &mut UnixStream) {
-    let _ = stream.write_all(HEAD);
+    let _ = stream.write_all(CHUNKED_HEAD);
     for done in 1.. {
         let step = format!(
             r#"{{"id":"a","status":"Downloading","progressDetail":{{"current":{done}000000,"total":900000000}}}}"#
         );
         if write!(stream, "{:x}\r\n{step}\n\r\n", step.len() + 1).is_err() {
-            ENDED.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            CANCELLED_PULLS.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
             return;
         }
         std::thread::sleep(Duration::from_millis(100));
@@ -571,7 +571,7 @@ fn endless(stream: &mut UnixStream) {
 }
 
 /// The number of cancelled pulls.
-static ENDED: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+static CANCELLED_PULLS: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
 
 #[test]
 fn a_pull_ends_when_whoever_asked_for_it_takes_that_back() {
@@ -582,10 +582,10 @@ fn a_pull_ends_when_whoever_asked_for_it_takes_that_back() {
     let (host, image) = (&daemon.host, &daemon.image);
     let folder = tempfile::tempdir().unwrap();
     let socket = between(folder.path(), host, endless);
-    let place = Place::with_settings(&format!(
+    let place = TestDir::with_settings(&format!(
         "backend = \"docker\"\n[docker]\nhost = \"{socket}\"\nimage = \"{image}\"\n[pool]\nparked = 0\n"
     ));
-    let ended = || ENDED.load(std::sync::atomic::Ordering::SeqCst);
+    let ended = || CANCELLED_PULLS.load(std::sync::atomic::Ordering::SeqCst);
     let server = Client::start(&mut place.command(&["serve"]));
     let within = |what: &str, look: &dyn Fn() -> bool| until(Duration::from_secs(20), what, || look().then_some(()));
     let pull = |name: &str, token: &str| {
@@ -593,7 +593,7 @@ fn a_pull_ends_when_whoever_asked_for_it_takes_that_back() {
         let id = server.begin("tools/call", call).id;
         within("the pull is told", &|| {
             server
-                .told()
+                .notifications()
                 .iter()
                 .any(|note| note.to_string().contains(name) && note["params"]["progressToken"] == token)
         });

@@ -4,12 +4,12 @@ use serde_json::{Value, json};
 
 use crate::e2b_service::{Fake, KEY};
 use crate::support::begin;
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 
 #[test]
 fn the_doctor_says_what_this_machine_can_isolate() {
     let _turn = begin!(alone);
-    let place = Place::new();
+    let place = TestDir::new();
     let output = place
         .command(&["doctor", "--json"])
         .stdin(Stdio::null())
@@ -46,7 +46,7 @@ fn the_doctor_says_what_this_machine_can_isolate() {
 #[test]
 fn the_doctor_speaks_to_people_too() {
     let _turn = begin!(alone);
-    let place = Place::new();
+    let place = TestDir::new();
     let output = place.command(&["doctor"]).stdin(Stdio::null()).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{output:?}");
@@ -57,7 +57,7 @@ fn the_doctor_speaks_to_people_too() {
 
 #[test]
 fn help_names_every_command() {
-    let place = Place::new();
+    let place = TestDir::new();
     let output = place.command(&["--help"]).stdin(Stdio::null()).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     for word in ["serve", "run", "demo", "doctor"] {
@@ -66,7 +66,7 @@ fn help_names_every_command() {
 }
 
 /// Returns the doctor's reports with these settings: the JSON for programs, and the text for people.
-pub(crate) fn ill(place: &Place, change: &dyn Fn(&mut std::process::Command)) -> (Value, String) {
+pub(crate) fn ill(place: &TestDir, change: &dyn Fn(&mut std::process::Command)) -> (Value, String) {
     let said = |arguments: &[&str]| {
         let mut command = place.command(arguments);
         change(&mut command);
@@ -95,7 +95,7 @@ pub(crate) fn says(told: &(Value, String), row: &Value, reason: &str, remedy: &s
 #[test]
 fn keys_addresses_and_ports_that_are_wrong_are_named_with_what_mends_them() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let fake = Fake::start();
     let e2b = |key: &'static str, url: String| {
         move |command: &mut std::process::Command| {
@@ -142,7 +142,7 @@ fn keys_addresses_and_ports_that_are_wrong_are_named_with_what_mends_them() {
 #[test]
 fn a_runtime_or_package_that_is_missing_is_named_with_what_brings_it() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let told = ill(&place, &|command| {
         command.env("SANDCELL_PYTHON", "/no/such/python");
     });
@@ -160,7 +160,7 @@ fn a_runtime_or_package_that_is_missing_is_named_with_what_brings_it() {
 #[test]
 fn a_client_that_starts_what_is_not_there_is_named() {
     let _turn = begin!(alone);
-    let place = Place::new();
+    let place = TestDir::new();
     let cursor = place.path("home/.cursor");
     std::fs::create_dir(&cursor).unwrap();
     let entry = json!({"mcpServers": {"sandcell": {"command": "/gone/sandcell", "args": ["serve"]}}});

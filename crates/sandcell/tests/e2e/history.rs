@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 
 use crate::support::client::Client;
 use crate::support::http::{Server, command, token};
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 use crate::support::{begin, is_root, name_of, skip, until};
 
 /// The maximum delay of a commit: a second.
-const COMMITTED: Duration = Duration::from_secs(1);
+const MAX_COMMIT_DELAY: Duration = Duration::from_secs(1);
 
-fn listed(place: &Place, more: &[&str]) -> Vec<Value> {
+fn listed(place: &TestDir, more: &[&str]) -> Vec<Value> {
     let mut arguments = vec!["history", "--json", "--last", "100000"];
     arguments.extend(more);
     serde_json::from_slice(&command(place, &arguments)).unwrap()
@@ -32,14 +32,14 @@ fn kill(pid: u32) {
 #[test]
 fn a_server_that_is_killed_loses_at_most_the_last_second_and_breaks_nothing() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let mut expected = BTreeSet::new();
     for round in 0..4_u64 {
         let mut client = Client::start(&mut place.command(&["serve"]));
         let began = Instant::now();
         let mut told: Vec<(Instant, String)> = Vec::new();
         // The server is killed at a different moment in each round, in the middle of executions that have just ended.
-        let until_killed = COMMITTED + Duration::from_millis(200 + 37 * round);
+        let until_killed = MAX_COMMIT_DELAY + Duration::from_millis(200 + 37 * round);
         while began.elapsed() < until_killed {
             let answer = client.run(&format!("print({round}); 'x' * {}", told.len()));
             told.push((
@@ -50,7 +50,7 @@ fn a_server_that_is_killed_loses_at_most_the_last_second_and_breaks_nothing() {
         kill(client.pid());
         let end = Instant::now();
         client.wait(Duration::from_secs(10));
-        let finished = told.iter().filter(|(at, _)| end.duration_since(*at) > COMMITTED);
+        let finished = told.iter().filter(|(at, _)| end.duration_since(*at) > MAX_COMMIT_DELAY);
         expected.extend(finished.map(|(_, id)| id.clone()));
         let kept = ids(&listed(&place, &[]));
         let lost: Vec<_> = expected.difference(&kept).collect();
@@ -67,7 +67,7 @@ fn a_server_that_is_killed_loses_at_most_the_last_second_and_breaks_nothing() {
 #[test]
 fn a_caller_finds_its_own_rows_after_a_restart_and_nobody_elses() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let (ann_id, ann) = token(&place, &["ann"]);
     let (_, bob) = token(&place, &["bob"]);
     let sandbox = {
@@ -108,7 +108,7 @@ fn a_caller_finds_its_own_rows_after_a_restart_and_nobody_elses() {
 #[test]
 fn a_broken_file_costs_one_warning_and_no_execution() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let broken: Vec<u8> = (0..30_000_u32)
         .map(|n| (n.wrapping_mul(2_654_435_761) >> 11).to_le_bytes()[0])
         .collect();
@@ -160,7 +160,7 @@ fn a_full_disk_costs_one_warning_and_no_execution() {
     // Other tests compare the machine's mounts before and after.
     let _turn = begin!(alone);
     let name = name_of(a_full_disk_costs_one_warning_and_no_execution);
-    let place = Place::new();
+    let place = TestDir::new();
     let folder = place.path("data");
     let disk = is_root().then(|| SmallDisk::mount(&folder)).flatten();
     if disk.is_none() {
@@ -195,7 +195,7 @@ fn a_full_disk_costs_one_warning_and_no_execution() {
 #[test]
 fn nothing_is_written_where_the_operator_wants_that() {
     let _turn = begin!();
-    let place = Place::with_settings("[history]\nstore = \"memory\"\n");
+    let place = TestDir::with_settings("[history]\nstore = \"memory\"\n");
     let client = Client::start(&mut place.command(&["serve"]));
     client.run("1");
     assert_eq!(client.call("get_execution_history", json!({})).data()["total"], 1);
@@ -206,7 +206,7 @@ fn nothing_is_written_where_the_operator_wants_that() {
 #[test]
 fn the_command_lists_searches_shows_and_forgets() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let client = Client::start(&mut place.command(&["serve"]));
     client.run("import sys\nprint('needle')\nprint('to stderr', file=sys.stderr)\n6 * 7");
     client.run("1 / 0");
@@ -253,7 +253,7 @@ fn the_command_lists_searches_shows_and_forgets() {
 #[test]
 fn rows_are_kept_by_number() {
     let _turn = begin!();
-    let place = Place::with_settings("[limits]\nhistory_rows = 5\n");
+    let place = TestDir::with_settings("[limits]\nhistory_rows = 5\n");
     let client = Client::start(&mut place.command(&["serve"]));
     for number in 0..12 {
         client.run(&format!("{number}"));
@@ -269,7 +269,7 @@ fn rows_are_kept_by_number() {
 #[test]
 fn an_exported_notebook_has_the_pictures_also_after_a_restart() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let client = Client::start(&mut place.command(&["serve"]));
     let png = "b'\\x89PNG\\r\\n\\x1a\\n' + bytes(20)";
     client.run(&format!(
@@ -354,7 +354,7 @@ fn an_exported_notebook_has_the_pictures_also_after_a_restart() {
 #[test]
 fn an_exported_notebook_runs_again_and_gives_the_same() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let client = Client::start(&mut place.command(&["serve"]));
     let sandbox = client.run("import math\nnumbers = [1, 2, 3]\nprint('begun')").sandbox();
     client.run("total = sum(numbers)\nprint('total', total)\ntotal * math.tau");
@@ -442,7 +442,7 @@ fn an_exported_notebook_runs_again_and_gives_the_same() {
 #[test]
 fn what_one_command_ran_is_kept_too() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let program = place.write("a.py", "print('once')");
     command(&place, &["run", program.to_str().unwrap()]);
     let rows = until(Duration::from_secs(5), "the row is there", || {
@@ -454,7 +454,7 @@ fn what_one_command_ran_is_kept_too() {
 #[test]
 fn an_execution_is_found_by_the_beginning_of_its_id_and_the_newest_by_last() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     for code in ["print('one')", "print('two')"] {
         let file = place.write("p.py", code);
         assert!(

@@ -4,14 +4,14 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use crate::support::http::Server;
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 use crate::support::{begin, name_of, skip};
 
 /// The official Inspector on the command line.
 struct Inspector {
     node: PathBuf,
     program: PathBuf,
-    place: Place,
+    place: TestDir,
 }
 
 impl Inspector {
@@ -28,7 +28,7 @@ impl Inspector {
             );
             return None;
         };
-        let place = Place::new();
+        let place = TestDir::new();
         Some(Self { node, program, place })
     }
 

@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::json;
 
 use crate::support::client::Client;
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 use crate::support::{begin, python, skip};
 
 /// A folder that is removed when dropped.
@@ -41,7 +41,7 @@ fn environment(parent: &Path) -> Option<Folder> {
 }
 
 fn works_whole(environment: &Path) {
-    let place = Place::with_settings(&format!(
+    let place = TestDir::with_settings(&format!(
         "python = {:?}\n",
         environment.join("bin/python").to_str().unwrap()
     ));
@@ -124,7 +124,7 @@ fn typescript_runs_whole_at_the_first_start_on_a_node_that_nobody_has_asked_for_
             "b 1",
         ),
     ] {
-        let place = Place::new();
+        let place = TestDir::new();
         let file = place.write("main.ts", code);
         let mut run = place.command(&["run", file.to_str().unwrap()]);
         run.env("PATH", format!("{}:/usr/bin:/bin", node.parent().unwrap().display()));

@@ -8,22 +8,22 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use serde_json::json;
 
 use crate::support::client::Client;
-use crate::support::machine::{self, Seen};
-use crate::support::place::Place;
+use crate::support::machine::{self, ProcessIdentity};
+use crate::support::test_dir::TestDir;
 use crate::support::{begin, is_root, settled, until};
 
 /// The number of kills that a server survives before the test starts another one.
-const KILLS_OF_A_SERVER: u32 = 24;
+const MAX_KILLS_OF_A_SERVER: u32 = 24;
 /// The number of sandboxes that are recreated while they are killed.
-const SANDBOXES: usize = 4;
+const SANDBOX_COUNT: usize = 4;
 /// The time limit for all processes of a dead server to end.
-const END: Duration = Duration::from_secs(10);
+const END_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time limit for the kernel to free the memory of namespaces.
-const SLABS_BACK: Duration = Duration::from_secs(30);
+const SLAB_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Detaches itself, ignores every signal that can be ignored, holds files, memory, pipes, sockets and threads, and
 /// stays.
-const HOSTILE: &str = "import ctypes, os, signal, socket, threading, time\n\
+const HOSTILE_PROGRAM: &str = "import ctypes, os, signal, socket, threading, time\n\
     ctypes.CDLL(None).prctl(15, b'NAME', 0, 0, 0)\n\
     for depth in range(3):\n    if os.fork() == 0:\n        os.setsid()\n        for s in (1, 2, 3, 13, 15): signal.signal(s, signal.SIG_IGN)\n\
     \x20       if os.fork() == 0:\n            held = [os.pipe() for n in range(50)]\n            pair = socket.socketpair()\n\
@@ -64,7 +64,7 @@ struct Machine {
 }
 
 impl Machine {
-    fn look(place: &Place) -> Self {
+    fn look(place: &TestDir) -> Self {
         Self {
             mounts: machine::mounts(),
             folders: machine::abandoned_folders()
@@ -134,23 +134,23 @@ fn named(name: &str) -> Vec<u32> {
 }
 
 /// Runs one server and kills its processes, or the server. Returns the number of kills.
-fn siege(place: &Place, name: &str, dice: &mut Dice, most: u32, launchers: &mut BTreeSet<u32>) -> u32 {
+fn kill_at_random(place: &TestDir, name: &str, dice: &mut Dice, most: u32, launchers: &mut BTreeSet<u32>) -> u32 {
     let mut server = Client::start(&mut place.command(&["serve"]));
-    let code = HOSTILE.replace("NAME", name);
-    let mut everybody: BTreeSet<Seen> = BTreeSet::new();
+    let code = HOSTILE_PROGRAM.replace("NAME", name);
+    let mut everybody: BTreeSet<ProcessIdentity> = BTreeSet::new();
     let before = settled(|| machine::descriptors(server.pid()));
     let mut calls = Vec::new();
     let mut kills = 0;
     let mut ended = false;
     while kills < most && !ended {
-        while calls.len() < SANDBOXES {
+        while calls.len() < SANDBOX_COUNT {
             calls.push(server.begin_call("create_run_close", json!({"code": code, "timeout_s": 30, "wait_s": 55})));
         }
         std::thread::sleep(Duration::from_micros(u64::try_from(dice.below(60_000)).unwrap()));
         let seen = machine::descendants(server.pid());
         launchers.extend(seen.iter().map(|seen| seen.pid));
         everybody.extend(seen.iter().cloned());
-        let inside: Vec<&Seen> = seen.iter().collect();
+        let inside: Vec<&ProcessIdentity> = seen.iter().collect();
         let victim = match dice.below(24) {
             0 => server.pid(),
             1 => inside.iter().map(|seen| seen.pid).min().unwrap_or(server.pid()),
@@ -170,14 +170,14 @@ fn siege(place: &Place, name: &str, dice: &mut Dice, most: u32, launchers: &mut 
         for call in calls {
             server.notify("notifications/cancelled", json!({"requestId": call.id}));
         }
-        until(END, "the server's descriptors are as they were", || {
+        until(END_TIMEOUT, "the server's descriptors are as they were", || {
             (machine::descriptors(server.pid()) <= before + 4).then_some(())
         });
     }
     server.hang_up();
-    server.wait(END);
-    until(END, "every process of the server has ended", || {
-        (!everybody.iter().any(Seen::lives)).then_some(())
+    server.wait(END_TIMEOUT);
+    until(END_TIMEOUT, "every process of the server has ended", || {
+        (!everybody.iter().any(ProcessIdentity::lives)).then_some(())
     });
     kills
 }
@@ -187,21 +187,21 @@ fn siege(place: &Place, name: &str, dice: &mut Dice, most: u32, launchers: &mut 
 fn kills_at_random_moments_leave_nothing() {
     let _turn = begin!(alone);
     let count: u32 = std::env::var("SANDCELL_TEST_KILLS").map_or(150, |text| text.parse().unwrap());
-    let place = Place::with_settings("[pool]\nparked = 1\n[limits]\nhistory_rows = 20\n");
+    let place = TestDir::with_settings("[pool]\nparked = 1\n[limits]\nhistory_rows = 20\n");
     let name = format!("hostile{}", std::process::id() % 1_000_000);
     let mut dice = Dice::new();
     let mut launchers = BTreeSet::new();
     // One round first, since resources of the first start stay.
-    siege(&place, &name, &mut dice, 4, &mut launchers);
+    kill_at_random(&place, &name, &mut dice, 4, &mut launchers);
     let (before, slabs_before) = (settled(|| Machine::look(&place)), slabs());
     let began = Instant::now();
     let (mut done, mut servers) = (0, 0);
     while done < count {
-        done += siege(
+        done += kill_at_random(
             &place,
             &name,
             &mut dice,
-            KILLS_OF_A_SERVER.min(count - done),
+            MAX_KILLS_OF_A_SERVER.min(count - done),
             &mut launchers,
         );
         servers += 1;
@@ -213,11 +213,11 @@ fn kills_at_random_moments_leave_nothing() {
         began.elapsed().as_secs_f64()
     );
     assert_eq!(named(&name), Vec::<u32>::new(), "hostile programs live");
-    until(END, "mounts, folders and descriptors are as they were", || {
+    until(END_TIMEOUT, "mounts, folders and descriptors are as they were", || {
         (Machine::look(&place) == before).then_some(())
     });
-    until(END, "no control group is left", || {
-        let ended = launchers.iter().map(|pid| Seen {
+    until(END_TIMEOUT, "no control group is left", || {
+        let ended = launchers.iter().map(|pid| ProcessIdentity {
             pid: *pid,
             started: 0,
             name: String::new(),
@@ -230,7 +230,7 @@ fn kills_at_random_moments_leave_nothing() {
     } else if is_root() {
         let start = Instant::now();
         let mut left = grown(&slabs_before);
-        while !left.is_empty() && start.elapsed() < SLABS_BACK {
+        while !left.is_empty() && start.elapsed() < SLAB_TIMEOUT {
             std::thread::sleep(Duration::from_millis(100));
             left = grown(&slabs_before);
         }

@@ -3,11 +3,11 @@ use std::fmt::Write as _;
 use serde_json::json;
 
 use crate::support::client::{Answer, Client};
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 use crate::support::{begin, name_of, skip};
 
 /// Common failures of code written by language models, as `(description, code)`. Each is a cell of one session.
-const FAILURES: &[(&str, &str)] = &[
+const COMMON_FAILURES: &[(&str, &str)] = &[
     ("a module whose package has another name", "import cv2"),
     ("another one", "from sklearn.linear_model import LinearRegression"),
     ("and one more", "import bs4, yaml"),
@@ -160,11 +160,11 @@ fn failures_teach_what_to_do_next() {
         "python = {:?}\n[limits]\ndisk_mb = 16\n[sessions]\nrestore = false\n",
         data.to_string_lossy()
     );
-    let place = Place::with_settings(&settings);
+    let place = TestDir::with_settings(&settings);
     let server = Client::start(&mut place.command(&["serve"]));
     let mut transcript = String::new();
     let mut cells = 0;
-    for (what, code) in FAILURES {
+    for (what, code) in COMMON_FAILURES {
         // Loading takes longer from a disk that other programs keep busy.
         let seconds = if code.contains("import pandas") { 60 } else { 2 };
         let answer = server.call("execute_code", json!({"code": code, "timeout_s": seconds}));

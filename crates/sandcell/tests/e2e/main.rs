@@ -29,13 +29,13 @@ mod restore;
 // Modules that idle sandboxes have already loaded.
 mod preload;
 // Sessions that start as forks of a zygote.
-mod warmed;
+mod zygote;
 // Time-outs, interrupts and cancelled calls.
 mod timeouts;
 // Code inside can reach nothing of the machine.
 mod isolation_smoke;
 // Limits without a control group.
-mod watched;
+mod watchdog;
 // Hosts that forbid user namespaces.
 mod process_level;
 // The file tools and every path that is not a plain file.
@@ -68,7 +68,7 @@ mod reload;
 // The official MCP Inspector.
 mod inspector;
 // Notifications and questions of the server while it works.
-mod talking;
+mod notifications;
 // Servers in the background, and the proxies to them.
 mod service;
 // Many sandboxes, one after the other.
@@ -86,11 +86,11 @@ mod transcripts;
 // The other commands of the binary.
 mod demo;
 mod doctor;
-mod hosts_told;
 mod install;
+mod limited_hosts;
 mod run_command;
 // Rich output of a session: charts, tables, variables, progress, memory.
-mod shows;
+mod rich_output;
 // Failures as a model reads them, word for word.
 mod lessons;
 // Programs of notebooks, against a real Jupyter kernel.
@@ -119,7 +119,7 @@ mod e2b;
 #[path = "../../../backends/tests/e2b/fake.rs"]
 mod e2b_service;
 // The other two sets of tools.
-mod neighbours;
+mod other_servers;
 #[cfg(target_os = "linux")]
 mod shared_counts;
 mod toolsets;

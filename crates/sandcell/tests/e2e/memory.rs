@@ -5,12 +5,12 @@ use serde_json::json;
 
 use crate::support::begin;
 use crate::support::client::Client;
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 
 #[test]
 fn names_of_files_that_were_looked_at_cost_nobody_its_life() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = Client::start(&mut place.command(&["serve"]));
     let code = "import os\nkept = bytearray(40 << 20)\nlooked = 0\nfor _ in range(2):\n    \
         for folder, _, names in os.walk('/usr'):\n        \
@@ -25,7 +25,7 @@ fn names_of_files_that_were_looked_at_cost_nobody_its_life() {
 #[test]
 fn a_program_may_have_many_connections() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = Client::start(&mut place.command(&["serve"]));
     // Without cgroups each socket counts as its maximum buffer size.
     let connections = if rustix::process::geteuid().is_root() {
@@ -47,7 +47,7 @@ fn a_program_may_have_many_connections() {
 #[test]
 fn what_a_run_used_and_was_allowed_is_nothing_to_those_after_it() {
     let _turn = begin!();
-    let place = Place::with_settings("[pool]\nparked = 0\n");
+    let place = TestDir::with_settings("[pool]\nparked = 0\n");
     let server = Client::start(&mut place.command(&["serve"]));
     let run =
         |code: &str, memory_mb: u64| server.call("create_run_close", json!({"code": code, "memory_mb": memory_mb}));

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::support::client::{Answer, Client};
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 use crate::support::{begin, skip, until};
 
 /// A web server of the host on a loopback address, which sandboxes reach only by the operator's exception.
@@ -95,8 +95,8 @@ fn serve(mut stream: TcpStream, asked: &Mutex<Vec<String>>) {
 }
 
 /// Returns a place whose operator allows hosts, and names loopback addresses for some of them.
-fn place() -> Place {
-    Place::with_settings(
+fn place() -> TestDir {
+    TestDir::with_settings(
         "[network]\n\
          allow = [\"good.example:*\", \"*.wide.example:*\", \"127.0.0.77:*\", \"localhost.localdomain\"]\n\
          deny = [\"bad.wide.example\"]\n\
@@ -115,7 +115,7 @@ fn run(server: &Client, id: &str, code: &str) -> Answer {
 }
 
 /// Opens an address and prints the response, or the error.
-const GET: &str = "import urllib.request, urllib.error\n\
+const GET_FUNCTION: &str = "import urllib.request, urllib.error\n\
     def get(url, data=None):\n    \
         with urllib.request.urlopen(url, data, timeout=10) as answer:\n        \
             return answer.read().decode()\n";
@@ -128,7 +128,7 @@ fn a_host_that_is_named_is_reached_by_every_usual_way() {
     let port = web.port;
     let id = sandbox(&server, &[format!("good.example:{port}"), format!("127.0.0.77:{port}")]);
     let code = format!(
-        "{GET}print(get('http://good.example:{port}/a'), get('http://good.example:{port}/b', b'x' * 300000), len(get('http://good.example:{port}/big')))"
+        "{GET_FUNCTION}print(get('http://good.example:{port}/a'), get('http://good.example:{port}/b', b'x' * 300000), len(get('http://good.example:{port}/big')))"
     );
     let got = run(&server, &id, &code);
     assert_eq!(
@@ -167,7 +167,7 @@ fn a_host_that_is_named_is_reached_by_every_usual_way() {
             .contains("network: good.example:")
     );
     // Another sandbox on the same server has none of this access.
-    let other = server.run(&format!("{GET}import socket\nfor port in (3128, {port}):\n    try:\n        socket.create_connection(('127.0.0.1', port), 2)\n        print('reached')\n    except OSError as error:\n        print('no')\ntry:\n    get('http://good.example:{port}/')\nexcept OSError:\n    print('no')"));
+    let other = server.run(&format!("{GET_FUNCTION}import socket\nfor port in (3128, {port}):\n    try:\n        socket.create_connection(('127.0.0.1', port), 2)\n        print('reached')\n    except OSError as error:\n        print('no')\ntry:\n    get('http://good.example:{port}/')\nexcept OSError:\n    print('no')"));
     assert_eq!(other.output().trim(), "no\nno\nno", "{other:?}");
 }
 
@@ -196,7 +196,11 @@ fn whatever_is_not_named_is_denied_with_what_would_allow_it() {
         &server,
         &["*.wide.example:*".to_owned(), "localhost.localdomain".to_owned()],
     );
-    let denied = run(&server, &id, &format!("{GET}get('http://good.example:{port}/')"));
+    let denied = run(
+        &server,
+        &id,
+        &format!("{GET_FUNCTION}get('http://good.example:{port}/')"),
+    );
     let text = denied.all();
     assert!(
         text.contains("network_denied") && text.contains(&format!("network = [\"good.example:{port}\"]")),
@@ -216,7 +220,8 @@ fn whatever_is_not_named_is_denied_with_what_would_allow_it() {
         "http://metadata.google.internal/".to_owned(),
         "https://evil.example/".to_owned(),
     ] {
-        let code = format!("{GET}import os\nos.environ['no_proxy'] = os.environ['NO_PROXY'] = ''\nget({address:?})");
+        let code =
+            format!("{GET_FUNCTION}import os\nos.environ['no_proxy'] = os.environ['NO_PROXY'] = ''\nget({address:?})");
         let denied = run(&server, &id, &code);
         assert!(denied.all().contains("network_denied"), "{address}: {denied:?}");
     }
@@ -233,7 +238,7 @@ fn whatever_is_not_named_is_denied_with_what_would_allow_it() {
         "{direct:?}"
     );
     // The allowed name still leads only to the operator's address.
-    let code = format!("{GET}print(get('http://a.wide.example:{port}/fine'))");
+    let code = format!("{GET_FUNCTION}print(get('http://a.wide.example:{port}/fine'))");
     assert_eq!(run(&server, &id, &code).output().trim(), "got 0 bytes");
     assert_eq!((web.asked().len(), trap.asked().len(), trap.open()), (1, 0, 0));
     assert!(server.log().contains("network denied"), "{}", server.log());
@@ -244,7 +249,10 @@ fn a_run_reaches_what_its_flag_names_and_nothing_is_left_of_it() {
     let _turn = begin!();
     let (place, web) = (place(), Web::start("127.0.0.77"));
     let port = web.port;
-    let file = place.write("program.py", format!("{GET}print(get('http://good.example:{port}/'))"));
+    let file = place.write(
+        "program.py",
+        format!("{GET_FUNCTION}print(get('http://good.example:{port}/'))"),
+    );
     let command = |network: &str| {
         let output = place
             .command(&["run", "--network", network, &file.display().to_string()])
@@ -288,11 +296,11 @@ fn a_run_reaches_what_its_flag_names_and_nothing_is_left_of_it() {
 #[test]
 fn a_run_needs_no_line_in_the_settings_and_heeds_what_they_deny() {
     let _turn = begin!();
-    let (place, web) = (Place::new(), Web::start("127.0.0.77"));
+    let (place, web) = (TestDir::new(), Web::start("127.0.0.77"));
     let address = format!("127.0.0.77:{}", web.port);
-    let file = place.write("program.py", format!("{GET}print(get('http://{address}/'))"));
+    let file = place.write("program.py", format!("{GET_FUNCTION}print(get('http://{address}/'))"));
     let file = file.display().to_string();
-    let run = |place: &Place, network: &str| {
+    let run = |place: &TestDir, network: &str| {
         let mut command = place.command(&["run", "--network", network, &file]);
         command.stdin(Stdio::null()).output().unwrap()
     };
@@ -418,7 +426,7 @@ fn a_sandbox_that_floods_its_way_out_holds_up_nobody_else() {
          way.send([b'', b'G', b'\\x05\\xff', b'CONNECT good.example:{port} HTTP/1.1\\r\\n\\r\\n' + b'x' * 60000][number % 4])\n        ways.append(way)\n    except OSError as error:\n        pass\nprint(len(ways) > 20)"
     );
     assert_eq!(run(&server, &hostile, &flood).output().trim(), "True");
-    let code = format!("{GET}print(get('http://good.example:{port}/'))");
+    let code = format!("{GET_FUNCTION}print(get('http://good.example:{port}/'))");
     assert_eq!(run(&server, &other, &code).output().trim(), "got 0 bytes");
     assert_eq!(server.run("print(1)").output().trim(), "1");
     server.call("close_sandbox", json!({"sandbox_id": hostile}));

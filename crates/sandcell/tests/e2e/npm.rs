@@ -4,8 +4,8 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 
 use crate::support::client::{Answer, Client};
-use crate::support::place::Place;
 use crate::support::registry::{Entry, Registry};
+use crate::support::test_dir::TestDir;
 use crate::support::{begin, skip};
 
 /// Returns npm's own program, if this machine has it: CI names it.
@@ -32,7 +32,7 @@ pub(crate) fn missing() -> Option<&'static str> {
 }
 
 /// Returns a PATH with npm.
-pub(crate) fn path(place: &Place) -> String {
+pub(crate) fn path(place: &TestDir) -> String {
     let folder = place.path("home").join("bin");
     std::fs::create_dir_all(&folder).unwrap();
     let link = folder.join("npm");
@@ -43,14 +43,14 @@ pub(crate) fn path(place: &Place) -> String {
 }
 
 /// Returns a command on a machine that has npm and this registry.
-fn command(place: &Place, registry: &str, arguments: &[&str]) -> Command {
+fn command(place: &TestDir, registry: &str, arguments: &[&str]) -> Command {
     let mut command = place.command(arguments);
     command.env("PATH", path(place));
     command.env("npm_config_registry", registry);
     command
 }
 
-pub(crate) fn server(place: &Place, registry: &str) -> Client {
+pub(crate) fn server(place: &TestDir, registry: &str) -> Client {
     Client::start(&mut command(place, registry, &["serve"]))
 }
 
@@ -114,7 +114,7 @@ fn packages_of_npm_reach_a_running_session_and_no_script_runs() {
             reason,
         );
     }
-    let (place, registry) = (Place::new(), stocked());
+    let (place, registry) = (TestDir::new(), stocked());
     let server = server(&place, &registry.url());
     assert_eq!(js(&server, "var x = 7; console.log(x)").output().trim(), "7");
     let done = install(&server, json!(["demo-one@1"]));
@@ -175,7 +175,7 @@ fn packages_of_npm_are_there_from_the_start_of_a_sandbox_a_run_and_in_a_base() {
             reason,
         );
     }
-    let (place, registry) = (Place::new(), stocked());
+    let (place, registry) = (TestDir::new(), stocked());
     let answer = "console.log(require('demo-one').answer)";
     {
         let server = server(&place, &registry.url());
@@ -255,7 +255,7 @@ fn what_is_no_name_of_npm_is_refused_and_the_operators_lists_hold_for_dependenci
     }
     let registry = stocked();
     {
-        let place = Place::new();
+        let place = TestDir::new();
         let server = server(&place, &registry.url());
         for (package, part) in [
             ("--registry=http://evil.example", "options"),
@@ -281,7 +281,7 @@ fn what_is_no_name_of_npm_is_refused_and_the_operators_lists_hold_for_dependenci
         ("npm_deny = [\"demo-one\"]", "demo-one@1", "demo-one"),
         ("allow = [\"numpy\"]", "demo-one@1", "npm_allow"),
     ] {
-        let place = Place::with_settings(&format!("[packages]\n{settings}\n"));
+        let place = TestDir::with_settings(&format!("[packages]\n{settings}\n"));
         let server = server(&place, &registry.url());
         let answer = install(&server, json!([package]));
         assert!(
@@ -290,7 +290,7 @@ fn what_is_no_name_of_npm_is_refused_and_the_operators_lists_hold_for_dependenci
             server.log()
         );
     }
-    let place = Place::with_settings("[packages]\nnpm_allow = [\"demo-one@1\", \"@scope/*\"]\n");
+    let place = TestDir::with_settings("[packages]\nnpm_allow = [\"demo-one@1\", \"@scope/*\"]\n");
     let server = server(&place, &registry.url());
     let answer = install(&server, json!(["demo-one"]));
     assert!(
@@ -309,7 +309,7 @@ fn a_hostile_package_of_npm_touches_nothing_and_a_bad_registry_is_named() {
         );
     }
     let (place, registry) = (
-        Place::with_settings("[packages]\ndisk_mb = 32\nfile_mb = 64\n"),
+        TestDir::with_settings("[packages]\ndisk_mb = 32\nfile_mb = 64\n"),
         Registry::start(),
     );
     let main = || file("package/index.js", "exports.fine = true;");
@@ -375,7 +375,7 @@ fn a_hostile_package_of_npm_touches_nothing_and_a_bad_registry_is_named() {
         0,
         "a draft is left"
     );
-    let nowhere = Place::new();
+    let nowhere = TestDir::new();
     let answer = install(&self::server(&nowhere, "http://127.0.0.1:1/"), json!(["traps"]));
     assert!(answer.all().contains("could not be reached"), "{answer:?}");
 }

@@ -1,7 +1,7 @@
 use std::ffi::{OsStr, OsString};
 use std::process::{Command, Stdio};
 
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 use crate::support::{begin, name_of, skip, sources};
 
 /// Returns the Python that has the official SDK; skips the test if there is none.
@@ -45,7 +45,7 @@ pub fn drive(python: &OsStr, script: &str, words: &[&str], server: &Command, add
 /// Runs one mode of the script with the official SDK.
 fn client(test: &str, mode: &str) {
     let Some(python) = sdk(test) else { return };
-    drive(&python, "client.py", &[mode], &Place::new().command(&["serve"]), None);
+    drive(&python, "client.py", &[mode], &TestDir::new().command(&["serve"]), None);
 }
 
 #[test]

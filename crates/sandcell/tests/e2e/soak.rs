@@ -5,8 +5,8 @@ use serde_json::json;
 
 use crate::support::client::Client;
 use crate::support::machine;
-use crate::support::place::Place;
-use crate::support::{PATIENCE, begin, settled};
+use crate::support::test_dir::TestDir;
+use crate::support::{DEFAULT_TIMEOUT, begin, settled};
 
 /// The control groups that a launcher keeps for later sandboxes: folders of 32 groups, one for each controller.
 const GROUPS_KEPT: usize = 4 * 32;
@@ -15,7 +15,7 @@ const DESCRIPTORS_SLACK: usize = 16;
 
 /// The machine's resources that one server holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Holds {
+struct ServerResources {
     processes: usize,
     /// The number of groups. Their names are numbered; only their number must not grow.
     groups: usize,
@@ -24,7 +24,7 @@ struct Holds {
     files: usize,
 }
 
-impl Holds {
+impl ServerResources {
     /// Returns true when nothing has grown except the resources with an allowance.
     fn is_as_flat_as(&self, before: &Self) -> bool {
         let mut descriptors = self.descriptors.iter().zip(&before.descriptors);
@@ -36,7 +36,7 @@ impl Holds {
     }
 }
 
-fn holds(server: &Client, place: &Place) -> Holds {
+fn holds(server: &Client, place: &TestDir) -> ServerResources {
     let helpers = machine::descendants(server.pid());
     let mut descriptors: Vec<usize> = std::iter::once(server.pid())
         .chain(helpers.iter().map(|seen| seen.pid))
@@ -44,7 +44,7 @@ fn holds(server: &Client, place: &Place) -> Holds {
         .collect();
     // Processes are listed by id, and that order has no meaning.
     descriptors.sort_unstable();
-    Holds {
+    ServerResources {
         processes: helpers.len(),
         groups: machine::groups_of(&helpers).len(),
         mounts: machine::mounts(),
@@ -67,7 +67,7 @@ fn create_run_close_over_and_over_keeps_everything_flat() {
     let count: u32 = std::env::var("SANDCELL_TEST_SOAK").map_or(100, |text| text.parse().unwrap());
     // A short history reaches its limit within the run, so that memory can be compared. The number of idle sandboxes
     // is fixed: otherwise it would follow the demand, and fall by itself in a long run.
-    let place = Place::with_settings("[limits]\nhistory_rows = 20\n[pool]\nparked = 4\n");
+    let place = TestDir::with_settings("[limits]\nhistory_rows = 20\n[pool]\nparked = 4\n");
     let server = Client::start(&mut place.command(&["serve"]));
     let run = |n: u32| {
         let answer = server.call(
@@ -85,7 +85,7 @@ fn create_run_close_over_and_over_keeps_everything_flat() {
         began.elapsed().as_secs_f64() * 1000.0 / f64::from(count)
     );
     // After a thousand sessions another zygote takes over, and the old one lives ten seconds longer.
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + DEFAULT_TIMEOUT;
     loop {
         let now = holds(&server, &place);
         if now.is_as_flat_as(&start) {

@@ -2,7 +2,7 @@ use serde_json::{Value, json};
 
 use crate::support::begin;
 use crate::support::client::Client;
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 
 /// The conversation, without details that differ between runs or machines.
 struct Transcript(String);
@@ -45,7 +45,7 @@ impl Transcript {
 #[test]
 fn a_notebook_like_conversation() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = Client::start(&mut place.command(&["serve"]));
     let mut transcript = Transcript(String::new());
     for code in [
@@ -72,7 +72,7 @@ fn a_notebook_like_conversation() {
 #[test]
 fn refusals_say_what_to_do() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = Client::start(&mut place.command(&["serve"]));
     let mut transcript = Transcript(String::new());
     for (tool, arguments) in [
@@ -98,7 +98,7 @@ fn refusals_say_what_to_do() {
 #[test]
 fn files_in_and_out() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = Client::start(&mut place.command(&["serve"]));
     let mut transcript = Transcript(String::new());
     for (tool, arguments) in [
@@ -122,7 +122,7 @@ fn files_in_and_out() {
 #[test]
 fn the_list_of_tools_is_short_and_clean() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = Client::start(&mut place.command(&["serve"]));
     let listed = server.request("tools/list", json!({}));
     let size = listed.to_string().len();
@@ -165,7 +165,7 @@ fn the_list_of_tools_is_short_and_clean() {
 #[test]
 fn the_handshake_tells_a_model_what_it_needs() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = Client::start_silent(&mut place.command(&["serve"]));
     let hello = server.initialize();
     assert_eq!(hello["serverInfo"]["name"], "sandcell", "{hello}");

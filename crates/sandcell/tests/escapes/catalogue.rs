@@ -35,12 +35,12 @@ pub struct Attack {
     /// The layer that holds it.
     pub layer: String,
     /// Layers that would also hold the attack. All of them are off when the test proves the layer.
-    pub beside: Vec<String>,
+    pub also_off: Vec<String>,
     /// The reason that removing the layer does not let the attack through here.
     pub unproven: Option<String>,
     /// The layer that holds instead in a container, where the attack means something else.
     pub otherwise: Option<String>,
-    pub expect: Expect,
+    pub expect: ExpectedResult,
     pub needs: Option<Needs>,
     /// True when only a server that runs as root can show that the layer matters.
     pub proof_needs_root: bool,
@@ -57,11 +57,11 @@ pub struct Attack {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Expect {
+pub enum ExpectedResult {
     /// The last line reports that the attack was held.
     Held,
     /// The last line reports that the attack was held, or the execution was ended for one of these causes.
-    HeldOr(Vec<String>),
+    HeldOrCause(Vec<String>),
     /// The execution ends with this cause.
     Cause(String),
     /// Any end is accepted, as long as the server and other sandboxes continue.
@@ -126,13 +126,13 @@ impl Attack {
                 .collect()
         };
         for (key, _) in &head {
-            assert!(KEYS.contains(key), "{name}: `# {key}:` means nothing");
+            assert!(HEAD_KEYS.contains(key), "{name}: `# {key}:` means nothing");
         }
         Self {
             class: must("class"),
             what: must("attack"),
             layer: must("layer"),
-            beside: list("beside"),
+            also_off: list("beside"),
             unproven: get("unproven"),
             otherwise: get("containers"),
             expect: expect(&must("expect")),
@@ -142,7 +142,7 @@ impl Attack {
                 "x86_64" => Needs::X86,
                 _ => panic!("{name}: needs {needs}"),
             }),
-            proof_needs_root: get("proof").is_some_and(|who| who == "root"),
+            proof_needs_root: get("proof").is_some_and(|user| user == "root"),
             limits: pairs("limits"),
             raised: pairs("raised"),
             fresh: get("fresh").is_some(),
@@ -154,7 +154,7 @@ impl Attack {
     }
 }
 
-const KEYS: [&str; 16] = [
+const HEAD_KEYS: [&str; 16] = [
     "attack",
     "class",
     "layer",
@@ -173,12 +173,12 @@ const KEYS: [&str; 16] = [
     "weaker",
 ];
 
-fn expect(text: &str) -> Expect {
+fn expect(text: &str) -> ExpectedResult {
     match text.split_once(" or ") {
-        Some(("held", causes)) => Expect::HeldOr(causes.split(" or ").map(str::to_owned).collect()),
-        _ if text == "held" => Expect::Held,
-        _ if text == "any" => Expect::Any,
-        _ => Expect::Cause(text.to_owned()),
+        Some(("held", causes)) => ExpectedResult::HeldOrCause(causes.split(" or ").map(str::to_owned).collect()),
+        _ if text == "held" => ExpectedResult::Held,
+        _ if text == "any" => ExpectedResult::Any,
+        _ => ExpectedResult::Cause(text.to_owned()),
     }
 }
 

@@ -8,14 +8,14 @@ use crate::row::{Command, End, Expected};
 
 /// A command's results.
 #[derive(Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct CommandResult {
     /// None when the command never ended.
     status: Option<i32>,
     out: String,
     err: String,
 }
 
-impl Seen {
+impl CommandResult {
     pub(crate) fn read(folder: &Path, command: Command) -> Self {
         let text = |end: &str| {
             let bytes = std::fs::read(folder.join(format!("{}.{end}", command.name()))).unwrap_or_default();
@@ -29,7 +29,7 @@ impl Seen {
     }
 
     /// Returns a summary for people.
-    fn told(&self, command: Command) -> String {
+    fn summary(&self, command: Command) -> String {
         let status = self
             .status
             .map_or_else(|| "never ended".to_owned(), |status| format!("status {status}"));
@@ -103,7 +103,7 @@ impl Seen {
             wrong.push("every layer is shown as active although none can be given".to_owned());
         }
         let name = command.name();
-        (!wrong.is_empty()).then(|| format!("{name}: {}: {}", wrong.join("; "), self.told(command)))
+        (!wrong.is_empty()).then(|| format!("{name}: {}: {}", wrong.join("; "), self.summary(command)))
     }
 
     /// Returns true when code ran, or for doctor, when all is well.
@@ -225,7 +225,7 @@ pub(crate) fn tests() -> Result<(), String> {
         says: Vec::new(),
     };
     let refused = || expected(End::Refused("isolation_unavailable".to_owned()));
-    let seen = |status, out: &str, err: &str| Seen {
+    let seen = |status, out: &str, err: &str| CommandResult {
         status: Some(status),
         out: out.to_owned(),
         err: err.to_owned(),
@@ -255,7 +255,7 @@ pub(crate) fn tests() -> Result<(), String> {
         ),
         (seen(125, "", told), Command::Run, expected(End::Ok)),
         (seen(1, layers, ""), Command::Doctor, refused()),
-        (Seen::default(), Command::Serve, expected(End::Ok)),
+        (CommandResult::default(), Command::Serve, expected(End::Ok)),
     ];
     for (seen, command, expected) in wrong {
         if seen.differs(command, &expected).is_none() {

@@ -139,16 +139,16 @@ impl Row {
 
 /// Returns the pairs of the first block of comments.
 fn head(text: &str) -> Result<Vec<(String, String)>, String> {
-    const KEYS: [&str; 5] = ["run", "serve", "doctor", "only", "open"];
+    const HEAD_KEYS: [&str; 5] = ["run", "serve", "doctor", "only", "open"];
     let mut pairs = Vec::new();
     for line in text.lines().take_while(|line| line.starts_with('#')) {
         let Some((key, value)) = line.trim_start_matches(['#', ' ']).split_once(": ") else {
             continue;
         };
-        if KEYS.contains(&key.strip_prefix("ordinary ").unwrap_or(key)) {
+        if HEAD_KEYS.contains(&key.strip_prefix("ordinary ").unwrap_or(key)) {
             pairs.push((key.to_owned(), value.trim().to_owned()));
         } else if key.split(' ').count() < 3 && key.chars().all(|letter| letter.is_ascii_lowercase() || letter == ' ') {
-            return Err(format!("`{key}:` is none of {KEYS:?}"));
+            return Err(format!("`{key}:` is none of {HEAD_KEYS:?}"));
         }
     }
     Ok(pairs)

@@ -5,17 +5,17 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::outcome::Seen;
+use crate::outcome::CommandResult;
 use crate::row::{self, Row, User};
 
 /// The first id of the ordinary users, one a row: a limit of processes counts all of a user's processes.
 const FIRST_ID: usize = 61_300;
 /// The time limit of a row, in seconds.
-const LONGEST: &str = "300";
+const ROW_TIMEOUT_S: &str = "300";
 /// The exit status of a script that cannot run here; its last line states the reason.
-const SKIPPED: i32 = 77;
+const SKIPPED_STATUS: i32 = 77;
 /// The exit status of a script that needs a feature that no machine is required to have.
-const NOT_REQUIRED: i32 = 78;
+const NOT_REQUIRED_STATUS: i32 = 78;
 
 #[derive(Debug)]
 pub(crate) struct Stage {
@@ -59,14 +59,14 @@ impl Stage {
         let (status, said) = ended?;
         let last = said.lines().last().unwrap_or_default().to_owned();
         match status {
-            Some(SKIPPED) => return skip(&name, &last),
-            Some(NOT_REQUIRED) => return count(&name, &format!("not required: {last}")),
+            Some(SKIPPED_STATUS) => return skip(&name, &last),
+            Some(NOT_REQUIRED_STATUS) => return count(&name, &format!("not required: {last}")),
             _ => {}
         }
         let mut wrong = Vec::new();
         for command in row::Command::ALL {
             let expected = row.expected(user, command)?;
-            wrong.extend(Seen::read(&work, command).differs(command, &expected));
+            wrong.extend(CommandResult::read(&work, command).differs(command, &expected));
         }
         // The row's own checks after the probe.
         if status != Some(0) {
@@ -106,7 +106,7 @@ impl Stage {
         command
             .args([
                 "--kill-after=5",
-                LONGEST,
+                ROW_TIMEOUT_S,
                 "unshare",
                 "--mount",
                 "--propagation=private",

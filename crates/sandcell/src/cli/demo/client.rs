@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 /// The maximum length of a line from the server, in bytes.
-const LONGEST_LINE: u64 = 16 << 20;
+const MAX_LINE_BYTES: u64 = 16 << 20;
 /// The time limit for one answer of the server.
-const PATIENCE: Duration = Duration::from_secs(60);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// The time limit for the server to end once its stdin is closed.
-const GOODBYE: Duration = Duration::from_secs(8);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// The reason that a call has no result.
 #[derive(Debug, thiserror::Error)]
@@ -23,13 +23,13 @@ pub(super) enum ClientError {
     Start(std::io::Error),
     #[error("the server closed its stdout in the middle of `{0}`")]
     Closed(String),
-    #[error("the server did not answer `{0}` within {patience} s", patience = PATIENCE.as_secs())]
+    #[error("the server did not answer `{0}` within {timeout} s", timeout = ANSWER_TIMEOUT.as_secs())]
     Silent(String),
     #[error("the server wrote a line that is not JSON: {0}")]
     NotJson(serde_json::Error),
     #[error("the server refused `{method}`: {message}")]
     Refused { method: String, message: String },
-    #[error("the server did not end within {} s after its stdin was closed", GOODBYE.as_secs())]
+    #[error("the server did not end within {} s after its stdin was closed", EXIT_TIMEOUT.as_secs())]
     DidNotEnd,
 }
 
@@ -148,7 +148,7 @@ impl Client {
         loop {
             match self.child.try_wait() {
                 Ok(Some(_)) => return Ok(started.elapsed()),
-                Ok(None) if started.elapsed() < GOODBYE => std::thread::sleep(Duration::from_millis(2)),
+                Ok(None) if started.elapsed() < EXIT_TIMEOUT => std::thread::sleep(Duration::from_millis(2)),
                 Ok(None) | Err(_) => return Err(ClientError::DidNotEnd),
             }
         }
@@ -168,7 +168,7 @@ impl Client {
             &json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}),
             method,
         )?;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + ANSWER_TIMEOUT;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let line = self.lines.recv_timeout(left).map_err(|error| match error {
@@ -210,7 +210,7 @@ fn read_lines(stdout: impl Read, lines: &SyncSender<String>) {
     let mut reader = BufReader::new(stdout);
     loop {
         let mut line = String::new();
-        match reader.by_ref().take(LONGEST_LINE).read_line(&mut line) {
+        match reader.by_ref().take(MAX_LINE_BYTES).read_line(&mut line) {
             Ok(0) | Err(_) => return,
             Ok(_) if line.trim().is_empty() => {}
             Ok(_) => {

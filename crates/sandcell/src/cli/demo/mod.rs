@@ -34,9 +34,9 @@ pub(super) struct DemoArgs {
 }
 
 /// The width of a line of the story, with the time at its end.
-const WIDTH: usize = 78;
+const LINE_WIDTH: usize = 78;
 /// The maximum number of lines shown of an answer.
-const LINES_SHOWN: usize = 14;
+const MAX_LINES_SHOWN: usize = 14;
 
 /// The reason that the demo stopped.
 #[derive(Debug, thiserror::Error)]
@@ -93,11 +93,11 @@ fn play(style: Style, config: Option<&Path>, args: &DemoArgs, began: Instant) ->
     )?;
     let mut counter = Counter::default();
     let first = upload(style, &mut client, &mut counter)?;
-    for scene in scenes::ANALYSIS {
+    for scene in scenes::ANALYSIS_SCENES {
         act(style, &mut client, scene, &mut counter)?;
     }
     chapter(style, "The same session attacks: refusals and their cost")?;
-    for scene in scenes::ATTACKS {
+    for scene in scenes::ATTACK_SCENES {
         act(style, &mut client, scene, &mut counter)?;
     }
     let ended = client.end()?;
@@ -126,19 +126,23 @@ fn say_server(style: Style, client: &Client, hello: &Value, tools: &[String], to
         text("/protocolVersion"),
         time(took),
         tools.len(),
-        style.dim(&fold(&tools.join(", "), WIDTH - 12, 12)),
+        style.dim(&fold(&tools.join(", "), LINE_WIDTH - 12, 12)),
     ))?;
     Ok(())
 }
 
 fn chapter(style: Style, title: &str) -> Result<(), DemoError> {
-    output::text(&format!("\n{}\n{}\n", style.bold(title), style.dim(&"─".repeat(WIDTH))))?;
+    output::text(&format!(
+        "\n{}\n{}\n",
+        style.bold(title),
+        style.dim(&"─".repeat(LINE_WIDTH))
+    ))?;
     Ok(())
 }
 
 /// Uploads the data set. This first call also makes the sandbox.
 fn upload(style: Style, client: &mut Client, counter: &mut Counter) -> Result<Duration, DemoError> {
-    let encoded = base64::engine::general_purpose::STANDARD.encode(scenes::NILE);
+    let encoded = base64::engine::general_purpose::STANDARD.encode(scenes::NILE_CSV);
     let answer = client.call("upload_file", json!({"path": "nile.csv", "content_base64": encoded}))?;
     heading(style, counter, "upload_file", "Bring the data", answer.took)?;
     if answer.is_error {
@@ -212,7 +216,7 @@ fn heading(style: Style, counter: &mut Counter, tool: &str, title: &str, took: D
         style.dim(&number),
         style.bold(title),
         style.dim(tool),
-        " ".repeat(WIDTH.saturating_sub(used).max(2)),
+        " ".repeat(LINE_WIDTH.saturating_sub(used).max(2)),
         style.yellow(&time),
     ))?;
     Ok(())
@@ -223,20 +227,20 @@ fn heading(style: Style, counter: &mut Counter, tool: &str, title: &str, took: D
 fn body(style: Style, answer: &Answer) -> Result<(), DemoError> {
     let mut text = String::new();
     let lines: Vec<String> = answer.texts.iter().flat_map(|block| block.lines()).map(safe).collect();
-    for line in lines.iter().filter(|line| !line.is_empty()).take(LINES_SHOWN) {
+    for line in lines.iter().filter(|line| !line.is_empty()).take(MAX_LINES_SHOWN) {
         // Lines of code in a traceback keep their indentation.
         let shown = if line.starts_with(' ') {
             line.clone()
         } else {
-            fold(line, WIDTH - 4, 4)
+            fold(line, LINE_WIDTH - 4, 4)
         };
         let _infallible = writeln!(text, "    {shown}");
     }
-    if lines.len() > LINES_SHOWN {
+    if lines.len() > MAX_LINES_SHOWN {
         let _infallible = writeln!(
             text,
             "    {}",
-            style.dim(&format!("… {} more lines", lines.len() - LINES_SHOWN))
+            style.dim(&format!("… {} more lines", lines.len() - MAX_LINES_SHOWN))
         );
     }
     output::text(&text)?;
@@ -247,7 +251,7 @@ fn moral(style: Style, text: &str) -> Result<(), DemoError> {
     output::text(&format!(
         "  {} {}\n",
         style.green("✓"),
-        style.dim(&fold(text, WIDTH - 4, 4))
+        style.dim(&fold(text, LINE_WIDTH - 4, 4))
     ))?;
     Ok(())
 }
@@ -284,7 +288,7 @@ fn say_end(style: Style, counter: &Counter, first: &Duration, ended: Duration) -
         style.yellow(&time(ended)),
         style.bold(&word("level")),
         word("backend"),
-        style.dim(&fold(&list("layers").join(", "), WIDTH - 4, 4)),
+        style.dim(&fold(&list("layers").join(", "), LINE_WIDTH - 4, 4)),
     );
     let weaker = list("degraded");
     if !weaker.is_empty() {
@@ -295,7 +299,7 @@ fn say_end(style: Style, counter: &Counter, first: &Duration, ended: Duration) -
             text,
             "  {} {}",
             style.yellow("weaker here:"),
-            fold(&line, WIDTH - 16, 4)
+            fold(&line, LINE_WIDTH - 16, 4)
         );
     }
     output::text(&text)?;
@@ -318,7 +322,7 @@ fn next_steps(style: Style, program: &Path) -> String {
     let mut text = format!(
         "\n{}\n{}\n",
         style.bold("Data libraries"),
-        style.dim(&"─".repeat(WIDTH))
+        style.dim(&"─".repeat(LINE_WIDTH))
     );
     text.push_str(&if cfg!(all(target_os = "linux", feature = "native")) {
         String::from(
@@ -340,7 +344,7 @@ fn next_steps(style: Style, program: &Path) -> String {
          VS Code:      {vscode}\n\n  \
          {} says what this machine isolates, and attacks itself.\n\n",
         style.bold("Your client"),
-        style.dim(&"─".repeat(WIDTH)),
+        style.dim(&"─".repeat(LINE_WIDTH)),
         style.bold("sandcell install CLIENT"),
         style.cyan(&entry),
         style.bold("sandcell doctor"),
@@ -419,7 +423,7 @@ mod tests {
 
     #[test]
     fn an_answer_that_is_not_as_promised_ends_the_demo() {
-        let scene = &scenes::ANALYSIS[0];
+        let scene = &scenes::ANALYSIS_SCENES[0];
         let good = json!({"status": "ok", "cause": null});
         assert!(check(scene, &answer("100 years, 1871 to 1970", good.clone())).is_ok());
         assert!(check(scene, &answer("99 years", good)).is_err());

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 /// The demo's data set. It is in the public domain; `examples/README.md` gives its source.
-pub(super) const NILE: &[u8] = include_bytes!("../../../../../examples/nile.csv");
+pub(super) const NILE_CSV: &[u8] = include_bytes!("../../../../../examples/nile.csv");
 
 /// One call of a tool.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ const fn code(title: &'static str, code: &'static str, answers: &'static [&'stat
 }
 
 /// The analysis. Each step uses the variables of the step before.
-pub(super) const ANALYSIS: &[Scene] = &[
+pub(super) const ANALYSIS_SCENES: &[Scene] = &[
     code(
         "Read the file",
         r#"import csv
@@ -101,7 +101,7 @@ print(f"the flow drops after {year}: from {before:.2f} to {after:.2f} on average
 ];
 
 /// Code that does harm, on purpose or by accident.
-pub(super) const ATTACKS: &[Scene] = &[
+pub(super) const ATTACK_SCENES: &[Scene] = &[
     Scene {
         title: "Try to send the data away",
         tool: "execute_code",
@@ -179,10 +179,10 @@ print(f"{len(bomb)} processes ended; still {len(flow)} years here")"#,
 
 #[cfg(test)]
 mod tests {
-    use super::NILE;
+    use super::NILE_CSV;
 
     fn volumes() -> Vec<(u32, u64)> {
-        let text = std::str::from_utf8(NILE).unwrap();
+        let text = std::str::from_utf8(NILE_CSV).unwrap();
         let mut lines = text.lines();
         assert_eq!(lines.next(), Some("year,volume"));
         lines

@@ -12,11 +12,11 @@ use sandcell_sandbox::Code;
 
 /// The expected result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Expect {
+pub(super) enum ExpectedResult {
     /// The last line of stdout begins with `HELD`.
     Held,
     /// The execution is ended with one of these causes, or the last line begins with `HELD`.
-    HeldOr(&'static [Code]),
+    HeldOrCause(&'static [Code]),
 }
 
 /// One attack.
@@ -26,14 +26,14 @@ pub(super) struct Attack {
     pub(super) name: &'static str,
     /// The layer that must hold.
     pub(super) layer: &'static str,
-    /// The Python code. It may use the canaries of [`super::lure`] as `LURE`.
+    /// The Python code. It may use the canaries of [`super::canary`] as `CANARIES`.
     pub(super) code: &'static str,
     /// The expected result.
-    pub(super) expect: Expect,
+    pub(super) expect: ExpectedResult,
     /// True when the attack is also valid in a container, where the image and the daemon's mounts are visible.
     pub(super) everywhere: bool,
     /// True when the report of a weakened layer already states the attack's finding.
-    pub(super) told_where_weaker: bool,
+    pub(super) reported_when_weaker: bool,
 }
 
 /// Helpers for every attack.
@@ -42,7 +42,7 @@ pub(super) const PRELUDE: &str = include_str!("../../../tests/escapes/attacks/pr
 macro_rules! files {
     ($($name:literal,)*) => {
         /// The names and files of the escape suite's attacks with `# quick: yes`.
-        const FILES: &[(&str, &str)] =
+        const ATTACK_FILES: &[(&str, &str)] =
             &[$(($name, include_str!(concat!("../../../tests/escapes/attacks/", $name, ".py")))),*];
     };
 }
@@ -107,7 +107,7 @@ files! {
 
 /// The attacks, by layer.
 pub(super) static ATTACKS: LazyLock<Vec<Attack>> = LazyLock::new(|| {
-    let mut attacks: Vec<Attack> = FILES.iter().map(|(name, text)| read(name, text)).collect();
+    let mut attacks: Vec<Attack> = ATTACK_FILES.iter().map(|(name, text)| read(name, text)).collect();
     attacks.sort_by_key(|attack| attack.layer);
     attacks
 });
@@ -123,9 +123,9 @@ fn read(name: &'static str, text: &'static str) -> Attack {
         name: value("attack").unwrap_or(name),
         layer: value("layer").unwrap_or("unknown"),
         code: text,
-        expect: Expect::Held,
+        expect: ExpectedResult::Held,
         everywhere: value("containers").is_none(),
-        told_where_weaker: value("weaker").is_some(),
+        reported_when_weaker: value("weaker").is_some(),
     }
 }
 
@@ -150,9 +150,9 @@ for child in children:
     os.waitpid(child, 0)
 print(verdict)"#,
         // A watchdog that limits memory may end the sandbox first.
-        expect: Expect::HeldOr(&[Code::ProcessLimit, Code::OutOfMemory]),
+        expect: ExpectedResult::HeldOrCause(&[Code::ProcessLimit, Code::OutOfMemory]),
         everywhere: true,
-        told_where_weaker: false,
+        reported_when_weaker: false,
     },
     Attack {
         name: "fill the disk",
@@ -167,17 +167,17 @@ try:
 except OSError as error:
     print('HELD after', written >> 20, 'MiB', errno.errorcode[error.errno])
 os.unlink(fill)"#,
-        expect: Expect::HeldOr(&[Code::DiskFull]),
+        expect: ExpectedResult::HeldOrCause(&[Code::DiskFull]),
         everywhere: true,
-        told_where_weaker: false,
+        reported_when_weaker: false,
     },
     Attack {
         name: "loop for ever",
         layer: "time_limit",
         code: "while True: pass",
-        expect: Expect::HeldOr(&[Code::Timeout]),
+        expect: ExpectedResult::HeldOrCause(&[Code::Timeout]),
         everywhere: true,
-        told_where_weaker: false,
+        reported_when_weaker: false,
     },
     Attack {
         name: "take all memory",
@@ -191,17 +191,17 @@ except MemoryError:
     taken = len(blocks)
     blocks.clear()
     print('HELD after', taken, 'MiB')"#,
-        expect: Expect::HeldOr(&[Code::OutOfMemory]),
+        expect: ExpectedResult::HeldOrCause(&[Code::OutOfMemory]),
         everywhere: true,
-        told_where_weaker: false,
+        reported_when_weaker: false,
     },
     Attack {
         name: "print without end",
         layer: "output_limit",
         code: "for _ in range(64):\n    print('x' * (1 << 18))\nprint('HELD')",
-        expect: Expect::HeldOr(&[Code::OutputLimit]),
+        expect: ExpectedResult::HeldOrCause(&[Code::OutputLimit]),
         everywhere: true,
-        told_where_weaker: false,
+        reported_when_weaker: false,
     },
 ];
 
@@ -245,7 +245,7 @@ mod tests {
             }
         }
         quick.sort();
-        let ours: Vec<&str> = FILES.iter().map(|(name, _)| *name).collect();
+        let ours: Vec<&str> = ATTACK_FILES.iter().map(|(name, _)| *name).collect();
         assert_eq!(ours, quick);
     }
 }

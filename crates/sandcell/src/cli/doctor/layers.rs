@@ -7,7 +7,7 @@ use sandcell_sandbox::{Backend, Failure, LayerReport, LayerState, Limits, Sandbo
 
 /// The reason that no sandbox could be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Failed {
+pub(super) struct LayerFailure {
     /// The layer that failed; none: the failed step belongs to no layer.
     layer: Option<String>,
     reason: String,
@@ -16,7 +16,7 @@ pub(super) struct Failed {
 }
 
 /// Makes a sandbox and closes it again. Returns none on success.
-pub(super) async fn failed(backend: &Arc<dyn Backend>, limits: Limits) -> Option<Failed> {
+pub(super) async fn failed(backend: &Arc<dyn Backend>, limits: Limits) -> Option<LayerFailure> {
     let spec = SandboxSpec {
         limits,
         ..SandboxSpec::default()
@@ -38,13 +38,13 @@ pub(super) async fn failed(backend: &Arc<dyn Backend>, limits: Limits) -> Option
                 || (None, failure.message.clone()),
                 |(layer, reason)| (Some(layer), reason),
             );
-            Some(Failed { layer, reason, failure })
+            Some(LayerFailure { layer, reason, failure })
         }
     }
 }
 
 /// Returns the layers' reports after making a sandbox failed.
-pub(super) fn after(layers: Vec<LayerReport>, failed: &Failed) -> Vec<LayerReport> {
+pub(super) fn after_failure(layers: Vec<LayerReport>, failed: &LayerFailure) -> Vec<LayerReport> {
     let name = failed.layer.as_deref().unwrap_or("sandbox");
     let missing = |name: &str, reason: String| LayerReport {
         name: name.to_owned(),
@@ -82,12 +82,12 @@ mod tests {
 
     #[test]
     fn no_layer_is_active_where_no_sandbox_could_be_made() {
-        let failed = |layer: Option<&str>| Failed {
+        let failed = |layer: Option<&str>| LayerFailure {
             layer: layer.map(str::to_owned),
             reason: "mount /proc: no".to_owned(),
             failure: Failure::new(sandcell_sandbox::Code::IsolationUnavailable, "no", "do so"),
         };
-        let seen = after(layers(), &failed(Some("private_proc")));
+        let seen = after_failure(layers(), &failed(Some("private_proc")));
         assert!(seen.iter().all(|layer| layer.state == LayerState::Missing), "{seen:?}");
         assert_eq!(seen[1].reason.as_deref(), Some("mount /proc: no"));
         assert!(
@@ -96,7 +96,7 @@ mod tests {
         );
         // A failure without a layer of the list is the first entry.
         for (layer, name) in [(None, "sandbox"), (Some("memory"), "memory")] {
-            let seen = after(layers(), &failed(layer));
+            let seen = after_failure(layers(), &failed(layer));
             assert_eq!((seen.len(), seen[0].name.as_str()), (4, name));
             assert_eq!(seen[0].reason.as_deref(), Some("mount /proc: no"));
         }

@@ -1,12 +1,12 @@
 //! `sandcell doctor`: the isolation that this machine provides, its gaps and their remedies, and a test by attacks.
 
+mod attack_run;
 mod attacks;
+mod canary;
 mod capacity;
 mod host;
 mod layers;
-mod lure;
 mod outer;
-mod siege;
 mod text;
 mod verdict;
 
@@ -24,9 +24,9 @@ use super::install::{self, Configured};
 use super::output::{self, Printed, Style};
 use crate::config::Settings;
 use crate::wiring::{self, Launcher};
-use capacity::Room;
+use attack_run::{AttackRun, State};
+use capacity::CapacityReport;
 use host::Advice;
-use siege::{Siege, State};
 
 /// Shows the isolation that this machine provides, and attacks its own sandbox to test it
 ///
@@ -65,11 +65,11 @@ struct Report {
     data_folder: Option<Failure>,
     /// The command that gives sandboxes data libraries. None if they have them.
     data: Option<String>,
-    siege: Option<Siege>,
+    attack_run: Option<AttackRun>,
     /// Other problems that prevent code from running: unreadable settings, a missing base.
     problems: Vec<Failure>,
     host: Vec<Advice>,
-    room: Room,
+    room: CapacityReport,
     /// Outer limits that are lower than those of a sandbox.
     outer: Vec<Advice>,
     clients: Vec<Configured>,
@@ -87,7 +87,7 @@ impl Report {
     fn ok(&self) -> bool {
         self.python.is_ok()
             && self.backends.iter().any(|backend| backend.failure.is_none())
-            && self.siege.as_ref().is_some_and(Siege::held)
+            && self.attack_run.as_ref().is_some_and(AttackRun::held)
     }
 }
 
@@ -117,8 +117,8 @@ async fn examine(mut settings: Settings, launcher: Launcher) -> Report {
     let data_folder = settings.data_problem();
     let found = wiring::languages(&settings);
     let limits = settings.engine.limits.clone();
-    let wired = wiring::wire_briefly(settings, launcher, found, wiring::Ask::Nobody).await;
-    let python = python(&wired.found).map_err(mended);
+    let wired = wiring::wire_briefly(settings, launcher, found, wiring::VersionQuery::Required).await;
+    let python = python(&wired.found).map_err(without_doctor_advice);
     let mut layers = layers(&wired.engine);
     let host = host::advice(situation(&layers));
     let names = |state| {
@@ -126,11 +126,11 @@ async fn examine(mut settings: Settings, launcher: Launcher) -> Report {
         of_state.map(|layer| layer.name.clone()).collect::<Vec<_>>()
     };
     let (absent, weaker) = (names(LayerState::Missing), names(LayerState::Degraded));
-    let mut problems: Vec<Failure> = wired.problems.iter().cloned().map(mended).collect();
-    let siege = if python.is_ok() && problems.is_empty() && wired.unready.is_none() {
-        siege::lay(&wired.engine, &absent, &weaker)
+    let mut problems: Vec<Failure> = wired.problems.iter().cloned().map(without_doctor_advice).collect();
+    let attack_run = if python.is_ok() && problems.is_empty() && wired.unready.is_none() {
+        attack_run::run(&wired.engine, &absent, &weaker)
             .await
-            .map_err(|failure| problems.push(mended(failure)))
+            .map_err(|failure| problems.push(without_doctor_advice(failure)))
             .ok()
     } else {
         None
@@ -138,21 +138,21 @@ async fn examine(mut settings: Settings, launcher: Launcher) -> Report {
     let own = wired
         .preferred
         .as_ref()
-        .filter(|backend| backend.name() == siege::NATIVE);
+        .filter(|backend| backend.name() == attack_run::NATIVE_BACKEND);
     let mut backends = backends(&wired);
     let mut level = wired.level();
-    if let (None, Some(backend)) = (&siege, own)
+    if let (None, Some(backend)) = (&attack_run, own)
         && let Some(failed) = layers::failed(backend, limits.clone()).await
     {
-        layers = layers::after(layers, &failed);
-        if let Some(row) = backends.iter_mut().find(|row| row.name == siege::NATIVE) {
-            row.failure = Some(mended(failed.failure));
+        layers = layers::after_failure(layers, &failed);
+        if let Some(row) = backends.iter_mut().find(|row| row.name == attack_run::NATIVE_BACKEND) {
+            row.failure = Some(without_doctor_advice(failed.failure));
             row.level = None;
         }
         level = backends.iter().find_map(|row| row.level).unwrap_or(Level::None);
     }
     for layer in &mut layers {
-        layer.remedy = layer.remedy.as_deref().map(without_itself);
+        layer.remedy = layer.remedy.as_deref().map(without_doctor);
     }
     // A problem that has its own line is not repeated.
     problems.retain(|problem| {
@@ -163,7 +163,7 @@ async fn examine(mut settings: Settings, launcher: Launcher) -> Report {
         level,
         floor,
         host,
-        room: Room {
+        room: CapacityReport {
             capacity: wired.engine.capacity(),
             allowed,
         },
@@ -172,7 +172,7 @@ async fn examine(mut settings: Settings, launcher: Launcher) -> Report {
         layers,
         left_out: left_out(&wired.engine),
         backends,
-        siege,
+        attack_run,
         problems,
         npm: npm(&wired.engine),
         data_folder,
@@ -185,7 +185,7 @@ async fn examine(mut settings: Settings, launcher: Launcher) -> Report {
     report
 }
 
-fn backends(wired: &wiring::Wired) -> Vec<BackendRow> {
+fn backends(wired: &wiring::WiredEngine) -> Vec<BackendRow> {
     let row = |row: &wiring::BackendState| BackendRow {
         name: row.name.clone(),
         level: row.level,
@@ -200,19 +200,19 @@ fn backends(wired: &wiring::Wired) -> Vec<BackendRow> {
                     .is_some_and(|first| first.name == row.name)
                     .then(|| unready.clone())
             })
-            .map(mended),
+            .map(without_doctor_advice),
     };
     wired.backends.iter().map(row).collect()
 }
 
 /// Returns the failure without the advice to run the doctor, which is already running.
-fn mended(failure: Failure) -> Failure {
-    let remedy = without_itself(&failure.remedy);
+fn without_doctor_advice(failure: Failure) -> Failure {
+    let remedy = without_doctor(&failure.remedy);
     Failure { remedy, ..failure }
 }
 
 /// Returns a remedy without the parts that point to this command.
-fn without_itself(remedy: &str) -> String {
+fn without_doctor(remedy: &str) -> String {
     let parts: Vec<&str> = remedy
         .split("; ")
         .filter(|part| !part.contains("sandcell doctor"))
@@ -232,7 +232,12 @@ fn uv(settings: &Settings) -> Option<Result<std::path::PathBuf, ()>> {
 /// Returns the command that gives every sandbox a base; none where they have one.
 #[cfg(all(target_os = "linux", feature = "native"))]
 async fn base(settings: &Settings) -> Option<String> {
-    if settings.packages.base.is_some() || settings.backends.first().is_none_or(|first| first != siege::NATIVE) {
+    if settings.packages.base.is_some()
+        || settings
+            .backends
+            .first()
+            .is_none_or(|first| first != attack_run::NATIVE_BACKEND)
+    {
         return None;
     }
     let (bases, _) = wiring::bases(settings, None).await.ok()?;
@@ -327,8 +332,8 @@ fn python(found: &Detected) -> Result<String, Failure> {
 }
 
 fn as_json(report: &Report) -> serde_json::Value {
-    let empty = Siege::default();
-    let siege = report.siege.as_ref().unwrap_or(&empty);
+    let empty = AttackRun::default();
+    let attack_run = report.attack_run.as_ref().unwrap_or(&empty);
     let backends = report.backends.iter().map(|backend| {
         json!({
             "name": backend.name,
@@ -350,11 +355,11 @@ fn as_json(report: &Report) -> serde_json::Value {
         "layers": report.layers,
         "left_out": report.left_out,
         "attacks": {
-            "tried": siege.count(State::Held) + siege.count(State::Breached),
-            "held": siege.count(State::Held),
-            "breached": siege.count(State::Breached),
-            "not_tried": siege.count(State::NotTried),
-            "results": siege.results,
+            "tried": attack_run.count(State::Held) + attack_run.count(State::Breached),
+            "held": attack_run.count(State::Held),
+            "breached": attack_run.count(State::Breached),
+            "not_tried": attack_run.count(State::NotTried),
+            "results": attack_run.results,
         },
         "backends": backends.collect::<Vec<_>>(),
         "python": python,
@@ -424,7 +429,7 @@ mod tests {
             npm: Some(Err(())),
             data_folder: None,
             data: None,
-            siege: None,
+            attack_run: None,
             problems: Vec::new(),
             host: vec![Advice {
                 name: "kernel.dmesg_restrict",
@@ -432,7 +437,7 @@ mod tests {
                 reason: "the log is open".to_owned(),
                 remedy: "sudo sysctl -w kernel.dmesg_restrict=1".to_owned(),
             }],
-            room: Room {
+            room: CapacityReport {
                 capacity: None,
                 allowed: 256,
             },
@@ -482,14 +487,14 @@ mod tests {
     fn attacked(states: &[State]) -> Report {
         let mut report = unable();
         report.backends[0].failure = None;
-        let result = |state: &State| siege::Outcome {
+        let result = |state: &State| attack_run::Outcome {
             name: "mount a file system",
             layer: "namespaces",
             held: *state == State::Held,
             state: *state,
             detail: "broke mount gave 0\u{1b}[2J".to_owned(),
         };
-        report.siege = Some(Siege {
+        report.attack_run = Some(AttackRun {
             results: states.iter().map(result).collect(),
             took: std::time::Duration::from_secs(1),
         });
@@ -526,10 +531,10 @@ mod tests {
     #[test]
     fn the_doctor_does_not_advise_to_run_the_doctor() {
         assert_eq!(
-            without_itself("try again; `sandcell doctor` on the host says why"),
+            without_doctor("try again; `sandcell doctor` on the host says why"),
             "try again"
         );
-        assert_eq!(without_itself("raise the limit"), "raise the limit");
-        assert!(without_itself("`sandcell doctor` says why").contains("hosts.md"));
+        assert_eq!(without_doctor("raise the limit"), "raise the limit");
+        assert!(without_doctor("`sandcell doctor` says why").contains("hosts.md"));
     }
 }

@@ -3,8 +3,8 @@
 use sandcell_languages::Choice;
 use sandcell_sandbox::{Failure, LayerReport, LayerState, LeftOut};
 
+use super::attack_run::{AttackRun, State};
 use super::host::Advice;
-use super::siege::{Siege, State};
 use super::{Configured, GET_NPM, GET_UV, NO_DATA, NO_NPM, NO_UV, Report, verdict};
 use crate::cli::output::{Style, safe};
 
@@ -24,12 +24,12 @@ pub(super) fn of(report: &Report, style: Style) -> String {
         Ok(version) => {
             text.push_str(&format!("{} Python {version}\n", style.green("✓")));
             // The first program on PATH is the expected choice. Other choices are worth a line each.
-            let told = |choice: &&Choice| choice.language == "python" || choice.reason.contains("passed over");
+            let shown = |choice: &&Choice| choice.language == "python" || choice.reason.contains("passed over");
             for Choice {
                 language,
                 program,
                 reason,
-            } in report.choices.iter().filter(told)
+            } in report.choices.iter().filter(shown)
             {
                 text.push_str(&style.dim(&format!("    {language} is {}: {reason}\n", program.display())));
             }
@@ -77,19 +77,23 @@ pub(super) fn of(report: &Report, style: Style) -> String {
     }
     if !report.layers.is_empty() {
         text.push_str(&format!("\n{}\n", style.bold("Layers")));
-        let mut told: Option<&str> = None;
+        let mut shown: Option<&str> = None;
         for group in report.layers.chunk_by(same_trouble) {
             let remedy = group.first().and_then(|layer| layer.remedy.as_deref());
-            text.push_str(&layer_line(group, style, remedy.filter(|remedy| told != Some(*remedy))));
-            told = remedy.or(told);
+            text.push_str(&layer_line(
+                group,
+                style,
+                remedy.filter(|remedy| shown != Some(*remedy)),
+            ));
+            shown = remedy.or(shown);
         }
     }
     text.push_str(&left_out_text(&report.left_out, style));
     text.push_str(
         &report
-            .siege
+            .attack_run
             .as_ref()
-            .map(|siege| attacks_text(siege, style))
+            .map(|attack_run| attacks_text(attack_run, style))
             .unwrap_or_default(),
     );
     let (stricter, outer) = ("The host could be stricter", "Limits from outside");
@@ -207,26 +211,30 @@ fn advice_text(advice: &[Advice], title: &str, style: Style) -> String {
 }
 
 /// Returns one line for each layer that was attacked, and one for each attack that was not held.
-fn attacks_text(siege: &Siege, style: Style) -> String {
-    let held = siege.count(State::Held);
-    let left = match siege.count(State::NotTried) {
+fn attacks_text(attack_run: &AttackRun, style: Style) -> String {
+    let held = attack_run.count(State::Held);
+    let left = match attack_run.count(State::NotTried) {
         0 => String::new(),
         count => format!(", {count} could not be tried"),
     };
     let mut text = format!(
         "\n{}  {} tried, {held} held{left}, in {:.1} s\n",
         style.bold("Attacks on a sandbox of this machine"),
-        held + siege.count(State::Breached),
-        siege.took.as_secs_f64()
+        held + attack_run.count(State::Breached),
+        attack_run.took.as_secs_f64()
     );
     let mut layers: Vec<&str> = Vec::new();
-    for result in &siege.results {
+    for result in &attack_run.results {
         if !layers.contains(&result.layer) {
             layers.push(result.layer);
         }
     }
     for layer in layers {
-        let of_layer: Vec<_> = siege.results.iter().filter(|result| result.layer == layer).collect();
+        let of_layer: Vec<_> = attack_run
+            .results
+            .iter()
+            .filter(|result| result.layer == layer)
+            .collect();
         let held = of_layer.iter().filter(|result| result.held).count();
         let mark = if of_layer.iter().any(|result| result.state == State::Breached) {
             style.red("✗")

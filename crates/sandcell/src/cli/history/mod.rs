@@ -15,9 +15,9 @@ use crate::config::Settings;
 use crate::wiring::lasting;
 
 /// The maximum number of executions in a notebook.
-const CELLS: u32 = 2000;
+const MAX_NOTEBOOK_CELLS: u32 = 2000;
 /// The maximum number of ids that are listed for an ambiguous prefix.
-const CANDIDATES: u32 = 5;
+const MAX_CANDIDATES: u32 = 5;
 
 /// Shows the stored executions, newest first
 ///
@@ -30,7 +30,7 @@ pub(super) struct HistoryArgs {
     command: Option<HistoryCommand>,
 
     #[command(flatten)]
-    which: Which,
+    filters: ExecutionFilter,
 
     /// Prints a list of {execution_id, owner, sandbox_id, language, status, timestamp, duration_ms, cpu_ms,
     /// peak_memory_mb, stdout_bytes, stderr_bytes, exit_code, code_preview, stdout_preview, error, cause}
@@ -58,7 +58,7 @@ enum HistoryCommand {
         ids: Vec<String>,
 
         #[command(flatten)]
-        which: Which,
+        filters: ExecutionFilter,
 
         /// The file to write; without: stdout
         #[arg(short, long, value_name = "FILE")]
@@ -73,7 +73,7 @@ enum HistoryCommand {
 }
 
 #[derive(Debug, Clone, Args)]
-struct Which {
+struct ExecutionFilter {
     /// Only executions of this caller
     #[arg(long, value_name = "NAME")]
     owner: Option<String>,
@@ -104,7 +104,7 @@ enum Ending {
     Killed,
 }
 
-impl Which {
+impl ExecutionFilter {
     fn filter(&self) -> Filter {
         let word = |ending: Ending| ending.to_possible_value().map(|word| word.get_name().to_owned());
         Filter {
@@ -129,7 +129,7 @@ pub(super) fn run(args: &HistoryArgs, settings: &Settings) -> Result<ExitCode, F
     match &args.command {
         None => {
             let rows = match database {
-                Ok(database) => database.list(&args.which.filter(), false).map_err(failure)?,
+                Ok(database) => database.list(&args.filters.filter(), false).map_err(failure)?,
                 // An absent file means that nothing ran yet, unless the data folder is unusable.
                 Err(HistoryError::Absent(_)) => settings.data_problem().map_or(Ok(Vec::new()), Err)?,
                 Err(error) => return Err(failure(error)),
@@ -150,8 +150,8 @@ pub(super) fn run(args: &HistoryArgs, settings: &Settings) -> Result<ExitCode, F
             };
             printed(written.map(|()| ExitCode::SUCCESS))
         }
-        Some(HistoryCommand::Export { ids, which, out }) => {
-            let rows = wanted(&database.map_err(failure)?, ids, which)?;
+        Some(HistoryCommand::Export { ids, filters, out }) => {
+            let rows = wanted(&database.map_err(failure)?, ids, filters)?;
             export(rows, out.as_deref())
         }
         Some(HistoryCommand::Forget { ids }) => {
@@ -177,7 +177,7 @@ fn find(database: &Database, text: &str) -> Result<Row, Failure> {
 fn whole_id(database: &Database, text: &str) -> Result<String, Failure> {
     let found = match text {
         "last" => database.ids_beginning("", 1),
-        _ => database.ids_beginning(text, CANDIDATES),
+        _ => database.ids_beginning(text, MAX_CANDIDATES),
     };
     let found = found.map_err(failure)?;
     match found.as_slice() {
@@ -207,10 +207,10 @@ fn once(ids: &[String], whole: impl Fn(&str) -> Result<String, Failure>) -> Resu
 }
 
 /// Returns the rows of the notebook, oldest first.
-fn wanted(database: &Database, ids: &[String], which: &Which) -> Result<Vec<Row>, Failure> {
+fn wanted(database: &Database, ids: &[String], filters: &ExecutionFilter) -> Result<Vec<Row>, Failure> {
     let mut rows = if ids.is_empty() {
-        let mut filter = which.filter();
-        filter.most = filter.most.min(CELLS);
+        let mut filter = filters.filter();
+        filter.most = filter.most.min(MAX_NOTEBOOK_CELLS);
         database.list(&filter, true).map_err(failure)?
     } else {
         once(ids, |id| whole_id(database, id))?

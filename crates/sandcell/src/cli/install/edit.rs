@@ -218,11 +218,11 @@ mod tests {
         }
     }
 
-    const USED: &str = "{\n\t// my servers\n\t\"mcpServers\": {\n\t\t\"other\": { \"command\": \"x\" }, // keep\n\t},\n\t\"theme\": \"dark\", /* and this */\n}\n";
+    const USED_SETTINGS: &str = "{\n\t// my servers\n\t\"mcpServers\": {\n\t\t\"other\": { \"command\": \"x\" }, // keep\n\t},\n\t\"theme\": \"dark\", /* and this */\n}\n";
 
     #[test]
     fn comments_other_servers_and_spacing_stay() {
-        let text = entry().put_into(USED).unwrap();
+        let text = entry().put_into(USED_SETTINGS).unwrap();
         for kept in [
             "\t// my servers\n",
             "\t\t\"other\": { \"command\": \"x\" }, // keep\n",

@@ -129,15 +129,15 @@ mod tests {
         }
     }
 
-    const OWN: &str = "[mcp_servers.sandcell]\ncommand = \"/usr/bin/sandcell\"\nargs = [\"serve\"]\n";
-    const USED: &str =
+    const OWN_ENTRY: &str = "[mcp_servers.sandcell]\ncommand = \"/usr/bin/sandcell\"\nargs = [\"serve\"]\n";
+    const USED_SETTINGS: &str =
         "# mine\nmodel = \"x\" # good\n\n[mcp_servers.other]\ncommand = \"y\"\n\n[tui]\n# dark\ntheme = \"d\"\n";
 
     #[test]
     fn an_empty_file_becomes_one_entry_and_empty_again() {
         for text in ["", "\n", "\u{feff}"] {
             let now = entry().put_into(text).unwrap();
-            assert_eq!(now.trim(), OWN.trim());
+            assert_eq!(now.trim(), OWN_ENTRY.trim());
             assert!(entry().differs_only_by_entry("", &now));
             assert_eq!(entry().take_out_of(&now, None).unwrap().unwrap().trim(), "");
         }
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn comments_and_other_servers_stay() {
-        let now = entry().put_into(USED).unwrap();
+        let now = entry().put_into(USED_SETTINGS).unwrap();
         for kept in [
             "# mine\nmodel = \"x\" # good\n",
             "[mcp_servers.other]\ncommand = \"y\"\n",
@@ -153,13 +153,16 @@ mod tests {
         ] {
             assert!(now.contains(kept), "{kept:?} in\n{now}");
         }
-        assert!(now.contains(OWN), "{now}");
+        assert!(now.contains(OWN_ENTRY), "{now}");
         let parsed: toml::Table = now.parse().unwrap();
         assert_eq!(parsed["mcp_servers"]["sandcell"]["args"][0].as_str(), Some("serve"));
         assert_eq!(entry().put_into(&now).unwrap(), now, "a second time changes nothing");
-        assert!(entry().differs_only_by_entry(USED, &now));
-        assert_eq!(entry().take_out_of(&now, Some(USED)).unwrap().unwrap(), USED);
-        assert!(!entry().differs_only_by_entry(USED, &now.replace("\"d\"", "\"e\"")));
+        assert!(entry().differs_only_by_entry(USED_SETTINGS, &now));
+        assert_eq!(
+            entry().take_out_of(&now, Some(USED_SETTINGS)).unwrap().unwrap(),
+            USED_SETTINGS
+        );
+        assert!(!entry().differs_only_by_entry(USED_SETTINGS, &now.replace("\"d\"", "\"e\"")));
     }
 
     #[test]

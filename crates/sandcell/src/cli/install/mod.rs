@@ -250,10 +250,12 @@ fn failed(what: &str, path: &Path, error: &io::Error) -> Failure {
 /// Returns a file's text, if there is such a file. Settings of clients are small; a file of more than 64 MiB is
 /// refused.
 fn read(path: &Path) -> Result<Option<String>, Failure> {
-    const MOST: u64 = 64 << 20;
+    const MAX_SETTINGS_BYTES: u64 = 64 << 20;
     match std::fs::metadata(path) {
         Ok(found) if !found.is_file() => Err(failed("read", path, &io::Error::other("it is not a file"))),
-        Ok(found) if found.len() > MOST => Err(failed("read", path, &io::Error::other("it is larger than 64 MiB"))),
+        Ok(found) if found.len() > MAX_SETTINGS_BYTES => {
+            Err(failed("read", path, &io::Error::other("it is larger than 64 MiB")))
+        }
         Ok(_) => std::fs::read_to_string(path)
             .map(Some)
             .map_err(|error| failed("read", path, &error)),

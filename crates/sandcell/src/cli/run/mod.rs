@@ -21,9 +21,9 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::bar::Bar;
-use super::{RUN_FAILED, SandboxArgs, output, unwritable};
-use crate::config::table::MOST_FILE_MB;
+use super::progress::Progress;
+use super::{RUN_FAILED_EXIT, SandboxArgs, output, unwritable};
+use crate::config::table::MAX_FILE_MB;
 use crate::config::{FlagValue, NetworkSettings, Settings};
 use crate::signals;
 use crate::wiring::{self, Launcher};
@@ -120,7 +120,7 @@ pub(super) fn main(args: RunArgs, load: impl FnOnce(Vec<FlagValue>) -> Result<Se
             } else {
                 output::failure(&failure);
             }
-            ExitCode::from(RUN_FAILED)
+            ExitCode::from(RUN_FAILED_EXIT)
         }
     }
 }
@@ -141,7 +141,7 @@ fn hints() -> Hints {
 async fn run(args: &RunArgs, mut settings: Settings, launcher: Launcher) -> Result<u8, Failure> {
     let mut stop = signals::Stop::listen()?;
     // The caller is the operator here, so the file limit is the largest that can be transferred.
-    settings.engine.file_bytes = ByteSize::mib(MOST_FILE_MB);
+    settings.engine.file_bytes = ByteSize::mib(MAX_FILE_MB);
     settings.engine.hints = hints();
     settings.images.allow = vec!["*".to_owned()];
     settings.images.folders = vec![PathBuf::from("/")];
@@ -151,12 +151,12 @@ async fn run(args: &RunArgs, mut settings: Settings, launcher: Launcher) -> Resu
     let kept = settings.engine.output_kept;
     let found = wiring::languages(&settings);
     let (mut request, outs) = request(args, &settings, &found)?;
-    take_base(args, &mut settings, &request.language).await?;
+    use_matching_base(args, &mut settings, &request.language).await?;
     let own = settings.clone();
     let mut wired = wiring::wire_once(settings, launcher, found).await;
     let mut problem = wired.problems.drain(..).next();
     if problem.is_none() {
-        problem = bring_image(args, &own, &wired, &mut stop).await.err();
+        problem = pull_image(args, &own, &wired, &mut stop).await.err();
     }
     if let Some(problem) = problem {
         wired.engine.shutdown().await;
@@ -186,13 +186,13 @@ async fn run(args: &RunArgs, mut settings: Settings, launcher: Launcher) -> Resu
             .left_to_user(Some(&request.language), &request.packages, &request.network);
         request.consent = Consent::Given([left.packages, left.hosts].concat());
         let mut steps = request.progress.subscribe();
-        let mut bar = Bar::new();
+        let mut progress = Progress::new();
         let running = wired.engine.run_program(&who, request, stdin, events, cancel.clone());
         tokio::pin!(running);
         loop {
             tokio::select! {
                 view = &mut running => break view,
-                Ok(()) = steps.changed() => show_step(&mut bar, &steps.borrow_and_update()),
+                Ok(()) = steps.changed() => show_step(&mut progress, &steps.borrow_and_update()),
                 number = stop.next(), if signal.is_none() => {
                     signal = Some(number);
                     cancel.cancel();
@@ -213,11 +213,11 @@ async fn run(args: &RunArgs, mut settings: Settings, launcher: Launcher) -> Resu
 }
 
 /// Shows a step of the installation; an empty one ends it.
-fn show_step(bar: &mut Bar, step: &str) {
+fn show_step(progress: &mut Progress, step: &str) {
     if step.is_empty() {
-        return bar.clear();
+        return progress.clear();
     }
-    bar.show(&Preparing {
+    progress.show(&Preparing {
         text: format!("installing packages: {step}"),
         ..Preparing::default()
     });
@@ -225,7 +225,7 @@ fn show_step(bar: &mut Bar, step: &str) {
 
 /// Uses a prepared base that has the packages, if the settings name none. Nothing has to be installed then.
 #[cfg(all(target_os = "linux", feature = "native"))]
-async fn take_base(args: &RunArgs, settings: &mut Settings, language: &str) -> Result<(), Failure> {
+async fn use_matching_base(args: &RunArgs, settings: &mut Settings, language: &str) -> Result<(), Failure> {
     let native = settings.backends.first().is_some_and(|name| name == "native");
     let wanted = !args.packages.is_empty() && args.image.is_none() && language == "python";
     if wanted && native && settings.packages.base.is_none() && settings.data_dir.is_some() {
@@ -236,7 +236,7 @@ async fn take_base(args: &RunArgs, settings: &mut Settings, language: &str) -> R
 }
 
 #[cfg(not(all(target_os = "linux", feature = "native")))]
-async fn take_base(_: &RunArgs, _: &mut Settings, _: &str) -> Result<(), Failure> {
+async fn use_matching_base(_: &RunArgs, _: &mut Settings, _: &str) -> Result<(), Failure> {
     Ok(())
 }
 
@@ -272,14 +272,14 @@ impl Network {
 
 /// Pulls the image if it is absent, without a time limit.
 #[cfg(all(target_os = "linux", feature = "native"))]
-async fn bring_image(
+async fn pull_image(
     args: &RunArgs,
     settings: &Settings,
-    wired: &wiring::Wired,
+    wired: &wiring::WiredEngine,
     stop: &mut signals::Stop,
 ) -> Result<(), Failure> {
     let (Some(name), Some(backend)) = (&args.image, &wired.images) else {
-        return bring_of_daemon(args, wired, stop).await;
+        return pull_from_daemon(args, wired, stop).await;
     };
     if let Some(images) = wiring::images::of(settings)?
         && settings.images.pull
@@ -291,38 +291,42 @@ async fn bring_image(
 }
 
 #[cfg(not(all(target_os = "linux", feature = "native")))]
-async fn bring_image(
+async fn pull_image(
     args: &RunArgs,
     _: &Settings,
-    wired: &wiring::Wired,
+    wired: &wiring::WiredEngine,
     stop: &mut signals::Stop,
 ) -> Result<(), Failure> {
-    bring_of_daemon(args, wired, stop).await
+    pull_from_daemon(args, wired, stop).await
 }
 
 /// Pulls an image that a container daemon stores. A signal of the user cancels the pull.
-async fn bring_of_daemon(args: &RunArgs, wired: &wiring::Wired, stop: &mut signals::Stop) -> Result<(), Failure> {
+async fn pull_from_daemon(
+    args: &RunArgs,
+    wired: &wiring::WiredEngine,
+    stop: &mut signals::Stop,
+) -> Result<(), Failure> {
     let Some(backend) = &wired.preferred else {
         return Ok(());
     };
     let image = args.image.as_deref();
-    let mut bar = Bar::new();
+    let mut progress = Progress::new();
     let mut tick = tokio::time::interval(Duration::from_millis(250));
-    let bringing = backend.bring(image);
-    tokio::pin!(bringing);
+    let pull = backend.bring(image);
+    tokio::pin!(pull);
     loop {
         tokio::select! {
-            brought = &mut bringing => {
-                bar.clear();
-                return brought.map_err(Failure::from);
+            pulled = &mut pull => {
+                progress.clear();
+                return pulled.map_err(Failure::from);
             }
             _ = tick.tick() => {
                 if let Some(preparing) = backend.preparing(image) {
-                    bar.show(&preparing);
+                    progress.show(&preparing);
                 }
             }
             _ = stop.next() => {
-                bar.clear();
+                progress.clear();
                 return Err(Failure::new(
                     Code::Cancelled,
                     "the image was not pulled, so the program did not run",
@@ -342,11 +346,15 @@ async fn shutdown(engine: &Engine, stop: &mut signals::Stop) {
 }
 
 /// Builds the engine's request, and the destinations of files afterwards.
-fn request(args: &RunArgs, settings: &Settings, found: &Detected) -> Result<(ProgramRequest, Vec<Out>), Failure> {
-    let outs: Vec<Out> = args
+fn request(
+    args: &RunArgs,
+    settings: &Settings,
+    found: &Detected,
+) -> Result<(ProgramRequest, Vec<OutputFile>), Failure> {
+    let outs: Vec<OutputFile> = args
         .outs
         .iter()
-        .map(|text| Out::parse(text))
+        .map(|text| OutputFile::parse(text))
         .collect::<Result<_, _>>()?;
     let limit = settings.engine.file_bytes;
     let mut files = Vec::new();
@@ -389,12 +397,12 @@ fn request(args: &RunArgs, settings: &Settings, found: &Detected) -> Result<(Pro
 
 /// A file to copy out of the sandbox.
 #[derive(Debug)]
-struct Out {
+struct OutputFile {
     sandbox: SandboxPath,
     host: PathBuf,
 }
 
-impl Out {
+impl OutputFile {
     fn parse(text: &str) -> Result<Self, Failure> {
         let (sandbox, host) = match text.split_once(':') {
             Some((_, "")) => {
@@ -498,11 +506,11 @@ const PIPE_CLOSED: u8 = 128 + 13;
 fn finish(
     args: &RunArgs,
     view: &ExecutionView,
-    outs: &[Out],
+    outs: &[OutputFile],
     written: io::Result<Collected>,
     network: Network,
 ) -> Result<u8, Failure> {
-    let brought = bring_back(view, outs);
+    let pulled = copy_out(view, outs);
     let saved = pictures::save(view, &args.pictures);
     let hint = hints::of(view, network);
     let shown = match written {
@@ -521,7 +529,7 @@ fn finish(
         hints::say(view, hint.as_deref());
     }
     let status = exit_status(view);
-    match brought {
+    match pulled {
         Err(failure) if status == 0 => Err(failure),
         Err(failure) => {
             output::failure(&failure);
@@ -532,7 +540,7 @@ fn finish(
 }
 
 /// Writes the requested files. The first one that is missing or cannot be written is reported.
-fn bring_back(view: &ExecutionView, outs: &[Out]) -> Result<(), Failure> {
+fn copy_out(view: &ExecutionView, outs: &[OutputFile]) -> Result<(), Failure> {
     // Artifacts are in the order of the request, without the unreadable ones.
     let mut wanted = view.artifacts.iter().filter(|artifact| !artifact.shown).peekable();
     for out in outs {
@@ -560,7 +568,7 @@ fn bring_back(view: &ExecutionView, outs: &[Out]) -> Result<(), Failure> {
 }
 
 /// Returns true when a reason is about this file: reasons begin with the path.
-fn is_about(reason: &str, out: &Out) -> bool {
+fn is_about(reason: &str, out: &OutputFile) -> bool {
     reason
         .strip_prefix(out.sandbox.as_str())
         .is_some_and(|rest| rest.starts_with([' ', ':']))
@@ -581,7 +589,7 @@ fn exit_status(view: &ExecutionView) -> u8 {
         (Status::Cancelled, _) => 130,
         (Status::Killed, _) => program.unwrap_or(137),
         (Status::Error, _) => program.filter(|code| *code != 0).unwrap_or(1),
-        (Status::Running, _) => RUN_FAILED,
+        (Status::Running, _) => RUN_FAILED_EXIT,
     }
 }
 

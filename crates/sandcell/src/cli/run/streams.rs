@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use crate::wiring;
 
 /// The maximum number of bytes read from stdin at once.
-const CHUNK: usize = 64 << 10;
+const CHUNK_BYTES: usize = 64 << 10;
 
 /// The destination of the program's output.
 #[derive(Debug, Clone, Copy)]
@@ -48,7 +48,7 @@ pub(super) fn stdin() -> Result<mpsc::Receiver<Bytes>, Failure> {
             return;
         }
         let mut stdin = io::stdin().lock();
-        let mut buffer = vec![0; CHUNK];
+        let mut buffer = vec![0; CHUNK_BYTES];
         loop {
             match stdin.read(&mut buffer) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

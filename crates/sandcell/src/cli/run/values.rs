@@ -5,9 +5,9 @@ use std::time::Duration;
 use sandcell_sandbox::{ByteSize, MAX_TIMEOUT};
 
 /// The minimum memory of a sandbox, in MiB.
-const LEAST_MB: f64 = 16.0;
+const MIN_MB: f64 = 16.0;
 /// The maximum memory of a request, in MiB.
-const MOST_MB: f64 = 1_048_576.0;
+const MAX_MB: f64 = 1_048_576.0;
 
 /// Memory: MiB without a unit. `MB` and `MiB` mean the same, as in the settings.
 pub(super) fn memory(text: &str) -> Result<ByteSize, String> {
@@ -19,8 +19,8 @@ pub(super) fn memory(text: &str) -> Result<ByteSize, String> {
         "b" => number / 1_048_576.0,
         _ => return Err(format!("{unit:?} is no unit of memory: use MB or GB")),
     };
-    if !(LEAST_MB..=MOST_MB).contains(&mib) {
-        return Err(format!("must be {LEAST_MB} to {MOST_MB} MiB, and is {mib}"));
+    if !(MIN_MB..=MAX_MB).contains(&mib) {
+        return Err(format!("must be {MIN_MB} to {MAX_MB} MiB, and is {mib}"));
     }
     // The number is converted as seconds, since those convert without a cast: 1 MiB is 1 s. 2^20 nanoseconds are fine
     // enough.

@@ -9,7 +9,7 @@ use super::ServeArgs;
 use crate::signals;
 
 /// The variable that holds the token. An argument would be readable by every user of the machine.
-const TOKEN: &str = "SANDCELL_TOKEN";
+const TOKEN_VARIABLE: &str = "SANDCELL_TOKEN";
 
 /// Passes messages on until stdin is closed or a signal arrives.
 pub(super) async fn serve(args: &ServeArgs, url: &str) -> Result<ExitCode, Failure> {
@@ -19,7 +19,7 @@ pub(super) async fn serve(args: &ServeArgs, url: &str) -> Result<ExitCode, Failu
             "give it to that server, or leave --connect out",
         ));
     }
-    let token = match std::env::var(TOKEN) {
+    let token = match std::env::var(TOKEN_VARIABLE) {
         Ok(token) if !token.trim().is_empty() => Some(token.trim().to_owned()),
         Ok(_) | Err(std::env::VarError::NotPresent) => None,
         Err(std::env::VarError::NotUnicode(_)) => return Err(failure(&BridgeError::Token)),
@@ -50,7 +50,7 @@ fn failure(error: &BridgeError) -> Failure {
             format!("--connect: {error}"),
             "give the address that the server printed, such as http://127.0.0.1:8123/mcp",
         ),
-        BridgeError::Token => Failure::invalid(format!("{TOKEN}: {error}"), "put the token alone there"),
+        BridgeError::Token => Failure::invalid(format!("{TOKEN_VARIABLE}: {error}"), "put the token alone there"),
         BridgeError::Client(_) | BridgeError::Pipe(_) => {
             Failure::new(Code::Internal, error.to_string(), "look at the client and its log")
         }

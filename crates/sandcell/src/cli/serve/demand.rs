@@ -20,16 +20,16 @@ use tokio::time::{Instant, sleep};
 
 use super::{ServeArgs, connect};
 use crate::config::Settings;
-use crate::service::{self, Found};
+use crate::service::{self, SocketState};
 
 /// The time limit for a server's first answer, and for waiting on another client's start.
-const START_WITHIN: Duration = Duration::from_secs(40);
+const START_TIMEOUT: Duration = Duration::from_secs(40);
 /// The interval between checks for an answer.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// The server log starts over above this size.
-const LOG_BYTES: u64 = 4 << 20;
+const MAX_LOG_BYTES: u64 = 4 << 20;
 /// The part of the log that is quoted when a server could not start.
-const LOG_TOLD: u64 = 2000;
+const QUOTED_LOG_BYTES: u64 = 2000;
 
 /// Passes messages on until stdin is closed or a signal arrives.
 pub(super) async fn serve(args: &ServeArgs, settings: &Settings) -> Result<ExitCode, Failure> {
@@ -38,7 +38,7 @@ pub(super) async fn serve(args: &ServeArgs, settings: &Settings) -> Result<ExitC
     let to = format!("unix:{}", socket.display());
     let wake: Wake = Arc::new(move || {
         let (socket, log) = (socket.clone(), log.clone());
-        async move { wake(&socket, log.as_deref()).await }.boxed()
+        async move { ensure_server(&socket, log.as_deref()).await }.boxed()
     });
     connect::pass_on(&to, None, Some(wake)).await
 }
@@ -59,7 +59,7 @@ fn mark(args: &ServeArgs, settings: &Settings) -> String {
 
 /// Ensures that a server of this version listens there. A server of another version is replaced if it has no
 /// sandboxes, executions or calls.
-async fn wake(socket: &Path, log: Option<&Path>) -> Result<(), Failure> {
+async fn ensure_server(socket: &Path, log: Option<&Path>) -> Result<(), Failure> {
     if is_there(socket).await? {
         return Ok(());
     }
@@ -67,7 +67,7 @@ async fn wake(socket: &Path, log: Option<&Path>) -> Result<(), Failure> {
     if is_there(socket).await? {
         return Ok(());
     }
-    if let Found::Server(_, pid) = service::ask(socket).await? {
+    if let SocketState::Server(_, pid) = service::ask(socket).await? {
         service::stop(socket, pid).await?;
     }
     start(socket, log).await
@@ -75,17 +75,17 @@ async fn wake(socket: &Path, log: Option<&Path>) -> Result<(), Failure> {
 
 async fn is_there(socket: &Path) -> Result<bool, Failure> {
     Ok(match service::ask(socket).await? {
-        Found::Nobody => false,
-        Found::Server(standing, _) if standing.version == env!("CARGO_PKG_VERSION") => true,
-        Found::Server(standing, _) if standing.sandboxes + standing.running + standing.calls > 0 => {
+        SocketState::NoServer => false,
+        SocketState::Server(status, _) if status.version == env!("CARGO_PKG_VERSION") => true,
+        SocketState::Server(status, _) if status.sandboxes + status.running + status.calls > 0 => {
             tracing::warn!(
-                version = standing.version,
+                version = status.version,
                 "the server in the background is of another version and has sandboxes: it is used until it ends \
                  (`sandcell service stop` ends it)"
             );
             true
         }
-        Found::Server(..) => false,
+        SocketState::Server(..) => false,
     })
 }
 
@@ -106,15 +106,15 @@ async fn lock(socket: &Path) -> Result<File, Failure> {
         .mode(0o600)
         .open(&path)
         .map_err(|error| cannot(error.to_string()))?;
-    let deadline = Instant::now() + START_WITHIN;
+    let deadline = Instant::now() + START_TIMEOUT;
     loop {
         match file.try_lock() {
             Ok(()) => return Ok(file),
-            Err(TryLockError::WouldBlock) if Instant::now() < deadline => sleep(LOOK).await,
+            Err(TryLockError::WouldBlock) if Instant::now() < deadline => sleep(POLL_INTERVAL).await,
             Err(TryLockError::WouldBlock) => {
                 return Err(cannot(format!(
                     "another client has it for {} s",
-                    START_WITHIN.as_secs()
+                    START_TIMEOUT.as_secs()
                 )));
             }
             Err(TryLockError::Error(error)) => return Err(cannot(error.to_string())),
@@ -142,10 +142,10 @@ async fn start(socket: &Path, log: Option<&Path>) -> Result<(), Failure> {
         .stdout(Stdio::null())
         .stderr(file.map_or_else(Stdio::null, Stdio::from));
     let mut child = command.spawn().map_err(|error| cannot(error.to_string()))?;
-    let deadline = Instant::now() + START_WITHIN;
+    let deadline = Instant::now() + START_TIMEOUT;
     loop {
-        if let Ok(Found::Server(..)) = service::ask(socket).await {
-            leave(child);
+        if let Ok(SocketState::Server(..)) = service::ask(socket).await {
+            reap_in_background(child);
             return Ok(());
         }
         if let Ok(Some(status)) = child.try_wait() {
@@ -154,15 +154,18 @@ async fn start(socket: &Path, log: Option<&Path>) -> Result<(), Failure> {
         }
         if Instant::now() >= deadline {
             let _gone = child.kill();
-            leave(child);
-            return Err(cannot(format!("it did not answer within {} s", START_WITHIN.as_secs())));
+            reap_in_background(child);
+            return Err(cannot(format!(
+                "it did not answer within {} s",
+                START_TIMEOUT.as_secs()
+            )));
         }
-        sleep(LOOK).await;
+        sleep(POLL_INTERVAL).await;
     }
 }
 
 /// Lets the server outlive this process. Reaps the server while this process exists.
-fn leave(mut child: Child) {
+fn reap_in_background(mut child: Child) {
     std::thread::spawn(move || child.wait());
 }
 
@@ -174,7 +177,7 @@ fn open_log(log: Option<&Path>) -> std::io::Result<(Option<File>, u64)> {
     }
     let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
     let mut length = file.metadata()?.len();
-    if length > LOG_BYTES {
+    if length > MAX_LOG_BYTES {
         file.set_len(0)?;
         length = 0;
     }
@@ -185,9 +188,9 @@ fn end_of(log: &Path, from: u64) -> String {
     let read = || {
         let mut file = File::open(log)?;
         let length = file.metadata()?.len();
-        file.seek(SeekFrom::Start(from.max(length.saturating_sub(LOG_TOLD))))?;
+        file.seek(SeekFrom::Start(from.max(length.saturating_sub(QUOTED_LOG_BYTES))))?;
         let mut bytes = Vec::new();
-        file.take(LOG_TOLD).read_to_end(&mut bytes)?;
+        file.take(QUOTED_LOG_BYTES).read_to_end(&mut bytes)?;
         Ok::<_, std::io::Error>(String::from_utf8_lossy(&bytes).trim().replace('\n', "; "))
     };
     read().unwrap_or_default()

@@ -21,7 +21,7 @@ use crate::signals::{self, OnHangUp};
 use crate::wiring::{self, Launcher};
 
 /// The interval between checks that all calls are over.
-const QUIET_LOOK: Duration = Duration::from_secs(10);
+const QUIET_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The address to listen on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +55,7 @@ pub(super) async fn serve(
     launcher: Launcher,
 ) -> Result<ExitCode, Failure> {
     let mut stop = signals::Stop::listen_but(OnHangUp::Reloads)?;
-    settings.suit_toolset();
+    settings.apply_toolset();
     // Bound first: a failure here leaves nothing else to shut down.
     let listener = TcpListener::bind(listen.0).map_err(|error| cannot_listen(&listen.0, &error))?;
     allow_many_connections();
@@ -110,11 +110,11 @@ pub(super) async fn serve(
             second.cancel();
         }
     });
-    let following = reloader.start(wired.running().reached_by(server.control()));
-    let giving = tokio::spawn(give_back_when_quiet(server.activity()));
+    let following = reloader.start(wired.running().with_http_control(server.control()));
+    let trimming = tokio::spawn(trim_heap_when_quiet(server.activity()));
     server.serve(first.cancelled(), second.cancelled()).await;
     drop(following);
-    giving.abort();
+    trimming.abort();
     tokio::select! {
         () = engine.shutdown() => {}
         () = second.cancelled() => {}
@@ -124,13 +124,13 @@ pub(super) async fn serve(
 }
 
 /// Returns freed memory to the system whenever calls have ended and none is running.
-pub(super) async fn give_back_when_quiet(activity: Activity) {
+pub(super) async fn trim_heap_when_quiet(activity: Activity) {
     let mut given = activity.begun();
     loop {
-        tokio::time::sleep(QUIET_LOOK).await;
+        tokio::time::sleep(QUIET_CHECK_INTERVAL).await;
         let begun = activity.begun();
         if begun != given && activity.calls() == 0 {
-            wiring::give_back();
+            wiring::trim_heap();
             given = begun;
         }
     }

@@ -17,12 +17,12 @@ use tokio_util::sync::CancellationToken;
 use super::{ServeArgs, http, output};
 use crate::config::{Settings, Surroundings};
 use crate::reload::Reloader;
-use crate::service::{self, Found};
+use crate::service::{self, SocketState};
 use crate::signals::{self, OnHangUp};
 use crate::wiring::{self, Launcher};
 
 /// The interval between checks that a client still needs the server.
-const LOOK: Duration = Duration::from_millis(500);
+const IDLE_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Serves until a signal arrives, or no client used it for `service.idle_s`.
 pub(super) async fn serve(
@@ -36,7 +36,7 @@ pub(super) async fn serve(
     // call fails if this process already leads a process group; then it shares no group with the client.
     let _own_session = rustix::process::setsid();
     let mut stop = signals::Stop::listen_but(OnHangUp::Reloads)?;
-    settings.suit_toolset();
+    settings.apply_toolset();
     let listener = listen(socket).await?;
     let identity = identity(socket);
     http::allow_many_connections();
@@ -61,14 +61,14 @@ pub(super) async fn serve(
     let first = async {
         tokio::select! {
             _signal = stop.next() => {}
-            () = unneeded(&engine, &activity, idle) => tracing::info!("no client needs this server any more"),
+            () = wait_until_unneeded(&engine, &activity, idle) => tracing::info!("no client needs this server any more"),
         }
     };
-    let following = reloader.start(wired.running().reached_by(server.control()));
-    let giving = tokio::spawn(http::give_back_when_quiet(server.activity()));
+    let following = reloader.start(wired.running().with_http_control(server.control()));
+    let trimming = tokio::spawn(http::trim_heap_when_quiet(server.activity()));
     server.serve(first, second.cancelled()).await;
     drop(following);
-    giving.abort();
+    trimming.abort();
     remove(socket, identity);
     tokio::select! {
         () = engine.shutdown() => {}
@@ -86,7 +86,7 @@ async fn listen(socket: &Path) -> Result<UnixListener, Failure> {
             "choose another path with --socket",
         )
     };
-    if let Found::Server(..) = service::ask(socket).await? {
+    if let SocketState::Server(..) = service::ask(socket).await? {
         return Err(Failure::new(
             Code::Busy,
             format!("a server listens at {} already", socket.display()),
@@ -120,11 +120,11 @@ fn remove(socket: &Path, own: Option<(u64, u64)>) {
 }
 
 /// Waits until there was no sandbox and no call for the duration `idle`.
-async fn unneeded(engine: &Arc<Engine>, activity: &Activity, idle: Duration) {
+async fn wait_until_unneeded(engine: &Arc<Engine>, activity: &Activity, idle: Duration) {
     let mut quiet_since = Instant::now();
     let mut begun = activity.begun();
     loop {
-        tokio::time::sleep(LOOK.min(idle)).await;
+        tokio::time::sleep(IDLE_CHECK_INTERVAL.min(idle)).await;
         let counts = engine.counts();
         let now = activity.begun();
         if counts.sandboxes > 0 || counts.running > 0 || activity.calls() > 0 || now != begun {

@@ -2,11 +2,11 @@ use serde_json::{Value, json};
 
 use super::browser::looked_in;
 use crate::support::browser::Browser;
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 use crate::support::{begin, name_of};
 
 /// Roles whose node must have a name for a screen reader.
-const NAMED: [&str; 16] = [
+const NAMED_ROLES: [&str; 16] = [
     "button",
     "textbox",
     "searchbox",
@@ -34,7 +34,7 @@ fn no_barriers(browser: &mut Browser, state: &str) {
     let mut seen = 0;
     for node in tree["nodes"].as_array().unwrap() {
         let role = node["role"]["value"].as_str().unwrap_or_default();
-        if node["ignored"] == true || !NAMED.contains(&role) {
+        if node["ignored"] == true || !NAMED_ROLES.contains(&role) {
             continue;
         }
         seen += 1;
@@ -73,7 +73,7 @@ fn tab_through(browser: &mut Browser) -> Vec<String> {
 fn the_page_works_by_keyboard_and_for_screen_readers_in_every_state() {
     fn here() {}
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let Some((_server, ann, mut browser)) = looked_in(&place, &name_of(here)) else {
         return;
     };

@@ -2,11 +2,11 @@ use serde_json::json;
 
 use crate::support::browser::{Browser, chromium};
 use crate::support::http::{Caller, Reply, Server, token};
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 use crate::support::{begin, name_of, skip};
 
 /// Starts a server with the page, a caller, and a browser that is signed in with the caller's token.
-pub(super) fn looked_in(place: &Place, test: &str) -> Option<(Server, Caller, Browser)> {
+pub(super) fn looked_in(place: &TestDir, test: &str) -> Option<(Server, Caller, Browser)> {
     let Some(program) = chromium() else {
         skip(test, "no browser (apt-get install chromium)");
         return None;
@@ -31,27 +31,27 @@ pub(super) fn looked_in(place: &Place, test: &str) -> Option<(Server, Caller, Br
 }
 
 /// Markup that would run scripts if the page inserted it as HTML.
-pub(super) const EVIL: &str =
+pub(super) const EVIL_MARKUP: &str =
     "<img src=x onerror=\"window.hit=1\"><script>window.hit=2</script><svg onload=window.hit=3>";
 
 #[test]
 fn what_came_from_code_is_shown_as_text_and_never_runs() {
     fn here() {}
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let Some((_server, ann, mut browser)) = looked_in(&place, &name_of(here)) else {
         return;
     };
-    let made = ann.call("create_sandbox", json!({"label": EVIL}));
+    let made = ann.call("create_sandbox", json!({"label": EVIL_MARKUP}));
     assert!(!made.is_error(), "{}", made.all());
     let code = format!(
-        "# {EVIL}\nimport sys, zlib, struct\nprint({EVIL:?})\nprint({EVIL:?}, file=sys.stderr)\n\
+        "# {EVIL_MARKUP}\nimport sys, zlib, struct\nprint({EVIL_MARKUP:?})\nprint({EVIL_MARKUP:?}, file=sys.stderr)\n\
          def chunk(kind, data): return struct.pack('>I', len(data)) + kind + data + struct.pack('>I', zlib.crc32(kind + data))\n\
          row = b'\\0' + b'\\x2f\\x6f\\x62' * 240\n\
          png = b'\\x89PNG\\r\\n\\x1a\\n' + chunk(b'IHDR', struct.pack('>IIBBBBB', 240, 80, 8, 2, 0, 0, 0)) \
          + chunk(b'IDAT', zlib.compress(row * 80)) + chunk(b'IEND', b'')\n\
-         open('<b onmouseover=hit>.png', 'wb').write(png)\nopen('evil.svg', 'w').write({EVIL:?})\n\
-         open('page.html', 'w').write('<script>parent.hit=4</script>')\n# \u{202e}turned around\nraise ValueError({EVIL:?})"
+         open('<b onmouseover=hit>.png', 'wb').write(png)\nopen('evil.svg', 'w').write({EVIL_MARKUP:?})\n\
+         open('page.html', 'w').write('<script>parent.hit=4</script>')\n# \u{202e}turned around\nraise ValueError({EVIL_MARKUP:?})"
     );
     let files = ["<b onmouseover=hit>.png", "evil.svg", "page.html"];
     let ran = ann.call("create_run_close", json!({"code": code, "outputs": files}));
@@ -67,7 +67,7 @@ fn what_came_from_code_is_shown_as_text_and_never_runs() {
     );
     browser.wait(&format!(
         "document.getElementById('sandboxes').textContent.includes({})",
-        json!(EVIL)
+        json!(EVIL_MARKUP)
     ));
     // The picture is displayed, and the other files are downloads.
     browser.wait("document.querySelector('#detail img')?.naturalWidth === 240");
@@ -100,7 +100,7 @@ fn what_came_from_code_is_shown_as_text_and_never_runs() {
 fn what_runs_is_seen_at_once_and_can_be_cancelled_and_closed() {
     fn here() {}
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let Some((server, ann, mut browser)) = looked_in(&place, &name_of(here)) else {
         return;
     };

@@ -5,7 +5,7 @@ mod attacks;
 // The proxy from standard input and output to a running server.
 mod connect;
 // Authentication.
-mod door;
+mod authentication;
 // Tokens of another authorization server.
 mod oauth;
 // Ownership of sandboxes, executions and streams.

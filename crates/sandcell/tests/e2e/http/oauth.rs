@@ -4,7 +4,7 @@ use std::process::{Child, Command, Stdio};
 
 use crate::python_sdk::sdk;
 use crate::support::http::Server;
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 use crate::support::{begin, name_of, sources};
 
 /// A separate authorization server. Ended when dropped.
@@ -53,7 +53,7 @@ fn the_official_client_finds_the_issuer_and_gets_in_with_its_tokens() {
     let issuer = Issuer::start(&python);
     let port = free_port();
     let url = format!("http://127.0.0.1:{port}/mcp");
-    let place = Place::with_settings(&format!(
+    let place = TestDir::with_settings(&format!(
         "[auth]\nissuer = \"{}\"\nresource = \"{url}\"\nscopes = [\"sandcell\"]\n",
         issuer.address
     ));
@@ -87,7 +87,7 @@ fn half_of_an_issuer_is_none_and_the_server_does_not_begin() {
             "https://",
         ),
     ] {
-        let place = Place::with_settings(&format!("[auth]\n{settings}\n"));
+        let place = TestDir::with_settings(&format!("[auth]\n{settings}\n"));
         let output = place.command(&["serve", "--http", "127.0.0.1:0"]).output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && text.contains(said), "{settings}: {text}");
@@ -100,7 +100,7 @@ fn with_an_issuer_nobody_gets_in_without_a_token_and_own_tokens_stay_valid() {
     // No server listens there, so its keys are unavailable.
     let issuer = format!("http://127.0.0.1:{}", free_port());
     let resource = "https://sandcell.example.com/mcp";
-    let place = Place::with_settings(&format!("[auth]\nissuer = \"{issuer}\"\nresource = \"{resource}\"\n"));
+    let place = TestDir::with_settings(&format!("[auth]\nissuer = \"{issuer}\"\nresource = \"{resource}\"\n"));
     let server = Server::start(&place, &[]);
     let bare = server.caller().request("tools/list", serde_json::json!({}));
     assert_eq!(bare.status, 401);

@@ -2,14 +2,14 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::browser::{EVIL, looked_in};
+use super::browser::{EVIL_MARKUP, looked_in};
 use crate::support::browser::Browser;
-use crate::support::place::Place;
-use crate::support::{PATIENCE, begin, name_of, until};
+use crate::support::test_dir::TestDir;
+use crate::support::{DEFAULT_TIMEOUT, begin, name_of, until};
 
 /// Returns the only file in a folder of downloads, once it is complete.
 fn downloaded(folder: &Path, ending: &str) -> Vec<u8> {
-    until(PATIENCE, "the download", || {
+    until(DEFAULT_TIMEOUT, "the download", || {
         std::thread::sleep(std::time::Duration::from_millis(20));
         let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
         let path = { files }.find(|path| path.to_string_lossy().ends_with(ending))?;
@@ -32,7 +32,7 @@ fn fill(browser: &mut Browser, field: &str, text: &str) {
 fn code_is_written_run_edited_and_run_again_by_keyboard() {
     fn here() {}
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let Some((_server, ann, mut browser)) = looked_in(&place, &name_of(here)) else {
         return;
     };
@@ -90,13 +90,13 @@ fn code_is_written_run_edited_and_run_again_by_keyboard() {
 fn two_hundred_hostile_executions_are_searched_and_paged_and_the_page_stays_small() {
     fn here() {}
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let Some((_server, ann, mut browser)) = looked_in(&place, &name_of(here)) else {
         return;
     };
     for number in 0..200 {
         let code = format!(
-            "# {number} {EVIL}\nprint('\\x1b[31m' + {EVIL:?} * 300 + '\\u202e\\x00')\nraise ValueError({EVIL:?} + 'word{number}')"
+            "# {number} {EVIL_MARKUP}\nprint('\\x1b[31m' + {EVIL_MARKUP:?} * 300 + '\\u202e\\x00')\nraise ValueError({EVIL_MARKUP:?} + 'word{number}')"
         );
         ann.run(&code);
     }
@@ -164,7 +164,7 @@ fn two_hundred_hostile_executions_are_searched_and_paged_and_the_page_stays_smal
 fn files_variables_and_use_of_a_sandbox_are_seen_and_its_notebook_is_saved() {
     fn here() {}
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let Some((_server, ann, mut browser)) = looked_in(&place, &name_of(here)) else {
         return;
     };
@@ -176,7 +176,7 @@ fn files_variables_and_use_of_a_sandbox_are_seen_and_its_notebook_is_saved() {
         json!({"behavior": "allow", "downloadPath": saved}),
     );
     let code = format!(
-        "import zlib, struct, os\nvalue = {EVIL:?}\nclass Evil:\n    def __repr__(self): return value\nthing = Evil()\n\
+        "import zlib, struct, os\nvalue = {EVIL_MARKUP:?}\nclass Evil:\n    def __repr__(self): return value\nthing = Evil()\n\
          def chunk(kind, data): return struct.pack('>I', len(data)) + kind + data + struct.pack('>I', zlib.crc32(kind + data))\n\
          png = b'\\x89PNG\\r\\n\\x1a\\n' + chunk(b'IHDR', struct.pack('>IIBBBBB', 40, 20, 8, 2, 0, 0, 0)) \
          + chunk(b'IDAT', zlib.compress((b'\\0' + b'\\x2f\\x6f\\x62' * 40) * 20)) + chunk(b'IEND', b'')\n\

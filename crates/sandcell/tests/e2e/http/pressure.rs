@@ -4,13 +4,13 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::support::http::{Reply, Server, connect, token};
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 use crate::support::{begin, until};
 
 #[test]
 fn those_who_only_connect_do_not_keep_out_those_who_are_let_in() {
     let _turn = begin!();
-    let place = Place::with_settings("[http]\nconnections = 8\n");
+    let place = TestDir::with_settings("[http]\nconnections = 8\n");
     let (_, secret) = token(&place, &["ann"]);
     let server = Server::start(&place, &[]);
     let ann = server.with_token(&secret);
@@ -53,7 +53,7 @@ fn those_who_only_connect_do_not_keep_out_those_who_are_let_in() {
 #[test]
 fn a_body_without_a_token_is_not_read_and_one_that_is_too_large_neither() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let (_, secret) = token(&place, &["ann"]);
     let server = Server::start(&place, &[]);
     let own = server.address;
@@ -93,7 +93,8 @@ fn a_body_without_a_token_is_not_read_and_one_that_is_too_large_neither() {
 #[test]
 fn one_callers_flood_is_refused_and_others_do_not_notice() {
     let _turn = begin!();
-    let place = Place::with_settings("[http]\nrequests_per_caller = 4\nrequests_per_s = 20\nsessions_per_caller = 3\n");
+    let place =
+        TestDir::with_settings("[http]\nrequests_per_caller = 4\nrequests_per_s = 20\nsessions_per_caller = 3\n");
     let (_, ann) = token(&place, &["ann"]);
     let (_, bob) = token(&place, &["bob"]);
     let server = Server::start(&place, &[]);
@@ -136,7 +137,7 @@ fn one_callers_flood_is_refused_and_others_do_not_notice() {
 #[test]
 fn large_messages_that_are_announced_and_do_not_come_shut_nobody_out() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let tokens: Vec<String> = (0..6).map(|n| token(&place, &[&format!("t{n}")]).1).collect();
     let server = Server::start(&place, &[]);
     let mut announced = Vec::new();
@@ -172,7 +173,7 @@ fn large_messages_that_are_announced_and_do_not_come_shut_nobody_out() {
 #[test]
 fn hanging_up_does_not_make_room_for_more() {
     let _turn = begin!();
-    let place = Place::with_settings("[http]\nrequests_per_caller = 2\n");
+    let place = TestDir::with_settings("[http]\nrequests_per_caller = 2\n");
     let server = Server::start(&place, &[]);
     let caller = server.caller().in_session();
     let call = |code: &str| caller.tool("create_run_close", &json!({"code": code}));
@@ -189,7 +190,7 @@ fn hanging_up_does_not_make_room_for_more() {
 #[test]
 fn a_session_answers_each_id_once() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = Server::start(&place, &[]);
     let caller = server.caller().in_session();
     let call = caller.tool(
@@ -217,7 +218,7 @@ fn memory(pid: u32) -> u64 {
 #[test]
 fn those_who_ask_and_do_not_read_cost_little() {
     let _turn = begin!(alone);
-    let place = Place::new();
+    let place = TestDir::new();
     let (_, ann) = token(&place, &["ann"]);
     let (_, bob) = token(&place, &["bob"]);
     let server = Server::start(&place, &[]);
@@ -262,7 +263,7 @@ fn those_who_ask_and_do_not_read_cost_little() {
 fn connections_that_break_off_anywhere_leave_the_server_as_it_was() {
     let _turn = begin!(alone);
     // Idle sandboxes have descriptors, too.
-    let place = Place::with_settings("[pool]\nparked = 0\n");
+    let place = TestDir::with_settings("[pool]\nparked = 0\n");
     let server = Server::start(&place, &[]);
     let caller = server.caller();
     caller.text("x = 1");

@@ -11,7 +11,7 @@ use base64::Engine as _;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::{PATIENCE, until};
+use super::{DEFAULT_TIMEOUT, until};
 
 /// Returns this machine's browser.
 pub fn chromium() -> Option<PathBuf> {
@@ -113,7 +113,7 @@ impl Browser {
         self.send.write_all(message.to_string().as_bytes()).unwrap();
         self.send.write_all(&[0]).unwrap();
         loop {
-            let answer = self.receive.recv_timeout(PATIENCE).expect("the browser answers");
+            let answer = self.receive.recv_timeout(DEFAULT_TIMEOUT).expect("the browser answers");
             if answer["id"] == id {
                 assert!(answer["error"].is_null(), "{method}: {answer}");
                 return answer["result"].clone();
@@ -158,7 +158,7 @@ impl Browser {
     /// Waits until an expression is true.
     #[track_caller]
     pub fn wait(&mut self, expression: &str) {
-        until(PATIENCE, expression, || {
+        until(DEFAULT_TIMEOUT, expression, || {
             std::thread::sleep(Duration::from_millis(20));
             (self.value(&format!("Boolean({expression})")) == true).then_some(())
         });

@@ -14,7 +14,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 /// The newest protocol version that still begins with `initialize`.
-pub const PROTOCOL: &str = "2025-11-25";
+pub const SESSION_PROTOCOL: &str = "2025-11-25";
 
 /// A running server with this test as its only client. Killed when dropped.
 pub struct Client {
@@ -31,7 +31,7 @@ struct Shared {
     /// Lines on stdout that are not JSON. There must be none.
     noise: Mutex<Vec<String>>,
     /// Notifications, in the order of arrival.
-    told: Mutex<Vec<Value>>,
+    notifications: Mutex<Vec<Value>>,
     log: Mutex<String>,
 }
 
@@ -70,14 +70,14 @@ impl Client {
             child,
             shared,
             next_id: AtomicU64::new(1),
-            patience: super::PATIENCE,
+            patience: super::DEFAULT_TIMEOUT,
         }
     }
 
     pub fn initialize(&self) -> Value {
         let answer = self.request(
             "initialize",
-            json!({"protocolVersion": PROTOCOL, "capabilities": {}, "clientInfo": {"name": "e2e", "version": "1"}}),
+            json!({"protocolVersion": SESSION_PROTOCOL, "capabilities": {}, "clientInfo": {"name": "e2e", "version": "1"}}),
         );
         self.notify("notifications/initialized", json!({}));
         answer
@@ -172,7 +172,7 @@ impl Client {
     }
 
     /// Renames the interpreter of a sandbox, and finds the process by this name from outside.
-    pub fn interpreter(&self, sandbox: &Value, name: &str) -> super::machine::Seen {
+    pub fn interpreter(&self, sandbox: &Value, name: &str) -> super::machine::ProcessIdentity {
         // PR_SET_NAME
         let code = format!("import ctypes\nctypes.CDLL(None).prctl(15, b'{name}', 0, 0, 0)");
         let answer = self.call("execute_code", json!({"code": code, "sandbox_id": sandbox}));
@@ -186,8 +186,8 @@ impl Client {
     }
 
     /// Returns the server's notifications.
-    pub fn told(&self) -> Vec<Value> {
-        self.shared.told.lock().unwrap().clone()
+    pub fn notifications(&self) -> Vec<Value> {
+        self.shared.notifications.lock().unwrap().clone()
     }
 
     /// Returns lines on stdout that are not MCP.
@@ -271,7 +271,7 @@ fn read_answers(out: impl Read, shared: &Shared) {
 fn deliver(message: Value, shared: &Shared) {
     let is_answer = message.get("result").is_some() || message.get("error").is_some();
     if !is_answer {
-        shared.told.lock().unwrap().push(message);
+        shared.notifications.lock().unwrap().push(message);
         return;
     }
     let caller = message["id"]

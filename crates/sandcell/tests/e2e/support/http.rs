@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::PATIENCE;
-use super::client::{Answer, PROTOCOL};
-use super::place::Place;
+use super::DEFAULT_TIMEOUT;
+use super::client::{Answer, SESSION_PROTOCOL};
+use super::test_dir::TestDir;
 
 /// The protocol version without sessions.
-pub const MODERN: &str = "2026-07-28";
+pub const STATELESS_PROTOCOL: &str = "2026-07-28";
 
 /// A running server. Ended when dropped.
 pub struct Server {
@@ -25,11 +25,11 @@ pub struct Server {
 
 impl Server {
     /// Starts `serve --http` on a free port on loopback.
-    pub fn start(place: &Place, more: &[&str]) -> Self {
+    pub fn start(place: &TestDir, more: &[&str]) -> Self {
         Self::start_on(place, "127.0.0.1:0", more)
     }
 
-    pub fn start_on(place: &Place, address: &str, more: &[&str]) -> Self {
+    pub fn start_on(place: &TestDir, address: &str, more: &[&str]) -> Self {
         let mut arguments = vec!["serve", "--http", address];
         arguments.extend(more);
         Self::spawn(&mut place.command(&arguments))
@@ -141,8 +141,8 @@ impl Drop for Server {
 
 pub fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(DEFAULT_TIMEOUT)).unwrap();
+    stream.set_write_timeout(Some(DEFAULT_TIMEOUT)).unwrap();
     stream.set_nodelay(true).unwrap();
     stream
 }
@@ -278,8 +278,7 @@ impl Caller {
     }
 
     pub fn initialize(&self) -> Reply {
-        let params =
-            json!({"protocolVersion": PROTOCOL, "capabilities": {}, "clientInfo": {"name": "e2e", "version": "1"}});
+        let params = json!({"protocolVersion": SESSION_PROTOCOL, "capabilities": {}, "clientInfo": {"name": "e2e", "version": "1"}});
         self.send(
             &json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}),
             "",
@@ -294,7 +293,7 @@ impl Caller {
     pub fn message(&self, method: &str, mut params: Value) -> Value {
         if self.session.is_none() {
             params["_meta"] = json!({
-                "io.modelcontextprotocol/protocolVersion": MODERN,
+                "io.modelcontextprotocol/protocolVersion": STATELESS_PROTOCOL,
                 "io.modelcontextprotocol/clientCapabilities": {},
             });
         }
@@ -315,10 +314,10 @@ impl Caller {
         match &self.session {
             Some(session) => {
                 line("Mcp-Session-Id", session);
-                line("MCP-Protocol-Version", PROTOCOL);
+                line("MCP-Protocol-Version", SESSION_PROTOCOL);
             }
             None if message["params"]["_meta"].is_object() => {
-                line("MCP-Protocol-Version", MODERN);
+                line("MCP-Protocol-Version", STATELESS_PROTOCOL);
                 line("Mcp-Method", message["method"].as_str().unwrap_or_default());
                 if let Some(name) = message["params"]["name"].as_str().or(message["params"]["uri"].as_str()) {
                     line("Mcp-Name", name);
@@ -376,7 +375,7 @@ impl Caller {
 }
 
 /// Makes a token with the operator's command.
-pub fn token(place: &Place, more: &[&str]) -> (String, String) {
+pub fn token(place: &TestDir, more: &[&str]) -> (String, String) {
     let mut arguments = vec!["token", "create", "--json"];
     arguments.extend(more);
     let made: Value = serde_json::from_slice(&command(place, &arguments)).unwrap();
@@ -385,7 +384,7 @@ pub fn token(place: &Place, more: &[&str]) -> (String, String) {
 }
 
 /// Returns a command's output; the command must succeed.
-pub fn command(place: &Place, arguments: &[&str]) -> Vec<u8> {
+pub fn command(place: &TestDir, arguments: &[&str]) -> Vec<u8> {
     let output = place.command(arguments).stdin(Stdio::null()).output().unwrap();
     assert!(
         output.status.success(),

@@ -29,12 +29,12 @@ struct File {
     uploaded: String,
     /// The announced size, if it is not the real one.
     announced: Option<u64>,
-    leads: Leads,
+    leads: FileLocation,
 }
 
 /// The announced location of a file.
 #[derive(Clone, Default)]
-pub enum Leads {
+pub enum FileLocation {
     /// On the index.
     #[default]
     Home,
@@ -76,7 +76,7 @@ impl Index {
             sha256: sha256.map_or_else(|| hex(&Sha256::digest(bytes)), str::to_owned),
             uploaded: uploaded.to_owned(),
             announced: None,
-            leads: Leads::Home,
+            leads: FileLocation::Home,
         };
         let mut projects = self.state.projects.lock().unwrap();
         projects.entry(wheel.name.replace('_', "-")).or_default().push(file);
@@ -91,7 +91,13 @@ impl Index {
         }
         archive.extend([0; 1024]);
         let bytes = super::registry::gzip(&archive);
-        self.put(name, format!("{name}-{version}.tar.gz"), bytes, None, Leads::Home);
+        self.put(
+            name,
+            format!("{name}-{version}.tar.gz"),
+            bytes,
+            None,
+            FileLocation::Home,
+        );
     }
 
     /// Adds a wheel with this announced size whose bytes never end.
@@ -101,16 +107,16 @@ impl Index {
             wheel.filename(),
             wheel.bytes(),
             Some(announced),
-            Leads::Home,
+            FileLocation::Home,
         );
     }
 
     /// Adds a wheel whose file is at another address.
-    pub fn add_elsewhere(&self, wheel: &Wheel, leads: Leads) {
+    pub fn add_elsewhere(&self, wheel: &Wheel, leads: FileLocation) {
         self.put(&wheel.name, wheel.filename(), wheel.bytes(), None, leads);
     }
 
-    fn put(&self, project: &str, name: String, bytes: Vec<u8>, announced: Option<u64>, leads: Leads) {
+    fn put(&self, project: &str, name: String, bytes: Vec<u8>, announced: Option<u64>, leads: FileLocation) {
         let file = File {
             sha256: hex(&Sha256::digest(&bytes)),
             name,
@@ -215,7 +221,7 @@ fn respond(mut stream: &TcpStream, path: &str, state: &State) -> std::io::Result
             return Ok(false);
         }
         Some(File {
-            leads: Leads::Redirection(to),
+            leads: FileLocation::Redirection(to),
             ..
         }) => {
             let head = format!("HTTP/1.1 302 Found\r\nLocation: {to}\r\nContent-Length: 0\r\n\r\n");
@@ -232,8 +238,8 @@ fn page(name: &str, files: &[File]) -> String {
         .iter()
         .map(|file| {
             let url = match &file.leads {
-                Leads::Link(to) => to.clone(),
-                Leads::Home | Leads::Redirection(_) => format!("../../files/{}", file.name),
+                FileLocation::Link(to) => to.clone(),
+                FileLocation::Home | FileLocation::Redirection(_) => format!("../../files/{}", file.name),
             };
             serde_json::json!({
                 "filename": file.name,
@@ -265,8 +271,8 @@ pub struct Wheel {
 }
 
 /// The mode of a regular file, and of a symbolic link, in a zip entry.
-const FILE: u32 = 0o100_644;
-const LINK: u32 = 0o120_777;
+const FILE_MODE: u32 = 0o100_644;
+const LINK_MODE: u32 = 0o120_777;
 
 impl Wheel {
     pub fn new(name: &str, version: &str) -> Self {
@@ -284,12 +290,13 @@ impl Wheel {
     }
 
     pub fn file(mut self, path: &str, content: impl AsRef<[u8]>) -> Self {
-        self.files.push((path.to_owned(), content.as_ref().to_vec(), FILE));
+        self.files.push((path.to_owned(), content.as_ref().to_vec(), FILE_MODE));
         self
     }
 
     pub fn link(mut self, path: &str, target: &str) -> Self {
-        self.files.push((path.to_owned(), target.as_bytes().to_vec(), LINK));
+        self.files
+            .push((path.to_owned(), target.as_bytes().to_vec(), LINK_MODE));
         self
     }
 
@@ -308,12 +315,12 @@ impl Wheel {
             metadata.push_str(&format!("Requires-Dist: {requirement}\n"));
         }
         let mut files = self.files.clone();
-        files.push((format!("{info}/METADATA"), metadata.into_bytes(), FILE));
+        files.push((format!("{info}/METADATA"), metadata.into_bytes(), FILE_MODE));
         let wheel = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n";
-        files.push((format!("{info}/WHEEL"), wheel.into(), FILE));
+        files.push((format!("{info}/WHEEL"), wheel.into(), FILE_MODE));
         let mut record: String = files.iter().map(|(path, ..)| format!("{path},,\n")).collect();
         record.push_str(&format!("{info}/RECORD,,\n"));
-        files.push((format!("{info}/RECORD"), record.into_bytes(), FILE));
+        files.push((format!("{info}/RECORD"), record.into_bytes(), FILE_MODE));
         zip(&files)
     }
 }

@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 
 /// A process, identified by id and start time, so that a later process with the same id is not confused with it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Seen {
+pub struct ProcessIdentity {
     pub pid: u32,
     /// The start time in clock ticks since boot.
     pub started: u64,
     pub name: String,
 }
 
-impl Seen {
+impl ProcessIdentity {
     /// Returns true while the process runs. A zombie does not run.
     pub fn lives(&self) -> bool {
         stat(self.pid).is_some_and(|stat| stat.started == self.started && !matches!(stat.state, 'Z' | 'X'))
@@ -47,9 +47,9 @@ fn pids() -> impl Iterator<Item = u32> {
 }
 
 /// Identifies a process by its id.
-pub fn process(pid: u32) -> Seen {
+pub fn process(pid: u32) -> ProcessIdentity {
     let stat = stat(pid).expect("the process is there");
-    Seen {
+    ProcessIdentity {
         pid,
         started: stat.started,
         name: stat.name,
@@ -63,13 +63,13 @@ pub fn kill(pid: u32) {
 }
 
 /// Returns all descendants of this process.
-pub fn descendants(of: u32) -> BTreeSet<Seen> {
-    let mut children: BTreeMap<u32, Vec<Seen>> = BTreeMap::new();
+pub fn descendants(of: u32) -> BTreeSet<ProcessIdentity> {
+    let mut children: BTreeMap<u32, Vec<ProcessIdentity>> = BTreeMap::new();
     for pid in pids() {
         if let Some(stat) = stat(pid)
             && stat.state != 'Z'
         {
-            children.entry(stat.parent).or_default().push(Seen {
+            children.entry(stat.parent).or_default().push(ProcessIdentity {
                 pid,
                 started: stat.started,
                 name: stat.name,
@@ -88,11 +88,11 @@ pub fn descendants(of: u32) -> BTreeSet<Seen> {
 }
 
 /// Returns the only descendant with this name.
-pub fn named(of: u32, name: &str) -> Seen {
+pub fn named(of: u32, name: &str) -> ProcessIdentity {
     // A session's snapshot has the session's name for a moment while it is made.
-    super::until(super::PATIENCE, &format!("one process is called {name}"), || {
-        let found: Vec<Seen> = descendants(of).into_iter().filter(|seen| seen.name == name).collect();
-        <[Seen; 1]>::try_from(found).ok()
+    super::until(super::DEFAULT_TIMEOUT, &format!("one process is called {name}"), || {
+        let found: Vec<ProcessIdentity> = descendants(of).into_iter().filter(|seen| seen.name == name).collect();
+        <[ProcessIdentity; 1]>::try_from(found).ok()
     })
     .into_iter()
     .next()
@@ -100,7 +100,7 @@ pub fn named(of: u32, name: &str) -> Seen {
 }
 
 /// Returns the first process of this process's sandbox.
-pub fn first_of_its_sandbox(seen: &Seen) -> Seen {
+pub fn first_of_its_sandbox(seen: &ProcessIdentity) -> ProcessIdentity {
     let mut pid = seen.pid;
     while status(pid, "NSpid").is_some_and(|inner| inner.split_whitespace().last() != Some("1")) {
         pid = stat(pid).expect("the process is there").parent;
@@ -196,7 +196,7 @@ pub fn abandoned_folders() -> BTreeSet<PathBuf> {
 
 /// Returns the control group folders of these processes: they contain one, or have the process id of the launcher that
 /// made them in their name. Other servers of this machine start and end meanwhile, so their folders do not count.
-pub fn groups_of(processes: &BTreeSet<Seen>) -> BTreeSet<PathBuf> {
+pub fn groups_of(processes: &BTreeSet<ProcessIdentity>) -> BTreeSet<PathBuf> {
     let pids: BTreeSet<u32> = processes.iter().map(|seen| seen.pid).collect();
     let mut all = groups();
     all.retain(|folder| {

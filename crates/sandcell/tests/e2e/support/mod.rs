@@ -7,8 +7,8 @@ pub mod http;
 pub mod index;
 pub mod machine;
 pub mod oci;
-pub mod place;
 pub mod registry;
+pub mod test_dir;
 pub mod turns;
 
 use std::io::Write;
@@ -17,7 +17,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// A time limit that suffices for every working operation, on a machine that is busy with other tests.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Begins a test that needs working sandboxes: skips it where the machine cannot make any, and takes a shared turn
 /// (`alone` for those that measure the machine or fill it).

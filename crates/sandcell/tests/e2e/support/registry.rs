@@ -226,14 +226,14 @@ pub(super) fn gzip(bytes: &[u8]) -> Vec<u8> {
 }
 
 fn base64(bytes: &[u8]) -> String {
-    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    const BASE64_LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut out = String::new();
     for chunk in bytes.chunks(3) {
         let mut three = [0; 3];
         three[..chunk.len()].copy_from_slice(chunk);
         let number = u32::from_be_bytes([0, three[0], three[1], three[2]]);
         for place in 0..4 {
-            let letter = LETTERS[(number >> (18 - 6 * place) & 63) as usize];
+            let letter = BASE64_LETTERS[(number >> (18 - 6 * place) & 63) as usize];
             out.push(if place <= chunk.len() { char::from(letter) } else { '=' });
         }
     }

@@ -1,15 +1,15 @@
 use serde_json::json;
 
 use crate::support::client::{Answer, Client};
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 use crate::support::{begin, machine, name_of, settled, skip};
 
-fn server(place: &Place) -> Client {
+fn server(place: &TestDir) -> Client {
     Client::start(&mut place.command(&["serve"]))
 }
 
 /// Returns a place whose Python has data libraries, if this machine has one.
-fn with_libraries(test: &str, more: &str) -> Option<Place> {
+fn with_libraries(test: &str, more: &str) -> Option<TestDir> {
     let data = std::env::var_os("SANDCELL_TEST_DATA_PYTHON");
     if data.is_none() {
         skip(
@@ -17,13 +17,13 @@ fn with_libraries(test: &str, more: &str) -> Option<Place> {
             "no Python with data libraries (SANDCELL_TEST_DATA_PYTHON names it)",
         );
     }
-    data.map(|data| Place::with_settings(&format!("python = {:?}\n{more}", data.to_string_lossy())))
+    data.map(|data| TestDir::with_settings(&format!("python = {:?}\n{more}", data.to_string_lossy())))
 }
 
 #[test]
 fn a_status_lists_variables_without_running_their_code() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let made = server.run(
         "class Trap:\n    def __repr__(self): import os; os._exit(1)\n    __len__ = __str__ = __repr__\n\
@@ -65,7 +65,7 @@ fn a_status_lists_variables_without_running_their_code() {
 #[test]
 fn what_threads_print_while_variables_are_listed_is_not_lost() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let made = server.run(
         "import threading\nstop = threading.Event()\ncount = 0\n\
@@ -94,7 +94,7 @@ fn what_threads_print_while_variables_are_listed_is_not_lost() {
 #[test]
 fn a_progress_bar_is_progress() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let pending = server.begin(
         "tools/call",
@@ -105,7 +105,7 @@ fn a_progress_bar_is_progress() {
     );
     let answer = pending.answer();
     assert_eq!(answer.status(), "ok", "{answer:?}");
-    let told = server.told();
+    let told = server.notifications();
     let bars: Vec<_> = told.iter().filter(|note| note["params"]["total"] == 25.0).collect();
     assert!(!bars.is_empty(), "{told:?}");
     assert!(
@@ -122,7 +122,7 @@ fn a_progress_bar_is_progress() {
 #[test]
 fn a_status_lists_what_each_execution_added_to_memory() {
     let _turn = begin!();
-    let place = Place::with_settings("[sessions]\nrestore = false\n");
+    let place = TestDir::with_settings("[sessions]\nrestore = false\n");
     let server = server(&place);
     let rows = |sandbox: &str| {
         let status = server.call("get_sandbox_status", json!({"sandbox_id": sandbox}));
@@ -155,7 +155,7 @@ fn a_status_lists_what_each_execution_added_to_memory() {
 #[test]
 fn memory_that_runs_short_is_said_before_it_is_gone() {
     let _turn = begin!();
-    let place = Place::with_settings("[limits]\nmemory_mb = 128\n");
+    let place = TestDir::with_settings("[limits]\nmemory_mb = 128\n");
     let server = server(&place);
     let small = server.run("import time\na = bytearray(8 << 20)\ntime.sleep(0.02)");
     assert!(!small.verdict().contains("memory:"), "{small:?}");
@@ -239,7 +239,7 @@ fn tables_say_their_shape_and_types_once() {
 }
 
 /// Values and code that try to make an answer impossible, and the expected end of the cell.
-const MISBEHAVIOUR: &[(&str, &str)] = &[
+const MISBEHAVING_VALUES: &[(&str, &str)] = &[
     (
         "class L:\n    def __repr__(self):\n        while True: pass\nL()",
         "timeout",
@@ -298,11 +298,11 @@ const MISBEHAVIOUR: &[(&str, &str)] = &[
 #[test]
 fn values_and_code_that_misbehave_get_an_answer_and_harm_nobody() {
     let _turn = begin!(alone);
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     server.text("pass");
     let before = settled(|| machine::private_memory(server.pid()) >> 24);
-    for (code, end) in MISBEHAVIOUR {
+    for (code, end) in MISBEHAVING_VALUES {
         let answer = server.call(
             "execute_code",
             json!({"code": code, "timeout_s": 10.0_f64.min(if *end == "timeout" { 1.0 } else { 10.0 })}),
@@ -342,7 +342,7 @@ fn a_figure_of_fifty_thousand_pixels_comes_back_small() {
 #[test]
 fn pictures_keep_their_place_among_prints() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     server.text(
         "import zlib, struct\n\
@@ -380,7 +380,7 @@ fn pictures_keep_their_place_among_prints() {
 #[test]
 fn a_long_page_is_a_link_and_a_line() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let png = "import zlib, struct, base64\n\
                def chunk(kind, data): return struct.pack('>I', len(data)) + kind + data + struct.pack('>I', zlib.crc32(kind + data))\n\

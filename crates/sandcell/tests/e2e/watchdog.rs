@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::support::client::{Answer, Client};
 use crate::support::machine;
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 use crate::support::{begin, is_root};
 
 /// Returns true when the watchdog enforces limits here; root has cgroups, and the tests run again as an ordinary user.
@@ -66,7 +66,7 @@ fn held(server: &Client, code: &str, memory_mb: u64) -> Value {
 #[test]
 fn many_children_at_once_are_held_to_the_memory_of_one_sandbox() {
     let _turn = begin!(alone);
-    let place = Place::with_settings("[pool]\nparked = 0\n");
+    let place = TestDir::with_settings("[pool]\nparked = 0\n");
     let server = Client::start(&mut place.command(&["serve"]));
     if !watched(&server) {
         assert!(
@@ -93,7 +93,7 @@ fn many_children_at_once_are_held_to_the_memory_of_one_sandbox() {
 #[test]
 fn children_that_come_and_go_are_held_too() {
     let _turn = begin!(alone);
-    let place = Place::with_settings("[pool]\nparked = 0\n");
+    let place = TestDir::with_settings("[pool]\nparked = 0\n");
     let server = Client::start(&mut place.command(&["serve"]));
     if !watched(&server) {
         assert!(
@@ -113,7 +113,7 @@ fn children_that_come_and_go_are_held_too() {
 #[test]
 fn processor_time_processes_and_descriptors_are_held_and_named() {
     let _turn = begin!(alone);
-    let place = Place::with_settings("[pool]\nparked = 0\n[limits]\nprocesses = 24\ninodes = 2000\ndisk_mb = 16\n");
+    let place = TestDir::with_settings("[pool]\nparked = 0\n[limits]\nprocesses = 24\ninodes = 2000\ndisk_mb = 16\n");
     let server = Client::start(&mut place.command(&["serve"]));
     if !watched(&server) {
         assert!(
@@ -165,7 +165,7 @@ fn who_has_taken_all_memory_there_is_gets_an_error_and_keeps_the_variables() {
     let _turn = begin!();
     for _ in 0..2 {
         // The first sandbox of a server has an interpreter that started by itself.
-        let place = Place::new();
+        let place = TestDir::new();
         let server = Client::start(&mut place.command(&["serve"]));
         for fill in [
             "for size in (8 << 20, 1 << 20):\n    try:\n        while True: parts.append(b'x' * size)\n    except MemoryError: pass\nparts.append(b'x' * (8 << 20))",

@@ -6,11 +6,11 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 use crate::support::{begin, is_root, python};
 
 /// Answers these system calls with these error numbers and executes the rest of its arguments.
-const FILTERED: &str = r#"
+const FILTER_SCRIPT: &str = r#"
 import ctypes, os, struct, sys
 libc = ctypes.CDLL(None, use_errno=True)
 steps = [(0x20, 0, 0, 0)]
@@ -44,7 +44,7 @@ fn through(program: &str, arguments: &[&str], command: &Command) -> Command {
 fn filtered(calls: &str, command: &Command) -> Command {
     through(
         python().unwrap().to_str().unwrap(),
-        &["-I", "-S", "-c", FILTERED, calls],
+        &["-I", "-S", "-c", FILTER_SCRIPT, calls],
         command,
     )
 }
@@ -73,7 +73,7 @@ fn output(mut command: Command) -> Output {
 }
 
 /// `sandcell run` of one line.
-fn run(place: &Place) -> Command {
+fn run(place: &TestDir) -> Command {
     let file = place.write("program.py", "print(6 * 7)").display().to_string();
     place.command(&["run", &file])
 }
@@ -99,7 +99,7 @@ fn refuses(output: &Output, cause: &str, remedy: &str) {
 }
 
 /// Returns the doctor's JSON report, and its overall result.
-fn doctor(change: impl Fn(&Command) -> Command, place: &Place) -> (Value, bool) {
+fn doctor(change: impl Fn(&Command) -> Command, place: &TestDir) -> (Value, bool) {
     let output = output(change(&place.command(&["doctor", "--json"])));
     let report = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
     (report, output.status.success())
@@ -140,14 +140,14 @@ fn is_ill((report, well): &(Value, bool), failed: &str, cause: &str, remedy: &st
 #[test]
 fn clone_stands_in_for_clone3_where_a_filter_does_not_know_it() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     works(&output(filtered(CLONE3, &run(&place))));
 }
 
 #[test]
 fn a_covered_proc_is_named_and_no_layer_is_shown_as_active() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let file = place.write("uptime", "1.00 1.00").display().to_string();
     let cover = format!("mount --bind '{file}' /proc/uptime");
     refuses(&output(after(&cover, &run(&place))), "(/proc/uptime)", "/proc");
@@ -165,7 +165,7 @@ fn a_covered_proc_is_named_and_no_layer_is_shown_as_active() {
 #[test]
 fn a_read_only_proc_is_named() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let script = "mount --bind /proc /proc\nmount -o remount,bind,ro /proc";
     refuses(&output(after(script, &run(&place))), "/proc is read-only", "");
 }
@@ -173,7 +173,7 @@ fn a_read_only_proc_is_named() {
 #[test]
 fn a_filter_in_front_of_landlock_or_of_mounts_is_named_and_no_kernel() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let cause = "a filter of system calls stands in front of Landlock";
     refuses(&output(filtered(LANDLOCK, &run(&place))), cause, "");
     let told = doctor(|command| filtered(LANDLOCK, command), &place);
@@ -188,7 +188,7 @@ fn a_filter_in_front_of_landlock_or_of_mounts_is_named_and_no_kernel() {
 #[test]
 fn namespaces_that_the_kernel_does_not_make_are_named_by_their_setting() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     for (kind, name) in [
         ("net", "network_namespace"),
         ("mnt", "mount_namespace"),
@@ -207,7 +207,7 @@ fn namespaces_that_the_kernel_does_not_make_are_named_by_their_setting() {
 #[test]
 fn root_without_a_capability_hears_which_and_holds_every_attack() {
     let _turn = begin!(alone);
-    let place = Place::new();
+    let place = TestDir::new();
     let (report, well) = doctor(|command| as_its_root("", command), &place);
     assert!(well, "{report}");
     let own = layer(&report, "user_namespace");
@@ -237,7 +237,7 @@ fn root_without_a_capability_hears_which_and_holds_every_attack() {
 #[test]
 fn what_roots_own_id_would_open_of_the_first_process_is_shut() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let code = "import os\nfor name in 'clear_refs', 'oom_score_adj', 'coredump_filter', 'autogroup':\n\
                 \x20   for folder in '/proc/1', '/proc/1/task/1':\n        try:\n            os.open(f'{folder}/{name}', os.O_WRONLY)\n\
                 \x20           print('opened', folder, name)\n        except OSError:\n            pass\nprint('end')";
@@ -249,7 +249,7 @@ fn what_roots_own_id_would_open_of_the_first_process_is_shut() {
 #[test]
 fn limits_that_others_set_are_named_and_end_nothing() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     for (option, cause, remedy) in [
         ("--stack=65536:65536", "(ulimit -Hs) is 64 KiB", "LimitSTACK="),
         ("--nofile=20:20", "(ulimit -Hn) is 20", "LimitNOFILE="),
@@ -272,7 +272,7 @@ fn limits_that_others_set_are_named_and_end_nothing() {
 #[test]
 fn the_doctor_compares_limits_that_others_set_with_a_sandboxes_own() {
     let _turn = begin!(alone);
-    let place = Place::new();
+    let place = TestDir::new();
     let limits = ["--nofile=256:256", "--fsize=1048576:1048576"];
     let (report, _) = doctor(|command| through("prlimit", &limits, command), &place);
     let rows = report["host"].as_array().unwrap();

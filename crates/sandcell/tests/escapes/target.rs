@@ -7,26 +7,26 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::catalogue::{Attack, Expect, Needs, PRELUDE, Step};
-use crate::lure::{self, Lure};
+use crate::canary::{self, Canaries};
+use crate::catalogue::{Attack, ExpectedResult, Needs, PRELUDE, Step};
 use crate::support::client::{Answer, Client};
-use crate::support::{PATIENCE, is_root, machine, place::Place, until};
+use crate::support::{DEFAULT_TIMEOUT, is_root, machine, test_dir::TestDir, until};
 
 /// The maximum growth of the server's own memory while a sandbox floods it.
-const SERVER_GROWTH: u64 = 64 << 20;
+const MAX_SERVER_GROWTH: u64 = 64 << 20;
 
 /// The user that runs the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Who {
+pub enum ServerUser {
     /// The user that runs the tests.
     Current,
     /// A user without any privileges; only root can switch to it.
     Ordinary,
 }
 
-impl Who {
+impl ServerUser {
     /// Returns all users that the server can run as here.
-    pub fn everybody() -> Vec<Self> {
+    pub fn all() -> Vec<Self> {
         if is_root() {
             vec![Self::Current, Self::Ordinary]
         } else {
@@ -44,9 +44,9 @@ impl Who {
 }
 
 /// Returns a copy of the program that this user can start: the build folder may be private, a server's place is not.
-fn program(place: &Place, who: Who) -> PathBuf {
+fn program(place: &TestDir, user: ServerUser) -> PathBuf {
     let built = crate::under_test();
-    if who == Who::Current {
+    if user == ServerUser::Current {
         return built;
     }
     let copy = place.work().with_file_name("sandcell");
@@ -66,27 +66,27 @@ pub enum Outcome {
 }
 
 /// A server, its place, and the surrounding canaries.
-pub struct Field {
-    pub who: Who,
+pub struct Target {
+    pub user: ServerUser,
     pub client: Client,
-    pub lure: Lure,
-    place: Place,
+    pub canary: Canaries,
+    place: TestDir,
     words: Value,
     /// The shared sandbox for harmless attacks.
-    usual: Option<String>,
+    shared: Option<String>,
     witness: String,
 }
 
-impl Field {
+impl Target {
     /// Starts a server with these settings and variables.
-    pub fn open(who: Who, settings: &str, variables: &[(&str, &str)]) -> Self {
-        let place = Place::with_settings(settings);
+    pub fn open(user: ServerUser, settings: &str, variables: &[(&str, &str)]) -> Self {
+        let place = TestDir::with_settings(settings);
         for name in ["home", "tmp", "data", "work"] {
-            who.give(&place.path(name));
+            user.give(&place.path(name));
         }
-        who.give(place.work().parent().unwrap());
-        let lure = Lure::new(who);
-        let mut command = server_command(&place, who, &["serve"]);
+        user.give(place.work().parent().unwrap());
+        let canary = Canaries::new(user);
+        let mut command = server_command(&place, user, &["serve"]);
         command.envs(variables.iter().copied());
         // Containers have no zygotes.
         let native = variables.iter().all(|(name, _)| *name != "SANDCELL_BACKEND");
@@ -98,23 +98,27 @@ impl Field {
         }
         let client = Client::start(&mut command);
         if warmed.is_some() {
-            until(PATIENCE, "sessions begin as copies of a warmed interpreter", || {
-                let answer = client.call("create_run_close", json!({"code": "import os\nprint(os.getppid())"}));
-                (answer.output().trim() == "0").then_some(())
-            });
+            until(
+                DEFAULT_TIMEOUT,
+                "sessions begin as copies of a warmed interpreter",
+                || {
+                    let answer = client.call("create_run_close", json!({"code": "import os\nprint(os.getppid())"}));
+                    (answer.output().trim() == "0").then_some(())
+                },
+            );
         }
-        let words = lure.words(client.pid(), &place);
-        let mut field = Self {
-            who,
+        let words = canary.words(client.pid(), &place);
+        let mut target = Self {
+            user,
             client,
-            lure,
+            canary,
             place,
             words,
-            usual: None,
+            shared: None,
             witness: String::new(),
         };
-        field.witness = field.create();
-        field
+        target.witness = target.create();
+        target
     }
 
     fn create(&self) -> String {
@@ -131,7 +135,7 @@ impl Field {
     pub fn head(&self) -> String {
         // The JSON text is in a Python string and read by json, so that true and null are converted.
         format!(
-            "import json\nLURE = json.loads({:?})\n{PRELUDE}\n",
+            "import json\nCANARIES = json.loads({:?})\n{PRELUDE}\n",
             self.words.to_string()
         )
     }
@@ -139,8 +143,8 @@ impl Field {
     /// Returns the reason that an attack cannot be tried here.
     pub fn missing(&self, attack: &Attack) -> Option<&'static str> {
         match attack.needs {
-            Some(Needs::Root) if !self.who.is_root() => Some("needs a server that is root"),
-            Some(Needs::User) if self.who.is_root() => Some("needs a server that is not root"),
+            Some(Needs::Root) if !self.user.is_root() => Some("needs a server that is root"),
+            Some(Needs::User) if self.user.is_root() => Some("needs a server that is not root"),
             Some(Needs::X86) if !cfg!(target_arch = "x86_64") => Some("needs an x86-64 machine"),
             _ => None,
         }
@@ -149,10 +153,10 @@ impl Field {
     /// Makes one attack.
     pub fn try_out(&mut self, attack: &Attack) -> Outcome {
         let own = attack.fresh || attack.meets() || attack.steps.len() > 1;
-        let first = match (&self.usual, own) {
-            (Some(usual), false) => usual.clone(),
+        let first = match (&self.shared, own) {
+            (Some(shared), false) => shared.clone(),
             (None, false) => self
-                .usual
+                .shared
                 .insert(
                     self.client.call("create_sandbox", json!({})).data()["sandbox_id"]
                         .as_str()
@@ -176,7 +180,7 @@ impl Field {
             self.close(&first);
         } else if answer.status() != "ok" || answer.state_lost() {
             self.close(&first);
-            self.usual = None;
+            self.shared = None;
         }
         if let Some(second) = second {
             self.close(&second);
@@ -232,13 +236,13 @@ impl Field {
 
     /// Checks the effects that only the machine's owner sees.
     fn look_from_outside(&self, attack: &Attack, sandbox: &str, answer: &Answer, idle: u64) -> Option<String> {
-        if let Some(touched) = self.lure.touched() {
+        if let Some(touched) = self.canary.touched() {
             return Some(touched.to_owned());
         }
         if !self.client.noise().is_empty() {
             return Some(format!("stdout of the server carried {:?}", self.client.noise()));
         }
-        if attack.expect == Expect::Any {
+        if attack.expect == ExpectedResult::Any {
             let said = self.client.call(
                 "execute_code",
                 json!({"code": "print(6 * 7)", "sandbox_id": self.witness}),
@@ -255,11 +259,11 @@ impl Field {
         }
         match attack.outside.as_deref() {
             None | Some("untouched") => None,
-            Some("room") => lure::room(self.who).err(),
+            Some("room") => canary::room(self.user).err(),
             Some("server memory") => {
                 let grown =
                     machine::peak_memory(self.client.pid()).saturating_sub(idle.max(resident(self.client.pid(), idle)));
-                (grown > SERVER_GROWTH).then(|| format!("the server grew by {} MiB", grown >> 20))
+                (grown > MAX_SERVER_GROWTH).then(|| format!("the server grew by {} MiB", grown >> 20))
             }
             Some("no escape") => {
                 let text = answer.all();
@@ -269,7 +273,7 @@ impl Field {
             }
             Some("gone") => {
                 self.close(sandbox);
-                gone_within(Duration::from_secs(2), || find_in_command_lines(&self.lure.marker))
+                gone_within(Duration::from_secs(2), || find_in_command_lines(&self.canary.marker))
             }
             Some("no spinner") => gone_within(Duration::from_secs(2), || {
                 machine::descendants(self.client.pid())
@@ -304,15 +308,15 @@ impl Field {
     }
 
     /// Returns the folder of this server, for tests that start another one.
-    pub fn place(&self) -> &Place {
+    pub fn place(&self) -> &TestDir {
         &self.place
     }
 }
 
 /// Returns the server's command line as this user.
-pub fn server_command(place: &Place, who: Who, arguments: &[&str]) -> Command {
+pub fn server_command(place: &TestDir, user: ServerUser, arguments: &[&str]) -> Command {
     let template = place.command(arguments);
-    let mut command = who.command(&program(place, who));
+    let mut command = user.command(&program(place, user));
     command.args(template.get_args());
     command.env_clear().current_dir(place.work());
     for (name, value) in template.get_envs() {
@@ -340,7 +344,7 @@ fn forget_peak(pid: u32) {
     let _ = std::fs::write(format!("/proc/{pid}/clear_refs"), "5");
 }
 
-fn spins(seen: &machine::Seen) -> bool {
+fn spins(seen: &machine::ProcessIdentity) -> bool {
     let ticks = || -> Option<u64> {
         let text = std::fs::read_to_string(format!("/proc/{}/stat", seen.pid)).ok()?;
         let fields: Vec<&str> = text.rsplit_once(") ")?.1.split(' ').collect();
@@ -383,10 +387,10 @@ pub fn judge(attack: &Attack, answer: &Answer, trouble: Option<String>) -> Outco
     let said = text.lines().any(|line| line == "HELD");
     let ended = || Outcome::Unclear(format!("{} {}: {}", answer.status(), answer.cause(), answer.all()));
     match &attack.expect {
-        Expect::Any => Outcome::Held,
-        Expect::Held | Expect::HeldOr(_) if said => Outcome::Held,
-        Expect::HeldOr(causes) if causes.iter().any(|cause| cause == answer.cause()) => Outcome::Held,
-        Expect::Cause(cause) if cause == answer.cause() => Outcome::Held,
+        ExpectedResult::Any => Outcome::Held,
+        ExpectedResult::Held | ExpectedResult::HeldOrCause(_) if said => Outcome::Held,
+        ExpectedResult::HeldOrCause(causes) if causes.iter().any(|cause| cause == answer.cause()) => Outcome::Held,
+        ExpectedResult::Cause(cause) if cause == answer.cause() => Outcome::Held,
         _ => ended(),
     }
 }

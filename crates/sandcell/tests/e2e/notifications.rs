@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::packages::{command, stocked};
 use crate::python_sdk::{drive, sdk};
 use crate::support::http::Server;
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 use crate::support::{begin, name_of};
 
 /// Runs one topic of the script against a server that this command starts, or against the one at `address`.
@@ -17,7 +17,7 @@ fn talk(python: &OsStr, topic: &str, mode: &str, server: &Command, address: Opti
 /// Tests the notification of a sandbox's end, in both modes.
 fn expiry(test: &str, mode: &str) {
     let Some(python) = sdk(test) else { return };
-    let place = Place::new();
+    let place = TestDir::new();
     let command = place.command(&["serve"]);
     talk(&python, "expiry", mode, &command, None);
     let server = Server::start(&place, &[]);
@@ -47,7 +47,7 @@ fn a_call_of_the_newest_protocol_that_asks_for_a_level_is_told_too() {
 fn asked(test: &str, topic: &str, mode: &str) {
     let Some(python) = sdk(test) else { return };
     let index = stocked();
-    let place = Place::with_settings(
+    let place = TestDir::with_settings(
         "[packages]\nask = [\"*\"]\nallow = [\"unrelated\"]\ndeny = [\"evil\"]\n\
          [network]\nask = [\"*\"]\nallow = [\"allowed.example\"]\n",
     );

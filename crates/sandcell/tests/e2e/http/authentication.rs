@@ -3,9 +3,9 @@ use std::io::{BufReader, Read, Write};
 use serde_json::json;
 
 use crate::support::begin;
-use crate::support::client::PROTOCOL;
-use crate::support::http::{MODERN, Reply, Server, connect, token};
-use crate::support::place::Place;
+use crate::support::client::SESSION_PROTOCOL;
+use crate::support::http::{Reply, STATELESS_PROTOCOL, Server, connect, token};
+use crate::support::test_dir::TestDir;
 
 /// Returns the reply to a request that succeeds with a correct head.
 fn listing(server: &Server, host: &str, more: &str) -> String {
@@ -20,7 +20,7 @@ fn listing(server: &Server, host: &str, more: &str) -> String {
 #[test]
 fn a_page_that_rebinds_a_name_to_the_loopback_reaches_nothing() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = Server::start(&place, &[]);
     let port = server.address.port();
     let host = |host: String| server.raw(listing(&server, &format!("Host: {host}\r\n"), ""));
@@ -66,7 +66,7 @@ fn a_page_that_rebinds_a_name_to_the_loopback_reaches_nothing() {
 #[test]
 fn pages_of_other_origins_are_refused_and_allowed_ones_may_read() {
     let _turn = begin!();
-    let place = Place::with_settings("[http]\nallowed_origins = [\"http://localhost:6274\"]\n");
+    let place = TestDir::with_settings("[http]\nallowed_origins = [\"http://localhost:6274\"]\n");
     let server = Server::start(&place, &[]);
     let own = server.address;
     let with = |more: &str| server.raw(listing(&server, &format!("Host: {own}\r\n"), more));
@@ -117,7 +117,7 @@ fn pages_of_other_origins_are_refused_and_allowed_ones_may_read() {
 #[test]
 fn without_a_valid_token_nobody_gets_in() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let (id, good) = token(&place, &["good"]);
     let (_, metrics) = token(&place, &["watcher", "--metrics"]);
     let server = Server::start(&place, &[]);
@@ -171,7 +171,7 @@ fn without_a_valid_token_nobody_gets_in() {
 #[test]
 fn a_server_that_others_can_reach_does_not_start_without_a_token() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     for address in ["0.0.0.0:0", "[::]:0"] {
         let output = place.command(&["serve", "--http", address]).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
@@ -201,7 +201,7 @@ fn a_server_that_others_can_reach_does_not_start_without_a_token() {
 #[test]
 fn what_the_protocol_does_not_know_is_refused_in_words() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = Server::start(&place, &[]);
     // The transport of 2024-11-05.
     for path in ["/sse", "/messages", "/messages/?session_id=1", "/message"] {
@@ -227,13 +227,17 @@ fn what_the_protocol_does_not_know_is_refused_in_words() {
     let old = server.caller().in_session();
     let message = old.message("tools/list", json!({}));
     let body = message.to_string();
-    let unknown = old.head(&message, body.len(), "").replace(PROTOCOL, "1999-01-01");
+    let unknown = old
+        .head(&message, body.len(), "")
+        .replace(SESSION_PROTOCOL, "1999-01-01");
     assert_eq!(server.raw(format!("{unknown}{body}")).status, 400);
     let new = server.caller();
     let mut message = new.message("tools/list", json!({}));
     message["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] = json!("2999-01-01");
     let body = message.to_string();
-    let unknown = new.head(&message, body.len(), "").replace(MODERN, "2999-01-01");
+    let unknown = new
+        .head(&message, body.len(), "")
+        .replace(STATELESS_PROTOCOL, "2999-01-01");
     let reply = server.raw(format!("{unknown}{body}"));
     assert_eq!((reply.status, &reply.message()["error"]["code"]), (400, &json!(-32022)));
     // A header that contradicts the body.
@@ -249,7 +253,7 @@ fn what_the_protocol_does_not_know_is_refused_in_words() {
 #[test]
 fn messages_that_are_none_get_an_answer_and_cost_nothing() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = Server::start(&place, &[]);
     let caller = server.caller().in_session();
     let send = |body: &str| {
@@ -286,7 +290,7 @@ fn messages_that_are_none_get_an_answer_and_cost_nothing() {
 #[test]
 fn a_second_request_hidden_in_a_body_is_not_answered() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = Server::start(&place, &[]);
     let own = server.address;
     let hidden = format!("GET /metrics HTTP/1.1\r\nHost: {own}\r\n\r\n");

@@ -10,19 +10,19 @@ use super::output::safe;
 use crate::screen::is_screen;
 
 /// The interval between lines for one step, where stderr is not a terminal.
-const SELDOM: Duration = Duration::from_secs(5);
+const REPEAT_INTERVAL: Duration = Duration::from_secs(5);
 /// Characters of the bar.
-const WIDTH: u64 = 20;
+const BAR_WIDTH: u64 = 20;
 
 /// A progress display; see the module.
 #[derive(Debug)]
-pub(super) struct Bar {
+pub(super) struct Progress {
     began: Instant,
     /// The last line printed and its time, where stderr is not a terminal.
     told: Option<(String, Instant)>,
 }
 
-impl Bar {
+impl Progress {
     pub(super) fn new() -> Self {
         Self {
             began: Instant::now(),
@@ -53,7 +53,7 @@ impl Bar {
 
 /// Returns true when this step deserves a new line, where stderr is not a terminal.
 fn is_new(told: Option<&(String, Instant)>, step: &str) -> bool {
-    told.is_none_or(|(last, at)| last != step || at.elapsed() > SELDOM)
+    told.is_none_or(|(last, at)| last != step || at.elapsed() > REPEAT_INTERVAL)
 }
 
 /// Formats a step: `pulling alpine:3.20  ██████░░░░  12 of 40 MB`.
@@ -63,8 +63,10 @@ fn text(at: &Preparing) -> String {
     if at.total == 0 {
         return what;
     }
-    let full = at.done.min(at.total).saturating_mul(WIDTH) / at.total;
-    let bar: String = (0..WIDTH).map(|place| if place < full { '█' } else { '░' }).collect();
+    let full = at.done.min(at.total).saturating_mul(BAR_WIDTH) / at.total;
+    let bar: String = (0..BAR_WIDTH)
+        .map(|place| if place < full { '█' } else { '░' })
+        .collect();
     let (done, total) = (at.done / 1_000_000, at.total / 1_000_000);
     format!("{what}  {bar}  {done} of {total} MB")
 }
@@ -78,7 +80,7 @@ mod tests {
         let told = ("downloading".to_owned(), Instant::now());
         assert!(is_new(None, "downloading") && is_new(Some(&told), "storing"));
         assert!(!is_new(Some(&told), "downloading"));
-        let long_ago = Instant::now().checked_sub(2 * SELDOM);
+        let long_ago = Instant::now().checked_sub(2 * REPEAT_INTERVAL);
         assert!(is_new(Some(&(told.0, long_ago.unwrap())), "downloading"));
     }
 

@@ -10,7 +10,7 @@ use crate::support::docker::Daemon;
 use crate::support::index::Index;
 use crate::support::machine;
 use crate::support::oci::{Image, Registry, shell};
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 
 /// An image other than the default one, and code that gives `other` only in that image.
 pub(super) struct OtherImage {
@@ -21,9 +21,9 @@ pub(super) struct OtherImage {
     _from: Option<Registry>,
 }
 
-pub(super) struct Ground {
+pub(super) struct BackEnd {
     pub(super) name: &'static str,
-    place: Place,
+    place: TestDir,
     index: Index,
     fake: Option<Fake>,
     daemon: Option<Daemon>,
@@ -33,12 +33,12 @@ pub(super) struct Ground {
     tables: String,
 }
 
-impl Ground {
+impl BackEnd {
     fn new(name: &'static str, fake: Option<Fake>, tables: String) -> Self {
         let top = format!("backend = \"{name}\"\n");
         Self {
             name,
-            place: Place::with_settings(&format!("{top}{tables}")),
+            place: TestDir::with_settings(&format!("{top}{tables}")),
             index: packages::stocked(),
             fake,
             daemon: None,
@@ -59,12 +59,12 @@ impl Ground {
     pub(super) fn docker(daemon: Daemon) -> Self {
         let (host, image) = (&daemon.host, &daemon.image);
         let tables = format!("[docker]\nhost = \"{host}\"\nimage = \"{image}\"\npull = \"never\"\n");
-        let mut ground = Self::new("docker", None, tables);
-        ground.daemon = Some(daemon);
-        ground
+        let mut back_end = Self::new("docker", None, tables);
+        back_end.daemon = Some(daemon);
+        back_end
     }
 
-    fn serve(&self, place: &Place) -> Client {
+    fn serve(&self, place: &TestDir) -> Client {
         let mut command: Command = packages::command(place, &self.index.url(), &["serve"]);
         if let Some(fake) = &self.fake {
             command
@@ -86,8 +86,8 @@ impl Ground {
     }
 
     /// Starts a server with more top-level settings, and returns its folder `work`, too.
-    pub(super) fn server_with(&self, top: impl Fn(&Place) -> String) -> (Place, Client) {
-        let bare = Place::new();
+    pub(super) fn server_with(&self, top: impl Fn(&TestDir) -> String) -> (TestDir, Client) {
+        let bare = TestDir::new();
         let settings = format!("{}{}{}", self.top, top(&bare), self.tables);
         let place = bare.with(&settings);
         let server = self.serve(&place);
@@ -135,7 +135,7 @@ impl Ground {
     }
 }
 
-impl Drop for Ground {
+impl Drop for BackEnd {
     fn drop(&mut self) {
         if let Some(daemon) = &self.daemon {
             // The image may not exist.

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::packages::{command, stocked};
 use crate::support::client::Client;
 use crate::support::docker::Daemon;
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 use crate::support::{begin, name_of, skip, turns::Turn};
 
 #[track_caller]
@@ -40,7 +40,7 @@ fn a_known_test_script_of_the_script_tools_gives_the_same_results() {
         );
         return;
     };
-    let place = Place::with_settings(&format!("python = \"{data}\"\n"));
+    let place = TestDir::with_settings(&format!("python = \"{data}\"\n"));
     let server = Client::start(&mut place.command(&["serve", "--toolset", "script"]));
 
     let basic = script(&server, "print('hello from sandbox')\nprint(1 + 1)", json!({}));
@@ -125,7 +125,7 @@ print('图表已保存到 /tmp/test_plot.png')
 #[test]
 fn previews_are_cut_and_counts_are_kept_as_other_servers_do() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = Client::start(&mut place.command(&["serve", "--toolset", "script"]));
     let long = format!("print('x' * 300) #{}", "y".repeat(200));
     script(&server, &long, json!({}));
@@ -152,7 +152,7 @@ fn previews_are_cut_and_counts_are_kept_as_other_servers_do() {
 #[test]
 fn the_known_tools_of_sandboxes_do_what_their_names_say() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let index = stocked();
     let server = Client::start(&mut command(&place, &index.url(), &["serve"]));
     let made = server.call("create_sandbox", json!({}));
@@ -221,7 +221,7 @@ fn the_known_tools_of_containers_start_use_and_remove_one() {
         return;
     };
     let _turn = Turn::shared();
-    let place = Place::new();
+    let place = TestDir::new();
     let mut command = place.command(&["serve", "--toolset", "container"]);
     // A server that must pull an image for its list of languages would only wait.
     let server = Client::start(command.envs([

@@ -14,11 +14,11 @@ use rmcp::{RoleServer, ServiceExt as _};
 use crate::support::client::Client;
 use crate::support::python;
 
-const ASKED: &str = "SANDCELL_BENCH_FLOOR";
+const BARE_SERVER_VARIABLE: &str = "SANDCELL_BENCH_FLOOR";
 
 /// Serves and does not return, if this process was started as the bare server.
-pub fn become_it_if_asked() {
-    if std::env::var_os(ASKED).is_none() {
+pub fn serve_if_asked() {
+    if std::env::var_os(BARE_SERVER_VARIABLE).is_none() {
         return;
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -35,7 +35,7 @@ pub fn become_it_if_asked() {
 /// Returns a client of the bare server.
 pub fn client() -> Client {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    Client::start(command.env_clear().env(ASKED, "1"))
+    Client::start(command.env_clear().env(BARE_SERVER_VARIABLE, "1"))
 }
 
 struct Floor;

@@ -6,16 +6,16 @@ use std::process::Command;
 use tempfile::TempDir;
 
 /// A folder with everything that a server of one test may write to.
-pub struct Place {
+pub struct TestDir {
     folder: TempDir,
     settings: String,
 }
 
 /// A variable that every server has and no code inside may ever see.
 pub const SECRET_NAME: &str = "CELL_E2E_SECRET";
-pub const SECRET: &str = "hush-4f1c0e5d9a7b";
+pub const SECRET_VALUE: &str = "hush-4f1c0e5d9a7b";
 
-impl Place {
+impl TestDir {
     pub fn new() -> Self {
         let folder = tempfile::Builder::new().prefix("cell-e2e-").tempdir().unwrap();
         for name in ["home", "tmp", "data", "work"] {
@@ -66,7 +66,7 @@ impl Place {
         command.envs([
             ("PATH", "/usr/local/bin:/usr/bin:/bin"),
             ("LANG", "C"),
-            (SECRET_NAME, SECRET),
+            (SECRET_NAME, SECRET_VALUE),
         ]);
         command.env("HOME", self.path("home"));
         command.env("TMPDIR", self.path("tmp"));
