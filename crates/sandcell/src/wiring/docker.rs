@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandcell_backends::docker::{self, DockerBackend, DockerConfig, Logins, Pull, Runtime};
+use sandcell_backends::docker::{self, CredentialSource, DockerBackend, DockerConfig, Pull, Runtime};
 use sandcell_languages::{Detected, SYSTEM_PACKAGES};
 use sandcell_sandbox::{Backend, Code, Failure, Network, SandboxSpec};
 use tokio::time::timeout;
@@ -35,7 +35,7 @@ pub(super) async fn backend(settings: &Settings) -> Result<Arc<dyn Backend>, Fai
         image: own.image.clone(),
         runtime: own.runtime.clone(),
         pull: if own.pull { Pull::Missing } else { Pull::Never },
-        logins: Logins::usual(),
+        credentials: CredentialSource::of_this_user(),
         runtimes: runtimes.collect(),
         mirrors: mirrors(settings)?,
         mounts: settings.mounts.clone(),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sandcell_backends::native::{self, NativeBackend, NativeConfig, SPARES};
+use sandcell_backends::native::{self, NativeBackend, NativeConfig, SPARE_COUNT};
 use sandcell_sandbox::{Backend, Code, Failure};
 
 use super::select::BackendContext;
@@ -32,7 +32,7 @@ pub(super) async fn make(context: BackendContext<'_>) -> Result<Arc<dyn Backend>
             "name it once only",
         )
     })?;
-    let spares = if launcher.for_few { 0 } else { SPARES };
+    let spares = if launcher.for_few { 0 } else { SPARE_COUNT };
     let launcher = launcher.started.map_err(|error| {
         Failure::new(
             Code::BackendUnavailable,

@@ -25,7 +25,7 @@ mod native {
 
     use bytes::Bytes;
     use libtest_mimic::Trial;
-    use sandcell_backends::native::{NativeBackend, NativeConfig, SPARES, start_launcher};
+    use sandcell_backends::native::{NativeBackend, NativeConfig, SPARE_COUNT, start_launcher};
     use sandcell_engine::{
         CommandLine, CommandRequest, Engine, EngineConfig, ExecuteRequest, ExecutionView, Principal, Status, Watch,
     };
@@ -77,7 +77,7 @@ mod native {
             let found = sandcell_languages::detect(&sandcell_languages::Settings::default());
             let config = NativeConfig {
                 warm: false,
-                spares: SPARES,
+                spares: SPARE_COUNT,
                 trees: found.trees.clone(),
                 added: vec![],
                 programs: vec![],

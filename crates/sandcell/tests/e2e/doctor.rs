@@ -2,7 +2,7 @@ use std::process::Stdio;
 
 use serde_json::{Value, json};
 
-use crate::e2b_service::{Fake, KEY};
+use crate::e2b_service::{API_KEY, Fake};
 use crate::support::begin;
 use crate::support::test_dir::TestDir;
 
@@ -110,7 +110,7 @@ fn keys_addresses_and_ports_that_are_wrong_are_named_with_what_mends_them() {
     says(&told, &told.0["backends"][0], "there is no API key", "E2B_API_KEY");
     let told = ill(&place, &e2b("e2b_wrong", fake.url.clone()));
     says(&told, &told.0["backends"][0], "API key", "E2B_API_KEY");
-    let told = ill(&place, &e2b(KEY, "http://127.0.0.1:9".to_owned()));
+    let told = ill(&place, &e2b(API_KEY, "http://127.0.0.1:9".to_owned()));
     says(&told, &told.0["backends"][0], "cannot be reached", "E2B_API_URL");
     for (host, reason) in [
         ("tcp://127.0.0.1", "needs a name and a port"),

@@ -2,7 +2,7 @@ use std::process::{Command, Output};
 
 use serde_json::json;
 
-use crate::e2b_service::{Fake, KEY};
+use crate::e2b_service::{API_KEY, Fake};
 use crate::npm;
 use crate::support::client::Client;
 use crate::support::test_dir::TestDir;
@@ -12,7 +12,7 @@ use crate::support::{begin, skip};
 fn command(place: &TestDir, fake: &Fake, arguments: &[&str]) -> Command {
     let mut command = place.command(arguments);
     command
-        .env("E2B_API_KEY", KEY)
+        .env("E2B_API_KEY", API_KEY)
         .env("E2B_API_URL", &fake.url)
         .env("E2B_SANDBOX_URL", &fake.url);
     command
@@ -75,7 +75,7 @@ fn the_same_tools_run_code_at_e2b() {
             server.log(),
             server.run("import os\nprint(dict(os.environ))").all()
         )
-        .contains(KEY)
+        .contains(API_KEY)
     );
     server.hang_up();
     server.wait(crate::support::DEFAULT_TIMEOUT);
@@ -350,7 +350,7 @@ fn the_command_line_runs_programs_there_and_shows_no_key() {
             .env("SANDCELL_LOG", "debug")
             .output()
             .unwrap();
-        assert!(!said(&output).contains(KEY), "{arguments:?}");
+        assert!(!said(&output).contains(API_KEY), "{arguments:?}");
     }
     fake.had_no_faults();
 }

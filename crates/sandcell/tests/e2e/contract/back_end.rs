@@ -3,7 +3,7 @@
 use std::cell::OnceCell;
 use std::process::Command;
 
-use crate::e2b_service::{Fake, KEY};
+use crate::e2b_service::{API_KEY, Fake};
 use crate::packages;
 use crate::support::client::Client;
 use crate::support::docker::Daemon;
@@ -68,7 +68,7 @@ impl BackEnd {
         let mut command: Command = packages::command(place, &self.index.url(), &["serve"]);
         if let Some(fake) = &self.fake {
             command
-                .env("E2B_API_KEY", KEY)
+                .env("E2B_API_KEY", API_KEY)
                 .env("E2B_API_URL", &fake.url)
                 .env("E2B_SANDBOX_URL", &fake.url);
         }
