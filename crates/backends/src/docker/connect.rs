@@ -26,7 +26,7 @@ const HOST_ADVICE: &str = if cfg!(windows) {
 const PERMISSION_ADVICE: &str = if cfg!(windows) {
     "add your user to the group docker-users and log in again"
 } else if cfg!(target_os = "macos") {
-    "look who owns the socket: it has to be this user's own (start Docker Desktop, OrbStack or Colima as this user)"
+    "check the socket's owner: it must be this user (start Docker Desktop, OrbStack or Colima as this user)"
 } else {
     "add your user to the daemon's group (`sudo usermod -aG docker $USER`, then log in again), or use rootless Docker or Podman"
 };

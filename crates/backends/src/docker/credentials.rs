@@ -200,7 +200,7 @@ async fn ask_helper(name: &str, registry: &str) -> Result<Option<DockerCredentia
 async fn run_helper(program: &Path, registry: &str) -> Result<Option<DockerCredentials>, String> {
     let failed = |what: String| {
         let program = program.display();
-        format!("the login for {registry} could not be had from {program}: {what}")
+        format!("the login for {registry} could not be read from {program}: {what}")
     };
     let mut child = tokio::process::Command::new(program)
         .arg("get")

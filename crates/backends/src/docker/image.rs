@@ -89,7 +89,7 @@ impl Images {
         self.look(name).await?.ok_or_else(|| SandboxError::Image {
             image: name.to_owned(),
             reason: "it was pulled, and is gone again".to_owned(),
-            remedy: "call again; look whether somebody removes images on the daemon's machine".to_owned(),
+            remedy: "call again; check whether another program removes images on the daemon's machine".to_owned(),
         })
     }
 

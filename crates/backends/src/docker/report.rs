@@ -138,7 +138,7 @@ pub(super) fn layers(found: &DaemonInfo) -> Vec<LayerReport> {
     } else if found.level == Level::Container {
         layers.push(missing(
             "user_namespace",
-            "the daemon's containers share the host's users; each sandbox has a user of its own without rights there",
+            "the daemon's containers share the host's users; each sandbox has a separate user without rights there",
             "start the daemon with `--userns-remap=default`, or use a rootless daemon",
         ));
     }

@@ -238,7 +238,7 @@ impl Runtimes {
         let prepared = is_there(daemon, &tag).await.ok_or_else(|| {
             failed(
                 format!("{languages} was installed, and the image with it is gone again"),
-                "call again; look whether somebody removes images on the daemon's machine",
+                "call again; check whether another program removes images on the daemon's machine",
             )
         })?;
         self.note(&image.id, ImageState::Prepared(prepared.clone()));

@@ -312,7 +312,7 @@ impl Inside {
             Err(ServiceError::Gone) => {
                 self.lost();
             }
-            Err(error) => tracing::debug!(trouble = %error, "what a sandbox uses could not be asked"),
+            Err(error) => tracing::debug!(trouble = %error, "a sandbox's usage could not be queried"),
         }
     }
 }

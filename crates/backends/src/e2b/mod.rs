@@ -129,7 +129,11 @@ fn layers(config: &E2bConfig, level: Level) -> Vec<LayerReport> {
         ..active(name)
     };
     let network = match (config.debug, config.internet) {
-        (Debug::On, _) => degraded("network", "debug mode: nobody closes it", "leave E2B_DEBUG out"),
+        (Debug::On, _) => degraded(
+            "network",
+            "debug mode: nothing closes the network",
+            "leave E2B_DEBUG out",
+        ),
         (Debug::Off, Internet::Open) => degraded("network", "it is open by setting", "set e2b.internet = false"),
         (Debug::Off, Internet::Closed) => active("network"),
     };
@@ -139,7 +143,7 @@ fn layers(config: &E2bConfig, level: Level) -> Vec<LayerReport> {
             Level::Microvm => active("microvm"),
             _ => degraded(
                 "microvm",
-                "the service is not E2B's own, so nobody here knows what isolates",
+                "the service is not E2B's own, so its isolation is unknown",
                 "set e2b.level to what it gives",
             ),
         },

@@ -44,7 +44,7 @@ pub(super) fn explain(error: &StepError, facts: &HostFacts) -> Option<Cause> {
     let errno = Errno::from_raw_os_error(error.errno);
     if error.step.starts_with("take an id of its own") {
         return Some(Cause {
-            cause: "at the level `process` root gives each sandbox an id of its own on the host".to_owned(),
+            cause: "at the level `process` root gives each sandbox a separate id on the host".to_owned(),
             remedy: "run the server as an ordinary user".to_owned(),
         });
     }
@@ -187,7 +187,7 @@ fn namespaces(errno: Errno, facts: &HostFacts) -> Option<Cause> {
     if facts.chrooted && errno == Errno::PERM {
         return told(
             "this process is in a chroot, where the kernel makes no user namespaces",
-            "start it in a root of its own (`systemd-nspawn`, `bwrap`, a container, `unshare -m` with pivot_root)"
+            "start it in a separate root (`systemd-nspawn`, `bwrap`, a container, `unshare -m` with pivot_root)"
                 .to_owned(),
         );
     }
@@ -337,7 +337,9 @@ fn too_old(facts: &HostFacts) -> Cause {
 fn filtered(facts: &HostFacts) -> Cause {
     Cause {
         cause: match facts.container {
-            None => "a filter of system calls (seccomp), set by whoever started this program, refuses it".to_owned(),
+            None => {
+                "a filter of system calls (seccomp), set by the program that started this one, refuses it".to_owned()
+            }
             Some(Container::Service) => "the unit's filter of system calls (seccomp) refuses it".to_owned(),
             Some(_) => "the container's filter of system calls (seccomp) refuses it".to_owned(),
         },

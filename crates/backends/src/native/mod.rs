@@ -203,7 +203,7 @@ impl NativeBackend {
         if !self.knows_images() {
             return Err(SandboxError::Isolation {
                 layer: "mount_namespace".to_owned(),
-                reason: "an image needs a root of its own, which the process level does not have".to_owned(),
+                reason: "an image needs a separate root, which the process level does not have".to_owned(),
                 remedy: "leave image out; `sandcell doctor` on the host says how to get namespaces".to_owned(),
             });
         }

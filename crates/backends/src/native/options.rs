@@ -71,14 +71,14 @@ pub(super) fn no_own_user(facts: &HostFacts) -> Cause {
     if !facts.root {
         return Cause {
             cause: "sandboxes run as your own user on the host, not as a user of their own".to_owned(),
-            remedy: "run the server as root to give each sandbox a host user of its own".to_owned(),
+            remedy: "run the server as root to give each sandbox a separate host user".to_owned(),
         };
     }
     if !facts.first_user_namespace {
         return Cause {
             cause: "sandboxes run as the server's user: its root is that of a user namespace, not the machine's"
                 .to_owned(),
-            remedy: "start the server, or its container, as the machine's root and without a user namespace of its own"
+            remedy: "start the server, or its container, as the machine's root and without a separate user namespace"
                 .to_owned(),
         };
     }

@@ -94,7 +94,7 @@ fn process_layers(found: &Report, missing: &StepError, facts: &HostFacts) -> Vec
 /// Describes the effect of a missing layer.
 fn without(layer: &str) -> &'static str {
     match layer {
-        "user_namespace" => "no ids of its own but root's choice, and no way to count an owner's processes apart",
+        "user_namespace" => "no separate ids, except with root, and no way to count an owner's processes apart",
         "mount_namespace" | "private_root" => {
             "names and attributes of the host's files can be asked for, their contents only of programs and libraries"
         }
