@@ -16,11 +16,11 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const NAME: &str = "sandcell-agent";
+const AGENT_PROGRAM: &str = "sandcell-agent";
 /// The architectures of daemons' machines.
 const ARCHITECTURES: [&str; 2] = ["x86_64", "aarch64"];
 /// Static linking at a fixed address.
-const FLAGS: &str = "-C target-feature=+crt-static -C relocation-model=static";
+const RUST_FLAGS: &str = "-C target-feature=+crt-static -C relocation-model=static";
 
 fn main() {
     if std::env::var_os("CARGO_FEATURE_DOCKER").is_none() {
@@ -62,7 +62,7 @@ fn main() {
         &folder,
         &musl,
         &format!(
-            "{FLAGS} -C linker=rust-lld -C linker-flavor=ld.lld -C link-arg=--icf=all -C force-frame-pointers=yes"
+            "{RUST_FLAGS} -C linker=rust-lld -C linker-flavor=ld.lld -C link-arg=--icf=all -C force-frame-pointers=yes"
         ),
     );
     for (architecture, target) in wanted {
@@ -70,9 +70,9 @@ fn main() {
             if target.ends_with("musl") {
                 all.clone()?;
             } else {
-                build(&crates, &folder, &[&target], FLAGS)?;
+                build(&crates, &folder, &[&target], RUST_FLAGS)?;
             }
-            Ok(folder.join(target).join("release").join(NAME))
+            Ok(folder.join(target).join("release").join(AGENT_PROGRAM))
         });
         match built {
             Ok(built) => embed(&out, architecture, &built),
@@ -136,9 +136,9 @@ fn build(crates: &Path, folder: &Path, targets: &[&str], flags: &str) -> Result<
             "--release",
             "--locked",
             "--package",
-            NAME,
+            AGENT_PROGRAM,
             "--bin",
-            NAME,
+            AGENT_PROGRAM,
         ])
         .args(["--no-default-features", "--target-dir"])
         .arg(folder)

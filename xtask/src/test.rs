@@ -24,7 +24,7 @@ const MACHINE_VARIABLE: &str = "SANDCELL_TEST_VM";
 /// access over HTTP and bad HTTP requests.
 const SAME_FOR_EVERYBODY: [&str; 6] = [
     "notebooks::",
-    "talking::",
+    "notifications::",
     "http::attacks::",
     "http::browser::",
     "http::oauth::",
@@ -34,14 +34,14 @@ const SAME_FOR_EVERYBODY: [&str; 6] = [
 /// End-to-end tests that depend on the cgroup version: zygote workers that enter a sandbox, are confined there,
 /// accounted and killed. Each takes half a minute or more on an emulated processor, so the others are left out.
 const ON_VERSION_2: [&str; 8] = [
-    "warmed::a_copy_enters_a_sandbox_in_which_another_language_speaks_already",
-    "warmed::a_copy_holds_nothing_that_leads_out",
-    "warmed::a_copy_stands_where_started_programs_stand_and_is_locked_like_them",
-    "warmed::a_parent_that_is_killed_costs_nothing_but_time",
-    "warmed::sessions_begin_as_copies_without_any_setting_and_nothing_is_left_of_their_rehearsal",
-    "warmed::switched_off_or_with_threads_every_session_starts_by_itself",
-    "warmed::what_is_killed_while_it_is_made_costs_its_call_alone",
-    "warmed::what_is_made_ahead_gives_way_until_it_waits",
+    "zygote::a_copy_enters_a_sandbox_in_which_another_language_speaks_already",
+    "zygote::a_copy_holds_nothing_that_leads_out",
+    "zygote::a_copy_stands_where_started_programs_stand_and_is_locked_like_them",
+    "zygote::a_parent_that_is_killed_costs_nothing_but_time",
+    "zygote::sessions_begin_as_copies_without_any_setting_and_nothing_is_left_of_their_rehearsal",
+    "zygote::switched_off_or_with_threads_every_session_starts_by_itself",
+    "zygote::what_is_killed_while_it_is_made_costs_its_call_alone",
+    "zygote::what_is_made_ahead_gives_way_until_it_waits",
 ];
 
 /// Tests of a build that is never shipped: those that can make single steps and layers fail or leave them out, the one with the

@@ -14,7 +14,7 @@
 mod contract;
 
 fn main() {
-    use sandcell_backends::docker::{DockerBackend, DockerConfig, Logins, Pull};
+    use sandcell_backends::docker::{CredentialSource, DockerBackend, DockerConfig, Pull};
     use sandcell_sandbox::{Backend, Degree, Level};
     use std::sync::Arc;
 
@@ -32,7 +32,7 @@ fn main() {
             image: std::env::var("SANDCELL_TEST_IMAGE").unwrap(),
             runtime: None,
             pull: Pull::Never,
-            logins: Logins { folder: None },
+            credentials: CredentialSource { folder: None },
             runtimes: vec![],
             mirrors: None,
             mounts: vec![],
@@ -50,9 +50,9 @@ fn skip() -> ! {
     use libtest_mimic::{Arguments, Trial};
     use std::io::Write;
 
-    const NAME: &str = "docker::every_case";
-    let said = Trial::test(NAME, || {
-        let line = format!("{NAME}: no SANDCELL_TEST_IMAGE");
+    const TEST_NAME: &str = "docker::every_case";
+    let said = Trial::test(TEST_NAME, || {
+        let line = format!("{TEST_NAME}: no SANDCELL_TEST_IMAGE");
         println!("skipped: {line}");
         if let Some(path) = std::env::var_os("SANDCELL_TEST_SKIPS") {
             let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path)?;

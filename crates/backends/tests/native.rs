@@ -13,14 +13,16 @@ mod contract;
 
 #[cfg(target_os = "linux")]
 fn main() {
-    use sandcell_backends::native::{NativeBackend, NativeConfig, SPARES, become_launcher_if_asked, start_launcher};
+    use sandcell_backends::native::{
+        NativeBackend, NativeConfig, SPARE_COUNT, become_launcher_if_asked, start_launcher,
+    };
     use sandcell_sandbox::{Backend, Degree, Level};
     use std::sync::Arc;
 
     become_launcher_if_asked();
     let config = || NativeConfig {
         warm: true,
-        spares: SPARES,
+        spares: SPARE_COUNT,
         trees: vec![],
         added: vec![],
         programs: vec![],

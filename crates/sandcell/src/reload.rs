@@ -1,4 +1,4 @@
-//! Settings that change while a server runs: the server checks the files every two seconds, and at once on a hang-up
+//! Settings that change while a server runs. The server checks the files every two seconds, and at once on a hang-up
 //! signal.
 //!
 //! All changes are read and checked before any is put in force, so that a broken file changes nothing. Settings that
@@ -14,12 +14,12 @@ use sandcell_sandbox::Failure;
 use crate::config::{Layered, Settings, Surroundings, read};
 use crate::signals::{HangUps, OnHangUp};
 use crate::telemetry;
-use crate::wiring::Running;
+use crate::wiring::ReloadTargets;
 
 /// The interval between checks of the settings files.
-const LOOK: Duration = Duration::from_secs(2);
-/// Settings that a running server takes over, by their names or tables. Sandboxes that are there keep what they have.
-const LIVE: [&str; 29] = [
+const CHECK_INTERVAL: Duration = Duration::from_secs(2);
+/// Settings that a running server applies, by their names or tables. Existing sandboxes keep their values.
+const LIVE_SETTINGS: [&str; 29] = [
     "analysis",
     "http.connections",
     "http.drain_s",
@@ -51,9 +51,9 @@ const LIVE: [&str; 29] = [
     "upload_from",
 ];
 
-/// Sandboxes, and hosts of each, that the log names.
-const SANDBOXES_TOLD: usize = 20;
-const HOSTS_TOLD: usize = 8;
+/// The maximum number of sandboxes, and of hosts of each, in one log line.
+const MAX_SANDBOXES_LOGGED: usize = 20;
+const MAX_HOSTS_LOGGED: usize = 8;
 
 /// A file's fingerprint; a changed fingerprint means a changed file.
 type Stamp = Option<(SystemTime, u64, u64)>;
@@ -72,9 +72,9 @@ pub(crate) struct Reloader {
 
 /// The result of a check of the settings.
 #[derive(Debug, PartialEq, Eq)]
-enum Outcome {
+enum ReloadOutcome {
     Same,
-    /// Put in force, and what would need another start.
+    /// The applied settings, and those that need a restart.
     Changed {
         taken: BTreeSet<&'static str>,
         left: BTreeSet<&'static str>,
@@ -99,16 +99,16 @@ impl Reloader {
     }
 
     /// Follows the files in a separate task. The task ends when the returned handle is dropped.
-    pub(crate) fn start(self, running: Running) -> Following {
-        Following(tokio::spawn(self.follow(running)))
+    pub(crate) fn start(self, running: ReloadTargets) -> ReloadTask {
+        ReloadTask(tokio::spawn(self.follow(running)))
     }
 
-    /// Puts changes in force when they come, for as long as it is polled.
-    async fn follow(mut self, running: Running) {
+    /// Applies changes until the future is dropped.
+    async fn follow(mut self, running: ReloadTargets) {
         let mut hang_ups = HangUps::listen(self.on_hang_up);
         loop {
             let asked = tokio::select! {
-                () = tokio::time::sleep(LOOK) => false,
+                () = tokio::time::sleep(CHECK_INTERVAL) => false,
                 () = hang_ups.next() => true,
             };
             let now = stamps(&self.around);
@@ -116,20 +116,20 @@ impl Reloader {
                 continue;
             }
             self.stamps = now;
-            match self.look(&running) {
-                Ok(Outcome::Same) if asked => tracing::warn!("the settings were read again: nothing has changed"),
-                Ok(Outcome::Same) => {}
-                Ok(Outcome::Changed { taken, left }) => {
+            match self.check(&running) {
+                Ok(ReloadOutcome::Same) if asked => tracing::warn!("the settings were read again: nothing has changed"),
+                Ok(ReloadOutcome::Same) => {}
+                Ok(ReloadOutcome::Changed { taken, left }) => {
                     let words = |keys: &BTreeSet<&str>| keys.iter().copied().collect::<Vec<_>>().join(", ");
                     if !taken.is_empty() {
                         tracing::warn!("other settings are in force: {}", words(&taken));
                         if taken.iter().any(|key| key.starts_with("network.")) {
-                            tell_what_stays(&running.engine);
+                            log_remaining_networks(&running.engine);
                         }
                     }
                     if !left.is_empty() {
                         tracing::warn!(
-                            "settings that a running server keeps have changed: {}; start it anew for them",
+                            "settings that need a restart have changed: {}; restart the server to apply them",
                             words(&left)
                         );
                     }
@@ -143,50 +143,50 @@ impl Reloader {
         }
     }
 
-    /// Reads all, checks all, and then puts all in force.
-    fn look(&mut self, running: &Running) -> Result<Outcome, Failure> {
+    /// Reads all, checks all, and then applies all.
+    fn check(&mut self, running: &ReloadTargets) -> Result<ReloadOutcome, Failure> {
         let layered = read(&self.around)?;
         let changed: BTreeSet<&'static str> = layered
             .iter()
             .filter(|(key, (value, _))| self.seen.get(*key).is_none_or(|(before, _)| before != value))
             .map(|(key, _)| *key)
             .collect();
-        // All of it has to be usable, also what another start would take.
+        // All settings must be usable, also those that need a restart.
         Settings::from_layers(&layered)?;
         let (taken, left): (BTreeSet<_>, BTreeSet<_>) = changed.into_iter().partition(|key| is_live(key));
         let mut wanted = self.in_force.clone();
         wanted.extend(taken.iter().filter_map(|key| Some((*key, layered.get(key)?.clone()))));
         if !taken.is_empty() {
             let mut settings = Settings::from_layers(&wanted)?;
-            settings.suit_toolset();
+            settings.apply_toolset();
             let log = settings.log.clone();
             let mut ready = running.prepare(settings)?;
             let none_wait = running.engine.config().pool.parked == Some(0) && !taken.contains("pool.parked");
             if ready.parked().is_none() && none_wait {
-                ready.park_none();
+                ready.disable_idle_sandboxes();
             }
-            running.take(ready);
+            running.apply(ready);
             telemetry::change(&log);
         }
         (self.seen, self.in_force) = (layered, wanted);
         Ok(if taken.is_empty() && left.is_empty() {
-            Outcome::Same
+            ReloadOutcome::Same
         } else {
-            Outcome::Changed { taken, left }
+            ReloadOutcome::Changed { taken, left }
         })
     }
 }
 
-/// Says which sandboxes keep what they were allowed to reach when they were made.
-fn tell_what_stays(engine: &Engine) {
+/// Logs the sandboxes that keep the network that they were made with.
+fn log_remaining_networks(engine: &Engine) {
     let all = engine.networked_sandboxes();
     if all.is_empty() {
         return;
     }
-    let told = |reaching: &NetworkedSandbox| {
+    let describe = |reaching: &NetworkedSandbox| {
         let (shown, more) = reaching
             .hosts
-            .split_at_checked(HOSTS_TOLD)
+            .split_at_checked(MAX_HOSTS_LOGGED)
             .unwrap_or((&reaching.hosts, &[]));
         let more = if more.is_empty() { "" } else { ", …" };
         let word = if reaching.still_allowed {
@@ -196,28 +196,29 @@ fn tell_what_stays(engine: &Engine) {
         };
         format!("{} {}{more}{word}", reaching.sandbox_id, shown.join(", "))
     };
-    let mut words: Vec<String> = all.iter().take(SANDBOXES_TOLD).map(told).collect();
-    if let Some(more) = all.len().checked_sub(SANDBOXES_TOLD).filter(|more| *more > 0) {
+    let mut words: Vec<String> = all.iter().take(MAX_SANDBOXES_LOGGED).map(describe).collect();
+    if let Some(more) = all.len().checked_sub(MAX_SANDBOXES_LOGGED).filter(|more| *more > 0) {
         words.push(format!("and {more} more"));
     }
     tracing::warn!(
-        "sandboxes that are there keep the network that they were made with until they end: {}",
+        "existing sandboxes keep the network that they were made with until they end: {}",
         words.join("; ")
     );
 }
 
-/// Ends with its handle.
+/// The task of a reloader. Dropping it ends the task.
 #[derive(Debug)]
-pub(crate) struct Following(tokio::task::JoinHandle<()>);
+pub(crate) struct ReloadTask(tokio::task::JoinHandle<()>);
 
-impl Drop for Following {
+impl Drop for ReloadTask {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
 fn is_live(key: &str) -> bool {
-    LIVE.iter()
+    LIVE_SETTINGS
+        .iter()
         .any(|live| key == *live || (live.ends_with('.') && key.starts_with(live)))
 }
 
@@ -242,7 +243,7 @@ mod tests {
 
     #[test]
     fn what_is_live_is_a_setting() {
-        for live in LIVE {
+        for live in LIVE_SETTINGS {
             let known = |key: &str| key == live || (live.ends_with('.') && key.starts_with(live));
             assert!(SETTINGS.iter().any(|setting| known(setting.key)), "{live}");
         }

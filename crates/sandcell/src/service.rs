@@ -17,26 +17,26 @@ use tokio::net::UnixStream;
 use tokio::time::{sleep, timeout};
 
 /// The time limit for a server's status answer.
-const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-/// Bytes of that answer.
-const ANSWER_BYTES: u64 = 16 << 10;
-/// The time limit for a server to end after the request; the server waits a little for its calls.
-const END_WITHIN: Duration = Duration::from_secs(20);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// The maximum size of that answer, in bytes.
+const MAX_ANSWER_BYTES: u64 = 16 << 10;
+/// The time limit for a server to end after the request. The server waits a few seconds for its calls.
+const END_TIMEOUT: Duration = Duration::from_secs(20);
 /// The interval between checks that a server has ended.
-const LOOK: Duration = Duration::from_millis(20);
-/// The prefix and suffix of a socket's name, around the settings' mark.
-const NAME: (&str, &str) = ("service-", ".sock");
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// The prefix and suffix of a socket's name, around the settings' digest.
+const SOCKET_NAME: (&str, &str) = ("service-", ".sock");
 
 /// A server's status, as the server reports it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Standing {
+pub(crate) struct ServerStatus {
     /// Its version.
     pub(crate) version: String,
-    /// Sandboxes that live.
+    /// The number of live sandboxes.
     pub(crate) sandboxes: u64,
-    /// Executions that run.
+    /// The number of running executions.
     pub(crate) running: u64,
-    /// Calls that are being answered.
+    /// The number of calls in progress.
     pub(crate) calls: u64,
     /// The time since the server started.
     pub(crate) uptime_s: u64,
@@ -44,15 +44,15 @@ pub(crate) struct Standing {
 
 /// The answer at a socket.
 #[derive(Debug)]
-pub(crate) enum Found {
-    /// Nobody: there is no socket, or one that was left behind.
-    Nobody,
-    /// A server, and its process where the system says it.
-    Server(Standing, Option<Pid>),
+pub(crate) enum SocketState {
+    /// No server: there is no socket, or one that an ended server left behind.
+    NoServer,
+    /// A server, and its process if the system reports it.
+    Server(ServerStatus, Option<Pid>),
 }
 
-/// The folder of the sockets, made if it is not there. Whoever else could write to it could stand in for a server, so
-/// one that others can enter is refused.
+/// Returns the folder of the sockets, and makes it if it is absent. Another user who can write to the folder could
+/// impersonate a server. So a folder that others can enter is refused.
 pub(crate) fn folder() -> Result<PathBuf, Failure> {
     let own = geteuid();
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
@@ -90,16 +90,16 @@ fn unusable(folder: &Path, reason: &str) -> Failure {
 /// Returns the socket of the server for clients with these settings.
 #[cfg(feature = "bridge")]
 pub(crate) fn socket(mark: &str) -> Result<PathBuf, Failure> {
-    Ok(folder()?.join(format!("{}{mark}{}", NAME.0, NAME.1)))
+    Ok(folder()?.join(format!("{}{mark}{}", SOCKET_NAME.0, SOCKET_NAME.1)))
 }
 
-/// All sockets that there are.
+/// Returns all existing sockets.
 pub(crate) fn sockets() -> Result<Vec<PathBuf>, Failure> {
     let folder = folder()?;
     let entries = std::fs::read_dir(&folder).map_err(|error| unusable(&folder, &error.to_string()))?;
     let is_one = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        name.starts_with(NAME.0) && name.ends_with(NAME.1)
+        name.starts_with(SOCKET_NAME.0) && name.ends_with(SOCKET_NAME.1)
     };
     let mut sockets: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(is_one).collect();
     sockets.sort();
@@ -107,24 +107,24 @@ pub(crate) fn sockets() -> Result<Vec<PathBuf>, Failure> {
 }
 
 /// Asks the listener at the socket for its status.
-pub(crate) async fn ask(socket: &Path) -> Result<Found, Failure> {
+pub(crate) async fn ask(socket: &Path) -> Result<SocketState, Failure> {
     let strange = |reason: String| {
         Failure::new(
             Code::BackendUnavailable,
-            format!("whoever listens at {} cannot be used: {reason}", socket.display()),
+            format!("the listener at {} cannot be used: {reason}", socket.display()),
             "end that process, or remove the socket",
         )
     };
-    let mut stream = match timeout(ANSWER_WITHIN, UnixStream::connect(socket)).await {
+    let mut stream = match timeout(ANSWER_TIMEOUT, UnixStream::connect(socket)).await {
         Ok(Ok(stream)) => stream,
-        // A reset comes from a server that closed its socket in this moment.
+        // A server that closes its socket during the query causes a reset.
         Ok(Err(error))
             if matches!(
                 error.kind(),
                 io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset
             ) =>
         {
-            return Ok(Found::Nobody);
+            return Ok(SocketState::NoServer);
         }
         Ok(Err(error)) => return Err(strange(error.to_string())),
         Err(_) => return Err(strange("it takes no connection".to_owned())),
@@ -137,25 +137,25 @@ pub(crate) async fn ask(socket: &Path) -> Result<Found, Failure> {
         let request = b"GET /service HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
         stream.write_all(request).await?;
         let mut answer = Vec::new();
-        (&mut stream).take(ANSWER_BYTES).read_to_end(&mut answer).await?;
+        (&mut stream).take(MAX_ANSWER_BYTES).read_to_end(&mut answer).await?;
         Ok::<_, io::Error>(answer)
     };
-    let answer = match timeout(ANSWER_WITHIN, asking).await {
+    let answer = match timeout(ANSWER_TIMEOUT, asking).await {
         Ok(Ok(answer)) => answer,
-        // It ended in this moment.
-        Ok(Err(_)) => return Ok(Found::Nobody),
-        Err(_) => return Err(strange(format!("no answer within {} s", ANSWER_WITHIN.as_secs()))),
+        // The server ended during the query.
+        Ok(Err(_)) => return Ok(SocketState::NoServer),
+        Err(_) => return Err(strange(format!("no answer within {} s", ANSWER_TIMEOUT.as_secs()))),
     };
     if answer.is_empty() {
-        return Ok(Found::Nobody);
+        return Ok(SocketState::NoServer);
     }
     let text = String::from_utf8_lossy(&answer);
     let body = text.split_once("\r\n\r\n").map_or("", |(_, body)| body);
-    let standing = serde_json::from_str(body).map_err(|_| strange("it is no server of sandcell's".to_owned()))?;
-    Ok(Found::Server(standing, peer.pid().and_then(Pid::from_raw)))
+    let status = serde_json::from_str(body).map_err(|_| strange("it is no server of sandcell's".to_owned()))?;
+    Ok(SocketState::Server(status, peer.pid().and_then(Pid::from_raw)))
 }
 
-/// Tells a server to end, and waits until it does not listen any more.
+/// Asks a server to end, and waits until it no longer listens.
 pub(crate) async fn stop(socket: &Path, pid: Option<Pid>) -> Result<(), Failure> {
     let cannot = |reason: &str| {
         Failure::new(
@@ -164,15 +164,17 @@ pub(crate) async fn stop(socket: &Path, pid: Option<Pid>) -> Result<(), Failure>
             "end its process yourself",
         )
     };
-    let pid = pid.ok_or_else(|| cannot("the system does not say which process it is"))?;
+    let pid = pid.ok_or_else(|| cannot("the system does not report its process id"))?;
     match kill_process(pid, Signal::TERM) {
         Ok(()) | Err(rustix::io::Errno::SRCH) => {}
         Err(error) => return Err(cannot(&error.to_string())),
     }
     let ended = async {
-        while matches!(ask(socket).await, Ok(Found::Server(_, Some(now))) if now == pid) {
-            sleep(LOOK).await;
+        while matches!(ask(socket).await, Ok(SocketState::Server(_, Some(now))) if now == pid) {
+            sleep(POLL_INTERVAL).await;
         }
     };
-    timeout(END_WITHIN, ended).await.map_err(|_| cannot("it still listens"))
+    timeout(END_TIMEOUT, ended)
+        .await
+        .map_err(|_| cannot("it still listens"))
 }

@@ -2,7 +2,7 @@
 
 use sandcell_sandbox::{Code, Failure};
 
-/// A listener for them. While one exists, the signals do not end the process by themselves.
+/// A listener for stop signals. While one exists, the signals do not end the process by themselves.
 #[derive(Debug)]
 pub(crate) struct Stop {
     #[cfg(unix)]
@@ -16,7 +16,7 @@ pub(crate) struct Stop {
     interrupt: tokio::signal::windows::CtrlC,
     #[cfg(windows)]
     pause: tokio::signal::windows::CtrlBreak,
-    /// The console's window is closed: some seconds are left.
+    /// The console's window is closed; Windows allows a few seconds.
     #[cfg(windows)]
     close: tokio::signal::windows::CtrlClose,
     #[cfg(windows)]
@@ -26,13 +26,13 @@ pub(crate) struct Stop {
 /// The meaning of a hang-up signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OnHangUp {
-    /// The terminal or the client is gone: the process ends.
+    /// The process ends: its terminal or client is gone.
     Ends,
-    /// Settings are read again, as servers in the background do.
+    /// The process reads the settings again, as servers in the background do.
     Reloads,
 }
 
-/// A listener for hang-up signals that ask for settings to be read again.
+/// A listener for hang-up signals that request a reload of the settings.
 #[derive(Debug)]
 pub(crate) struct HangUps {
     #[cfg(unix)]
@@ -53,7 +53,7 @@ impl HangUps {
         }
     }
 
-    /// Waits for the next one; for ever where none comes.
+    /// Waits for the next signal; without a signal, waits forever.
     pub(crate) async fn next(&mut self) {
         #[cfg(unix)]
         if let Some(signal) = &mut self.signal
@@ -71,7 +71,7 @@ impl Stop {
         Self::listen_but(OnHangUp::Ends)
     }
 
-    /// The same where a hang-up may be for something else.
+    /// Starts to listen, with this meaning of a hang-up.
     pub(crate) fn listen_but(meaning: OnHangUp) -> Result<Self, Failure> {
         Self::start(meaning).map_err(|error| {
             Failure::new(
@@ -106,7 +106,7 @@ impl Stop {
         })
     }
 
-    /// Waits for the next one and says its number.
+    /// Waits for the next signal and returns its number.
     #[cfg(unix)]
     pub(crate) async fn next(&mut self) -> u8 {
         let hang_up = async {
@@ -122,7 +122,7 @@ impl Stop {
         }
     }
 
-    /// Waits for the next one and says the number of the signal that means the same elsewhere.
+    /// Waits for the next event and returns the number of the equivalent Unix signal.
     #[cfg(windows)]
     pub(crate) async fn next(&mut self) -> u8 {
         tokio::select! {

@@ -1,4 +1,4 @@
-//! Logs: to stderr only, since stdout is data.
+//! Logs. They go to stderr only, since stdout is data.
 
 #[cfg(feature = "otel")]
 mod traces;
@@ -14,17 +14,17 @@ use tracing_subscriber::{Registry, reload};
 
 use crate::screen::is_screen;
 
-/// The variable that says what is logged, also before settings are read.
-const VARIABLE: &str = "SANDCELL_LOG";
+/// The variable with the log filter. It also applies before settings are read.
+const FILTER_VARIABLE: &str = "SANDCELL_LOG";
 /// The default log filter.
-const USUAL: &str = "warn";
+const DEFAULT_FILTER: &str = "warn";
 
 /// The filter in force, and its source text.
-static FILTER: OnceLock<(reload::Handle<Targets, Registry>, Mutex<String>)> = OnceLock::new();
+static ACTIVE_FILTER: OnceLock<(reload::Handle<Targets, Registry>, Mutex<String>)> = OnceLock::new();
 
-/// Starts logging. A filter that does not parse is said once and the default is used: logs are a convenience.
+/// Starts logging. An invalid filter is reported once and the default is used: logs are a convenience.
 pub(crate) fn start() {
-    let wanted = std::env::var(VARIABLE).unwrap_or_default();
+    let wanted = std::env::var(FILTER_VARIABLE).unwrap_or_default();
     let (filter, complaint) = match filter(&wanted) {
         Ok(filter) => (filter, None),
         Err(error) => (Targets::new().with_default(LevelFilter::WARN), Some(error)),
@@ -38,19 +38,18 @@ pub(crate) fn start() {
     let registry = tracing_subscriber::registry().with(lines);
     #[cfg(feature = "otel")]
     let registry = registry.with(traces::layer());
-    // A second subscriber in one process is refused; the first one stays, as intended.
+    // A second subscriber in one process is refused, and the first one stays.
     if registry.try_init().is_ok() {
-        let _first = FILTER.set((handle, Mutex::new(wanted.clone())));
+        let _first = ACTIVE_FILTER.set((handle, Mutex::new(wanted.clone())));
     }
     if let Some(error) = complaint {
-        tracing::warn!("{VARIABLE}={wanted:?} is not a filter ({error}); logging warnings");
+        tracing::warn!("{FILTER_VARIABLE}={wanted:?} is not a filter ({error}); logging warnings");
     }
 }
 
-/// Begins to send traces where the settings say, if they do. Call it after the launcher was started: it makes threads.
+/// Starts to send traces if the settings name a collector. Call it after the launcher was started: it starts threads.
 ///
-/// # Errors
-/// The address cannot be used, or this build has no traces.
+/// # Errors The address cannot be used, or this build has no traces.
 pub(crate) fn trace(endpoint: Option<&str>) -> Result<(), Failure> {
     let Some(endpoint) = endpoint else { return Ok(()) };
     #[cfg(feature = "otel")]
@@ -68,9 +67,11 @@ pub(crate) fn finish() {
     traces::finish();
 }
 
-/// Logs by another filter from now on. One that does not parse changes nothing.
+/// Changes the log filter. An invalid filter changes nothing.
 pub(crate) fn change(wanted: &str) {
-    let Some((handle, last)) = FILTER.get() else { return };
+    let Some((handle, last)) = ACTIVE_FILTER.get() else {
+        return;
+    };
     let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
     if *last == wanted {
         return;
@@ -86,9 +87,9 @@ pub(crate) fn change(wanted: &str) {
     }
 }
 
-/// Levels by target. What else filters may ask of spans takes tables of regular expressions, half a megabyte.
+/// Parses levels by target. Filters on spans would need regular-expression tables of half a megabyte.
 fn filter(wanted: &str) -> Result<Targets, ParseError> {
-    let wanted = if wanted.is_empty() { USUAL } else { wanted };
+    let wanted = if wanted.is_empty() { DEFAULT_FILTER } else { wanted };
     // The MCP library logs whole requests, which hold code and secrets.
     format!("{wanted},{}", sandcell_mcp::LOG_DIRECTIVE).parse()
 }

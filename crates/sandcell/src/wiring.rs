@@ -1,7 +1,8 @@
-//! Puts the parts together: back ends and languages, as the settings say, into an engine.
+//! Combines the parts: makes an engine from back ends and languages, according to the settings.
 //!
-//! The only place that knows which of them this build has. What cannot be had is never left out silently: a back end
-//! that does not work here is replaced by one that says why, and the reason is handed up as a problem.
+//! Only this module knows the back ends and languages of the build. Nothing unavailable is left out silently: a back
+//! end that does not work here is replaced by one that returns the reason, and the caller of this module gets the
+//! reason as a problem.
 
 mod absent;
 #[cfg(feature = "docker")]
@@ -32,9 +33,9 @@ use crate::config::Settings;
 #[cfg(all(target_os = "linux", feature = "native"))]
 use absent::AbsentBackend;
 use list::BACKENDS;
-use select::Chosen;
 #[cfg(all(target_os = "linux", feature = "native"))]
-use select::Ground;
+use select::BackendContext;
+use select::SelectedBackends;
 
 /// Runs a launcher if this process was started as one, and then does not return. Must be the first thing in `main`.
 pub(crate) fn become_launcher_if_asked() {
@@ -55,24 +56,25 @@ pub(crate) fn become_init_if_first() {
     sandcell_jail::become_init_if_first();
 }
 
-/// Lets the allocator give back what was freed. Before the first thread, and not for the launcher, which frees little.
-pub(crate) fn give_back_early() {
+/// Makes the allocator return freed memory. Call it before the first thread starts, and not in the launcher, which
+/// frees little.
+pub(crate) fn configure_heap() {
     #[cfg(all(target_os = "linux", feature = "native"))]
     sandcell_jail::configure_heap();
 }
 
-/// Gives back now what was freed and could not go by itself, at a moment when nobody waits for an answer.
-pub(crate) fn give_back() {
+/// Returns freed memory that the allocator could not return by itself. Call it while no caller waits for an answer.
+pub(crate) fn trim_heap() {
     #[cfg(all(target_os = "linux", feature = "native"))]
     sandcell_jail::trim_heap();
 }
 
-/// The process that makes jails, where there are any. Started before any thread.
+/// The launcher, in builds that have one. Started before any thread.
 #[derive(Debug)]
 pub(crate) struct Launcher {
     #[cfg(all(target_os = "linux", feature = "native"))]
-    started: native::Started,
-    /// True when only a few sandboxes are expected: nothing is prepared ahead for others.
+    started: native::LauncherResult,
+    /// True when only a few sandboxes are expected: nothing is prepared in advance.
     #[cfg(all(target_os = "linux", feature = "native"))]
     for_few: bool,
 }
@@ -88,19 +90,19 @@ impl Launcher {
         }
     }
 
-    /// The same for a command that makes few sandboxes and ends.
+    /// Configures the launcher for a command that makes few sandboxes and ends.
     #[cfg(all(target_os = "linux", feature = "native"))]
     fn for_few(self) -> Self {
         Self { for_few: true, ..self }
     }
 
-    /// Nothing is done ahead where there are no jails.
+    /// Does nothing: without jails nothing is prepared in advance.
     #[cfg(not(all(target_os = "linux", feature = "native")))]
     fn for_few(self) -> Self {
         self
     }
 
-    /// None, for tests that need no jail.
+    /// Returns no launcher, for tests that need no jail.
     #[cfg(test)]
     fn none() -> Self {
         Self {
@@ -112,12 +114,12 @@ impl Launcher {
     }
 }
 
-/// The most threads for blocking work.
-const BLOCKING_THREADS_MAX: usize = 64;
-/// The time an idle blocking thread stays: effectively forever.
-const BLOCKING_THREADS_STAY: Duration = Duration::from_secs(1 << 31);
+/// The maximum number of threads for blocking work.
+const MAX_BLOCKING_THREADS: usize = 64;
+/// The lifetime of an idle blocking thread: effectively forever.
+const BLOCKING_THREAD_LIFETIME: Duration = Duration::from_secs(1 << 31);
 
-/// Names the limits that keep this process from starting a thread.
+/// Returns the failure for a thread that could not be started, which names the limits.
 pub(crate) fn no_thread(error: &std::io::Error) -> Failure {
     Failure::new(
         Code::Internal,
@@ -127,23 +129,25 @@ pub(crate) fn no_thread(error: &std::io::Error) -> Failure {
     )
 }
 
-/// An async runtime for one command.
+/// Makes an async runtime for one command.
 pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     try_threads().map_err(|error| no_thread(&error))?;
-    // One thread: the server itself does little work, requests are handled in order of arrival, and no call pays for
+    // One thread: the server itself does little work, it handles requests in order of arrival, and no call pays for
     // waking another thread. Pictures and host files are read on separate threads.
     let runtime = tokio::runtime::Builder::new_current_thread()
-        .max_blocking_threads(BLOCKING_THREADS_MAX)
-        .thread_keep_alive(BLOCKING_THREADS_STAY)
+        .max_blocking_threads(MAX_BLOCKING_THREADS)
+        .thread_keep_alive(BLOCKING_THREAD_LIFETIME)
         .enable_all()
         .build()
         .map_err(|error| no_thread(&error))?;
-    // Work that no thread can be started for panics; with one that stays it waits. Processes may run out later.
+    // The runtime panics if it cannot start a thread for blocking work. With one thread that stays, the work is queued
+    // instead. The limit of processes may be reached later.
     drop(runtime.spawn_blocking(|| ()));
     Ok(runtime)
 }
 
-/// Starts two threads at once and ends them. The runtime's own comes right after, when one of these may still be counted.
+/// Starts two threads at once and ends them. The runtime starts its own thread right after, when the kernel may still
+/// count one of these.
 fn try_threads() -> std::io::Result<()> {
     let start = || {
         let (hold, held) = std::sync::mpsc::channel::<()>();
@@ -159,14 +163,15 @@ fn try_threads() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Finds the languages of this machine. Runs each interpreter once, for some milliseconds, unless it is remembered.
+/// Finds the languages of this machine. Runs each interpreter once, for some milliseconds, unless its properties are
+/// stored.
 #[cfg(any(not(feature = "docker"), all(target_os = "linux", feature = "native")))]
 pub(crate) fn languages(settings: &Settings) -> Detected {
     sandcell_languages::detect(&wanted(settings))
 }
 
-/// This machine's programs are not probed where no sandbox ever runs them: on macOS `python3` may be a stand-in that
-/// opens a window. The back end detects the languages of the default image.
+/// Finds the languages without probing this machine's programs, since no sandbox runs them here. On macOS `python3`
+/// may be a stand-in that opens a window. The back end detects the languages of the default image.
 #[cfg(all(feature = "docker", not(all(target_os = "linux", feature = "native"))))]
 pub(crate) fn languages(settings: &Settings) -> Detected {
     sandcell_languages::suppose(&settings.docker.image, &wanted(settings))
@@ -181,7 +186,7 @@ fn wanted(settings: &Settings) -> sandcell_languages::Settings {
     }
 }
 
-/// A back end of the settings, and whether it works here.
+/// A back end of the settings, and its state here.
 #[derive(Debug)]
 pub(crate) struct BackendState {
     /// Its name.
@@ -192,34 +197,34 @@ pub(crate) struct BackendState {
     pub(crate) failure: Option<Failure>,
 }
 
-/// An engine, and what could not be had.
+/// An engine, and the parts that are unavailable.
 #[derive(Debug)]
-pub(crate) struct Wired {
+pub(crate) struct WiredEngine {
     /// The engine.
     pub(crate) engine: Arc<Engine>,
     /// Each back end of the settings, in order.
     pub(crate) backends: Vec<BackendState>,
     /// The reasons that code cannot run; empty when it can.
     pub(crate) problems: Vec<Failure>,
-    /// The reason that the default image cannot be used at this moment, where the preferred back end has images. A
-    /// server starts all the same: the image may be pulled later.
+    /// The reason that the default image cannot be used at this moment, if the preferred back end has images. A server
+    /// starts nevertheless: the image may be pulled later.
     pub(crate) unready: Option<Failure>,
-    /// The languages that are here.
+    /// The available languages.
     pub(crate) found: Detected,
-    /// Those who install packages.
+    /// The package installers.
     #[cfg(all(target_os = "linux", feature = "native"))]
     pub(crate) installers: packages::Installers,
-    /// The back end that makes sandboxes of images kept here, if it is the preferred one.
+    /// The preferred back end, if it makes sandboxes from local images.
     #[cfg(all(target_os = "linux", feature = "native"))]
     pub(crate) images: Option<Arc<dyn Backend>>,
-    /// The preferred back end of those that work.
+    /// The first working back end.
     pub(crate) preferred: Option<Arc<dyn Backend>>,
 }
 
-impl Wired {
+impl WiredEngine {
     /// Returns the parts that accept changed settings.
-    pub(crate) fn running(&self) -> Running {
-        Running {
+    pub(crate) fn running(&self) -> ReloadTargets {
+        ReloadTargets {
             engine: Arc::clone(&self.engine),
             #[cfg(all(target_os = "linux", feature = "native"))]
             installers: self.installers.clone(),
@@ -227,7 +232,7 @@ impl Wired {
         }
     }
 
-    /// The level of the sandboxes that are made; `none` when none can be.
+    /// Returns the isolation level of new sandboxes; `none` when none can be made.
     pub(crate) fn level(&self) -> Level {
         self.backends
             .iter()
@@ -236,36 +241,36 @@ impl Wired {
     }
 }
 
-/// A server that runs, as far as it takes over other settings.
+/// The parts of a running server that accept changed settings.
 #[derive(Debug, Clone)]
-pub(crate) struct Running {
+pub(crate) struct ReloadTargets {
     pub(crate) engine: Arc<Engine>,
     #[cfg(all(target_os = "linux", feature = "native"))]
     installers: packages::Installers,
     http: Option<HttpControl>,
 }
 
-/// Settings that were checked and can be put in force as a whole.
+/// Checked settings that can be applied as a whole.
 #[derive(Debug)]
-pub(crate) struct Ready {
+pub(crate) struct CheckedSettings {
     config: EngineConfig,
     network: Option<Arc<dyn sandcell_sandbox::Network>>,
     packages: Vec<Arc<dyn sandcell_sandbox::Packages>>,
     http: HttpLimits,
 }
 
-impl Running {
-    /// The same that is reached over HTTP.
-    pub(crate) fn reached_by(self, http: HttpControl) -> Self {
+impl ReloadTargets {
+    /// Adds the control of the HTTP server.
+    pub(crate) fn with_http_control(self, http: HttpControl) -> Self {
         Self {
             http: Some(http),
             ..self
         }
     }
 
-    /// Makes all that these settings need, and changes nothing.
-    pub(crate) fn prepare(&self, settings: Settings) -> Result<Ready, Failure> {
-        Ok(Ready {
+    /// Makes everything that these settings need, and changes nothing.
+    pub(crate) fn prepare(&self, settings: Settings) -> Result<CheckedSettings, Failure> {
+        Ok(CheckedSettings {
             network: network_of(&settings)?,
             #[cfg(all(target_os = "linux", feature = "native"))]
             packages: self.installers.under(&settings)?.list(),
@@ -276,8 +281,8 @@ impl Running {
         })
     }
 
-    /// Puts it in force. Cannot fail.
-    pub(crate) fn take(&self, ready: Ready) {
+    /// Applies the settings. Cannot fail.
+    pub(crate) fn apply(&self, ready: CheckedSettings) {
         self.engine.change(ready.config, ready.network, ready.packages);
         if let Some(http) = &self.http {
             http.change(ready.http);
@@ -285,9 +290,9 @@ impl Running {
     }
 }
 
-impl Ready {
-    /// None wait, where each would have to be paid for.
-    pub(crate) const fn park_none(&mut self) {
+impl CheckedSettings {
+    /// Disables idle sandboxes, for back ends whose sandboxes cost money.
+    pub(crate) const fn disable_idle_sandboxes(&mut self) {
         self.config.pool.parked = Some(0);
     }
 
@@ -296,25 +301,30 @@ impl Ready {
     }
 }
 
-/// Makes an engine for a command that makes few sandboxes and ends: none wait.
-pub(crate) async fn wire_briefly(mut settings: Settings, launcher: Launcher, found: Detected, ask: Ask) -> Wired {
+/// Makes an engine for a command that makes few sandboxes and ends: it has no idle sandboxes.
+pub(crate) async fn wire_briefly(
+    mut settings: Settings,
+    launcher: Launcher,
+    found: Detected,
+    ask: VersionQuery,
+) -> WiredEngine {
     settings.engine.pool = sandcell_engine::PoolConfig::default();
     wire_with(settings, launcher.for_few(), found, ask, Observers::default()).await
 }
 
-/// The same for a command whose executions are the operator's own: they are kept.
-pub(crate) async fn wire_once(mut settings: Settings, launcher: Launcher, found: Detected) -> Wired {
+/// Makes an engine for a command that runs the operator's own executions: they are stored in the history.
+pub(crate) async fn wire_once(mut settings: Settings, launcher: Launcher, found: Detected) -> WiredEngine {
     settings.engine.pool = sandcell_engine::PoolConfig::default();
     let witnesses = lasting::witnesses(&settings);
-    wire_with(settings, launcher.for_few(), found, Ask::Nobody, witnesses).await
+    wire_with(settings, launcher.for_few(), found, VersionQuery::Required, witnesses).await
 }
 
-/// Makes the engine.
-pub(crate) async fn wire(settings: Settings, launcher: Launcher) -> Wired {
+/// Makes the engine of a server.
+pub(crate) async fn wire(settings: Settings, launcher: Launcher) -> WiredEngine {
     let found = languages(&settings);
     let witnesses = lasting::witnesses_of_a_server(&settings);
-    let wired = wire_with(settings, launcher, found, Ask::Nobody, witnesses).await;
-    tell_capacity(&wired.engine);
+    let wired = wire_with(settings, launcher, found, VersionQuery::Required, witnesses).await;
+    log_capacity(&wired.engine);
     wired.engine.note(SecurityEvent::new(
         EventKind::ServerStarted,
         format!(
@@ -326,9 +336,9 @@ pub(crate) async fn wire(settings: Settings, launcher: Launcher) -> Wired {
     wired
 }
 
-/// Reports once the number of sandboxes that fit on this machine, and a settings limit above it. A caller refused later
-/// gets the reason.
-fn tell_capacity(engine: &Engine) {
+/// Reports once the number of sandboxes that fit on this machine, and a settings limit above it. A caller refused
+/// later gets the reason.
+fn log_capacity(engine: &Engine) {
     let Some(capacity) = engine.capacity() else { return };
     let Some(tightest) = capacity.tightest() else { return };
     let allowed = u64::try_from(engine.config().sandboxes).unwrap_or(u64::MAX);
@@ -350,8 +360,8 @@ fn tell_capacity(engine: &Engine) {
 
 /// Controls the version query for languages, which runs in a sandbox made for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ask {
-    Nobody,
+pub(crate) enum VersionQuery {
+    Required,
     Unknown,
 }
 
@@ -360,10 +370,10 @@ async fn wire_with(
     mut settings: Settings,
     launcher: Launcher,
     mut found: Detected,
-    ask: Ask,
+    ask: VersionQuery,
     witnesses: Observers,
-) -> Wired {
-    let Chosen {
+) -> WiredEngine {
+    let SelectedBackends {
         mut working,
         backends,
         absent,
@@ -373,10 +383,10 @@ async fn wire_with(
         .iter()
         .map(|backend| select::own_languages(BACKENDS, backend.as_ref()))
         .collect();
-    // Where all sandboxes are elsewhere, what this machine has does not matter.
+    // If all sandboxes are remote, this machine's languages do not matter.
     let elsewhere = !own.is_empty() && own.iter().all(Option::is_some);
     if own.first().is_some_and(Option::is_some) && settings.engine.pool.parked.is_none() {
-        // Sandboxes elsewhere are paid for while they wait.
+        // Idle remote sandboxes cost money.
         settings.engine.pool.parked = Some(0);
     }
     #[cfg_attr(
@@ -422,7 +432,7 @@ async fn wire_with(
     };
     #[cfg(all(target_os = "linux", feature = "native"))]
     let installers = {
-        // Packages are put into sandboxes from here, which those elsewhere do not take: they install by themselves.
+        // The server installs packages into local sandboxes. Remote sandboxes install packages themselves.
         let here: Vec<Arc<dyn Backend>> = working.iter().filter(local).cloned().collect();
         match working.first().filter(|_| here.is_empty()) {
             Some(elsewhere) => packages::installers_elsewhere(&settings, elsewhere, &languages, &mut problems),
@@ -443,7 +453,7 @@ async fn wire_with(
     });
     #[cfg(not(any(feature = "docker", all(target_os = "linux", feature = "native"))))]
     let network = None;
-    Wired {
+    WiredEngine {
         engine: Engine::with_observers(settings.engine, working, languages, packages, network, witnesses),
         found,
         backends,
@@ -468,7 +478,8 @@ pub(crate) fn network_of(settings: &Settings) -> Result<Option<Arc<dyn sandcell_
     }
 }
 
-/// The languages of this machine, where there are sandboxes that can use them, and those that other sandboxes bring.
+/// Returns the languages of this machine, if there are sandboxes that can use them, and the languages of remote
+/// sandboxes.
 fn all_languages(
     found: &Detected,
     own: impl Iterator<Item = Arc<dyn Language>>,
@@ -483,9 +494,9 @@ fn all_languages(
     languages
 }
 
-/// Asks for unknown versions: those that decide whether a language can run, and with [`Ask::Unknown`] all others. A program that does
-/// not answer keeps an unknown version.
-async fn ask_versions(backend: &dyn Backend, settings: &Settings, found: &mut Detected, ask: Ask) {
+/// Queries unknown versions: those that decide whether a language can run, and with [`VersionQuery::Unknown`] all others. A
+/// program that does not answer keeps an unknown version.
+async fn ask_versions(backend: &dyn Backend, settings: &Settings, found: &mut Detected, ask: VersionQuery) {
     let spec = SandboxSpec {
         limits: Limits {
             memory: ByteSize::mib(1024),
@@ -493,13 +504,13 @@ async fn ask_versions(backend: &dyn Backend, settings: &Settings, found: &mut De
         },
         ..SandboxSpec::default()
     };
-    let all = ask == Ask::Unknown && found.table.iter().any(|language| language.info().version.is_empty());
+    let all = ask == VersionQuery::Unknown && found.table.iter().any(|language| language.info().version.is_empty());
     if !all && found.undecided.is_empty() {
         return;
     }
     match backend.create(&spec).await {
         Ok(sandbox) => {
-            // What is remembered are the machine's own programs.
+            // Only versions of the machine's own programs are stored.
             let memory = settings.data_dir.as_deref().filter(|_| sandbox.image().is_none());
             sandcell_languages::table::decide(found, sandbox.as_ref(), memory).await;
             if all {
@@ -526,12 +537,12 @@ pub(crate) async fn bases(
     }
     let backend: Arc<dyn Backend> = match launcher {
         Some(launcher) => {
-            let ground = Ground {
+            let context = BackendContext {
                 settings,
                 found: &found,
                 launcher: &mut Some(launcher.for_few()),
             };
-            select::make(BACKENDS, "native", ground).await?
+            select::make(BACKENDS, "native", context).await?
         }
         None => Arc::new(AbsentBackend::new(select::unknown("native"))),
     };
@@ -539,13 +550,13 @@ pub(crate) async fn bases(
     Ok((bases, backend))
 }
 
-/// The native back end alone, for the command about images.
+/// Makes the native back end alone, for the command about images.
 #[cfg(all(target_os = "linux", feature = "native"))]
 pub(crate) async fn native_alone(settings: &Settings, launcher: Launcher) -> Result<Arc<dyn Backend>, Failure> {
-    let ground = Ground {
+    let context = BackendContext {
         settings,
         found: &Detected::default(),
         launcher: &mut Some(launcher.for_few()),
     };
-    select::make(BACKENDS, "native", ground).await
+    select::make(BACKENDS, "native", context).await
 }

@@ -28,27 +28,27 @@ use mutate::Mutator;
 use serde_json::json;
 use support::begin;
 use support::client::Client;
-use support::place::Place;
+use support::test_dir::TestDir;
 
 #[test]
 fn fuzz_whatever_is_sent_the_server_answers_the_next_call() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let client = Client::start(&mut place.command(&["serve"]));
-    // So that calls that come through have something to work on.
+    // Valid calls need an existing session.
     assert_eq!(client.text("print(1)").trim(), "1");
-    // Numbers that mutated input has not used.
+    // Skip ids that mutated input may have used.
     for _ in 0..100_000 {
         client.fresh_id();
     }
     let mut mutator = Mutator::new("mcp");
     while let Some(bytes) = mutator.next() {
-        // The transport reads lines. No code runs, so that nothing else is measured.
+        // The transport reads lines. No code runs, so that only the parsing is measured.
         for line in bytes.split(|byte| *byte == b'\n') {
             client.send_line(line);
         }
         if mutator.tried.is_multiple_of(50) {
-            // A mutated line may have asked, badly, by the very number that is used here; not three times.
+            // A mutated line may have used the same id in an invalid request, but not three times.
             let answers: Vec<_> = (0..3).map(|_| client.request_raw("ping", json!({}))).collect();
             let answered = answers.iter().any(|answer| answer.get("result").is_some());
             assert!(answered, "{answers:?}\n{}", client.log());
@@ -62,7 +62,7 @@ fn fuzz_whatever_is_sent_the_server_answers_the_next_call() {
 
 #[test]
 fn fuzz_settings_are_taken_or_refused_with_words() {
-    let place = Place::new();
+    let place = TestDir::new();
     let mut mutator = Mutator::new("config");
     while let Some(bytes) = mutator.next() {
         let file = place.write("fuzzed.toml", &bytes);

@@ -15,38 +15,38 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-const TOP: &str = "/sys/fs/cgroup";
-const CONTROLLERS: &str = "+memory +pids +cpu";
-/// An id that nobody has.
-const NOBODY: u32 = 61_234;
+const CGROUP_ROOT: &str = "/sys/fs/cgroup";
+const ENABLED_CONTROLLERS: &str = "+memory +pids +cpu";
+/// An unused id.
+const UNUSED_ID: u32 = 61_234;
 
 /// A cgroup. Drop removes it with its contents.
 struct Group(PathBuf);
 
 impl Group {
     fn new(path: &str) -> Self {
-        fs::write(format!("{TOP}/cgroup.subtree_control"), CONTROLLERS).unwrap();
-        let group = Self(Path::new(TOP).join(path));
+        fs::write(format!("{CGROUP_ROOT}/cgroup.subtree_control"), ENABLED_CONTROLLERS).unwrap();
+        let group = Self(Path::new(CGROUP_ROOT).join(path));
         fs::create_dir_all(&group.0).unwrap();
         group
     }
 
-    /// Hands controllers on, as slices do.
+    /// Creates a group that passes its controllers on, as slices do.
     fn slice(path: &str) -> Self {
         let group = Self::new(path);
-        fs::write(group.0.join("cgroup.subtree_control"), CONTROLLERS).unwrap();
+        fs::write(group.0.join("cgroup.subtree_control"), ENABLED_CONTROLLERS).unwrap();
         group
     }
 
-    /// Makes it this user's, as systemd does for a user's own groups.
+    /// Makes this user the owner, as systemd does for a user's own groups.
     fn owned(self) -> Self {
         for name in ["", "cgroup.procs", "cgroup.subtree_control", "cgroup.threads"] {
-            std::os::unix::fs::chown(self.0.join(name), Some(NOBODY), Some(NOBODY)).unwrap();
+            std::os::unix::fs::chown(self.0.join(name), Some(UNUSED_ID), Some(UNUSED_ID)).unwrap();
         }
         self
     }
 
-    /// This command, to be started in the group.
+    /// Returns a command that starts in the group.
     fn command(&self, script: &str) -> Command {
         let mut command = Command::new("/bin/sh");
         let enter = format!("echo 0 > {}/cgroup.procs && {script}", self.0.display());
@@ -54,7 +54,7 @@ impl Group {
         command
     }
 
-    /// Somebody else's process in it.
+    /// Starts another program's process in the group.
     fn occupied(self) -> (Self, Sleeper) {
         let sleeper = Sleeper(self.command("exec sleep 1000").spawn().unwrap());
         wait("somebody is in the group", || !self.processes().is_empty());
@@ -102,7 +102,7 @@ fn wait(what: &str, mut seen: impl FnMut() -> bool) {
     panic!("never: {what}");
 }
 
-/// All groups below one, outer ones first.
+/// Returns all groups below one, outer ones first.
 fn folders(below: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut next = vec![below.to_owned()];
@@ -118,7 +118,7 @@ fn folders(below: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The groups in which sandboxes have theirs just now.
+/// Returns the parent groups of existing sandboxes' groups.
 fn in_use() -> BTreeSet<PathBuf> {
     let of_a_sandbox = |folder: &PathBuf| {
         let name = folder.file_name().unwrap_or_default().to_string_lossy();
@@ -126,24 +126,24 @@ fn in_use() -> BTreeSet<PathBuf> {
             .strip_prefix("sandcell-")
             .into_iter()
             .flat_map(|rest| rest.split('-'));
-        // The launcher's process id, something random, and the sandbox's number.
+        // The parts are the launcher's process id, a random text, and the sandbox's number.
         parts.clone().count() == 3 && parts.step_by(2).all(|part| part.parse::<u64>().is_ok())
     };
-    let all = folders(Path::new(TOP)).into_iter().filter(of_a_sandbox);
+    let all = folders(Path::new(CGROUP_ROOT)).into_iter().filter(of_a_sandbox);
     all.map(|folder| folder.parent().unwrap().to_owned()).collect()
 }
 
-/// A server's program where everybody can read it, and a script that its sandboxes run.
-struct Place(tempfile::TempDir);
+/// A server's program that every user can read, and a script that its sandboxes run.
+struct GroupTestDir(tempfile::TempDir);
 
-impl Place {
+impl GroupTestDir {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         let binary =
             std::env::var_os("SANDCELL_TEST_BIN").map_or_else(|| env!("CARGO_BIN_EXE_sandcell").into(), PathBuf::from);
         fs::copy(binary, at("sandcell")).unwrap();
-        // Its memory is held by the group: more than that ends the code.
+        // The group limits the memory, so a larger allocation ends the code.
         let script = "import os, time\ntime.sleep(1)\nprint(os.getpid())\nx = b'x' * (300 << 20)\nprint('took it')\n";
         fs::write(at("script.py"), script).unwrap();
         fs::create_dir(at("home")).unwrap();
@@ -167,7 +167,7 @@ impl Place {
 
     fn run_as_nobody(&self) -> String {
         format!(
-            "setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups {}",
+            "setpriv --reuid={UNUSED_ID} --regid={UNUSED_ID} --clear-groups {}",
             self.run()
         )
     }
@@ -184,7 +184,7 @@ fn watch(command: &mut Command) -> (BTreeSet<PathBuf>, Output) {
     (seen, child.wait_with_output().unwrap())
 }
 
-/// The command makes its cgroups in `folder`, and each of `servers` servers passes its checks.
+/// Checks that the command makes its cgroups in `folder`, and that each of `servers` servers passes its checks.
 fn made_in(folder: &Path, servers: usize, command: &mut Command) {
     let (seen, output) = watch(command);
     let status = output.status;
@@ -199,7 +199,7 @@ fn made_in(folder: &Path, servers: usize, command: &mut Command) {
 
 #[test]
 fn where_somebody_has_logged_in_groups_are_made_beside_it() {
-    let place = Place::new();
+    let place = GroupTestDir::new();
     let slice = Group::slice("t1.slice");
     let (login, sleeper) = Group::new("t1.slice/login.scope").occupied();
     made_in(&slice.0, 1, &mut login.command(&place.run()));
@@ -208,7 +208,7 @@ fn where_somebody_has_logged_in_groups_are_made_beside_it() {
 
 #[test]
 fn where_it_has_a_limit_they_are_made_within_it() {
-    let place = Place::new();
+    let place = GroupTestDir::new();
     let _slice = Group::slice("t8.slice");
     let (login, _sleeper) = Group::new("t8.slice/login.scope").occupied();
     fs::write(login.0.join("memory.max"), "4G").unwrap();
@@ -217,7 +217,7 @@ fn where_it_has_a_limit_they_are_made_within_it() {
 
 #[test]
 fn a_server_alone_in_its_group_makes_them_there() {
-    let place = Place::new();
+    let place = GroupTestDir::new();
     let _slice = Group::slice("t2.slice");
     let scope = Group::new("t2.slice/run.scope");
     made_in(&scope.0, 1, &mut scope.command(&format!("exec {}", place.run())));
@@ -225,7 +225,7 @@ fn a_server_alone_in_its_group_makes_them_there() {
 
 #[test]
 fn so_does_an_ordinary_users_in_a_group_of_that_user() {
-    let place = Place::new();
+    let place = GroupTestDir::new();
     let _slice = Group::slice("t3.slice");
     let scope = Group::new("t3.slice/run.scope").owned();
     made_in(
@@ -237,7 +237,7 @@ fn so_does_an_ordinary_users_in_a_group_of_that_user() {
 
 #[test]
 fn a_limited_service_that_a_script_starts_makes_them_in_its_own_each_time() {
-    let place = Place::new();
+    let place = GroupTestDir::new();
     let _slice = Group::slice("t4.slice");
     let service = Group::new("t4.slice/sandcell.service");
     fs::write(service.0.join("cpu.max"), "150000 100000").unwrap();
@@ -248,7 +248,7 @@ fn a_limited_service_that_a_script_starts_makes_them_in_its_own_each_time() {
 
 #[test]
 fn beside_a_users_editor_they_are_made_next_to_it() {
-    let place = Place::new();
+    let place = GroupTestDir::new();
     let slice = Group::slice("t5.slice").owned();
     let (editor, sleeper) = Group::new("t5.slice/editor.scope").owned().occupied();
     made_in(&slice.0, 1, &mut editor.command(&place.run_as_nobody()));
@@ -257,7 +257,7 @@ fn beside_a_users_editor_they_are_made_next_to_it() {
 
 #[test]
 fn where_a_user_may_make_none_enforced_limits_are_refused_with_each_place_that_was_tried() {
-    let place = Place::new();
+    let place = GroupTestDir::new();
     let _slice = Group::slice("t6.slice");
     let (login, _sleeper) = Group::new("t6.slice/login.scope").occupied();
     let (seen, output) = watch(&mut login.command(&place.run_as_nobody()));
@@ -265,9 +265,9 @@ fn where_a_user_may_make_none_enforced_limits_are_refused_with_each_place_that_w
     assert!(!output.status.success());
     let said = String::from_utf8_lossy(&output.stderr);
     for folder in [
-        TOP.to_owned(),
-        format!("{TOP}/t6.slice"),
-        format!("{TOP}/t6.slice/login.scope"),
+        CGROUP_ROOT.to_owned(),
+        format!("{CGROUP_ROOT}/t6.slice"),
+        format!("{CGROUP_ROOT}/t6.slice/login.scope"),
     ] {
         assert_eq!(said.matches(&format!("{folder}: ")).count(), 1, "{folder} in {said}");
     }
@@ -275,11 +275,11 @@ fn where_a_user_may_make_none_enforced_limits_are_refused_with_each_place_that_w
 
 #[test]
 fn in_a_container_two_servers_at_once_agree_on_one_place() {
-    let place = Place::new();
+    let place = GroupTestDir::new();
     let container = Group::new("t7");
     let run = place.run();
     let inside = format!(
-        "umount -l {TOP} && mount -t cgroup2 none {TOP} && sleep 1000 & sleeper=$!; sleep 1; \
+        "umount -l {CGROUP_ROOT} && mount -t cgroup2 none {CGROUP_ROOT} && sleep 1000 & sleeper=$!; sleep 1; \
          {run} & first=$!; {run}; second=$?; wait $first; test $? = $second && {run}; status=$?; kill $sleeper; exit $status"
     );
     let inside = inside.replace('\'', "'\\''");

@@ -19,13 +19,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-const PATIENCE: Duration = Duration::from_secs(60);
-const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
-const PARENT: &str = "b7ad6b7169203331";
-/// Stands in code, output, a file and an error; none of it may ever be in a trace.
-const SECRET: &str = "hush-7c1e";
+const SPAN_TIMEOUT: Duration = Duration::from_secs(60);
+const TRACE_ID: &str = "0af7651916cd43dd8448eb211c80319c";
+const PARENT_SPAN_ID: &str = "b7ad6b7169203331";
+/// A secret in code, output, a file and an error. It must never be in a trace.
+const SECRET_TEXT: &str = "hush-7c1e";
 
-/// Takes what is sent to it, by JSON.
+/// A collector that accepts JSON.
 struct Collector {
     address: String,
     /// Each request: its head, and its body.
@@ -68,7 +68,11 @@ impl Collector {
             if found.len() >= count {
                 return found;
             }
-            assert!(start.elapsed() < PATIENCE, "no {count} {name} in {:#?}", self.spans());
+            assert!(
+                start.elapsed() < SPAN_TIMEOUT,
+                "no {count} {name} in {:#?}",
+                self.spans()
+            );
             std::thread::sleep(Duration::from_millis(50));
         }
     }
@@ -113,7 +117,7 @@ fn command(folder: &std::path::Path, endpoint: &str, arguments: &[&str]) -> Comm
     command
 }
 
-/// A server on standard input and output, spoken to line by line.
+/// A server on standard input and output, and a line-by-line client.
 struct Client {
     child: Child,
     answers: BufReader<std::process::ChildStdout>,
@@ -131,7 +135,7 @@ impl Client {
         }
     }
 
-    /// Calls a tool, in the newest protocol.
+    /// Calls a tool, in the newest protocol version.
     fn call(&mut self, tool: &str, arguments: &Value, traceparent: &str) -> Value {
         let meta = json!({
             "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -167,34 +171,34 @@ fn calls_and_executions_are_traced_in_the_trace_of_the_caller_and_nothing_of_the
     let folder = tempfile::tempdir().unwrap();
     let collector = Collector::start();
     let mut client = Client::start(folder.path(), &collector.address);
-    let traceparent = format!("00-{TRACE}-{PARENT}-01");
-    let code = format!("value = '{SECRET}'\nprint(value)\nopen('{SECRET}', 'w').write(value)\nvalue");
+    let traceparent = format!("00-{TRACE_ID}-{PARENT_SPAN_ID}-01");
+    let code = format!("value = '{SECRET_TEXT}'\nprint(value)\nopen('{SECRET_TEXT}', 'w').write(value)\nvalue");
     let answer = client.call("execute_code", &json!({"code": code}), &traceparent);
-    assert!(answer.to_string().contains(SECRET), "{answer}");
-    let failing = format!("raise ValueError('{SECRET}')");
+    assert!(answer.to_string().contains(SECRET_TEXT), "{answer}");
+    let failing = format!("raise ValueError('{SECRET_TEXT}')");
     client.call("execute_code", &json!({"code": failing}), "not-a-trace");
     client.leave();
-    // What was left was sent before the end.
+    // The remaining spans were sent before the end.
     let calls = collector.wait_for("execute_code", 2);
-    let (mine, other): (Vec<&Value>, Vec<&Value>) = calls.iter().partition(|span| span["traceId"] == TRACE);
+    let (mine, other): (Vec<&Value>, Vec<&Value>) = calls.iter().partition(|span| span["traceId"] == TRACE_ID);
     assert_eq!((mine.len(), other.len()), (1, 1), "{calls:#?}");
-    assert_eq!(mine[0]["parentSpanId"], PARENT);
+    assert_eq!(mine[0]["parentSpanId"], PARENT_SPAN_ID);
     assert_eq!(attribute(mine[0], "mcp.tool")["stringValue"], "execute_code");
     let executions = collector.wait_for("execution", 2);
-    let child = executions.iter().find(|span| span["traceId"] == TRACE).unwrap();
+    let child = executions.iter().find(|span| span["traceId"] == TRACE_ID).unwrap();
     assert_eq!(child["parentSpanId"], mine[0]["spanId"]);
     let ids = &answer["_meta"]["sandcell/execution"];
     assert_eq!(attribute(child, "execution.id")["stringValue"], ids["execution_id"]);
     assert_eq!(attribute(child, "sandbox.id")["stringValue"], ids["sandbox_id"]);
     assert_eq!(attribute(child, "status")["stringValue"], "ok");
-    let failed = executions.iter().find(|span| span["traceId"] != TRACE).unwrap();
+    let failed = executions.iter().find(|span| span["traceId"] != TRACE_ID).unwrap();
     assert_eq!(attribute(failed, "cause")["stringValue"], "code_failed");
     assert_eq!(failed["parentSpanId"], other[0]["spanId"]);
-    assert_eq!(collector.wait_for("make sandbox", 1)[0]["traceId"], TRACE);
+    assert_eq!(collector.wait_for("make sandbox", 1)[0]["traceId"], TRACE_ID);
     let got = collector.got.lock().unwrap();
     for (head, body) in got.iter() {
         assert!(head.to_lowercase().contains("x-key: of-the-collector"), "{head}");
-        assert!(!body.to_string().contains(SECRET), "{body}");
+        assert!(!body.to_string().contains(SECRET_TEXT), "{body}");
         assert!(!body.to_string().contains("of-the-collector"), "{body}");
         assert!(body.to_string().contains("service.name"), "{body}");
     }
@@ -229,7 +233,7 @@ fn over_http_the_header_names_the_trace_too() {
         stream,
         "POST /mcp HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\nAccept: application/json, \
          text/event-stream\r\nMCP-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: create_run_close\r\n\
-         traceparent: 00-{TRACE}-{PARENT}-01\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+         traceparent: 00-{TRACE_ID}-{PARENT_SPAN_ID}-01\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
         body.len()
     )
     .unwrap();
@@ -239,7 +243,7 @@ fn over_http_the_header_names_the_trace_too() {
     let call = &collector.wait_for("create_run_close", 1)[0];
     assert_eq!(
         (&call["traceId"], &call["parentSpanId"]),
-        (&json!(TRACE), &json!(PARENT))
+        (&json!(TRACE_ID), &json!(PARENT_SPAN_ID))
     );
     let pid = child.id().to_string();
     assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
@@ -268,7 +272,7 @@ fn a_collector_that_is_not_there_costs_no_call_and_no_end_and_an_address_that_is
 fn a_server_that_only_passes_on_sends_no_traces() {
     let folder = tempfile::tempdir().unwrap();
     let arguments = ["--connect", "http://127.0.0.1:1/mcp"];
-    // Where the exporter was begun, this address would be refused.
+    // If the exporter had started, it would refuse this address.
     let output = command(folder.path(), "file:///tmp/x", &arguments)
         .stdin(Stdio::null())
         .output()

@@ -21,7 +21,7 @@ use sha2::{Digest, Sha256};
 
 use super::connect::unavailable;
 use super::labels;
-use super::tar::{self, BLOCK};
+use super::tar::{self, BLOCK_BYTES};
 
 /// The agent for one kind of machine.
 #[derive(Debug)]
@@ -47,11 +47,11 @@ impl Eq for Agent {}
 
 /// Unpacks the agent; returns no bytes if the build has none.
 fn unpacked(packed: &[u8]) -> Vec<u8> {
-    miniz_oxide::inflate::decompress_to_vec_with_limit(packed, PROGRAM_MAX).unwrap_or_default()
+    miniz_oxide::inflate::decompress_to_vec_with_limit(packed, MAX_PROGRAM_BYTES).unwrap_or_default()
 }
 
 /// The agents of this build.
-static AGENTS: [Agent; 2] = [
+static EMBEDDED_AGENTS: [Agent; 2] = [
     Agent {
         architecture: "x86_64",
         aliases: ["x86_64", "amd64"],
@@ -67,18 +67,21 @@ static AGENTS: [Agent; 2] = [
 ];
 
 /// An upper bound for the agent's size in bytes.
-const PROGRAM_MAX: usize = 1_500_000;
+const MAX_PROGRAM_BYTES: usize = 1_500_000;
 /// The volume's mount point.
-pub(super) const FOLDER: &str = "/.sandcell";
+pub(super) const AGENT_FOLDER: &str = "/.sandcell";
 /// The agent's path inside.
-pub(super) const PATH: &str = "/.sandcell/agent";
-const FILE: &str = "agent";
+pub(super) const AGENT_PATH: &str = "/.sandcell/agent";
+const AGENT_FILE: &str = "agent";
 
 impl Agent {
     /// Returns the agent for a daemon whose machine has this architecture.
     pub(super) fn of(architecture: &str) -> Result<&'static Self, SandboxError> {
-        let Some(agent) = AGENTS.iter().find(|agent| agent.aliases.contains(&architecture)) else {
-            let known: Vec<&str> = AGENTS.iter().map(|agent| agent.architecture).collect();
+        let Some(agent) = EMBEDDED_AGENTS
+            .iter()
+            .find(|agent| agent.aliases.contains(&architecture))
+        else {
+            let known: Vec<&str> = EMBEDDED_AGENTS.iter().map(|agent| agent.architecture).collect();
             return Err(unavailable(
                 format!(
                     "the daemon's machine is {architecture}, and there are agents for {}",
@@ -109,7 +112,7 @@ impl Agent {
     /// Returns the volume as a mount.
     pub(super) fn mount(&self, read_only: bool) -> Mount {
         Mount {
-            target: Some(FOLDER.to_owned()),
+            target: Some(AGENT_FOLDER.to_owned()),
             source: Some(self.volume().to_owned()),
             typ: Some(MountType::VOLUME),
             read_only: Some(read_only),
@@ -125,7 +128,7 @@ impl Agent {
 
 /// Returns true if the volume holds an agent of this build.
 pub(super) fn is_volume(name: &str) -> bool {
-    AGENTS.iter().any(|agent| agent.volume() == name)
+    EMBEDDED_AGENTS.iter().any(|agent| agent.volume() == name)
 }
 
 /// Ensures that the volume holds the agent. This takes a container, which is never started, so any image will do.
@@ -139,7 +142,7 @@ pub(super) async fn provide(docker: &Docker, agent: &Agent, image: &str) -> Resu
     let name = format!("sandcell-carrier-{}", super::token());
     let body = ContainerCreateBody {
         image: Some(image.to_owned()),
-        entrypoint: Some(vec![PATH.to_owned()]),
+        entrypoint: Some(vec![AGENT_PATH.to_owned()]),
         network_disabled: Some(true),
         labels: Some(labels::of_container()),
         host_config: Some(HostConfig {
@@ -162,8 +165,8 @@ async fn put(docker: &Docker, agent: &Agent, container: &str) -> Result<(), Erro
     if holds(docker, agent, container).await {
         return Ok(());
     }
-    let options = UploadToContainerOptionsBuilder::default().path(FOLDER).build();
-    let archive = bollard::body_full(Bytes::from(tar::of_program(FILE, &agent.program)));
+    let options = UploadToContainerOptionsBuilder::default().path(AGENT_FOLDER).build();
+    let archive = bollard::body_full(Bytes::from(tar::of_program(AGENT_FILE, &agent.program)));
     docker.upload_to_container(container, Some(options), archive).await?;
     if holds(docker, agent, container).await {
         Ok(())
@@ -181,17 +184,19 @@ async fn put(docker: &Docker, agent: &Agent, container: &str) -> Result<(), Erro
 /// Returns true if the volume holds exactly this program.
 async fn holds(docker: &Docker, agent: &Agent, container: &str) -> bool {
     let program = agent.program.as_slice();
-    let options = DownloadFromContainerOptionsBuilder::default().path(PATH).build();
+    let options = DownloadFromContainerOptionsBuilder::default().path(AGENT_PATH).build();
     let mut stream = docker.download_from_container(container, Some(options));
     let mut bytes = Vec::new();
     while let Some(piece) = stream.next().await {
         match piece {
             // The slack is for the header, the padding and the end of the archive.
-            Ok(piece) if bytes.len() + piece.len() <= program.len() + 64 * BLOCK => bytes.extend_from_slice(&piece),
+            Ok(piece) if bytes.len() + piece.len() <= program.len() + 64 * BLOCK_BYTES => {
+                bytes.extend_from_slice(&piece)
+            }
             Ok(_) | Err(_) => return false,
         }
     }
-    let Some((head, rest)) = bytes.split_at_checked(BLOCK) else {
+    let Some((head, rest)) = bytes.split_at_checked(BLOCK_BYTES) else {
         return false;
     };
     let executable = head.get(100..107).is_some_and(|mode| mode.ends_with(b"755"));
@@ -216,7 +221,7 @@ mod tests {
             };
             assert!(program.starts_with(b"\x7fELF"));
             assert_eq!(program[18], machine);
-            assert!(program.len() < PROGRAM_MAX, "{} bytes", program.len());
+            assert!(program.len() < MAX_PROGRAM_BYTES, "{} bytes", program.len());
             assert!(!has_interpreter(program), "{architecture}");
         }
     }

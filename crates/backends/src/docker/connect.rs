@@ -10,23 +10,23 @@ use sandcell_sandbox::{SandboxError, System};
 use tokio::time::timeout;
 
 use super::NAME;
-use super::places::{self, Candidate, Folders};
+use super::discovery::{self, Candidate, Folders};
 
 /// Deadline of the daemon's first answer.
-const FIRST: Duration = Duration::from_secs(5);
+const FIRST_ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Deadline of any request except a pull, in seconds.
-const REQUEST_S: u64 = 60;
+const REQUEST_TIMEOUT_S: u64 = 60;
 
-const START: &str = places::start(System::of_this_machine());
-const HOST: &str = if cfg!(windows) {
+const START_ADVICE: &str = discovery::start_advice(System::of_this_machine());
+const HOST_ADVICE: &str = if cfg!(windows) {
     "set `docker.host` or DOCKER_HOST to where the daemon listens, such as npipe:////./pipe/docker_engine or tcp://127.0.0.1:2375"
 } else {
     "set `docker.host` or DOCKER_HOST to where the daemon listens, such as unix:///var/run/docker.sock or tcp://127.0.0.1:2375"
 };
-const PERMISSION: &str = if cfg!(windows) {
+const PERMISSION_ADVICE: &str = if cfg!(windows) {
     "add your user to the group docker-users and log in again"
 } else if cfg!(target_os = "macos") {
-    "look who owns the socket: it has to be this user's own (start Docker Desktop, OrbStack or Colima as this user)"
+    "check the socket's owner: it must be this user (start Docker Desktop, OrbStack or Colima as this user)"
 } else {
     "add your user to the daemon's group (`sudo usermod -aG docker $USER`, then log in again), or use rootless Docker or Podman"
 };
@@ -64,7 +64,7 @@ impl Address {
     }
 
     fn parse_on(system: System, text: &str, certificates: Option<&Path>) -> Result<Self, SandboxError> {
-        let wrong = |reason: String| unavailable(reason, HOST);
+        let wrong = |reason: String| unavailable(reason, HOST_ADVICE);
         if let Some(path) = text.strip_prefix("unix://") {
             let path = PathBuf::from(path);
             return if system == System::Windows {
@@ -119,17 +119,22 @@ impl Address {
     }
 
     /// Returns the first usual address at which a daemon listens.
-    fn usual(places: Vec<Candidate>) -> Result<Self, SandboxError> {
-        let first = places.first().map(|place| Self::local(place.path.clone()));
+    fn usual(candidates: Vec<Candidate>) -> Result<Self, SandboxError> {
+        let first = candidates.first().map(|place| Self::local(place.path.clone()));
         let mut closed = None;
-        for Candidate { of, path, start } in places {
+        for Candidate {
+            of,
+            path,
+            start_command,
+        } in candidates
+        {
             match touch(&path) {
                 Ok(()) => return Ok(Self::local(path)),
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => {
                     closed.get_or_insert_with(|| {
                         let start = format!(
-                            "start {of} ({start}), or set `docker.host` or DOCKER_HOST to where another daemon listens"
+                            "start {of} ({start_command}), or set `docker.host` or DOCKER_HOST to where another daemon listens"
                         );
                         unreachable(&Self::local(path), &error, &start)
                     });
@@ -140,7 +145,7 @@ impl Address {
             let place = first.map(|address| format!(" at {address}, nor")).unwrap_or_default();
             unavailable(
                 format!("there is no Docker daemon{place} where others usually listen"),
-                START,
+                START_ADVICE,
             )
         }))
     }
@@ -155,12 +160,12 @@ pub(super) async fn connect(
         Some(host) => {
             let address = Address::parse(host, certificates)?;
             if let Address::Unix(path) | Address::Pipe(path) = &address {
-                touch(path).map_err(|error| unreachable(&address, &error, START))?;
+                touch(path).map_err(|error| unreachable(&address, &error, START_ADVICE))?;
             }
             address
         }
         // The candidate was tried, so a daemon listens there.
-        None => Address::usual(places::candidates(
+        None => Address::usual(discovery::candidates(
             System::of_this_machine(),
             &Folders::of_this_process(),
         ))?,
@@ -174,19 +179,24 @@ pub(super) async fn connect(
                 &file("key.pem")?,
                 &file("cert.pem")?,
                 &file("ca.pem")?,
-                REQUEST_S,
+                REQUEST_TIMEOUT_S,
                 API_DEFAULT_VERSION,
             )
         }
-        Address::Tcp(host) => Docker::connect_with_http(&format!("tcp://{host}"), REQUEST_S, API_DEFAULT_VERSION),
+        Address::Tcp(host) => {
+            Docker::connect_with_http(&format!("tcp://{host}"), REQUEST_TIMEOUT_S, API_DEFAULT_VERSION)
+        }
     };
     let client = client.map_err(|error| failed(&address, &error))?;
-    match timeout(FIRST, client.negotiate_version()).await {
+    match timeout(FIRST_ANSWER_TIMEOUT, client.negotiate_version()).await {
         Ok(Ok(client)) => Ok((client, address)),
         Ok(Err(error)) => Err(failed(&address, &error)),
         Err(_) => Err(unavailable(
-            format!("nothing at {address} answered within {} s", FIRST.as_secs()),
-            HOST,
+            format!(
+                "nothing at {address} answered within {} s",
+                FIRST_ANSWER_TIMEOUT.as_secs()
+            ),
+            HOST_ADVICE,
         )),
     }
 }
@@ -205,13 +215,13 @@ fn readable(path: PathBuf) -> Result<PathBuf, SandboxError> {
 /// Returns a client for a socket or a named pipe.
 #[cfg(unix)]
 fn local(path: &Path) -> Result<Docker, Error> {
-    Docker::connect_with_unix(&path.to_string_lossy(), REQUEST_S, API_DEFAULT_VERSION)
+    Docker::connect_with_unix(&path.to_string_lossy(), REQUEST_TIMEOUT_S, API_DEFAULT_VERSION)
 }
 
 /// Returns a client for a named pipe.
 #[cfg(windows)]
 fn local(path: &Path) -> Result<Docker, Error> {
-    Docker::connect_with_named_pipe(&path.to_string_lossy(), REQUEST_S, API_DEFAULT_VERSION)
+    Docker::connect_with_named_pipe(&path.to_string_lossy(), REQUEST_TIMEOUT_S, API_DEFAULT_VERSION)
 }
 
 /// Tries to connect; the client would hide the reason behind "connect failed".
@@ -238,11 +248,11 @@ fn unreachable(address: &Address, error: &io::Error, start: &str) -> SandboxErro
         }
         ErrorKind::PermissionDenied => unavailable(
             format!("this user may not talk to the Docker daemon at {address}"),
-            PERMISSION,
+            PERMISSION_ADVICE,
         ),
         _ => unavailable(
             format!("the Docker daemon at {address} cannot be reached: {error}"),
-            HOST,
+            HOST_ADVICE,
         ),
     }
 }
@@ -265,17 +275,17 @@ pub(super) fn failed(address: &Address, error: &Error) -> SandboxError {
         ),
         Error::APIVersionParseError {} | Error::JsonDataError { .. } => unavailable(
             format!("what listens at {address} does not speak Docker's protocol"),
-            HOST,
+            HOST_ADVICE,
         ),
         other => match system_error(other) {
             Some(ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
-                unavailable(format!("there is no Docker daemon at {address} any more"), START)
+                unavailable(format!("there is no Docker daemon at {address} any more"), START_ADVICE)
             }
             Some(ErrorKind::PermissionDenied) => unavailable(
                 format!("this user may not talk to the Docker daemon at {address}"),
-                PERMISSION,
+                PERMISSION_ADVICE,
             ),
-            Some(_) | None => unavailable(format!("{address}: {}", chain(other)), START),
+            Some(_) | None => unavailable(format!("{address}: {}", chain(other)), START_ADVICE),
         },
     }
 }
@@ -304,7 +314,7 @@ fn refused(status: u16, message: &str) -> SandboxError {
     } else if has(&["apparmor", "seccomp"]) {
         "`docker info` shows the daemon's security options; the kernel and the daemon must agree on them"
     } else if status == 403 {
-        PERMISSION
+        PERMISSION_ADVICE
     } else {
         "the daemon's log says more; `sandcell doctor` on the host looks at the daemon"
     };
@@ -409,7 +419,7 @@ mod tests {
             let one = |name: &&str| Candidate {
                 of: "Colima",
                 path: place(name),
-                start: "`colima start`",
+                start_command: "`colima start`",
             };
             names.iter().map(one).collect()
         };

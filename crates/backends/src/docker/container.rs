@@ -10,14 +10,14 @@ use sandcell_jail::masked_paths::MASKED_PATHS;
 use sandcell_sandbox::{HOME, LAYERS, Limits, MountMode, SandboxSpec};
 
 use super::agent::{self, Agent};
-use super::{copies, labels};
+use super::{labels, mount_seed};
 
 /// Memory for the agent and the kernel's process structures. It is added to the limit for programs.
-const AGENT: u64 = 8 << 20;
+const AGENT_MEMORY_BYTES: u64 = 8 << 20;
 /// The host user ids of sandboxes. Each sandbox has a different one, so the kernel's per-user counts (watches, pipes,
 /// queues) are per sandbox. They lie below 65,536, since rootless daemons map no more.
 const FIRST_USER: u32 = 30_000;
-const USERS: u32 = 30_000;
+const USER_COUNT: u32 = 30_000;
 
 /// The properties of an image that its containers need.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -61,7 +61,7 @@ pub(super) struct Common {
 
 /// Returns the user id of the n-th sandbox.
 pub(super) fn user(number: u32) -> u32 {
-    FIRST_USER + number % USERS
+    FIRST_USER + number % USER_COUNT
 }
 
 /// Returns the request for a sandbox's container.
@@ -110,7 +110,7 @@ const INSTALLER_CAPABILITIES: [&str; 6] = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "F
 pub(super) fn installing(image: &Image, common: &Common, caches: &[&str]) -> ContainerCreateBody {
     let spec = SandboxSpec::default();
     let mut body = body(&spec, image, common, 0);
-    body.entrypoint = Some(vec![agent::PATH.to_owned(), "installing".to_owned()]);
+    body.entrypoint = Some(vec![agent::AGENT_PATH.to_owned(), "installing".to_owned()]);
     body.user = Some("0:0".to_owned());
     if let Some(host) = &mut body.host_config {
         let cache = format!("rw,nosuid,nodev,exec,size={INSTALLER_CACHE},nr_inodes=50000");
@@ -136,12 +136,12 @@ pub(super) fn installing(image: &Image, common: &Common, caches: &[&str]) -> Con
 
 fn entrypoint(limits: &Limits, common: &Common) -> Vec<String> {
     let mut words = vec![
-        agent::PATH.to_owned(),
+        agent::AGENT_PATH.to_owned(),
         "contained".to_owned(),
         limits.memory.as_bytes().to_string(),
         limits.disk.as_bytes().to_string(),
     ];
-    words.extend(copies::of(&common.mounts).map(|copy| copy.sandbox.clone()));
+    words.extend(mount_seed::copied_mounts(&common.mounts).map(|copy| copy.sandbox.clone()));
     words
 }
 
@@ -152,7 +152,7 @@ fn host(limits: &Limits, image: &Image, common: &Common, user: u32) -> HostConfi
         .memory
         .as_bytes()
         .saturating_add(limits.disk.as_bytes())
-        .saturating_add(AGENT);
+        .saturating_add(AGENT_MEMORY_BYTES);
     let memory = i64::try_from(memory).unwrap_or(i64::MAX);
     let cpus = limits.cpus.as_milli().clamp(10, common.cores_milli.max(10));
     HostConfig {
@@ -202,7 +202,7 @@ const READ_BY_AGENT: &str = "zoneinfo";
 /// Returns the paths that tell about the machine or about others, in addition to those that a daemon masks by default.
 /// Of /sys only the cgroup stays visible.
 fn masked() -> Vec<String> {
-    const PROC: [&str; 8] = [
+    const MASKED_PROC_PATHS: [&str; 8] = [
         "acpi",
         "asound",
         "latency_stats",
@@ -212,7 +212,7 @@ fn masked() -> Vec<String> {
         "sys/kernel/pty/nr",
         "sys/user",
     ];
-    const SYS: [&str; 21] = [
+    const MASKED_SYS_PATHS: [&str; 21] = [
         "block",
         "bus",
         "class",
@@ -236,8 +236,10 @@ fn masked() -> Vec<String> {
         "power",
     ];
     let hidden = MASKED_PATHS.into_iter().filter(|name| *name != READ_BY_AGENT);
-    let proc = hidden.chain(PROC).map(|name| format!("/proc/{name}"));
-    let mut paths: Vec<String> = proc.chain(SYS.map(|name| format!("/sys/{name}"))).collect();
+    let proc = hidden.chain(MASKED_PROC_PATHS).map(|name| format!("/proc/{name}"));
+    let mut paths: Vec<String> = proc
+        .chain(MASKED_SYS_PATHS.map(|name| format!("/sys/{name}")))
+        .collect();
     paths.sort_unstable();
     paths.dedup();
     paths
@@ -257,7 +259,7 @@ fn private_folders(limits: &Limits, image: &Image, common: &Common, user: u32) -
         })
         .collect();
     let own = format!("{size},exec,mode=0755,uid={user},gid={user}");
-    folders.extend(copies::of(&common.mounts).map(|copy| (copy.sandbox.clone(), own.clone())));
+    folders.extend(mount_seed::copied_mounts(&common.mounts).map(|copy| (copy.sandbox.clone(), own.clone())));
     folders.extend([
         (HOME.to_owned(), own),
         ("/tmp".to_owned(), format!("{size},exec,mode=1777")),

@@ -22,10 +22,10 @@ use super::sandbox::Container;
 use super::{agent, labels, tar};
 
 /// The pause before the event stream is opened again after it broke off.
-const AGAIN: Duration = Duration::from_secs(1);
+const RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Archive pieces in the queue.
-const PIECES: usize = 8;
+const PIECE_QUEUE_CAPACITY: usize = 8;
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -96,9 +96,10 @@ impl Daemon {
 
     /// Copies a folder of this machine into a container's package volume.
     pub(super) async fn upload(&self, name: &str, folder: &Path, number: usize) -> Result<(), SandboxError> {
-        let (sender, receiver) = mpsc::channel(PIECES);
+        let (sender, receiver) = mpsc::channel(PIECE_QUEUE_CAPACITY);
         let (from, to) = (folder.to_owned(), number.to_string());
-        let writing = tokio::task::spawn_blocking(move || tar::of_folder(&from, &to, tar::Which::Files, &sender));
+        let writing =
+            tokio::task::spawn_blocking(move || tar::of_folder(&from, &to, tar::FolderContent::Files, &sender));
         let pieces = futures::stream::unfold(receiver, |mut receiver| async move {
             receiver.recv().await.map(|piece| (piece, receiver))
         });
@@ -138,7 +139,7 @@ impl Daemon {
 
 /// Follows the events of this server's containers, and sweeps what earlier servers left.
 async fn listen(daemon: Weak<Daemon>) {
-    let label = format!("{}={}", labels::SERVER, labels::this_server());
+    let label = format!("{}={}", labels::SERVER_LABEL, labels::this_server());
     let filters = HashMap::from([
         ("label", vec![label.as_str()]),
         ("type", vec!["container"]),
@@ -157,20 +158,22 @@ async fn listen(daemon: Weak<Daemon>) {
                 daemon.heard(&name, &action, status);
             }
         }
-        sleep(AGAIN).await;
+        sleep(RECONNECT_INTERVAL).await;
     }
 }
 
 /// Removes the containers of dead servers, and our volumes that no container uses.
 async fn sweep(docker: Docker) {
-    let filters = HashMap::from([("label", vec![labels::KIND])]);
+    let filters = HashMap::from([("label", vec![labels::KIND_LABEL])]);
     let options = ListContainersOptionsBuilder::default()
         .all(true)
         .filters(&filters)
         .build();
     let found = docker.list_containers(Some(options)).await.unwrap_or_default();
     for container in found {
-        let server = container.labels.and_then(|mut labels| labels.remove(labels::SERVER));
+        let server = container
+            .labels
+            .and_then(|mut labels| labels.remove(labels::SERVER_LABEL));
         if let (Some(id), Some(server)) = (container.id, server)
             && labels::is_gone(&server)
         {

@@ -1,6 +1,6 @@
 //! Images: inspected before each use, and pulled if they are missing and the operator allows pulls.
 //!
-//! A pull outlives the call that started it (see [`works`](super::works)). It uses the registry login of the user who
+//! A pull outlives the call that started it (see [`jobs`](super::jobs)). It uses the registry login of the user who
 //! runs this server.
 
 use std::collections::HashMap;
@@ -16,13 +16,13 @@ use sandcell_sandbox::{Preparing, SandboxError};
 
 use super::connect::{Address, failed, one_line};
 use super::container::Image;
-use super::logins::Logins;
-use super::works::{Found, Patience, Teller, Works};
+use super::credentials::CredentialSource;
+use super::jobs::{JobState, Jobs, ProgressReporter, WaitLimit};
 
 /// The deadline of a pull.
-const PULL: Duration = Duration::from_secs(1800);
+const PULL_TIMEOUT: Duration = Duration::from_secs(1800);
 /// The maximum number of layers per image whose progress is counted.
-const LAYERS: usize = 256;
+const MAX_COUNTED_LAYERS: usize = 256;
 
 /// The policy for missing images.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,24 +39,24 @@ pub(super) struct Images {
     docker: Docker,
     address: Address,
     pull: Pull,
-    logins: Logins,
-    pulls: Arc<Works>,
+    credentials: CredentialSource,
+    pulls: Arc<Jobs>,
 }
 
 impl Images {
-    pub(super) fn new(docker: Docker, address: Address, pull: Pull, logins: Logins) -> Self {
+    pub(super) fn new(docker: Docker, address: Address, pull: Pull, credentials: CredentialSource) -> Self {
         Self {
             docker,
             address,
             pull,
-            logins,
+            credentials,
             pulls: Arc::default(),
         }
     }
 
     /// Returns the progress of an image's pull.
-    pub(super) fn told(&self, name: &str) -> Option<Preparing> {
-        self.pulls.told(name)
+    pub(super) fn progress(&self, name: &str) -> Option<Preparing> {
+        self.pulls.progress(name)
     }
 
     /// Aborts an image's pull that no caller waits for. The daemon stops it when the requesting connection closes.
@@ -66,15 +66,15 @@ impl Images {
 
     /// Inspects the image, pulls it if needed, and waits until the pull is done.
     pub(super) async fn bring(self: &Arc<Self>, name: &str) -> Result<(), SandboxError> {
-        self.found(name, Patience::UntilDone).await.map(drop)
+        self.found(name, WaitLimit::UntilDone).await.map(drop)
     }
 
     /// Inspects the image, and pulls it if needed. Waits at most as long as one call may.
     pub(super) async fn find(self: &Arc<Self>, name: &str) -> Result<Image, SandboxError> {
-        self.found(name, Patience::Call).await
+        self.found(name, WaitLimit::Call).await
     }
 
-    async fn found(self: &Arc<Self>, name: &str, patience: Patience) -> Result<Image, SandboxError> {
+    async fn found(self: &Arc<Self>, name: &str, wait_limit: WaitLimit) -> Result<Image, SandboxError> {
         if let Some(found) = self.look(name).await? {
             return Ok(found);
         }
@@ -85,11 +85,11 @@ impl Images {
                 remedy: format!("`docker pull {name}` on the daemon's machine, or choose an image that it has"),
             });
         }
-        self.pulled(name, patience).await?;
+        self.pulled(name, wait_limit).await?;
         self.look(name).await?.ok_or_else(|| SandboxError::Image {
             image: name.to_owned(),
             reason: "it was pulled, and is gone again".to_owned(),
-            remedy: "call again; look whether somebody removes images on the daemon's machine".to_owned(),
+            remedy: "call again; check whether another program removes images on the daemon's machine".to_owned(),
         })
     }
 
@@ -108,25 +108,22 @@ impl Images {
         }
     }
 
-    async fn pulled(self: &Arc<Self>, name: &str, patience: Patience) -> Result<(), SandboxError> {
+    async fn pulled(self: &Arc<Self>, name: &str, wait_limit: WaitLimit) -> Result<(), SandboxError> {
         let (images, own) = (Arc::clone(self), name.to_owned());
-        let found = self.pulls.join(
-            name,
-            patience,
-            PULL,
-            |teller| async move { images.run(&own, &teller).await },
-        );
+        let found = self.pulls.join(name, wait_limit, PULL_TIMEOUT, |progress| async move {
+            images.run(&own, &progress).await
+        });
         let (reason, remedy) = match found.await {
-            Found::Done => return Ok(()),
-            Found::Running(progress) => (
+            JobState::Done => return Ok(()),
+            JobState::Running(progress) => (
                 format!("it is being pulled: {}", shown(&progress)),
                 "call again in a moment: the pull goes on, and the call waits for it".to_owned(),
             ),
-            Found::TooMany(most) => (
+            JobState::TooMany(most) => (
                 format!("{most} other images are being pulled"),
                 "call again in a moment".to_owned(),
             ),
-            Found::Failed(reason) => {
+            JobState::Failed(reason) => {
                 let remedy = remedy(name, &reason);
                 (reason, remedy)
             }
@@ -138,8 +135,8 @@ impl Images {
         })
     }
 
-    async fn run(&self, name: &str, teller: &Teller) -> Result<(), String> {
-        let login = self.logins.of(name).await?;
+    async fn run(&self, name: &str, progress: &ProgressReporter) -> Result<(), String> {
+        let login = self.credentials.for_image(name).await?;
         tracing::info!(image = name, login = login.is_some(), "pulling");
         let options = CreateImageOptionsBuilder::default().from_image(&tagged(name)).build();
         let mut steps = self.docker.create_image(Some(options), None, login);
@@ -151,7 +148,7 @@ impl Images {
                 other => one_line(&other.to_string()),
             })?;
             note(&mut layers, step)?;
-            teller.say(sum(name, &layers));
+            progress.report(sum(name, &layers));
         }
         Ok(())
     }
@@ -176,7 +173,7 @@ fn note(layers: &mut HashMap<String, Layer>, step: CreateImageInfo) -> Result<()
         known.done = known.total;
     }
     if let (Some(layer), Some((current, total)), Some("Downloading")) = (step.id, numbers, step.status.as_deref())
-        && (layers.len() < LAYERS || layers.contains_key(&layer))
+        && (layers.len() < MAX_COUNTED_LAYERS || layers.contains_key(&layer))
     {
         let (done, total) = (u64::try_from(current).unwrap_or(0), u64::try_from(total).unwrap_or(0));
         layers.insert(layer, Layer { done, total });
@@ -235,7 +232,7 @@ fn remedy(name: &str, reason: &str) -> String {
         "no basic auth credentials",
         "authentication required",
     ]) {
-        let at = super::logins::registry(name);
+        let at = super::credentials::registry(name);
         format!(
             "check the name; for a private image `docker login {at}` as the user who runs this server, or `docker pull {name}` on the daemon's machine"
         )
@@ -311,7 +308,7 @@ mod tests {
         for number in 0..1000 {
             note(&mut layers, step(&number.to_string(), 1, 2)).unwrap();
         }
-        assert_eq!(layers.len(), LAYERS);
+        assert_eq!(layers.len(), MAX_COUNTED_LAYERS);
         let error = CreateImageInfo {
             error_detail: Some(ErrorDetail {
                 message: Some("manifest\nunknown".to_owned()),

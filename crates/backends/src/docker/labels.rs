@@ -3,38 +3,43 @@
 use std::collections::HashMap;
 
 /// On everything that we create; the value is its kind.
-pub(super) const KIND: &str = "dev.sandcell";
+pub(super) const KIND_LABEL: &str = "dev.sandcell";
 /// The server that created it: machine, process id and the process' start time.
-pub(super) const SERVER: &str = "dev.sandcell.server";
+pub(super) const SERVER_LABEL: &str = "dev.sandcell.server";
 
 /// The kind of an image with added languages.
-pub(super) const IMAGE: &str = "image";
+pub(super) const IMAGE_KIND: &str = "image";
 /// Labels of such an image: name and digest of its base image, and the added languages.
-pub(super) const NAME: &str = "dev.sandcell.of";
-const DIGEST: &str = "dev.sandcell.of.digest";
-pub(super) const ADDS: &str = "dev.sandcell.adds";
+pub(super) const BASE_NAME_LABEL: &str = "dev.sandcell.of";
+const BASE_DIGEST_LABEL: &str = "dev.sandcell.of.digest";
+pub(super) const LANGUAGES_LABEL: &str = "dev.sandcell.adds";
 
 /// Labels of an image with added languages.
 pub(super) fn of_image(name: &str, digest: &str, adds: &str) -> HashMap<String, String> {
-    [(KIND, IMAGE), (NAME, name), (DIGEST, digest), (ADDS, adds)]
-        .map(|(label, value)| (label.to_owned(), value.to_owned()))
-        .into()
+    [
+        (KIND_LABEL, IMAGE_KIND),
+        (BASE_NAME_LABEL, name),
+        (BASE_DIGEST_LABEL, digest),
+        (LANGUAGES_LABEL, adds),
+    ]
+    .map(|(label, value)| (label.to_owned(), value.to_owned()))
+    .into()
 }
 
 /// Labels of the agent's volume.
 pub(super) fn of_agent() -> HashMap<String, String> {
-    HashMap::from([(KIND.to_owned(), "agent".to_owned())])
+    HashMap::from([(KIND_LABEL.to_owned(), "agent".to_owned())])
 }
 
 /// Labels of a container's volume for packages.
 pub(super) fn of_packages() -> HashMap<String, String> {
-    HashMap::from([(KIND.to_owned(), "packages".to_owned())])
+    HashMap::from([(KIND_LABEL.to_owned(), "packages".to_owned())])
 }
 
 pub(super) fn of_container() -> HashMap<String, String> {
     HashMap::from([
-        (KIND.to_owned(), "sandbox".to_owned()),
-        (SERVER.to_owned(), this_server()),
+        (KIND_LABEL.to_owned(), "sandbox".to_owned()),
+        (SERVER_LABEL.to_owned(), this_server()),
     ])
 }
 

@@ -7,20 +7,20 @@
 //! containers end.
 
 mod agent;
+mod attach_stream;
 mod connect;
 mod container;
-mod copies;
+mod credentials;
 mod daemon;
+mod discovery;
 mod image;
+mod jobs;
 mod labels;
-mod line;
-mod logins;
-mod places;
+mod mount_seed;
 mod report;
 mod runtimes;
 mod sandbox;
 mod tar;
-mod works;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -35,10 +35,10 @@ use tokio::sync::{Mutex, oneshot};
 use tokio::time::timeout;
 
 use container::{Common, Image};
+pub use credentials::CredentialSource;
 use daemon::Daemon;
 use image::Images;
 pub use image::Pull;
-pub use logins::Logins;
 use runtimes::Runtimes;
 pub use runtimes::{Prepared, Runtime};
 use sandbox::DockerSandbox;
@@ -46,7 +46,7 @@ use sandbox::DockerSandbox;
 /// The back end's name in settings and results.
 pub const NAME: &str = "docker";
 /// The deadline of the shutdown of all containers.
-const SHUTDOWN: Duration = Duration::from_secs(5);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The operator's settings for containers.
 #[derive(Debug, Clone)]
@@ -62,7 +62,7 @@ pub struct DockerConfig {
     /// The policy for missing images.
     pub pull: Pull,
     /// The place of registry logins.
-    pub logins: Logins,
+    pub credentials: CredentialSource,
     /// The languages to install into images that lack them.
     pub runtimes: Vec<Runtime>,
     /// The network of installations, which allows the mirrors only; none: nothing is installed.
@@ -98,12 +98,17 @@ impl DockerBackend {
     pub async fn start(config: DockerConfig) -> Result<Arc<Self>, SandboxError> {
         let (docker, address) = connect::connect(config.host.as_deref(), config.certificates.as_deref()).await?;
         let info = docker.info().await.map_err(|error| connect::failed(&address, &error))?;
-        let found = report::Found::from_daemon(info, config.runtime.as_deref())?;
+        let found = report::DaemonInfo::from_daemon(info, config.runtime.as_deref())?;
         report::check_floor(&found, config.isolation_min, config.limits_min)?;
         let layers = report::layers(&found);
         let seed = token_number();
         Ok(Arc::new(Self {
-            images: Arc::new(Images::new(docker.clone(), address.clone(), config.pull, config.logins)),
+            images: Arc::new(Images::new(
+                docker.clone(),
+                address.clone(),
+                config.pull,
+                config.credentials,
+            )),
             runtimes: Arc::new(Runtimes::new(config.runtimes, config.mirrors)),
             daemon: Daemon::new(docker, address),
             agent: Mutex::new(false),
@@ -179,7 +184,7 @@ impl DockerBackend {
                 attached: Mutex::new(0),
             });
             let made = match made {
-                Ok(made) => copies::fill(&made.client, &mounts).await.map(|()| made),
+                Ok(made) => mount_seed::seed(&made.client, &mounts).await.map(|()| made),
                 failed => failed,
             };
             let _ = sender.send(made);
@@ -231,7 +236,7 @@ impl Backend for DockerBackend {
 
     fn preparing(&self, image: Option<&str>) -> Option<Preparing> {
         let name = image.unwrap_or(&self.image);
-        self.images.told(name).or_else(|| self.runtimes.told(name))
+        self.images.progress(name).or_else(|| self.runtimes.progress(name))
     }
 
     async fn pull_image(&self, image: Option<&str>) -> Result<(), SandboxError> {
@@ -248,7 +253,7 @@ impl Backend for DockerBackend {
     async fn create(&self, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>, SandboxError> {
         let made = match self.make(spec).await {
             // The volume was removed, and the daemon created an empty one in its place.
-            Err(SandboxError::Unavailable { reason, .. }) if reason.contains(agent::PATH) => {
+            Err(SandboxError::Unavailable { reason, .. }) if reason.contains(agent::AGENT_PATH) => {
                 *self.agent.lock().await = false;
                 self.make(spec).await
             }
@@ -260,8 +265,8 @@ impl Backend for DockerBackend {
     async fn shutdown(&self) {
         let ending = self.daemon.close();
         let all = futures::future::join_all(ending.iter().map(|container| container.removed()));
-        if timeout(SHUTDOWN, all).await.is_err() {
-            tracing::warn!("containers did not end within {SHUTDOWN:?}");
+        if timeout(SHUTDOWN_TIMEOUT, all).await.is_err() {
+            tracing::warn!("containers did not end within {SHUTDOWN_TIMEOUT:?}");
         }
     }
 }

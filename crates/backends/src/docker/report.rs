@@ -7,7 +7,7 @@ use super::NAME;
 use super::agent::Agent;
 
 /// The layers that every container has, because the request asks for them.
-const ALWAYS: [&str; 13] = [
+const CONTAINER_LAYERS: [&str; 13] = [
     "mount_namespace",
     "pid_namespace",
     "network_namespace",
@@ -23,11 +23,11 @@ const ALWAYS: [&str; 13] = [
     "seccomp",
 ];
 /// The layers that limit amounts.
-const AMOUNTS: [&str; 4] = ["memory_limit", "cpu_limit", "process_limit", "disk_limit"];
+const AMOUNT_LAYERS: [&str; 4] = ["memory_limit", "cpu_limit", "process_limit", "disk_limit"];
 
 /// The relevant part of the daemon's information about itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct DaemonInfo {
     level: Level,
     options: Vec<String>,
     missing: Vec<(&'static str, String)>,
@@ -36,7 +36,7 @@ pub(super) struct Found {
     pub(super) cores_milli: u32,
 }
 
-impl Found {
+impl DaemonInfo {
     /// Reads the daemon's information.
     pub(super) fn from_daemon(info: SystemInfo, runtime: Option<&str>) -> Result<Self, SandboxError> {
         let system = info.os_type.unwrap_or_default();
@@ -119,7 +119,7 @@ fn level(runtime: &str) -> Level {
     }
 }
 
-pub(super) fn layers(found: &Found) -> Vec<LayerReport> {
+pub(super) fn layers(found: &DaemonInfo) -> Vec<LayerReport> {
     let active = |name: &str| LayerReport {
         name: name.to_owned(),
         state: LayerState::Active,
@@ -138,22 +138,22 @@ pub(super) fn layers(found: &Found) -> Vec<LayerReport> {
     } else if found.level == Level::Container {
         layers.push(missing(
             "user_namespace",
-            "the daemon's containers share the host's users; each sandbox has a user of its own without rights there",
+            "the daemon's containers share the host's users; each sandbox has a separate user without rights there",
             "start the daemon with `--userns-remap=default`, or use a rootless daemon",
         ));
     }
-    layers.extend(ALWAYS.map(active));
+    layers.extend(CONTAINER_LAYERS.map(active));
     if found.has("apparmor") {
         layers.push(active("apparmor"));
     }
     if found.has("selinux") {
         layers.push(active("selinux"));
     }
-    layers.extend(AMOUNTS.map(active));
+    layers.extend(AMOUNT_LAYERS.map(active));
     layers
 }
 
-pub(super) fn isolation(found: &Found, layers: &[LayerReport]) -> Isolation {
+pub(super) fn isolation(found: &DaemonInfo, layers: &[LayerReport]) -> Isolation {
     Isolation {
         backend: NAME.to_owned(),
         level: found.level,
@@ -171,7 +171,7 @@ pub(super) fn isolation(found: &Found, layers: &[LayerReport]) -> Isolation {
 
 /// Refuses isolation below the operator's floor. Nothing else watches a limit that the daemon cannot enforce, so both
 /// `watched` and `enforced` refuse it.
-pub(super) fn check_floor(found: &Found, isolation_min: Level, limits_min: Degree) -> Result<(), SandboxError> {
+pub(super) fn check_floor(found: &DaemonInfo, isolation_min: Level, limits_min: Degree) -> Result<(), SandboxError> {
     if !found.level.satisfies(isolation_min) {
         return Err(SandboxError::Isolation {
             layer: isolation_min.to_string(),
@@ -214,7 +214,7 @@ mod tests {
     }
 
     fn refused(info: SystemInfo, min: Level) -> Option<String> {
-        let found = Found::from_daemon(info, None).unwrap();
+        let found = DaemonInfo::from_daemon(info, None).unwrap();
         check_floor(&found, min, Degree::Watched)
             .err()
             .map(|error| error.to_string())
@@ -263,17 +263,17 @@ mod tests {
         let mut other = info();
         other.architecture = Some("riscv64".to_owned());
         assert!(
-            Found::from_daemon(other, None)
+            DaemonInfo::from_daemon(other, None)
                 .unwrap_err()
                 .to_string()
                 .contains("riscv64")
         );
         let mut windows = info();
         windows.os_type = Some("windows".to_owned());
-        assert!(Found::from_daemon(windows, None).is_err());
+        assert!(DaemonInfo::from_daemon(windows, None).is_err());
         let mut known = info();
         known.runtimes = Some([("runc".to_owned(), bollard::models::Runtime::default())].into());
-        let error = Found::from_daemon(known, Some("runsc")).unwrap_err();
+        let error = DaemonInfo::from_daemon(known, Some("runsc")).unwrap_err();
         assert!(error.to_string().contains("runsc"), "{error}");
     }
 }

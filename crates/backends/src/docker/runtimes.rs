@@ -25,26 +25,26 @@ use tokio::time::{interval, timeout};
 use super::connect::one_line;
 use super::container::{self, Common, Image};
 use super::daemon::Daemon;
+use super::jobs::{JobState, Jobs, ProgressReporter, WaitLimit};
 use super::labels;
 use super::sandbox;
-use super::works::{Found, Patience, Teller, Works};
 
 /// The repository of prepared images.
-pub(super) const REPOSITORY: &str = "sandcell-prepared";
+pub(super) const PREPARED_REPOSITORY: &str = "sandcell-prepared";
 /// The number of prepared images that are kept; the oldest are removed first.
-const KEPT: usize = 20;
+const MAX_PREPARED_IMAGES: usize = 20;
 /// The deadline of an installation and its cleanup.
-const INSTALL: Duration = Duration::from_secs(900);
+const INSTALL_TIMEOUT: Duration = Duration::from_secs(900);
 /// The maximum growth of the container in bytes, and the interval at which it is checked.
-const DISK: i64 = 2 << 30;
-const LOOK: Duration = Duration::from_secs(2);
+const MAX_GROWTH_BYTES: i64 = 2 << 30;
+const SIZE_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// The kept bytes of a step's output.
-const SAID: usize = 8 << 10;
+const MAX_OUTPUT_BYTES: usize = 8 << 10;
 /// The maximum number of folders of a search path, and of programs per folder.
-const FOLDERS: usize = 16;
-const PROGRAMS: usize = 10_000;
+const MAX_PATH_FOLDERS: usize = 16;
+const MAX_FOLDER_PROGRAMS: usize = 10_000;
 /// Incremented when images of an earlier recipe must not be used any more.
-const RECIPE: &str = "1";
+const RECIPE_VERSION: &str = "1";
 
 /// A language that is added to images that lack it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,7 +68,7 @@ enum Manager {
 
 /// The state of knowledge about an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Known {
+enum ImageState {
     /// Nothing is missing, or nothing can be added.
     Good,
     /// This prepared image is used in its place.
@@ -77,12 +77,12 @@ enum Known {
 
 /// The missing languages of an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Lack {
+pub(super) struct MissingLanguages {
     runtimes: Vec<Runtime>,
     manager: Manager,
 }
 
-impl Lack {
+impl MissingLanguages {
     fn languages(&self) -> String {
         let names: Vec<&str> = self.runtimes.iter().map(|lacked| lacked.language.as_str()).collect();
         names.join(", ")
@@ -95,8 +95,8 @@ pub(super) struct Runtimes {
     wanted: Vec<Runtime>,
     /// The network of installations, which allows the mirrors only; none: nothing is installed.
     mirrors: Option<Arc<dyn Network>>,
-    known: Mutex<HashMap<String, Known>>,
-    works: Arc<Works>,
+    known: Mutex<HashMap<String, ImageState>>,
+    jobs: Arc<Jobs>,
 }
 
 impl Runtimes {
@@ -105,16 +105,16 @@ impl Runtimes {
             wanted,
             mirrors,
             known: Mutex::default(),
-            works: Arc::default(),
+            jobs: Arc::default(),
         }
     }
 
     /// Returns the progress of an installation, by the name of its image.
-    pub(super) fn told(&self, name: &str) -> Option<Preparing> {
-        self.works.told(name)
+    pub(super) fn progress(&self, name: &str) -> Option<Preparing> {
+        self.jobs.progress(name)
     }
 
-    fn note(&self, image: &str, known: Known) {
+    fn note(&self, image: &str, known: ImageState) {
         let mut all = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         all.insert(image.to_owned(), known);
     }
@@ -137,15 +137,21 @@ impl Runtimes {
             .get(&image.id)
             .cloned();
         match known {
-            Some(Known::Good) => (image.clone(), true),
-            Some(Known::Prepared(prepared)) if is_there(daemon, &prepared.id).await.is_some() => (prepared, true),
-            Some(Known::Prepared(_)) | None => (image.clone(), false),
+            Some(ImageState::Good) => (image.clone(), true),
+            Some(ImageState::Prepared(prepared)) if is_there(daemon, &prepared.id).await.is_some() => (prepared, true),
+            Some(ImageState::Prepared(_)) | None => (image.clone(), false),
         }
     }
 
     /// Finds the missing languages from inside a sandbox of the image. None: nothing is missing, or nothing can be
     /// added.
-    pub(super) async fn look(&self, image: &Image, name: &str, files: &dyn Files, path: &str) -> Option<Lack> {
+    pub(super) async fn look(
+        &self,
+        image: &Image,
+        name: &str,
+        files: &dyn Files,
+        path: &str,
+    ) -> Option<MissingLanguages> {
         let programs = programs(files, path).await;
         let has = |program: &String| programs.contains(program.as_str());
         let lacked = self.wanted.iter().filter(|wanted| !wanted.programs.iter().any(has));
@@ -156,9 +162,9 @@ impl Runtimes {
             () => None,
         };
         match manager {
-            Some(manager) if !runtimes.is_empty() => Some(Lack { runtimes, manager }),
+            Some(manager) if !runtimes.is_empty() => Some(MissingLanguages { runtimes, manager }),
             Some(_) => {
-                self.note(&image.id, Known::Good);
+                self.note(&image.id, ImageState::Good);
                 None
             }
             None => {
@@ -169,7 +175,7 @@ impl Runtimes {
                         lacked.language
                     );
                 }
-                self.note(&image.id, Known::Good);
+                self.note(&image.id, ImageState::Good);
                 None
             }
         }
@@ -180,13 +186,13 @@ impl Runtimes {
         self: &Arc<Self>,
         name: &str,
         image: &Image,
-        lack: &Lack,
+        lack: &MissingLanguages,
         daemon: &Arc<Daemon>,
         common: &Common,
     ) -> Result<Image, SandboxError> {
-        let tag = format!("{REPOSITORY}:{}", key(image, lack));
+        let tag = format!("{PREPARED_REPOSITORY}:{}", key(image, lack));
         if let Some(prepared) = is_there(daemon, &tag).await {
-            self.note(&image.id, Known::Prepared(prepared.clone()));
+            self.note(&image.id, ImageState::Prepared(prepared.clone()));
             return Ok(prepared);
         }
         let installation = Installation {
@@ -204,10 +210,10 @@ impl Runtimes {
             remedy: remedy.to_owned(),
         };
         let languages = lack.languages();
-        let work = |teller: Teller| async move { installation.run(&teller).await };
-        match self.works.join(name, Patience::Call, INSTALL, work).await {
-            Found::Done => {}
-            Found::Running(progress) => {
+        let job = |progress: ProgressReporter| async move { installation.run(&progress).await };
+        match self.jobs.join(name, WaitLimit::Call, INSTALL_TIMEOUT, job).await {
+            JobState::Done => {}
+            JobState::Running(progress) => {
                 return Err(failed(
                     match progress.text.as_str() {
                         "" => format!("{languages} is being installed into it"),
@@ -216,13 +222,13 @@ impl Runtimes {
                     "call again in a moment: the installation goes on, and the call waits for it",
                 ));
             }
-            Found::TooMany(most) => {
+            JobState::TooMany(most) => {
                 return Err(failed(
                     format!("runtimes are being installed into {most} other images"),
                     "call again in a moment",
                 ));
             }
-            Found::Failed(reason) => {
+            JobState::Failed(reason) => {
                 return Err(failed(
                     format!("it has no {languages}, which could not be installed: {reason}"),
                     remedy(&reason),
@@ -232,10 +238,10 @@ impl Runtimes {
         let prepared = is_there(daemon, &tag).await.ok_or_else(|| {
             failed(
                 format!("{languages} was installed, and the image with it is gone again"),
-                "call again; look whether somebody removes images on the daemon's machine",
+                "call again; check whether another program removes images on the daemon's machine",
             )
         })?;
-        self.note(&image.id, Known::Prepared(prepared.clone()));
+        self.note(&image.id, ImageState::Prepared(prepared.clone()));
         Ok(prepared)
     }
 }
@@ -253,9 +259,9 @@ fn remedy(reason: &str) -> &'static str {
 }
 
 /// Derives a prepared image's tag from its ingredients.
-fn key(image: &Image, lack: &Lack) -> String {
+fn key(image: &Image, lack: &MissingLanguages) -> String {
     let mut digest = Sha256::new();
-    for part in [RECIPE, &image.id] {
+    for part in [RECIPE_VERSION, &image.id] {
         digest.update(part);
         digest.update([0]);
     }
@@ -289,11 +295,11 @@ async fn is_there(daemon: &Daemon, name: &str) -> Option<Image> {
 async fn programs(files: &dyn Files, path: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let folders = path.split(':').filter(|folder| folder.starts_with('/'));
-    for folder in folders.take(FOLDERS) {
+    for folder in folders.take(MAX_PATH_FOLDERS) {
         let Ok(folder) = SandboxPath::parse(folder) else {
             continue;
         };
-        if let Ok(listing) = files.list(&folder, false, PROGRAMS).await {
+        if let Ok(listing) = files.list(&folder, false, MAX_FOLDER_PROGRAMS).await {
             found.extend(listing.entries.into_iter().map(|entry| entry.name));
         }
     }
@@ -304,7 +310,7 @@ async fn programs(files: &dyn Files, path: &str) -> BTreeSet<String> {
 struct Installation {
     name: String,
     image: Image,
-    lack: Lack,
+    lack: MissingLanguages,
     tag: String,
     daemon: Arc<Daemon>,
     common: Common,
@@ -312,7 +318,7 @@ struct Installation {
 }
 
 impl Installation {
-    async fn run(&self, teller: &Teller) -> Result<(), String> {
+    async fn run(&self, progress: &ProgressReporter) -> Result<(), String> {
         let languages = self.lack.languages();
         tracing::info!(image = self.name, "installing {languages} into a copy of the image");
         let caches: &[&str] = match self.lack.manager {
@@ -338,7 +344,7 @@ impl Installation {
             .map_err(|failure| failure.message)?;
         for (number, argv) in self.steps().into_iter().enumerate() {
             let say = |line: &str| {
-                teller.say(Preparing {
+                progress.report(Preparing {
                     text: format!("installing {languages} into {}: {line}", one_line(&self.name)),
                     done: u64::try_from(number).unwrap_or(u64::MAX),
                     total: 0,
@@ -370,12 +376,12 @@ impl Installation {
                 ));
             }
         }
-        teller.say(Preparing {
+        progress.report(Preparing {
             text: format!("keeping {} with {languages}", one_line(&self.name)),
             ..Preparing::default()
         });
         self.commit(&container.name).await?;
-        prune_to(&self.daemon, KEPT).await;
+        prune_to(&self.daemon, MAX_PREPARED_IMAGES).await;
         Ok(())
     }
 
@@ -457,7 +463,7 @@ impl Installation {
             match process.events.recv().await {
                 Some(ProcessEvent::Output { bytes, .. }) => {
                     said.extend_from_slice(&bytes);
-                    let surplus = said.len().saturating_sub(SAID);
+                    let surplus = said.len().saturating_sub(MAX_OUTPUT_BYTES);
                     said.drain(..surplus);
                     let text = String::from_utf8_lossy(&said);
                     if let Some(line) = text.lines().rev().map(str::trim).find(|line| !line.is_empty()) {
@@ -481,20 +487,20 @@ impl Installation {
 
     /// Returns, with the reason, when the container exceeds its size limit.
     async fn watch(&self, name: &str) -> String {
-        let mut ticks = interval(LOOK);
+        let mut ticks = interval(SIZE_CHECK_INTERVAL);
         loop {
             ticks.tick().await;
             let options = InspectContainerOptionsBuilder::default().size(true).build();
             let found = self.daemon.docker.inspect_container(name, Some(options)).await;
             let size = found.ok().and_then(|found| found.size_rw).unwrap_or(0);
-            if size > DISK {
-                return format!("it takes more than {} MB", DISK >> 20);
+            if size > MAX_GROWTH_BYTES {
+                return format!("it takes more than {} MB", MAX_GROWTH_BYTES >> 20);
             }
         }
     }
 
     async fn commit(&self, container: &str) -> Result<(), String> {
-        let (repository, tag) = self.tag.split_once(':').unwrap_or((REPOSITORY, "latest"));
+        let (repository, tag) = self.tag.split_once(':').unwrap_or((PREPARED_REPOSITORY, "latest"));
         let options = CommitContainerOptionsBuilder::default()
             .container(container)
             .repo(repository)
@@ -557,7 +563,7 @@ pub struct Prepared {
 
 /// Returns the prepared images, the newest first.
 pub(super) async fn list(docker: &bollard::Docker) -> Result<Vec<Prepared>, bollard::errors::Error> {
-    let label = format!("{}={}", labels::KIND, labels::IMAGE);
+    let label = format!("{}={}", labels::KIND_LABEL, labels::IMAGE_KIND);
     let filters = HashMap::from([("label", vec![label.as_str()])]);
     let options = ListImagesOptionsBuilder::default().filters(&filters).build();
     let mut found: Vec<Prepared> = docker
@@ -565,8 +571,8 @@ pub(super) async fn list(docker: &bollard::Docker) -> Result<Vec<Prepared>, boll
         .await?
         .into_iter()
         .map(|mut image| Prepared {
-            of: image.labels.remove(labels::NAME).unwrap_or_default(),
-            adds: image.labels.remove(labels::ADDS).unwrap_or_default(),
+            of: image.labels.remove(labels::BASE_NAME_LABEL).unwrap_or_default(),
+            adds: image.labels.remove(labels::LANGUAGES_LABEL).unwrap_or_default(),
             id: image.id,
             created_s: image.created,
             size: u64::try_from(image.size).unwrap_or(0),
@@ -603,9 +609,9 @@ async fn prune_to(daemon: &Daemon, keep: usize) {
 mod tests {
     use super::*;
 
-    fn lack(manager: Manager) -> Lack {
+    fn lack(manager: Manager) -> MissingLanguages {
         let words = |text: &str| text.split(' ').map(str::to_owned).collect();
-        Lack {
+        MissingLanguages {
             runtimes: vec![Runtime {
                 language: "javascript".to_owned(),
                 programs: words("node"),

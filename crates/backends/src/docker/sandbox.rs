@@ -20,18 +20,18 @@ use sandcell_sandbox::{
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
+use super::attach_stream::{AttachState, StdoutReader};
 use super::connect::failed;
 use super::daemon::Daemon;
-use super::line::{Line, Reader};
 use super::{NAME, connect};
 
 /// The deadline of closing.
-const CLOSE: Duration = Duration::from_secs(10);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time the daemon has to report how a container ended.
-const TOLD: Duration = Duration::from_secs(1);
+const END_REPORT_TIMEOUT: Duration = Duration::from_secs(1);
 /// The number of removal attempts, and the pause between them.
-const TRIES: u32 = 5;
-const PAUSE: Duration = Duration::from_secs(1);
+const REMOVE_ATTEMPTS: u32 = 5;
+const REMOVE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The shared state of a container.
 #[derive(Debug)]
@@ -94,10 +94,10 @@ pub(super) async fn make(
     if !daemon.add(&container) {
         return Err(connect::unavailable("the server is ending", "start it again"));
     }
-    let line = Line::new();
-    let started = start(daemon, &container, body, &line).await;
+    let attach_state = AttachState::new();
+    let started = start(daemon, &container, body, &attach_state).await;
     // The task also covers a container that failed to start: it removes what exists of it.
-    let keeping = tokio::spawn(keep(Arc::clone(daemon), Arc::clone(&container), line));
+    let keeping = tokio::spawn(keep(Arc::clone(daemon), Arc::clone(&container), attach_state));
     match started {
         Ok(client) => Ok((container, client)),
         Err(error) => {
@@ -113,7 +113,7 @@ async fn start(
     daemon: &Daemon,
     container: &Container,
     body: ContainerCreateBody,
-    line: &Arc<Line>,
+    attach_state: &Arc<AttachState>,
 ) -> Result<AgentClient, SandboxError> {
     let (docker, name) = (&daemon.docker, container.name.as_str());
     let told = |error| failed(&daemon.address, &error);
@@ -126,29 +126,29 @@ async fn start(
         .stderr(true)
         .build();
     let attached = docker.attach_container(name, Some(options)).await.map_err(told)?;
-    let reader = Reader::new(attached.output, Arc::clone(line));
+    let reader = StdoutReader::new(attached.output, Arc::clone(attach_state));
     docker
         .start_container(name, None::<StartContainerOptions>)
         .await
         .map_err(told)?;
     AgentClient::connect(reader, attached.input)
         .await
-        .map_err(|error| match line.said() {
-            said if said.is_empty() => error,
-            said => connect::unavailable(
-                format!("the agent did not start in the container: {said}"),
+        .map_err(|error| match attach_state.stderr_tail() {
+            stderr_tail if stderr_tail.is_empty() => error,
+            stderr_tail => connect::unavailable(
+                format!("the agent did not start in the container: {stderr_tail}"),
                 "`docker info` shows the daemon's runtime and kernel; the agent needs no-new-privileges and seccomp",
             ),
         })
 }
 
 /// Waits for the container's end or a request to end it, reports the reason, and removes the container.
-async fn keep(daemon: Arc<Daemon>, container: Arc<Container>, line: Arc<Line>) {
+async fn keep(daemon: Arc<Daemon>, container: Arc<Container>, attach_state: Arc<AttachState>) {
     let mut asked = container.asked.subscribe();
     let reason = tokio::select! {
         biased;
         () = async { drop(asked.wait_for(|asked| *asked).await) } => EndReason::Closed,
-        () = line.ended() => why(&daemon, &container).await,
+        () = attach_state.ended() => why(&daemon, &container).await,
     };
     // Reported before the removal: a daemon that is gone or busy answers late.
     container.ended.send_replace(Some(Ended { reason }));
@@ -160,7 +160,7 @@ async fn keep(daemon: Arc<Daemon>, container: Arc<Container>, line: Arc<Line>) {
 /// Determines why a container's stream ended without a request.
 async fn why(daemon: &Daemon, container: &Container) -> EndReason {
     let mut died = container.died.subscribe();
-    let told = timeout(TOLD, died.wait_for(Option::is_some)).await;
+    let told = timeout(END_REPORT_TIMEOUT, died.wait_for(Option::is_some)).await;
     let status = told.ok().and_then(|status| status.ok().and_then(|status| *status));
     if container.out_of_memory.load(Ordering::Acquire) {
         return EndReason::OutOfMemory;
@@ -174,7 +174,7 @@ async fn why(daemon: &Daemon, container: &Container) -> EndReason {
 }
 
 async fn remove(daemon: &Daemon, name: &str) {
-    for attempt in 0..TRIES {
+    for attempt in 0..REMOVE_ATTEMPTS {
         let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
         match daemon.docker.remove_container(name, Some(options)).await {
             Ok(()) => return,
@@ -182,8 +182,13 @@ async fn remove(daemon: &Daemon, name: &str) {
             // "already in progress": the daemon removes the container by itself when its agent ends.
             Err(error) => {
                 tracing::debug!(container = name, %error, "a container was not removed at once");
-                if attempt + 1 < TRIES {
-                    sleep(if attempt == 0 { PAUSE / 20 } else { PAUSE }).await;
+                if attempt + 1 < REMOVE_ATTEMPTS {
+                    sleep(if attempt == 0 {
+                        REMOVE_INTERVAL / 20
+                    } else {
+                        REMOVE_INTERVAL
+                    })
+                    .await;
                 }
             }
         }
@@ -300,11 +305,14 @@ impl Sandbox for DockerSandbox {
 
     async fn close(&self) -> Result<(), SandboxError> {
         self.container.ask();
-        match timeout(CLOSE, self.container.removed()).await {
+        match timeout(CLOSE_TIMEOUT, self.container.removed()).await {
             Ok(()) => Ok(()),
             Err(_) => Err(SandboxError::Unavailable {
                 backend: NAME.to_owned(),
-                reason: format!("the container {} was not removed within {CLOSE:?}", self.container.name),
+                reason: format!(
+                    "the container {} was not removed within {CLOSE_TIMEOUT:?}",
+                    self.container.name
+                ),
                 remedy: format!("`docker rm -f {}` on the daemon's machine", self.container.name),
             }),
         }

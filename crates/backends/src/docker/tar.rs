@@ -8,13 +8,13 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 
 /// The size of an archive block in bytes.
-pub(super) const BLOCK: usize = 512;
+pub(super) const BLOCK_BYTES: usize = 512;
 /// The bytes of a file that are sent at once.
-const PIECE: usize = 256 << 10;
+const PIECE_BYTES: usize = 256 << 10;
 /// The maximum length of a name in a header.
-const NAME: usize = 100;
+const MAX_NAME_BYTES: usize = 100;
 /// The maximum depth of folders.
-const DEPTH: usize = 64;
+const MAX_DEPTH: usize = 64;
 
 /// The kind of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub(super) enum Kind {
 }
 
 /// Returns the header of an entry. `modified` is in seconds since 1970.
-fn head(name: &[u8], kind: Kind, modified: u64) -> [u8; BLOCK] {
+fn head(name: &[u8], kind: Kind, modified: u64) -> [u8; BLOCK_BYTES] {
     let (mode, size, letter) = match kind {
         Kind::File { size, executable: true } => ("0000755", size, "0"),
         Kind::File {
@@ -48,13 +48,13 @@ fn head(name: &[u8], kind: Kind, modified: u64) -> [u8; BLOCK] {
         Kind::LongName { size } => ("0000644", size, "L"),
         Kind::LongLink { size } => ("0000644", size, "K"),
     };
-    let mut head = [0; BLOCK];
+    let mut head = [0; BLOCK_BYTES];
     let mut field = |at: usize, len: usize, bytes: &[u8]| {
         for (place, byte) in head.iter_mut().skip(at).take(len).zip(bytes) {
             *place = *byte;
         }
     };
-    field(0, NAME, name);
+    field(0, MAX_NAME_BYTES, name);
     field(100, 8, mode.as_bytes());
     // The owner is root, and no sandbox runs as root.
     field(108, 8, b"0000000");
@@ -74,12 +74,12 @@ fn number(number: u64) -> String {
 
 /// Returns the headers that an entry with this name needs.
 pub(super) fn heads(name: &[u8], kind: Kind, modified: u64) -> Vec<u8> {
-    let mut heads = Vec::with_capacity(BLOCK);
-    if name.len() > NAME {
+    let mut heads = Vec::with_capacity(BLOCK_BYTES);
+    if name.len() > MAX_NAME_BYTES {
         let size = u64::try_from(name.len()).unwrap_or(u64::MAX);
         heads.extend_from_slice(&head(b"././@LongLink", Kind::LongName { size }, 0));
         heads.extend_from_slice(name);
-        heads.resize(heads.len().next_multiple_of(BLOCK), 0);
+        heads.resize(heads.len().next_multiple_of(BLOCK_BYTES), 0);
     }
     heads.extend_from_slice(&head(name, kind, modified));
     heads
@@ -87,7 +87,7 @@ pub(super) fn heads(name: &[u8], kind: Kind, modified: u64) -> Vec<u8> {
 
 /// Returns the end of an archive.
 pub(super) fn end() -> Bytes {
-    Bytes::from_static(&[0; 2 * BLOCK])
+    Bytes::from_static(&[0; 2 * BLOCK_BYTES])
 }
 
 /// Returns an archive of one program.
@@ -95,39 +95,44 @@ pub(super) fn of_program(name: &str, bytes: &[u8]) -> Vec<u8> {
     let size = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
     let mut archive = heads(name.as_bytes(), Kind::File { size, executable: true }, 0);
     archive.extend_from_slice(bytes);
-    archive.resize(archive.len().next_multiple_of(BLOCK), 0);
+    archive.resize(archive.len().next_multiple_of(BLOCK_BYTES), 0);
     archive.extend_from_slice(&end());
     archive
 }
 
 /// The part of a folder that is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Which {
+pub(super) enum FolderContent {
     /// Its regular files and folders.
     Files,
-    /// Its regular files, folders and links. `everybodys`: only those that everybody may read.
-    Copy { everybodys: bool },
+    /// Its regular files, folders and links. `world_readable_only`: only those that everybody may read.
+    Copy { world_readable_only: bool },
 }
 
 /// Sends an archive of a folder, which is called `name` in it. Blocks; ends early when the receiver is dropped.
-pub(super) fn of_folder(folder: &Path, name: &str, which: Which, pieces: &mpsc::Sender<Bytes>) -> io::Result<()> {
-    add(folder, name.as_bytes().to_vec(), 0, which, pieces)?;
+pub(super) fn of_folder(
+    folder: &Path,
+    name: &str,
+    content: FolderContent,
+    pieces: &mpsc::Sender<Bytes>,
+) -> io::Result<()> {
+    add(folder, name.as_bytes().to_vec(), 0, content, pieces)?;
     send(pieces, end())
 }
 
 /// Returns the header of a link.
 fn link(name: &[u8], to: &[u8], modified: u64) -> Vec<u8> {
     let mut all = Vec::new();
-    if to.len() > NAME {
+    if to.len() > MAX_NAME_BYTES {
         let size = u64::try_from(to.len()).unwrap_or(u64::MAX);
         all.extend_from_slice(&head(b"././@LongLink", Kind::LongLink { size }, 0));
         all.extend_from_slice(to);
-        all.resize(all.len().next_multiple_of(BLOCK), 0);
+        all.resize(all.len().next_multiple_of(BLOCK_BYTES), 0);
     }
     let mut own = heads(name, Kind::Link, modified);
-    let start = own.len().saturating_sub(BLOCK);
+    let start = own.len().saturating_sub(BLOCK_BYTES);
     if let Some(last) = own.get_mut(start..) {
-        for (place, byte) in last.iter_mut().skip(157).take(NAME).zip(to) {
+        for (place, byte) in last.iter_mut().skip(157).take(MAX_NAME_BYTES).zip(to) {
             *place = *byte;
         }
         seal(last);
@@ -153,8 +158,14 @@ fn send(pieces: &mpsc::Sender<Bytes>, piece: Bytes) -> io::Result<()> {
         .map_err(|_| io::ErrorKind::BrokenPipe.into())
 }
 
-fn add(path: &Path, name: Vec<u8>, depth: usize, which: Which, pieces: &mpsc::Sender<Bytes>) -> io::Result<()> {
-    if depth > DEPTH {
+fn add(
+    path: &Path,
+    name: Vec<u8>,
+    depth: usize,
+    content: FolderContent,
+    pieces: &mpsc::Sender<Bytes>,
+) -> io::Result<()> {
+    if depth > MAX_DEPTH {
         return Err(io::Error::other("folders lie too deep in each other"));
     }
     let about = path.symlink_metadata()?;
@@ -162,11 +173,16 @@ fn add(path: &Path, name: Vec<u8>, depth: usize, which: Which, pieces: &mpsc::Se
         .modified()?
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_secs());
-    if about.is_symlink() && matches!(which, Which::Copy { .. }) {
+    if about.is_symlink() && matches!(content, FolderContent::Copy { .. }) {
         let to = path.read_link()?;
         return send(pieces, link(&name, &own::target(&to)?, modified).into());
     }
-    if which == (Which::Copy { everybodys: true }) && !own::everybodys(&about) {
+    if content
+        == (FolderContent::Copy {
+            world_readable_only: true,
+        })
+        && !own::world_readable_only(&about)
+    {
         return Ok(());
     }
     if about.is_dir() {
@@ -177,7 +193,7 @@ fn add(path: &Path, name: Vec<u8>, depth: usize, which: Which, pieces: &mpsc::Se
             let mut below = name.clone();
             below.push(b'/');
             below.extend_from_slice(&own::name(&entry.file_name())?);
-            add(&entry.path(), below, depth + 1, which, pieces)?;
+            add(&entry.path(), below, depth + 1, content, pieces)?;
         }
         return Ok(());
     }
@@ -193,7 +209,7 @@ fn add(path: &Path, name: Vec<u8>, depth: usize, which: Which, pieces: &mpsc::Se
         let mut piece = Vec::new();
         let read = file
             .by_ref()
-            .take(PIECE.try_into().unwrap_or(u64::MAX))
+            .take(PIECE_BYTES.try_into().unwrap_or(u64::MAX))
             .read_to_end(&mut piece)?;
         if read == 0 {
             break;
@@ -230,7 +246,7 @@ mod own {
         name(to.as_os_str())
     }
 
-    pub(super) fn everybodys(about: &Metadata) -> bool {
+    pub(super) fn world_readable_only(about: &Metadata) -> bool {
         let needed = if about.is_dir() { 0o005 } else { 0o004 };
         about.mode() & needed == needed
     }
@@ -259,7 +275,7 @@ mod own {
         Ok(text.replace('\\', "/").into_bytes())
     }
 
-    pub(super) const fn everybodys(_about: &Metadata) -> bool {
+    pub(super) const fn world_readable_only(_about: &Metadata) -> bool {
         true
     }
 
@@ -287,13 +303,13 @@ mod tests {
         std::os::unix::fs::symlink("/etc/passwd", folder.join("link")).unwrap();
         let (sender, mut receiver) = mpsc::channel(4);
         let from = folder.clone();
-        let writing = std::thread::spawn(move || of_folder(&from, "3", Which::Files, &sender));
+        let writing = std::thread::spawn(move || of_folder(&from, "3", FolderContent::Files, &sender));
         let mut archive = Vec::new();
         while let Some(piece) = receiver.blocking_recv() {
             archive.extend_from_slice(&piece);
         }
         writing.join().unwrap().unwrap();
-        assert_eq!(archive.len() % BLOCK, 0);
+        assert_eq!(archive.len() % BLOCK_BYTES, 0);
         let file = place.path().join("x.tar");
         std::fs::write(&file, &archive).unwrap();
         let to = place.path().join("to");
@@ -353,7 +369,9 @@ mod tests {
         let (sender, receiver) = mpsc::channel(1);
         drop(receiver);
         assert_eq!(
-            of_folder(place.path(), "0", Which::Files, &sender).unwrap_err().kind(),
+            of_folder(place.path(), "0", FolderContent::Files, &sender)
+                .unwrap_err()
+                .kind(),
             io::ErrorKind::BrokenPipe
         );
     }

@@ -5,12 +5,12 @@ use std::time::Duration;
 use reqwest::Url;
 use sandcell_sandbox::{Level, SandboxError, Secret};
 
-use super::trouble::unavailable;
+use super::error::unavailable;
 
 /// The port of a sandbox's file and process services.
-pub(super) const ENVD: u16 = 49_983;
+pub(super) const ENVD_PORT: u16 = 49_983;
 /// The port of a sandbox's code interpreter.
-pub(super) const INTERPRETER: u16 = 49_999;
+pub(super) const INTERPRETER_PORT: u16 = 49_999;
 /// E2B's own domains.
 const OWN_DOMAINS: [&str; 2] = ["e2b.app", "e2b.dev"];
 
@@ -185,7 +185,8 @@ mod tests {
             own.api(&["v2", "sandboxes"]).as_str(),
             "https://api.e2b.app/v2/sandboxes"
         );
-        let port = |addresses: &Addresses, domain| addresses.port(ENVD, "i1", domain, &["files"]).unwrap().to_string();
+        let port =
+            |addresses: &Addresses, domain| addresses.port(ENVD_PORT, "i1", domain, &["files"]).unwrap().to_string();
         assert_eq!(port(&own, None), "https://49983-i1.e2b.app/files");
         assert_eq!(port(&own, Some("x.dev")), "https://49983-i1.x.dev/files");
         let given = E2bConfig {

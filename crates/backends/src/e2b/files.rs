@@ -10,40 +10,40 @@ use sandcell_sandbox::{Entry, EntryKind, FileChunk, FileError, Files, Listing, S
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
+use super::error::ServiceError;
 use super::inside::Inside;
 use super::process::run;
 use super::service::Version;
-use super::trouble::Trouble;
 
-const SERVICE: &str = "filesystem.Filesystem";
+const FILE_SERVICE: &str = "filesystem.Filesystem";
 /// Deadline of the transfer of a file's content.
-const MOVE: Duration = Duration::from_secs(60);
+const TRANSFER_TIMEOUT: Duration = Duration::from_secs(60);
 /// The maximum depth of listings.
-const DEPTH: u32 = 16;
+const MAX_DEPTH: u32 = 16;
 /// The separator of the parts of an upload.
-const BOUNDARY: &str = "sandcell-5b1f0c7e9d4a";
+const PART_BOUNDARY: &str = "sandcell-5b1f0c7e9d4a";
 
 /// The files of a sandbox.
 #[derive(Debug)]
 pub(super) struct E2bFiles(pub(super) Arc<Inside>);
 
 /// The file at a path.
-struct Found {
+struct FoundFile {
     kind: EntryKind,
     size: u64,
 }
 
 impl E2bFiles {
-    async fn stat(&self, path: &str) -> Result<Found, Trouble> {
-        let answer = self.0.call(SERVICE, "Stat", &json!({"path": path})).await?;
+    async fn stat(&self, path: &str) -> Result<FoundFile, ServiceError> {
+        let answer = self.0.call(FILE_SERVICE, "Stat", &json!({"path": path})).await?;
         let entry = answer.get("entry").unwrap_or(&Value::Null);
-        Ok(Found {
+        Ok(FoundFile {
             kind: kind(entry),
             size: whole(entry.get("size")),
         })
     }
 
-    async fn fetch(&self, path: &str, offset: u64, len: u64) -> Result<Bytes, Trouble> {
+    async fn fetch(&self, path: &str, offset: u64, len: u64) -> Result<Bytes, ServiceError> {
         let query = self.query(path);
         let pairs: Vec<(&str, &str)> = query.iter().map(|(name, value)| (*name, value.as_str())).collect();
         let mut response = self.0.open(|| self.0.envd(Method::GET, &["files"], &pairs)).await?;
@@ -52,7 +52,7 @@ impl E2bFiles {
         let wanted = usize::try_from(len).unwrap_or(usize::MAX);
         let mut bytes = Vec::new();
         while bytes.len() < wanted {
-            let Some(piece) = response.chunk().await.map_err(Trouble::from_client)? else {
+            let Some(piece) = response.chunk().await.map_err(ServiceError::from_client)? else {
                 break;
             };
             let fresh = piece.get(skip.min(piece.len())..).unwrap_or_default();
@@ -62,13 +62,16 @@ impl E2bFiles {
         Ok(bytes.into())
     }
 
-    async fn put(&self, path: &str, bytes: &Bytes) -> Result<(), Trouble> {
+    async fn put(&self, path: &str, bytes: &Bytes) -> Result<(), ServiceError> {
         let query = self.query(path);
         let pairs: Vec<(&str, &str)> = query.iter().map(|(name, value)| (*name, value.as_str())).collect();
         let (kind, body) = if self.0.understands(Version(0, 5, 7)) {
             ("application/octet-stream".to_owned(), bytes.clone())
         } else {
-            (format!("multipart/form-data; boundary={BOUNDARY}"), multipart(bytes))
+            (
+                format!("multipart/form-data; boundary={PART_BOUNDARY}"),
+                multipart(bytes),
+            )
         };
         let request = || {
             Ok(self
@@ -77,7 +80,7 @@ impl E2bFiles {
                 .header("Content-Type", &kind)
                 .body(body.clone()))
         };
-        self.0.ask(request, MOVE).await.map(drop)
+        self.0.ask(request, TRANSFER_TIMEOUT).await.map(drop)
     }
 
     fn query(&self, path: &str) -> Vec<(&'static str, String)> {
@@ -92,12 +95,12 @@ impl E2bFiles {
 /// Returns one file as a form, for older versions of envd.
 fn multipart(bytes: &[u8]) -> Bytes {
     let mut body = format!(
-        "--{BOUNDARY}\r\nContent-Disposition: form-data; name=\"file\"; filename=\"file\"\r\n\
+        "--{PART_BOUNDARY}\r\nContent-Disposition: form-data; name=\"file\"; filename=\"file\"\r\n\
          Content-Type: application/octet-stream\r\n\r\n"
     )
     .into_bytes();
     body.extend_from_slice(bytes);
-    body.extend_from_slice(format!("\r\n--{BOUNDARY}--\r\n").as_bytes());
+    body.extend_from_slice(format!("\r\n--{PART_BOUNDARY}--\r\n").as_bytes());
     body.into()
 }
 
@@ -159,13 +162,13 @@ fn milliseconds(text: &str) -> i64 {
 impl Files for E2bFiles {
     async fn list(&self, path: &SandboxPath, recursive: bool, max: usize) -> Result<Listing, FileError> {
         let folder = path.as_str();
-        let depth = if recursive { DEPTH } else { 1 };
+        let depth = if recursive { MAX_DEPTH } else { 1 };
         let body = json!({"path": folder, "depth": depth});
         let answer = self
             .0
-            .call(SERVICE, "ListDir", &body)
+            .call(FILE_SERVICE, "ListDir", &body)
             .await
-            .map_err(|trouble| trouble.of_file(folder))?;
+            .map_err(|error| error.into_file_error(folder))?;
         let prefix = format!("{}/", folder.trim_end_matches('/'));
         let listed = answer.get("entries").and_then(Value::as_array);
         let text = |entry: &Value, key: &str| entry.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -191,7 +194,7 @@ impl Files for E2bFiles {
 
     async fn read(&self, path: &SandboxPath, offset: u64, len: u64) -> Result<FileChunk, FileError> {
         let name = path.as_str();
-        let fault = |trouble: Trouble| trouble.of_file(name);
+        let fault = |error: ServiceError| error.into_file_error(name);
         let found = self.stat(name).await.map_err(fault)?;
         match found.kind {
             EntryKind::File | EntryKind::Link => {}
@@ -203,8 +206,11 @@ impl Files for E2bFiles {
                 });
             }
         }
-        let fetched = timeout(MOVE, self.fetch(name, offset, len));
-        let bytes = fetched.await.unwrap_or(Err(Trouble::Slow(MOVE))).map_err(fault)?;
+        let fetched = timeout(TRANSFER_TIMEOUT, self.fetch(name, offset, len));
+        let bytes = fetched
+            .await
+            .unwrap_or(Err(ServiceError::Slow(TRANSFER_TIMEOUT)))
+            .map_err(fault)?;
         let end = offset.saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
         Ok(FileChunk {
             // The size of a link is that of the link itself, and the file may have grown.
@@ -215,12 +221,12 @@ impl Files for E2bFiles {
 
     async fn write(&self, path: &SandboxPath, bytes: Bytes, mode: WriteMode) -> Result<u64, FileError> {
         let name = path.as_str();
-        let fault = |trouble: Trouble| trouble.of_file(name);
+        let fault = |error: ServiceError| error.into_file_error(name);
         let size = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
         if mode == WriteMode::Append {
             let before = match self.stat(name).await {
                 Ok(found) => Some(found.size),
-                Err(trouble) => match trouble.of_file(name) {
+                Err(error) => match error.into_file_error(name) {
                     FileError::NotFound { .. } => None,
                     other => return Err(other),
                 },
@@ -237,15 +243,21 @@ impl Files for E2bFiles {
 
 impl E2bFiles {
     /// Appends through a temporary file next to the target, since the service has no call that appends.
-    async fn append(&self, path: &str, bytes: &Bytes) -> Result<(), Trouble> {
+    async fn append(&self, path: &str, bytes: &Bytes) -> Result<(), ServiceError> {
         let beside = format!("{path}.sandcell-part");
         self.put(&beside, bytes).await?;
         let script = "cat -- \"$1\" >> \"$2\"; status=$?; rm -f -- \"$1\"; exit $status";
-        match run(&self.0, &["/bin/sh", "-c", script, "sh", &beside, path], MOVE).await {
-            Err(Trouble::Status { message, .. }) if message.contains("No space left") => {
-                Err(Trouble::Status { status: 507, message })
+        match run(
+            &self.0,
+            &["/bin/sh", "-c", script, "sh", &beside, path],
+            TRANSFER_TIMEOUT,
+        )
+        .await
+        {
+            Err(ServiceError::Status { message, .. }) if message.contains("No space left") => {
+                Err(ServiceError::Status { status: 507, message })
             }
-            Err(Trouble::Status { message, .. }) => Err(Trouble::Status { status: 400, message }),
+            Err(ServiceError::Status { message, .. }) => Err(ServiceError::Status { status: 400, message }),
             other => other,
         }
     }

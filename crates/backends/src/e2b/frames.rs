@@ -3,9 +3,9 @@
 use serde_json::Value;
 
 /// The maximum length of a message in bytes.
-const MOST: usize = 16 << 20;
+const MAX_MESSAGE_BYTES: usize = 16 << 20;
 /// The flag of the last frame, which reports how the stream ended.
-const END: u8 = 2;
+const END_FLAG: u8 = 2;
 
 /// A frame of a stream.
 #[derive(Debug, Clone, PartialEq)]
@@ -37,7 +37,7 @@ impl ConnectError {
 /// The reason why bytes are not frames.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum FrameError {
-    #[error("a message of {0} bytes is longer than {MOST}")]
+    #[error("a message of {0} bytes is longer than {MAX_MESSAGE_BYTES}")]
     TooLong(u64),
     #[error("a message has flags {0:#04x}, which were not agreed on")]
     Flags(u8),
@@ -65,10 +65,10 @@ impl Decoder {
         let [flags, a, b, c, d] = *head;
         let announced = u32::from_be_bytes([a, b, c, d]);
         let length = usize::try_from(announced).unwrap_or(usize::MAX);
-        if length > MOST {
+        if length > MAX_MESSAGE_BYTES {
             return Err(FrameError::TooLong(announced.into()));
         }
-        if flags & !END != 0 {
+        if flags & !END_FLAG != 0 {
             return Err(FrameError::Flags(flags));
         }
         let Some(body) = rest.get(..length) else {
@@ -76,7 +76,7 @@ impl Decoder {
         };
         let value: Value = serde_json::from_slice(body).map_err(|_| FrameError::Json)?;
         self.buffer.drain(..length + 5);
-        Ok(Some(if flags & END == 0 {
+        Ok(Some(if flags & END_FLAG == 0 {
             Frame::Message(value)
         } else {
             Frame::End(value.get("error").map(ConnectError::of))
@@ -102,7 +102,7 @@ mod tests {
 
     fn end(body: &str) -> Vec<u8> {
         let mut frame = encode(&serde_json::from_str(body).unwrap());
-        frame[0] = END;
+        frame[0] = END_FLAG;
         frame
     }
 

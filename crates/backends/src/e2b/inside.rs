@@ -12,28 +12,28 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::config::{ENVD, INTERPRETER};
-use super::service::{Made, Service, Version, limited};
-use super::trouble::Trouble;
+use super::config::{ENVD_PORT, INTERPRETER_PORT};
+use super::error::ServiceError;
+use super::service::{CreatedSandbox, Service, Version, limited};
 
 /// The deadline of a short answer.
-const ANSWER: Duration = Duration::from_secs(30);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// The maximum size of an answer that is not a stream, in bytes.
-const BODY: usize = 16 << 20;
+const MAX_BODY_BYTES: usize = 16 << 20;
 /// The minimum interval between two readings of a sandbox's usage.
-const READING: Duration = Duration::from_secs(10);
+const USAGE_INTERVAL: Duration = Duration::from_secs(10);
 /// The deadline of deleting a context.
-const CONTEXT: Duration = Duration::from_secs(4);
+const CONTEXT_TIMEOUT: Duration = Duration::from_secs(4);
 /// The deadline of killing a sandbox in the background.
-const KILL: Duration = Duration::from_secs(30);
+const KILL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// One sandbox.
 #[derive(Debug)]
 pub(super) struct Inside {
     pub(super) service: Arc<Service>,
-    pub(super) made: Made,
+    pub(super) made: CreatedSandbox,
     ended: watch::Sender<Option<EndReason>>,
-    seen: Mutex<Seen>,
+    known_usage: Mutex<KnownUsage>,
     /// The service has confirmed its end.
     killed: AtomicBool,
     /// Contexts that were not deleted. In debug mode nothing else deletes them.
@@ -42,18 +42,18 @@ pub(super) struct Inside {
 
 /// The last known usage.
 #[derive(Debug, Default)]
-struct Seen {
+struct KnownUsage {
     usage: Usage,
     asked: Option<Instant>,
 }
 
 impl Inside {
-    pub(super) fn new(service: Arc<Service>, made: Made) -> Arc<Self> {
+    pub(super) fn new(service: Arc<Service>, made: CreatedSandbox) -> Arc<Self> {
         let inside = Arc::new(Self {
             service,
             made,
             ended: watch::Sender::new(None),
-            seen: Mutex::default(),
+            known_usage: Mutex::default(),
             killed: AtomicBool::new(false),
             contexts: Mutex::default(),
         });
@@ -91,7 +91,7 @@ impl Inside {
     }
 
     /// Kills the sandbox at the service.
-    pub(super) async fn kill(&self) -> Result<(), Trouble> {
+    pub(super) async fn kill(&self) -> Result<(), ServiceError> {
         if self.service.is_debug() {
             let contexts = self.contexts.lock().unwrap_or_else(PoisonError::into_inner).clone();
             join_all(contexts.iter().map(|context| self.end_context(context))).await;
@@ -115,7 +115,7 @@ impl Inside {
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
                 // A sandbox that cannot be killed now ends when its lifetime is over.
-                if !matches!(timeout(KILL, inside.kill()).await, Ok(Ok(()))) {
+                if !matches!(timeout(KILL_TIMEOUT, inside.kill()).await, Ok(Ok(()))) {
                     tracing::warn!("a sandbox could not be ended; it ends when its time there is over");
                 }
             });
@@ -131,16 +131,19 @@ impl Inside {
     /// Deletes a context, even one of a sandbox that is ending.
     pub(super) async fn end_context(&self, context: &str) {
         let ended = async {
-            let request = self.to_port(INTERPRETER, Method::DELETE, &["contexts", context], &[])?;
+            let request = self.to_port(INTERPRETER_PORT, Method::DELETE, &["contexts", context], &[])?;
             self.try_open(request).await.map(drop)
         };
-        match timeout(CONTEXT, ended).await.unwrap_or(Err(Trouble::Slow(CONTEXT))) {
-            Ok(()) | Err(Trouble::Status { status: 404, .. }) => {
+        match timeout(CONTEXT_TIMEOUT, ended)
+            .await
+            .unwrap_or(Err(ServiceError::Slow(CONTEXT_TIMEOUT)))
+        {
+            Ok(()) | Err(ServiceError::Status { status: 404, .. }) => {
                 let mut contexts = self.contexts.lock().unwrap_or_else(PoisonError::into_inner);
                 contexts.retain(|one| one != context);
             }
             // It ends with its sandbox at the latest.
-            Err(trouble) => tracing::debug!(%trouble, "a context could not be ended"),
+            Err(error) => tracing::debug!(trouble = %error, "a context could not be ended"),
         }
     }
 
@@ -154,9 +157,9 @@ impl Inside {
         method: Method,
         segments: &[&str],
         query: &[(&str, &str)],
-    ) -> Result<RequestBuilder, Trouble> {
+    ) -> Result<RequestBuilder, ServiceError> {
         self.is_there()?;
-        let request = self.to_port(ENVD, method, segments, query)?;
+        let request = self.to_port(ENVD_PORT, method, segments, query)?;
         Ok(if self.understands(Version(0, 4, 0)) {
             request
         } else {
@@ -166,13 +169,13 @@ impl Inside {
     }
 
     /// Returns a request to the sandbox's code interpreter.
-    pub(super) fn interpreter(&self, method: Method, segments: &[&str]) -> Result<RequestBuilder, Trouble> {
+    pub(super) fn interpreter(&self, method: Method, segments: &[&str]) -> Result<RequestBuilder, ServiceError> {
         self.is_there()?;
-        self.to_port(INTERPRETER, method, segments, &[])
+        self.to_port(INTERPRETER_PORT, method, segments, &[])
     }
 
-    fn is_there(&self) -> Result<(), Trouble> {
-        self.has_ended().map_or(Ok(()), |_| Err(Trouble::Gone))
+    fn is_there(&self) -> Result<(), ServiceError> {
+        self.has_ended().map_or(Ok(()), |_| Err(ServiceError::Gone))
     }
 
     fn to_port(
@@ -181,13 +184,13 @@ impl Inside {
         method: Method,
         segments: &[&str],
         query: &[(&str, &str)],
-    ) -> Result<RequestBuilder, Trouble> {
+    ) -> Result<RequestBuilder, ServiceError> {
         let made = &self.made;
         let mut url = self
             .service
             .addresses
             .port(port, &made.id, made.domain.as_deref(), segments)
-            .ok_or_else(|| Trouble::Garbled("the sandbox has no address".to_owned()))?;
+            .ok_or_else(|| ServiceError::Garbled("the sandbox has no address".to_owned()))?;
         if !query.is_empty() {
             url.query_pairs_mut().extend_pairs(query);
         }
@@ -210,103 +213,106 @@ impl Inside {
     /// paused and sends the request once more.
     pub(super) async fn open(
         &self,
-        request: impl Fn() -> Result<RequestBuilder, Trouble>,
-    ) -> Result<Response, Trouble> {
+        request: impl Fn() -> Result<RequestBuilder, ServiceError>,
+    ) -> Result<Response, ServiceError> {
         match self.try_open(request()?).await {
-            Err(trouble) if trouble.says_gone() => {
-                self.wake(trouble).await?;
+            Err(error) if error.is_sandbox_gone() => {
+                self.resume(error).await?;
                 self.try_open(request()?).await
             }
             other => other,
         }
     }
 
-    async fn try_open(&self, request: RequestBuilder) -> Result<Response, Trouble> {
-        let response = request.send().await.map_err(Trouble::from_client)?;
+    async fn try_open(&self, request: RequestBuilder) -> Result<Response, ServiceError> {
+        let response = request.send().await.map_err(ServiceError::from_client)?;
         if response.status().is_success() {
             return Ok(response);
         }
         let status = response.status().as_u16();
-        let body = timeout(ANSWER, limited(response, BODY))
+        let body = timeout(ANSWER_TIMEOUT, limited(response, MAX_BODY_BYTES))
             .await
-            .map_err(|_| Trouble::Slow(ANSWER))??;
-        Err(Trouble::of(status, &body))
+            .map_err(|_| ServiceError::Slow(ANSWER_TIMEOUT))??;
+        Err(ServiceError::of(status, &body))
     }
 
     /// Sends a request whose answer is short.
     pub(super) async fn ask(
         &self,
-        request: impl Fn() -> Result<RequestBuilder, Trouble>,
+        request: impl Fn() -> Result<RequestBuilder, ServiceError>,
         patience: Duration,
-    ) -> Result<bytes::Bytes, Trouble> {
-        let answer = async { limited(self.open(request).await?, BODY).await };
-        timeout(patience, answer).await.unwrap_or(Err(Trouble::Slow(patience)))
+    ) -> Result<bytes::Bytes, ServiceError> {
+        let answer = async { limited(self.open(request).await?, MAX_BODY_BYTES).await };
+        timeout(patience, answer)
+            .await
+            .unwrap_or(Err(ServiceError::Slow(patience)))
     }
 
     /// Calls a method of envd, the service's program in the sandbox.
-    pub(super) async fn call(&self, service: &str, method: &str, body: &Value) -> Result<Value, Trouble> {
+    pub(super) async fn call(&self, service: &str, method: &str, body: &Value) -> Result<Value, ServiceError> {
         let text = body.to_string();
         let request = || {
             Ok(self
                 .envd(Method::POST, &[service, method], &[])?
                 .header("Content-Type", "application/json")
                 .header("Connect-Protocol-Version", "1")
-                .header("Connect-Timeout-Ms", ANSWER.as_millis().to_string())
+                .header("Connect-Timeout-Ms", ANSWER_TIMEOUT.as_millis().to_string())
                 .body(text.clone()))
         };
-        let answer = self.ask(request, ANSWER).await?;
-        serde_json::from_slice(&answer).map_err(|_| Trouble::Garbled(format!("{method} was answered with no JSON")))
+        let answer = self.ask(request, ANSWER_TIMEOUT).await?;
+        serde_json::from_slice(&answer)
+            .map_err(|_| ServiceError::Garbled(format!("{method} was answered with no JSON")))
     }
 
     /// Checks a sandbox that was not found: wakes it if it is paused, and records its end if it does not exist.
-    async fn wake(&self, trouble: Trouble) -> Result<(), Trouble> {
+    async fn resume(&self, error: ServiceError) -> Result<(), ServiceError> {
         if self.service.is_debug() {
-            return Err(trouble);
+            return Err(error);
         }
         match self.service.info(&self.made.id).await {
             Ok(info) if info.state == "paused" => match self.service.connect(&self.made.id).await {
                 Ok(()) => Ok(()),
-                Err(Trouble::Status { status: 404, .. }) => Err(self.lost()),
+                Err(ServiceError::Status { status: 404, .. }) => Err(self.lost()),
                 Err(other) => Err(other),
             },
-            Ok(_) => Err(trouble),
-            Err(Trouble::Gone) => Err(self.lost()),
+            Ok(_) => Err(error),
+            Err(ServiceError::Gone) => Err(self.lost()),
             Err(other) => Err(other),
         }
     }
 
-    fn lost(&self) -> Trouble {
+    fn lost(&self) -> ServiceError {
         self.end(EndReason::Expired);
-        Trouble::Gone
+        ServiceError::Gone
     }
 
     /// Returns the last known usage. A reading takes too long to wait for, so a new one starts in the background.
     pub(super) fn usage(self: &Arc<Self>) -> Usage {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        if seen.asked.is_none_or(|asked| asked.elapsed() >= READING) && !self.service.is_debug() {
-            seen.asked = Some(Instant::now());
+        let mut known_usage = self.known_usage.lock().unwrap_or_else(PoisonError::into_inner);
+        if known_usage.asked.is_none_or(|asked| asked.elapsed() >= USAGE_INTERVAL) && !self.service.is_debug() {
+            known_usage.asked = Some(Instant::now());
             let inside = self.clone();
             tokio::spawn(async move { inside.read_usage().await });
         }
-        seen.usage
+        known_usage.usage
     }
 
     async fn read_usage(&self) {
         match self.service.metrics(&self.made.id).await {
             Ok(Some(metrics)) => {
-                let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-                seen.usage = Usage {
+                let mut known_usage = self.known_usage.lock().unwrap_or_else(PoisonError::into_inner);
+                known_usage.usage = Usage {
                     memory: metrics.mem_used,
-                    memory_peak: seen.usage.memory_peak.max(metrics.mem_used),
+                    memory_peak: known_usage.usage.memory_peak.max(metrics.mem_used),
                     disk: metrics.disk_used,
-                    ..seen.usage
+                    ..known_usage.usage
                 };
             }
             Ok(None) => {}
-            Err(Trouble::Gone) => {
+            Err(ServiceError::Gone) => {
                 self.lost();
             }
-            Err(trouble) => tracing::debug!(%trouble, "what a sandbox uses could not be asked"),
+            Err(error) => tracing::debug!(trouble = %error, "a sandbox's usage could not be queried"),
         }
     }
 }
@@ -321,10 +327,10 @@ async fn keep_alive(inside: Arc<Inside>) {
         }
         match inside.service.keep_alive(&inside.made.id).await {
             Ok(()) => {}
-            Err(Trouble::Gone) => {
+            Err(ServiceError::Gone) => {
                 inside.lost();
             }
-            Err(trouble) => tracing::warn!(%trouble, "a sandbox could not be kept alive"),
+            Err(error) => tracing::warn!(trouble = %error, "a sandbox could not be kept alive"),
         }
     }
 }

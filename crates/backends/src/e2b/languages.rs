@@ -13,7 +13,7 @@ use sandcell_sandbox::{
 use super::NAME;
 
 /// A language of the code interpreter.
-struct Known {
+struct InterpreterLanguage {
     name: &'static str,
     aliases: &'static [&'static str],
     extension: &'static str,
@@ -23,43 +23,43 @@ struct Known {
     nothing: &'static str,
 }
 
-const KNOWN: &[Known] = &[
-    Known {
+const INTERPRETER_LANGUAGES: &[InterpreterLanguage] = &[
+    InterpreterLanguage {
         name: "python",
         aliases: &["py", "python3"],
         extension: "py",
         runs: &["python3"],
         nothing: "pass",
     },
-    Known {
+    InterpreterLanguage {
         name: "javascript",
         aliases: &["js", "node"],
         extension: "js",
         runs: &["node"],
         nothing: "undefined",
     },
-    Known {
+    InterpreterLanguage {
         name: "typescript",
         aliases: &["ts"],
         extension: "ts",
         runs: &[],
         nothing: "undefined",
     },
-    Known {
+    InterpreterLanguage {
         name: "bash",
         aliases: &["sh"],
         extension: "sh",
         runs: &["bash"],
         nothing: ":",
     },
-    Known {
+    InterpreterLanguage {
         name: "r",
         aliases: &[],
         extension: "R",
         runs: &["Rscript"],
         nothing: "invisible(NULL)",
     },
-    Known {
+    InterpreterLanguage {
         name: "java",
         aliases: &[],
         extension: "java",
@@ -70,18 +70,22 @@ const KNOWN: &[Known] = &[
 
 /// Returns true if the code interpreter supports the language.
 pub(super) fn has(language: &str) -> bool {
-    KNOWN.iter().any(|known| known.name == language)
+    INTERPRETER_LANGUAGES.iter().any(|known| known.name == language)
 }
 
 /// Returns a cell of the language that does nothing.
 pub(super) fn nothing(language: &str) -> &'static str {
-    let known = KNOWN.iter().find(|known| known.name == language);
+    let known = INTERPRETER_LANGUAGES.iter().find(|known| known.name == language);
     known.map_or("", |known| known.nothing)
 }
 
 /// Returns the names of all languages.
 pub(super) fn names() -> String {
-    KNOWN.iter().map(|known| known.name).collect::<Vec<_>>().join(", ")
+    INTERPRETER_LANGUAGES
+        .iter()
+        .map(|known| known.name)
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 /// Analyses code before it runs.
@@ -90,8 +94,8 @@ pub type Analyse = fn(&str, &Advice) -> Vec<Finding>;
 /// Returns the languages of this back end's sandboxes, whatever this machine has. `python` analyses Python code.
 #[must_use]
 pub fn languages(python: Analyse) -> Vec<Arc<dyn Language>> {
-    let make = |known: &'static Known| {
-        let language: Arc<dyn Language> = Arc::new(Elsewhere {
+    let make = |known: &'static InterpreterLanguage| {
+        let language: Arc<dyn Language> = Arc::new(RemoteLanguage {
             info: LanguageInfo {
                 name: known.name.to_owned(),
                 aliases: known.aliases.iter().map(|&alias| alias.to_owned()).collect(),
@@ -105,24 +109,24 @@ pub fn languages(python: Analyse) -> Vec<Arc<dyn Language>> {
         });
         language
     };
-    KNOWN.iter().map(make).collect()
+    INTERPRETER_LANGUAGES.iter().map(make).collect()
 }
 
 /// A language that exists only in remote sandboxes.
-struct Elsewhere {
+struct RemoteLanguage {
     info: LanguageInfo,
-    known: &'static Known,
+    known: &'static InterpreterLanguage,
     analyse: Option<Analyse>,
 }
 
-impl std::fmt::Debug for Elsewhere {
+impl std::fmt::Debug for RemoteLanguage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Elsewhere").field(&self.info.name).finish()
+        f.debug_tuple("RemoteLanguage").field(&self.info.name).finish()
     }
 }
 
 #[async_trait]
-impl Language for Elsewhere {
+impl Language for RemoteLanguage {
     fn info(&self) -> &LanguageInfo {
         &self.info
     }

@@ -7,6 +7,7 @@
 //! over.
 
 mod config;
+mod error;
 mod files;
 mod frames;
 mod inside;
@@ -16,7 +17,6 @@ mod results;
 mod sandbox;
 mod service;
 mod session;
-mod trouble;
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -29,18 +29,18 @@ use sandcell_sandbox::{
 use tokio::time::timeout;
 
 pub use config::{Debug, E2bConfig, Internet};
+use error::ServiceError;
 use inside::Inside;
 pub use languages::{Analyse, languages};
 use sandbox::E2bSandbox;
 use service::{Info, Service};
-use trouble::Trouble;
 
 /// The back end's name in settings and results.
 pub const NAME: &str = "e2b";
 /// The deadline of the shutdown of all sandboxes.
-const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(5);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 /// The deadline of the query for a sandbox's size.
-const INFO: Duration = Duration::from_secs(10);
+const INFO_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The features of this back end's sessions.
 pub const FEATURES: SessionFeatures = session::FEATURES;
@@ -64,7 +64,7 @@ impl E2bBackend {
         service
             .greet()
             .await
-            .map_err(|trouble| trouble.of_service(&config.template))?;
+            .map_err(|error| error.into_service_error(&config.template))?;
         let level = config.level.unwrap_or_else(|| service.addresses.level());
         let layers = layers(&config, level);
         Ok(Arc::new(Self {
@@ -76,18 +76,18 @@ impl E2bBackend {
     }
 
     /// Creates a sandbox. Runs to completion even if the caller has left.
-    async fn make(service: &Arc<Service>, spec: &SandboxSpec) -> Result<(Arc<Inside>, Option<Info>), Trouble> {
+    async fn make(service: &Arc<Service>, spec: &SandboxSpec) -> Result<(Arc<Inside>, Option<Info>), ServiceError> {
         let made = service.create(spec).await?;
         // From here on, a drop kills the sandbox.
-        let held = Held(Some(Inside::new(service.clone(), made)));
-        let info = match &held.0 {
+        let guard = KillOnDrop(Some(Inside::new(service.clone(), made)));
+        let info = match &guard.0 {
             Some(inside) if !service.is_debug() => {
-                let asked = timeout(INFO, service.info(&inside.made.id)).await;
-                asked.unwrap_or(Err(Trouble::Slow(INFO))).map(Some)?
+                let asked = timeout(INFO_TIMEOUT, service.info(&inside.made.id)).await;
+                asked.unwrap_or(Err(ServiceError::Slow(INFO_TIMEOUT))).map(Some)?
             }
             Some(_) | None => None,
         };
-        held.release().map(|inside| (inside, info)).ok_or(Trouble::Gone)
+        guard.release().map(|inside| (inside, info)).ok_or(ServiceError::Gone)
     }
 
     fn remember(&self, inside: &Arc<Inside>) {
@@ -98,15 +98,15 @@ impl E2bBackend {
 }
 
 /// A sandbox without an owner yet, which a drop kills.
-struct Held(Option<Arc<Inside>>);
+struct KillOnDrop(Option<Arc<Inside>>);
 
-impl Held {
+impl KillOnDrop {
     fn release(mut self) -> Option<Arc<Inside>> {
         self.0.take()
     }
 }
 
-impl Drop for Held {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
         if let Some(inside) = self.0.take() {
             inside.dropped();
@@ -129,7 +129,11 @@ fn layers(config: &E2bConfig, level: Level) -> Vec<LayerReport> {
         ..active(name)
     };
     let network = match (config.debug, config.internet) {
-        (Debug::On, _) => degraded("network", "debug mode: nobody closes it", "leave E2B_DEBUG out"),
+        (Debug::On, _) => degraded(
+            "network",
+            "debug mode: nothing closes the network",
+            "leave E2B_DEBUG out",
+        ),
         (Debug::Off, Internet::Open) => degraded("network", "it is open by setting", "set e2b.internet = false"),
         (Debug::Off, Internet::Closed) => active("network"),
     };
@@ -139,7 +143,7 @@ fn layers(config: &E2bConfig, level: Level) -> Vec<LayerReport> {
             Level::Microvm => active("microvm"),
             _ => degraded(
                 "microvm",
-                "the service is not E2B's own, so nobody here knows what isolates",
+                "the service is not E2B's own, so its isolation is unknown",
                 "set e2b.level to what it gives",
             ),
         },
@@ -206,13 +210,13 @@ impl Backend for E2bBackend {
         // A separate task: a caller that leaves in the middle would not know what to kill.
         let making = tokio::spawn(async move {
             let (inside, info) = Self::make(&service, &wanted).await?;
-            Ok((Held(Some(inside)), info))
+            Ok((KillOnDrop(Some(inside)), info))
         });
-        let made: Result<(Held, Option<Info>), Trouble> = making
+        let made: Result<(KillOnDrop, Option<Info>), ServiceError> = making
             .await
-            .unwrap_or_else(|_| Err(Trouble::Garbled("the task that made it broke off".to_owned())));
-        let (held, info) = made.map_err(|trouble| trouble.of_service(self.service.template()))?;
-        let inside = held.release().ok_or(SandboxError::Gone(EndReason::Closed))?;
+            .unwrap_or_else(|_| Err(ServiceError::Garbled("the task that made it broke off".to_owned())));
+        let (guard, info) = made.map_err(|error| error.into_service_error(self.service.template()))?;
+        let inside = guard.release().ok_or(SandboxError::Gone(EndReason::Closed))?;
         self.remember(&inside);
         let memory = info.as_ref().map(|info| info.memory_mb.saturating_mul(1 << 20));
         let isolation = sized(&self.isolation, info.as_ref());
@@ -226,8 +230,8 @@ impl Backend for E2bBackend {
         };
         let open = live.iter().filter(|inside| inside.end(EndReason::Closed));
         let kills = join_all(open.map(|inside| inside.kill()));
-        if timeout(SHUTDOWN_DEADLINE, kills).await.is_err() {
-            tracing::warn!("sandboxes did not end within {SHUTDOWN_DEADLINE:?}; they end when their time is over");
+        if timeout(SHUTDOWN_TIMEOUT, kills).await.is_err() {
+            tracing::warn!("sandboxes did not end within {SHUTDOWN_TIMEOUT:?}; they end when their time is over");
         }
     }
 }

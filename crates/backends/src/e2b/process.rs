@@ -16,17 +16,17 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
+use super::error::ServiceError;
 use super::frames::{Decoder, Frame, encode};
 use super::inside::Inside;
-use super::trouble::Trouble;
 
-const SERVICE: &str = "process.Process";
+const PROCESS_SERVICE: &str = "process.Process";
 /// The deadline of a program's start.
-const START: Duration = Duration::from_secs(30);
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// The capacity of the event queue. While it is full nothing more is read, which in the end blocks the program.
-const EVENTS: usize = 64;
+const EVENT_QUEUE_CAPACITY: usize = 64;
 /// The interval of keep-alive messages while a program is silent, in seconds.
-const PING: &str = "30";
+const PING_INTERVAL_S: &str = "30";
 
 /// Starts a program.
 pub(super) async fn spawn(inside: &Arc<Inside>, command: Command) -> Result<Process, SandboxError> {
@@ -42,20 +42,20 @@ pub(super) async fn spawn(inside: &Arc<Inside>, command: Command) -> Result<Proc
     }));
     let request = || {
         Ok(inside
-            .envd(Method::POST, &[SERVICE, "Start"], &[])?
+            .envd(Method::POST, &[PROCESS_SERVICE, "Start"], &[])?
             .header("Content-Type", "application/connect+json")
             .header("Connect-Protocol-Version", "1")
-            .header("Keepalive-Ping-Interval", PING)
+            .header("Keepalive-Ping-Interval", PING_INTERVAL_S)
             .body(body.clone()))
     };
-    let failed = |trouble: Trouble| match trouble {
-        Trouble::Connect(error) if matches!(error.code.as_str(), "invalid_argument" | "not_found") => {
+    let failed = |error: ServiceError| match error {
+        ServiceError::Connect(error) if matches!(error.code.as_str(), "invalid_argument" | "not_found") => {
             SandboxError::Spawn {
                 program: program.clone(),
                 source: std::io::Error::other(error.message),
             }
         }
-        other => other.of_sandbox(),
+        other => other.into_sandbox_error(),
     };
     let started = async {
         let mut stream = Stream {
@@ -65,23 +65,23 @@ pub(super) async fn spawn(inside: &Arc<Inside>, command: Command) -> Result<Proc
         // The process id arrives first.
         loop {
             let Some(event) = stream.next().await? else {
-                return Err(Trouble::Garbled("a program ended before it started".to_owned()));
+                return Err(ServiceError::Garbled("a program ended before it started".to_owned()));
             };
             if let Some(pid) = event.pointer("/start/pid").and_then(Value::as_u64) {
                 return Ok((stream, pid));
             }
             if event.get("keepalive").is_none() {
-                return Err(Trouble::Garbled(
+                return Err(ServiceError::Garbled(
                     "a program said something before it started".to_owned(),
                 ));
             }
         }
     };
-    let (stream, pid) = timeout(START, started)
+    let (stream, pid) = timeout(START_TIMEOUT, started)
         .await
-        .unwrap_or(Err(Trouble::Slow(START)))
+        .unwrap_or(Err(ServiceError::Slow(START_TIMEOUT)))
         .map_err(failed)?;
-    let (sender, events) = mpsc::channel(EVENTS);
+    let (sender, events) = mpsc::channel(EVENT_QUEUE_CAPACITY);
     let handle = Arc::new(Handle {
         inside: inside.clone(),
         pid,
@@ -92,7 +92,7 @@ pub(super) async fn spawn(inside: &Arc<Inside>, command: Command) -> Result<Proc
 }
 
 /// Runs a short program to completion; the error holds its stderr.
-pub(super) async fn run(inside: &Arc<Inside>, argv: &[&str], patience: Duration) -> Result<(), Trouble> {
+pub(super) async fn run(inside: &Arc<Inside>, argv: &[&str], patience: Duration) -> Result<(), ServiceError> {
     let command = Command {
         argv: argv.iter().map(|&word| word.to_owned()).collect(),
         env: std::collections::BTreeMap::new(),
@@ -103,14 +103,14 @@ pub(super) async fn run(inside: &Arc<Inside>, argv: &[&str], patience: Duration)
     };
     let process = spawn(inside, command)
         .await
-        .map_err(|error| Trouble::Connection(error.to_string()))?;
+        .map_err(|error| ServiceError::Connection(error.to_string()))?;
     let ended = timeout(patience, gather(process, 4096))
         .await
-        .map_err(|_| Trouble::Slow(patience))?;
+        .map_err(|_| ServiceError::Slow(patience))?;
     if ended.exit == Some(Exit::Code(0)) {
         return Ok(());
     }
-    Err(Trouble::Status {
+    Err(ServiceError::Status {
         status: 0,
         message: String::from_utf8_lossy(&ended.stderr).trim().to_owned(),
     })
@@ -124,26 +124,26 @@ struct Stream {
 
 impl Stream {
     /// Returns the next event; none at the end.
-    async fn next(&mut self) -> Result<Option<Value>, Trouble> {
+    async fn next(&mut self) -> Result<Option<Value>, ServiceError> {
         loop {
             match self
                 .decoder
                 .next()
-                .map_err(|error| Trouble::Garbled(error.to_string()))?
+                .map_err(|error| ServiceError::Garbled(error.to_string()))?
             {
                 Some(Frame::Message(mut message)) => {
                     return match message.get_mut("event") {
                         Some(event) => Ok(Some(event.take())),
-                        None => Err(Trouble::Garbled("a message without an event".to_owned())),
+                        None => Err(ServiceError::Garbled("a message without an event".to_owned())),
                     };
                 }
                 Some(Frame::End(None)) => return Ok(None),
-                Some(Frame::End(Some(error))) => return Err(Trouble::Connect(error)),
+                Some(Frame::End(Some(error))) => return Err(ServiceError::Connect(error)),
                 None => {}
             }
-            match self.response.chunk().await.map_err(Trouble::from_client)? {
+            match self.response.chunk().await.map_err(ServiceError::from_client)? {
                 Some(bytes) => self.decoder.push(&bytes),
-                None => return Err(Trouble::Garbled("the stream broke off".to_owned())),
+                None => return Err(ServiceError::Garbled("the stream broke off".to_owned())),
             }
         }
     }
@@ -155,8 +155,8 @@ async fn follow(mut stream: Stream, events: mpsc::Sender<ProcessEvent>, over: Ar
         let event = match stream.next().await {
             Ok(Some(event)) => event,
             Ok(None) => return,
-            Err(trouble) => {
-                tracing::debug!(%trouble, "a program could not be followed");
+            Err(error) => {
+                tracing::debug!(trouble = %error, "a program could not be followed");
                 return;
             }
         };
@@ -211,11 +211,11 @@ impl Handle {
         if let Some(object) = body.as_object_mut() {
             object.insert("process".to_owned(), json!({"pid": self.pid}));
         }
-        match self.inside.call(SERVICE, method, &body).await {
+        match self.inside.call(PROCESS_SERVICE, method, &body).await {
             Ok(_) => Ok(()),
             // The process has ended already.
-            Err(Trouble::Connect(error)) if error.code == "not_found" => Ok(()),
-            Err(trouble) => Err(trouble.of_sandbox()),
+            Err(ServiceError::Connect(error)) if error.code == "not_found" => Ok(()),
+            Err(error) => Err(error.into_sandbox_error()),
         }
     }
 }
@@ -247,10 +247,15 @@ impl ProcessHandle for Handle {
                 let pid = self.pid.to_string();
                 let option = if signal == Signal::Interrupt { "-INT" } else { "-URG" };
                 let script = "kill \"$1\" \"$2\"";
-                let sent = run(&self.inside, &["/bin/sh", "-c", script, "sh", option, &pid], START).await;
+                let sent = run(
+                    &self.inside,
+                    &["/bin/sh", "-c", script, "sh", option, &pid],
+                    START_TIMEOUT,
+                )
+                .await;
                 return match sent {
-                    Ok(()) | Err(Trouble::Status { status: 0, .. }) => Ok(()),
-                    Err(trouble) => Err(trouble.of_sandbox()),
+                    Ok(()) | Err(ServiceError::Status { status: 0, .. }) => Ok(()),
+                    Err(error) => Err(error.into_sandbox_error()),
                 };
             }
             Signal::Terminate => "SIGNAL_SIGTERM",
@@ -269,8 +274,8 @@ impl Drop for Handle {
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
                 let body = json!({"process": {"pid": pid}, "signal": "SIGNAL_SIGKILL"});
-                if let Err(trouble) = inside.call(SERVICE, "SendSignal", &body).await {
-                    tracing::debug!(%trouble, "a program could not be ended; it ends with its sandbox");
+                if let Err(error) = inside.call(PROCESS_SERVICE, "SendSignal", &body).await {
+                    tracing::debug!(trouble = %error, "a program could not be ended; it ends with its sandbox");
                 }
             });
         }

@@ -9,10 +9,10 @@ use sandcell_sandbox::{CellError, CellStatus, Exit, MimeBundle, OutputStream, Se
 use serde_json::{Map, Value};
 
 /// The maximum length of a line in bytes: a picture with its data.
-const MOST: usize = 48 << 20;
+const MAX_LINE_BYTES: usize = 48 << 20;
 
 /// The interpreter's representations: key, MIME type, and true if the text is base64.
-const FORMATS: [(&str, &str, bool); 12] = [
+const RESULT_FORMATS: [(&str, &str, bool); 12] = [
     ("text", "text/plain", false),
     ("html", "text/html", false),
     ("markdown", "text/markdown", false),
@@ -29,7 +29,7 @@ const FORMATS: [(&str, &str, bool); 12] = [
 
 /// The meaning of a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Said {
+pub(super) enum ResultLine {
     /// An event for the caller.
     Event(SessionEvent),
     /// The error that the code raised; the end of the cell follows.
@@ -45,7 +45,7 @@ pub(super) enum Said {
 /// The reason why a line cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum LineError {
-    #[error("a line is longer than {MOST} bytes")]
+    #[error("a line is longer than {MAX_LINE_BYTES} bytes")]
     TooLong,
     #[error("a line is no JSON object")]
     Json,
@@ -65,11 +65,11 @@ impl Lines {
     }
 
     /// Returns the meaning of the next whole line.
-    pub(super) fn next(&mut self) -> Result<Option<Said>, LineError> {
+    pub(super) fn next(&mut self) -> Result<Option<ResultLine>, LineError> {
         let fresh = self.buffer.get(self.searched..).unwrap_or_default();
         let Some(end) = fresh.iter().position(|byte| *byte == b'\n') else {
             self.searched = self.buffer.len();
-            return if self.buffer.len() > MOST {
+            return if self.buffer.len() > MAX_LINE_BYTES {
                 Err(LineError::TooLong)
             } else {
                 Ok(None)
@@ -78,7 +78,7 @@ impl Lines {
         let line: Vec<u8> = self.buffer.drain(..=self.searched + end).collect();
         self.searched = 0;
         if line.trim_ascii().is_empty() {
-            return Ok(Some(Said::Nothing));
+            return Ok(Some(ResultLine::Nothing));
         }
         match serde_json::from_slice(&line) {
             Ok(Value::Object(object)) => Ok(Some(said(&object))),
@@ -87,11 +87,11 @@ impl Lines {
     }
 }
 
-fn said(line: &Map<String, Value>) -> Said {
+fn said(line: &Map<String, Value>) -> ResultLine {
     let text = |key: &str| line.get(key).and_then(Value::as_str).unwrap_or_default();
     let output = |stream| match text("text") {
-        "" => Said::Nothing,
-        text => Said::Event(SessionEvent::Output {
+        "" => ResultLine::Nothing,
+        text => ResultLine::Event(SessionEvent::Output {
             stream,
             bytes: Bytes::copy_from_slice(text.as_bytes()),
         }),
@@ -102,32 +102,32 @@ fn said(line: &Map<String, Value>) -> Said {
         "result" => {
             let bundle = bundle(line);
             if bundle.0.is_empty() {
-                return Said::Nothing;
+                return ResultLine::Nothing;
             }
             let main = line.get("is_main_result").and_then(Value::as_bool) == Some(true);
-            Said::Event(if main {
+            ResultLine::Event(if main {
                 SessionEvent::Result(bundle)
             } else {
                 SessionEvent::Display(bundle)
             })
         }
-        "error" => Said::Raised(CellError {
+        "error" => ResultLine::Raised(CellError {
             name: text("name").to_owned(),
             message: text("value").to_owned(),
             traceback: readable(text("traceback")),
             ..CellError::default()
         }),
-        "end_of_execution" => Said::End,
-        "unexpected_end_of_execution" => Said::Lost,
+        "end_of_execution" => ResultLine::End,
+        "unexpected_end_of_execution" => ResultLine::Lost,
         // Counters, keep-alive messages, and additions of later versions.
-        _ => Said::Nothing,
+        _ => ResultLine::Nothing,
     }
 }
 
 /// Returns the representations of a result. Undecodable ones are left out.
 fn bundle(line: &Map<String, Value>) -> MimeBundle {
     let mut bundle = BTreeMap::new();
-    for (key, mime, encoded) in FORMATS {
+    for (key, mime, encoded) in RESULT_FORMATS {
         let bytes = match line.get(key) {
             None | Some(Value::Null) => continue,
             Some(Value::String(text)) if encoded => {
@@ -191,12 +191,18 @@ pub(super) const fn lost() -> CellStatus {
 
 /// Makes a traceback readable: kernels add colours and rules, and the service joins the lines.
 fn readable(text: &str) -> String {
-    const HEAD: &str = "Traceback (most recent call last)";
+    const TRACEBACK_HEAD: &str = "Traceback (most recent call last)";
     let plain = without_escapes(text);
-    let Some((_, frames)) = plain.strip_prefix("-----").and_then(|rest| rest.split_once(HEAD)) else {
+    let Some((_, frames)) = plain
+        .strip_prefix("-----")
+        .and_then(|rest| rest.split_once(TRACEBACK_HEAD))
+    else {
         return plain;
     };
-    format!("{HEAD}:\n{}", frames.trim_start_matches(':').trim_start_matches('\n'))
+    format!(
+        "{TRACEBACK_HEAD}:\n{}",
+        frames.trim_start_matches(':').trim_start_matches('\n')
+    )
 }
 
 /// Removes terminal escape sequences.
@@ -223,7 +229,7 @@ fn without_escapes(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn all(text: &str) -> Vec<Said> {
+    fn all(text: &str) -> Vec<ResultLine> {
         let mut lines = Lines::default();
         let mut said = Vec::new();
         // Two bytes at a time, so that the result cannot depend on the network's pieces.
@@ -256,12 +262,12 @@ mod tests {
             r#"{"type":"end_of_execution"}"#,
             "\n",
         ));
-        let events: Vec<&Said> = said.iter().filter(|one| **one != Said::Nothing).collect();
-        let Said::Event(SessionEvent::Output { stream, bytes }) = events[0] else {
+        let events: Vec<&ResultLine> = said.iter().filter(|one| **one != ResultLine::Nothing).collect();
+        let ResultLine::Event(SessionEvent::Output { stream, bytes }) = events[0] else {
             panic!("{events:?}")
         };
         assert_eq!((*stream, bytes.as_ref()), (OutputStream::Stdout, &b"hi\n"[..]));
-        let Said::Event(SessionEvent::Display(figure)) = events[1] else {
+        let ResultLine::Event(SessionEvent::Display(figure)) = events[1] else {
             panic!("{events:?}")
         };
         assert_eq!(figure.get("image/png").unwrap().as_ref(), b"hi");
@@ -269,29 +275,29 @@ mod tests {
             figure.get("application/vnd.sandcell.chart+json").unwrap().as_ref(),
             br#"{"type":"line"}"#
         );
-        let Said::Event(SessionEvent::Result(value)) = events[2] else {
+        let ResultLine::Event(SessionEvent::Result(value)) = events[2] else {
             panic!("{events:?}")
         };
         assert_eq!(value.text(), "42");
         assert_eq!(value.get("application/json").unwrap().as_ref(), br#"{"a":[1]}"#);
-        let Said::Raised(error) = events[3] else {
+        let ResultLine::Raised(error) = events[3] else {
             panic!("{events:?}")
         };
         assert_eq!(
             (error.name.as_str(), error.traceback.as_str()),
             ("ZeroDivisionError", "Traceback\nline")
         );
-        assert_eq!(events[4], &Said::End);
+        assert_eq!(events[4], &ResultLine::End);
     }
 
     #[test]
     fn a_picture_that_is_none_is_left_out() {
         let said = all("{\"type\":\"result\",\"png\":\"?\",\"text\":\"x\",\"is_main_result\":true}\n\n");
-        let Said::Event(SessionEvent::Result(value)) = &said[0] else {
+        let ResultLine::Event(SessionEvent::Result(value)) = &said[0] else {
             panic!("{said:?}")
         };
         assert_eq!(value.0.len(), 1);
-        assert_eq!(said[1], Said::Nothing);
+        assert_eq!(said[1], ResultLine::Nothing);
     }
 
     #[test]
@@ -300,7 +306,7 @@ mod tests {
         lines.push(b"[]\n");
         assert_eq!(lines.next(), Err(LineError::Json));
         let mut lines = Lines::default();
-        lines.push(&vec![b'x'; MOST + 1]);
+        lines.push(&vec![b'x'; MAX_LINE_BYTES + 1]);
         assert_eq!(lines.next(), Err(LineError::TooLong));
     }
 

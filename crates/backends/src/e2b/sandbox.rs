@@ -88,7 +88,10 @@ impl Sandbox for E2bSandbox {
     async fn close(&self) -> Result<(), SandboxError> {
         // A sandbox that ended for another reason is killed anyway: it may only be unreachable.
         self.inside.end(EndReason::Closed);
-        self.inside.kill().await.map_err(super::trouble::Trouble::of_sandbox)
+        self.inside
+            .kill()
+            .await
+            .map_err(super::error::ServiceError::into_sandbox_error)
     }
 
     async fn ended(&self) -> Ended {

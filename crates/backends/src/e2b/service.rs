@@ -12,18 +12,18 @@ use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
 use super::config::{Addresses, Debug, E2bConfig, Internet, is_host, is_id};
-use super::trouble::{Trouble, unavailable};
+use super::error::{ServiceError, unavailable};
 
 /// The deadline of an answer.
-const ANSWER: Duration = Duration::from_secs(25);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(25);
 /// The deadline of the first request, which checks the key.
-const GREETING: Duration = Duration::from_secs(8);
+const GREETING_TIMEOUT: Duration = Duration::from_secs(8);
 /// The number of retries when the service is busy.
-const AGAIN: u32 = 3;
+const MAX_RETRIES: u32 = 3;
 /// The longest wait before a retry, whatever the service asks for.
-const PAUSE_MOST: Duration = Duration::from_secs(15);
+const MAX_RETRY_PAUSE: Duration = Duration::from_secs(15);
 /// The maximum size of an answer in bytes.
-const BODY: usize = 4 << 20;
+const MAX_BODY_BYTES: usize = 4 << 20;
 /// The sandbox of debug mode.
 const DEBUG_ID: &str = "debug_sandbox_id";
 
@@ -50,7 +50,7 @@ impl std::fmt::Debug for Service {
 
 /// A created sandbox.
 #[derive(Debug, Clone)]
-pub(super) struct Made {
+pub(super) struct CreatedSandbox {
     pub(super) id: String,
     pub(super) version: Version,
     pub(super) domain: Option<String>,
@@ -118,9 +118,12 @@ impl Service {
         if addresses.are_local() {
             builder = builder.no_proxy();
         }
-        let client = builder
-            .build()
-            .map_err(|error| unavailable(Trouble::from_client(error).to_string(), "check the host's certificates"))?;
+        let client = builder.build().map_err(|error| {
+            unavailable(
+                ServiceError::from_client(error).to_string(),
+                "check the host's certificates",
+            )
+        })?;
         let key = match (&config.key, config.debug) {
             (Some(key), _) => Some(header(key).ok_or_else(|| {
                 unavailable(
@@ -161,29 +164,29 @@ impl Service {
     }
 
     /// Checks the key. In debug mode there is no service to ask.
-    pub(super) async fn greet(&self) -> Result<(), Trouble> {
+    pub(super) async fn greet(&self) -> Result<(), ServiceError> {
         if self.is_debug() {
             return Ok(());
         }
         let newer = self.addresses.api(&["v2", "sandboxes"]);
         let asked = match self
-            .once(&Method::GET, with(newer, "limit", "1"), None, None, GREETING)
+            .once(&Method::GET, with(newer, "limit", "1"), None, None, GREETING_TIMEOUT)
             .await
         {
-            Err((Trouble::Status { status: 404, .. }, _)) => {
+            Err((ServiceError::Status { status: 404, .. }, _)) => {
                 self.older.store(true, Ordering::Relaxed);
                 let older = self.addresses.api(&["sandboxes"]);
-                self.once(&Method::GET, older, None, None, GREETING).await
+                self.once(&Method::GET, older, None, None, GREETING_TIMEOUT).await
             }
             other => other,
         };
-        asked.map(drop).map_err(|(trouble, _)| trouble)
+        asked.map(drop).map_err(|(error, _)| error)
     }
 
     /// Creates a sandbox.
-    pub(super) async fn create(&self, spec: &SandboxSpec) -> Result<Made, Trouble> {
+    pub(super) async fn create(&self, spec: &SandboxSpec) -> Result<CreatedSandbox, ServiceError> {
         if self.is_debug() {
-            return Ok(Made {
+            return Ok(CreatedSandbox {
                 id: DEBUG_ID.to_owned(),
                 version: Version(99, 99, 99),
                 domain: None,
@@ -205,14 +208,14 @@ impl Service {
         let created: Created = read(&answer)?;
         let domain = created.domain.filter(|domain| !domain.is_empty());
         if !is_id(&created.sandbox_id) || domain.as_deref().is_some_and(|domain| !is_host(domain)) {
-            return Err(Trouble::Garbled(
+            return Err(ServiceError::Garbled(
                 "the service gave an id or a domain that is none".to_owned(),
             ));
         }
         let token = |text: Option<String>| text.filter(|text| !text.is_empty()).map(Secret::new);
         let token = |text| token(text).map(|token| header(&token).ok_or(())).transpose();
-        let garbled = |()| Trouble::Garbled("the service gave a token that is none".to_owned());
-        Ok(Made {
+        let garbled = |()| ServiceError::Garbled("the service gave a token that is none".to_owned());
+        Ok(CreatedSandbox {
             id: created.sandbox_id,
             version: Version::parse(&created.envd_version),
             domain,
@@ -221,20 +224,20 @@ impl Service {
         })
     }
 
-    /// Returns the service's information about a sandbox; [`Trouble::Gone`] if the service does not know it.
-    pub(super) async fn info(&self, id: &str) -> Result<Info, Trouble> {
+    /// Returns the service's information about a sandbox; [`ServiceError::Gone`] if the service does not know it.
+    pub(super) async fn info(&self, id: &str) -> Result<Info, ServiceError> {
         let url = self.addresses.api(&["sandboxes", id]);
         read(&self.gone_if_unknown(Method::GET, url, None).await?)
     }
 
     /// Wakes a paused sandbox, and renews its lifetime.
-    pub(super) async fn connect(&self, id: &str) -> Result<(), Trouble> {
+    pub(super) async fn connect(&self, id: &str) -> Result<(), ServiceError> {
         let body = json!({"timeout": self.lifetime.as_secs()});
         self.versioned(&[id, "connect"], Some(&body), None).await.map(drop)
     }
 
     /// Renews a sandbox's lifetime from now on.
-    pub(super) async fn keep_alive(&self, id: &str) -> Result<(), Trouble> {
+    pub(super) async fn keep_alive(&self, id: &str) -> Result<(), ServiceError> {
         if self.is_debug() {
             return Ok(());
         }
@@ -244,7 +247,7 @@ impl Service {
     }
 
     /// Returns a sandbox's current usage, if it is known.
-    pub(super) async fn metrics(&self, id: &str) -> Result<Option<Metrics>, Trouble> {
+    pub(super) async fn metrics(&self, id: &str) -> Result<Option<Metrics>, ServiceError> {
         if self.is_debug() {
             return Ok(None);
         }
@@ -255,33 +258,33 @@ impl Service {
     }
 
     /// Kills a sandbox. One that does not exist counts as killed.
-    pub(super) async fn kill(&self, id: &str) -> Result<(), Trouble> {
+    pub(super) async fn kill(&self, id: &str) -> Result<(), ServiceError> {
         if self.is_debug() {
             return Ok(());
         }
         let url = self.addresses.api(&["sandboxes", id]);
         match self.gone_if_unknown(Method::DELETE, url, None).await {
-            Ok(_) | Err(Trouble::Gone) => Ok(()),
-            Err(trouble) => Err(trouble),
+            Ok(_) | Err(ServiceError::Gone) => Ok(()),
+            Err(error) => Err(error),
         }
     }
 
-    async fn gone_if_unknown(&self, method: Method, url: Url, body: Option<&Value>) -> Result<Bytes, Trouble> {
+    async fn gone_if_unknown(&self, method: Method, url: Url, body: Option<&Value>) -> Result<Bytes, ServiceError> {
         match self.again(&method, &url, body, None).await {
-            Err(Trouble::Status { status: 404, .. }) => Err(Trouble::Gone),
+            Err(ServiceError::Status { status: 404, .. }) => Err(ServiceError::Gone),
             other => other,
         }
     }
 
     /// Sends a POST. Older services know its path without the version.
-    async fn versioned(&self, rest: &[&str], body: Option<&Value>, once: Option<&str>) -> Result<Bytes, Trouble> {
+    async fn versioned(&self, rest: &[&str], body: Option<&Value>, once: Option<&str>) -> Result<Bytes, ServiceError> {
         let path = |start: &[&'static str]| {
             let segments: Vec<&str> = start.iter().copied().chain(rest.iter().copied()).collect();
             self.addresses.api(&segments)
         };
         if !self.older.load(Ordering::Relaxed) {
             match self.again(&Method::POST, &path(&["v2", "sandboxes"]), body, once).await {
-                Err(Trouble::Status { status: 404, .. }) => {}
+                Err(ServiceError::Status { status: 404, .. }) => {}
                 other => return other,
             }
         }
@@ -295,21 +298,21 @@ impl Service {
         url: &Url,
         body: Option<&Value>,
         once: Option<&str>,
-    ) -> Result<Bytes, Trouble> {
+    ) -> Result<Bytes, ServiceError> {
         let mut pause = Duration::from_millis(300);
-        for _ in 0..AGAIN {
-            match self.once(method, url.clone(), body, once, ANSWER).await {
-                Err((trouble, Retry::After(wait))) => {
-                    tracing::debug!(%trouble, "the service is asked again");
-                    sleep(wait.unwrap_or(pause).min(PAUSE_MOST)).await;
+        for _ in 0..MAX_RETRIES {
+            match self.once(method, url.clone(), body, once, ANSWER_TIMEOUT).await {
+                Err((error, Retry::After(wait))) => {
+                    tracing::debug!(trouble = %error, "the service is asked again");
+                    sleep(wait.unwrap_or(pause).min(MAX_RETRY_PAUSE)).await;
                     pause = pause.saturating_mul(2);
                 }
-                Err((trouble, Retry::Never)) => return Err(trouble),
+                Err((error, Retry::Never)) => return Err(error),
                 Ok(body) => return Ok(body),
             }
         }
-        let last = self.once(method, url.clone(), body, once, ANSWER).await;
-        last.map_err(|(trouble, _)| trouble)
+        let last = self.once(method, url.clone(), body, once, ANSWER_TIMEOUT).await;
+        last.map_err(|(error, _)| error)
     }
 
     async fn once(
@@ -319,7 +322,7 @@ impl Service {
         body: Option<&Value>,
         once: Option<&str>,
         patience: Duration,
-    ) -> Result<Bytes, (Trouble, Retry)> {
+    ) -> Result<Bytes, (ServiceError, Retry)> {
         let mut request = self.client.request(method.clone(), url);
         if let Some(key) = &self.key {
             request = request.header("X-API-Key", key.clone());
@@ -336,23 +339,23 @@ impl Service {
             let response = match request.send().await {
                 Ok(response) => response,
                 // The request was not sent, so a retry cannot repeat its effect.
-                Err(error) if error.is_connect() => return Err((Trouble::from_client(error), Retry::After(None))),
-                Err(error) => return Err((Trouble::from_client(error), Retry::Never)),
+                Err(error) if error.is_connect() => return Err((ServiceError::from_client(error), Retry::After(None))),
+                Err(error) => return Err((ServiceError::from_client(error), Retry::Never)),
             };
             let status = response.status().as_u16();
             let retry = Retry::of(status, response.headers());
-            let body = limited(response, BODY)
+            let body = limited(response, MAX_BODY_BYTES)
                 .await
-                .map_err(|trouble| (trouble, Retry::Never))?;
+                .map_err(|error| (error, Retry::Never))?;
             if (200..300).contains(&status) {
                 Ok(body)
             } else {
-                Err((Trouble::of(status, &body), retry))
+                Err((ServiceError::of(status, &body), retry))
             }
         };
         timeout(patience, answered)
             .await
-            .unwrap_or_else(|_| Err((Trouble::Slow(patience), Retry::Never)))
+            .unwrap_or_else(|_| Err((ServiceError::Slow(patience), Retry::Never)))
     }
 }
 
@@ -379,21 +382,21 @@ impl Retry {
 }
 
 /// Reads the body of an answer, up to `most` bytes.
-pub(super) async fn limited(mut response: reqwest::Response, most: usize) -> Result<Bytes, Trouble> {
+pub(super) async fn limited(mut response: reqwest::Response, most: usize) -> Result<Bytes, ServiceError> {
     let mut body = Vec::new();
-    while let Some(piece) = response.chunk().await.map_err(Trouble::from_client)? {
+    while let Some(piece) = response.chunk().await.map_err(ServiceError::from_client)? {
         if body.len().saturating_add(piece.len()) > most {
-            return Err(Trouble::Garbled(format!("the answer is longer than {most} bytes")));
+            return Err(ServiceError::Garbled(format!("the answer is longer than {most} bytes")));
         }
         body.extend_from_slice(&piece);
     }
     Ok(body.into())
 }
 
-fn read<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, Trouble> {
+fn read<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, ServiceError> {
     // The parser's message may quote the answer, which contains tokens.
     serde_json::from_slice(body).map_err(|error| {
-        Trouble::Garbled(format!(
+        ServiceError::Garbled(format!(
             "the service's answer is not what was agreed on (line {}, column {})",
             error.line(),
             error.column()
@@ -414,10 +417,10 @@ fn header(secret: &Secret) -> Option<HeaderValue> {
 }
 
 /// Returns a key by which the service recognises a repeated request.
-fn idempotency() -> Result<String, Trouble> {
+fn idempotency() -> Result<String, ServiceError> {
     let mut bytes = [0_u8; 16];
     getrandom::fill(&mut bytes)
-        .map_err(|error| Trouble::Garbled(format!("the system gave no random bytes: {error}")))?;
+        .map_err(|error| ServiceError::Garbled(format!("the system gave no random bytes: {error}")))?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 

@@ -18,23 +18,23 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 
+use super::error::ServiceError;
 use super::inside::Inside;
 use super::languages;
-use super::results::{Lines, NO_STDIN, Said, lost, status};
-use super::trouble::Trouble;
+use super::results::{Lines, NO_STDIN, ResultLine, lost, status};
 
 /// The deadline of a context's creation.
-const OPEN: Duration = Duration::from_secs(30);
+const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
 /// The time that an interrupt gets before the interpreter is probed.
-const SETTLE: Duration = Duration::from_millis(300);
+const INTERRUPT_GRACE: Duration = Duration::from_millis(300);
 /// The time that a probe gets before the next one.
-const PROBE: Duration = Duration::from_millis(600);
+const PROBE_TIMEOUT: Duration = Duration::from_millis(600);
 /// The maximum number of events of one cell, output not counted.
-const SHOWN: u32 = 65;
+const MAX_EVENTS: u32 = 65;
 
 /// A request concerning the running cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Order {
+enum CellRequest {
     None,
     Interrupt,
     Kill,
@@ -46,7 +46,7 @@ pub(super) struct E2bSession {
     inside: Arc<Inside>,
     language: String,
     context: String,
-    order: Arc<watch::Sender<Order>>,
+    order: Arc<watch::Sender<CellRequest>>,
 }
 
 impl E2bSession {
@@ -66,10 +66,10 @@ impl E2bSession {
                 .header("Content-Type", "application/json")
                 .body(body.clone()))
         };
-        let answer = inside.ask(request, OPEN).await.map_err(|trouble| match trouble {
-            Trouble::Gone => SessionError::Sandbox(trouble.of_sandbox()),
-            Trouble::Status { status: 502, .. } => cannot(format!(
-                "the template has no code interpreter ({trouble}); set e2b.template to one that has, such as \
+        let answer = inside.ask(request, OPEN_TIMEOUT).await.map_err(|error| match error {
+            ServiceError::Gone => SessionError::Sandbox(error.into_sandbox_error()),
+            ServiceError::Status { status: 502, .. } => cannot(format!(
+                "the template has no code interpreter ({error}); set e2b.template to one that has, such as \
                  code-interpreter-v1"
             )),
             other => cannot(other.to_string()),
@@ -84,12 +84,12 @@ impl E2bSession {
             inside: inside.clone(),
             language: language.to_owned(),
             context: context.to_owned(),
-            order: Arc::new(watch::Sender::new(Order::None)),
+            order: Arc::new(watch::Sender::new(CellRequest::None)),
         })
     }
 
     /// Sends a cell; the answer is the stream of its output.
-    async fn begin(&self, code: &str) -> Result<Response, Trouble> {
+    async fn begin(&self, code: &str) -> Result<Response, ServiceError> {
         let body = json!({"code": code, "context_id": self.context}).to_string();
         let request = || {
             Ok(self
@@ -102,19 +102,19 @@ impl E2bSession {
     }
 
     /// Follows a cell until it is over.
-    async fn follow(&self, cell: &Cell, events: &mpsc::Sender<SessionEvent>) -> Result<CellStatus, Trouble> {
+    async fn follow(&self, cell: &Cell, events: &mpsc::Sender<SessionEvent>) -> Result<CellStatus, ServiceError> {
         let mut response = self.begin(&cell.code).await?;
         let mut lines = Lines::default();
         let mut raised = None;
         let mut shown = 0;
-        while let Some(bytes) = response.chunk().await.map_err(Trouble::from_client)? {
+        while let Some(bytes) = response.chunk().await.map_err(ServiceError::from_client)? {
             lines.push(&bytes);
-            while let Some(said) = lines.next().map_err(|error| Trouble::Garbled(error.to_string()))? {
+            while let Some(said) = lines.next().map_err(|error| ServiceError::Garbled(error.to_string()))? {
                 match said {
-                    Said::Event(event) => {
+                    ResultLine::Event(event) => {
                         if !matches!(event, SessionEvent::Output { .. }) {
                             shown += 1;
-                            if shown > SHOWN {
+                            if shown > MAX_EVENTS {
                                 continue;
                             }
                         }
@@ -122,35 +122,35 @@ impl E2bSession {
                             return Ok(CellStatus::Ok);
                         }
                     }
-                    Said::Raised(error) => raised = Some(error),
-                    Said::End => return Ok(status(raised)),
-                    Said::Lost => return Ok(lost()),
-                    Said::Nothing => {}
+                    ResultLine::Raised(error) => raised = Some(error),
+                    ResultLine::End => return Ok(status(raised)),
+                    ResultLine::Lost => return Ok(lost()),
+                    ResultLine::Nothing => {}
                 }
             }
         }
-        Err(Trouble::Garbled("what the cell says broke off".to_owned()))
+        Err(ServiceError::Garbled("what the cell says broke off".to_owned()))
     }
 
     /// Waits until the interpreter answers again; may wait forever.
     async fn listens(&self) {
-        sleep(SETTLE).await;
+        sleep(INTERRUPT_GRACE).await;
         while !matches!(
-            timeout(PROBE, self.ends(languages::nothing(&self.language))).await,
+            timeout(PROBE_TIMEOUT, self.ends(languages::nothing(&self.language))).await,
             Ok(Ok(true))
         ) {
-            sleep(SETTLE).await;
+            sleep(INTERRUPT_GRACE).await;
         }
     }
 
     /// Returns true if a cell completes, whatever its output.
-    async fn ends(&self, code: &str) -> Result<bool, Trouble> {
+    async fn ends(&self, code: &str) -> Result<bool, ServiceError> {
         let mut response = self.begin(code).await?;
         let mut lines = Lines::default();
-        while let Some(bytes) = response.chunk().await.map_err(Trouble::from_client)? {
+        while let Some(bytes) = response.chunk().await.map_err(ServiceError::from_client)? {
             lines.push(&bytes);
-            while let Some(said) = lines.next().map_err(|error| Trouble::Garbled(error.to_string()))? {
-                if said == Said::End {
+            while let Some(said) = lines.next().map_err(|error| ServiceError::Garbled(error.to_string()))? {
+                if said == ResultLine::End {
                     return Ok(true);
                 }
             }
@@ -159,22 +159,22 @@ impl E2bSession {
     }
 
     /// Translates the failure to follow a cell.
-    fn broken(&self, trouble: Trouble) -> Result<CellStatus, SessionError> {
-        match trouble {
-            Trouble::Gone => Err(trouble.of_sandbox().into()),
+    fn broken(&self, error: ServiceError) -> Result<CellStatus, SessionError> {
+        match error {
+            ServiceError::Gone => Err(error.into_sandbox_error().into()),
             // The context, or the interpreter in it, does not exist any more.
-            Trouble::Status { status: 404 | 500, .. } => Ok(lost()),
-            Trouble::Garbled(what) => Err(SessionError::Protocol(what)),
-            other => Err(other.of_sandbox().into()),
+            ServiceError::Status { status: 404 | 500, .. } => Ok(lost()),
+            ServiceError::Garbled(what) => Err(SessionError::Protocol(what)),
+            other => Err(other.into_sandbox_error().into()),
         }
     }
 }
 
 /// Waits for a request.
-async fn ordered(orders: &mut watch::Receiver<Order>) -> Order {
+async fn ordered(orders: &mut watch::Receiver<CellRequest>) -> CellRequest {
     loop {
         let order = *orders.borrow_and_update();
-        if order != Order::None {
+        if order != CellRequest::None {
             return order;
         }
         if orders.changed().await.is_err() {
@@ -184,8 +184,8 @@ async fn ordered(orders: &mut watch::Receiver<Order>) -> Order {
 }
 
 /// Waits for the request to kill.
-async fn killed(orders: &mut watch::Receiver<Order>) {
-    if orders.wait_for(|order| *order == Order::Kill).await.is_err() {
+async fn killed(orders: &mut watch::Receiver<CellRequest>) {
+    if orders.wait_for(|order| *order == CellRequest::Kill).await.is_err() {
         std::future::pending::<()>().await;
     }
 }
@@ -203,21 +203,21 @@ impl Session for E2bSession {
                 }),
             });
         }
-        self.order.send_replace(Order::None);
+        self.order.send_replace(CellRequest::None);
         let mut orders = self.order.subscribe();
         let order = tokio::select! {
             biased;
             order = ordered(&mut orders) => order,
             reason = self.inside.ended() => return Err(SandboxError::Gone(reason).into()),
             followed = self.follow(&cell, events) => {
-                let status = followed.or_else(|trouble| self.broken(trouble))?;
+                let status = followed.or_else(|error| self.broken(error))?;
                 return Ok(CellOutcome { status });
             }
         };
         // The connection is closed by now.
         let status = match order {
-            Order::Kill => lost(),
-            Order::None | Order::Interrupt => tokio::select! {
+            CellRequest::Kill => lost(),
+            CellRequest::None | CellRequest::Interrupt => tokio::select! {
                 biased;
                 () = killed(&mut orders) => lost(),
                 reason = self.inside.ended() => return Err(SandboxError::Gone(reason).into()),
@@ -257,15 +257,15 @@ impl Drop for E2bSession {
 }
 
 #[derive(Debug)]
-struct E2bInterrupter(Arc<watch::Sender<Order>>);
+struct E2bInterrupter(Arc<watch::Sender<CellRequest>>);
 
 #[async_trait]
 impl Interrupter for E2bInterrupter {
     async fn interrupt(&self) -> Result<(), SandboxError> {
         self.0.send_if_modified(|order| {
-            let first = *order == Order::None;
+            let first = *order == CellRequest::None;
             if first {
-                *order = Order::Interrupt;
+                *order = CellRequest::Interrupt;
             }
             first
         });
@@ -273,7 +273,7 @@ impl Interrupter for E2bInterrupter {
     }
 
     async fn kill(&self) -> Result<(), SandboxError> {
-        self.0.send_replace(Order::Kill);
+        self.0.send_replace(CellRequest::Kill);
         Ok(())
     }
 }

@@ -18,17 +18,17 @@ const FILES_HELD: u64 = 11;
 /// The launcher's other open files and its reserve.
 const LAUNCHER_OWN: u64 = 56;
 /// The first process, an interpreter and its snapshot.
-const PROCESSES: u64 = 3;
+const PROCESSES_PER_SANDBOX: u64 = 3;
 /// The measured memory of an idle sandbox with an interpreter, in bytes.
-const MEMORY: u64 = 6 << 20;
+const IDLE_SANDBOX_BYTES: u64 = 6 << 20;
 /// The memory of the server and its helper processes, in bytes.
 const MEMORY_OWN: u64 = 128 << 20;
 /// Namespaces of one kind that belong to no sandbox.
 const NAMESPACES_OWN: u64 = 8;
 /// The number of host user ids that a root launcher hands out, one per sandbox.
-const IDS: u64 = 1 << 14;
+const HOST_USER_IDS: u64 = 1 << 14;
 /// The number of sandboxes for which room must remain when the pool creates one.
-const AHEAD: u64 = 4;
+const RESERVED_SANDBOXES: u64 = 4;
 const SERVER_FILES: &str = "/proc/self/fd";
 
 /// The machine's properties that every decision needs.
@@ -88,7 +88,7 @@ impl Machine {
         let fit = limit.saturating_sub(NAMESPACES_OWN);
         Some(Bound {
             name: "namespaces".to_owned(),
-            sandboxes: if self.root { fit.min(IDS) } else { fit },
+            sandboxes: if self.root { fit.min(HOST_USER_IDS) } else { fit },
             limit: format!("namespaces of one kind ({name}): {limit}"),
             remedy,
         })
@@ -101,7 +101,7 @@ impl Machine {
         let Ok(open) = open_files::count(SERVER_FILES) else {
             return Err(self.lacking("count the open files", libc_errno::EMFILE));
         };
-        let others = if ahead { making + AHEAD } else { making };
+        let others = if ahead { making + RESERVED_SANDBOXES } else { making };
         let needed = reserve(most) + (others + 1).saturating_mul(FILES_IN_SERVER);
         if most.saturating_sub(open) >= needed {
             return Ok(());
@@ -211,7 +211,7 @@ fn processes() -> Option<Bound> {
     let limit = outer::lowest_process_limit()?;
     Some(Bound {
         name: "processes".to_owned(),
-        sandboxes: limit.max / PROCESSES,
+        sandboxes: limit.max / PROCESSES_PER_SANDBOX,
         limit: format!("processes and threads of {}: {}", limit.holder(), limit.max),
         remedy: limit.remedy(),
     })
@@ -232,8 +232,12 @@ fn memory() -> Option<Bound> {
     };
     Some(Bound {
         name: "memory".to_owned(),
-        sandboxes: limit.saturating_sub(MEMORY_OWN) / MEMORY,
-        limit: format!("{name}: {} MiB, {} MiB for an idle sandbox", limit >> 20, MEMORY >> 20),
+        sandboxes: limit.saturating_sub(MEMORY_OWN) / IDLE_SANDBOX_BYTES,
+        limit: format!(
+            "{name}: {} MiB, {} MiB for an idle sandbox",
+            limit >> 20,
+            IDLE_SANDBOX_BYTES >> 20
+        ),
         remedy: remedy.to_owned(),
     })
 }
@@ -251,7 +255,7 @@ fn number(path: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    const MACHINE: Machine = Machine {
+    const TEST_MACHINE: Machine = Machine {
         root: true,
         launcher_files: 256,
     };
@@ -279,7 +283,7 @@ mod tests {
                 layer: Some("user_namespace".to_owned()),
                 errno,
             };
-            let told = failure(MACHINE.step_failed(failed));
+            let told = failure(TEST_MACHINE.step_failed(failed));
             assert_eq!(told.code, Code::LimitReached, "{told}");
             assert!(told.message.contains(name), "{told}");
             assert!(told.remedy.contains(remedy), "{told}");
@@ -289,17 +293,20 @@ mod tests {
             layer: Some("user_namespace".to_owned()),
             errno: 1,
         };
-        assert_eq!(failure(MACHINE.step_failed(missing)).code, Code::IsolationUnavailable);
+        assert_eq!(
+            failure(TEST_MACHINE.step_failed(missing)).code,
+            Code::IsolationUnavailable
+        );
     }
 
     #[test]
     fn the_launchers_files_bound_the_capacity_as_the_servers_do() {
-        let bound = MACHINE.capacity(0);
+        let bound = TEST_MACHINE.capacity(0);
         let files = bound.bound("open_files").unwrap();
         assert!(files.sandboxes <= (256 - LAUNCHER_OWN) / FILES_IN_LAUNCHER, "{files:?}");
         let more = Machine {
             launcher_files: 100_000,
-            ..MACHINE
+            ..TEST_MACHINE
         };
         assert!(more.capacity(0).bound("open_files").unwrap().sandboxes >= files.sandboxes);
     }

@@ -7,8 +7,8 @@
 use rustix::io::Errno;
 use sandcell_jail::wire::{MOUNTED_BELOW_STEP, StepError};
 
-use super::facts::{Container, Facts};
-use super::options::{SYS_ADMIN, allowed, or_process_level};
+use super::facts::{Container, HostFacts};
+use super::options::{CAP_SYS_ADMIN, allowed, or_process_level};
 
 /// The cause of a failure, and its remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub(super) struct Cause {
 
 /// The part of the system that a step concerns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum About {
+enum StepSubject {
     Namespaces,
     Proc,
     Landlock,
@@ -28,23 +28,23 @@ enum About {
     Root,
 }
 
-const SETFCAP: u32 = 31;
-const MKNOD: u32 = 27;
+const CAP_SETFCAP: u32 = 31;
+const CAP_MKNOD: u32 = 27;
 
 /// A limit that no machine exhausts.
-const MANY: i64 = 1_000_000;
+const ENDLESS_LIMIT: i64 = 1_000_000;
 
 /// The oldest kernel with all features: overlays in user namespaces (5.11), attributes of mounts (5.12), Landlock
 /// (5.13).
-const OLDEST: (u32, u32) = (5, 13);
+const OLDEST_KERNEL: (u32, u32) = (5, 13);
 
 /// Explains a failed step; none if no fact about this host explains it.
-pub(super) fn explain(error: &StepError, facts: &Facts) -> Option<Cause> {
-    let about = about(error);
+pub(super) fn explain(error: &StepError, facts: &HostFacts) -> Option<Cause> {
+    let subject = subject_of(error);
     let errno = Errno::from_raw_os_error(error.errno);
     if error.step.starts_with("take an id of its own") {
         return Some(Cause {
-            cause: "at the level `process` root gives each sandbox an id of its own on the host".to_owned(),
+            cause: "at the level `process` root gives each sandbox a separate id on the host".to_owned(),
             remedy: "run the server as an ordinary user".to_owned(),
         });
     }
@@ -54,16 +54,16 @@ pub(super) fn explain(error: &StepError, facts: &Facts) -> Option<Cause> {
             remedy: "unmount what is mounted there and start the server again, or build the base again".to_owned(),
         });
     }
-    by_number(errno, about, error.layer.as_deref(), facts).or_else(|| match about {
-        About::Landlock => landlock(facts),
+    by_number(errno, subject, error.layer.as_deref(), facts).or_else(|| match subject {
+        StepSubject::Landlock => landlock(facts),
         _ if facts.container == Some(Container::Sandcell) => Some(nested()),
         _ if !refused(errno) => None,
-        About::Namespaces => namespaces(errno, facts),
-        About::Proc => proc(facts),
-        About::Root if errno == Errno::INVAL && error.step.starts_with("prepare the mount /") => Some(folder()),
-        About::Root => root(facts),
-        About::Devices => devices(facts),
-        About::Processes => None,
+        StepSubject::Namespaces => namespaces(errno, facts),
+        StepSubject::Proc => proc(facts),
+        StepSubject::Root if errno == Errno::INVAL && error.step.starts_with("prepare the mount /") => Some(folder()),
+        StepSubject::Root => root(facts),
+        StepSubject::Devices => devices(facts),
+        StepSubject::Processes => None,
     })
 }
 
@@ -71,8 +71,8 @@ const fn refused(errno: Errno) -> bool {
     matches!(errno, Errno::PERM | Errno::ACCESS | Errno::NOSYS | Errno::INVAL)
 }
 
-fn about(error: &StepError) -> About {
-    const NAMESPACES: [&str; 7] = [
+fn subject_of(error: &StepError) -> StepSubject {
+    const NAMESPACE_STEPS: [&str; 7] = [
         "make namespaces",
         "make a mount namespace",
         "enter the common namespace",
@@ -81,25 +81,25 @@ fn about(error: &StepError) -> About {
         "take the",
         "hand namespaces over",
     ];
-    const PROC: [&str; 4] = ["/proc", "forbid user namespaces", "limit watches", "limit buffers"];
+    const PROC_STEPS: [&str; 4] = ["/proc", "forbid user namespaces", "limit watches", "limit buffers"];
     let step = error.step.as_str();
     if error.layer.as_deref() == Some("landlock") {
-        About::Landlock
-    } else if PROC.iter().any(|part| step.contains(part)) {
-        About::Proc
-    } else if NAMESPACES.iter().any(|name| step.starts_with(name)) {
-        About::Namespaces
+        StepSubject::Landlock
+    } else if PROC_STEPS.iter().any(|part| step.contains(part)) {
+        StepSubject::Proc
+    } else if NAMESPACE_STEPS.iter().any(|name| step.starts_with(name)) {
+        StepSubject::Namespaces
     } else if step.contains("start a process") {
-        About::Processes
+        StepSubject::Processes
     } else if step.contains("device") || step.ends_with("/dev") {
-        About::Devices
+        StepSubject::Devices
     } else {
-        About::Root
+        StepSubject::Root
     }
 }
 
 /// Explains the error numbers that identify the cause by themselves.
-fn by_number(errno: Errno, about: About, layer: Option<&str>, facts: &Facts) -> Option<Cause> {
+fn by_number(errno: Errno, subject: StepSubject, layer: Option<&str>, facts: &HostFacts) -> Option<Cause> {
     let limit = |limit: Option<u64>| limit.map_or_else(|| "not limited here".to_owned(), |limit| limit.to_string());
     let told = |cause: String, remedy: &str| {
         Some(Cause {
@@ -108,9 +108,9 @@ fn by_number(errno: Errno, about: About, layer: Option<&str>, facts: &Facts) -> 
         })
     };
     match errno {
-        Errno::NOSPC | Errno::USERS if about == About::Namespaces => Some(used_up(layer, facts)),
-        Errno::ROFS if matches!(about, About::Namespaces | About::Proc) => proc(facts),
-        Errno::NODEV if matches!(about, About::Root | About::Namespaces) => told(
+        Errno::NOSPC | Errno::USERS if subject == StepSubject::Namespaces => Some(used_up(layer, facts)),
+        Errno::ROFS if matches!(subject, StepSubject::Namespaces | StepSubject::Proc) => proc(facts),
+        Errno::NODEV if matches!(subject, StepSubject::Root | StepSubject::Namespaces) => told(
             "this kernel has no overlay file system".to_owned(),
             "load it: `sudo modprobe overlay` (lasting: `echo overlay | sudo tee /etc/modules-load.d/overlay.conf`)",
         ),
@@ -145,7 +145,7 @@ fn nested() -> Cause {
 }
 
 /// Explains that no more namespaces of a layer's kind, or of any kind, can be created.
-fn used_up(layer: Option<&str>, facts: &Facts) -> Cause {
+fn used_up(layer: Option<&str>, facts: &HostFacts) -> Cause {
     let of_layer = match layer.and_then(|layer| layer.strip_suffix("_namespace")) {
         Some("network") => "user.max_net_namespaces".to_owned(),
         Some("mount") => "user.max_mnt_namespaces".to_owned(),
@@ -155,7 +155,7 @@ fn used_up(layer: Option<&str>, facts: &Facts) -> Cause {
     let cause = match facts.settings.get(&of_layer) {
         Some(0) => format!("the kernel makes none: {of_layer} is 0"),
         // Limits of enclosing namespaces count as well, but cannot be read.
-        Some(most) if *most > MANY => {
+        Some(most) if *most > ENDLESS_LIMIT => {
             format!("there are no more of them: {of_layer} of a namespace around this one is reached")
         }
         Some(most) => format!("there are no more of them: {of_layer} is {most}, and they are used up"),
@@ -175,9 +175,9 @@ fn used_up(layer: Option<&str>, facts: &Facts) -> Cause {
     }
 }
 
-fn namespaces(errno: Errno, facts: &Facts) -> Option<Cause> {
+fn namespaces(errno: Errno, facts: &HostFacts) -> Option<Cause> {
     let setting = |name: &str| facts.settings.get(name).copied();
-    let ordinary = !facts.holds(SYS_ADMIN);
+    let ordinary = !facts.holds(CAP_SYS_ADMIN);
     let told = |cause: &str, remedy: String| {
         Some(Cause {
             cause: cause.to_owned(),
@@ -187,7 +187,7 @@ fn namespaces(errno: Errno, facts: &Facts) -> Option<Cause> {
     if facts.chrooted && errno == Errno::PERM {
         return told(
             "this process is in a chroot, where the kernel makes no user namespaces",
-            "start it in a root of its own (`systemd-nspawn`, `bwrap`, a container, `unshare -m` with pivot_root)"
+            "start it in a separate root (`systemd-nspawn`, `bwrap`, a container, `unshare -m` with pivot_root)"
                 .to_owned(),
         );
     }
@@ -210,7 +210,7 @@ fn namespaces(errno: Errno, facts: &Facts) -> Option<Cause> {
                 .to_owned(),
         );
     }
-    if facts.root && !facts.holds(SETFCAP) && errno == Errno::PERM {
+    if facts.root && !facts.holds(CAP_SETFCAP) && errno == Errno::PERM {
         return told(
             "root without CAP_SETFCAP may not map its own id into a user namespace",
             "run the server as an ordinary user (Docker: `--user 1000:1000`), or add the capability (Docker: `--cap-add SETFCAP`)"
@@ -230,8 +230,8 @@ fn namespaces(errno: Errno, facts: &Facts) -> Option<Cause> {
     (facts.proc_read_only || !facts.proc_covered.is_empty()).then(|| proc(facts))?
 }
 
-fn root(facts: &Facts) -> Option<Cause> {
-    if facts.kernel < OLDEST {
+fn root(facts: &HostFacts) -> Option<Cause> {
+    if facts.kernel < OLDEST_KERNEL {
         return Some(too_old(facts));
     }
     if facts.filtered {
@@ -249,11 +249,11 @@ fn folder() -> Cause {
     }
 }
 
-fn devices(facts: &Facts) -> Option<Cause> {
-    if facts.kernel < OLDEST {
+fn devices(facts: &HostFacts) -> Option<Cause> {
+    if facts.kernel < OLDEST_KERNEL {
         return Some(too_old(facts));
     }
-    if facts.root && facts.holds(SYS_ADMIN) && facts.holds(MKNOD) && !facts.filtered {
+    if facts.root && facts.holds(CAP_SYS_ADMIN) && facts.holds(CAP_MKNOD) && !facts.filtered {
         return Some(Cause {
             cause: "the device rules of the server's control group forbid device nodes".to_owned(),
             remedy:
@@ -265,7 +265,7 @@ fn devices(facts: &Facts) -> Option<Cause> {
     root(facts)
 }
 
-fn proc(facts: &Facts) -> Option<Cause> {
+fn proc(facts: &HostFacts) -> Option<Cause> {
     let cause = if facts.proc_covered.is_empty() && !facts.proc_read_only {
         return root(facts);
     } else if facts.proc_covered.is_empty() {
@@ -290,7 +290,7 @@ fn proc(facts: &Facts) -> Option<Cause> {
     })
 }
 
-fn landlock(facts: &Facts) -> Option<Cause> {
+fn landlock(facts: &HostFacts) -> Option<Cause> {
     let Some(refusal) = facts.landlock else {
         return (!facts.landlock_has_scopes).then(|| Cause {
             cause: "the level `process` needs Landlock version 6".to_owned(),
@@ -301,7 +301,7 @@ fn landlock(facts: &Facts) -> Option<Cause> {
         });
     };
     match Errno::from_raw_os_error(refusal) {
-        Errno::NOSYS if facts.kernel < OLDEST => Some(too_old(facts)),
+        Errno::NOSYS if facts.kernel < OLDEST_KERNEL => Some(too_old(facts)),
         Errno::NOSYS if !facts.filtered => Some(Cause {
             cause: "this kernel was built without Landlock".to_owned(),
             remedy: "use a kernel with CONFIG_SECURITY_LANDLOCK=y, as distributions have".to_owned(),
@@ -321,8 +321,8 @@ fn landlock(facts: &Facts) -> Option<Cause> {
     }
 }
 
-fn too_old(facts: &Facts) -> Cause {
-    let ((major, minor), (oldest_major, oldest_minor)) = (facts.kernel, OLDEST);
+fn too_old(facts: &HostFacts) -> Cause {
+    let ((major, minor), (oldest_major, oldest_minor)) = (facts.kernel, OLDEST_KERNEL);
     Cause {
         cause: format!(
             "this kernel is Linux {major}.{minor}, which lacks overlays in user namespaces, mount_setattr or Landlock"
@@ -334,10 +334,12 @@ fn too_old(facts: &Facts) -> Cause {
     }
 }
 
-fn filtered(facts: &Facts) -> Cause {
+fn filtered(facts: &HostFacts) -> Cause {
     Cause {
         cause: match facts.container {
-            None => "a filter of system calls (seccomp), set by whoever started this program, refuses it".to_owned(),
+            None => {
+                "a filter of system calls (seccomp), set by the program that started this one, refuses it".to_owned()
+            }
             Some(Container::Service) => "the unit's filter of system calls (seccomp) refuses it".to_owned(),
             Some(_) => "the container's filter of system calls (seccomp) refuses it".to_owned(),
         },
@@ -346,7 +348,7 @@ fn filtered(facts: &Facts) -> Cause {
 }
 
 /// Explains a refusal by AppArmor or SELinux.
-fn confined(facts: &Facts) -> Option<Cause> {
+fn confined(facts: &HostFacts) -> Option<Cause> {
     let cause = match &facts.apparmor {
         Some(profile) => format!("the AppArmor profile {profile} refuses it"),
         None if facts.selinux => "SELinux refuses it".to_owned(),

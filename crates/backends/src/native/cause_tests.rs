@@ -2,8 +2,8 @@ use super::*;
 use crate::native::options::{no_groups, no_own_user};
 
 /// A machine whose root user may do everything.
-fn machine() -> Facts {
-    Facts {
+fn machine() -> HostFacts {
+    HostFacts {
         root: true,
         first_user_namespace: true,
         capabilities: u64::MAX,
@@ -14,20 +14,20 @@ fn machine() -> Facts {
             ("user.max_user_namespaces".to_owned(), 9000),
         ]
         .into(),
-        ..Facts::default()
+        ..HostFacts::default()
     }
 }
 
-fn user() -> Facts {
-    Facts {
+fn user() -> HostFacts {
+    HostFacts {
         root: false,
         capabilities: 0,
         ..machine()
     }
 }
 
-fn container(container: Container) -> Facts {
-    Facts {
+fn container(container: Container) -> HostFacts {
+    HostFacts {
         container: Some(container),
         filtered: true,
         // Docker's default capabilities.
@@ -48,18 +48,18 @@ fn failed(step: &str, layer: &str, errno: Errno) -> StepError {
     }
 }
 
-const MAKE: (&str, &str) = ("make namespaces of the launcher", "user_namespace");
-const ROOT: (&str, &str) = ("make the launcher's root", "private_root");
-const PROC: (&str, &str) = ("mount /proc", "private_proc");
-const LANDLOCK: (&str, &str) = ("restrict files with Landlock", "landlock");
+const MAKE_STEP: (&str, &str) = ("make namespaces of the launcher", "user_namespace");
+const ROOT_STEP: (&str, &str) = ("make the launcher's root", "private_root");
+const PROC_STEP: (&str, &str) = ("mount /proc", "private_proc");
+const LANDLOCK_STEP: (&str, &str) = ("restrict files with Landlock", "landlock");
 
 #[track_caller]
-fn told((step, layer): (&str, &str), errno: Errno, facts: &Facts, cause: &str, remedy: &str) -> Cause {
+fn told((step, layer): (&str, &str), errno: Errno, facts: &HostFacts, cause: &str, remedy: &str) -> Cause {
     let found = explain(&failed(step, layer, errno), facts).expect("a cause");
     assert!(found.cause.contains(cause), "{cause}: {found:?}");
     assert!(found.remedy.contains(remedy), "{remedy}: {found:?}");
     assert!(!found.remedy.contains("sandcell doctor"), "{found:?}");
-    let old = facts.kernel < OLDEST;
+    let old = facts.kernel < OLDEST_KERNEL;
     assert_eq!(
         found.remedy.contains("or newer"),
         old,
@@ -72,14 +72,14 @@ fn told((step, layer): (&str, &str), errno: Errno, facts: &Facts, cause: &str, r
 fn dockers_filter_is_named_with_all_options_at_once_whatever_fails_first() {
     let docker = container(Container::Docker);
     for (step, errno) in [
-        (MAKE, Errno::PERM),
+        (MAKE_STEP, Errno::PERM),
         // `--cap-add SYS_ADMIN` with Docker's default filter.
-        (ROOT, Errno::PERM),
-        (PROC, Errno::PERM),
-        (LANDLOCK, Errno::OPNOTSUPP),
+        (ROOT_STEP, Errno::PERM),
+        (PROC_STEP, Errno::PERM),
+        (LANDLOCK_STEP, Errno::OPNOTSUPP),
     ] {
-        let facts = Facts {
-            landlock: (step == LANDLOCK).then_some(Errno::PERM.raw_os_error()),
+        let facts = HostFacts {
+            landlock: (step == LANDLOCK_STEP).then_some(Errno::PERM.raw_os_error()),
             ..docker.clone()
         };
         let found = told(step, errno, &facts, "", "--security-opt seccomp=unconfined");
@@ -89,17 +89,17 @@ fn dockers_filter_is_named_with_all_options_at_once_whatever_fails_first() {
         assert!(!found.remedy.contains("sysctl"), "{found:?}");
     }
     told(
-        MAKE,
+        MAKE_STEP,
         Errno::PERM,
         &docker,
         "the container's filter",
         "isolation_min = \"process\"",
     );
-    let labelled = Facts {
+    let labelled = HostFacts {
         selinux: true,
         ..docker
     };
-    told(MAKE, Errno::PERM, &labelled, "filter", "label=disable");
+    told(MAKE_STEP, Errno::PERM, &labelled, "filter", "label=disable");
 }
 
 #[test]
@@ -111,29 +111,41 @@ fn other_containers_hear_their_own_options() {
         (Container::Nspawn, "--system-call-filter="),
         (Container::Service, "RestrictNamespaces="),
     ] {
-        told(MAKE, Errno::PERM, &container(manager), "filter of system calls", option);
+        told(
+            MAKE_STEP,
+            Errno::PERM,
+            &container(manager),
+            "filter of system calls",
+            option,
+        );
     }
-    told(MAKE, Errno::PERM, &container(Container::Sandcell), "", "outside");
+    told(MAKE_STEP, Errno::PERM, &container(Container::Sandcell), "", "outside");
 }
 
 #[test]
 fn lxcfs_over_proc_is_named_by_the_files_it_covers() {
-    let facts = Facts {
+    let facts = HostFacts {
         container: Some(Container::Lxc),
         proc_covered: ["/proc/cpuinfo", "/proc/meminfo"].map(str::to_owned).to_vec(),
         ..machine()
     };
-    told(PROC, Errno::PERM, &facts, "(/proc/cpuinfo, /proc/meminfo)", "nesting");
-    let bare = Facts {
+    told(
+        PROC_STEP,
+        Errno::PERM,
+        &facts,
+        "(/proc/cpuinfo, /proc/meminfo)",
+        "nesting",
+    );
+    let bare = HostFacts {
         container: None,
         ..facts
     };
-    told(PROC, Errno::PERM, &bare, "/proc/cpuinfo", "findmnt -R /proc");
+    told(PROC_STEP, Errno::PERM, &bare, "/proc/cpuinfo", "findmnt -R /proc");
 }
 
 #[test]
 fn a_read_only_proc_is_named_at_the_maps_of_ids_too() {
-    let facts = Facts {
+    let facts = HostFacts {
         proc_read_only: true,
         ..machine()
     };
@@ -144,12 +156,12 @@ fn a_read_only_proc_is_named_at_the_maps_of_ids_too() {
         "/proc is read-only",
         "ProtectKernelTunables=",
     );
-    told(PROC, Errno::PERM, &facts, "/proc is read-only", "findmnt");
+    told(PROC_STEP, Errno::PERM, &facts, "/proc is read-only", "findmnt");
 }
 
 #[test]
 fn landlock_that_is_not_there_is_told_from_one_behind_a_filter() {
-    let lacks = |errno: Errno, filtered, kernel| Facts {
+    let lacks = |errno: Errno, filtered, kernel| HostFacts {
         landlock: Some(errno.raw_os_error()),
         landlock_has_scopes: false,
         filtered,
@@ -157,7 +169,8 @@ fn landlock_that_is_not_there_is_told_from_one_behind_a_filter() {
         container: filtered.then_some(Container::Nspawn),
         ..machine()
     };
-    let told = |facts: Facts, cause: &str, remedy: &str| told(LANDLOCK, Errno::OPNOTSUPP, &facts, cause, remedy);
+    let told =
+        |facts: HostFacts, cause: &str, remedy: &str| told(LANDLOCK_STEP, Errno::OPNOTSUPP, &facts, cause, remedy);
     told(
         lacks(Errno::PERM, true, (6, 1)),
         "in front of Landlock",
@@ -179,7 +192,7 @@ fn landlock_that_is_not_there_is_told_from_one_behind_a_filter() {
 
 #[test]
 fn what_the_process_level_lacks_is_named() {
-    let old = Facts {
+    let old = HostFacts {
         landlock_has_scopes: false,
         ..machine()
     };
@@ -224,7 +237,7 @@ fn namespaces_that_are_used_up_are_named_by_the_setting() {
         "max_mnt",
         "max_mnt",
     );
-    told(MAKE, Errno::USERS, &facts, "max_user", "max_user");
+    told(MAKE_STEP, Errno::USERS, &facts, "max_user", "max_user");
 }
 
 #[test]
@@ -246,14 +259,14 @@ fn settings_that_forbid_user_namespaces_are_named_to_those_they_are_about() {
         let mut facts = user();
         facts.settings.insert(name.to_owned(), value);
         for errno in [Errno::PERM, Errno::ACCESS] {
-            told(MAKE, errno, &facts, cause, remedy);
+            told(MAKE_STEP, errno, &facts, cause, remedy);
         }
-        let root = Facts {
+        let root = HostFacts {
             settings: facts.settings,
             ..machine()
         };
         assert_eq!(
-            explain(&failed(MAKE.0, MAKE.1, Errno::PERM), &root),
+            explain(&failed(MAKE_STEP.0, MAKE_STEP.1, Errno::PERM), &root),
             None,
             "root is not held by {name}"
         );
@@ -262,34 +275,34 @@ fn settings_that_forbid_user_namespaces_are_named_to_those_they_are_about() {
 
 #[test]
 fn a_chroot_lost_capabilities_and_other_policies_are_told_apart() {
-    let chrooted = Facts {
+    let chrooted = HostFacts {
         chrooted: true,
         ..user()
     };
-    told(MAKE, Errno::PERM, &chrooted, "chroot", "bwrap");
-    let bare = Facts {
+    told(MAKE_STEP, Errno::PERM, &chrooted, "chroot", "bwrap");
+    let bare = HostFacts {
         capabilities: 0,
         ..machine()
     };
-    told(MAKE, Errno::PERM, &bare, "CAP_SETFCAP", "--user 1000:1000");
-    let confined = Facts {
+    told(MAKE_STEP, Errno::PERM, &bare, "CAP_SETFCAP", "--user 1000:1000");
+    let confined = HostFacts {
         apparmor: Some("docker-default (enforce)".to_owned()),
         container: Some(Container::Docker),
         ..machine()
     };
     told(
-        ROOT,
+        ROOT_STEP,
         Errno::ACCESS,
         &confined,
         "AppArmor profile docker-default",
         "apparmor=unconfined",
     );
-    let selinux = Facts {
+    let selinux = HostFacts {
         selinux: true,
         ..user()
     };
-    told(MAKE, Errno::PERM, &selinux, "SELinux", "ausearch");
-    assert_eq!(explain(&failed(MAKE.0, MAKE.1, Errno::PERM), &user()), None);
+    told(MAKE_STEP, Errno::PERM, &selinux, "SELinux", "ausearch");
+    assert_eq!(explain(&failed(MAKE_STEP.0, MAKE_STEP.1, Errno::PERM), &user()), None);
 }
 
 #[test]
@@ -300,7 +313,7 @@ fn rules_of_a_control_group_for_devices_are_named() {
 
 #[test]
 fn an_old_kernel_and_one_without_overlay_are_named() {
-    let old = Facts {
+    let old = HostFacts {
         kernel: (5, 10),
         ..machine()
     };
@@ -335,7 +348,7 @@ fn a_folder_that_cannot_be_shown_with_other_ids_is_named() {
 
 #[test]
 fn limits_that_others_set_are_named_with_their_values() {
-    let facts = Facts {
+    let facts = HostFacts {
         open_files: Some(20),
         file_size: Some(0),
         ..machine()
@@ -352,7 +365,7 @@ fn limits_that_others_set_are_named_with_their_values() {
 
 #[test]
 fn root_that_lacks_capabilities_is_not_told_to_be_root() {
-    let docker = Facts {
+    let docker = HostFacts {
         filtered: false,
         ..container(Container::Docker)
     };
@@ -362,7 +375,7 @@ fn root_that_lacks_capabilities_is_not_told_to_be_root() {
         found.remedy,
         "start the container with `--cap-add SYS_ADMIN --cap-add SYS_PTRACE`"
     );
-    let rootless = Facts {
+    let rootless = HostFacts {
         first_user_namespace: false,
         ..docker
     };
@@ -371,6 +384,6 @@ fn root_that_lacks_capabilities_is_not_told_to_be_root() {
     assert!(!no_groups(&docker_root()).contains("run as root"));
 }
 
-fn docker_root() -> Facts {
+fn docker_root() -> HostFacts {
     container(Container::Docker)
 }

@@ -22,7 +22,7 @@ pub(super) enum Container {
 
 /// The facts about a host.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Facts {
+pub(super) struct HostFacts {
     pub(super) container: Option<Container>,
     /// The effective user id is 0.
     pub(super) root: bool,
@@ -59,7 +59,7 @@ pub(super) struct Facts {
 }
 
 /// Settings that can forbid namespaces.
-const SETTINGS: [&str; 10] = [
+const NAMESPACE_SETTINGS: [&str; 10] = [
     "kernel.unprivileged_userns_clone",
     "kernel.apparmor_restrict_unprivileged_userns",
     "user.max_user_namespaces",
@@ -72,11 +72,11 @@ const SETTINGS: [&str; 10] = [
     "user.max_time_namespaces",
 ];
 
-impl Facts {
+impl HostFacts {
     /// Reads all facts. An unreadable fact counts as absent.
     pub(super) fn read() -> Self {
         /// The kernel's fixed inode number of the first user namespace.
-        const FIRST: u64 = 0xEFFF_FFFD;
+        const FIRST_USER_NAMESPACE: u64 = 0xEFFF_FFFD;
         let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let status = text("/proc/self/status");
         let field = |name: &str| {
@@ -93,7 +93,8 @@ impl Facts {
         Self {
             container: container(&mounts),
             root: rustix::process::geteuid().is_root(),
-            first_user_namespace: rustix::fs::stat("/proc/self/ns/user").is_ok_and(|found| found.st_ino == FIRST),
+            first_user_namespace: rustix::fs::stat("/proc/self/ns/user")
+                .is_ok_and(|found| found.st_ino == FIRST_USER_NAMESPACE),
             capabilities: field("CapEff")
                 .and_then(|mask| u64::from_str_radix(mask, 16).ok())
                 .unwrap_or(0),
@@ -106,7 +107,7 @@ impl Facts {
             chrooted: !mounts.is_empty() && !mount_points(&mounts).any(|(point, _)| point == "/"),
             proc_read_only: proc_read_only(&mounts),
             proc_covered: proc_covered(&mounts),
-            settings: SETTINGS.iter().filter_map(value).collect(),
+            settings: NAMESPACE_SETTINGS.iter().filter_map(value).collect(),
             open_files: hard(Resource::Nofile),
             file_size: getrlimit(Resource::Fsize).current,
             stack: hard(Resource::Stack),
@@ -195,7 +196,7 @@ fn proc_covered(table: &str) -> Vec<String> {
 mod tests {
     use super::*;
 
-    const DOCKER: &str = "\
+    const DOCKER_MOUNT_TABLE: &str = "\
 20 1 0:30 / / rw - overlay overlay rw
 21 20 0:31 / /proc rw,nosuid - proc proc rw
 22 21 0:31 /sys /proc/sys ro,nosuid - proc proc rw
@@ -206,8 +207,11 @@ mod tests {
 
     #[test]
     fn what_covers_proc_is_found_in_the_table_of_mounts() {
-        assert_eq!(proc_covered(DOCKER), ["/proc/cpuinfo", "/proc/kcore", "/proc/sys"]);
-        assert!(proc_read_only(DOCKER));
+        assert_eq!(
+            proc_covered(DOCKER_MOUNT_TABLE),
+            ["/proc/cpuinfo", "/proc/kcore", "/proc/sys"]
+        );
+        assert!(proc_read_only(DOCKER_MOUNT_TABLE));
         assert!(!proc_read_only("21 20 0:31 / /proc rw,nosuid - proc proc rw\n"));
         assert!(proc_read_only("21 20 0:31 / /proc ro,nosuid - proc proc rw\n"));
     }
@@ -232,7 +236,7 @@ mod tests {
 
     #[test]
     fn this_host_can_be_read() {
-        let facts = Facts::read();
+        let facts = HostFacts::read();
         assert!(facts.kernel.0 >= 4, "{facts:?}");
         assert_eq!(facts.root, rustix::process::geteuid().is_root());
     }

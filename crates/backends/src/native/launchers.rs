@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::conversation::{Conversation, Health};
-use super::facts::Facts;
+use super::facts::HostFacts;
 use super::{NativeBackend, report};
 
 /// The time a caller waits for a replacement launcher.
@@ -27,7 +27,7 @@ const FAILED_ATTEMPTS: u32 = 5;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 /// A launcher that lived this long ends a row of failed ones.
-const CALM: Duration = Duration::from_secs(5);
+const STABLE_LIFETIME: Duration = Duration::from_secs(5);
 /// The maximum number of doubted launchers next to the one in use. Beyond that the one in use stays, even if doubted.
 const MAX_DOUBTED: usize = 2;
 /// The time all launchers have to end.
@@ -45,7 +45,7 @@ pub(super) struct Terms {
 
 impl Terms {
     /// Checks the report of a launcher against the requirements.
-    pub(super) fn check(&self, found: &Report, facts: &Facts) -> Result<(), SandboxError> {
+    pub(super) fn check(&self, found: &Report, facts: &HostFacts) -> Result<(), SandboxError> {
         report::check_floor(found, facts, self.isolation_min, self.limits_min)
     }
 }
@@ -71,7 +71,7 @@ struct Pauses {
 impl Pauses {
     /// Returns the pause before the next start, given the lifetime of the last launcher.
     fn next(&mut self, lived: Duration) -> Duration {
-        if lived >= CALM {
+        if lived >= STABLE_LIFETIME {
             self.next = Duration::ZERO;
         }
         let pause = self.next;
@@ -175,7 +175,7 @@ impl Launchers {
         }
         let launcher = launcher::start().map_err(|source| report::failed("start another launcher", source))?;
         let (conversation, found) = Conversation::open(launcher, self.terms.template.clone()).await?;
-        let facts = Facts::read();
+        let facts = HostFacts::read();
         let as_before = self.terms.check(&found, &facts).and_then(|()| {
             if report::isolation(&found, &report::layers(&found, &facts)) == self.isolation {
                 Ok(())
@@ -320,7 +320,7 @@ mod tests {
         let mut all: Vec<u128> = (0..8).map(|_| pauses.next(Duration::ZERO).as_millis()).collect();
         assert_eq!(all, [0, 50, 100, 200, 400, 800, 1000, 1000]);
         all.pop();
-        assert_eq!(pauses.next(CALM), Duration::ZERO);
+        assert_eq!(pauses.next(STABLE_LIFETIME), Duration::ZERO);
         assert_eq!(pauses.next(Duration::ZERO), FIRST_PAUSE);
     }
 

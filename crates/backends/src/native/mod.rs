@@ -40,7 +40,7 @@ use tokio::time::timeout;
 
 use capacity::Machine;
 use conversation::{Answer, Conversation};
-use facts::Facts;
+use facts::HostFacts;
 use launchers::{Launchers, Terms};
 use sandbox::NativeSandbox;
 
@@ -120,7 +120,7 @@ pub struct NativeConfig {
     pub images: Option<Arc<dyn Images>>,
     /// True if children of zygotes can enter new sandboxes.
     pub warm: bool,
-    /// The number of spares: [`SPARES`], or zero if only one sandbox is needed.
+    /// The number of spares: [`SPARE_COUNT`], or zero if only one sandbox is needed.
     pub spares: usize,
     /// A layer whose set-up is made to fail, in test builds.
     pub disabled_layer: Option<String>,
@@ -174,7 +174,7 @@ impl NativeBackend {
             disabled: config.disabled_layer,
             skipped: config.skipped_layer,
         };
-        let facts = Facts::read();
+        let facts = HostFacts::read();
         report::check_limits(&facts)?;
         let terms = Terms {
             template,
@@ -209,7 +209,7 @@ impl NativeBackend {
         if !self.supports_images() {
             return Err(SandboxError::Isolation {
                 layer: "mount_namespace".to_owned(),
-                reason: "an image needs a root of its own, which the process level does not have".to_owned(),
+                reason: "an image needs a separate root, which the process level does not have".to_owned(),
                 remedy: "leave image out; `sandcell doctor` on the host says how to get namespaces".to_owned(),
             });
         }
@@ -218,12 +218,12 @@ impl NativeBackend {
 
     /// Waits until this process has room for one more sandbox. The need of concurrent creations is known only when they
     /// end, so a creation is refused only if no other is running or if it is ahead of demand.
-    async fn begin_making(&self, ahead: bool) -> Result<Making<'_>, SandboxError> {
+    async fn begin_making(&self, ahead: bool) -> Result<CreationGuard<'_>, SandboxError> {
         let mut seen = self.making.subscribe();
         loop {
             let making = *seen.borrow_and_update();
             match self.machine.room(making, ahead) {
-                Ok(()) => return Ok(Making::begin(&self.making)),
+                Ok(()) => return Ok(CreationGuard::begin(&self.making)),
                 Err(refused) if making == 0 || ahead => return Err(refused),
                 // Cannot fail: this back end owns the sender.
                 Err(_) => drop(seen.changed().await),
@@ -250,23 +250,23 @@ fn agent_socket() -> std::io::Result<(UnixStream, [OwnedFd; 2])> {
 }
 
 /// Counts a sandbox in creation, until it is dropped.
-struct Making<'a>(&'a watch::Sender<u64>);
+struct CreationGuard<'a>(&'a watch::Sender<u64>);
 
-impl<'a> Making<'a> {
+impl<'a> CreationGuard<'a> {
     fn begin(all: &'a watch::Sender<u64>) -> Self {
         all.send_modify(|count| *count += 1);
         Self(all)
     }
 }
 
-impl Drop for Making<'_> {
+impl Drop for CreationGuard<'_> {
     fn drop(&mut self) {
         self.0.send_modify(|count| *count -= 1);
     }
 }
 
 /// The number of spares for a server that creates many sandboxes.
-pub const SPARES: usize = 4;
+pub const SPARE_COUNT: usize = 4;
 
 fn mount(mount: Mount) -> sandcell_jail::spec::Mount {
     sandcell_jail::spec::Mount {

@@ -1,13 +1,13 @@
 //! Remedies: the complete options that make a host allow sandboxes, one text for each kind of container.
 
 use super::cause::Cause;
-use super::facts::{Container, Facts};
+use super::facts::{Container, HostFacts};
 
-pub(super) const SYS_ADMIN: u32 = 21;
+pub(super) const CAP_SYS_ADMIN: u32 = 21;
 
 /// The capabilities (number, name) that root needs to run each sandbox under a separate host user.
-const ROOTS: [(u32, &str); 6] = [
-    (SYS_ADMIN, "SYS_ADMIN"),
+const ROOT_CAPABILITIES: [(u32, &str); 6] = [
+    (CAP_SYS_ADMIN, "SYS_ADMIN"),
     (19, "SYS_PTRACE"),
     (7, "SETUID"),
     (6, "SETGID"),
@@ -19,7 +19,7 @@ const PROCESS_LEVEL: &str = "if the weaker level without namespaces is enough (T
                              set `isolation_min = \"process\"`";
 
 /// Returns every option that a container or a unit needs to create sandboxes.
-pub(super) fn allowed(facts: &Facts) -> String {
+pub(super) fn allowed(facts: &HostFacts) -> String {
     let label = if facts.selinux {
         " --security-opt label=disable"
     } else {
@@ -53,7 +53,7 @@ pub(super) fn allowed(facts: &Facts) -> String {
 }
 
 /// Adds the alternative of the `process` level, if this host supports it.
-pub(super) fn or_process_level(remedy: String, facts: &Facts) -> String {
+pub(super) fn or_process_level(remedy: String, facts: &HostFacts) -> String {
     if facts.landlock_has_scopes {
         format!("{remedy}; or, {PROCESS_LEVEL}")
     } else {
@@ -62,8 +62,8 @@ pub(super) fn or_process_level(remedy: String, facts: &Facts) -> String {
 }
 
 /// Explains why sandboxes share the server's host user, for a server that is not the machine's root.
-pub(super) fn no_own_user(facts: &Facts) -> Cause {
-    let lacking: Vec<&str> = ROOTS
+pub(super) fn no_own_user(facts: &HostFacts) -> Cause {
+    let lacking: Vec<&str> = ROOT_CAPABILITIES
         .iter()
         .filter(|(number, _)| !facts.holds(*number))
         .map(|(_, name)| *name)
@@ -71,14 +71,14 @@ pub(super) fn no_own_user(facts: &Facts) -> Cause {
     if !facts.root {
         return Cause {
             cause: "sandboxes run as your own user on the host, not as a user of their own".to_owned(),
-            remedy: "run the server as root to give each sandbox a host user of its own".to_owned(),
+            remedy: "run the server as root to give each sandbox a separate host user".to_owned(),
         };
     }
     if !facts.first_user_namespace {
         return Cause {
             cause: "sandboxes run as the server's user: its root is that of a user namespace, not the machine's"
                 .to_owned(),
-            remedy: "start the server, or its container, as the machine's root and without a user namespace of its own"
+            remedy: "start the server, or its container, as the machine's root and without a separate user namespace"
                 .to_owned(),
         };
     }
@@ -106,7 +106,7 @@ pub(super) fn no_own_user(facts: &Facts) -> Cause {
 }
 
 /// The remedy for missing control groups.
-pub(super) fn no_groups(facts: &Facts) -> &'static str {
+pub(super) fn no_groups(facts: &HostFacts) -> &'static str {
     match (facts.root, facts.container) {
         (true, Some(Container::Docker | Container::Podman)) => {
             "let the container write control groups: `--cgroupns host -v /sys/fs/cgroup:/sys/fs/cgroup`"

@@ -15,10 +15,10 @@ use tokio::task::AbortHandle;
 use super::conversation::Conversation;
 
 /// The capacity of the event queue.
-const EVENTS: usize = 16;
+const EVENT_QUEUE_CAPACITY: usize = 16;
 
 /// The maximum number of bytes per event.
-const PIECE: usize = 64 << 10;
+const MAX_EVENT_BYTES: usize = 64 << 10;
 
 /// Starts a zygote that sees `folders` at the paths of attached folders.
 pub(super) async fn start(
@@ -40,10 +40,10 @@ pub(super) async fn start(
     let ended = conversation
         .warm(number, argv.to_vec(), folders, [their_input, their_output])
         .await?;
-    let (sender, events) = mpsc::channel(EVENTS);
+    let (sender, events) = mpsc::channel(EVENT_QUEUE_CAPACITY);
     let launcher = Arc::clone(&conversation);
     let reading = tokio::spawn(async move {
-        let mut buffer = vec![0; PIECE];
+        let mut buffer = vec![0; MAX_EVENT_BYTES];
         loop {
             let read = tokio::select! {
                 read = reader.read(&mut buffer) => read,

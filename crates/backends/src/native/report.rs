@@ -12,7 +12,7 @@ use sandcell_sandbox::{
 
 use super::NAME;
 use super::cause::{self, Cause};
-use super::facts::Facts;
+use super::facts::HostFacts;
 use super::options;
 
 const EAGAIN: i32 = rustix::io::Errno::AGAIN.raw_os_error();
@@ -20,7 +20,7 @@ const EAGAIN: i32 = rustix::io::Errno::AGAIN.raw_os_error();
 const FULL_LANDLOCK: i32 = 6;
 
 /// Returns the layers of every sandbox on this machine. Layers that only limit amounts come last.
-pub(super) fn layers(found: &Report, facts: &Facts) -> Vec<LayerReport> {
+pub(super) fn layers(found: &Report, facts: &HostFacts) -> Vec<LayerReport> {
     match &found.namespaces_missing {
         None => namespace_layers(found, facts),
         Some(missing) => process_layers(found, missing, facts),
@@ -45,7 +45,7 @@ pub(super) fn left_out(found: &Report) -> Vec<LeftOut> {
 }
 
 /// Returns the layers without namespaces, the missing ones included.
-fn process_layers(found: &Report, missing: &StepError, facts: &Facts) -> Vec<LayerReport> {
+fn process_layers(found: &Report, missing: &StepError, facts: &HostFacts) -> Vec<LayerReport> {
     let Cause { cause, remedy } = explained(missing, facts);
     let namespaces = remedy.split("; or, if the weaker level").next().unwrap_or_default();
     let layer = |name: &str, state, reason: Option<String>, remedy: Option<&str>| LayerReport {
@@ -94,7 +94,7 @@ fn process_layers(found: &Report, missing: &StepError, facts: &Facts) -> Vec<Lay
 /// Describes the effect of a missing layer.
 fn without(layer: &str) -> &'static str {
     match layer {
-        "user_namespace" => "no ids of its own but root's choice, and no way to count an owner's processes apart",
+        "user_namespace" => "no separate ids, except with root, and no way to count an owner's processes apart",
         "mount_namespace" | "private_root" => {
             "names and attributes of the host's files can be asked for, their contents only of programs and libraries"
         }
@@ -107,7 +107,7 @@ fn without(layer: &str) -> &'static str {
     }
 }
 
-fn namespace_layers(found: &Report, facts: &Facts) -> Vec<LayerReport> {
+fn namespace_layers(found: &Report, facts: &HostFacts) -> Vec<LayerReport> {
     let active = |name: &str| LayerReport {
         name: name.to_owned(),
         state: LayerState::Active,
@@ -182,7 +182,7 @@ const LEAST_STACK: u64 = 256 << 10;
 const LEAST_FILES: u64 = 32;
 
 /// Refuses limits of this process that would end the launcher silently or prevent every program inside.
-pub(super) fn check_limits(facts: &Facts) -> Result<(), SandboxError> {
+pub(super) fn check_limits(facts: &HostFacts) -> Result<(), SandboxError> {
     let refused = |reason: String, remedy: &str| {
         Err(SandboxError::Unavailable {
             backend: NAME.to_owned(),
@@ -212,7 +212,7 @@ pub(super) fn check_limits(facts: &Facts) -> Result<(), SandboxError> {
 /// Refuses isolation and limits below the operator's floors.
 pub(super) fn check_floor(
     found: &Report,
-    facts: &Facts,
+    facts: &HostFacts,
     isolation_min: Level,
     limits_min: Degree,
 ) -> Result<(), SandboxError> {
@@ -308,10 +308,10 @@ pub(super) fn overdue(deadline: Duration) -> SandboxError {
 /// Returns the error for a failed step of the launcher's or a sandbox's set-up. It includes the cause if this host's
 /// facts show it.
 pub(super) fn step_failed(error: StepError) -> SandboxError {
-    no_process(Some(error.errno)).unwrap_or_else(|| refusal(error, &Facts::read()))
+    no_process(Some(error.errno)).unwrap_or_else(|| refusal(error, &HostFacts::read()))
 }
 
-fn refusal(error: StepError, facts: &Facts) -> SandboxError {
+fn refusal(error: StepError, facts: &HostFacts) -> SandboxError {
     let known = cause::explain(&error, facts);
     match (error.layer.clone(), known) {
         (Some(layer), known) => {
@@ -337,7 +337,7 @@ fn refusal(error: StepError, facts: &Facts) -> SandboxError {
 }
 
 /// Returns the cause of a failure, or a generic one if no fact about this host explains it.
-fn explained(error: &StepError, facts: &Facts) -> Cause {
+fn explained(error: &StepError, facts: &HostFacts) -> Cause {
     if error.errno == EAGAIN {
         return process_limit();
     }
@@ -376,7 +376,7 @@ mod tests {
     }
 
     fn isolation_of(machine: &Report) -> Isolation {
-        isolation(machine, &layers(machine, &Facts::default()))
+        isolation(machine, &layers(machine, &HostFacts::default()))
     }
 
     #[test]
@@ -407,9 +407,9 @@ mod tests {
                 .iter()
                 .any(|text| text.starts_with("disk_limit: watched"))
         );
-        assert!(check_floor(&machine, &Facts::default(), Level::Process, Degree::Watched).is_ok());
-        assert!(check_floor(&machine, &Facts::default(), Level::Namespace, Degree::Watched).is_err());
-        assert!(check_floor(&machine, &Facts::default(), Level::Process, Degree::Enforced).is_err());
+        assert!(check_floor(&machine, &HostFacts::default(), Level::Process, Degree::Watched).is_ok());
+        assert!(check_floor(&machine, &HostFacts::default(), Level::Namespace, Degree::Watched).is_err());
+        assert!(check_floor(&machine, &HostFacts::default(), Level::Process, Degree::Enforced).is_err());
     }
 
     #[test]
@@ -420,7 +420,7 @@ mod tests {
                 layer,
                 errno: 5,
             };
-            let failure = sandcell_sandbox::Failure::from(refusal(error, &Facts::default()));
+            let failure = sandcell_sandbox::Failure::from(refusal(error, &HostFacts::default()));
             let is_layer = failure.code == sandcell_sandbox::Code::IsolationUnavailable;
             assert!(!is_layer || !failure.remedy.contains("sandcell doctor"), "{failure}");
         }
@@ -429,10 +429,10 @@ mod tests {
     #[test]
     fn limits_of_the_process_that_are_too_low_are_refused_by_name() {
         let refused = |stack, open_files| {
-            let facts = Facts {
+            let facts = HostFacts {
                 stack,
                 open_files,
-                ..Facts::default()
+                ..HostFacts::default()
             };
             check_limits(&facts)
                 .err()
@@ -461,7 +461,7 @@ mod tests {
                 layer,
                 errno: 11,
             };
-            let layers = explained(&error, &Facts::default());
+            let layers = explained(&error, &HostFacts::default());
             assert!(layers.cause.contains("allows"), "{layers:?}");
             let failure = Failure::from(step_failed(error));
             assert_eq!(failure.code, Code::LimitReached);
@@ -496,8 +496,8 @@ mod tests {
                 .iter()
                 .any(|text| text.starts_with("memory_limit: watched"))
         );
-        assert!(check_floor(&machine, &Facts::default(), Level::Namespace, Degree::Watched).is_ok());
-        assert!(check_floor(&machine, &Facts::default(), Level::Namespace, Degree::Enforced).is_err());
-        assert!(check_floor(&machine, &Facts::default(), Level::Gvisor, Degree::Watched).is_err());
+        assert!(check_floor(&machine, &HostFacts::default(), Level::Namespace, Degree::Watched).is_ok());
+        assert!(check_floor(&machine, &HostFacts::default(), Level::Namespace, Degree::Enforced).is_err());
+        assert!(check_floor(&machine, &HostFacts::default(), Level::Gvisor, Degree::Watched).is_err());
     }
 }

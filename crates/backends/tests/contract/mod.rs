@@ -17,7 +17,7 @@ use sandcell_sandbox::{
 use tokio::time::timeout;
 
 /// The deadline of each case.
-const DEADLINE: Duration = Duration::from_secs(15);
+const CASE_TIMEOUT: Duration = Duration::from_secs(15);
 
 type Making = Pin<Box<dyn Future<Output = Arc<dyn Backend>>>>;
 type Case = fn(Arc<dyn Backend>) -> Pin<Box<dyn Future<Output = ()>>>;
@@ -45,7 +45,7 @@ where
                 runtime.block_on(async {
                     let making: Making = Box::pin(make());
                     let backend = making.await;
-                    let result = timeout(DEADLINE, body(Arc::clone(&backend))).await;
+                    let result = timeout(CASE_TIMEOUT, body(Arc::clone(&backend))).await;
                     backend.shutdown().await;
                     result.map_err(|_| libtest_mimic::Failed::from("the case did not end in time"))
                 })
@@ -108,14 +108,14 @@ fn command(argv: &[&str], env: &BTreeMap<String, String>) -> Command {
 }
 
 #[derive(Debug)]
-struct Seen {
+struct ProcessResult {
     stdout: String,
     stderr: String,
     exit: Exit,
 }
 
-async fn collect(mut process: Process) -> Seen {
-    let mut seen = Seen {
+async fn collect(mut process: Process) -> ProcessResult {
+    let mut seen = ProcessResult {
         stdout: String::new(),
         stderr: String::new(),
         exit: Exit::Code(255),
@@ -143,7 +143,7 @@ async fn collect(mut process: Process) -> Seen {
     seen
 }
 
-async fn python(sandbox: &dyn Sandbox, code: &str) -> Seen {
+async fn python(sandbox: &dyn Sandbox, code: &str) -> ProcessResult {
     let process = sandbox
         .spawn(command(&["python3", "-I", "-S", "-c", code], sandbox.base_env()))
         .await

@@ -22,14 +22,14 @@ mod wire;
 use wire::{Answer, Request, chunk, find, frame, shape};
 
 /// The account's key.
-pub const KEY: &str = "e2b_0123456789abcdef0123456789abcdef01234567";
+pub const API_KEY: &str = "e2b_0123456789abcdef0123456789abcdef01234567";
 /// The account's template.
-pub const TEMPLATE: &str = "code-interpreter-v1";
-const ENVD: &str = "49983";
-const INTERPRETER: &str = "49999";
+pub const TEMPLATE_NAME: &str = "code-interpreter-v1";
+const ENVD_PORT: &str = "49983";
+const INTERPRETER_PORT: &str = "49999";
 
 /// The interpreter's program: reads one cell per line, writes lines of the protocol.
-const DRIVER: &str = r#"
+const DRIVER_SCRIPT: &str = r#"
 import ast, base64, contextlib, json, signal, sys, traceback
 signal.signal(signal.SIGINT, signal.default_int_handler)
 out, names, count = sys.stdout, {"__name__": "__main__"}, 0
@@ -73,7 +73,7 @@ while True:
 
 /// The state that tests prepare and inspect.
 #[derive(Default)]
-struct World {
+struct ServiceState {
     sandboxes: BTreeMap<String, Box>,
     next: u32,
     /// The faults of requests.
@@ -139,18 +139,18 @@ impl Drop for Context {
 #[derive(Clone)]
 pub struct Fake {
     pub url: String,
-    world: Arc<Mutex<World>>,
+    world: Arc<Mutex<ServiceState>>,
 }
 
 /// A stand-in for pip.
-const PIP: &str = include_str!("pip.py");
+const PIP_SCRIPT: &str = include_str!("pip.py");
 impl Fake {
     pub fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let world = Arc::new(Mutex::new(World {
+        let world = Arc::new(Mutex::new(ServiceState {
             envd_version: "0.6.13".into(),
-            ..World::default()
+            ..ServiceState::default()
         }));
         let fake = Self { url, world };
         let serving = fake.clone();
@@ -163,7 +163,7 @@ impl Fake {
         fake
     }
 
-    fn with<T>(&self, look: impl FnOnce(&mut World) -> T) -> T {
+    fn with<T>(&self, look: impl FnOnce(&mut ServiceState) -> T) -> T {
         look(&mut self.world.lock().unwrap())
     }
 
@@ -267,7 +267,7 @@ impl Fake {
             answer.headers.push_str(header);
             return answer;
         }
-        if request.header("x-api-key").as_deref() != Some(KEY) {
+        if request.header("x-api-key").as_deref() != Some(API_KEY) {
             return Answer::error(401, "Invalid API key");
         }
         if let Some(once) = once
@@ -292,7 +292,7 @@ impl Fake {
                 Answer::json(
                     200,
                     &json!({
-                        "templateID": TEMPLATE, "sandboxID": id, "clientID": "c", "startedAt": "2026-11-20T21:47:20Z",
+                        "templateID": TEMPLATE_NAME, "sandboxID": id, "clientID": "c", "startedAt": "2026-11-20T21:47:20Z",
                         "endAt": "2026-11-20T21:57:20Z", "cpuCount": 2, "memoryMB": 1024, "diskSizeMB": 5000,
                         "state": one.state, "envdVersion": "0.6.13",
                     }),
@@ -316,7 +316,7 @@ impl Fake {
                     one.state = "running";
                     Answer::json(
                         200,
-                        &json!({"templateID": TEMPLATE, "sandboxID": id, "clientID": "c", "envdVersion": "0.6.13"}),
+                        &json!({"templateID": TEMPLATE_NAME, "sandboxID": id, "clientID": "c", "envdVersion": "0.6.13"}),
                     )
                 })
             }
@@ -352,7 +352,7 @@ impl Fake {
         if let Err(fault) = shape(&body, &fields) {
             return self.fault(request, fault);
         }
-        if body["templateID"] != TEMPLATE {
+        if body["templateID"] != TEMPLATE_NAME {
             return Answer::error(404, "template not found");
         }
         let env = body["envVars"].as_object().cloned().unwrap_or_default();
@@ -362,7 +362,7 @@ impl Fake {
             let id = format!("i{:04}fake", world.next);
             let (access, traffic) = (format!("access-{id}"), format!("traffic-{id}"));
             let answer = json!({
-                "templateID": TEMPLATE, "sandboxID": id, "clientID": "c", "envdVersion": world.envd_version,
+                "templateID": TEMPLATE_NAME, "sandboxID": id, "clientID": "c", "envdVersion": world.envd_version,
                 "envdAccessToken": access, "trafficAccessToken": traffic, "domain": null,
             });
             let env = env.into_iter().map(|(k, v)| (k, v.as_str().unwrap().to_owned()));
@@ -374,7 +374,7 @@ impl Fake {
     // A sandbox's ports.
 
     fn inside(&self, id: &str, request: &Request, writer: &mut TcpStream) -> Option<Answer> {
-        if request.header("x-api-key").is_some() || request.raw.contains(KEY) {
+        if request.header("x-api-key").is_some() || request.raw.contains(API_KEY) {
             return Some(self.fault(request, "the key came into a sandbox"));
         }
         let known = self.with(|world| {
@@ -392,8 +392,8 @@ impl Fake {
         let port = request.header("e2b-sandbox-port").unwrap_or_default();
         let path: Vec<&str> = request.path.trim_start_matches('/').split('/').collect();
         match (port.as_str(), request.method.as_str(), path.as_slice()) {
-            (INTERPRETER, "POST", ["contexts"]) => Some(self.new_context(id, request)),
-            (INTERPRETER, "DELETE", ["contexts", context]) => {
+            (INTERPRETER_PORT, "POST", ["contexts"]) => Some(self.new_context(id, request)),
+            (INTERPRETER_PORT, "DELETE", ["contexts", context]) => {
                 let gone = self.with(|world| {
                     world
                         .sandboxes
@@ -409,11 +409,11 @@ impl Fake {
                     None => Answer::error(404, "Context not found"),
                 })
             }
-            (INTERPRETER, "POST", ["execute"]) => self.execute(id, request, writer),
-            (ENVD, "GET" | "POST", ["files"]) => Some(self.content(id, request)),
-            (ENVD, "POST", ["filesystem.Filesystem", method]) => Some(self.filesystem(id, method, request)),
-            (ENVD, "POST", ["process.Process", "Start"]) => self.start_process(id, request, writer),
-            (ENVD, "POST", ["process.Process", method]) => Some(self.process(id, method, request)),
+            (INTERPRETER_PORT, "POST", ["execute"]) => self.execute(id, request, writer),
+            (ENVD_PORT, "GET" | "POST", ["files"]) => Some(self.content(id, request)),
+            (ENVD_PORT, "POST", ["filesystem.Filesystem", method]) => Some(self.filesystem(id, method, request)),
+            (ENVD_PORT, "POST", ["process.Process", "Start"]) => self.start_process(id, request, writer),
+            (ENVD_PORT, "POST", ["process.Process", method]) => Some(self.process(id, method, request)),
             _ => Some(self.fault(request, "no such call")),
         }
     }
@@ -432,7 +432,7 @@ impl Fake {
         });
         let mut command = Command::new("python3");
         command
-            .args(["-u", "-c", DRIVER])
+            .args(["-u", "-c", DRIVER_SCRIPT])
             .current_dir(root)
             .env_clear()
             .envs(env);
@@ -660,7 +660,7 @@ impl Fake {
             .as_array()
             .is_some_and(|words| words.starts_with(&[json!("-m"), json!("pip")]))
         {
-            command.args(["-c", PIP]);
+            command.args(["-c", PIP_SCRIPT]);
         }
         command.args(
             process["args"]

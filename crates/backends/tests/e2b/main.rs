@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use fake::{Fake, KEY, TEMPLATE};
+use fake::{API_KEY, Fake, TEMPLATE_NAME};
 use sandcell_backends::e2b::{Debug, E2bBackend, E2bConfig, Internet};
 use sandcell_sandbox::{
     Backend, Cell, CellStatus, Channel, Command, EndReason, Exit, FileError, Level, OutputStream, ProcessEvent,
@@ -28,16 +28,16 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
 /// A deadline longer than any step here takes.
-const PATIENCE: Duration = Duration::from_secs(30);
+const EVENT_TIMEOUT: Duration = Duration::from_secs(30);
 
 fn config(fake: &Fake) -> E2bConfig {
     E2bConfig {
-        key: Some(Secret::new(KEY)),
+        key: Some(Secret::new(API_KEY)),
         domain: "e2b.app".into(),
         api_url: Some(fake.url.clone()),
         sandbox_url: Some(fake.url.clone()),
         debug: Debug::Off,
-        template: TEMPLATE.into(),
+        template: TEMPLATE_NAME.into(),
         lifetime: Duration::from_secs(300),
         level: None,
         internet: Internet::Closed,
@@ -68,7 +68,9 @@ fn cell(code: &str) -> Cell {
 /// Runs a cell to completion.
 async fn run(session: &mut Box<dyn Session>, code: &str) -> (Result<CellStatus, SessionError>, Vec<SessionEvent>) {
     let (sender, mut receiver) = mpsc::channel(1000);
-    let outcome = timeout(PATIENCE, session.execute(cell(code), &sender)).await.unwrap();
+    let outcome = timeout(EVENT_TIMEOUT, session.execute(cell(code), &sender))
+        .await
+        .unwrap();
     drop(sender);
     let mut events = Vec::new();
     while let Some(event) = receiver.recv().await {
@@ -269,7 +271,7 @@ async fn programs_are_started_fed_and_ended() {
     let said = spawn(&["/bin/sh", "-c", "echo $KEY; echo oops >&2; exit 3"], StdinMode::Null)
         .await
         .unwrap();
-    let said = timeout(PATIENCE, gather(said, 1000)).await.unwrap();
+    let said = timeout(EVENT_TIMEOUT, gather(said, 1000)).await.unwrap();
     assert_eq!(said.exit, Some(Exit::Code(3)));
     assert_eq!(
         (said.stdout.as_slice(), said.stderr.as_slice()),
@@ -279,7 +281,7 @@ async fn programs_are_started_fed_and_ended() {
     let handle = fed.handle.clone();
     handle.write(Channel::Stdin, Bytes::from("through")).await.unwrap();
     handle.close(Channel::Stdin).await.unwrap();
-    let fed = timeout(PATIENCE, gather(fed, 1000)).await.unwrap();
+    let fed = timeout(EVENT_TIMEOUT, gather(fed, 1000)).await.unwrap();
     assert_eq!(
         (fed.exit, fed.stdout.as_slice()),
         (Some(Exit::Code(0)), &b"through"[..])
@@ -287,7 +289,7 @@ async fn programs_are_started_fed_and_ended() {
     handle.signal(Signal::Kill, SignalScope::Tree).await.unwrap();
     let endless = spawn(&["/bin/sleep", "100"], StdinMode::Null).await.unwrap();
     endless.handle.signal(Signal::Kill, SignalScope::Tree).await.unwrap();
-    let ended = timeout(PATIENCE, gather(endless, 1000)).await.unwrap();
+    let ended = timeout(EVENT_TIMEOUT, gather(endless, 1000)).await.unwrap();
     assert_eq!(ended.exit, Some(Exit::Signal(9)));
     let trapping = &[
         "/bin/sh",
@@ -295,14 +297,14 @@ async fn programs_are_started_fed_and_ended() {
         "trap 'echo heard; exit 5' INT; echo ready; while :; do sleep 0.1; done",
     ];
     let mut polite = spawn(trapping, StdinMode::Null).await.unwrap();
-    let ready = timeout(PATIENCE, polite.events.recv()).await.unwrap();
+    let ready = timeout(EVENT_TIMEOUT, polite.events.recv()).await.unwrap();
     assert!(matches!(ready, Some(ProcessEvent::Output { .. })), "{ready:?}");
     polite
         .handle
         .signal(Signal::Interrupt, SignalScope::Group)
         .await
         .unwrap();
-    let ended = timeout(PATIENCE, gather(polite, 1000)).await.unwrap();
+    let ended = timeout(EVENT_TIMEOUT, gather(polite, 1000)).await.unwrap();
     assert_eq!(
         (ended.exit, ended.stdout.as_slice()),
         (Some(Exit::Code(5)), &b"heard\n"[..])
@@ -327,7 +329,7 @@ async fn a_sandbox_that_expired_is_told_as_such() {
         ),
         "{status:?}"
     );
-    let ended = timeout(PATIENCE, place.ended()).await.unwrap();
+    let ended = timeout(EVENT_TIMEOUT, place.ended()).await.unwrap();
     assert_eq!(ended.reason, EndReason::Expired);
     let read = place.files().read(&SandboxPath::home(), 0, 1).await.unwrap_err();
     assert!(read.to_string().contains("expired"), "{read}");
@@ -399,7 +401,10 @@ async fn what_is_set_wrong_is_named_and_the_key_is_not() {
         ),
         (wrong(&|config| config.domain = "a/b".into()), "E2B_DOMAIN"),
     ] {
-        let error = timeout(PATIENCE, E2bBackend::start(config)).await.unwrap().unwrap_err();
+        let error = timeout(EVENT_TIMEOUT, E2bBackend::start(config))
+            .await
+            .unwrap()
+            .unwrap_err();
         let failure = sandcell_sandbox::Failure::from(error);
         assert!(failure.to_string().contains(part), "{failure}");
         assert!(!format!("{failure:?}").contains("e2b_"), "{failure:?}");
@@ -412,7 +417,7 @@ async fn what_is_set_wrong_is_named_and_the_key_is_not() {
         failure.message.contains("nonesuch") && failure.remedy.contains("e2b.template"),
         "{failure}"
     );
-    assert!(!format!("{other:?} {:?}", config(&fake)).contains(KEY));
+    assert!(!format!("{other:?} {:?}", config(&fake)).contains(API_KEY));
     fake.had_no_faults();
 }
 
@@ -479,7 +484,7 @@ async fn a_sandbox_is_kept_alive_for_as_long_as_it_is_held() {
     assert_eq!(place.usage().await.unwrap().memory, 77_000_000);
     // The back end notices the end without a call.
     fake.expire_all();
-    let ended = timeout(PATIENCE, place.ended()).await.unwrap();
+    let ended = timeout(EVENT_TIMEOUT, place.ended()).await.unwrap();
     assert_eq!(ended.reason, EndReason::Expired);
     fake.had_no_faults();
 }

@@ -1,4 +1,4 @@
-//! What needs a load of its own: processor time, throughput, arrivals at random, many sandboxes, ends, memory.
+//! Measurements with a separate load: processor time, throughput, random arrivals, many sandboxes, ends, memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,28 +6,28 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::rounds::{BARE, Data, Row, Table, bare, once, timed};
+use crate::rounds::{BARE_INTERPRETER, Data, Row, Table, bare, once, timed};
 use crate::statistics::{Estimate, median, median_of, quantile, random};
 use crate::support::client::Client;
 use crate::support::machine;
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 
-/// How many calls are under way at once.
-const IN_FLIGHT: usize = 8;
-const RUNS: usize = 200;
-/// After a load the server makes ahead what it used up.
-const REST: Duration = Duration::from_secs(1);
+/// The number of concurrent calls.
+const CONCURRENT_CALLS: usize = 8;
+const CALL_COUNT: usize = 200;
+/// The pause after a load. The server refills its idle sandboxes meanwhile.
+const REFILL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long a load lasts, in seconds.
+/// Returns the duration of a load, in seconds.
 fn seconds() -> u64 {
     std::env::var("SANDCELL_BENCH_LOAD_S").map_or(10, |text| text.parse().unwrap())
 }
 
 pub fn all(table: &mut Table) {
-    let place = Place::with_settings("[limits]\nsandboxes_per_caller = 256\nexecutions_per_caller = 256\n");
+    let place = TestDir::with_settings("[limits]\nsandboxes_per_caller = 256\nexecutions_per_caller = 256\n");
     let server = Client::start(&mut place.command(&["serve"]));
     (0..20).for_each(|_| once(&server, "print(1)"));
-    std::thread::sleep(2 * REST);
+    std::thread::sleep(2 * REFILL_INTERVAL);
     eprintln!("processor time");
     processor_time(table, &server);
     eprintln!("throughput");
@@ -57,17 +57,17 @@ fn row(name: String, readings: &[f64], unit: &'static str, goal: Option<f64>) ->
     }
 }
 
-/// One number is no distribution: its interval is itself.
+/// A single number has no distribution, so its confidence interval is the number.
 fn once_against(value: f64, other: f64) -> (Estimate, (&'static str, Estimate)) {
     let exact = |value| Estimate {
         value,
         low: value,
         high: value,
     };
-    (exact(value), (BARE, exact(value / other)))
+    (exact(value), (BARE_INTERPRETER, exact(value / other)))
 }
 
-/// Processor time of a process and of those it has waited for, in milliseconds.
+/// Returns the processor time of a process and of its reaped children, in milliseconds.
 fn times(pid: u32) -> f64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let fields = text.rsplit_once(") ").unwrap().1.split(' ');
@@ -75,7 +75,8 @@ fn times(pid: u32) -> f64 {
     ticks as f64 * 1000.0 / rustix::param::clock_ticks_per_second() as f64
 }
 
-/// The server, its launcher and all that they have waited for. The launcher is the server's child that has children.
+/// Returns the processor time of the server, its launcher and all their reaped children. The launcher is the server's
+/// child that has children.
 fn all_times(server: &Client) -> f64 {
     let below = machine::descendants(server.pid());
     times(server.pid()) + below.iter().map(|seen| times(seen.pid)).sum::<f64>()
@@ -84,12 +85,12 @@ fn all_times(server: &Client) -> f64 {
 fn processor_time(table: &mut Table, server: &Client) {
     let spent = |work: &dyn Fn(), read: &dyn Fn() -> f64| {
         let before = read();
-        for _ in 0..RUNS {
+        for _ in 0..CALL_COUNT {
             work();
         }
-        // Those that wait are made anew, and count.
+        // The server replaces the used idle sandboxes, and that work counts.
         std::thread::sleep(Duration::from_secs(1));
-        (read() - before) / RUNS as f64
+        (read() - before) / CALL_COUNT as f64
     };
     let own = spent(&|| once(server, "print(1)"), &|| all_times(server));
     let children = || {
@@ -107,7 +108,7 @@ fn processor_time(table: &mut Table, server: &Client) {
     });
 }
 
-/// Seconds of processor time of this process' children that it has waited for.
+/// Returns the processor time of this process' reaped children, in seconds.
 fn of_children() -> f64 {
     let text = std::fs::read_to_string("/proc/self/stat").unwrap();
     let fields = text.rsplit_once(") ").unwrap().1.split(' ');
@@ -115,7 +116,7 @@ fn of_children() -> f64 {
     ticks as f64 / rustix::param::clock_ticks_per_second() as f64
 }
 
-/// How often a second, with so many under way at once for so long.
+/// Returns the rate per second of `in_flight` concurrent calls over `length`.
 fn rate(in_flight: usize, length: Duration, work: impl Fn() + Sync) -> f64 {
     let done = AtomicUsize::new(0);
     let start = Instant::now();
@@ -133,20 +134,25 @@ fn rate(in_flight: usize, length: Duration, work: impl Fn() + Sync) -> f64 {
     done.load(Ordering::Relaxed) as f64 / start.elapsed().as_secs_f64()
 }
 
-/// For long enough that what a load leaves behind (groups and namespaces that the kernel ends later) is paid for within it.
+/// Runs long enough that delayed costs of a load fall into the measurement: the kernel frees groups and namespaces
+/// later.
 fn throughput(table: &mut Table, server: &Client) -> f64 {
     let length = Duration::from_secs(6 * seconds());
-    // The machine's speed changes within a minute: half of what ours is compared with comes before it, half after it.
+    // The machine's speed changes within a minute. So half of the comparison runs before the measurement, half after
+    // it.
     let half = || {
-        std::thread::sleep(REST);
-        rate(IN_FLIGHT, length / 4, bare)
+        std::thread::sleep(REFILL_INTERVAL);
+        rate(CONCURRENT_CALLS, length / 4, bare)
     };
     let before = half();
-    let own = rate(IN_FLIGHT, length, || once(server, "print(1)"));
+    let own = rate(CONCURRENT_CALLS, length, || once(server, "print(1)"));
     let other = f64::midpoint(before, half());
     let (value, against) = once_against(own, other);
     table.rows.push(Row {
-        name: format!("fresh runs a second, {IN_FLIGHT} under way, for {} s", length.as_secs()),
+        name: format!(
+            "fresh runs a second, {CONCURRENT_CALLS} under way, for {} s",
+            length.as_secs()
+        ),
         value,
         unit: "/s",
         against: Some(against),
@@ -155,7 +161,7 @@ fn throughput(table: &mut Table, server: &Client) -> f64 {
     own
 }
 
-/// The same with fewer and more under way, as a part of what eight reach.
+/// Measures other concurrencies, as a fraction of the throughput with eight.
 fn concurrency(table: &mut Table, server: &Client, eight: f64) {
     for in_flight in [1, 2, 4, 16, 64] {
         let own = rate(in_flight, Duration::from_secs(seconds()), || once(server, "print(1)"));
@@ -164,42 +170,42 @@ fn concurrency(table: &mut Table, server: &Client, eight: f64) {
     }
 }
 
-/// Calls of many sessions, one after the other, with the copies that sessions keep of themselves and without.
+/// Measures calls to many sessions in turn, with and without session snapshots.
 fn sessions(table: &mut Table) {
-    const SESSIONS: usize = 64;
-    const UNDER_WAY: usize = 4;
+    const SESSION_COUNT: usize = 64;
+    const CALLS_AT_ONCE: usize = 4;
     let reached = |restore: bool| {
-        let limits = format!("[limits]\nsandboxes_per_caller = {SESSIONS}\n");
-        let place = Place::with_settings(&format!("{limits}[sessions]\nrestore = {restore}\n"));
+        let limits = format!("[limits]\nsandboxes_per_caller = {SESSION_COUNT}\n");
+        let place = TestDir::with_settings(&format!("{limits}[sessions]\nrestore = {restore}\n"));
         let server = Client::start(&mut place.command(&["serve"]));
-        let made = server.call("create_sandbox", json!({"count": SESSIONS}));
+        let made = server.call("create_sandbox", json!({"count": SESSION_COUNT}));
         let ids = made.data()["sandbox_ids"].as_array().unwrap().clone();
         let call = |code: &str, session: usize| {
             let answer = server.call(
                 "execute_code",
-                json!({"code": code, "sandbox_id": ids[session % SESSIONS]}),
+                json!({"code": code, "sandbox_id": ids[session % SESSION_COUNT]}),
             );
             assert_eq!(answer.status(), "ok", "{answer:?}");
         };
-        (0..SESSIONS).for_each(|session| call("x = 0", session));
-        std::thread::sleep(REST);
+        (0..SESSION_COUNT).for_each(|session| call("x = 0", session));
+        std::thread::sleep(REFILL_INTERVAL);
         let next = AtomicUsize::new(0);
-        rate(UNDER_WAY, Duration::from_secs(seconds()), || {
+        rate(CALLS_AT_ONCE, Duration::from_secs(seconds()), || {
             call("x += 1", next.fetch_add(1, Ordering::Relaxed));
         })
     };
     let (with, without) = (reached(true), reached(false));
     let name = format!(
-        "calls of `x += 1` a second, {SESSIONS} sessions in turn, {UNDER_WAY} under way ({:.2} of what it is without copies of sessions)",
+        "calls of `x += 1` a second, {SESSION_COUNT} sessions in turn, {CALLS_AT_ONCE} under way ({:.2} of what it is without copies of sessions)",
         with / without
     );
     table.rows.push(row(name, &[with], "/s", None));
 }
 
-/// What closing costs the caller, and how long what was in a sandbox lives on.
+/// Measures the caller's cost of closing a sandbox, and the remaining lifetime of the processes inside.
 fn ends(table: &mut Table) {
-    const TIMES: usize = 10;
-    let place = Place::with_settings("[pool]\nparked = 0\n");
+    const CLOSE_COUNT: usize = 10;
+    let place = TestDir::with_settings("[pool]\nparked = 0\n");
     let server = Client::start(&mut place.command(&["serve"]));
     let start = |code: &str| {
         let id = server.call("create_sandbox", json!({})).data()["sandbox_id"].clone();
@@ -213,11 +219,11 @@ fn ends(table: &mut Table) {
     };
     let sleepers = "import subprocess\nall = [subprocess.Popen(['sleep', '600']) for _ in range(100)]";
     let (mut closing, mut gone) = (Vec::new(), Vec::new());
-    for _ in 0..TIMES {
+    for _ in 0..CLOSE_COUNT {
         let id = start("x = 1");
         closing.push(timed(|| close(id)).as_secs_f64() * 1000.0);
         let id = start(sleepers);
-        // Beside the sandbox's there are processes that the launcher keeps ready for the next ones, each in a namespace of its own.
+        // The launcher also has spare processes for future sandboxes, each in a separate namespace.
         let mut namespaces: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
         for seen in machine::descendants(server.pid()) {
             namespaces
@@ -229,7 +235,7 @@ fn ends(table: &mut Table) {
         assert!(inside.len() > 100, "{inside:?}");
         gone.push(timed(|| {
             close(id);
-            while inside.iter().any(machine::Seen::lives) {
+            while inside.iter().any(machine::ProcessIdentity::lives) {
                 std::thread::yield_now();
             }
         }));
@@ -240,21 +246,21 @@ fn ends(table: &mut Table) {
     table.rows.push(row(name, &gone, "ms", Some(50.0)));
 }
 
-/// The process namespace of a process.
+/// Returns the PID namespace of a process.
 fn namespace(pid: &str) -> Option<std::path::PathBuf> {
     std::fs::read_link(format!("/proc/{pid}/ns/pid")).ok()
 }
 
-/// Calls that come at random, as of many people who know nothing of each other, in parts. Before each it is measured anew
-/// what the machine can do: it is not the same a minute later, and at more than it can do calls wait without end.
+/// Measures random arrivals, as from many independent users, in parts. The machine's capacity is measured again before
+/// each part: it changes within a minute, and above the capacity the queue grows without end.
 fn arrivals(table: &mut Table, server: &Client) {
-    const PARTS: u64 = 5;
-    let length = Duration::from_secs(seconds().max(10)) * 2 / u32::try_from(PARTS).unwrap();
+    const PART_COUNT: u64 = 5;
+    let length = Duration::from_secs(seconds().max(10)) * 2 / u32::try_from(PART_COUNT).unwrap();
     let mut state = 0x9E37_79B9_7F4A_7C15;
     let (mut readings, mut others) = (Vec::new(), Vec::new());
-    for _ in 0..PARTS {
-        let rate = 0.7 * rate(IN_FLIGHT, length / 2, || once(server, "print(1)"));
-        std::thread::sleep(REST);
+    for _ in 0..PART_COUNT {
+        let rate = 0.7 * rate(CONCURRENT_CALLS, length / 2, || once(server, "print(1)"));
+        std::thread::sleep(REFILL_INTERVAL);
         others.extend((0..20).map(|_| timed(bare).as_secs_f64() * 1000.0));
         let start = Instant::now();
         let mut due = Duration::ZERO;
@@ -284,7 +290,7 @@ fn arrivals(table: &mut Table, server: &Client) {
     }
 }
 
-/// The proportional share of memory of a process, in MiB.
+/// Returns a process' proportional share of memory, in MiB.
 fn share(pid: u32) -> f64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
     let kib = text.lines().find_map(|line| line.strip_prefix("Pss:"));
@@ -293,8 +299,8 @@ fn share(pid: u32) -> f64 {
         / 1024.0
 }
 
-/// What the control groups of these processes are charged, in MiB; nothing where there are none.
-fn charged(processes: &BTreeSet<machine::Seen>) -> Option<f64> {
+/// Returns the memory charged to the control groups of these processes, in MiB; none without control groups.
+fn charged(processes: &BTreeSet<machine::ProcessIdentity>) -> Option<f64> {
     let files = machine::groups_of(processes).into_iter().filter_map(|group| {
         let read = |name| std::fs::read_to_string(group.join(name)).ok();
         read("memory.usage_in_bytes").or_else(|| read("memory.current"))
@@ -303,19 +309,19 @@ fn charged(processes: &BTreeSet<machine::Seen>) -> Option<f64> {
     (bytes > 0.0).then_some(bytes / f64::from(1 << 20))
 }
 
-/// What one server and the sandboxes that wait in it hold, in MiB.
-struct Held {
+/// The memory of one server and its idle sandboxes, in MiB.
+struct ServerMemory {
     server: f64,
     shares: f64,
     charged: Option<f64>,
 }
 
-impl Held {
+impl ServerMemory {
     fn with(settings: &str, waiting: usize, modules: bool) -> Self {
-        let place = Place::with_settings(settings);
+        let place = TestDir::with_settings(settings);
         let server = Client::start(&mut place.command(&["serve"]));
-        // Two processes each: the agent and the interpreter.
-        crate::support::until(crate::support::PATIENCE, "sandboxes wait", || {
+        // Each idle sandbox has two processes: the agent and the interpreter.
+        crate::support::until(crate::support::DEFAULT_TIMEOUT, "sandboxes wait", || {
             let below = machine::descendants(server.pid());
             (below.iter().filter(|seen| seen.name.starts_with("python")).count() >= waiting).then_some(())
         });
@@ -331,10 +337,10 @@ impl Held {
 }
 
 fn memory(table: &mut Table) {
-    const WAITING: usize = 20;
-    let none = Held::with("[pool]\nparked = 0\n", 0, false);
-    let some = Held::with(&format!("[pool]\nparked = {WAITING}\n"), WAITING, false);
-    let each = |some: f64, none: f64| (some - none) / WAITING as f64;
+    const IDLE_COUNT: usize = 20;
+    let none = ServerMemory::with("[pool]\nparked = 0\n", 0, false);
+    let some = ServerMemory::with(&format!("[pool]\nparked = {IDLE_COUNT}\n"), IDLE_COUNT, false);
+    let each = |some: f64, none: f64| (some - none) / IDLE_COUNT as f64;
     let mut mib = |name: &str, value: f64, goal: f64| {
         table.rows.push(row(name.to_owned(), &[value], "MiB", Some(goal)));
     };
@@ -354,8 +360,8 @@ fn memory(table: &mut Table) {
     );
     if let Some(settings) = with_data_python() {
         let with = |parked: usize| format!("{settings}[pool]\nparked = {parked}\n");
-        let none = Held::with(&with(0), 0, true);
-        let some = Held::with(&with(WAITING), WAITING, true);
+        let none = ServerMemory::with(&with(0), 0, true);
+        let some = ServerMemory::with(&with(IDLE_COUNT), IDLE_COUNT, true);
         mib(
             "memory of one that waits with numpy, pandas and pyplot, proportional share",
             each(some.shares, none.shares),
@@ -368,7 +374,8 @@ fn memory(table: &mut Table) {
     }
 }
 
-/// Settings for interpreters that have loaded the data libraries from their own folders, where a warmed one sees them.
+/// Returns settings for interpreters that have loaded the data libraries from their own folders, where a zygote finds
+/// them.
 fn with_data_python() -> Option<String> {
     let python = std::env::var("SANDCELL_TEST_DATA_PYTHON").ok()?;
     Some(format!(
@@ -376,12 +383,12 @@ fn with_data_python() -> Option<String> {
     ))
 }
 
-/// Many sandboxes in one call, each of which then answers.
+/// Measures the creation of many sandboxes in one call, and the first answer of each.
 fn many(table: &mut Table) {
-    const LIMITS: &str = "[limits]\nsandboxes_per_caller = 1000\nsandboxes = 1000\n";
+    const LIMIT_SETTINGS: &str = "[limits]\nsandboxes_per_caller = 1000\nsandboxes = 1000\n";
     let mut load = |settings: &str, ahead: bool, count: usize, what: &str, code: &str, goal: Option<f64>| {
         let parked = if ahead { count } else { 0 };
-        let place = Place::with_settings(&format!("{settings}{LIMITS}[pool]\nparked = {parked}\n"));
+        let place = TestDir::with_settings(&format!("{settings}{LIMIT_SETTINGS}[pool]\nparked = {parked}\n"));
         let before = if parked == 1000 { settled() } else { 0.0 };
         let server = Client::start(&mut place.command(&["serve"]));
         wait_for(&server, parked);
@@ -406,11 +413,11 @@ fn many(table: &mut Table) {
         && available() > 12_000.0
     {
         let what = ", with numpy, pandas and pyplot";
-        load(&settings, true, 1000, what, Data::CODE, Some(5000.0));
+        load(&settings, true, 1000, what, Data::IMPORT_CODE, Some(5000.0));
     }
 }
 
-/// Until so many wait and nothing more is made.
+/// Waits until this many sandboxes are idle and no further process appears.
 fn wait_for(server: &Client, parked: usize) {
     let processes = || machine::descendants(server.pid()).len();
     crate::support::until(Duration::from_secs(120), "sandboxes wait", || {
@@ -423,18 +430,18 @@ fn wait_for(server: &Client, parked: usize) {
     }
 }
 
-/// Memory that this machine has left, in MiB.
+/// Returns the available memory of this machine, in MiB.
 fn available() -> f64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap();
     let kib = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     kib.unwrap().trim().trim_end_matches(" kB").parse::<f64>().unwrap() / 1024.0
 }
 
-/// The same once the kernel has taken back what the last server had.
+/// Returns the available memory once the kernel has reclaimed the last server's memory.
 fn settled() -> f64 {
     let mut before = 0.0;
     loop {
-        std::thread::sleep(2 * REST);
+        std::thread::sleep(2 * REFILL_INTERVAL);
         let now = available();
         if now - before < 8.0 {
             return now;
@@ -443,7 +450,7 @@ fn settled() -> f64 {
     }
 }
 
-/// How long creating took and how long it took until each had answered, in milliseconds.
+/// Returns the duration of the creation, and the time until each sandbox had answered, in milliseconds.
 fn create_and_ask(server: &Client, count: usize, code: &str) -> [f64; 2] {
     let mut ids = Vec::new();
     let made = timed(|| {
@@ -455,7 +462,7 @@ fn create_and_ask(server: &Client, count: usize, code: &str) -> [f64; 2] {
     let next = AtomicUsize::new(0);
     let answered = timed(|| {
         std::thread::scope(|scope| {
-            for _ in 0..IN_FLIGHT {
+            for _ in 0..CONCURRENT_CALLS {
                 scope.spawn(|| {
                     while let Some(id) = ids.get(next.fetch_add(1, Ordering::Relaxed)) {
                         let answer = server.call("execute_code", json!({"code": code, "sandbox_id": id}));

@@ -1,10 +1,10 @@
-//! What calls cost, against a bare interpreter and other ways to run code, of the same machine in the same run:
+//! Costs of calls, compared with a bare interpreter and other ways to run code on the same machine in the same run:
 //! `cargo xtask bench`.
 //!
-//! Each round measures every row once, so that whatever else the machine does hits all of them. Medians are shown with
-//! intervals of confidence; ratios are of medians, and only they mean something on another machine. What needs a load of
-//! its own (throughput, arrivals at random, a thousand sandboxes, memory) comes after the rounds. Nothing here passes or
-//! fails.
+//! Each round measures every row once, so that other activity of the machine affects all rows alike. The table shows
+//! medians with confidence intervals. Ratios are ratios of medians, and only they are meaningful on another machine.
+//! Measurements with a separate load (throughput, random arrivals, a thousand sandboxes, memory) follow the rounds.
+//! Nothing here passes or fails.
 #![allow(
     missing_docs,
     unreachable_pub,
@@ -29,8 +29,8 @@ mod support;
 
 // An MCP server with nothing in it, and one that runs code without any isolation.
 #[cfg(target_os = "linux")]
-mod floor;
-// What needs a load of its own.
+mod bare_server;
+// Measurements with a separate load.
 #[cfg(target_os = "linux")]
 mod loads;
 // Installed packages.
@@ -39,16 +39,16 @@ mod packages;
 // The table and the picture.
 #[cfg(target_os = "linux")]
 mod report;
-// What each round measures.
+// The measurements of each round.
 #[cfg(target_os = "linux")]
 mod rounds;
-// Medians and how sure they are.
+// Medians and their confidence intervals.
 #[cfg(target_os = "linux")]
 mod statistics;
 
 #[cfg(target_os = "linux")]
 fn main() {
-    floor::become_it_if_asked();
+    bare_server::serve_if_asked();
     if let Some(reason) = support::missing() {
         println!("nothing measured: {reason}");
         return;

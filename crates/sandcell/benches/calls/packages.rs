@@ -1,4 +1,4 @@
-//! Packages that were installed before: in a fresh sandbox, and by uv in a fresh virtual environment.
+//! Packages that are already installed: in a new sandbox, and by uv in a new virtual environment.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -6,25 +6,25 @@ use std::process::{Command, Stdio};
 use serde_json::json;
 
 use crate::support::client::Client;
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 
-const PACKAGES: [&str; 4] = ["numpy", "pandas", "matplotlib", "scikit-learn"];
+const PACKAGE_NAMES: [&str; 4] = ["numpy", "pandas", "matplotlib", "scikit-learn"];
 
-/// A server and a cache of uv's that have them. Made where `SANDCELL_BENCH_UV` names uv; needs a package index once.
+/// A server and a uv cache that have the packages. Made if `SANDCELL_BENCH_UV` names uv; needs a package index once.
 pub struct Packages {
     uv: PathBuf,
     server: Client,
-    place: Place,
+    place: TestDir,
 }
 
 impl Packages {
     pub fn here() -> Option<Self> {
         let uv = PathBuf::from(std::env::var_os("SANDCELL_BENCH_UV")?);
-        let place = Place::new();
+        let place = TestDir::new();
         let mut command = place.command(&["serve"]);
         let folder = uv.parent().unwrap().display().to_string();
         command.env("PATH", format!("/usr/local/bin:/usr/bin:/bin:{folder}"));
-        // The machine's own way to its index.
+        // The machine's own settings for its index.
         let own = std::env::vars_os().filter(|(name, _)| {
             let name = name.to_string_lossy();
             ["PIP_", "UV_", "SSL_"].iter().any(|prefix| name.starts_with(prefix)) || name.ends_with("_proxy")
@@ -40,9 +40,9 @@ impl Packages {
         Some(packages)
     }
 
-    /// A sandbox that was asked for with them and finds them.
+    /// Makes a sandbox with the packages and imports them.
     pub fn by_sandbox(&self) {
-        let answer = self.server.call("create_sandbox", json!({"packages": PACKAGES}));
+        let answer = self.server.call("create_sandbox", json!({"packages": PACKAGE_NAMES}));
         let id = answer.data()["sandbox_id"].clone();
         let code = "import importlib.util as found\nprint(all(map(found.find_spec, ['numpy', 'pandas', 'matplotlib', 'sklearn'])))";
         let answer = self
@@ -52,7 +52,7 @@ impl Packages {
         self.server.call("close_sandbox", json!({"sandbox_id": id}));
     }
 
-    /// A new virtual environment with them, without a network.
+    /// Makes a virtual environment with the packages, without a network.
     pub fn by_uv(&self) {
         self.install(&["--offline"]);
     }
@@ -68,6 +68,6 @@ impl Packages {
         };
         let python = folder.join("bin/python").display().to_string();
         uv(&["venv", "--quiet", &folder.display().to_string()]);
-        uv(&[&["pip", "install", "--quiet", "--python", &python][..], &PACKAGES].concat());
+        uv(&[&["pip", "install", "--quiet", "--python", &python][..], &PACKAGE_NAMES].concat());
     }
 }

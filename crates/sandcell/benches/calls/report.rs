@@ -1,4 +1,4 @@
-//! The table and the picture: on stdout, and into the folder that `SANDCELL_BENCH_WRITE` names.
+//! The table and the chart: on stdout, and in the folder that `SANDCELL_BENCH_WRITE` names.
 
 use std::fmt::Write as _;
 use std::process::Command;
@@ -65,7 +65,7 @@ fn goal(row: &Row) -> String {
         .to_owned()
 }
 
-/// Three digits that count.
+/// Formats a number with three significant digits.
 fn number(value: f64) -> String {
     match value.abs() {
         large if large >= 100.0 => format!("{value:.0}"),
@@ -82,7 +82,7 @@ fn interval(estimate: Estimate) -> String {
     format!(" ({}–{})", number(estimate.low), number(estimate.high))
 }
 
-/// What it was measured on.
+/// Describes the measured machine.
 fn machine() -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let cpuinfo = read("/proc/cpuinfo");
@@ -101,30 +101,34 @@ fn machine() -> String {
     )
 }
 
-/// A bar for each row that is compared with a bare interpreter, on a logarithmic scale.
+/// Draws a bar for each row that is compared with a bare interpreter, on a logarithmic scale.
 fn picture(rows: &[Row]) -> String {
-    const LEFT: f64 = 490.0;
-    const WIDTH: f64 = 420.0;
-    const LINE: f64 = 30.0;
-    const LEAST: f64 = 0.03;
-    const MOST: f64 = 100.0;
+    const LEFT_MARGIN: f64 = 490.0;
+    const CHART_WIDTH: f64 = 420.0;
+    const LINE_HEIGHT: f64 = 30.0;
+    const MIN_RATIO: f64 = 0.03;
+    const MAX_RATIO: f64 = 100.0;
     let compared: Vec<_> = rows
         .iter()
         .filter(|row| row.unit == "ms")
         .filter_map(|row| {
             Some((
                 row,
-                row.against.filter(|(against, _)| *against == crate::rounds::BARE)?.1,
+                row.against
+                    .filter(|(against, _)| *against == crate::rounds::BARE_INTERPRETER)?
+                    .1,
             ))
         })
         .collect();
-    let x = |ratio: f64| LEFT + WIDTH * (ratio.clamp(LEAST, MOST) / LEAST).ln() / (MOST / LEAST).ln();
-    let height = 60.0 + LINE * compared.len() as f64;
-    let total = LEFT + WIDTH + 80.0;
+    let x = |ratio: f64| {
+        LEFT_MARGIN + CHART_WIDTH * (ratio.clamp(MIN_RATIO, MAX_RATIO) / MIN_RATIO).ln() / (MAX_RATIO / MIN_RATIO).ln()
+    };
+    let height = 60.0 + LINE_HEIGHT * compared.len() as f64;
+    let total = LEFT_MARGIN + CHART_WIDTH + 80.0;
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {total} {height}\" font-family=\"sans-serif\" \
          font-size=\"13\">\n<rect width=\"{total}\" height=\"{height}\" fill=\"#fff\"/>\n\
-         <text x=\"{LEFT}\" y=\"20\" fill=\"#555\">times a bare interpreter's start (logarithmic; the line is 1)</text>\n"
+         <text x=\"{LEFT_MARGIN}\" y=\"20\" fill=\"#555\">times a bare interpreter's start (logarithmic; the line is 1)</text>\n"
     );
     for tick in [0.1, 1.0, 10.0, 100.0] {
         let (at, colour) = (x(tick), if tick == 1.0 { "#222" } else { "#ddd" });
@@ -137,13 +141,13 @@ fn picture(rows: &[Row]) -> String {
         );
     }
     for (number, (row, ratio)) in compared.iter().enumerate() {
-        let y = 34.0 + LINE * number as f64;
+        let y = 34.0 + LINE_HEIGHT * number as f64;
         let colour = if row.name.starts_with("rival") {
             "#c58a3d"
         } else {
             "#3a7ca5"
         };
-        let (start, end) = (x(LEAST), x(ratio.value));
+        let (start, end) = (x(MIN_RATIO), x(ratio.value));
         let label = row.name.replace('`', "").replace('&', "&amp;").replace('<', "&lt;");
         let _ = writeln!(
             svg,
@@ -151,7 +155,7 @@ fn picture(rows: &[Row]) -> String {
              <rect x=\"{start:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"18\" fill=\"{colour}\"/>\
              <line x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{:.1}\" y2=\"{:.1}\" stroke=\"#222\"/>\
              <text x=\"{:.1}\" y=\"{:.1}\" fill=\"#222\">{:.2}</text>",
-            LEFT - 8.0,
+            LEFT_MARGIN - 8.0,
             y + 14.0,
             (end - start).max(1.0),
             x(ratio.low),

@@ -1,4 +1,4 @@
-//! What each round measures, row by row.
+//! The measurements of each round, row by row.
 
 use std::io::{Read as _, Write as _};
 use std::path::PathBuf;
@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::floor;
+use crate::bare_server;
 use crate::packages::Packages;
 use crate::statistics::{Estimate, median_of, ratio_of};
 use crate::support::client::Client;
-use crate::support::place::Place;
 use crate::support::python;
+use crate::support::test_dir::TestDir;
 
-/// A pause before calls that people make one at a time.
-const PAUSE: Duration = Duration::from_millis(30);
-/// Calls that come right after each other, as from a loop.
-const IN_A_ROW: u32 = 50;
+/// A pause before calls, as of a person who makes one call at a time.
+const CALL_INTERVAL: Duration = Duration::from_millis(30);
+/// The number of calls without a pause, as from a loop.
+const CALLS_IN_A_ROW: u32 = 50;
 
 /// A row of the table.
 pub struct Row {
@@ -25,25 +25,25 @@ pub struct Row {
     /// The number, and its unit.
     pub value: Estimate,
     pub unit: &'static str,
-    /// What it is compared with, and the ratio.
+    /// The row of the comparison, and the ratio.
     pub against: Option<(&'static str, Estimate)>,
-    /// The goal, as a ratio where there is one, else in the unit; the largest or, for rates, the smallest.
+    /// The goal: a ratio if the row has one, else a value in the unit. It is the maximum or, for rates, the minimum.
     pub goal: Option<f64>,
 }
 
-pub const BARE: &str = "a bare interpreter";
-pub const EMPTY: &str = "an empty tool";
+pub const BARE_INTERPRETER: &str = "a bare interpreter";
+pub const EMPTY_TOOL: &str = "an empty tool";
 const EMPTY_IN_A_ROW: &str = "an empty tool in a row";
-const FRESH: &str = "`create_run_close` of `print(1)`, made ahead";
-const LOADING: &str = "`create_run_close` that loads numpy, pandas and pyplot";
-const UV: &str = "`uv venv` and `uv pip install --offline` of numpy, pandas, matplotlib and scikit-learn";
+const FRESH_RUN: &str = "`create_run_close` of `print(1)`, made ahead";
+const LIBRARY_RUN: &str = "`create_run_close` that loads numpy, pandas and pyplot";
+const UV_INSTALL: &str = "`uv venv` and `uv pip install --offline` of numpy, pandas, matplotlib and scikit-learn";
 
-/// What has been measured, and what later measurements compare with.
+/// The measured rows. Later measurements compare with them.
 pub struct Table {
     pub rows: Vec<Row>,
 }
 
-/// Something that is measured once a round, in seconds.
+/// A quantity measured once a round, in seconds.
 struct Measured<'a> {
     name: &'static str,
     against: Option<&'static str>,
@@ -52,14 +52,14 @@ struct Measured<'a> {
 }
 
 pub fn all(rounds: usize) -> Table {
-    let place = Place::new();
+    let place = TestDir::new();
     let server = Client::start(&mut place.command(&["serve"]));
     server.text("x = 0");
-    let none_place = Place::with_settings("[pool]\nparked = 0\n");
+    let none_place = TestDir::with_settings("[pool]\nparked = 0\n");
     let none_waits = Client::start(&mut none_place.command(&["serve"]));
-    let alone_place = Place::with_settings("[pool]\nparked = 0\nwarm_parents = false\n");
+    let alone_place = TestDir::with_settings("[pool]\nparked = 0\nwarm_parents = false\n");
     let cold = Client::start(&mut alone_place.command(&["serve"]));
-    let floor = floor::client();
+    let bare_server = bare_server::client();
     let mut echo = Echo::start();
     let program = place.write("one.py", "print(1)").display().to_string();
     let data = Data::here().as_ref().map(Loaded::start);
@@ -68,65 +68,65 @@ pub fn all(rounds: usize) -> Table {
     let mut measured = vec![
         Measured::new("`python3 -I -S -c 'print(1)'`, bare", None, None, || timed(bare)),
         Measured::new("an empty tool of a bare MCP server", None, None, || {
-            std::thread::sleep(PAUSE);
-            timed(|| drop(floor.call("empty", json!({}))))
+            std::thread::sleep(CALL_INTERVAL);
+            timed(|| drop(bare_server.call("empty", json!({}))))
         }),
         Measured::new(EMPTY_IN_A_ROW, None, None, || {
-            each_of(IN_A_ROW, || drop(floor.call("empty", json!({}))))
+            each_of(CALLS_IN_A_ROW, || drop(bare_server.call("empty", json!({}))))
         }),
         Measured::new("a line through a pipe and back (`cat`)", None, None, || {
             timed(|| echo.once())
         }),
-        Measured::new(FRESH, Some(BARE), Some(0.1), || {
-            std::thread::sleep(PAUSE);
+        Measured::new(FRESH_RUN, Some(BARE_INTERPRETER), Some(0.1), || {
+            std::thread::sleep(CALL_INTERVAL);
             timed(|| once(&server, "print(1)"))
         }),
         Measured::new(
             "the same, nothing made ahead (`pool.parked = 0`)",
-            Some(BARE),
+            Some(BARE_INTERPRETER),
             Some(0.7),
             || {
-                std::thread::sleep(PAUSE);
+                std::thread::sleep(CALL_INTERVAL);
                 timed(|| once(&none_waits, "print(1)"))
             },
         ),
         Measured::new(
             "the same, with an interpreter of its own (`pool.warm_parents = false`)",
-            Some(BARE),
+            Some(BARE_INTERPRETER),
             Some(1.5),
             || {
-                std::thread::sleep(PAUSE);
+                std::thread::sleep(CALL_INTERVAL);
                 timed(|| once(&cold, "print(1)"))
             },
         ),
         Measured::new(
             "`execute_code` of `x += 1` in a session",
-            Some(EMPTY),
+            Some(EMPTY_TOOL),
             Some(2.0),
             || {
-                std::thread::sleep(PAUSE);
+                std::thread::sleep(CALL_INTERVAL);
                 timed(|| assert_eq!(server.run("x += 1").status(), "ok"))
             },
         ),
         Measured::new("the same in a row", Some(EMPTY_IN_A_ROW), Some(2.0), || {
-            each_of(IN_A_ROW, || assert_eq!(server.run("x += 1").status(), "ok"))
+            each_of(CALLS_IN_A_ROW, || assert_eq!(server.run("x += 1").status(), "ok"))
         }),
-        Measured::new("`tools/list`", Some(EMPTY), None, || {
-            std::thread::sleep(PAUSE);
+        Measured::new("`tools/list`", Some(EMPTY_TOOL), None, || {
+            std::thread::sleep(CALL_INTERVAL);
             timed(|| drop(server.request("tools/list", json!({}))))
         }),
         Measured::new(
             "`create_sandbox`, first `execute_code`, `close_sandbox`",
-            Some(BARE),
+            Some(BARE_INTERPRETER),
             None,
             || {
-                std::thread::sleep(PAUSE);
+                std::thread::sleep(CALL_INTERVAL);
                 timed(|| one_sandbox(&server))
             },
         ),
         Measured::new(
             "`sandcell run` of `print(1)`, the whole command",
-            Some(BARE),
+            Some(BARE_INTERPRETER),
             None,
             || timed(|| run_command(&place, &program)),
         ),
@@ -138,15 +138,15 @@ pub fn all(rounds: usize) -> Table {
         ),
         Measured::new(
             "rival: an MCP server that runs it as a plain process",
-            Some(BARE),
+            Some(BARE_INTERPRETER),
             None,
-            || timed(|| assert_eq!(floor.call("run", json!({"code": "print(1)"})).all(), "1\n")),
+            || timed(|| assert_eq!(bare_server.call("run", json!({"code": "print(1)"})).all(), "1\n")),
         ),
     ];
     if bubblewrap().is_some_and(|mut command| succeeds(&mut command)) {
         measured.push(Measured::new(
             "rival: bubblewrap, its namespaces only",
-            Some(BARE),
+            Some(BARE_INTERPRETER),
             None,
             || timed(|| assert_eq!(bubblewrap().unwrap().output().unwrap().stdout, b"1\n")),
         ));
@@ -154,50 +154,50 @@ pub fn all(rounds: usize) -> Table {
     if let Some(image) = docker_image() {
         measured.push(Measured::new(
             "rival: `docker run --rm --network none`",
-            Some(BARE),
+            Some(BARE_INTERPRETER),
             None,
             move || timed(|| assert_eq!(docker(&image).output().unwrap().stdout, b"1\n")),
         ));
     }
     if let Some(data) = &data {
-        measured.push(Measured::new(LOADING, Some(BARE), None, || {
-            timed(|| once(&data.plain, Data::CODE))
+        measured.push(Measured::new(LIBRARY_RUN, Some(BARE_INTERPRETER), None, || {
+            timed(|| once(&data.plain, Data::IMPORT_CODE))
         }));
         measured.push(Measured::new(
             "the same with the three in `preload`",
-            Some(FRESH),
+            Some(FRESH_RUN),
             Some(1.5),
             || {
-                std::thread::sleep(PAUSE);
-                timed(|| once(&data.ahead, Data::CODE))
+                std::thread::sleep(CALL_INTERVAL);
+                timed(|| once(&data.ahead, Data::IMPORT_CODE))
             },
         ));
         measured.push(Measured::new(
             "the same once more, against loading them",
-            Some(LOADING),
+            Some(LIBRARY_RUN),
             Some(0.002),
             || {
-                std::thread::sleep(PAUSE);
-                timed(|| once(&data.ahead, Data::CODE))
+                std::thread::sleep(CALL_INTERVAL);
+                timed(|| once(&data.ahead, Data::IMPORT_CODE))
             },
         ));
     }
     if let Some(packages) = &packages {
-        measured.push(Measured::new(UV, None, None, || timed(|| packages.by_uv())));
+        measured.push(Measured::new(UV_INSTALL, None, None, || timed(|| packages.by_uv())));
         measured.push(Measured::new(
             "a sandbox that has them, from the store",
-            Some(UV),
+            Some(UV_INSTALL),
             Some(0.05),
             || {
-                std::thread::sleep(PAUSE);
+                std::thread::sleep(CALL_INTERVAL);
                 timed(|| packages.by_sandbox())
             },
         ));
     }
     let readings = run(&mut measured, rounds);
     let of = |against| match against {
-        BARE => &readings[0],
-        EMPTY => &readings[1],
+        BARE_INTERPRETER => &readings[0],
+        EMPTY_TOOL => &readings[1],
         named => &readings[measured.iter().position(|other| other.name == named).unwrap()],
     };
     let rows = measured
@@ -251,7 +251,7 @@ pub fn timed(work: impl FnOnce()) -> Duration {
     start.elapsed()
 }
 
-/// What each takes of so many in a row.
+/// Returns the mean duration of `count` consecutive runs.
 fn each_of(count: u32, mut work: impl FnMut()) -> Duration {
     timed(|| (0..count).for_each(|_| work())) / count
 }
@@ -268,14 +268,14 @@ pub fn once(server: &Client, code: &str) {
     assert_eq!(answer.output().trim(), "1", "{answer:?}");
 }
 
-fn run_command(place: &Place, program: &str) {
+fn run_command(place: &TestDir, program: &str) {
     let mut command = place.command(&["run", program]);
     let output = command.stdin(Stdio::null()).output().unwrap();
     assert_eq!(output.stdout, b"1\n");
 }
 
-/// From the start of the process to the answer; its end is not counted.
-fn hello(place: &Place) -> Duration {
+/// Measures the time from the start of the process to the answer. The end of the process does not count.
+fn hello(place: &TestDir) -> Duration {
     let mut command = place.command(&["serve"]);
     let start = Instant::now();
     let server = Client::start_silent(&mut command);
@@ -290,7 +290,7 @@ fn one_sandbox(server: &Client) {
     server.call("close_sandbox", json!({"sandbox_id": id}));
 }
 
-/// A process that gives back what it gets.
+/// A process that echoes its input.
 struct Echo(Child);
 
 impl Echo {
@@ -346,7 +346,7 @@ fn bubblewrap() -> Option<Command> {
     Some(command)
 }
 
-/// An image with Python that this machine has already; nothing is pulled.
+/// Returns an image with Python that this machine already has; nothing is pulled.
 fn docker_image() -> Option<String> {
     let listed = Command::new("docker")
         .args(["images", "--format", "{{.Repository}}:{{.Tag}}", "python"])
@@ -374,16 +374,16 @@ fn docker(image: &str) -> Command {
     command
 }
 
-/// Where there are the data libraries: in a base, which `SANDCELL_BENCH_BASE` names and which was built in the data folder
-/// `SANDCELL_BENCH_DATA`, or beside an interpreter, `SANDCELL_TEST_DATA_PYTHON`.
+/// The source of the data libraries: a base, which `SANDCELL_BENCH_BASE` names and which was built in the data folder
+/// `SANDCELL_BENCH_DATA`, or an interpreter's own packages, `SANDCELL_TEST_DATA_PYTHON`.
 pub struct Data {
-    /// The setting by which sandboxes have them.
+    /// The setting that gives sandboxes the libraries.
     setting: String,
     folder: Option<PathBuf>,
 }
 
 impl Data {
-    pub const CODE: &'static str = "import numpy, pandas, matplotlib.pyplot\nprint(1)";
+    pub const IMPORT_CODE: &'static str = "import numpy, pandas, matplotlib.pyplot\nprint(1)";
 
     pub fn here() -> Option<Self> {
         let variable = |name| std::env::var(name).ok();
@@ -411,13 +411,13 @@ impl Data {
 struct Loaded {
     ahead: Client,
     plain: Client,
-    _places: [Place; 2],
+    _places: [TestDir; 2],
 }
 
 impl Loaded {
     fn start(data: &Data) -> Self {
-        let places = [data.preloaded(), data.setting.clone()].map(|settings| Place::with_settings(&settings));
-        let start = |place: &Place| {
+        let places = [data.preloaded(), data.setting.clone()].map(|settings| TestDir::with_settings(&settings));
+        let start = |place: &TestDir| {
             let mut command = place.command(&["serve"]);
             if let Some(folder) = &data.folder {
                 command.env("SANDCELL_DATA_DIR", folder);

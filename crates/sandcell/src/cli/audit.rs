@@ -1,4 +1,4 @@
-//! `sandcell audit`: the log of what matters for security.
+//! `sandcell audit`: the security audit log.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -11,9 +11,9 @@ use serde_json::json;
 use super::{output, printed};
 use crate::config::Settings;
 
-/// Checks the log of what matters for security
+/// Checks the security audit log
 ///
-/// `serve` and `token` write it (`audit.file`): one JSON object a line, each with the hash of the one before.
+/// `serve` and `token` write it (`audit.file`): one JSON object a line, each with the hash of the line before.
 #[derive(Debug, Args)]
 pub(super) struct AuditArgs {
     #[command(subcommand)]
@@ -22,14 +22,14 @@ pub(super) struct AuditArgs {
 
 #[derive(Debug, Subcommand)]
 enum AuditCommand {
-    /// Says whether a line was changed, removed or inserted, and which; exits with 1 if so
+    /// Finds lines that were changed, removed or inserted; exits with 1 if there are any
     Verify {
-        /// A log elsewhere than the settings say
+        /// The log file; by default the one of the settings
         #[arg(long, value_name = "FILE")]
         file: Option<PathBuf>,
 
-        /// A hash that must be in it: the last one of an earlier check, kept where nobody could change it. Finds that the
-        /// end was cut off
+        /// A hash that the log must contain, such as the last hash of an earlier check, stored out of an attacker's
+        /// reach. Detects a log whose end was cut off
         #[arg(long, value_name = "HASH")]
         hash: Option<String>,
 
@@ -45,7 +45,7 @@ pub(super) fn run(args: &AuditArgs, settings: &Settings) -> Result<ExitCode, Fai
     let path = file.clone().or_else(set).ok_or_else(|| {
         Failure::new(
             Code::NotFound,
-            "no audit log is kept",
+            "no audit log is written",
             "set audit.enabled and data_dir, or name a log with --file",
         )
     })?;

@@ -10,15 +10,15 @@ use sandcell_sandbox::{Code, Failure, Preparing};
 use serde_json::json;
 use tokio::sync::watch;
 
-use super::bar::Bar;
 use super::config;
 use super::output::{self, Style};
+use super::progress::Progress;
 use crate::config::{Settings, edit};
 use crate::signals;
 use crate::wiring::{self, Launcher};
 
-/// The most that a lock file may have.
-const LOCK_MAX: u64 = 8 << 20;
+/// The maximum size of a lock file, in bytes.
+const MAX_LOCK_BYTES: u64 = 8 << 20;
 
 /// Prepared sets of packages that sandboxes start with (`sandcell config set base NAME`)
 #[derive(Debug, Args)]
@@ -31,10 +31,10 @@ pub(super) struct BaseArgs {
 pub(super) enum BaseCommand {
     /// Installs packages as a base, or replaces the base of that name
     Build {
-        /// What to call it: lower-case letters, digits, - and _
+        /// The base's name: lower-case letters, digits, - and _
         name: String,
 
-        /// What to install, such as `numpy`, `pandas>=2,<3` or, of npm, `npm:zod@^3`
+        /// A package, such as `numpy`, `pandas>=2,<3` or, of npm, `npm:zod@^3`
         #[arg(value_name = "PACKAGE", required_unless_present = "lock")]
         packages: Vec<String>,
 
@@ -52,9 +52,9 @@ pub(super) enum BaseCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Forgets a base
+    /// Removes a base
     Remove {
-        /// Which
+        /// The base's name
         name: String,
     },
 }
@@ -119,36 +119,38 @@ fn read_lock(path: &PathBuf) -> Result<String, Failure> {
         |error: io::Error| Failure::invalid(format!("{} cannot be read: {error}", path.display()), "check the path");
     let mut text = String::new();
     let file = std::fs::File::open(path).map_err(unreadable)?;
-    file.take(LOCK_MAX).read_to_string(&mut text).map_err(unreadable)?;
+    file.take(MAX_LOCK_BYTES)
+        .read_to_string(&mut text)
+        .map_err(unreadable)?;
     Ok(text)
 }
 
-/// Builds, tells what is being done, and gives up when the user wants that: nothing is left then.
+/// Builds a base and shows the progress. A signal of the user cancels the build and nothing of it is left.
 async fn build(bases: &Bases, name: &str, wanted: &[String], lock: Option<&str>) -> Result<BaseInfo, Failure> {
     let mut stop = signals::Stop::listen()?;
-    let progress = watch::Sender::new(String::new());
-    let mut steps = progress.subscribe();
-    let mut bar = Bar::new();
+    let sender = watch::Sender::new(String::new());
+    let mut steps = sender.subscribe();
+    let mut progress = Progress::new();
     let at = |step: &watch::Ref<'_, String>| Preparing {
         text: step.to_string(),
         ..Preparing::default()
     };
-    let work = bases.build(name, wanted, lock, &progress);
+    let work = bases.build(name, wanted, lock, &sender);
     tokio::pin!(work);
     loop {
         tokio::select! {
             built = &mut work => {
-                bar.clear();
+                progress.clear();
                 return built;
             }
             Ok(()) = steps.changed() => {
-                bar.show(&at(&steps.borrow_and_update()));
+                progress.show(&at(&steps.borrow_and_update()));
             }
             () = tokio::time::sleep(std::time::Duration::from_secs(1)), if io::stderr().is_terminal() => {
-                bar.show(&at(&steps.borrow()));
+                progress.show(&at(&steps.borrow()));
             }
             _ = stop.next() => {
-                bar.clear();
+                progress.clear();
                 return Err(Failure::new(Code::Cancelled, "the base was not built; nothing of it is left", "run it again"));
             }
         }

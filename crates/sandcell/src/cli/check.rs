@@ -15,20 +15,20 @@ use super::{output, printed};
 use crate::config::Settings;
 use crate::wiring;
 
-/// The most entries of a folder that are looked at for modules.
-const MODULES_MAX: usize = 20_000;
+/// The maximum number of entries of a folder that are searched for modules.
+const MAX_MODULE_ENTRIES: usize = 20_000;
 
-/// Looks at a Python file without running it: missing packages, network use, input without answers, and the like
+/// Checks a Python file without running it: missing packages, network use, input without answers, and more
 ///
-/// Advice, never protection: whoever wants to can write code that says nothing here, and the sandbox is what holds.
-/// The exit status is 1 where the profile `strict` would not run the file.
+/// The findings are advice, not protection: code can be written so that this check finds nothing. The sandbox
+/// protects. The exit status is 1 where the profile `strict` would not run the file.
 #[derive(Debug, Args)]
 pub(super) struct CheckArgs {
     /// The file; `-` for stdin
     #[arg(value_name = "FILE")]
     file: PathBuf,
 
-    /// What counts; by default what the setting `analysis` says
+    /// The profile; by default the setting `analysis`
     #[arg(long, value_enum, value_name = "P")]
     profile: Option<Profile>,
 
@@ -100,7 +100,7 @@ fn source(file: &Path, limit: u64) -> Result<String, Failure> {
     }
 }
 
-/// The modules that can be imported: those of the interpreter's packages, and the file's neighbours.
+/// Returns the importable modules: those of the interpreter's packages, and those next to the file.
 fn modules(site: &[PathBuf], file: &Path) -> BTreeSet<String> {
     let near = file.parent().map(|folder| {
         if folder == Path::new("") {
@@ -115,7 +115,7 @@ fn modules(site: &[PathBuf], file: &Path) -> BTreeSet<String> {
         let Ok(listed) = std::fs::read_dir(folder) else {
             continue;
         };
-        for entry in listed.take(MODULES_MAX).filter_map(Result::ok) {
+        for entry in listed.take(MAX_MODULE_ENTRIES).filter_map(Result::ok) {
             let path = entry.path();
             let module = match path.extension().and_then(OsStr::to_str) {
                 None | Some("py" | "so") => path.file_name().and_then(OsStr::to_str),

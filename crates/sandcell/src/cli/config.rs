@@ -1,4 +1,4 @@
-//! `sandcell config`: the settings in force and where each came from.
+//! `sandcell config`: the settings in force and their origins.
 
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -14,18 +14,19 @@ use super::replace::replace;
 use crate::config::table::{SETTINGS, Setting};
 use crate::config::{Layered, Origin, Surroundings, Value, edit, read, read_if_there};
 
-/// A new file begins with this.
-const HEADER: &str =
+/// The first line of a new settings file.
+const FILE_HEADER: &str =
     "# Settings of sandcell, in TOML. `sandcell config` shows each one with its value and its origin.\n";
-/// Editors that are tried where the environment names none.
-const EDITORS: [&str; 3] = ["editor", "nano", "vi"];
+/// Editors that are tried when the environment names none.
+const FALLBACK_EDITORS: [&str; 3] = ["editor", "nano", "vi"];
 
-/// Prints the settings in force and where each came from, or changes one
+/// Prints the settings in force and their origins, or changes one
 ///
-/// Settings come from, the later winning: defaults, /etc/sandcell/config.toml, ~/.config/sandcell/config.toml
-/// (%APPDATA%\sandcell\config.toml on Windows), `--config FILE`, `.env` in the working folder, environment variables
-/// (SANDCELL_ and the key in capitals, `__` between table and key), flags. The output without `--json` is itself valid TOML.
-/// `set`, `unset` and `edit` change your own file, or the one that `--config` names.
+/// Settings are read from these places; a later place wins: defaults, /etc/sandcell/config.toml,
+/// ~/.config/sandcell/config.toml (%APPDATA%\sandcell\config.toml on Windows), `--config FILE`, `.env` in the working
+/// folder, environment variables (SANDCELL_ and the key in capitals, `__` between table and key), flags. The output
+/// without `--json` is itself valid TOML. `set`, `unset` and `edit` change your own file, or the one that `--config`
+/// names.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(super) struct ConfigArgs {
@@ -39,7 +40,8 @@ pub(super) struct ConfigArgs {
 
 #[derive(Debug, Subcommand)]
 enum ConfigCommand {
-    /// Writes a setting into the file, such as `base data` or `limits.memory_mb 1024`; comments and the rest stay
+    /// Writes a setting into the file, such as `base data` or `limits.memory_mb 1024`; comments and other settings
+    /// stay
     Set {
         /// Its key, such as `limits.memory_mb`
         key: String,
@@ -48,7 +50,7 @@ enum ConfigCommand {
         #[arg(required = true)]
         value: Vec<String>,
     },
-    /// Takes a setting out of the file, so that its default holds again
+    /// Removes a setting from the file, so that its default holds again
     Unset {
         /// Its key
         key: String,
@@ -88,7 +90,8 @@ pub(super) fn run(args: &ConfigArgs, file: Option<PathBuf>) -> Result<ExitCode, 
     }
 }
 
-/// Writes a setting into the user's file, or into the one that `--config` names, and says what wins over it.
+/// Writes a setting into the user's file, or into the file that `--config` names. Reports a stronger source of the
+/// same setting.
 pub(super) fn set(setting: &'static Setting, words: &[String], file: Option<PathBuf>) -> Result<(), Failure> {
     let path = target(file.clone())?;
     let text = read_if_there(&path)?.unwrap_or_default();
@@ -133,13 +136,13 @@ fn unwritable(path: &Path, error: &io::Error) -> Failure {
 }
 
 fn say(line: &str) {
-    // When stderr is closed there is nobody left to tell.
+    // A closed stderr is ignored: there is no other place for the message.
     let _nobody_listens = writeln!(io::stderr().lock(), "{line}");
 }
 
 fn edit_file(path: &Path) -> Result<ExitCode, Failure> {
     if !path.exists() {
-        write(path, HEADER)?;
+        write(path, FILE_HEADER)?;
     }
     let named = ["VISUAL", "EDITOR"].into_iter().find_map(|name| {
         let value = std::env::var(name).ok()?;
@@ -147,7 +150,7 @@ fn edit_file(path: &Path) -> Result<ExitCode, Failure> {
     });
     let candidates: Vec<&str> = match &named {
         Some(command) => vec![command],
-        None => EDITORS.to_vec(),
+        None => FALLBACK_EDITORS.to_vec(),
     };
     let ended = candidates.iter().find_map(|command| {
         let mut words = command.split_whitespace();
@@ -217,7 +220,7 @@ fn as_text(layers: &Layered, style: Style) -> String {
     text
 }
 
-/// Mounts as one inline array, which is TOML too.
+/// Formats mounts as one inline array, which is valid TOML.
 fn mounts(items: &[serde_json::Value]) -> String {
     let text = |item: &serde_json::Value, key: &str| item.get(key).cloned().unwrap_or_default().to_string();
     let tables: Vec<String> = items

@@ -1,4 +1,4 @@
-//! `sandcell images`: container images that sandboxes are made of without a container daemon.
+//! `sandcell images`: container images for sandboxes, without a container daemon.
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
@@ -11,13 +11,14 @@ use sandcell_sandbox::{Backend, Code, Failure, Preparing};
 use serde_json::json;
 use tokio::sync::watch;
 
-use super::bar::Bar;
 use super::output::{self, Style};
+use super::progress::Progress;
 use crate::config::Settings;
 use crate::signals::Stop;
 use crate::wiring::{self, Launcher};
 
-/// Container images that sandboxes are made of without a container daemon (`sandcell run --image`, `image` of create_sandbox)
+/// Manages container images for sandboxes without a container daemon (`sandcell run --image`, `image` of
+/// create_sandbox)
 #[derive(Debug, Args)]
 pub(super) struct ImagesArgs {
     #[command(subcommand)]
@@ -31,7 +32,7 @@ enum ImagesCommand {
         /// Its name, such as `python:3.13-slim`, `oci:/folder` or `docker-archive:/file.tar`
         name: String,
     },
-    /// Lists the images that are kept
+    /// Lists the stored images
     List {
         /// Prints a list of {name, digest, bytes, used_s, in_use}
         #[arg(long)]
@@ -44,12 +45,12 @@ enum ImagesCommand {
     },
     /// Removes all images that no sandbox uses
     Prune,
-    /// Takes a layer from stdin apart; runs inside a sandbox
+    /// Unpacks a layer from stdin; runs inside a sandbox
     #[command(hide = true)]
     Unpack {
-        /// What it is
+        /// The kind of layer
         kind: Kind,
-        /// Bytes that it may have unpacked
+        /// The maximum number of unpacked bytes
         limit: u64,
     },
 }
@@ -77,13 +78,13 @@ pub(super) fn main(args: &ImagesArgs, load: impl FnOnce() -> Result<Settings, Fa
     super::ended(done)
 }
 
-/// Nothing is known here but two streams.
+/// Unpacks a layer. This code runs inside a sandbox and uses only stdin and stdout.
 fn unpack(kind: Kind, limit: u64) -> ExitCode {
     let mut output = io::BufWriter::with_capacity(256 << 10, io::stdout().lock());
     match sandcell_images::unpack(kind, limit, io::stdin().lock(), &mut output) {
         Ok(()) => ExitCode::SUCCESS,
         Err(reason) => {
-            // What was said so far is worth nothing.
+            // The caller discards all output after a failure.
             let _nobody_listens = writeln!(io::stderr(), "{reason}");
             ExitCode::FAILURE
         }
@@ -112,7 +113,7 @@ fn pull_alone(
         backend.shutdown().await;
         pulled
     });
-    // Whoever still writes into a draft has it removed when he is done, which is at once.
+    // A task that still writes a draft removes the draft when it ends, which is at once.
     runtime.shutdown_timeout(Duration::from_secs(5));
     let kept = pulled?;
     let style = Style::of(&io::stdout());
@@ -128,34 +129,34 @@ fn pull_alone(
     )
 }
 
-/// Pulls, tells how far it is, and gives up when the user wants that: nothing is left then.
+/// Pulls an image and shows the progress. A signal of the user cancels the pull and nothing of it is left.
 pub(super) async fn pull(
     images: &LocalImages,
     name: &str,
     backend: &Arc<dyn Backend>,
     stop: &mut Stop,
 ) -> Result<StoredImage, Failure> {
-    let progress = watch::Sender::new(Preparing {
+    let sender = watch::Sender::new(Preparing {
         text: "the registry is being asked".to_owned(),
         ..Preparing::default()
     });
-    let mut steps = progress.subscribe();
-    let mut bar = Bar::new();
-    let work = images.pull(name, backend, &progress);
+    let mut steps = sender.subscribe();
+    let mut progress = Progress::new();
+    let work = images.pull(name, backend, &sender);
     tokio::pin!(work);
     let mut tick = tokio::time::interval(Duration::from_millis(250));
     loop {
         tokio::select! {
             pulled = &mut work => {
-                bar.clear();
+                progress.clear();
                 return pulled.map_err(|error| error.failure(name));
             }
             _ = tick.tick() => {
                 let step = steps.borrow_and_update().clone();
-                bar.show(&step);
+                progress.show(&step);
             }
             _ = stop.next() => {
-                bar.clear();
+                progress.clear();
                 return Err(Failure::new(Code::Cancelled, "the image was not pulled; nothing of it is left", "run it again"));
             }
         }

@@ -1,4 +1,4 @@
-//! `sandcell languages`: what this machine can run.
+//! `sandcell languages`: the languages that this machine can run.
 
 mod proof;
 
@@ -15,16 +15,16 @@ use serde_json::json;
 use super::output::{self, Printed, Style};
 use crate::config::Settings;
 use crate::config::table::nearest;
-use crate::wiring::{self, Ask, Launcher};
+use crate::wiring::{self, Launcher, VersionQuery};
 
 /// Lists the languages of this machine
 ///
-/// Versions are asked inside a sandbox the first time, and remembered. With `--test` each language runs four small
-/// programs inside: one that prints, reads its input, its arguments and a file and chooses its exit status; one that
-/// fails; one that is no program; and one that never ends.
+/// Unknown versions are queried once inside a sandbox and stored. With `--test` each language runs four small programs
+/// inside: one that prints, reads its input, its arguments and a file and chooses its exit status; one that fails; one
+/// with a syntax error; and one that never ends.
 #[derive(Debug, Args)]
 pub(super) struct LanguagesArgs {
-    /// Only these, by name or alias; without: all
+    /// Only these languages, by name or alias; without: all
     #[arg(value_name = "NAME")]
     names: Vec<String>,
 
@@ -32,20 +32,20 @@ pub(super) struct LanguagesArgs {
     #[arg(long)]
     json: bool,
 
-    /// Also runs small programs of each inside a sandbox
+    /// Also runs small programs of each language inside a sandbox
     #[arg(long)]
     test: bool,
 }
 
 /// A language as this command shows it.
 #[derive(Debug)]
-struct Row {
+struct LanguageRow {
     name: String,
     aliases: Vec<String>,
     version: Option<String>,
     session: bool,
     libraries: Vec<String>,
-    /// The program that it is run by, and why that one.
+    /// The program that runs the language, and the reason for this choice.
     choice: Option<Choice>,
     /// The way to install the language where it is absent.
     hint: Option<String>,
@@ -67,20 +67,20 @@ pub(super) fn run(args: &LanguagesArgs, settings: Settings, launcher: Launcher) 
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Asks for the versions that are not known, and tests if that is wanted.
-async fn rows(args: &LanguagesArgs, settings: Settings, launcher: Launcher) -> io::Result<Vec<Row>> {
+/// Queries unknown versions, and runs the tests if requested.
+async fn rows(args: &LanguagesArgs, settings: Settings, launcher: Launcher) -> io::Result<Vec<LanguageRow>> {
     let found = wiring::languages(&settings);
     if let Some(problem) = found.problems.first() {
         output::failure(problem);
     }
     let told = !found.problems.is_empty();
-    let wired = wiring::wire_briefly(settings, launcher, found, Ask::Unknown).await;
+    let wired = wiring::wire_briefly(settings, launcher, found, VersionQuery::Unknown).await;
     if let (None, false, Some(problem)) = (&wired.preferred, told, wired.problems.first()) {
         output::failure(problem);
     }
     let here = wired.found.languages();
     let choices = &wired.found.choices;
-    let mut rows: Vec<Row> = here.iter().map(|language| present(language.info(), choices)).collect();
+    let mut rows: Vec<LanguageRow> = here.iter().map(|language| present(language.info(), choices)).collect();
     rows.extend(absent(&wired.found));
     if !args.names.is_empty() {
         let unknown = args
@@ -114,7 +114,7 @@ async fn rows(args: &LanguagesArgs, settings: Settings, launcher: Launcher) -> i
     Ok(rows)
 }
 
-fn unknown_language(name: &str, rows: &[Row]) -> Failure {
+fn unknown_language(name: &str, rows: &[LanguageRow]) -> Failure {
     let names = rows
         .iter()
         .flat_map(|row| std::iter::once(&row.name).chain(&row.aliases));
@@ -126,7 +126,7 @@ fn unknown_language(name: &str, rows: &[Row]) -> Failure {
     Failure::invalid(format!("no language is called '{}'", output::safe(name)), remedy)
 }
 
-impl Row {
+impl LanguageRow {
     fn is_called(&self, name: &str) -> bool {
         std::iter::once(&self.name)
             .chain(&self.aliases)
@@ -134,8 +134,8 @@ impl Row {
     }
 }
 
-fn absent(found: &Detected) -> Vec<Row> {
-    let row = |missing: &sandcell_languages::Missing| Row {
+fn absent(found: &Detected) -> Vec<LanguageRow> {
+    let row = |missing: &sandcell_languages::Missing| LanguageRow {
         name: missing.name.clone(),
         aliases: missing.aliases.clone(),
         version: None,
@@ -148,8 +148,8 @@ fn absent(found: &Detected) -> Vec<Row> {
     found.missing.iter().map(row).collect()
 }
 
-fn present(info: &LanguageInfo, choices: &[Choice]) -> Row {
-    Row {
+fn present(info: &LanguageInfo, choices: &[Choice]) -> LanguageRow {
+    LanguageRow {
         name: info.name.clone(),
         aliases: info.aliases.clone(),
         version: Some(info.version.clone()).filter(|version| !version.is_empty()),
@@ -161,7 +161,7 @@ fn present(info: &LanguageInfo, choices: &[Choice]) -> Row {
     }
 }
 
-fn as_json(rows: &[Row]) -> serde_json::Value {
+fn as_json(rows: &[LanguageRow]) -> serde_json::Value {
     rows.iter()
         .map(|row| {
             let mut object = json!({
@@ -188,7 +188,7 @@ fn as_json(rows: &[Row]) -> serde_json::Value {
         .collect()
 }
 
-fn as_text(rows: &[Row], style: Style) -> String {
+fn as_text(rows: &[LanguageRow], style: Style) -> String {
     let mut text = String::new();
     for row in rows {
         let mark = if row.hint.is_none() {
@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn a_language_that_is_absent_comes_with_a_hint_and_the_others_with_none() {
-        let row = |hint: Option<&str>| Row {
+        let row = |hint: Option<&str>| LanguageRow {
             name: "python".to_owned(),
             aliases: vec!["py".to_owned()],
             version: hint.is_none().then(|| "3.11.2".to_owned()),

@@ -2,7 +2,6 @@
 
 #[cfg(unix)]
 mod audit;
-mod bar;
 #[cfg(all(target_os = "linux", feature = "native"))]
 mod base;
 mod check;
@@ -18,6 +17,7 @@ mod languages;
 mod output;
 #[cfg(feature = "docker")]
 mod prepared;
+mod progress;
 #[cfg(test)]
 mod reference;
 mod replace;
@@ -39,17 +39,17 @@ use crate::telemetry;
 use crate::wiring::Launcher;
 
 /// The exit code of clap's own errors.
-const USAGE: u8 = 2;
+const USAGE_EXIT: u8 = 2;
 /// The exit code of `run` when sandcell itself could not run the program.
-const RUN_FAILED: u8 = 125;
+const RUN_FAILED_EXIT: u8 = 125;
 
 /// The command that gives every sandbox data libraries.
 const DATA_BASE: &str = "sandcell base build data numpy pandas matplotlib --use";
 
-/// Runs code that AI agents write, or anyone, in a strict sandbox: as an MCP server, or from the command line.
+/// Runs untrusted code in a strict sandbox, as an MCP server for AI agents or from the command line.
 ///
-/// Start with `sandcell demo`: it starts the server, speaks MCP to it and shows what comes back. `sandcell doctor`
-/// says what this machine can isolate. stdout carries data only; logs and talk go to stderr.
+/// Start with `sandcell demo`: it starts the server, speaks MCP to it and shows the answers. `sandcell doctor` shows
+/// the isolation that this machine provides. stdout carries data only; logs and messages go to stderr.
 #[derive(Debug, Parser)]
 #[command(name = "sandcell", version, max_term_width = 100)]
 struct Cli {
@@ -118,12 +118,12 @@ impl SandboxArgs {
     }
 }
 
-/// Runs the command that the arguments of this process name.
+/// Runs the command named by this process's arguments.
 pub(crate) fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // Its two streams and colours are clap's business; a closed stream leaves nobody to tell.
+            // clap chooses the stream and the colours. A closed stream is ignored.
             let _nobody_listens = error.print();
             let is_run = std::env::args_os().nth(1).is_some_and(|first| first == "run");
             if is_run && is_about_a_word(&error) {
@@ -131,8 +131,8 @@ pub(crate) fn main() -> ExitCode {
             }
             return match (error.use_stderr(), is_run) {
                 (false, _) => ExitCode::SUCCESS,
-                (true, true) => ExitCode::from(RUN_FAILED),
-                (true, false) => ExitCode::from(USAGE),
+                (true, true) => ExitCode::from(RUN_FAILED_EXIT),
+                (true, false) => ExitCode::from(USAGE_EXIT),
             };
         }
     };
@@ -140,7 +140,7 @@ pub(crate) fn main() -> ExitCode {
     dispatch(cli)
 }
 
-/// Returns true for a word that was not expected, also next to `--code`.
+/// Returns true for an unexpected word, also next to `--code`.
 fn is_about_a_word(error: &clap::Error) -> bool {
     use clap::error::{ContextKind, ContextValue, ErrorKind};
     match (error.kind(), error.get(ContextKind::InvalidArg)) {
@@ -197,12 +197,12 @@ fn settings(around: &Surroundings) -> Result<Settings, Failure> {
     let settings = Settings::load(around)?;
     telemetry::change(&settings.log);
     if let (None, Some(problem)) = (&settings.data_dir, settings.data_problem()) {
-        tracing::warn!("{}. To mend it: {}", problem.message, problem.remedy);
+        tracing::warn!("{}. Remedy: {}", problem.message, problem.remedy);
     }
     Ok(settings)
 }
 
-/// The exit status of a command; a failure is said first.
+/// Returns the exit status of a command, and prints its failure first.
 fn ended(result: Result<ExitCode, Failure>) -> ExitCode {
     result.unwrap_or_else(|failure| {
         output::failure(&failure);
@@ -210,12 +210,13 @@ fn ended(result: Result<ExitCode, Failure>) -> ExitCode {
     })
 }
 
-/// A reader that closed stdout has seen enough; any other write error is reported.
+/// Returns the exit status of a command that printed data. A reader that closed stdout is no error; any other write
+/// error is reported.
 fn printed(result: output::Printed) -> Result<ExitCode, Failure> {
     match result {
         Ok(code) => Ok(code),
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
-        // A command that failed before it had anything to print.
+        // The command failed before it printed anything.
         Err(error) => match error.get_ref().and_then(|inner| inner.downcast_ref::<Failure>()) {
             Some(failure) => Err(failure.clone()),
             None => Err(unwritable(&error)),
@@ -223,7 +224,7 @@ fn printed(result: output::Printed) -> Result<ExitCode, Failure> {
     }
 }
 
-/// The failure of a command whose stdout takes nothing.
+/// Returns the failure of a command whose stdout cannot be written.
 fn unwritable(error: &std::io::Error) -> Failure {
     Failure::new(
         sandcell_sandbox::Code::Internal,

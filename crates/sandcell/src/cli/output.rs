@@ -10,18 +10,18 @@ use crate::screen::is_screen;
 /// The result of a command that printed data.
 pub(crate) type Printed = io::Result<ExitCode>;
 
-/// Prints a failure on stderr: what happened, then what to do.
+/// Prints a failure on stderr: the problem, then the remedy.
 pub(crate) fn failure(failure: &Failure) {
     let style = Style::of(&io::stderr());
     let mut text = format!("{} {} [{}]\n", style.red("error:"), failure.message, failure.code);
     if !failure.remedy.is_empty() {
         text.push_str(&format!("{} {}\n", style.bold("  fix:"), failure.remedy));
     }
-    // When stderr is closed there is nobody left to tell.
+    // A closed stderr is ignored: there is no other place for the message.
     let _nobody_listens = io::stderr().lock().write_all(text.as_bytes());
 }
 
-/// Prints a tip below an error of the command line's own.
+/// Prints a tip below an error of clap.
 pub(crate) fn tip(text: &str) {
     let style = Style::of(&io::stderr());
     let _nobody_listens = writeln!(io::stderr().lock(), "\n  {} {text}", style.green("tip:"));
@@ -48,14 +48,14 @@ pub(crate) fn text(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// Colours, where they are wanted: on a terminal, unless `NO_COLOR` is set.
+/// Colours, if they are enabled: on a terminal, unless `NO_COLOR` is set.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Style {
     on: bool,
 }
 
 impl Style {
-    /// For this stream.
+    /// Returns the style for this stream.
     pub(crate) fn of(stream: &impl IsTerminal) -> Self {
         let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         Self {
@@ -102,8 +102,8 @@ impl Style {
     }
 }
 
-/// Text from inside a sandbox, made safe for a terminal: control characters other than line feed and tab are shown
-/// as escapes.
+/// Makes text from inside a sandbox safe for a terminal: control characters other than line feed and tab are shown as
+/// escapes.
 pub(crate) fn safe(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for character in text.chars() {

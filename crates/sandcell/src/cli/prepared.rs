@@ -1,4 +1,4 @@
-//! `sandcell prepared`: container images that languages were installed into.
+//! `sandcell prepared`: container images with installed languages.
 
 use std::process::ExitCode;
 
@@ -11,10 +11,10 @@ use super::{output, printed};
 use crate::config::Settings;
 use crate::wiring;
 
-/// Lists and removes the container images that languages were installed into
+/// Lists and removes the container images into which languages were installed
 ///
-/// An image that lacks a language of `docker.languages` gets it once, in a copy that the daemon keeps. At most twenty of
-/// them are kept; removing one costs the next sandbox of its image the installation.
+/// An image that lacks a language of `docker.languages` gets it once, in a copy that the daemon stores. At most twenty
+/// of them are kept. After a removal, the next sandbox of that image installs the languages again.
 #[derive(Debug, Args)]
 pub(super) struct PreparedArgs {
     #[command(subcommand)]
@@ -23,15 +23,15 @@ pub(super) struct PreparedArgs {
 
 #[derive(Debug, Subcommand)]
 enum PreparedCommand {
-    /// Lists them, the newest first
+    /// Lists the images, the newest first
     List {
         /// Prints a list of {id, of, adds, created_s, size}
         #[arg(long)]
         json: bool,
     },
-    /// Removes all that no container uses
+    /// Removes all images that no container uses
     Prune {
-        /// Prints a list of those that went
+        /// Prints a list of the removed images
         #[arg(long)]
         json: bool,
     },

@@ -50,8 +50,8 @@ fn settings() -> String {
     let mut page = String::from(
         "# Settings\n\nGenerated from the table of settings by `UPDATE_REFERENCE=1 cargo test -p sandcell reference`.\n\n\
          From weakest to strongest: defaults, `/etc/sandcell/config.toml`, `~/.config/sandcell/config.toml` \
-         (on Windows `%APPDATA%\\sandcell\\config.toml`), `--config FILE`, `.env` in the working folder, environment, flags. `sandcell config` prints what is in force \
-         and where it came from. An unknown key is an error that names the nearest known one.\n\n\
+         (on Windows `%APPDATA%\\sandcell\\config.toml`), `--config FILE`, `.env` in the working folder, environment, flags. `sandcell config` prints the settings in force \
+         and their origins. An unknown key is an error that names the most similar known one.\n\n\
          In a file, `limits.cpus` is `cpus` in the table `[limits]`. In the environment, lists are separated by commas. \
          `.env` may come with a stranger's project, so settings marked *operator* are refused there.\n\n\
          | setting | takes | default | environment | |\n|---|---|---|---|---|\n",
@@ -82,8 +82,8 @@ fn settings() -> String {
 fn languages() -> String {
     let mut page = String::from(
         "# Languages\n\nGenerated from the table of languages by `UPDATE_REFERENCE=1 cargo test -p sandcell reference`.\n\n\
-         Python, JavaScript and Bash keep variables between calls; the others run each execution as a program of its \
-         own that finds the sandbox's files. `sandcell languages` says which are on a machine, `--test` tries them. \
+         Python, JavaScript and Bash keep variables between calls; the others run each execution as a separate \
+         program that sees the sandbox's files. `sandcell languages` lists those of a machine, and `--test` runs them. \
          [Add a language](../guides/add-a-language.md) explains how to add to this table.\n\n\
          | language | other names | files | keeps variables | how it runs | how to get it |\n|---|---|---|---|---|---|\n\
          | python | `python3`, `py` | `.py` | yes | `python3 {src} {args}` | `apt-get install python3` |\n",

@@ -1,10 +1,10 @@
-//! Writing a whole file or nothing.
+//! Atomic replacement of a file.
 
 use std::io::{self, Write as _};
 use std::path::Path;
 
-/// Writes next to the file first, and renames then. Rights are those of the file that is replaced, or of `like`; a new
-/// file is the user's alone, since settings hold keys.
+/// Writes a new file next to the old one and renames it. The mode is that of the replaced file, or of `like`. A new
+/// file is readable by its user alone, since settings hold keys.
 pub(super) fn replace(path: &Path, text: &str, like: Option<&Path>) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(folder)?;

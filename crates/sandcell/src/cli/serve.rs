@@ -1,4 +1,4 @@
-//! `sandcell serve`: the MCP server, here on stdin and stdout.
+//! `sandcell serve`: the MCP server. This file serves on stdin and stdout.
 
 #[cfg(feature = "bridge")]
 mod connect;
@@ -26,39 +26,40 @@ use crate::wiring::{self, Launcher};
 
 /// Serves MCP on stdin and stdout until stdin is closed, or over HTTP
 ///
-/// stdout carries MCP and nothing else; logs go to stderr (SANDCELL_LOG says how much). End of file on stdin,
-/// SIGTERM and SIGINT end the server and every sandbox of it.
+/// stdout carries only MCP; logs go to stderr (SANDCELL_LOG sets the level). End of file on stdin, SIGTERM and SIGINT
+/// end the server and all of its sandboxes.
 #[derive(Debug, Args)]
 pub(super) struct ServeArgs {
-    /// Listens for Streamable HTTP at /mcp instead: an address with a port, or a port of this machine alone. Addresses
-    /// that others can reach need a token (`sandcell token create`)
+    /// Listens for Streamable HTTP at /mcp instead: an address with a port, or a port on loopback. Addresses that
+    /// others can reach need a token (`sandcell token create`)
     #[arg(long, value_name = "ADDR")]
     http: Option<Listen>,
 
-    /// Has a page at /: sandboxes, files and executions of whoever shows a token there, and code to run
+    /// Serves a web page at /: the token holder's sandboxes, files and executions, and code to run
     #[arg(long, requires = "http")]
     page: bool,
 
-    /// Lets everybody who can reach the server run code, also from other machines, while no token exists
+    /// Lets everyone who can reach the server run code, also from other machines, while no token exists
     #[arg(long, requires = "http")]
     dangerously_without_authentication: bool,
 
-    /// Listens at a socket of the file system instead, for programs of the same user; ends when it was not needed for
-    /// `service.idle_s`. `service.on_demand` starts such servers by itself
+    /// Listens at a socket of the file system instead, for programs of the same user; ends after `service.idle_s`
+    /// without use. `service.on_demand` starts such servers automatically
     #[cfg(unix)]
     #[arg(long, value_name = "PATH", conflicts_with = "http")]
     socket: Option<std::path::PathBuf>,
 
-    /// Passes everything on to a server that runs, by the address of its /mcp (`sandcell serve --http`) or by its socket
-    /// (`unix:/path`): sandboxes are that server's, and outlive this client. SANDCELL_TOKEN is the token that is sent to
-    /// an address, if any
+    /// Passes all messages on to a running server, by the address of its /mcp (`sandcell serve --http`) or by its
+    /// socket (`unix:/path`): the sandboxes belong to that server and outlive this client. SANDCELL_TOKEN is the token
+    /// that is sent to an address, if set
     #[cfg(feature = "bridge")]
     #[arg(long, value_name = "URL|unix:PATH", conflicts_with_all = ["http", "toolset", "tools", "shared"])]
     connect: Option<String>,
 
-    /// Keeps sandboxes and variables when this client ends: passes everything on to a server in the background, which it
-    /// starts where there is none. Clients with the same arguments share it. For frameworks that start a server for each
-    /// call (LangChain, LlamaIndex). The setting `service.on_demand` does the same; `sandcell service` shows and ends it
+    /// Keeps sandboxes and variables when this client ends: passes all messages on to a server in the background,
+    /// which it starts if there is none. Clients with the same arguments share it. For frameworks that start a server
+    /// for each call (LangChain, LlamaIndex). The setting `service.on_demand` does the same; `sandcell service` shows
+    /// and ends it
     #[arg(long, conflicts_with = "http")]
     shared: bool,
 
@@ -138,7 +139,7 @@ pub(super) fn run(args: &ServeArgs, settings: Settings, around: Surroundings) ->
     if let Some(socket) = &args.socket {
         let launcher = Launcher::start();
         let runtime = wiring::runtime()?;
-        let _last = Traced::start(&settings)?;
+        let _last = ActiveTracing::start(&settings)?;
         let result = runtime.block_on(socket::serve(args, socket, settings, around, launcher));
         runtime.shutdown_background();
         return result;
@@ -155,33 +156,33 @@ pub(super) fn run(args: &ServeArgs, settings: Settings, around: Surroundings) ->
         #[cfg(not(all(unix, feature = "bridge")))]
         return Err(Failure::new(
             Code::BackendUnavailable,
-            "this build knows no servers in the background",
+            "this build has no servers in the background",
             "set service.on_demand = false",
         ));
     }
     let launcher = Launcher::start();
     let runtime = wiring::runtime()?;
-    let _last = Traced::start(&settings)?;
+    let _last = ActiveTracing::start(&settings)?;
     let result = match args.http {
         None => runtime.block_on(serve(args, settings, around, launcher, parent)),
         Some(listen) => runtime.block_on(http::serve(args, listen, settings, around, launcher)),
     };
-    // A thread that reads stdin may wait for ever; it has nothing left to lose.
+    // A thread may block forever in a read of stdin. Shutdown does not wait for it.
     runtime.shutdown_background();
     result
 }
 
-/// Traces that are being sent, where there is an engine; the last ones leave when the server is done.
-struct Traced;
+/// Active tracing, while an engine exists. Dropping it sends the last spans.
+struct ActiveTracing;
 
-impl Traced {
+impl ActiveTracing {
     fn start(settings: &Settings) -> Result<Self, Failure> {
         telemetry::trace(settings.traces.as_deref())?;
         Ok(Self)
     }
 }
 
-impl Drop for Traced {
+impl Drop for ActiveTracing {
     fn drop(&mut self) {
         telemetry::finish();
     }
@@ -195,7 +196,7 @@ async fn serve(
     parent: Option<parent::Socket>,
 ) -> Result<ExitCode, Failure> {
     let mut stop = signals::Stop::listen()?;
-    settings.suit_toolset();
+    settings.apply_toolset();
     let options = ServerOptions {
         lives: Lives::WithClient,
         ..args.options(&settings)

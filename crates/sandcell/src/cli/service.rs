@@ -1,4 +1,4 @@
-//! `sandcell service`: the servers that run in the background.
+//! `sandcell service`: the servers in the background.
 
 use std::process::ExitCode;
 
@@ -7,14 +7,14 @@ use sandcell_sandbox::Failure;
 use serde_json::json;
 
 use super::{output, printed};
-use crate::service::{self, Found};
+use crate::service::{self, SocketState};
 use crate::wiring;
 
 /// Shows and ends the servers in the background (`service.on_demand`)
 ///
-/// With `service.on_demand = true`, `sandcell serve` passes everything on to a server in the background and starts it when
-/// there is none, so sandboxes and their variables outlive a client. It ends by itself `service.idle_s` after the last
-/// call and sandbox.
+/// With `service.on_demand = true`, `sandcell serve` passes all messages on to a server in the background and starts
+/// one if there is none, so sandboxes and their variables outlive a client. The server ends by itself `service.idle_s`
+/// after the last call and sandbox.
 #[derive(Debug, Args)]
 pub(super) struct ServiceArgs {
     #[command(subcommand)]
@@ -23,13 +23,13 @@ pub(super) struct ServiceArgs {
 
 #[derive(Debug, Subcommand)]
 enum ServiceCommand {
-    /// How each stands
+    /// Shows the status of each server
     Status {
         /// Prints a list of {socket, pid, version, sandboxes, running, calls, uptime_s}
         #[arg(long)]
         json: bool,
     },
-    /// Ends them, with their sandboxes
+    /// Ends the servers and their sandboxes
     Stop,
 }
 
@@ -44,21 +44,21 @@ pub(super) fn run(args: &ServiceArgs) -> Result<ExitCode, Failure> {
 async fn status(as_json: bool) -> Result<output::Printed, Failure> {
     let (mut rows, mut lines) = (Vec::new(), String::new());
     for socket in service::sockets()? {
-        let Found::Server(standing, pid) = service::ask(&socket).await? else {
+        let SocketState::Server(status, pid) = service::ask(&socket).await? else {
             continue;
         };
         let pid = pid.map(|pid| pid.as_raw_nonzero().get());
         lines.push_str(&format!(
             "process {}, version {}: {} sandboxes, {} running, {} calls, up {} s\n  {}\n",
             pid.map_or_else(|| "?".to_owned(), |pid| pid.to_string()),
-            standing.version,
-            standing.sandboxes,
-            standing.running,
-            standing.calls,
-            standing.uptime_s,
+            status.version,
+            status.sandboxes,
+            status.running,
+            status.calls,
+            status.uptime_s,
             socket.display()
         ));
-        let mut row = json!(standing);
+        let mut row = json!(status);
         if let Some(row) = row.as_object_mut() {
             row.insert("socket".to_owned(), json!(socket));
             row.insert("pid".to_owned(), json!(pid));
@@ -79,7 +79,7 @@ async fn status(as_json: bool) -> Result<output::Printed, Failure> {
 async fn stop() -> Result<output::Printed, Failure> {
     let mut ended = 0_u32;
     for socket in service::sockets()? {
-        if let Found::Server(_, pid) = service::ask(&socket).await? {
+        if let SocketState::Server(_, pid) = service::ask(&socket).await? {
             service::stop(&socket, pid).await?;
             ended += 1;
         }

@@ -30,7 +30,7 @@ pub(super) fn completions(args: &CompletionsArgs, mut cli: clap::Command) -> Pri
 
 /// Prints the manual page, or writes one for each command into a folder
 ///
-/// `sandcell manual | man -l -` shows it at once.
+/// `sandcell manual | man -l -` displays it.
 #[derive(Debug, Args)]
 pub(super) struct ManualArgs {
     /// The folder, such as ~/.local/share/man/man1

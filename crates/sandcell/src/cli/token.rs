@@ -17,8 +17,8 @@ const DAY_S: u64 = 86_400;
 
 /// Makes, lists and revokes the tokens that `serve --http` takes
 ///
-/// Each token is a caller of its own: it has its own sandboxes, history and limits. As soon as one exists, a token is
-/// needed. A running server honours changes at once.
+/// Each token is a separate caller with its own sandboxes, history and limits. As soon as one exists, a token is
+/// required. A running server applies changes at once.
 #[derive(Debug, Args)]
 pub(super) struct TokenArgs {
     #[command(subcommand)]
@@ -29,14 +29,14 @@ pub(super) struct TokenArgs {
 enum TokenCommand {
     /// Makes a token and prints it; it cannot be shown again
     Create {
-        /// Who or what it is for
+        /// The token's owner or purpose
         name: String,
 
-        /// Ends it after so many days
+        /// The number of days until the token expires
         #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u64).range(1..=36_500))]
         expires: Option<u64>,
 
-        /// For /metrics and nothing else
+        /// Allows only /metrics
         #[arg(long)]
         metrics: bool,
 
@@ -50,7 +50,7 @@ enum TokenCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Ends a token
+    /// Revokes a token
     Revoke {
         /// Its id, as `token list` shows it
         id: String,

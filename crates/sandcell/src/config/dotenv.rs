@@ -4,8 +4,8 @@
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct BadLine(pub(crate) usize);
 
-/// Reads the variables that `ours` accepts. Other lines are ignored, right or wrong: the file belongs to the project,
-/// not to us.
+/// Reads the variables that `ours` accepts. Other lines are ignored, valid or not: the file belongs to the user's
+/// project.
 pub(crate) fn parse(text: &str, ours: impl Fn(&str) -> bool) -> Result<Vec<(String, String)>, BadLine> {
     let mut found = Vec::new();
     for (index, line) in text.lines().enumerate() {
@@ -24,7 +24,7 @@ pub(crate) fn parse(text: &str, ours: impl Fn(&str) -> bool) -> Result<Vec<(Stri
     Ok(found)
 }
 
-/// Takes quotes off, and a comment after the value.
+/// Removes quotes, and a comment after the value.
 fn unquote(value: &str) -> Option<String> {
     for quote in ['"', '\''] {
         if let Some(rest) = value.strip_prefix(quote) {

@@ -22,7 +22,7 @@ pub(crate) struct E2bSettings {
 }
 
 impl E2bSettings {
-    /// Reads them.
+    /// Reads the settings.
     pub(super) fn read(get: &Getter<'_>) -> Result<Self, ConfigError> {
         let line = |key| match get.value(key)? {
             Value::Text(line) => Ok(line.clone()),

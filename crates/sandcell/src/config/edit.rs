@@ -1,4 +1,4 @@
-//! Changes of one setting in a file of settings. Everything else in it stays: comments, order, spacing.
+//! Changes of one setting in a settings file. Everything else stays: comments, order, spacing.
 
 use std::path::{Path, PathBuf};
 
@@ -12,24 +12,24 @@ use super::source::known;
 use super::table::Setting;
 use super::value::{Kind, Value};
 
-/// The file of the user's own settings.
+/// Returns the path of the user's own settings file.
 pub(crate) fn users_file() -> Option<PathBuf> {
     let folder = folders::settings(System::of_this_machine(), |name| std::env::var_os(name));
     folder.map(|folder| folder.join("config.toml"))
 }
 
-/// The setting with this key.
+/// Returns the setting with this key.
 pub(crate) fn setting(key: &str) -> Result<&'static Setting, ConfigError> {
     known("the command line", key)
 }
 
-/// The file's text with this value of the setting. Words are written as an environment variable holds them, several make a
-/// list; one that begins like TOML is read as TOML.
+/// Returns the file's text with this value of the setting. Words are written as in an environment variable, and
+/// several make a list. A word that begins like TOML is read as TOML.
 pub(crate) fn set(file: &Path, text: &str, setting: &'static Setting, words: &[String]) -> Result<String, ConfigError> {
     if matches!(setting.kind, Kind::Mounts) {
         return Err(invalid(
             setting,
-            "has tables of its own: write them with `sandcell config edit`".to_owned(),
+            "has separate tables: write them with `sandcell config edit`".to_owned(),
         ));
     }
     let value = read(setting, words).map_err(|reason| invalid(setting, reason))?;
@@ -47,7 +47,7 @@ pub(crate) fn set(file: &Path, text: &str, setting: &'static Setting, words: &[S
     checked(file, document)
 }
 
-/// The file's text without the setting; none where it is not in there.
+/// Returns the file's text without the setting; none if the file does not contain it.
 pub(crate) fn unset(file: &Path, text: &str, setting: &'static Setting) -> Result<Option<String>, ConfigError> {
     let mut document = parse(file, text)?;
     let (table, name) = place(&mut document, setting, file)?;
@@ -86,7 +86,7 @@ fn invalid(setting: &Setting, reason: String) -> ConfigError {
 fn item(value: &Value) -> Option<toml_edit::Value> {
     match value {
         Value::Mounts(_) => None,
-        // Its own form for people hides it.
+        // The JSON form of a secret hides it.
         Value::Secret(secret) => Some(secret.as_ref().map_or("", |secret| secret.expose()).into()),
         other => from_json(other.to_json()),
     }
@@ -94,7 +94,7 @@ fn item(value: &Value) -> Option<toml_edit::Value> {
 
 fn from_json(value: serde_json::Value) -> Option<toml_edit::Value> {
     Some(match value {
-        // An empty text means none in all kinds that may be without a value.
+        // An empty text means none in all kinds that allow no value.
         serde_json::Value::Null => "".into(),
         serde_json::Value::Bool(flag) => flag.into(),
         serde_json::Value::Number(number) => match number.as_i64() {
@@ -111,7 +111,7 @@ fn from_json(value: serde_json::Value) -> Option<toml_edit::Value> {
 }
 
 fn parse(file: &Path, text: &str) -> Result<DocumentMut, ConfigError> {
-    // What is wrong in the file is reported as every command reports it, and nothing is changed.
+    // An error in the file is reported as by every other command, and nothing is changed.
     check(file, text)?;
     text.parse::<DocumentMut>().map_err(|error| ConfigError::Syntax {
         file: file.to_owned(),
@@ -120,7 +120,7 @@ fn parse(file: &Path, text: &str) -> Result<DocumentMut, ConfigError> {
     })
 }
 
-/// The table that holds the setting, made if need be, and its name there.
+/// Returns the setting's table, which is made if absent, and the setting's name in it.
 fn place<'a>(
     document: &'a mut DocumentMut,
     setting: &'static Setting,
@@ -149,7 +149,7 @@ fn checked(file: &Path, document: DocumentMut) -> Result<String, ConfigError> {
 mod tests {
     use super::*;
 
-    const FILE: &str = "# mine\nbase = \"old\" # for work\n\n[limits]\n# enough\nmemory_mb = 256\n\n[network]\nallow = [\"a.example\"]\n";
+    const SAMPLE_FILE: &str = "# mine\nbase = \"old\" # for work\n\n[limits]\n# enough\nmemory_mb = 256\n\n[network]\nallow = [\"a.example\"]\n";
 
     fn set_in(text: &str, key: &str, words: &[&str]) -> Result<String, ConfigError> {
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
@@ -158,11 +158,11 @@ mod tests {
 
     #[test]
     fn one_value_changes_and_comments_stay() {
-        let text = set_in(FILE, "base", &["data"]).unwrap();
-        assert_eq!(text, FILE.replace("\"old\"", "\"data\""));
-        let text = set_in(FILE, "limits.memory_mb", &["1024"]).unwrap();
-        assert_eq!(text, FILE.replace("256", "1024"));
-        let text = set_in(FILE, "limits.cpus", &["2"]).unwrap();
+        let text = set_in(SAMPLE_FILE, "base", &["data"]).unwrap();
+        assert_eq!(text, SAMPLE_FILE.replace("\"old\"", "\"data\""));
+        let text = set_in(SAMPLE_FILE, "limits.memory_mb", &["1024"]).unwrap();
+        assert_eq!(text, SAMPLE_FILE.replace("256", "1024"));
+        let text = set_in(SAMPLE_FILE, "limits.cpus", &["2"]).unwrap();
         assert!(text.starts_with("# mine\nbase = \"old\" # for work\n"), "{text}");
         assert!(text.contains("memory_mb = 256\ncpus = 2"), "{text}");
     }
@@ -211,11 +211,11 @@ mod tests {
     #[test]
     fn a_setting_is_taken_out_alone() {
         let out = |text: &str, key| unset(Path::new("config.toml"), text, setting(key).unwrap()).unwrap();
-        let text = out(FILE, "limits.memory_mb").unwrap();
+        let text = out(SAMPLE_FILE, "limits.memory_mb").unwrap();
         assert!(
             !text.contains("memory_mb") && text.contains("[limits]") && text.contains("a.example"),
             "{text}"
         );
-        assert_eq!(out(FILE, "limits.cpus"), None);
+        assert_eq!(out(SAMPLE_FILE, "limits.cpus"), None);
     }
 }

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use sandcell_sandbox::Failure;
 
-/// The reason that settings were refused. Nothing is ever skipped: the first fault ends the program.
+/// The reason that settings were refused. The first error ends the program; none is ever skipped.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConfigError {
-    /// A file that is there, or was named, cannot be read.
+    /// A file that exists, or was named, cannot be read.
     #[error("{file} cannot be read: {source}")]
     Unreadable {
         /// The file.
@@ -20,7 +20,7 @@ pub(crate) enum ConfigError {
     TooLarge {
         /// The file.
         file: PathBuf,
-        /// The most that is read.
+        /// The maximum number of bytes read.
         limit: u64,
     },
     /// A file does not parse.
@@ -33,14 +33,14 @@ pub(crate) enum ConfigError {
         /// The parser's message.
         reason: String,
     },
-    /// A key that nothing reads.
+    /// An unknown key.
     #[error("{place}: there is no setting `{key}`")]
     Unknown {
         /// The file or the environment.
         place: String,
         /// The key as written.
         key: String,
-        /// The known name that is most like it.
+        /// The most similar known name.
         nearest: Option<String>,
     },
     /// A setting of a later version.
@@ -51,7 +51,7 @@ pub(crate) enum ConfigError {
         /// The table, key or word.
         what: String,
     },
-    /// A value that its setting does not take.
+    /// A value that its setting does not accept.
     #[error("{place}: `{key}` {reason}")]
     Invalid {
         /// The file, the environment or the flag.
@@ -61,7 +61,7 @@ pub(crate) enum ConfigError {
         /// The requirement that the value fails.
         reason: String,
     },
-    /// A flag's value that its setting does not take.
+    /// A flag's value that its setting does not accept.
     #[error("{flag}: {reason}")]
     Flag {
         /// The flag.
@@ -69,7 +69,7 @@ pub(crate) enum ConfigError {
         /// The requirement that the value fails.
         reason: String,
     },
-    /// A `.env` file sets what only the operator may.
+    /// A `.env` file sets a setting that only the operator may set.
     #[error("{place}: `{key}` is not taken from a .env file, since a project folder may come from a stranger")]
     NotFromProject {
         /// The file.
@@ -85,7 +85,9 @@ impl From<ConfigError> for Failure {
         let remedy = match error {
             ConfigError::Unreadable { .. } => "check the path and its permissions, or remove it".to_owned(),
             ConfigError::TooLarge { .. } => "name another file".to_owned(),
-            ConfigError::Syntax { .. } => "mend that line; docs/reference/settings.md shows every setting".to_owned(),
+            ConfigError::Syntax { .. } => {
+                "correct that line; docs/reference/settings.md shows every setting".to_owned()
+            }
             ConfigError::Unknown {
                 nearest: Some(name), ..
             } => {

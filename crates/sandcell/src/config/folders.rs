@@ -1,6 +1,6 @@
 //! The default folders of a user's settings and data.
 //!
-//! On Windows `HOME` does not count: only some shells set it, so a server that a client starts would use another folder
+//! On Windows `HOME` is ignored: only some shells set it, so a server that a client starts would use another folder
 //! than one started in such a shell.
 
 use std::ffi::OsString;
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use sandcell_sandbox::System;
 
-/// The folder of the user's settings.
+/// Returns the folder of the user's settings.
 pub(super) fn settings(system: System, variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     let own = match system {
         System::Linux | System::MacOs => ("HOME", Some(".config")),

@@ -1,4 +1,4 @@
-//! Settings: read from all their layers, checked, and turned into complete types before anything else looks at them.
+//! Settings: read from all layers, checked, and converted to complete types before any other code uses them.
 
 mod dotenv;
 mod e2b;
@@ -25,26 +25,26 @@ pub(crate) use rest::RestResources;
 pub(crate) use source::{FlagValue, Layered, Origin, Surroundings, read, read_if_there};
 pub(crate) use value::Value;
 
-/// The user's own settings, as people write the place.
+/// The path of the user's own settings file, as people write it.
 pub(crate) const USERS_FILE: &str = if cfg!(windows) {
     r"%APPDATA%\sandcell\config.toml"
 } else {
     "~/.config/sandcell/config.toml"
 };
 
-/// Modules that `preload` may name.
-const MOST_MODULES: usize = 64;
+/// The maximum number of modules in `preload`.
+const MAX_MODULES: usize = 64;
 
-/// Settings that say how strong the isolation has to be.
-const FLOORS: [&str; 2] = ["isolation_min", "limits_min"];
+/// Settings that require a minimum of isolation.
+const ISOLATION_FLOORS: [&str; 2] = ["isolation_min", "limits_min"];
 
 /// All settings of this build.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     /// Back ends in the order of preference.
     pub(crate) backends: Vec<String>,
-    /// Settings that nobody set explicitly.
-    pub(crate) unsaid: Unsaid,
+    /// Settings without an explicit value.
+    pub(crate) implicit: ImplicitSettings,
     /// The weakest level that is accepted.
     pub(crate) isolation_min: Level,
     /// The minimum enforcement degree for limits on amounts.
@@ -101,22 +101,22 @@ pub(crate) struct Settings {
     pub(crate) traces: Option<String>,
     /// Servers in the background.
     pub(crate) service: ServiceSettings,
-    /// The history that lasts; none: it is kept in memory.
+    /// The permanent history; none: the history is kept in memory.
     #[cfg_attr(
         not(all(unix, feature = "history")),
         expect(dead_code, reason = "only that feature keeps it")
     )]
     pub(crate) history: Option<HistorySettings>,
-    /// The log of events that matter for security; none: it is not kept.
+    /// The security audit log; none: no log is written.
     #[cfg_attr(not(unix), expect(dead_code, reason = "only Unix systems keep it"))]
     pub(crate) audit: Option<AuditSettings>,
     /// The engine's configuration.
     pub(crate) engine: EngineConfig,
 }
 
-/// Settings that nobody set explicitly. Their values then follow from the kind of server.
+/// Settings without an explicit value. Their values then follow from the kind of server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Unsaid {
+pub(crate) struct ImplicitSettings {
     /// `backend`.
     pub(crate) backend: bool,
     /// `analysis`.
@@ -128,21 +128,21 @@ pub(crate) struct Unsaid {
 pub(crate) struct PackageSettings {
     /// The base that sandboxes start with.
     pub(crate) base: Option<String>,
-    /// Entries that have been read once already.
+    /// Entries whose syntax was already checked.
     pub(crate) allow: Vec<String>,
-    /// The same.
+    /// Like `allow`.
     pub(crate) deny: Vec<String>,
-    /// The same.
+    /// Like `allow`.
     pub(crate) ask: Vec<String>,
-    /// The same for packages of npm.
+    /// Like `allow`, for npm packages.
     pub(crate) npm_allow: Vec<String>,
-    /// The same.
+    /// Like `npm_allow`.
     pub(crate) npm_deny: Vec<String>,
-    /// The same.
+    /// Like `npm_allow`.
     pub(crate) npm_ask: Vec<String>,
-    /// Hosts that indexes may lead to.
+    /// Hosts to which an index may point.
     pub(crate) origins: Vec<String>,
-    /// Releases must be at least so old.
+    /// The minimum age of a release.
     pub(crate) min_age: Duration,
     /// True when source distributions are never installed.
     pub(crate) only_binary: bool,
@@ -163,7 +163,7 @@ pub(crate) struct PackageSettings {
 /// The operator's settings for the network of sandboxes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NetworkSettings {
-    /// The most that a call may ask for.
+    /// The hosts that a call may request.
     pub(crate) allow: Vec<String>,
     /// Hosts that need the user's consent.
     pub(crate) ask: Vec<String>,
@@ -171,9 +171,9 @@ pub(crate) struct NetworkSettings {
     pub(crate) deny: Vec<String>,
     /// Addresses that are not public and may be reached.
     pub(crate) private: Vec<String>,
-    /// Connections of a sandbox at once.
+    /// The maximum number of concurrent connections of a sandbox.
     pub(crate) connections: usize,
-    /// Bytes of a sandbox.
+    /// The maximum number of bytes that a sandbox transfers.
     pub(crate) total: ByteSize,
 }
 
@@ -190,9 +190,9 @@ pub(crate) struct DockerSettings {
     pub(crate) runtime: Option<String>,
     /// True when missing images are pulled.
     pub(crate) pull: bool,
-    /// Languages that every image gets.
+    /// Languages that every image has or gets.
     pub(crate) languages: Vec<String>,
-    /// The hosts that they may be installed from.
+    /// The hosts from which these languages may be installed.
     pub(crate) mirrors: Vec<String>,
 }
 
@@ -219,7 +219,7 @@ pub(crate) struct ImageSettings {
     pub(crate) kept: ByteSize,
 }
 
-/// The log of events that matter for security.
+/// The settings of the security audit log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AuditSettings {
     /// The file's path.
@@ -228,12 +228,12 @@ pub(crate) struct AuditSettings {
     pub(crate) size: ByteSize,
 }
 
-/// The history that lasts.
+/// The settings of the permanent history.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HistorySettings {
-    /// The folder that its file is in.
+    /// The folder of the history's file.
     pub(crate) folder: PathBuf,
-    /// Rows.
+    /// The maximum number of rows.
     pub(crate) rows: usize,
     /// The maximum age of entries.
     pub(crate) age: Duration,
@@ -246,7 +246,7 @@ pub(crate) struct HistorySettings {
 pub(crate) struct ServiceSettings {
     /// True when `serve` uses a server in the background.
     pub(crate) on_demand: bool,
-    /// The server ends after this long without a sandbox or a call.
+    /// The time without a sandbox or a call after which the server ends.
     pub(crate) idle: Duration,
     /// A digest of the client's own settings. Clients with equal digests share a server.
     pub(crate) mark: String,
@@ -257,7 +257,7 @@ pub(crate) struct ServiceSettings {
 pub(crate) struct HttpSettings {
     /// Host names that are accepted in addition to the server's address.
     pub(crate) hosts: Vec<String>,
-    /// Web pages that may use it.
+    /// Origins of web pages that may use the server.
     pub(crate) origins: Vec<String>,
     /// Enables or disables the web page.
     pub(crate) page: Page,
@@ -267,16 +267,17 @@ pub(crate) struct HttpSettings {
     pub(crate) tls: Option<(PathBuf, PathBuf)>,
     /// The limits of callers.
     pub(crate) limits: HttpLimits,
-    /// The issuer of access tokens that are taken.
+    /// The accepted issuer of access tokens.
     pub(crate) oauth: Option<OauthOptions>,
 }
 
 impl Settings {
-    /// Fills what nobody decided as the set of tools that is served promises it, and takes its words.
-    pub(crate) fn suit_toolset(&mut self) {
+    /// Sets defaults that the served toolset promises, where the settings have no explicit value, and sets the
+    /// toolset's hints.
+    pub(crate) fn apply_toolset(&mut self) {
         match self.toolset {
-            Toolset::Container if self.unsaid.backend => self.backends = vec!["docker".to_owned()],
-            Toolset::Script(_) if self.unsaid.analysis => self.engine.analysis = Analysis::Strict,
+            Toolset::Container if self.implicit.backend => self.backends = vec!["docker".to_owned()],
+            Toolset::Script(_) if self.implicit.analysis => self.engine.analysis = Analysis::Strict,
             Toolset::Container | Toolset::Script(_) | Toolset::Sandbox => {}
         }
         self.engine.hints = self.toolset.hints();
@@ -287,12 +288,12 @@ impl Settings {
         Self::from_layers(&read(around)?)
     }
 
-    /// The reason why nothing can be kept in the data folder. None if it is usable or can be made.
+    /// Returns the reason that the data folder is unusable. None if it is usable or can be made.
     pub(crate) fn data_problem(&self) -> Option<Failure> {
         let Some(folder) = &self.data_dir else {
             return Some(Failure::new(
                 Code::InvalidArgument,
-                "no data folder is known (HOME is not set), so no history, package or base is kept",
+                "no data folder is known (HOME is not set), so no history, package or base is stored",
                 "set HOME, or SANDCELL_DATA_DIR to a folder that can be written",
             ));
         };
@@ -310,7 +311,7 @@ impl Settings {
         ))
     }
 
-    /// Makes complete types of values that have been checked one by one.
+    /// Makes complete types from values that were checked one by one.
     pub(crate) fn from_layers(layered: &Layered) -> Result<Self, ConfigError> {
         let get = Getter(layered);
         let mib = |key| Ok::<_, ConfigError>(ByteSize::mib(get.integer(key)?));
@@ -323,7 +324,7 @@ impl Settings {
         };
         Ok(Self {
             backends: get.words("backend")?,
-            unsaid: Unsaid {
+            implicit: ImplicitSettings {
                 backend: get.is_default("backend"),
                 analysis: get.is_default("analysis"),
             },
@@ -472,18 +473,18 @@ impl Settings {
 }
 
 /// Returns a short digest of a client's flags, environment and own file. The server itself reads the files of the user
-/// and the system, except for the settings that it must never have less of.
+/// and the system. The exceptions are the settings in `ISOLATION_FLOORS`: a client must never get a server with less.
 fn mark(layered: &Layered) -> String {
     let mut digest = Sha256::new();
     for (key, (value, origin)) in layered {
         let own = match origin {
             Origin::Default => false,
-            Origin::File(path) => !path.ends_with("sandcell/config.toml") || FLOORS.contains(key),
+            Origin::File(path) => !path.ends_with("sandcell/config.toml") || ISOLATION_FLOORS.contains(key),
             Origin::DotEnv(..) | Origin::Environment(_) | Origin::Flag(_) => true,
         };
         if own && !key.starts_with("service.") && *key != "log" {
             match value {
-                // Its own form for people hides it, and two accounts are not one.
+                // The display form hides the secret, and two accounts must have different digests.
                 Value::Secret(Some(secret)) => digest.update(format!("{key}={}\n", secret.expose())),
                 value => digest.update(format!("{key}={value:?}\n")),
             }
@@ -532,8 +533,8 @@ fn http(get: &Getter<'_>) -> Result<HttpSettings, ConfigError> {
     let tls = match (get.path("http.tls_certificate")?, get.path("http.tls_key")?) {
         (None, None) => None,
         (Some(certificate), Some(key)) => Some((certificate, key)),
-        (Some(_), None) => return Err(half_of_tls("http.tls_key")),
-        (None, Some(_)) => return Err(half_of_tls("http.tls_certificate")),
+        (Some(_), None) => return Err(incomplete_tls("http.tls_key")),
+        (None, Some(_)) => return Err(incomplete_tls("http.tls_certificate")),
     };
     Ok(HttpSettings {
         hosts: get.texts("http.allowed_hosts")?,
@@ -557,7 +558,7 @@ fn http(get: &Getter<'_>) -> Result<HttpSettings, ConfigError> {
     })
 }
 
-/// Names of modules, each once.
+/// Checks module names, and removes duplicates.
 fn modules(names: Vec<String>) -> Result<Vec<String>, ConfigError> {
     let part = |part: &str| {
         let mut letters = part.chars();
@@ -577,8 +578,8 @@ fn modules(names: Vec<String>) -> Result<Vec<String>, ConfigError> {
             kept.push(name);
         }
     }
-    if kept.len() > MOST_MODULES {
-        return Err(not_a_module(&format!("names more than {MOST_MODULES} modules")));
+    if kept.len() > MAX_MODULES {
+        return Err(not_a_module(&format!("names more than {MAX_MODULES} modules")));
     }
     Ok(kept)
 }
@@ -608,7 +609,7 @@ fn quota(get: &Getter<'_>) -> Result<Quota, ConfigError> {
     })
 }
 
-/// Returns the issuer. OAuth settings without an issuer are refused: they would look like protection and give none.
+/// Returns the OAuth issuer. OAuth settings without an issuer are refused, since they would give no protection.
 fn oauth(get: &Getter<'_>) -> Result<Option<OauthOptions>, ConfigError> {
     let text = |key| Ok::<_, ConfigError>(get.text(key)?.unwrap_or_default());
     let options = OauthOptions {
@@ -631,8 +632,8 @@ fn oauth(get: &Getter<'_>) -> Result<Option<OauthOptions>, ConfigError> {
     }
 }
 
-/// A certificate without its key would mean a server in clear text that its operator believes to be protected.
-fn half_of_tls(missing: &'static str) -> ConfigError {
+/// Returns the error for half of the TLS settings: the server would use clear text while its operator expects TLS.
+fn incomplete_tls(missing: &'static str) -> ConfigError {
     ConfigError::Invalid {
         place: "the settings".to_owned(),
         key: missing.to_owned(),
@@ -640,7 +641,7 @@ fn half_of_tls(missing: &'static str) -> ConfigError {
     }
 }
 
-/// Typed reads from the layers. The table says which kind each key has; a mistake there is an error, not a default.
+/// Typed reads from the layers. The table defines each key's kind; a mistake there is an error, not a default.
 struct Getter<'a>(&'a Layered);
 
 impl Getter<'_> {
@@ -648,7 +649,7 @@ impl Getter<'_> {
         self.0.get(key).map(|(value, _)| value).ok_or_else(|| wrong(key))
     }
 
-    /// Returns true when nobody set the key.
+    /// Returns true when the key has its default.
     fn is_default(&self, key: &str) -> bool {
         matches!(self.0.get(key), Some((_, Origin::Default)))
     }
@@ -733,7 +734,7 @@ impl Getter<'_> {
     }
 }
 
-/// The table of settings and this module disagree: a bug.
+/// Returns the error for a disagreement between the table of settings and this module: a bug.
 fn wrong(key: &'static str) -> ConfigError {
     ConfigError::Invalid {
         place: "the table of settings".to_owned(),
@@ -746,14 +747,14 @@ fn seconds(number: f64) -> Duration {
     Duration::try_from_secs_f64(number).unwrap_or(MAX_TIMEOUT)
 }
 
-/// Thousandths of a core. The table bounds the number to 0.05 – 1024.
+/// Converts cores to thousandths of a core. The table bounds the number to 0.05 – 1024.
 fn cpus(cores: f64) -> Cpus {
     let milli = Duration::try_from_secs_f64(cores).map_or(1000, |as_time| as_time.as_millis());
     Cpus::milli(u32::try_from(milli).unwrap_or(u32::MAX))
 }
 
-/// The most that a call may ask for: half of the machine's memory and all of its cores, and never less than what
-/// every sandbox gets anyway.
+/// Returns the maximum that a call may request: half of the machine's memory and all of its cores, and never less than
+/// the default limits.
 fn max_limits(limits: &Limits) -> Limits {
     let cores = u32::try_from(sandcell_engine::processors()).unwrap_or(1).min(1024);
     let half = machine_memory().map_or(limits.memory, |all| ByteSize::bytes(all.as_bytes() / 2));
@@ -774,7 +775,7 @@ fn machine_memory() -> Option<ByteSize> {
     Some(ByteSize::kib(kib))
 }
 
-/// The default language tables lie next to the configuration files.
+/// Returns the default folders of language tables, which lie next to the configuration files.
 fn default_language_tables() -> Vec<PathBuf> {
     let mut folders = Vec::new();
     if cfg!(unix) {

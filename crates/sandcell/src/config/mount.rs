@@ -1,4 +1,4 @@
-//! Mounts: folders of the host that sandboxes see, as `--mount` and `[[mount]]` name them.
+//! Mounts: folders of the host that sandboxes see, as in `--mount` and `[[mount]]`.
 
 use std::path::{Path, PathBuf};
 
@@ -6,18 +6,18 @@ use sandcell_sandbox::{HOME, Mount, MountMode, SandboxPath, System, plain_path};
 
 use super::value::shown;
 
-/// Folders inside that belong to the sandbox itself: neither they nor anything below can be covered.
-const SYSTEM: &[&str] = &[
+/// Folders inside that belong to the sandbox itself: no mount may cover them or lie below them.
+const SYSTEM_FOLDERS: &[&str] = &[
     "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/root", "/run", "/sbin", "/sys",
     "/usr", "/var",
 ];
 /// Folders inside that cannot be covered as a whole, but may hold mounts.
-const SHARED: &[&str] = &["/", "/home", HOME, "/tmp", "/mnt", "/opt", "/srv"];
+const SHARED_FOLDERS: &[&str] = &["/", "/home", HOME, "/tmp", "/mnt", "/opt", "/srv"];
 /// Folders of the host that can never be project folders, even if the operator names them.
-const NOT_FROM: &[&str] = &["/", "/dev", "/proc", "/sys"];
+const FORBIDDEN_SOURCES: &[&str] = &["/", "/dev", "/proc", "/sys"];
 
-/// The most mounts that one server takes; each costs time in every sandbox.
-const MOST: usize = 32;
+/// The maximum number of mounts of a server; each costs time in every sandbox.
+const MAX_MOUNTS: usize = 32;
 
 /// Reads `HOST[:SANDBOX][:ro|:cow]`. A relative host path starts at the working folder.
 pub(crate) fn from_flag(text: &str) -> Result<Mount, String> {
@@ -50,7 +50,7 @@ fn drive(system: System, path: &str) -> usize {
     }
 }
 
-/// At the first colon from there on.
+/// Splits at the first colon at or after `from`.
 fn split(text: &str, from: usize) -> Option<(&str, &str)> {
     let at = from + text.get(from..)?.find(':')?;
     Some((text.get(..at)?, text.get(at + 1..)?))
@@ -83,9 +83,9 @@ pub(crate) fn from_toml(value: &toml::Value) -> Result<Mount, String> {
 
 /// Checks mounts against each other: none may lie in another one.
 pub(crate) fn all(mounts: Vec<Mount>) -> Result<Vec<Mount>, String> {
-    if mounts.len() > MOST {
+    if mounts.len() > MAX_MOUNTS {
         return Err(format!(
-            "{} mounts are more than the {MOST} that are possible",
+            "{} mounts are more than the {MAX_MOUNTS} that are possible",
             mounts.len()
         ));
     }
@@ -94,7 +94,7 @@ pub(crate) fn all(mounts: Vec<Mount>) -> Result<Vec<Mount>, String> {
             let (one, two) = (Path::new(&mount.sandbox), Path::new(&other.sandbox));
             if one.starts_with(two) || two.starts_with(one) {
                 return Err(format!(
-                    "{} and {} lie in one another; give each mount a place of its own",
+                    "{} and {} overlap; give each mount a separate path",
                     mount.sandbox, other.sandbox
                 ));
             }
@@ -111,7 +111,7 @@ fn make(host: &Path, sandbox: Option<&str>, mode: MountMode) -> Result<Mount, St
             Some(name) => format!("/mnt/{name}"),
             None => {
                 return Err(format!(
-                    "{}: say where it shall appear, as HOST:/mnt/NAME",
+                    "{}: add the path in the sandbox, as HOST:/mnt/NAME",
                     host.display()
                 ));
             }
@@ -135,9 +135,9 @@ fn existing_folder(host: &Path) -> Result<PathBuf, String> {
     if !real.is_dir() {
         return Err(format!("{} is not a folder", host.display()));
     }
-    // Of a drive of Windows all is as much as of `/`.
+    // The root of a Windows drive is refused, as `/` is.
     if real.parent().is_none()
-        || NOT_FROM.iter().any(|path| real == Path::new(path))
+        || FORBIDDEN_SOURCES.iter().any(|path| real == Path::new(path))
         || ["/dev", "/proc", "/sys"].iter().any(|p| real.starts_with(p))
     {
         return Err(format!(
@@ -157,7 +157,7 @@ fn place(text: &str) -> Result<String, String> {
     }
     let path = SandboxPath::parse(text).map_err(|error| format!("{}: {error}", shown(text)))?;
     let path = path.as_str();
-    if SHARED.contains(&path) || SYSTEM.iter().any(|folder| Path::new(path).starts_with(folder)) {
+    if SHARED_FOLDERS.contains(&path) || SYSTEM_FOLDERS.iter().any(|folder| Path::new(path).starts_with(folder)) {
         return Err(format!(
             "{path} belongs to the sandbox itself; mount below /mnt or /home/user instead"
         ));

@@ -5,9 +5,9 @@ use super::value::Value;
 /// Enables or disables the REST resources next to MCP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RestResources {
-    /// There are none.
+    /// The resources do not exist.
     Absent,
-    /// They are at `/v1` and `/run_code`.
+    /// The resources are served at `/v1` and `/run_code`.
     Served,
 }
 

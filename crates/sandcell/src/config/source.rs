@@ -15,13 +15,14 @@ use super::folders;
 use super::table::{self, Setting};
 use super::value::{Kind, Value};
 
-/// The most that is read of one file.
-const FILE_LIMIT: u64 = 1 << 20;
+/// The maximum number of bytes read of one file.
+const MAX_FILE_BYTES: u64 = 1 << 20;
 /// The prefix of our environment variables.
-const PREFIX: &str = "SANDCELL_";
-/// Variables of the test suite begin with this and are not settings.
+const VARIABLE_PREFIX: &str = "SANDCELL_";
+/// The prefix of the test suite's variables, which are not settings.
 const TEST_PREFIX: &str = "SANDCELL_TEST_";
-/// Names of the programs that sandcell follows, and the setting that each one means; none: known, but of no use yet.
+/// Environment variables of programs that sandcell is compatible with, and the setting that each one sets; none:
+/// known, but without a use yet.
 const SEED_NAMES: &[(&str, Option<&str>)] = &[
     ("INTERPRETER_TYPE", Some("backend")),
     ("E2B_API_KEY", Some("e2b.api_key")),
@@ -71,12 +72,12 @@ pub(crate) struct FlagValue {
     pub(crate) texts: Vec<String>,
 }
 
-/// Everything around this process that settings may come from.
+/// The sources from which this process reads settings.
 #[derive(Debug, Default)]
 pub(crate) struct Surroundings {
-    /// Files that may be there, the weakest first.
+    /// Files that may exist, the weakest first.
     pub(crate) files: Vec<PathBuf>,
-    /// The file that `--config` names; it must be there.
+    /// The file that `--config` names; it must exist.
     pub(crate) named_file: Option<PathBuf>,
     /// The `.env` file of the working folder.
     pub(crate) dotenv: Option<PathBuf>,
@@ -87,11 +88,11 @@ pub(crate) struct Surroundings {
 }
 
 impl Surroundings {
-    /// Those of this process.
+    /// Returns the sources of this process.
     pub(crate) fn of_this_process(named_file: Option<PathBuf>, flags: Vec<FlagValue>) -> Self {
         let user = folders::settings(System::of_this_machine(), |name| std::env::var_os(name))
             .map(|folder| folder.join("config.toml"));
-        // On Windows everybody may make such a folder.
+        // On Windows every user may create such a folder.
         let system = cfg!(unix).then(|| PathBuf::from("/etc/sandcell/config.toml"));
         Self {
             files: system.into_iter().chain(user).collect(),
@@ -103,7 +104,7 @@ impl Surroundings {
     }
 }
 
-/// Every setting with its value and where that comes from.
+/// Every setting with its value and origin.
 pub(crate) type Layered = BTreeMap<&'static str, (Value, Origin)>;
 
 /// Reads all layers.
@@ -122,7 +123,7 @@ pub(crate) fn read(around: &Surroundings) -> Result<Layered, ConfigError> {
         merge_toml(&mut layered, file, &text)?;
     }
     if let Some(file) = &around.dotenv {
-        // A folder or a pipe of this name is not a file of settings, and a pipe would never end.
+        // A folder or a pipe of this name is no settings file, and reading a pipe might never end.
         if file.is_file()
             && let Some(text) = read_if_there(file)?
         {
@@ -150,7 +151,7 @@ pub(crate) fn check(file: &Path, text: &str) -> Result<(), ConfigError> {
     merge_toml(&mut defaults()?, file, text)
 }
 
-/// The text of a file of settings; none where there is no such file.
+/// Returns the text of a settings file; none if the file does not exist.
 pub(crate) fn read_if_there(file: &Path) -> Result<Option<String>, ConfigError> {
     let unreadable = |source| ConfigError::Unreadable {
         file: file.to_owned(),
@@ -169,11 +170,14 @@ pub(crate) fn read_if_there(file: &Path) -> Result<Option<String>, ConfigError> 
         Err(error) => return Err(unreadable(error)),
     };
     let mut bytes = Vec::new();
-    let read = open.take(FILE_LIMIT + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-    if u64::try_from(read).is_ok_and(|read| read > FILE_LIMIT) {
+    let read = open
+        .take(MAX_FILE_BYTES + 1)
+        .read_to_end(&mut bytes)
+        .map_err(unreadable)?;
+    if u64::try_from(read).is_ok_and(|read| read > MAX_FILE_BYTES) {
         return Err(ConfigError::TooLarge {
             file: file.to_owned(),
-            limit: FILE_LIMIT,
+            limit: MAX_FILE_BYTES,
         });
     }
     let text = String::from_utf8(bytes).map_err(|_| unreadable(std::io::ErrorKind::InvalidData.into()))?;
@@ -205,7 +209,7 @@ fn merge_toml(layered: &mut Layered, file: &Path, text: &str) -> Result<(), Conf
     Ok(())
 }
 
-/// Flattens `{limits: {cpus: 1}}` to `limits.cpus`, as deep as our tables nest.
+/// Flattens `{limits: {cpus: 1}}` to `limits.cpus`, to the depth of our tables.
 fn flatten(prefix: &str, table: toml::Table) -> Vec<(String, toml::Value)> {
     let mut flat = Vec::new();
     for (name, value) in table {
@@ -220,7 +224,8 @@ fn flatten(prefix: &str, table: toml::Table) -> Vec<(String, toml::Value)> {
     flat
 }
 
-/// Tables of back ends may stand below `[backend]`, too, where that is a table.
+/// Returns the key without the prefix `backend.`: back ends' tables may also stand below `[backend]`, if that is a
+/// table.
 fn canonical(key: &str) -> &str {
     match key.strip_prefix("backend.") {
         Some(rest) if rest == "e2b" || rest.starts_with("e2b.") => rest,
@@ -270,17 +275,17 @@ fn is_seed_name(name: &str) -> bool {
 }
 
 /// Normalises another product's variable to the value that the product itself reads.
-fn as_seeds_read<'a>(name: &str, text: &'a str) -> &'a str {
+fn normalize_seed<'a>(name: &str, text: &'a str) -> &'a str {
     match name {
         "E2B_DEBUG" if text.eq_ignore_ascii_case("true") => "true",
-        // Everything else means no to them.
+        // E2B's own libraries treat every other value as false.
         "E2B_DEBUG" => "false",
         _ => text,
     }
 }
 
 fn is_ours(name: &str) -> bool {
-    (name.starts_with(PREFIX)
+    (name.starts_with(VARIABLE_PREFIX)
         && !name.starts_with(TEST_PREFIX)
         && !table::OTHER_VARIABLES.iter().any(|(other, _)| *other == name))
         || is_seed_name(name)
@@ -295,14 +300,14 @@ fn by_variable(place: &str, name: &str) -> Result<Option<&'static Setting>, Conf
         return Ok(Some(setting));
     }
     let key = name
-        .strip_prefix(PREFIX)
+        .strip_prefix(VARIABLE_PREFIX)
         .unwrap_or(name)
         .to_lowercase()
         .replace("__", ".");
     if let Some(setting) = table::find(canonical(&key)) {
         return Ok(Some(setting));
     }
-    // Compared without what all names begin with, which would make any two of them alike.
+    // Names are compared without their common prefix, which would make any two of them similar.
     let others = table::OTHER_VARIABLES.iter().map(|(other, _)| *other);
     let nearest = table::nearest(&key, table::SETTINGS.iter().map(|setting| setting.key))
         .and_then(table::find)
@@ -315,9 +320,9 @@ fn by_variable(place: &str, name: &str) -> Result<Option<&'static Setting>, Conf
     })
 }
 
-/// Puts our own names last, so that they win over the seeds' names of the same layer.
+/// Sorts our own names last, so that they win over the other programs' names of the same layer.
 fn weakest_first<T>(variables: &mut [(String, T)]) {
-    variables.sort_by_key(|(name, _)| name.starts_with(PREFIX));
+    variables.sort_by_key(|(name, _)| name.starts_with(VARIABLE_PREFIX));
 }
 
 fn merge_dotenv(layered: &mut Layered, file: &Path, text: &str) -> Result<(), ConfigError> {
@@ -333,7 +338,7 @@ fn merge_dotenv(layered: &mut Layered, file: &Path, text: &str) -> Result<(), Co
             continue;
         };
         if !setting.dotenv && is_seed_name(&name) {
-            // The file belongs to a project that uses the name for its own ends.
+            // The file belongs to a project that uses the name for another purpose.
             tracing::debug!("{name} is not taken from {place}");
             continue;
         }
@@ -363,10 +368,10 @@ fn merge_environment(layered: &mut Layered, env: &[(OsString, OsString)]) -> Res
             key: setting.key.to_owned(),
             reason: "must be UTF-8".to_owned(),
         })?;
-        if text.is_empty() && !name.starts_with(PREFIX) {
+        if text.is_empty() && !name.starts_with(VARIABLE_PREFIX) {
             continue;
         }
-        let text = as_seeds_read(&name, text);
+        let text = normalize_seed(&name, text);
         let value = parse_text(setting, text, &place)?;
         layered.insert(setting.key, (value, Origin::Environment(name)));
     }
@@ -382,7 +387,8 @@ fn merge_flag(layered: &mut Layered, flag: &FlagValue) -> Result<(), ConfigError
         return Ok(());
     };
     let value = if let Kind::Mounts = setting.kind {
-        // Each flag is one mount, commas and all; flags add to the file's mounts and win over one at the same place.
+        // Each flag is one mount, commas included. Flags add to the file's mounts and win over a mount at the same
+        // path.
         let mut mounts = Vec::new();
         for text in &flag.texts {
             mounts.push(super::mount::from_flag(text).map_err(invalid)?);

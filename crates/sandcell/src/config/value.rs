@@ -1,4 +1,4 @@
-//! Kinds of setting values, and how a TOML value or a line of text becomes one.
+//! Kinds of setting values, and the conversion of a TOML value or a line of text to a value.
 
 use std::path::PathBuf;
 
@@ -19,7 +19,7 @@ pub(crate) enum Kind {
     ListOf(&'static [&'static str]),
     /// A whole number in this range.
     Integer { min: u64, max: u64 },
-    /// A whole number up to this one, or empty: demand decides.
+    /// A whole number up to this one, or empty: the demand determines the number.
     Demand { max: u64 },
     /// A number in this range.
     Number { min: f64, max: f64 },
@@ -44,7 +44,7 @@ pub(crate) enum Kind {
 }
 
 /// The text shown in place of a secret that is set.
-pub(crate) const HIDDEN: &str = "(set, not shown)";
+pub(crate) const HIDDEN_SECRET: &str = "(set, not shown)";
 
 /// A value that its [`Kind`] has accepted.
 #[derive(Debug, Clone, PartialEq)]
@@ -67,7 +67,7 @@ pub(crate) enum Value {
 }
 
 impl Kind {
-    /// The words that this kind accepts, for people.
+    /// Returns the accepted values, for people.
     pub(crate) fn describe(self) -> String {
         match self {
             Self::Switch => "true or false".to_owned(),
@@ -95,7 +95,7 @@ impl Kind {
                 Self::OneOf(_) | Self::Path | Self::Demand { .. } | Self::Name | Self::Text | Self::Secret,
                 toml::Value::String(text),
             ) => self.read_text(text),
-            // The value was meant as a key, so the error never repeats it.
+            // The operator meant the value as a key, so the error never repeats it.
             (Self::Secret, _) => Err(self.refuse("something else")),
             (Self::Flag, toml::Value::Boolean(flag)) => Ok(Value::Flag(*flag)),
             (Self::Requirements, toml::Value::Array(items)) => {
@@ -198,7 +198,7 @@ impl Kind {
 }
 
 impl Value {
-    /// The value as `sandcell config --json` prints it.
+    /// Returns the value as `sandcell config --json` prints it.
     pub(crate) fn to_json(&self) -> serde_json::Value {
         match self {
             Self::Switch(on) => json!(on),
@@ -215,7 +215,7 @@ impl Value {
             Self::Requirements(list) => json!(list),
             Self::Texts(texts) => json!(texts),
             Self::Text(text) => json!(text),
-            Self::Secret(secret) => json!(secret.as_ref().map(|_| HIDDEN)),
+            Self::Secret(secret) => json!(secret.as_ref().map(|_| HIDDEN_SECRET)),
         }
     }
 }
@@ -229,7 +229,7 @@ fn quoted(words: &[&str]) -> String {
     words.join(", ")
 }
 
-/// A piece of text as an error shows it: quoted, control characters escaped, not endless.
+/// Formats a piece of text for an error: quoted, control characters escaped, at most 80 characters.
 pub(crate) fn shown(text: &str) -> String {
     let short: String = text.chars().take(80).collect();
     let dots = if short.len() < text.len() { "…" } else { "" };
@@ -314,12 +314,12 @@ fn absolute(text: &str) -> Result<PathBuf, String> {
 mod tests {
     use super::*;
 
-    const SIZE: Kind = Kind::Integer { min: 16, max: 1024 };
+    const SIZE_KIND: Kind = Kind::Integer { min: 16, max: 1024 };
 
     #[test]
     fn a_number_outside_its_range_is_refused_with_the_range() {
         for text in ["0", "15", "1025", "99999999999999999999", "-1", "abc", "", "1.5"] {
-            let error = SIZE.read_text(text).unwrap_err();
+            let error = SIZE_KIND.read_text(text).unwrap_err();
             assert!(error.contains("16 to 1024"), "{text}: {error}");
         }
         for value in [
@@ -327,10 +327,13 @@ mod tests {
             toml::Value::Integer(0),
             toml::Value::Float(20.0),
         ] {
-            assert!(SIZE.read_toml(&value).unwrap_err().contains("16 to 1024"));
+            assert!(SIZE_KIND.read_toml(&value).unwrap_err().contains("16 to 1024"));
         }
-        assert_eq!(SIZE.read_text("16"), Ok(Value::Integer(16)));
-        assert_eq!(SIZE.read_toml(&toml::Value::Integer(1024)), Ok(Value::Integer(1024)));
+        assert_eq!(SIZE_KIND.read_text("16"), Ok(Value::Integer(16)));
+        assert_eq!(
+            SIZE_KIND.read_toml(&toml::Value::Integer(1024)),
+            Ok(Value::Integer(1024))
+        );
     }
 
     #[test]

@@ -1,9 +1,9 @@
-//! Traces, by OpenTelemetry's protocol over HTTP, to the collector that the settings name. Headers of the collector are
-//! `OTEL_EXPORTER_OTLP_HEADERS`, and JSON in place of protobuf is `OTEL_EXPORTER_OTLP_PROTOCOL=http/json`.
+//! Traces, by OpenTelemetry's protocol over HTTP, to the collector of the settings. `OTEL_EXPORTER_OTLP_HEADERS` holds
+//! headers for the collector, and `OTEL_EXPORTER_OTLP_PROTOCOL=http/json` selects JSON in place of protobuf.
 //!
-//! Only spans that are made for traces go out: ids, names of tools, languages and back ends, ends and times. Lines of the
-//! log are not among them. Where to is known only after settings were read, and threads are allowed only after the
-//! launcher was started, so spans begin to be made when `start` is called.
+//! Only the spans made for traces are sent: ids, names of tools, languages and back ends, ends and times. Log lines
+//! are not sent. The address is known only after settings were read, and threads are allowed only after the launcher
+//! was started. So spans are recorded only after `start` was called.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,21 +23,21 @@ use tracing_subscriber::filter::{FilterFn, LevelFilter};
 use tracing_subscriber::registry::LookupSpan;
 
 /// The time limit for an answer of the collector.
-const SEND: Duration = Duration::from_secs(5);
+const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time limit for sending the last spans when the server ends.
-const FLUSH: Duration = Duration::from_secs(2);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
-static WANTED: AtomicBool = AtomicBool::new(false);
-static PROCESSOR: OnceLock<BatchSpanProcessor> = OnceLock::new();
+static TRACES_ENABLED: AtomicBool = AtomicBool::new(false);
+static SPAN_PROCESSOR: OnceLock<BatchSpanProcessor> = OnceLock::new();
 
 /// The layer that turns our spans into OpenTelemetry spans, once traces are enabled.
 pub(super) fn layer<S: Subscriber + for<'a> LookupSpan<'a>>() -> impl Layer<S> {
     let provider = SdkTracerProvider::builder()
         .with_resource(resource())
-        .with_span_processor(Late)
+        .with_span_processor(DeferredProcessor)
         .build();
     let for_traces = FilterFn::new(|meta| {
-        WANTED.load(Ordering::Relaxed) && meta.is_span() && meta.target() == sandcell_engine::TRACE_TARGET
+        TRACES_ENABLED.load(Ordering::Relaxed) && meta.is_span() && meta.target() == sandcell_engine::TRACE_TARGET
     });
     tracing_opentelemetry::layer()
         .with_tracer(provider.tracer("sandcell"))
@@ -48,7 +48,7 @@ pub(super) fn layer<S: Subscriber + for<'a> LookupSpan<'a>>() -> impl Layer<S> {
         .with_filter(for_traces.with_max_level_hint(LevelFilter::INFO))
 }
 
-/// Begins to send spans to this address.
+/// Starts to send spans to this address.
 pub(super) fn start(endpoint: &str) -> Result<(), Failure> {
     let wrong = |why: &str| {
         Failure::invalid(
@@ -64,13 +64,13 @@ pub(super) fn start(endpoint: &str) -> Result<(), Failure> {
         .with_http()
         .with_http_client(Post(client().map_err(|error| wrong(&error))?))
         .with_endpoint(endpoint)
-        .with_timeout(SEND)
+        .with_timeout(SEND_TIMEOUT)
         .build()
         .map_err(|error| wrong(&format!("cannot be used: {error}")))?;
     let mut processor = BatchSpanProcessor::builder(exporter).build();
     processor.set_resource(&resource());
-    if PROCESSOR.set(processor).is_ok() {
-        WANTED.store(true, Ordering::Relaxed);
+    if SPAN_PROCESSOR.set(processor).is_ok() {
+        TRACES_ENABLED.store(true, Ordering::Relaxed);
         tracing::callsite::rebuild_interest_cache();
     }
     Ok(())
@@ -78,8 +78,8 @@ pub(super) fn start(endpoint: &str) -> Result<(), Failure> {
 
 /// Sends the remaining spans, within the flush limit.
 pub(super) fn finish() {
-    if let Some(processor) = PROCESSOR.get()
-        && let Err(error) = processor.shutdown_with_timeout(FLUSH)
+    if let Some(processor) = SPAN_PROCESSOR.get()
+        && let Err(error) = processor.shutdown_with_timeout(FLUSH_TIMEOUT)
     {
         tracing::warn!(%error, "the last traces could not be sent");
     }
@@ -99,8 +99,8 @@ fn client() -> Result<reqwest::blocking::Client, String> {
     let make = || {
         reqwest::blocking::Client::builder()
             .user_agent(concat!("sandcell/", env!("CARGO_PKG_VERSION")))
-            .timeout(SEND)
-            // Headers with keys go where the operator said, and nowhere else.
+            .timeout(SEND_TIMEOUT)
+            // Headers hold keys and must go only to the configured address, so redirects are not followed.
             .redirect(reqwest::redirect::Policy::none())
             .build()
             .map_err(|error| format!("cannot be used: {error}"))
@@ -128,27 +128,27 @@ impl HttpClient for Post {
 
 /// Passes spans on as soon as a processor exists.
 #[derive(Debug)]
-struct Late;
+struct DeferredProcessor;
 
-impl SpanProcessor for Late {
+impl SpanProcessor for DeferredProcessor {
     fn on_start(&self, span: &mut Span, context: &Context) {
-        if let Some(processor) = PROCESSOR.get() {
+        if let Some(processor) = SPAN_PROCESSOR.get() {
             processor.on_start(span, context);
         }
     }
 
     fn on_end(&self, span: SpanData) {
-        if let Some(processor) = PROCESSOR.get() {
+        if let Some(processor) = SPAN_PROCESSOR.get() {
             processor.on_end(span);
         }
     }
 
     fn force_flush(&self) -> OTelSdkResult {
-        PROCESSOR.get().map_or(Ok(()), SpanProcessor::force_flush)
+        SPAN_PROCESSOR.get().map_or(Ok(()), SpanProcessor::force_flush)
     }
 
     fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
-        PROCESSOR
+        SPAN_PROCESSOR
             .get()
             .map_or(Ok(()), |processor| processor.shutdown_with_timeout(timeout))
     }

@@ -1,5 +1,5 @@
-//! A stand-in for a back end that does not work here: it refuses every sandbox with the reason.
-//! So a client hears from the server itself why nothing runs, and nothing ever runs with less isolation.
+//! A stand-in for a back end that does not work here: it refuses every sandbox with the reason. So the server itself
+//! tells the client why nothing runs, and nothing ever runs with less isolation.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use sandcell_sandbox::{
     Backend, Code, Failure, Isolation, LayerReport, LayerState, Level, Sandbox, SandboxError, SandboxSpec,
 };
 
-/// Says why there is no back end.
+/// A back end that refuses every request with the reason of its absence.
 #[derive(Debug)]
 pub(super) struct AbsentBackend {
     isolation: Isolation,
@@ -16,7 +16,7 @@ pub(super) struct AbsentBackend {
 }
 
 impl AbsentBackend {
-    /// For this reason.
+    /// Creates a stand-in with this reason.
     pub(super) fn new(failure: Failure) -> Self {
         let (name, reason) = match failure.message.split_once(" is not available: ") {
             Some((subject, reason)) if subject.starts_with("isolation layer ") => {
@@ -26,7 +26,7 @@ impl AbsentBackend {
         };
         Self {
             isolation: Isolation {
-                backend: NAME.to_owned(),
+                backend: ABSENT_NAME.to_owned(),
                 level: Level::None,
                 layers: Vec::new(),
                 degraded: Vec::new(),
@@ -42,12 +42,12 @@ impl AbsentBackend {
     }
 }
 
-const NAME: &str = "none";
+const ABSENT_NAME: &str = "none";
 
 #[async_trait::async_trait]
 impl Backend for AbsentBackend {
     fn name(&self) -> &'static str {
-        NAME
+        ABSENT_NAME
     }
 
     fn isolation(&self) -> &Isolation {
@@ -60,7 +60,7 @@ impl Backend for AbsentBackend {
 
     async fn create(&self, _spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>, SandboxError> {
         let remedy = self.failure.remedy.clone();
-        // The message was made of such an error; it must not begin twice.
+        // The message was made from such an error; its prefix must not be repeated.
         let message = self.failure.message.as_str();
         let (subject, reason) = message.split_once(" is not available: ").unwrap_or(("", message));
         let reason = reason.to_owned();

@@ -3,20 +3,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandcell_backends::docker::{self, DockerBackend, DockerConfig, Logins, Pull, Runtime};
+use sandcell_backends::docker::{self, CredentialSource, DockerBackend, DockerConfig, Pull, Runtime};
 use sandcell_languages::{Detected, SYSTEM_PACKAGES};
 use sandcell_sandbox::{Backend, Code, Failure, Network, SandboxSpec};
 use tokio::time::timeout;
 
 use crate::config::Settings;
 
-/// Its name.
+/// The back end's name.
 pub(super) const NAME: &str = docker::NAME;
 
-/// The maximum delay of a start by the image's inspection. The start does not wait for a pull.
-const LOOK: Duration = Duration::from_secs(10);
+/// The time limit for inspecting the image at the start. The start does not wait for a pull.
+const INSPECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Finds the daemon.
+/// Connects to the daemon.
 pub(super) async fn backend(settings: &Settings) -> Result<Arc<dyn Backend>, Failure> {
     let own = &settings.docker;
     let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
@@ -35,7 +35,7 @@ pub(super) async fn backend(settings: &Settings) -> Result<Arc<dyn Backend>, Fai
         image: own.image.clone(),
         runtime: own.runtime.clone(),
         pull: if own.pull { Pull::Missing } else { Pull::Never },
-        logins: Logins::usual(),
+        credentials: CredentialSource::of_this_user(),
         runtimes: runtimes.collect(),
         mirrors: mirrors(settings)?,
         mounts: settings.mounts.clone(),
@@ -45,13 +45,13 @@ pub(super) async fn backend(settings: &Settings) -> Result<Arc<dyn Backend>, Fai
     Ok(DockerBackend::start(config).await?)
 }
 
-/// The way to the hosts that system packages come from.
+/// Returns the network for installing system packages.
 fn mirrors(settings: &Settings) -> Result<Option<Arc<dyn Network>>, Failure> {
     super::network::reaching(&settings.docker.mirrors, &settings.network)
 }
 
-/// Returns the languages of the image. When no sandbox of the image can be made now, Python is assumed. Calls get the
-/// reason that nothing runs. Most images that people choose have Python once they work (for example after a pull).
+/// Returns the languages of the image. When no sandbox of the image can be made now, Python is assumed, and calls get
+/// the reason. Most images that people choose have Python once they work (for example after a pull).
 ///
 /// Also returns the reason that no sandbox can be made now.
 pub(super) async fn languages(backend: &dyn Backend, settings: &Settings) -> (Detected, Option<Failure>) {
@@ -61,9 +61,9 @@ pub(super) async fn languages(backend: &dyn Backend, settings: &Settings) -> (De
         limits: settings.engine.limits.clone(),
         ..SandboxSpec::default()
     };
-    let made = match timeout(LOOK, backend.create(&spec)).await {
+    let made = match timeout(INSPECT_TIMEOUT, backend.create(&spec)).await {
         Ok(made) => made.map_err(Failure::from),
-        Err(_) => Err(late(backend, image)),
+        Err(_) => Err(not_ready_in_time(backend, image)),
     };
     if let Err(failure) = &made {
         tracing::warn!("the languages of the image {image} are not known: {failure}");
@@ -84,18 +84,21 @@ pub(super) async fn languages(backend: &dyn Backend, settings: &Settings) -> (De
     (found, failure)
 }
 
-/// No sandbox was ready in time.
-fn late(backend: &dyn Backend, image: &str) -> Failure {
+/// Returns the failure for a sandbox that was not ready in time.
+fn not_ready_in_time(backend: &dyn Backend, image: &str) -> Failure {
     match backend.preparing(None) {
         Some(preparing) => Failure::new(
             Code::ImageUnavailable,
             format!("image {image} is not ready yet: {}", preparing.text),
-            "wait and try again; what is being done goes on while a server runs",
+            "wait and try again; a running server continues the preparation",
         ),
         None => Failure::new(
             Code::BackendUnavailable,
-            format!("no sandbox of the image {image} was ready within {} s", LOOK.as_secs()),
-            "look whether the daemon is busy (`docker ps`, its log), and try again",
+            format!(
+                "no sandbox of the image {image} was ready within {} s",
+                INSPECT_TIMEOUT.as_secs()
+            ),
+            "check whether the daemon is busy (`docker ps`, its log), and try again",
         ),
     }
 }

@@ -1,15 +1,15 @@
-//! The back end e2b: its settings, and the languages that its sandboxes bring along.
+//! The back end e2b: its settings, and the languages of its sandboxes.
 
 use std::sync::Arc;
 
 use sandcell_backends::e2b::{self, Debug, E2bBackend, E2bConfig, Internet};
 use sandcell_sandbox::{Backend, Failure, Language};
 
-use super::select::Ground;
+use super::select::BackendContext;
 
-/// Asks the service whether it takes the key.
-pub(super) async fn make(ground: Ground<'_>) -> Result<Arc<dyn Backend>, Failure> {
-    let own = ground.settings.e2b.clone();
+/// Makes the back end, and checks the key with the service.
+pub(super) async fn make(context: BackendContext<'_>) -> Result<Arc<dyn Backend>, Failure> {
+    let own = context.settings.e2b.clone();
     let config = E2bConfig {
         key: own.key,
         domain: own.domain,
@@ -24,7 +24,7 @@ pub(super) async fn make(ground: Ground<'_>) -> Result<Arc<dyn Backend>, Failure
     Ok(E2bBackend::start(config).await?)
 }
 
-/// The languages of its sandboxes.
+/// Returns the languages of its sandboxes.
 pub(super) fn languages() -> Vec<Arc<dyn Language>> {
     e2b::languages(sandcell_languages::python::analyse)
 }

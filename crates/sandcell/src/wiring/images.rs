@@ -8,7 +8,7 @@ use sandcell_sandbox::{Code, Failure};
 
 use crate::config::Settings;
 
-/// With these settings; none without a data folder to keep them in.
+/// Makes the image store from the settings; none without a data folder.
 pub(crate) fn of(settings: &Settings) -> Result<Option<Arc<LocalImages>>, Failure> {
     let own = &settings.images;
     let Some(data) = settings.data_dir.clone() else {
@@ -52,7 +52,7 @@ pub(crate) fn of(settings: &Settings) -> Result<Option<Arc<LocalImages>>, Failur
     })))
 }
 
-/// This program, also after it was replaced by a newer one while it ran.
+/// Returns the path of this program, also after a newer one replaced it while it ran.
 fn real_program(found: PathBuf) -> PathBuf {
     if found.is_file() {
         found

@@ -13,8 +13,8 @@ enum Who {
     Server,
 }
 
-/// Returns the observers of a command's executions. An observer that fails is reported and left out: code runs all the
-/// same.
+/// Returns the observers of a command's executions. An observer that fails is reported and left out; code runs
+/// nevertheless.
 pub(crate) fn witnesses(settings: &Settings) -> Observers {
     Observers {
         history_sink: keeper(settings, Who::Command),
@@ -22,7 +22,7 @@ pub(crate) fn witnesses(settings: &Settings) -> Observers {
     }
 }
 
-/// Those who keep what a server does.
+/// Returns the observers of a server's executions and security events.
 pub(crate) fn witnesses_of_a_server(settings: &Settings) -> Observers {
     Observers {
         history_sink: keeper(settings, Who::Server),

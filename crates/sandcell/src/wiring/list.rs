@@ -1,26 +1,26 @@
-//! The back ends of this build: each is a name and how it is made.
+//! The back ends of this build: each is a name and a constructor.
 
 #[allow(unused_imports, reason = "a build without back ends has none inside")]
 use super::select::{Inside, Maker};
 
-/// All of them. The order has no meaning; the setting `backend` says which are wanted, and which first.
+/// All back ends. The order has no meaning; the setting `backend` selects and orders them.
 pub(super) const BACKENDS: &[Maker] = &[
     #[cfg(all(target_os = "linux", feature = "native"))]
     Maker {
         name: sandcell_backends::native::NAME,
-        make: |ground| Box::pin(super::native::make(ground)),
+        make: |context| Box::pin(super::native::make(context)),
         inside: Inside::ThisMachine,
     },
     #[cfg(feature = "docker")]
     Maker {
         name: super::docker::NAME,
-        make: |ground| Box::pin(super::docker::backend(ground.settings)),
+        make: |context| Box::pin(super::docker::backend(context.settings)),
         inside: Inside::ThisMachine,
     },
     #[cfg(feature = "e2b")]
     Maker {
         name: sandcell_backends::e2b::NAME,
-        make: |ground| Box::pin(super::e2b::make(ground)),
+        make: |context| Box::pin(super::e2b::make(context)),
         inside: Inside::Own {
             languages: super::e2b::languages,
         },

@@ -2,29 +2,29 @@
 
 use std::sync::Arc;
 
-use sandcell_backends::native::{self, NativeBackend, NativeConfig, SPARES};
+use sandcell_backends::native::{self, NativeBackend, NativeConfig, SPARE_COUNT};
 use sandcell_sandbox::{Backend, Code, Failure};
 
-use super::select::Ground;
+use super::select::BackendContext;
 
-/// A launcher, or why there is none.
-pub(super) type Started = Result<sandcell_jail::launcher::Launcher, std::io::Error>;
+/// A launcher, or the error that prevented its start.
+pub(super) type LauncherResult = Result<sandcell_jail::launcher::Launcher, std::io::Error>;
 
 pub(super) fn become_launcher_if_asked() {
     native::become_launcher_if_asked();
 }
 
-pub(super) fn start() -> Started {
+pub(super) fn start() -> LauncherResult {
     native::start_launcher()
 }
 
 /// Starts the back end.
-pub(super) async fn make(ground: Ground<'_>) -> Result<Arc<dyn Backend>, Failure> {
-    let Ground {
+pub(super) async fn make(context: BackendContext<'_>) -> Result<Arc<dyn Backend>, Failure> {
+    let BackendContext {
         settings,
         found,
         launcher,
-    } = ground;
+    } = context;
     let launcher = launcher.take().ok_or_else(|| {
         Failure::new(
             Code::Internal,
@@ -32,7 +32,7 @@ pub(super) async fn make(ground: Ground<'_>) -> Result<Arc<dyn Backend>, Failure
             "name it once only",
         )
     })?;
-    let spares = if launcher.for_few { 0 } else { SPARES };
+    let spares = if launcher.for_few { 0 } else { SPARE_COUNT };
     let launcher = launcher.started.map_err(|error| {
         Failure::new(
             Code::BackendUnavailable,
@@ -60,8 +60,8 @@ pub(super) async fn make(ground: Ground<'_>) -> Result<Arc<dyn Backend>, Failure
     Ok(NativeBackend::start(launcher, config).await?)
 }
 
-/// Reads a variable of a test: a layer that fails or is left out, or the file of injected errors. Only builds for tests
-/// look.
+/// Reads a variable of a test: a layer that fails or is left out, or the file of injected errors. Only builds for
+/// tests read it.
 fn for_tests(variable: &str) -> Option<String> {
     if cfg!(feature = "fault-injection") {
         std::env::var(variable).ok()

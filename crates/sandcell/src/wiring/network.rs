@@ -1,4 +1,4 @@
-//! The network of sandboxes: the broker's rules, made of the settings, behind the contract that the engine knows.
+//! The network of sandboxes: the broker's rules, made from the settings, behind the contract that the engine knows.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use crate::config::NetworkSettings;
 
-/// The network for an engine; none where the operator allows nothing.
+/// Returns the network for an engine; none if the operator allows nothing.
 pub(super) fn network(settings: &NetworkSettings) -> Result<Option<Arc<dyn Network>>, Failure> {
     let Some(mut network) = to(&settings.allow, &settings.ask, settings)? else {
         return Ok(None);
@@ -19,7 +19,7 @@ pub(super) fn network(settings: &NetworkSettings) -> Result<Option<Arc<dyn Netwo
     Ok(Some(Arc::new(network)))
 }
 
-/// Checks hosts that the command line names, before they stand among those of the settings.
+/// Checks hosts of the command line before they are added to those of the settings.
 pub(crate) fn check(named: &[String], settings: &NetworkSettings) -> Result<(), Failure> {
     let hosts: Vec<String> = named.iter().filter(|host| *host != "none").cloned().collect();
     let checked = EgressRules::read(&hosts, &[], &[], egress_limits(settings));
@@ -38,7 +38,7 @@ pub(super) fn reaching(hosts: &[String], settings: &NetworkSettings) -> Result<O
     Ok(network.map(|network| -> Arc<dyn Network> { Arc::new(network) }))
 }
 
-/// The most that can be reached, with a yes of the user's or without one.
+/// Returns the network with all allowed hosts: `hosts` without the user's consent, and `more` with it.
 fn to(hosts: &[String], more: &[String], settings: &NetworkSettings) -> Result<Option<BrokerNetwork>, Failure> {
     let allowed: Vec<String> = hosts.iter().chain(more).cloned().collect();
     let rules = Arc::new(rules(&allowed, settings)?);
@@ -79,7 +79,7 @@ impl Network for BrokerNetwork {
     }
 
     fn consent_required(&self, hosts: &[String]) -> Vec<String> {
-        // What is refused in any case is nothing to ask about.
+        // Hosts that are refused in any case need no consent.
         let (Some(unasked), Ok(_)) = (&self.unasked, self.rules.asked(hosts)) else {
             return Vec::new();
         };
@@ -122,7 +122,7 @@ impl Network for BrokerNetwork {
         })?;
         let egress = Egress::new(Arc::clone(&self.rules), asked, sandbox);
         let served = Arc::clone(&egress);
-        // Connections end with the task that takes them.
+        // Dropping the accepting task ends its connections.
         let task = tokio::spawn(async move {
             let mut serving = JoinSet::new();
             loop {
@@ -142,7 +142,7 @@ impl Network for BrokerNetwork {
     }
 }
 
-/// The way of one sandbox.
+/// The network access of one sandbox.
 #[derive(Debug)]
 struct BrokerWay {
     egress: Arc<Egress>,

@@ -10,15 +10,15 @@ use sandcell_sandbox::{Backend, ByteSize, Code, Cpus, Failure, Language, Limits,
 
 use crate::config::{PackageSettings, Settings};
 
-/// Memory of an installer: uv needs little, compiling byte code some for each core.
-const MEMORY: ByteSize = ByteSize::mib(2048);
-/// Processes and threads of an installer.
-const PROCESSES: u32 = 512;
-/// Files of an installer's disk: those of the packages twice, once in the cache.
-const INODES: u64 = 800_000;
+/// Memory of an installer. uv needs little; compiling byte code needs some for each core.
+const INSTALLER_MEMORY: ByteSize = ByteSize::mib(2048);
+/// The maximum number of processes and threads of an installer.
+const INSTALLER_PROCESSES: u32 = 512;
+/// The maximum number of files of an installer. Each file of a package exists twice, once in the cache.
+const INSTALLER_INODES: u64 = 800_000;
 
-/// Makes the installers of an engine, each if its language is here. npm's is also made if some back end installs `elsewhere`. List
-/// entries that cannot be read become problems.
+/// Makes the installers of an engine, each if its language is available. npm's is also made if some back end installs
+/// `elsewhere`. List entries that cannot be read become problems.
 pub(super) fn installers(
     settings: &Settings,
     backends: &[Arc<dyn Backend>],
@@ -41,7 +41,8 @@ pub(super) fn installers(
     all
 }
 
-/// Makes the installers of an engine whose sandboxes are all elsewhere. There is no base, since nothing is shown in them from here.
+/// Makes the installers of an engine whose sandboxes are all remote. There is no base, since remote sandboxes show no
+/// files of this machine.
 pub(super) fn installers_elsewhere(
     settings: &Settings,
     backend: &Arc<dyn Backend>,
@@ -63,7 +64,7 @@ pub(super) fn installers_elsewhere(
     }
 }
 
-/// Those who install packages.
+/// The package installers.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Installers {
     python: Option<Arc<PythonPackages>>,
@@ -71,18 +72,18 @@ pub(crate) struct Installers {
 }
 
 impl Installers {
-    /// As the engine knows them.
+    /// Returns the installers as the engine's trait objects.
     pub(crate) fn list(&self) -> Vec<Arc<dyn Packages>> {
         let python = self.python.clone().map(|one| -> Arc<dyn Packages> { one });
         let npm = self.npm.clone().map(|one| -> Arc<dyn Packages> { one });
         python.into_iter().chain(npm).collect()
     }
 
-    /// Returns these installers under other settings. The installers stay, and installations under way continue
+    /// Returns these installers under other settings. The installers stay, and running installations continue
     /// unchanged.
     pub(crate) fn under(&self, settings: &Settings) -> Result<Self, Failure> {
         let own = &settings.packages;
-        // Lists have to be readable also where nobody installs by them.
+        // Invalid lists are an error even if no installer uses them.
         let (python, npm) = (python_policy(own)?, npm_policy(own)?);
         Ok(Self {
             python: self.python.as_ref().map(|one| one.with_rules(python, bounds(own))),
@@ -102,7 +103,7 @@ fn bounds(own: &PackageSettings) -> Bounds {
     }
 }
 
-/// Node and npm of this machine, if both are here.
+/// Returns this machine's Node and npm, if both exist.
 fn npm_tools(languages: &[Arc<dyn Language>]) -> Result<Option<NpmTools>, Failure> {
     let javascript = languages.iter().find(|language| language.info().name == "javascript");
     let (Some(npm), Some(javascript)) = (npm(), javascript) else {
@@ -116,7 +117,7 @@ fn npm_tools(languages: &[Arc<dyn Language>]) -> Result<Option<NpmTools>, Failur
     }))
 }
 
-/// The installer of npm's packages. None if neither this machine nor a back end `elsewhere` can install them.
+/// Makes the installer of npm packages. None if neither this machine nor a back end `elsewhere` can install them.
 fn npm_packages(
     settings: &Settings,
     backend: &Arc<dyn Backend>,
@@ -198,15 +199,15 @@ fn kept(own: &PackageSettings) -> StoreLimits {
 /// Returns the resource limits of an installer.
 fn limits(disk: ByteSize) -> Limits {
     Limits {
-        memory: MEMORY,
+        memory: INSTALLER_MEMORY,
         cpus: Cpus::milli(
             u32::try_from(sandcell_engine::processors())
                 .unwrap_or(1)
                 .saturating_mul(1000),
         ),
-        processes: PROCESSES,
+        processes: INSTALLER_PROCESSES,
         disk,
-        inodes: INODES,
+        inodes: INSTALLER_INODES,
     }
 }
 
@@ -220,7 +221,7 @@ pub(super) fn bases(
     Ok(Bases::new(python, npm_packages(settings, backend, languages, false)?))
 }
 
-/// Packages of Python.
+/// Makes the installer of Python packages.
 fn python_packages(
     settings: &Settings,
     backend: &Arc<dyn Backend>,
@@ -230,7 +231,7 @@ fn python_packages(
         Failure::new(
             Code::LanguageUnavailable,
             "there is no Python here",
-            "sandcell languages says how to get it",
+            "`sandcell languages` shows how to install it",
         )
     };
     let python = languages
@@ -250,7 +251,7 @@ fn python_packages(
         policy: python_policy(own)?,
         python: executable,
         python_version: python.info().version.clone(),
-        // Another version behind the same name shows in the interpreter's version, or in a digest in `docker.image`.
+        // A changed image behind the same name shows in the interpreter's version, or in a digest in `docker.image`.
         image: (backend.name() == "docker").then(|| settings.docker.image.clone()),
         bounds: bounds(own),
         uv: uv(settings),
@@ -270,7 +271,7 @@ pub(crate) fn uv(settings: &Settings) -> Option<std::path::PathBuf> {
     find_uv(search_path("uv").as_deref(), settings.data_dir.as_deref())
 }
 
-/// The search path for a program, without folders whose file system does not answer.
+/// Returns the search path for a program, without folders on file systems that do not answer.
 fn search_path(program: &str) -> Option<String> {
     use sandcell_languages::search_path::{answering, with_program};
     let path = std::env::var_os("PATH")?;

@@ -13,7 +13,7 @@ use super::{BackendState, Launcher};
 use crate::config::Settings;
 
 /// The inputs for making a back end.
-pub(super) struct Ground<'a> {
+pub(super) struct BackendContext<'a> {
     /// The settings.
     pub(super) settings: &'a Settings,
     /// The languages of this machine.
@@ -22,7 +22,7 @@ pub(super) struct Ground<'a> {
         expect(dead_code, reason = "only the native back end shows programs of this machine")
     )]
     pub(super) found: &'a Detected,
-    /// The process that makes jails, for the one that needs it.
+    /// The launcher, for the native back end.
     #[cfg_attr(
         not(all(target_os = "linux", feature = "native")),
         expect(dead_code, reason = "only the native back end makes jails")
@@ -30,15 +30,15 @@ pub(super) struct Ground<'a> {
     pub(super) launcher: &'a mut Option<Launcher>,
 }
 
-/// A back end that is being made.
-pub(super) type Making<'a> = BoxFuture<'a, Result<Arc<dyn Backend>, Failure>>;
+/// The future of a back end under construction.
+pub(super) type BackendFuture<'a> = BoxFuture<'a, Result<Arc<dyn Backend>, Failure>>;
 
 /// A back end of this build.
 pub(super) struct Maker {
     /// Its name in the settings.
     pub(super) name: &'static str,
-    /// Makes it, or says why it does not work here.
-    pub(super) make: for<'a> fn(Ground<'a>) -> Making<'a>,
+    /// Makes the back end, or returns the reason that it does not work here.
+    pub(super) make: for<'a> fn(BackendContext<'a>) -> BackendFuture<'a>,
     /// The programs inside its sandboxes.
     pub(super) inside: Inside,
 }
@@ -47,9 +47,9 @@ pub(super) struct Maker {
 #[derive(Clone, Copy)]
 #[allow(dead_code, reason = "the features of the build decide which there are")]
 pub(super) enum Inside {
-    /// From this machine, or they are found by the paths of this machine.
+    /// This machine's programs, or programs at this machine's paths.
     ThisMachine,
-    /// They are elsewhere: the back end has its own languages, and none of our packages or idle sandboxes.
+    /// Remote programs: the back end has its own languages, and none of our packages or idle sandboxes.
     Own {
         /// Its languages.
         languages: fn() -> Vec<Arc<dyn Language>>,
@@ -57,7 +57,7 @@ pub(super) enum Inside {
 }
 
 /// The result of the setting `backend`.
-pub(super) struct Chosen {
+pub(super) struct SelectedBackends {
     /// The working back ends, in order.
     pub(super) working: Vec<Arc<dyn Backend>>,
     /// All back ends named in the settings.
@@ -67,15 +67,20 @@ pub(super) struct Chosen {
 }
 
 /// Makes the back ends that the settings name.
-pub(super) async fn choose(list: &[Maker], settings: &Settings, found: &Detected, launcher: Launcher) -> Chosen {
-    let mut chosen = Chosen {
+pub(super) async fn choose(
+    list: &[Maker],
+    settings: &Settings,
+    found: &Detected,
+    launcher: Launcher,
+) -> SelectedBackends {
+    let mut chosen = SelectedBackends {
         working: Vec::new(),
         backends: Vec::new(),
         absent: Vec::new(),
     };
     let mut launcher = Some(launcher);
     for name in &settings.backends {
-        let ground = Ground {
+        let context = BackendContext {
             settings,
             found,
             launcher: &mut launcher,
@@ -85,7 +90,7 @@ pub(super) async fn choose(list: &[Maker], settings: &Settings, found: &Detected
             level: None,
             failure: None,
         };
-        match make(list, name, ground).await {
+        match make(list, name, context).await {
             Ok(backend) => {
                 state.level = Some(backend.isolation().level);
                 chosen.working.push(backend);
@@ -122,7 +127,7 @@ pub(super) fn own_languages(list: &[Maker], backend: &dyn Backend) -> Option<Vec
     }
 }
 
-/// Stand-ins for back ends of which none works: each says why.
+/// Returns stand-ins for back ends of which none works. Each returns its reason.
 pub(super) fn broken(backends: &[BackendState]) -> Vec<Arc<dyn Backend>> {
     let failures = backends.iter().filter_map(|backend| backend.failure.clone());
     failures
@@ -133,12 +138,12 @@ pub(super) fn broken(backends: &[BackendState]) -> Vec<Arc<dyn Backend>> {
         .collect()
 }
 /// Makes the back end of this name, if this build has it and it is strong enough.
-pub(super) async fn make(list: &[Maker], name: &str, ground: Ground<'_>) -> Result<Arc<dyn Backend>, Failure> {
-    let floor = ground.settings.isolation_min;
+pub(super) async fn make(list: &[Maker], name: &str, context: BackendContext<'_>) -> Result<Arc<dyn Backend>, Failure> {
+    let floor = context.settings.isolation_min;
     let Some(maker) = list.iter().find(|maker| maker.name == name) else {
         return Err(unknown(name));
     };
-    let backend = (maker.make)(ground).await?;
+    let backend = (maker.make)(context).await?;
     let level = backend.isolation().level;
     if !level.satisfies(floor) {
         backend.shutdown().await;
@@ -213,7 +218,7 @@ mod tests {
         Box::pin(async { Ok(backend) })
     }
 
-    const LIST: &[Maker] = &[
+    const TEST_BACKENDS: &[Maker] = &[
         Maker {
             name: "weak",
             make: |_| pretend("weak", Level::Process),
@@ -238,14 +243,14 @@ mod tests {
         },
     ];
 
-    async fn chosen(names: &[&str], floor: Level) -> Chosen {
+    async fn chosen(names: &[&str], floor: Level) -> SelectedBackends {
         let mut settings = Settings::load(&Surroundings::default()).unwrap();
         settings.backends = names.iter().map(|&name| name.to_owned()).collect();
         settings.isolation_min = floor;
-        choose(LIST, &settings, &Detected::default(), Launcher::none()).await
+        choose(TEST_BACKENDS, &settings, &Detected::default(), Launcher::none()).await
     }
 
-    fn names(chosen: &Chosen) -> Vec<&'static str> {
+    fn names(chosen: &SelectedBackends) -> Vec<&'static str> {
         chosen.working.iter().map(|backend| backend.name()).collect()
     }
 

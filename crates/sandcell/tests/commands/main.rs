@@ -1,5 +1,5 @@
-//! Programs next to sessions, in real sandboxes of the native back end: what `Engine::run_command` promises to whatever
-//! stands in front of it.
+//! Programs next to sessions, in real sandboxes of the native back end: the guarantees of `Engine::run_command` for
+//! its callers.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -25,7 +25,7 @@ mod native {
 
     use bytes::Bytes;
     use libtest_mimic::Trial;
-    use sandcell_backends::native::{NativeBackend, NativeConfig, SPARES, start_launcher};
+    use sandcell_backends::native::{NativeBackend, NativeConfig, SPARE_COUNT, start_launcher};
     use sandcell_engine::{
         CommandLine, CommandRequest, Engine, EngineConfig, ExecuteRequest, ExecutionView, Principal, Status, Watch,
     };
@@ -33,12 +33,15 @@ mod native {
     use tokio::sync::mpsc;
     use tokio_util::sync::CancellationToken;
 
-    /// Longer than anything here takes.
-    const PATIENCE: Duration = Duration::from_secs(60);
+    /// A time limit longer than any operation here.
+    const OPERATION_TIMEOUT: Duration = Duration::from_secs(60);
 
     pub(super) fn trials() -> Vec<Trial> {
         vec![
-            trial("commands_run_beside_each_other_and_a_busy_session", beside),
+            trial(
+                "commands_run_beside_each_other_and_a_busy_session",
+                programs_run_concurrently,
+            ),
             trial("arguments_folder_variables_and_input_arrive_as_they_are", as_given),
             trial("a_command_is_ended_with_its_group_and_sessions_live_on", ended),
             trial("output_is_streamed_while_the_command_runs", streamed),
@@ -55,7 +58,9 @@ mod native {
             runtime.block_on(async {
                 let bench = Bench::start().await;
                 let engine = bench.engine.clone();
-                tokio::time::timeout(PATIENCE, test(bench)).await.expect("it hangs");
+                tokio::time::timeout(OPERATION_TIMEOUT, test(bench))
+                    .await
+                    .expect("it hangs");
                 engine.shutdown().await;
             });
             Ok(())
@@ -72,7 +77,7 @@ mod native {
             let found = sandcell_languages::detect(&sandcell_languages::Settings::default());
             let config = NativeConfig {
                 warm: false,
-                spares: SPARES,
+                spares: SPARE_COUNT,
                 trees: found.trees.clone(),
                 added: vec![],
                 programs: vec![],
@@ -134,8 +139,8 @@ mod native {
         }
     }
 
-    /// Each waits for the others, so none ends unless all run at once.
-    async fn beside(bench: Bench) {
+    /// Each program waits for the others, so none ends unless all run at the same time.
+    async fn programs_run_concurrently(bench: Bench) {
         let busy = "import os, time\nwhile not os.path.exists('stop'): time.sleep(0.01)\nprint('stopped')";
         let busy = bench.session(busy, Some(Duration::ZERO)).await;
         let meet = "touch $1; while ! [ -e a -a -e b -a -e c ]; do sleep 0.01; done; echo $1";
@@ -149,7 +154,7 @@ mod native {
         bench.run(command(&["touch", "stop"]), "").await.unwrap();
         let ended = bench
             .engine
-            .execution(&bench.me, busy.id.as_str(), PATIENCE)
+            .execution(&bench.me, busy.id.as_str(), OPERATION_TIMEOUT)
             .await
             .unwrap();
         assert_eq!(ended.stdout.text, "stopped\n", "{ended:?}");
@@ -245,7 +250,7 @@ mod native {
         assert_eq!(refused.code, Code::NotFound, "{refused}");
         let unnamed = bench.run(command(&[]), "").await.unwrap_err();
         assert_eq!(unnamed.code, Code::InvalidArgument);
-        // Nothing of it has harmed the sandbox.
+        // The sandbox still works.
         assert_eq!(
             bench.run(command(&["echo", "fine"]), "").await.unwrap().stdout.text,
             "fine\n"

@@ -1,7 +1,8 @@
-//! The official MCP conformance suite against the real server over HTTP, in every revision that has a set of requirements.
+//! The official MCP conformance suite against the real server over HTTP, in every revision that has requirements.
 //!
-//! The suite wants a server with certain tools, resources and prompts; `serve --conformance` adds them, in builds with the
-//! feature of that name. `cargo xtask test` runs this as `cargo test -p sandcell --features conformance --test conformance`.
+//! The suite needs a server with certain tools, resources and prompts; `serve --conformance` adds them, in builds with
+//! the feature of that name. `cargo xtask test` runs this as `cargo test -p sandcell --features conformance --test
+//! conformance`.
 #![cfg(target_os = "linux")]
 #![forbid(unsafe_code)]
 #![allow(
@@ -61,7 +62,7 @@ impl Drop for Server {
     }
 }
 
-/// The folder with the suite and the interpreter that runs it; none where nobody says.
+/// Returns the folder with the suite and its interpreter; none if the environment names none.
 fn suite() -> Option<(PathBuf, PathBuf)> {
     let of = |name| std::env::var_os(name).map(PathBuf::from);
     Some((of("SANDCELL_TEST_NODE")?, of("SANDCELL_TEST_NODE_MODULES")?))
@@ -104,7 +105,7 @@ fn checks(results: &Path) -> (Vec<String>, usize) {
     (bad, good)
 }
 
-/// Runs what a revision requires, and the scenarios of extensions with it.
+/// Runs the requirements of a revision, and the scenarios of its extensions.
 fn conforms(test: &str, revision: &str, at_least: usize) {
     let Some((node, modules)) = suite() else {
         skip(
@@ -138,7 +139,7 @@ fn conforms(test: &str, revision: &str, at_least: usize) {
     let (bad, good) = checks(&results);
     assert!(bad.is_empty(), "{}", bad.join("\n"));
     assert!(ended_well, "{said}");
-    // A suite that runs nothing fails nothing.
+    // A suite that makes no check must not pass.
     assert!(good >= at_least, "only {good} checks were made:\n{said}");
 }
 

@@ -5,28 +5,28 @@ use serde_json::{Value, json};
 
 use crate::support::client::Client;
 use crate::support::http::{Server, command, token};
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 use crate::support::{begin, until};
 
-fn log(place: &Place) -> String {
+fn log(place: &TestDir) -> String {
     std::fs::read_to_string(place.path("data").join("audit.jsonl")).unwrap_or_default()
 }
 
-fn events(place: &Place) -> Vec<Value> {
+fn events(place: &TestDir) -> Vec<Value> {
     log(place)
         .lines()
         .map(|line| serde_json::from_str(line).unwrap())
         .collect()
 }
 
-fn of_kind(place: &Place, kind: &str) -> Vec<Value> {
+fn of_kind(place: &TestDir, kind: &str) -> Vec<Value> {
     events(place)
         .into_iter()
         .filter(|event| event["event"] == kind)
         .collect()
 }
 
-fn verify(place: &Place, more: &[&str]) -> (Output, Value) {
+fn verify(place: &TestDir, more: &[&str]) -> (Output, Value) {
     let mut arguments = vec!["audit", "verify", "--json"];
     arguments.extend(more);
     let output = place.command(&arguments).stdin(Stdio::null()).output().unwrap();
@@ -37,7 +37,7 @@ fn verify(place: &Place, more: &[&str]) -> (Output, Value) {
 #[test]
 fn what_a_server_refuses_and_ends_is_in_the_log_and_no_code_is() {
     let _turn = begin!();
-    let place = Place::with_settings("analysis = \"strict\"\n[limits]\nsandboxes_per_caller = 2\n");
+    let place = TestDir::with_settings("analysis = \"strict\"\n[limits]\nsandboxes_per_caller = 2\n");
     let mut client = Client::start(&mut place.command(&["serve"]));
     let sandbox = client.run("'harmless words'").sandbox();
     client.run("import ctypes as secret_name");
@@ -79,7 +79,7 @@ fn what_a_server_refuses_and_ends_is_in_the_log_and_no_code_is() {
 #[test]
 fn tokens_and_callers_without_them_are_in_the_log_and_secrets_are_not() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let (id, secret) = token(&place, &["ann"]);
     let server = Server::start(&place, &[]);
     server.with_token("sandcell_wrong").request("tools/list", json!({}));
@@ -115,7 +115,7 @@ fn tokens_and_callers_without_them_are_in_the_log_and_secrets_are_not() {
 #[test]
 fn a_changed_log_is_found_and_a_cut_one_by_who_kept_the_hash() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     for name in ["a", "b", "c"] {
         token(&place, &[name]);
     }
@@ -141,10 +141,10 @@ fn a_changed_log_is_found_and_a_cut_one_by_who_kept_the_hash() {
 #[test]
 fn a_server_that_is_killed_leaves_a_whole_log() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     for round in 1..=3 {
         let mut client = Client::start(&mut place.command(&["serve"]));
-        // Events are gathered for a moment; a server that is killed before has written none.
+        // The server writes events in batches; a server that is killed early has written none.
         until(Duration::from_secs(5), "the server's start is in the log", || {
             client.call("create_run_close", json!({"code": "1"}));
             (log(&place).matches("server_started").count() == round).then_some(())
@@ -164,7 +164,7 @@ fn a_server_that_is_killed_leaves_a_whole_log() {
 #[test]
 fn no_log_is_kept_where_the_operator_wants_none() {
     let _turn = begin!();
-    let place = Place::with_settings("[audit]\nenabled = false\n");
+    let place = TestDir::with_settings("[audit]\nenabled = false\n");
     let client = Client::start(&mut place.command(&["serve"]));
     client.run("1");
     client.hang_up();

@@ -2,10 +2,10 @@ use serde_json::{Value, json};
 
 use crate::support::begin;
 use crate::support::client::Client;
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 
-/// A server whose session knows something that bad input must not cost.
-fn server(place: &Place) -> Client {
+/// Returns a server whose session holds a variable that bad input must not lose.
+fn server(place: &TestDir) -> Client {
     let server = Client::start(&mut place.command(&["serve"]));
     server.text("kept = 'all of it'");
     server
@@ -20,7 +20,7 @@ fn nothing_is_lost(server: &Client) {
 #[test]
 fn code_that_does_not_parse_points_at_its_line() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let answer = server.run("x = 1\nif x\n    pass");
     assert!(!answer.is_error());
@@ -45,7 +45,7 @@ fn code_that_does_not_parse_points_at_its_line() {
 #[test]
 fn code_that_is_empty_too_long_or_holds_nul_is_refused() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     for tool in ["execute_code", "create_run_close"] {
         for code in ["", "   \n\t\n"] {
@@ -73,7 +73,7 @@ fn code_that_is_empty_too_long_or_holds_nul_is_refused() {
 #[test]
 fn ids_that_are_unknown_closed_or_nonsense_answer_alike() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let made = server.call("create_sandbox", json!({})).data()["sandbox_id"].clone();
     server.call("close_sandbox", json!({"sandbox_id": made}));
@@ -108,7 +108,7 @@ fn ids_that_are_unknown_closed_or_nonsense_answer_alike() {
 #[test]
 fn arguments_that_are_unknown_missing_or_of_the_wrong_kind_are_named() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     for (arguments, word) in [
         (json!({"code": "1", "timeout": 5}), "timeout"),
@@ -144,7 +144,7 @@ fn arguments_that_are_unknown_missing_or_of_the_wrong_kind_are_named() {
 #[test]
 fn limits_of_zero_below_it_or_beyond_everything_are_refused() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let huge = json!(u64::MAX);
     for value in [json!(0), json!(-1), huge.clone(), json!(1e300), json!(-0.5)] {
@@ -180,7 +180,7 @@ fn limits_of_zero_below_it_or_beyond_everything_are_refused() {
 #[test]
 fn names_of_variables_that_are_none_are_refused() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     for name in ["", "A=B", "A\0B"] {
         let answer = server.call("create_sandbox", json!({"env": {name: "x"}}));
@@ -195,7 +195,7 @@ fn names_of_variables_that_are_none_are_refused() {
 #[test]
 fn lines_that_are_no_json_rpc_do_no_harm() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     for line in [
         &b"not json"[..],
@@ -215,7 +215,7 @@ fn lines_that_are_no_json_rpc_do_no_harm() {
     ] {
         server.send_line(line);
     }
-    // Invalid UTF-8 inside an otherwise good call.
+    // Invalid UTF-8 inside an otherwise valid call.
     let mut line = b"{\"jsonrpc\":\"2.0\",\"id\":900003,\"method\":\"tools/call\",\"params\":{\"name\":\"execute_code\",\"arguments\":{\"code\":\"print('".to_vec();
     line.extend_from_slice(b"\xc3\x28\xff");
     line.extend_from_slice(b"')\"}}}");
@@ -226,7 +226,7 @@ fn lines_that_are_no_json_rpc_do_no_harm() {
 #[test]
 fn json_of_two_hundred_thousand_levels_does_no_harm() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let deep = format!("{}{}", "[".repeat(200_000), "]".repeat(200_000));
     server.send_line(deep.as_bytes());
@@ -243,14 +243,14 @@ fn json_of_two_hundred_thousand_levels_does_no_harm() {
 #[test]
 fn a_message_of_twenty_megabytes_does_no_harm() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let id = server.fresh_id();
     let pending = server.expect(id);
     let message = json!({"jsonrpc": "2.0", "id": id, "method": "tools/call",
         "params": {"name": "write_file", "arguments": {"path": "big", "content": "x".repeat(20 << 20)}}});
     server.send_line(message.to_string().as_bytes());
-    // Either it is answered with an error, or it is dropped and the next call works; both keep the session.
+    // The server either answers with an error or drops the line, and the next call works. Both keep the session.
     nothing_is_lost(&server);
     if let Some(answer) = pending.within(std::time::Duration::from_millis(200)) {
         assert!(
@@ -267,7 +267,7 @@ fn a_message_of_twenty_megabytes_does_no_harm() {
 #[test]
 fn an_id_that_is_used_twice_at_once_does_no_harm() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     for id in [
         json!(900_005),
@@ -288,7 +288,7 @@ fn an_id_that_is_used_twice_at_once_does_no_harm() {
 #[test]
 fn calls_before_the_handshake_do_no_harm() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = Client::start_silent(&mut place.command(&["serve"]));
     let early = server.request_raw(
         "tools/call",
@@ -302,7 +302,7 @@ fn calls_before_the_handshake_do_no_harm() {
 #[test]
 fn resources_that_are_not_there_are_protocol_errors() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let sandbox = server.run("1").sandbox();
     for uri in [
@@ -323,7 +323,7 @@ fn resources_that_are_not_there_are_protocol_errors() {
 
 #[test]
 fn a_settings_key_that_is_unknown_is_named_with_its_nearest() {
-    let place = Place::with_settings("[limits]\nmemory = 5\n");
+    let place = TestDir::with_settings("[limits]\nmemory = 5\n");
     let output = place
         .command(&["serve"])
         .stdin(std::process::Stdio::null())

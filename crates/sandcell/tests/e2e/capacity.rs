@@ -1,4 +1,5 @@
-//! A machine with few descriptors: a sandbox that does not fit is refused by name, and other callers notice nothing.
+//! A machine with few descriptors: a sandbox that does not fit is refused with the reason, and other callers are not
+//! affected.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,12 +7,12 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use crate::support::client::{Answer, Client};
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 use crate::support::{begin, is_root, machine, python, until};
 
-const MANY: &str = "[limits]\nsandboxes_per_caller = 200\nsandboxes = 200\n";
+const MANY_SANDBOXES: &str = "[limits]\nsandboxes_per_caller = 200\nsandboxes = 200\n";
 
-/// Executes a program with this limit of open files, which it may not raise.
+/// Executes a program with this limit of open files, which it cannot raise.
 const FEW_FILES: &str = r#"
 import ctypes, os, resource, sys
 files = int(sys.argv[1])
@@ -40,7 +41,7 @@ fn launcher(server: &Client) -> u32 {
         .map(|seen| seen.pid)
         .filter(|pid| is_launcher(*pid))
         .collect();
-    // Forks of it bear its name until they are something else.
+    // A fork of the launcher has the same name until it executes another program.
     launchers.sort_unstable();
     launchers[0]
 }
@@ -68,7 +69,7 @@ fn has(server: &Client, sandbox: &Value, value: usize) {
 }
 
 fn only_what_does_not_fit_is_refused(files: u32) {
-    let place = Place::with_settings(MANY);
+    let place = TestDir::with_settings(MANY_SANDBOXES);
     let server = Client::start(&mut with_files(files, &place.command(&["serve"])));
     let first = id_of(&server.call("create_sandbox", json!({})));
     set(&server, &first, 41);
@@ -96,7 +97,7 @@ fn only_what_does_not_fit_is_refused(files: u32) {
     for (value, sandbox) in made.iter().enumerate() {
         set(&server, sandbox, value);
     }
-    // Whoever finds none goes away, and those that are there have what they had.
+    // A refused caller gets an error, and existing sandboxes keep their resources.
     let refused = server.call("create_sandbox", json!({"count": 50}));
     refused.refused("limit_reached");
     has(&server, &first, 41);
@@ -130,17 +131,17 @@ fn with_512_open_files_only_the_sandboxes_that_do_not_fit_are_refused() {
 #[test]
 fn sandboxes_that_wait_give_way_to_those_that_are_asked_for() {
     let _turn = begin!(alone);
-    let place = Place::with_settings(&format!("{MANY}[pool]\nparked = 6\n"));
+    let place = TestDir::with_settings(&format!("{MANY_SANDBOXES}[pool]\nparked = 6\n"));
     let server = Client::start(&mut with_files(128, &place.command(&["serve"])));
-    // They are not ordinary, so none of those that wait will do.
+    // These sandboxes have non-default parameters, so no idle sandbox fits.
     let make = || server.call("create_sandbox", json!({"env": {"A": "1"}}));
     let mut made = 0;
     while !make().is_error() {
         made += 1;
         assert!(made < 200, "there is no end");
     }
-    // As many as with none that wait, but for one or two that were in the making.
-    let without = Place::with_settings(&format!("{MANY}[pool]\nparked = 0\n"));
+    // The count equals that of a server without idle sandboxes, except for one or two that were being made.
+    let without = TestDir::with_settings(&format!("{MANY_SANDBOXES}[pool]\nparked = 0\n"));
     let bare = Client::start(&mut with_files(128, &without.command(&["serve"])));
     let mut alone = 0;
     while !bare.call("create_sandbox", json!({"env": {"A": "1"}})).is_error() {
@@ -151,9 +152,9 @@ fn sandboxes_that_wait_give_way_to_those_that_are_asked_for() {
 
 #[test]
 fn an_idle_sandbox_holds_few_descriptors() {
-    const SANDBOXES: usize = 24;
+    const SANDBOX_COUNT: usize = 24;
     let _turn = begin!(alone);
-    let place = Place::with_settings(&format!("{MANY}[pool]\nparked = 0\n"));
+    let place = TestDir::with_settings(&format!("{MANY_SANDBOXES}[pool]\nparked = 0\n"));
     let server = Client::start(&mut place.command(&["serve"]));
     let first = id_of(&server.call("create_sandbox", json!({})));
     set(&server, &first, 0);
@@ -162,9 +163,9 @@ fn an_idle_sandbox_holds_few_descriptors() {
     // The server opens the history's database at the first write.
     let held = || machine::descriptors_but(server.pid(), "history.db") + machine::descriptors(launcher);
     let settled = || {
-        // A launcher that watches sandboxes opens files of /proc all the time, so the fewest count.
+        // A launcher with a watchdog opens files of /proc all the time, so the lowest count is used.
         let mut fewest = (usize::MAX, 0);
-        until(crate::support::PATIENCE, "descriptors stay as they are", || {
+        until(crate::support::DEFAULT_TIMEOUT, "descriptors stay as they are", || {
             let now = held();
             fewest = if now < fewest.0 {
                 (now, 0)
@@ -175,32 +176,32 @@ fn an_idle_sandbox_holds_few_descriptors() {
         })
     };
     let before = settled();
-    let made = server.call("create_sandbox", json!({"count": SANDBOXES}));
+    let made = server.call("create_sandbox", json!({"count": SANDBOX_COUNT}));
     let ids = made.data()["sandbox_ids"].as_array().unwrap().clone();
     let idle = settled() - before;
     for id in &ids {
         set(&server, id, 1);
     }
     let with_session = settled() - before;
-    println!("{idle} and {with_session} descriptors of {SANDBOXES} sandboxes, without and with a session");
-    // An ordinary user's launcher may not open namespaces again, and holds them.
+    println!("{idle} and {with_session} descriptors of {SANDBOX_COUNT} sandboxes, without and with a session");
+    // An ordinary user's launcher cannot open namespaces again, so it keeps them open.
     let (most, most_with_session) = if is_root() { (6, 7) } else { (15, 10) };
-    // The launcher has up to four processes ahead, with a socket and a descriptor of the process each.
+    // The launcher has up to four spare processes, each with a socket and a pidfd.
     let ahead = 8;
     assert!(
-        idle <= most * SANDBOXES + 4,
-        "{idle} descriptors of {SANDBOXES} sandboxes"
+        idle <= most * SANDBOX_COUNT + 4,
+        "{idle} descriptors of {SANDBOX_COUNT} sandboxes"
     );
     assert!(
-        with_session <= most_with_session * SANDBOXES + ahead,
-        "{with_session} descriptors of {SANDBOXES} sandboxes with a session"
+        with_session <= most_with_session * SANDBOX_COUNT + ahead,
+        "{with_session} descriptors of {SANDBOX_COUNT} sandboxes with a session"
     );
 }
 
 #[test]
 fn doctor_says_how_many_sandboxes_fit_and_what_bounds_them() {
     let _turn = begin!();
-    let place = Place::with_settings(MANY);
+    let place = TestDir::with_settings(MANY_SANDBOXES);
     let output = with_files(256, &place.command(&["doctor", "--json"])).output().unwrap();
     let told: Value = serde_json::from_slice(&output.stdout).unwrap();
     let fit = told["capacity"]["sandboxes"].as_u64().unwrap();

@@ -4,9 +4,9 @@ use serde_json::{Value, json};
 
 use crate::support::begin;
 use crate::support::client::{Answer, Client};
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 
-fn server(place: &Place) -> Client {
+fn server(place: &TestDir) -> Client {
     Client::start(&mut place.command(&["serve"]))
 }
 
@@ -14,7 +14,7 @@ fn execution(answer: &Answer) -> String {
     answer.meta()["execution_id"].as_str().unwrap().to_owned()
 }
 
-/// Starts a program whose input stays open.
+/// Starts a program whose stdin stays open.
 fn open(server: &Client, line: &str) -> String {
     let started = server.call("run_command", json!({"command": line, "keep_stdin": true, "wait_s": 0}));
     assert_eq!(started.status(), "running", "{started:?}");
@@ -33,7 +33,7 @@ fn write(server: &Client, id: &str, more: Value) -> Answer {
 #[test]
 fn a_line_is_run_by_a_shell_and_words_are_not() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let line = server.call(
         "run_command",
@@ -59,7 +59,7 @@ fn a_line_is_run_by_a_shell_and_words_are_not() {
 #[test]
 fn what_cannot_be_started_is_told_and_starts_nowhere_else() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let missing = server.call("run_command", json!({"argv": ["no-such-program"]}));
     assert_eq!(
@@ -88,7 +88,7 @@ fn what_cannot_be_started_is_told_and_starts_nowhere_else() {
 #[test]
 fn an_open_input_is_written_in_parts_until_it_is_closed() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let id = open(
         &server,
@@ -113,7 +113,7 @@ fn an_open_input_is_written_in_parts_until_it_is_closed() {
     write(&server, &closed, json!({"close": true}));
     write(&server, &closed, json!({"data": "late"})).refused("invalid_argument");
     server.call("cancel_execution", json!({"execution_id": closed}));
-    // One that was started without it has no open input.
+    // A program without `keep_stdin` has no open stdin.
     let never = server.call("run_command", json!({"command": "cat; exec sleep 1000", "wait_s": 0}));
     write(&server, &execution(&never), json!({"data": "x"})).refused("invalid_argument");
     let cancelled = server.call("cancel_execution", json!({"execution_id": execution(&never)}));
@@ -129,7 +129,7 @@ fn an_open_input_is_written_in_parts_until_it_is_closed() {
 #[test]
 fn a_program_that_does_not_read_holds_a_bounded_part_of_its_input() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let id = open(&server, "while ! [ -e go ]; do sleep 0.01; done; wc -c");
     let part = "x".repeat(1 << 20);
@@ -164,7 +164,7 @@ fn a_program_that_does_not_read_holds_a_bounded_part_of_its_input() {
 #[test]
 fn commands_run_next_to_each_other_and_to_a_busy_session() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let busy = "import os, time\nwhile not os.path.exists('stop'): time.sleep(0.01)\nprint('stopped')";
     let session = server.begin_call("execute_code", json!({"code": busy}));
@@ -182,7 +182,7 @@ fn commands_run_next_to_each_other_and_to_a_busy_session() {
 #[test]
 fn a_command_whose_call_or_sandbox_is_over_ends() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let gone = |marker: &str| {
         let look = format!("while pgrep -fx 'sleep {marker}' > /dev/null; do sleep 0.01; done; echo gone");

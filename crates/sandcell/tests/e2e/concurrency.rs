@@ -4,14 +4,14 @@ use serde_json::{Value, json};
 
 use crate::support::begin;
 use crate::support::client::Client;
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 
-const MANY: &str = "[limits]\nsandboxes_per_caller = 128\nsandboxes = 128\n";
+const MANY_SANDBOXES: &str = "[limits]\nsandboxes_per_caller = 128\nsandboxes = 128\n";
 
 #[test]
 fn a_hundred_sandboxes_at_once_never_mix_their_output() {
     let _turn = begin!(alone);
-    let place = Place::with_settings(MANY);
+    let place = TestDir::with_settings(MANY_SANDBOXES);
     let server = Client::start(&mut place.command(&["serve"]));
     let made = server.call("create_sandbox", json!({"count": 100}));
     assert!(!made.is_error(), "{made:?}\n{}", server.log());
@@ -57,7 +57,7 @@ fn a_hundred_sandboxes_at_once_never_mix_their_output() {
 #[test]
 fn throwaway_runs_at_once_each_get_their_own_answer() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = Client::start(&mut place.command(&["serve"]));
     let calls: Vec<_> = (0..12)
         .map(|n| server.begin_call("create_run_close", json!({"code": format!("print({n} * 1000)")})))
@@ -71,7 +71,7 @@ fn throwaway_runs_at_once_each_get_their_own_answer() {
 #[test]
 fn calls_of_one_session_run_one_after_the_other_in_order() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = Client::start(&mut place.command(&["serve"]));
     server.text("seen = []");
     let calls: Vec<_> = (0..8)
@@ -91,7 +91,7 @@ fn calls_of_one_session_run_one_after_the_other_in_order() {
 #[test]
 fn a_busy_sandbox_holds_no_other_one_up() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = Client::start(&mut place.command(&["serve"]));
     let busy = server.call("create_sandbox", json!({})).data()["sandbox_id"].clone();
     let call = server.begin_call(
@@ -118,7 +118,7 @@ fn a_busy_sandbox_holds_no_other_one_up() {
 #[test]
 fn closing_in_the_middle_of_creating_and_running_leaves_order() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = Client::start(&mut place.command(&["serve"]));
     for _ in 0..5 {
         let made = server.call("create_sandbox", json!({"count": 3}));

@@ -2,13 +2,13 @@ use std::collections::BTreeSet;
 use std::process::Stdio;
 use std::time::Duration;
 
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 use crate::support::{begin, machine, until};
 
 #[test]
 fn the_demo_shows_the_main_job_and_cleans_up() {
     let _turn = begin!(alone);
-    let place = Place::new();
+    let place = TestDir::new();
     let out = std::fs::File::create(place.path("out")).unwrap();
     let mut child = place
         .command(&["demo"])
@@ -17,7 +17,7 @@ fn the_demo_shows_the_main_job_and_cleans_up() {
         .stderr(out)
         .spawn()
         .unwrap();
-    // Whatever it started is remembered, to be looked for when it is over.
+    // All processes of the demo are recorded, to check afterwards that they have ended.
     let (mut held, mut groups) = (BTreeSet::new(), BTreeSet::new());
     let status = until(Duration::from_secs(120), "the demo ends", || {
         held.extend(machine::descendants(child.id()));

@@ -9,18 +9,18 @@ use crate::doctor::{ill, says};
 use crate::packages;
 use crate::support::client::Client;
 use crate::support::docker::{self, Daemon, variable};
-use crate::support::place::{Place, SECRET, SECRET_NAME};
+use crate::support::test_dir::{SECRET_NAME, SECRET_VALUE, TestDir};
 use crate::support::{name_of, skip, turns::Turn, until};
 
-/// A daemon, and images that it has.
+/// A daemon and its images.
 struct Docker {
     daemon: Daemon,
-    /// One with a static shell as /sh and nothing else.
+    /// An image with only a static shell as /sh.
     bare: String,
     _turn: Turn,
 }
 
-/// Begins a test that needs a daemon. Somebody who may not talk to it has a test of his own.
+/// Begins a test that needs a daemon. A separate test covers users without access to the daemon.
 macro_rules! docker {
     () => {{
         fn here() {}
@@ -40,20 +40,20 @@ impl Docker {
         })
     }
 
-    fn place(&self) -> Place {
+    fn place(&self) -> TestDir {
         self.place_with("")
     }
 
-    /// With more settings; those of tables go last.
-    fn place_with(&self, tables: &str) -> Place {
-        Place::with_settings(&format!(
+    /// Returns a place with more settings; those of tables go last.
+    fn place_with(&self, tables: &str) -> TestDir {
+        TestDir::with_settings(&format!(
             "backend = \"docker\"\n{tables}\n[docker]\nhost = \"{}\"\nimage = \"{}\"\npull = \"never\"\n",
             self.daemon.host, self.daemon.image
         ))
     }
 }
 
-fn server(place: &Place) -> Client {
+fn server(place: &TestDir) -> Client {
     Client::start(&mut place.command(&["serve"]))
 }
 
@@ -71,7 +71,7 @@ fn a_session_in_a_container_is_like_any_other() {
         (&json!("docker"), &json!("container"))
     );
     assert_eq!(server.text("x += 1\nprint(x)").trim(), "41");
-    // Files are the same for code and for tools.
+    // The file tools and code see the same files.
     server.call("write_file", json!({"path": "a/b.txt", "content": "from the tool"}));
     assert_eq!(server.text("print(open('a/b.txt').read())").trim(), "from the tool");
     server.text("open('/tmp/c', 'w').write('from the code')");
@@ -91,7 +91,7 @@ fn a_session_in_a_container_is_like_any_other() {
     let late = server.call("execute_code", json!({"code": "while True: pass", "timeout_s": 0.5}));
     assert_eq!(late.cause(), "timeout", "{late:?}");
     assert_eq!(server.text("print(x)").trim(), "41");
-    // Another language, and standard input.
+    // Another language, with standard input.
     let shell = server.call(
         "execute_code",
         json!({"code": "read a; echo $a-$((6 * 7))", "language": "bash", "stdin": "in\n"}),
@@ -111,7 +111,7 @@ fn limits_of_a_container_are_told_by_their_names() {
     let limits = "[limits]\nmemory_mb = 128\ndisk_mb = 64\nprocesses = 24\ninodes = 1000";
     let place = docker.place_with(limits);
     let server = server(&place);
-    // More than processes may have, less than the container with its files may.
+    // More memory than processes may use, but less than the container with its files may use.
     let memory = server.run(
         "kept = 1\nx = bytearray(160 << 20)\nfor i in range(0, len(x), 4096): x[i] = 1\nimport time; time.sleep(3)",
     );
@@ -128,7 +128,7 @@ fn limits_of_a_container_are_told_by_their_names() {
 }
 
 /// Prints the kernel's view of the process inside.
-const WHO: &str = r"
+const PROCESS_VIEW_SCRIPT: &str = r"
 import json, os
 status = dict(line.split(':', 1) for line in open('/proc/self/status') if ':' in line)
 def refused(act):
@@ -157,7 +157,7 @@ fn code_in_a_container_has_no_rights_and_sees_nothing_of_the_host() {
     let docker = docker!();
     let place = docker.place();
     let server = server(&place);
-    let found = server.json(WHO);
+    let found = server.json(PROCESS_VIEW_SCRIPT);
     let uid = found["uid"].as_u64().unwrap();
     assert!((30_000..60_000).contains(&uid), "{found}");
     let caps: Vec<&str> = found["caps"]
@@ -179,7 +179,7 @@ fn code_in_a_container_has_no_rights_and_sees_nothing_of_the_host() {
         (&json!([]), &json!([])),
         "{found}"
     );
-    // Not even where the host asks for names.
+    // DNS names are not resolved either, even if the host's resolver would answer.
     let names = found["names"].as_str().unwrap();
     assert!(!names.contains("nameserver") || names.contains("127.0.0.1"), "{names}");
     let names = found["environment"].to_string();
@@ -188,8 +188,8 @@ fn code_in_a_container_has_no_rights_and_sees_nothing_of_the_host() {
         "{names}"
     );
     let all = server.text("print(open('/proc/1/environ', errors='replace').read() if __import__('os').access('/proc/1/environ', 4) else '')");
-    assert!(!all.contains(SECRET), "{all}");
-    // Two sandboxes are two users.
+    assert!(!all.contains(SECRET_VALUE), "{all}");
+    // Two sandboxes have different user ids.
     let other = server.call("create_sandbox", json!({}));
     let other = server.call(
         "execute_code",
@@ -206,7 +206,7 @@ fn any_image_will_do_and_what_it_lacks_is_told() {
     let bare = server.call("create_sandbox", json!({"image": docker.bare}));
     let bare = bare.data()["sandbox_id"].clone();
     assert!(bare.is_string());
-    // No C library, no shell where one is expected, no folders: the file tools work all the same.
+    // The image has no C library, no shell at the usual path and no folders. The file tools work nevertheless.
     server.call(
         "write_file",
         json!({"path": "x", "content": "in a bare image", "sandbox_id": bare}),
@@ -226,7 +226,7 @@ fn any_image_will_do_and_what_it_lacks_is_told() {
         let answer = server.call("create_sandbox", json!({"image": wrong}));
         assert!(answer.is_error(), "{wrong}: {answer:?}");
     }
-    // A language that the default image does not have.
+    // A language that the default image lacks.
     let ruby = server.call("execute_code", json!({"code": "1", "language": "ruby"}));
     assert!(ruby.is_error() && ruby.all().contains("image"), "{ruby:?}");
 }
@@ -276,7 +276,8 @@ fn what_a_killed_server_could_not_remove_goes_at_the_next_start() {
     let name = docker.daemon.containers(first.pid()).pop().unwrap();
     let inspect = format!("{{{{index .Config.Labels \"{label}\"}}}}");
     let alive = docker.daemon.say(&["inspect", "--format", &inspect, &name]);
-    // One that was made and never started, by a process of this machine that is gone, and one of a living server.
+    // One container was created but never started, by a process of this machine that has ended. Another belongs to a
+    // live server.
     let gone = alive.replacen(&format!("/{}/", first.pid()), "/4194303/", 1);
     assert_ne!(gone, alive);
     let make = |owner: &str| {
@@ -365,7 +366,7 @@ fn packages_reach_running_containers_and_stay_read_only() {
     assert_eq!(changed.status(), "error", "{changed:?}");
     let made = server.run("open('/opt/sandcell/own', 'w')");
     assert_eq!(made.status(), "error", "{made:?}");
-    // From the start of another sandbox; and not for an image that they were not made for.
+    // From the start of another sandbox, but not for an image that the packages were not made for.
     let second = server.call("create_sandbox", json!({"packages": ["demo_one==1.0"]}));
     let code = json!({"code": "import demo_one; print(demo_one.answer)", "sandbox_id": second.data()["sandbox_id"]});
     assert_eq!(server.call("execute_code", code).output().trim(), "42");
@@ -378,7 +379,7 @@ fn packages_reach_running_containers_and_stay_read_only() {
 
 /// Returns the server's first answer with these settings of the daemon, and the doctor's report to the operator.
 fn without(settings: &str) -> (String, Value) {
-    let place = Place::with_settings(&format!("backend = \"docker\"\n[docker]\n{settings}\n"));
+    let place = TestDir::with_settings(&format!("backend = \"docker\"\n[docker]\n{settings}\n"));
     let server = server(&place);
     let said = server.run("1").refused("backend_unavailable");
     let doctor = place
@@ -426,7 +427,7 @@ fn the_operators_folders_are_seen_and_not_written() {
         project.path().display()
     ));
     let reading = server(&place);
-    // Whoever the folder belongs to, the sandbox is somebody else.
+    // The sandbox's user never owns the folder.
     let open = Command::new("chmod")
         .arg("-R")
         .arg("a+rX")
@@ -446,7 +447,7 @@ fn a_daemon_behind_a_port_is_used_with_certificates_only() {
     let docker = docker!();
     let port = std::env::var("SANDCELL_TEST_DOCKER_TLS").expect(".ci/docker names the port");
     let certificates = std::env::var("SANDCELL_TEST_DOCKER_CERTIFICATES").expect(".ci/docker makes them");
-    let place = Place::new();
+    let place = TestDir::new();
     let program = place.write("main.py", "print(6 * 7)");
     let run = |certificates: &str| {
         let mut command = place.command(&["run"]);
@@ -497,7 +498,7 @@ fn somebody_who_may_not_talk_to_the_daemon_is_told_how_he_may() {
 #[test]
 fn the_doctor_names_the_language_that_the_image_lacks() {
     let docker = docker!();
-    let told = ill(&Place::new(), &|command| {
+    let told = ill(&TestDir::new(), &|command| {
         command.envs([
             ("SANDCELL_BACKEND", "docker"),
             ("DOCKER_HOST", docker.daemon.host.as_str()),
@@ -510,7 +511,7 @@ fn the_doctor_names_the_language_that_the_image_lacks() {
 #[test]
 fn a_machine_whose_containers_isolate_is_ready_for_the_doctor() {
     let docker = docker!();
-    let place = Place::new();
+    let place = TestDir::new();
     let doctor = place
         .command(&["doctor", "--json"])
         .envs([

@@ -1,5 +1,5 @@
-//! Images of containers: languages that they lack, registries that want a login, daemons that break off. Needs a daemon,
-//! images and Debian's `docker-registry`, as `.ci/docker` and `.ci/run` bring them.
+//! Container images: missing languages, registries with logins, daemons that drop the connection. Needs a daemon,
+//! images and Debian's `docker-registry`, as `.ci/docker` and `.ci/run` provide them.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::support::client::Client;
 use crate::support::docker::{Daemon, variable};
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 use crate::support::{name_of, skip, turns::Turn, until};
 
 /// Returns the daemon for tests, and a shared turn.
@@ -22,7 +22,7 @@ fn daemon(test: &str) -> Option<(Daemon, Turn)> {
     Some((Daemon::find(test)?, Turn::shared()))
 }
 
-/// Hands out the files of a folder; remembers what was asked for.
+/// Serves the files of a folder and records the requests.
 struct Mirror {
     port: u16,
     asked: Arc<Mutex<Vec<String>>>,
@@ -73,7 +73,7 @@ fn answer(mut stream: TcpStream, folder: &Path, noted: &Mutex<Vec<String>>) -> O
     }
 }
 
-/// An image whose package manager asks this port, and is called by this name.
+/// Builds an image of this name whose package manager uses this port.
 fn image_of_mirror(daemon: &Daemon, base: &str, port: u16, name: &str) {
     let folder = tempfile::tempdir().unwrap();
     let list = folder.path().join("sources.list");
@@ -88,8 +88,8 @@ fn image_of_mirror(daemon: &Daemon, base: &str, port: u16, name: &str) {
     daemon.say(&["rm", &id]);
 }
 
-/// The images that something was installed into, of this one.
-fn prepared(place: &Place, of: &str) -> Vec<Value> {
+/// Returns the prepared images that were made from this one.
+fn prepared(place: &TestDir, of: &str) -> Vec<Value> {
     let output = place.command(&["prepared", "list", "--json"]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     let all: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
@@ -113,7 +113,7 @@ fn python_is_installed_once_into_an_image_without_it_and_then_runs_as_locked_as_
     let name = format!("sandcell-test/apt:{}", std::process::id());
     image_of_mirror(&daemon, &base, mirror.port, &name);
     let settings = |mirrors: &str| {
-        Place::with_settings(&format!(
+        TestDir::with_settings(&format!(
             "backend = \"docker\"\ntoolset = \"container\"\n[network]\nprivate = [\"127.0.0.1\"]\n[docker]\nhost = \"{host}\"\n\
              image = \"{name}\"\npull = \"never\"\nmirrors = [{mirrors}]\n[pool]\nparked = 0\n"
         ))
@@ -133,7 +133,7 @@ fn python_is_installed_once_into_an_image_without_it_and_then_runs_as_locked_as_
 
     let place = settings(&format!("\"127.0.0.1:{}\"", mirror.port));
     let server = Client::start(&mut place.command(&["serve"]));
-    // Several at once make one installation.
+    // Concurrent requests make one installation.
     let ids: Vec<_> = std::thread::scope(|scope| {
         let call = || server.call("initialize_sandbox", json!({"image": name}));
         let calls: Vec<_> = (0..3).map(|_| scope.spawn(call)).collect();
@@ -163,7 +163,7 @@ fn python_is_installed_once_into_an_image_without_it_and_then_runs_as_locked_as_
     let own = prepared(&place, &name);
     assert_eq!(own.len(), 1, "{own:?}");
     assert_eq!(own[0]["adds"], "python", "{own:?}");
-    // What was installed with is gone, and its lists were not kept.
+    // The container of the installation is removed, and the package lists are not in the image.
     assert!(
         daemon
             .say(&["ps", "--all", "--format", "{{.Command}}", "--no-trunc"])
@@ -172,7 +172,7 @@ fn python_is_installed_once_into_an_image_without_it_and_then_runs_as_locked_as_
     );
     drop(server);
 
-    // Another server finds what was made, without the mirror.
+    // Another server finds the prepared image, without the mirror.
     let asked = mirror.asked.lock().unwrap().len();
     let server = Client::start(&mut place.command(&["serve"]));
     let made = server.call("initialize_sandbox", json!({"image": name}));
@@ -180,7 +180,7 @@ fn python_is_installed_once_into_an_image_without_it_and_then_runs_as_locked_as_
     assert_eq!(mirror.asked.lock().unwrap().len(), asked);
     drop(server);
 
-    // The operator can take it away.
+    // The operator can remove the image.
     until(
         Duration::from_secs(20),
         "its containers are gone and it can be removed",
@@ -208,7 +208,7 @@ fn an_installation_that_fails_says_what_the_package_manager_said_and_leaves_noth
     let mirror = Mirror::serve(empty.path());
     let name = format!("sandcell-test/apt-empty:{}", std::process::id());
     image_of_mirror(&daemon, &base, mirror.port, &name);
-    let place = Place::with_settings(&format!(
+    let place = TestDir::with_settings(&format!(
         "backend = \"docker\"\n[network]\nprivate = [\"127.0.0.1\"]\n[docker]\nhost = \"{host}\"\nimage = \"{name}\"\npull = \"never\"\n\
          mirrors = [\"127.0.0.1:{}\"]\n[pool]\nparked = 0\n",
         mirror.port
@@ -239,15 +239,15 @@ impl Drop for Registry {
     }
 }
 
-/// `robot:hunter2`, as htpasswd writes it.
-const PASSWORDS: &str = "robot:$2y$05$abcdefghijklmnopqrstuuoXuKqgZXLiJqzfmMXDDhSFPIvxV7t8.\n";
+/// `robot:hunter2` in htpasswd's format.
+const HTPASSWD_LINE: &str = "robot:$2y$05$abcdefghijklmnopqrstuuoXuKqgZXLiJqzfmMXDDhSFPIvxV7t8.\n";
 
 impl Registry {
     fn start() -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name).display().to_string();
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        std::fs::write(at("passwords"), PASSWORDS).unwrap();
+        std::fs::write(at("passwords"), HTPASSWD_LINE).unwrap();
         std::fs::write(
             at("config.yml"),
             format!(
@@ -277,7 +277,7 @@ impl Registry {
     }
 }
 
-/// A folder as `docker login` leaves it.
+/// A folder as `docker login` writes it.
 fn login(folder: &Path, text: &Value) -> PathBuf {
     std::fs::create_dir_all(folder).unwrap();
     std::fs::write(folder.join("config.json"), text.to_string()).unwrap();
@@ -304,7 +304,7 @@ fn private_images_are_pulled_with_the_logins_that_docker_login_keeps() {
     let config = with.display().to_string();
     daemon.say(&["--config", &config, "push", "--quiet", &name]);
     daemon.say(&["rmi", &name]);
-    let place = Place::with_settings(&format!(
+    let place = TestDir::with_settings(&format!(
         "backend = \"docker\"\n[docker]\nhost = \"{host}\"\nimage = \"{name}\"\n[pool]\nparked = 0\n"
     ));
     let ask = |config: &Path, path: Option<&str>| {
@@ -317,7 +317,7 @@ fn private_images_are_pulled_with_the_logins_that_docker_login_keeps() {
         let answer = server.call("create_sandbox", json!({"image": name}));
         (answer, server.log())
     };
-    // Nobody is logged in; a wrong password; a file that says nothing.
+    // No credentials; a wrong password; an empty file.
     let without = login(&folder.path().join("without"), &json!({}));
     let (nobody, _) = ask(&without, None);
     let said = nobody.refused("image_unavailable");
@@ -337,7 +337,7 @@ fn private_images_are_pulled_with_the_logins_that_docker_login_keeps() {
         said.contains("config.json") && !said.contains("hunter2") && !log.contains("hunter2"),
         "{said}"
     );
-    // By a program that knows the login.
+    // With a credential helper.
     let tools = folder.path().join("tools");
     std::fs::create_dir(&tools).unwrap();
     let program = tools.join("docker-credential-tests");
@@ -353,11 +353,11 @@ fn private_images_are_pulled_with_the_logins_that_docker_login_keeps() {
     assert!(!made.is_error(), "{made:?}\n{log}");
     assert!(!log.contains("hunter2"), "{log}");
     daemon.say(&["rmi", "--force", &name]);
-    // Kept in the file.
+    // With credentials in the file.
     let (made, log) = ask(&with, None);
     assert!(!made.is_error(), "{made:?}");
     assert!(!log.contains("hunter2"), "{log}");
-    // One that the registry does not have.
+    // An image that the registry does not have.
     let server = Client::start(place.command(&["serve"]).env("DOCKER_CONFIG", &with));
     let missing = server.call("create_sandbox", json!({"image": format!("{at}/private/none:1")}));
     let said = missing.refused("image_unavailable");
@@ -366,7 +366,7 @@ fn private_images_are_pulled_with_the_logins_that_docker_login_keeps() {
     daemon.say(&["rmi", "--force", &name]);
 }
 
-/// A daemon that lets everything through to the real one, but for pulls: those it answers itself.
+/// A proxy to the real daemon that answers pulls itself.
 fn between(folder: &Path, real: &str, pull: fn(&mut UnixStream)) -> String {
     let path = folder.join("between.sock");
     let listener = UnixListener::bind(&path).unwrap();
@@ -387,7 +387,7 @@ fn carry(mut client: UnixStream, real: &str, pull: fn(&mut UnixStream)) -> Optio
     let mut bytes = [0; 64 << 10];
     loop {
         let count = client.read(&mut bytes).ok().filter(|count| *count > 0)?;
-        // A request's head comes in one piece.
+        // A request's head arrives in one piece.
         if bytes[..count].windows(14).any(|part| part == b"/images/create") {
             pull(&mut client);
             let _ = client.shutdown(std::net::Shutdown::Both);
@@ -401,7 +401,7 @@ fn chunk(stream: &mut UnixStream, text: &str) {
     let _ = write!(stream, "{:x}\r\n{text}\n\r\n", text.len() + 1);
 }
 
-const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
+const CHUNKED_HEAD: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
 
 #[test]
 fn a_slow_pull_is_progress_and_one_that_breaks_off_or_fills_the_disk_is_told() {
@@ -413,14 +413,14 @@ fn a_slow_pull_is_progress_and_one_that_breaks_off_or_fills_the_disk_is_told() {
     let started = |pull: fn(&mut UnixStream)| {
         let folder = tempfile::tempdir().unwrap();
         let socket = between(folder.path(), host, pull);
-        let place = Place::with_settings(&format!(
+        let place = TestDir::with_settings(&format!(
             "backend = \"docker\"\n[docker]\nhost = \"{socket}\"\nimage = \"{image}\"\n[pool]\nparked = 0\n"
         ));
         let server = Client::start(&mut place.command(&["serve"]));
         (server, place, folder)
     };
     let (server, _place, _folder) = started(|stream| {
-        let _ = stream.write_all(HEAD);
+        let _ = stream.write_all(CHUNKED_HEAD);
         chunk(
             stream,
             r#"{"id":"a","status":"Downloading","progressDetail":{"current":3000000,"total":9000000}}"#,
@@ -440,13 +440,13 @@ fn a_slow_pull_is_progress_and_one_that_breaks_off_or_fills_the_disk_is_told() {
         said.contains("no space left") && said.contains("docker system"),
         "{said}"
     );
-    let told = server.told();
+    let told = server.notifications();
     let pulling = told.iter().find(|told| told.to_string().contains("3 of 9 MB"));
     let pulling = pulling.unwrap_or_else(|| panic!("{told:?}"));
     assert!(pulling.to_string().contains("pulling slow.example/a:1"), "{pulling}");
 
     let (server, _place, _folder) = started(|stream| {
-        let _ = stream.write_all(HEAD);
+        let _ = stream.write_all(CHUNKED_HEAD);
         chunk(
             stream,
             r#"{"id":"a","status":"Downloading","progressDetail":{"current":1,"total":9}}"#,
@@ -456,7 +456,7 @@ fn a_slow_pull_is_progress_and_one_that_breaks_off_or_fills_the_disk_is_told() {
         .call("create_sandbox", json!({"image": "broken.example/a:1"}))
         .refused("image_unavailable");
     assert!(said.contains("broken.example/a:1"), "{said}");
-    // The image that is there is not touched by that.
+    // The failed pull leaves the existing image unchanged.
     assert_eq!(server.text("print(1)").trim(), "1");
 }
 
@@ -480,7 +480,7 @@ fn a_folder_mounted_copy_on_write_is_the_sandboxs_own() {
     std::os::unix::fs::symlink("/etc/passwd-of-nowhere", at("dangling")).unwrap();
     std::fs::set_permissions(project.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let place = |limits: &str| {
-        Place::with_settings(&format!(
+        TestDir::with_settings(&format!(
             "backend = \"docker\"\n[[mount]]\nhost = \"{}\"\nsandbox = \"/mnt/project\"\nmode = \"cow\"\n{limits}\n[docker]\nhost = \"{host}\"\n\
              image = \"{image}\"\npull = \"never\"\n",
             project.path().display()
@@ -503,15 +503,15 @@ fn a_folder_mounted_copy_on_write_is_the_sandboxs_own() {
     assert!(text.contains("of the operator and of the code"), "{text}");
     assert_eq!(std::fs::read_to_string(at("note")).unwrap(), "of the operator");
     assert!(at("deep/er/file").exists() && !at("new").exists());
-    // Another sandbox has another copy.
+    // Another sandbox has a separate copy.
     let other = server.call("create_sandbox", json!({}));
     let code = json!({"code": "print(open('/mnt/project/note').read())", "sandbox_id": other.data()["sandbox_id"]});
     assert_eq!(server.call("execute_code", code).output().trim(), "of the operator");
-    // It counts for the disk of the sandbox.
+    // The copy counts for the disk of the sandbox.
     let full = server.run("open('/mnt/project/big', 'wb').write(bytes(64 << 20))");
     assert_ne!(full.status(), "ok", "{full:?}");
     drop(server);
-    // A file that does not fit is reported, and nothing runs without it.
+    // A file that does not fit is reported, and no sandbox runs without it.
     std::fs::write(at("large"), vec![b'x'; 20 << 20]).unwrap();
     std::fs::set_permissions(at("large"), std::fs::Permissions::from_mode(0o644)).unwrap();
     let small = place("[limits]\ndisk_mb = 8");
@@ -528,7 +528,7 @@ fn the_doctor_says_that_the_image_cannot_be_had_and_attacks_nothing() {
         return;
     };
     let host = &daemon.host;
-    let place = Place::with_settings(&format!(
+    let place = TestDir::with_settings(&format!(
         "backend = \"docker\"\n[docker]\nhost = \"{host}\"\nimage = \"127.0.0.1:9/none:1\"\n"
     ));
     let output = place
@@ -557,13 +557,13 @@ fn the_doctor_says_that_the_image_cannot_be_had_and_attacks_nothing() {
 
 /// A pull that never ends by itself. A closed connection shows that the daemon's client cancelled it.
 fn endless(stream: &mut UnixStream) {
-    let _ = stream.write_all(HEAD);
+    let _ = stream.write_all(CHUNKED_HEAD);
     for done in 1.. {
         let step = format!(
             r#"{{"id":"a","status":"Downloading","progressDetail":{{"current":{done}000000,"total":900000000}}}}"#
         );
         if write!(stream, "{:x}\r\n{step}\n\r\n", step.len() + 1).is_err() {
-            ENDED.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            CANCELLED_PULLS.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
             return;
         }
         std::thread::sleep(Duration::from_millis(100));
@@ -571,7 +571,7 @@ fn endless(stream: &mut UnixStream) {
 }
 
 /// The number of cancelled pulls.
-static ENDED: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+static CANCELLED_PULLS: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
 
 #[test]
 fn a_pull_ends_when_whoever_asked_for_it_takes_that_back() {
@@ -582,10 +582,10 @@ fn a_pull_ends_when_whoever_asked_for_it_takes_that_back() {
     let (host, image) = (&daemon.host, &daemon.image);
     let folder = tempfile::tempdir().unwrap();
     let socket = between(folder.path(), host, endless);
-    let place = Place::with_settings(&format!(
+    let place = TestDir::with_settings(&format!(
         "backend = \"docker\"\n[docker]\nhost = \"{socket}\"\nimage = \"{image}\"\n[pool]\nparked = 0\n"
     ));
-    let ended = || ENDED.load(std::sync::atomic::Ordering::SeqCst);
+    let ended = || CANCELLED_PULLS.load(std::sync::atomic::Ordering::SeqCst);
     let server = Client::start(&mut place.command(&["serve"]));
     let within = |what: &str, look: &dyn Fn() -> bool| until(Duration::from_secs(20), what, || look().then_some(()));
     let pull = |name: &str, token: &str| {
@@ -593,7 +593,7 @@ fn a_pull_ends_when_whoever_asked_for_it_takes_that_back() {
         let id = server.begin("tools/call", call).id;
         within("the pull is told", &|| {
             server
-                .told()
+                .notifications()
                 .iter()
                 .any(|note| note.to_string().contains(name) && note["params"]["progressToken"] == token)
         });
@@ -603,7 +603,7 @@ fn a_pull_ends_when_whoever_asked_for_it_takes_that_back() {
     let one = pull("slow.example/a:1", "one");
     back(one);
     within("the daemon is left", &|| ended() == 1);
-    // Two who wait for the same: it goes on for the other.
+    // Two callers wait for the same pull: it continues for the second when the first one gives up.
     let (two, three) = (pull("slow.example/b:1", "two"), pull("slow.example/b:1", "three"));
     back(two);
     assert_eq!(server.text("print(1)").trim(), "1");
@@ -612,7 +612,7 @@ fn a_pull_ends_when_whoever_asked_for_it_takes_that_back() {
     within("the daemon is left", &|| ended() == 2);
     drop(server);
 
-    // And Ctrl-C at a command that waits.
+    // Ctrl-C stops a waiting command.
     let program = place.write("main.py", "print(1)");
     let mut command = place.command(&["run", "--image", "slow.example/c:1"]);
     let mut child = command

@@ -2,14 +2,14 @@ use std::process::Stdio;
 
 use serde_json::{Value, json};
 
-use crate::e2b_service::{Fake, KEY};
+use crate::e2b_service::{API_KEY, Fake};
 use crate::support::begin;
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 
 #[test]
 fn the_doctor_says_what_this_machine_can_isolate() {
     let _turn = begin!(alone);
-    let place = Place::new();
+    let place = TestDir::new();
     let output = place
         .command(&["doctor", "--json"])
         .stdin(Stdio::null())
@@ -46,7 +46,7 @@ fn the_doctor_says_what_this_machine_can_isolate() {
 #[test]
 fn the_doctor_speaks_to_people_too() {
     let _turn = begin!(alone);
-    let place = Place::new();
+    let place = TestDir::new();
     let output = place.command(&["doctor"]).stdin(Stdio::null()).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{output:?}");
@@ -57,7 +57,7 @@ fn the_doctor_speaks_to_people_too() {
 
 #[test]
 fn help_names_every_command() {
-    let place = Place::new();
+    let place = TestDir::new();
     let output = place.command(&["--help"]).stdin(Stdio::null()).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     for word in ["serve", "run", "demo", "doctor"] {
@@ -66,7 +66,7 @@ fn help_names_every_command() {
 }
 
 /// Returns the doctor's reports with these settings: the JSON for programs, and the text for people.
-pub(crate) fn ill(place: &Place, change: &dyn Fn(&mut std::process::Command)) -> (Value, String) {
+pub(crate) fn ill(place: &TestDir, change: &dyn Fn(&mut std::process::Command)) -> (Value, String) {
     let said = |arguments: &[&str]| {
         let mut command = place.command(arguments);
         change(&mut command);
@@ -95,7 +95,7 @@ pub(crate) fn says(told: &(Value, String), row: &Value, reason: &str, remedy: &s
 #[test]
 fn keys_addresses_and_ports_that_are_wrong_are_named_with_what_mends_them() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let fake = Fake::start();
     let e2b = |key: &'static str, url: String| {
         move |command: &mut std::process::Command| {
@@ -110,7 +110,7 @@ fn keys_addresses_and_ports_that_are_wrong_are_named_with_what_mends_them() {
     says(&told, &told.0["backends"][0], "there is no API key", "E2B_API_KEY");
     let told = ill(&place, &e2b("e2b_wrong", fake.url.clone()));
     says(&told, &told.0["backends"][0], "API key", "E2B_API_KEY");
-    let told = ill(&place, &e2b(KEY, "http://127.0.0.1:9".to_owned()));
+    let told = ill(&place, &e2b(API_KEY, "http://127.0.0.1:9".to_owned()));
     says(&told, &told.0["backends"][0], "cannot be reached", "E2B_API_URL");
     for (host, reason) in [
         ("tcp://127.0.0.1", "needs a name and a port"),
@@ -122,7 +122,8 @@ fn keys_addresses_and_ports_that_are_wrong_are_named_with_what_mends_them() {
         });
         says(&told, &told.0["backends"][0], reason, "DOCKER_HOST");
     }
-    // Nobody said where, and no daemon is where one usually is. One that is there is another matter.
+    // No address is configured, and no daemon listens at a usual one. The test skips this check on machines with a
+    // daemon.
     if !std::path::Path::new("/var/run/docker.sock").exists()
         && !std::path::Path::new("/run/podman/podman.sock").exists()
     {
@@ -141,7 +142,7 @@ fn keys_addresses_and_ports_that_are_wrong_are_named_with_what_mends_them() {
 #[test]
 fn a_runtime_or_package_that_is_missing_is_named_with_what_brings_it() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let told = ill(&place, &|command| {
         command.env("SANDCELL_PYTHON", "/no/such/python");
     });
@@ -159,7 +160,7 @@ fn a_runtime_or_package_that_is_missing_is_named_with_what_brings_it() {
 #[test]
 fn a_client_that_starts_what_is_not_there_is_named() {
     let _turn = begin!(alone);
-    let place = Place::new();
+    let place = TestDir::new();
     let cursor = place.path("home/.cursor");
     std::fs::create_dir(&cursor).unwrap();
     let entry = json!({"mcpServers": {"sandcell": {"command": "/gone/sandcell", "args": ["serve"]}}});

@@ -2,23 +2,23 @@ use std::process::{Command, Output};
 
 use serde_json::json;
 
-use crate::e2b_service::{Fake, KEY};
+use crate::e2b_service::{API_KEY, Fake};
 use crate::npm;
 use crate::support::client::Client;
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 use crate::support::{begin, skip};
 
-/// A command whose environment names the service, as the service's own clients take it.
-fn command(place: &Place, fake: &Fake, arguments: &[&str]) -> Command {
+/// Returns a command whose environment names the service in the service's own variables.
+fn command(place: &TestDir, fake: &Fake, arguments: &[&str]) -> Command {
     let mut command = place.command(arguments);
     command
-        .env("E2B_API_KEY", KEY)
+        .env("E2B_API_KEY", API_KEY)
         .env("E2B_API_URL", &fake.url)
         .env("E2B_SANDBOX_URL", &fake.url);
     command
 }
 
-fn server(place: &Place, fake: &Fake) -> Client {
+fn server(place: &TestDir, fake: &Fake) -> Client {
     Client::start(command(place, fake, &["serve"]).env("INTERPRETER_TYPE", "e2b"))
 }
 
@@ -29,7 +29,7 @@ fn said(output: &Output) -> String {
 #[test]
 fn the_same_tools_run_code_at_e2b() {
     let _turn = begin!();
-    let (place, fake) = (Place::new(), Fake::start());
+    let (place, fake) = (TestDir::new(), Fake::start());
     let mut server = server(&place, &fake);
     let first = server.run("x = 41\nprint('there')");
     assert_eq!(first.status(), "ok", "{first:?}\n{}", server.log());
@@ -47,7 +47,7 @@ fn the_same_tools_run_code_at_e2b() {
     assert_eq!(slow.status(), "timeout", "{slow:?}");
     assert!(!slow.state_lost(), "{slow:?}");
     assert!(server.text("print(x)").contains("41"));
-    // Files of the tools and files of the code are the same.
+    // The file tools and code see the same files.
     server.call("write_file", json!({"path": "note.txt", "content": "kept\n"}));
     server.call(
         "write_file",
@@ -62,7 +62,7 @@ fn the_same_tools_run_code_at_e2b() {
         listed.all().contains("made.txt") && listed.all().contains("note.txt"),
         "{listed:?}"
     );
-    // What it lacks is said.
+    // Missing abilities are reported.
     let stdin = server.call("execute_code", json!({"code": "input()", "stdin": "x"}));
     assert!(stdin.all().contains("no standard input"), "{stdin:?}");
     let other = server.call("execute_code", json!({"code": "1", "language": "ruby"}));
@@ -75,10 +75,10 @@ fn the_same_tools_run_code_at_e2b() {
             server.log(),
             server.run("import os\nprint(dict(os.environ))").all()
         )
-        .contains(KEY)
+        .contains(API_KEY)
     );
     server.hang_up();
-    server.wait(crate::support::PATIENCE);
+    server.wait(crate::support::DEFAULT_TIMEOUT);
     assert!(fake.ids().is_empty(), "nothing is left: {:?}", fake.ids());
     fake.had_no_faults();
 }
@@ -86,7 +86,7 @@ fn the_same_tools_run_code_at_e2b() {
 #[test]
 fn a_run_of_its_own_and_a_made_sandbox_are_ended() {
     let _turn = begin!();
-    let (place, fake) = (Place::new(), Fake::start());
+    let (place, fake) = (TestDir::new(), Fake::start());
     let server = server(&place, &fake);
     let once = server.call(
         "create_run_close",
@@ -106,7 +106,7 @@ fn a_run_of_its_own_and_a_made_sandbox_are_ended() {
     );
     assert_eq!(seen.output().trim(), "test", "{seen:?}");
     server.call("close_sandbox", json!({"sandbox_id": id}));
-    crate::support::until(crate::support::PATIENCE, "both are ended", || {
+    crate::support::until(crate::support::DEFAULT_TIMEOUT, "both are ended", || {
         fake.ids().is_empty().then_some(())
     });
     fake.had_no_faults();
@@ -115,7 +115,7 @@ fn a_run_of_its_own_and_a_made_sandbox_are_ended() {
 #[test]
 fn a_sandbox_that_expired_there_is_told_and_replaced() {
     let _turn = begin!();
-    let (place, fake) = (Place::new(), Fake::start());
+    let (place, fake) = (TestDir::new(), Fake::start());
     let server = server(&place, &fake);
     server.text("x = 41");
     fake.expire_all();
@@ -131,7 +131,7 @@ fn a_sandbox_that_expired_there_is_told_and_replaced() {
 #[test]
 fn the_next_back_end_is_used_with_the_reason_and_never_below_the_floor() {
     let _turn = begin!();
-    let (place, fake) = (Place::new(), Fake::start());
+    let (place, fake) = (TestDir::new(), Fake::start());
     // Without a key.
     let server = Client::start(&mut place.command(&["serve", "--backend", "e2b,native"]));
     let ran = server.run("print(6 * 7)");
@@ -154,7 +154,7 @@ fn the_next_back_end_is_used_with_the_reason_and_never_below_the_floor() {
     let status = server.call("get_sandbox_status", json!({"sandbox_id": again.sandbox()}));
     assert!(status.all().contains("passed over: back end e2b"), "{status:?}");
     // With a key, but the isolation floor is higher than the service's level.
-    let place = Place::with_settings("isolation_min = \"microvm\"\n");
+    let place = TestDir::with_settings("isolation_min = \"microvm\"\n");
     let server = Client::start(&mut command(&place, &fake, &["serve", "--backend", "e2b"]));
     let refused = server.run("1").refused("isolation_unavailable");
     assert!(
@@ -162,8 +162,8 @@ fn the_next_back_end_is_used_with_the_reason_and_never_below_the_floor() {
         "{refused}"
     );
     assert!(fake.ids().is_empty());
-    // A wrong key, and nothing else to use.
-    let place = Place::new();
+    // A wrong key, and no other back end.
+    let place = TestDir::new();
     let mut wrong = command(&place, &fake, &["serve", "--backend", "e2b"]);
     let server = Client::start(wrong.env("E2B_API_KEY", "e2b_wrong_hush"));
     let refused = server.run("1").refused("backend_unavailable");
@@ -175,7 +175,7 @@ fn the_next_back_end_is_used_with_the_reason_and_never_below_the_floor() {
 #[test]
 fn packages_are_installed_inside_under_the_operators_lists() {
     let _turn = begin!();
-    let (place, fake) = (Place::new(), Fake::start());
+    let (place, fake) = (TestDir::new(), Fake::start());
     let server = server(&place, &fake);
     let installed = server.call("install_package", json!({"package": "python-dateutil>=2"}));
     assert_eq!(
@@ -201,7 +201,7 @@ fn packages_are_installed_inside_under_the_operators_lists() {
     );
     assert_eq!(fresh.output().trim(), "there", "{fresh:?}");
 
-    let strict = Place::with_settings("[packages]\ndeny = [\"six\"]\n");
+    let strict = TestDir::with_settings("[packages]\ndeny = [\"six\"]\n");
     let server = super::e2b::server(&strict, &fake);
     let refused = server.call("install_package", json!({"package": "python-dateutil"}));
     assert!(refused.refused("package_not_allowed").contains("six"), "{refused:?}");
@@ -218,9 +218,9 @@ fn packages_of_npm_are_installed_inside_under_the_operators_lists() {
             missing,
         );
     }
-    let (place, fake, registry) = (Place::new(), Fake::start(), npm::stocked());
+    let (place, fake, registry) = (TestDir::new(), Fake::start(), npm::stocked());
     let inside = |server: &Client, env: &[(&str, &str)]| {
-        // In the stand-in service HOME is a folder of this machine, where npm would put its cache.
+        // In the fake service HOME is a folder of this machine, where npm would put its cache.
         let mut all = json!({
             "npm_config_registry": registry.url(), "npm_config_cache": place.path("cache"), "PATH": npm::path(&place),
         });
@@ -259,7 +259,7 @@ fn packages_of_npm_are_installed_inside_under_the_operators_lists() {
         "const one = require('demo-one'); console.log(one.answer, one.ran)",
     );
     assert!(printed.contains("42 false"), "no script ran: {printed}");
-    // Later installations keep what is there, and the user's own packages stay.
+    // Later installations keep the earlier ones, and the user's own packages stay.
     let code =
         "import os\nos.makedirs('node_modules/own')\nopen('node_modules/own/index.js', 'w').write('exports.mine = 7')";
     server.call("execute_code", json!({"code": code, "sandbox_id": id}));
@@ -300,7 +300,7 @@ fn packages_of_npm_are_installed_inside_under_the_operators_lists() {
     let absent = install(&server, &id, &["demo-one"]).refused("package_failed");
     assert!(absent.contains("npm: not found"), "{absent}");
 
-    let strict = Place::with_settings("[packages]\nnpm_deny = [\"@scope/*\"]\n");
+    let strict = TestDir::with_settings("[packages]\nnpm_deny = [\"@scope/*\"]\n");
     let server = super::e2b::server(&strict, &fake);
     let id = inside(&server, &[]);
     let refused = install(&server, &id, &["demo-one@1"]);
@@ -316,7 +316,7 @@ fn packages_of_npm_are_installed_inside_under_the_operators_lists() {
 #[test]
 fn a_sandbox_of_a_certain_back_end_can_be_asked_for() {
     let _turn = begin!();
-    let (place, fake) = (Place::new(), Fake::start());
+    let (place, fake) = (TestDir::new(), Fake::start());
     let server = Client::start(&mut command(&place, &fake, &["serve", "--backend", "native,e2b"]));
     let here = server.run("import sys\nprint(sys.version)");
     assert_eq!(here.meta()["isolation"]["backend"], "native");
@@ -331,7 +331,7 @@ fn a_sandbox_of_a_certain_back_end_can_be_asked_for() {
 #[test]
 fn the_command_line_runs_programs_there_and_shows_no_key() {
     let _turn = begin!();
-    let (place, fake) = (Place::new(), Fake::start());
+    let (place, fake) = (TestDir::new(), Fake::start());
     let file = place.write("hello.py", "import sys\nprint('hello', sys.argv[1])\nsys.exit(3)\n");
     let file = file.to_str().unwrap();
     let output = command(&place, &fake, &["run", "--backend", "e2b", file, "--", "you"])
@@ -350,7 +350,7 @@ fn the_command_line_runs_programs_there_and_shows_no_key() {
             .env("SANDCELL_LOG", "debug")
             .output()
             .unwrap();
-        assert!(!said(&output).contains(KEY), "{arguments:?}");
+        assert!(!said(&output).contains(API_KEY), "{arguments:?}");
     }
     fake.had_no_faults();
 }
@@ -358,7 +358,7 @@ fn the_command_line_runs_programs_there_and_shows_no_key() {
 #[test]
 fn the_other_sets_of_tools_run_there_too() {
     let _turn = begin!();
-    let (place, fake) = (Place::new(), Fake::start());
+    let (place, fake) = (TestDir::new(), Fake::start());
     let start = |toolset: &str| {
         Client::start(&mut command(
             &place,

@@ -8,22 +8,22 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::json;
 
 use crate::support::client::Client;
-use crate::support::machine::{self, Seen};
-use crate::support::place::Place;
-use crate::support::{PATIENCE, begin, settled, settles, until};
+use crate::support::machine::{self, ProcessIdentity};
+use crate::support::test_dir::TestDir;
+use crate::support::{DEFAULT_TIMEOUT, begin, settled, settles, until};
 
-/// The promise: after any end of the server, nothing is left after this time.
-const SOON: Duration = Duration::from_secs(2);
+/// The promised time after any end of the server until all its resources are gone.
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The resources of a running server and its sandboxes, for checks afterwards.
-struct Held {
-    server: Seen,
-    processes: BTreeSet<Seen>,
+struct ServerResources {
+    server: ProcessIdentity,
+    processes: BTreeSet<ProcessIdentity>,
     groups: BTreeSet<PathBuf>,
     mounts: BTreeSet<String>,
 }
 
-impl Held {
+impl ServerResources {
     /// Records the resources of a server that has sandboxes; `mounts` lists the mounts without it.
     fn by(server: &Client, mounts: &BTreeSet<String>) -> Self {
         let processes = machine::descendants(server.pid());
@@ -37,9 +37,9 @@ impl Held {
         }
     }
 
-    /// Waits until nothing of it is left.
+    /// Waits until all of these resources are gone.
     #[track_caller]
-    fn is_gone(&self, place: &Place) {
+    fn is_gone(&self, place: &TestDir) {
         let left = || -> Vec<String> {
             let processes = self.processes.iter().chain([&self.server]).filter(|seen| seen.lives());
             let groups = self.groups.iter().filter(|folder| folder.exists());
@@ -51,16 +51,20 @@ impl Held {
         };
         let start = std::time::Instant::now();
         while !left().is_empty() {
-            assert!(start.elapsed() < SOON, "left after {SOON:?}: {:#?}", left());
+            assert!(
+                start.elapsed() < CLEANUP_TIMEOUT,
+                "left after {CLEANUP_TIMEOUT:?}: {:#?}",
+                left()
+            );
             std::thread::sleep(Duration::from_millis(5));
         }
         assert_eq!(machine::mounts(), self.mounts);
     }
 }
 
-/// A server in a new process group with three sandboxes: one idle, one with processes that resist their end, one in the
-/// middle of a call.
-fn busy(place: &Place) -> Client {
+/// Starts a server in a new process group with three sandboxes: one idle, one with processes that resist their end,
+/// one in the middle of a call.
+fn busy(place: &TestDir) -> Client {
     let server = Client::start(place.command(&["serve"]).process_group(0));
     let made = server.call("create_sandbox", json!({"count": 2}));
     assert!(!made.is_error(), "{made:?}\n{}", server.log());
@@ -77,7 +81,7 @@ fn busy(place: &Place) -> Client {
         "execute_code",
         json!({"code": running, "sandbox_id": ids[1], "timeout_s": 600}),
     );
-    until(PATIENCE, "the call is under way", || {
+    until(DEFAULT_TIMEOUT, "the call is under way", || {
         let answer = server.call("read_file", json!({"path": "started", "sandbox_id": ids[1]}));
         (!answer.is_error()).then_some(())
     });
@@ -86,7 +90,7 @@ fn busy(place: &Place) -> Client {
 
 fn signal(pid: u32, signal: Signal) {
     let pid = Pid::from_raw(pid.try_into().unwrap()).unwrap();
-    // Who is gone already, since something else went, needs no signal.
+    // A process may have ended already because another one did.
     assert!(matches!(
         kill_process(pid, signal),
         Ok(()) | Err(rustix::io::Errno::SRCH)
@@ -96,21 +100,21 @@ fn signal(pid: u32, signal: Signal) {
 #[test]
 fn end_of_input_leaves_nothing() {
     let _turn = begin!(alone);
-    let (place, mounts) = (Place::new(), machine::mounts());
+    let (place, mounts) = (TestDir::new(), machine::mounts());
     let mut server = busy(&place);
-    let held = Held::by(&server, &mounts);
+    let held = ServerResources::by(&server, &mounts);
     server.hang_up();
     held.is_gone(&place);
-    assert_eq!(server.wait(PATIENCE), Some(0), "{}", server.log());
+    assert_eq!(server.wait(DEFAULT_TIMEOUT), Some(0), "{}", server.log());
 }
 
 #[test]
 fn a_polite_signal_leaves_nothing() {
     let _turn = begin!(alone);
     for polite in [Signal::TERM, Signal::INT] {
-        let (place, mounts) = (Place::new(), machine::mounts());
+        let (place, mounts) = (TestDir::new(), machine::mounts());
         let server = busy(&place);
-        let held = Held::by(&server, &mounts);
+        let held = ServerResources::by(&server, &mounts);
         signal(server.pid(), polite);
         reaped(server, &held, &place);
     }
@@ -119,9 +123,9 @@ fn a_polite_signal_leaves_nothing() {
 #[test]
 fn a_killed_server_leaves_nothing() {
     let _turn = begin!(alone);
-    let (place, mounts) = (Place::new(), machine::mounts());
+    let (place, mounts) = (TestDir::new(), machine::mounts());
     let server = busy(&place);
-    let held = Held::by(&server, &mounts);
+    let held = ServerResources::by(&server, &mounts);
     signal(server.pid(), Signal::KILL);
     reaped(server, &held, &place);
 }
@@ -129,9 +133,9 @@ fn a_killed_server_leaves_nothing() {
 #[test]
 fn a_killed_process_group_leaves_nothing() {
     let _turn = begin!(alone);
-    let (place, mounts) = (Place::new(), machine::mounts());
+    let (place, mounts) = (TestDir::new(), machine::mounts());
     let server = busy(&place);
-    let held = Held::by(&server, &mounts);
+    let held = ServerResources::by(&server, &mounts);
     kill_process_group(Pid::from_raw(server.pid().try_into().unwrap()).unwrap(), Signal::KILL).unwrap();
     reaped(server, &held, &place);
 }
@@ -140,23 +144,24 @@ fn a_killed_process_group_leaves_nothing() {
 fn a_waiting_interpreter_that_was_killed_is_not_handed_out() {
     let _turn = begin!();
     for warm in ["true", "false"] {
-        let place = Place::with_settings(&format!("[pool]\nparked = 1\nwarm_parents = {warm}\n"));
+        let place = TestDir::with_settings(&format!("[pool]\nparked = 1\nwarm_parents = {warm}\n"));
         let server = Client::start(&mut place.command(&["serve"]));
-        // The kernel may choose it when memory runs out; a warmed parent goes with it here.
-        let killed = until(PATIENCE, "an interpreter waits", || {
+        // The kernel may choose it when memory runs out; a zygote is killed with it here.
+        let killed = until(DEFAULT_TIMEOUT, "an interpreter waits", || {
             let mut found = machine::descendants(server.pid());
-            let inside =
-                |seen: &Seen| machine::status(seen.pid, "NSpid").is_some_and(|ids| ids.split_whitespace().count() > 1);
+            let inside = |seen: &ProcessIdentity| {
+                machine::status(seen.pid, "NSpid").is_some_and(|ids| ids.split_whitespace().count() > 1)
+            };
             found.retain(|seen| seen.name.starts_with("python"));
             found.iter().any(inside).then_some(found)
         });
-        // Until it has rehearsed.
+        // Wait until it has finished its rehearsal.
         std::thread::sleep(Duration::from_millis(300));
         for seen in &killed {
             signal(seen.pid, Signal::KILL);
         }
-        until(PATIENCE, "they are gone", || {
-            (!killed.iter().any(Seen::lives)).then_some(())
+        until(DEFAULT_TIMEOUT, "they are gone", || {
+            (!killed.iter().any(ProcessIdentity::lives)).then_some(())
         });
         std::thread::sleep(Duration::from_millis(100));
         let answer = server.call("create_run_close", json!({"code": "print(6 * 7)"}));
@@ -167,23 +172,23 @@ fn a_waiting_interpreter_that_was_killed_is_not_handed_out() {
 #[test]
 fn what_makes_sandboxes_may_be_killed_at_any_time() {
     let _turn = begin!(alone);
-    let (place, mounts) = (Place::with_settings("[pool]\nparked = 0\n"), machine::mounts());
+    let (place, mounts) = (TestDir::with_settings("[pool]\nparked = 0\n"), machine::mounts());
     let server = Client::start(&mut place.command(&["serve"]));
     let mut held = BTreeSet::new();
     for round in 0..4 {
         let ids = server.call("create_sandbox", json!({"count": 3}));
         let ids = ids.data()["sandbox_ids"].as_array().expect("identifiers").clone();
-        // Children of the launcher that stand in no sandbox: those that wait to become one, and whoever makes them.
+        // Children of the launcher outside any sandbox: spare processes, and the fork server that makes them.
         let launcher = server.pid().to_string();
-        let parent = |seen: &Seen| machine::status(seen.pid, "PPid").unwrap_or_default();
-        let outside = |seen: &&Seen| {
+        let parent = |seen: &ProcessIdentity| machine::status(seen.pid, "PPid").unwrap_or_default();
+        let outside = |seen: &&ProcessIdentity| {
             let inner = machine::status(seen.pid, "NSpid").unwrap_or_default();
             inner.split_whitespace().count() == 1 && parent(seen) != launcher && !seen.name.starts_with("python")
         };
-        let makers = until(PATIENCE, "somebody waits to become a sandbox", || {
+        let makers = until(DEFAULT_TIMEOUT, "somebody waits to become a sandbox", || {
             let living = machine::descendants(server.pid());
             held.extend(living.clone());
-            let found: Vec<Seen> = living.iter().filter(outside).cloned().collect();
+            let found: Vec<ProcessIdentity> = living.iter().filter(outside).cloned().collect();
             (!found.is_empty()).then_some(found)
         });
         for seen in makers {
@@ -196,7 +201,7 @@ fn what_makes_sandboxes_may_be_killed_at_any_time() {
         let answer = server.call("create_run_close", json!({"code": "print(6 * 7)"}));
         assert_eq!(answer.output().trim(), "42", "{round}: {answer:?}");
     }
-    let mut all = Held::by(&server, &mounts);
+    let mut all = ServerResources::by(&server, &mounts);
     all.groups.extend(machine::groups_of(&held));
     all.processes.extend(held);
     server.hang_up();
@@ -206,10 +211,10 @@ fn what_makes_sandboxes_may_be_killed_at_any_time() {
 #[test]
 fn everything_of_the_server_killed_one_by_one_leaves_nothing() {
     let _turn = begin!(alone);
-    let (place, mounts) = (Place::new(), machine::mounts());
+    let (place, mounts) = (TestDir::new(), machine::mounts());
     let server = busy(&place);
-    let mut held = Held::by(&server, &mounts);
-    // The server and its helpers, but nothing inside a sandbox: those must go by themselves.
+    let mut held = ServerResources::by(&server, &mounts);
+    // The server and its helpers, but no process inside a sandbox: those must end by themselves.
     let outside = held
         .processes
         .iter()
@@ -218,19 +223,19 @@ fn everything_of_the_server_killed_one_by_one_leaves_nothing() {
         signal(seen.pid, Signal::KILL);
     }
     signal(server.pid(), Signal::KILL);
-    // Folders of control groups may stay until the next start, because nobody is left who could remove them.
+    // Folders of control groups may stay until the next start, because no process remains that could remove them.
     let groups = std::mem::take(&mut held.groups);
     reaped(server, &held, &place);
-    // The launcher's number stays taken until whoever adopted it has read its status.
+    // The launcher's process id stays in use until its adoptive parent has reaped it.
     for seen in held.processes.iter().filter(|seen| seen.name.contains("sandcell")) {
-        until(PATIENCE, "it is reaped", || {
+        until(DEFAULT_TIMEOUT, "it is reaped", || {
             (!std::path::Path::new(&format!("/proc/{}", seen.pid)).exists()).then_some(())
         });
     }
     let next = Client::start(&mut place.command(&["serve"]));
     assert_eq!(next.text("print('up again')").trim(), "up again");
     drop(next);
-    // What the crash left was swept by the next start.
+    // The next start sweeps the folders that the crash left.
     let left = || {
         groups
             .iter()
@@ -244,7 +249,7 @@ fn everything_of_the_server_killed_one_by_one_leaves_nothing() {
 #[test]
 fn a_killed_launcher_costs_its_sandboxes_and_is_replaced() {
     let _turn = begin!(alone);
-    let place = Place::new();
+    let place = TestDir::new();
     let server = Client::start(&mut place.command(&["serve"]));
     assert_eq!(server.text("x = 1\nprint(x)").trim(), "1");
     let launcher = || {
@@ -258,8 +263,8 @@ fn a_killed_launcher_costs_its_sandboxes_and_is_replaced() {
     };
     let first = launcher().unwrap();
     signal(first.pid, Signal::KILL);
-    until(PATIENCE, "it is gone", || (!first.lives()).then_some(()));
-    let again = until(PATIENCE, "another launcher makes sandboxes", || {
+    until(DEFAULT_TIMEOUT, "it is gone", || (!first.lives()).then_some(()));
+    let again = until(DEFAULT_TIMEOUT, "another launcher makes sandboxes", || {
         let answer = server.call("execute_code", json!({"code": "print('x' in globals(), 'again')"}));
         (answer.status() == "ok").then_some(answer)
     });
@@ -273,13 +278,13 @@ fn a_killed_launcher_costs_its_sandboxes_and_is_replaced() {
 #[test]
 fn a_stopped_launcher_or_sandbox_does_not_outlive_the_server() {
     let _turn = begin!(alone);
-    let (place, mounts) = (Place::new(), machine::mounts());
+    let (place, mounts) = (TestDir::new(), machine::mounts());
     let server = busy(&place);
-    let held = Held::by(&server, &mounts);
+    let held = ServerResources::by(&server, &mounts);
     for seen in &held.processes {
         let inside = machine::status(seen.pid, "NSpid").is_some_and(|inner| inner.split_whitespace().count() > 1);
         if inside {
-            // As root any process can be stopped; an ordinary user's sandbox has the same user id.
+            // Root can stop any process; an ordinary user's sandbox has the same user id.
             signal(seen.pid, Signal::STOP);
         }
     }
@@ -290,7 +295,7 @@ fn a_stopped_launcher_or_sandbox_does_not_outlive_the_server() {
 #[test]
 fn a_client_that_vanishes_in_mid_call_leaves_nothing() {
     let _turn = begin!(alone);
-    let (place, mounts) = (Place::new(), machine::mounts());
+    let (place, mounts) = (TestDir::new(), machine::mounts());
     // A separate client between the test and the server, so that all its pipes close at once when it is killed.
     let script = "import subprocess, sys, time\n\
         p = subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE, stdout=subprocess.PIPE)\n\
@@ -318,7 +323,7 @@ fn a_client_that_vanishes_in_mid_call_leaves_nothing() {
     let mut line = String::new();
     std::io::BufRead::read_line(&mut std::io::BufReader::new(client.stdout.take().unwrap()), &mut line).unwrap();
     let pid: u32 = line.trim().parse().expect("the server's number");
-    let held = Held {
+    let held = ServerResources {
         server: machine::process(pid),
         processes: machine::descendants(pid),
         groups: machine::groups_of(&machine::descendants(pid)),
@@ -332,12 +337,12 @@ fn a_client_that_vanishes_in_mid_call_leaves_nothing() {
 #[test]
 fn a_closed_sandbox_and_a_throwaway_run_leave_nothing_while_the_server_lives() {
     let _turn = begin!(alone);
-    let place = Place::with_settings("[pool]\nparked = 2\n");
+    let place = TestDir::with_settings("[pool]\nparked = 2\n");
     let server = Client::start(&mut place.command(&["serve"]));
     let made = server.call("create_sandbox", json!({"count": 2}));
     let ids = made.data()["sandbox_ids"].as_array().unwrap().clone();
     server.call("close_sandbox", json!({"sandbox_id": ids[0]}));
-    // What is held with one idle sandbox, before and after others came and went.
+    // The resources with one idle sandbox, before and after others existed.
     let holds = || {
         let processes = machine::descendants(server.pid());
         let groups = machine::groups_of(&processes).len();
@@ -362,13 +367,13 @@ fn a_closed_sandbox_and_a_throwaway_run_leave_nothing_while_the_server_lives() {
 #[test]
 fn one_sandbox_that_dies_takes_no_other_with_it() {
     let _turn = begin!(alone);
-    let place = Place::new();
+    let place = TestDir::new();
     let server = Client::start(&mut place.command(&["serve"]));
     server.text("kept = 'mine'");
     let other = server.call("create_sandbox", json!({})).data()["sandbox_id"].clone();
     let first = machine::first_of_its_sandbox(&server.interpreter(&other, "doomed"));
     signal(first.pid, Signal::KILL);
-    until(PATIENCE, "it is gone", || (!first.lives()).then_some(()));
+    until(DEFAULT_TIMEOUT, "it is gone", || (!first.lives()).then_some(()));
     let answer = server.call("execute_code", json!({"code": "1", "sandbox_id": other}));
     assert!(answer.is_error() || answer.state_lost(), "{answer:?}");
     assert_eq!(server.text("print(kept)").trim(), "mine");
@@ -377,7 +382,7 @@ fn one_sandbox_that_dies_takes_no_other_with_it() {
 #[test]
 fn a_default_sandbox_that_died_is_replaced_and_the_text_says_so_first() {
     let _turn = begin!(alone);
-    let place = Place::new();
+    let place = TestDir::new();
     let server = Client::start(&mut place.command(&["serve"]));
     let old = server.run("kept = 1").sandbox();
     for seen in machine::descendants(server.pid()) {
@@ -385,7 +390,7 @@ fn a_default_sandbox_that_died_is_replaced_and_the_text_says_so_first() {
             signal(seen.pid, Signal::KILL);
         }
     }
-    let answer = until(PATIENCE, "a new sandbox", || {
+    let answer = until(DEFAULT_TIMEOUT, "a new sandbox", || {
         let answer = server.run("print('kept' in globals())");
         (answer.status() == "ok").then_some(answer)
     });
@@ -395,10 +400,10 @@ fn a_default_sandbox_that_died_is_replaced_and_the_text_says_so_first() {
     assert!(answer.all().starts_with("new sandbox"), "{answer:?}");
 }
 
-/// After the server was ended from outside.
+/// Checks the end of a server that was killed from outside.
 #[track_caller]
-fn reaped(mut server: Client, held: &Held, place: &Place) {
-    // We are its parent: without this it would stay as a zombie.
-    server.wait(SOON);
+fn reaped(mut server: Client, held: &ServerResources, place: &TestDir) {
+    // This test is the server's parent: without this wait the server would stay as a zombie.
+    server.wait(CLEANUP_TIMEOUT);
     held.is_gone(place);
 }

@@ -13,23 +13,23 @@ use serde_json::{Value, json};
 
 use crate::support::client::{Answer, Client};
 use crate::support::http::{Caller, Reply, Server, token};
-use crate::support::machine::{self, Seen};
-use crate::support::place::Place;
-use crate::support::{PATIENCE, begin, is_root, name_of, not_required, until};
+use crate::support::machine::{self, ProcessIdentity};
+use crate::support::test_dir::TestDir;
+use crate::support::{DEFAULT_TIMEOUT, begin, is_root, name_of, not_required, until};
 
-/// The promise is two seconds; a busy machine gets more.
-const AGAIN: Duration = Duration::from_secs(15);
+/// The promised recovery time is two seconds; a busy machine gets more.
+const RECOVERY_TIMEOUT: Duration = Duration::from_secs(15);
 /// The time limit for killed processes to end.
-const END: Duration = Duration::from_secs(10);
-const BUSY: &str = "open('started', 'w').close()\nimport time\nwhile True: time.sleep(0.01)";
+const END_TIMEOUT: Duration = Duration::from_secs(10);
+const BUSY_CODE: &str = "open('started', 'w').close()\nimport time\nwhile True: time.sleep(0.01)";
 
 fn signal(pid: u32, signal: Signal) {
     let _ = kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), signal);
 }
 
 /// The launchers of a server.
-fn launchers(server: u32) -> Vec<Seen> {
-    let is_launcher = |seen: &Seen| {
+fn launchers(server: u32) -> Vec<ProcessIdentity> {
+    let is_launcher = |seen: &ProcessIdentity| {
         let line = std::fs::read(format!("/proc/{}/cmdline", seen.pid)).unwrap_or_default();
         let parent = machine::status(seen.pid, "PPid").unwrap_or_default();
         line.starts_with(b"sandcell-launcher\0") && parent == server.to_string()
@@ -37,18 +37,18 @@ fn launchers(server: u32) -> Vec<Seen> {
     machine::descendants(server).into_iter().filter(is_launcher).collect()
 }
 
-fn launcher(server: u32) -> Seen {
-    until(PATIENCE, "the server has one launcher", || {
-        <[Seen; 1]>::try_from(launchers(server)).ok()
+fn launcher(server: u32) -> ProcessIdentity {
+    until(DEFAULT_TIMEOUT, "the server has one launcher", || {
+        <[ProcessIdentity; 1]>::try_from(launchers(server)).ok()
     })
     .into_iter()
     .next()
     .unwrap()
 }
 
-/// Waits until none of these processes lives and none of these folders is there.
+/// Waits until all of these processes have ended and all of these folders are removed.
 #[track_caller]
-fn are_gone(processes: &BTreeSet<Seen>, groups: &BTreeSet<PathBuf>) {
+fn are_gone(processes: &BTreeSet<ProcessIdentity>, groups: &BTreeSet<PathBuf>) {
     let start = Instant::now();
     loop {
         let living: Vec<_> = processes.iter().filter(|seen| seen.lives()).collect();
@@ -56,7 +56,7 @@ fn are_gone(processes: &BTreeSet<Seen>, groups: &BTreeSet<PathBuf>) {
         if living.is_empty() && there.is_empty() {
             return;
         }
-        assert!(start.elapsed() < END, "left: {living:?} {there:?}");
+        assert!(start.elapsed() < END_TIMEOUT, "left: {living:?} {there:?}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -67,9 +67,10 @@ fn cause(answer: &Answer) -> (String, String) {
     (text("code"), text("message"))
 }
 
-/// Calls until it ends well. A call that began before the end of the launcher was known may have lost its sandbox.
+/// Repeats the call until it succeeds. A call that began before the server noticed the launcher's end may lose its
+/// sandbox.
 fn soon(call: impl Fn() -> Answer) {
-    let answer = until(AGAIN, "a call ends well", || {
+    let answer = until(RECOVERY_TIMEOUT, "a call ends well", || {
         let answer = call();
         let well = answer.status() == "ok";
         assert!(well || cause(&answer).0 == "session_lost", "{answer:?}");
@@ -83,12 +84,12 @@ struct Tenants {
     server: Server,
     callers: Vec<Caller>,
     calls: Vec<BufReader<TcpStream>>,
-    place: Place,
+    place: TestDir,
 }
 
 impl Tenants {
     fn at_work() -> Self {
-        let place = Place::new();
+        let place = TestDir::new();
         let tokens: Vec<String> = ["ann", "bob", "cyd"].map(|name| token(&place, &[name]).1).into();
         let server = Server::start(&place, &[]);
         let callers: Vec<Caller> = tokens.iter().map(|token| server.with_token(token)).collect();
@@ -97,9 +98,9 @@ impl Tenants {
             let made = caller.call("create_sandbox", json!({"count": 2}));
             assert!(!made.is_error(), "{made:?}");
             for id in made.data()["sandbox_ids"].as_array().unwrap() {
-                let call = json!({"code": BUSY, "sandbox_id": id, "timeout_s": 100, "wait_s": 50});
+                let call = json!({"code": BUSY_CODE, "sandbox_id": id, "timeout_s": 100, "wait_s": 50});
                 calls.push(caller.begin(&caller.tool("execute_code", &call), "Connection: close\r\n"));
-                until(PATIENCE, "the code runs", || {
+                until(DEFAULT_TIMEOUT, "the code runs", || {
                     let files = caller.call("list_files", json!({"sandbox_id": id}));
                     files.all().contains("started").then_some(())
                 });
@@ -113,14 +114,14 @@ impl Tenants {
         }
     }
 
-    /// The answers to the calls that were under way.
+    /// Returns the answers to the running calls.
     fn answers(&mut self) -> Vec<Answer> {
         let calls = std::mem::take(&mut self.calls);
         let answer = |mut call| Answer(Reply::read(&mut call).unwrap().message()["result"].clone());
         calls.into_iter().map(answer).collect()
     }
 
-    /// Everybody can go on, without doing anything about it.
+    /// Checks that every caller can continue without any action.
     fn all_work(&self) {
         for caller in &self.callers {
             let once = json!({"code": "print(6 * 7)"});
@@ -154,7 +155,7 @@ fn every_tenant_goes_on(fault: impl Fn(u32), said: &str) {
     all.insert(machine::process(tenants.server.pid()));
     let groups = machine::groups_of(&all);
     tenants.server.signal("-TERM");
-    tenants.server.wait(END);
+    tenants.server.wait(END_TIMEOUT);
     are_gone(&all, &groups);
     assert_eq!(tenants.place.temporary_files(), Vec::<PathBuf>::new());
 }
@@ -174,7 +175,7 @@ fn every_tenant_reads_that_the_launcher_hung_and_goes_on() {
 #[test]
 fn launchers_that_are_killed_in_a_row_are_all_replaced() {
     let _turn = begin!(alone);
-    let place = Place::new();
+    let place = TestDir::new();
     let server = Client::start(&mut place.command(&["serve"]));
     for _ in 0..5 {
         signal(launcher(server.pid()).pid, Signal::KILL);
@@ -185,11 +186,11 @@ fn launchers_that_are_killed_in_a_row_are_all_replaced() {
 #[test]
 fn a_launcher_that_was_lost_is_replaced_without_a_call() {
     let _turn = begin!(alone);
-    let place = Place::new();
+    let place = TestDir::new();
     let server = Client::start(&mut place.command(&["serve"]));
     let first = launcher(server.pid());
     signal(first.pid, Signal::KILL);
-    until(AGAIN, "another launcher runs", || {
+    until(RECOVERY_TIMEOUT, "another launcher runs", || {
         launchers(server.pid())
             .iter()
             .any(|seen| seen.pid != first.pid)
@@ -199,7 +200,7 @@ fn a_launcher_that_was_lost_is_replaced_without_a_call() {
 
 /// Ends a server whose launcher is stopped, and checks that nothing is left.
 fn ends_with_its_stopped_launcher(end: impl Fn(&Client)) {
-    let place = Place::new();
+    let place = TestDir::new();
     let mut server = Client::start(&mut place.command(&["serve"]));
     assert_eq!(server.text("x = 1\nprint(x)").trim(), "1");
     let mut all = machine::descendants(server.pid());
@@ -207,7 +208,7 @@ fn ends_with_its_stopped_launcher(end: impl Fn(&Client)) {
     let groups = machine::groups_of(&all);
     signal(launcher(server.pid()).pid, Signal::STOP);
     end(&server);
-    server.wait(END);
+    server.wait(END_TIMEOUT);
     are_gone(&all, &groups);
 }
 
@@ -248,7 +249,7 @@ impl Drop for Group {
         {
             let _ = std::fs::write(&parent, pid);
         }
-        // Those that a killed launcher has left.
+        // Remove the groups that a killed launcher has left.
         for entry in std::fs::read_dir(&self.0).into_iter().flatten().flatten() {
             let _ = std::fs::remove_dir(entry.path());
         }
@@ -264,7 +265,7 @@ fn while_a_launcher_is_frozen_another_one_makes_sandboxes() {
         not_required(&name_of(here), "no control group of version 1 can be made that freezes");
         return;
     };
-    let place = Place::with_settings("[pool]\nparked = 0\n");
+    let place = TestDir::with_settings("[pool]\nparked = 0\n");
     let server = Client::start(&mut place.command(&["serve"]));
     assert_eq!(server.text("x = 1\nprint(x)").trim(), "1");
     let first = launcher(server.pid());
@@ -273,7 +274,7 @@ fn while_a_launcher_is_frozen_another_one_makes_sandboxes() {
     let begun = Instant::now();
     let answer = server.call("create_run_close", json!({"code": "print(6 * 7)"}));
     assert_eq!(answer.status(), "ok", "{answer:?}\n{}", server.log());
-    assert!(begun.elapsed() < AGAIN, "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < RECOVERY_TIMEOUT, "{:?}", begun.elapsed());
     freezer.set("freezer.state", "THAWED");
     soon(|| server.run("print(6 * 7)"));
 }
@@ -291,7 +292,7 @@ fn in_pid_namespace(command: &Command) -> Command {
 }
 
 fn nothing_of_another_pid_namespace_is_ended(server: fn(&Command) -> Command, other: fn(&Command) -> Command) {
-    let place = Place::with_settings("[limits]\nsandboxes_per_caller = 24\n");
+    let place = TestDir::with_settings("[limits]\nsandboxes_per_caller = 24\n");
     let server = Client::start(&mut server(&place.command(&["serve"])));
     let made = server.call("create_sandbox", json!({"count": 20}));
     let ids: Vec<Value> = made.data()["sandbox_ids"].as_array().unwrap().clone();
@@ -300,7 +301,7 @@ fn nothing_of_another_pid_namespace_is_ended(server: fn(&Command) -> Command, ot
         assert_eq!(answer.status(), "ok", "{answer:?}");
     }
     let processes = machine::descendants(server.pid());
-    let beside = Place::new();
+    let beside = TestDir::new();
     let script = beside.write("a.py", "print('hi')");
     let run = || {
         let mut command = other(&beside.command(&["run", script.to_str().unwrap()]));
@@ -309,7 +310,7 @@ fn nothing_of_another_pid_namespace_is_ended(server: fn(&Command) -> Command, ot
     };
     for _ in 0..3 {
         run();
-        // One that needs groups that were made ahead.
+        // A sandbox that needs pre-made groups.
         let fresh = server.call("create_run_close", json!({"code": "print(7)"}));
         assert_eq!(fresh.status(), "ok", "{fresh:?}");
     }
@@ -317,12 +318,12 @@ fn nothing_of_another_pid_namespace_is_ended(server: fn(&Command) -> Command, ot
         let answer = server.call("execute_code", json!({"code": "print(x)", "sandbox_id": id}));
         assert_eq!((answer.status(), answer.output().trim()), ("ok", "6"), "{answer:?}");
     }
-    // Everything is killed at once, so that nobody removes anything.
+    // All processes are killed at once, so that none can clean up.
     let groups = machine::groups_of(&processes);
     processes.iter().for_each(|seen| signal(seen.pid, Signal::KILL));
     signal(server.pid(), Signal::KILL);
-    until(END, "all are dead", || {
-        (!processes.iter().any(Seen::lives)).then_some(())
+    until(END_TIMEOUT, "all are dead", || {
+        (!processes.iter().any(ProcessIdentity::lives)).then_some(())
     });
     run();
     are_gone(&processes, &groups);
@@ -336,7 +337,7 @@ fn a_server_in_a_pid_namespace_loses_nothing_to_a_run_outside() {
         not_required(&name_of(here), "only root shares control groups here");
         return;
     }
-    nothing_of_another_pid_namespace_is_ended(in_pid_namespace, again);
+    nothing_of_another_pid_namespace_is_ended(in_pid_namespace, copy_of);
 }
 
 #[test]
@@ -347,11 +348,11 @@ fn a_server_loses_nothing_to_a_run_in_a_pid_namespace() {
         not_required(&name_of(here), "only root shares control groups here");
         return;
     }
-    nothing_of_another_pid_namespace_is_ended(again, in_pid_namespace);
+    nothing_of_another_pid_namespace_is_ended(copy_of, in_pid_namespace);
 }
 
-/// The same command.
-fn again(command: &Command) -> Command {
+/// Returns a copy of the command.
+fn copy_of(command: &Command) -> Command {
     let mut copy = Command::new(command.get_program());
     copy.args(command.get_args()).env_clear();
     for (name, value) in command.get_envs() {
@@ -372,10 +373,10 @@ fn where_processes_run_out_the_limit_is_named_and_nothing_is_lost() {
         );
         return;
     };
-    let place = Place::new();
+    let place = TestDir::new();
     let server = Client::start(&mut place.command(&["serve"]));
     assert_eq!(server.text("x = 1\nprint(x)").trim(), "1");
-    // First the server, so that a launcher that it starts meanwhile is in it, too.
+    // The server comes first, so that a launcher that it starts meanwhile is also in the group.
     pids.set("cgroup.procs", &server.pid().to_string());
     for seen in machine::descendants(server.pid()) {
         let inside = machine::status(seen.pid, "NSpid").is_some_and(|inner| inner.split_whitespace().count() > 1);
@@ -384,8 +385,8 @@ fn where_processes_run_out_the_limit_is_named_and_nothing_is_lost() {
         }
     }
     pids.set("pids.max", "1");
-    // What waits is used up first.
-    let refused = until(PATIENCE, "no sandbox can be made", || {
+    // The idle sandboxes are used up first.
+    let refused = until(DEFAULT_TIMEOUT, "no sandbox can be made", || {
         let answer = server.call("create_sandbox", json!({}));
         answer.is_error().then_some(answer)
     });
@@ -395,7 +396,7 @@ fn where_processes_run_out_the_limit_is_named_and_nothing_is_lost() {
     assert!(text.contains("pids.max"), "{text}");
     assert_eq!(server.text("print(x)").trim(), "1");
     pids.set("pids.max", "max");
-    let made = until(AGAIN, "sandboxes can be made again", || {
+    let made = until(RECOVERY_TIMEOUT, "sandboxes can be made again", || {
         let answer = server.call("create_run_close", json!({"code": "print(6 * 7)"}));
         (!answer.is_error()).then_some(answer)
     });
@@ -406,16 +407,16 @@ fn where_processes_run_out_the_limit_is_named_and_nothing_is_lost() {
 #[test]
 fn who_killed_a_sandbox_is_told() {
     let _turn = begin!(alone);
-    let place = Place::new();
+    let place = TestDir::new();
     let server = Client::start(&mut place.command(&["serve"]));
     let made = server.call("create_sandbox", json!({}));
     let id = made.data()["sandbox_ids"][0].clone();
     let inside = server.interpreter(&id, "victim");
     let call = server.begin_call(
         "execute_code",
-        json!({"code": BUSY, "sandbox_id": id, "timeout_s": 100}),
+        json!({"code": BUSY_CODE, "sandbox_id": id, "timeout_s": 100}),
     );
-    until(PATIENCE, "the code runs", || {
+    until(DEFAULT_TIMEOUT, "the code runs", || {
         let files = server.call("list_files", json!({"sandbox_id": id}));
         files.all().contains("started").then_some(())
     });
@@ -436,7 +437,7 @@ fn oom_score(pid: u32) -> i32 {
 #[test]
 fn sandboxes_go_before_the_server_when_memory_runs_out() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = Client::start(&mut place.command(&["serve"]));
     let sandbox = json!(server.run("x = 1").sandbox());
     let program = server.interpreter(&sandbox, "program");
@@ -447,15 +448,15 @@ fn sandboxes_go_before_the_server_when_memory_runs_out() {
     assert_eq!(launcher, server);
 }
 
-/// A server in a control group of version 1 that may use this much memory.
-fn served_within(memory: &Group, bytes: u64, place: &Place) -> Client {
+/// Starts a server in a version 1 control group with this memory limit.
+fn served_within(memory: &Group, bytes: u64, place: &TestDir) -> Client {
     memory.set("memory.limit_in_bytes", &bytes.to_string());
     started_within(memory, place)
 }
 
-/// A server that this control group holds from its start.
-fn started_within(group: &Group, place: &Place) -> Client {
-    let serve = again(&place.command(&["serve"]));
+/// Starts a server that is in this control group from its start.
+fn started_within(group: &Group, place: &TestDir) -> Client {
+    let serve = copy_of(&place.command(&["serve"]));
     let mut inside = Command::new("sh");
     let enter = format!("echo $$ > {}/cgroup.procs && exec \"$0\" \"$@\"", group.0.display());
     inside
@@ -479,10 +480,10 @@ fn a_launcher_that_the_kernel_kills_for_memory_is_told_as_that() {
         );
         return;
     };
-    let place = Place::new();
+    let place = TestDir::new();
     let server = served_within(&memory, 200_000_000, &place);
     assert_eq!(server.text("x = 1\nprint(x)").trim(), "1");
-    // Files are nobody's own, so the kernel chooses by this alone.
+    // Files in memory belong to no process, so the kernel chooses its victim by this score alone.
     let score = format!("/proc/{}/oom_score_adj", launcher(server.pid()).pid);
     std::fs::write(score, "1000").unwrap();
     let fill = "with open('/tmp/x', 'wb') as f:\n    while True: f.write(bytes(1 << 20))";
@@ -490,7 +491,7 @@ fn a_launcher_that_the_kernel_kills_for_memory_is_told_as_that() {
     let (code, message) = cause(&answer);
     assert_eq!(code, "session_lost", "{answer:?}");
     assert!(message.contains("the kernel killed the launcher"), "{message}");
-    let after = until(AGAIN, "sandboxes can be made again", || {
+    let after = until(RECOVERY_TIMEOUT, "sandboxes can be made again", || {
         let answer = server.call("create_run_close", json!({"code": "print(6 * 7)"}));
         (!answer.is_error()).then_some(answer)
     });
@@ -508,7 +509,7 @@ fn an_interpreter_that_is_killed_for_memory_around_the_server_is_told_as_that() 
         );
         return;
     };
-    let place = Place::with_settings("[pool]\nparked = 0\n");
+    let place = TestDir::with_settings("[pool]\nparked = 0\n");
     let server = served_within(&memory, 200 << 20, &place);
     assert_eq!(server.text("x = 1\nprint(x)").trim(), "1");
     let answer = server.run("x = bytearray(400 << 20)");
@@ -534,7 +535,7 @@ fn a_process_that_a_limit_around_the_server_refuses_is_reported_as_that() {
         );
         return;
     };
-    let place = Place::with_settings("[pool]\nparked = 0\n");
+    let place = TestDir::with_settings("[pool]\nparked = 0\n");
     let server = started_within(&pids, &place);
     let id = server.call("create_sandbox", json!({})).data()["sandbox_ids"][0].clone();
     let run = |code: &str| server.call("execute_code", json!({"code": code, "sandbox_id": id}));

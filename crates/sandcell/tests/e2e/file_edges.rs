@@ -1,19 +1,19 @@
-//! Links, odd names and paths that cannot be, as file tools show them; characters that stand where something is cut.
+//! Links, odd names and impossible paths in the file tools; special characters at the point where text is cut.
 
 use serde_json::json;
 
 use crate::support::begin;
 use crate::support::client::Client;
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 
-fn server(place: &Place) -> Client {
+fn server(place: &TestDir) -> Client {
     Client::start(&mut place.command(&["serve"]))
 }
 
 #[test]
 fn a_listing_says_what_links_lead_to() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     server.text(
         "import os\nopen('data.txt', 'w').write('x')\nos.makedirs('d')\nos.symlink('data.txt', 'near')\nos.symlink('/etc/passwd', 'far')\n\
@@ -52,7 +52,7 @@ fn a_listing_says_what_links_lead_to() {
 #[test]
 fn names_that_are_no_utf8_are_listed_and_readable() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     server.text(
         "import os\nfor name in [b'caf\\xe9.txt', b'\\xff\\xfe', b'd\\xe4/in\\xe4.txt', b'caf\\\\xe8.txt']:\n    os.makedirs(os.path.dirname(name) or b'.', exist_ok=True)\n    \
@@ -63,7 +63,7 @@ fn names_that_are_no_utf8_are_listed_and_readable() {
         ("caf\\xe9.txt", "b'caf\\xe9.txt'"),
         ("\\xff\\xfe", "b'\\xff\\xfe'"),
         ("d\\xe4/in\\xe4.txt", "b'd\\xe4/in\\xe4.txt'"),
-        // This one has the characters themselves.
+        // This name contains the escape's characters literally.
         ("caf\\xe8.txt", "b'caf\\\\xe8.txt'"),
     ] {
         assert!(listed.all().contains(&format!("\n{name}  ")), "{name}: {listed:?}");
@@ -82,7 +82,7 @@ fn names_that_are_no_utf8_are_listed_and_readable() {
 #[test]
 fn names_are_shown_as_they_are() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     for name in ["é.txt", "it's.txt", "a\"b.txt", "👨‍👩‍👧.txt", "中文.csv", "e\u{301}.txt"] {
         server.call("write_file", json!({"path": name, "content": "x"}));
@@ -102,7 +102,7 @@ fn names_are_shown_as_they_are() {
 #[test]
 fn good_outputs_come_back_beside_a_path_that_cannot_be() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let code = "open('ok.txt', 'w').write('fine'); open('also.txt', 'w').write('x')";
     for bad in ["../../etc/passwd", "a\0b", "x/../ok.txt"] {
@@ -122,7 +122,7 @@ fn good_outputs_come_back_beside_a_path_that_cannot_be() {
 #[test]
 fn a_cut_keeps_whole_characters() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     for (before, c) in [(19_997, "😀"), (19_998, "中"), (19_999, "é")] {
         server.call(

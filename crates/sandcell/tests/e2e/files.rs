@@ -6,16 +6,16 @@ use serde_json::json;
 
 use crate::support::begin;
 use crate::support::client::Client;
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 
-fn server(place: &Place) -> Client {
+fn server(place: &TestDir) -> Client {
     Client::start(&mut place.command(&["serve"]))
 }
 
 #[test]
 fn a_file_that_was_written_is_read_back_and_listed() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let written = server.call("write_file", json!({"path": "deep/er/note.txt", "content": "grüße\n"}));
     assert!(!written.is_error(), "{written:?}");
@@ -37,7 +37,7 @@ fn a_file_that_was_written_is_read_back_and_listed() {
 #[test]
 fn binary_files_go_in_and_come_out_whole() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let bytes: Vec<u8> = (0..=255).cycle().take(100_000).collect();
     let (head, tail) = bytes.split_at(60_000);
@@ -79,7 +79,7 @@ fn binary_files_go_in_and_come_out_whole() {
 #[test]
 fn a_long_text_is_read_in_pieces_of_whole_lines() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     server.text("open('long.txt', 'w').writelines(f'line {i}\\n' for i in range(20000))");
     let first = server.call("read_file", json!({"path": "long.txt"}));
@@ -99,7 +99,7 @@ fn a_long_text_is_read_in_pieces_of_whole_lines() {
 #[test]
 fn a_picture_is_shown() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let png = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
     server.call("upload_file", json!({"path": "dot.png", "content_base64": png}));
@@ -111,7 +111,7 @@ fn a_picture_is_shown() {
 #[test]
 fn paths_that_go_up_or_are_no_names_are_refused() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     for path in [
         "../../etc/passwd",
@@ -129,7 +129,7 @@ fn paths_that_go_up_or_are_no_names_are_refused() {
             ("upload_file", json!({"path": path, "content_base64": "eA=="})),
             ("list_files", json!({"path": path})),
         ] {
-            // An empty path of a listing may well mean the home folder.
+            // An empty path of a listing means the home folder.
             if tool != "list_files" || !path.is_empty() {
                 server.call(tool, arguments).refused("invalid_argument");
             }
@@ -140,7 +140,7 @@ fn paths_that_go_up_or_are_no_names_are_refused() {
 #[test]
 fn what_is_missing_or_a_folder_is_named() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let text = server
         .call("read_file", json!({"path": "none.txt"}))
@@ -162,7 +162,7 @@ fn what_is_missing_or_a_folder_is_named() {
 #[test]
 fn links_lead_nowhere_outside() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let secret = place.write("secret.txt", "the host's");
     let server = server(&place);
     server.text(&format!(
@@ -192,7 +192,7 @@ fn links_lead_nowhere_outside() {
     }
     let through = server.call("write_file", json!({"path": "etc/made", "content": "x"}));
     through.refused("denied_by_policy");
-    // A folder that holds a link to the root is listed without going through it.
+    // A listing does not follow a link to the root.
     let listed = server.call("list_files", json!({"recursive": true}));
     assert!(!listed.all().contains("top/home"), "{listed:?}");
 }
@@ -200,7 +200,7 @@ fn links_lead_nowhere_outside() {
 #[test]
 fn what_is_no_regular_file_is_refused_at_once() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     server.text("import os, socket\nos.mkfifo('fifo')\ns = socket.socket(socket.AF_UNIX)\ns.bind('sock')");
     let start = Instant::now();
@@ -231,7 +231,7 @@ fn what_is_no_regular_file_is_refused_at_once() {
 #[test]
 fn only_the_sandboxs_own_part_can_be_written() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     for path in ["/etc/passwd", "/usr/bin/x", "/x", "/bin/sh", "/home/other"] {
         server
@@ -254,7 +254,7 @@ fn only_the_sandboxs_own_part_can_be_written() {
 #[test]
 fn bytes_that_are_no_base64_or_too_many_are_refused() {
     let _turn = begin!();
-    let place = Place::with_settings("[limits]\nfile_mb = 1\n");
+    let place = TestDir::with_settings("[limits]\nfile_mb = 1\n");
     let server = server(&place);
     let text = server
         .call("upload_file", json!({"path": "f", "content_base64": "not base64!"}))
@@ -286,7 +286,7 @@ fn bytes_that_are_no_base64_or_too_many_are_refused() {
 #[test]
 fn host_files_come_in_only_from_folders_the_operator_named() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let inside = place.write("data.csv", "a,b\n1,2\n");
     let folder = place.work().display().to_string();
     std::os::unix::fs::symlink("/etc/passwd", place.work().join("link")).unwrap();
@@ -295,8 +295,8 @@ fn host_files_come_in_only_from_folders_the_operator_named() {
         .call("upload_file", json!({"path": "d", "local_path": inside}))
         .refused("denied_by_policy");
     drop(closed);
-    let place = Place::with_settings(&format!("upload_from = [{folder:?}]\n"));
-    // The first place must outlive this server: its folder is the one that is allowed.
+    let place = TestDir::with_settings(&format!("upload_from = [{folder:?}]\n"));
+    // The first place must outlive this server: its folder is the allowed one.
     let open = server(&place);
     let answer = open.call("upload_file", json!({"path": "d.csv", "local_path": inside}));
     assert!(
@@ -318,7 +318,7 @@ fn host_files_come_in_only_from_folders_the_operator_named() {
 #[test]
 fn a_full_disk_is_named_and_something_can_be_deleted() {
     let _turn = begin!();
-    let place = Place::with_settings("[limits]\ndisk_mb = 16\ninodes = 500\n");
+    let place = TestDir::with_settings("[limits]\ndisk_mb = 16\ninodes = 500\n");
     let server = server(&place);
     let answer = server.run("f = open('big', 'wb')\nwhile True:\n    f.write(bytes(1 << 20))\n    f.flush()");
     assert_eq!(answer.cause(), "disk_full", "{answer:?}");
@@ -346,7 +346,7 @@ fn a_full_disk_is_named_and_something_can_be_deleted() {
 #[test]
 fn names_that_are_not_text_or_hold_line_breaks_are_listed_safely() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     server.text(
         "open(b'bad\\xff\\xfe', 'w').close()\nopen('two\\nlines', 'w').close()\nopen('\\x1b[31mred', 'w').close()",
@@ -364,7 +364,7 @@ fn names_that_are_not_text_or_hold_line_breaks_are_listed_safely() {
 #[test]
 fn a_file_whose_folders_are_swapped_for_links_meanwhile_never_leads_out() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     place.write("passwd", "the host's");
     let work = place.work().display().to_string();
     let server = server(&place);

@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 
 use crate::support::client::Client;
 use crate::support::http::{Server, command, token};
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 use crate::support::{begin, is_root, name_of, skip, until};
 
 /// The maximum delay of a commit: a second.
-const COMMITTED: Duration = Duration::from_secs(1);
+const MAX_COMMIT_DELAY: Duration = Duration::from_secs(1);
 
-fn listed(place: &Place, more: &[&str]) -> Vec<Value> {
+fn listed(place: &TestDir, more: &[&str]) -> Vec<Value> {
     let mut arguments = vec!["history", "--json", "--last", "100000"];
     arguments.extend(more);
     serde_json::from_slice(&command(place, &arguments)).unwrap()
@@ -32,14 +32,14 @@ fn kill(pid: u32) {
 #[test]
 fn a_server_that_is_killed_loses_at_most_the_last_second_and_breaks_nothing() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let mut expected = BTreeSet::new();
     for round in 0..4_u64 {
         let mut client = Client::start(&mut place.command(&["serve"]));
         let began = Instant::now();
         let mut told: Vec<(Instant, String)> = Vec::new();
-        // At another moment each time, in the middle of executions that have just ended.
-        let until_killed = COMMITTED + Duration::from_millis(200 + 37 * round);
+        // The server is killed at a different moment in each round, in the middle of executions that have just ended.
+        let until_killed = MAX_COMMIT_DELAY + Duration::from_millis(200 + 37 * round);
         while began.elapsed() < until_killed {
             let answer = client.run(&format!("print({round}); 'x' * {}", told.len()));
             told.push((
@@ -50,14 +50,14 @@ fn a_server_that_is_killed_loses_at_most_the_last_second_and_breaks_nothing() {
         kill(client.pid());
         let end = Instant::now();
         client.wait(Duration::from_secs(10));
-        let finished = told.iter().filter(|(at, _)| end.duration_since(*at) > COMMITTED);
+        let finished = told.iter().filter(|(at, _)| end.duration_since(*at) > MAX_COMMIT_DELAY);
         expected.extend(finished.map(|(_, id)| id.clone()));
         let kept = ids(&listed(&place, &[]));
         let lost: Vec<_> = expected.difference(&kept).collect();
         assert!(lost.is_empty(), "round {round}: lost {lost:?}");
     }
     assert!(expected.len() > 20, "{}", expected.len());
-    // The next server goes on where the last one ended.
+    // The next server continues the history of the last one.
     let client = Client::start(&mut place.command(&["serve"]));
     let view = client.call("get_execution_history", json!({"last_n": 50}));
     assert!(view.data()["total"].as_u64().unwrap() >= u64::try_from(expected.len()).unwrap());
@@ -67,7 +67,7 @@ fn a_server_that_is_killed_loses_at_most_the_last_second_and_breaks_nothing() {
 #[test]
 fn a_caller_finds_its_own_rows_after_a_restart_and_nobody_elses() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let (ann_id, ann) = token(&place, &["ann"]);
     let (_, bob) = token(&place, &["bob"]);
     let sandbox = {
@@ -85,7 +85,7 @@ fn a_caller_finds_its_own_rows_after_a_restart_and_nobody_elses() {
     assert_eq!((&hers.data()["total"], &his.data()["total"]), (&json!(1), &json!(1)));
     assert_eq!(hers.data()["records"][0]["code_preview"], "of_ann = 41\nof_ann + 1");
     assert_eq!(his.data()["records"][0]["code_preview"], "print('of bob')");
-    // The sandbox of the other one answers like one that never was.
+    // Another caller's sandbox gives the same answer as one that never existed.
     let by_sandbox = |caller: &crate::support::http::Caller, sandbox: &str| {
         caller.call("get_execution_history", json!({"sandbox_id": sandbox}))
     };
@@ -97,7 +97,7 @@ fn a_caller_finds_its_own_rows_after_a_restart_and_nobody_elses() {
     let (foreign, unknown) = (by_sandbox(&bob, &sandbox), by_sandbox(&bob, never));
     assert_eq!(foreign.0.to_string().replace(&sandbox, never), unknown.0.to_string());
     assert!(foreign.is_error());
-    // A reset hides what was, from its caller; the operator sees all.
+    // A reset hides earlier executions from its caller; the operator sees all.
     ann.call("reset_session_state", json!({}));
     assert_eq!(all(&ann).data()["total"], 0);
     assert_eq!(all(&bob).data()["total"], 1);
@@ -108,7 +108,7 @@ fn a_caller_finds_its_own_rows_after_a_restart_and_nobody_elses() {
 #[test]
 fn a_broken_file_costs_one_warning_and_no_execution() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let broken: Vec<u8> = (0..30_000_u32)
         .map(|n| (n.wrapping_mul(2_654_435_761) >> 11).to_le_bytes()[0])
         .collect();
@@ -134,7 +134,7 @@ fn a_broken_file_costs_one_warning_and_no_execution() {
     assert!(!output.status.success() && said.contains("move it away"), "{said}");
 }
 
-/// A disk that has no room; unmounted when dropped.
+/// A full disk; unmounted when dropped.
 struct SmallDisk<'a>(&'a Path);
 
 impl<'a> SmallDisk<'a> {
@@ -160,14 +160,14 @@ fn a_full_disk_costs_one_warning_and_no_execution() {
     // Other tests compare the machine's mounts before and after.
     let _turn = begin!(alone);
     let name = name_of(a_full_disk_costs_one_warning_and_no_execution);
-    let place = Place::new();
+    let place = TestDir::new();
     let folder = place.path("data");
     let disk = is_root().then(|| SmallDisk::mount(&folder)).flatten();
     if disk.is_none() {
         if is_root() {
             skip(&name, "a file system cannot be mounted here");
         }
-        // An ordinary user cannot mount one: as root the same code is tested.
+        // An ordinary user cannot mount a disk; the same test also runs as root.
         return;
     }
     let mut client = Client::start(&mut place.command(&["serve"]));
@@ -187,7 +187,7 @@ fn a_full_disk_costs_one_warning_and_no_execution() {
     );
     client.hang_up();
     assert_eq!(client.wait(Duration::from_secs(20)), Some(0));
-    // What was written before is whole.
+    // Earlier records are complete.
     let kept = listed(&place, &[]);
     assert!((1..8).contains(&kept.len()), "{}", kept.len());
 }
@@ -195,7 +195,7 @@ fn a_full_disk_costs_one_warning_and_no_execution() {
 #[test]
 fn nothing_is_written_where_the_operator_wants_that() {
     let _turn = begin!();
-    let place = Place::with_settings("[history]\nstore = \"memory\"\n");
+    let place = TestDir::with_settings("[history]\nstore = \"memory\"\n");
     let client = Client::start(&mut place.command(&["serve"]));
     client.run("1");
     assert_eq!(client.call("get_execution_history", json!({})).data()["total"], 1);
@@ -206,7 +206,7 @@ fn nothing_is_written_where_the_operator_wants_that() {
 #[test]
 fn the_command_lists_searches_shows_and_forgets() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let client = Client::start(&mut place.command(&["serve"]));
     client.run("import sys\nprint('needle')\nprint('to stderr', file=sys.stderr)\n6 * 7");
     client.run("1 / 0");
@@ -237,7 +237,7 @@ fn the_command_lists_searches_shows_and_forgets() {
     );
     assert_eq!(listed(&place, &["--status", "error"]).len(), 1);
     assert_eq!(listed(&place, &["--owner", "nobody"]).len(), 0);
-    // What code was given to read is not kept.
+    // Input of the code is not stored.
     for file in ["history.db", "history.db-wal"] {
         let bytes = std::fs::read(place.path("data").join(file)).unwrap();
         assert!(!bytes.windows(8).any(|eight| eight == b"password"), "{file}");
@@ -253,7 +253,7 @@ fn the_command_lists_searches_shows_and_forgets() {
 #[test]
 fn rows_are_kept_by_number() {
     let _turn = begin!();
-    let place = Place::with_settings("[limits]\nhistory_rows = 5\n");
+    let place = TestDir::with_settings("[limits]\nhistory_rows = 5\n");
     let client = Client::start(&mut place.command(&["serve"]));
     for number in 0..12 {
         client.run(&format!("{number}"));
@@ -269,7 +269,7 @@ fn rows_are_kept_by_number() {
 #[test]
 fn an_exported_notebook_has_the_pictures_also_after_a_restart() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let client = Client::start(&mut place.command(&["serve"]));
     let png = "b'\\x89PNG\\r\\n\\x1a\\n' + bytes(20)";
     client.run(&format!(
@@ -310,7 +310,7 @@ fn an_exported_notebook_has_the_pictures_also_after_a_restart() {
         pictures(2, "image/svg+xml")[0].to_string().contains("<svg"),
         "{notebook:#}"
     );
-    // One that is forgotten takes its pictures along.
+    // Deleting an execution also deletes its pictures.
     let id = notebook["cells"][1]["id"].as_str().unwrap();
     command(&place, &["history", "forget", id]);
     let again: Value = serde_json::from_slice(&command(&place, &["history", "export"])).unwrap();
@@ -334,7 +334,7 @@ fn an_exported_notebook_has_the_pictures_also_after_a_restart() {
         );
         return;
     }
-    // Jupyter's own reader finds nothing wrong with it, and Jupyter's own runner runs it.
+    // Jupyter's own reader accepts the notebook, and Jupyter's own runner runs it.
     let output = Command::new(kernel)
         .args(["-I", "-B"])
         .arg(crate::support::sources().join("crates/sandcell/tests/notebooks/validate.py"))
@@ -354,7 +354,7 @@ fn an_exported_notebook_has_the_pictures_also_after_a_restart() {
 #[test]
 fn an_exported_notebook_runs_again_and_gives_the_same() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let client = Client::start(&mut place.command(&["serve"]));
     let sandbox = client.run("import math\nnumbers = [1, 2, 3]\nprint('begun')").sandbox();
     client.run("total = sum(numbers)\nprint('total', total)\ntotal * math.tau");
@@ -400,7 +400,7 @@ fn an_exported_notebook_runs_again_and_gives_the_same() {
             json!({"stdout": text(&find("stream")["text"]), "result": result, "error": find("error")["ename"]})
         })
         .collect();
-    // In a fresh session of ours.
+    // In a new session of this server.
     let fresh = client.call("create_sandbox", json!({})).data()["sandbox_id"].clone();
     let source = |cell: &Value| text(&cell["source"]);
     for (cell, gave) in cells.iter().filter(|cell| cell["cell_type"] == "code").zip(&expected) {
@@ -442,7 +442,7 @@ fn an_exported_notebook_runs_again_and_gives_the_same() {
 #[test]
 fn what_one_command_ran_is_kept_too() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let program = place.write("a.py", "print('once')");
     command(&place, &["run", program.to_str().unwrap()]);
     let rows = until(Duration::from_secs(5), "the row is there", || {
@@ -454,7 +454,7 @@ fn what_one_command_ran_is_kept_too() {
 #[test]
 fn an_execution_is_found_by_the_beginning_of_its_id_and_the_newest_by_last() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     for code in ["print('one')", "print('two')"] {
         let file = place.write("p.py", code);
         assert!(

@@ -6,13 +6,13 @@ use serde_json::json;
 use crate::packages::{command, install, kept, with_pip};
 use crate::support::client::Client;
 use crate::support::index::{Index, Wheel};
-use crate::support::place::{Place, SECRET};
+use crate::support::test_dir::{SECRET_VALUE, TestDir};
 use crate::support::{begin, is_root};
 
 #[test]
 fn a_file_without_end_is_refused_by_the_size_that_it_says_or_sends() {
     let _turn = begin!();
-    let (place, index) = (Place::with_settings("[packages]\nfile_mb = 8\n"), Index::start());
+    let (place, index) = (TestDir::with_settings("[packages]\nfile_mb = 8\n"), Index::start());
     index.add_endless(&Wheel::new("announced", "1.0"), 100 << 30);
     index.add(&Wheel::new("large", "1.0").file("large.bin", vec![0; 9 << 20]));
     let server = Client::start(&mut command(&place, &index.url(), &["serve"]));
@@ -27,8 +27,7 @@ fn a_file_without_end_is_refused_by_the_size_that_it_says_or_sends() {
     assert_eq!(kept(&place), (0, 0));
 }
 
-/// A build backend without dependencies, which tries what it must not be able to while it builds, and writes down what came
-/// of it.
+/// A build backend without dependencies. During the build it tries forbidden actions and records the results.
 fn backend(targets: &[(&str, String)]) -> String {
     let tries: String = targets
         .iter()
@@ -62,7 +61,7 @@ def build_wheel(directory, config_settings=None, metadata_directory=None):
 fn a_source_distribution_is_left_alone_or_built_where_it_can_do_no_harm() {
     let _turn = begin!();
     let index = Index::start();
-    let strict = Place::new();
+    let strict = TestDir::new();
     let secret = strict.write("secret", "of the host");
     let outside = strict.work().join("pwned");
     let backend = backend(&[
@@ -79,7 +78,7 @@ fn a_source_distribution_is_left_alone_or_built_where_it_can_do_no_harm() {
         ("outside", "socket.create_connection(('1.1.1.1', 80), 3)".to_owned()),
         (
             "environment",
-            format!("[name for name in os.environ if {SECRET:?} in os.environ[name]]"),
+            format!("[name for name in os.environ if {SECRET_VALUE:?} in os.environ[name]]"),
         ),
     ]);
     let project = "[build-system]\nrequires = []\nbuild-backend = \"own\"\nbackend-path = [\".\"]\n\
@@ -98,8 +97,8 @@ fn a_source_distribution_is_left_alone_or_built_where_it_can_do_no_harm() {
         index.asked().iter().all(|path| !path.ends_with(".tar.gz")),
         "it was not even fetched"
     );
-    // Where the operator allows it, it is built with the rights of an installer.
-    let place = Place::with_settings("[packages]\nonly_binary = false\n");
+    // If the operator allows source builds, it is built with the rights of an installer.
+    let place = TestDir::with_settings("[packages]\nonly_binary = false\n");
     let server = Client::start(&mut command(&place, &index.url(), &["serve"]));
     let done = install(&server, json!(["harmful"]));
     assert_eq!(done.status(), "ok", "{done:?}\n{}", server.log());
@@ -118,7 +117,7 @@ fn a_source_distribution_is_left_alone_or_built_where_it_can_do_no_harm() {
     assert!(!outside.exists());
 }
 
-/// A small file system in the place of a folder, gone with this.
+/// A small file system mounted over a folder, unmounted when dropped.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
@@ -142,10 +141,10 @@ impl Drop for SmallDisk {
 fn a_full_disk_is_named_leaves_no_draft_and_the_next_one_works() {
     let _turn = begin!();
     if !is_root() {
-        // Nobody else can mount a small disk; the run as root shows it.
+        // Only root can mount a small disk; the test also runs as root.
         return;
     }
-    let (place, index) = (Place::new(), Index::start());
+    let (place, index) = (TestDir::new(), Index::start());
     index.add(&Wheel::new("large", "1.0").file("large.bin", vec![7; 12 << 20]));
     index.add(&Wheel::new("little", "1.0").file("little.py", "fine = True\n"));
     let disk = SmallDisk::at(&place.path("data"), "6m");

@@ -1,4 +1,4 @@
-//! Sandboxes of container images, without a container daemon.
+//! Sandboxes from container images, without a container daemon.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -9,8 +9,8 @@ use serde_json::json;
 use crate::support::client::Client;
 use crate::support::docker::Daemon;
 use crate::support::oci::{Answer, Entry, Image, Registry, digest, gzip, layer, shell};
-use crate::support::place::{Place, SECRET};
-use crate::support::{PATIENCE, begin, name_of, skip, until};
+use crate::support::test_dir::{SECRET_VALUE, TestDir};
+use crate::support::{DEFAULT_TIMEOUT, begin, name_of, skip, until};
 
 /// Begins a test that needs a static shell for its images.
 macro_rules! images {
@@ -30,7 +30,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 /// `sandcell run --image` of a shell's script.
-fn run(place: &Place, image: &str, code: &str) -> Output {
+fn run(place: &TestDir, image: &str, code: &str) -> Output {
     let file = place.write("program.sh", code).display().to_string();
     place
         .command(&["run", "--image", image, "--language", "bash", &file])
@@ -41,7 +41,7 @@ fn run(place: &Place, image: &str, code: &str) -> Output {
 
 /// Checks that failed pulls leave nothing: no draft, no name.
 #[track_caller]
-fn nothing_is_left(place: &Place) {
+fn nothing_is_left(place: &TestDir) {
     let drafts = place.path("data/images/drafts");
     until(Duration::from_secs(10), "no draft is left", || {
         let left = std::fs::read_dir(&drafts).map_or(0, Iterator::count);
@@ -51,15 +51,15 @@ fn nothing_is_left(place: &Place) {
     assert_eq!(names, 0);
 }
 
-/// A server that may make sandboxes of everything.
-fn open_place() -> Place {
-    Place::with_settings("[images]\nallow = [\"*\"]\n")
+/// Returns the place of a server that accepts every image name.
+fn open_place() -> TestDir {
+    TestDir::with_settings("[images]\nallow = [\"*\"]\n")
 }
 
 #[test]
 fn a_script_runs_with_an_images_own_programs_and_nothing_of_this_machine() {
     let _turn = images!();
-    let place = Place::new();
+    let place = TestDir::new();
     let upper = layer(&[
         Entry::File("etc/added", 0o644, b"second layer\n"),
         Entry::File("bin/.wh.touch", 0o644, b""),
@@ -84,8 +84,8 @@ fn a_script_runs_with_an_images_own_programs_and_nothing_of_this_machine() {
     ] {
         assert!(said.contains(expected), "{expected:?} is not in {said}");
     }
-    assert!(!said.contains("python") && !said.contains(SECRET), "{said}");
-    // It is kept, and used again without its source.
+    assert!(!said.contains("python") && !said.contains(SECRET_VALUE), "{said}");
+    // The image is stored, and used again without its source.
     std::fs::remove_dir_all(place.path("image/blobs")).unwrap();
     assert_eq!(run(&place, &name, "cat /etc/added").stdout, b"second layer\n");
     let list = place.command(&["images", "list", "--json"]).output().unwrap();
@@ -107,7 +107,7 @@ fn a_script_runs_with_an_images_own_programs_and_nothing_of_this_machine() {
 #[test]
 fn what_an_image_has_in_place_of_our_folders_does_not_matter() {
     let _turn = images!();
-    let place = Place::new();
+    let place = TestDir::new();
     let hostile = layer(&[
         Entry::Link("proc", "/tmp"),
         Entry::Link("dev", "/home/user"),
@@ -134,7 +134,7 @@ fn what_an_image_has_in_place_of_our_folders_does_not_matter() {
 #[test]
 fn the_jail_holds_around_an_image() {
     let _turn = images!();
-    let place = Place::new();
+    let place = TestDir::new();
     Image::of(&[shell()]).write(&place.path("image"));
     let name = format!("oci:{}", place.path("image").display());
     let code = "/bin/busybox mount -t tmpfs x /tmp 2>&1 | head -n 1\n/bin/busybox unshare -U /bin/true 2>&1 | head -n 1\n\
@@ -180,7 +180,7 @@ fn an_image_of_a_registry_is_pulled_once_for_all_who_want_it() {
     for one in &image.layers {
         assert_eq!(registry.asked(&format!("blobs/{one}")), 1);
     }
-    // A sandbox uses it, so it stays.
+    // A sandbox uses the image, so it stays.
     let kept = place.command(&["images", "prune"]).output().unwrap();
     assert!(text(&kept.stdout).starts_with("0 images"), "{kept:?}");
     server.hang_up();
@@ -191,7 +191,7 @@ fn callers_name_only_what_the_operator_allows() {
     let _turn = images!();
     let image = Image::of(&[shell()]);
     let registry = Registry::with(&image);
-    let place = Place::new();
+    let place = TestDir::new();
     image.write(&place.path("image"));
     let server = Client::start(&mut place.command(&["serve"]));
     let local = format!("oci:{}", place.path("image").display());
@@ -208,10 +208,10 @@ fn callers_name_only_what_the_operator_allows() {
         .call("create_sandbox", json!({"image": "Not/A/Name"}))
         .refused("invalid_argument");
     assert_eq!(registry.asked(""), 0, "nobody was asked");
-    // A folder that the operator allowed, and a way out of it.
+    // A folder that the operator allowed, and a link that leads out of it.
     let folder = place.work();
     image.write(&folder.join("good"));
-    let allowing = Place::with_settings(&format!("upload_from = [\"{}\"]\n", folder.display()));
+    let allowing = TestDir::with_settings(&format!("upload_from = [\"{}\"]\n", folder.display()));
     std::os::unix::fs::symlink("/etc", folder.join("link")).unwrap();
     let server = Client::start(&mut allowing.command(&["serve"]));
     let good = server.call(
@@ -323,7 +323,7 @@ fn a_registry_that_lies_or_fails_is_told_and_leaves_nothing() {
         "image_unavailable",
         "digest",
     );
-    // Nobody listens any more.
+    // The registry has ended.
     let gone = server.call("create_sandbox", json!({"image": "127.0.0.1:9/team/tool"}));
     gone.refused("image_unavailable");
     nothing_is_left(&place);
@@ -332,7 +332,7 @@ fn a_registry_that_lies_or_fails_is_told_and_leaves_nothing() {
 #[test]
 fn hostile_layers_are_refused_and_touch_nothing_outside() {
     let _turn = images!();
-    let place = Place::new();
+    let place = TestDir::new();
     let outside = place.path("outside");
     std::fs::create_dir(&outside).unwrap();
     let away = outside.display().to_string();
@@ -356,7 +356,7 @@ fn hostile_layers_are_refused_and_touch_nothing_outside() {
         assert!(!output.status.success() && said.contains(word), "{word}: {said}");
         nothing_is_left(&place);
     }
-    // A link out of it is only a link, also for the layer above.
+    // A link out of the image is only a link, also for the layer above.
     let below = layer(&[Entry::Link("l", &away), Entry::Link("etc", &away)]);
     let above = layer(&[Entry::File("l/x", 0o644, b"x"), Entry::File("l/.wh.y", 0o644, b"")]);
     std::fs::write(outside.join("y"), "stays").unwrap();
@@ -365,7 +365,7 @@ fn hostile_layers_are_refused_and_touch_nothing_outside() {
     let output = place.command(&["images", "pull", &name]).output().unwrap();
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 1);
-    // Layers that lie about what they unpack to, and one that unpacks to more than is allowed.
+    // Layers with a wrong unpacked size, and one that exceeds the allowed size.
     let mut lying = Image::of(&[shell()]);
     let other = gzip(&layer(&[Entry::File("x", 0o644, b"y")]));
     lying.manifest["layers"] = json!([{"digest": digest(&other), "size": other.len()}]);
@@ -374,7 +374,7 @@ fn hostile_layers_are_refused_and_touch_nothing_outside() {
     let name = format!("oci:{}", place.path("lying").display());
     let output = place.command(&["images", "pull", &name]).output().unwrap();
     assert!(text(&output.stderr).contains("digest"), "{}", text(&output.stderr));
-    let place = Place::with_settings("[images]\nunpacked_mb = 1\n");
+    let place = TestDir::with_settings("[images]\nunpacked_mb = 1\n");
     let zeros = vec![0; 3 << 20];
     Image::of(&[layer(&[Entry::File("zeros", 0o644, &zeros)])]).write(&place.path("bomb"));
     let name = format!("oci:{}", place.path("bomb").display());
@@ -387,17 +387,17 @@ fn hostile_layers_are_refused_and_touch_nothing_outside() {
     nothing_is_left(&place);
 }
 
-/// A command that is under way.
-struct Started(Child);
+/// A running command.
+struct RunningCommand(Child);
 
-impl Drop for Started {
+impl Drop for RunningCommand {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-fn drafts(place: &Place) -> Vec<PathBuf> {
+fn drafts(place: &TestDir) -> Vec<PathBuf> {
     let found = std::fs::read_dir(place.path("data/images/drafts"))
         .into_iter()
         .flatten()
@@ -405,7 +405,7 @@ fn drafts(place: &Place) -> Vec<PathBuf> {
     found.map(|entry| entry.path()).collect()
 }
 
-/// A registry whose image's layer comes but for its last byte.
+/// Returns a registry that sends an image's layer except for its last byte.
 fn registry_that_stalls() -> Registry {
     let image = Image::of(&[shell()]);
     let registry = Registry::with(&image);
@@ -421,11 +421,11 @@ fn registry_that_stalls() -> Registry {
 fn a_pull_that_is_given_up_or_killed_leaves_nothing() {
     let _turn = images!();
     let registry = registry_that_stalls();
-    let place = Place::new();
+    let place = TestDir::new();
     for signal in [rustix::process::Signal::INT, rustix::process::Signal::KILL] {
         let mut command = place.command(&["images", "pull", &registry.name()]);
-        let started = Started(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
-        until(PATIENCE, "the layer is being unpacked", || {
+        let started = RunningCommand(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+        until(DEFAULT_TIMEOUT, "the layer is being unpacked", || {
             drafts(&place)
                 .iter()
                 .any(|draft| draft.join("files/bin").exists())
@@ -436,7 +436,7 @@ fn a_pull_that_is_given_up_or_killed_leaves_nothing() {
         let mut started = started;
         started.0.wait().unwrap();
         if signal == rustix::process::Signal::KILL {
-            // The next one clears away.
+            // The next command cleans up.
             assert!(place.command(&["images", "list"]).output().unwrap().status.success());
         }
         nothing_is_left(&place);
@@ -452,8 +452,8 @@ fn a_call_is_told_how_far_its_image_is_and_ends_the_pull_when_it_is_taken_back()
     let arguments = json!({"image": registry.name()});
     let params = json!({"name": "create_sandbox", "arguments": arguments, "_meta": {"progressToken": "p"}});
     let id = server.begin("tools/call", params).id;
-    until(PATIENCE, "the pull is told", || {
-        let told = server.told();
+    until(DEFAULT_TIMEOUT, "the pull is told", || {
+        let told = server.notifications();
         let mut notes = told
             .iter()
             .map(|note| note["params"]["message"].as_str().unwrap_or_default());
@@ -461,11 +461,11 @@ fn a_call_is_told_how_far_its_image_is_and_ends_the_pull_when_it_is_taken_back()
             .any(|said| said.contains("pulling") && said.contains("layer 1 of 1") && said.contains("MB"))
             .then_some(())
     });
-    until(PATIENCE, "the layer is being unpacked", || {
+    until(DEFAULT_TIMEOUT, "the layer is being unpacked", || {
         (!drafts(&place).is_empty()).then_some(())
     });
     server.notify("notifications/cancelled", json!({"requestId": id}));
-    until(PATIENCE, "the pull has ended", || {
+    until(DEFAULT_TIMEOUT, "the pull has ended", || {
         drafts(&place).is_empty().then_some(())
     });
     nothing_is_left(&place);
@@ -487,7 +487,7 @@ fn a_real_registry_is_pulled_from_by_name_digest_and_login() {
         );
         return;
     }
-    let place = Place::new();
+    let place = TestDir::new();
     Image::of(&[shell(), layer(&[Entry::File("mark", 0o644, b"real\n")])]).write(&place.path("image"));
     // `secret`.
     place.write(
@@ -509,8 +509,8 @@ fn a_real_registry_is_pulled_from_by_name_digest_and_login() {
         .arg(file)
         .stdout(Stdio::null())
         .stderr(Stdio::null());
-    let _registry = Started(quiet.spawn().unwrap());
-    until(PATIENCE, "the registry listens", || {
+    let _registry = RunningCommand(quiet.spawn().unwrap());
+    until(DEFAULT_TIMEOUT, "the registry listens", || {
         std::net::TcpStream::connect(&host).ok()
     });
     let pushed = Command::new("skopeo")
@@ -549,14 +549,14 @@ fn a_saved_image_with_python_keeps_variables() {
     let Some(daemon) = Daemon::find(&name_of(here)) else {
         return;
     };
-    let place = Place::new();
+    let place = TestDir::new();
     let archive = place.path("work/python.tar");
     daemon.say(&["save", "-o", &archive.display().to_string(), &daemon.image]);
-    let place = Place::with_settings(&format!("upload_from = [\"{}\"]\n", place.work().display()));
+    let place = TestDir::with_settings(&format!("upload_from = [\"{}\"]\n", place.work().display()));
     let server = Client::start(&mut place.command(&["serve"]));
     let name = format!("docker-archive:{}", archive.display());
     // A pull outlives the call that began it.
-    let made = until(PATIENCE, "the image is there", || {
+    let made = until(DEFAULT_TIMEOUT, "the image is there", || {
         let made = server.call("create_sandbox", json!({"image": name}));
         (!made.all().contains("is being pulled")).then_some(made)
     });

@@ -1,5 +1,5 @@
 //! Links of package indexes: a page, a redirection or an archive's address that names a service of this machine or its
-//! network is refused, and nothing connects there.
+//! network is refused, and no connection is made.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -10,9 +10,9 @@ use serde_json::json;
 use crate::npm;
 use crate::packages::{command, install};
 use crate::support::client::Client;
-use crate::support::index::{Index, Leads, Wheel};
-use crate::support::place::Place;
+use crate::support::index::{FileLocation, Index, Wheel};
 use crate::support::registry::Registry;
+use crate::support::test_dir::TestDir;
 use crate::support::{begin, skip};
 
 /// A service of the machine that counts connections.
@@ -35,7 +35,7 @@ impl Service {
         Self { port, seen }
     }
 
-    /// Addresses that lead there, and to others like it.
+    /// Returns addresses that lead to the service, and similar ones.
     fn addresses(&self) -> Vec<String> {
         let port = self.port;
         vec![
@@ -54,15 +54,15 @@ fn an_index_of_python_leads_to_no_service_of_this_machine() {
     let mut wanted = Vec::new();
     for (number, to) in service.addresses().into_iter().enumerate() {
         for (how, leads) in [
-            ("link", Leads::Link(to.clone())),
-            ("moved", Leads::Redirection(to.clone())),
+            ("link", FileLocation::Link(to.clone())),
+            ("moved", FileLocation::Redirection(to.clone())),
         ] {
             let wheel = Wheel::new(&format!("{how}{number}"), "1.0").file("x.py", "");
             index.add_elsewhere(&wheel, leads);
             wanted.push((format!("{how}{number}"), to.clone()));
         }
     }
-    let place = Place::new();
+    let place = TestDir::new();
     let server = Client::start(&mut command(&place, &index.url(), &["serve"]));
     for (package, to) in wanted {
         let answer = install(&server, json!([package]));
@@ -82,9 +82,9 @@ fn an_index_leads_to_an_origin_that_the_operator_names() {
     let wheel = Wheel::new("elsewhere", "1.0").file("elsewhere.py", "here = 1\n");
     files.add(&wheel);
     let to = format!("http://127.0.0.1:{}/files/{}", files.port, wheel.filename());
-    index.add_elsewhere(&wheel, Leads::Redirection(to));
+    index.add_elsewhere(&wheel, FileLocation::Redirection(to));
     let settings = format!("[packages]\norigins = [\"http://127.0.0.1:{}\"]\n", files.port);
-    let place = Place::with_settings(&settings);
+    let place = TestDir::with_settings(&settings);
     let server = Client::start(&mut command(&place, &index.url(), &["serve"]));
     let answer = install(&server, json!(["elsewhere"]));
     assert_eq!(answer.status(), "ok", "{answer:?}\n{}", server.log());
@@ -104,7 +104,7 @@ fn a_registry_of_npm_leads_to_no_service_of_this_machine() {
     for (number, to) in addresses.iter().enumerate() {
         registry.publish(&format!("led{number}"), "1.0.0", json!({"elsewhere": to}), &[]);
     }
-    let place = Place::new();
+    let place = TestDir::new();
     let server = npm::server(&place, &registry.url());
     for number in 0..addresses.len() {
         let answer = npm::install(&server, json!([format!("led{number}")]));

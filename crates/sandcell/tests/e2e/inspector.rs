@@ -4,14 +4,14 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use crate::support::http::Server;
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 use crate::support::{begin, name_of, skip};
 
 /// The official Inspector on the command line.
 struct Inspector {
     node: PathBuf,
     program: PathBuf,
-    place: Place,
+    place: TestDir,
 }
 
 impl Inspector {
@@ -28,7 +28,7 @@ impl Inspector {
             );
             return None;
         };
-        let place = Place::new();
+        let place = TestDir::new();
         Some(Self { node, program, place })
     }
 
@@ -54,7 +54,7 @@ impl Inspector {
         serde_json::from_str(&out).unwrap_or_else(|error| panic!("{request:?}: {error}: {out}\n{err}"))
     }
 
-    /// Lists, calls and reads; what one request leaves in the server, the next one finds.
+    /// Lists, calls and reads. The server keeps state between the requests.
     fn try_everything(&self, target: &[&str]) {
         let listed = self.ask(target, &["--method", "tools/list", "--strict"]);
         assert_eq!(listed["tools"].as_array().unwrap().len(), 14, "{listed}");
@@ -119,7 +119,7 @@ fn the_official_inspector_lists_calls_and_reads_over_stdio() {
     // A separate server for each request.
     let listed = inspector.ask(&[program, "serve"], &["--method", "tools/list", "--strict"]);
     assert_eq!(listed["tools"].as_array().unwrap().len(), 14, "{listed}");
-    // One that stays, behind a bridge that does not.
+    // A server that stays, behind a proxy that ends.
     let server = Server::start(&inspector.place, &[]);
     let url = format!("http://{}/mcp", server.address);
     inspector.try_everything(&[program, "serve", "--connect", &url]);

@@ -6,9 +6,9 @@ use serde_json::Value;
 
 use crate::support::begin;
 use crate::support::client::Client;
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 
-const CLIENTS: [(&str, &str, &str); 11] = [
+const CLIENT_SETTINGS: [(&str, &str, &str); 11] = [
     (
         "claude-desktop",
         ".config/Claude/claude_desktop_config.json",
@@ -34,7 +34,7 @@ const CLIENTS: [(&str, &str, &str); 11] = [
     ),
 ];
 
-/// Settings of a client, in its language.
+/// Parses the settings of a client, in their format.
 fn parsed(file: &Path) -> Value {
     let text = std::fs::read_to_string(file).unwrap();
     match file.extension().is_some_and(|end| end == "toml") {
@@ -43,7 +43,7 @@ fn parsed(file: &Path) -> Value {
     }
 }
 
-fn install(place: &Place, arguments: &[&str]) -> Output {
+fn install(place: &TestDir, arguments: &[&str]) -> Output {
     let mut all = vec!["install"];
     all.extend(arguments);
     place.command(&all).stdin(Stdio::null()).output().unwrap()
@@ -74,8 +74,8 @@ fn files_below(folder: &Path) -> Vec<String> {
 #[test]
 fn a_client_that_reads_its_settings_finds_a_server_that_runs_code() {
     let _turn = begin!();
-    for (client, path, table) in CLIENTS {
-        let place = Place::new();
+    for (client, path, table) in CLIENT_SETTINGS {
+        let place = TestDir::new();
         let words = said(&install(&place, &[client]));
         assert!(words.contains(path) && words.contains("Next: "), "{words}");
         let file = place.path("home").join(path);
@@ -117,7 +117,7 @@ fn a_client_that_reads_its_settings_finds_a_server_that_runs_code() {
 
 #[test]
 fn what_was_there_stays_and_comes_back_to_the_byte() {
-    let place = Place::new();
+    let place = TestDir::new();
     let file = place.path("home").join(".claude.json");
     let former = "{\n    // mine\n    \"numStartups\": 7,\n    \"mcpServers\": {\n        \"sandcell\": {\"command\": \"old\"},\n        \"db\": {\"command\": \"db\", \"env\": {\"KEY\": \"s3cret\"}}\n    }\n}";
     std::fs::write(&file, former).unwrap();
@@ -143,7 +143,7 @@ fn what_was_there_stays_and_comes_back_to_the_byte() {
         assert!(now.contains(kept), "{kept}: {now}");
     }
     assert_eq!(file.metadata().unwrap().mode() & 0o777, 0o640);
-    // Other arguments later do not lose what stood there first.
+    // A second installation with other arguments keeps the original entry for the undo.
     said(&install(&place, &["claude-code"]));
     said(&install(&place, &["claude-code", "--undo"]));
     assert_eq!(std::fs::read_to_string(&file).unwrap(), former);
@@ -152,7 +152,7 @@ fn what_was_there_stays_and_comes_back_to_the_byte() {
 
 #[test]
 fn what_the_client_wrote_meanwhile_is_kept_by_undo() {
-    let place = Place::new();
+    let place = TestDir::new();
     let file = place.path("home").join(".claude.json");
     std::fs::write(&file, "{\"numStartups\": 7}").unwrap();
     said(&install(&place, &["claude-code"]));
@@ -166,7 +166,7 @@ fn what_the_client_wrote_meanwhile_is_kept_by_undo() {
 
 #[test]
 fn a_file_that_is_not_understood_is_not_touched() {
-    let place = Place::new();
+    let place = TestDir::new();
     let file = place.path("home").join(".cursor/mcp.json");
     std::fs::create_dir(file.parent().unwrap()).unwrap();
     for bytes in [&b"{\"mcpServers\": "[..], b"{\"mcpServers\": []}", b"\xff\xfe{}", b"[]"] {
@@ -189,7 +189,7 @@ fn a_file_that_is_not_understood_is_not_touched() {
 
 #[test]
 fn a_link_stays_a_link_and_a_project_has_a_file_of_its_own() {
-    let place = Place::new();
+    let place = TestDir::new();
     let real = place.write("dotfiles.json", "{}\n");
     let link = place.path("home").join(".claude.json");
     std::os::unix::fs::symlink(&real, &link).unwrap();
@@ -203,7 +203,7 @@ fn a_link_stays_a_link_and_a_project_has_a_file_of_its_own() {
 
 #[test]
 fn completions_and_the_manual_name_the_commands() {
-    let place = Place::new();
+    let place = TestDir::new();
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let output = place.command(&["completions", shell]).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
@@ -236,7 +236,7 @@ fn completions_and_the_manual_name_the_commands() {
 
 #[test]
 fn a_relative_mount_is_written_whole_since_clients_start_servers_elsewhere() {
-    let place = Place::new();
+    let place = TestDir::new();
     let data = place.work().join("data").display().to_string();
     for (mount, written) in [
         (&["--mount", "data"][..], vec!["--mount".to_owned(), data.clone()]),
@@ -262,7 +262,7 @@ fn a_relative_mount_is_written_whole_since_clients_start_servers_elsewhere() {
 
 #[test]
 fn settings_of_codex_keep_their_comments_and_come_back_to_the_byte() {
-    let place = Place::new();
+    let place = TestDir::new();
     let file = place.path("home").join(".codex/config.toml");
     std::fs::create_dir(file.parent().unwrap()).unwrap();
     let own = "# my model\nmodel = \"o4\"   # fast\n\n[mcp_servers.docs]\ncommand = \"npx\" # keep\n\n[tui]\nnotifications = true\n";
@@ -283,7 +283,7 @@ fn settings_of_codex_keep_their_comments_and_come_back_to_the_byte() {
 #[test]
 fn the_doctor_sees_what_was_written_into_the_project() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     said(&install(&place, &["zed", "--project"]));
     let doctor = place.command(&["doctor"]).output().unwrap();
     let text = String::from_utf8_lossy(&doctor.stdout).into_owned();

@@ -1,4 +1,4 @@
-//! The operator's interpreters in places where a sandbox has private folders.
+//! Interpreters of the operator at paths where a sandbox has private folders.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,16 +6,16 @@ use std::process::Command;
 use serde_json::json;
 
 use crate::support::client::Client;
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 use crate::support::{begin, python, skip};
 
-/// A folder that goes with the test.
+/// A folder that is removed when dropped.
 struct Folder(PathBuf);
 
 impl Drop for Folder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
-        // Made for the test; stays if anybody else uses it.
+        // The parent was made for the test; it stays if another program uses it.
         if let Some(parent) = self.0.parent().filter(|parent| parent.starts_with("/home")) {
             let _ = std::fs::remove_dir(parent);
         }
@@ -26,7 +26,7 @@ fn environment(parent: &Path) -> Option<Folder> {
     std::fs::create_dir_all(parent).ok()?;
     let folder = Folder(parent.join(format!("cell venv {}", std::process::id())));
     let mut make = Command::new(python()?);
-    // Without pip it is made in a moment, and from the standard library alone.
+    // Without pip the environment is made quickly, and from the standard library alone.
     let made = make
         .args(["-m", "venv", "--without-pip"])
         .arg(&folder.0)
@@ -41,7 +41,7 @@ fn environment(parent: &Path) -> Option<Folder> {
 }
 
 fn works_whole(environment: &Path) {
-    let place = Place::with_settings(&format!(
+    let place = TestDir::with_settings(&format!(
         "python = {:?}\n",
         environment.join("bin/python").to_str().unwrap()
     ));
@@ -82,7 +82,7 @@ fn a_virtual_environment_below_tmp_works_whole() {
 #[test]
 fn a_virtual_environment_below_the_hosts_home_user_works_whole() {
     let _turn = begin!();
-    // An ordinary user may not make /home/user; where it is theirs already the test runs.
+    // An ordinary user may not make /home/user. If the user already owns it, the test runs.
     let mine = || {
         let probe = Path::new("/home/user").join(format!("probe {}", std::process::id()));
         std::fs::create_dir(&probe)
@@ -124,7 +124,7 @@ fn typescript_runs_whole_at_the_first_start_on_a_node_that_nobody_has_asked_for_
             "b 1",
         ),
     ] {
-        let place = Place::new();
+        let place = TestDir::new();
         let file = place.write("main.ts", code);
         let mut run = place.command(&["run", file.to_str().unwrap()]);
         run.env("PATH", format!("{}:/usr/bin:/bin", node.parent().unwrap().display()));

@@ -5,10 +5,10 @@ use std::os::unix::net::UnixListener;
 use serde_json::{Value, json};
 
 use crate::support::client::Client;
-use crate::support::place::{Place, SECRET};
+use crate::support::test_dir::{SECRET_VALUE, TestDir};
 use crate::support::{begin, is_root, machine};
 
-fn server(place: &Place) -> Client {
+fn server(place: &TestDir) -> Client {
     Client::start(&mut place.command(&["serve"]))
 }
 
@@ -19,8 +19,8 @@ fn numbers(value: &Value) -> Vec<u64> {
 #[test]
 fn the_hosts_files_are_not_there() {
     let _turn = begin!();
-    let place = Place::new();
-    let secret = place.write("secret.txt", SECRET);
+    let place = TestDir::new();
+    let secret = place.write("secret.txt", SECRET_VALUE);
     let server = server(&place);
     let code = format!(
         r#"
@@ -90,7 +90,7 @@ print(json.dumps({{
 #[test]
 fn the_hosts_environment_is_not_there() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let seen = server.json(
         r#"
@@ -106,7 +106,7 @@ for p in os.listdir('/proc'):
 print(json.dumps(found))"#,
     );
     let text = seen.to_string();
-    assert!(!text.contains(SECRET), "{text}");
+    assert!(!text.contains(SECRET_VALUE), "{text}");
     assert!(!text.contains("CELL_E2E"), "{text}");
     assert!(!text.contains(&place.path("home").display().to_string()), "{text}");
     assert_eq!(seen["HOME"], "/home/user");
@@ -119,7 +119,7 @@ print(json.dumps(found))"#,
 #[test]
 fn the_network_is_not_there() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = tcp.local_addr().unwrap().port();
     let path = place.work().join("host.sock");
@@ -157,7 +157,7 @@ print(json.dumps({{
 #[test]
 fn a_sandbox_sees_only_its_own_processes() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let seen = server.json(
         "import json, os\n\
@@ -166,14 +166,14 @@ fn a_sandbox_sees_only_its_own_processes() {
     );
     let pids = numbers(&seen["pids"]);
     assert!(pids.len() <= 4 && pids.iter().all(|pid| *pid < 100), "{seen}");
-    // Whatever the signal call answered: the sandbox lives.
+    // The sandbox lives, regardless of the result of the signal call.
     assert_eq!(server.text("print(1)").trim(), "1");
 }
 
 #[test]
 fn code_runs_without_any_power() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let seen = server.json(
         r#"
@@ -212,7 +212,7 @@ print(json.dumps({
 #[test]
 fn from_the_host_it_is_in_namespaces_and_ids_of_its_own() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let made = server.call("create_sandbox", json!({"count": 2}));
     let held: Vec<u32> = made.data()["sandbox_ids"]
@@ -226,7 +226,7 @@ fn from_the_host_it_is_in_namespaces_and_ids_of_its_own() {
     let first = machine::namespaces(held[0]);
     let second = machine::namespaces(held[1]);
     for kind in ["user", "mnt", "pid", "net", "ipc", "uts", "cgroup"] {
-        // A non-dumpable process hides these links from ordinary users: then there is nothing to compare.
+        // A non-dumpable process hides these links from ordinary users. Then the comparison is skipped.
         if let (Some(one), Some(two)) = (first.get(kind), second.get(kind)) {
             assert_ne!(one, &ours[kind], "{kind} is the host's");
             assert_ne!(one, two, "{kind} is shared by two sandboxes");
@@ -252,7 +252,7 @@ fn from_the_host_it_is_in_namespaces_and_ids_of_its_own() {
 #[test]
 fn nothing_of_the_system_can_be_written() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let seen = server.json(
         r#"
@@ -275,7 +275,7 @@ print(json.dumps({p: write(p) for p in (
 #[test]
 fn every_result_says_what_isolates_it() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let answer = server.run("1");
     let isolation = &answer.meta()["isolation"];

@@ -1,5 +1,5 @@
-//! Killed at random moments, again and again: sandboxes with hostile programs in them, their processes, the launcher and
-//! the server itself. Afterwards the machine is as it was before.
+//! Kills at random moments, repeated: sandboxes with hostile programs in them, their processes, the launcher and the
+//! server itself. Afterwards the machine is as it was before.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -8,21 +8,22 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use serde_json::json;
 
 use crate::support::client::Client;
-use crate::support::machine::{self, Seen};
-use crate::support::place::Place;
+use crate::support::machine::{self, ProcessIdentity};
+use crate::support::test_dir::TestDir;
 use crate::support::{begin, is_root, settled, until};
 
-/// Kills for each server that outlives them; then another one is started.
-const KILLS_OF_A_SERVER: u32 = 24;
+/// The number of kills that a server survives before the test starts another one.
+const MAX_KILLS_OF_A_SERVER: u32 = 24;
 /// The number of sandboxes that are recreated while they are killed.
-const SANDBOXES: usize = 4;
+const SANDBOX_COUNT: usize = 4;
 /// The time limit for all processes of a dead server to end.
-const END: Duration = Duration::from_secs(10);
+const END_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time limit for the kernel to free the memory of namespaces.
-const SLABS_BACK: Duration = Duration::from_secs(30);
+const SLAB_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Detaches itself, ignores what can be ignored, holds files, memory, pipes, sockets and threads, and stays.
-const HOSTILE: &str = "import ctypes, os, signal, socket, threading, time\n\
+/// Detaches itself, ignores every signal that can be ignored, holds files, memory, pipes, sockets and threads, and
+/// stays.
+const HOSTILE_PROGRAM: &str = "import ctypes, os, signal, socket, threading, time\n\
     ctypes.CDLL(None).prctl(15, b'NAME', 0, 0, 0)\n\
     for depth in range(3):\n    if os.fork() == 0:\n        os.setsid()\n        for s in (1, 2, 3, 13, 15): signal.signal(s, signal.SIG_IGN)\n\
     \x20       if os.fork() == 0:\n            held = [os.pipe() for n in range(50)]\n            pair = socket.socketpair()\n\
@@ -34,7 +35,7 @@ const HOSTILE: &str = "import ctypes, os, signal, socket, threading, time\n\
     for n in range(4): threading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n\
     while True: time.sleep(0.01); os.write(1, b'x' * 100)\n";
 
-/// Numbers that look random, from a seed that is printed, so that a failure can be had again.
+/// Pseudo-random numbers from a printed seed, so that a failure can be reproduced.
 struct Dice(u64);
 
 impl Dice {
@@ -63,7 +64,7 @@ struct Machine {
 }
 
 impl Machine {
-    fn look(place: &Place) -> Self {
+    fn look(place: &TestDir) -> Self {
         Self {
             mounts: machine::mounts(),
             folders: machine::abandoned_folders()
@@ -75,7 +76,7 @@ impl Machine {
     }
 }
 
-/// Objects in use of those kinds that namespaces, mounts and processes are made of; only root may ask.
+/// Returns the number of kernel objects for namespaces, mounts and processes; only root can read them.
 fn slabs() -> BTreeMap<String, u64> {
     let kinds = [
         "net_namespace",
@@ -101,9 +102,9 @@ fn slabs() -> BTreeMap<String, u64> {
         .collect()
 }
 
-/// Kinds that have grown by more than a twentieth, and by more than what other programs of a machine move by.
+/// Returns the kinds that have grown by more than a twentieth, and by more than other programs of a machine cause.
 fn grown(before: &BTreeMap<String, u64>) -> Vec<String> {
-    // The kernel counts free objects of partly used pages as well, of every core; a sandbox that stayed has far more.
+    // The kernel also counts free objects of partly used pages, for every core; a leaked sandbox has far more.
     let slack = |count: u64| count / 20 + 256;
     slabs()
         .into_iter()
@@ -114,7 +115,7 @@ fn grown(before: &BTreeMap<String, u64>) -> Vec<String> {
         .collect()
 }
 
-/// Launchers on this machine; ours have all ended when this is asked.
+/// Counts launchers on this machine; ours have all ended at the time of the call.
 fn other_launchers() -> usize {
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
     let is_launcher = |line: Vec<u8>| line.starts_with(b"sandcell-launcher\0");
@@ -123,7 +124,7 @@ fn other_launchers() -> usize {
         .count()
 }
 
-/// Processes of the whole machine that bear the hostile program's name, whoever their parents are by now.
+/// Returns all processes of the machine with the hostile program's name, regardless of their parents.
 fn named(name: &str) -> Vec<u32> {
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
     processes
@@ -132,24 +133,24 @@ fn named(name: &str) -> Vec<u32> {
         .collect()
 }
 
-/// One server, killed at or killed; gives back how many kills that were.
-fn siege(place: &Place, name: &str, dice: &mut Dice, most: u32, launchers: &mut BTreeSet<u32>) -> u32 {
+/// Runs one server and kills its processes, or the server. Returns the number of kills.
+fn kill_at_random(place: &TestDir, name: &str, dice: &mut Dice, most: u32, launchers: &mut BTreeSet<u32>) -> u32 {
     let mut server = Client::start(&mut place.command(&["serve"]));
-    let code = HOSTILE.replace("NAME", name);
-    let mut everybody: BTreeSet<Seen> = BTreeSet::new();
+    let code = HOSTILE_PROGRAM.replace("NAME", name);
+    let mut everybody: BTreeSet<ProcessIdentity> = BTreeSet::new();
     let before = settled(|| machine::descriptors(server.pid()));
     let mut calls = Vec::new();
     let mut kills = 0;
     let mut ended = false;
     while kills < most && !ended {
-        while calls.len() < SANDBOXES {
+        while calls.len() < SANDBOX_COUNT {
             calls.push(server.begin_call("create_run_close", json!({"code": code, "timeout_s": 30, "wait_s": 55})));
         }
         std::thread::sleep(Duration::from_micros(u64::try_from(dice.below(60_000)).unwrap()));
         let seen = machine::descendants(server.pid());
         launchers.extend(seen.iter().map(|seen| seen.pid));
         everybody.extend(seen.iter().cloned());
-        let inside: Vec<&Seen> = seen.iter().collect();
+        let inside: Vec<&ProcessIdentity> = seen.iter().collect();
         let victim = match dice.below(24) {
             0 => server.pid(),
             1 => inside.iter().map(|seen| seen.pid).min().unwrap_or(server.pid()),
@@ -159,24 +160,24 @@ fn siege(place: &Place, name: &str, dice: &mut Dice, most: u32, launchers: &mut 
         };
         machine::kill(victim);
         kills += 1;
-        // A server without its launcher makes nothing any more; it is ended as a client would.
+        // A server without its launcher makes no sandboxes any more. The test ends it as a client would.
         ended = victim == server.pid() || !everybody.iter().any(|seen| seen.name == "exe" && seen.lives());
         calls.retain(|call| call.within(Duration::ZERO).is_none());
     }
     everybody.extend(machine::descendants(server.pid()));
     if !ended {
-        // The calls of killed sandboxes have their answers; the server frees the resources it held for them.
+        // The calls of killed sandboxes are answered; the server frees their resources.
         for call in calls {
             server.notify("notifications/cancelled", json!({"requestId": call.id}));
         }
-        until(END, "the server's descriptors are as they were", || {
+        until(END_TIMEOUT, "the server's descriptors are as they were", || {
             (machine::descriptors(server.pid()) <= before + 4).then_some(())
         });
     }
     server.hang_up();
-    server.wait(END);
-    until(END, "every process of the server has ended", || {
-        (!everybody.iter().any(Seen::lives)).then_some(())
+    server.wait(END_TIMEOUT);
+    until(END_TIMEOUT, "every process of the server has ended", || {
+        (!everybody.iter().any(ProcessIdentity::lives)).then_some(())
     });
     kills
 }
@@ -186,21 +187,21 @@ fn siege(place: &Place, name: &str, dice: &mut Dice, most: u32, launchers: &mut 
 fn kills_at_random_moments_leave_nothing() {
     let _turn = begin!(alone);
     let count: u32 = std::env::var("SANDCELL_TEST_KILLS").map_or(150, |text| text.parse().unwrap());
-    let place = Place::with_settings("[pool]\nparked = 1\n[limits]\nhistory_rows = 20\n");
+    let place = TestDir::with_settings("[pool]\nparked = 1\n[limits]\nhistory_rows = 20\n");
     let name = format!("hostile{}", std::process::id() % 1_000_000);
     let mut dice = Dice::new();
     let mut launchers = BTreeSet::new();
-    // One round first, for the resources made at the first start, which stay.
-    siege(&place, &name, &mut dice, 4, &mut launchers);
+    // One round first, since resources of the first start stay.
+    kill_at_random(&place, &name, &mut dice, 4, &mut launchers);
     let (before, slabs_before) = (settled(|| Machine::look(&place)), slabs());
     let began = Instant::now();
     let (mut done, mut servers) = (0, 0);
     while done < count {
-        done += siege(
+        done += kill_at_random(
             &place,
             &name,
             &mut dice,
-            KILLS_OF_A_SERVER.min(count - done),
+            MAX_KILLS_OF_A_SERVER.min(count - done),
             &mut launchers,
         );
         servers += 1;
@@ -212,11 +213,11 @@ fn kills_at_random_moments_leave_nothing() {
         began.elapsed().as_secs_f64()
     );
     assert_eq!(named(&name), Vec::<u32>::new(), "hostile programs live");
-    until(END, "mounts, folders and descriptors are as they were", || {
+    until(END_TIMEOUT, "mounts, folders and descriptors are as they were", || {
         (Machine::look(&place) == before).then_some(())
     });
-    until(END, "no control group is left", || {
-        let ended = launchers.iter().map(|pid| Seen {
+    until(END_TIMEOUT, "no control group is left", || {
+        let ended = launchers.iter().map(|pid| ProcessIdentity {
             pid: *pid,
             started: 0,
             name: String::new(),
@@ -229,7 +230,7 @@ fn kills_at_random_moments_leave_nothing() {
     } else if is_root() {
         let start = Instant::now();
         let mut left = grown(&slabs_before);
-        while !left.is_empty() && start.elapsed() < SLABS_BACK {
+        while !left.is_empty() && start.elapsed() < SLAB_TIMEOUT {
             std::thread::sleep(Duration::from_millis(100));
             left = grown(&slabs_before);
         }

@@ -4,14 +4,14 @@ use std::process::{Command, Output, Stdio};
 use serde_json::{Value, json};
 
 use crate::support::client::{Answer, Client};
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 use crate::support::{begin, name_of, skip};
 
 /// The minimum number of languages that CI installs.
-const EXPECTED: usize = 20;
+const MIN_LANGUAGES: usize = 20;
 
-/// The binary with the search path of the tests themselves, and with the toolchain that builds them.
-pub(crate) fn command(place: &Place, arguments: &[&str]) -> Command {
+/// Returns a command with the search path of the tests, and with the toolchain that builds them.
+pub(crate) fn command(place: &TestDir, arguments: &[&str]) -> Command {
     let mut command = place.command(arguments);
     if let Some(path) = std::env::var_os("PATH") {
         command.env("PATH", path);
@@ -28,7 +28,7 @@ pub(crate) fn output(command: &mut Command) -> Output {
     command.stdin(Stdio::null()).output().unwrap()
 }
 
-pub(crate) fn server(place: &Place) -> Client {
+pub(crate) fn server(place: &TestDir) -> Client {
     Client::start(&mut command(place, &["serve"]))
 }
 
@@ -54,12 +54,13 @@ pub(crate) fn execute(server: &Client, language: &str, code: &str) -> Answer {
 #[test]
 fn every_language_that_is_here_proves_itself_inside() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let told = output(&mut command(&place, &["languages", "--test", "--json"]));
     let rows: Result<Vec<Value>, _> = serde_json::from_slice(&told.stdout);
     let rows = rows.unwrap_or_else(|error| panic!("{error}: {}", text(&told.stderr)));
     let here: Vec<&Value> = rows.iter().filter(|row| row["available"] == true).collect();
-    // Deno's engine (which runs TypeScript as well where Node cannot) wants memory that is shared without a file, which is not there where limits are watched.
+    // Deno's engine (which runs TypeScript as well where Node cannot) needs shared memory without a file. It is
+    // unavailable where the watchdog enforces limits.
     let excused = |row: &Value| {
         let reason = row["test"]["reason"].as_str().unwrap_or_default();
         reason.contains("virtual memory for CodeRange") && !rustix::process::geteuid().is_root()
@@ -81,7 +82,7 @@ fn every_language_that_is_here_proves_itself_inside() {
         assert!(row["hint"].as_str().unwrap().contains("install"), "{row}");
     }
     println!("{} languages were tested", here.len());
-    if here.len() < EXPECTED {
+    if here.len() < MIN_LANGUAGES {
         fn itself() {}
         skip(
             &name_of(itself),
@@ -97,7 +98,7 @@ fn the_programs_name_or_first_line_says_the_language() {
     if !has("perl", here) {
         return;
     }
-    let place = Place::new();
+    let place = TestDir::new();
     for (name, code) in [
         ("a.pl", "print \"<$ARGV[0]>\\n\""),
         ("b.sh", "echo \"<$1>\""),
@@ -117,7 +118,7 @@ fn code_that_does_not_compile_never_runs_and_names_the_line() {
     if !has("gcc", here) {
         return;
     }
-    let place = Place::new();
+    let place = TestDir::new();
     let broken = "#include <stdio.h>\nint main(void) {\n  puts(\"ran\");\n  return x;\n}\n";
     let file = place.write("broken.c", broken).display().to_string();
     let told = output(&mut command(&place, &["run", "--json", &file]));
@@ -146,7 +147,7 @@ fn a_language_without_a_session_sees_the_files_and_leaves_none_of_its_own() {
     if !has("gcc", here) || !has("perl", here) {
         return;
     }
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     server.call("write_file", json!({"path": "note.txt", "content": "from outside"}));
     server.call(
@@ -173,7 +174,7 @@ fn programs_of_a_session_less_language_end_like_programs() {
     if !has("perl", here) {
         return;
     }
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let slow = json!({"language": "perl", "code": "$| = 1; print \"so far\\n\"; 1 while 1", "timeout_s": 0.5});
     let answer = server.call("execute_code", slow);
@@ -200,7 +201,7 @@ fn programs_of_a_session_less_language_end_like_programs() {
 #[test]
 fn a_name_that_is_no_language_comes_with_the_one_it_looks_like() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let answer = execute(&server, "pyhton", "1");
     assert!(answer.is_error(), "{answer:?}");
@@ -209,7 +210,7 @@ fn a_name_that_is_no_language_comes_with_the_one_it_looks_like() {
     let folder = place.path("tables");
     std::fs::create_dir(&folder).unwrap();
     std::fs::write(folder.join("nowhere.toml"), table).unwrap();
-    let place = Place::with_settings(&format!("languages = [{:?}]\n", folder.display().to_string()));
+    let place = TestDir::with_settings(&format!("languages = [{:?}]\n", folder.display().to_string()));
     let server = Client::start(&mut command(&place, &["serve"]));
     let answer = execute(&server, "nowhere", "1");
     assert!(answer.all().contains("language_unavailable"), "{answer:?}");
@@ -219,13 +220,13 @@ fn a_name_that_is_no_language_comes_with_the_one_it_looks_like() {
 #[test]
 fn an_operators_table_adds_a_language_and_a_wrong_one_is_told() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let folder = place.path("tables");
     std::fs::create_dir(&folder).unwrap();
     let table = "[upper]\nextensions = [\"up\"]\ninstall = \"coreutils\"\n[[upper.way]]\nprograms = [\"tr\", \"cat\"]\nrun = [\"{cat}\", \"{src}\"]\n";
     std::fs::write(folder.join("upper.toml"), table).unwrap();
     let settings = format!("languages = [{:?}]\n", folder.display().to_string());
-    let with_it = Place::with_settings(&settings);
+    let with_it = TestDir::with_settings(&settings);
     let file = with_it.write("a.up", "shown as it is\n").display().to_string();
     let told = output(&mut command(&with_it, &["run", &file]));
     assert_eq!(text(&told.stdout), "shown as it is\n", "{}", text(&told.stderr));
@@ -238,7 +239,7 @@ fn an_operators_table_adds_a_language_and_a_wrong_one_is_told() {
 #[test]
 fn a_bash_session_keeps_variables_functions_folder_and_options() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let run = |code: &str| execute(&server, "bash", code);
     run(
@@ -249,7 +250,7 @@ fn a_bash_session_keeps_variables_functions_folder_and_options() {
         kept.all().starts_with("5 b c v\nhello you\n/home/user/d\nMADE=here\n"),
         "{kept:?}"
     );
-    // What ends a shell does not end the session.
+    // The end of a shell does not end the session.
     for (code, status) in [
         ("echo before; exit 3; echo after", 3),
         ("set -e; false; echo after", 1),
@@ -279,7 +280,7 @@ fn a_bash_session_keeps_variables_functions_folder_and_options() {
 #[test]
 fn variables_of_bash_are_listed_and_nothing_of_them_runs() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let made = execute(
         &server,
@@ -318,9 +319,9 @@ fn variables_of_bash_are_listed_and_nothing_of_them_runs() {
 #[test]
 fn an_endless_cell_of_bash_is_interrupted_and_variables_stay() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
-    // Names that the driver's own functions would like to use, too.
+    // Variable names that the driver's own functions might use.
     for code in [
         "kept=yes status=s name=n text=t; while :; do :; done",
         "kept=yes status=s name=n text=t; sleep 60",
@@ -341,7 +342,7 @@ fn a_javascript_session_keeps_variables_and_gives_values() {
     if !has("node", here) {
         return;
     }
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let run = |code: &str| execute(&server, "js", code).all();
     run("const a = 1; let b = 2; function f(x) { return x + a } class K { m() { return 'k' } }");
@@ -385,7 +386,7 @@ fn the_status_lists_the_variables_of_a_javascript_session() {
     if !has("node", here) {
         return;
     }
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let made = execute(
         &server,
@@ -435,7 +436,7 @@ fn an_endless_cell_of_javascript_is_interrupted_and_variables_stay() {
     if !has("node", here) {
         return;
     }
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     for code in [
         "kept = 'yes'; for (;;) {}",
@@ -457,7 +458,7 @@ fn an_endless_cell_of_javascript_is_interrupted_and_variables_stay() {
 #[test]
 fn sessions_of_several_languages_share_the_files_of_one_sandbox() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     server.run("open('shared.txt', 'w').write('by python'); x = 1");
     assert!(
@@ -475,7 +476,7 @@ fn sessions_of_several_languages_share_the_files_of_one_sandbox() {
 #[test]
 fn advice_on_code_stands_beside_the_result_and_strict_does_not_run_it() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let file = place.write("a.py", "import os\nname = input()\nimport no_such_module_at_all\n");
     let file = file.display().to_string();
     let told = output(&mut command(&place, &["check", "--json", &file]));
@@ -499,7 +500,7 @@ fn advice_on_code_stands_beside_the_result_and_strict_does_not_run_it() {
     let advised = server.run("x = 1\nname = input('? ')");
     assert!(advised.verdict().contains("advice: line 2: input()"), "{advised:?}");
     assert_eq!(server.run("import os\nprint(1)").output().trim(), "1");
-    let strict = Place::with_settings("analysis = \"strict\"\n");
+    let strict = TestDir::with_settings("analysis = \"strict\"\n");
     let server = Client::start(&mut command(&strict, &["serve"]));
     let refused = server
         .run("import json\nfrom os import path\neval('1')")
@@ -517,7 +518,7 @@ fn advice_on_code_stands_beside_the_result_and_strict_does_not_run_it() {
 fn programs_count_the_processors_and_the_memory_of_their_sandbox() {
     let _turn = begin!();
     fn here() {}
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let code = "import os, multiprocessing\nnumbers = {line.split()[0]: int(line.split()[1]) // 1024 for line in open('/proc/meminfo')}\n\
                 print(os.cpu_count(), multiprocessing.cpu_count(), os.sysconf('SC_NPROCESSORS_CONF'), numbers['MemTotal:'])\n\
@@ -531,7 +532,7 @@ fn programs_count_the_processors_and_the_memory_of_their_sandbox() {
     let shell = "nproc; cat /sys/devices/system/cpu/online; python3 -c 'import os; print(os.cpu_count())'";
     let ran = server.call("execute_code", json!({"code": shell, "language": "bash"}));
     assert_eq!(ran.output().trim(), "1\n0\n1", "{ran:?}");
-    // Half a processor is one; more memory is more.
+    // Half a processor counts as one; a higher memory limit shows as more memory.
     let other = server.call("create_sandbox", json!({"cpus": 0.5, "memory_mb": 700}));
     let id = other.0["structuredContent"]["sandbox_id"].clone();
     let asked = server.call("execute_code", json!({"code": code, "sandbox_id": id}));
@@ -540,7 +541,7 @@ fn programs_count_the_processors_and_the_memory_of_their_sandbox() {
         asked.output().trim(),
         format!("1 1 1 700\n1 50000 100000\n{limit} {limit}")
     );
-    // Nothing of it can be changed, and it is nobody else's.
+    // The files cannot be changed, and other sandboxes have separate ones.
     let attack = "import os\nfor name in ('/proc/meminfo', '/proc/stat', '/sys/fs/cgroup/memory.max', '/sys/x'):\n    try:\n        open(name, 'w')\n        \
                   print('changed', name)\n    except OSError:\n        pass\nprint(sorted(os.listdir('/sys')))";
     assert_eq!(server.text(attack).trim(), "['devices', 'fs']");
@@ -554,7 +555,7 @@ fn programs_count_the_processors_and_the_memory_of_their_sandbox() {
 #[test]
 fn the_first_program_on_the_search_path_runs_and_the_choice_is_told() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let Some(python) = crate::support::python() else {
         return skip(
             "languages::the_first_program_on_the_search_path_runs_and_the_choice_is_told",
@@ -589,7 +590,7 @@ fn the_first_program_on_the_search_path_runs_and_the_choice_is_told() {
 #[test]
 fn what_only_a_sandbox_lacks_comes_with_advice_in_results_and_on_the_command_line() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let pip = "echo 'error: externally-managed-environment' >&2; exit 1";
     let told = server.call("execute_code", json!({"code": pip, "language": "bash"}));
@@ -622,7 +623,7 @@ fn plots_of_r_come_back_as_pictures_and_stay_in_the_home_folder() {
     if !has("Rscript", here) {
         return;
     }
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let r = |code: &str| execute(&server, "r", code);
     let pictures = |answer: &Answer| {

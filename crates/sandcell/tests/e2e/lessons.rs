@@ -3,11 +3,11 @@ use std::fmt::Write as _;
 use serde_json::json;
 
 use crate::support::client::{Answer, Client};
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 use crate::support::{begin, name_of, skip};
 
 /// Common failures of code written by language models, as `(description, code)`. Each is a cell of one session.
-const FAILURES: &[(&str, &str)] = &[
+const COMMON_FAILURES: &[(&str, &str)] = &[
     ("a module whose package has another name", "import cv2"),
     ("another one", "from sklearn.linear_model import LinearRegression"),
     ("and one more", "import bs4, yaml"),
@@ -115,7 +115,7 @@ const FAILURES: &[(&str, &str)] = &[
     ("what came before it is gone", "print(len(customers))"),
 ];
 
-/// The text that a model reads, without what differs from run to run.
+/// Returns the text for a model, without parts that differ from run to run.
 fn read(answer: &Answer, number: usize) -> String {
     let mut text = answer.all();
     for id in [
@@ -127,7 +127,7 @@ fn read(answer: &Answer, number: usize) -> String {
     let mut lines = Vec::new();
     for line in text.lines() {
         let mut line = line.replace(&format!("<cell {number}>"), "<cell>");
-        // Times, and where libraries lie.
+        // Times and library paths.
         if line.starts_with('[') && line.contains("ID") {
             line = line
                 .split(' ')
@@ -160,12 +160,12 @@ fn failures_teach_what_to_do_next() {
         "python = {:?}\n[limits]\ndisk_mb = 16\n[sessions]\nrestore = false\n",
         data.to_string_lossy()
     );
-    let place = Place::with_settings(&settings);
+    let place = TestDir::with_settings(&settings);
     let server = Client::start(&mut place.command(&["serve"]));
     let mut transcript = String::new();
     let mut cells = 0;
-    for (what, code) in FAILURES {
-        // Loading from a disk that others keep busy takes its time.
+    for (what, code) in COMMON_FAILURES {
+        // Loading takes longer from a disk that other programs keep busy.
         let seconds = if code.contains("import pandas") { 60 } else { 2 };
         let answer = server.call("execute_code", json!({"code": code, "timeout_s": seconds}));
         cells += 1;

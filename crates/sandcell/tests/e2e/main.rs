@@ -18,97 +18,97 @@
 
 mod support;
 
-// Interpreters of the operator, wherever they lie.
+// The operator's interpreters at unusual paths.
 mod interpreters;
 // Hosts with file systems mounted below what sandboxes see.
 mod mounts;
-// What a session keeps, hands back and survives.
+// State, output and end of a session.
 mod session;
-// What comes back after an interpreter has died.
+// Restoring a session after its interpreter has died.
 mod restore;
-// Modules that sandboxes have loaded before they are handed out.
+// Modules that idle sandboxes have already loaded.
 mod preload;
-// Sessions that begin as copies of an interpreter that has loaded those modules.
-mod warmed;
+// Sessions that start as forks of a zygote.
+mod zygote;
 // Time-outs, interrupts and cancelled calls.
 mod timeouts;
-// What code inside can reach of the machine: nothing.
+// Code inside can reach nothing of the machine.
 mod isolation_smoke;
-// Limits that no control group holds.
-mod watched;
-// Where the host forbids user namespaces.
+// Limits without a control group.
+mod watchdog;
+// Hosts that forbid user namespaces.
 mod process_level;
 // The file tools and every path that is not a plain file.
 mod files;
-// Programs next to sessions, as programs ask for them.
+// Programs next to sessions, as other programs start them.
 mod commands;
-// Input that is wrong, huge or hostile; nothing is lost by it.
+// Invalid, huge or hostile input; the server loses nothing.
 mod bad_input;
-// Many at once.
+// Concurrent calls.
 mod concurrency;
-// Limits of the machine that bound how many there can be.
+// Limits of the machine that bound the number of sandboxes.
 mod capacity;
 // Packages: our test index, good and bad.
 mod packages;
-// Packages that mean harm, and a disk that is full.
+// Hostile packages, and a full disk.
 mod hostile_packages;
 // Packages of npm: our test registry, good and bad.
 mod memory;
 mod npm;
-// Hosts that a sandbox may reach, and all those that it may not.
+// Hosts that a sandbox may reach, and hosts that it may not.
 mod network;
-// However it ends, nothing is left.
+// No resources are left after any end of a server.
 mod endings;
-// What goes wrong around a server.
+// Faults around a server.
 mod faults;
-// Killed at random, again and again.
+// Kills at random moments.
 mod kills;
 // Settings that change while a server runs.
 mod reload;
 // The official MCP Inspector.
 mod inspector;
-// What the server says and asks while it works.
-mod talking;
-// Servers in the background, and the bridges to them.
+// Notifications and questions of the server while it works.
+mod notifications;
+// Servers in the background, and the proxies to them.
 mod service;
-// Many one after the other.
+// Many sandboxes, one after the other.
 mod soak;
-// Arguments as models really send them.
+// Arguments from real models.
 mod real_arguments;
 // Links, odd names and cut characters.
 mod file_edges;
-// What a call prints is in its own result.
+// A call's output is in its own result.
 mod own_output;
-// More output than anybody reads.
+// More output than any client reads.
 mod output;
-// What a client sees, word for word.
+// A client's view of a conversation, word for word.
 mod transcripts;
 // The other commands of the binary.
 mod demo;
 mod doctor;
-mod hosts_told;
 mod install;
+mod limited_hosts;
 mod run_command;
 // Rich output of a session: charts, tables, variables, progress, memory.
-mod shows;
-// Failures, word for word as a model reads them.
+mod rich_output;
+// Failures as a model reads them, word for word.
 mod lessons;
 // Programs of notebooks, against a real Jupyter kernel.
 mod notebooks;
 // Languages other than Python.
 mod languages;
-// The same on every back end.
+// The contract suite on every back end.
 mod contract;
 // Units of systemd, and a container image.
 mod packaging;
-// In containers.
+// Sandboxes in containers.
 mod docker;
-// Of images, without a daemon.
+// Sandboxes from images, without a daemon.
 mod docker_images;
 mod images;
 mod in_flight;
 mod index_links;
-// What outlives a server.
+// Records that outlive a server.
 mod audit;
 mod history;
 // Over HTTP: access, ownership, and fairness between callers.
@@ -119,10 +119,10 @@ mod e2b;
 #[path = "../../../backends/tests/e2b/fake.rs"]
 mod e2b_service;
 // The other two sets of tools.
-mod neighbours;
+mod other_servers;
 #[cfg(target_os = "linux")]
 mod shared_counts;
 mod toolsets;
-// Clients that we did not write.
+// Clients of other projects.
 mod python_sdk;
 mod typescript_sdk;

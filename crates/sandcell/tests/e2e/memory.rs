@@ -1,16 +1,16 @@
-//! Ordinary programs that make the kernel hold much memory, within a small limit. No program is killed for memory that
+//! Ordinary programs that make the kernel use much memory, within a small limit. No program is killed for memory that
 //! is reclaimable, or already charged.
 
 use serde_json::json;
 
 use crate::support::begin;
 use crate::support::client::Client;
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 
 #[test]
 fn names_of_files_that_were_looked_at_cost_nobody_its_life() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = Client::start(&mut place.command(&["serve"]));
     let code = "import os\nkept = bytearray(40 << 20)\nlooked = 0\nfor _ in range(2):\n    \
         for folder, _, names in os.walk('/usr'):\n        \
@@ -25,7 +25,7 @@ fn names_of_files_that_were_looked_at_cost_nobody_its_life() {
 #[test]
 fn a_program_may_have_many_connections() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = Client::start(&mut place.command(&["serve"]));
     // Without cgroups each socket counts as its maximum buffer size.
     let connections = if rustix::process::geteuid().is_root() {
@@ -43,11 +43,11 @@ fn a_program_may_have_many_connections() {
     assert!(answer.all().contains(&format!("{}", connections * 1000)), "{answer:?}");
 }
 
-/// Control groups may be used again.
+/// Control groups may be reused.
 #[test]
 fn what_a_run_used_and_was_allowed_is_nothing_to_those_after_it() {
     let _turn = begin!();
-    let place = Place::with_settings("[pool]\nparked = 0\n");
+    let place = TestDir::with_settings("[pool]\nparked = 0\n");
     let server = Client::start(&mut place.command(&["serve"]));
     let run =
         |code: &str, memory_mb: u64| server.call("create_run_close", json!({"code": code, "memory_mb": memory_mb}));
@@ -62,14 +62,14 @@ fn what_a_run_used_and_was_allowed_is_nothing_to_those_after_it() {
         for _ in 0..3 {
             assert!(peak(few, 300) < 80.0, "it is told what another one used");
         }
-        // Less is allowed, then more again.
+        // A lower limit first, then a higher one.
         let refused = run("b = bytearray(b'x' * (200 << 20))\nprint(len(b))", 100);
         assert_ne!(refused.status(), "ok", "{refused:?}");
         for _ in 0..2 {
             assert!(peak(few, 100) < 80.0);
         }
         assert!(peak("b = bytearray(350 << 20)\nprint(len(b))", 500) > 340.0);
-        // Files in memory go with their sandbox.
+        // Files in memory are freed with their sandbox.
         peak("open('/tmp/full', 'wb').write(bytes(60 << 20))\nprint(1)", 300);
     }
 }

@@ -1,15 +1,15 @@
-//! Hosts that have other file systems mounted below what sandboxes see: GPU hosts, WSL2, `docker run --init`.
+//! Hosts with other file systems mounted below the folders that sandboxes show: GPU hosts, WSL2, `docker run --init`.
 
 use std::process::{Output, Stdio};
 
 use serde_json::Value;
 
 use crate::support::begin;
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 
 /// Runs shell commands that mount something in a new mount namespace, and then sandcell with these arguments. An
 /// ordinary user gets a user namespace, where the server works as an ordinary user's.
-pub fn mounted(place: &Place, mounts: &str, arguments: &[&str]) -> Output {
+pub fn mounted(place: &TestDir, mounts: &str, arguments: &[&str]) -> Output {
     let sandcell = place.command(arguments);
     let mut command = std::process::Command::new("unshare");
     let kind: &[&str] = if am_root() {
@@ -33,17 +33,17 @@ fn am_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|found| std::os::unix::fs::MetadataExt::uid(&found) == 0)
 }
 
-/// A program's output where these are mounted.
+/// Returns a program's output on a host with these mounts.
 #[track_caller]
-fn printed(place: &Place, mounts: &str, code: &str) -> String {
+fn printed(place: &TestDir, mounts: &str, code: &str) -> String {
     let file = place.write("program.py", code).display().to_string();
     let output = mounted(place, mounts, &["run", &file]);
     assert!(output.status.success(), "{mounts}: {output:?}");
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Looks at what is there, and tries to write to it.
-const LOOK: &str = r#"
+/// Lists these folders, and tries to write to them.
+const LOOK_SCRIPT: &str = r#"
 import os, sys
 for path in sys.argv[1:] or PATHS:
     if os.path.isdir(path):
@@ -59,13 +59,13 @@ for path in sys.argv[1:] or PATHS:
 "#;
 
 fn look(paths: &[&str]) -> String {
-    format!("PATHS = {paths:?}\n{LOOK}")
+    format!("PATHS = {paths:?}\n{LOOK_SCRIPT}")
 }
 
 #[test]
 fn a_file_system_mounted_below_usr_is_seen_read_only() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let mounts = "mount -t tmpfs t /usr/share\nmkdir /usr/share/inner\nmount -t tmpfs t /usr/share/inner\n\
                   echo hi >/usr/share/inner/file";
     let seen = printed(
@@ -82,7 +82,7 @@ fn a_file_system_mounted_below_usr_is_seen_read_only() {
 #[test]
 fn a_file_mounted_on_another_one_is_seen_in_its_place() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let file = place.write("own", "mine");
     let mounts = format!("mount --bind {} /usr/bin/yes", file.display());
     let code = "import os\nprint(open('/usr/bin/yes').read(), len(os.listdir('/usr/bin')) > 50, os.access('/usr/bin/yes', os.W_OK))";
@@ -93,8 +93,8 @@ fn a_file_mounted_on_another_one_is_seen_in_its_place() {
 #[test]
 fn file_systems_of_the_kernel_are_left_out_and_the_doctor_names_them() {
     let _turn = begin!();
-    let place = Place::new();
-    // Where the folder is taken apart, and where that would be too much.
+    let place = TestDir::new();
+    // A folder that is shown entry by entry, and one that has too many entries for that.
     for folder in ["/usr/games", "/usr/lib/locale"] {
         if !std::path::Path::new(folder).is_dir() {
             continue;
@@ -117,7 +117,7 @@ fn file_systems_of_the_kernel_are_left_out_and_the_doctor_names_them() {
 #[test]
 fn a_file_system_mounted_below_an_operators_folder_is_seen_at_its_place() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let folder = place.work().join("project");
     std::fs::create_dir_all(folder.join("data/deep")).unwrap();
     std::fs::create_dir_all(folder.join("own")).unwrap();
@@ -139,7 +139,7 @@ fn a_file_system_mounted_below_an_operators_folder_is_seen_at_its_place() {
         let output = mounted(&place, &mounts, &["run", "--mount", &mount, &file]);
         assert_eq!(String::from_utf8_lossy(&output.stdout), seen, "{mode}: {output:?}");
     }
-    // Nothing came through to the host's folder.
+    // No write reached the host's folder.
     let mut names: Vec<_> = std::fs::read_dir(&folder)
         .unwrap()
         .flatten()
@@ -151,10 +151,10 @@ fn a_file_system_mounted_below_an_operators_folder_is_seen_at_its_place() {
 }
 
 /// Layouts of mounts, a program's expression for its view, and the expected value.
-const LAYOUTS: &[(&str, &str, &str)] = &[
-    // A folder that sandboxes never see lies on a file system that they may not see.
+const MOUNT_LAYOUTS: &[(&str, &str, &str)] = &[
+    // A hidden folder on a file system that sandboxes may not see.
     ("mount -t devpts -o newinstance d /usr/local", "os.listdir('/usr/local')", "[]"),
-    // The later mount is the one that the host sees.
+    // The host sees the later mount.
     (
         "mount -t devpts -o newinstance d /usr/games; mount -t tmpfs t /usr/games; echo 1 >/usr/games/seen",
         "os.listdir('/usr/games')",
@@ -166,7 +166,7 @@ const LAYOUTS: &[(&str, &str, &str)] = &[
         "os.path.isfile('/usr/share/b/c')",
         "True",
     ),
-    // Below a folder that nobody else may enter.
+    // Below a folder that other users cannot enter.
     (
         "mount -t tmpfs a /usr/share; mkdir -m 700 /usr/share/b; mkdir /usr/share/b/c; mount -t tmpfs t /usr/share/b/c",
         "os.listdir('/usr/share')",
@@ -181,7 +181,7 @@ const LAYOUTS: &[(&str, &str, &str)] = &[
     ),
     // A bind mount of the tree itself, with the mounts below it.
     ("mount --rbind /usr /usr; mount -t tmpfs t /usr/games", "os.listdir('/usr/games')", "[]"),
-    // What was mounted has been deleted.
+    // The mounted folder has been deleted.
     (
         "mount -t tmpfs a /usr/share; mkdir /usr/share/gone /usr/share/at; mount --bind /usr/share/gone /usr/share/at
          rmdir /usr/share/gone",
@@ -193,8 +193,8 @@ const LAYOUTS: &[(&str, &str, &str)] = &[
 #[test]
 fn odd_layouts_of_mounts_run_and_show_what_the_host_sees() {
     let _turn = begin!();
-    let place = Place::new();
-    for (mounts, look, seen) in LAYOUTS {
+    let place = TestDir::new();
+    for (mounts, look, seen) in MOUNT_LAYOUTS {
         let code = format!("import os\nprint({look})");
         assert_eq!(printed(&place, mounts, &code).trim_end(), *seen, "{mounts}");
     }
@@ -203,7 +203,7 @@ fn odd_layouts_of_mounts_run_and_show_what_the_host_sees() {
 #[test]
 fn an_operators_folder_with_many_folders_is_never_bound_as_it_is() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let folder = place.work().join("project");
     for number in 0..120 {
         std::fs::create_dir_all(folder.join(format!("{number}"))).unwrap();
@@ -239,7 +239,7 @@ fn what_is_mounted_in_an_operators_folder_opens_nothing_of_another_owner() {
     if !am_root() {
         return;
     }
-    let place = Place::new();
+    let place = TestDir::new();
     let folder = place.work().join("project");
     std::fs::create_dir_all(folder.join("data")).unwrap();
     let mounts = format!(
@@ -262,7 +262,7 @@ fn what_is_mounted_in_an_operators_folder_opens_nothing_of_another_owner() {
 #[test]
 fn a_file_mounted_on_one_of_an_operators_folder_is_seen_in_its_place() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let folder = place.work().join("project");
     std::fs::create_dir_all(folder.join("deep")).unwrap();
     std::fs::write(folder.join("deep/settings"), "old").unwrap();

@@ -9,15 +9,15 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::support::client::{Answer, Client};
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 use crate::support::{begin, skip, until};
 
-/// A web server of the host on a loopback address, which sandboxes reach by the operator's exception only.
+/// A web server of the host on a loopback address, which sandboxes reach only by the operator's exception.
 struct Web {
     port: u16,
-    /// The heads of the requests that came.
+    /// The heads of the received requests.
     asked: Arc<Mutex<Vec<String>>>,
-    /// Connections that are open now.
+    /// The number of open connections.
     open: Arc<AtomicUsize>,
 }
 
@@ -94,9 +94,9 @@ fn serve(mut stream: TcpStream, asked: &Mutex<Vec<String>>) {
     }
 }
 
-/// A place whose operator allows hosts, and names loopback addresses for some of them.
-fn place() -> Place {
-    Place::with_settings(
+/// Returns a place whose operator allows hosts, and names loopback addresses for some of them.
+fn place() -> TestDir {
+    TestDir::with_settings(
         "[network]\n\
          allow = [\"good.example:*\", \"*.wide.example:*\", \"127.0.0.77:*\", \"localhost.localdomain\"]\n\
          deny = [\"bad.wide.example\"]\n\
@@ -114,8 +114,8 @@ fn run(server: &Client, id: &str, code: &str) -> Answer {
     server.call("execute_code", json!({"code": code, "sandbox_id": id}))
 }
 
-/// Opens an address and prints what came, or what went wrong.
-const GET: &str = "import urllib.request, urllib.error\n\
+/// Opens an address and prints the response, or the error.
+const GET_FUNCTION: &str = "import urllib.request, urllib.error\n\
     def get(url, data=None):\n    \
         with urllib.request.urlopen(url, data, timeout=10) as answer:\n        \
             return answer.read().decode()\n";
@@ -128,7 +128,7 @@ fn a_host_that_is_named_is_reached_by_every_usual_way() {
     let port = web.port;
     let id = sandbox(&server, &[format!("good.example:{port}"), format!("127.0.0.77:{port}")]);
     let code = format!(
-        "{GET}print(get('http://good.example:{port}/a'), get('http://good.example:{port}/b', b'x' * 300000), len(get('http://good.example:{port}/big')))"
+        "{GET_FUNCTION}print(get('http://good.example:{port}/a'), get('http://good.example:{port}/b', b'x' * 300000), len(get('http://good.example:{port}/big')))"
     );
     let got = run(&server, &id, &code);
     assert_eq!(
@@ -137,7 +137,7 @@ fn a_host_that_is_named_is_reached_by_every_usual_way() {
         "{got:?}\n{}",
         server.log()
     );
-    // CONNECT, as for https, and SOCKS with a name.
+    // CONNECT, as for https, and SOCKS with a host name.
     let tunnel = format!(
         "import http.client\nlink = http.client.HTTPConnection('127.0.0.1', 3128)\nlink.set_tunnel('good.example', {port})\n\
          link.request('GET', '/tunnel')\nprint(link.getresponse().read().decode())"
@@ -167,7 +167,7 @@ fn a_host_that_is_named_is_reached_by_every_usual_way() {
             .contains("network: good.example:")
     );
     // Another sandbox on the same server has none of this access.
-    let other = server.run(&format!("{GET}import socket\nfor port in (3128, {port}):\n    try:\n        socket.create_connection(('127.0.0.1', port), 2)\n        print('reached')\n    except OSError as error:\n        print('no')\ntry:\n    get('http://good.example:{port}/')\nexcept OSError:\n    print('no')"));
+    let other = server.run(&format!("{GET_FUNCTION}import socket\nfor port in (3128, {port}):\n    try:\n        socket.create_connection(('127.0.0.1', port), 2)\n        print('reached')\n    except OSError as error:\n        print('no')\ntry:\n    get('http://good.example:{port}/')\nexcept OSError:\n    print('no')"));
     assert_eq!(other.output().trim(), "no\nno\nno", "{other:?}");
 }
 
@@ -177,7 +177,7 @@ fn whatever_is_not_named_is_denied_with_what_would_allow_it() {
     let (place, web, trap) = (place(), Web::start("127.0.0.77"), Web::start("127.0.0.1"));
     let server = Client::start(&mut place.command(&["serve"]));
     let (port, closed) = (web.port, trap.port);
-    // More than the operator allows is refused before anything is made.
+    // Hosts beyond the operator's list are refused before anything is made.
     for (hosts, code) in [
         (json!(["evil.example"]), "network_denied"),
         (json!(["*"]), "network_denied"),
@@ -196,7 +196,11 @@ fn whatever_is_not_named_is_denied_with_what_would_allow_it() {
         &server,
         &["*.wide.example:*".to_owned(), "localhost.localdomain".to_owned()],
     );
-    let denied = run(&server, &id, &format!("{GET}get('http://good.example:{port}/')"));
+    let denied = run(
+        &server,
+        &id,
+        &format!("{GET_FUNCTION}get('http://good.example:{port}/')"),
+    );
     let text = denied.all();
     assert!(
         text.contains("network_denied") && text.contains(&format!("network = [\"good.example:{port}\"]")),
@@ -216,11 +220,12 @@ fn whatever_is_not_named_is_denied_with_what_would_allow_it() {
         "http://metadata.google.internal/".to_owned(),
         "https://evil.example/".to_owned(),
     ] {
-        let code = format!("{GET}import os\nos.environ['no_proxy'] = os.environ['NO_PROXY'] = ''\nget({address:?})");
+        let code =
+            format!("{GET_FUNCTION}import os\nos.environ['no_proxy'] = os.environ['NO_PROXY'] = ''\nget({address:?})");
         let denied = run(&server, &id, &code);
         assert!(denied.all().contains("network_denied"), "{address}: {denied:?}");
     }
-    // Without the proxy there is no way, and the answer says that there is one.
+    // Without the proxy there is no access, and the answer mentions the proxy.
     let direct = run(
         &server,
         &id,
@@ -232,8 +237,8 @@ fn whatever_is_not_named_is_denied_with_what_would_allow_it() {
         direct.all().contains("network_denied") && direct.all().contains("HTTP_PROXY"),
         "{direct:?}"
     );
-    // The name that is allowed still leads nowhere but where the operator said.
-    let code = format!("{GET}print(get('http://a.wide.example:{port}/fine'))");
+    // The allowed name still leads only to the operator's address.
+    let code = format!("{GET_FUNCTION}print(get('http://a.wide.example:{port}/fine'))");
     assert_eq!(run(&server, &id, &code).output().trim(), "got 0 bytes");
     assert_eq!((web.asked().len(), trap.asked().len(), trap.open()), (1, 0, 0));
     assert!(server.log().contains("network denied"), "{}", server.log());
@@ -244,7 +249,10 @@ fn a_run_reaches_what_its_flag_names_and_nothing_is_left_of_it() {
     let _turn = begin!();
     let (place, web) = (place(), Web::start("127.0.0.77"));
     let port = web.port;
-    let file = place.write("program.py", format!("{GET}print(get('http://good.example:{port}/'))"));
+    let file = place.write(
+        "program.py",
+        format!("{GET_FUNCTION}print(get('http://good.example:{port}/'))"),
+    );
     let command = |network: &str| {
         let output = place
             .command(&["run", "--network", network, &file.display().to_string()])
@@ -266,7 +274,7 @@ fn a_run_reaches_what_its_flag_names_and_nothing_is_left_of_it() {
         status == Some(1) && log.contains("good.example") && log.contains("add the host to --network"),
         "{log}"
     );
-    // One that holds a connection open: it ends with its sandbox.
+    // An open connection ends with its sandbox.
     let server = Client::start(&mut place.command(&["serve"]));
     let code = format!(
         "import http.client\nlink = http.client.HTTPConnection('127.0.0.1', 3128)\nlink.set_tunnel('good.example', {port})\n\
@@ -288,11 +296,11 @@ fn a_run_reaches_what_its_flag_names_and_nothing_is_left_of_it() {
 #[test]
 fn a_run_needs_no_line_in_the_settings_and_heeds_what_they_deny() {
     let _turn = begin!();
-    let (place, web) = (Place::new(), Web::start("127.0.0.77"));
+    let (place, web) = (TestDir::new(), Web::start("127.0.0.77"));
     let address = format!("127.0.0.77:{}", web.port);
-    let file = place.write("program.py", format!("{GET}print(get('http://{address}/'))"));
+    let file = place.write("program.py", format!("{GET_FUNCTION}print(get('http://{address}/'))"));
     let file = file.display().to_string();
-    let run = |place: &Place, network: &str| {
+    let run = |place: &TestDir, network: &str| {
         let mut command = place.command(&["run", "--network", network, &file]);
         command.stdin(Stdio::null()).output().unwrap()
     };
@@ -412,13 +420,13 @@ fn a_sandbox_that_floods_its_way_out_holds_up_nobody_else() {
     let port = web.port;
     let network = [format!("good.example:{port}")];
     let (hostile, other) = (sandbox(&server, &network), sandbox(&server, &network));
-    // Connections that say nothing, begin something, send a flood that nobody reads, or name odd hosts without end.
+    // Connections that send nothing, begin a request, send a flood without reading, or name odd hosts without end.
     let flood = format!(
         "import socket\nways = []\nfor number in range(120):\n    try:\n        way = socket.create_connection(('127.0.0.1', 3128), 1)\n        way.setblocking(False)\n        \
          way.send([b'', b'G', b'\\x05\\xff', b'CONNECT good.example:{port} HTTP/1.1\\r\\n\\r\\n' + b'x' * 60000][number % 4])\n        ways.append(way)\n    except OSError as error:\n        pass\nprint(len(ways) > 20)"
     );
     assert_eq!(run(&server, &hostile, &flood).output().trim(), "True");
-    let code = format!("{GET}print(get('http://good.example:{port}/'))");
+    let code = format!("{GET_FUNCTION}print(get('http://good.example:{port}/'))");
     assert_eq!(run(&server, &other, &code).output().trim(), "got 0 bytes");
     assert_eq!(server.run("print(1)").output().trim(), "1");
     server.call("close_sandbox", json!({"sandbox_id": hostile}));

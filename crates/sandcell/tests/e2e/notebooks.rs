@@ -4,14 +4,14 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 use crate::support::{begin, name_of, skip, sources};
 
 /// The minimum percentage of cells that must give Jupyter's result (see `tests/notebooks/compare.py` for the
 /// comparison).
-const EQUAL_PERCENT: u64 = 99;
-const PROGRAMS_LEAST: u64 = 200;
-const PARTS: usize = 8;
+const MIN_EQUAL_PERCENT: u64 = 99;
+const MIN_PROGRAMS: u64 = 200;
+const PART_COUNT: usize = 8;
 
 #[test]
 fn notebooks_give_what_a_jupyter_kernel_gives() {
@@ -27,10 +27,10 @@ fn notebooks_give_what_a_jupyter_kernel_gives() {
         );
         return;
     };
-    // With frozen copies of sessions, as it is by default, and without.
+    // With session snapshots, which is the default, and without.
     let mut sums = [Sum::default(), Sum::default()];
-    for part in 0..PARTS {
-        // Others that wait to be alone come in between.
+    for part in 0..PART_COUNT {
+        // Tests that must run alone get their turn between the parts.
         let _turn = begin!();
         let folder = tempfile::tempdir().unwrap();
         let kept = folder.path().join("jupyter");
@@ -43,9 +43,9 @@ fn notebooks_give_what_a_jupyter_kernel_gives() {
             programs, cells, equal, ..
         } = sum;
         println!("{equal} of {cells} cells of {programs} notebooks are equal (restore = {restore})");
-        assert!(programs >= PROGRAMS_LEAST);
+        assert!(programs >= MIN_PROGRAMS);
         assert!(
-            equal * 100 >= cells * EQUAL_PERCENT,
+            equal * 100 >= cells * MIN_EQUAL_PERCENT,
             "{equal} of {cells}: {:#}",
             Value::Array(sum.differences)
         );
@@ -76,14 +76,14 @@ fn compared(kernel: &OsStr, data: &OsStr, restore: bool, part: usize, kept: &Pat
         "python = {:?}\n[sessions]\nrestore = {restore}\n",
         data.to_string_lossy()
     );
-    let place = Place::with_settings(&settings);
+    let place = TestDir::with_settings(&settings);
     let folder = sources().join("crates/sandcell/tests/notebooks");
     let server = place.command(&["serve"]);
     let output = Command::new(kernel)
         .args(["-I", "-B"])
         .arg(folder.join("compare.py"))
         .arg(folder.join("programs"))
-        .args(["--part", &format!("{part}/{PARTS}"), "--kept"])
+        .args(["--part", &format!("{part}/{PART_COUNT}"), "--kept"])
         .arg(kept)
         .arg("--")
         .arg(server.get_program())

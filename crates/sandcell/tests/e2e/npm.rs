@@ -4,11 +4,11 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 
 use crate::support::client::{Answer, Client};
-use crate::support::place::Place;
 use crate::support::registry::{Entry, Registry};
+use crate::support::test_dir::TestDir;
 use crate::support::{begin, skip};
 
-/// npm's own program, where this machine has it: CI names it.
+/// Returns npm's own program, if this machine has it: CI names it.
 fn npm() -> Option<PathBuf> {
     let named = std::env::var_os("SANDCELL_TEST_NPM").map(PathBuf::from);
     let listed = ["/usr/local/bin/npm", "/usr/bin/npm"].into_iter().map(PathBuf::from);
@@ -31,8 +31,8 @@ pub(crate) fn missing() -> Option<&'static str> {
     }
 }
 
-/// Returns a PATH that has npm.
-pub(crate) fn path(place: &Place) -> String {
+/// Returns a PATH with npm.
+pub(crate) fn path(place: &TestDir) -> String {
     let folder = place.path("home").join("bin");
     std::fs::create_dir_all(&folder).unwrap();
     let link = folder.join("npm");
@@ -42,15 +42,15 @@ pub(crate) fn path(place: &Place) -> String {
     format!("{}:/usr/local/bin:/usr/bin:/bin", folder.display())
 }
 
-/// A command on a machine that has npm and this registry.
-fn command(place: &Place, registry: &str, arguments: &[&str]) -> Command {
+/// Returns a command on a machine that has npm and this registry.
+fn command(place: &TestDir, registry: &str, arguments: &[&str]) -> Command {
     let mut command = place.command(arguments);
     command.env("PATH", path(place));
     command.env("npm_config_registry", registry);
     command
 }
 
-pub(crate) fn server(place: &Place, registry: &str) -> Client {
+pub(crate) fn server(place: &TestDir, registry: &str) -> Client {
     Client::start(&mut command(place, registry, &["serve"]))
 }
 
@@ -114,7 +114,7 @@ fn packages_of_npm_reach_a_running_session_and_no_script_runs() {
             reason,
         );
     }
-    let (place, registry) = (Place::new(), stocked());
+    let (place, registry) = (TestDir::new(), stocked());
     let server = server(&place, &registry.url());
     assert_eq!(js(&server, "var x = 7; console.log(x)").output().trim(), "7");
     let done = install(&server, json!(["demo-one@1"]));
@@ -137,7 +137,7 @@ fn packages_of_npm_reach_a_running_session_and_no_script_runs() {
     assert_eq!(ran.output().trim(), "21\n21\nnone", "{ran:?}");
     let status = server.call("get_sandbox_status", json!({})).0.to_string();
     assert!(status.contains("demo-one"), "{status}");
-    // Nothing inside can change it, and there is no way to the registry.
+    // Code inside cannot change the package, and cannot reach the registry.
     let attack = "try { require('fs').writeFileSync(require.resolve('demo-one'), 'x') } catch (error) { console.log(error.code) }";
     assert_eq!(js(&server, attack).output().trim(), "EROFS");
     let reach = format!(
@@ -175,7 +175,7 @@ fn packages_of_npm_are_there_from_the_start_of_a_sandbox_a_run_and_in_a_base() {
             reason,
         );
     }
-    let (place, registry) = (Place::new(), stocked());
+    let (place, registry) = (TestDir::new(), stocked());
     let answer = "console.log(require('demo-one').answer)";
     {
         let server = server(&place, &registry.url());
@@ -187,7 +187,7 @@ fn packages_of_npm_are_there_from_the_start_of_a_sandbox_a_run_and_in_a_base() {
             json!({"sandbox_id": id, "code": answer, "language": "javascript"}),
         );
         assert_eq!(used.output().trim(), "42", "{used:?}");
-        // Whose it is, the name of the registry says, not the language of the call.
+        // The prefix of the name decides the registry, not the language of the call.
         let more = server.call(
             "install_package",
             json!({"sandbox_id": id, "packages": ["npm:@scope/helper", " npm:demo-one@1.0.0"]}),
@@ -255,7 +255,7 @@ fn what_is_no_name_of_npm_is_refused_and_the_operators_lists_hold_for_dependenci
     }
     let registry = stocked();
     {
-        let place = Place::new();
+        let place = TestDir::new();
         let server = server(&place, &registry.url());
         for (package, part) in [
             ("--registry=http://evil.example", "options"),
@@ -281,7 +281,7 @@ fn what_is_no_name_of_npm_is_refused_and_the_operators_lists_hold_for_dependenci
         ("npm_deny = [\"demo-one\"]", "demo-one@1", "demo-one"),
         ("allow = [\"numpy\"]", "demo-one@1", "npm_allow"),
     ] {
-        let place = Place::with_settings(&format!("[packages]\n{settings}\n"));
+        let place = TestDir::with_settings(&format!("[packages]\n{settings}\n"));
         let server = server(&place, &registry.url());
         let answer = install(&server, json!([package]));
         assert!(
@@ -290,7 +290,7 @@ fn what_is_no_name_of_npm_is_refused_and_the_operators_lists_hold_for_dependenci
             server.log()
         );
     }
-    let place = Place::with_settings("[packages]\nnpm_allow = [\"demo-one@1\", \"@scope/*\"]\n");
+    let place = TestDir::with_settings("[packages]\nnpm_allow = [\"demo-one@1\", \"@scope/*\"]\n");
     let server = server(&place, &registry.url());
     let answer = install(&server, json!(["demo-one"]));
     assert!(
@@ -309,7 +309,7 @@ fn a_hostile_package_of_npm_touches_nothing_and_a_bad_registry_is_named() {
         );
     }
     let (place, registry) = (
-        Place::with_settings("[packages]\ndisk_mb = 32\nfile_mb = 64\n"),
+        TestDir::with_settings("[packages]\ndisk_mb = 32\nfile_mb = 64\n"),
         Registry::start(),
     );
     let main = || file("package/index.js", "exports.fine = true;");
@@ -357,7 +357,7 @@ fn a_hostile_package_of_npm_touches_nothing_and_a_bad_registry_is_named() {
         assert!(answer.all().contains(part), "{package}: {answer:?}\n{}", server.log());
     }
     let done = install(&server, json!(["traps"]));
-    // Either refused or without what leads elsewhere.
+    // The package is either refused, or installed without the links that lead out of it.
     if done.status() == "ok" {
         let code = "const fs = require('fs'); const root = fs.realpathSync('node_modules/traps'); console.log(require('traps').fine, fs.readdirSync(root).filter((name) => !fs.lstatSync(root + '/' + name).isFile()).join())";
         let seen = js(&server, code);
@@ -375,7 +375,7 @@ fn a_hostile_package_of_npm_touches_nothing_and_a_bad_registry_is_named() {
         0,
         "a draft is left"
     );
-    let nowhere = Place::new();
+    let nowhere = TestDir::new();
     let answer = install(&self::server(&nowhere, "http://127.0.0.1:1/"), json!(["traps"]));
     assert!(answer.all().contains("could not be reached"), "{answer:?}");
 }

@@ -3,14 +3,14 @@
 use serde_json::json;
 
 use crate::languages::{command, execute, has, output, server, text};
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 use crate::support::{begin, name_of, skip};
 
-/// More than a pipe holds, and a line's end.
-const PRINTED: u64 = 70_001;
+/// The size of the output: more than a pipe's capacity, and a line break.
+const PRINTED_BYTES: u64 = 70_001;
 
 /// Programs that print a large output and end at once with status 3, and programs that print `mine`.
-const PROGRAMS: [(&str, &str, &str, &str); 11] = [
+const TEST_PROGRAMS: [(&str, &str, &str, &str); 11] = [
     (
         "javascript",
         "node",
@@ -77,9 +77,9 @@ const PROGRAMS: [(&str, &str, &str, &str); 11] = [
 #[test]
 fn much_output_before_an_exit_arrives_whole_and_not_in_the_next_call() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
-    for (language, program, prints, mine) in PROGRAMS {
+    for (language, program, prints, mine) in TEST_PROGRAMS {
         fn here() {}
         if !has(program, here) {
             continue;
@@ -87,7 +87,7 @@ fn much_output_before_an_exit_arrives_whole_and_not_in_the_next_call() {
         let first = execute(&server, language, prints);
         assert_eq!(
             first.meta()["stdout_bytes"],
-            PRINTED,
+            PRINTED_BYTES,
             "{language}: {:.300}",
             first.all()
         );
@@ -95,7 +95,12 @@ fn much_output_before_an_exit_arrives_whole_and_not_in_the_next_call() {
         let next = execute(&server, language, mine);
         assert_eq!(next.output(), "mine\n", "{language}: {:.300}", next.all());
         let once = server.call("create_run_close", json!({"language": language, "code": prints}));
-        assert_eq!(once.meta()["stdout_bytes"], PRINTED, "{language}: {:.300}", once.all());
+        assert_eq!(
+            once.meta()["stdout_bytes"],
+            PRINTED_BYTES,
+            "{language}: {:.300}",
+            once.all()
+        );
     }
 }
 
@@ -103,7 +108,7 @@ fn much_output_before_an_exit_arrives_whole_and_not_in_the_next_call() {
 fn an_error_leaves_none_of_the_output_for_the_next_call() {
     let _turn = begin!();
     fn here() {}
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     for (language, program, raises, mine) in [
         (
@@ -139,7 +144,7 @@ fn an_error_leaves_none_of_the_output_for_the_next_call() {
         assert_eq!(first.status(), "error", "{language}: {:.300}", first.all());
         assert_eq!(
             first.meta()["stdout_bytes"],
-            PRINTED,
+            PRINTED_BYTES,
             "{language}: {:.300}",
             first.all()
         );
@@ -155,7 +160,7 @@ fn a_javascript_call_has_all_that_it_set_going() {
     if !has("node", here) {
         return;
     }
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let worker = "new (require('worker_threads').Worker)";
     for (code, expected) in [
@@ -224,7 +229,7 @@ fn a_javascript_call_has_all_that_it_set_going() {
     }
 }
 
-/// As in a program, which the error, the exit or the interrupt ends.
+/// As in a program, an error, an exit or an interrupt ends the timers.
 #[test]
 fn timers_of_a_javascript_call_end_with_its_failure() {
     let _turn = begin!();
@@ -232,7 +237,7 @@ fn timers_of_a_javascript_call_end_with_its_failure() {
     if !has("node", here) {
         return;
     }
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     for code in [
         "setTimeout(() => console.log('late'), 40); throw new Error('now')",
@@ -257,7 +262,7 @@ fn an_interval_of_an_earlier_javascript_call_goes_on_and_delays_nobody() {
     if !has("node", here) {
         return;
     }
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let run = |code: &str| execute(&server, "javascript", code);
     run("var count = 0; var timer = setInterval(() => { count += 1 }, 5); 0");
@@ -273,7 +278,7 @@ fn an_interval_of_an_earlier_javascript_call_goes_on_and_delays_nobody() {
 #[test]
 fn a_bash_call_has_what_its_process_substitutions_print() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     for (code, expected) in [
         ("echo hi > >(cat)", "hi\n"),
@@ -305,7 +310,7 @@ fn a_bash_call_has_what_its_process_substitutions_print() {
 #[test]
 fn what_compiled_code_prints_is_in_the_call_that_called_it() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let code = "import ctypes\nprint('one')\n_ = ctypes.CDLL(None).printf(b'two\\n')\nprint('three')\n_ = ctypes.CDLL(None).printf(b'four')";
     for _ in 0..2 {
@@ -317,7 +322,7 @@ fn what_compiled_code_prints_is_in_the_call_that_called_it() {
 #[test]
 fn a_program_of_the_command_line_loses_nothing_that_it_printed() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let mut cases = vec![("a.sh", "exec > >(tee log.txt); echo hello; exit 3", 6)];
     if std::path::Path::new("/usr/bin/node").exists() {
         cases.push(("a.js", "console.log('F'.repeat(70000)); process.exit(3)", 70_001));
@@ -338,7 +343,7 @@ fn a_program_of_the_command_line_loses_nothing_that_it_printed() {
     }
 }
 
-/// An error that nobody catches comes after the value, which is known by then.
+/// An uncaught error arrives after the value, which is known by then.
 #[test]
 fn a_javascript_value_stands_beside_a_late_error() {
     let _turn = begin!();
@@ -346,7 +351,7 @@ fn a_javascript_value_stands_beside_a_late_error() {
     if !has("node", here) {
         return;
     }
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     for (code, error) in [
         ("Promise.reject(new Error('u')); 'value'", "Error: u"),

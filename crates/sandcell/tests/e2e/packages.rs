@@ -5,10 +5,10 @@ use serde_json::{Value, json};
 
 use crate::support::client::{Answer, Client};
 use crate::support::index::{Index, Wheel};
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 use crate::support::{begin, not_required, skip, until};
 
-/// uv, where this machine has it: CI names it.
+/// Returns uv, if this machine has it: CI names it.
 pub fn uv() -> Option<PathBuf> {
     let named = std::env::var_os("SANDCELL_TEST_UV").map(PathBuf::from);
     let path = std::env::var("PATH").unwrap_or_default();
@@ -17,8 +17,8 @@ pub fn uv() -> Option<PathBuf> {
     named.into_iter().chain(listed).find(is_program)
 }
 
-/// A command whose machine has this index, and uv if there is one.
-pub(crate) fn command(place: &Place, index: &str, arguments: &[&str]) -> std::process::Command {
+/// Returns a command on a machine with this index, and uv if available.
+pub(crate) fn command(place: &TestDir, index: &str, arguments: &[&str]) -> std::process::Command {
     let mut command = with_pip(place, index, arguments);
     if let Some(uv) = uv() {
         let folder = uv.parent().unwrap().display().to_string();
@@ -27,18 +27,18 @@ pub(crate) fn command(place: &Place, index: &str, arguments: &[&str]) -> std::pr
     command
 }
 
-/// The same without uv.
-pub(crate) fn with_pip(place: &Place, index: &str, arguments: &[&str]) -> std::process::Command {
+/// Returns a command on a machine with this index and without uv.
+pub(crate) fn with_pip(place: &TestDir, index: &str, arguments: &[&str]) -> std::process::Command {
     let mut command = place.command(arguments);
     command.env("PIP_INDEX_URL", index).env("PIP_CONFIG_FILE", "/dev/null");
     command
 }
 
-fn server(place: &Place, index: &Index) -> Client {
+fn server(place: &TestDir, index: &Index) -> Client {
     Client::start(&mut command(place, &index.url(), &["serve"]))
 }
 
-/// An index with a package that needs another one.
+/// Starts an index with a package that needs another one.
 pub(crate) fn stocked() -> Index {
     let index = Index::start();
     index.add(
@@ -64,7 +64,7 @@ pub(crate) fn install(server: &Client, packages: Value) -> Answer {
 }
 
 /// Returns the number of finished layers, and of drafts, in the data folder.
-pub(crate) fn kept(place: &Place) -> (usize, usize) {
+pub(crate) fn kept(place: &TestDir) -> (usize, usize) {
     let count = |path: PathBuf| std::fs::read_dir(path).map_or(0, Iterator::count);
     let packages = place.path("data").join("packages");
     let owners = std::fs::read_dir(packages.join("owners"))
@@ -80,7 +80,7 @@ pub(crate) fn kept(place: &Place) -> (usize, usize) {
 #[test]
 fn packages_reach_a_running_session_and_its_variables_stay() {
     let _turn = begin!();
-    let (place, index) = (Place::new(), stocked());
+    let (place, index) = (TestDir::new(), stocked());
     let server = server(&place, &index);
     let missing = server.run("x = 1\nimport demo_one");
     assert!(
@@ -103,7 +103,7 @@ fn packages_reach_a_running_session_and_its_variables_stay() {
         history.0["structuredContent"]["installed_packages"],
         json!(["demo-one 1.0", "helper-one 1.5"])
     );
-    // Code in the sandbox has no way to the index, neither by its own port nor by another.
+    // Code in the sandbox cannot reach the index, neither at its own port nor at another.
     let reach = format!(
         "import socket\ntry:\n    socket.create_connection(('127.0.0.1', {}), 2)\nexcept OSError as error:\n    print('no', error)",
         index.port
@@ -111,7 +111,7 @@ fn packages_reach_a_running_session_and_its_variables_stay() {
     assert!(server.text(&reach).starts_with("no"));
 }
 
-/// A package with a program that knows of its `.pth` file only when Python has read that file.
+/// A package with a program that works only when Python has read the package's `.pth` file.
 fn tool() -> Wheel {
     Wheel::new("demo_tool", "1.0")
         .file("demo_tool.py", "def main():\n    print('tool')\n")
@@ -125,7 +125,7 @@ fn tool() -> Wheel {
 #[test]
 fn what_code_starts_sees_packages_at_once() {
     let _turn = begin!();
-    let (place, index) = (Place::new(), Index::start());
+    let (place, index) = (TestDir::new(), Index::start());
     index.add(&tool());
     let server = server(&place, &index);
     let bash = |code: &str| {
@@ -165,14 +165,14 @@ fn what_code_starts_sees_packages_at_once() {
     // A separate sandbox, in another language.
     let run = json!({"code": "demo-tool; python3 -c 'import demo_tool; print(3)'", "language": "bash", "packages": ["pypi:demo-tool"]});
     assert_eq!(server.call("create_run_close", run).output().trim(), "tool\n3");
-    // What the machine's own Python sees is as before.
+    // The machine's own Python is unchanged.
     assert!(!Path::new("/usr/local/lib/python3.11/dist-packages/sandcell.pth").exists());
 }
 
 #[test]
 fn the_same_set_is_found_again_and_nobody_can_change_it() {
     let _turn = begin!();
-    let (place, index) = (Place::new(), stocked());
+    let (place, index) = (TestDir::new(), stocked());
     let server = server(&place, &index);
     let first = server.call("create_sandbox", json!({"packages": ["demo-one==1.0"]}));
     assert!(!first.is_error(), "{first:?}\n{}", server.log());
@@ -204,7 +204,7 @@ fn the_same_set_is_found_again_and_nobody_can_change_it() {
 #[test]
 fn pip_does_it_where_there_is_no_uv() {
     let _turn = begin!();
-    let (place, index) = (Place::new(), stocked());
+    let (place, index) = (TestDir::new(), stocked());
     let server = Client::start(&mut with_pip(&place, &index.url(), &["serve"]));
     let done = install(&server, json!(["demo-one"]));
     assert!(
@@ -218,7 +218,7 @@ fn pip_does_it_where_there_is_no_uv() {
 #[test]
 fn uv_and_pip_in_code_lead_to_the_same_place() {
     let _turn = begin!();
-    let (place, index) = (Place::new(), stocked());
+    let (place, index) = (TestDir::new(), stocked());
     if uv().is_none() {
         return skip(
             "packages::uv_and_pip_in_code_lead_to_the_same_place",
@@ -226,7 +226,7 @@ fn uv_and_pip_in_code_lead_to_the_same_place() {
         );
     }
     let server = server(&place, &index);
-    // The cell's own time does not run while it waits.
+    // The cell's time limit does not include the wait for the installation.
     let code = "x = 7\n!pip install -q demo-one==1.0\nimport demo_one\nprint(demo_one.answer, x)";
     let ran = server.call("execute_code", json!({"code": code, "timeout_s": 20}));
     assert!(ran.output().contains("42 7"), "{ran:?}\n{}", server.log());
@@ -258,7 +258,7 @@ fn uv_and_pip_in_code_lead_to_the_same_place() {
 #[test]
 fn other_things_than_names_are_refused_before_anybody_is_asked() {
     let _turn = begin!();
-    let (place, index) = (Place::new(), stocked());
+    let (place, index) = (TestDir::new(), stocked());
     let server = server(&place, &index);
     for (package, part) in [
         ("-r requirements.txt", "options"),
@@ -309,7 +309,7 @@ fn the_operators_lists_hold_for_dependencies_too() {
             "",
         ),
     ] {
-        let place = Place::with_settings(&format!("[packages]\n{settings}\n"));
+        let place = TestDir::with_settings(&format!("[packages]\n{settings}\n"));
         let server = server(&place, &index);
         let answer = install(&server, json!([package]));
         assert!(
@@ -323,7 +323,7 @@ fn the_operators_lists_hold_for_dependencies_too() {
         );
         assert_eq!(kept(&place).0, 0);
     }
-    let place = Place::with_settings("[packages]\nallow = [\"helper-*\", \"demo-one<2\"]\n");
+    let place = TestDir::with_settings("[packages]\nallow = [\"helper-*\", \"demo-one<2\"]\n");
     let server = server(&place, &index);
     let answer = install(&server, json!(["demo-one"]));
     assert!(
@@ -336,7 +336,7 @@ fn the_operators_lists_hold_for_dependencies_too() {
 #[test]
 fn releases_that_are_too_young_are_left_out() {
     let _turn = begin!();
-    let (place, index) = (Place::with_settings("[packages]\nmin_age_days = 7\n"), Index::start());
+    let (place, index) = (TestDir::with_settings("[packages]\nmin_age_days = 7\n"), Index::start());
     index.add(&Wheel::new("aged", "1.0").file("aged.py", ""));
     let young = Wheel::new("aged", "2.0").file("aged.py", "");
     index.add_file(&young, &young.bytes(), None, "2999-01-01T00:00:00Z");
@@ -352,7 +352,7 @@ fn releases_that_are_too_young_are_left_out() {
 #[test]
 fn an_index_that_is_down_or_mad_is_named_in_time() {
     let _turn = begin!();
-    let (place, index) = (Place::new(), stocked());
+    let (place, index) = (TestDir::new(), stocked());
     let mad = server(&place, &index);
     for (package, part) in [
         ("garbage", "not the JSON of a package index"),
@@ -382,7 +382,7 @@ fn an_index_that_is_down_or_mad_is_named_in_time() {
 #[test]
 fn a_hostile_wheel_leaves_no_layer_and_touches_nothing() {
     let _turn = begin!();
-    let (place, index) = (Place::with_settings("[packages]\ndisk_mb = 16\n"), Index::start());
+    let (place, index) = (TestDir::with_settings("[packages]\ndisk_mb = 16\n"), Index::start());
     let up = "../".repeat(12);
     index.add(&Wheel::new("climbs", "1.0").file(&format!("{up}{}/pwned", place.work().display()), "x"));
     index.add(&Wheel::new("rooted", "1.0").file(&format!("{}/pwned", place.work().display()), "x"));
@@ -425,7 +425,7 @@ fn a_hostile_wheel_leaves_no_layer_and_touches_nothing() {
 #[test]
 fn links_of_a_wheel_are_not_taken_over() {
     let _turn = begin!();
-    let (place, index) = (Place::new(), Index::start());
+    let (place, index) = (TestDir::new(), Index::start());
     index.add(
         &Wheel::new("linked", "1.0")
             .file("linked.py", "x = 1\n")
@@ -449,7 +449,7 @@ fn links_of_a_wheel_are_not_taken_over() {
 #[test]
 fn two_that_want_the_same_get_one_layer() {
     let _turn = begin!();
-    let (place, index) = (Place::new(), stocked());
+    let (place, index) = (TestDir::new(), stocked());
     let server = server(&place, &index);
     let ids: Vec<Value> = (0..3)
         .map(|_| server.call("create_sandbox", json!({})).0["structuredContent"]["sandbox_id"].clone())
@@ -474,7 +474,7 @@ fn two_that_want_the_same_get_one_layer() {
 #[test]
 fn an_installation_that_is_given_up_leaves_nothing() {
     let _turn = begin!();
-    let (place, index) = (Place::new(), stocked());
+    let (place, index) = (TestDir::new(), stocked());
     let server = server(&place, &index);
     let running = server.call("install_package", json!({"packages": ["slow"], "wait_s": 0.2}));
     assert_eq!(running.status(), "running", "{running:?}");
@@ -495,7 +495,7 @@ fn an_installation_that_is_given_up_leaves_nothing() {
 #[test]
 fn passwords_of_the_index_stay_outside() {
     let _turn = begin!();
-    let (place, index) = (Place::new(), stocked());
+    let (place, index) = (TestDir::new(), stocked());
     index.demand("Basic bWU6aHVzaC1odXNo"); // me:hush-hush
     let url = format!("http://me:hush-hush@127.0.0.1:{}/simple/", index.port);
     let server = Client::start(&mut command(&place, &url, &["serve"]));
@@ -505,7 +505,7 @@ fn passwords_of_the_index_stay_outside() {
         server.log()
     );
     let wrong = url.replace("hush-hush", "wrong-pass");
-    let other = Place::new();
+    let other = TestDir::new();
     let locked_out = Client::start(&mut command(&other, &wrong, &["serve"]));
     let answer = install(&locked_out, json!(["helper-one"]));
     assert!(answer.all().contains("status 401"), "{answer:?}");
@@ -517,7 +517,7 @@ fn passwords_of_the_index_stay_outside() {
 #[test]
 fn a_base_is_there_from_the_start_and_can_come_from_a_lock_file() {
     let _turn = begin!();
-    let (place, index) = (Place::with_settings("base = \"tools\"\n"), stocked());
+    let (place, index) = (TestDir::with_settings("base = \"tools\"\n"), stocked());
     let program = place.write("p.py", "print(1)");
     let early = place.command(&["run", program.to_str().unwrap()]).output().unwrap();
     assert!(
@@ -593,7 +593,7 @@ fn a_base_is_there_from_the_start_and_can_come_from_a_lock_file() {
 #[test]
 fn a_base_is_used_by_the_setting_that_building_it_writes_and_by_a_run_that_wants_its_packages() {
     let _turn = begin!();
-    let (place, index) = (Place::new(), stocked());
+    let (place, index) = (TestDir::new(), stocked());
     let said = |command: &mut std::process::Command| {
         let output = command.output().unwrap();
         assert!(output.status.success(), "{output:?}");
@@ -615,7 +615,7 @@ fn a_base_is_used_by_the_setting_that_building_it_writes_and_by_a_run_that_wants
         &index.url(),
         &["base", "build", "tools", "demo-one==1.0"],
     ));
-    // Without an index: nothing is left to be installed.
+    // Without an index: everything is installed already.
     assert_eq!(said(&mut place.command(&run)), "42\n");
     let built = said(&mut command(
         &place,
@@ -633,7 +633,7 @@ fn a_base_is_used_by_the_setting_that_building_it_writes_and_by_a_run_that_wants
 #[test]
 fn a_base_with_a_file_system_mounted_in_it_is_refused_by_name() {
     let _turn = begin!();
-    let (place, index) = (Place::with_settings("base = \"tools\"\n"), stocked());
+    let (place, index) = (TestDir::with_settings("base = \"tools\"\n"), stocked());
     let built = command(&place, &index.url(), &["base", "build", "tools", "demo-one==1.0"])
         .output()
         .unwrap();
@@ -651,7 +651,7 @@ fn a_base_with_a_file_system_mounted_in_it_is_refused_by_name() {
     assert!(text.contains("unmount what is mounted there"), "{text}");
 }
 
-/// The folder of this name below another one.
+/// Finds the folder of this name below another one.
 fn folder_named(folder: &Path, name: &str) -> Option<PathBuf> {
     let entries = std::fs::read_dir(folder).ok()?.flatten();
     let folders: Vec<PathBuf> = entries
@@ -668,7 +668,7 @@ fn folder_named(folder: &Path, name: &str) -> Option<PathBuf> {
 fn the_machines_own_index_serves_a_real_package() {
     let _turn = begin!();
     let name = "packages::the_machines_own_index_serves_a_real_package";
-    let place = Place::new();
+    let place = TestDir::new();
     let mut command = place.command(&["serve"]);
     if let Some(uv) = uv() {
         command.env(
@@ -676,7 +676,7 @@ fn the_machines_own_index_serves_a_real_package() {
             format!("/usr/local/bin:/usr/bin:/bin:{}", uv.parent().unwrap().display()),
         );
     }
-    // The test's own surroundings know the index that can be reached from here.
+    // The test's own environment names the index that is reachable from here.
     let ours = |name: &str| {
         [
             "PIP_",
@@ -696,7 +696,7 @@ fn the_machines_own_index_serves_a_real_package() {
     let server = Client::start(&mut command);
     let answer = server.call("install_package", json!({"packages": ["six"], "timeout_s": 40}));
     if answer.all().contains("could not be reached") || answer.all().contains("timeout") {
-        // Not required anywhere: a machine without a network is a good machine.
+        // Never required: a machine without a network is valid.
         return not_required(name, "the package index cannot be reached");
     }
     assert!(answer.all().contains("installed six"), "{answer:?}\n{}", server.log());

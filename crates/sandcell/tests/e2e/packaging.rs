@@ -1,4 +1,4 @@
-//! Deployment files: the units of systemd, and the recipe of a container image.
+//! Deployment files: the systemd units, and the Dockerfile.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -24,7 +24,7 @@ fn the_units_are_what_systemd_understands() {
             "{unit}"
         );
         assert!(text.contains("\nDelegate="), "{unit}");
-        // What sandboxes are made of must not be taken away.
+        // The features that sandboxes need must not be restricted.
         for forbidden in [
             "ProtectProc",
             "ProtectKernel",
@@ -47,7 +47,7 @@ fn the_units_are_what_systemd_understands() {
     }
 }
 
-/// The options that the recipe tells people to start it with.
+/// Returns the `docker run` options that the recipe documents.
 fn documented_options(recipe: &str) -> Vec<String> {
     let comments = recipe.lines().filter_map(|line| line.strip_prefix("#"));
     let words: Vec<&str> = comments
@@ -116,7 +116,7 @@ fn the_container_recipe_builds_and_runs_code_as_it_is_documented() {
     };
     let strict = ["--read-only", "--tmpfs", "/tmp", "--security-opt", "no-new-privileges"];
     let ran = [run(&[], &["run", "-"]), run(&strict, &["run", "--json", "-"])];
-    // Where others can reach it, it does not serve without a token.
+    // An address that others can reach is not served without a token.
     let open = run(&[], &["serve", "--http", "0.0.0.0:8808"]);
     let removed = docker(&["rmi", "--force", &tag]).output().unwrap();
     assert!(removed.status.success(), "{removed:?}");

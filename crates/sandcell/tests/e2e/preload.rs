@@ -6,13 +6,13 @@ use crate::packages::{command, stocked};
 use crate::support::client::{Answer, Client};
 use crate::support::index::Wheel;
 use crate::support::machine::descendants;
-use crate::support::place::Place;
-use crate::support::{PATIENCE, begin, name_of, skip, until};
+use crate::support::test_dir::TestDir;
+use crate::support::{DEFAULT_TIMEOUT, begin, name_of, skip, until};
 
-/// A fresh run in a sandbox that has waited, as soon as one with this module has.
+/// Runs code in a new sandbox from the pool, as soon as an idle one has loaded this module.
 fn in_one_that_waited(server: &Client, module: &str, code: &str) -> Answer {
     let code = format!("import sys\nprint('{module}' in sys.modules)\ndel sys\n{code}");
-    until(PATIENCE, "a sandbox with the module waits", || {
+    until(DEFAULT_TIMEOUT, "a sandbox with the module waits", || {
         let answer = server.call("create_run_close", json!({"code": code}));
         assert_eq!(answer.status(), "ok", "{answer:?}");
         answer.output().starts_with("True\n").then_some(answer)
@@ -23,7 +23,7 @@ fn in_one_that_waited(server: &Client, module: &str, code: &str) -> Answer {
 fn modules_of_preload_are_loaded_before_the_call_and_nothing_else_of_them_is_seen() {
     let _turn = begin!();
     // `this` prints a poem when it is loaded.
-    let place = Place::with_settings("preload = [\"this\", \"no_such_module\", \"wave\"]\n[pool]\nparked = 1\n");
+    let place = TestDir::with_settings("preload = [\"this\", \"no_such_module\", \"wave\"]\n[pool]\nparked = 1\n");
     let server = Client::start(&mut place.command(&["serve"]));
     let answer = in_one_that_waited(
         &server,
@@ -40,8 +40,8 @@ fn modules_of_preload_are_loaded_before_the_call_and_nothing_else_of_them_is_see
         "import wave\nprint(wave.open.__name__)\ntry: import no_such_module\nexcept ImportError as error: print(error)",
     );
     assert_eq!(answer.output().trim(), "True\nopen\nNo module named 'no_such_module'");
-    // Told by whatever waits, which may have been made after these calls.
-    until(PATIENCE, "the operator is told", || {
+    // An idle sandbox reports it, possibly one that was made after these calls.
+    until(DEFAULT_TIMEOUT, "the operator is told", || {
         server
             .log()
             .contains("no_such_module could not be loaded")
@@ -64,9 +64,9 @@ fn copies_share_no_state_of_numpys_old_generator() {
     };
     let settings =
         format!("python = {data:?}\npreload = [\"numpy.random\"]\n[pool]\nparked = 0\nwarm_parents = true\n");
-    let place = Place::with_settings(&settings);
+    let place = TestDir::with_settings(&settings);
     let server = Client::start(&mut place.command(&["serve"]));
-    // It goes on after the state that it says, so that is the generator's own.
+    // Random numbers continue after the reported state, so that state is the generator's own.
     let code = "import json, os, numpy\n\
                 first = numpy.random.random(3).tolist() + [numpy.random.normal()]\n\
                 name, key, place, *rest = numpy.random.get_state()\n\
@@ -78,8 +78,8 @@ fn copies_share_no_state_of_numpys_old_generator() {
                 print(json.dumps([os.getppid() == 0, same, whole, first, new]))";
     let mut seen: BTreeSet<String> = BTreeSet::new();
     for _ in 0..4 {
-        // A session that was started by itself proves nothing.
-        seen.insert(until(PATIENCE, "a session begins as a copy", || {
+        // A session that started by itself proves nothing.
+        seen.insert(until(DEFAULT_TIMEOUT, "a session begins as a copy", || {
             let answer = server.call("create_run_close", json!({"code": code}));
             let said: Value = serde_json::from_str(answer.output().trim()).unwrap();
             assert_eq!((&said[1], &said[2]), (&json!(true), &json!(true)), "{said}");
@@ -92,11 +92,12 @@ fn copies_share_no_state_of_numpys_old_generator() {
 #[test]
 fn a_session_that_waited_with_modules_is_restored_after_a_crash() {
     let _turn = begin!();
-    let place = Place::with_settings("preload = [\"wave\"]\n[pool]\nparked = 1\n");
+    let place = TestDir::with_settings("preload = [\"wave\"]\n[pool]\nparked = 1\n");
     let server = Client::start(&mut place.command(&["serve"]));
     in_one_that_waited(&server, "wave", "");
-    // A session whose copy is not ready yet is not restored, and its next interpreter has not waited: all from the start then.
-    until(PATIENCE, "a session that waited is restored", || {
+    // A session whose snapshot is not ready yet is not restored, and its next interpreter is not preloaded: the test
+    // starts over then.
+    until(DEFAULT_TIMEOUT, "a session that waited is restored", || {
         let id = server.run("x = 41").sandbox();
         let waited = server.text("import sys\nprint('wave' in sys.modules)") == "True\n";
         let copied = || {
@@ -104,10 +105,11 @@ fn a_session_that_waited_with_modules_is_restored_after_a_crash() {
             living.iter().any(|seen| seen.name == "sandcell-copy").then_some(())
         };
         if waited {
-            until(PATIENCE, "the session has a copy", copied);
+            until(DEFAULT_TIMEOUT, "the session has a copy", copied);
             let answer = server.run("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)");
             assert_eq!(answer.status(), "killed", "{answer:?}");
-            // Not a copy of before: where the machine is slow, one may be made while it waits, and the next one late.
+            // Not a restore from an older snapshot: on a slow machine, one may be made during the wait, and the next
+            // one late.
             if answer.meta()["restored"]["cell"] == 2 {
                 return Some(());
             }
@@ -121,7 +123,7 @@ fn a_session_that_waited_with_modules_is_restored_after_a_crash() {
 #[test]
 fn a_name_that_is_no_module_is_refused_before_anything_starts() {
     let _turn = begin!();
-    let place = Place::with_settings("preload = [\"os; print(1)\"]\n");
+    let place = TestDir::with_settings("preload = [\"os; print(1)\"]\n");
     let output = place.command(&["serve"]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(
@@ -134,7 +136,7 @@ fn a_name_that_is_no_module_is_refused_before_anything_starts() {
 fn what_is_installed_wins_over_what_was_loaded_ahead() {
     let _turn = begin!();
     let settings = "base = \"tools\"\npreload = [\"demo_one\"]\n[pool]\nparked = 1\n";
-    let (place, index) = (Place::with_settings(settings), stocked());
+    let (place, index) = (TestDir::with_settings(settings), stocked());
     index.add(&Wheel::new("other", "1.0").file("other.py", "name = 'other'\n"));
     let arguments = ["base", "build", "tools", "demo-one==1.0"];
     let built = command(&place, &index.url(), &arguments).output().unwrap();
@@ -155,7 +157,7 @@ fn what_is_installed_wins_over_what_was_loaded_ahead() {
     );
     assert_eq!(answer.output(), "False\n2\n", "{answer:?}");
 
-    // Nothing else costs the modules that were loaded.
+    // No other action discards the loaded modules.
     waits();
     let code = format!("{look}\nimport other\nprint(other.name)");
     let answer = server.call("create_run_close", json!({"code": code, "packages": ["other"]}));

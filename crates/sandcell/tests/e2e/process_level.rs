@@ -1,4 +1,4 @@
-//! A host that forbids user namespaces: refused, or the `process` level where the operator's floor allows it.
+//! A host that forbids user namespaces: refused, or the `process` level if `isolation_min` allows it.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
@@ -9,12 +9,13 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::support::client::Client;
-use crate::support::machine::{self, Seen};
-use crate::support::place::{Place, SECRET};
+use crate::support::machine::{self, ProcessIdentity};
+use crate::support::test_dir::{SECRET_VALUE, TestDir};
 use crate::support::{begin, python, until};
 
-/// Executes a program where no user namespace can be made: inside one that allows no more. Root keeps all its ids.
-const FORBIDDEN: &str = r#"
+/// Executes a program that cannot make user namespaces: it runs inside one that allows no more. Root keeps all its
+/// ids.
+const NO_USER_NAMESPACES_SCRIPT: &str = r#"
 import ctypes, os, sys
 libc = ctypes.CDLL(None, use_errno=True)
 ready, go = os.pipe(), os.pipe()
@@ -41,8 +42,8 @@ open("/proc/sys/user/max_user_namespaces", "w").write("0")
 os.execv(sys.argv[1], sys.argv[1:])
 "#;
 
-/// Executes a program that may make every namespace but those of the network: it finds out late.
-const NO_NETWORKS: &str = r#"
+/// Executes a program that may make every namespace except network namespaces: it fails at a late step.
+const NO_NETWORKS_SCRIPT: &str = r#"
 import ctypes, os, struct, sys
 libc = ctypes.CDLL(None, use_errno=True)
 unshare = {"x86_64": 272, "aarch64": 97}[os.uname().machine]
@@ -56,12 +57,12 @@ if libc.prctl(38, 1, 0, 0, 0) or libc.prctl(22, 2, ctypes.byref(Program(len(step
 os.execv(sys.argv[1], sys.argv[1:])
 "#;
 
-/// The same command where user namespaces are forbidden.
+/// Returns the command on a host where user namespaces are forbidden.
 fn forbidden(command: &Command) -> Command {
-    through(FORBIDDEN, command)
+    through(NO_USER_NAMESPACES_SCRIPT, command)
 }
 
-/// The same command, executed by this program in Python.
+/// Returns the command, executed by this Python program.
 fn through(program: &str, command: &Command) -> Command {
     let mut outer = Command::new(python().unwrap());
     outer.args(["-I", "-S", "-c", program]);
@@ -71,7 +72,7 @@ fn through(program: &str, command: &Command) -> Command {
     outer
 }
 
-/// The kernel's Landlock is the barrier between code and host at this level.
+/// Landlock is the barrier between code and host at this level.
 fn landlock() -> Option<String> {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let mut numbers = release.split(['.', '-']).map_while(|text| text.parse::<u32>().ok());
@@ -89,18 +90,18 @@ macro_rules! needs_landlock {
     };
 }
 
-fn place() -> Place {
-    Place::with_settings("isolation_min = \"process\"\n[pool]\nparked = 0\n")
+fn place() -> TestDir {
+    TestDir::with_settings("isolation_min = \"process\"\n[pool]\nparked = 0\n")
 }
 
-fn serve(place: &Place) -> Client {
+fn serve(place: &TestDir) -> Client {
     Client::start(&mut forbidden(&place.command(&["serve"])))
 }
 
 #[test]
 fn without_user_namespaces_nothing_runs_unless_the_floor_allows_it_and_the_error_says_how_to_mend_it() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let file = place.write("a.py", "print('ran')");
     let command = place.command(&["run", file.to_str().unwrap()]);
     let output = forbidden(&command).output().unwrap();
@@ -115,7 +116,7 @@ fn without_user_namespaces_nothing_runs_unless_the_floor_allows_it_and_the_error
     ] {
         assert!(error.contains(word), "{word}: {error}");
     }
-    // What would not mend it.
+    // Remedies that would not help here.
     for word in ["apparmor", "--security-opt", "or newer"] {
         assert!(!error.contains(word), "{word}: {error}");
     }
@@ -128,7 +129,7 @@ fn the_process_level_stands_in_where_parts_of_proc_are_covered() {
     let place = place();
     let (file, cover) = (place.write("a.py", "print('ran')"), place.write("uptime", "1.00 1.00"));
     let cover = format!("mount --bind '{}' /proc/uptime", cover.display());
-    let mut command = crate::hosts_told::after(&cover, &place.command(&["run", file.to_str().unwrap()]));
+    let mut command = crate::limited_hosts::after(&cover, &place.command(&["run", file.to_str().unwrap()]));
     let output = command.output().unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "ran\n", "{output:?}");
 }
@@ -138,7 +139,7 @@ fn the_process_level_stands_in_where_only_one_kind_of_namespace_is_missing() {
     let _turn = begin!();
     needs_landlock!();
     let place = place();
-    let server = Client::start(&mut through(NO_NETWORKS, &place.command(&["serve"])));
+    let server = Client::start(&mut through(NO_NETWORKS_SCRIPT, &place.command(&["serve"])));
     let answer = server.run("print(6 * 7)");
     assert_eq!(answer.output().trim(), "42", "{answer:?}");
     assert_eq!(answer.meta()["isolation"]["level"], "process", "{answer:?}");
@@ -199,8 +200,8 @@ fn the_process_level_runs_sessions_programs_and_files_and_says_what_it_is() {
     assert!(listed.all().contains("a.txt"), "{listed:?}");
 }
 
-/// Tries everything that the level promises to stop and prints what came through.
-const ATTACKS: &str = r#"
+/// Tries everything that the level promises to stop and prints the successful attacks.
+const ATTACK_SCRIPT: &str = r#"
 import ctypes, errno, os, socket, subprocess, sys
 libc = ctypes.CDLL(None, use_errno=True)
 breaches, tried = [], 0
@@ -310,7 +311,7 @@ fn no_attack_that_the_process_level_promises_to_stop_comes_through() {
         );
     }
     let place = place();
-    let secret = place.write("secret.txt", SECRET);
+    let secret = place.write("secret.txt", SECRET_VALUE);
     let program = place.write("program", "#!/bin/sh\nexit 0\n");
     std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
     let listener = std::os::unix::net::UnixListener::bind(place.work().join("socket")).unwrap();
@@ -322,16 +323,19 @@ fn no_attack_that_the_process_level_promises_to_stop_comes_through() {
     let server = serve(&place);
     let target = json!({
         "work": place.work(), "server": server.pid(), "test": std::process::id(), "socket": place.work().join("socket"),
-        "root": crate::support::is_root(), "name": crate::support::place::SECRET_NAME,
+        "root": crate::support::is_root(), "name": crate::support::test_dir::SECRET_NAME,
     });
-    let code = format!("import json\nTARGET = json.loads({:?})\n{ATTACKS}", target.to_string());
+    let code = format!(
+        "import json\nTARGET = json.loads({:?})\n{ATTACK_SCRIPT}",
+        target.to_string()
+    );
     let answer = server.run(&code);
     assert_eq!(answer.status(), "ok", "{answer:?}\n{}", server.log());
     let text = answer.output();
     let (tried, breaches) = text.trim().split_once('\n').unwrap_or((text.trim(), ""));
     assert!(tried.parse::<u32>().unwrap() > 250, "{text}");
     assert_eq!(breaches, "", "came through");
-    // From outside: nothing has changed, and the attacked still live.
+    // From outside: nothing has changed, and the attacked processes are alive.
     let after = (
         std::fs::metadata(&secret).unwrap(),
         std::fs::metadata(place.work()).unwrap(),
@@ -340,7 +344,7 @@ fn no_attack_that_the_process_level_promises_to_stop_comes_through() {
         assert_eq!(before.permissions(), after.permissions());
         assert_eq!(before.modified().unwrap(), after.modified().unwrap());
     }
-    assert_eq!(std::fs::read_to_string(&secret).unwrap(), SECRET);
+    assert_eq!(std::fs::read_to_string(&secret).unwrap(), SECRET_VALUE);
     assert!(listener.accept().is_err(), "somebody connected");
     assert_eq!(server.text("print('lives')").trim(), "lives");
 }
@@ -365,26 +369,26 @@ fn two_sandboxes_without_namespaces_reach_neither_files_nor_processes_of_each_ot
     assert_eq!(text.trim(), "held held held held");
 }
 
-/// A program that detaches itself in every way there is, and stays.
-const DAEMONS: &str = "import os, time, signal\n\
+/// A program that detaches itself in every possible way, and stays.
+const DAEMON_SCRIPT: &str = "import os, time, signal\n\
     for depth in range(3):\n    if os.fork() == 0:\n        os.setsid()\n        \
     if os.fork() == 0:\n            for s in (1, 2, 15, 13): signal.signal(s, signal.SIG_IGN)\n            \
     os.close(0); os.close(1); os.close(2)\n            time.sleep(300)\n        os._exit(0)\n\
     while True:\n    try: os.wait()\n    except ChildProcessError: break\n\
     open('big', 'wb').write(b'x' * 1000000)\nos.makedirs('deep/' + 'd/' * 100)\nprint('gone')";
 
-/// However sandboxes of this level end, nothing of them is left.
-fn ends_with_nothing_left(end: impl FnOnce(&mut Client, &BTreeSet<Seen>)) {
+/// Checks that an end of sandboxes at this level leaves nothing.
+fn ends_with_nothing_left(end: impl FnOnce(&mut Client, &BTreeSet<ProcessIdentity>)) {
     let place = place();
     let before = machine::abandoned_folders();
     let mut server = serve(&place);
-    assert_eq!(server.text(DAEMONS).trim(), "gone");
+    assert_eq!(server.text(DAEMON_SCRIPT).trim(), "gone");
     let everybody = machine::descendants(server.pid());
     assert!(everybody.len() > 5, "{everybody:?}");
     end(&mut server, &everybody);
     let limit = Duration::from_secs(10);
     until(limit, "every process has ended", || {
-        (!everybody.iter().any(Seen::lives)).then_some(())
+        (!everybody.iter().any(ProcessIdentity::lives)).then_some(())
     });
     until(limit, "every folder has gone", || {
         machine::abandoned_folders().is_subset(&before).then_some(())
@@ -409,10 +413,10 @@ fn nothing_of_a_sandbox_without_namespaces_outlives_the_server() {
 fn whichever_single_process_is_killed_the_others_end_what_is_left() {
     let _turn = begin!(alone);
     needs_landlock!();
-    // Launcher, guardian, agent and waiting spares are copies of one program; each is killed once, and then the server goes.
+    // Launcher, guardian, agent and spare processes run one program; each is killed once, and then the server ends.
     for victim in 0..6 {
         ends_with_nothing_left(|server, everybody| {
-            let ours: Vec<&Seen> = everybody.iter().filter(|seen| seen.name == "exe").collect();
+            let ours: Vec<&ProcessIdentity> = everybody.iter().filter(|seen| seen.name == "exe").collect();
             machine::kill(ours[victim % ours.len()].pid);
             let _ = server.call("list_files", json!({}));
             server.hang_up();
@@ -434,7 +438,7 @@ fn abused(server: &Client, code: &str) -> Value {
 fn a_disk_that_takes_long_to_empty_is_told_as_full() {
     let _turn = begin!(alone);
     needs_landlock!();
-    let place = Place::with_settings(
+    let place = TestDir::with_settings(
         "isolation_min = \"process\"\n[limits]\ndisk_mb = 512\ninodes = 12000\n[pool]\nparked = 0\n",
     );
     let server = serve(&place);
@@ -450,7 +454,7 @@ fn a_disk_that_takes_long_to_empty_is_told_as_full() {
 fn abuse_without_namespaces_is_stopped_and_named() {
     let _turn = begin!(alone);
     needs_landlock!();
-    let place = Place::with_settings(
+    let place = TestDir::with_settings(
         "isolation_min = \"process\"\n[limits]\ndisk_mb = 32\ninodes = 5000\nprocesses = 32\n[pool]\nparked = 0\n",
     );
     let server = serve(&place);
@@ -471,7 +475,7 @@ fn abuse_without_namespaces_is_stopped_and_named() {
     let unseen = "import os, shutil, time\nwith open('/bin/sleep', 'rb') as f: program = f.read()\n\
                   f = os.open('p', os.O_CREAT | os.O_WRONLY, 0o111); os.write(f, program); os.close(f)\n\
                   os.spawnv(os.P_WAIT, './p', ['p', '15'])";
-    // Nothing is hidden from root.
+    // Root may read everything.
     if !crate::support::is_root() {
         let unseen = abused(&server, unseen);
         assert_eq!(unseen["code"], "disk_full", "{unseen}");

@@ -1,10 +1,10 @@
 use std::ffi::{OsStr, OsString};
 use std::process::{Command, Stdio};
 
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 use crate::support::{begin, name_of, skip, sources};
 
-/// The Python that has the official SDK; skips the test where there is none.
+/// Returns the Python that has the official SDK; skips the test if there is none.
 pub fn sdk(test: &str) -> Option<OsString> {
     let python = std::env::var_os("SANDCELL_TEST_MCP_PYTHON");
     if python.is_none() {
@@ -16,8 +16,8 @@ pub fn sdk(test: &str) -> Option<OsString> {
     python
 }
 
-/// Runs a script of `tests/python_sdk` with these words, against a server on standard input and output that this command
-/// starts, or against the one at `address`.
+/// Runs a script of `tests/python_sdk` with these arguments, against a server on standard input and output that this
+/// command starts, or against the one at `address`.
 pub fn drive(python: &OsStr, script: &str, words: &[&str], server: &Command, address: Option<&str>) {
     let mut client = Command::new(python);
     client
@@ -42,10 +42,10 @@ pub fn drive(python: &OsStr, script: &str, words: &[&str], server: &Command, add
     assert!(said.contains("all steps passed"), "{said}");
 }
 
-/// Runs the script with the official SDK, in one of its modes.
+/// Runs one mode of the script with the official SDK.
 fn client(test: &str, mode: &str) {
     let Some(python) = sdk(test) else { return };
-    drive(&python, "client.py", &[mode], &Place::new().command(&["serve"]), None);
+    drive(&python, "client.py", &[mode], &TestDir::new().command(&["serve"]), None);
 }
 
 #[test]

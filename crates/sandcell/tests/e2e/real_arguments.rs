@@ -1,4 +1,4 @@
-//! Arguments as models and clients really send them.
+//! Arguments from real models and clients.
 
 use serde_json::{Value, json};
 
@@ -6,16 +6,16 @@ use crate::languages::execute;
 use crate::packages::{command, stocked};
 use crate::support::begin;
 use crate::support::client::{Answer, Client};
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 
-fn server(place: &Place) -> Client {
+fn server(place: &TestDir) -> Client {
     Client::start(&mut place.command(&["serve"]))
 }
 
 #[test]
 fn packages_may_be_named_in_a_text() {
     let _turn = begin!();
-    let (place, index) = (Place::new(), stocked());
+    let (place, index) = (TestDir::new(), stocked());
     let server = Client::start(&mut command(&place, &index.url(), &["serve"]));
     for packages in [
         json!("demo_one"),
@@ -40,7 +40,7 @@ fn packages_may_be_named_in_a_text() {
 #[test]
 fn variables_files_and_outputs_come_in_many_forms() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     for env in [
         json!({"PORT": 8080, "DEBUG": true, "NOT": null}),
@@ -95,7 +95,7 @@ fn variables_files_and_outputs_come_in_many_forms() {
 #[test]
 fn what_says_nothing_is_left_out() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     server.run("x = 41");
     for nothing in [
@@ -135,7 +135,7 @@ fn what_says_nothing_is_left_out() {
 #[test]
 fn code_may_be_lines_a_number_or_in_a_fence() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let run = |code: Value| server.call("execute_code", json!({"code": code}));
     assert_eq!(run(json!(["a = 20\n", "a + 1"])).output(), "result: 21");
@@ -156,7 +156,7 @@ fn raw(server: &Client, arguments: &Value) -> Value {
 #[test]
 fn the_whole_arguments_may_be_json_text() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let object = json!({"code": "6 * 7", "timeout_s": "5"});
     for arguments in [

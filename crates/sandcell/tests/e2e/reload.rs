@@ -2,8 +2,8 @@ use serde_json::json;
 
 use crate::packages::{command, stocked};
 use crate::support::http::Server;
-use crate::support::place::Place;
-use crate::support::{PATIENCE, begin, until};
+use crate::support::test_dir::TestDir;
+use crate::support::{DEFAULT_TIMEOUT, begin, until};
 
 fn memory_of_a_new_sandbox(server: &Server) -> u64 {
     let made = server.caller().call("create_sandbox", json!({}));
@@ -15,8 +15,8 @@ fn memory_of_a_new_sandbox(server: &Server) -> u64 {
     memory.unwrap_or_else(|| panic!("{}", made.all()))
 }
 
-/// As editors do: a new file in the place of the old one.
-fn rewrite(place: &Place, text: &str) {
+/// Replaces the settings file by a new one, as editors do.
+fn rewrite(place: &TestDir, text: &str) {
     let (file, new) = (place.path("config.toml"), place.path("config.new"));
     std::fs::write(&new, text).unwrap();
     std::fs::rename(&new, file).unwrap();
@@ -27,10 +27,10 @@ fn what_may_be_installed_and_reached_changes_while_the_server_runs() {
     let _turn = begin!();
     let index = stocked();
     let network = "[network]\nallow = [\"a.example\", \"b.example\"]\n";
-    let place = Place::with_settings(&format!("[packages]\ndeny = [\"demo-one\"]\n{network}"));
+    let place = TestDir::with_settings(&format!("[packages]\ndeny = [\"demo-one\"]\n{network}"));
     let server = Server::spawn(&mut command(&place, &index.url(), &["serve", "--http", "127.0.0.1:0"]));
     let logged = |words: &str| {
-        until(PATIENCE, words, || server.log().contains(words).then_some(()));
+        until(DEFAULT_TIMEOUT, words, || server.log().contains(words).then_some(()));
     };
     let caller = server.caller();
     let install = |what: &str| caller.call("install_package", json!({"packages": [what]}));
@@ -38,7 +38,7 @@ fn what_may_be_installed_and_reached_changes_while_the_server_runs() {
     install("demo-one==1.0").refused("package_not_allowed");
     let before = reach("a.example");
     let other = reach("b.example");
-    // A list that cannot be read changes nothing of the others.
+    // A file with an unreadable list changes no other setting either.
     rewrite(
         &place,
         "[packages]\ndeny = []\nnpm_deny = [\"not a name\"]\n[network]\nallow = []\n",
@@ -60,9 +60,9 @@ fn what_may_be_installed_and_reached_changes_while_the_server_runs() {
     logged(&format!("{} b.example;", id(&other)));
     let kept = caller.call("get_sandbox_status", json!({"sandbox_id": id(&before)}));
     assert!(kept.data().to_string().contains("a.example"), "{}", kept.all());
-    // And back again: an answer that is kept is no permission.
+    // And back again: an earlier permission does not persist.
     rewrite(&place, "[packages]\ndeny = [\"helper-one\"]\n");
-    until(PATIENCE, "the other rule", || {
+    until(DEFAULT_TIMEOUT, "the other rule", || {
         let taken = server.log().matches("in force: network.allow, packages.deny").count();
         (taken == 2).then_some(())
     });
@@ -77,14 +77,14 @@ fn what_may_be_installed_and_reached_changes_while_the_server_runs() {
 #[test]
 fn what_callers_may_have_at_once_changes_while_the_server_runs() {
     let _turn = begin!();
-    let place = Place::with_settings("[http]\nrequests_per_caller = 64\n");
+    let place = TestDir::with_settings("[http]\nrequests_per_caller = 64\n");
     let server = Server::start(&place, &[]);
     let caller = server.caller();
     let slow = json!({"code": "import time\ntime.sleep(12)", "language": "python"});
     let mut open: Vec<_> = (0..3)
         .map(|_| caller.begin(&caller.tool("create_run_close", &slow), ""))
         .collect();
-    until(PATIENCE, "three calls", || {
+    until(DEFAULT_TIMEOUT, "three calls", || {
         let all = caller.call("get_sandbox_status", json!({}));
         (all.data()["sandboxes"].as_array().unwrap().len() == 3).then_some(())
     });
@@ -93,22 +93,22 @@ fn what_callers_may_have_at_once_changes_while_the_server_runs() {
         "[http]\nrequests_per_caller = 2\nsession_idle_s = 77\npage = true\n",
     );
     server.signal("-HUP");
-    until(PATIENCE, "the other limit", || {
+    until(DEFAULT_TIMEOUT, "the other limit", || {
         server
             .log()
             .contains("in force: http.requests_per_caller, http.session_idle_s")
             .then_some(())
     });
-    until(PATIENCE, "what needs another start", || {
-        server.log().contains("http.page; start it anew").then_some(())
+    until(DEFAULT_TIMEOUT, "what needs another start", || {
+        server.log().contains("http.page; restart the server").then_some(())
     });
-    // Those that are there go on; there is no place for one more until two of them are over.
+    // Existing requests continue; a new one is refused until two of them have ended.
     caller.request("tools/list", json!({})).refused(429);
     for stream in &mut open {
         let reply = crate::support::http::Reply::read(stream).unwrap();
         assert_eq!(reply.status, 200, "{reply:?}");
     }
-    until(PATIENCE, "a place", || {
+    until(DEFAULT_TIMEOUT, "a place", || {
         let reply = caller.request("tools/list", json!({}));
         (reply.status == 200).then_some(())
     });
@@ -117,17 +117,17 @@ fn what_callers_may_have_at_once_changes_while_the_server_runs() {
 #[test]
 fn a_file_that_changes_is_taken_over_a_broken_one_is_not_and_what_needs_a_start_is_named() {
     let _turn = begin!();
-    let place = Place::with_settings("[limits]\nmemory_mb = 300\n");
+    let place = TestDir::with_settings("[limits]\nmemory_mb = 300\n");
     let server = Server::start(&place, &[]);
     let write = |text: &str| rewrite(&place, text);
     let logged = |words: &str| {
-        until(PATIENCE, words, || server.log().contains(words).then_some(()));
+        until(DEFAULT_TIMEOUT, words, || server.log().contains(words).then_some(()));
     };
     assert_eq!(memory_of_a_new_sandbox(&server), 300);
     let before = server.caller().call("create_sandbox", json!({}));
     write("[limits]\nmemory_mb = 400\nsandboxes_per_caller = 2\nhistory_rows = 77\n");
     logged("other settings are in force: limits.memory_mb, limits.sandboxes_per_caller");
-    logged("limits.history_rows; start it anew");
+    logged("limits.history_rows; restart the server");
     assert_eq!(memory_of_a_new_sandbox(&server), 400);
     let kept = server
         .caller()
@@ -144,22 +144,22 @@ fn a_file_that_changes_is_taken_over_a_broken_one_is_not_and_what_needs_a_start_
         "{}",
         too_many.all()
     );
-    // One good line does not come through when another one is wrong.
+    // A valid line has no effect if another line is invalid.
     write("[limits]\nmemory_mb = 500\ncpus = \"many\"\n");
     logged("those before stay in force");
     assert_eq!(memory_of_a_new_sandbox(&server), 400);
     write("[limits]\nmemory_mb = 500\n[network]\nallow = [\"not a host\"]\n");
-    until(PATIENCE, "a second warning", || {
+    until(DEFAULT_TIMEOUT, "a second warning", || {
         (server.log().matches("those before stay in force").count() == 2).then_some(())
     });
     assert_eq!(memory_of_a_new_sandbox(&server), 400);
-    // A hang-up looks at once, and does not end a server in the background.
+    // A hang-up triggers an immediate check, and does not end a server in the background.
     rustix::process::kill_process(
         rustix::process::Pid::from_raw(i32::try_from(server.pid()).unwrap()).unwrap(),
         rustix::process::Signal::HUP,
     )
     .unwrap();
-    until(PATIENCE, "a third warning", || {
+    until(DEFAULT_TIMEOUT, "a third warning", || {
         (server.log().matches("those before stay in force").count() == 3).then_some(())
     });
     write("log = \"info\"\n[limits]\nmemory_mb = 600\n");

@@ -5,47 +5,48 @@ use serde_json::{Value, json};
 
 use crate::support::begin;
 use crate::support::client::{Answer, Client};
-use crate::support::machine::{Seen, descendants};
-use crate::support::place::Place;
-use crate::support::{PATIENCE, until};
+use crate::support::machine::{ProcessIdentity, descendants};
+use crate::support::test_dir::TestDir;
+use crate::support::{DEFAULT_TIMEOUT, until};
 
-const SEGFAULT: &str = "import ctypes\nctypes.string_at(0)";
+const SEGFAULT_CODE: &str = "import ctypes\nctypes.string_at(0)";
 
-/// Takes memory until it is killed. Where a resource limit stops it before, memory that this limit does not know goes on.
-const HOARD: &str = "import mmap\nhoard, piece = [], bytes(4 << 20)\n\
+/// Allocates memory until it is killed. If a resource limit stops it earlier, it continues with memory outside that
+/// limit.
+const HOARD_CODE: &str = "import mmap\nhoard, piece = [], bytes(4 << 20)\n\
                      try:\n    while True: hoard.append(bytearray(4 << 20))\n\
                      except MemoryError:\n    while True:\n        hoard.append(mmap.mmap(-1, 4 << 20))\n        hoard[-1].write(piece)";
 
 /// A server whose sessions keep snapshots, and the snapshots that a test has seen.
 struct Kept {
     server: Client,
-    copies: BTreeSet<Seen>,
+    copies: BTreeSet<ProcessIdentity>,
 }
 
 impl Kept {
-    fn start(place: &Place) -> Self {
+    fn start(place: &TestDir) -> Self {
         Self {
             server: Client::start(&mut place.command(&["serve"])),
             copies: BTreeSet::new(),
         }
     }
 
-    fn copies(&self) -> BTreeSet<Seen> {
+    fn copies(&self) -> BTreeSet<ProcessIdentity> {
         let mut found = descendants(self.server.pid());
         found.retain(|seen| seen.name == "sandcell-copy" && seen.lives());
         found
     }
 
-    /// Runs code that must end well, and waits until the session has made a copy of itself.
+    /// Runs code that must succeed, and waits until the session has made a snapshot.
     fn text(&mut self, code: &str) -> String {
         let text = self.server.text(code);
         self.copied();
         text
     }
 
-    /// A copy that was not there the last time.
+    /// Waits for a new snapshot.
     fn copied(&mut self) {
-        self.copies = until(PATIENCE, "the session has a new copy", || {
+        self.copies = until(DEFAULT_TIMEOUT, "the session has a new copy", || {
             let now = self.copies();
             (!now.is_empty() && now.is_disjoint(&self.copies)).then_some(now)
         });
@@ -59,7 +60,7 @@ impl Kept {
     }
 }
 
-/// Nothing was lost, and both the text and the object report it.
+/// Checks that nothing was lost, and that both the text and the object report it.
 #[track_caller]
 fn restored(answer: &Answer, cause: &str) -> Value {
     assert_eq!(answer.cause(), cause, "{answer:?}");
@@ -86,23 +87,23 @@ fn lost(answer: &Answer, why: &str) {
 #[test]
 fn variables_survive_every_kind_of_death() {
     let _turn = begin!();
-    let place = Place::with_settings("[limits]\nmemory_mb = 192\n");
+    let place = TestDir::with_settings("[limits]\nmemory_mb = 192\n");
     let mut kept = Kept::start(&place);
     kept.text("import random\nrandom.seed(5)\nfirst = random.random()\nrows = {'a': [1, 2]}");
     let id = kept.server.run("rows['b'] = [3]");
     kept.copied();
     for (death, cause) in [
-        (SEGFAULT, "crashed"),
+        (SEGFAULT_CODE, "crashed"),
         ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", "crashed"),
         ("import os\nos._exit(3)", "crashed"),
-        (HOARD, "out_of_memory"),
+        (HOARD_CODE, "out_of_memory"),
         (
             "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass",
             "timeout",
         ),
     ] {
-        // Where limits are watched there is no memory that a limit of the process does not stop first.
-        if death == HOARD && !rustix::process::geteuid().is_root() {
+        // Where the watchdog enforces limits, a limit of the process stops every allocation first.
+        if death == HOARD_CODE && !rustix::process::geteuid().is_root() {
             continue;
         }
         let code = format!("print('last words', flush=True)\nrows.clear()\n{death}");
@@ -113,9 +114,9 @@ fn variables_survive_every_kind_of_death() {
         kept.copied();
         assert_eq!(kept.text("print(rows)").trim(), "{'a': [1, 2], 'b': [3]}", "{death}");
     }
-    let answer = kept.dies(&format!("rows = 1\n{SEGFAULT}"));
+    let answer = kept.dies(&format!("rows = 1\n{SEGFAULT_CODE}"));
     assert_ne!(restored(&answer, "crashed")["execution_id"], id.meta()["execution_id"]);
-    // The state of `random` is one of the variables.
+    // The state of `random` is restored like a variable.
     let text = kept
         .server
         .text("again = random.Random(5)\nprint(again.random() == first, again.random() == random.random())");
@@ -125,13 +126,13 @@ fn variables_survive_every_kind_of_death() {
 #[test]
 fn variables_survive_a_death_right_after_the_call_that_made_them() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let kept = Kept::start(&place);
     let bomb = "import os\nclass Bomb:\n    def __repr__(self): os._exit(1)\n    __iadd__ = __radd__ = __del__ = lambda self, other=0: \
                 os._exit(1)\nbomb, keep = Bomb(), 1";
     for (setup, death) in [
         ("keep = 1", "import os\nos._exit(1)"),
-        ("keep = 1", SEGFAULT),
+        ("keep = 1", SEGFAULT_CODE),
         ("keep = 1", "import os, signal\nos.kill(0, signal.SIGKILL)"),
         (
             "keep = 1",
@@ -148,7 +149,7 @@ fn variables_survive_a_death_right_after_the_call_that_made_them() {
             let arguments = json!({"code": code, "sandbox_id": sandbox, "timeout_s": 1});
             kept.server.call("execute_code", arguments)
         };
-        // No pause anywhere: each call follows the answer before it.
+        // No pauses: each call follows the answer before it.
         for round in 0..if setup == bomb { 1 } else { 3 } {
             assert_eq!(call(setup).status(), "ok");
             for _ in 0..5 {
@@ -171,7 +172,7 @@ fn variables_survive_a_death_right_after_the_call_that_made_them() {
 #[test]
 fn threads_of_the_call_just_before_cost_the_variables_and_the_result_says_so() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let kept = Kept::start(&place);
     kept.server
         .text("import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()");
@@ -181,7 +182,7 @@ fn threads_of_the_call_just_before_cost_the_variables_and_the_result_says_so() {
 #[test]
 fn without_room_for_a_snapshot_the_last_one_serves_and_the_result_says_what_is_missing() {
     let _turn = begin!();
-    let place = Place::with_settings("[limits]\nprocesses = 16\n");
+    let place = TestDir::with_settings("[limits]\nprocesses = 16\n");
     let mut kept = Kept::start(&place);
     kept.text("import os, subprocess, time\nkeep = 1");
     let full = "children, keep = [], 2\n\
@@ -198,7 +199,7 @@ fn without_room_for_a_snapshot_the_last_one_serves_and_the_result_says_what_is_m
 #[test]
 fn sessions_without_snapshots_say_why_their_variables_are_lost() {
     let _turn = begin!();
-    let place = Place::with_settings("[sessions]\nrestore = false\n");
+    let place = TestDir::with_settings("[sessions]\nrestore = false\n");
     let kept = Kept::start(&place);
     let call = |language: &str, code: &str| {
         let arguments = json!({"code": code, "language": language});
@@ -221,12 +222,12 @@ fn sessions_without_snapshots_say_why_their_variables_are_lost() {
 #[test]
 fn the_result_names_the_execution_whose_state_is_back() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let mut kept = Kept::start(&place);
     kept.text("a = 1");
     let last = kept.server.run("a = 2");
     kept.copied();
-    let answer = kept.dies(SEGFAULT);
+    let answer = kept.dies(SEGFAULT_CODE);
     let back = restored(&answer, "crashed");
     assert_eq!(back["execution_id"], last.meta()["execution_id"], "{answer:?}");
     assert_eq!(back["cell"], 2);
@@ -237,23 +238,23 @@ fn the_result_names_the_execution_whose_state_is_back() {
 #[test]
 fn a_handler_that_raises_while_a_copy_is_made_leaves_no_unknown_one() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = Kept::start(&place);
     let run = |code: &str| server.server.call("execute_code", json!({"code": code}));
-    // It runs as soon as signals are let through again.
+    // The handler runs as soon as signals are unblocked.
     let setup = "import os, signal, subprocess\ntold = []\ndef raises(number, frame):\n    \
         if frame.f_code.co_name == 'make':\n        told.append(number)\n        raise TimeoutError\n\
         handler = signal.signal(signal.SIGUSR1, raises)\n\
         loud = subprocess.Popen(['sh', '-c', 'while :; do kill -USR1 $PPID || exit; sleep 0.0005; done'])";
     assert_eq!(run(setup).status(), "ok");
-    until(PATIENCE, "the handler has raised several times", || {
+    until(DEFAULT_TIMEOUT, "the handler has raised several times", || {
         let times = run("print(len(told))").output().trim().parse::<usize>().ok()?;
         std::thread::sleep(Duration::from_millis(100));
         assert!(server.copies().len() < 3, "{:?}", server.copies());
         (times >= 5).then_some(())
     });
     assert_eq!(run("loud.kill(); loud.wait(); 1").status(), "ok");
-    until(PATIENCE, "one copy is left", || {
+    until(DEFAULT_TIMEOUT, "one copy is left", || {
         (server.copies().len() == 1).then_some(())
     });
 }
@@ -261,7 +262,7 @@ fn a_handler_that_raises_while_a_copy_is_made_leaves_no_unknown_one() {
 #[test]
 fn a_restored_session_prints_also_if_it_printed_to_a_file_that_is_closed_now() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let mut session = Kept::start(&place);
     session.text("import os, sys\nsys.stdout = open('log', 'w')\nx = 41");
     session.dies("os.abort()");
@@ -271,11 +272,11 @@ fn a_restored_session_prints_also_if_it_printed_to_a_file_that_is_closed_now() {
 #[test]
 fn two_crashes_in_a_row_lose_nothing() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let mut kept = Kept::start(&place);
     kept.text("a = 1");
     for _ in 0..3 {
-        restored(&kept.dies(SEGFAULT), "crashed");
+        restored(&kept.dies(SEGFAULT_CODE), "crashed");
         kept.copied();
     }
     assert_eq!(kept.text("print(a)").trim(), "1");
@@ -285,19 +286,19 @@ fn two_crashes_in_a_row_lose_nothing() {
 #[test]
 fn a_crash_of_the_first_cell_has_nothing_to_go_back_to() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let mut kept = Kept::start(&place);
-    let answer = kept.dies(SEGFAULT);
+    let answer = kept.dies(SEGFAULT_CODE);
     lost(&answer, "fresh interpreter");
     assert!(!answer.verdict().contains("previous sandbox"), "{}", answer.verdict());
     kept.text("a = 1");
-    restored(&kept.dies(SEGFAULT), "crashed");
+    restored(&kept.dies(SEGFAULT_CODE), "crashed");
 }
 
 #[test]
 fn what_cannot_be_brought_back_reports_that_it_is_closed() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let mut kept = Kept::start(&place);
     kept.text(
         "import asyncio, os, socket, sqlite3, subprocess\n\
@@ -311,7 +312,7 @@ fn what_cannot_be_brought_back_reports_that_it_is_closed() {
          async def find():\n    global loop\n    loop = asyncio.get_running_loop()\n\
          await find()",
     );
-    restored(&kept.dies(SEGFAULT), "crashed");
+    restored(&kept.dies(SEGFAULT_CODE), "crashed");
     let report = kept.server.json(
         "import json\n\
          def says(action):\n    try:\n        return action()\n    except Exception as error:\n        return type(error).__name__\n\
@@ -343,7 +344,7 @@ fn what_cannot_be_brought_back_reports_that_it_is_closed() {
             "another": 0,
         })
     );
-    // Where there was a loop there is one again, also for old code that only asks for it.
+    // A restored session has an event loop if the original had one, also for old code that only requests it.
     assert_eq!(
         kept.server
             .text("new = asyncio.get_event_loop()\nawait asyncio.sleep(0)\nprint(new is not loop, new.is_closed())")
@@ -355,9 +356,9 @@ fn what_cannot_be_brought_back_reports_that_it_is_closed() {
 #[test]
 fn the_program_does_not_see_its_copy() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let mut kept = Kept::start(&place);
-    // Before its first copy a session opens what a crash is noted in.
+    // Before its first snapshot a session opens the file that records a crash.
     kept.text("1");
     kept.text(
         "import os, signal, random\nheard = []\nos.register_at_fork(before=lambda: heard.append('before'), \
@@ -368,10 +369,10 @@ fn the_program_does_not_see_its_copy() {
          print(heard, children(), sorted(os.listdir('/proc/self/fd')) == open_before)",
     );
     assert_eq!(text.trim(), "[] none True");
-    // What it does to everybody in its group does not reach the copy.
+    // A signal to the interpreter's process group does not reach the snapshot.
     let answer = kept.dies("os.killpg(0, signal.SIGKILL)");
     restored(&answer, "crashed");
-    // A real fork is still seen by its handlers.
+    // A real fork still runs the registered handlers.
     let text = kept
         .server
         .text("if os.fork() == 0: os._exit(0)\nos.wait()\nprint(heard)");
@@ -381,21 +382,21 @@ fn the_program_does_not_see_its_copy() {
 #[test]
 fn with_threads_there_is_no_copy_and_the_result_says_why() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let mut kept = Kept::start(&place);
     kept.text("a = 1\nimport threading, time");
     kept.server
         .text("threading.Thread(target=time.sleep, args=(600,), daemon=True).start()");
-    until(PATIENCE, "the copy is given up", || {
+    until(DEFAULT_TIMEOUT, "the copy is given up", || {
         kept.copies().is_empty().then_some(())
     });
-    lost(&kept.dies(SEGFAULT), "threads");
+    lost(&kept.dies(SEGFAULT_CODE), "threads");
 }
 
 #[test]
 fn code_that_ends_or_imitates_the_copy_only_loses_its_own_state() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let mut kept = Kept::start(&place);
     let end_the_copy = "import os\nfor p in os.listdir('/proc'):\n    \
                         if p.isdigit() and int(p) not in (1, os.getpid()): os.kill(int(p), 9)\n";
@@ -421,19 +422,20 @@ fn code_that_ends_or_imitates_the_copy_only_loses_its_own_state() {
         );
         kept.copied();
     }
-    // Waking it does nothing.
+    // Waking the snapshot has no effect.
     kept.text("a = 1");
     kept.text("import os, signal, time\nos.kill(-1, signal.SIGCONT)\ntime.sleep(0.1)");
-    restored(&kept.dies(SEGFAULT), "crashed");
+    restored(&kept.dies(SEGFAULT_CODE), "crashed");
     assert_eq!(kept.server.text("print(a)").trim(), "1");
 }
 
 #[test]
 fn a_copy_is_given_up_before_it_costs_the_program_its_memory() {
     let _turn = begin!();
-    let place = Place::with_settings("[limits]\nmemory_mb = 192\n");
+    let place = TestDir::with_settings("[limits]\nmemory_mb = 192\n");
     let mut kept = Kept::start(&place);
-    // Half of the limit, written again while a copy still has the first version; then as much as only fits without it.
+    // Half of the limit, rewritten while a snapshot still has the first version. Then a size that fits only without
+    // the snapshot.
     kept.text("big = bytearray(b'x') * (90 << 20)");
     let answer = kept.server.run(
         "for i in range(0, len(big), 4096): big[i] = 1\nimport time\ntime.sleep(0.3)\n\
@@ -441,7 +443,7 @@ fn a_copy_is_given_up_before_it_costs_the_program_its_memory() {
     );
     assert_eq!(answer.status(), "ok", "{answer:?}");
     assert_eq!(answer.output().trim(), "150");
-    until(PATIENCE, "no copy is kept of so large a session", || {
+    until(DEFAULT_TIMEOUT, "no copy is kept of so large a session", || {
         kept.copies().is_empty().then_some(())
     });
     lost(&kept.dies("import os\nos._exit(1)"), "memory");
@@ -450,7 +452,7 @@ fn a_copy_is_given_up_before_it_costs_the_program_its_memory() {
 #[test]
 fn a_large_session_is_restored_too() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let mut kept = Kept::start(&place);
     kept.text("big = bytearray(b'x') * (300 << 20)\nimport ctypes");
     restored(&kept.dies("ctypes.string_at(0)"), "crashed");
@@ -460,29 +462,29 @@ fn a_large_session_is_restored_too() {
 #[test]
 fn a_reset_and_the_setting_leave_no_copy() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let mut kept = Kept::start(&place);
     kept.text("a = 1");
     kept.server.call("reset_session_state", json!({}));
-    until(PATIENCE, "the copy goes with its session", || {
+    until(DEFAULT_TIMEOUT, "the copy goes with its session", || {
         kept.copies().is_empty().then_some(())
     });
     assert_eq!(kept.text("print('a' in globals())").trim(), "False");
-    let place = Place::with_settings("[sessions]\nrestore = false\n");
+    let place = TestDir::with_settings("[sessions]\nrestore = false\n");
     let kept = Kept::start(&place);
     kept.server.text("a = 1");
     kept.server.text("b = 1");
     assert!(kept.copies().is_empty());
-    lost(&kept.dies(SEGFAULT), "variables are lost");
+    lost(&kept.dies(SEGFAULT_CODE), "variables are lost");
 }
 
 #[test]
 fn interrupts_time_outs_and_cancelling_work_in_a_restored_session() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let mut kept = Kept::start(&place);
     kept.text("a = 1");
-    restored(&kept.dies(SEGFAULT), "crashed");
+    restored(&kept.dies(SEGFAULT_CODE), "crashed");
     let answer = kept.dies("while True: pass");
     assert_eq!(answer.cause(), "timeout", "{answer:?}");
     assert!(answer.verdict().contains("interrupted"), "{}", answer.verdict());
@@ -508,9 +510,9 @@ fn interrupts_time_outs_and_cancelling_work_in_a_restored_session() {
 #[test]
 fn a_crash_is_told_at_once() {
     let _turn = begin!();
-    let place = Place::with_settings("[sessions]\nrestore = false\n");
+    let place = TestDir::with_settings("[sessions]\nrestore = false\n");
     let server = Client::start(&mut place.command(&["serve"]));
-    // Many, so that one slow moment of the machine does not count.
+    // Several measurements, so that one slow moment of the machine does not count.
     let fastest = (0..8)
         .map(|_| {
             server.run("import os\nos._exit(1)").meta()["duration_ms"]
@@ -519,6 +521,6 @@ fn a_crash_is_told_at_once() {
         })
         .min()
         .map(Duration::from_millis);
-    // It used to wait a quarter of a second for pipes that were closed already.
+    // An earlier version waited a quarter of a second for pipes that were already closed.
     assert!(fastest < Some(Duration::from_millis(200)), "{fastest:?}");
 }

@@ -3,11 +3,11 @@ use std::process::{Output, Stdio};
 
 use serde_json::Value;
 
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 use crate::support::{begin, machine, skip, until};
 
-/// `sandcell run` of a file with this code.
-fn run(place: &Place, code: &str, options: &[&str], arguments: &[&str], stdin: &str) -> Output {
+/// Runs `sandcell run` on a file with this code.
+fn run(place: &TestDir, code: &str, options: &[&str], arguments: &[&str], stdin: &str) -> Output {
     let file = place.write("program.py", code).display().to_string();
     let mut all = vec!["run"];
     all.extend(options);
@@ -23,7 +23,7 @@ fn run(place: &Place, code: &str, options: &[&str], arguments: &[&str], stdin: &
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // A program that reads nothing may be gone before all is written.
+    // A program that reads nothing may end before everything is written.
     let _ = child.stdin.take().unwrap().write_all(stdin.as_bytes());
     child.wait_with_output().unwrap()
 }
@@ -35,7 +35,7 @@ fn text(bytes: &[u8]) -> String {
 #[test]
 fn the_exit_status_is_the_programs() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     for (code, status) in [
         ("print('fine')", 0),
         ("import sys; sys.exit(3)", 3),
@@ -51,7 +51,7 @@ fn the_exit_status_is_the_programs() {
 #[test]
 fn a_time_out_is_124_and_memory_is_137() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let output = run(
         &place,
         "print('so far', flush=True)\nwhile True: pass",
@@ -66,7 +66,7 @@ fn a_time_out_is_124_and_memory_is_137() {
         "it says how to get more: {}",
         text(&output.stderr)
     );
-    // Programs that read the result get the same words, not those of another interface.
+    // The JSON result uses the words of this command, not those of another interface.
     let output = run(&place, "while True: pass", &["--timeout", "1", "--json"], &[], "");
     let object: serde_json::Value = serde_json::from_str(&text(&output.stdout)).unwrap();
     let remedy = object["cause"]["remedy"].as_str().unwrap();
@@ -82,7 +82,7 @@ fn a_time_out_is_124_and_memory_is_137() {
         "",
     );
     let said = text(&output.stderr);
-    // Python itself may notice first; then it is a MemoryError of the program.
+    // Python itself may notice first and raise a MemoryError.
     assert!(
         output.status.code() == Some(137) || said.contains("MemoryError"),
         "{:?}: {said}",
@@ -94,7 +94,7 @@ fn a_time_out_is_124_and_memory_is_137() {
 #[test]
 fn what_sandcell_itself_could_not_do_is_125() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     for arguments in [
         &["run", "/no/such/file.py"][..],
         &["run", "--language", "klingon", "program.py"],
@@ -118,7 +118,7 @@ fn what_sandcell_itself_could_not_do_is_125() {
 #[test]
 fn output_comes_while_the_program_runs_and_input_goes_in() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let file = place.write(
         "echo.py",
         "print('first', flush=True)\nprint('got', input(), flush=True)\nimport sys\nprint(len(sys.stdin.read()))",
@@ -132,7 +132,7 @@ fn output_comes_while_the_program_runs_and_input_goes_in() {
     let mut stdin = child.stdin.take().unwrap();
     let mut stdout = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
-    // The program waits for input now, so this line can only have come while it runs.
+    // The program waits for input now, so this line was printed while it runs.
     stdout.read_line(&mut line).unwrap();
     assert_eq!(line, "first\n");
     stdin.write_all(b"hello\n").unwrap();
@@ -150,7 +150,7 @@ fn output_comes_while_the_program_runs_and_input_goes_in() {
 #[test]
 fn streams_stay_apart_and_bytes_stay_bytes() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let output = run(
         &place,
         "import os\nos.write(1, bytes(range(256)) * 4000)\nos.write(2, b'to err\\n')",
@@ -166,7 +166,7 @@ fn streams_stay_apart_and_bytes_stay_bytes() {
 #[test]
 fn for_one_program_nothing_is_made_ahead() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let file = place.write("program.py", "print('up', flush=True)\ninput()\n");
     let mut child = place
         .command(&["run", &file.display().to_string()])
@@ -179,7 +179,7 @@ fn for_one_program_nothing_is_made_ahead() {
         .read_line(&mut line)
         .unwrap();
     assert_eq!(line, "up\n");
-    // Twenty times the pause after which a server makes processes for sandboxes to come.
+    // Twenty times the pause after which a server prepares processes for later sandboxes.
     std::thread::sleep(std::time::Duration::from_millis(100));
     let there = machine::descendants(child.id());
     assert!(
@@ -193,7 +193,7 @@ fn for_one_program_nothing_is_made_ahead() {
 #[test]
 fn a_program_can_come_from_standard_input() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let mut child = place
         .command(&["run", "-", "--", "a", "b c"])
         .stdin(Stdio::piped())
@@ -213,7 +213,7 @@ fn a_program_can_come_from_standard_input() {
 #[test]
 fn files_go_in_and_come_back() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let input = place.write("numbers.txt", "1\n2\n39\n").display().to_string();
     let back = place.work().join("sum.txt").display().to_string();
     let code = "open('sum.txt', 'w').write(str(sum(map(int, open('/home/user/in/numbers.txt')))))";
@@ -243,7 +243,7 @@ fn files_go_in_and_come_back() {
 #[test]
 fn json_tells_everything_at_once() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let output = run(
         &place,
         "import sys\nprint('out')\nprint('err', file=sys.stderr)\nsys.exit(4)",
@@ -281,14 +281,14 @@ fn json_tells_everything_at_once() {
 #[test]
 fn the_hosts_secrets_stay_outside_here_too() {
     let _turn = begin!();
-    let place = Place::new();
-    let secret = place.write("secret.txt", crate::support::place::SECRET);
+    let place = TestDir::new();
+    let secret = place.write("secret.txt", crate::support::test_dir::SECRET_VALUE);
     let code = format!(
         "import os\nprint(os.environ)\ntry:\n    print(open({secret:?}).read())\nexcept OSError as e:\n    print(type(e).__name__)\nprint(os.listdir('/home'), os.listdir('/proc/self/fd'))"
     );
     let output = run(&place, &code, &[], &[], "");
     let said = text(&output.stdout);
-    assert!(!said.contains(crate::support::place::SECRET), "{said}");
+    assert!(!said.contains(crate::support::test_dir::SECRET_VALUE), "{said}");
     assert!(
         said.contains("FileNotFoundError") && said.contains("['user']"),
         "{said}"
@@ -302,7 +302,7 @@ fn the_hosts_secrets_stay_outside_here_too() {
 #[test]
 fn a_killed_run_leaves_nothing() {
     let _turn = begin!(alone);
-    let place = Place::new();
+    let place = TestDir::new();
     let file = place.write("long.py", "print('up', flush=True)\nimport time\ntime.sleep(600)");
     let mut child = place
         .command(&["run", "--timeout", "600", file.to_str().unwrap()])
@@ -326,8 +326,8 @@ fn a_killed_run_leaves_nothing() {
     });
 }
 
-/// The last lines that a failed run ends with.
-fn advice(place: &Place, code: &str, options: &[&str]) -> String {
+/// Returns the last lines of a failed run.
+fn advice(place: &TestDir, code: &str, options: &[&str]) -> String {
     let output = run(place, code, options, &[], "");
     assert_ne!(output.status.code(), Some(0), "{code}");
     text(&output.stderr)
@@ -336,7 +336,7 @@ fn advice(place: &Place, code: &str, options: &[&str]) -> String {
 #[test]
 fn a_failure_ends_with_a_hint() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     for (code, hint) in [
         (
             "import pandas_of_nobody",
@@ -365,7 +365,7 @@ fn a_failure_ends_with_a_hint() {
 #[test]
 fn amounts_have_units_and_files_need_one_name() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     place.write("numbers.txt", "1 2 39");
     let code = "open('sum.txt', 'w').write(str(sum(map(int, open('numbers.txt').read().split()))))";
     let options = [
@@ -388,9 +388,9 @@ fn amounts_have_units_and_files_need_one_name() {
 #[test]
 fn pictures_are_saved_next_to_each_other_and_named() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     place.write("plot-1.png", "mine");
-    // What is saved for libraries that draw, without one.
+    // The files that drawing libraries would save, without such a library.
     let code = "import os\nfolder = '/tmp/.sandcell/pictures'\nos.makedirs(folder)\npng = b'\\x89PNG\\r\\n\\x1a\\n'\n\
                 for number in range(3):\n    open(f'{folder}/{number}.png', 'wb').write(png + bytes([number]))\n\
                 open(f'{folder}/3.png', 'w').write('#!/bin/sh')\nos.symlink('/etc/passwd', f'{folder}/4.png')\nos.mkfifo(f'{folder}/5.png')";
@@ -422,7 +422,7 @@ fn what_matplotlib_and_pillow_show_is_a_file() {
             "no Python with data libraries (SANDCELL_TEST_DATA_PYTHON names it)",
         );
     };
-    let place = Place::with_settings(&format!("python = {:?}\n", data.to_string_lossy()));
+    let place = TestDir::with_settings(&format!("python = {:?}\n", data.to_string_lossy()));
     let code = "import matplotlib\nmatplotlib.use('TkAgg')\nimport matplotlib.pyplot as plt\n\
                 plt.plot([1, 2])\nplt.show()\nfigure, axes = plt.subplots()\naxes.bar([1], [2])\nfigure.show()\n\
                 from PIL import Image\nImage.new('CMYK', (9, 9)).show()\nplt.figure()\nplt.show()\nprint('done')";
@@ -440,7 +440,7 @@ fn what_matplotlib_and_pillow_show_is_a_file() {
 
 #[test]
 fn a_setting_is_written_from_the_command_line_and_the_rest_of_the_file_stays() {
-    let place = Place::new();
+    let place = TestDir::new();
     let config = |arguments: &[&str]| {
         let all: Vec<&str> = std::iter::once("config").chain(arguments.iter().copied()).collect();
         let output = place.command(&all).stdin(Stdio::null()).output().unwrap();
@@ -502,7 +502,7 @@ fn a_setting_is_written_from_the_command_line_and_the_rest_of_the_file_stays() {
 #[test]
 fn code_can_stand_on_the_command_line() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let mut command = place.command(&["run", "-c", "import sys\nprint(sys.argv[1], input())", "--", "a"]);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(b"b\n").unwrap();
@@ -517,7 +517,7 @@ fn code_can_stand_on_the_command_line() {
 #[test]
 fn a_data_folder_that_cannot_be_used_is_reported() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let doctor = place
         .command(&["doctor"])
         .env("SANDCELL_DATA_DIR", "/dev/null")
@@ -540,7 +540,7 @@ fn a_data_folder_that_cannot_be_used_is_reported() {
 #[test]
 fn mistakes_are_answered_with_what_was_meant() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     for (arguments, variable, expected) in [
         (
             &["run", "a.py", "x"][..],

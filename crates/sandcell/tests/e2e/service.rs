@@ -6,18 +6,18 @@ use serde_json::{Value, json};
 
 use crate::support::client::Client;
 use crate::support::machine::{kill, process};
-use crate::support::place::Place;
-use crate::support::{PATIENCE, begin, is_root, until};
+use crate::support::test_dir::TestDir;
+use crate::support::{DEFAULT_TIMEOUT, begin, is_root, until};
 
-/// A place whose servers run in the background. They end with it.
+/// A place whose servers run in the background. They end when it is dropped.
 struct Background {
-    place: Place,
+    place: TestDir,
     more: Vec<(&'static str, String)>,
 }
 
 impl Background {
     fn new(idle_s: u32) -> Self {
-        let place = Place::new();
+        let place = TestDir::new();
         std::fs::create_dir(place.path("run")).unwrap();
         std::fs::set_permissions(place.path("run"), std::fs::Permissions::from_mode(0o700)).unwrap();
         Self {
@@ -62,7 +62,7 @@ impl Drop for Background {
     }
 }
 
-/// Somebody who says that it is a server of another version.
+/// Starts a program that claims to be a server of another version.
 fn other_version(socket: &std::path::Path, sandboxes: u32) -> Child {
     let program = r#"
 import json, os, socket, sys
@@ -157,11 +157,11 @@ fn a_server_that_was_killed_is_started_anew_and_its_socket_is_no_obstacle() {
     let (first, socket) = (background.pid(), background.socket());
     let seen = process(first);
     kill(first);
-    until(PATIENCE, "the server is gone", || (!seen.lives()).then_some(()));
+    until(DEFAULT_TIMEOUT, "the server is gone", || (!seen.lives()).then_some(()));
     assert!(socket.exists(), "the socket was left behind");
     // A call to the dying server may report the broken connection once; later calls work, in a new sandbox.
     let asked = json!({"name": "execute_code", "arguments": {"code": "print('x' in globals())"}});
-    let answer = until(PATIENCE, "an answer of a new server", || {
+    let answer = until(DEFAULT_TIMEOUT, "an answer of a new server", || {
         let answer = client.request_raw("tools/call", asked.clone());
         answer.to_string().contains("new sandbox").then_some(answer)
     });
@@ -177,7 +177,7 @@ fn a_server_that_nobody_needs_ends_and_takes_its_socket_along() {
     background.more.push(("SANDCELL_LIMITS__IDLE_S", "1".to_owned()));
     let client = background.client();
     assert_eq!(client.text("print(6 * 7)").trim(), "42");
-    until(PATIENCE, "the server ends", || {
+    until(DEFAULT_TIMEOUT, "the server ends", || {
         background.status().is_empty().then_some(())
     });
     let left = || {
@@ -185,8 +185,8 @@ fn a_server_that_nobody_needs_ends_and_takes_its_socket_along() {
         let names = entries.flatten().map(|entry| entry.file_name().into_string().unwrap());
         names.filter(|name| name.ends_with(".sock")).count()
     };
-    until(PATIENCE, "the socket goes", || (left() == 0).then_some(()));
-    // The client that is still there notices nothing.
+    until(DEFAULT_TIMEOUT, "the socket goes", || (left() == 0).then_some(()));
+    // The client that is still connected is not affected.
     assert_eq!(client.text("print(6 * 7)").trim(), "42");
 }
 
@@ -200,7 +200,7 @@ fn another_version_is_replaced_when_it_has_nothing_to_lose() {
     for (sandboxes, replaced) in [(0, true), (3, false)] {
         let stopped = background.command(&["service", "stop"]).output().unwrap();
         assert!(stopped.status.success(), "{}", String::from_utf8_lossy(&stopped.stderr));
-        until(PATIENCE, "the socket goes", || (!socket.exists()).then_some(()));
+        until(DEFAULT_TIMEOUT, "the socket goes", || (!socket.exists()).then_some(()));
         let mut old = other_version(&socket, sandboxes);
         let client = Client::start_silent(&mut background.command(&["serve"]));
         let listed = client.request_raw("tools/list", json!({}));
@@ -209,7 +209,7 @@ fn another_version_is_replaced_when_it_has_nothing_to_lose() {
             assert_eq!(background.status()[0]["version"], env!("CARGO_PKG_VERSION"));
         } else {
             assert_eq!(listed["result"]["old"], true, "{listed}");
-            until(PATIENCE, "it is told", || {
+            until(DEFAULT_TIMEOUT, "it is told", || {
                 client.log().contains("another version").then_some(())
             });
             old.kill().unwrap();
@@ -244,7 +244,7 @@ fn nobody_else_comes_in() {
     assert_eq!(client.text("print(1)").trim(), "1");
     let socket = background.socket();
     if is_root() {
-        // Whatever the modes say, another user is not answered.
+        // Another user gets no answer, regardless of the file modes.
         let mut folder = socket.as_path();
         while let Some(parent) = folder
             .parent()
@@ -316,7 +316,7 @@ fn a_socket_of_ones_own_is_served_and_connected_to() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    until(PATIENCE, "the socket", || socket.exists().then_some(()));
+    until(DEFAULT_TIMEOUT, "the socket", || socket.exists().then_some(()));
     let to = format!("unix:{}", socket.display());
     let client = Client::start(&mut background.place.command(&["serve", "--connect", &to]));
     assert_eq!(client.text("print(6 * 7)").trim(), "42");

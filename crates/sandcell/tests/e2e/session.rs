@@ -2,16 +2,16 @@ use serde_json::json;
 
 use crate::support::begin;
 use crate::support::client::{Answer, Client};
-use crate::support::place::Place;
-use crate::support::{PATIENCE, until};
+use crate::support::test_dir::TestDir;
+use crate::support::{DEFAULT_TIMEOUT, until};
 
-fn server(place: &Place) -> Client {
+fn server(place: &TestDir) -> Client {
     Client::start(&mut place.command(&["serve"]))
 }
 
-/// Sessions are not restored.
-fn forgetful() -> Place {
-    Place::with_settings("[sessions]\nrestore = false\n")
+/// Returns a place whose sessions are not restored.
+fn forgetful() -> TestDir {
+    TestDir::with_settings("[sessions]\nrestore = false\n")
 }
 
 #[track_caller]
@@ -32,7 +32,7 @@ fn works_again(server: &Client) {
 #[test]
 fn programs_read_the_parts_of_a_result_one_by_one() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     server.run("import sys");
     let answer = server.run("print('result: fake')\nprint('a warning', file=sys.stderr)\n6 * 7");
@@ -76,7 +76,7 @@ fn programs_read_the_parts_of_a_result_one_by_one() {
 #[test]
 fn variables_stay_over_fifty_calls_of_one_sandbox() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let first = server.run("x = 0");
     assert_eq!(first.meta()["new_sandbox"], true, "{first:?}");
@@ -97,7 +97,7 @@ fn variables_stay_over_fifty_calls_of_one_sandbox() {
 #[test]
 fn imports_functions_classes_and_files_stay() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     server.text("import math\ndef area(r):\n    return math.pi * r * r\nclass Disc:\n    r = 2");
     server.text("open('note.txt', 'w').write('still here')");
@@ -111,7 +111,7 @@ fn imports_functions_classes_and_files_stay() {
 #[test]
 fn the_last_expression_comes_back_and_none_does_not() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     assert!(server.text("a = 40\na + 2").contains("42"));
     assert!(server.text("'text' * 2").contains("texttext"));
@@ -125,7 +125,7 @@ fn the_last_expression_comes_back_and_none_does_not() {
 #[test]
 fn top_level_await_works() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let text =
         server.text("import asyncio\nasync def f():\n    await asyncio.sleep(0)\n    return 'awaited'\nawait f()");
@@ -136,7 +136,7 @@ fn top_level_await_works() {
 #[test]
 fn stdout_and_stderr_are_told_apart() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let answer = server.run("import sys\nprint('to out')\nprint('to err', file=sys.stderr)");
     let text = answer.output();
@@ -150,18 +150,18 @@ fn stdout_and_stderr_are_told_apart() {
 #[test]
 fn a_background_threads_output_is_not_lost() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     server.text(
         "import threading\ngo = threading.Event()\n\
          def work():\n    go.wait()\n    print('from the thread', flush=True)\n\
          t = threading.Thread(target=work)\nt.start()",
     );
-    // Within a later call.
+    // The line arrives within a later call.
     assert!(server.text("go.set()\nt.join()").contains("from the thread"));
-    // Between two calls: a later call returns the line, unless the first call was still running when it came.
+    // The line arrives between two calls: a later call returns it, unless the first call was still running.
     let began = server.text("threading.Timer(0.05, lambda: print('came later', flush=True)).start()");
-    until(PATIENCE, "the late line comes", || {
+    until(DEFAULT_TIMEOUT, "the late line comes", || {
         let come = began.contains("came later") || server.text("pass").contains("came later");
         come.then_some(())
     });
@@ -170,7 +170,7 @@ fn a_background_threads_output_is_not_lost() {
 #[test]
 fn output_between_two_calls_is_marked_with_the_execution_that_it_belongs_to() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = crate::languages::server(&place);
     let shell = "while [ ! -e go ]; do sleep 0.01; done; echo late; touch printed";
     let python = "import os, subprocess, threading, time\ndef work():\n    while not os.path.exists('go'): time.sleep(0.01)\n    \
@@ -222,7 +222,7 @@ fn output_between_two_calls_is_marked_with_the_execution_that_it_belongs_to() {
             "write_file",
             json!({"sandbox_id": sandbox, "path": "go", "content": ""}),
         );
-        until(PATIENCE, "the line is printed", || {
+        until(DEFAULT_TIMEOUT, "the line is printed", || {
             let read = server.call("read_file", json!({"sandbox_id": sandbox, "path": "printed"}));
             (!read.is_error()).then_some(())
         });
@@ -232,11 +232,11 @@ fn output_between_two_calls_is_marked_with_the_execution_that_it_belongs_to() {
         assert_eq!(run(next).0.trim_end(), "now", "{start}");
         server.call("close_sandbox", json!({"sandbox_id": sandbox}));
     }
-    // With several executions before it, it is known after which one it came.
+    // After several executions, the result names the execution that the line followed.
     server.text(&format!("{python}threading.Thread(target=work).start()"));
     let last = server.run("1");
     server.call("write_file", json!({"path": "go", "content": ""}));
-    until(PATIENCE, "the line is printed", || {
+    until(DEFAULT_TIMEOUT, "the line is printed", || {
         (!server.call("read_file", json!({"path": "printed"})).is_error()).then_some(())
     });
     let marked = format!(
@@ -249,7 +249,7 @@ fn output_between_two_calls_is_marked_with_the_execution_that_it_belongs_to() {
 #[test]
 fn the_output_of_child_processes_is_not_lost() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let text = server.text(
         "import os, subprocess, sys\n\
@@ -267,7 +267,7 @@ fn the_output_of_child_processes_is_not_lost() {
 #[test]
 fn a_shell_and_the_usual_tools_are_there() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let text = server.text(
         "import subprocess\nprint(subprocess.run('echo a b | tr a-z A-Z; pwd', shell=True, capture_output=True, text=True).stdout)",
@@ -278,7 +278,7 @@ fn a_shell_and_the_usual_tools_are_there() {
 #[test]
 fn the_ordinary_standard_library_works() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let text = server.text(
         "import sqlite3, tempfile, json, hashlib, uuid, threading, multiprocessing, concurrent.futures as cf, locale, os\n\
@@ -301,7 +301,7 @@ fn the_ordinary_standard_library_works() {
 #[test]
 fn an_exception_is_a_result_and_variables_stay() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let answer = server.run("kept = 1\ndef f():\n    return 1 / 0\nf()");
     assert!(!answer.is_error());
@@ -316,7 +316,7 @@ fn an_exception_is_a_result_and_variables_stay() {
 #[test]
 fn sys_exit_ends_the_cell_and_not_the_session() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let answer = server.run("kept = 1\nimport sys\nsys.exit(3)");
     assert!(!answer.is_error());
@@ -361,7 +361,7 @@ fn os_exit_ends_only_the_session_and_is_named() {
 #[test]
 fn memory_without_end_is_stopped_and_named() {
     let _turn = begin!();
-    let place = Place::with_settings("[limits]\nmemory_mb = 128\n");
+    let place = TestDir::with_settings("[limits]\nmemory_mb = 128\n");
     let server = server(&place);
     server.text("kept = 1");
     let answer = server.run("hoard = []\nwhile True:\n    hoard.append(bytearray(4 << 20))");
@@ -372,7 +372,7 @@ fn memory_without_end_is_stopped_and_named() {
         "it names the limit: {}",
         answer.verdict()
     );
-    // What is left may be so near the limit that the next call is ended, too; the one after it is not.
+    // The remaining memory may be so near the limit that the next call is ended, too; the one after it is not.
     let answers = [(); 2].map(|()| server.run("hoard = None\nprint(6 * 7)"));
     assert!(answers.iter().any(|next| next.output().contains("42")), "{answers:?}");
 }
@@ -380,7 +380,7 @@ fn memory_without_end_is_stopped_and_named() {
 #[test]
 fn memory_of_many_children_counts_together() {
     let _turn = begin!();
-    let place = Place::with_settings("[limits]\nmemory_mb = 128\n");
+    let place = TestDir::with_settings("[limits]\nmemory_mb = 128\n");
     let server = server(&place);
     let answer = server.run(
         "import os, time\nfor _ in range(8):\n    if os.fork() == 0:\n        b = bytearray(40 << 20)\n        \
@@ -395,7 +395,7 @@ fn memory_of_many_children_counts_together() {
 #[test]
 fn a_fork_bomb_is_stopped_and_named() {
     let _turn = begin!();
-    let place = Place::with_settings("[limits]\nprocesses = 40\n");
+    let place = TestDir::with_settings("[limits]\nprocesses = 40\n");
     let server = server(&place);
     let answer = server.run(
         "import os, time\nmade = 0\ntry:\n    while True:\n        if os.fork() == 0:\n            time.sleep(60)\n            os._exit(0)\n        made += 1\n\
@@ -412,7 +412,7 @@ fn a_fork_bomb_is_stopped_and_named() {
 #[test]
 fn standard_input_is_what_the_call_gives() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let code = "print([input(), input('name? ')])";
     let answer = server.call("execute_code", json!({"code": code, "stdin": "one\ntwo\n"}));
@@ -429,7 +429,7 @@ fn standard_input_is_what_the_call_gives() {
 #[test]
 fn a_reset_forgets_variables_and_keeps_files() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     server.text("kept = 1\nopen('f', 'w').write('file')");
     let reset = server.call("reset_session_state", json!({}));
@@ -443,7 +443,7 @@ fn a_reset_forgets_variables_and_keeps_files() {
 #[test]
 fn two_sandboxes_share_nothing() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let made = server.call("create_sandbox", json!({"count": 2}));
     let ids = made.data()["sandbox_ids"].as_array().expect("ids").clone();
@@ -469,7 +469,7 @@ fn two_sandboxes_share_nothing() {
 #[test]
 fn a_sandbox_has_what_it_was_made_with() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let made = server.call(
         "create_sandbox",
@@ -497,7 +497,7 @@ fn a_sandbox_has_what_it_was_made_with() {
 #[test]
 fn a_throwaway_run_takes_files_and_gives_outputs_that_outlive_it() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let answer = server.call(
         "create_run_close",
@@ -529,7 +529,7 @@ fn a_throwaway_run_takes_files_and_gives_outputs_that_outlive_it() {
 #[test]
 fn history_tells_newest_first_what_was_run() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let long = format!("print('{}')", "y".repeat(300));
     server.text("print('first')");
@@ -545,7 +545,7 @@ fn history_tells_newest_first_what_was_run() {
     assert_eq!(records[1]["code_preview"], format!("{}...", &long[..100]));
     let stdout = records[1]["stdout_preview"].as_str().unwrap();
     assert!(stdout.len() <= 203 && stdout.starts_with("yyy"), "{stdout}");
-    // Out of range is moved into range.
+    // Values out of range become the nearest value in range.
     let all = server.call("get_execution_history", json!({"last_n": 5000}));
     assert_eq!(all.data()["records"].as_array().unwrap().len(), 3);
 }
@@ -553,7 +553,7 @@ fn history_tells_newest_first_what_was_run() {
 #[test]
 fn more_sandboxes_than_allowed_are_refused_and_none_is_made() {
     let _turn = begin!();
-    let place = Place::with_settings("[limits]\nsandboxes_per_caller = 2\n");
+    let place = TestDir::with_settings("[limits]\nsandboxes_per_caller = 2\n");
     let server = server(&place);
     let text = server
         .call("create_sandbox", json!({"count": 3}))
@@ -570,7 +570,7 @@ fn more_sandboxes_than_allowed_are_refused_and_none_is_made() {
 #[test]
 fn an_operators_folder_is_seen_and_never_written() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     place.write("data.txt", "from the host");
     let work = place.work().display().to_string();
     let server = Client::start(&mut place.command(&[
@@ -601,7 +601,7 @@ fn an_operators_folder_is_seen_and_never_written() {
 #[test]
 fn only_the_tools_that_were_asked_for_are_there() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = Client::start(&mut place.command(&["serve", "--tools", "execute_code,read_file"]));
     let listed = server.request("tools/list", json!({}));
     let mut names: Vec<&str> = listed["tools"]
@@ -626,7 +626,7 @@ fn only_the_tools_that_were_asked_for_are_there() {
 #[test]
 fn the_end_of_a_sandbox_is_told_before_it_comes_and_a_key_finds_it_until_then() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let client = server(&place);
     let asked = json!({"key": "task", "lifetime_s": 100});
     let made = client.call("create_sandbox", asked.clone());
@@ -645,7 +645,7 @@ fn the_end_of_a_sandbox_is_told_before_it_comes_and_a_key_finds_it_until_then() 
     assert!(!early.verdict().contains("expires:"), "{}", early.all());
     let short = client.call("create_sandbox", json!({"key": "short", "lifetime_s": 40}));
     let id = short.data()["sandbox_id"].clone();
-    let late = until(PATIENCE, "the last fifth", || {
+    let late = until(DEFAULT_TIMEOUT, "the last fifth", || {
         let late = client.call("execute_code", json!({"code": "1", "sandbox_id": id}));
         late.verdict().contains("expires:").then_some(late)
     });
@@ -663,7 +663,7 @@ fn the_end_of_a_sandbox_is_told_before_it_comes_and_a_key_finds_it_until_then() 
 #[test]
 fn context_variables_that_an_awaiting_cell_sets_stay() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     server.run(
         "import asyncio, contextvars, decimal\nv = contextvars.ContextVar('v', default=0)\nw = contextvars.ContextVar('w', default=0)",

@@ -1,5 +1,5 @@
-//! Counts that the kernel keeps for a user of the host: sixteen hostile sandboxes of one caller take what they can, others go on,
-//! and the host user has half of each.
+//! Kernel counts per user of the host: sixteen hostile sandboxes of one caller take as much as they can, other
+//! sandboxes continue, and the host user keeps half of each count.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,15 +7,15 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use crate::support::client::Client;
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 use crate::support::{begin, is_root, python};
 
-const SANDBOXES: usize = 16;
-const SETTINGS: &str = "[limits]\nsandboxes_per_caller = 20\nsandboxes = 20\nmemory_mb = 128\n";
-/// The limits of open files, queued signals and locked memory (in bytes) that the server gets, and may not raise.
-const FILES: u64 = 1024;
-const SIGNALS: u64 = 2000;
-const LOCKED: u64 = 256 << 10;
+const SANDBOX_COUNT: usize = 16;
+const SERVER_SETTINGS: &str = "[limits]\nsandboxes_per_caller = 20\nsandboxes = 20\nmemory_mb = 128\n";
+/// The limits of open files, queued signals and locked memory (in bytes) of the server, which it cannot raise.
+const MAX_OPEN_FILES: u64 = 1024;
+const MAX_SIGNALS: u64 = 2000;
+const MAX_LOCKED_BYTES: u64 = 256 << 10;
 
 /// Executes a program under these limits.
 const UNDER_LIMITS: &str = r#"
@@ -31,7 +31,7 @@ os.execv(sys.argv[4], sys.argv[4:])
 fn python_under_limits() -> Command {
     let mut outer = Command::new(python().unwrap());
     outer.args(["-I", "-S", "-c", UNDER_LIMITS]);
-    outer.args([FILES, SIGNALS, LOCKED].map(|limit| limit.to_string()));
+    outer.args([MAX_OPEN_FILES, MAX_SIGNALS, MAX_LOCKED_BYTES].map(|limit| limit.to_string()));
     outer
 }
 
@@ -43,15 +43,15 @@ fn under_limits(command: &Command) -> Command {
     outer
 }
 
-fn start() -> (Place, Client) {
-    let place = Place::with_settings(SETTINGS);
+fn start() -> (TestDir, Client) {
+    let place = TestDir::with_settings(SERVER_SETTINGS);
     let server = Client::start(&mut under_limits(&place.command(&["serve"])));
     (place, server)
 }
 
-/// Sandboxes of one caller that have run this, and what each printed last.
-fn siege(server: &Client, code: &str) -> (Vec<Value>, Vec<String>) {
-    let made: Vec<Value> = (0..SANDBOXES)
+/// Runs this code in several sandboxes of one caller. Returns the sandboxes and the last line of each.
+fn run_in_all(server: &Client, code: &str) -> (Vec<Value>, Vec<String>) {
+    let made: Vec<Value> = (0..SANDBOX_COUNT)
         .map(|_| server.call("create_sandbox", json!({})).data()["sandbox_ids"][0].clone())
         .collect();
     let calls: Vec<_> = made
@@ -98,13 +98,13 @@ fn sixteen_sandboxes_leave_half_of_the_watches() {
     let take = take.replace("MOST", &(most + 1).to_string());
     let before = outside(&take);
     let (_place, server) = start();
-    let (_made, said) = siege(&server, &take);
+    let (_made, said) = run_in_all(&server, &take);
     let taken = sum(&said);
     let left = outside(&take);
     println!("{taken} of {most} inotify instances are in the sandboxes, {left} of {before} are left: {said:?}");
     assert!(taken > 0, "{said:?}");
     assert!(taken <= most / 2, "{said:?}");
-    // Other programs of this user come and go.
+    // Other programs of this user start and end meanwhile.
     assert!(left + most / 2 + 8 >= before, "{left} are left of {before}");
     others_go_on(&server);
 }
@@ -117,17 +117,17 @@ fn sixteen_sandboxes_leave_half_of_the_queued_signals() {
         while number < 4000 and libc.sigqueue(os.getpid(), 40, ctypes.c_void_p(0)) == 0:\n    number += 1\nprint(number)";
     let before = outside(take);
     assert!(
-        before > SIGNALS / 2,
-        "this user has {before} of {SIGNALS} queued signals left"
+        before > MAX_SIGNALS / 2,
+        "this user has {before} of {MAX_SIGNALS} queued signals left"
     );
     let (_place, server) = start();
-    let (_made, said) = siege(&server, take);
+    let (_made, said) = run_in_all(&server, take);
     let (taken, left) = (sum(&said), outside(take));
-    println!("{taken} of {SIGNALS} signals are queued in the sandboxes, {left} of {before} are left: {said:?}");
+    println!("{taken} of {MAX_SIGNALS} signals are queued in the sandboxes, {left} of {before} are left: {said:?}");
     assert!(taken > 0, "{said:?}");
-    // Other programs of this user come and go.
+    // Other programs of this user start and end meanwhile.
     assert!(
-        left + SIGNALS / 2 + 8 >= before,
+        left + MAX_SIGNALS / 2 + 8 >= before,
         "{left} are left of {before}: {said:?}"
     );
     others_go_on(&server);
@@ -136,23 +136,23 @@ fn sixteen_sandboxes_leave_half_of_the_queued_signals() {
 #[test]
 fn sixteen_sandboxes_leave_half_of_the_locked_memory() {
     let _turn = begin!(alone);
-    // Segments in pages, each locked by itself (SHM_LOCK).
+    // Shared-memory segments of a few pages, each locked by itself (SHM_LOCK).
     let take = "import ctypes\nlibc = ctypes.CDLL(None)\nlocked = 0\n\
         while locked < 1 << 20 and (one := libc.shmget(0, 16384, 0o600)) >= 0:\n    \
         if libc.shmctl(one, 11, None) < 0:\n        break\n    locked += 16384\nprint(locked)";
     let (_place, server) = start();
-    let (_made, said) = siege(&server, take);
+    let (_made, said) = run_in_all(&server, take);
     let taken = sum(&said);
-    println!("{taken} of {LOCKED} bytes are locked in the sandboxes: {said:?}");
-    // Where limits are watched there are no segments.
+    println!("{taken} of {MAX_LOCKED_BYTES} bytes are locked in the sandboxes: {said:?}");
+    // Where the watchdog enforces limits there are no shared-memory segments.
     assert!(taken > 0 || !is_root(), "{said:?}");
-    assert!(taken <= LOCKED / 2, "{said:?}");
+    assert!(taken <= MAX_LOCKED_BYTES / 2, "{said:?}");
     others_go_on(&server);
 }
 
-/// Puts as many descriptors on the way as it can, where they are seen worst, and waits. A child does it, which may be ended before
-/// the answer is there.
-const FLOOD: &str = r#"
+/// Puts as many descriptors in transit as possible, where they are hardest to detect, and waits. A child does it,
+/// since it may be killed before the answer is written.
+const FLOOD_SCRIPT: &str = r#"
 import os, resource, socket, threading, time
 if os.fork() == 0:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -210,12 +210,12 @@ fn sixteen_floods_of_descriptors_in_flight_end_and_others_go_on() {
     let _turn = begin!(alone);
     for way in ["nested", "not accepted", "open"] {
         let (_place, server) = start();
-        let code = format!("WAY = {way:?}\n{FLOOD}");
-        let (made, _) = siege(&server, &code);
+        let code = format!("WAY = {way:?}\n{FLOOD_SCRIPT}");
+        let (made, _) = run_in_all(&server, &code);
         others_go_on(&server);
         assert_eq!(outside(IS_REFUSED), 0, "{way}: the host user cannot pass a descriptor");
         others_go_on(&server);
-        // Whatever became of the floods, the server knows its sandboxes.
+        // The server still knows its sandboxes after the floods.
         for id in made {
             let answer = server.call("close_sandbox", json!({"sandbox_id": id}));
             assert!(!answer.is_error(), "{answer:?}\n{}", server.log());

@@ -5,26 +5,26 @@ use serde_json::json;
 
 use crate::support::client::Client;
 use crate::support::machine;
-use crate::support::place::Place;
-use crate::support::{PATIENCE, begin, settled};
+use crate::support::test_dir::TestDir;
+use crate::support::{DEFAULT_TIMEOUT, begin, settled};
 
-/// Groups that a launcher keeps for later sandboxes: folders of 32 groups, one for each controller.
+/// The control groups that a launcher keeps for later sandboxes: folders of 32 groups, one for each controller.
 const GROUPS_KEPT: usize = 4 * 32;
-/// Descriptors that a process may hold for a moment. A hundred runs that each lost one would show.
+/// The number of descriptors that a process may hold temporarily. A leak of one in each of a hundred runs would show.
 const DESCRIPTORS_SLACK: usize = 16;
 
 /// The machine's resources that one server holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Holds {
+struct ServerResources {
     processes: usize,
-    /// Their names are numbered; only how many there are must not grow.
+    /// The number of groups. Their names are numbered; only their number must not grow.
     groups: usize,
     mounts: BTreeSet<String>,
     descriptors: Vec<usize>,
     files: usize,
 }
 
-impl Holds {
+impl ServerResources {
     /// Returns true when nothing has grown except the resources with an allowance.
     fn is_as_flat_as(&self, before: &Self) -> bool {
         let mut descriptors = self.descriptors.iter().zip(&before.descriptors);
@@ -36,15 +36,15 @@ impl Holds {
     }
 }
 
-fn holds(server: &Client, place: &Place) -> Holds {
+fn holds(server: &Client, place: &TestDir) -> ServerResources {
     let helpers = machine::descendants(server.pid());
     let mut descriptors: Vec<usize> = std::iter::once(server.pid())
         .chain(helpers.iter().map(|seen| seen.pid))
         .map(machine::descriptors)
         .collect();
-    // Processes are found in the order of their numbers, which says nothing.
+    // Processes are listed by id, and that order has no meaning.
     descriptors.sort_unstable();
-    Holds {
+    ServerResources {
         processes: helpers.len(),
         groups: machine::groups_of(&helpers).len(),
         mounts: machine::mounts(),
@@ -65,9 +65,9 @@ fn memory(server: &Client) -> u64 {
 fn create_run_close_over_and_over_keeps_everything_flat() {
     let _turn = begin!(alone);
     let count: u32 = std::env::var("SANDCELL_TEST_SOAK").map_or(100, |text| text.parse().unwrap());
-    // A short history reaches its bound within the run, so that memory can be compared.
-    // The number of idle sandboxes is fixed: it would follow demand, and fall by itself in a long run.
-    let place = Place::with_settings("[limits]\nhistory_rows = 20\n[pool]\nparked = 4\n");
+    // A short history reaches its limit within the run, so that memory can be compared. The number of idle sandboxes
+    // is fixed: otherwise it would follow the demand, and fall by itself in a long run.
+    let place = TestDir::with_settings("[limits]\nhistory_rows = 20\n[pool]\nparked = 4\n");
     let server = Client::start(&mut place.command(&["serve"]));
     let run = |n: u32| {
         let answer = server.call(
@@ -84,8 +84,8 @@ fn create_run_close_over_and_over_keeps_everything_flat() {
         "{count} times create-run-close: {:.1} ms each",
         began.elapsed().as_secs_f64() * 1000.0 / f64::from(count)
     );
-    // After a thousand sessions another warmed interpreter takes over, and the one before lives ten seconds longer.
-    let deadline = Instant::now() + PATIENCE;
+    // After a thousand sessions another zygote takes over, and the old one lives ten seconds longer.
+    let deadline = Instant::now() + DEFAULT_TIMEOUT;
     loop {
         let now = holds(&server, &place);
         if now.is_as_flat_as(&start) {

@@ -4,10 +4,10 @@ use serde_json::json;
 
 use crate::support::begin;
 use crate::support::client::{Answer, Client};
-use crate::support::place::Place;
-use crate::support::{PATIENCE, until};
+use crate::support::test_dir::TestDir;
+use crate::support::{DEFAULT_TIMEOUT, until};
 
-fn server(place: &Place) -> Client {
+fn server(place: &TestDir) -> Client {
     Client::start(&mut place.command(&["serve"]))
 }
 
@@ -18,7 +18,7 @@ fn for_a_second(server: &Client, code: &str) -> Answer {
 #[test]
 fn an_endless_loop_is_interrupted_and_variables_stay() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     server.text("kept = 'yes'");
     let answer = for_a_second(&server, "print('before', flush=True)\nwhile True: pass");
@@ -38,7 +38,7 @@ fn an_endless_loop_is_interrupted_and_variables_stay() {
 #[test]
 fn waiting_for_something_that_never_comes_is_interrupted() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     server.text("kept = 'yes'");
     for code in [
@@ -58,7 +58,7 @@ fn waiting_for_something_that_never_comes_is_interrupted() {
 #[test]
 fn code_that_ignores_the_interrupt_ends_all_the_same() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     for code in [
         "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass",
@@ -83,7 +83,7 @@ fn code_that_ignores_the_interrupt_ends_all_the_same() {
 #[test]
 fn children_of_code_that_timed_out_do_not_run_on() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let answer = for_a_second(&server, "import subprocess\nsubprocess.run(['sh', '-c', 'sleep 602'])");
     assert_eq!(answer.status(), "timeout", "{answer:?}");
@@ -93,7 +93,7 @@ fn children_of_code_that_timed_out_do_not_run_on() {
                         try:\n            line = open(f'/proc/{p}/cmdline').read()\n        except OSError:\n            continue\n        \
                         if 'sleep' in line: found.append(line)\n\
                 print(found)";
-    until(PATIENCE, "no sleeper is left", || {
+    until(DEFAULT_TIMEOUT, "no sleeper is left", || {
         (server.text(look).trim() == "[]").then_some(())
     });
 }
@@ -101,14 +101,14 @@ fn children_of_code_that_timed_out_do_not_run_on() {
 #[test]
 fn a_cancelled_call_stops_its_code_and_keeps_variables() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     server.text("kept = 'yes'\nimport time\nturns = 0");
     let call = server.begin_call(
         "execute_code",
         json!({"code": "while True:\n    turns += 1\n    if turns == 1: open('started', 'w').close()\n    time.sleep(0.01)"}),
     );
-    until(PATIENCE, "the code runs", || {
+    until(DEFAULT_TIMEOUT, "the code runs", || {
         (!server.call("read_file", json!({"path": "started"})).is_error()).then_some(())
     });
     server.notify(
@@ -136,7 +136,7 @@ fn a_cancelled_call_stops_its_code_and_keeps_variables() {
 #[test]
 fn a_call_that_takes_longer_than_its_wait_answers_running() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let answer = server.call(
         "execute_code",
@@ -153,7 +153,7 @@ fn a_call_that_takes_longer_than_its_wait_answers_running() {
 #[test]
 fn a_client_that_gives_up_soon_is_led_back_to_its_execution() {
     let _turn = begin!();
-    let place = Place::with_settings("[mcp]\nwait_s = 1\n");
+    let place = TestDir::with_settings("[mcp]\nwait_s = 1\n");
     let server = server(&place);
     let running = server.run("import time\nprint('begun', flush=True)\ntime.sleep(10)\nprint('end')");
     assert_eq!(running.status(), "running", "{running:?}");
@@ -165,14 +165,14 @@ fn a_client_that_gives_up_soon_is_led_back_to_its_execution() {
         )),
         "{first}"
     );
-    // The id was lost: the newest execution is meant.
+    // Without an id, the call means the newest execution.
     let ended = server.call("get_execution", json!({"wait_s": 55}));
     assert_eq!(
         (ended.status(), ended.meta()["execution_id"].as_str()),
         ("ok", Some(id))
     );
     assert_eq!(ended.meta()["stdout"], "begun\nend\n");
-    let told = server.told();
+    let told = server.notifications();
     let message = told.iter().find(|told| told["method"] == "notifications/message");
     let data = &message.expect("a message that names the execution")["params"]["data"];
     assert_eq!(

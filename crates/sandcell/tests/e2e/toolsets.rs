@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 use crate::packages::{command, stocked};
 use crate::support::begin;
 use crate::support::client::{Answer, Client};
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 
 fn names(server: &Client) -> Vec<String> {
     let listed = server.request("tools/list", json!({}));
@@ -11,7 +11,7 @@ fn names(server: &Client) -> Vec<String> {
     tools.map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
 }
 
-/// The fields of an answer; the text block must say exactly the same.
+/// Returns the fields of an answer; the text block must contain exactly the same.
 #[track_caller]
 fn fields(answer: &Answer) -> Value {
     let data = answer.data().clone();
@@ -20,7 +20,7 @@ fn fields(answer: &Answer) -> Value {
     data
 }
 
-fn scripts(place: &Place) -> Client {
+fn scripts(place: &TestDir) -> Client {
     Client::start(&mut place.command(&["serve", "--toolset", "script"]))
 }
 
@@ -48,7 +48,7 @@ fn text<'a>(data: &'a Value, field: &str) -> &'a str {
 #[test]
 fn scripts_run_fail_and_time_out_with_the_same_fields() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = scripts(&place);
     assert_eq!(
         names(&server),
@@ -76,14 +76,14 @@ fn scripts_run_fail_and_time_out_with_the_same_fields() {
     assert!(text(&raised, "error").contains("exit code 1"), "{raised}");
     let left = run(&server, "raise SystemExit(3)");
     assert!(text(&left, "error").contains("exit code 3"), "{left}");
-    // A value that no script would print is not printed.
+    // The value of the last expression is not printed, as in a script.
     assert_eq!(run(&server, "1 + 1")["stdout"], "");
 }
 
 #[test]
 fn what_the_strict_list_refuses_is_not_run_and_stands_in_the_history() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = scripts(&place);
     let refused = [
         "import os",
@@ -138,7 +138,7 @@ fn what_the_strict_list_refuses_is_not_run_and_stands_in_the_history() {
 #[test]
 fn variables_go_files_stay_and_a_reset_counts_anew() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = scripts(&place);
     assert_eq!(
         run(&server, "x = 41\nopen('kept.txt', 'w').write('here')")["success"],
@@ -169,7 +169,7 @@ fn variables_go_files_stay_and_a_reset_counts_anew() {
 #[test]
 fn an_installed_package_serves_later_scripts_and_the_operators_list_holds() {
     let _turn = begin!();
-    let place = Place::with_settings("[packages]\nallow = [\"demo-one\", \"helper-one\"]\n");
+    let place = TestDir::with_settings("[packages]\nallow = [\"demo-one\", \"helper-one\"]\n");
     let index = stocked();
     let server = Client::start(&mut command(&place, &index.url(), &["serve", "--toolset", "script"]));
     assert!(text(&run(&server, "import demo_one"), "stderr").contains("ModuleNotFoundError"));
@@ -196,7 +196,7 @@ fn an_installed_package_serves_later_scripts_and_the_operators_list_holds() {
 #[test]
 fn scripts_keep_variables_where_the_operator_says_so() {
     let _turn = begin!();
-    let place = Place::with_settings("toolset = \"script\"\nanalysis = \"off\"\n[script]\npersistent = true\n");
+    let place = TestDir::with_settings("toolset = \"script\"\nanalysis = \"off\"\n[script]\npersistent = true\n");
     let server = Client::start(&mut place.command(&["serve"]));
     run(&server, "import os\nx = 41");
     assert_eq!(run(&server, "print(x + 1, os.getcwd())")["stdout"], "42 /home/user\n");
@@ -207,7 +207,7 @@ fn scripts_keep_variables_where_the_operator_says_so() {
 #[test]
 fn a_container_is_started_used_replaced_and_stopped() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = Client::start(&mut place.command(&["serve", "--toolset", "container", "--backend", "native"]));
     assert_eq!(names(&server), ["initialize_sandbox", "execute_code", "stop_sandbox"]);
     let early = server.run("1").refused("not_found");
@@ -241,7 +241,7 @@ fn a_container_is_started_used_replaced_and_stopped() {
 #[test]
 fn an_image_that_cannot_be_had_is_refused_and_the_old_sandbox_stays() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = Client::start(&mut place.command(&["serve", "--toolset", "container", "--backend", "native"]));
     server.call("initialize_sandbox", json!({"image": "alpine:latest"}));
     server.text("x = 41");

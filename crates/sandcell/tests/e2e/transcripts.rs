@@ -2,9 +2,9 @@ use serde_json::{Value, json};
 
 use crate::support::begin;
 use crate::support::client::Client;
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 
-/// The conversation, with every detail removed that differs between runs or machines.
+/// The conversation, without details that differ between runs or machines.
 struct Transcript(String);
 
 impl Transcript {
@@ -33,7 +33,7 @@ impl Transcript {
         settings.add_filter(r"\d+(\.\d+)? s\b", "N s");
         settings.add_filter(r"available are: python[a-z, ]*", "available are: python…");
         settings.add_filter(r"(?m)^degraded.*\n", "");
-        // From which cell depends on when there was time for a copy.
+        // The cell depends on the moment of the last snapshot.
         settings.add_filter(r"(?m)^restored: .*$", "restored: …");
         settings.add_filter(r"Python 3\.\d+(\.\d+)?", "Python 3");
         settings.set_prepend_module_to_snapshot(false);
@@ -45,7 +45,7 @@ impl Transcript {
 #[test]
 fn a_notebook_like_conversation() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = Client::start(&mut place.command(&["serve"]));
     let mut transcript = Transcript(String::new());
     for code in [
@@ -72,7 +72,7 @@ fn a_notebook_like_conversation() {
 #[test]
 fn refusals_say_what_to_do() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = Client::start(&mut place.command(&["serve"]));
     let mut transcript = Transcript(String::new());
     for (tool, arguments) in [
@@ -98,7 +98,7 @@ fn refusals_say_what_to_do() {
 #[test]
 fn files_in_and_out() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = Client::start(&mut place.command(&["serve"]));
     let mut transcript = Transcript(String::new());
     for (tool, arguments) in [
@@ -122,7 +122,7 @@ fn files_in_and_out() {
 #[test]
 fn the_list_of_tools_is_short_and_clean() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = Client::start(&mut place.command(&["serve"]));
     let listed = server.request("tools/list", json!({}));
     let size = listed.to_string().len();
@@ -149,7 +149,7 @@ fn the_list_of_tools_is_short_and_clean() {
         assert!(names.contains(&name), "{name} is missing: {names:?}");
     }
     assert!(names.len() <= 14, "{names:?}");
-    // Schemas that clients of all kinds can read.
+    // The schemas must be readable for clients of all kinds.
     let text = listed.to_string();
     for stumbling_block in [
         "$ref",
@@ -165,7 +165,7 @@ fn the_list_of_tools_is_short_and_clean() {
 #[test]
 fn the_handshake_tells_a_model_what_it_needs() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = Client::start_silent(&mut place.command(&["serve"]));
     let hello = server.initialize();
     assert_eq!(hello["serverInfo"]["name"], "sandcell", "{hello}");

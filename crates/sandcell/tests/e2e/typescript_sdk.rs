@@ -1,11 +1,11 @@
 use std::process::{Command, Stdio};
 
 use crate::support::http::Server;
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 use crate::support::{begin, name_of, skip, sources};
 
-/// Runs the script with one generation of the official SDK: over standard input and output, over HTTP, and over standard
-/// input and output to a server that runs.
+/// Runs the script with one generation of the official SDK: over standard input and output, over HTTP, and over
+/// standard input and output to a running server.
 fn client(test: &str, generation: &str) {
     let of = |name| std::env::var_os(name);
     let (Some(node), Some(modules)) = (of("SANDCELL_TEST_NODE"), of("SANDCELL_TEST_NODE_MODULES")) else {
@@ -16,7 +16,7 @@ fn client(test: &str, generation: &str) {
         );
         return;
     };
-    let place = Place::new();
+    let place = TestDir::new();
     let stdio = place.command(&["serve"]);
     let program = stdio.get_program().to_string_lossy().into_owned();
     let http = Server::start(&place, &[]);

@@ -1,15 +1,15 @@
-//! The attacks as files: what each says about itself, and the steps it is made of.
+//! The attacks as files: each file's description, and its steps.
 //!
-//! A file begins with a block of `# key: value` lines; the rest is Python for one sandbox, or is cut by `# in: a`,
-//! `# in: b` (which of two sandboxes) and `# tool: NAME {…}` (a call of that tool, whose answer the next step sees as
-//! `ANSWER`).
+//! A file begins with a block of `# key: value` lines; the rest is Python for one sandbox, or is cut by `# in: a`, `#
+//! in: b` (the first or the second of two sandboxes) and `# tool: NAME {…}` (a call of that tool, whose answer the
+//! next step gets as `ANSWER`).
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-/// Layers that hold amounts or stand outside of the plan, by the names that files use.
+/// Layers that limit amounts or are outside of the plan, by their names in the files.
 pub const OTHER_LAYERS: [&str; 8] = [
     "memory_limit",
     "cpu_limit",
@@ -34,19 +34,19 @@ pub struct Attack {
     pub what: String,
     /// The layer that holds it.
     pub layer: String,
-    /// Layers that would hold it as well: all of them are off when the layer is proved.
-    pub beside: Vec<String>,
+    /// Layers that would also hold the attack. All of them are off when the test proves the layer.
+    pub also_off: Vec<String>,
     /// The reason that removing the layer does not let the attack through here.
     pub unproven: Option<String>,
     /// The layer that holds instead in a container, where the attack means something else.
     pub otherwise: Option<String>,
-    pub expect: Expect,
+    pub expect: ExpectedResult,
     pub needs: Option<Needs>,
     /// True when only a server that runs as root can show that the layer matters.
     pub proof_needs_root: bool,
     /// `limits.KEY = VALUE` of the settings.
     pub limits: Vec<(String, String)>,
-    /// The limits with which it succeeds.
+    /// The limits with which the attack succeeds.
     pub raised: Vec<(String, String)>,
     /// The attack needs a separate sandbox, closed afterwards.
     pub fresh: bool,
@@ -57,22 +57,22 @@ pub struct Attack {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Expect {
+pub enum ExpectedResult {
     /// The last line reports that the attack was held.
     Held,
-    /// The last line reports it, or the execution was ended for one of these causes.
-    HeldOr(Vec<String>),
-    /// It ends with this cause.
+    /// The last line reports that the attack was held, or the execution was ended for one of these causes.
+    HeldOrCause(Vec<String>),
+    /// The execution ends with this cause.
     Cause(String),
-    /// Any end will do, as long as the server and other sandboxes go on.
+    /// Any end is accepted, as long as the server and other sandboxes continue.
     Any,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Needs {
-    /// A server that is the machine's root.
+    /// A server that runs as root.
     Root,
-    /// A server that is not.
+    /// A server that runs as an ordinary user.
     User,
     /// An x86-64 machine.
     X86,
@@ -126,13 +126,13 @@ impl Attack {
                 .collect()
         };
         for (key, _) in &head {
-            assert!(KEYS.contains(key), "{name}: `# {key}:` means nothing");
+            assert!(HEAD_KEYS.contains(key), "{name}: `# {key}:` means nothing");
         }
         Self {
             class: must("class"),
             what: must("attack"),
             layer: must("layer"),
-            beside: list("beside"),
+            also_off: list("beside"),
             unproven: get("unproven"),
             otherwise: get("containers"),
             expect: expect(&must("expect")),
@@ -142,7 +142,7 @@ impl Attack {
                 "x86_64" => Needs::X86,
                 _ => panic!("{name}: needs {needs}"),
             }),
-            proof_needs_root: get("proof").is_some_and(|who| who == "root"),
+            proof_needs_root: get("proof").is_some_and(|user| user == "root"),
             limits: pairs("limits"),
             raised: pairs("raised"),
             fresh: get("fresh").is_some(),
@@ -154,7 +154,7 @@ impl Attack {
     }
 }
 
-const KEYS: [&str; 16] = [
+const HEAD_KEYS: [&str; 16] = [
     "attack",
     "class",
     "layer",
@@ -173,12 +173,12 @@ const KEYS: [&str; 16] = [
     "weaker",
 ];
 
-fn expect(text: &str) -> Expect {
+fn expect(text: &str) -> ExpectedResult {
     match text.split_once(" or ") {
-        Some(("held", causes)) => Expect::HeldOr(causes.split(" or ").map(str::to_owned).collect()),
-        _ if text == "held" => Expect::Held,
-        _ if text == "any" => Expect::Any,
-        _ => Expect::Cause(text.to_owned()),
+        Some(("held", causes)) => ExpectedResult::HeldOrCause(causes.split(" or ").map(str::to_owned).collect()),
+        _ if text == "held" => ExpectedResult::Held,
+        _ if text == "any" => ExpectedResult::Any,
+        _ => ExpectedResult::Cause(text.to_owned()),
     }
 }
 
@@ -225,7 +225,7 @@ fn folder() -> PathBuf {
     }
 }
 
-/// Every attack, by name.
+/// Returns every attack, by name.
 pub fn all() -> Vec<Attack> {
     let folder = folder();
     let mut attacks = Vec::new();
@@ -252,12 +252,12 @@ pub fn all() -> Vec<Attack> {
     attacks
 }
 
-/// Those of one class.
+/// Returns the attacks of one class.
 pub fn of(class: &str) -> Vec<Attack> {
     all().into_iter().filter(|attack| attack.class == class).collect()
 }
 
-/// The classes, each once.
+/// Returns all classes.
 pub fn classes() -> BTreeSet<String> {
     all().into_iter().map(|attack| attack.class).collect()
 }

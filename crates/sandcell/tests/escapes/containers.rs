@@ -2,13 +2,13 @@
 //! a detail is marked `# containers:`, with the layer that holds instead.
 
 use crate::catalogue::{self, Attack};
-use crate::field::Who;
 use crate::support::turns::Turn;
 use crate::support::{name_of, skip};
+use crate::target::ServerUser;
 
-/// Those that are made in a whole run of the tests. The others (`crosstalk`, `protocol`, `resources`, `workspace`) take
-/// minutes; `SANDCELL_TEST_SIEGE=all` makes them, too.
-const USUAL: [&str; 9] = [
+/// The classes of a normal test run. The others (`crosstalk`, `protocol`, `resources`, `workspace`) take minutes;
+/// `SANDCELL_TEST_SIEGE=all` runs them, too.
+const DEFAULT_CLASSES: [&str; 9] = [
     "agent",
     "devices",
     "environment",
@@ -19,14 +19,14 @@ const USUAL: [&str; 9] = [
     "root",
     "sockets",
 ];
-const LONG: [&str; 4] = ["crosstalk", "protocol", "resources", "workspace"];
+const LONG_CLASSES: [&str; 4] = ["crosstalk", "protocol", "resources", "workspace"];
 
-fn siege(test: &str, classes: &[&str]) {
-    siege_with(test, classes, |_| true);
+fn attack_classes(test: &str, classes: &[&str]) {
+    attack_classes_with(test, classes, |_| true);
 }
 
 /// Makes only the attacks for which `is_meant` is true.
-fn siege_with(test: &str, classes: &[&str], is_meant: impl Fn(&Attack) -> bool) {
+fn attack_classes_with(test: &str, classes: &[&str], is_meant: impl Fn(&Attack) -> bool) {
     let get = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let (Some(host), Some(image)) = (get("SANDCELL_TEST_DOCKER_HOST"), get("SANDCELL_TEST_IMAGE")) else {
         skip(test, "no Docker daemon for tests (eval \"$(.ci/docker)\")");
@@ -44,24 +44,29 @@ fn siege_with(test: &str, classes: &[&str], is_meant: impl Fn(&Attack) -> bool) 
             .into_iter()
             .filter(|attack| attack.otherwise.is_none() && is_meant(attack))
             .collect();
-        crate::besiege_with(&format!("{class} in containers"), &attacks, &[Who::Current], &variables);
+        crate::attack_all_with(
+            &format!("{class} in containers"),
+            &attacks,
+            &[ServerUser::Current],
+            &variables,
+        );
     }
 }
 
 #[test]
 fn containers_hold_as_well() {
     fn here() {}
-    siege(&name_of(here), &USUAL);
+    attack_classes(&name_of(here), &DEFAULT_CLASSES);
     if std::env::var("SANDCELL_TEST_SIEGE").as_deref() == Ok("all") {
-        siege(&name_of(here), &LONG);
+        attack_classes(&name_of(here), &LONG_CLASSES);
     }
 }
 
-/// The agent inside the container enforces these limits. For a native sandbox the watcher outside does.
+/// The agent inside the container enforces these limits. For a native sandbox the watchdog outside does.
 #[test]
 fn sockets_and_huge_pages_in_containers_hold_no_memory_beyond_the_limit() {
     fn here() {}
-    siege_with(&name_of(here), &["resources"], |attack| {
+    attack_classes_with(&name_of(here), &["resources"], |attack| {
         let names = [
             "resources/memory_in_sockets",
             "resources/memory_in_messages_of",
@@ -75,6 +80,10 @@ fn sockets_and_huge_pages_in_containers_hold_no_memory_beyond_the_limit() {
 fn every_class_is_made_and_little_of_them_left_out() {
     let left_out = catalogue::all().into_iter().filter(|attack| attack.otherwise.is_some());
     assert_eq!(left_out.count(), 21);
-    let made: std::collections::BTreeSet<String> = USUAL.into_iter().chain(LONG).map(str::to_owned).collect();
+    let made: std::collections::BTreeSet<String> = DEFAULT_CLASSES
+        .into_iter()
+        .chain(LONG_CLASSES)
+        .map(str::to_owned)
+        .collect();
     assert_eq!(made, catalogue::classes());
 }

@@ -4,21 +4,21 @@
 use sandcell_jail::seccomp::{Action, Entry, policy};
 use serde_json::{Value, json};
 
-use crate::field::{Field, Who};
 use crate::support::begin;
+use crate::target::{ServerUser, Target};
 
-/// The newest call that the policy knows; above it the answer is ENOSYS.
-const NEWEST_KNOWN: i64 = 452;
-/// uretprobe and uprobe of x86-64: the kernel lets them pass every filter, since its own trampolines call them, and
-/// ends whoever else does (SIGILL).
-const ITS_OWN: [i64; 2] = [335, 336];
-/// One question: the call's number, its six arguments, and the error number that must come back.
+/// The newest system call in the policy; later ones return ENOSYS.
+const NEWEST_KNOWN_CALL: i64 = 452;
+/// uretprobe and uprobe of x86-64: the kernel lets them pass every filter, since its own trampolines call them. Other
+/// callers are killed (SIGILL).
+const PROBE_CALLS: [i64; 2] = [335, 336];
+/// One question: the system call's number, its six arguments, and the expected error number.
 type Question = (i64, [u64; 6], i32);
 
 /// Returns the errno of the table; `None` if the call is allowed.
 fn refusal(policy: &[Entry], number: i64, args: [u64; 6]) -> Option<i32> {
     let Some(entry) = policy.iter().find(|entry| entry.number == number) else {
-        return Some(if number > NEWEST_KNOWN {
+        return Some(if number > NEWEST_KNOWN_CALL {
             libc::ENOSYS
         } else {
             libc::EPERM
@@ -27,10 +27,10 @@ fn refusal(policy: &[Entry], number: i64, args: [u64; 6]) -> Option<i32> {
     entry.action.answer(args)
 }
 
-/// The policy in force on this server.
-fn in_force(field: &Field) -> Vec<Entry> {
-    let sandbox = field.client.run("1").sandbox();
-    let status = { &field.client }.call("get_sandbox_status", json!({"sandbox_id": sandbox}));
+/// Returns the policy in force on this server.
+fn in_force(target: &Target) -> Vec<Entry> {
+    let sandbox = target.client.run("1").sandbox();
+    let status = { &target.client }.call("get_sandbox_status", json!({"sandbox_id": sandbox}));
     let degraded = status.data()["sandboxes"][0]["isolation"]["degraded"].clone();
     let watched = degraded
         .as_array()
@@ -40,9 +40,9 @@ fn in_force(field: &Field) -> Vec<Entry> {
     policy(!watched)
 }
 
-/// Asks them all; those that were answered otherwise.
-fn ask(field: &Field, questions: &[Question]) -> Vec<Value> {
-    const ASK: &str = r#"
+/// Makes all these calls. Returns those with an unexpected result.
+fn ask(target: &Target, questions: &[Question]) -> Vec<Value> {
+    const ASK_SCRIPT: &str = r#"
 import ctypes, json
 libc = ctypes.CDLL(None, use_errno=True)
 libc.syscall.restype = ctypes.c_long
@@ -58,9 +58,9 @@ print(json.dumps(wrong))
 "#;
     let mut wrong = Vec::new();
     for some in questions.chunks(2000) {
-        let answer = field
+        let answer = target
             .client
-            .run(&format!("QUESTIONS = {:?}\n{ASK}", json!(some).to_string()));
+            .run(&format!("QUESTIONS = {:?}\n{ASK_SCRIPT}", json!(some).to_string()));
         assert_eq!(answer.status(), "ok", "{answer:?}");
         let found: Value = serde_json::from_str(answer.output().trim()).unwrap();
         wrong.extend(found.as_array().unwrap().clone());
@@ -69,13 +69,13 @@ print(json.dumps(wrong))
 }
 
 fn all_hold(what: &str, questions: impl Fn(&[Entry]) -> Vec<Question>) {
-    for who in Who::everybody() {
-        let field = Field::open(who, "", &[]);
-        let questions = questions(&in_force(&field));
-        let wrong = ask(&field, &questions);
+    for user in ServerUser::all() {
+        let target = Target::open(user, "", &[]);
+        let questions = questions(&in_force(&target));
+        let wrong = ask(&target, &questions);
         println!(
             "{what} as {}: {} asked, {} not as the policy says",
-            who.name(),
+            user.name(),
             questions.len(),
             wrong.len()
         );
@@ -92,15 +92,15 @@ fn every_call_that_the_policy_refuses_is_refused_with_its_error() {
     all_hold("calls", |policy| {
         let nothing = [u64::MAX; 6];
         (0..=460)
-            .filter(|number| !(cfg!(target_arch = "x86_64") && ITS_OWN.contains(number)))
+            .filter(|number| !(cfg!(target_arch = "x86_64") && PROBE_CALLS.contains(number)))
             .filter_map(|number| refusal(policy, number, nothing).map(|errno| (number, nothing, errno)))
-            // Numbers that depend on an argument: asked with each kind of argument that is refused.
+            // Calls whose answer depends on an argument: one question for each refused kind of argument.
             .chain(conditional(policy))
             .collect()
     });
 }
 
-/// For each call with conditions, arguments of which at least one alternative misses each test.
+/// Returns arguments for each conditional call that fail every alternative's tests.
 fn conditional(policy: &[Entry]) -> Vec<Question> {
     let mut questions = Vec::new();
     for entry in policy {
@@ -164,7 +164,7 @@ fn every_socket_family_and_type_is_as_the_policy_says() {
 
 #[test]
 fn no_flag_of_clone_makes_a_namespace() {
-    const NAMESPACES: [u64; 8] = [
+    const NAMESPACE_FLAGS: [u64; 8] = [
         0x80,
         0x20000,
         0x0200_0000,
@@ -177,11 +177,14 @@ fn no_flag_of_clone_makes_a_namespace() {
     let _turn = begin!();
     all_hold("flags of clone", |policy| {
         let mut questions = Vec::new();
-        for one in NAMESPACES.into_iter().chain([0x2000, 0x8000]) {
-            for other in NAMESPACES.into_iter().chain([0, 17, 0x100, 0x10f00, 1 << 32, 1 << 63]) {
+        for one in NAMESPACE_FLAGS.into_iter().chain([0x2000, 0x8000]) {
+            for other in NAMESPACE_FLAGS
+                .into_iter()
+                .chain([0, 17, 0x100, 0x10f00, 1 << 32, 1 << 63])
+            {
                 for call in [libc::SYS_clone, libc::SYS_unshare, libc::SYS_clone3] {
                     let args = [one | other, 0, 0, 0, 0, 0];
-                    // NEWTIME is bit 7, which for clone is part of the signal's number: the kernel takes it from
+                    // NEWTIME is bit 7, which for clone is part of the signal's number: the kernel accepts it from
                     // clone3 and unshare only.
                     match refusal(policy, call, args) {
                         Some(errno) => questions.push((call, args, errno)),
@@ -197,7 +200,7 @@ fn no_flag_of_clone_makes_a_namespace() {
 /// A filter that refuses everything would pass the tests above.
 #[test]
 fn what_ordinary_programs_need_goes_through() {
-    const NEEDED: &str = r#"
+    const NEEDED_CALLS_SCRIPT: &str = r#"
 import asyncio, concurrent.futures, ctypes, fcntl, multiprocessing, os, select, signal, socket, sqlite3, subprocess, tempfile, threading
 done = []
 def check(name, value):
@@ -244,8 +247,13 @@ check("pidfd", os.pidfd_open(os.getpid()) > 0)
 print(len(done), [name for name in done if name.startswith("FAILED")])
 "#;
     let _turn = begin!();
-    for who in Who::everybody() {
-        let field = Field::open(who, "", &[]);
-        assert_eq!(field.client.text(NEEDED).trim(), "20 []", "as {}", who.name());
+    for user in ServerUser::all() {
+        let target = Target::open(user, "", &[]);
+        assert_eq!(
+            target.client.text(NEEDED_CALLS_SCRIPT).trim(),
+            "20 []",
+            "as {}",
+            user.name()
+        );
     }
 }

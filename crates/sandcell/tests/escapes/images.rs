@@ -1,14 +1,14 @@
-//! The same attacks in a sandbox of a container image, which the native back end makes itself: every one that is a piece of code,
-//! all in one program of the command line.
+//! The attacks in a sandbox of a container image, which the native back end makes itself: every attack that is one
+//! piece of code, all in one program of the command line.
 
 use std::process::Command;
 
-use crate::catalogue::{self, Attack, Expect};
-use crate::field::{Field, Who};
+use crate::catalogue::{self, Attack, ExpectedResult};
 use crate::support::{begin, name_of, not_required, skip};
+use crate::target::{ServerUser, Target};
 
-/// Attacks that mean something else where the files are an image's.
-const OTHERWISE: [(&str, &str); 4] = [
+/// Attacks with another meaning if the files come from an image.
+const OTHER_OUTCOMES: [(&str, &str); 4] = [
     ("environment/user_names", "the image has users of its own"),
     (
         "root/list_root_home",
@@ -30,8 +30,8 @@ fn an_image_holds_as_well() {
         skip(&name_of(here), "no Docker daemon for tests (eval \"$(.ci/docker)\")");
         return;
     };
-    let field = Field::open(Who::Current, "", &[]);
-    let archive = field.place().path("image.tar");
+    let target = Target::open(ServerUser::Current, "", &[]);
+    let archive = target.place().path("image.tar");
     let saved = Command::new("docker")
         .env("DOCKER_HOST", host)
         .args(["save", "-o"])
@@ -44,12 +44,12 @@ fn an_image_holds_as_well() {
     }
     let attacks: Vec<Attack> = catalogue::all()
         .into_iter()
-        .filter(|attack| attack.is_plain() && !attack.fresh && attack.expect == Expect::Held)
-        .filter(|attack| attack.timeout_s.is_none() && field.missing(attack).is_none())
-        .filter(|attack| !OTHERWISE.iter().any(|(name, _)| attack.name == *name))
+        .filter(|attack| attack.is_plain() && !attack.fresh && attack.expect == ExpectedResult::Held)
+        .filter(|attack| attack.timeout_s.is_none() && target.missing(attack).is_none())
+        .filter(|attack| !OTHER_OUTCOMES.iter().any(|(name, _)| attack.name == *name))
         .collect();
     let name = format!("docker-archive:{}", archive.display());
-    let output = crate::run_all(&field, &attacks, &["--image", &name]);
+    let output = crate::run_all(&target, &attacks, &["--image", &name]);
     let mut failures = Vec::new();
     for attack in &attacks {
         let said = output.get(&attack.name).map_or("(nothing)", String::as_str);
@@ -57,7 +57,7 @@ fn an_image_holds_as_well() {
             failures.push(format!("{}: {said}", attack.name));
         }
     }
-    failures.extend(field.lure.touched().map(str::to_owned));
+    failures.extend(target.canary.touched().map(str::to_owned));
     println!("in an image: {} tried, {} not held", attacks.len(), failures.len());
     assert!(failures.is_empty(), "{}", failures.join("\n"));
     assert!(attacks.len() >= 100, "{}", attacks.len());

@@ -1,4 +1,4 @@
-//! No layer is there for show: with exactly one layer left out, attacks that it holds come through; and a layer that
+//! Proofs that each layer matters: with exactly one layer left out, the attacks that it holds succeed. A layer that
 //! cannot be set up refuses the sandbox.
 //!
 //! Only in builds with `fault-injection`, where `SANDCELL_TEST_SKIP` names layers to leave out and
@@ -18,9 +18,8 @@
     reason = "tests may panic and print; that is how they fail. Parts are shared with the escape suite"
 )]
 
+mod canary;
 mod catalogue;
-mod field;
-mod lure;
 #[path = "../e2e/support/mod.rs"]
 #[allow(
     dead_code,
@@ -28,21 +27,22 @@ mod lure;
     reason = "shared with the end-to-end tests, which use all of it"
 )]
 mod support;
+mod target;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use catalogue::Attack;
-use field::{Field, Outcome, Who, server_command};
 use sandcell_jail::plan::NAMESPACE_LEVEL_LAYERS;
 use support::begin;
-use support::place::Place;
+use support::test_dir::TestDir;
+use target::{Outcome, ServerUser, Target, server_command};
 
-/// The program that these tests attack: always the one with fault injection.
+/// Returns the program under attack: always the one with fault injection.
 pub fn under_test() -> std::path::PathBuf {
     env!("CARGO_BIN_EXE_sandcell").into()
 }
 
-/// Layers that nothing can be set up without, so that no attack can be made on what is left.
+/// Layers without which no sandbox can be made, so that no attack can be tried without them.
 const NOT_PROVABLE: [(&str, &str); 1] = [(
     "mount_namespace",
     "nothing can be mounted without it, so the sandbox is refused",
@@ -67,71 +67,71 @@ fn provable() -> Vec<Attack> {
     catalogue::all().into_iter().filter(of_layers).collect()
 }
 
-/// Makes attacks with some layers left out; those whose outcome is not as wanted.
-fn without(who: Who, layers: &BTreeSet<String>, attacks: &[&Attack], wanted: &str) -> Vec<String> {
+/// Makes attacks with some layers left out. Returns those with an unexpected outcome.
+fn without(user: ServerUser, layers: &BTreeSet<String>, attacks: &[&Attack], wanted: &str) -> Vec<String> {
     let list = layers.iter().cloned().collect::<Vec<_>>().join(",");
     // A zygote's worker has its own Landlock rules in addition to the agent's, which hold attacks on the agent as well.
     let alone = ("SANDCELL_POOL__WARM_PARENTS", "false");
-    let mut field = Field::open(who, "", &[("SANDCELL_TEST_SKIP", &list), alone]);
+    let mut target = Target::open(user, "", &[("SANDCELL_TEST_SKIP", &list), alone]);
     let mut failures = Vec::new();
     for attack in attacks {
         let as_wanted = |outcome: &Outcome| match wanted {
             "breach" => matches!(outcome, Outcome::Breach(_)),
             _ => *outcome == Outcome::Held,
         };
-        let mut outcome = field.try_out(attack);
-        // One breach proves that the attack comes through. Attacks that must be held have one try only.
+        let mut outcome = target.try_out(attack);
+        // One breach proves that the attack succeeds. Attacks that must be held have only one try.
         if wanted == "breach" && !as_wanted(&outcome) {
-            outcome = field.try_out(attack);
+            outcome = target.try_out(attack);
         }
         let good = as_wanted(&outcome);
         if !good {
             failures.push(format!(
                 "{} as {} without {list}: {outcome:?}, not {wanted}",
                 attack.name,
-                who.name()
+                user.name()
             ));
         }
     }
     failures
 }
 
-fn prove(who: Who) {
+fn prove(user: ServerUser) {
     let attacks = provable();
     let mut open: BTreeMap<BTreeSet<String>, Vec<&Attack>> = BTreeMap::new();
     let mut closed: BTreeMap<BTreeSet<String>, Vec<&Attack>> = BTreeMap::new();
     for attack in &attacks {
-        if !who.is_root() && (attack.proof_needs_root || attack.needs == Some(catalogue::Needs::Root))
-            || who.is_root() && attack.needs == Some(catalogue::Needs::User)
+        if !user.is_root() && (attack.proof_needs_root || attack.needs == Some(catalogue::Needs::Root))
+            || user.is_root() && attack.needs == Some(catalogue::Needs::User)
         {
             continue;
         }
-        let beside: BTreeSet<String> = attack.beside.iter().cloned().collect();
-        let mut all = beside.clone();
+        let also_off: BTreeSet<String> = attack.also_off.iter().cloned().collect();
+        let mut all = also_off.clone();
         all.insert(attack.layer.clone());
         open.entry(all).or_default().push(attack);
-        // Without anything left out it is the escape suite that shows that it holds.
-        if !beside.is_empty() {
-            closed.entry(beside).or_default().push(attack);
+        // With all layers active, the escape suite shows that the attack is held.
+        if !also_off.is_empty() {
+            closed.entry(also_off).or_default().push(attack);
         }
     }
     let (mut failures, mut shown) = (Vec::new(), 0);
     for (layers, attacks) in &closed {
-        failures.extend(without(who, layers, attacks, "held"));
+        failures.extend(without(user, layers, attacks, "held"));
     }
     let mut proved = BTreeSet::new();
     for (layers, attacks) in &open {
-        let failed = without(who, layers, attacks, "breach");
+        let failed = without(user, layers, attacks, "breach");
         shown += attacks.len() - failed.len();
         proved.extend(attacks.iter().map(|attack| attack.layer.as_str()));
         failures.extend(failed);
     }
     println!(
         "layers as {}: {shown} attacks come through without the layer that holds them",
-        who.name()
+        user.name()
     );
     assert!(failures.is_empty(), "{}:\n{}", failures.len(), failures.join("\n"));
-    if support::is_root() == who.is_root() && support::is_root() {
+    if support::is_root() == user.is_root() && support::is_root() {
         for layer in NAMESPACE_LEVEL_LAYERS {
             let reason = NOT_PROVABLE.iter().find(|(name, _)| *name == layer);
             assert_eq!(proved.contains(layer), reason.is_none(), "{layer}");
@@ -145,7 +145,7 @@ fn prove(who: Who) {
 #[test]
 fn switching_any_layer_off_lets_attacks_through() {
     let _turn = begin!();
-    prove(Who::Current);
+    prove(ServerUser::Current);
 }
 
 #[test]
@@ -155,18 +155,18 @@ fn and_as_an_ordinary_user() {
         println!("the other test was made as one");
         return;
     }
-    prove(Who::Ordinary);
+    prove(ServerUser::Ordinary);
 }
 
-/// Runs a program with this variable; its exit status and all that was said.
-fn run(who: Who, variable: &str, layer: &str) -> (Option<i32>, String) {
-    let place = Place::new();
+/// Runs a program with this variable. Returns its exit status and all output.
+fn run(user: ServerUser, variable: &str, layer: &str) -> (Option<i32>, String) {
+    let place = TestDir::new();
     for name in ["home", "tmp", "data", "work"] {
-        who.give(&place.path(name));
+        user.give(&place.path(name));
     }
-    who.give(place.work().parent().unwrap());
+    user.give(place.work().parent().unwrap());
     let program = place.write("canary.py", "print('the canary sings')");
-    let output = server_command(&place, who, &["run", &program.display().to_string(), "--json"])
+    let output = server_command(&place, user, &["run", &program.display().to_string(), "--json"])
         .env(variable, layer)
         .output()
         .unwrap();
@@ -177,34 +177,34 @@ fn run(who: Who, variable: &str, layer: &str) -> (Option<i32>, String) {
 }
 
 #[track_caller]
-fn is_refused(layer: &str, who: Who, (status, text): &(Option<i32>, String)) {
-    assert_eq!(*status, Some(125), "{layer} as {}: {text}", who.name());
+fn is_refused(layer: &str, user: ServerUser, (status, text): &(Option<i32>, String)) {
+    assert_eq!(*status, Some(125), "{layer} as {}: {text}", user.name());
     assert!(
         text.contains("isolation_unavailable"),
         "{layer} as {}: {text}",
-        who.name()
+        user.name()
     );
     assert!(
         !text.contains("the canary sings"),
         "{layer} as {}: it ran: {text}",
-        who.name()
+        user.name()
     );
-    assert!(text.contains("remedy"), "{layer} as {}: {text}", who.name());
+    assert!(text.contains("remedy"), "{layer} as {}: {text}", user.name());
 }
 
 #[test]
 fn a_layer_that_fails_refuses_to_run_anything() {
     let _turn = begin!();
-    for who in Who::everybody() {
+    for user in ServerUser::all() {
         for layer in NAMESPACE_LEVEL_LAYERS {
-            let outcome = run(who, "SANDCELL_TEST_DISABLE", layer);
-            is_refused(layer, who, &outcome);
+            let outcome = run(user, "SANDCELL_TEST_DISABLE", layer);
+            is_refused(layer, user, &outcome);
             assert!(outcome.1.contains(layer), "{layer} is not named: {}", outcome.1);
         }
         println!(
             "{} layers as {}: each one that fails refuses",
             NAMESPACE_LEVEL_LAYERS.len(),
-            who.name()
+            user.name()
         );
     }
 }
@@ -212,9 +212,9 @@ fn a_layer_that_fails_refuses_to_run_anything() {
 #[test]
 fn what_cannot_be_left_out_alone_refuses_to_run_anything() {
     let _turn = begin!();
-    for who in Who::everybody() {
+    for user in ServerUser::all() {
         for (layer, reason) in NOT_ALONE {
-            is_refused(layer, who, &run(who, "SANDCELL_TEST_SKIP", layer));
+            is_refused(layer, user, &run(user, "SANDCELL_TEST_SKIP", layer));
             println!("not alone: {layer}: {reason}");
         }
     }
@@ -223,8 +223,8 @@ fn what_cannot_be_left_out_alone_refuses_to_run_anything() {
 #[test]
 fn with_nothing_left_out_the_program_runs() {
     let _turn = begin!();
-    for who in Who::everybody() {
-        let (status, text) = run(who, "SANDCELL_TEST_SKIP", "");
+    for user in ServerUser::all() {
+        let (status, text) = run(user, "SANDCELL_TEST_SKIP", "");
         assert_eq!(status, Some(0), "{text}");
         assert!(text.contains("the canary sings"), "{text}");
     }

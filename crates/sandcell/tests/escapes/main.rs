@@ -18,12 +18,11 @@
     reason = "tests may panic and print; that is how they fail. Parts are shared with the suite of layers"
 )]
 
+mod canary;
 mod catalogue;
 mod containers;
 mod enumerated;
-mod field;
 mod images;
-mod lure;
 #[path = "../e2e/support/mod.rs"]
 #[allow(
     dead_code,
@@ -32,59 +31,61 @@ mod lure;
 )]
 mod support;
 mod table;
+mod target;
 
 use std::collections::BTreeMap;
 
-use catalogue::{Attack, Expect};
-use field::{Field, Outcome, Who};
+use catalogue::{Attack, ExpectedResult};
 use support::begin;
+use target::{Outcome, ServerUser, Target};
 
-/// The program that these tests attack.
+/// Returns the program under attack.
 pub fn under_test() -> std::path::PathBuf {
     support::binary()
 }
 
-/// Makes these attacks, those with equal limits on one server; fails with every one that was not held.
-fn besiege(class: &str, attacks: &[Attack]) {
-    besiege_with(class, attacks, &Who::everybody(), &[]);
+/// Makes these attacks, those with equal limits on one server. Fails with every attack that was not held.
+fn attack_all(class: &str, attacks: &[Attack]) {
+    attack_all_with(class, attacks, &ServerUser::all(), &[]);
 }
 
-/// The same on a server with these variables, run by these.
-fn besiege_with(class: &str, attacks: &[Attack], by: &[Who], variables: &[(&str, &str)]) {
+/// Makes these attacks on a server with these variables, run by these users.
+fn attack_all_with(class: &str, attacks: &[Attack], by: &[ServerUser], variables: &[(&str, &str)]) {
     let mut failures = Vec::new();
-    for who in by.iter().copied() {
+    for user in by.iter().copied() {
         let mut groups: BTreeMap<String, Vec<&Attack>> = BTreeMap::new();
         for attack in attacks {
-            groups.entry(field::settings(&attack.limits)).or_default().push(attack);
+            groups.entry(target::settings(&attack.limits)).or_default().push(attack);
         }
         let (mut tried, mut held, mut skipped) = (0, 0, 0);
         for (settings, attacks) in groups {
-            let mut field = Field::open(who, &settings, variables);
+            let mut target = Target::open(user, &settings, variables);
             for attack in attacks {
-                if let Some(reason) = field.missing(attack) {
-                    println!("not tried: {} ({}): {reason}", attack.name, who.name());
+                if let Some(reason) = target.missing(attack) {
+                    println!("not tried: {} ({}): {reason}", attack.name, user.name());
                     skipped += 1;
                     continue;
                 }
                 tried += 1;
-                let mut outcome = field.try_out(attack);
-                // What came through has come through; what could not be tried as meant, on a busy machine for one, is tried again.
+                let mut outcome = target.try_out(attack);
+                // A breach is final. An attack that did not run as intended, for example on a busy machine, is tried
+                // again.
                 if let Outcome::Unclear(why) = &outcome {
-                    println!("once more: {} ({}): {why}", attack.name, who.name());
-                    outcome = field.try_out(attack);
+                    println!("once more: {} ({}): {why}", attack.name, user.name());
+                    outcome = target.try_out(attack);
                 }
                 match outcome {
                     Outcome::Held => held += 1,
-                    other => failures.push(format!("{} as {}: {other:?}", attack.name, who.name())),
+                    other => failures.push(format!("{} as {}: {other:?}", attack.name, user.name())),
                 }
             }
-            if let Some(left) = field.finish() {
-                failures.push(format!("as {} something is left: {left}", who.name()));
+            if let Some(left) = target.finish() {
+                failures.push(format!("as {} something is left: {left}", user.name()));
             }
         }
         println!(
             "{class} as {}: {tried} tried, {held} held, {skipped} not for this user",
-            who.name()
+            user.name()
         );
     }
     assert!(
@@ -100,10 +101,10 @@ macro_rules! classes {
         $(#[test]
         fn $name() {
             let _turn = begin!();
-            besiege($class, &catalogue::of($class));
+            attack_all($class, &catalogue::of($class));
         })*
 
-        const TESTED: &[&str] = &[$($class),*];
+        const TESTED_CLASSES: &[&str] = &[$($class),*];
     };
 }
 
@@ -126,7 +127,7 @@ classes! {
 #[test]
 fn every_class_is_tested_and_there_are_many_attacks_of_many_kinds() {
     let classes = catalogue::classes();
-    assert_eq!(classes.iter().map(String::as_str).collect::<Vec<_>>(), TESTED);
+    assert_eq!(classes.iter().map(String::as_str).collect::<Vec<_>>(), TESTED_CLASSES);
     let attacks = catalogue::all();
     assert!(attacks.len() >= 160, "{}", attacks.len());
     let layers: Vec<&str> = sandcell_jail::plan::NAMESPACE_LEVEL_LAYERS
@@ -134,7 +135,7 @@ fn every_class_is_tested_and_there_are_many_attacks_of_many_kinds() {
         .chain(catalogue::OTHER_LAYERS)
         .collect();
     for attack in &attacks {
-        for layer in std::iter::once(&attack.layer).chain(&attack.beside) {
+        for layer in std::iter::once(&attack.layer).chain(&attack.also_off) {
             assert!(
                 layers.contains(&layer.as_str()),
                 "{}: there is no layer {layer}",
@@ -150,31 +151,31 @@ fn every_class_is_tested_and_there_are_many_attacks_of_many_kinds() {
     }
 }
 
-/// Every attack that is one piece of code, all in one program of the command line.
+/// Makes every attack that is one piece of code, all in one program of the command line.
 #[test]
 fn the_command_line_holds_as_well() {
     let _turn = begin!();
-    for who in Who::everybody() {
-        let field = Field::open(who, "", &[]);
+    for user in ServerUser::all() {
+        let target = Target::open(user, "", &[]);
         let attacks: Vec<Attack> = catalogue::all()
             .into_iter()
-            .filter(|attack| attack.is_plain() && !attack.fresh && attack.expect == Expect::Held)
-            .filter(|attack| attack.timeout_s.is_none() && field.missing(attack).is_none())
+            .filter(|attack| attack.is_plain() && !attack.fresh && attack.expect == ExpectedResult::Held)
+            .filter(|attack| attack.timeout_s.is_none() && target.missing(attack).is_none())
             .collect();
-        let output = run_all(&field, &attacks, &[]);
+        let output = run_all(&target, &attacks, &[]);
         let mut failures = Vec::new();
         for attack in &attacks {
             let said = output.get(&attack.name).map_or("(nothing)", String::as_str);
             if said != "HELD" {
-                failures.push(format!("{} as {}: {said}", attack.name, who.name()));
+                failures.push(format!("{} as {}: {said}", attack.name, user.name()));
             }
         }
-        if let Some(touched) = field.lure.touched() {
+        if let Some(touched) = target.canary.touched() {
             failures.push(touched.to_owned());
         }
         println!(
             "run as {}: {} tried, {} not held",
-            who.name(),
+            user.name(),
             attacks.len(),
             failures.len()
         );
@@ -183,8 +184,8 @@ fn the_command_line_holds_as_well() {
     }
 }
 
-/// Runs them one after the other in one program; the last line that each printed.
-fn run_all(field: &Field, attacks: &[Attack], options: &[&str]) -> BTreeMap<String, String> {
+/// Runs the attacks one after the other in one program. Returns the last line of each.
+fn run_all(target: &Target, attacks: &[Attack], options: &[&str]) -> BTreeMap<String, String> {
     let texts: BTreeMap<&str, &str> = attacks
         .iter()
         .map(|attack| match attack.steps.as_slice() {
@@ -197,13 +198,13 @@ fn run_all(field: &Field, attacks: &[Attack], options: &[&str]) -> BTreeMap<Stri
          print('@', NAME, flush=True)\n    PID = os.fork()\n    if PID:\n        os.waitpid(PID, 0)\n        continue\n    \
          try:\n        exec(compile(TEXT, NAME, 'exec'), dict(BASE))\n    except BaseException as e:\n        \
          print('unclear:', repr(e))\n    sys.stdout.flush()\n    os._exit(0)\n",
-        field.head(),
+        target.head(),
         serde_json::to_string(&texts).unwrap()
     );
-    let file = field.place().write("attacks.py", program);
+    let file = target.place().write("attacks.py", program);
     let file = file.display().to_string();
     let arguments = [&["run", &file, "--timeout", "120"], options].concat();
-    let output = field::server_command(field.place(), field.who, &arguments)
+    let output = target::server_command(target.place(), target.user, &arguments)
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -221,7 +222,7 @@ fn run_all(field: &Field, attacks: &[Attack], options: &[&str]) -> BTreeMap<Stri
     found
 }
 
-/// An attack on a limit that would be held anyway shows nothing: with the limit raised each one comes through.
+/// An attack on a limit proves nothing if it is held anyway. With the limit raised, each one must succeed.
 #[test]
 fn attacks_on_limits_come_through_when_the_limit_is_raised() {
     let _turn = begin!();
@@ -236,19 +237,19 @@ fn attacks_on_limits_come_through_when_the_limit_is_raised() {
             );
             continue;
         }
-        groups.entry(field::settings(&attack.raised)).or_default().push(attack);
+        groups.entry(target::settings(&attack.raised)).or_default().push(attack);
     }
     let mut tried = 0;
     for (settings, attacks) in groups {
-        let mut field = Field::open(Who::Current, &settings, &[]);
+        let mut target = Target::open(ServerUser::Current, &settings, &[]);
         for attack in attacks
             .iter()
-            .filter(|attack| field.missing(attack).is_none())
+            .filter(|attack| target.missing(attack).is_none())
             .collect::<Vec<_>>()
         {
             tried += 1;
-            // On a busy machine an attack may not get what the raised limit allows; it has a few tries.
-            let mut outcomes = (0..5).map(|_| field.try_out(attack));
+            // On a busy machine an attack may not reach the raised limit, so it has a few tries.
+            let mut outcomes = (0..5).map(|_| target.try_out(attack));
             if !outcomes.any(|outcome| matches!(outcome, Outcome::Breach(_))) {
                 failures.push(format!("{} with more room did not come through", attack.name));
             }

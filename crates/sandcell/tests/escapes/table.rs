@@ -9,9 +9,9 @@ use sandcell_jail::plan::NAMESPACE_LEVEL_LAYERS;
 
 use crate::catalogue::{self, Attack, OTHER_LAYERS};
 
-const BEGIN: &str =
+const BEGIN_MARK: &str =
     "<!-- generated: attacks by layer and class; UPDATE_REFERENCE=1 cargo test -p sandcell --test escapes table -->\n";
-const END: &str = "<!-- end of generated -->\n";
+const END_MARK: &str = "<!-- end of generated -->\n";
 
 fn root() -> Option<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -27,7 +27,7 @@ fn is_proved(attack: &Attack) -> bool {
     attack.unproven.is_none() && (NAMESPACE_LEVEL_LAYERS.contains(&attack.layer.as_str()) || !attack.raised.is_empty())
 }
 
-/// Layers down, classes across; how many attacks, and how many of a layer's come through without it.
+/// Returns a table of layers by classes with the number of attacks, and the number that succeed without their layer.
 fn matrix(attacks: &[Attack]) -> String {
     let classes: Vec<String> = catalogue::classes().into_iter().collect();
     let mut text = format!(
@@ -97,8 +97,8 @@ fn shown(attack: &Attack) -> String {
         None if !NAMESPACE_LEVEL_LAYERS.contains(&attack.layer.as_str()) => {
             "nothing to leave out: judged by what it does".to_owned()
         }
-        None if attack.beside.is_empty() => "without it".to_owned(),
-        None => format!("without it, beside `{}`", attack.beside.join("`, `")),
+        None if attack.also_off.is_empty() => "without it".to_owned(),
+        None => format!("without it, beside `{}`", attack.also_off.join("`, `")),
     };
     if attack.proof_needs_root && attack.unproven.is_none() {
         text.push_str(" (as root)");
@@ -115,15 +115,15 @@ fn the_tables_in_the_documentation_are_fresh() {
     let attacks = catalogue::all();
     let model = std::fs::read_to_string(root.join("THREAT_MODEL.md")).unwrap();
     let (before, rest) = model
-        .split_once(BEGIN)
+        .split_once(BEGIN_MARK)
         .expect("THREAT_MODEL.md has the mark where the table begins");
     let (_, after) = rest
-        .split_once(END)
+        .split_once(END_MARK)
         .expect("THREAT_MODEL.md has the mark where the table ends");
     let wanted = [
         (
             "THREAT_MODEL.md",
-            format!("{before}{BEGIN}\n{}\n{END}{after}", matrix(&attacks)),
+            format!("{before}{BEGIN_MARK}\n{}\n{END_MARK}{after}", matrix(&attacks)),
         ),
         ("docs/reference/attacks.md", list(&attacks)),
     ];
@@ -140,7 +140,7 @@ fn the_tables_in_the_documentation_are_fresh() {
     }
 }
 
-/// The attacks that a text names between backquotes, as `class/name`.
+/// Returns the attacks that a text names between backquotes, as `class/name`.
 fn named_attacks(text: &str) -> impl Iterator<Item = &str> {
     let classes = catalogue::classes();
     let quoted = text.split('`').skip(1).step_by(2);
@@ -152,25 +152,28 @@ fn named_attacks(text: &str) -> impl Iterator<Item = &str> {
 
 #[test]
 fn each_shared_limit_names_a_test_that_exists_or_is_open() {
-    const PAGE: &str = "docs/reference/shared-limits.md";
+    const LIMITS_PAGE: &str = "docs/reference/shared-limits.md";
     let Some(root) = root() else {
         println!("the documentation is not staged with these tests; it is looked at where they were built");
         return;
     };
-    let page = std::fs::read_to_string(root.join(PAGE)).unwrap();
+    let page = std::fs::read_to_string(root.join(LIMITS_PAGE)).unwrap();
     let attacks = catalogue::all();
     for name in named_attacks(&page) {
-        assert!(attacks.iter().any(|attack| attack.name == name), "{PAGE}: {name}");
+        assert!(
+            attacks.iter().any(|attack| attack.name == name),
+            "{LIMITS_PAGE}: {name}"
+        );
     }
     let tests = std::fs::read_to_string(root.join("crates/sandcell/tests/e2e/shared_counts.rs")).unwrap();
     let rows: Vec<&str> = page
         .lines()
         .filter(|line| line.starts_with("| ") && !line.starts_with("| resource"))
         .collect();
-    assert!(rows.len() > 30, "{PAGE} has {} rows", rows.len());
+    assert!(rows.len() > 30, "{LIMITS_PAGE} has {} rows", rows.len());
     for row in rows {
         let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
-        assert_eq!(cells.len(), 6, "{PAGE}: {row}");
+        assert_eq!(cells.len(), 6, "{LIMITS_PAGE}: {row}");
         let shown = cells[5];
         let by_attack = named_attacks(shown).next().is_some();
         let by_test = shown
@@ -179,6 +182,6 @@ fn each_shared_limit_names_a_test_that_exists_or_is_open() {
         let said = ["refused", "open", "settings"]
             .iter()
             .any(|word| shown.starts_with(word));
-        assert!(by_attack || by_test || said, "{PAGE}: no test: {row}");
+        assert!(by_attack || by_test || said, "{LIMITS_PAGE}: no test: {row}");
     }
 }

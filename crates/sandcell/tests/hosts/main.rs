@@ -1,10 +1,10 @@
-//! The host matrix: hosts that differ from this machine, and what the real binary does on each.
+//! The host matrix: hosts that differ from this machine, and the results of the real binary on each.
 //!
-//! A row is a script in `rows/`. It changes mounts, namespaces, filters, limits or cgroups, then runs `probe.sh` there.
-//! Its head states the expected results of `run`, `serve` and `doctor` (`row.rs` has the grammar). Each row is tried as
-//! root and as an ordinary user, from one run of these tests as root: the changes need root, the program under test
-//! does not. A row with a known failure is marked `# open: reason`; it is counted, and fails as soon as the failure is
-//! gone.
+//! A row is a script in `rows/`. It changes mounts, namespaces, filters, limits or cgroups, then runs `probe.sh`
+//! there. Its head states the expected results of `run`, `serve` and `doctor` (`row.rs` has the grammar). Each row is
+//! tried as root and as an ordinary user, from one run of these tests as root: the changes need root, the program
+//! under test does not. A row with a known failure is marked `# open: reason`; it is counted, and fails as soon as the
+//! failure is gone.
 #![cfg_attr(target_os = "linux", forbid(unsafe_code))]
 #![allow(
     clippy::unwrap_used,

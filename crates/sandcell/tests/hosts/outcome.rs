@@ -8,14 +8,14 @@ use crate::row::{Command, End, Expected};
 
 /// A command's results.
 #[derive(Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct CommandResult {
     /// None when the command never ended.
     status: Option<i32>,
     out: String,
     err: String,
 }
 
-impl Seen {
+impl CommandResult {
     pub(crate) fn read(folder: &Path, command: Command) -> Self {
         let text = |end: &str| {
             let bytes = std::fs::read(folder.join(format!("{}.{end}", command.name()))).unwrap_or_default();
@@ -29,7 +29,7 @@ impl Seen {
     }
 
     /// Returns a summary for people.
-    fn told(&self, command: Command) -> String {
+    fn summary(&self, command: Command) -> String {
         let status = self
             .status
             .map_or_else(|| "never ended".to_owned(), |status| format!("status {status}"));
@@ -67,10 +67,10 @@ impl Seen {
             End::Ok if !good => wrong.push("it did not work".to_owned()),
             End::Ok => {}
             _ if good => wrong.push("it worked".to_owned()),
-            // The loader's own words, and no answer of ours.
+            // The dynamic loader failed; the program printed nothing.
             End::Dies if !failures.is_empty() || !self.out.is_empty() => wrong.push("it started".to_owned()),
             End::Dies => {}
-            // doctor tells causes, not codes.
+            // doctor reports causes, not codes.
             End::Refused(code)
                 if command != Command::Doctor && !failures.iter().any(|failure| &failure.code == code) =>
             {
@@ -103,7 +103,7 @@ impl Seen {
             wrong.push("every layer is shown as active although none can be given".to_owned());
         }
         let name = command.name();
-        (!wrong.is_empty()).then(|| format!("{name}: {}: {}", wrong.join("; "), self.told(command)))
+        (!wrong.is_empty()).then(|| format!("{name}: {}: {}", wrong.join("; "), self.summary(command)))
     }
 
     /// Returns true when code ran, or for doctor, when all is well.
@@ -128,7 +128,7 @@ impl Seen {
         }
     }
 
-    /// The answer to a request of the probe.
+    /// Returns the answer to a request of the probe.
     fn answer(&self, id: u64) -> Option<Value> {
         let mut answers = self
             .out
@@ -137,7 +137,7 @@ impl Seen {
         answers.find(|answer| answer["id"] == id)
     }
 
-    /// The failures that it told.
+    /// Returns the reported failures.
     fn failures(&self, command: Command) -> Vec<Failure> {
         let mut found = Vec::new();
         // Any command may fail before it does anything: `error: MESSAGE [CODE]` and `  fix: REMEDY`
@@ -216,7 +216,7 @@ fn collect(value: &Value, found: &mut Vec<Failure>) {
     }
 }
 
-/// That what is wrong is seen to be wrong.
+/// Checks that wrong results are detected.
 pub(crate) fn tests() -> Result<(), String> {
     let expected = |end| Expected {
         end,
@@ -225,7 +225,7 @@ pub(crate) fn tests() -> Result<(), String> {
         says: Vec::new(),
     };
     let refused = || expected(End::Refused("isolation_unavailable".to_owned()));
-    let seen = |status, out: &str, err: &str| Seen {
+    let seen = |status, out: &str, err: &str| CommandResult {
         status: Some(status),
         out: out.to_owned(),
         err: err.to_owned(),
@@ -255,7 +255,7 @@ pub(crate) fn tests() -> Result<(), String> {
         ),
         (seen(125, "", told), Command::Run, expected(End::Ok)),
         (seen(1, layers, ""), Command::Doctor, refused()),
-        (Seen::default(), Command::Serve, expected(End::Ok)),
+        (CommandResult::default(), Command::Serve, expected(End::Ok)),
     ];
     for (seen, command, expected) in wrong {
         if seen.differs(command, &expected).is_none() {

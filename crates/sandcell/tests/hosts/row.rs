@@ -100,7 +100,7 @@ impl Row {
         lines.next().map(|(_, value)| value.as_str())
     }
 
-    /// A line that may be another for an ordinary user.
+    /// Returns a line that may differ for an ordinary user.
     fn line_for(&self, user: User, key: &str) -> Option<&str> {
         let own = match user {
             User::Root => None,
@@ -137,24 +137,24 @@ impl Row {
     }
 }
 
-/// The pairs of the first block of comments.
+/// Returns the pairs of the first block of comments.
 fn head(text: &str) -> Result<Vec<(String, String)>, String> {
-    const KEYS: [&str; 5] = ["run", "serve", "doctor", "only", "open"];
+    const HEAD_KEYS: [&str; 5] = ["run", "serve", "doctor", "only", "open"];
     let mut pairs = Vec::new();
     for line in text.lines().take_while(|line| line.starts_with('#')) {
         let Some((key, value)) = line.trim_start_matches(['#', ' ']).split_once(": ") else {
             continue;
         };
-        if KEYS.contains(&key.strip_prefix("ordinary ").unwrap_or(key)) {
+        if HEAD_KEYS.contains(&key.strip_prefix("ordinary ").unwrap_or(key)) {
             pairs.push((key.to_owned(), value.trim().to_owned()));
         } else if key.split(' ').count() < 3 && key.chars().all(|letter| letter.is_ascii_lowercase() || letter == ' ') {
-            return Err(format!("`{key}:` is none of {KEYS:?}"));
+            return Err(format!("`{key}:` is none of {HEAD_KEYS:?}"));
         }
     }
     Ok(pairs)
 }
 
-/// `refused CODE cause="…" remedy="…"`
+/// Parses `refused CODE cause="…" remedy="…"`.
 fn outcome(line: &str) -> Result<Expected, String> {
     let (end, mut rest) = match line.split_once(' ').unwrap_or((line, "")) {
         ("ok", rest) => (End::Ok, rest),
@@ -194,7 +194,7 @@ fn outcome(line: &str) -> Result<Expected, String> {
     Ok(expected)
 }
 
-/// Every row, by name.
+/// Returns every row, by name.
 pub(crate) fn all() -> Vec<Row> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hosts/rows");
     let entries = std::fs::read_dir(&folder).unwrap();
@@ -204,7 +204,7 @@ pub(crate) fn all() -> Vec<Row> {
     scripts.iter().map(|script| Row::read(script).unwrap()).collect()
 }
 
-/// That heads are read as they are meant, and that nothing is taken for an outcome that is none.
+/// Checks that heads are parsed correctly, and that invalid outcomes are refused.
 pub(crate) fn tests() -> Result<(), String> {
     let read = outcome(r#"refused isolation_unavailable cause="a mount" cause="/usr" remedy="umount""#)?;
     let code = End::Refused("isolation_unavailable".to_owned());

@@ -1,21 +1,21 @@
-//! The stage for rows: a copy of the program that everybody may run, and a work folder for each trial.
+//! The stage for rows: a copy of the program that every user may run, and a work folder for each trial.
 
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::outcome::Seen;
+use crate::outcome::CommandResult;
 use crate::row::{self, Row, User};
 
-/// The first id of the ordinary users, one a row: a limit of processes counts all of a user's.
+/// The first id of the ordinary users, one a row: a limit of processes counts all of a user's processes.
 const FIRST_ID: usize = 61_300;
-/// A row that takes longer, in seconds, is ended.
-const LONGEST: &str = "300";
-/// The status of a script that cannot be tried here; its last line says why.
-const SKIPPED: i32 = 77;
-/// The same for what no machine is required to have.
-const NOT_REQUIRED: i32 = 78;
+/// The time limit of a row, in seconds.
+const ROW_TIMEOUT_S: &str = "300";
+/// The exit status of a script that cannot run here; its last line states the reason.
+const SKIPPED_STATUS: i32 = 77;
+/// The exit status of a script that needs a feature that no machine is required to have.
+const NOT_REQUIRED_STATUS: i32 = 78;
 
 #[derive(Debug)]
 pub(crate) struct Stage {
@@ -32,7 +32,7 @@ impl Stage {
         let binary =
             std::env::var_os("SANDCELL_TEST_BIN").map_or_else(|| env!("CARGO_BIN_EXE_sandcell").into(), PathBuf::from);
         let stage = Self { folder };
-        // A link where it is on the same file system: the binary of a debug build is large.
+        // A hard link if possible: the binary of a debug build is large.
         std::fs::hard_link(&binary, stage.binary())
             .or_else(|_| std::fs::copy(&binary, stage.binary()).map(drop))
             .unwrap();
@@ -48,7 +48,7 @@ impl Stage {
         self.folder.join("sandcell")
     }
 
-    /// Tries a row as this user and fails with what differs from what its head states.
+    /// Tries a row as this user. Fails with the differences from its head.
     pub(crate) fn judge(&self, row: &Row, number: usize, user: User) -> Result<(), String> {
         let name = format!("{}::{}", row.name, user.name());
         if !rustix::process::geteuid().is_root() {
@@ -59,16 +59,16 @@ impl Stage {
         let (status, said) = ended?;
         let last = said.lines().last().unwrap_or_default().to_owned();
         match status {
-            Some(SKIPPED) => return skip(&name, &last),
-            Some(NOT_REQUIRED) => return count(&name, &format!("not required: {last}")),
+            Some(SKIPPED_STATUS) => return skip(&name, &last),
+            Some(NOT_REQUIRED_STATUS) => return count(&name, &format!("not required: {last}")),
             _ => {}
         }
         let mut wrong = Vec::new();
         for command in row::Command::ALL {
             let expected = row.expected(user, command)?;
-            wrong.extend(Seen::read(&work, command).differs(command, &expected));
+            wrong.extend(CommandResult::read(&work, command).differs(command, &expected));
         }
-        // What a row itself looks at after the probe.
+        // The row's own checks after the probe.
         if status != Some(0) {
             wrong.push(format!("the script ended with {status:?}: {}", said.trim()));
         }
@@ -106,7 +106,7 @@ impl Stage {
         command
             .args([
                 "--kill-after=5",
-                LONGEST,
+                ROW_TIMEOUT_S,
                 "unshare",
                 "--mount",
                 "--propagation=private",
@@ -170,7 +170,7 @@ fn open_up(path: &Path, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// Says that a row was not tried; fails where nothing may be skipped.
+/// Reports that a row was skipped; fails it if none may be skipped.
 fn skip(name: &str, reason: &str) -> Result<(), String> {
     if std::env::var("SANDCELL_TEST_REQUIRE").as_deref() == Ok("1") {
         return Err(format!(

@@ -1,5 +1,6 @@
-//! Each step of making a sandbox fails in a running server with three tenants and twenty busy sandboxes. Only that sandbox is
-//! not made: its caller reads which limit was reached, nobody else notices, the next call works, and nothing is left.
+//! Each step of making a sandbox fails in a running server with three tenants and twenty busy sandboxes. Only that
+//! sandbox is not made. Its caller gets the reached limit, other callers are not affected, the next call works, and
+//! nothing is left.
 //!
 //! Only in builds with `fault-injection`, where `SANDCELL_TEST_FAULT` names a file with the error to inject.
 #![cfg(target_os = "linux")]
@@ -35,19 +36,19 @@ use serde_json::{Value, json};
 
 use support::client::Answer;
 use support::http::{Caller, Reply, Server, token};
-use support::machine::{self, Seen};
-use support::place::Place;
-use support::{PATIENCE, begin, until};
+use support::machine::{self, ProcessIdentity};
+use support::test_dir::TestDir;
+use support::{DEFAULT_TIMEOUT, begin, until};
 
 /// ENOMEM, EAGAIN, ENFILE, EMFILE, ENOSPC.
-const LACKS: [i32; 5] = [12, 11, 23, 24, 28];
-/// The promise is two seconds; a busy machine gets more.
-const RECOVERY: Duration = Duration::from_secs(20);
-/// The busy sandboxes of each tenant: twenty in all.
-const BUSY: [usize; 3] = [7, 7, 6];
-/// More sandboxes than a launcher keeps control groups for.
-const WARM_UP: usize = 40;
-const WORK: &str = "open('started', 'w').close()
+const RESOURCE_ERRORS: [i32; 5] = [12, 11, 23, 24, 28];
+/// The promised recovery time is two seconds; a busy machine gets more.
+const RECOVERY_TIMEOUT: Duration = Duration::from_secs(20);
+/// The number of busy sandboxes of each tenant: twenty in all.
+const BUSY_SANDBOXES: [usize; 3] = [7, 7, 6];
+/// The number of sandboxes to warm up: more than a launcher keeps control groups for.
+const WARM_UP_SANDBOXES: usize = 40;
+const WORK_CODE: &str = "open('started', 'w').close()
 import os, time
 while not os.path.exists('stop'): time.sleep(0.02)
 print('done')";
@@ -64,12 +65,12 @@ impl Tenant {
         assert!(!made.is_error(), "{made:?}");
         let sandboxes = made.data()["sandbox_ids"].as_array().unwrap().clone();
         let begin = |id: &Value| {
-            let call = json!({"code": WORK, "sandbox_id": id, "timeout_s": 600, "wait_s": 600});
+            let call = json!({"code": WORK_CODE, "sandbox_id": id, "timeout_s": 600, "wait_s": 600});
             caller.begin(&caller.tool("execute_code", &call), "Connection: close\r\n")
         };
         let calls = sandboxes.iter().map(begin).collect();
         for id in &sandboxes {
-            until(PATIENCE, "the code runs", || {
+            until(DEFAULT_TIMEOUT, "the code runs", || {
                 let files = caller.call("list_files", json!({"sandbox_id": id}));
                 files.all().contains("started").then_some(())
             });
@@ -81,7 +82,7 @@ impl Tenant {
         }
     }
 
-    /// Ends the work and checks that nothing has disturbed it.
+    /// Ends the work and checks that it was not disturbed.
     fn finish(&mut self) {
         for id in &self.sandboxes {
             let file = json!({"sandbox_id": id, "path": "stop", "content": ""});
@@ -97,7 +98,7 @@ impl Tenant {
 
 /// The machine's resources that a server holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Holds {
+struct ServerResources {
     processes: usize,
     groups: usize,
     descriptors_of_server: usize,
@@ -105,7 +106,7 @@ struct Holds {
     mounts_of_launcher: usize,
 }
 
-impl Holds {
+impl ServerResources {
     fn no_more_than(&self, other: &Self) -> bool {
         self.processes <= other.processes
             && self.groups <= other.groups
@@ -118,20 +119,20 @@ impl Holds {
 struct Busy {
     server: Server,
     tenants: Vec<Tenant>,
-    place: Place,
+    place: TestDir,
     launcher: u32,
     turn: usize,
 }
 
 impl Busy {
     fn start(settings: &str) -> Self {
-        let place = Place::with_settings(&format!(
+        let place = TestDir::with_settings(&format!(
             "[limits]\nmemory_mb = 64\nsandboxes = 200\nsandboxes_per_caller = 100\n[pool]\nparked = 0\n{settings}"
         ));
         let tokens: Vec<String> = ["ann", "bob", "cyd"].map(|name| token(&place, &[name]).1).into();
         let mut serve = place.command(&["serve", "--http", "127.0.0.1:0"]);
         let server = Server::spawn(serve.env("SANDCELL_TEST_FAULT", place.path("fault.json")));
-        let tenants = tokens.iter().zip(BUSY);
+        let tenants = tokens.iter().zip(BUSY_SANDBOXES);
         let tenants = tenants.map(|(token, count)| Tenant::at_work(server.with_token(token), count));
         let tenants = tenants.collect();
         let launcher = launcher(server.pid());
@@ -148,16 +149,17 @@ impl Busy {
         self.place.path("fault.json")
     }
 
-    /// The callers take turns.
+    /// Returns the next caller, in turn.
     fn next_caller(&mut self) -> &Caller {
         self.turn += 1;
         &self.tenants[self.turn % self.tenants.len()].caller
     }
 
-    /// Makes a sandbox while this site fails. False if there is no such site here, so that it was made.
+    /// Makes a sandbox while this site fails. Returns false if this machine has no such site, so that the sandbox was
+    /// made.
     fn fail(&mut self, at: Site, errno: i32) -> bool {
         let file = self.fault_file();
-        // A server that reads amid writing would find no fault.
+        // A server that reads a partly written file would find no fault.
         let draft = file.with_extension("draft");
         std::fs::write(&draft, serde_json::to_vec(&json!(Fault { at, errno })).unwrap()).unwrap();
         std::fs::rename(&draft, &file).unwrap();
@@ -176,12 +178,12 @@ impl Busy {
         false
     }
 
-    /// Makes a site fail for each lack. False if there is no such site here.
+    /// Makes a site fail with each error number. Returns false if this machine has no such site.
     fn fail_for_each_lack(&mut self, at: Site) -> bool {
-        let failed = LACKS.map(|errno| self.fail(at, errno));
+        let failed = RESOURCE_ERRORS.map(|errno| self.fail(at, errno));
         let log = self.server.log();
         let caller = self.next_caller();
-        until(RECOVERY, "the server works again", || {
+        until(RECOVERY_TIMEOUT, "the server works again", || {
             let answer = caller.call("create_run_close", json!({"code": "print(6 * 7)"}));
             (!answer.is_error() && answer.output().trim() == "42").then_some(())
         });
@@ -189,10 +191,10 @@ impl Busy {
         failed[0]
     }
 
-    fn holds(&self) -> Holds {
+    fn holds(&self) -> ServerResources {
         let processes = machine::descendants(self.server.pid());
         let mounts = std::fs::read_to_string(format!("/proc/{}/mountinfo", self.launcher)).unwrap();
-        Holds {
+        ServerResources {
             processes: processes.len(),
             groups: machine::groups_of(&processes).len(),
             descriptors_of_server: machine::descriptors(self.server.pid()),
@@ -203,7 +205,7 @@ impl Busy {
 }
 
 fn launcher(server: u32) -> u32 {
-    let is_launcher = |seen: &Seen| {
+    let is_launcher = |seen: &ProcessIdentity| {
         let line = std::fs::read(format!("/proc/{}/cmdline", seen.pid)).unwrap_or_default();
         let parent = machine::status(seen.pid, "PPid").unwrap_or_default();
         line.starts_with(b"sandcell-launcher\0") && parent == server.to_string()
@@ -212,18 +214,20 @@ fn launcher(server: u32) -> u32 {
     found.expect("the server has a launcher").pid
 }
 
-/// Waits until nothing of these is there.
-fn are_gone(processes: &[Seen], groups: &[PathBuf]) {
-    until(RECOVERY, "nothing is left", || {
-        let left = processes.iter().any(Seen::lives) || groups.iter().any(|folder| folder.exists());
+/// Waits until all of these are gone.
+fn are_gone(processes: &[ProcessIdentity], groups: &[PathBuf]) {
+    until(RECOVERY_TIMEOUT, "nothing is left", || {
+        let left = processes.iter().any(ProcessIdentity::lives) || groups.iter().any(|folder| folder.exists());
         (!left).then_some(())
     });
 }
 
 fn each_step_fails(settings: &str) {
     let mut busy = Busy::start(settings);
-    // What is kept for later sandboxes is there before it is counted.
-    let made = busy.next_caller().call("create_sandbox", json!({"count": WARM_UP}));
+    // Resources that are kept for later sandboxes exist before the count.
+    let made = busy
+        .next_caller()
+        .call("create_sandbox", json!({"count": WARM_UP_SANDBOXES}));
     assert!(!made.is_error(), "{made:?}");
     let caller = &busy.tenants[busy.turn % busy.tenants.len()].caller;
     for id in made.data()["sandbox_ids"].as_array().unwrap() {
@@ -235,7 +239,7 @@ fn each_step_fails(settings: &str) {
     for site in Site::ALL.into_iter().chain(Site::OF_SERVER) {
         failed += usize::from(busy.fail_for_each_lack(site));
     }
-    // An ordinary user's sandboxes lack some.
+    // An ordinary user's sandboxes have fewer sites.
     assert!(failed > 8, "{failed} sites failed");
     let mut steps = 0;
     while busy.fail_for_each_lack(Site::Step(steps)) {
@@ -243,19 +247,19 @@ fn each_step_fails(settings: &str) {
     }
     assert!(steps > 30, "{steps} steps");
     println!("{failed} sites and {steps} steps failed in {:?}", began.elapsed());
-    until(RECOVERY, "nothing is left of what failed", || {
+    until(RECOVERY_TIMEOUT, "nothing is left of what failed", || {
         busy.holds().no_more_than(&before).then_some(())
     });
     busy.tenants.iter_mut().for_each(Tenant::finish);
     assert_eq!(launcher(busy.server.pid()), busy.launcher, "{}", busy.server.log());
     assert!(!busy.server.log().contains("panicked"), "{}", busy.server.log());
-    let mut processes: Vec<Seen> = machine::descendants(busy.server.pid()).into_iter().collect();
+    let mut processes: Vec<ProcessIdentity> = machine::descendants(busy.server.pid()).into_iter().collect();
     let groups: Vec<PathBuf> = machine::groups_of(&processes.iter().cloned().collect())
         .into_iter()
         .collect();
     processes.push(machine::process(busy.server.pid()));
     busy.server.signal("-TERM");
-    busy.server.wait(RECOVERY);
+    busy.server.wait(RECOVERY_TIMEOUT);
     are_gone(&processes, &groups);
     assert_eq!(busy.place.temporary_files(), Vec::<PathBuf>::new());
 }
@@ -272,11 +276,11 @@ fn a_step_that_fails_costs_one_sandbox_of_a_busy_server_without_warmed_interpret
     each_step_fails("warm_parents = false\n");
 }
 
-/// Idle sandboxes are made while nobody waits: their faults are nobody's, and calls go on.
+/// Idle sandboxes are made without a waiting caller: their faults affect no caller, and calls continue.
 #[test]
 fn idle_sandboxes_that_cannot_be_made_are_made_later() {
     let _turn = begin!(alone);
-    let place = Place::with_settings("[limits]\nmemory_mb = 64\n[pool]\nparked = 2\n");
+    let place = TestDir::with_settings("[limits]\nmemory_mb = 64\n[pool]\nparked = 2\n");
     let fault = place.path("fault.json");
     std::fs::write(
         &fault,
@@ -292,7 +296,7 @@ fn idle_sandboxes_that_cannot_be_made_are_made_later() {
     let caller = server.caller();
     caller.call("create_sandbox", json!({})).refused("limit_reached");
     std::fs::remove_file(&fault).unwrap();
-    until(RECOVERY, "the server works again", || {
+    until(RECOVERY_TIMEOUT, "the server works again", || {
         let answer = caller.call("create_run_close", json!({"code": "print(6 * 7)"}));
         (!answer.is_error()).then_some(())
     });

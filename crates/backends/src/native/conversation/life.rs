@@ -10,16 +10,16 @@ use super::*;
 use crate::native::liveness::{Judgement, LOOK_INTERVAL, Liveness};
 
 /// The number of a signal.
-const KILL: i32 = 9;
+const SIGKILL: i32 = 9;
 /// The time a killed launcher has to die. After that its descendants are killed one by one.
 const DEATH_DEADLINE: Duration = Duration::from_millis(300);
 /// A launcher that is asked to end is killed if this many looks in a row show no activity.
 const IDLE_LOOKS: u32 = 3;
 
 /// The process' descriptor, which reports its end.
-struct Watched(Arc<Conversation>);
+struct WatchedLauncher(Arc<Conversation>);
 
-impl AsRawFd for Watched {
+impl AsRawFd for WatchedLauncher {
     fn as_raw_fd(&self) -> RawFd {
         self.0.process.end().as_raw_fd()
     }
@@ -44,7 +44,7 @@ impl Conversation {
     /// Describes, as the end of a sentence, the origin of a signal that killed a process of this server's group.
     pub(super) fn killer(&self, signal: i32) -> &'static str {
         match lock(&self.kills).any() {
-            Some(true) if signal == KILL => ": the kernel's, because memory ran out",
+            Some(true) if signal == SIGKILL => ": the kernel's, because memory ran out",
             Some(_) | None => ", from outside",
         }
     }
@@ -169,7 +169,7 @@ pub(super) async fn reap(conversation: Arc<Conversation>) {
         reason = "what takes its place is unsafe, which this crate forbids; the number stays the same descriptor's, since \
                   `Watched` holds the conversation that owns it"
     )]
-    let watched = AsyncFd::with_interest(Watched(Arc::clone(&conversation)), Interest::READABLE);
+    let watched = AsyncFd::with_interest(WatchedLauncher(Arc::clone(&conversation)), Interest::READABLE);
     match &watched {
         Ok(watched) => drop(watched.readable().await),
         // epoll accepts no more files, so the process is polled.
@@ -182,7 +182,7 @@ pub(super) async fn reap(conversation: Arc<Conversation>) {
     let exit = conversation.process.wait();
     conversation.reaped.send_replace(true);
     let reason = match exit {
-        Ok(Exit::Signal(KILL)) if lock(&conversation.kills).any() == Some(true) => EndReason::LauncherOutOfMemory,
+        Ok(Exit::Signal(SIGKILL)) if lock(&conversation.kills).any() == Some(true) => EndReason::LauncherOutOfMemory,
         Ok(Exit::Signal(_)) => EndReason::LauncherKilled,
         Ok(Exit::Code(_)) | Err(_) => EndReason::LauncherLost,
     };

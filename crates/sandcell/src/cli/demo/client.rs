@@ -1,5 +1,5 @@
 //! A small MCP client over the stdio of a server that it starts: newline-delimited JSON-RPC, one request at a time,
-//! every answer with a deadline. It knows nothing of the server's inside; that is its point.
+//! every answer with a deadline. It uses only the public protocol and no internals of the server, on purpose.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-/// The longest line that is taken from the server.
-const LONGEST_LINE: u64 = 16 << 20;
+/// The maximum length of a line from the server, in bytes.
+const MAX_LINE_BYTES: u64 = 16 << 20;
 /// The time limit for one answer of the server.
-const PATIENCE: Duration = Duration::from_secs(60);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// The time limit for the server to end once its stdin is closed.
-const GOODBYE: Duration = Duration::from_secs(8);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// The reason that a call has no result.
 #[derive(Debug, thiserror::Error)]
@@ -23,13 +23,13 @@ pub(super) enum ClientError {
     Start(std::io::Error),
     #[error("the server closed its stdout in the middle of `{0}`")]
     Closed(String),
-    #[error("the server did not answer `{0}` within {patience} s", patience = PATIENCE.as_secs())]
+    #[error("the server did not answer `{0}` within {timeout} s", timeout = ANSWER_TIMEOUT.as_secs())]
     Silent(String),
     #[error("the server wrote a line that is not JSON: {0}")]
     NotJson(serde_json::Error),
     #[error("the server refused `{method}`: {message}")]
     Refused { method: String, message: String },
-    #[error("the server did not end within {} s after its stdin was closed", GOODBYE.as_secs())]
+    #[error("the server did not end within {} s after its stdin was closed", EXIT_TIMEOUT.as_secs())]
     DidNotEnd,
 }
 
@@ -48,7 +48,7 @@ pub(super) struct Answer {
     pub(super) took: Duration,
 }
 
-/// A server and the line to it. Dropping it ends the server.
+/// A running server and the pipes to it. Dropping it ends the server.
 #[derive(Debug)]
 pub(super) struct Client {
     child: Child,
@@ -65,7 +65,7 @@ impl Client {
         let mut child = Command::new(program)
             .arg("serve")
             .args(args)
-            // A separate server, that ends with its client.
+            // The demo uses a separate server that ends with this client.
             .env("SANDCELL_SERVICE__ON_DEMAND", "false")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -103,7 +103,7 @@ impl Client {
         self.child.id()
     }
 
-    /// The names of the tools.
+    /// Returns the names of the tools.
     pub(super) fn tools(&mut self) -> Result<Vec<String>, ClientError> {
         let answer = self.request("tools/list", json!({}))?;
         let tools = answer.get("tools").and_then(Value::as_array);
@@ -140,14 +140,15 @@ impl Client {
         })
     }
 
-    /// Closes the server's stdin, as a client that goes away does, and waits for its end. Says how long that took.
+    /// Closes the server's stdin, as a client does when it ends, and waits for the server's end. Returns the time that
+    /// it took.
     pub(super) fn end(mut self) -> Result<Duration, ClientError> {
         let started = Instant::now();
         drop(self.stdin.take());
         loop {
             match self.child.try_wait() {
                 Ok(Some(_)) => return Ok(started.elapsed()),
-                Ok(None) if started.elapsed() < GOODBYE => std::thread::sleep(Duration::from_millis(2)),
+                Ok(None) if started.elapsed() < EXIT_TIMEOUT => std::thread::sleep(Duration::from_millis(2)),
                 Ok(None) | Err(_) => return Err(ClientError::DidNotEnd),
             }
         }
@@ -167,7 +168,7 @@ impl Client {
             &json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}),
             method,
         )?;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + ANSWER_TIMEOUT;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let line = self.lines.recv_timeout(left).map_err(|error| match error {
@@ -175,7 +176,7 @@ impl Client {
                 RecvTimeoutError::Disconnected => ClientError::Closed(method.to_owned()),
             })?;
             let mut message: Value = serde_json::from_str(&line).map_err(ClientError::NotJson)?;
-            // Notifications and requests of the server are not for this client.
+            // This client ignores notifications and requests from the server.
             if message.get("id").and_then(Value::as_u64) != Some(id) || message.get("method").is_some() {
                 continue;
             }
@@ -198,7 +199,7 @@ impl Drop for Client {
     fn drop(&mut self) {
         drop(self.stdin.take());
         if let Ok(None) = self.child.try_wait() {
-            // The server clears up after itself however it ends.
+            // The server cleans up however it ends, so killing it is safe.
             let _already_gone = self.child.kill();
             let _reaped = self.child.wait();
         }
@@ -209,7 +210,7 @@ fn read_lines(stdout: impl Read, lines: &SyncSender<String>) {
     let mut reader = BufReader::new(stdout);
     loop {
         let mut line = String::new();
-        match reader.by_ref().take(LONGEST_LINE).read_line(&mut line) {
+        match reader.by_ref().take(MAX_LINE_BYTES).read_line(&mut line) {
             Ok(0) | Err(_) => return,
             Ok(_) if line.trim().is_empty() => {}
             Ok(_) => {

@@ -1,5 +1,5 @@
-//! `sandcell demo --data`: from nothing to a plot, through the same calls that a model would make. The clock runs from the
-//! start of the command.
+//! `sandcell demo --data`: draws a plot on a machine without data libraries, through the same calls that a model
+//! makes. The measured time starts with the command.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -14,13 +14,13 @@ use super::output::Style;
 use super::{DemoError, body, scenes, time, unexpected};
 
 /// The packages that the plot needs.
-const PACKAGES: [&str; 2] = ["pandas", "matplotlib"];
+const PLOT_PACKAGES: [&str; 2] = ["pandas", "matplotlib"];
 /// The time limit for installing the libraries, in seconds.
 const INSTALL_S: u32 = 900;
 /// The plot's file, in the working folder, or in the temporary one where the working folder is not writable.
-const PLOT: &str = "sandcell-demo.png";
+const PLOT_FILE: &str = "sandcell-demo.png";
 
-const CODE: &str = r#"import pandas as pd, matplotlib.pyplot as plt
+const PLOT_CODE: &str = r#"import pandas as pd, matplotlib.pyplot as plt
 nile = pd.read_csv("nile.csv", index_col="year")
 nile["mean of 10 years"] = nile["volume"].rolling(10, center=True).mean()
 axes = nile.plot(figsize=(9, 4), title="The Nile at Aswan", ylabel="10⁸ m³ a year")
@@ -28,9 +28,9 @@ axes.axvline(1898, color="grey", linestyle=":")
 plt.show()
 nile.describe().round(1)"#;
 
-/// Makes the libraries available, draws, and says where the plot is and when it was there.
+/// Makes the libraries available, draws, and prints the plot's path and the time until it existed.
 pub(super) fn play(style: Style, client: &mut Client, began: Instant) -> Result<(), DemoError> {
-    let encoded = base64::engine::general_purpose::STANDARD.encode(scenes::NILE);
+    let encoded = base64::engine::general_purpose::STANDARD.encode(scenes::NILE_CSV);
     let uploaded = client.call("upload_file", json!({"path": "nile.csv", "content_base64": encoded}))?;
     if uploaded.is_error {
         return Err(unexpected("upload_file", &uploaded, "it was refused"));
@@ -39,11 +39,11 @@ pub(super) fn play(style: Style, client: &mut Client, began: Instant) -> Result<
     output::text(&format!(
         "  {} install_package {} {}\n",
         style.green("✓"),
-        PACKAGES.join(" "),
+        PLOT_PACKAGES.join(" "),
         style.yellow(&time(libraries.took))
     ))?;
     body(style, &libraries)?;
-    let drawn = client.call("execute_code", json!({"code": CODE, "timeout_s": 120}))?;
+    let drawn = client.call("execute_code", json!({"code": PLOT_CODE, "timeout_s": 120}))?;
     let there = began.elapsed();
     if drawn.is_error || status(&drawn) != "ok" {
         return Err(unexpected("the plot", &drawn, "it was not drawn"));
@@ -81,27 +81,35 @@ fn status(answer: &Answer) -> &str {
         .unwrap_or("")
 }
 
-/// Installs, and waits for it as long as it takes: a call answers early, as it does to a model.
+/// Installs the packages and waits for the end. A call answers before the installation ends, as it does to
+/// a model, so this polls the execution.
 fn install(client: &mut Client) -> Result<Answer, DemoError> {
     let began = Instant::now();
-    let mut answer = client.call("install_package", json!({"packages": PACKAGES, "timeout_s": INSTALL_S}))?;
+    let mut answer = client.call(
+        "install_package",
+        json!({"packages": PLOT_PACKAGES, "timeout_s": INSTALL_S}),
+    )?;
     while status(&answer) == "running" {
         let id = answer.execution.get("execution_id").cloned().unwrap_or_default();
         answer = client.call("get_execution", json!({"execution_id": id, "wait_s": 20}))?;
     }
     if answer.is_error || status(&answer) != "ok" {
-        return Err(unexpected("install_package", &answer, "the libraries could not be had"));
+        return Err(unexpected(
+            "install_package",
+            &answer,
+            "the libraries could not be installed",
+        ));
     }
     answer.took = began.elapsed();
     Ok(answer)
 }
 
 fn save(bytes: &[u8]) -> Result<PathBuf, DemoError> {
-    let here = std::env::current_dir()?.join(PLOT);
+    let here = std::env::current_dir()?.join(PLOT_FILE);
     if std::fs::write(&here, bytes).is_ok() {
         return Ok(here);
     }
-    let elsewhere = std::env::temp_dir().join(PLOT);
+    let elsewhere = std::env::temp_dir().join(PLOT_FILE);
     std::fs::write(&elsewhere, bytes)?;
     Ok(elsewhere)
 }

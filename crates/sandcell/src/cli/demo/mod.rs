@@ -1,4 +1,4 @@
-//! `sandcell demo`: the main job on real input, seen from a client's side.
+//! `sandcell demo`: the main use of the server on real input, seen from a client's side.
 
 mod client;
 mod data;
@@ -20,23 +20,23 @@ use crate::config::USERS_FILE;
 use client::{Answer, Client, ClientError};
 use scenes::Scene;
 
-/// Shows the main job on real data, from a client's side
+/// Shows the main use of the server on real data, from a client's side
 ///
 /// Starts the real server, speaks MCP to it, uploads a data set, analyses it over several calls that build on each
-/// other, attacks its own sandbox, and prints what happened and how long each call took. Installs nothing and needs
-/// no network. Exits with 1 if anything is not as expected.
+/// other, attacks its own sandbox, and prints the results and the time of each call. Installs nothing and needs no
+/// network. Exits with 1 if any result is not the expected one.
 #[derive(Debug, Args)]
 pub(super) struct DemoArgs {
-    /// Makes data libraries available instead (through the machine's package index), draws a plot, and says where it
-    /// is and how long all of it took
+    /// Makes data libraries available instead (through the machine's package index), draws a plot, and prints its path
+    /// and the total time
     #[arg(long)]
     data: bool,
 }
 
 /// The width of a line of the story, with the time at its end.
-const WIDTH: usize = 78;
+const LINE_WIDTH: usize = 78;
 /// The maximum number of lines shown of an answer.
-const LINES_SHOWN: usize = 14;
+const MAX_LINES_SHOWN: usize = 14;
 
 /// The reason that the demo stopped.
 #[derive(Debug, thiserror::Error)]
@@ -59,7 +59,7 @@ pub(super) fn main(args: &DemoArgs, config: Option<&Path>) -> ExitCode {
             output::failure(&Failure::new(
                 Code::Internal,
                 format!("the demo did not go as expected: {error}"),
-                "`sandcell doctor` says what this machine can isolate, and what to do where it cannot",
+                "`sandcell doctor` shows the isolation of this machine, and remedies for its gaps",
             ));
             ExitCode::FAILURE
         }
@@ -93,11 +93,11 @@ fn play(style: Style, config: Option<&Path>, args: &DemoArgs, began: Instant) ->
     )?;
     let mut counter = Counter::default();
     let first = upload(style, &mut client, &mut counter)?;
-    for scene in scenes::ANALYSIS {
+    for scene in scenes::ANALYSIS_SCENES {
         act(style, &mut client, scene, &mut counter)?;
     }
-    chapter(style, "The same session attacks: what is refused, and what it costs")?;
-    for scene in scenes::ATTACKS {
+    chapter(style, "The same session attacks: refusals and their cost")?;
+    for scene in scenes::ATTACK_SCENES {
         act(style, &mut client, scene, &mut counter)?;
     }
     let ended = client.end()?;
@@ -110,7 +110,7 @@ fn play(style: Style, config: Option<&Path>, args: &DemoArgs, began: Instant) ->
 #[derive(Debug, Default)]
 struct Counter {
     calls: usize,
-    /// Times of calls that only ran code and were not made to wait.
+    /// Times of calls that only ran code and were not throttled.
     quick: Vec<Duration>,
     isolation: Value,
 }
@@ -126,19 +126,23 @@ fn say_server(style: Style, client: &Client, hello: &Value, tools: &[String], to
         text("/protocolVersion"),
         time(took),
         tools.len(),
-        style.dim(&fold(&tools.join(", "), WIDTH - 12, 12)),
+        style.dim(&fold(&tools.join(", "), LINE_WIDTH - 12, 12)),
     ))?;
     Ok(())
 }
 
 fn chapter(style: Style, title: &str) -> Result<(), DemoError> {
-    output::text(&format!("\n{}\n{}\n", style.bold(title), style.dim(&"─".repeat(WIDTH))))?;
+    output::text(&format!(
+        "\n{}\n{}\n",
+        style.bold(title),
+        style.dim(&"─".repeat(LINE_WIDTH))
+    ))?;
     Ok(())
 }
 
-/// Uploads the data set; the first call, so it makes the sandbox.
+/// Uploads the data set. This first call also makes the sandbox.
 fn upload(style: Style, client: &mut Client, counter: &mut Counter) -> Result<Duration, DemoError> {
-    let encoded = base64::engine::general_purpose::STANDARD.encode(scenes::NILE);
+    let encoded = base64::engine::general_purpose::STANDARD.encode(scenes::NILE_CSV);
     let answer = client.call("upload_file", json!({"path": "nile.csv", "content_base64": encoded}))?;
     heading(style, counter, "upload_file", "Bring the data", answer.took)?;
     if answer.is_error {
@@ -147,7 +151,7 @@ fn upload(style: Style, client: &mut Client, counter: &mut Counter) -> Result<Du
     body(style, &answer)?;
     moral(
         style,
-        "The first call made a sandbox of its own; nothing had to be set up.",
+        "The first call made a separate sandbox; nothing had to be set up.",
     )?;
     Ok(answer.took)
 }
@@ -212,30 +216,31 @@ fn heading(style: Style, counter: &mut Counter, tool: &str, title: &str, took: D
         style.dim(&number),
         style.bold(title),
         style.dim(tool),
-        " ".repeat(WIDTH.saturating_sub(used).max(2)),
+        " ".repeat(LINE_WIDTH.saturating_sub(used).max(2)),
         style.yellow(&time),
     ))?;
     Ok(())
 }
 
-/// The answer's text, indented and bounded; it comes from inside a sandbox, so a terminal must not obey it.
+/// Formats the answer's text, indented and bounded. The text comes from inside a sandbox, so control characters are
+/// escaped.
 fn body(style: Style, answer: &Answer) -> Result<(), DemoError> {
     let mut text = String::new();
     let lines: Vec<String> = answer.texts.iter().flat_map(|block| block.lines()).map(safe).collect();
-    for line in lines.iter().filter(|line| !line.is_empty()).take(LINES_SHOWN) {
-        // Lines of code in a traceback keep their shape.
+    for line in lines.iter().filter(|line| !line.is_empty()).take(MAX_LINES_SHOWN) {
+        // Lines of code in a traceback keep their indentation.
         let shown = if line.starts_with(' ') {
             line.clone()
         } else {
-            fold(line, WIDTH - 4, 4)
+            fold(line, LINE_WIDTH - 4, 4)
         };
         let _infallible = writeln!(text, "    {shown}");
     }
-    if lines.len() > LINES_SHOWN {
+    if lines.len() > MAX_LINES_SHOWN {
         let _infallible = writeln!(
             text,
             "    {}",
-            style.dim(&format!("… {} more lines", lines.len() - LINES_SHOWN))
+            style.dim(&format!("… {} more lines", lines.len() - MAX_LINES_SHOWN))
         );
     }
     output::text(&text)?;
@@ -246,7 +251,7 @@ fn moral(style: Style, text: &str) -> Result<(), DemoError> {
     output::text(&format!(
         "  {} {}\n",
         style.green("✓"),
-        style.dim(&fold(text, WIDTH - 4, 4))
+        style.dim(&fold(text, LINE_WIDTH - 4, 4))
     ))?;
     Ok(())
 }
@@ -283,18 +288,18 @@ fn say_end(style: Style, counter: &Counter, first: &Duration, ended: Duration) -
         style.yellow(&time(ended)),
         style.bold(&word("level")),
         word("backend"),
-        style.dim(&fold(&list("layers").join(", "), WIDTH - 4, 4)),
+        style.dim(&fold(&list("layers").join(", "), LINE_WIDTH - 4, 4)),
     );
     let weaker = list("degraded");
     if !weaker.is_empty() {
-        // Each is `name: reason`; doctor tells the reasons and what mends them.
+        // Each entry is `name: reason`; `sandcell doctor` prints the reasons and their remedies.
         let names: Vec<&str> = weaker.iter().filter_map(|text| text.split(':').next()).collect();
-        let line = format!("{}; `sandcell doctor` says why and what mends it", names.join(", "));
+        let line = format!("{}; `sandcell doctor` shows the reasons and remedies", names.join(", "));
         let _infallible = writeln!(
             text,
             "  {} {}",
             style.yellow("weaker here:"),
-            fold(&line, WIDTH - 16, 4)
+            fold(&line, LINE_WIDTH - 16, 4)
         );
     }
     output::text(&text)?;
@@ -303,12 +308,12 @@ fn say_end(style: Style, counter: &Counter, first: &Duration, ended: Duration) -
 
 fn next_steps(style: Style, program: &Path) -> String {
     let program = program.display();
-    // A JSON text of a path is right whatever the path holds.
+    // JSON escapes any path correctly.
     let entry = format!(
         "{{\"mcpServers\": {{\"sandcell\": {{\"command\": {}, \"args\": [\"serve\"]}}}}}}",
         json!(program.to_string())
     );
-    // Each shell of Windows quotes JSON in its own way.
+    // The shells of Windows quote JSON in different ways.
     let vscode = if cfg!(windows) {
         format!("\"{program}\" install vscode")
     } else {
@@ -317,7 +322,7 @@ fn next_steps(style: Style, program: &Path) -> String {
     let mut text = format!(
         "\n{}\n{}\n",
         style.bold("Data libraries"),
-        style.dim(&"─".repeat(WIDTH))
+        style.dim(&"─".repeat(LINE_WIDTH))
     );
     text.push_str(&if cfg!(all(target_os = "linux", feature = "native")) {
         String::from(
@@ -339,7 +344,7 @@ fn next_steps(style: Style, program: &Path) -> String {
          VS Code:      {vscode}\n\n  \
          {} says what this machine isolates, and attacks itself.\n\n",
         style.bold("Your client"),
-        style.dim(&"─".repeat(WIDTH)),
+        style.dim(&"─".repeat(LINE_WIDTH)),
         style.bold("sandcell install CLIENT"),
         style.cyan(&entry),
         style.bold("sandcell doctor"),
@@ -347,7 +352,7 @@ fn next_steps(style: Style, program: &Path) -> String {
     text
 }
 
-/// A time as people read it: three digits and a unit.
+/// Formats a time for people: three digits and a unit.
 fn time(took: Duration) -> String {
     let us = took.as_micros();
     let tenths = |unit: u128| format!("{}.{}", us / unit, us % unit * 10 / unit);
@@ -418,7 +423,7 @@ mod tests {
 
     #[test]
     fn an_answer_that_is_not_as_promised_ends_the_demo() {
-        let scene = &scenes::ANALYSIS[0];
+        let scene = &scenes::ANALYSIS_SCENES[0];
         let good = json!({"status": "ok", "cause": null});
         assert!(check(scene, &answer("100 years, 1871 to 1970", good.clone())).is_ok());
         assert!(check(scene, &answer("99 years", good)).is_err());

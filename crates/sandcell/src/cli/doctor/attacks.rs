@@ -1,9 +1,10 @@
-//! The attacks that `doctor` makes on a sandbox of this machine: the quick ones of the escape suite, as they stand there,
-//! and a few floods. The suite is larger and proves each layer by taking it away; this is its quick look.
+//! The attacks that `doctor` makes on a sandbox of this machine: the quick ones of the escape suite, from the suite's
+//! own files, and a few floods. The suite is larger, and it proves each layer by removing it. This is a quick check.
 //!
-//! None would do harm if it came through: files are opened for writing but not written, and nothing is named on the
-//! host. An attack prints `HELD`, or `BREACH: ` and how far it came, as its last line. Code inside is not trusted, but
-//! this code is ours; where the outcome shows outside (a listener of the host, the end of a call), it is judged there.
+//! No attack does harm if it succeeds: files are opened for writing but not written, and nothing is named on the host.
+//! The last line of an attack's output is `HELD`, or `BREACH: ` and the attack's reach. Code inside is not trusted in
+//! general, but these attacks are our own code. Where the outcome shows outside (a listener of the host, the end of a
+//! call), it is judged outside.
 
 use std::sync::LazyLock;
 
@@ -11,11 +12,11 @@ use sandcell_sandbox::Code;
 
 /// The expected result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Expect {
+pub(super) enum ExpectedResult {
     /// The last line of stdout begins with `HELD`.
     Held,
     /// The execution is ended with one of these causes, or the last line begins with `HELD`.
-    HeldOr(&'static [Code]),
+    HeldOrCause(&'static [Code]),
 }
 
 /// One attack.
@@ -25,14 +26,14 @@ pub(super) struct Attack {
     pub(super) name: &'static str,
     /// The layer that must hold.
     pub(super) layer: &'static str,
-    /// The Python. It may use what [`super::lure`] tells, as `LURE`.
+    /// The Python code. It may use the canaries of [`super::canary`] as `CANARIES`.
     pub(super) code: &'static str,
     /// The expected result.
-    pub(super) expect: Expect,
-    /// True when the attack means the same in a container, which shows its image and its daemon's mounts.
+    pub(super) expect: ExpectedResult,
+    /// True when the attack is also valid in a container, where the image and the daemon's mounts are visible.
     pub(super) everywhere: bool,
     /// True when the report of a weakened layer already states the attack's finding.
-    pub(super) told_where_weaker: bool,
+    pub(super) reported_when_weaker: bool,
 }
 
 /// Helpers for every attack.
@@ -40,8 +41,8 @@ pub(super) const PRELUDE: &str = include_str!("../../../tests/escapes/attacks/pr
 
 macro_rules! files {
     ($($name:literal,)*) => {
-        /// The files of the escape suite that say `# quick: yes`, with their names.
-        const FILES: &[(&str, &str)] =
+        /// The names and files of the escape suite's attacks with `# quick: yes`.
+        const ATTACK_FILES: &[(&str, &str)] =
             &[$(($name, include_str!(concat!("../../../tests/escapes/attacks/", $name, ".py")))),*];
     };
 }
@@ -106,13 +107,13 @@ files! {
 
 /// The attacks, by layer.
 pub(super) static ATTACKS: LazyLock<Vec<Attack>> = LazyLock::new(|| {
-    let mut attacks: Vec<Attack> = FILES.iter().map(|(name, text)| read(name, text)).collect();
+    let mut attacks: Vec<Attack> = ATTACK_FILES.iter().map(|(name, text)| read(name, text)).collect();
     attacks.sort_by_key(|attack| attack.layer);
     attacks
 });
 
-/// Reads a file's `# key: value` lines. What an attack says about itself is not needed to make it, so a file without
-/// them is still an attack, under its own name.
+/// Reads a file's `# key: value` lines. The attack runs without this description, so a file without the lines is still
+/// an attack, under its file name.
 fn read(name: &'static str, text: &'static str) -> Attack {
     let value = |key: &str| {
         text.lines()
@@ -122,9 +123,9 @@ fn read(name: &'static str, text: &'static str) -> Attack {
         name: value("attack").unwrap_or(name),
         layer: value("layer").unwrap_or("unknown"),
         code: text,
-        expect: Expect::Held,
+        expect: ExpectedResult::Held,
         everywhere: value("containers").is_none(),
-        told_where_weaker: value("weaker").is_some(),
+        reported_when_weaker: value("weaker").is_some(),
     }
 }
 
@@ -148,10 +149,10 @@ for child in children:
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
 print(verdict)"#,
-        // Where memory is watched from outside, that may be over first.
-        expect: Expect::HeldOr(&[Code::ProcessLimit, Code::OutOfMemory]),
+        // A watchdog that limits memory may end the sandbox first.
+        expect: ExpectedResult::HeldOrCause(&[Code::ProcessLimit, Code::OutOfMemory]),
         everywhere: true,
-        told_where_weaker: false,
+        reported_when_weaker: false,
     },
     Attack {
         name: "fill the disk",
@@ -166,17 +167,17 @@ try:
 except OSError as error:
     print('HELD after', written >> 20, 'MiB', errno.errorcode[error.errno])
 os.unlink(fill)"#,
-        expect: Expect::HeldOr(&[Code::DiskFull]),
+        expect: ExpectedResult::HeldOrCause(&[Code::DiskFull]),
         everywhere: true,
-        told_where_weaker: false,
+        reported_when_weaker: false,
     },
     Attack {
         name: "loop for ever",
         layer: "time_limit",
         code: "while True: pass",
-        expect: Expect::HeldOr(&[Code::Timeout]),
+        expect: ExpectedResult::HeldOrCause(&[Code::Timeout]),
         everywhere: true,
-        told_where_weaker: false,
+        reported_when_weaker: false,
     },
     Attack {
         name: "take all memory",
@@ -190,17 +191,17 @@ except MemoryError:
     taken = len(blocks)
     blocks.clear()
     print('HELD after', taken, 'MiB')"#,
-        expect: Expect::HeldOr(&[Code::OutOfMemory]),
+        expect: ExpectedResult::HeldOrCause(&[Code::OutOfMemory]),
         everywhere: true,
-        told_where_weaker: false,
+        reported_when_weaker: false,
     },
     Attack {
         name: "print without end",
         layer: "output_limit",
         code: "for _ in range(64):\n    print('x' * (1 << 18))\nprint('HELD')",
-        expect: Expect::HeldOr(&[Code::OutputLimit]),
+        expect: ExpectedResult::HeldOrCause(&[Code::OutputLimit]),
         everywhere: true,
-        told_where_weaker: false,
+        reported_when_weaker: false,
     },
 ];
 
@@ -244,7 +245,7 @@ mod tests {
             }
         }
         quick.sort();
-        let ours: Vec<&str> = FILES.iter().map(|(name, _)| *name).collect();
+        let ours: Vec<&str> = ATTACK_FILES.iter().map(|(name, _)| *name).collect();
         assert_eq!(ours, quick);
     }
 }

@@ -7,14 +7,14 @@ use super::Style;
 
 /// The machine's capacity, and the number that the settings allow.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct CapacityReport {
     /// None where the machine does not bound them.
     pub(super) capacity: Option<Capacity>,
     /// `limits.sandboxes`.
     pub(super) allowed: u64,
 }
 
-impl Room {
+impl CapacityReport {
     pub(super) fn as_json(&self) -> Value {
         json!({
             "sandboxes": self.capacity.as_ref().map(|capacity| capacity.sandboxes),
@@ -55,14 +55,14 @@ mod tests {
 
     use super::*;
 
-    fn room(sandboxes: u64, allowed: u64) -> Room {
+    fn room(sandboxes: u64, allowed: u64) -> CapacityReport {
         let bound = Bound {
             name: "open_files".to_owned(),
             sandboxes,
             limit: "open files: 256".to_owned(),
             remedy: "`ulimit -n 65536`".to_owned(),
         };
-        Room {
+        CapacityReport {
             capacity: Some(Capacity::of(vec![bound], 20, Some(256))),
             allowed,
         }

@@ -1,5 +1,5 @@
-//! Advice for the host: settings that make an escape harder or sandboxes possible, only those that this machine has
-//! otherwise, each with its command. Reading is apart from judging, so that judging is pure.
+//! Advice for the host: settings that make an escape harder or sandboxes possible. Only settings with another value on
+//! this machine are listed, each with its command. Reading is apart from judging, so that judging is pure.
 
 use serde::Serialize;
 
@@ -29,91 +29,91 @@ pub(super) struct Situation {
 
 /// The users that a setting concerns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Whom {
-    Everybody,
-    /// Those who are not root.
+enum AffectedUsers {
+    AllUsers,
+    /// All users except root.
     Ordinary,
 }
 
-/// A setting of the kernel, which values are bad, and what to set it to.
+/// A setting of the kernel, its bad values, and the recommended value.
 struct Setting {
     name: &'static str,
-    whom: Whom,
+    affects: AffectedUsers,
     bad: fn(i64) -> bool,
     better: i64,
     reason: &'static str,
 }
 
 /// User namespaces that a busy server may need.
-const NAMESPACES: i64 = 1024;
+const MIN_USER_NAMESPACES: i64 = 1024;
 
-const SETTINGS: [Setting; 9] = [
+const KERNEL_SETTINGS: [Setting; 9] = [
     Setting {
         name: "kernel.unprivileged_userns_clone",
-        whom: Whom::Ordinary,
+        affects: AffectedUsers::Ordinary,
         bad: |value| value == 0,
         better: 1,
         reason: "only root may make user namespaces, so that an ordinary user gets no sandbox at level namespace",
     },
     Setting {
         name: "kernel.apparmor_restrict_unprivileged_userns",
-        whom: Whom::Ordinary,
+        affects: AffectedUsers::Ordinary,
         bad: |value| value != 0,
         better: 0,
         reason: "AppArmor takes the rights in a user namespace away from programs without a profile",
     },
     Setting {
         name: "user.max_user_namespaces",
-        whom: Whom::Everybody,
-        bad: |value| value < NAMESPACES,
+        affects: AffectedUsers::AllUsers,
+        bad: |value| value < MIN_USER_NAMESPACES,
         better: 10_000,
-        reason: "each sandbox has a user namespace of its own, and one more while it is made",
+        reason: "each sandbox has a separate user namespace, and a second one while it is made",
     },
     Setting {
         name: "kernel.yama.ptrace_scope",
-        whom: Whom::Ordinary,
+        affects: AffectedUsers::Ordinary,
         bad: |value| value == 0,
         better: 1,
-        reason: "whatever came out of a sandbox could look into every process of your user",
+        reason: "a process that escaped from a sandbox could inspect every process of your user",
     },
     Setting {
         name: "kernel.kptr_restrict",
-        whom: Whom::Everybody,
+        affects: AffectedUsers::AllUsers,
         bad: |value| value == 0,
         better: 1,
         reason: "the kernel's addresses are shown, which makes its holes easier to use",
     },
     Setting {
         name: "kernel.dmesg_restrict",
-        whom: Whom::Everybody,
+        affects: AffectedUsers::AllUsers,
         bad: |value| value == 0,
         better: 1,
         reason: "the kernel's log is shown to everybody, and may hold its addresses",
     },
     Setting {
         name: "kernel.perf_event_paranoid",
-        whom: Whom::Everybody,
+        affects: AffectedUsers::AllUsers,
         bad: |value| value < 2,
         better: 2,
         reason: "performance counters of the kernel are open to everybody; sandboxes are refused them, others are not",
     },
     Setting {
         name: "kernel.unprivileged_bpf_disabled",
-        whom: Whom::Everybody,
+        affects: AffectedUsers::AllUsers,
         bad: |value| value == 0,
         better: 1,
-        reason: "everybody may load BPF programs; sandboxes are refused it, what came out of one is not",
+        reason: "every user may load BPF programs; a sandbox may not, but a process that escaped from one may",
     },
     Setting {
         name: "vm.overcommit_memory",
-        whom: Whom::Everybody,
+        affects: AffectedUsers::AllUsers,
         bad: |value| value == 2,
         better: 0,
         reason: "programs that reserve much more than they use (node, Go, Java) fail in sandboxes as outside",
     },
 ];
 
-/// The advice for this machine.
+/// Returns the advice for this machine.
 pub(super) fn advice(situation: Situation) -> Vec<Advice> {
     judge(situation, |name| {
         let path = format!("/proc/sys/{}", name.replace('.', "/"));
@@ -132,9 +132,9 @@ pub(super) fn systemd() -> bool {
 }
 
 fn judge(situation: Situation, read: impl Fn(&str) -> Option<i64>) -> Vec<Advice> {
-    let mut found: Vec<Advice> = SETTINGS
+    let mut found: Vec<Advice> = KERNEL_SETTINGS
         .iter()
-        .filter(|setting| setting.whom == Whom::Everybody || !situation.root)
+        .filter(|setting| setting.affects == AffectedUsers::AllUsers || !situation.root)
         .filter_map(|setting| {
             // A kernel that lacks a setting has nothing to change.
             let now = read(setting.name)?;
@@ -161,19 +161,19 @@ fn judge(situation: Situation, read: impl Fn(&str) -> Option<i64>) -> Vec<Advice
 mod tests {
     use super::*;
 
-    const USER: Situation = Situation {
+    const AS_USER: Situation = Situation {
         root: false,
         watched: true,
         systemd: true,
     };
 
-    const ROOT: Situation = Situation {
+    const AS_ROOT: Situation = Situation {
         root: true,
         watched: false,
         systemd: true,
     };
 
-    /// As distributions with care set it.
+    /// Returns the values of a hardened distribution.
     fn hardened(name: &str) -> Option<i64> {
         Some(match name {
             "kernel.apparmor_restrict_unprivileged_userns" | "vm.overcommit_memory" => 0,
@@ -186,14 +186,14 @@ mod tests {
 
     #[test]
     fn a_hardened_host_hears_nothing() {
-        assert_eq!(judge(ROOT, hardened), []);
+        assert_eq!(judge(AS_ROOT, hardened), []);
     }
 
     #[test]
     fn every_setting_that_is_bad_is_named_with_the_command_that_mends_it() {
-        for setting in &SETTINGS {
+        for setting in &KERNEL_SETTINGS {
             let bad = [0, 1, 2, 4].into_iter().find(|value| (setting.bad)(*value)).unwrap();
-            let found = judge(USER, |name| {
+            let found = judge(AS_USER, |name| {
                 if name == setting.name {
                     Some(bad)
                 } else {
@@ -206,14 +206,14 @@ mod tests {
                 format!("sudo sysctl -w {}={}", setting.name, setting.better)
             );
             assert_eq!(own.now, bad.to_string());
-            // What is advised is good.
+            // The recommended value is not a bad one.
             assert!(!(setting.bad)(setting.better), "{}", setting.name);
         }
     }
 
     #[test]
     fn what_is_about_ordinary_users_is_not_told_to_root() {
-        let found = judge(ROOT, |name| {
+        let found = judge(AS_ROOT, |name| {
             Some(i64::from(name.contains("apparmor") || name.contains("max_user")) * 9999)
         });
         let names: Vec<&str> = found.iter().map(|advice| advice.name).collect();
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn a_setting_that_this_kernel_lacks_is_not_mentioned() {
-        let found = judge(USER, |_| None);
+        let found = judge(AS_USER, |_| None);
         let names: Vec<&str> = found.iter().map(|advice| advice.name).collect();
         assert_eq!(names, ["delegated control groups"]);
     }

@@ -1,5 +1,5 @@
-//! The layers as shown by making a real sandbox. The back end's own report is checked layer by layer. A sandbox that
-//! cannot be made shows the layer that fails; nothing is known of the others.
+//! Tests the layers by making a real sandbox. The back end's own report is checked layer by layer. If making the
+//! sandbox fails, the failing layer is known and the state of the others is not.
 
 use std::sync::Arc;
 
@@ -7,16 +7,16 @@ use sandcell_sandbox::{Backend, Failure, LayerReport, LayerState, Limits, Sandbo
 
 /// The reason that no sandbox could be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Failed {
-    /// The layer that failed; none: a step that is no layer.
+pub(super) struct LayerFailure {
+    /// The layer that failed; none: the failed step belongs to no layer.
     layer: Option<String>,
     reason: String,
     /// The failure as callers see it.
     pub(super) failure: Failure,
 }
 
-/// Makes a sandbox and closes it again. None: that went well.
-pub(super) async fn failed(backend: &Arc<dyn Backend>, limits: Limits) -> Option<Failed> {
+/// Makes a sandbox and closes it again. Returns none on success.
+pub(super) async fn failed(backend: &Arc<dyn Backend>, limits: Limits) -> Option<LayerFailure> {
     let spec = SandboxSpec {
         limits,
         ..SandboxSpec::default()
@@ -38,13 +38,13 @@ pub(super) async fn failed(backend: &Arc<dyn Backend>, limits: Limits) -> Option
                 || (None, failure.message.clone()),
                 |(layer, reason)| (Some(layer), reason),
             );
-            Some(Failed { layer, reason, failure })
+            Some(LayerFailure { layer, reason, failure })
         }
     }
 }
 
-/// The layers of a machine where making a sandbox failed.
-pub(super) fn after(layers: Vec<LayerReport>, failed: &Failed) -> Vec<LayerReport> {
+/// Returns the layers' reports after making a sandbox failed.
+pub(super) fn after_failure(layers: Vec<LayerReport>, failed: &LayerFailure) -> Vec<LayerReport> {
     let name = failed.layer.as_deref().unwrap_or("sandbox");
     let missing = |name: &str, reason: String| LayerReport {
         name: name.to_owned(),
@@ -82,21 +82,21 @@ mod tests {
 
     #[test]
     fn no_layer_is_active_where_no_sandbox_could_be_made() {
-        let failed = |layer: Option<&str>| Failed {
+        let failed = |layer: Option<&str>| LayerFailure {
             layer: layer.map(str::to_owned),
             reason: "mount /proc: no".to_owned(),
             failure: Failure::new(sandcell_sandbox::Code::IsolationUnavailable, "no", "do so"),
         };
-        let seen = after(layers(), &failed(Some("private_proc")));
+        let seen = after_failure(layers(), &failed(Some("private_proc")));
         assert!(seen.iter().all(|layer| layer.state == LayerState::Missing), "{seen:?}");
         assert_eq!(seen[1].reason.as_deref(), Some("mount /proc: no"));
         assert!(
             seen[2].reason.as_deref().unwrap().contains("since private_proc failed"),
             "{seen:?}"
         );
-        // What is no layer, or one that is not in the list, comes first.
+        // A failure without a layer of the list is the first entry.
         for (layer, name) in [(None, "sandbox"), (Some("memory"), "memory")] {
-            let seen = after(layers(), &failed(layer));
+            let seen = after_failure(layers(), &failed(layer));
             assert_eq!((seen.len(), seen[0].name.as_str()), (4, name));
             assert_eq!(seen[0].reason.as_deref(), Some("mount /proc: no"));
         }

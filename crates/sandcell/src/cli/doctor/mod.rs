@@ -1,12 +1,12 @@
-//! `sandcell doctor`: what this machine can isolate, why not more, and whether it holds.
+//! `sandcell doctor`: the isolation that this machine provides, its gaps and their remedies, and a test by attacks.
 
+mod attack_run;
 mod attacks;
+mod canary;
 mod capacity;
 mod host;
 mod layers;
-mod lure;
 mod outer;
-mod siege;
 mod text;
 mod verdict;
 
@@ -24,13 +24,13 @@ use super::install::{self, Configured};
 use super::output::{self, Printed, Style};
 use crate::config::Settings;
 use crate::wiring::{self, Launcher};
-use capacity::Room;
+use attack_run::{AttackRun, State};
+use capacity::CapacityReport;
 use host::Advice;
-use siege::{Siege, State};
 
-/// Says what this machine can isolate and why not more, and attacks itself to see what holds
+/// Shows the isolation that this machine provides, and attacks its own sandbox to test it
 ///
-/// Each layer that is weaker than it could be comes with the command that mends it. The attacks run inside a real
+/// Each layer that is weaker than it could be is listed with the command that mends it. The attacks run inside a real
 /// sandbox of this machine and take a few seconds. Exits with 0 only if sandboxes can be made and every attack held.
 #[derive(Debug, Args)]
 pub(super) struct DoctorArgs {
@@ -45,7 +45,7 @@ const NO_DATA: &str = "Python in sandboxes has no pandas: the first import fails
 const NO_NPM: &str = "packages of npm cannot be installed: node is here, and npm is not on PATH";
 const GET_NPM: &str = "apt-get install npm, or put npm of a Node distribution on PATH";
 
-/// Everything that was found.
+/// All findings.
 #[derive(Debug)]
 struct Report {
     level: Level,
@@ -56,20 +56,21 @@ struct Report {
     python: Result<String, Failure>,
     /// The program of each language, and the reason for the choice.
     choices: Vec<Choice>,
-    /// The installer of Python packages: uv's path, or an error where pip is used; none where this build installs none.
+    /// The installer of Python packages: uv's path, or an error where pip is used; none where this build has no
+    /// installer.
     uv: Option<Result<std::path::PathBuf, ()>>,
-    /// The installer of npm packages; none where there is no Node to use them, or this build installs none.
+    /// The installer of npm packages; none where Node is absent, or this build has no installer.
     npm: Option<Result<std::path::PathBuf, ()>>,
-    /// The reason why nothing can be kept.
+    /// The reason that the data folder is unusable.
     data_folder: Option<Failure>,
     /// The command that gives sandboxes data libraries. None if they have them.
     data: Option<String>,
-    siege: Option<Siege>,
+    attack_run: Option<AttackRun>,
     /// Other problems that prevent code from running: unreadable settings, a missing base.
     problems: Vec<Failure>,
     host: Vec<Advice>,
-    room: Room,
-    /// Limits of others that are lower than those of a sandbox.
+    room: CapacityReport,
+    /// Outer limits that are lower than those of a sandbox.
     outer: Vec<Advice>,
     clients: Vec<Configured>,
 }
@@ -86,7 +87,7 @@ impl Report {
     fn ok(&self) -> bool {
         self.python.is_ok()
             && self.backends.iter().any(|backend| backend.failure.is_none())
-            && self.siege.as_ref().is_some_and(Siege::held)
+            && self.attack_run.as_ref().is_some_and(AttackRun::held)
     }
 }
 
@@ -109,15 +110,15 @@ pub(super) fn run(args: &DoctorArgs, settings: Settings, launcher: Launcher) -> 
 async fn examine(mut settings: Settings, launcher: Launcher) -> Report {
     let floor = settings.isolation_min;
     let allowed = u64::try_from(settings.engine.sandboxes).unwrap_or(u64::MAX);
-    // A look at the machine is not bound by how little its sandboxes get.
+    // The examination needs more processes than a small configured limit may allow.
     settings.engine.limits.processes = settings.engine.limits.processes.max(32);
     let uv = uv(&settings);
     let base = base(&settings).await;
     let data_folder = settings.data_problem();
     let found = wiring::languages(&settings);
     let limits = settings.engine.limits.clone();
-    let wired = wiring::wire_briefly(settings, launcher, found, wiring::Ask::Nobody).await;
-    let python = python(&wired.found).map_err(mended);
+    let wired = wiring::wire_briefly(settings, launcher, found, wiring::VersionQuery::Required).await;
+    let python = python(&wired.found).map_err(without_doctor_advice);
     let mut layers = layers(&wired.engine);
     let host = host::advice(situation(&layers));
     let names = |state| {
@@ -125,11 +126,11 @@ async fn examine(mut settings: Settings, launcher: Launcher) -> Report {
         of_state.map(|layer| layer.name.clone()).collect::<Vec<_>>()
     };
     let (absent, weaker) = (names(LayerState::Missing), names(LayerState::Degraded));
-    let mut problems: Vec<Failure> = wired.problems.iter().cloned().map(mended).collect();
-    let siege = if python.is_ok() && problems.is_empty() && wired.unready.is_none() {
-        siege::lay(&wired.engine, &absent, &weaker)
+    let mut problems: Vec<Failure> = wired.problems.iter().cloned().map(without_doctor_advice).collect();
+    let attack_run = if python.is_ok() && problems.is_empty() && wired.unready.is_none() {
+        attack_run::run(&wired.engine, &absent, &weaker)
             .await
-            .map_err(|failure| problems.push(mended(failure)))
+            .map_err(|failure| problems.push(without_doctor_advice(failure)))
             .ok()
     } else {
         None
@@ -137,23 +138,23 @@ async fn examine(mut settings: Settings, launcher: Launcher) -> Report {
     let own = wired
         .preferred
         .as_ref()
-        .filter(|backend| backend.name() == siege::NATIVE);
+        .filter(|backend| backend.name() == attack_run::NATIVE_BACKEND);
     let mut backends = backends(&wired);
     let mut level = wired.level();
-    if let (None, Some(backend)) = (&siege, own)
+    if let (None, Some(backend)) = (&attack_run, own)
         && let Some(failed) = layers::failed(backend, limits.clone()).await
     {
-        layers = layers::after(layers, &failed);
-        if let Some(row) = backends.iter_mut().find(|row| row.name == siege::NATIVE) {
-            row.failure = Some(mended(failed.failure));
+        layers = layers::after_failure(layers, &failed);
+        if let Some(row) = backends.iter_mut().find(|row| row.name == attack_run::NATIVE_BACKEND) {
+            row.failure = Some(without_doctor_advice(failed.failure));
             row.level = None;
         }
         level = backends.iter().find_map(|row| row.level).unwrap_or(Level::None);
     }
     for layer in &mut layers {
-        layer.remedy = layer.remedy.as_deref().map(without_itself);
+        layer.remedy = layer.remedy.as_deref().map(without_doctor);
     }
-    // A problem with its own line is not repeated.
+    // A problem that has its own line is not repeated.
     problems.retain(|problem| {
         python.as_ref().err() != Some(problem)
             && backends.iter().all(|backend| backend.failure.as_ref() != Some(problem))
@@ -162,7 +163,7 @@ async fn examine(mut settings: Settings, launcher: Launcher) -> Report {
         level,
         floor,
         host,
-        room: Room {
+        room: CapacityReport {
             capacity: wired.engine.capacity(),
             allowed,
         },
@@ -171,7 +172,7 @@ async fn examine(mut settings: Settings, launcher: Launcher) -> Report {
         layers,
         left_out: left_out(&wired.engine),
         backends,
-        siege,
+        attack_run,
         problems,
         npm: npm(&wired.engine),
         data_folder,
@@ -184,7 +185,7 @@ async fn examine(mut settings: Settings, launcher: Launcher) -> Report {
     report
 }
 
-fn backends(wired: &wiring::Wired) -> Vec<BackendRow> {
+fn backends(wired: &wiring::WiredEngine) -> Vec<BackendRow> {
     let row = |row: &wiring::BackendState| BackendRow {
         name: row.name.clone(),
         level: row.level,
@@ -192,26 +193,26 @@ fn backends(wired: &wiring::Wired) -> Vec<BackendRow> {
             .failure
             .clone()
             .or_else(|| {
-                // Of the first one that works: its image is the one that was tried.
+                // The first working back end: the image that was tried is its image.
                 let first = wired.backends.iter().find(|other| other.failure.is_none());
                 let unready = wired.unready.as_ref()?;
                 first
                     .is_some_and(|first| first.name == row.name)
                     .then(|| unready.clone())
             })
-            .map(mended),
+            .map(without_doctor_advice),
     };
     wired.backends.iter().map(row).collect()
 }
 
-/// A failure without the advice to run what is running.
-fn mended(failure: Failure) -> Failure {
-    let remedy = without_itself(&failure.remedy);
+/// Returns the failure without the advice to run the doctor, which is already running.
+fn without_doctor_advice(failure: Failure) -> Failure {
+    let remedy = without_doctor(&failure.remedy);
     Failure { remedy, ..failure }
 }
 
-/// A remedy without the parts that lead here.
-fn without_itself(remedy: &str) -> String {
+/// Returns a remedy without the parts that point to this command.
+fn without_doctor(remedy: &str) -> String {
     let parts: Vec<&str> = remedy
         .split("; ")
         .filter(|part| !part.contains("sandcell doctor"))
@@ -228,10 +229,15 @@ fn uv(settings: &Settings) -> Option<Result<std::path::PathBuf, ()>> {
     Some(wiring::packages::uv(settings).ok_or(()))
 }
 
-/// The command that gives every sandbox a base; none where they have one.
+/// Returns the command that gives every sandbox a base; none where they have one.
 #[cfg(all(target_os = "linux", feature = "native"))]
 async fn base(settings: &Settings) -> Option<String> {
-    if settings.packages.base.is_some() || settings.backends.first().is_none_or(|first| first != siege::NATIVE) {
+    if settings.packages.base.is_some()
+        || settings
+            .backends
+            .first()
+            .is_none_or(|first| first != attack_run::NATIVE_BACKEND)
+    {
         return None;
     }
     let (bases, _) = wiring::bases(settings, None).await.ok()?;
@@ -277,7 +283,7 @@ fn layers(engine: &Arc<Engine>) -> Vec<LayerReport> {
         .unwrap_or_default()
 }
 
-/// The mounts of the host that the first back end leaves out.
+/// Returns the mounts of the host that the first back end leaves out.
 fn left_out(engine: &Arc<Engine>) -> Vec<LeftOut> {
     let first = engine.backends().into_iter().next();
     first.map(|backend| backend.left_out).unwrap_or_default()
@@ -326,8 +332,8 @@ fn python(found: &Detected) -> Result<String, Failure> {
 }
 
 fn as_json(report: &Report) -> serde_json::Value {
-    let empty = Siege::default();
-    let siege = report.siege.as_ref().unwrap_or(&empty);
+    let empty = AttackRun::default();
+    let attack_run = report.attack_run.as_ref().unwrap_or(&empty);
     let backends = report.backends.iter().map(|backend| {
         json!({
             "name": backend.name,
@@ -349,11 +355,11 @@ fn as_json(report: &Report) -> serde_json::Value {
         "layers": report.layers,
         "left_out": report.left_out,
         "attacks": {
-            "tried": siege.count(State::Held) + siege.count(State::Breached),
-            "held": siege.count(State::Held),
-            "breached": siege.count(State::Breached),
-            "not_tried": siege.count(State::NotTried),
-            "results": siege.results,
+            "tried": attack_run.count(State::Held) + attack_run.count(State::Breached),
+            "held": attack_run.count(State::Held),
+            "breached": attack_run.count(State::Breached),
+            "not_tried": attack_run.count(State::NotTried),
+            "results": attack_run.results,
         },
         "backends": backends.collect::<Vec<_>>(),
         "python": python,
@@ -423,7 +429,7 @@ mod tests {
             npm: Some(Err(())),
             data_folder: None,
             data: None,
-            siege: None,
+            attack_run: None,
             problems: Vec::new(),
             host: vec![Advice {
                 name: "kernel.dmesg_restrict",
@@ -431,7 +437,7 @@ mod tests {
                 reason: "the log is open".to_owned(),
                 remedy: "sudo sysctl -w kernel.dmesg_restrict=1".to_owned(),
             }],
-            room: Room {
+            room: CapacityReport {
                 capacity: None,
                 allowed: 256,
             },
@@ -481,14 +487,14 @@ mod tests {
     fn attacked(states: &[State]) -> Report {
         let mut report = unable();
         report.backends[0].failure = None;
-        let result = |state: &State| siege::Outcome {
+        let result = |state: &State| attack_run::Outcome {
             name: "mount a file system",
             layer: "namespaces",
             held: *state == State::Held,
             state: *state,
             detail: "broke mount gave 0\u{1b}[2J".to_owned(),
         };
-        report.siege = Some(Siege {
+        report.attack_run = Some(AttackRun {
             results: states.iter().map(result).collect(),
             took: std::time::Duration::from_secs(1),
         });
@@ -525,10 +531,10 @@ mod tests {
     #[test]
     fn the_doctor_does_not_advise_to_run_the_doctor() {
         assert_eq!(
-            without_itself("try again; `sandcell doctor` on the host says why"),
+            without_doctor("try again; `sandcell doctor` on the host says why"),
             "try again"
         );
-        assert_eq!(without_itself("raise the limit"), "raise the limit");
-        assert!(without_itself("`sandcell doctor` says why").contains("hosts.md"));
+        assert_eq!(without_doctor("raise the limit"), "raise the limit");
+        assert!(without_doctor("`sandcell doctor` says why").contains("hosts.md"));
     }
 }

@@ -1,5 +1,6 @@
-//! External limits on the server, compared with those of its sandboxes: the lower of the two holds, and a stop by an
-//! external limit does not look like the sandbox's own. Reading is apart from judging, so that judging is pure.
+//! External limits on the server, compared with those of its sandboxes. The lower of the two holds, and a stop by an
+//! external limit does not look like a stop by the sandbox's limit. Reading is apart from judging, so that judging is
+//! pure.
 
 use sandcell_sandbox::Limits;
 
@@ -7,7 +8,7 @@ use super::host::Advice;
 
 /// The limit found; none: unlimited, or not available on this system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Outer {
+struct OuterLimits {
     memory: Option<u64>,
     processes: Option<u64>,
     user_processes: Option<u64>,
@@ -19,18 +20,18 @@ struct Outer {
 }
 
 /// Processes in addition to a sandbox's: the server's threads, the launcher, its helpers.
-const BESIDE: u64 = 64;
+const SERVER_PROCESSES: u64 = 64;
 /// Open files that a server with a few sandboxes needs.
-const FILES: u64 = 1024;
+const MIN_OPEN_FILES: u64 = 1024;
 /// The stack size that programs expect, in bytes.
-const STACK: u64 = 8 << 20;
+const STACK_BYTES: u64 = 8 << 20;
 
-/// The limits from outside that are lower than those of one sandbox.
+/// Returns advice for outer limits that are lower than those of one sandbox.
 pub(super) fn advice(limits: &Limits) -> Vec<Advice> {
     judge(read(), limits)
 }
 
-fn judge(outer: Outer, limits: &Limits) -> Vec<Advice> {
+fn judge(outer: OuterLimits, limits: &Limits) -> Vec<Advice> {
     let memory = limits.memory.as_bytes();
     let processes = u64::from(limits.processes);
     let mib = |bytes: u64| format!("{} MiB", bytes >> 20);
@@ -64,18 +65,18 @@ fn judge(outer: Outer, limits: &Limits) -> Vec<Advice> {
             "raise it where the server is started (`ulimit -u`, systemd LimitNPROC=), or lower limits.processes",
         ),
     ] {
-        if let Some(most) = below(most, processes + BESIDE) {
+        if let Some(most) = below(most, processes + SERVER_PROCESSES) {
             let reason = format!("one sandbox may have {processes} (limits.processes), and the server has its own");
             add(name, most.to_string(), reason, remedy);
         }
     }
-    if let Some(most) = below(outer.files, FILES) {
+    if let Some(most) = below(outer.files, MIN_OPEN_FILES) {
         let reason = "each sandbox takes some of them, in the server and in its launcher".to_owned();
         let remedy = "raise it where the server is started (`ulimit -Hn 65536`, systemd LimitNOFILE=65536)";
         add("open files (ulimit -Hn)", most.to_string(), reason, remedy);
     }
     if let Some(most) = below(outer.file_size, limits.disk.as_bytes()) {
-        let reason = "no file inside grows beyond it, whatever limits.disk_mb says".to_owned();
+        let reason = "no file inside can be larger, even with a higher limits.disk_mb".to_owned();
         let remedy = "raise it where the server is started (`ulimit -f unlimited`, systemd LimitFSIZE=infinity)";
         add("a file's size (ulimit -f)", mib(most), reason, remedy);
     }
@@ -96,7 +97,7 @@ fn judge(outer: Outer, limits: &Limits) -> Vec<Advice> {
             add(name, mib(most), reason, remedy);
         }
     }
-    if let Some(most) = below(outer.stack, STACK) {
+    if let Some(most) = below(outer.stack, STACK_BYTES) {
         let reason = "programs inside get no more, and may end with a fault".to_owned();
         let remedy = "raise it where the server is started (`ulimit -s 8192`, systemd LimitSTACK=8M)";
         add(
@@ -110,7 +111,7 @@ fn judge(outer: Outer, limits: &Limits) -> Vec<Advice> {
 }
 
 #[cfg(all(target_os = "linux", feature = "native"))]
-fn read() -> Outer {
+fn read() -> OuterLimits {
     use rustix::process::{Resource, getrlimit};
     use sandcell_jail::outer::{Scope, process_limits};
 
@@ -120,7 +121,7 @@ fn read() -> Outer {
         let of_scope = limits.iter().filter(|limit| counts(&limit.scope));
         of_scope.map(|limit| limit.max).min()
     };
-    Outer {
+    OuterLimits {
         memory: sandcell_jail::cgroup::outer_memory_limit(),
         processes: lowest(|scope| matches!(scope, Scope::Group(_))),
         user_processes: lowest(|scope| matches!(scope, Scope::User(_))),
@@ -133,8 +134,8 @@ fn read() -> Outer {
 }
 
 #[cfg(not(all(target_os = "linux", feature = "native")))]
-fn read() -> Outer {
-    Outer::default()
+fn read() -> OuterLimits {
+    OuterLimits::default()
 }
 
 #[cfg(test)]
@@ -143,9 +144,9 @@ mod tests {
 
     #[test]
     fn nothing_is_said_of_limits_that_are_high_enough() {
-        assert_eq!(judge(Outer::default(), &Limits::default()), []);
+        assert_eq!(judge(OuterLimits::default(), &Limits::default()), []);
         let roomy = Some(1 << 40);
-        let outer = Outer {
+        let outer = OuterLimits {
             memory: roomy,
             processes: roomy,
             user_processes: roomy,
@@ -160,7 +161,7 @@ mod tests {
 
     #[test]
     fn each_limit_that_is_lower_than_a_sandboxes_own_is_named() {
-        let outer = Outer {
+        let outer = OuterLimits {
             memory: Some(100 << 20),
             processes: Some(50),
             user_processes: Some(5),

@@ -3,12 +3,12 @@
 use sandcell_languages::Choice;
 use sandcell_sandbox::{Failure, LayerReport, LayerState, LeftOut};
 
+use super::attack_run::{AttackRun, State};
 use super::host::Advice;
-use super::siege::{Siege, State};
 use super::{Configured, GET_NPM, GET_UV, NO_DATA, NO_NPM, NO_UV, Report, verdict};
 use crate::cli::output::{Style, safe};
 
-/// All of it.
+/// Returns the whole report.
 pub(super) fn of(report: &Report, style: Style) -> String {
     let mut text = String::from("\n");
     text.push_str(&verdict::text(report, style));
@@ -19,17 +19,17 @@ pub(super) fn of(report: &Report, style: Style) -> String {
         }
     }
     match &report.python {
-        // Of an image that cannot be looked into it is only supposed to be there.
+        // Python in an image that cannot be inspected is assumed, and its version is unknown.
         Ok(version) if version.is_empty() => {}
         Ok(version) => {
             text.push_str(&format!("{} Python {version}\n", style.green("✓")));
-            // What is first on PATH everybody expects. The others are worth a line each.
-            let told = |choice: &&Choice| choice.language == "python" || choice.reason.contains("passed over");
+            // The first program on PATH is the expected choice. Other choices are worth a line each.
+            let shown = |choice: &&Choice| choice.language == "python" || choice.reason.contains("passed over");
             for Choice {
                 language,
                 program,
                 reason,
-            } in report.choices.iter().filter(told)
+            } in report.choices.iter().filter(shown)
             {
                 text.push_str(&style.dim(&format!("    {language} is {}: {reason}\n", program.display())));
             }
@@ -77,19 +77,23 @@ pub(super) fn of(report: &Report, style: Style) -> String {
     }
     if !report.layers.is_empty() {
         text.push_str(&format!("\n{}\n", style.bold("Layers")));
-        let mut told: Option<&str> = None;
+        let mut shown: Option<&str> = None;
         for group in report.layers.chunk_by(same_trouble) {
             let remedy = group.first().and_then(|layer| layer.remedy.as_deref());
-            text.push_str(&layer_line(group, style, remedy.filter(|remedy| told != Some(*remedy))));
-            told = remedy.or(told);
+            text.push_str(&layer_line(
+                group,
+                style,
+                remedy.filter(|remedy| shown != Some(*remedy)),
+            ));
+            shown = remedy.or(shown);
         }
     }
     text.push_str(&left_out_text(&report.left_out, style));
     text.push_str(
         &report
-            .siege
+            .attack_run
             .as_ref()
-            .map(|siege| attacks_text(siege, style))
+            .map(|attack_run| attacks_text(attack_run, style))
             .unwrap_or_default(),
     );
     let (stricter, outer) = ("The host could be stricter", "Limits from outside");
@@ -142,12 +146,12 @@ fn trouble(style: Style, what: &str, failure: &Failure) -> String {
     )
 }
 
-/// Layers that stand in one line: those that lack something for the same reason.
+/// Returns true when two layers share one line: both lack something for the same reason.
 fn same_trouble(one: &LayerReport, two: &LayerReport) -> bool {
     one.reason.is_some() && (one.state, &one.reason, &one.remedy) == (two.state, &two.reason, &two.remedy)
 }
 
-/// `remedy` is left out where the line before has said it.
+/// Formats a group of layers. `remedy` is left out when it equals the line before.
 fn layer_line(group: &[LayerReport], style: Style, remedy: Option<&str>) -> String {
     let Some(layer) = group.first() else {
         return String::new();
@@ -206,27 +210,31 @@ fn advice_text(advice: &[Advice], title: &str, style: Style) -> String {
     text
 }
 
-/// One line for each layer that was attacked, and one for each attack that was not held.
-fn attacks_text(siege: &Siege, style: Style) -> String {
-    let held = siege.count(State::Held);
-    let left = match siege.count(State::NotTried) {
+/// Returns one line for each layer that was attacked, and one for each attack that was not held.
+fn attacks_text(attack_run: &AttackRun, style: Style) -> String {
+    let held = attack_run.count(State::Held);
+    let left = match attack_run.count(State::NotTried) {
         0 => String::new(),
         count => format!(", {count} could not be tried"),
     };
     let mut text = format!(
         "\n{}  {} tried, {held} held{left}, in {:.1} s\n",
         style.bold("Attacks on a sandbox of this machine"),
-        held + siege.count(State::Breached),
-        siege.took.as_secs_f64()
+        held + attack_run.count(State::Breached),
+        attack_run.took.as_secs_f64()
     );
     let mut layers: Vec<&str> = Vec::new();
-    for result in &siege.results {
+    for result in &attack_run.results {
         if !layers.contains(&result.layer) {
             layers.push(result.layer);
         }
     }
     for layer in layers {
-        let of_layer: Vec<_> = siege.results.iter().filter(|result| result.layer == layer).collect();
+        let of_layer: Vec<_> = attack_run
+            .results
+            .iter()
+            .filter(|result| result.layer == layer)
+            .collect();
         let held = of_layer.iter().filter(|result| result.held).count();
         let mark = if of_layer.iter().any(|result| result.state == State::Breached) {
             style.red("✗")

@@ -1,7 +1,7 @@
-//! The first line of the report: whether code may be run here, and if not, why.
+//! The first line of the report: the answer to "may code run here", and the reason for a no.
 
 use super::Report;
-use super::siege::State;
+use super::attack_run::State;
 use crate::cli::output::{Style, safe};
 
 pub(super) fn text(report: &Report, style: Style) -> String {
@@ -25,18 +25,18 @@ fn why(report: &Report) -> String {
     if report.python.is_err() {
         return "there is no interpreter to run code with".to_owned();
     }
-    let Some(siege) = &report.siege else {
+    let Some(attack_run) = &report.attack_run else {
         return "no sandbox can be made with these settings".to_owned();
     };
-    if siege.count(State::Breached) > 0 {
+    if attack_run.count(State::Breached) > 0 {
         return "an attack was not held; do not run code from strangers here".to_owned();
     }
-    let attacks = match siege.count(State::NotTried) {
+    let attacks = match attack_run.count(State::NotTried) {
         1 => "1 attack".to_owned(),
         count => format!("{count} attacks"),
     };
     format!(
         "{attacks} could not be tried ({}), so that it is not known what they would do",
-        safe(siege.hindrance().unwrap_or("there were none"))
+        safe(attack_run.skip_reason().unwrap_or("there were none"))
     )
 }

@@ -14,14 +14,14 @@ use super::{output, printed};
 use crate::config::Settings;
 use crate::wiring::lasting;
 
-/// Rows that a notebook has at most.
-const CELLS: u32 = 2000;
-/// Ids that are named where the beginning of one fits several.
-const CANDIDATES: u32 = 5;
+/// The maximum number of executions in a notebook.
+const MAX_NOTEBOOK_CELLS: u32 = 2000;
+/// The maximum number of ids that are listed for an ambiguous prefix.
+const MAX_CANDIDATES: u32 = 5;
 
-/// Shows the executions that the history keeps, newest first
+/// Shows the stored executions, newest first
 ///
-/// Without a command: a list. All callers are in it: `stdio` (MCP clients that start the server themselves), `cli`
+/// Without a command: a list. It contains all callers: `stdio` (MCP clients that start the server themselves), `cli`
 /// (`sandcell run`), `anonymous` and `token:ID` (HTTP).
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -30,7 +30,7 @@ pub(super) struct HistoryArgs {
     command: Option<HistoryCommand>,
 
     #[command(flatten)]
-    which: Which,
+    filters: ExecutionFilter,
 
     /// Prints a list of {execution_id, owner, sandbox_id, language, status, timestamp, duration_ms, cpu_ms,
     /// peak_memory_mb, stdout_bytes, stderr_bytes, exit_code, code_preview, stdout_preview, error, cause}
@@ -40,27 +40,27 @@ pub(super) struct HistoryArgs {
 
 #[derive(Debug, Subcommand)]
 enum HistoryCommand {
-    /// Shows everything that is kept of an execution: code, output, cost
+    /// Shows one stored execution: code, output, cost
     Show {
-        /// Its id, the beginning of its id, or `last` for the newest
+        /// The id, a prefix of it, or `last` for the newest
         #[arg(default_value = "last")]
         id: String,
 
-        /// Prints it as one object
+        /// Prints one JSON object
         #[arg(long)]
         json: bool,
     },
-    /// Writes executions as a Jupyter notebook that runs again: those with these ids, or those that the filters let
-    /// through, oldest first
+    /// Writes executions as a Jupyter notebook that runs again: those with these ids, or those that match the filters,
+    /// oldest first
     Export {
         /// Their ids, written as for `show`
         #[arg(value_name = "ID")]
         ids: Vec<String>,
 
         #[command(flatten)]
-        which: Which,
+        filters: ExecutionFilter,
 
-        /// Where to write it; without: stdout
+        /// The file to write; without: stdout
         #[arg(short, long, value_name = "FILE")]
         out: Option<PathBuf>,
     },
@@ -73,24 +73,24 @@ enum HistoryCommand {
 }
 
 #[derive(Debug, Clone, Args)]
-struct Which {
-    /// Only of this caller
+struct ExecutionFilter {
+    /// Only executions of this caller
     #[arg(long, value_name = "NAME")]
     owner: Option<String>,
 
-    /// Only of this sandbox
+    /// Only executions of this sandbox
     #[arg(long, value_name = "ID")]
     sandbox: Option<String>,
 
-    /// Only those whose code, output or error has this text
+    /// Only executions whose code, output or error contains this text
     #[arg(long, value_name = "TEXT")]
     search: Option<String>,
 
-    /// Only those that ended so
+    /// Only executions with this status
     #[arg(long, value_name = "STATUS")]
     status: Option<Ending>,
 
-    /// So many at most
+    /// The maximum number of executions
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     last: u32,
 }
@@ -104,7 +104,7 @@ enum Ending {
     Killed,
 }
 
-impl Which {
+impl ExecutionFilter {
     fn filter(&self) -> Filter {
         let word = |ending: Ending| ending.to_possible_value().map(|word| word.get_name().to_owned());
         Filter {
@@ -121,7 +121,7 @@ pub(super) fn run(args: &HistoryArgs, settings: &Settings) -> Result<ExitCode, F
     let folder = settings.data_dir.as_deref().ok_or_else(|| {
         Failure::new(
             Code::InvalidArgument,
-            "there is no folder that a history could be in",
+            "the history has no folder",
             "set data_dir or SANDCELL_DATA_DIR",
         )
     })?;
@@ -129,8 +129,8 @@ pub(super) fn run(args: &HistoryArgs, settings: &Settings) -> Result<ExitCode, F
     match &args.command {
         None => {
             let rows = match database {
-                Ok(database) => database.list(&args.which.filter(), false).map_err(failure)?,
-                // Nothing ran yet: that is an answer, unless nothing could be kept.
+                Ok(database) => database.list(&args.filters.filter(), false).map_err(failure)?,
+                // An absent file means that nothing ran yet, unless the data folder is unusable.
                 Err(HistoryError::Absent(_)) => settings.data_problem().map_or(Ok(Vec::new()), Err)?,
                 Err(error) => return Err(failure(error)),
             };
@@ -150,8 +150,8 @@ pub(super) fn run(args: &HistoryArgs, settings: &Settings) -> Result<ExitCode, F
             };
             printed(written.map(|()| ExitCode::SUCCESS))
         }
-        Some(HistoryCommand::Export { ids, which, out }) => {
-            let rows = wanted(&database.map_err(failure)?, ids, which)?;
+        Some(HistoryCommand::Export { ids, filters, out }) => {
+            let rows = wanted(&database.map_err(failure)?, ids, filters)?;
             export(rows, out.as_deref())
         }
         Some(HistoryCommand::Forget { ids }) => {
@@ -167,17 +167,17 @@ pub(super) fn run(args: &HistoryArgs, settings: &Settings) -> Result<ExitCode, F
     }
 }
 
-/// The row of an id, of the beginning of one, or of `last`.
+/// Returns the row of an id, of a prefix of one, or of `last`.
 fn find(database: &Database, text: &str) -> Result<Row, Failure> {
     let id = whole_id(database, text)?;
     database.find(&id).map_err(failure)?.ok_or_else(|| unknown(text))
 }
 
-/// The id that begins with this text, if there is only one.
+/// Returns the id with this prefix, if there is exactly one.
 fn whole_id(database: &Database, text: &str) -> Result<String, Failure> {
     let found = match text {
         "last" => database.ids_beginning("", 1),
-        _ => database.ids_beginning(text, CANDIDATES),
+        _ => database.ids_beginning(text, MAX_CANDIDATES),
     };
     let found = found.map_err(failure)?;
     match found.as_slice() {
@@ -198,7 +198,7 @@ fn unknown(text: &str) -> Failure {
     )
 }
 
-/// Each id once, in the order in which they were named.
+/// Returns the complete ids in the given order, without duplicates.
 fn once(ids: &[String], whole: impl Fn(&str) -> Result<String, Failure>) -> Result<Vec<String>, Failure> {
     let mut ids = ids.iter().map(|id| whole(id)).collect::<Result<Vec<_>, _>>()?;
     let mut seen = std::collections::BTreeSet::new();
@@ -206,11 +206,11 @@ fn once(ids: &[String], whole: impl Fn(&str) -> Result<String, Failure>) -> Resu
     Ok(ids)
 }
 
-/// The rows that a notebook is made of, oldest first.
-fn wanted(database: &Database, ids: &[String], which: &Which) -> Result<Vec<Row>, Failure> {
+/// Returns the rows of the notebook, oldest first.
+fn wanted(database: &Database, ids: &[String], filters: &ExecutionFilter) -> Result<Vec<Row>, Failure> {
     let mut rows = if ids.is_empty() {
-        let mut filter = which.filter();
-        filter.max_rows = filter.max_rows.min(CELLS);
+        let mut filter = filters.filter();
+        filter.max_rows = filter.max_rows.min(MAX_NOTEBOOK_CELLS);
         database.list(&filter, true).map_err(failure)?
     } else {
         once(ids, |id| whole_id(database, id))?
@@ -224,7 +224,7 @@ fn wanted(database: &Database, ids: &[String], which: &Which) -> Result<Vec<Row>
     if rows.is_empty() {
         return Err(Failure::new(
             Code::NotFound,
-            "no execution of the history is like that",
+            "no execution matches these filters",
             "loosen the filters; `sandcell history` lists executions",
         ));
     }
@@ -268,7 +268,7 @@ fn failure(error: HistoryError) -> Failure {
     Failure::new(code, message, remedy)
 }
 
-/// Mebibytes with one digit.
+/// Returns mebibytes with one decimal digit.
 fn mebibytes(bytes: u64) -> f64 {
     let tenths = bytes.saturating_mul(10) >> 20;
     f64::from(u32::try_from(tenths).unwrap_or(u32::MAX)) / 10.0

@@ -1,4 +1,4 @@
-//! The clients that are known: where their settings are, on each system.
+//! The known clients and the location of their settings on each system.
 
 use std::path::{Path, PathBuf};
 
@@ -39,7 +39,7 @@ pub(super) struct Home {
     pub(super) codex: Option<PathBuf>,
 }
 
-/// The variables that name the two.
+/// The variables for the home folder and the settings folder.
 const fn variables(system: System) -> [&'static str; 2] {
     match system {
         System::Windows => ["USERPROFILE", "APPDATA"],
@@ -89,13 +89,13 @@ impl Home {
     }
 }
 
-/// A place below a folder, written with this machine's separator.
+/// Returns a path below a folder, with this machine's separator.
 fn below(folder: &Path, names: &[&str]) -> PathBuf {
     names.iter().fold(folder.to_owned(), |path, name| path.join(name))
 }
 
 impl Client {
-    /// The file that the client reads, for the user or for a project.
+    /// Returns the file that the client reads, for the user or for a project.
     pub(super) fn file(self, system: System, home: &Home, project: Option<&Path>) -> Result<PathBuf, Failure> {
         if let Some(project) = project {
             if !project.is_dir() {
@@ -142,7 +142,7 @@ impl Client {
         })
     }
 
-    /// The file of a project's own servers, where the client reads one.
+    /// Returns the file of a project's own servers, for clients that read one.
     const fn project_file(self) -> Option<&'static [&'static str]> {
         match self {
             Self::ClaudeDesktop | Self::Windsurf | Self::Cline | Self::ClineCli => None,
@@ -173,13 +173,13 @@ impl Client {
         }
     }
 
-    /// As `sandcell install` takes it.
+    /// Returns the client's name as an argument of `sandcell install`.
     pub(super) fn argument(self) -> String {
         let word = self.to_possible_value();
         word.map(|word| word.get_name().to_owned()).unwrap_or_default()
     }
 
-    /// The object or table that holds the servers.
+    /// Returns the name of the object or table that holds the servers.
     pub(super) const fn table(self) -> &'static str {
         match self {
             Self::Vscode => "servers",
@@ -196,7 +196,7 @@ impl Client {
         }
     }
 
-    /// The language of its settings.
+    /// Returns the format of the client's settings.
     pub(super) const fn format(self) -> Format {
         match self {
             Self::Codex => Format::Toml,
@@ -204,7 +204,7 @@ impl Client {
         }
     }
 
-    /// Returns the key and value of an entry next to the program and its arguments. Zed before 2026 ignores an entry
+    /// Returns an entry's extra key and value, next to the program and its arguments. Zed before 2026 ignores an entry
     /// without `source`.
     pub(super) const fn says(self) -> Option<(&'static str, &'static str)> {
         match self {
@@ -218,11 +218,11 @@ impl Client {
     pub(super) const fn how_to_reload(self) -> &'static str {
         match self {
             Self::ClaudeDesktop => "quit Claude Desktop and start it again, then ask it to run some Python.",
-            Self::ClaudeCode => "start `claude` anew (`/mcp` shows the server), then ask it to run some Python.",
+            Self::ClaudeCode => "restart `claude` (`/mcp` shows the server), then ask it to run some Python.",
             Self::Cursor => "open Settings, MCP and switch the server on, then ask the agent to run some Python.",
             Self::Vscode => "run the command `MCP: List Servers` and start it, then ask the agent to run some Python.",
-            Self::Codex => "start `codex` anew (`/mcp` shows the server), then ask it to run some Python.",
-            Self::Gemini => "start `gemini` anew (`/mcp` shows the server), then ask it to run some Python.",
+            Self::Codex => "restart `codex` (`/mcp` shows the server), then ask it to run some Python.",
+            Self::Gemini => "restart `gemini` (`/mcp` shows the server), then ask it to run some Python.",
             Self::Windsurf => "refresh the MCP servers in Cascade's settings, then ask Cascade to run some Python.",
             Self::Zed => {
                 "open the agent panel's settings (the server has a green dot), then ask it to run some Python."
@@ -231,7 +231,7 @@ impl Client {
                 "open Settings, Tools, Junie, MCP Settings, switch the server on, then ask Junie to run some Python."
             }
             Self::Cline => "open Cline's MCP Servers (the server has a green dot), then ask it to run some Python.",
-            Self::ClineCli => "start `cline` anew (`cline mcp` shows the server), then ask it to run some Python.",
+            Self::ClineCli => "restart `cline` (`cline mcp` shows the server), then ask it to run some Python.",
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The clients of this user that start sandcell, and any problems with that: for the doctor.
+//! The sandcell entries in this user's clients, and their problems: for the doctor.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use sandcell_sandbox::System;
 use super::client::{Client, Home};
 use super::{edit, read};
 
-/// An entry of a client's settings that is about sandcell, or settings that cannot be read.
+/// An entry for sandcell in a client's settings, or settings that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::cli) struct Configured {
     /// The client.
@@ -29,7 +29,7 @@ pub(in crate::cli) fn configured() -> Vec<Configured> {
     let here = std::env::current_dir().ok();
     let files = |client: &Client| {
         let own = client.file(system, &home, None).ok();
-        // What was written into the project of the working folder counts, too.
+        // Project settings in the working folder count, too.
         let project = here
             .as_deref()
             .and_then(|here| client.file(system, &home, Some(here)).ok());
@@ -70,9 +70,13 @@ fn of_client(client: Client, file: &Path, folders: &[PathBuf]) -> Vec<Configured
         .filter(|(name, program)| name == "sandcell" || is_sandcell(program))
         .map(|(name, program)| {
             let trouble = missing(&program, folders).map(|reason| {
-                let option = if name == "sandcell" { String::new() } else { format!(" --name {name}") };
+                let option = if name == "sandcell" {
+                    String::new()
+                } else {
+                    format!(" --name {name}")
+                };
                 let remedy = format!(
-                    "`sandcell install {}{option}` with the program where it stays writes its path; then start the client anew",
+                    "run `sandcell install {}{option}` with the program at its permanent path; then restart the client",
                     client.argument()
                 );
                 (reason, remedy)
@@ -116,7 +120,7 @@ fn is_program(path: &Path) -> bool {
 mod tests {
     use super::*;
 
-    fn told(settings: &str) -> Vec<Configured> {
+    fn clients_in(settings: &str) -> Vec<Configured> {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("mcp.json");
         std::fs::write(&file, settings).unwrap();
@@ -127,7 +131,7 @@ mod tests {
     fn a_program_that_is_not_there_is_told_and_one_that_is_has_no_trouble() {
         let own = std::env::current_exe().unwrap();
         let good = serde_json::json!({"mcpServers": {"sandcell": {"command": own, "args": ["serve"]}, "other": {"command": "x"}}});
-        let rows = told(&good.to_string());
+        let rows = clients_in(&good.to_string());
         assert_eq!(rows.len(), 1, "{rows:?}");
         assert_eq!(rows[0].trouble, None);
         for (program, reason) in [
@@ -137,11 +141,11 @@ mod tests {
             ("/", "no program"),
         ] {
             let entry = serde_json::json!({"mcpServers": {"sandcell": {"command": program}}});
-            let (said, remedy) = told(&entry.to_string())[0].trouble.clone().unwrap();
+            let (said, remedy) = clients_in(&entry.to_string())[0].trouble.clone().unwrap();
             assert!(said.contains(reason), "{program}: {said}");
             assert!(remedy.contains("sandcell install cursor"), "{remedy}");
         }
-        let renamed = told(r#"{"mcpServers": {"code": {"command": "/dev/null/sandcell"}}}"#);
+        let renamed = clients_in(r#"{"mcpServers": {"code": {"command": "/dev/null/sandcell"}}}"#);
         assert!(
             renamed[0].trouble.as_ref().unwrap().1.contains("--name code"),
             "{renamed:?}"
@@ -150,10 +154,10 @@ mod tests {
 
     #[test]
     fn settings_that_cannot_be_read_are_told_and_those_of_others_are_not() {
-        let broken = told("{\"mcpServers\": {");
+        let broken = clients_in("{\"mcpServers\": {");
         assert!(broken[0].trouble.as_ref().unwrap().0.contains("not JSON"), "{broken:?}");
-        assert_eq!(told("{}"), []);
-        assert_eq!(told(r#"{"mcpServers": {"x": {"command": "y"}}}"#), []);
+        assert_eq!(clients_in("{}"), []);
+        assert_eq!(clients_in(r#"{"mcpServers": {"x": {"command": "y"}}}"#), []);
         assert_eq!(of_client(Client::Cursor, Path::new("/no/such"), &[]), []);
     }
 }

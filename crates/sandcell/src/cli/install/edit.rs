@@ -1,5 +1,5 @@
-//! Putting one server into a client's settings, and taking it out. JSON may hold comments and trailing commas; TOML is
-//! edited next door.
+//! Adds one server to a client's settings, and removes it. JSON may hold comments and trailing commas; `edit_toml`
+//! does the same for TOML.
 
 use jsonc_parser::ParseOptions;
 use jsonc_parser::cst::{CstInputValue, CstObject, CstRootNode};
@@ -34,7 +34,7 @@ pub(super) struct Entry {
     pub(super) table: &'static str,
     pub(super) format: Format,
     pub(super) name: String,
-    /// A member that the client wants next to the program, such as the transport.
+    /// A member that the client needs next to the program, such as the transport.
     pub(super) says: Option<(&'static str, &'static str)>,
     pub(super) program: String,
     pub(super) arguments: Vec<String>,
@@ -53,7 +53,7 @@ impl Entry {
         CstInputValue::Object(members)
     }
 
-    /// The text with this entry, and everything else as it was.
+    /// Returns the text with this entry, and everything else unchanged.
     pub(super) fn put_into(&self, text: &str) -> Result<String, Unreadable> {
         if self.format == Format::Toml {
             return edit_toml::put_into(self, text);
@@ -86,7 +86,7 @@ impl Entry {
         value
     }
 
-    /// The text with this name as it stood in `former`, or without it; nothing if it is not there.
+    /// Returns the text with this name's entry as in `former`, or without it; none if there is no entry.
     pub(super) fn take_out_of(&self, text: &str, former: Option<&str>) -> Result<Option<String>, Unreadable> {
         if self.format == Format::Toml {
             return edit_toml::take_out_of(self, text, former);
@@ -106,8 +106,8 @@ impl Entry {
         Ok(Some(root.to_string()))
     }
 
-    /// Returns true when `now` differs from `former` only by an entry of this name, whatever its arguments were: the
-    /// texts are equal once the entry is removed from both.
+    /// Returns true when `now` differs from `former` only by an entry of this name, with any arguments: the texts are
+    /// equal once the entry is removed from both.
     pub(super) fn differs_only_by_entry(&self, former: &str, now: &str) -> bool {
         if self.format == Format::Toml {
             return edit_toml::differs_only_by_entry(self, former, now);
@@ -129,7 +129,7 @@ impl Entry {
     }
 }
 
-/// Each server that these settings start: its name and the program.
+/// Returns the name and program of each server in these settings.
 pub(super) fn programs(text: &str, servers: &str, format: Format) -> Result<Vec<(String, String)>, Unreadable> {
     if format == Format::Toml {
         return edit_toml::programs(text, servers);
@@ -161,7 +161,7 @@ fn parse(text: &str) -> Result<CstRootNode, Unreadable> {
     CstRootNode::parse(text, &options).map_err(|error| Unreadable::Json(error.to_string()))
 }
 
-/// The object that holds the servers, if there is one.
+/// Returns the object that holds the servers, if there is one.
 fn table(root: &CstRootNode, name: &str) -> Result<Option<CstObject>, Unreadable> {
     let object = root.object_value().ok_or(Unreadable::NoObject)?;
     match object.get(name) {
@@ -218,11 +218,11 @@ mod tests {
         }
     }
 
-    const USED: &str = "{\n\t// my servers\n\t\"mcpServers\": {\n\t\t\"other\": { \"command\": \"x\" }, // keep\n\t},\n\t\"theme\": \"dark\", /* and this */\n}\n";
+    const USED_SETTINGS: &str = "{\n\t// my servers\n\t\"mcpServers\": {\n\t\t\"other\": { \"command\": \"x\" }, // keep\n\t},\n\t\"theme\": \"dark\", /* and this */\n}\n";
 
     #[test]
     fn comments_other_servers_and_spacing_stay() {
-        let text = entry().put_into(USED).unwrap();
+        let text = entry().put_into(USED_SETTINGS).unwrap();
         for kept in [
             "\t// my servers\n",
             "\t\t\"other\": { \"command\": \"x\" }, // keep\n",

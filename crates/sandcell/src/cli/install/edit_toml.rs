@@ -4,7 +4,7 @@ use toml_edit::{Array, DocumentMut, Item, Table, TableLike, Value};
 
 use super::edit::{Entry, Unreadable};
 
-/// The text with this entry, and everything else as it was.
+/// Returns the text with this entry, and everything else unchanged.
 pub(super) fn put_into(entry: &Entry, text: &str) -> Result<String, Unreadable> {
     let mut document = parse(text)?;
     let root = document.as_table_mut();
@@ -37,7 +37,7 @@ pub(super) fn put_into(entry: &Entry, text: &str) -> Result<String, Unreadable> 
     Ok(text)
 }
 
-/// The text with this name as it stood in `former`, or without it; nothing if it is not there.
+/// Returns the text with this name's entry as in `former`, or without it; none if there is no entry.
 pub(super) fn take_out_of(entry: &Entry, text: &str, former: Option<&str>) -> Result<Option<String>, Unreadable> {
     let mut document = parse(text)?;
     let replaced = former.and_then(|former| {
@@ -71,7 +71,7 @@ pub(super) fn differs_only_by_entry(entry: &Entry, former: &str, now: &str) -> b
     former.is_some() && former == now
 }
 
-/// Each server that these settings start: its name and the program.
+/// Returns the name and program of each server in these settings.
 pub(super) fn programs(text: &str, servers: &str) -> Result<Vec<(String, String)>, Unreadable> {
     let mut document = parse(text)?;
     let Some(item) = document.get_mut(servers) else {
@@ -129,15 +129,15 @@ mod tests {
         }
     }
 
-    const OWN: &str = "[mcp_servers.sandcell]\ncommand = \"/usr/bin/sandcell\"\nargs = [\"serve\"]\n";
-    const USED: &str =
+    const OWN_ENTRY: &str = "[mcp_servers.sandcell]\ncommand = \"/usr/bin/sandcell\"\nargs = [\"serve\"]\n";
+    const USED_SETTINGS: &str =
         "# mine\nmodel = \"x\" # good\n\n[mcp_servers.other]\ncommand = \"y\"\n\n[tui]\n# dark\ntheme = \"d\"\n";
 
     #[test]
     fn an_empty_file_becomes_one_entry_and_empty_again() {
         for text in ["", "\n", "\u{feff}"] {
             let now = entry().put_into(text).unwrap();
-            assert_eq!(now.trim(), OWN.trim());
+            assert_eq!(now.trim(), OWN_ENTRY.trim());
             assert!(entry().differs_only_by_entry("", &now));
             assert_eq!(entry().take_out_of(&now, None).unwrap().unwrap().trim(), "");
         }
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn comments_and_other_servers_stay() {
-        let now = entry().put_into(USED).unwrap();
+        let now = entry().put_into(USED_SETTINGS).unwrap();
         for kept in [
             "# mine\nmodel = \"x\" # good\n",
             "[mcp_servers.other]\ncommand = \"y\"\n",
@@ -153,13 +153,16 @@ mod tests {
         ] {
             assert!(now.contains(kept), "{kept:?} in\n{now}");
         }
-        assert!(now.contains(OWN), "{now}");
+        assert!(now.contains(OWN_ENTRY), "{now}");
         let parsed: toml::Table = now.parse().unwrap();
         assert_eq!(parsed["mcp_servers"]["sandcell"]["args"][0].as_str(), Some("serve"));
         assert_eq!(entry().put_into(&now).unwrap(), now, "a second time changes nothing");
-        assert!(entry().differs_only_by_entry(USED, &now));
-        assert_eq!(entry().take_out_of(&now, Some(USED)).unwrap().unwrap(), USED);
-        assert!(!entry().differs_only_by_entry(USED, &now.replace("\"d\"", "\"e\"")));
+        assert!(entry().differs_only_by_entry(USED_SETTINGS, &now));
+        assert_eq!(
+            entry().take_out_of(&now, Some(USED_SETTINGS)).unwrap().unwrap(),
+            USED_SETTINGS
+        );
+        assert!(!entry().differs_only_by_entry(USED_SETTINGS, &now.replace("\"d\"", "\"e\"")));
     }
 
     #[test]

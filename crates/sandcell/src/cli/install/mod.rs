@@ -23,31 +23,31 @@ use edit::Entry;
 
 /// Writes the server into the settings of an MCP client
 ///
-/// Everything else in the file stays as it is. The file of before is kept beside it, with `.before-sandcell` at the
-/// end of its name. Start the client anew afterwards.
+/// Everything else in the file stays as it is. The original file is kept next to it, with `.before-sandcell` at the
+/// end of its name. Restart the client afterwards.
 #[derive(Debug, Args)]
 pub(super) struct InstallArgs {
     /// The client
     #[arg(value_enum)]
     client: Client,
 
-    /// Into this folder's project instead of the user's own settings
+    /// Writes into this folder's project instead of the user's own settings
     #[arg(long, value_name = "FOLDER", num_args = 0..=1, default_missing_value = ".")]
     project: Option<PathBuf>,
 
-    /// What the client calls the server
+    /// The server's name in the client
     #[arg(long, value_name = "NAME", default_value = "sandcell", value_parser = name)]
     name: String,
 
-    /// Only prints the file as it would be; changes nothing
+    /// Only prints the resulting file; changes nothing
     #[arg(long, conflicts_with = "undo")]
     print: bool,
 
-    /// Takes the entry out again, or brings back what it replaced
+    /// Removes the entry again, or restores the entry that it replaced
     #[arg(long)]
     undo: bool,
 
-    /// Has the client use a server in the background (`serve --shared`): sandboxes and variables outlive the client
+    /// Makes the client use a server in the background (`serve --shared`): sandboxes and variables outlive the client
     #[arg(long)]
     shared: bool,
 
@@ -56,7 +56,7 @@ pub(super) struct InstallArgs {
     arguments: Vec<String>,
 }
 
-/// A name that every client takes: they put it in front of the tools' names.
+/// Accepts names that are valid in every client: clients put the name in front of the tools' names.
 fn name(text: &str) -> Result<String, String> {
     let good =
         !text.is_empty() && text.len() <= 32 && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
@@ -136,7 +136,8 @@ impl InstallArgs {
     }
 }
 
-/// An argument for a server that is started in another folder: a mount's relative folder starts at this one.
+/// Rewrites an argument for a server that is started in another folder: a mount's relative path becomes relative to
+/// this folder.
 fn from_here(before: &str, argument: &str) -> String {
     let (flag, mount) = match argument.strip_prefix("--mount=") {
         Some(mount) => ("--mount=", mount),
@@ -162,7 +163,7 @@ struct Edit {
 }
 
 impl Edit {
-    /// The file's text with the entry in it.
+    /// Returns the file's text with the entry in it.
     fn installed(&self) -> Result<String, Failure> {
         self.entry
             .put_into(self.before.as_deref().unwrap_or_default())
@@ -173,7 +174,7 @@ impl Edit {
         Failure::new(
             Code::InvalidArgument,
             format!("{} {error}; it was not changed", self.path.display()),
-            "mend the file, or use --print and write the entry by hand",
+            "correct the file, or use --print and write the entry by hand",
         )
     }
 
@@ -193,8 +194,8 @@ impl Edit {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Gives back the bytes of before where nobody else has changed the file since; otherwise only the entry goes, or
-    /// becomes what it was.
+    /// Restores the original bytes if no other program has changed the file since. Otherwise removes only the entry,
+    /// or restores its earlier value.
     fn undo(&self) -> Result<ExitCode, Failure> {
         let Some(now) = &self.before else {
             eprintln_path("is not in", &self.path);
@@ -234,7 +235,7 @@ fn eprintln_path(what: &str, path: &Path) {
 }
 
 fn say(line: &str) {
-    // When stderr is closed there is nobody left to tell.
+    // A closed stderr is ignored: there is no other place for the message.
     let _nobody_listens = io::Write::write_all(&mut io::stderr().lock(), format!("{line}\n").as_bytes());
 }
 
@@ -246,12 +247,15 @@ fn failed(what: &str, path: &Path, error: &io::Error) -> Failure {
     )
 }
 
-/// A file's text, if there is such a file. Settings of clients are small; more than 64 MiB is none.
+/// Returns a file's text, if there is such a file. Settings of clients are small; a file of more than 64 MiB is
+/// refused.
 fn read(path: &Path) -> Result<Option<String>, Failure> {
-    const MOST: u64 = 64 << 20;
+    const MAX_SETTINGS_BYTES: u64 = 64 << 20;
     match std::fs::metadata(path) {
         Ok(found) if !found.is_file() => Err(failed("read", path, &io::Error::other("it is not a file"))),
-        Ok(found) if found.len() > MOST => Err(failed("read", path, &io::Error::other("it is larger than 64 MiB"))),
+        Ok(found) if found.len() > MAX_SETTINGS_BYTES => {
+            Err(failed("read", path, &io::Error::other("it is larger than 64 MiB")))
+        }
         Ok(_) => std::fs::read_to_string(path)
             .map(Some)
             .map_err(|error| failed("read", path, &error)),

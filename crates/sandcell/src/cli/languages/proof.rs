@@ -1,4 +1,4 @@
-//! The programs that show that a language works inside a sandbox, and their expected results.
+//! The programs that test a language inside a sandbox, and their expected results.
 
 use std::time::{Duration, Instant};
 
@@ -9,16 +9,17 @@ use sandcell_sandbox::{Code, Consent, SandboxPath, SessionEvent};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::wiring::Wired;
+use crate::wiring::WiredEngine;
 
-/// Time for a program that ends by itself, and for one that does not.
-const PATIENCE: Duration = Duration::from_secs(30);
-const ENDLESS: Duration = Duration::from_millis(500);
+/// The time limit of a program that ends by itself.
+const PROGRAM_TIMEOUT: Duration = Duration::from_secs(30);
+/// The time limit of a program that never ends.
+const ENDLESS_TIMEOUT: Duration = Duration::from_millis(500);
 /// The exit status that the first program chooses.
-const CHOSEN: i32 = 7;
+const CHOSEN_STATUS: i32 = 7;
 
-/// Runs the four programs of a language; none if it has none.
-pub(super) async fn run(wired: &Wired, language: &str) -> Option<Result<Duration, String>> {
+/// Runs the four programs of a language; none if the language has none.
+pub(super) async fn run(wired: &WiredEngine, language: &str) -> Option<Result<Duration, String>> {
     let own = wired
         .found
         .table
@@ -30,25 +31,25 @@ pub(super) async fn run(wired: &Wired, language: &str) -> Option<Result<Duration
     Some(all(wired, language, &proof).await.map(|()| started.elapsed()))
 }
 
-async fn all(wired: &Wired, language: &str, proof: &Proof) -> Result<(), String> {
-    let told = works(&once(wired, language, &proof.works, PATIENCE).await?, proof);
+async fn all(wired: &WiredEngine, language: &str, proof: &Proof) -> Result<(), String> {
+    let told = works(&once(wired, language, &proof.works, PROGRAM_TIMEOUT).await?, proof);
     told.map_err(|reason| format!("the program that works: {reason}"))?;
-    let view = once(wired, language, &proof.fails, PATIENCE).await?;
+    let view = once(wired, language, &proof.fails, PROGRAM_TIMEOUT).await?;
     if view.status != Status::Error || view.phase != Phase::Run {
         return Err(format!("the program that fails: {}", ending(&view)));
     }
-    let view = once(wired, language, &proof.broken, PATIENCE).await?;
+    let view = once(wired, language, &proof.broken, PROGRAM_TIMEOUT).await?;
     if view.status != Status::Error {
-        return Err(format!("what is no program: {}", ending(&view)));
+        return Err(format!("the program with a syntax error: {}", ending(&view)));
     }
-    let view = once(wired, language, &proof.endless, ENDLESS).await?;
+    let view = once(wired, language, &proof.endless, ENDLESS_TIMEOUT).await?;
     if view.status != Status::Timeout || view.cause.as_ref().is_none_or(|cause| cause.code != Code::Timeout) {
         return Err(format!("the program that never ends: {}", ending(&view)));
     }
     Ok(())
 }
 
-async fn once(wired: &Wired, language: &str, code: &str, timeout: Duration) -> Result<ExecutionView, String> {
+async fn once(wired: &WiredEngine, language: &str, code: &str, timeout: Duration) -> Result<ExecutionView, String> {
     let request = ProgramRequest {
         image: None,
         code: code.to_owned(),
@@ -96,7 +97,7 @@ fn works(view: &ExecutionView, proof: &Proof) -> Result<(), String> {
         .map(str::trim)
         .filter(|line| !line.is_empty())
         .collect();
-    let status = if can(Ability::Exit) { CHOSEN } else { 0 };
+    let status = if can(Ability::Exit) { CHOSEN_STATUS } else { 0 };
     if lines == expected && view.exit_code == Some(status) {
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! Advice of a failed run, on stderr: what MCP clients read, in the words of this command.
+//! Advice after a failed run, on stderr: the hints that MCP clients get, in the words of this command.
 
 use std::io::{self, Write as _};
 
@@ -8,12 +8,12 @@ use sandcell_sandbox::{Code, Failure};
 use super::Network;
 use crate::cli::output::{self, Style, safe};
 
-/// Findings of the static analysis that are shown.
+/// The maximum number of static-analysis findings shown.
 const MAX_FINDINGS: usize = 3;
-/// Characters of a module's name that a hint repeats.
+/// The maximum length of a module's name in a hint, in characters.
 const MAX_NAME: usize = 80;
 
-/// The hint for this run: the engine's, or what the last lines of stderr lead to.
+/// Returns the hint for this run: the engine's, or one derived from the last lines of stderr.
 pub(super) fn of(view: &ExecutionView, network: Network) -> Option<String> {
     let last_words = || {
         let failed = view.status == Status::Error;
@@ -39,12 +39,12 @@ pub(super) fn say(view: &ExecutionView, hint: Option<&str>) {
             text.push_str(&format!("{} line {}: {message}\n", style.bold("advice:"), finding.line));
         }
     }
-    // When stderr is closed there is nobody left to tell.
+    // A closed stderr is ignored: there is no other place for the message.
     let _nobody_listens = io::stderr().lock().write_all(text.as_bytes());
     if let Some(cause) = &view.cause
         && !matches!(cause.code, Code::CodeFailed | Code::Cancelled)
     {
-        // Who types the command is the operator, and needs no other to allow a host.
+        // The user of this command is the operator and can allow a host on the command line.
         let remedy = match cause.remedy.contains("network = [") {
             true => "add the host to --network".to_owned(),
             false => cause.remedy.clone(),
@@ -53,8 +53,8 @@ pub(super) fn say(view: &ExecutionView, hint: Option<&str>) {
     }
 }
 
-/// A program on its own has nobody inside who could explain its error, so its last words have to do. They are the
-/// program's, and so is what becomes of them: advice, and no more.
+/// Derives a hint from the last lines of stderr: a program without a session has no driver that could explain its
+/// error. The program controls this text, so the hint is advice only.
 fn from_stderr(language: &str, stderr: &str, network: Network) -> Option<String> {
     let last = stderr.lines().rev().take(40);
     last.clone()
@@ -95,7 +95,7 @@ fn missing_module(language: &str, line: &str) -> Option<String> {
     is_package.then(|| format!("{module} is not installed: add --package npm:{module}"))
 }
 
-/// The words of Python, Node, curl and the C library for a host that cannot be reached.
+/// Returns true for the messages of Python, Node, curl and the C library about an unreachable host.
 fn is_unreached(line: &str) -> bool {
     [
         "Temporary failure in name resolution",

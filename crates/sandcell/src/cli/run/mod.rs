@@ -1,4 +1,4 @@
-//! `sandcell run`: one program in a fresh sandbox, its streams passed through as they come.
+//! `sandcell run`: runs one program in a new sandbox and streams its output.
 
 mod hints;
 mod pictures;
@@ -21,23 +21,23 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::bar::Bar;
-use super::{RUN_FAILED, SandboxArgs, output, unwritable};
-use crate::config::table::MOST_FILE_MB;
+use super::progress::Progress;
+use super::{RUN_FAILED_EXIT, SandboxArgs, output, unwritable};
+use crate::config::table::MAX_FILE_MB;
 use crate::config::{FlagValue, NetworkSettings, Settings};
 use crate::signals;
 use crate::wiring::{self, Launcher};
 use streams::{Collected, Sink};
 
-/// Runs one program in a fresh sandbox, and removes the sandbox
+/// Runs one program in a new sandbox, and removes the sandbox
 ///
-/// The program's output is streamed as it comes, and its stdin is the command's. The exit status is the program's;
-/// 128 and the number of the signal that ended it; 124 when its time was over; 137 when it was killed for memory;
-/// 125 when sandcell itself could not run it. Pictures that a Python or R program shows (`plt.show()`, `plot()`) are
-/// saved as files and named on stderr; terminals that can draw them do.
+/// The program's output is streamed, and its stdin is the command's. The exit status is the program's; 128 and the
+/// number of the signal that ended it; 124 after a timeout; 137 after the program exceeded its memory; 125 when
+/// sandcell itself could not run it. Pictures that a Python or R program shows (`plt.show()`, `plot()`) are saved as
+/// files and named on stderr; terminals that support pictures draw them.
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {
-    /// The program's source; `-` or nothing: stdin holds it
+    /// The program's source; `-` or nothing: read from stdin
     #[arg(value_name = "FILE", default_value = "-", hide_default_value = true)]
     program: PathBuf,
 
@@ -55,7 +55,7 @@ pub(super) struct RunArgs {
     #[arg(last = true, value_name = "ARGS")]
     args: Vec<String>,
 
-    /// The language; by default told from the file's name or its `#!` line, else `python`
+    /// The language; by default found by the file's name or its `#!` line, else `python`
     #[arg(short, long, value_name = "NAME")]
     language: Option<String>,
 
@@ -63,16 +63,16 @@ pub(super) struct RunArgs {
     #[arg(long = "package", value_name = "REQUIREMENT")]
     packages: Vec<String>,
 
-    /// How long the program may run: seconds, or a unit as in `500ms`, `5s`, `2m`; at most 3600 seconds
+    /// The program's time limit: seconds, or a unit as in `500ms`, `5s`, `2m`; at most 3600 seconds
     #[arg(long, value_name = "S", value_parser = values::duration)]
     timeout: Option<Duration>,
 
-    /// Memory that it may use: MiB, or a unit as in `512MB`, `2GB`
+    /// The program's memory limit: MiB, or a unit as in `512MB`, `2GB`
     #[arg(long, value_name = "MB", value_parser = values::memory)]
     memory: Option<ByteSize>,
 
-    /// Hosts that the program may reach, such as `api.example.com,*.example.org`; `none` (the default) is none. The
-    /// setting `network.deny` still holds. Ports 80 and 443 unless `HOST:PORT` says more
+    /// Hosts that the program may reach, such as `api.example.com,*.example.org`; `none` (the default) allows none.
+    /// The setting `network.deny` still holds. Ports 80 and 443, unless `HOST:PORT` names another
     #[arg(long, value_name = "none|HOST[,HOST…]", value_delimiter = ',')]
     network: Vec<String>,
 
@@ -89,15 +89,15 @@ pub(super) struct RunArgs {
     #[arg(long, value_name = "FOLDER", default_value = ".", hide_default_value = true)]
     pictures: PathBuf,
 
-    /// A container image whose programs run it, such as `python:3.13-slim`, `oci:/folder` or `docker-archive:/file.tar`;
-    /// needs no container daemon
+    /// A container image that provides the program's interpreter, such as `python:3.13-slim`, `oci:/folder` or
+    /// `docker-archive:/file.tar`; needs no container daemon
     #[arg(long, value_name = "NAME")]
     image: Option<String>,
 
     #[command(flatten)]
     sandbox: SandboxArgs,
 
-    /// Prints one JSON object at the end instead of the output: what was run, how it ended, stdout, stderr
+    /// Prints one JSON object at the end instead of the output: the program, its end, stdout, stderr
     #[arg(long)]
     json: bool,
 }
@@ -108,7 +108,7 @@ pub(super) fn main(args: RunArgs, load: impl FnOnce(Vec<FlagValue>) -> Result<Se
         let launcher = Launcher::start();
         let runtime = wiring::runtime()?;
         let result = runtime.block_on(run(&args, settings, launcher));
-        // A thread may still wait for stdin.
+        // A thread may still block in a read of stdin.
         runtime.shutdown_background();
         result
     });
@@ -120,7 +120,7 @@ pub(super) fn main(args: RunArgs, load: impl FnOnce(Vec<FlagValue>) -> Result<Se
             } else {
                 output::failure(&failure);
             }
-            ExitCode::from(RUN_FAILED)
+            ExitCode::from(RUN_FAILED_EXIT)
         }
     }
 }
@@ -140,8 +140,8 @@ fn hints() -> Hints {
 
 async fn run(args: &RunArgs, mut settings: Settings, launcher: Launcher) -> Result<u8, Failure> {
     let mut stop = signals::Stop::listen()?;
-    // Here the caller is the operator: files may be as large as they can be moved.
-    settings.engine.file_bytes = ByteSize::mib(MOST_FILE_MB);
+    // The caller is the operator here, so the file limit is the largest that can be transferred.
+    settings.engine.file_bytes = ByteSize::mib(MAX_FILE_MB);
     settings.engine.hints = hints();
     settings.images.allow = vec!["*".to_owned()];
     settings.images.folders = vec![PathBuf::from("/")];
@@ -151,12 +151,12 @@ async fn run(args: &RunArgs, mut settings: Settings, launcher: Launcher) -> Resu
     let kept = settings.engine.output_kept;
     let found = wiring::languages(&settings);
     let (mut request, outs) = request(args, &settings, &found)?;
-    take_base(args, &mut settings, &request.language).await?;
+    use_matching_base(args, &mut settings, &request.language).await?;
     let own = settings.clone();
     let mut wired = wiring::wire_once(settings, launcher, found).await;
     let mut problem = wired.problems.drain(..).next();
     if problem.is_none() {
-        problem = bring_image(args, &own, &wired, &mut stop).await.err();
+        problem = pull_image(args, &own, &wired, &mut stop).await.err();
     }
     if let Some(problem) = problem {
         wired.engine.shutdown().await;
@@ -180,19 +180,19 @@ async fn run(args: &RunArgs, mut settings: Settings, launcher: Launcher) -> Resu
     let who = Principal("cli".into());
     let mut signal = None;
     let view = {
-        // Who types the command is the user, and has said yes by naming them.
+        // The user of this command consents to the packages and hosts by naming them.
         let left = wired
             .engine
             .consent_required(Some(&request.language), &request.packages, &request.network);
         request.consent = Consent::Given([left.packages, left.hosts].concat());
         let mut steps = request.progress.subscribe();
-        let mut bar = Bar::new();
+        let mut progress = Progress::new();
         let running = wired.engine.run_program(&who, request, stdin, events, cancel.clone());
         tokio::pin!(running);
         loop {
             tokio::select! {
                 view = &mut running => break view,
-                Ok(()) = steps.changed() => show_step(&mut bar, &steps.borrow_and_update()),
+                Ok(()) = steps.changed() => show_step(&mut progress, &steps.borrow_and_update()),
                 number = stop.next(), if signal.is_none() => {
                     signal = Some(number);
                     cancel.cancel();
@@ -213,19 +213,19 @@ async fn run(args: &RunArgs, mut settings: Settings, launcher: Launcher) -> Resu
 }
 
 /// Shows a step of the installation; an empty one ends it.
-fn show_step(bar: &mut Bar, step: &str) {
+fn show_step(progress: &mut Progress, step: &str) {
     if step.is_empty() {
-        return bar.clear();
+        return progress.clear();
     }
-    bar.show(&Preparing {
+    progress.show(&Preparing {
         text: format!("installing packages: {step}"),
         ..Preparing::default()
     });
 }
 
-/// Takes a prepared base that has the packages, where the settings name none: nothing has to be installed then.
+/// Uses a prepared base that has the packages, if the settings name none. Nothing has to be installed then.
 #[cfg(all(target_os = "linux", feature = "native"))]
-async fn take_base(args: &RunArgs, settings: &mut Settings, language: &str) -> Result<(), Failure> {
+async fn use_matching_base(args: &RunArgs, settings: &mut Settings, language: &str) -> Result<(), Failure> {
     let native = settings.backends.first().is_some_and(|name| name == "native");
     let wanted = !args.packages.is_empty() && args.image.is_none() && language == "python";
     if wanted && native && settings.packages.base.is_none() && settings.data_dir.is_some() {
@@ -236,12 +236,12 @@ async fn take_base(args: &RunArgs, settings: &mut Settings, language: &str) -> R
 }
 
 #[cfg(not(all(target_os = "linux", feature = "native")))]
-async fn take_base(_: &RunArgs, _: &mut Settings, _: &str) -> Result<(), Failure> {
+async fn use_matching_base(_: &RunArgs, _: &mut Settings, _: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Hosts that the operator names on the command line need no line in the settings. An address is allowed wherever it
-/// leads; a name is not, since its owner decides to which address.
+/// Allows the hosts that the operator names on the command line, without a setting. An address is allowed in any
+/// range. A name is allowed only for public addresses, since the name's owner decides the address.
 fn allow_hosts(network: &mut NetworkSettings, named: &[String]) {
     let hosts = || named.iter().filter(|host| *host != "none");
     network.allow.extend(hosts().cloned());
@@ -270,16 +270,16 @@ impl Network {
     }
 }
 
-/// Pulls the image if it is not here, for as long as it takes.
+/// Pulls the image if it is absent, without a time limit.
 #[cfg(all(target_os = "linux", feature = "native"))]
-async fn bring_image(
+async fn pull_image(
     args: &RunArgs,
     settings: &Settings,
-    wired: &wiring::Wired,
+    wired: &wiring::WiredEngine,
     stop: &mut signals::Stop,
 ) -> Result<(), Failure> {
     let (Some(name), Some(backend)) = (&args.image, &wired.images) else {
-        return bring_of_daemon(args, wired, stop).await;
+        return pull_from_daemon(args, wired, stop).await;
     };
     if let Some(images) = wiring::images::of(settings)?
         && settings.images.pull
@@ -291,41 +291,45 @@ async fn bring_image(
 }
 
 #[cfg(not(all(target_os = "linux", feature = "native")))]
-async fn bring_image(
+async fn pull_image(
     args: &RunArgs,
     _: &Settings,
-    wired: &wiring::Wired,
+    wired: &wiring::WiredEngine,
     stop: &mut signals::Stop,
 ) -> Result<(), Failure> {
-    bring_of_daemon(args, wired, stop).await
+    pull_from_daemon(args, wired, stop).await
 }
 
-/// The same where somebody else keeps the images. Given up when the user wants that.
-async fn bring_of_daemon(args: &RunArgs, wired: &wiring::Wired, stop: &mut signals::Stop) -> Result<(), Failure> {
+/// Pulls an image that a container daemon stores. A signal of the user cancels the pull.
+async fn pull_from_daemon(
+    args: &RunArgs,
+    wired: &wiring::WiredEngine,
+    stop: &mut signals::Stop,
+) -> Result<(), Failure> {
     let Some(backend) = &wired.preferred else {
         return Ok(());
     };
     let image = args.image.as_deref();
-    let mut bar = Bar::new();
+    let mut progress = Progress::new();
     let mut tick = tokio::time::interval(Duration::from_millis(250));
-    let bringing = backend.pull_image(image);
-    tokio::pin!(bringing);
+    let pull = backend.pull_image(image);
+    tokio::pin!(pull);
     loop {
         tokio::select! {
-            brought = &mut bringing => {
-                bar.clear();
-                return brought.map_err(Failure::from);
+            pulled = &mut pull => {
+                progress.clear();
+                return pulled.map_err(Failure::from);
             }
             _ = tick.tick() => {
                 if let Some(preparing) = backend.preparing(image) {
-                    bar.show(&preparing);
+                    progress.show(&preparing);
                 }
             }
             _ = stop.next() => {
-                bar.clear();
+                progress.clear();
                 return Err(Failure::new(
                     Code::Cancelled,
-                    "the image was not brought here, so the program did not run",
+                    "the image was not pulled, so the program did not run",
                     "run it again",
                 ));
             }
@@ -333,7 +337,7 @@ async fn bring_of_daemon(args: &RunArgs, wired: &wiring::Wired, stop: &mut signa
     }
 }
 
-/// Ends everything; a further signal does not wait for that.
+/// Shuts the engine down. A further signal ends the wait.
 async fn shutdown(engine: &Engine, stop: &mut signals::Stop) {
     tokio::select! {
         () = engine.shutdown() => {}
@@ -342,11 +346,15 @@ async fn shutdown(engine: &Engine, stop: &mut signals::Stop) {
 }
 
 /// Builds the engine's request, and the destinations of files afterwards.
-fn request(args: &RunArgs, settings: &Settings, found: &Detected) -> Result<(ProgramRequest, Vec<Out>), Failure> {
-    let outs: Vec<Out> = args
+fn request(
+    args: &RunArgs,
+    settings: &Settings,
+    found: &Detected,
+) -> Result<(ProgramRequest, Vec<OutputFile>), Failure> {
+    let outs: Vec<OutputFile> = args
         .outs
         .iter()
-        .map(|text| Out::parse(text))
+        .map(|text| OutputFile::parse(text))
         .collect::<Result<_, _>>()?;
     let limit = settings.engine.file_bytes;
     let mut files = Vec::new();
@@ -387,19 +395,19 @@ fn request(args: &RunArgs, settings: &Settings, found: &Detected) -> Result<(Pro
     Ok((request, outs))
 }
 
-/// A file to bring back.
+/// A file to copy out of the sandbox.
 #[derive(Debug)]
-struct Out {
+struct OutputFile {
     sandbox: SandboxPath,
     host: PathBuf,
 }
 
-impl Out {
+impl OutputFile {
     fn parse(text: &str) -> Result<Self, Failure> {
         let (sandbox, host) = match text.split_once(':') {
             Some((_, "")) => {
                 return Err(Failure::invalid(
-                    format!("--out {text}: nothing stands after the `:`"),
+                    format!("--out {text}: nothing follows the `:`"),
                     "give it as SANDBOX:HOST, such as plot.png:plots/plot.png, or as SANDBOX alone",
                 ));
             }
@@ -415,12 +423,12 @@ impl Out {
     }
 }
 
-/// Returns true for the letter of a drive, as in `C:\\data.csv`.
+/// Returns true for a drive letter, as in `C:\\data.csv`.
 fn is_drive(text: &str) -> bool {
     cfg!(windows) && text.len() == 1
 }
 
-/// The last name of a path: the file's name on the other side.
+/// Returns the last component of a path: the file's name on the other side.
 fn file_name<'a>(flag: &str, path: &'a Path) -> Result<&'a str, Failure> {
     path.file_name().and_then(|name| name.to_str()).ok_or_else(|| {
         Failure::invalid(
@@ -460,7 +468,7 @@ fn read_code(program: &Path, limit: ByteSize) -> Result<String, Failure> {
     })
 }
 
-/// Reads a file, or stdin for `-`, that may not be larger than `limit`.
+/// Reads a file, or stdin for `-`, of at most `limit` bytes.
 fn read_bounded(path: &Path, limit: ByteSize) -> Result<Vec<u8>, Failure> {
     let unreadable = |error: io::Error| {
         Failure::invalid(
@@ -494,15 +502,15 @@ fn read_bounded(path: &Path, limit: ByteSize) -> Result<Vec<u8>, Failure> {
 /// The exit code of a program whose reader has closed the pipe.
 const PIPE_CLOSED: u8 = 128 + 13;
 
-/// Brings files and pictures back, says what stopped the program if not itself, and tells the exit status.
+/// Copies files and pictures out, reports the reason if the program was stopped, and returns the exit status.
 fn finish(
     args: &RunArgs,
     view: &ExecutionView,
-    outs: &[Out],
+    outs: &[OutputFile],
     written: io::Result<Collected>,
     network: Network,
 ) -> Result<u8, Failure> {
-    let brought = bring_back(view, outs);
+    let pulled = copy_out(view, outs);
     let saved = pictures::save(view, &args.pictures);
     let hint = hints::of(view, network);
     let shown = match written {
@@ -512,7 +520,7 @@ fn finish(
     };
     match shown {
         Ok(()) => {}
-        // Whoever reads our output has seen enough, which is no fault.
+        // A reader that closed our output is no error.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(PIPE_CLOSED),
         Err(error) => return Err(unwritable(&error)),
     }
@@ -521,7 +529,7 @@ fn finish(
         hints::say(view, hint.as_deref());
     }
     let status = exit_status(view);
-    match brought {
+    match pulled {
         Err(failure) if status == 0 => Err(failure),
         Err(failure) => {
             output::failure(&failure);
@@ -532,8 +540,8 @@ fn finish(
 }
 
 /// Writes the requested files. The first one that is missing or cannot be written is reported.
-fn bring_back(view: &ExecutionView, outs: &[Out]) -> Result<(), Failure> {
-    // Artifacts come in the order of the wish, without those that could not be read.
+fn copy_out(view: &ExecutionView, outs: &[OutputFile]) -> Result<(), Failure> {
+    // Artifacts are in the order of the request, without the unreadable ones.
     let mut wanted = view.artifacts.iter().filter(|artifact| !artifact.shown).peekable();
     for out in outs {
         let reason = view.missing_outputs.iter().find(|reason| is_about(reason, out));
@@ -559,14 +567,14 @@ fn bring_back(view: &ExecutionView, outs: &[Out]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Reasons begin with the path they are about.
-fn is_about(reason: &str, out: &Out) -> bool {
+/// Returns true when a reason is about this file: reasons begin with the path.
+fn is_about(reason: &str, out: &OutputFile) -> bool {
     reason
         .strip_prefix(out.sandbox.as_str())
         .is_some_and(|rest| rest.starts_with([' ', ':']))
 }
 
-/// The exit status as shells know it.
+/// Returns the exit status by the convention of shells.
 fn exit_status(view: &ExecutionView) -> u8 {
     let program = view.exit_code.map(|code| match u8::try_from(code) {
         Ok(code) => code,
@@ -581,7 +589,7 @@ fn exit_status(view: &ExecutionView) -> u8 {
         (Status::Cancelled, _) => 130,
         (Status::Killed, _) => program.unwrap_or(137),
         (Status::Error, _) => program.filter(|code| *code != 0).unwrap_or(1),
-        (Status::Running, _) => RUN_FAILED,
+        (Status::Running, _) => RUN_FAILED_EXIT,
     }
 }
 

@@ -1,4 +1,4 @@
-//! Pictures that a program shows: each becomes a file of the user's, and is drawn where the terminal can.
+//! Pictures that a program shows. Each is saved as a file, and drawn if the terminal supports it.
 
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -9,9 +9,9 @@ use sandcell_engine::{Artifact, ExecutionView};
 use crate::cli::output::Style;
 use crate::screen::is_screen;
 
-/// Names that are tried in one folder.
+/// The maximum number of file names tried in one folder.
 const MAX_NUMBER: u32 = 10_000;
-/// Characters of one piece of a picture in kitty's protocol.
+/// The number of characters in one chunk of a picture in kitty's protocol.
 const KITTY_CHUNK: usize = 4096;
 
 /// A picture that was saved.
@@ -22,7 +22,7 @@ pub(super) struct Saved {
     bytes: bytes::Bytes,
 }
 
-/// Saves the pictures, never over another file. Where the folder cannot be written the temporary one is taken.
+/// Saves the pictures, and never overwrites a file. If the folder is not writable, the temporary folder is used.
 pub(super) fn save(view: &ExecutionView, folder: &Path) -> Vec<Saved> {
     let pictures = view
         .artifacts
@@ -58,7 +58,7 @@ fn ending(artifact: &Artifact) -> Option<&'static str> {
     }
 }
 
-/// `plot-1.png`, or the next number that is free.
+/// Creates `plot-1.png`, or the next free number.
 fn write_new(folder: &Path, picture: &Artifact) -> io::Result<PathBuf> {
     let ending = ending(picture).unwrap_or("png");
     for number in 1..=MAX_NUMBER {
@@ -75,7 +75,7 @@ fn write_new(folder: &Path, picture: &Artifact) -> io::Result<PathBuf> {
     Err(io::Error::other("each number is taken"))
 }
 
-/// Names the files on stderr, below the pictures themselves where the terminal draws them.
+/// Prints the files' names on stderr, below the pictures if the terminal draws them.
 pub(super) fn name(saved: &[Saved]) {
     let style = Style::of(&io::stderr());
     let protocol = is_screen(&io::stderr())
@@ -93,11 +93,11 @@ pub(super) fn name(saved: &[Saved]) {
 }
 
 fn say(line: &str) {
-    // When stderr is closed there is nobody left to tell.
+    // A closed stderr is ignored: there is no other place for the message.
     let _nobody_listens = io::stderr().lock().write_all(format!("{line}\n").as_bytes());
 }
 
-/// The protocol of a terminal for pictures.
+/// A terminal's picture protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Protocol {
     Kitty,
@@ -105,7 +105,7 @@ enum Protocol {
 }
 
 impl Protocol {
-    /// By the variables that terminals set. A multiplexer between passes neither protocol on.
+    /// Returns the protocol by the variables that terminals set. A terminal multiplexer passes neither protocol on.
     fn of(variable: impl Fn(&str) -> Option<String>) -> Option<Self> {
         let term = variable("TERM").unwrap_or_default();
         if variable("TMUX").is_some() || term.starts_with("screen") || term.starts_with("tmux") {
@@ -121,7 +121,7 @@ impl Protocol {
         }
     }
 
-    /// The sequence that draws it, and a new line.
+    /// Returns the sequence that draws the picture, and a line break.
     fn draw(self, bytes: &[u8]) -> String {
         let encoded = base64::engine::general_purpose::STANDARD.encode(bytes);
         match self {

@@ -10,44 +10,45 @@ use tokio_util::sync::CancellationToken;
 
 use crate::wiring;
 
-/// Bytes that are read from stdin at once.
-const CHUNK: usize = 64 << 10;
+/// The maximum number of bytes read from stdin at once.
+const CHUNK_BYTES: usize = 64 << 10;
 
 /// The destination of the program's output.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Sink {
-    /// To our own stdout and stderr, at once.
+    /// Our own stdout and stderr, without delay.
     Pass,
-    /// Into memory, up to this size of each stream.
+    /// Memory, up to this size of each stream.
     Collect(ByteSize),
 }
 
-/// Output that was kept.
+/// Collected output.
 #[derive(Debug, Default)]
 pub(super) struct Collected {
     pub(super) stdout: Vec<u8>,
     pub(super) stderr: Vec<u8>,
-    /// True when more was written than is kept.
+    /// True when the program wrote more than was collected.
     pub(super) truncated: bool,
 }
 
-/// A program without stdin: the end of file at once.
+/// Returns an empty stdin: immediate end of file.
 pub(super) fn no_stdin() -> mpsc::Receiver<Bytes> {
     mpsc::channel(1).1
 }
 
-/// Our stdin, read ahead by no more than two chunks. The thread that reads is not waited for: a terminal may never
-/// say anything again.
+/// Reads our stdin, at most two chunks ahead. Shutdown does not wait for the reading thread: a read from a terminal
+/// may block forever.
 pub(super) fn stdin() -> Result<mpsc::Receiver<Bytes>, Failure> {
     let (sender, receiver) = mpsc::channel(1);
     let read = move || {
         if in_background() {
-            // Reading would stop this whole process. The program waits instead, until it is over.
+            // A read by a background job would stop this whole process. The program gets no input instead, until it
+            // ends.
             sender_kept_open(&sender);
             return;
         }
         let mut stdin = io::stdin().lock();
-        let mut buffer = vec![0; CHUNK];
+        let mut buffer = vec![0; CHUNK_BYTES];
         loop {
             match stdin.read(&mut buffer) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -85,8 +86,8 @@ fn in_background() -> bool {
     }
 }
 
-/// Starts the thread that writes what comes. It ends when all senders are gone. When nobody reads our output any
-/// more, the program is cancelled and the rest thrown away, so that nothing waits for anybody.
+/// Starts the thread that writes the output. The thread ends when all senders are dropped. If our output is closed,
+/// the thread cancels the program and discards the rest, so that no writer blocks.
 pub(super) fn writer(
     sink: Sink,
     cancel: CancellationToken,
@@ -148,7 +149,7 @@ impl Consoles {
     }
 }
 
-/// The beginning of a character whose rest is still to come.
+/// The first bytes of a character whose rest has not arrived yet.
 #[derive(Debug, Default)]
 struct Undecoded(Vec<u8>);
 

@@ -4,13 +4,13 @@ use super::*;
 use clap::Parser;
 
 #[derive(Debug, Parser)]
-struct Alone {
+struct RunOnly {
     #[command(flatten)]
     run: RunArgs,
 }
 
 fn parse(args: &[&str]) -> Result<RunArgs, clap::Error> {
-    Alone::try_parse_from(std::iter::once(&"run").chain(args)).map(|alone| alone.run)
+    RunOnly::try_parse_from(std::iter::once(&"run").chain(args)).map(|parsed| parsed.run)
 }
 
 #[test]
@@ -44,17 +44,17 @@ fn limits_that_are_none_are_refused() {
 #[test]
 fn a_wish_that_is_no_path_names_the_flag() {
     for bad in ["out.txt:", ":x", "../x:y", "..", "/"] {
-        assert!(Out::parse(bad).unwrap_err().message.contains("--out"), "{bad}");
+        assert!(OutputFile::parse(bad).unwrap_err().message.contains("--out"), "{bad}");
     }
     let folder = tempfile::tempdir().unwrap();
-    let out = Out::parse(&format!("/tmp/a.png:{}", folder.path().display())).unwrap();
+    let out = OutputFile::parse(&format!("/tmp/a.png:{}", folder.path().display())).unwrap();
     assert_eq!(out.host, folder.path().join("a.png"));
-    let out = Out::parse("plots/a.png").unwrap();
+    let out = OutputFile::parse("plots/a.png").unwrap();
     assert_eq!(
         (out.sandbox.as_str(), out.host.as_path()),
         ("/home/user/plots/a.png", Path::new("a.png"))
     );
-    let out = Out::parse("a.txt:b:c").unwrap();
+    let out = OutputFile::parse("a.txt:b:c").unwrap();
     assert_eq!(
         (out.sandbox.as_str(), out.host.as_path()),
         ("/home/user/a.txt", Path::new("b:c"))

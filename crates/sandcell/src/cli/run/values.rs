@@ -1,13 +1,13 @@
-//! Amounts as people type them: a number, with or without a unit.
+//! Amounts on the command line: a number, with or without a unit.
 
 use std::time::Duration;
 
 use sandcell_sandbox::{ByteSize, MAX_TIMEOUT};
 
-/// The least memory of a sandbox, in MiB.
-const LEAST_MB: f64 = 16.0;
-/// The most memory that can be asked for, in MiB.
-const MOST_MB: f64 = 1_048_576.0;
+/// The minimum memory of a sandbox, in MiB.
+const MIN_MB: f64 = 16.0;
+/// The maximum memory of a request, in MiB.
+const MAX_MB: f64 = 1_048_576.0;
 
 /// Memory: MiB without a unit. `MB` and `MiB` mean the same, as in the settings.
 pub(super) fn memory(text: &str) -> Result<ByteSize, String> {
@@ -19,16 +19,17 @@ pub(super) fn memory(text: &str) -> Result<ByteSize, String> {
         "b" => number / 1_048_576.0,
         _ => return Err(format!("{unit:?} is no unit of memory: use MB or GB")),
     };
-    if !(LEAST_MB..=MOST_MB).contains(&mib) {
-        return Err(format!("must be {LEAST_MB} to {MOST_MB} MiB, and is {mib}"));
+    if !(MIN_MB..=MAX_MB).contains(&mib) {
+        return Err(format!("must be {MIN_MB} to {MAX_MB} MiB, and is {mib}"));
     }
-    // As seconds, since those convert without a cast: 1 MiB is 1 s, and 2^20 nanoseconds are too fine to matter.
+    // The number is converted as seconds, since those convert without a cast: 1 MiB is 1 s. 2^20 nanoseconds are fine
+    // enough.
     let parts = Duration::try_from_secs_f64(mib).map_err(|error| error.to_string())?;
     let kib = u64::try_from(parts.as_millis().saturating_mul(1024) / 1000).map_err(|error| error.to_string())?;
     Ok(ByteSize::kib(kib))
 }
 
-/// A time: seconds without a unit.
+/// Reads a time: seconds without a unit.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let (number, unit) = split(text).ok_or("give seconds, such as 30, or a unit: 500ms, 30s, 2m")?;
     let seconds = match unit.to_ascii_lowercase().as_str() {
@@ -47,7 +48,7 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// The number and the unit behind it.
+/// Splits a text into the number and the unit after it.
 fn split(text: &str) -> Option<(f64, &str)> {
     let text = text.trim();
     let end = text

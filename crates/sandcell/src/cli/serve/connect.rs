@@ -1,4 +1,4 @@
-//! `sandcell serve --connect`: a server on stdin and stdout that passes everything on to one that runs.
+//! `sandcell serve --connect`: a proxy from stdin and stdout to a running server.
 
 use std::process::ExitCode;
 
@@ -8,10 +8,10 @@ use sandcell_sandbox::{Code, Failure};
 use super::ServeArgs;
 use crate::signals;
 
-/// Holds the token; an argument could be read by every user of the machine.
-const TOKEN: &str = "SANDCELL_TOKEN";
+/// The variable that holds the token. An argument would be readable by every user of the machine.
+const TOKEN_VARIABLE: &str = "SANDCELL_TOKEN";
 
-/// Passes on until stdin is closed or a signal comes.
+/// Passes messages on until stdin is closed or a signal arrives.
 pub(super) async fn serve(args: &ServeArgs, url: &str) -> Result<ExitCode, Failure> {
     if let Some(flag) = args.flags().iter().find(|flag| !flag.texts.is_empty()) {
         return Err(Failure::invalid(
@@ -19,7 +19,7 @@ pub(super) async fn serve(args: &ServeArgs, url: &str) -> Result<ExitCode, Failu
             "give it to that server, or leave --connect out",
         ));
     }
-    let token = match std::env::var(TOKEN) {
+    let token = match std::env::var(TOKEN_VARIABLE) {
         Ok(token) if !token.trim().is_empty() => Some(token.trim().to_owned()),
         Ok(_) | Err(std::env::VarError::NotPresent) => None,
         Err(std::env::VarError::NotUnicode(_)) => return Err(failure(&BridgeError::Token)),
@@ -33,7 +33,7 @@ pub(super) async fn serve(args: &ServeArgs, url: &str) -> Result<ExitCode, Failu
     pass_on(url, token.as_deref(), None).await
 }
 
-/// Passes on until stdin is closed or a signal comes.
+/// Passes messages on until stdin is closed or a signal arrives.
 pub(super) async fn pass_on(to: &str, token: Option<&str>, wake: Option<Wake>) -> Result<ExitCode, Failure> {
     let mut stop = signals::Stop::listen()?;
     tokio::select! {
@@ -50,7 +50,7 @@ fn failure(error: &BridgeError) -> Failure {
             format!("--connect: {error}"),
             "give the address that the server printed, such as http://127.0.0.1:8123/mcp",
         ),
-        BridgeError::Token => Failure::invalid(format!("{TOKEN}: {error}"), "put the token alone there"),
+        BridgeError::Token => Failure::invalid(format!("{TOKEN_VARIABLE}: {error}"), "put the token alone there"),
         BridgeError::Client(_) | BridgeError::Pipe(_) => {
             Failure::new(Code::Internal, error.to_string(), "look at the client and its log")
         }

@@ -1,8 +1,8 @@
-//! `sandcell serve` with `service.on_demand`: passes everything on to a server in the background, and starts it where there
-//! is none.
+//! `sandcell serve` with `service.on_demand`: passes all messages on to a server in the background, and starts one if
+//! there is none.
 //!
-//! Whoever finds nobody takes a lock, looks once more and only then starts a server, so clients that come at once start
-//! one. The lock ends with its process, whatever ends that.
+//! A client that finds no server takes a lock, checks once more and only then starts a server. So clients that start
+//! at the same time start one server. The kernel releases the lock when its process ends, whatever the reason.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -21,25 +21,25 @@ use tokio::time::{Instant, sleep};
 
 use super::{ServeArgs, connect};
 use crate::config::Settings;
-use crate::service::{self, Found};
+use crate::service::{self, SocketState};
 
 /// The time limit for a server's first answer, and for waiting on another client's start.
-const START_WITHIN: Duration = Duration::from_secs(40);
+const START_TIMEOUT: Duration = Duration::from_secs(40);
 /// The interval between checks for an answer.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// The server log starts over above this size.
-const LOG_BYTES: u64 = 4 << 20;
+const MAX_LOG_BYTES: u64 = 4 << 20;
 /// The part of the log that is quoted when a server could not start.
-const LOG_TOLD: u64 = 2000;
+const QUOTED_LOG_BYTES: u64 = 2000;
 
-/// Passes on until stdin is closed or a signal comes.
+/// Passes messages on until stdin is closed or a signal arrives.
 pub(super) async fn serve(args: &ServeArgs, settings: &Settings) -> Result<ExitCode, Failure> {
     let socket = service::socket(&mark(args, settings))?;
     let log = settings.data_dir.as_deref().map(|folder| folder.join("service.log"));
     let to = format!("unix:{}", socket.display());
     let wake: Wake = Arc::new(move || {
         let (socket, log) = (socket.clone(), log.clone());
-        async move { wake(&socket, log.as_deref()).await }.boxed()
+        async move { ensure_server(&socket, log.as_deref()).await }.boxed()
     });
     connect::pass_on(&to, None, Some(wake)).await
 }
@@ -58,8 +58,9 @@ fn mark(args: &ServeArgs, settings: &Settings) -> String {
         .collect()
 }
 
-/// Sees to it that a server of this version listens there; one of another version is replaced if it has nothing to lose.
-async fn wake(socket: &Path, log: Option<&Path>) -> Result<(), Failure> {
+/// Ensures that a server of this version listens there. A server of another version is replaced if it has no
+/// sandboxes, executions or calls.
+async fn ensure_server(socket: &Path, log: Option<&Path>) -> Result<(), Failure> {
     if is_there(socket).await? {
         return Ok(());
     }
@@ -67,7 +68,7 @@ async fn wake(socket: &Path, log: Option<&Path>) -> Result<(), Failure> {
     if is_there(socket).await? {
         return Ok(());
     }
-    if let Found::Server(_, pid) = service::ask(socket).await? {
+    if let SocketState::Server(_, pid) = service::ask(socket).await? {
         service::stop(socket, pid).await?;
     }
     start(socket, log).await
@@ -75,21 +76,21 @@ async fn wake(socket: &Path, log: Option<&Path>) -> Result<(), Failure> {
 
 async fn is_there(socket: &Path) -> Result<bool, Failure> {
     Ok(match service::ask(socket).await? {
-        Found::Nobody => false,
-        Found::Server(standing, _) if standing.version == env!("CARGO_PKG_VERSION") => true,
-        Found::Server(standing, _) if standing.sandboxes + standing.running + standing.calls > 0 => {
+        SocketState::NoServer => false,
+        SocketState::Server(status, _) if status.version == env!("CARGO_PKG_VERSION") => true,
+        SocketState::Server(status, _) if status.sandboxes + status.running + status.calls > 0 => {
             tracing::warn!(
-                version = standing.version,
+                version = status.version,
                 "the server in the background is of another version and has sandboxes: it is used until it ends \
                  (`sandcell service stop` ends it)"
             );
             true
         }
-        Found::Server(..) => false,
+        SocketState::Server(..) => false,
     })
 }
 
-/// The right to start a server there. Dropping it releases the lock.
+/// Takes the lock that permits starting a server at this socket. Dropping the file releases the lock.
 async fn lock(socket: &Path) -> Result<File, Failure> {
     let path = PathBuf::from(format!("{}.lock", socket.display()));
     let cannot = |reason: String| {
@@ -106,15 +107,15 @@ async fn lock(socket: &Path) -> Result<File, Failure> {
         .mode(0o600)
         .open(&path)
         .map_err(|error| cannot(error.to_string()))?;
-    let deadline = Instant::now() + START_WITHIN;
+    let deadline = Instant::now() + START_TIMEOUT;
     loop {
         match file.try_lock() {
             Ok(()) => return Ok(file),
-            Err(TryLockError::WouldBlock) if Instant::now() < deadline => sleep(LOOK).await,
+            Err(TryLockError::WouldBlock) if Instant::now() < deadline => sleep(POLL_INTERVAL).await,
             Err(TryLockError::WouldBlock) => {
                 return Err(cannot(format!(
                     "another client has it for {} s",
-                    START_WITHIN.as_secs()
+                    START_TIMEOUT.as_secs()
                 )));
             }
             Err(TryLockError::Error(error)) => return Err(cannot(error.to_string())),
@@ -141,7 +142,7 @@ async fn start(socket: &Path, log: Option<&Path>) -> Result<(), Failure> {
         Failure::new(
             Code::BackendUnavailable,
             format!("the server in the background could not be started: {reason}"),
-            "`sandcell doctor` says what this machine lacks; service.on_demand = false does without one",
+            "`sandcell doctor` shows what this machine lacks; service.on_demand = false avoids the background server",
         )
     };
     let (file, from) = open_log(log).map_err(|error| cannot(format!("its log: {error}")))?;
@@ -155,10 +156,10 @@ async fn start(socket: &Path, log: Option<&Path>) -> Result<(), Failure> {
         .stdout(Stdio::null())
         .stderr(file.map_or_else(Stdio::null, Stdio::from));
     let mut child = command.spawn().map_err(|error| cannot(error.to_string()))?;
-    let deadline = Instant::now() + START_WITHIN;
+    let deadline = Instant::now() + START_TIMEOUT;
     loop {
-        if let Ok(Found::Server(..)) = service::ask(socket).await {
-            leave(child);
+        if let Ok(SocketState::Server(..)) = service::ask(socket).await {
+            reap_in_background(child);
             return Ok(());
         }
         if let Ok(Some(status)) = child.try_wait() {
@@ -167,19 +168,22 @@ async fn start(socket: &Path, log: Option<&Path>) -> Result<(), Failure> {
         }
         if Instant::now() >= deadline {
             let _gone = child.kill();
-            leave(child);
-            return Err(cannot(format!("it did not answer within {} s", START_WITHIN.as_secs())));
+            reap_in_background(child);
+            return Err(cannot(format!(
+                "it did not answer within {} s",
+                START_TIMEOUT.as_secs()
+            )));
         }
-        sleep(LOOK).await;
+        sleep(POLL_INTERVAL).await;
     }
 }
 
-/// It lives on without this process, which only takes its exit status while it is there.
-fn leave(mut child: Child) {
+/// Lets the server outlive this process. Reaps the server while this process exists.
+fn reap_in_background(mut child: Child) {
     std::thread::spawn(move || child.wait());
 }
 
-/// The file that a server logs to, and where its own lines begin.
+/// Opens the server's log. Returns the file and the offset of the new server's first line.
 fn open_log(log: Option<&Path>) -> std::io::Result<(Option<File>, u64)> {
     let Some(path) = log else { return Ok((None, 0)) };
     if let Some(folder) = path.parent() {
@@ -187,7 +191,7 @@ fn open_log(log: Option<&Path>) -> std::io::Result<(Option<File>, u64)> {
     }
     let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
     let mut length = file.metadata()?.len();
-    if length > LOG_BYTES {
+    if length > MAX_LOG_BYTES {
         file.set_len(0)?;
         length = 0;
     }
@@ -198,9 +202,9 @@ fn end_of(log: &Path, from: u64) -> String {
     let read = || {
         let mut file = File::open(log)?;
         let length = file.metadata()?.len();
-        file.seek(SeekFrom::Start(from.max(length.saturating_sub(LOG_TOLD))))?;
+        file.seek(SeekFrom::Start(from.max(length.saturating_sub(QUOTED_LOG_BYTES))))?;
         let mut bytes = Vec::new();
-        file.take(LOG_TOLD).read_to_end(&mut bytes)?;
+        file.take(QUOTED_LOG_BYTES).read_to_end(&mut bytes)?;
         Ok::<_, std::io::Error>(String::from_utf8_lossy(&bytes).trim().replace('\n', "; "))
     };
     read().unwrap_or_default()

@@ -21,7 +21,7 @@ use crate::signals::{self, OnHangUp};
 use crate::wiring::{self, Launcher};
 
 /// The interval between checks that all calls are over.
-const QUIET_LOOK: Duration = Duration::from_secs(10);
+const QUIET_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The address to listen on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub(super) struct Listen(SocketAddr);
 impl FromStr for Listen {
     type Err = String;
 
-    /// `ADDRESS:PORT`, `localhost:PORT`, or a port of the loopback.
+    /// Parses `ADDRESS:PORT`, `localhost:PORT`, or a port on loopback.
     fn from_str(text: &str) -> Result<Self, String> {
         let loopback = |port: &str| {
             let port: Result<u16, _> = port.parse();
@@ -46,7 +46,7 @@ impl FromStr for Listen {
     }
 }
 
-/// Serves until a signal comes.
+/// Serves until a signal arrives.
 pub(super) async fn serve(
     args: &ServeArgs,
     listen: Listen,
@@ -55,8 +55,8 @@ pub(super) async fn serve(
     launcher: Launcher,
 ) -> Result<ExitCode, Failure> {
     let mut stop = signals::Stop::listen_but(OnHangUp::Reloads)?;
-    settings.suit_toolset();
-    // Before anything is started that would have to be ended again.
+    settings.apply_toolset();
+    // Bound first: a failure here leaves nothing else to shut down.
     let listener = TcpListener::bind(listen.0).map_err(|error| cannot_listen(&listen.0, &error))?;
     allow_many_connections();
     let open = is_open_to_others(listen.0.ip());
@@ -110,11 +110,11 @@ pub(super) async fn serve(
             second.cancel();
         }
     });
-    let following = reloader.start(wired.running().reached_by(server.control()));
-    let giving = tokio::spawn(give_back_when_quiet(server.activity()));
+    let following = reloader.start(wired.running().with_http_control(server.control()));
+    let trimming = tokio::spawn(trim_heap_when_quiet(server.activity()));
     server.serve(first.cancelled(), second.cancelled()).await;
     drop(following);
-    giving.abort();
+    trimming.abort();
     tokio::select! {
         () = engine.shutdown() => {}
         () = second.cancelled() => {}
@@ -123,14 +123,14 @@ pub(super) async fn serve(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Gives the memory back that calls have freed, whenever none is under way.
-pub(super) async fn give_back_when_quiet(activity: Activity) {
+/// Returns freed memory to the system whenever calls have ended and none is running.
+pub(super) async fn trim_heap_when_quiet(activity: Activity) {
     let mut given = activity.begun();
     loop {
-        tokio::time::sleep(QUIET_LOOK).await;
+        tokio::time::sleep(QUIET_CHECK_INTERVAL).await;
         let begun = activity.begun();
         if begun != given && activity.calls() == 0 {
-            wiring::give_back();
+            wiring::trim_heap();
             given = begun;
         }
     }
@@ -160,7 +160,7 @@ fn announce(server: &HttpServer, open: bool, secure: bool, page: Page, rest: Res
     if open && !secure {
         text.push_str("tokens and code travel in clear text: set http.tls_certificate, or put a TLS proxy in front\n");
     }
-    // When stderr is closed there is nobody to tell.
+    // A closed stderr is ignored: there is no other place for the message.
     let _nobody_listens = io::stderr().lock().write_all(text.as_bytes());
     Ok(())
 }
@@ -170,7 +170,8 @@ fn is_open_to_others(address: IpAddr) -> bool {
     !address.to_canonical().is_loopback()
 }
 
-/// Each connection is an open file. Only the server itself is given more: the launcher was started before.
+/// Raises the limit of open files, since each connection needs one. Only the server itself gets the higher limit: the
+/// launcher was started before.
 pub(super) fn allow_many_connections() {
     #[cfg(unix)]
     {
@@ -183,8 +184,8 @@ pub(super) fn allow_many_connections() {
     }
 }
 
-/// The most open files of a process that may have `maximum` (none: without end). macOS refuses more than its `OPEN_MAX`,
-/// whatever it says the maximum is.
+/// Returns the highest limit of open files that can be set under a hard limit of `maximum` (none: unlimited). macOS
+/// refuses more than its `OPEN_MAX`, even with a higher hard limit.
 #[cfg(unix)]
 fn most_files(system: System, maximum: Option<u64>) -> Option<u64> {
     const OPEN_MAX: u64 = 10_240;
@@ -208,13 +209,13 @@ pub(super) fn failure(address: &str, error: HttpError) -> Failure {
         HttpError::Oauth(error) => Failure::invalid(error.to_string(), "correct the settings of [auth]"),
         HttpError::NoToken => Failure::new(
             Code::Unauthorized,
-            format!("others can reach {address}, and there is no token that would keep them out"),
+            format!("others can reach {address}, and no token protects it"),
             "make one with `sandcell token create NAME`, or listen on 127.0.0.1 only",
         ),
         HttpError::Tokens => Failure::new(
             Code::Unauthorized,
             "the list of tokens cannot be read",
-            "`sandcell token list` says why",
+            "`sandcell token list` shows the reason",
         ),
         HttpError::Name(error) => {
             Failure::invalid(error.to_string(), "correct http.allowed_hosts or http.allowed_origins")

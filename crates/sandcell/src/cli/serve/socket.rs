@@ -1,5 +1,5 @@
 //! `sandcell serve --socket`: the server in the background. It listens at a socket of the file system for programs of
-//! its own user, and ends when nobody needs it any more.
+//! the same user, and ends when no client needs it any more.
 
 use std::io;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
@@ -17,14 +17,14 @@ use tokio_util::sync::CancellationToken;
 use super::{ServeArgs, http, output};
 use crate::config::{Settings, Surroundings};
 use crate::reload::Reloader;
-use crate::service::{self, Found};
+use crate::service::{self, SocketState};
 use crate::signals::{self, OnHangUp};
 use crate::wiring::{self, Launcher};
 
 /// The interval between checks that a client still needs the server.
-const LOOK: Duration = Duration::from_millis(500);
+const IDLE_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Serves until a signal comes, or nobody needed it for `service.idle_s`.
+/// Serves until a signal arrives, or no client used it for `service.idle_s`.
 pub(super) async fn serve(
     args: &ServeArgs,
     socket: &Path,
@@ -32,11 +32,11 @@ pub(super) async fn serve(
     around: Surroundings,
     launcher: Launcher,
 ) -> Result<ExitCode, Failure> {
-    // A terminal that closes, or an interrupt that is meant for the client, is not for this one. It fails where this
-    // process leads a group already, and then it is not part of anybody else's.
+    // A new session protects the server from its terminal's hang-up and from an interrupt meant for the client. The
+    // call fails if this process already leads a process group; then it shares no group with the client.
     let _own_session = rustix::process::setsid();
     let mut stop = signals::Stop::listen_but(OnHangUp::Reloads)?;
-    settings.suit_toolset();
+    settings.apply_toolset();
     let listener = listen(socket).await?;
     let identity = identity(socket);
     http::allow_many_connections();
@@ -61,14 +61,14 @@ pub(super) async fn serve(
     let first = async {
         tokio::select! {
             _signal = stop.next() => {}
-            () = unneeded(&engine, &activity, idle) => tracing::info!("nobody needs this server any more"),
+            () = wait_until_unneeded(&engine, &activity, idle) => tracing::info!("no client needs this server any more"),
         }
     };
-    let following = reloader.start(wired.running().reached_by(server.control()));
-    let giving = tokio::spawn(http::give_back_when_quiet(server.activity()));
+    let following = reloader.start(wired.running().with_http_control(server.control()));
+    let trimming = tokio::spawn(http::trim_heap_when_quiet(server.activity()));
     server.serve(first, second.cancelled()).await;
     drop(following);
-    giving.abort();
+    trimming.abort();
     remove(socket, identity);
     tokio::select! {
         () = engine.shutdown() => {}
@@ -77,7 +77,7 @@ pub(super) async fn serve(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Takes the place, also that of a server which left its socket behind.
+/// Binds the socket, and replaces a socket that an ended server left behind.
 async fn listen(socket: &Path) -> Result<UnixListener, Failure> {
     let cannot = |error: io::Error| {
         Failure::new(
@@ -86,7 +86,7 @@ async fn listen(socket: &Path) -> Result<UnixListener, Failure> {
             "choose another path with --socket",
         )
     };
-    if let Found::Server(..) = service::ask(socket).await? {
+    if let SocketState::Server(..) = service::ask(socket).await? {
         return Err(Failure::new(
             Code::Busy,
             format!("a server listens at {} already", socket.display()),
@@ -99,7 +99,7 @@ async fn listen(socket: &Path) -> Result<UnixListener, Failure> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(cannot(error)),
     }
-    // Nobody else can connect before the mode is set, either: each peer is checked in any case.
+    // No other user can connect before the mode is set either: the server checks each peer in any case.
     let listener = UnixListener::bind(socket).map_err(cannot)?;
     std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600)).map_err(cannot)?;
     Ok(listener)
@@ -111,8 +111,8 @@ fn identity(socket: &Path) -> Option<(u64, u64)> {
     Some((meta.dev(), meta.ino()))
 }
 
-/// Takes the socket away, unless another server has put its own there meanwhile. One that is left behind is harmless: it
-/// refuses, and the next server takes its place.
+/// Removes the socket, unless another server has replaced it meanwhile. A socket that stays behind is harmless: it
+/// refuses connections, and the next server replaces it.
 fn remove(socket: &Path, own: Option<(u64, u64)>) {
     if own.is_some() && identity(socket) == own {
         let _left_behind = std::fs::remove_file(socket);
@@ -120,11 +120,11 @@ fn remove(socket: &Path, own: Option<(u64, u64)>) {
 }
 
 /// Waits until there was no sandbox and no call for the duration `idle`.
-async fn unneeded(engine: &Arc<Engine>, activity: &Activity, idle: Duration) {
+async fn wait_until_unneeded(engine: &Arc<Engine>, activity: &Activity, idle: Duration) {
     let mut quiet_since = Instant::now();
     let mut begun = activity.begun();
     loop {
-        tokio::time::sleep(LOOK.min(idle)).await;
+        tokio::time::sleep(IDLE_CHECK_INTERVAL.min(idle)).await;
         let counts = engine.counts();
         let now = activity.begun();
         if counts.sandboxes > 0 || counts.running > 0 || activity.calls() > 0 || now != begun {

@@ -4,20 +4,20 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::Found;
-use super::ground::Ground;
+use super::RowResult;
+use super::back_end::BackEnd;
 use crate::support::client::{Answer, Client};
-use crate::support::{PATIENCE, machine, until};
+use crate::support::{DEFAULT_TIMEOUT, machine, until};
 
 pub(super) struct Row {
     pub(super) area: &'static str,
     pub(super) what: &'static str,
-    /// True when every back end must be able.
+    /// True when every back end must support the row.
     pub(super) must: bool,
-    pub(super) check: fn(&Ground) -> Found,
+    pub(super) check: fn(&BackEnd) -> RowResult,
 }
 
-const fn must(area: &'static str, what: &'static str, check: fn(&Ground) -> Found) -> Row {
+const fn must(area: &'static str, what: &'static str, check: fn(&BackEnd) -> RowResult) -> Row {
     Row {
         area,
         what,
@@ -26,7 +26,7 @@ const fn must(area: &'static str, what: &'static str, check: fn(&Ground) -> Foun
     }
 }
 
-const fn may(area: &'static str, what: &'static str, check: fn(&Ground) -> Found) -> Row {
+const fn may(area: &'static str, what: &'static str, check: fn(&BackEnd) -> RowResult) -> Row {
     Row {
         area,
         what,
@@ -35,7 +35,7 @@ const fn may(area: &'static str, what: &'static str, check: fn(&Ground) -> Found
     }
 }
 
-pub(super) const ROWS: &[Row] = &[
+pub(super) const CONTRACT_ROWS: &[Row] = &[
     must(
         "Sessions",
         "variables, imports and files stay for the next call",
@@ -105,11 +105,11 @@ pub(super) const ROWS: &[Row] = &[
     may("More", "results say processor time and peak memory", costs_are_told),
     may("More", "packages can be installed", packages_install),
     may("More", "a sandbox can have an image of its own", images),
-    may("More", "folders can be mounted read-only", |ground| {
-        mounts(ground, "ro")
+    may("More", "folders can be mounted read-only", |back_end| {
+        mounts(back_end, "ro")
     }),
-    may("More", "folders can be mounted copy-on-write", |ground| {
-        mounts(ground, "cow")
+    may("More", "folders can be mounted copy-on-write", |back_end| {
+        mounts(back_end, "cow")
     }),
 ];
 
@@ -118,31 +118,31 @@ fn ok(answer: Answer) -> Answer {
     answer
 }
 
-/// A refusal as it is agreed: code and remedy.
+/// Checks that the answer is a refusal in the agreed form: code and remedy.
 fn refused(answer: &Answer, code: &str) {
     let text = answer.refused(code);
     assert!(text.contains("What to do: "), "no remedy: {text}");
 }
 
-/// A refusal of any kind, as the table tells it.
-fn refusal(answer: &Answer) -> Found {
+/// Returns any refusal in the form of the table.
+fn refusal(answer: &Answer) -> RowResult {
     let text = answer.all();
     let (code, rest) = text.split_once(": ").expect("a code");
     assert!(code.chars().all(|c| c.is_ascii_lowercase() || c == '_'), "{text}");
     assert!(rest.contains("What to do: "), "no remedy: {text}");
-    Found::No(format!("refused as `{code}`"))
+    RowResult::No(format!("refused as `{code}`"))
 }
 
-fn variables_stay(ground: &Ground) -> Found {
-    let server = ground.server();
+fn variables_stay(back_end: &BackEnd) -> RowResult {
+    let server = back_end.server();
     ok(server.run("import math\nkept = [1, 2]\nopen('kept.txt', 'w').write('here')"));
     let next = server.text("kept.append(math.floor(3.7))\nprint(kept, open('kept.txt').read())");
     assert_eq!(next.trim(), "[1, 2, 3] here");
-    Found::Yes
+    RowResult::Yes
 }
 
-fn errors_keep_variables(ground: &Ground) -> Found {
-    let server = ground.server();
+fn errors_keep_variables(back_end: &BackEnd) -> RowResult {
+    let server = back_end.server();
     ok(server.run("survivor = 5"));
     let failed = server.run("print('before')\nsurvivor = 6\n1 / 0");
     assert_eq!(
@@ -153,37 +153,37 @@ fn errors_keep_variables(ground: &Ground) -> Found {
     let text = failed.all();
     assert!(text.contains("before") && text.contains("ZeroDivisionError"), "{text}");
     assert_eq!(server.text("print(survivor)").trim(), "6");
-    Found::Yes
+    RowResult::Yes
 }
 
-fn values_come_back(ground: &Ground) -> Found {
-    assert!(ground.server().text("x = 20\nx + 22").contains("42"));
-    assert_eq!(ground.server().text("None").trim(), "");
-    Found::Yes
+fn values_come_back(back_end: &BackEnd) -> RowResult {
+    assert!(back_end.server().text("x = 20\nx + 22").contains("42"));
+    assert_eq!(back_end.server().text("None").trim(), "");
+    RowResult::Yes
 }
 
-fn a_reset_forgets(ground: &Ground) -> Found {
-    let server = ground.server();
+fn a_reset_forgets(back_end: &BackEnd) -> RowResult {
+    let server = back_end.server();
     ok(server.run("gone = 1\nopen('stays.txt', 'w').write('x')"));
     let reset = server.call("reset_session_state", json!({}));
     assert!(!reset.is_error(), "{reset:?}");
     let seen = server.text("import os\nprint('gone' in globals(), os.path.exists('stays.txt'))");
     assert_eq!(seen.trim(), "False True");
-    Found::Yes
+    RowResult::Yes
 }
 
-fn standard_input(ground: &Ground) -> Found {
+fn standard_input(back_end: &BackEnd) -> RowResult {
     let arguments = json!({"code": "print(input() + input())", "stdin": "a\nb\n"});
-    let answer = ground.server().call("execute_code", arguments);
+    let answer = back_end.server().call("execute_code", arguments);
     if answer.all().contains("no standard input") {
-        return Found::No("sessions there have none, which the result says".to_owned());
+        return RowResult::No("sessions there have none, which the result says".to_owned());
     }
     assert_eq!(ok(answer).output().trim(), "ab");
-    Found::Yes
+    RowResult::Yes
 }
 
-fn files_are_the_same(ground: &Ground) -> Found {
-    let server = ground.server();
+fn files_are_the_same(back_end: &BackEnd) -> RowResult {
+    let server = back_end.server();
     server.call("write_file", json!({"path": "a/b.txt", "content": "one\n"}));
     server.call(
         "write_file",
@@ -193,11 +193,11 @@ fn files_are_the_same(ground: &Ground) -> Found {
     ok(server.run("open('made.txt', 'w').write('by code: ü')"));
     let read = server.call("read_file", json!({"path": "/home/user/made.txt"}));
     assert!(read.all().contains("by code: ü"), "{read:?}");
-    Found::Yes
+    RowResult::Yes
 }
 
-fn bytes_come_back(ground: &Ground) -> Found {
-    let server = ground.server();
+fn bytes_come_back(back_end: &BackEnd) -> RowResult {
+    let server = back_end.server();
     // 0, 255, 10, 128
     let arguments = json!({"path": "data.bin", "content_base64": "AP8KgA=="});
     let put = server.call("upload_file", arguments);
@@ -208,34 +208,34 @@ fn bytes_come_back(ground: &Ground) -> Found {
     );
     let read = server.call("read_file", json!({"path": "data.bin", "base64": true}));
     assert!(read.0.to_string().contains("AP8KgA=="), "{read:?}");
-    Found::Yes
+    RowResult::Yes
 }
 
-fn folders_are_listed(ground: &Ground) -> Found {
-    let server = ground.server();
+fn folders_are_listed(back_end: &BackEnd) -> RowResult {
+    let server = back_end.server();
     server.call("write_file", json!({"path": "deep/er/file.txt", "content": "x"}));
     let listed = server.call("list_files", json!({"path": "deep", "recursive": true}));
     assert!(
         listed.all().contains("file.txt") && listed.all().contains("er"),
         "{listed:?}"
     );
-    Found::Yes
+    RowResult::Yes
 }
 
-fn missing_files(ground: &Ground) -> Found {
+fn missing_files(back_end: &BackEnd) -> RowResult {
     refused(
-        &ground.server().call("read_file", json!({"path": "no/such/file"})),
+        &back_end.server().call("read_file", json!({"path": "no/such/file"})),
         "not_found",
     );
     refused(
-        &ground.server().call("list_files", json!({"path": "no/such"})),
+        &back_end.server().call("list_files", json!({"path": "no/such"})),
         "not_found",
     );
-    Found::Yes
+    RowResult::Yes
 }
 
-fn outputs_outlive(ground: &Ground) -> Found {
-    let server = ground.server();
+fn outputs_outlive(back_end: &BackEnd) -> RowResult {
+    let server = back_end.server();
     let arguments = json!({
         "code": "open('out.txt', 'w').write(open('in.txt').read() * 2)",
         "files": {"in.txt": "again "},
@@ -245,10 +245,10 @@ fn outputs_outlive(ground: &Ground) -> Found {
     let link = ran.of_kind("resource_link").next().expect("a link")["uri"].clone();
     let read = server.request("resources/read", json!({"uri": link}));
     assert_eq!(read["contents"][0]["text"], "again again ", "{read}");
-    Found::Yes
+    RowResult::Yes
 }
 
-/// A sandbox with these limits; none where it is said that they are not held.
+/// Makes a sandbox with these limits; none if the back end reports that it does not enforce them.
 fn limited(server: &Client, arguments: Value, layer: &str) -> Option<String> {
     let made = server.call("create_sandbox", arguments);
     assert!(!made.is_error(), "{made:?}");
@@ -266,12 +266,12 @@ fn close(server: &Client, id: &str) {
     assert!(!closed.is_error(), "{closed:?}");
 }
 
-const TEMPLATES: &str = "its template decides, which the result says";
+const TEMPLATE_DECIDES: &str = "its template decides, which the result says";
 
-fn memory_is_held(ground: &Ground) -> Found {
-    let server = ground.server();
+fn memory_is_held(back_end: &BackEnd) -> RowResult {
+    let server = back_end.server();
     let Some(id) = limited(server, json!({"memory_mb": 128}), "memory") else {
-        return Found::No(TEMPLATES.to_owned());
+        return RowResult::No(TEMPLATE_DECIDES.to_owned());
     };
     let code = "parts = []\nfor _ in range(100): parts.append(bytearray(8 << 20))";
     let ran = server.call("execute_code", json!({"sandbox_id": id, "code": code}));
@@ -282,40 +282,40 @@ fn memory_is_held(ground: &Ground) -> Found {
     let next = server.call("execute_code", json!({"sandbox_id": id, "code": "print('on')"}));
     assert_eq!(ok(next).output().trim(), "on");
     close(server, &id);
-    Found::Yes
+    RowResult::Yes
 }
 
-fn disk_is_held(ground: &Ground) -> Found {
-    let server = ground.server();
+fn disk_is_held(back_end: &BackEnd) -> RowResult {
+    let server = back_end.server();
     let Some(id) = limited(server, json!({"disk_mb": 16}), "disk") else {
-        return Found::No(TEMPLATES.to_owned());
+        return RowResult::No(TEMPLATE_DECIDES.to_owned());
     };
     let code = "import errno\ntry:\n    with open('big', 'wb') as f:\n        for _ in range(40): f.write(bytes(1 << 20))\n    print('all')\nexcept OSError as e:\n    print(e.errno in (errno.ENOSPC, errno.EDQUOT))";
     let ran = server.call("execute_code", json!({"sandbox_id": id, "code": code}));
     assert!(ran.cause() == "disk_full" || ran.output().trim() == "True", "{ran:?}");
     close(server, &id);
-    Found::Yes
+    RowResult::Yes
 }
 
-fn processes_are_limited(ground: &Ground) -> Found {
-    let server = ground.server();
+fn processes_are_limited(back_end: &BackEnd) -> RowResult {
+    let server = back_end.server();
     let Some(id) = limited(server, json!({}), "processes") else {
-        return Found::No(TEMPLATES.to_owned());
+        return RowResult::No(TEMPLATE_DECIDES.to_owned());
     };
     let code = "import os, signal, time\nmade = []\ntry:\n    for _ in range(300):\n        pid = os.fork()\n        if pid == 0:\n            time.sleep(60)\n            os._exit(0)\n        made.append(pid)\nexcept OSError: pass\nfor pid in made: os.kill(pid, signal.SIGKILL)\nfor pid in made: os.waitpid(pid, 0)\nprint(50 < len(made) < 300)";
     let ran = server.call("execute_code", json!({"sandbox_id": id, "code": code}));
     let held = ok(ran).output().trim() == "True";
     close(server, &id);
-    match (held, ground.name) {
-        (true, _) => Found::Yes,
-        // What a service isolates, and how much, is its own.
-        (false, "e2b") => Found::No(TEMPLATES.to_owned()),
+    match (held, back_end.name) {
+        (true, _) => RowResult::Yes,
+        // A remote service decides its limits itself.
+        (false, "e2b") => RowResult::No(TEMPLATE_DECIDES.to_owned()),
         (false, _) => panic!("300 processes were made"),
     }
 }
 
-fn output_is_cut(ground: &Ground) -> Found {
-    let server = ground.server();
+fn output_is_cut(back_end: &BackEnd) -> RowResult {
+    let server = back_end.server();
     let ran = ok(server.run("for i in range(20_000): print('line', i)"));
     let text = ran.all();
     assert!(
@@ -327,41 +327,41 @@ fn output_is_cut(ground: &Ground) -> Found {
     let arguments = json!({"execution_id": ran.meta()["execution_id"], "find": "line 10000"});
     let rest = server.call("get_execution", arguments);
     assert!(rest.all().contains("line 10000"), "{rest:?}");
-    Found::Yes
+    RowResult::Yes
 }
 
-fn time_outs_keep_variables(ground: &Ground) -> Found {
-    let server = ground.server();
+fn time_outs_keep_variables(back_end: &BackEnd) -> RowResult {
+    let server = back_end.server();
     ok(server.run("held = 7"));
     let slow = server.call("execute_code", json!({"code": "while True: pass", "timeout_s": 1}));
     assert_eq!((slow.status(), slow.cause()), ("timeout", "timeout"), "{slow:?}");
     assert!(!slow.state_lost(), "{slow:?}");
     assert_eq!(server.text("print(held)").trim(), "7");
-    Found::Yes
+    RowResult::Yes
 }
 
-fn the_stubborn_end(ground: &Ground) -> Found {
-    let server = ground.server();
+fn the_stubborn_end(back_end: &BackEnd) -> RowResult {
+    let server = back_end.server();
     let code = "while True:\n    try:\n        while True: pass\n    except BaseException: pass";
     let ran = server.call("execute_code", json!({"code": code, "timeout_s": 1}));
     assert_eq!(ran.status(), "timeout", "{ran:?}");
     assert_eq!(server.text("print('next')").trim(), "next");
-    Found::Yes
+    RowResult::Yes
 }
 
-fn long_calls_come_back(ground: &Ground) -> Found {
-    let server = ground.server();
+fn long_calls_come_back(back_end: &BackEnd) -> RowResult {
+    let server = back_end.server();
     let code = "import time\nprint('begun', flush=True)\ntime.sleep(2)\nprint('done')";
     let early = server.call("execute_code", json!({"code": code, "wait_s": 1}));
     assert_eq!(early.status(), "running", "{early:?}");
     let id = early.meta()["execution_id"].clone();
     let late = server.call("get_execution", json!({"execution_id": id, "wait_s": 30}));
     assert!(late.all().contains("done"), "{late:?}");
-    Found::Yes
+    RowResult::Yes
 }
 
-fn cancels_keep_variables(ground: &Ground) -> Found {
-    let server = ground.server();
+fn cancels_keep_variables(back_end: &BackEnd) -> RowResult {
+    let server = back_end.server();
     ok(server.run("before = 'cancel'"));
     let code = "import time\nwhile True: time.sleep(0.01)";
     let begun = server.call("execute_code", json!({"code": code, "wait_s": 1}));
@@ -372,22 +372,22 @@ fn cancels_keep_variables(ground: &Ground) -> Found {
     let told = server.call("get_execution", json!({"execution_id": id, "wait_s": 30}));
     assert!(told.all().contains("cancelled"), "{told:?}");
     assert_eq!(server.text("print(before)").trim(), "cancel");
-    Found::Yes
+    RowResult::Yes
 }
 
-fn crashes_are_told(ground: &Ground) -> Found {
-    let server = ground.server();
+fn crashes_are_told(back_end: &BackEnd) -> RowResult {
+    let server = back_end.server();
     let crashed = server.run("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)");
     assert!(crashed.status() != "ok", "{crashed:?}");
     assert!(["crashed", "session_lost"].contains(&crashed.cause()), "{crashed:?}");
     assert_eq!(server.text("print('on')").trim(), "on");
-    Found::Yes
+    RowResult::Yes
 }
 
-fn variables_come_back(ground: &Ground) -> Found {
-    let server = ground.server_of_its_own();
+fn variables_come_back(back_end: &BackEnd) -> RowResult {
+    let server = back_end.server_of_its_own();
     ok(server.run("dear = 'variable'"));
-    // On a busy machine copies are made less often than after each call.
+    // On a busy machine snapshots are made less often than after each call.
     for _ in 0..20 {
         std::thread::sleep(Duration::from_millis(100));
         ok(server.run("dear"));
@@ -395,17 +395,17 @@ fn variables_come_back(ground: &Ground) -> Found {
     let crashed = server.run("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)");
     let next = server.run("print(globals().get('dear'))");
     if next.output().trim() == "variable" {
-        return Found::Yes;
+        return RowResult::Yes;
     }
     assert!(
         crashed.state_lost() || next.state_lost(),
         "lost without a word: {crashed:?} {next:?}"
     );
-    Found::No("they are lost, and the result says so".to_owned())
+    RowResult::No("they are lost, and the result says so".to_owned())
 }
 
-fn sandboxes_are_apart(ground: &Ground) -> Found {
-    let server = ground.server();
+fn sandboxes_are_apart(back_end: &BackEnd) -> RowResult {
+    let server = back_end.server();
     let made = server.call("create_sandbox", json!({"count": 4}));
     let ids: Vec<String> = serde_json::from_value(made.data()["sandbox_ids"].clone()).unwrap();
     assert_eq!(ids.len(), 4, "{made:?}");
@@ -423,11 +423,11 @@ fn sandboxes_are_apart(ground: &Ground) -> Found {
         assert_eq!(seen.output().trim(), format!("{number} {number}"));
         close(server, id);
     }
-    Found::Yes
+    RowResult::Yes
 }
 
-fn calls_take_turns(ground: &Ground) -> Found {
-    let server = ground.server();
+fn calls_take_turns(back_end: &BackEnd) -> RowResult {
+    let server = back_end.server();
     ok(server.run("turns = []"));
     let code = "import time\nturns.append('in')\ntime.sleep(0.05)\nturns.append('out')";
     std::thread::scope(|scope| {
@@ -436,11 +436,11 @@ fn calls_take_turns(ground: &Ground) -> Found {
         }
     });
     assert_eq!(server.text("print(turns == ['in', 'out'] * 4)").trim(), "True");
-    Found::Yes
+    RowResult::Yes
 }
 
-fn closed_is_gone(ground: &Ground) -> Found {
-    let server = ground.server();
+fn closed_is_gone(back_end: &BackEnd) -> RowResult {
+    let server = back_end.server();
     let made = server.call("create_sandbox", json!({}));
     let id = made.data()["sandbox_id"].as_str().expect("an id").to_owned();
     close(server, &id);
@@ -448,33 +448,33 @@ fn closed_is_gone(ground: &Ground) -> Found {
         &server.call("execute_code", json!({"sandbox_id": id, "code": "1"})),
         "not_found",
     );
-    Found::Yes
+    RowResult::Yes
 }
 
-fn nothing_is_left(ground: &Ground) -> Found {
-    let before = if ground.name == "e2b" { ground.left(0) } else { 0 };
-    let mut server = ground.server_of_its_own();
-    // The stand-in for the service has no jail that would end what its code started.
-    let code = if ground.name == "e2b" {
+fn nothing_is_left(back_end: &BackEnd) -> RowResult {
+    let before = if back_end.name == "e2b" { back_end.left(0) } else { 0 };
+    let mut server = back_end.server_of_its_own();
+    // The fake service has no jail that would end the processes of its code.
+    let code = if back_end.name == "e2b" {
         "x = 1"
     } else {
         "import subprocess\nsubprocess.Popen(['sleep', '1000'])"
     };
     ok(server.run(code));
     let pid = server.pid();
-    assert!(ground.left(pid) > before, "it is seen from outside");
-    // Once the server has ended, they are nobody's descendants.
+    assert!(back_end.left(pid) > before, "it is seen from outside");
+    // Once the server has ended, its processes have another parent.
     let held = machine::descendants(pid);
     server.hang_up();
-    server.wait(PATIENCE);
+    server.wait(DEFAULT_TIMEOUT);
     until(Duration::from_secs(10), "nothing is left", || {
-        (ground.left(pid) == before && held.iter().all(|seen| !seen.lives())).then_some(())
+        (back_end.left(pid) == before && held.iter().all(|seen| !seen.lives())).then_some(())
     });
-    Found::Yes
+    RowResult::Yes
 }
 
-fn errors_are_told(ground: &Ground) -> Found {
-    let server = ground.server();
+fn errors_are_told(back_end: &BackEnd) -> RowResult {
+    let server = back_end.server();
     let call = |arguments: Value| server.call("execute_code", arguments);
     refused(
         &call(json!({"code": "1", "sandbox_id": "sb0000000000000000"})),
@@ -489,25 +489,25 @@ fn errors_are_told(ground: &Ground) -> Found {
         &server.call("get_execution", json!({"execution_id": "ex0000000000000000"})),
         "not_found",
     );
-    Found::Yes
+    RowResult::Yes
 }
 
-fn results_say_where(ground: &Ground) -> Found {
-    let ran = ok(ground.server().run("1"));
-    let status = ground
+fn results_say_where(back_end: &BackEnd) -> RowResult {
+    let ran = ok(back_end.server().run("1"));
+    let status = back_end
         .server()
         .call("get_sandbox_status", json!({"sandbox_id": ran.sandbox()}));
     let isolation = status.data()["sandboxes"][0]["isolation"].clone();
-    assert_eq!(isolation["backend"], ground.name);
+    assert_eq!(isolation["backend"], back_end.name);
     assert!(
         isolation["level"].as_str().is_some_and(|level| level != "none"),
         "{isolation}"
     );
-    Found::Yes
+    RowResult::Yes
 }
 
-fn costs_are_told(ground: &Ground) -> Found {
-    let ran = ok(ground
+fn costs_are_told(back_end: &BackEnd) -> RowResult {
+    let ran = ok(back_end
         .server()
         .run("x = bytearray(20 << 20)\nn = sum(range(3_000_000))"));
     let meta = ran.meta();
@@ -515,23 +515,23 @@ fn costs_are_told(ground: &Ground) -> Found {
     if meta["cpu_ms"].as_f64().is_some_and(|cpu| cpu > 0.0)
         && meta["peak_memory_mb"].as_f64().is_some_and(|mb| mb > 0.0)
     {
-        return Found::Yes;
+        return RowResult::Yes;
     }
-    Found::No("the service does not tell them for one execution".to_owned())
+    RowResult::No("the service does not tell them for one execution".to_owned())
 }
 
-fn packages_install(ground: &Ground) -> Found {
-    let server = ground.server();
+fn packages_install(back_end: &BackEnd) -> RowResult {
+    let server = back_end.server();
     let installed = server.call("install_package", json!({"package": "demo-one==1.0"}));
     if installed.is_error() {
         return refusal(&installed);
     }
     assert_eq!(server.text("import demo_one\nprint(demo_one.answer)").trim(), "42");
-    Found::Yes
+    RowResult::Yes
 }
 
-fn images(ground: &Ground) -> Found {
-    let (server, other) = (ground.server(), ground.other_image());
+fn images(back_end: &BackEnd) -> RowResult {
+    let (server, other) = (back_end.server(), back_end.other_image());
     let made = server.call("create_sandbox", json!({"image": other.name}));
     if made.is_error() {
         return refusal(&made);
@@ -541,11 +541,11 @@ fn images(ground: &Ground) -> Found {
     let ran = ok(server.call("execute_code", code));
     assert_eq!(ran.output().trim(), "other");
     close(server, &id);
-    Found::Yes
+    RowResult::Yes
 }
 
-fn mounts(ground: &Ground, mode: &str) -> Found {
-    let (place, server) = ground.server_with(|place| {
+fn mounts(back_end: &BackEnd, mode: &str) -> RowResult {
+    let (place, server) = back_end.server_with(|place| {
         std::fs::write(place.work().join("given.txt"), "given").unwrap();
         let work = place.work().display().to_string();
         format!("mount = [{{ host = \"{work}\", sandbox = \"/mnt/given\", mode = \"{mode}\" }}]\n")
@@ -558,12 +558,12 @@ fn mounts(ground: &Ground, mode: &str) -> Found {
         if ran.is_error() {
             return refusal(&ran);
         }
-        return Found::No("sandboxes there do not see folders of this machine".to_owned());
+        return RowResult::No("sandboxes there do not see folders of this machine".to_owned());
     }
     assert_eq!(
         ran.output().trim(),
         format!("given {}", if mode == "cow" { "True" } else { "False" })
     );
     assert!(!place.work().join("new.txt").exists(), "the host's folder was written");
-    Found::Yes
+    RowResult::Yes
 }

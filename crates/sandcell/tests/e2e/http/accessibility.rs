@@ -2,11 +2,11 @@ use serde_json::{Value, json};
 
 use super::browser::looked_in;
 use crate::support::browser::Browser;
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 use crate::support::{begin, name_of};
 
 /// Roles whose node must have a name for a screen reader.
-const NAMED: [&str; 16] = [
+const NAMED_ROLES: [&str; 16] = [
     "button",
     "textbox",
     "searchbox",
@@ -25,7 +25,7 @@ const NAMED: [&str; 16] = [
     "DisclosureTriangle",
 ];
 
-/// Fails on what a reader with a keyboard, a screen reader or weak eyes would stumble over.
+/// Fails on barriers for users with a keyboard, a screen reader or low vision.
 #[track_caller]
 fn no_barriers(browser: &mut Browser, state: &str) {
     let faults = browser.value(include_str!("accessibility.js"));
@@ -34,7 +34,7 @@ fn no_barriers(browser: &mut Browser, state: &str) {
     let mut seen = 0;
     for node in tree["nodes"].as_array().unwrap() {
         let role = node["role"]["value"].as_str().unwrap_or_default();
-        if node["ignored"] == true || !NAMED.contains(&role) {
+        if node["ignored"] == true || !NAMED_ROLES.contains(&role) {
             continue;
         }
         seen += 1;
@@ -44,9 +44,9 @@ fn no_barriers(browser: &mut Browser, state: &str) {
     assert!(seen > 2, "{state}: the tree has names");
 }
 
-/// Goes through the page with Tab, and gives the places in order. Each shows that it has the focus.
+/// Goes through the page with Tab and returns the focused elements in order. Each must show the focus.
 fn tab_through(browser: &mut Browser) -> Vec<String> {
-    // A fresh page, since Tab goes on from where the last focus was.
+    // A reloaded page, since Tab continues at the last focus.
     browser.value("window.old = true; location.reload()");
     browser.wait("window.old === undefined && document.querySelector('#history li')");
     let mut places: Vec<String> = Vec::new();
@@ -73,7 +73,7 @@ fn tab_through(browser: &mut Browser) -> Vec<String> {
 fn the_page_works_by_keyboard_and_for_screen_readers_in_every_state() {
     fn here() {}
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let Some((_server, ann, mut browser)) = looked_in(&place, &name_of(here)) else {
         return;
     };
@@ -113,7 +113,7 @@ fn the_page_works_by_keyboard_and_for_screen_readers_in_every_state() {
             "{}",
             state("sandbox")
         );
-        // On a narrow screen what is covered cannot be reached.
+        // On a narrow screen, covered elements cannot be focused.
         assert_eq!(browser.value("document.getElementById('lists').inert"), width < 600);
         browser.click("#inside-back");
         browser.wait(&format!("document.activeElement.dataset.box === {}", json!(sandbox)));
@@ -129,7 +129,7 @@ fn the_page_works_by_keyboard_and_for_screen_readers_in_every_state() {
             browser.wait(&format!("!document.getElementById('{dialog}').open"));
         }
     }
-    // By Tab alone, in the order of the page, everything can be reached.
+    // Tab alone reaches every element, in the order of the page.
     browser.look(1280, 900, "light");
     let places = tab_through(&mut browser);
     for wanted in [
@@ -156,7 +156,7 @@ fn the_page_works_by_keyboard_and_for_screen_readers_in_every_state() {
         at("Skip") < at("Keys") && at("Keys") < at("run-code") && at("make-open") < at("filter"),
         "{places:?}"
     );
-    // The token's form, too.
+    // The token form is also free of barriers.
     browser.click("#leave");
     browser.wait("!document.getElementById('door').hidden");
     for scheme in ["light", "dark"] {

@@ -4,14 +4,14 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::support::http::{Caller, Server, connect, token};
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 use crate::support::{begin, until};
 
-/// Everything that the server says to these bytes.
+/// Returns the server's complete reply to these bytes.
 fn said(server: &Server, bytes: impl AsRef<[u8]>) -> String {
     let mut stream = connect(server.address);
     let _maybe_broken_off = stream.write_all(bytes.as_ref());
-    // Else a connection that is kept would be waited for.
+    // A half-open connection would keep the read waiting.
     let _no_more = stream.shutdown(std::net::Shutdown::Write);
     let mut text = Vec::new();
     let _to_its_end = BufReader::new(stream).read_to_end(&mut text);
@@ -21,7 +21,7 @@ fn said(server: &Server, bytes: impl AsRef<[u8]>) -> String {
 #[test]
 fn a_request_in_the_body_of_one_for_the_page_is_not_answered() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = Server::start(&place, &["--page"]);
     let own = server.address;
     let hidden = format!("GET /metrics HTTP/1.1\r\nHost: {own}\r\nConnection: close\r\n\r\n");
@@ -55,7 +55,7 @@ fn a_request_in_the_body_of_one_for_the_page_is_not_answered() {
 #[test]
 fn odd_requests_and_other_protocols_get_nothing() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = Server::start(&place, &["--page"]);
     let own = server.address;
     for bytes in [
@@ -97,7 +97,7 @@ fn odd_requests_and_other_protocols_get_nothing() {
     assert_eq!(server.caller().text("print('well')").trim(), "well");
 }
 
-/// A request of a client that knows tasks.
+/// Returns a request of a client that supports tasks.
 fn with_tasks(caller: &Caller, method: &str, params: Value) -> Value {
     let mut message = caller.message(method, params);
     message["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"] =
@@ -108,7 +108,7 @@ fn with_tasks(caller: &Caller, method: &str, params: Value) -> Value {
 #[test]
 fn anothers_task_answers_exactly_like_one_that_never_was() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let (_, ann) = token(&place, &["ann"]);
     let (_, bob) = token(&place, &["bob"]);
     let server = Server::start(&place, &[]);
@@ -151,7 +151,7 @@ fn anothers_task_answers_exactly_like_one_that_never_was() {
 #[test]
 fn no_address_of_a_resource_leads_out_of_its_sandbox() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let secret = place.write("secret-of-the-host.txt", "hush-of-the-host");
     let server = Server::start(&place, &[]);
     let caller = server.caller();
@@ -184,7 +184,7 @@ fn no_address_of_a_resource_leads_out_of_its_sandbox() {
         assert!(message["error"].is_object(), "{path}: {message}");
         let text = message.to_string();
         assert!(
-            !text.contains("hush-of-the-host") && !text.contains(crate::support::place::SECRET),
+            !text.contains("hush-of-the-host") && !text.contains(crate::support::test_dir::SECRET_VALUE),
             "{path}: {text}"
         );
     }
@@ -211,7 +211,7 @@ fn no_address_of_a_resource_leads_out_of_its_sandbox() {
 #[test]
 fn sessions_cannot_be_guessed_and_guessing_them_costs_nobody_else() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let (_, ann) = token(&place, &["ann"]);
     let (_, bob) = token(&place, &["bob"]);
     let server = Server::start(&place, &[]);
@@ -242,7 +242,7 @@ fn sessions_cannot_be_guessed_and_guessing_them_costs_nobody_else() {
 #[test]
 fn heads_and_bodies_that_drip_are_given_up() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let (_, secret) = token(&place, &["ann"]);
     let server = Server::start(&place, &["--page"]);
     let own = server.address;

@@ -2,11 +2,11 @@ use serde_json::json;
 
 use crate::support::browser::{Browser, chromium};
 use crate::support::http::{Caller, Reply, Server, token};
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 use crate::support::{begin, name_of, skip};
 
-/// A server with the page, a caller, and a browser that has shown the caller's token.
-pub(super) fn looked_in(place: &Place, test: &str) -> Option<(Server, Caller, Browser)> {
+/// Starts a server with the page, a caller, and a browser that is signed in with the caller's token.
+pub(super) fn looked_in(place: &TestDir, test: &str) -> Option<(Server, Caller, Browser)> {
     let Some(program) = chromium() else {
         skip(test, "no browser (apt-get install chromium)");
         return None;
@@ -20,7 +20,7 @@ pub(super) fn looked_in(place: &Place, test: &str) -> Option<(Server, Caller, Br
     browser.wait("!document.getElementById('door').hidden");
     browser.wait("document.activeElement.id === 'token'");
     browser.shot("door");
-    // All by keyboard.
+    // The keyboard alone is used.
     browser.type_text("sandcell_tkwrong_wrong");
     browser.key("Enter");
     browser.wait("document.getElementById('door-error').textContent.includes('not valid')");
@@ -30,28 +30,28 @@ pub(super) fn looked_in(place: &Place, test: &str) -> Option<(Server, Caller, Br
     Some((server, ann, browser))
 }
 
-/// Markup that would run if any of it were taken for markup.
-pub(super) const EVIL: &str =
+/// Markup that would run scripts if the page inserted it as HTML.
+pub(super) const EVIL_MARKUP: &str =
     "<img src=x onerror=\"window.hit=1\"><script>window.hit=2</script><svg onload=window.hit=3>";
 
 #[test]
 fn what_came_from_code_is_shown_as_text_and_never_runs() {
     fn here() {}
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let Some((_server, ann, mut browser)) = looked_in(&place, &name_of(here)) else {
         return;
     };
-    let made = ann.call("create_sandbox", json!({"label": EVIL}));
+    let made = ann.call("create_sandbox", json!({"label": EVIL_MARKUP}));
     assert!(!made.is_error(), "{}", made.all());
     let code = format!(
-        "# {EVIL}\nimport sys, zlib, struct\nprint({EVIL:?})\nprint({EVIL:?}, file=sys.stderr)\n\
+        "# {EVIL_MARKUP}\nimport sys, zlib, struct\nprint({EVIL_MARKUP:?})\nprint({EVIL_MARKUP:?}, file=sys.stderr)\n\
          def chunk(kind, data): return struct.pack('>I', len(data)) + kind + data + struct.pack('>I', zlib.crc32(kind + data))\n\
          row = b'\\0' + b'\\x2f\\x6f\\x62' * 240\n\
          png = b'\\x89PNG\\r\\n\\x1a\\n' + chunk(b'IHDR', struct.pack('>IIBBBBB', 240, 80, 8, 2, 0, 0, 0)) \
          + chunk(b'IDAT', zlib.compress(row * 80)) + chunk(b'IEND', b'')\n\
-         open('<b onmouseover=hit>.png', 'wb').write(png)\nopen('evil.svg', 'w').write({EVIL:?})\n\
-         open('page.html', 'w').write('<script>parent.hit=4</script>')\n# \u{202e}turned around\nraise ValueError({EVIL:?})"
+         open('<b onmouseover=hit>.png', 'wb').write(png)\nopen('evil.svg', 'w').write({EVIL_MARKUP:?})\n\
+         open('page.html', 'w').write('<script>parent.hit=4</script>')\n# \u{202e}turned around\nraise ValueError({EVIL_MARKUP:?})"
     );
     let files = ["<b onmouseover=hit>.png", "evil.svg", "page.html"];
     let ran = ann.call("create_run_close", json!({"code": code, "outputs": files}));
@@ -67,9 +67,9 @@ fn what_came_from_code_is_shown_as_text_and_never_runs() {
     );
     browser.wait(&format!(
         "document.getElementById('sandboxes').textContent.includes({})",
-        json!(EVIL)
+        json!(EVIL_MARKUP)
     ));
-    // The picture is one, and the other files are for the disk.
+    // The picture is displayed, and the other files are downloads.
     browser.wait("document.querySelector('#detail img')?.naturalWidth === 240");
     assert_eq!(browser.value("document.querySelectorAll('#detail img').length"), 1);
     assert_eq!(
@@ -88,7 +88,7 @@ fn what_came_from_code_is_shown_as_text_and_never_runs() {
         assert_eq!(found, count, "{what}");
     }
     assert!(browser.value("window.hit ?? null").is_null());
-    // Even a mistake of the page could not run what code made.
+    // Even a bug of the page could not run markup from code.
     let tried = "try { document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"window.hit=5\">'); 'made' } catch { 'refused' }";
     assert!(browser.complaints.is_empty(), "{:?}", browser.complaints);
     assert_eq!(browser.value(tried), "refused");
@@ -100,7 +100,7 @@ fn what_came_from_code_is_shown_as_text_and_never_runs() {
 fn what_runs_is_seen_at_once_and_can_be_cancelled_and_closed() {
     fn here() {}
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let Some((server, ann, mut browser)) = looked_in(&place, &name_of(here)) else {
         return;
     };
@@ -115,7 +115,7 @@ fn what_runs_is_seen_at_once_and_can_be_cancelled_and_closed() {
     browser.wait("document.querySelector('#running .row .status')?.dataset.is === 'running'");
     browser.click("#running .row");
     browser.wait("document.querySelector('#detail pre[data-part=Output]')?.textContent.includes('step 1')");
-    // Output goes on without a touch.
+    // Output updates without user action.
     browser.wait("document.querySelector('#detail pre[data-part=Output]').textContent.includes('step 9')");
     browser.shot("light");
     browser.look(1280, 900, "dark");
@@ -134,7 +134,7 @@ fn what_runs_is_seen_at_once_and_can_be_cancelled_and_closed() {
         true
     );
     browser.look(1280, 900, "light");
-    // By keyboard: to the first row, open it, cancel it, and mean it.
+    // By keyboard: select the first row, open it, cancel it, and confirm.
     browser.key("j");
     browser.key("k");
     browser.wait("document.activeElement.closest('#running')");
@@ -167,7 +167,7 @@ fn what_runs_is_seen_at_once_and_can_be_cancelled_and_closed() {
     browser.click("#ask-yes");
     browser.wait("document.querySelectorAll('#sandboxes li').length === 0");
     assert!(ann.call("get_sandbox_status", json!({})).all().contains("no sandbox"));
-    // Another caller in another tab's place sees nothing of this.
+    // Another caller in the same tab sees none of this.
     let (_, bob) = token(&place, &["bob"]);
     browser.click("#leave");
     browser.wait("!document.getElementById('door').hidden");
@@ -181,7 +181,7 @@ fn what_runs_is_seen_at_once_and_can_be_cancelled_and_closed() {
         0
     );
     assert!(browser.complaints.is_empty(), "{:?}", browser.complaints);
-    // The end of the server is seen, too.
+    // The page shows the end of the server.
     drop(server);
     browser.wait("document.getElementById('pulse').dataset.state === 'lost'");
 }

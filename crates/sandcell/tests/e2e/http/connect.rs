@@ -7,10 +7,10 @@ use super::oauth::free_port;
 use crate::support::begin;
 use crate::support::client::Client;
 use crate::support::http::Server;
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 
-/// A client of a bridge to the server at this port.
-fn client(place: &Place, port: u16, token: Option<&str>) -> Client {
+/// Returns a client of a proxy to the server at this port.
+fn client(place: &TestDir, port: u16, token: Option<&str>) -> Client {
     let url = format!("http://127.0.0.1:{port}/mcp");
     let mut command = place.command(&["serve", "--connect", &url]);
     command.envs(token.map(|token| ("SANDCELL_TOKEN", token)));
@@ -20,7 +20,7 @@ fn client(place: &Place, port: u16, token: Option<&str>) -> Client {
 #[test]
 fn a_client_that_starts_again_finds_its_variables_and_leaves_nothing_on_the_way() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = Server::start(&place, &[]);
     let port = server.address.port();
     let mut first = client(&place, port, None);
@@ -31,7 +31,7 @@ fn a_client_that_starts_again_finds_its_variables_and_leaves_nothing_on_the_way(
     let kept = second.run("x + 1");
     assert!(kept.all().contains("42"), "{}", kept.all());
     assert_eq!(kept.sandbox(), made.sandbox());
-    // A streamed answer: events before the result are passed on as they come.
+    // A streamed answer: events before the result are passed on without delay.
     let slow = json!({
         "name": "execute_code",
         "arguments": {"code": "import time\ntime.sleep(2.5)\nx"},
@@ -39,12 +39,12 @@ fn a_client_that_starts_again_finds_its_variables_and_leaves_nothing_on_the_way(
     });
     let answered = second.request("tools/call", slow);
     assert!(answered["content"].to_string().contains("41"), "{answered}");
-    let told = second.told();
+    let told = second.notifications();
     let progress = told
         .iter()
         .filter(|message| message["method"] == "notifications/progress");
     assert!(progress.count() >= 1, "{told:?}");
-    // What the client asked last is still answered after it closed its end.
+    // The client's last request is answered even after it closed its end.
     let last = second.begin("tools/list", json!({}));
     second.hang_up();
     assert!(last.wait()["result"]["tools"].is_array());
@@ -53,7 +53,7 @@ fn a_client_that_starts_again_finds_its_variables_and_leaves_nothing_on_the_way(
 #[test]
 fn a_server_that_was_started_anew_is_used_without_a_word_of_the_client() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let port = free_port();
     let address = format!("127.0.0.1:{port}");
     let server = Server::start_on(&place, &address, &[]);
@@ -71,7 +71,7 @@ fn a_server_that_was_started_anew_is_used_without_a_word_of_the_client() {
         "{refused}"
     );
     let _again = Server::start_on(&place, &address, &[]);
-    // Many at once: one of them opens the new session.
+    // Concurrent calls: one of them opens the new session.
     let calls: Vec<_> = (0..8)
         .map(|number| bridged.begin_call("create_run_close", json!({"code": format!("print({number} * 7)")})))
         .collect();
@@ -85,7 +85,7 @@ fn a_server_that_was_started_anew_is_used_without_a_word_of_the_client() {
 #[test]
 fn the_token_of_the_environment_is_sent_and_a_wrong_one_is_told() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let made = place.command(&["token", "create", "bridge"]).output().unwrap();
     let token = String::from_utf8(made.stdout).unwrap().trim().to_owned();
     let server = Server::start(&place, &[]);
@@ -103,7 +103,7 @@ fn the_token_of_the_environment_is_sent_and_a_wrong_one_is_told() {
 
 #[test]
 fn what_cannot_be_passed_on_to_is_refused_at_the_start() {
-    let place = Place::new();
+    let place = TestDir::new();
     for (arguments, said) in [
         (&["--connect", "http://sandcell.example.com/mcp"][..], "https://"),
         (&["--connect", "http://127.0.0.1.example.com/mcp"], "https://"),

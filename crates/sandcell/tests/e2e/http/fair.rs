@@ -4,36 +4,36 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::support::http::{Caller, Server, token};
-use crate::support::place::Place;
-use crate::support::{PATIENCE, begin, until};
+use crate::support::test_dir::TestDir;
+use crate::support::{DEFAULT_TIMEOUT, begin, until};
 
-/// One of two tenants: how many calls it makes at once, and what each of them does.
+/// One of two tenants: its number of concurrent calls, and their action.
 struct Flood<'a> {
     caller: &'a Caller,
     at_once: usize,
     code: &'static str,
     /// The counters of completed calls.
-    counts: Counts,
+    counts: ShareUnit,
 }
 
-/// The unit in which shares are counted.
+/// The unit of a share.
 #[derive(Clone, Copy)]
-enum Counts {
+enum ShareUnit {
     Calls,
     /// Milliseconds of processor time, as each result reports them.
     ProcessorTime,
 }
 
-/// Ends the floods however the test ends: their threads are waited for.
-struct Over<'a>(&'a AtomicBool);
+/// Stops the floods on every exit of the test, since the test waits for their threads.
+struct StopOnDrop<'a>(&'a AtomicBool);
 
-impl Drop for Over<'_> {
+impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
-/// Lets both flood the server at once, and says what each got done in the same time, from when both were under way.
+/// Lets both tenants flood the server at the same time. Returns the completed work of each while both were active.
 fn shares(floods: [Flood<'_>; 2], enough_of_both: u64) -> [u64; 2] {
     let over = AtomicBool::new(false);
     let done = [AtomicU64::new(0), AtomicU64::new(0)];
@@ -49,21 +49,21 @@ fn shares(floods: [Flood<'_>; 2], enough_of_both: u64) -> [u64; 2] {
                         let answer = flood.caller.call("execute_code", call.clone());
                         assert_eq!(answer.status(), "ok", "{}", answer.all());
                         let amount = match flood.counts {
-                            Counts::Calls => 1,
-                            Counts::ProcessorTime => answer.meta()["cpu_ms"].as_f64().unwrap() as u64,
+                            ShareUnit::Calls => 1,
+                            ShareUnit::ProcessorTime => answer.meta()["cpu_ms"].as_f64().unwrap() as u64,
                         };
                         done.fetch_add(amount, Ordering::Relaxed);
                     }
                 });
             }
         }
-        let _ends = Over(&over);
+        let _ends = StopOnDrop(&over);
         let now = || [0, 1].map(|n: usize| done[n].load(Ordering::Relaxed));
         let begun = floods.each_ref().map(|flood| match flood.counts {
-            Counts::Calls => 4,
-            Counts::ProcessorTime => 1000,
+            ShareUnit::Calls => 4,
+            ShareUnit::ProcessorTime => 1000,
         });
-        until(PATIENCE, "both are under way", || {
+        until(DEFAULT_TIMEOUT, "both are under way", || {
             let now = now();
             (now[0] > begun[0] && now[1] > begun[1]).then_some(())
         });
@@ -76,8 +76,8 @@ fn shares(floods: [Flood<'_>; 2], enough_of_both: u64) -> [u64; 2] {
     })
 }
 
-/// Two tenants of a server with two places.
-fn two(place: &Place) -> (Server, Caller, Caller) {
+/// Two tenants of a server with two permits.
+fn two(place: &TestDir) -> (Server, Caller, Caller) {
     let (_, ann) = token(place, &["ann"]);
     let (_, bob) = token(place, &["bob"]);
     let server = Server::start(place, &[]);
@@ -85,7 +85,7 @@ fn two(place: &Place) -> (Server, Caller, Caller) {
     (server, callers.0, callers.1)
 }
 
-const PLACES: &str = "[limits]\nexecutions = 2\nexecutions_per_caller = 2\n[pool]\nparked = 0\n";
+const TWO_PERMITS: &str = "[limits]\nexecutions = 2\nexecutions_per_caller = 2\n[pool]\nparked = 0\n";
 
 #[track_caller]
 fn even(what: &str, [one, other]: [u64; 2]) {
@@ -97,7 +97,7 @@ fn even(what: &str, [one, other]: [u64; 2]) {
 #[test]
 fn processor_time_is_shared_evenly_however_long_and_many_the_calls_are() {
     let _turn = begin!(alone);
-    let place = Place::with_settings(PLACES);
+    let place = TestDir::with_settings(TWO_PERMITS);
     let (_server, ann, bob) = two(&place);
     let long = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass";
     let short = "import time\nend = time.process_time() + 0.1\nwhile time.process_time() < end: pass";
@@ -106,13 +106,13 @@ fn processor_time_is_shared_evenly_however_long_and_many_the_calls_are() {
             caller: &ann,
             at_once: 10,
             code: long,
-            counts: Counts::ProcessorTime,
+            counts: ShareUnit::ProcessorTime,
         },
         Flood {
             caller: &bob,
             at_once: 4,
             code: short,
-            counts: Counts::ProcessorTime,
+            counts: ShareUnit::ProcessorTime,
         },
     ];
     even("milliseconds of processor time", shares(floods, 5000));
@@ -121,14 +121,14 @@ fn processor_time_is_shared_evenly_however_long_and_many_the_calls_are() {
 #[test]
 fn a_flood_of_small_calls_does_not_crowd_out_fewer() {
     let _turn = begin!(alone);
-    let place = Place::with_settings(PLACES);
+    let place = TestDir::with_settings(TWO_PERMITS);
     let (_server, ann, bob) = two(&place);
     let small = "import time\ntime.sleep(0.02)";
     let flood = |caller, at_once| Flood {
         caller,
         at_once,
         code: small,
-        counts: Counts::Calls,
+        counts: ShareUnit::Calls,
     };
     even("calls", shares([flood(&ann, 14), flood(&bob, 4)], 150));
 }
@@ -136,14 +136,14 @@ fn a_flood_of_small_calls_does_not_crowd_out_fewer() {
 #[test]
 fn who_keeps_more_sandboxes_busy_gets_no_more_of_the_processors() {
     let _turn = begin!(alone);
-    let place = Place::with_settings("[pool]\nparked = 0\n");
+    let place = TestDir::with_settings("[pool]\nparked = 0\n");
     let (_server, ann, bob) = two(&place);
     let seen = ann.call("create_run_close", json!({"code": "1"}));
     if seen.meta()["isolation"]["degraded"]
         .to_string()
         .contains("memory_limit: watched")
     {
-        // Without control groups nothing can be weighed; the test runs as root, too.
+        // Without control groups there are no weights; the test also runs as root.
         return;
     }
     let code = "import time\nend = time.process_time() + 0.1\nwhile time.process_time() < end: pass";
@@ -151,10 +151,10 @@ fn who_keeps_more_sandboxes_busy_gets_no_more_of_the_processors() {
         caller,
         at_once,
         code,
-        counts: Counts::ProcessorTime,
+        counts: ShareUnit::ProcessorTime,
     };
     let [anns, bobs] = shares([flood(&ann, 12), flood(&bob, 3)], 6000);
     println!("milliseconds of processor time: {anns} with twelve sandboxes and {bobs} with three");
-    // By sandboxes it would be one to four.
+    // A division by sandboxes would give one to four.
     assert!(bobs * 3 >= anns * 2, "{anns} and {bobs}");
 }

@@ -1,16 +1,16 @@
-//! `serve --http`, seen by friends and by strangers.
+//! `serve --http`, from the view of authorized callers and of strangers.
 
-// What else an attacker would try.
+// Further attacks on the HTTP server.
 mod attacks;
-// From standard input and output to a server that runs.
+// The proxy from standard input and output to a running server.
 mod connect;
-// Who is let in.
-mod door;
-// Tokens of somebody else's authorization server.
+// Authentication.
+mod authentication;
+// Tokens of another authorization server.
 mod oauth;
-// What belongs to whom.
+// Ownership of sandboxes, executions and streams.
 mod owners;
-// What a caller may have together.
+// The quota of a caller.
 mod quota;
 // The page: its requests, display in a browser, use and access.
 mod accessibility;
@@ -20,11 +20,11 @@ mod page_work;
 // REST resources, and those in the form of SandboxFusion.
 mod rest;
 mod run_code;
-// Two tenants who both want all of it.
+// Fairness between two tenants that both use all capacity.
 mod fair;
-// Many clients for long, and the end of the server amid them.
+// Many clients for a long time, and the end of the server meanwhile.
 mod soak;
-// Clients that are slow, gone, or too many.
+// Slow, vanished, and too many clients.
 mod pressure;
 // Health, metrics, TLS, and the end.
 mod service;

@@ -4,10 +4,10 @@ use std::process::{Child, Command, Stdio};
 
 use crate::python_sdk::sdk;
 use crate::support::http::Server;
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 use crate::support::{begin, name_of, sources};
 
-/// An authorization server that is not ours. Ended when dropped.
+/// A separate authorization server. Ended when dropped.
 struct Issuer {
     child: Child,
     address: String,
@@ -40,7 +40,7 @@ impl Drop for Issuer {
     }
 }
 
-/// A port that was free a moment ago: the address of a resource stands in the settings before the server listens.
+/// Returns a free port. The settings need the address of a resource before the server listens.
 pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
@@ -53,7 +53,7 @@ fn the_official_client_finds_the_issuer_and_gets_in_with_its_tokens() {
     let issuer = Issuer::start(&python);
     let port = free_port();
     let url = format!("http://127.0.0.1:{port}/mcp");
-    let place = Place::with_settings(&format!(
+    let place = TestDir::with_settings(&format!(
         "[auth]\nissuer = \"{}\"\nresource = \"{url}\"\nscopes = [\"sandcell\"]\n",
         issuer.address
     ));
@@ -87,7 +87,7 @@ fn half_of_an_issuer_is_none_and_the_server_does_not_begin() {
             "https://",
         ),
     ] {
-        let place = Place::with_settings(&format!("[auth]\n{settings}\n"));
+        let place = TestDir::with_settings(&format!("[auth]\n{settings}\n"));
         let output = place.command(&["serve", "--http", "127.0.0.1:0"]).output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && text.contains(said), "{settings}: {text}");
@@ -97,10 +97,10 @@ fn half_of_an_issuer_is_none_and_the_server_does_not_begin() {
 #[test]
 fn with_an_issuer_nobody_gets_in_without_a_token_and_own_tokens_stay_valid() {
     let _turn = begin!();
-    // Nothing listens there: its keys cannot be had.
+    // No server listens there, so its keys are unavailable.
     let issuer = format!("http://127.0.0.1:{}", free_port());
     let resource = "https://sandcell.example.com/mcp";
-    let place = Place::with_settings(&format!("[auth]\nissuer = \"{issuer}\"\nresource = \"{resource}\"\n"));
+    let place = TestDir::with_settings(&format!("[auth]\nissuer = \"{issuer}\"\nresource = \"{resource}\"\n"));
     let server = Server::start(&place, &[]);
     let bare = server.caller().request("tools/list", serde_json::json!({}));
     assert_eq!(bare.status, 401);
@@ -123,7 +123,7 @@ fn with_an_issuer_nobody_gets_in_without_a_token_and_own_tokens_stay_valid() {
         .with_token(own.trim())
         .request("tools/list", serde_json::json!({}));
     assert_eq!(reply.status, 200);
-    // The form of a JWT, of an issuer that cannot be asked: closed, and not for ever.
+    // A well-formed JWT of an unreachable issuer: it is refused, but not permanently.
     let jwt = "eyJhbGciOiJSUzI1NiIsImtpZCI6ImEifQ.e30.AAAA";
     assert_eq!(
         server

@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 
 use crate::python_sdk::{drive, sdk};
 use crate::support::http::{Caller, Reply, Server, command, token};
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 use crate::support::{begin, name_of, until};
 
 /// A server and two callers who do not trust each other.
-fn two(place: &Place) -> (Server, Caller, Caller) {
+fn two(place: &TestDir) -> (Server, Caller, Caller) {
     let (_, ann) = token(place, &["ann"]);
     let (_, bob) = token(place, &["bob"]);
     let server = Server::start(place, &[]);
@@ -19,7 +19,7 @@ fn two(place: &Place) -> (Server, Caller, Caller) {
     (server, callers.0, callers.1)
 }
 
-/// An answer without what is different in every one.
+/// Returns an answer without the parts that differ in every one.
 fn shape(answer: &Value, id: &str) -> String {
     answer.to_string().replace(id, "ID")
 }
@@ -27,7 +27,7 @@ fn shape(answer: &Value, id: &str) -> String {
 #[test]
 fn anothers_ids_answer_exactly_like_ids_that_never_were() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let (server, ann, bob) = two(&place);
     let picture = "import base64\nfrom pathlib import Path\nPath('secret.txt').write_text('of ann')\nprint('made')";
     let hers = ann.run(picture);
@@ -42,7 +42,7 @@ fn anothers_ids_answer_exactly_like_ids_that_never_were() {
         .unwrap()
         .to_owned();
     let kept_id = kept.split('/').nth(3).unwrap().to_owned();
-    // The same ids with the last character changed: they never were.
+    // The same ids with the last character changed: these never existed.
     let other = |id: &str| {
         let end = if id.ends_with('a') { "b" } else { "a" };
         format!("{}{end}", &id[..id.len() - 1])
@@ -103,7 +103,7 @@ fn anothers_ids_answer_exactly_like_ids_that_never_were() {
             "{uri}"
         );
     }
-    // Bob's own views show nothing of it either.
+    // Bob's own views do not show them either.
     let status = bob.call("get_sandbox_status", json!({})).all();
     let history = bob.call("get_execution_history", json!({})).all();
     assert!(
@@ -119,7 +119,7 @@ fn anothers_ids_answer_exactly_like_ids_that_never_were() {
 #[test]
 fn a_stolen_session_is_worth_nothing_without_its_token() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let (server, ann, bob) = two(&place);
     let ann = ann.in_session();
     ann.text("x = 'of ann'");
@@ -162,7 +162,7 @@ fn a_stolen_session_is_worth_nothing_without_its_token() {
     let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}});
     thief.send(&cancel, "").refused(404);
     assert_eq!(ann.text("print(x)").trim(), "of ann");
-    // Its owner may end it; then it is gone, and its results stay.
+    // The owner may end the session; its results stay.
     assert_eq!(end(&ann).status, 204);
     call(&ann).refused(404);
     let again = Caller { session: None, ..ann };
@@ -172,7 +172,7 @@ fn a_stolen_session_is_worth_nothing_without_its_token() {
 #[test]
 fn a_revoked_token_ends_at_once_with_its_sessions_and_streams() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let (id, secret) = token(&place, &["ann"]);
     let (_, bob) = token(&place, &["bob"]);
     let server = Server::start(&place, &[]);
@@ -201,11 +201,11 @@ fn a_revoked_token_ends_at_once_with_its_sessions_and_streams() {
 #[test]
 fn a_caller_that_comes_back_finds_its_sandbox_and_variables() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = Server::start(&place, &[]);
     server.caller().in_session().text("kept = 'over connections'");
     assert_eq!(server.caller().text("print(kept)").trim(), "over connections");
-    // Also one whose connection broke off in the middle of a call of the older protocol: it is no cancelling.
+    // A connection of the older protocol that broke in the middle of a call does not cancel the call.
     let old = server.caller().in_session();
     let call = old.tool(
         "execute_code",
@@ -224,7 +224,7 @@ fn a_caller_that_comes_back_finds_its_sandbox_and_variables() {
 #[test]
 fn the_newest_protocol_cancels_by_hanging_up() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = Server::start(&place, &[]);
     let caller = server.caller();
     caller.text("x = 5");
@@ -248,7 +248,7 @@ fn the_newest_protocol_cancels_by_hanging_up() {
 #[test]
 fn fifty_callers_at_once_get_their_own_answers() {
     let _turn = begin!(alone);
-    let place = Place::with_settings("[limits]\nsandboxes_per_caller = 60\n");
+    let place = TestDir::with_settings("[limits]\nsandboxes_per_caller = 60\n");
     let tokens: Vec<String> = (0..5).map(|n| token(&place, &[&format!("t{n}")]).1).collect();
     let server = Server::start(&place, &[]);
     let seen: Vec<(usize, String)> = std::thread::scope(|scope| {
@@ -292,7 +292,7 @@ fn fifty_callers_at_once_get_their_own_answers() {
 #[test]
 fn a_flood_and_a_trickle_get_the_same_share() {
     let _turn = begin!(alone);
-    let place = Place::with_settings("[limits]\nexecutions = 2\nexecutions_per_caller = 2\n");
+    let place = TestDir::with_settings("[limits]\nexecutions = 2\nexecutions_per_caller = 2\n");
     let (server, ann, bob) = two(&place);
     let enough = AtomicBool::new(false);
     let anns = AtomicUsize::new(0);
@@ -311,7 +311,7 @@ fn a_flood_and_a_trickle_get_the_same_share() {
                 }
             });
         }
-        until(crate::support::PATIENCE, "the flood has begun", || {
+        until(crate::support::DEFAULT_TIMEOUT, "the flood has begun", || {
             (anns.load(Ordering::Relaxed) > 10).then_some(())
         });
         let before = anns.load(Ordering::Relaxed);
@@ -328,16 +328,16 @@ fn a_flood_and_a_trickle_get_the_same_share() {
         bobs.into_iter().for_each(|bob| bob.join().unwrap());
         let share = anns.load(Ordering::Relaxed) - before;
         enough.store(true, Ordering::Relaxed);
-        // In the order in which they came it would be 80.
+        // In order of arrival the share would be 80.
         assert!((20..=50).contains(&share), "bob ran 32, ann {share}");
     });
     drop(server);
 }
 
-/// Runs the script with the official SDK against a running server, in one of its modes.
+/// Runs one mode of the script with the official SDK against a running server.
 fn official_client(test: &str, mode: &str) {
     let Some(python) = sdk(test) else { return };
-    let place = Place::new();
+    let place = TestDir::new();
     let (_, secret) = token(&place, &["sdk"]);
     let server = Server::start(&place, &[]);
     let mut command = place.command(&[]);
@@ -361,7 +361,7 @@ fn the_official_client_works_with_sessions() {
 #[test]
 fn bytes_that_are_uploaded_come_back_the_same() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = Server::start(&place, &[]);
     let bytes: Vec<u8> = (0..4_000_000_u32)
         .map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8)

@@ -1,13 +1,13 @@
 use serde_json::{Value, json};
 
 use crate::support::http::{Caller, Reply, Server, token};
-use crate::support::place::Place;
-use crate::support::{PATIENCE, begin, settles, until};
+use crate::support::test_dir::TestDir;
+use crate::support::{DEFAULT_TIMEOUT, begin, settles, until};
 
 /// Sends the page's requests, in the page's form.
-fn ask(server: &Server, method: &str, path: &str, who: &Caller, more: &str) -> Reply {
+fn ask(server: &Server, method: &str, path: &str, caller: &Caller, more: &str) -> Reply {
     let own = server.address;
-    let token = who
+    let token = caller
         .token
         .as_deref()
         .map(|token| format!("Authorization: Bearer {token}\r\n"));
@@ -17,13 +17,13 @@ fn ask(server: &Server, method: &str, path: &str, who: &Caller, more: &str) -> R
     ))
 }
 
-const PAGE: &str = "Sandcell-Page: 1\r\n";
+const PAGE_HEADER: &str = "Sandcell-Page: 1\r\n";
 
-/// A request with a body, as the page sends it.
-fn send(server: &Server, method: &str, path: &str, who: &Caller, kind: &str, body: &[u8]) -> Reply {
-    let token = who.token.as_deref().unwrap_or_default();
+/// Sends a request with a body in the page's form.
+fn send(server: &Server, method: &str, path: &str, caller: &Caller, kind: &str, body: &[u8]) -> Reply {
+    let token = caller.token.as_deref().unwrap_or_default();
     let head = format!(
-        "{method} {path} HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {token}\r\n{PAGE}Content-Type: {kind}\r\n\
+        "{method} {path} HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {token}\r\n{PAGE_HEADER}Content-Type: {kind}\r\n\
          Content-Length: {}\r\nConnection: close\r\n\r\n",
         server.address,
         body.len()
@@ -31,29 +31,29 @@ fn send(server: &Server, method: &str, path: &str, who: &Caller, kind: &str, bod
     server.raw([head.as_bytes(), body].concat())
 }
 
-fn post(server: &Server, path: &str, who: &Caller, body: &Value) -> Reply {
+fn post(server: &Server, path: &str, caller: &Caller, body: &Value) -> Reply {
     send(
         server,
         "POST",
         path,
-        who,
+        caller,
         "application/json",
         body.to_string().as_bytes(),
     )
 }
 
 /// Returns the finished state of an execution.
-fn ended(server: &Server, who: &Caller, begun: &Reply) -> Value {
+fn ended(server: &Server, caller: &Caller, begun: &Reply) -> Value {
     assert_eq!(begun.status, 202, "{begun:?}");
     let id = begun.message()["execution_id"].as_str().unwrap().to_owned();
-    until(PATIENCE, "the execution ends", || {
-        let detail = value(&get(server, &format!("/api/executions/{id}"), who));
+    until(DEFAULT_TIMEOUT, "the execution ends", || {
+        let detail = value(&get(server, &format!("/api/executions/{id}"), caller));
         (detail["live"]["about"]["status"] != "running").then_some(detail)
     })
 }
 
-fn get(server: &Server, path: &str, who: &Caller) -> Reply {
-    ask(server, "GET", path, who, PAGE)
+fn get(server: &Server, path: &str, caller: &Caller) -> Reply {
+    ask(server, "GET", path, caller, PAGE_HEADER)
 }
 
 fn value(reply: &Reply) -> Value {
@@ -64,17 +64,17 @@ fn value(reply: &Reply) -> Value {
 #[test]
 fn there_is_no_page_unless_the_operator_wants_one() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = Server::start(&place, &[]);
-    let who = server.caller();
+    let caller = server.caller();
     for path in ["/", "/page/page.js", "/api/overview"] {
-        get(&server, path, &who).refused(404);
+        get(&server, path, &caller).refused(404);
     }
     drop(server);
-    let place = Place::with_settings("[http]\npage = true\n");
+    let place = TestDir::with_settings("[http]\npage = true\n");
     let server = Server::start(&place, &[]);
     let told = format!("a page to look at: http://{}/", server.address);
-    until(PATIENCE, "the page is announced", || {
+    until(DEFAULT_TIMEOUT, "the page is announced", || {
         server.log().contains(&told).then_some(())
     });
     let page = server.get("/", "");
@@ -113,12 +113,12 @@ fn there_is_no_page_unless_the_operator_wants_one() {
 #[test]
 fn the_page_is_for_its_own_origin_and_for_callers_with_a_token() {
     let _turn = begin!();
-    let place = Place::with_settings("[http]\nallowed_origins = [\"https://app.example\"]\n");
+    let place = TestDir::with_settings("[http]\nallowed_origins = [\"https://app.example\"]\n");
     let (_, secret) = token(&place, &["ann"]);
     let (_, metrics) = token(&place, &["watcher", "--metrics"]);
     let server = Server::start(&place, &["--page"]);
     let (ann, own) = (server.with_token(&secret), server.address);
-    // A link from anywhere may lead to the page; nobody without a right Host gets even that.
+    // A link from any page may open this page; a request with a wrong Host is refused even that.
     assert_eq!(server.get("/", "Sec-Fetch-Site: cross-site\r\n").status, 200);
     server.get("/", "Origin: https://evil.example\r\n").refused(403);
     let rebound = server.raw("GET / HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n");
@@ -130,36 +130,43 @@ fn the_page_is_for_its_own_origin_and_for_callers_with_a_token() {
             "GET",
             "/api/overview",
             &ann,
-            &format!("{PAGE}Origin: http://{own}\r\n")
+            &format!("{PAGE_HEADER}Origin: http://{own}\r\n")
         )
         .status,
         200
     );
     let foreign = [
         "Origin: https://evil.example\r\n".to_owned(),
-        // What the operator allowed for MCP may not press buttons here.
+        // Origins that the operator allowed for MCP may not use the page's requests.
         "Origin: https://app.example\r\n".to_owned(),
         "Origin: null\r\n".to_owned(),
         "Sec-Fetch-Site: cross-site\r\n".to_owned(),
         "Sec-Fetch-Site: same-site\r\n".to_owned(),
     ];
     for more in &foreign {
-        let reply = ask(&server, "GET", "/api/overview", &ann, &format!("{PAGE}{more}"));
+        let reply = ask(&server, "GET", "/api/overview", &ann, &format!("{PAGE_HEADER}{more}"));
         reply.refused(403);
         assert_eq!(reply.header("access-control-allow-origin"), None, "{more}");
         let preflight = ask(&server, "OPTIONS", "/api/overview", &server.caller(), more);
         assert!(preflight.status >= 400 && preflight.header("access-control-allow-headers").is_none());
     }
-    // What a form, a picture or a script element sends.
+    // Requests of a form, a picture or a script element.
     ask(&server, "GET", "/api/overview", &ann, "").refused(403);
-    ask(&server, "GET", "/api/overview", &ann, &format!("{PAGE}{PAGE}")).refused(403);
+    ask(
+        &server,
+        "GET",
+        "/api/overview",
+        &ann,
+        &format!("{PAGE_HEADER}{PAGE_HEADER}"),
+    )
+    .refused(403);
     get(&server, "/api/overview", &server.caller()).refused(401);
     get(&server, "/api/overview", &server.with_token("wrong")).refused(401);
     get(&server, "/api/overview", &server.with_token(&metrics)).refused(403);
     get(&server, &format!("/api/overview?token={secret}"), &server.caller()).refused(400);
-    // Words are looked at after who says them.
+    // The server authenticates the caller before it checks the request.
     get(&server, "/api/nothing", &ann).refused(404);
-    ask(&server, "POST", "/api/overview", &ann, PAGE).refused(405);
+    ask(&server, "POST", "/api/overview", &ann, PAGE_HEADER).refused(405);
     for path in [
         "/api/executions/x/cancel",
         "/api/executions/x/rerun",
@@ -174,9 +181,10 @@ fn the_page_is_for_its_own_origin_and_for_callers_with_a_token() {
         "/api/sandboxes/x/notebook",
         "/api/sandboxes/x/files",
     ] {
-        ask(&server, "POST", path, &ann, PAGE).refused(405);
+        ask(&server, "POST", path, &ann, PAGE_HEADER).refused(405);
     }
-    // Whatever is asked: another page cannot, nobody without a token can, and a token for metrics is none.
+    // For every request: other pages are refused, callers without a token are refused, and a token for metrics is not
+    // accepted.
     for (method, path) in [
         ("POST", "/api/executions"),
         ("POST", "/api/runs"),
@@ -190,13 +198,13 @@ fn the_page_is_for_its_own_origin_and_for_callers_with_a_token() {
         ("GET", "/api/sandboxes/x/notebook"),
     ] {
         for more in &foreign {
-            ask(&server, method, path, &ann, &format!("{PAGE}{more}")).refused(403);
+            ask(&server, method, path, &ann, &format!("{PAGE_HEADER}{more}")).refused(403);
         }
         ask(&server, method, path, &ann, "").refused(403);
-        ask(&server, method, path, &server.caller(), PAGE).refused(401);
-        ask(&server, method, path, &server.with_token(&metrics), PAGE).refused(403);
+        ask(&server, method, path, &server.caller(), PAGE_HEADER).refused(401);
+        ask(&server, method, path, &server.with_token(&metrics), PAGE_HEADER).refused(403);
     }
-    // A token in an address is refused everywhere, and so are fields that a resource does not take.
+    // A token in an address is refused everywhere, and so are unknown fields.
     for path in [
         format!("/api/executions?text=x&token={secret}"),
         "/api/executions?path=x".to_owned(),
@@ -205,7 +213,7 @@ fn the_page_is_for_its_own_origin_and_for_callers_with_a_token() {
     ] {
         get(&server, &path, &ann).refused(400);
     }
-    // What the page writes is JSON that a form of another page cannot send, and nothing that is only large.
+    // The page's requests are JSON that a form of another page cannot send. Overlong bodies are refused.
     let code = json!({"code": "1"}).to_string();
     send(&server, "POST", "/api/executions", &ann, "text/plain", code.as_bytes()).refused(415);
     let bodies = [
@@ -229,7 +237,7 @@ fn the_page_is_for_its_own_origin_and_for_callers_with_a_token() {
     let long = json!({"code": "#".repeat(2 << 20)});
     assert!(post(&server, "/api/executions", &ann, &long).status >= 400);
     let announced = format!(
-        "PUT /api/sandboxes/x/content?path=a HTTP/1.1\r\nHost: {own}\r\nAuthorization: Bearer {secret}\r\n{PAGE}\
+        "PUT /api/sandboxes/x/content?path=a HTTP/1.1\r\nHost: {own}\r\nAuthorization: Bearer {secret}\r\n{PAGE_HEADER}\
          Content-Length: 99999999999\r\n\r\n"
     );
     server.raw(announced).refused(413);
@@ -238,7 +246,7 @@ fn the_page_is_for_its_own_origin_and_for_callers_with_a_token() {
 #[test]
 fn all_of_the_history_is_searched_and_paged_and_each_caller_finds_its_own() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let (_, ann) = token(&place, &["ann"]);
     let (_, bob) = token(&place, &["bob"]);
     let server = Server::start(&place, &["--page"]);
@@ -249,7 +257,7 @@ fn all_of_the_history_is_searched_and_paged_and_each_caller_finds_its_own() {
         ann.run(&format!("{number}"));
     }
     ann.run("1 / 0");
-    let search = |who: &Caller, query: &str| value(&get(&server, &format!("/api/executions?{query}"), who));
+    let search = |caller: &Caller, query: &str| value(&get(&server, &format!("/api/executions?{query}"), caller));
     let mut seen = Vec::new();
     let mut query = "limit=30".to_owned();
     loop {
@@ -272,7 +280,7 @@ fn all_of_the_history_is_searched_and_paged_and_each_caller_finds_its_own() {
     seen.sort();
     seen.dedup();
     assert_eq!(seen.len(), 71, "no row stands on two pages");
-    // Output is searched, not only code; upper and lower case are the same.
+    // The search covers output and code, and ignores case.
     assert_eq!(search(&ann, "text=first+needle")["total"], 1);
     assert_eq!(search(&ann, "text=first%20needle&status=error")["total"], 0);
     assert_eq!(
@@ -281,7 +289,7 @@ fn all_of_the_history_is_searched_and_paged_and_each_caller_finds_its_own() {
     );
     assert_eq!(search(&ann, "text=%25&limit=1")["total"], 0, "no pattern");
     assert_eq!(search(&ann, "limit=9999")["records"].as_array().unwrap().len(), 71);
-    // Another's rows are not found, not by their words and not by their ids.
+    // Other callers' rows are not found, neither by their text nor by their ids.
     assert_eq!(search(&ann, "text=bob")["total"], 0);
     assert_eq!(search(&bob, "")["total"], 1);
     assert_eq!(search(&bob, &format!("before={}", seen[0]))["records"], json!([]));
@@ -297,7 +305,7 @@ fn all_of_the_history_is_searched_and_paged_and_each_caller_finds_its_own() {
 #[test]
 fn code_is_run_and_run_again_and_sandboxes_are_made() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let (_, ann) = token(&place, &["ann"]);
     let (_, bob) = token(&place, &["bob"]);
     let server = Server::start(&place, &["--page"]);
@@ -319,7 +327,7 @@ fn code_is_run_and_run_again_and_sandboxes_are_made() {
     let first = ended(&server, &ann, &post(&server, "/api/executions", &ann, &code));
     assert_eq!(first["live"]["result"], "1");
     let id = first["live"]["about"]["execution_id"].as_str().unwrap();
-    let again = |who| post(&server, &format!("/api/executions/{id}/rerun"), who, &json!({}));
+    let again = |caller| post(&server, &format!("/api/executions/{id}/rerun"), caller, &json!({}));
     assert_eq!(ended(&server, &ann, &again(&ann))["live"]["result"], "2");
     // Variables of that sandbox, with their descriptions.
     let inside = value(&get(&server, &format!("/api/sandboxes/{sandbox}"), &ann));
@@ -328,9 +336,9 @@ fn code_is_run_and_run_again_and_sandboxes_are_made() {
         variables.iter().any(|one| one["name"] == "n" && one["type"] == "int"),
         "{inside}"
     );
-    // Once its sandbox is gone it runs in a fresh one, and the answer states that.
+    // Once its sandbox has ended, the code runs in a new one, and the answer states that.
     let close = format!("/api/sandboxes/{sandbox}/close");
-    assert_eq!(ask(&server, "POST", &close, &ann, PAGE).status, 200);
+    assert_eq!(ask(&server, "POST", &close, &ann, PAGE_HEADER).status, 200);
     let fresh = again(&ann);
     assert!(fresh.message()["note"].as_str().unwrap().contains("fresh"), "{fresh:?}");
     assert_eq!(ended(&server, &ann, &fresh)["live"]["result"], "1");
@@ -353,7 +361,7 @@ fn code_is_run_and_run_again_and_sandboxes_are_made() {
         assert!(reply.status >= 400, "{path} {reply:?}");
         reply.refused(reply.status);
     }
-    // What is Ann's is nothing to Bob.
+    // Bob has no access to Ann's sandboxes and executions.
     again(&bob).refused(404);
     let body = json!({"code": "1", "sandbox_id": ann.run("1").sandbox()});
     post(&server, "/api/executions", &bob, &body).refused(404);
@@ -367,7 +375,7 @@ fn code_is_run_and_run_again_and_sandboxes_are_made() {
 #[test]
 fn files_are_listed_read_and_written_inside_their_sandbox_only() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let (_, ann) = token(&place, &["ann"]);
     let (_, bob) = token(&place, &["bob"]);
     let server = Server::start(&place, &["--page"]);
@@ -376,8 +384,8 @@ fn files_are_listed_read_and_written_inside_their_sandbox_only() {
         .run("import os; os.symlink('/etc/passwd', 'link'); open('<i>\\n.html', 'w').write('<script>1</script>')")
         .sandbox();
     let at = |rest: &str| format!("/api/sandboxes/{sandbox}/{rest}");
-    let put = |who: &Caller, rest: &str, bytes: &[u8]| {
-        send(&server, "PUT", &at(rest), who, "application/octet-stream", bytes)
+    let put = |caller: &Caller, rest: &str, bytes: &[u8]| {
+        send(&server, "PUT", &at(rest), caller, "application/octet-stream", bytes)
     };
     let bytes: Vec<u8> = (0..200_000_u32).map(|n| u8::try_from(n % 251).unwrap()).collect();
     let sent = put(&ann, "content?path=new%2Fdata%20%2B%20%C3%A4.bin", &bytes);
@@ -401,7 +409,7 @@ fn files_are_listed_read_and_written_inside_their_sandbox_only() {
         (part.status, part.body.as_str(), part.header("sandcell-size")),
         (200, "more", Some("200004"))
     );
-    // A page that code wrote is a download and nothing else.
+    // HTML that code wrote is only a download.
     let page = get(&server, &at("content?path=%3Ci%3E%0A.html&limit=8"), &ann);
     assert_eq!(page.body, "<script>");
     for (header, value) in [
@@ -413,7 +421,7 @@ fn files_are_listed_read_and_written_inside_their_sandbox_only() {
         assert_eq!(page.header(header), Some(value), "{header}");
     }
     assert!(page.header("content-security-policy").unwrap().contains("sandbox"));
-    // A link leads to the sandbox's own file, never to the host's.
+    // A link resolves inside the sandbox, never on the host.
     let host = std::fs::read_to_string("/etc/passwd").unwrap();
     let linked = get(&server, &at("content?path=link"), &ann);
     assert_ne!(linked.body, host);
@@ -436,7 +444,7 @@ fn files_are_listed_read_and_written_inside_their_sandbox_only() {
         put(&ann, "content?path=big", &vec![0; 11 << 20]).status >= 400,
         "more than one call moves"
     );
-    // Bob gets what he gets for a sandbox that never was.
+    // Bob gets the same answer as for a sandbox that never existed.
     for rest in ["files", "content?path=link", "notebook", "content?path=x", ""] {
         let path = at(rest);
         let asked = |id: &str| {
@@ -457,7 +465,7 @@ fn files_are_listed_read_and_written_inside_their_sandbox_only() {
 #[test]
 fn the_executions_of_a_sandbox_are_a_notebook() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let (_, ann) = token(&place, &["ann"]);
     let server = Server::start(&place, &["--page"]);
     let ann = server.with_token(&ann);
@@ -498,9 +506,16 @@ fn the_executions_of_a_sandbox_are_a_notebook() {
         assert_eq!(cells[3]["source"], json!(["%%bash\n", "echo hi"]));
     };
     check(&get(&server, &path, &ann));
-    // Of a sandbox that is gone it can still be had, also from the history of another server.
+    // The notebook of an ended sandbox is still available, also from the history of another server.
     assert_eq!(
-        ask(&server, "POST", &format!("/api/sandboxes/{sandbox}/close"), &ann, PAGE).status,
+        ask(
+            &server,
+            "POST",
+            &format!("/api/sandboxes/{sandbox}/close"),
+            &ann,
+            PAGE_HEADER
+        )
+        .status,
         200
     );
     check(&get(&server, &path, &ann));
@@ -513,7 +528,7 @@ fn the_executions_of_a_sandbox_are_a_notebook() {
 #[test]
 fn guessing_tokens_on_the_page_is_slowed_down_and_told() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let (_, secret) = token(&place, &["ann"]);
     let server = Server::start(&place, &["--page"]);
     let guess = |n: u32| {
@@ -532,7 +547,7 @@ fn guessing_tokens_on_the_page_is_slowed_down_and_told() {
 #[test]
 fn callers_see_and_end_their_own_things_only() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let (_, ann) = token(&place, &["ann"]);
     let (_, bob) = token(&place, &["bob"]);
     let server = Server::start(&place, &["--page"]);
@@ -558,7 +573,7 @@ fn callers_see_and_end_their_own_things_only() {
     assert!(detail["code"]["text"].as_str().unwrap().starts_with("print('of ann'"));
     let part = value(&get(&server, &format!("/api/executions/{execution}/stdout/0"), &ann));
     assert_eq!(part["text"].as_str().unwrap().len(), 60_001);
-    // What code made is never a document.
+    // Files from code are never served as documents.
     let file = get(&server, &format!("/api/executions/{with_file}/files/0"), &ann);
     assert_eq!(file.body, "<svg onload=\"alert(1)\"/>");
     for (header, value) in [
@@ -583,7 +598,7 @@ fn callers_see_and_end_their_own_things_only() {
         ("POST", "/api/sandboxes/ID/close", &sandbox),
     ] {
         let asked = |id: &str| {
-            let reply = ask(&server, method, &path.replace("ID", id), &bob, PAGE);
+            let reply = ask(&server, method, &path.replace("ID", id), &bob, PAGE_HEADER);
             reply.refused(404);
             reply.body.replace(id, "ID")
         };
@@ -597,9 +612,15 @@ fn callers_see_and_end_their_own_things_only() {
         );
     }
     assert_eq!(ann.text("print('still here')").trim(), "still here");
-    let closed = ask(&server, "POST", &format!("/api/sandboxes/{sandbox}/close"), &ann, PAGE);
+    let closed = ask(
+        &server,
+        "POST",
+        &format!("/api/sandboxes/{sandbox}/close"),
+        &ann,
+        PAGE_HEADER,
+    );
     assert_eq!(value(&closed)["closed"], sandbox.as_str());
-    // One that ran a single program may still be closing.
+    // The sandbox of a single program may still be closing.
     settles(
         || value(&get(&server, "/api/overview", &ann))["sandboxes"].clone(),
         &json!([]),
@@ -609,7 +630,7 @@ fn callers_see_and_end_their_own_things_only() {
 #[test]
 fn what_ran_before_a_restart_can_still_be_read() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let (_, ann) = token(&place, &["ann"]);
     let (_, bob) = token(&place, &["bob"]);
     let server = Server::start(&place, &["--page"]);

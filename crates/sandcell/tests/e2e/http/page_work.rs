@@ -2,14 +2,14 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::browser::{EVIL, looked_in};
+use super::browser::{EVIL_MARKUP, looked_in};
 use crate::support::browser::Browser;
-use crate::support::place::Place;
-use crate::support::{PATIENCE, begin, name_of, until};
+use crate::support::test_dir::TestDir;
+use crate::support::{DEFAULT_TIMEOUT, begin, name_of, until};
 
-/// The only file in a folder of downloads, once it is whole.
+/// Returns the only file in a folder of downloads, once it is complete.
 fn downloaded(folder: &Path, ending: &str) -> Vec<u8> {
-    until(PATIENCE, "the download", || {
+    until(DEFAULT_TIMEOUT, "the download", || {
         std::thread::sleep(std::time::Duration::from_millis(20));
         let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
         let path = { files }.find(|path| path.to_string_lossy().ends_with(ending))?;
@@ -19,7 +19,7 @@ fn downloaded(folder: &Path, ending: &str) -> Vec<u8> {
     })
 }
 
-/// Types into a field as a reader would, replacing its text.
+/// Replaces the text of a field by typing.
 fn fill(browser: &mut Browser, field: &str, text: &str) {
     browser.value(&format!(
         "(() => {{ const field = document.querySelector({}); field.value = ''; field.focus(); }})()",
@@ -32,7 +32,7 @@ fn fill(browser: &mut Browser, field: &str, text: &str) {
 fn code_is_written_run_edited_and_run_again_by_keyboard() {
     fn here() {}
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let Some((_server, ann, mut browser)) = looked_in(&place, &name_of(here)) else {
         return;
     };
@@ -66,7 +66,7 @@ fn code_is_written_run_edited_and_run_again_by_keyboard() {
     browser.value("document.getElementById('run').noValidate = true");
     browser.click("#run button[type=submit]");
     browser.wait("document.getElementById('run-error').textContent.includes('timeout_s')");
-    // A sandbox is made, refused first.
+    // A sandbox is made; the first try is refused.
     browser.click("#make-open");
     fill(&mut browser, "#make-label", "mine <i>");
     fill(&mut browser, "#make-memory_mb", "1");
@@ -90,13 +90,13 @@ fn code_is_written_run_edited_and_run_again_by_keyboard() {
 fn two_hundred_hostile_executions_are_searched_and_paged_and_the_page_stays_small() {
     fn here() {}
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let Some((_server, ann, mut browser)) = looked_in(&place, &name_of(here)) else {
         return;
     };
     for number in 0..200 {
         let code = format!(
-            "# {number} {EVIL}\nprint('\\x1b[31m' + {EVIL:?} * 300 + '\\u202e\\x00')\nraise ValueError({EVIL:?} + 'word{number}')"
+            "# {number} {EVIL_MARKUP}\nprint('\\x1b[31m' + {EVIL_MARKUP:?} * 300 + '\\u202e\\x00')\nraise ValueError({EVIL_MARKUP:?} + 'word{number}')"
         );
         ann.run(&code);
     }
@@ -124,13 +124,13 @@ fn two_hundred_hostile_executions_are_searched_and_paged_and_the_page_stays_smal
     browser.wait("document.activeElement.classList.contains('row')");
     let oldest = browser.text("#history li:last-child");
     assert!(oldest.contains("# 0 <img"), "{oldest}");
-    // An older page stays while more runs.
+    // An older page of results stays while new executions run.
     ann.run("'newest'");
     browser.wait("document.querySelector('#sandboxes').textContent.includes('201 cells')");
     assert_eq!(browser.text("#history li:last-child"), oldest);
     browser.click("#newer");
     browser.wait("document.getElementById('history-count').textContent === '101–150 of 201'");
-    // The search is in what no row shows, and goes through all.
+    // The search covers text that no row shows, and all executions.
     fill(&mut browser, "#filter", "valueerror word7");
     browser.wait("document.querySelectorAll('#history li').length === 11");
     browser.value(
@@ -164,7 +164,7 @@ fn two_hundred_hostile_executions_are_searched_and_paged_and_the_page_stays_smal
 fn files_variables_and_use_of_a_sandbox_are_seen_and_its_notebook_is_saved() {
     fn here() {}
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let Some((_server, ann, mut browser)) = looked_in(&place, &name_of(here)) else {
         return;
     };
@@ -176,7 +176,7 @@ fn files_variables_and_use_of_a_sandbox_are_seen_and_its_notebook_is_saved() {
         json!({"behavior": "allow", "downloadPath": saved}),
     );
     let code = format!(
-        "import zlib, struct, os\nvalue = {EVIL:?}\nclass Evil:\n    def __repr__(self): return value\nthing = Evil()\n\
+        "import zlib, struct, os\nvalue = {EVIL_MARKUP:?}\nclass Evil:\n    def __repr__(self): return value\nthing = Evil()\n\
          def chunk(kind, data): return struct.pack('>I', len(data)) + kind + data + struct.pack('>I', zlib.crc32(kind + data))\n\
          png = b'\\x89PNG\\r\\n\\x1a\\n' + chunk(b'IHDR', struct.pack('>IIBBBBB', 40, 20, 8, 2, 0, 0, 0)) \
          + chunk(b'IDAT', zlib.compress((b'\\0' + b'\\x2f\\x6f\\x62' * 40) * 20)) + chunk(b'IEND', b'')\n\
@@ -193,7 +193,7 @@ fn files_variables_and_use_of_a_sandbox_are_seen_and_its_notebook_is_saved() {
     let names = browser.text("#entries");
     assert!(names.contains("<img src=x onerror=window.hit=6>"), "{names}");
     assert!(names.contains("a⟨U+000A⟩b⟨U+202E⟩txt"), "{names}");
-    // Text as text, a picture as a picture, all else as a download.
+    // Text is shown as text, a picture as a picture, and everything else as a download.
     browser.click("#entries [data-name='evil.svg']");
     browser.wait("document.querySelector('#preview pre')?.textContent.startsWith('<img src=x')");
     browser.click("#entries [data-name='dot.png']");
@@ -212,7 +212,7 @@ fn files_variables_and_use_of_a_sandbox_are_seen_and_its_notebook_is_saved() {
     browser.wait("document.querySelector('#preview pre')?.textContent.length === 65536");
     browser.click("#entries [data-focus=download]");
     assert_eq!(downloaded(&saved, "long.txt"), "line\n".repeat(40_000).as_bytes());
-    // An upload of more than one part, to the folder that is shown.
+    // An upload of several parts, to the shown folder.
     let local = folder.path().join("up & ü.bin");
     let bytes: Vec<u8> = (0..9_000_000_u32).map(|n| u8::try_from(n % 253).unwrap()).collect();
     std::fs::write(&local, &bytes).unwrap();
@@ -228,7 +228,7 @@ fn files_variables_and_use_of_a_sandbox_are_seen_and_its_notebook_is_saved() {
     assert!(bytes_there.all().contains("9000000"), "{}", bytes_there.all());
     let own = crc(&bytes);
     assert!(sum.all().contains(&own.to_string()), "{} {own}", sum.all());
-    // Back by the crumbs.
+    // Back by the breadcrumbs.
     browser.click("#crumbs li:nth-child(3) button");
     browser.wait("document.querySelector('#entries [data-name=\"dot.png\"]')");
     // The list of variables follows the running code, and its use of resources is drawn and reported.
@@ -260,7 +260,7 @@ fn files_variables_and_use_of_a_sandbox_are_seen_and_its_notebook_is_saved() {
     assert!(browser.complaints.is_empty(), "{:?}", browser.complaints);
 }
 
-/// The sum that Python's zlib makes of bytes.
+/// Returns the checksum of Python's zlib.
 fn crc(bytes: &[u8]) -> u32 {
     let step = |sum: u32, byte: &u8| {
         (0..8).fold(sum ^ u32::from(*byte), |sum, _| {

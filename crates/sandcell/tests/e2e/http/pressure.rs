@@ -4,18 +4,18 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::support::http::{Reply, Server, connect, token};
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 use crate::support::{begin, until};
 
 #[test]
 fn those_who_only_connect_do_not_keep_out_those_who_are_let_in() {
     let _turn = begin!();
-    let place = Place::with_settings("[http]\nconnections = 8\n");
+    let place = TestDir::with_settings("[http]\nconnections = 8\n");
     let (_, secret) = token(&place, &["ann"]);
     let server = Server::start(&place, &[]);
     let ann = server.with_token(&secret);
     let own = server.address;
-    // Nothing, half a head, a head that grows, a body that never comes, from somebody without a token.
+    // Requests without a token: an empty one, half a head, a head that grows, a body that never arrives.
     let starts = [
         String::new(),
         "POST /mcp HT".to_owned(),
@@ -37,7 +37,7 @@ fn those_who_only_connect_do_not_keep_out_those_who_are_let_in() {
         let _maybe_closed = stream.write_all(b"X-B: 2\r\n");
     }
     assert_eq!(ann.text("print('in')").trim(), "in");
-    // An accepted connection keeps its place, regardless of later ones.
+    // An accepted connection stays open, regardless of later ones.
     let mut kept = BufReader::new(connect(own));
     let message = ann.message("tools/list", json!({}));
     let body = message.to_string();
@@ -53,7 +53,7 @@ fn those_who_only_connect_do_not_keep_out_those_who_are_let_in() {
 #[test]
 fn a_body_without_a_token_is_not_read_and_one_that_is_too_large_neither() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let (_, secret) = token(&place, &["ann"]);
     let server = Server::start(&place, &[]);
     let own = server.address;
@@ -62,7 +62,7 @@ fn a_body_without_a_token_is_not_read_and_one_that_is_too_large_neither() {
             "POST /mcp HTTP/1.1\r\nHost: {own}\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\n{more}\r\n"
         )
     };
-    // The body never comes, and the answer does.
+    // The body never arrives, but the answer does.
     server.raw(head("Content-Length: 1000000\r\n")).refused(401);
     let auth = format!("Authorization: Bearer {secret}\r\n");
     server
@@ -70,7 +70,7 @@ fn a_body_without_a_token_is_not_read_and_one_that_is_too_large_neither() {
         .refused(413);
     let huge = head(&format!("{auth}Content-Length: 999999999999999999999999\r\n"));
     assert!(server.raw(huge).status >= 400);
-    // Without a length, as long as it is listened to.
+    // A body without a length, for as long as the server reads.
     let mut stream = connect(own);
     stream
         .write_all(head(&format!("{auth}Transfer-Encoding: chunked\r\n")).as_bytes())
@@ -80,7 +80,7 @@ fn a_body_without_a_token_is_not_read_and_one_that_is_too_large_neither() {
         .take_while(|_| stream.write_all(piece.as_bytes()).is_ok())
         .count();
     assert!(sent < 100, "{sent} MiB were taken");
-    // Heads have an end, too.
+    // Heads are limited, too.
     let many: String = (0..200).map(|n| format!("X-{n}: 1\r\n")).collect();
     assert_eq!(server.raw(head(&many)).status, 431);
     let long = format!("X: {}\r\n", "y".repeat(200_000));
@@ -93,12 +93,13 @@ fn a_body_without_a_token_is_not_read_and_one_that_is_too_large_neither() {
 #[test]
 fn one_callers_flood_is_refused_and_others_do_not_notice() {
     let _turn = begin!();
-    let place = Place::with_settings("[http]\nrequests_per_caller = 4\nrequests_per_s = 20\nsessions_per_caller = 3\n");
+    let place =
+        TestDir::with_settings("[http]\nrequests_per_caller = 4\nrequests_per_s = 20\nsessions_per_caller = 3\n");
     let (_, ann) = token(&place, &["ann"]);
     let (_, bob) = token(&place, &["bob"]);
     let server = Server::start(&place, &[]);
     let (ann, bob) = (server.with_token(&ann), server.with_token(&bob));
-    // At once.
+    // Concurrent requests.
     let sleeping = || {
         let call = ann.tool("create_run_close", &json!({"code": "import time\ntime.sleep(4)"}));
         ann.begin(&call, "Connection: close\r\n")
@@ -114,7 +115,7 @@ fn one_callers_flood_is_refused_and_others_do_not_notice() {
     for mut stream in asleep {
         assert_eq!(Reply::read(&mut stream).unwrap().status, 200);
     }
-    // In a second.
+    // Requests per second.
     let statuses: Vec<u16> = (0..80).map(|_| ann.request("tools/list", json!({})).status).collect();
     assert!(statuses.contains(&429), "{statuses:?}");
     assert_eq!(bob.text("print('bob')").trim(), "bob");
@@ -136,7 +137,7 @@ fn one_callers_flood_is_refused_and_others_do_not_notice() {
 #[test]
 fn large_messages_that_are_announced_and_do_not_come_shut_nobody_out() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let tokens: Vec<String> = (0..6).map(|n| token(&place, &[&format!("t{n}")]).1).collect();
     let server = Server::start(&place, &[]);
     let mut announced = Vec::new();
@@ -149,7 +150,7 @@ fn large_messages_that_are_announced_and_do_not_come_shut_nobody_out() {
             announced.push(stream);
         }
     }
-    // Each may announce up to its limit, and gets an answer above that.
+    // Each caller may announce up to its limit, and gets an error above that.
     until(Duration::from_secs(20), "some are told", || {
         let told = announced.iter_mut().filter(|stream| {
             stream.set_nonblocking(true).unwrap();
@@ -172,7 +173,7 @@ fn large_messages_that_are_announced_and_do_not_come_shut_nobody_out() {
 #[test]
 fn hanging_up_does_not_make_room_for_more() {
     let _turn = begin!();
-    let place = Place::with_settings("[http]\nrequests_per_caller = 2\n");
+    let place = TestDir::with_settings("[http]\nrequests_per_caller = 2\n");
     let server = Server::start(&place, &[]);
     let caller = server.caller().in_session();
     let call = |code: &str| caller.tool("create_run_close", &json!({"code": code}));
@@ -189,7 +190,7 @@ fn hanging_up_does_not_make_room_for_more() {
 #[test]
 fn a_session_answers_each_id_once() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = Server::start(&place, &[]);
     let caller = server.caller().in_session();
     let call = caller.tool(
@@ -207,7 +208,7 @@ fn a_session_answers_each_id_once() {
     assert!(head.body.contains("first"), "{head:?}");
 }
 
-/// Resident memory in MiB.
+/// Returns the resident memory in MiB.
 fn memory(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
@@ -217,7 +218,7 @@ fn memory(pid: u32) -> u64 {
 #[test]
 fn those_who_ask_and_do_not_read_cost_little() {
     let _turn = begin!(alone);
-    let place = Place::new();
+    let place = TestDir::new();
     let (_, ann) = token(&place, &["ann"]);
     let (_, bob) = token(&place, &["bob"]);
     let server = Server::start(&place, &[]);
@@ -241,14 +242,14 @@ fn those_who_ask_and_do_not_read_cost_little() {
         most = most.max(memory(server.pid()));
         assert_eq!(bob.text("print('bob')").trim(), "bob");
     }
-    // All forty at once would take gigabytes.
+    // All forty together would need gigabytes.
     assert!(most < before + 768, "{before} MiB, then {most} MiB");
     let bobs = bob.message(
         "resources/read",
         json!({"uri": format!("sandcell://{}/home/user/none", bob.run("1").sandbox())}),
     );
     assert!(bob.send(&bobs, "").message()["error"].is_object());
-    // Whoever hangs up in the middle leaves nothing: all places for large answers are free again.
+    // A client that disconnects in the middle leaves nothing: all permits for large answers are free again.
     unread.clear();
     ann.call("write_file", json!({"path": "small.txt", "content": "small"}));
     let small = json!({"uri": format!("sandcell://{sandbox}/home/user/small.txt")});
@@ -261,12 +262,12 @@ fn those_who_ask_and_do_not_read_cost_little() {
 #[test]
 fn connections_that_break_off_anywhere_leave_the_server_as_it_was() {
     let _turn = begin!(alone);
-    // What is made ahead has descriptors, too.
-    let place = Place::with_settings("[pool]\nparked = 0\n");
+    // Idle sandboxes have descriptors, too.
+    let place = TestDir::with_settings("[pool]\nparked = 0\n");
     let server = Server::start(&place, &[]);
     let caller = server.caller();
     caller.text("x = 1");
-    // The history and the audit log are opened when there is something to write, which takes a while on a busy machine.
+    // The history and the audit log are opened at the first write, which takes a while on a busy machine.
     let open = || {
         let files = std::fs::read_dir(format!("/proc/{}/fd", server.pid())).unwrap();
         let names = files.flatten().filter_map(|file| std::fs::read_link(file.path()).ok());

@@ -3,10 +3,10 @@ use serde_json::json;
 use crate::packages::{command, kept, stocked};
 use crate::support::begin;
 use crate::support::http::{Caller, Server, token};
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 
 /// A server with this quota, and two callers.
-fn two(place: &Place) -> (Server, Caller, Caller) {
+fn two(place: &TestDir) -> (Server, Caller, Caller) {
     let token = |name: &str| {
         let made = place.command(&["token", "create", name]).output().unwrap();
         String::from_utf8(made.stdout).unwrap().trim().to_owned()
@@ -20,7 +20,7 @@ fn two(place: &Place) -> (Server, Caller, Caller) {
 #[test]
 fn processor_time_that_is_used_up_is_the_callers_own() {
     let _turn = begin!();
-    let place = Place::with_settings("[quota]\ncpu_s = 1\n");
+    let place = TestDir::with_settings("[quota]\ncpu_s = 1\n");
     let (_server, ann, bob) = two(&place);
     let busy = "import time\nend = time.process_time() + 1.3\nwhile time.process_time() < end: pass\nx = 7";
     let first = ann.call("execute_code", json!({"code": busy}));
@@ -36,7 +36,7 @@ fn processor_time_that_is_used_up_is_the_callers_own() {
 #[test]
 fn memory_of_all_sandboxes_together_is_bounded_for_each_caller() {
     let _turn = begin!();
-    let place = Place::with_settings("[quota]\nmemory_mb = 1100\n");
+    let place = TestDir::with_settings("[quota]\nmemory_mb = 1100\n");
     let (_server, ann, bob) = two(&place);
     let made = ann.call("create_sandbox", json!({"count": 2}));
     assert!(!made.is_error(), "{}", made.all());
@@ -50,14 +50,14 @@ fn memory_of_all_sandboxes_together_is_bounded_for_each_caller() {
 #[test]
 fn packages_are_bounded_for_each_caller_and_a_refused_one_leaves_nothing() {
     let _turn = begin!();
-    let (place, index) = (Place::with_settings("[quota]\npackages = 2\n"), stocked());
+    let (place, index) = (TestDir::with_settings("[quota]\npackages = 2\n"), stocked());
     let (_, ann) = token(&place, &["ann"]);
     let (_, bob) = token(&place, &["bob"]);
     index.add(&crate::support::index::Wheel::new("third", "1.0").file("third.py", "x = 3\n"));
     let server = Server::spawn(&mut command(&place, &index.url(), &["serve", "--http", "127.0.0.1:0"]));
     let (ann, bob) = (server.with_token(&ann), server.with_token(&bob));
     let install = |who: &Caller, name: &str| who.call("install_package", json!({"packages": [name]}));
-    // One, and the one that it needs.
+    // One package and its dependency.
     assert!(install(&ann, "demo-one").all().contains("helper-one 1.5"));
     let refused = install(&ann, "third").refused("limit_reached");
     assert!(
@@ -66,7 +66,7 @@ fn packages_are_bounded_for_each_caller_and_a_refused_one_leaves_nothing() {
     );
     assert_eq!(kept(&place), (1, 0), "neither a layer nor a draft of it is left");
     assert_eq!(ann.text("import demo_one\nprint(demo_one.answer)").trim(), "2");
-    // What is there already is no more of it, and others have their own.
+    // An installed package does not count again, and other callers have separate quotas.
     ann.call("create_sandbox", json!({"packages": ["demo-one"]})).data();
     assert!(install(&bob, "third").all().contains("third 1.0"));
 }

@@ -1,4 +1,4 @@
-//! `/v1`, as a program without an SDK uses it.
+//! `/v1`, from the view of a program without an SDK.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 
 use crate::python_sdk::sdk;
 use crate::support::http::{Reply, Server, command, connect, token};
-use crate::support::place::Place;
-use crate::support::{PATIENCE, begin, name_of, until};
+use crate::support::test_dir::TestDir;
+use crate::support::{DEFAULT_TIMEOUT, begin, name_of, until};
 
-/// A program that calls `/v1`, a connection for each request.
+/// A program that calls `/v1`, with a connection for each request.
 pub(super) struct Client {
     address: SocketAddr,
     token: Option<String>,
@@ -25,7 +25,7 @@ impl Client {
         }
     }
 
-    /// Sends a request and does not wait; `more` are lines of its head.
+    /// Sends a request without waiting for the answer; `more` contains further header lines.
     fn begin(&self, method: &str, path: &str, more: &str, body: &[u8]) -> BufReader<TcpStream> {
         let mut head = format!(
             "{method} {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n",
@@ -39,7 +39,7 @@ impl Client {
         }
         let mut stream = connect(self.address);
         let request = [format!("{head}{more}\r\n").as_bytes(), body].concat();
-        // A server that refuses early may not read all of it.
+        // A server that refuses early may not read the whole request.
         let _all_or_part = stream.write_all(&request);
         BufReader::new(stream)
     }
@@ -53,12 +53,12 @@ impl Client {
     }
 
     pub(super) fn post(&self, path: &str, body: &Value) -> Reply {
-        self.send("POST", path, JSON, body.to_string().as_bytes())
+        self.send("POST", path, JSON_HEADER, body.to_string().as_bytes())
     }
 
-    /// Asks for events and does not wait.
+    /// Requests events without waiting for the answer.
     fn events(&self, path: &str, body: &Value) -> BufReader<TcpStream> {
-        let more = format!("{JSON}Accept: text/event-stream\r\n");
+        let more = format!("{JSON_HEADER}Accept: text/event-stream\r\n");
         self.begin("POST", path, &more, body.to_string().as_bytes())
     }
 
@@ -70,7 +70,7 @@ impl Client {
     }
 }
 
-const JSON: &str = "Content-Type: application/json\r\n";
+const JSON_HEADER: &str = "Content-Type: application/json\r\n";
 
 fn text(value: &Value, field: &str) -> String {
     value[field]
@@ -79,7 +79,7 @@ fn text(value: &Value, field: &str) -> String {
         .to_owned()
 }
 
-/// Fails unless the call was refused with this status and code, in words that say what to do.
+/// Fails unless the call was refused with this status and code, and a remedy.
 #[track_caller]
 fn refused(reply: &Reply, status: u16, code: &str) -> Value {
     assert_eq!(reply.status, status, "{reply:?}");
@@ -91,7 +91,7 @@ fn refused(reply: &Reply, status: u16, code: &str) -> Value {
     problem
 }
 
-/// The events of a whole answer: name and data.
+/// Returns the events of a complete answer: name and data.
 fn events_of(reply: &Reply) -> Vec<(String, Value)> {
     assert_eq!(reply.status, 200, "{reply:?}");
     assert_eq!(reply.header("content-type"), Some("text/event-stream"));
@@ -108,7 +108,7 @@ fn printed(events: &[(String, Value)], stream: &str) -> String {
     of_stream.map(|(_, data)| text(data, "text")).collect()
 }
 
-fn open(place: &Place) -> (Server, Client) {
+fn open(place: &TestDir) -> (Server, Client) {
     let server = Server::start(place, &[]);
     let client = Client::new(&server, None);
     (server, client)
@@ -117,7 +117,7 @@ fn open(place: &Place) -> (Server, Client) {
 #[test]
 fn a_sandbox_is_made_used_looked_at_and_closed() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let (_server, client) = open(&place);
     let body = json!({"label": "a", "key": "k", "memory_mb": 256, "env": {"MODE": "test"}});
     let made = client.post("/v1/sandboxes", &body);
@@ -125,7 +125,7 @@ fn a_sandbox_is_made_used_looked_at_and_closed() {
     let id = text(&made.message(), "sandbox_id");
     assert_eq!(made.header("location"), Some(format!("/v1/sandboxes/{id}").as_str()));
     assert_eq!(made.message()["limits"]["memory_mb"], 256);
-    // The same key and fields: the same sandbox.
+    // The same key and fields return the same sandbox.
     let again = client.post("/v1/sandboxes", &body);
     assert_eq!((again.status, text(&again.message(), "sandbox_id")), (200, id.clone()));
     let run = format!("/v1/sandboxes/{id}/run");
@@ -167,7 +167,7 @@ fn a_sandbox_is_made_used_looked_at_and_closed() {
 #[test]
 fn code_runs_once_with_files_both_ways() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let (_server, client) = open(&place);
     let code = "data = open('in.bin','rb').read()\nopen('o/out.bin','wb').write(data*2)\nprint(open('o/t.txt').read(), input())";
     let body = json!({
@@ -188,7 +188,7 @@ fn code_runs_once_with_files_both_ways() {
     let file = client.get(&text(&run["files"][0], "url"));
     assert_eq!((file.status, file.header("content-length")), (200, Some("4")));
     assert_eq!(file.header("content-type"), Some("application/octet-stream"));
-    // Output beyond what an answer holds is read in parts.
+    // Output beyond an answer's limit is read in parts.
     let body = json!({"code": "print('ab' * 300000)", "max_output_bytes": 100});
     let run = client.post("/v1/run", &body).message();
     assert_eq!((text(&run, "stdout").len(), &run["truncated"]), (100, &json!(true)));
@@ -210,7 +210,7 @@ fn code_runs_once_with_files_both_ways() {
 #[test]
 fn output_comes_as_events_while_the_code_runs() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let (_server, client) = open(&place);
     let id = client.sandbox();
     let code =
@@ -235,7 +235,7 @@ fn output_comes_as_events_while_the_code_runs() {
     while !seen.contains("event: result") {
         assert!(stream.read_line(&mut seen).unwrap() > 0, "{seen}");
     }
-    // The same from the start, for somebody who asks later.
+    // A later request gets the same events from the start.
     let executions = client.get("/v1/executions?limit=50").message();
     let finished = executions["finished"].as_array().unwrap();
     let of_code = finished.iter().find(|one| one["language"] == "python").unwrap();
@@ -249,7 +249,7 @@ fn output_comes_as_events_while_the_code_runs() {
     );
     let (last, data) = events.last().unwrap();
     assert_eq!((last.as_str(), &data["result"]), ("result", &json!("'end'")));
-    // What cannot run is an error with its status, not a stream.
+    // Code that cannot run gives an error with its status, not a stream.
     let mut none = client.events("/v1/run", &json!({"code": "1", "language": "latin"}));
     refused(&Reply::read(&mut none).unwrap(), 400, "language_unavailable");
 }
@@ -257,7 +257,7 @@ fn output_comes_as_events_while_the_code_runs() {
 #[test]
 fn commands_run_beside_a_busy_session() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let (_server, client) = open(&place);
     let id = client.sandbox();
     let busy = json!({"code": "import time\ntime.sleep(600)", "wait_s": 0, "timeout_s": 900});
@@ -301,7 +301,7 @@ fn commands_run_beside_a_busy_session() {
 #[test]
 fn files_are_raw_bytes_both_ways_in_ranges_and_parts() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let (_server, client) = open(&place);
     let id = client.sandbox();
     let file = format!("/v1/sandboxes/{id}/file?path=d/big.bin");
@@ -382,7 +382,7 @@ fn files_are_raw_bytes_both_ways_in_ranges_and_parts() {
 #[test]
 fn code_ends_when_its_client_goes_away() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let (_server, client) = open(&place);
     let id = client.sandbox();
     let path = format!("/v1/sandboxes/{id}/run");
@@ -400,16 +400,20 @@ fn code_ends_when_its_client_goes_away() {
     }
     assert_eq!(running(), 1);
     drop(stream);
-    until(PATIENCE, "the end after events", || (running() == 0).then_some(()));
-    let stream = client.begin("POST", &path, JSON, code.to_string().as_bytes());
-    until(PATIENCE, "the run", || (running() == 1).then_some(()));
+    until(DEFAULT_TIMEOUT, "the end after events", || {
+        (running() == 0).then_some(())
+    });
+    let stream = client.begin("POST", &path, JSON_HEADER, code.to_string().as_bytes());
+    until(DEFAULT_TIMEOUT, "the run", || (running() == 1).then_some(()));
     drop(stream);
-    until(PATIENCE, "the end of a plain call", || (running() == 0).then_some(()));
+    until(DEFAULT_TIMEOUT, "the end of a plain call", || {
+        (running() == 0).then_some(())
+    });
     let finished = client.get("/v1/executions").message();
     for execution in finished["finished"].as_array().unwrap() {
         assert_eq!(execution["status"], "cancelled", "{finished}");
     }
-    // One that answered before runs on.
+    // An execution whose call answered early continues.
     let body = json!({"code": "import time\ntime.sleep(600)", "timeout_s": 900, "wait_s": 0.01});
     assert_eq!(client.post(&path, &body).status, 202);
     assert_eq!(running(), 1);
@@ -418,7 +422,7 @@ fn code_ends_when_its_client_goes_away() {
 #[test]
 fn a_slow_reader_of_events_holds_nothing_up_and_learns_what_it_missed() {
     let _turn = begin!();
-    let place = Place::with_settings("[limits]\noutput_kept_mb = 1\n");
+    let place = TestDir::with_settings("[limits]\noutput_kept_mb = 1\n");
     let (server, client) = open(&place);
     let code = json!({"code": "line = 'x' * 1023\nfor _ in range(65536): print(line)", "timeout_s": 300});
     let mut stream = client.events("/v1/run", &code);
@@ -426,12 +430,12 @@ fn a_slow_reader_of_events_holds_nothing_up_and_learns_what_it_missed() {
     while !first.contains("event: start") {
         assert!(stream.read_line(&mut first).unwrap() > 0, "{first}");
     }
-    // Nothing is read until the code is over.
+    // The client reads nothing until the code has ended.
     let ended = || {
         let executions = client.get("/v1/executions").message();
         (executions["total"] == 1).then_some(())
     };
-    until(PATIENCE, "the end of the code", ended);
+    until(DEFAULT_TIMEOUT, "the end of the code", ended);
     let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     let peak_kb: u64 = peak.trim().trim_end_matches(" kB").trim().parse().unwrap();
@@ -458,7 +462,7 @@ fn a_slow_reader_of_events_holds_nothing_up_and_learns_what_it_missed() {
 #[test]
 fn what_is_wrong_with_a_request_is_named() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let (server, client) = open(&place);
     let id = client.sandbox();
     let run = format!("/v1/sandboxes/{id}/run");
@@ -505,17 +509,17 @@ fn what_is_wrong_with_a_request_is_named() {
         b"{} {}",
         b"{\"code\":\"1\",\"code\":\"2\"}",
     ] {
-        refused(&client.send("POST", &run, JSON, broken), 400, "invalid_argument");
+        refused(&client.send("POST", &run, JSON_HEADER, broken), 400, "invalid_argument");
     }
     let many = format!("{{\"code\":\"1\",\"x\":[{}0]}}", "0,".repeat(20_000));
     refused(
-        &client.send("POST", &run, JSON, many.as_bytes()),
+        &client.send("POST", &run, JSON_HEADER, many.as_bytes()),
         400,
         "invalid_argument",
     );
     let form = "Content-Type: application/x-www-form-urlencoded\r\n";
     refused(&client.send("POST", &run, form, b"code=1"), 415, "invalid_argument");
-    let huge = format!("{JSON}Content-Length: 99999999999\r\n\r\n");
+    let huge = format!("{JSON_HEADER}Content-Length: 99999999999\r\n\r\n");
     let head = format!("POST {run} HTTP/1.1\r\nHost: {}\r\n{huge}", client.address);
     refused(&server.raw(head), 413, "invalid_argument");
     refused(&client.get("/v1/nothing"), 404, "not_found");
@@ -526,18 +530,18 @@ fn what_is_wrong_with_a_request_is_named() {
     refused(&method, 405, "invalid_argument");
     assert_eq!(method.header("allow"), Some("GET, POST"));
     refused(&client.get("/v1/executions/exnone"), 404, "not_found");
-    // Pages of others and other names are kept out, as everywhere.
+    // Other pages and other host names are refused, as everywhere.
     let foreign = client.send(
         "POST",
         &run,
-        &format!("{JSON}Origin: https://evil.example\r\n"),
+        &format!("{JSON_HEADER}Origin: https://evil.example\r\n"),
         b"{\"code\":\"1\"}",
     );
     refused(&foreign, 403, "denied_by_policy");
     let twice = client.send(
         "POST",
         &run,
-        &format!("{JSON}Host: evil.example\r\n"),
+        &format!("{JSON_HEADER}Host: evil.example\r\n"),
         b"{\"code\":\"1\"}",
     );
     refused(&twice, 400, "invalid_argument");
@@ -551,7 +555,7 @@ fn what_is_wrong_with_a_request_is_named() {
 #[test]
 fn callers_need_tokens_and_see_nothing_of_each_other() {
     let _turn = begin!();
-    let place = Place::with_settings("[http]\nrequests_per_caller = 4\n[limits]\nsandboxes_per_caller = 1\n");
+    let place = TestDir::with_settings("[http]\nrequests_per_caller = 4\n[limits]\nsandboxes_per_caller = 1\n");
     let (_, ann) = token(&place, &["ann"]);
     let (_, bob) = token(&place, &["bob"]);
     let server = Server::start(&place, &[]);
@@ -570,7 +574,7 @@ fn callers_need_tokens_and_see_nothing_of_each_other() {
         401,
         "unauthorized",
     );
-    // The description is for everybody.
+    // The API description needs no token.
     assert_eq!(stranger.get("/v1/openapi.json").status, 200);
     let id = ann.sandbox();
     let run = ann
@@ -624,7 +628,7 @@ fn callers_need_tokens_and_see_nothing_of_each_other() {
         "not_found",
     );
     assert_eq!(ann.get(&format!("/v1/sandboxes/{id}/file?path=f")).body, "hers");
-    // What a caller may have holds here as well.
+    // The caller's quota applies here as well.
     let more = ann.post("/v1/sandboxes", &json!({}));
     refused(&more, 429, "limit_reached");
     assert!(more.header("retry-after").is_some());
@@ -632,7 +636,7 @@ fn callers_need_tokens_and_see_nothing_of_each_other() {
     let asleep: Vec<_> = (0..4)
         .map(|_| ann.events(&format!("/v1/sandboxes/{id}/run"), &sleeping))
         .collect();
-    let full = until(PATIENCE, "the bound of requests", || {
+    let full = until(DEFAULT_TIMEOUT, "the bound of requests", || {
         let reply = ann.get("/v1/executions");
         (reply.status == 429).then_some(reply)
     });
@@ -649,7 +653,7 @@ fn callers_need_tokens_and_see_nothing_of_each_other() {
 #[test]
 fn a_run_ends_with_its_callers_token() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let (id, ann) = token(&place, &["ann"]);
     let server = Server::start(&place, &[]);
     let client = Client::new(&server, Some(&ann));
@@ -659,14 +663,14 @@ fn a_run_ends_with_its_callers_token() {
     while !seen.contains("up\\n") {
         assert!(events.read_line(&mut seen).unwrap() > 0, "{seen}");
     }
-    let mut plain = client.begin("POST", "/v1/run", JSON, code.to_string().as_bytes());
+    let mut plain = client.begin("POST", "/v1/run", JSON_HEADER, code.to_string().as_bytes());
     let running = || {
         client.get("/v1/executions").message()["running"]
             .as_array()
             .unwrap()
             .len()
     };
-    until(PATIENCE, "both", || (running() == 2).then_some(()));
+    until(DEFAULT_TIMEOUT, "both", || (running() == 2).then_some(()));
     command(&place, &["token", "revoke", &id]);
     refused(&Reply::read(&mut plain).unwrap(), 401, "unauthorized");
     while events.read_line(&mut seen).unwrap() > 0 {}
@@ -677,7 +681,7 @@ fn a_run_ends_with_its_callers_token() {
 fn the_description_is_valid_openapi_and_names_every_resource() {
     fn here() {}
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let (_server, client) = open(&place);
     let description = client.get("/v1/openapi.json");
     assert_eq!(description.header("content-type"), Some("application/json"));
@@ -701,7 +705,7 @@ fn the_description_is_valid_openapi_and_names_every_resource() {
 #[test]
 fn an_operator_can_leave_them_out() {
     let _turn = begin!();
-    let place = Place::with_settings("[http]\nrest = false\n");
+    let place = TestDir::with_settings("[http]\nrest = false\n");
     let (server, client) = open(&place);
     for path in ["/v1/openapi.json", "/v1/sandboxes", "/run_code"] {
         assert_eq!(client.get(path).status, 404, "{path}");

@@ -4,10 +4,10 @@ use serde_json::{Value, json};
 
 use super::rest::Client;
 use crate::support::http::Server;
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 use crate::support::{begin, name_of, skip};
 
-fn open(place: &Place) -> (Server, Client) {
+fn open(place: &TestDir) -> (Server, Client) {
     let server = Server::start(place, &[]);
     let client = Client::new(&server, None);
     (server, client)
@@ -30,7 +30,7 @@ fn is_here(program: &str) -> bool {
 fn programs_of_many_languages_read_their_input_and_end_well() {
     fn here() {}
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let (_server, client) = open(&place);
     let cases = [
         ("python", "python3", "print(input())"),
@@ -91,7 +91,7 @@ fn programs_of_many_languages_read_their_input_and_end_well() {
 fn what_went_wrong_has_the_words_of_sandbox_fusion() {
     fn here() {}
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let (_server, client) = open(&place);
     let python = |code: &str| json!({"code": code, "language": "python"});
     let failed = run(&client, &python("import sys\nprint('out')\nsys.exit(3)"));
@@ -175,7 +175,7 @@ fn what_went_wrong_has_the_words_of_sandbox_fusion() {
 #[test]
 fn files_go_in_and_come_back_in_base64() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let (_server, client) = open(&place);
     let code =
         "from pathlib import Path\nPath('b/x').parent.mkdir()\nPath('b/x').write_bytes(Path('a/x').read_bytes() * 2)";
@@ -195,7 +195,7 @@ fn files_go_in_and_come_back_in_base64() {
 #[test]
 fn requests_of_the_wrong_form_are_told_which_field_it_is() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let (_server, client) = open(&place);
     for (request, field) in [
         (json!({"code": "1", "language": "pyton"}), json!(["body", "language"])),
@@ -218,7 +218,7 @@ fn requests_of_the_wrong_form_are_told_which_field_it_is() {
 #[test]
 fn more_programs_than_a_caller_may_have_sandboxes_wait_for_their_turn() {
     let _turn = begin!();
-    let place = Place::with_settings("[limits]\nsandboxes_per_caller = 2\n");
+    let place = TestDir::with_settings("[limits]\nsandboxes_per_caller = 2\n");
     let (_server, client) = open(&place);
     std::thread::scope(|scope| {
         let calls: Vec<_> = (0..8)

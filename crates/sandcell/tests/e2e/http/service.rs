@@ -5,13 +5,13 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::support::http::{Reply, Server, command, connect, token};
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 use crate::support::{begin, python, until};
 
 #[test]
 fn health_is_for_everybody_and_metrics_for_who_may_see_them() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = Server::start(&place, &[]);
     let any_name = "GET /healthz HTTP/1.1\r\nHost: 10.1.2.3\r\nConnection: close\r\n\r\n";
     assert_eq!(server.raw(any_name).body, "ok\n");
@@ -28,7 +28,7 @@ fn health_is_for_everybody_and_metrics_for_who_may_see_them() {
     ] {
         assert!(page.lines().any(|found| found == line), "{line}\n{page}");
     }
-    // Once there are tokens, only one made for it opens the metrics.
+    // Once tokens exist, only a token made for metrics opens the metrics.
     let (_, caller) = token(&place, &["caller"]);
     let (_, watcher) = token(&place, &["watcher", "--metrics"]);
     server.get("/metrics", "").refused(401);
@@ -43,7 +43,7 @@ fn health_is_for_everybody_and_metrics_for_who_may_see_them() {
         page.body
     );
     assert_eq!(server.get("/healthz", "").status, 200);
-    // An unreadable list of tokens lets nobody in, and probes report it.
+    // With an unreadable list of tokens the server refuses all callers, and probes report it.
     std::fs::write(place.path("data").join("tokens.json"), "{").unwrap();
     assert_eq!(server.get("/readyz", "").status, 503);
     server.with_token(&caller).request("tools/list", json!({})).refused(503);
@@ -52,7 +52,7 @@ fn health_is_for_everybody_and_metrics_for_who_may_see_them() {
 #[test]
 fn calls_under_way_are_answered_before_the_server_ends() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let mut server = Server::start(&place, &[]);
     let old = server.caller().in_session();
     let new = server.caller();
@@ -79,7 +79,7 @@ fn calls_under_way_are_answered_before_the_server_ends() {
 #[test]
 fn calls_that_take_too_long_do_not_hold_up_the_end() {
     let _turn = begin!();
-    let place = Place::with_settings("[http]\ndrain_s = 1\n");
+    let place = TestDir::with_settings("[http]\ndrain_s = 1\n");
     let mut server = Server::start(&place, &[]);
     let old = server.caller().in_session();
     let streams: Vec<_> = [old, server.caller()]
@@ -106,7 +106,7 @@ fn calls_that_take_too_long_do_not_hold_up_the_end() {
 #[test]
 fn a_port_that_is_taken_is_named() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let first = Server::start(&place, &[]);
     let output = place
         .command(&["serve", "--http", &first.address.to_string()])
@@ -123,7 +123,7 @@ fn a_port_that_is_taken_is_named() {
 
 #[test]
 fn tokens_are_shown_once_and_listed_without_their_secret() {
-    let place = Place::new();
+    let place = TestDir::new();
     let plain = String::from_utf8(command(&place, &["token", "create", "Ann's laptop"])).unwrap();
     let secret = plain.trim_end();
     assert!(
@@ -142,7 +142,7 @@ fn tokens_are_shown_once_and_listed_without_their_secret() {
     assert!(!nothing.status.success());
 }
 
-/// Asks over TLS as a program that trusts this certificate alone; returns its output.
+/// Sends a request over TLS as a program that trusts only this certificate. Returns the program's output.
 fn over_tls(server: &Server, certificate: &str, secret: &str) -> Result<String, String> {
     let script = "import ssl, sys, urllib.request as r\n\
                   c = ssl.create_default_context(cafile=sys.argv[2])\n\
@@ -166,7 +166,7 @@ fn tls_serves_the_certificate_as_it_is_now() {
     let _turn = begin!();
     let folder = crate::support::sources().join("crates/sandcell/tests/e2e/http/certificates");
     let file = |name: &str| folder.join(name);
-    let used = Place::new();
+    let used = TestDir::new();
     let (certificate, key) = (used.path("cert.pem"), used.path("key.pem"));
     let install = |name: &str| {
         std::fs::copy(file(&format!("{name}.pem")), &certificate).unwrap();
@@ -178,7 +178,7 @@ fn tls_serves_the_certificate_as_it_is_now() {
         certificate.display(),
         key.display()
     );
-    let place = Place::with_settings(&settings);
+    let place = TestDir::with_settings(&settings);
     let (_, secret) = token(&place, &["watcher", "--metrics"]);
     let server = Server::start(&place, &[]);
     assert!(server.log().contains("https://"), "{}", server.log());
@@ -186,7 +186,7 @@ fn tls_serves_the_certificate_as_it_is_now() {
     let page = trusting("first").unwrap();
     assert!(page.contains("sandcell_sandboxes"), "{page}");
     assert!(trusting("second").unwrap_err().contains("CERTIFICATE_VERIFY_FAILED"));
-    // Clear text gets nothing.
+    // A request in clear text gets no answer.
     let mut stream = connect(server.address);
     stream
         .write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -194,7 +194,7 @@ fn tls_serves_the_certificate_as_it_is_now() {
     let mut answer = Vec::new();
     let _broken_off = std::io::Read::read_to_end(&mut stream, &mut answer);
     assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
-    // A renewed certificate is used without a restart; a broken one leaves the last.
+    // A renewed certificate is used without a restart. A broken one leaves the last one in use.
     install("second");
     until(Duration::from_secs(20), "the new one is served", || {
         trusting("second").ok()
@@ -204,7 +204,7 @@ fn tls_serves_the_certificate_as_it_is_now() {
         trusting("second").unwrap();
         server.log().contains("is not used").then_some(())
     });
-    let half = Place::with_settings(&format!("[http]\ntls_certificate = \"{}\"\n", certificate.display()));
+    let half = TestDir::with_settings(&format!("[http]\ntls_certificate = \"{}\"\n", certificate.display()));
     let output = half.command(&["serve", "--http", "127.0.0.1:0"]).output().unwrap();
     assert!(String::from_utf8_lossy(&output.stderr).contains("http.tls_key"));
 }

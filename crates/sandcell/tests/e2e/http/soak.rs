@@ -4,8 +4,8 @@ use serde_json::json;
 
 use crate::support::http::{Caller, Server, token};
 use crate::support::machine::private_memory;
-use crate::support::place::Place;
-use crate::support::{PATIENCE, begin, until};
+use crate::support::test_dir::TestDir;
+use crate::support::{DEFAULT_TIMEOUT, begin, until};
 
 /// A client with its own token, sandbox and marker words.
 struct Client {
@@ -15,16 +15,16 @@ struct Client {
 
 /// A client's results.
 #[derive(Default)]
-struct Seen {
+struct ClientResults {
     /// The time of each answer.
     answered: Vec<Instant>,
     slowest: Duration,
     faults: Vec<String>,
 }
 
-/// Calls once a second, each time with words that nobody else has and a variable that only its own calls change.
-fn talk(caller: &Caller, name: &str, began: Instant, lasts: Duration, from: u64) -> Seen {
-    let mut seen = Seen::default();
+/// Makes one call a second, with words that no other client has and a variable that only its own calls change.
+fn talk(caller: &Caller, name: &str, began: Instant, lasts: Duration, from: u64) -> ClientResults {
+    let mut seen = ClientResults::default();
     for round in from.. {
         let due = Duration::from_secs(round - from);
         if due >= lasts {
@@ -51,14 +51,14 @@ fn talk(caller: &Caller, name: &str, began: Instant, lasts: Duration, from: u64)
     seen
 }
 
-fn all_talk(server: &Server, clients: &[Client], lasts: Duration, from: u64) -> Vec<Seen> {
+fn all_talk(server: &Server, clients: &[Client], lasts: Duration, from: u64) -> Vec<ClientResults> {
     let began = Instant::now();
     std::thread::scope(|scope| {
         let talks: Vec<_> = clients
             .iter()
             .enumerate()
             .map(|(number, client)| {
-                // Spread over the second, as clients are.
+                // The clients' calls are spread over the second.
                 let offset = Duration::from_millis(
                     1000 * u64::try_from(number).unwrap() / u64::try_from(clients.len()).unwrap(),
                 );
@@ -84,7 +84,7 @@ fn many_clients_with_words_of_their_own_are_answered_without_a_mix_up_and_a_kill
     let number = |name: &str, usual: u64| std::env::var(name).map_or(usual, |text| text.parse().unwrap());
     let count = number("SANDCELL_TEST_SOAK_CLIENTS", 10);
     let seconds = number("SANDCELL_TEST_SOAK_HTTP", 6);
-    let place = Place::with_settings("[limits]\nmemory_mb = 64\n[pool]\nparked = 0\n");
+    let place = TestDir::with_settings("[limits]\nmemory_mb = 64\n[pool]\nparked = 0\n");
     let clients: Vec<Client> = (0..count)
         .map(|n| Client {
             token: token(&place, &[&format!("c{n}")]).1,
@@ -92,7 +92,7 @@ fn many_clients_with_words_of_their_own_are_answered_without_a_mix_up_and_a_kill
         })
         .collect();
     let mut server = Server::start(&place, &[]);
-    // Every sandbox is there before it counts.
+    // Every sandbox exists before the measurement.
     for part in clients.chunks(8) {
         std::thread::scope(|scope| {
             for client in part {
@@ -119,11 +119,11 @@ fn many_clients_with_words_of_their_own_are_answered_without_a_mix_up_and_a_kill
     let calls: usize = answered.iter().map(Vec::len).sum();
     let mib: Vec<u64> = memory.iter().map(|bytes| bytes >> 20).collect();
     println!("{count} clients, {calls} calls, the slowest {slowest:?}; memory of the server in MiB: {mib:?}");
-    // What is kept of finished executions is bounded for all callers together: it is full within the first third.
+    // The stored results of all callers together are bounded. The store is full within the first third.
     let (second, last) = (memory[2], memory[3]);
     assert!(last < second + (8 << 20), "memory goes on growing: {mib:?}");
     if seconds > 60 {
-        let after = until(PATIENCE, "memory to be given back", || {
+        let after = until(DEFAULT_TIMEOUT, "memory to be given back", || {
             Some(private_memory(server.pid())).filter(|now| *now < last)
         });
         println!("after the clients have gone: {} MiB", after >> 20);

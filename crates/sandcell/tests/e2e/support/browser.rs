@@ -11,9 +11,9 @@ use base64::Engine as _;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::{PATIENCE, until};
+use super::{DEFAULT_TIMEOUT, until};
 
-/// The browser of this machine.
+/// Returns this machine's browser.
 pub fn chromium() -> Option<PathBuf> {
     let folders = ["/usr/bin/chromium", "/usr/bin/chromium-browser"];
     folders.into_iter().map(PathBuf::from).find(|path| path.exists())
@@ -26,7 +26,7 @@ pub struct Browser {
     receive: Receiver<Value>,
     next: u64,
     session: String,
-    /// The page's complaints: exceptions, errors, refusals of its policy.
+    /// Errors in the page: exceptions, console errors, and violations of its policy.
     pub complaints: Vec<String>,
     _profile: TempDir,
 }
@@ -101,7 +101,7 @@ impl Browser {
         browser
     }
 
-    /// Asks the browser something and waits for the answer.
+    /// Sends a command to the browser and waits for the answer.
     #[track_caller]
     pub fn call(&mut self, method: &str, params: Value) -> Value {
         self.next += 1;
@@ -113,7 +113,7 @@ impl Browser {
         self.send.write_all(message.to_string().as_bytes()).unwrap();
         self.send.write_all(&[0]).unwrap();
         loop {
-            let answer = self.receive.recv_timeout(PATIENCE).expect("the browser answers");
+            let answer = self.receive.recv_timeout(DEFAULT_TIMEOUT).expect("the browser answers");
             if answer["id"] == id {
                 assert!(answer["error"].is_null(), "{method}: {answer}");
                 return answer["result"].clone();
@@ -127,7 +127,7 @@ impl Browser {
         match event["method"].as_str() {
             Some("Runtime.exceptionThrown") => self.complaints.push(params["exceptionDetails"].to_string()),
             Some("Page.javascriptDialogOpening") => self.complaints.push(format!("dialog: {params}")),
-            // What the server refuses is not the page's mistake; what its policy forbids it is.
+            // A refusal by the server is no error of the page; a violation of its policy is.
             Some("Log.entryAdded") if params["entry"]["source"] != "network" => {
                 self.complaints.push(params["entry"].to_string());
             }
@@ -140,7 +140,7 @@ impl Browser {
         self.wait("document.readyState === 'complete'");
     }
 
-    /// The value of an expression in the page.
+    /// Returns the value of an expression in the page.
     #[track_caller]
     pub fn value(&mut self, expression: &str) -> Value {
         let asked = json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
@@ -158,13 +158,13 @@ impl Browser {
     /// Waits until an expression is true.
     #[track_caller]
     pub fn wait(&mut self, expression: &str) {
-        until(PATIENCE, expression, || {
+        until(DEFAULT_TIMEOUT, expression, || {
             std::thread::sleep(Duration::from_millis(20));
             (self.value(&format!("Boolean({expression})")) == true).then_some(())
         });
     }
 
-    /// Presses a button with the mouse's own event, once it is there.
+    /// Clicks an element with a mouse event, once it exists.
     #[track_caller]
     pub fn click(&mut self, selector: &str) {
         let quoted = json!(selector);
@@ -172,12 +172,12 @@ impl Browser {
         self.value(&format!("document.querySelector({quoted}).click()"));
     }
 
-    /// A key, as a keyboard sends it.
+    /// Presses a key.
     pub fn key(&mut self, key: &str) {
         self.press(key, 0);
     }
 
-    /// A key while others are held: 1 is Alt, 2 Ctrl, 4 Meta, 8 Shift.
+    /// Presses a key with modifiers: 1 is Alt, 2 Ctrl, 4 Meta, 8 Shift.
     pub fn press(&mut self, key: &str, held: u32) {
         let text = if key.chars().count() == 1 { key } else { "" };
         let text = if key == "Enter" { "\r" } else { text };
@@ -198,7 +198,7 @@ impl Browser {
         self.call("Input.insertText", json!({"text": text}));
     }
 
-    /// A window of this size, in this scheme of colours.
+    /// Sets the window's size and the colour scheme.
     pub fn look(&mut self, width: u32, height: u32, scheme: &str) {
         let size = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600});
         self.call("Emulation.setDeviceMetricsOverride", size);
@@ -206,7 +206,7 @@ impl Browser {
         self.call("Emulation.setEmulatedMedia", media);
     }
 
-    /// Keeps a picture of the page in the folder that `SANDCELL_TEST_SHOTS` names, for people to look at.
+    /// Saves a screenshot in the folder that `SANDCELL_TEST_SHOTS` names, for people.
     pub fn shot(&mut self, name: &str) {
         let Some(folder) = std::env::var_os("SANDCELL_TEST_SHOTS") else {
             return;

@@ -1,7 +1,7 @@
-//! A raw MCP client: one JSON object a line over the server's standard streams, nothing hidden.
+//! A raw MCP client: one JSON object a line over the server's standard streams.
 //!
-//! Not a library client on purpose: a test controls the exact bytes sent, also when they are nonsense. Each call may
-//! run on its own thread; answers find their callers by id.
+//! It is not a library client on purpose: a test controls the exact bytes sent, also invalid ones. Each call may run
+//! on a separate thread; answers are matched by id.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -14,9 +14,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 /// The newest protocol version that still begins with `initialize`.
-pub const PROTOCOL: &str = "2025-11-25";
+pub const SESSION_PROTOCOL: &str = "2025-11-25";
 
-/// A running server with us as its only client. Killed when dropped.
+/// A running server with this test as its only client. Killed when dropped.
 pub struct Client {
     child: Child,
     stdin: Mutex<Option<ChildStdin>>,
@@ -28,14 +28,14 @@ pub struct Client {
 #[derive(Default)]
 struct Shared {
     waiting: Mutex<HashMap<u64, Sender<Value>>>,
-    /// Lines on stdout that are no JSON: there must be none.
+    /// Lines on stdout that are not JSON. There must be none.
     noise: Mutex<Vec<String>>,
-    /// Notifications, in the order in which they came.
-    told: Mutex<Vec<Value>>,
+    /// Notifications, in the order of arrival.
+    notifications: Mutex<Vec<Value>>,
     log: Mutex<String>,
 }
 
-/// A call under way.
+/// A running call.
 pub struct Pending {
     pub id: u64,
     answer: Receiver<Value>,
@@ -43,14 +43,14 @@ pub struct Pending {
 }
 
 impl Client {
-    /// Starts the server and shakes hands.
+    /// Starts the server and performs the handshake.
     pub fn start(command: &mut Command) -> Self {
         let client = Self::start_silent(command);
         client.initialize();
         client
     }
 
-    /// Starts the server and says nothing yet.
+    /// Starts the server without a handshake.
     pub fn start_silent(command: &mut Command) -> Self {
         let mut child = command
             .stdin(Stdio::piped())
@@ -70,14 +70,14 @@ impl Client {
             child,
             shared,
             next_id: AtomicU64::new(1),
-            patience: super::PATIENCE,
+            patience: super::DEFAULT_TIMEOUT,
         }
     }
 
     pub fn initialize(&self) -> Value {
         let answer = self.request(
             "initialize",
-            json!({"protocolVersion": PROTOCOL, "capabilities": {}, "clientInfo": {"name": "e2e", "version": "1"}}),
+            json!({"protocolVersion": SESSION_PROTOCOL, "capabilities": {}, "clientInfo": {"name": "e2e", "version": "1"}}),
         );
         self.notify("notifications/initialized", json!({}));
         answer
@@ -87,12 +87,12 @@ impl Client {
         self.child.id()
     }
 
-    /// The next call's id, for those who write their message themselves.
+    /// Returns the next call's id, for tests that write the message themselves.
     pub fn fresh_id(&self) -> u64 {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Writes one line as it is.
+    /// Writes one line unchanged.
     pub fn send_line(&self, line: &[u8]) {
         self.try_send_line(line).expect("the server reads");
     }
@@ -110,7 +110,7 @@ impl Client {
         self.send_line(message.to_string().as_bytes());
     }
 
-    /// Sends a request and does not wait.
+    /// Sends a request without waiting for the answer.
     pub fn begin(&self, method: &str, params: Value) -> Pending {
         let id = self.fresh_id();
         let message = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
@@ -119,7 +119,7 @@ impl Client {
         pending
     }
 
-    /// Waits for the answer to an id of ours.
+    /// Registers a wait for the answer with this id.
     pub fn expect(&self, id: u64) -> Pending {
         let (sender, answer) = channel();
         self.shared.waiting.lock().unwrap().insert(id, sender);
@@ -130,14 +130,14 @@ impl Client {
         }
     }
 
-    /// The `result` of a request; a protocol error fails the test.
+    /// Returns the `result` of a request; a protocol error fails the test.
     pub fn request(&self, method: &str, params: Value) -> Value {
         let answer = self.request_raw(method, params);
         assert!(answer.get("error").is_none(), "{method}: {answer}\n{}", self.log());
         answer["result"].clone()
     }
 
-    /// The whole answer of a request, result or error.
+    /// Returns the complete answer of a request, result or error.
     pub fn request_raw(&self, method: &str, params: Value) -> Value {
         let pending = self.begin(method, params);
         pending.wait_or(|| self.log())
@@ -148,7 +148,7 @@ impl Client {
         Answer(self.request("tools/call", json!({"name": tool, "arguments": arguments})))
     }
 
-    /// Calls a tool and does not wait.
+    /// Calls a tool without waiting for the answer.
     pub fn begin_call(&self, tool: &str, arguments: Value) -> Pending {
         self.begin("tools/call", json!({"name": tool, "arguments": arguments}))
     }
@@ -158,21 +158,21 @@ impl Client {
         self.call("execute_code", json!({"code": code}))
     }
 
-    /// Runs code that must end well; its text without the server's own last block.
+    /// Runs code that must succeed. Returns its text without the server's last block.
     pub fn text(&self, code: &str) -> String {
         let answer = self.run(code);
         assert_eq!(answer.status(), "ok", "{code}\n{answer:?}\n{}", self.log());
         answer.output()
     }
 
-    /// Runs code that must end well and print one JSON value.
+    /// Runs code that must succeed and print one JSON value.
     pub fn json(&self, code: &str) -> Value {
         let text = self.text(code);
         serde_json::from_str(text.trim()).unwrap_or_else(|error| panic!("{error}: {text}"))
     }
 
-    /// Gives the interpreter of a sandbox a name by which it can be found from outside, and finds it.
-    pub fn interpreter(&self, sandbox: &Value, name: &str) -> super::machine::Seen {
+    /// Renames the interpreter of a sandbox, and finds the process by this name from outside.
+    pub fn interpreter(&self, sandbox: &Value, name: &str) -> super::machine::ProcessIdentity {
         // PR_SET_NAME
         let code = format!("import ctypes\nctypes.CDLL(None).prctl(15, b'{name}', 0, 0, 0)");
         let answer = self.call("execute_code", json!({"code": code, "sandbox_id": sandbox}));
@@ -180,17 +180,17 @@ impl Client {
         super::machine::named(self.pid(), name)
     }
 
-    /// The server's stderr so far.
+    /// Returns the server's stderr up to now.
     pub fn log(&self) -> String {
         format!("server's stderr:\n{}", self.shared.log.lock().unwrap())
     }
 
-    /// The server's notifications.
-    pub fn told(&self) -> Vec<Value> {
-        self.shared.told.lock().unwrap().clone()
+    /// Returns the server's notifications.
+    pub fn notifications(&self) -> Vec<Value> {
+        self.shared.notifications.lock().unwrap().clone()
     }
 
-    /// Lines on stdout that were not MCP.
+    /// Returns lines on stdout that are not MCP.
     pub fn noise(&self) -> Vec<String> {
         self.shared.noise.lock().unwrap().clone()
     }
@@ -200,7 +200,7 @@ impl Client {
         self.stdin.lock().unwrap().take();
     }
 
-    /// Waits for the server's end; its exit code, none when a signal ended it.
+    /// Waits for the server's end. Returns its exit code, or none if a signal ended it.
     pub fn wait(&mut self, limit: Duration) -> Option<i32> {
         let child = &mut self.child;
         super::until(limit, "the server ends", || child.try_wait().unwrap()).code()
@@ -210,7 +210,7 @@ impl Client {
 impl Drop for Client {
     fn drop(&mut self) {
         self.hang_up();
-        // A test that failed must not leave a server behind; one that passed has waited for it.
+        // A failed test must not leave a server behind; a passed one has waited for it.
         let ended = (0..400).any(|_| {
             let gone = self.child.try_wait().is_ok_and(|status| status.is_some());
             if !gone {
@@ -226,12 +226,12 @@ impl Drop for Client {
 }
 
 impl Pending {
-    /// The whole answer, result or error.
+    /// Waits for the complete answer, result or error.
     pub fn wait(self) -> Value {
         self.wait_or(String::new)
     }
 
-    /// The answer of a tool call.
+    /// Waits for the answer of a tool call.
     pub fn answer(self) -> Answer {
         let id = self.id;
         let message = self.wait();
@@ -239,7 +239,7 @@ impl Pending {
         Answer(message["result"].clone())
     }
 
-    /// The answer if it comes within this time.
+    /// Returns the answer if it arrives within this time.
     pub fn within(&self, limit: Duration) -> Option<Value> {
         self.answer.recv_timeout(limit).ok()
     }
@@ -263,22 +263,22 @@ fn read_answers(out: impl Read, shared: &Shared) {
                 .push(String::from_utf8_lossy(&line).into_owned()),
         }
     }
-    // Whoever still waits learns at once that nothing will come.
+    // Waiting callers are notified at once that no answer will arrive.
     shared.waiting.lock().unwrap().clear();
 }
 
-/// Hands an answer to its caller; answers to calls that nobody waits for are of no interest.
+/// Hands an answer to its caller. Answers without a waiting caller are dropped.
 fn deliver(message: Value, shared: &Shared) {
     let is_answer = message.get("result").is_some() || message.get("error").is_some();
     if !is_answer {
-        shared.told.lock().unwrap().push(message);
+        shared.notifications.lock().unwrap().push(message);
         return;
     }
     let caller = message["id"]
         .as_u64()
         .and_then(|id| shared.waiting.lock().unwrap().remove(&id));
     if let Some(caller) = caller {
-        // A caller that gave up is no fault of the server's.
+        // A caller that gave up is no fault of the server.
         drop(caller.send(message));
     }
 }
@@ -303,25 +303,25 @@ impl Answer {
         self.0["isError"] == true
     }
 
-    /// Every text block, in order.
+    /// Returns every text block, in order.
     pub fn blocks(&self) -> Vec<String> {
         self.of_kind("text")
             .filter_map(|block| block["text"].as_str().map(str::to_owned))
             .collect()
     }
 
-    /// The content blocks of one kind.
+    /// Returns the content blocks of one kind.
     pub fn of_kind<'a>(&'a self, kind: &'a str) -> impl Iterator<Item = &'a Value> {
         let content = self.0["content"].as_array().map_or(&[][..], Vec::as_slice);
         content.iter().filter(move |block| block["type"] == kind)
     }
 
-    /// All text together.
+    /// Returns all text.
     pub fn all(&self) -> String {
         self.blocks().join("\n")
     }
 
-    /// The code's own text: all but the server's last block, and nothing where it wrote nothing.
+    /// Returns the code's own text: all blocks but the server's last one; empty if the code wrote nothing.
     pub fn output(&self) -> String {
         let mut blocks = self.blocks();
         blocks.pop();
@@ -329,22 +329,22 @@ impl Answer {
         blocks.join("\n")
     }
 
-    /// The server's own last block.
+    /// Returns the server's last block.
     pub fn verdict(&self) -> String {
         self.blocks().pop().unwrap_or_default()
     }
 
-    /// The facts of a tool that has no picture to show.
+    /// Returns the structured result of a tool.
     pub fn data(&self) -> &Value {
         &self.0["structuredContent"]
     }
 
-    /// The position of a page in a text file.
+    /// Returns the position of a page in a text file.
     pub fn page(&self) -> &Value {
         &self.0["_meta"]["sandcell/file"]
     }
 
-    /// The machine-readable part of the result.
+    /// Returns the machine-readable part of the result.
     pub fn meta(&self) -> &Value {
         &self.0["_meta"]["sandcell/execution"]
     }
@@ -365,7 +365,7 @@ impl Answer {
         self.meta()["sandbox_id"].as_str().expect("a sandbox id").to_owned()
     }
 
-    /// Fails unless the call was refused with this code, in words that say what to do.
+    /// Fails unless the call was refused with this code and a remedy.
     #[track_caller]
     pub fn refused(&self, code: &str) -> String {
         let text = self.all();

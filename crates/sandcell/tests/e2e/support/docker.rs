@@ -1,4 +1,4 @@
-//! The Docker daemon for tests that `.ci/docker` starts, as somebody sees it who may talk to it.
+//! The Docker daemon for tests that `.ci/docker` starts, for users with access to it.
 
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
@@ -10,7 +10,7 @@ pub fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// The address of the daemon for tests; skips the test where there is none.
+/// Returns the address of the daemon for tests; skips the test if there is none.
 pub fn host(test: &str) -> Option<String> {
     let host = variable("SANDCELL_TEST_DOCKER_HOST");
     if host.is_none() {
@@ -24,14 +24,15 @@ pub fn is_open(host: &str) -> bool {
     UnixStream::connect(host.strip_prefix("unix://").expect("a socket")).is_ok()
 }
 
-/// A daemon, and an image with Python that it has.
+/// A daemon, and one of its images with Python.
 pub struct Daemon {
     pub host: String,
     pub image: String,
 }
 
 impl Daemon {
-    /// The daemon for tests; skips the test where there is none. Somebody who may not talk to it has a test of his own.
+    /// Returns the daemon for tests; skips the test if there is none. A separate test covers users without access to
+    /// it.
     pub fn find(test: &str) -> Option<Self> {
         let host = host(test)?;
         if !is_open(&host) {
@@ -43,7 +44,7 @@ impl Daemon {
         Some(Self { host, image })
     }
 
-    /// The command line of the daemon, to be run.
+    /// Returns a command of the daemon's command line.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new("docker");
         command
@@ -60,7 +61,7 @@ impl Daemon {
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
 
-    /// The containers of a server's sandboxes.
+    /// Returns the containers of a server's sandboxes.
     pub fn containers(&self, server: u32) -> Vec<String> {
         let format = "{{.Names}} {{.Label \"dev.sandcell.server\"}}";
         let kind = "label=dev.sandcell=sandbox";

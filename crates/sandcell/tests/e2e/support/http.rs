@@ -1,5 +1,4 @@
-//! A server on HTTP, and a client made of plain sockets: a test controls the exact bytes sent, also when they are
-//! nonsense.
+//! A server on HTTP, and a client of plain sockets: a test controls the exact bytes sent, also invalid ones.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,12 +9,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::PATIENCE;
-use super::client::{Answer, PROTOCOL};
-use super::place::Place;
+use super::DEFAULT_TIMEOUT;
+use super::client::{Answer, SESSION_PROTOCOL};
+use super::test_dir::TestDir;
 
-/// The protocol without sessions.
-pub const MODERN: &str = "2026-07-28";
+/// The protocol version without sessions.
+pub const STATELESS_PROTOCOL: &str = "2026-07-28";
 
 /// A running server. Ended when dropped.
 pub struct Server {
@@ -25,12 +24,12 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts `serve --http` on a free port of the loopback.
-    pub fn start(place: &Place, more: &[&str]) -> Self {
+    /// Starts `serve --http` on a free port on loopback.
+    pub fn start(place: &TestDir, more: &[&str]) -> Self {
         Self::start_on(place, "127.0.0.1:0", more)
     }
 
-    pub fn start_on(place: &Place, address: &str, more: &[&str]) -> Self {
+    pub fn start_on(place: &TestDir, address: &str, more: &[&str]) -> Self {
         let mut arguments = vec!["serve", "--http", address];
         arguments.extend(more);
         Self::spawn(&mut place.command(&arguments))
@@ -92,15 +91,15 @@ impl Server {
         }
     }
 
-    /// Sends bytes as they are and reads one answer.
+    /// Sends bytes unchanged and reads one answer.
     pub fn raw(&self, bytes: impl AsRef<[u8]>) -> Reply {
         let mut stream = connect(self.address);
-        // A server that refuses early may not read all of it.
+        // A server that refuses early may not read the whole request.
         let _all_or_part = stream.write_all(bytes.as_ref());
         Reply::read(&mut BufReader::new(stream)).expect("an answer")
     }
 
-    /// A GET with these header lines and a correct Host.
+    /// Sends a GET with these header lines and a correct Host.
     pub fn get(&self, path: &str, headers: &str) -> Reply {
         let host = self.address;
         self.raw(format!(
@@ -142,8 +141,8 @@ impl Drop for Server {
 
 pub fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(DEFAULT_TIMEOUT)).unwrap();
+    stream.set_write_timeout(Some(DEFAULT_TIMEOUT)).unwrap();
     stream.set_nodelay(true).unwrap();
     stream
 }
@@ -152,13 +151,13 @@ pub fn connect(address: SocketAddr) -> TcpStream {
 #[derive(Debug, Clone)]
 pub struct Reply {
     pub status: u16,
-    /// Names in lower case.
+    /// Names in lower case, with their values.
     pub headers: Vec<(String, String)>,
     pub body: String,
 }
 
 impl Reply {
-    /// Reads one answer; none when the connection ends before one.
+    /// Reads one answer; none if the connection ends before one.
     pub fn read(stream: &mut impl BufRead) -> Option<Self> {
         let mut reply = Self::head(stream)?;
         let chunked = reply.header("transfer-encoding") == Some("chunked");
@@ -208,7 +207,7 @@ impl Reply {
             .map(|(_, value)| value.as_str())
     }
 
-    /// The message in the body, as JSON or as the last event of a stream.
+    /// Returns the message in the body, as JSON or as the last event of a stream.
     pub fn message(&self) -> Value {
         let text = if self
             .header("content-type")
@@ -223,7 +222,7 @@ impl Reply {
         serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
-    /// Fails unless the request was refused with this status, in words that say what to do.
+    /// Fails unless the request was refused with this status and a remedy.
     #[track_caller]
     pub fn refused(&self, status: u16) -> Value {
         assert_eq!(self.status, status, "{self:?}");
@@ -238,7 +237,7 @@ impl Reply {
     }
 }
 
-/// The next piece of a chunked body; none at its end.
+/// Returns the next chunk of a chunked body; none at its end.
 pub fn chunk(stream: &mut impl BufRead) -> Option<Vec<u8>> {
     let mut line = String::new();
     stream.read_line(&mut line).ok().filter(|read| *read > 0)?;
@@ -249,11 +248,11 @@ pub fn chunk(stream: &mut impl BufRead) -> Option<Vec<u8>> {
     (length > 0).then_some(piece)
 }
 
-/// A caller that speaks MCP, a connection for each request.
+/// A caller that speaks MCP, with a connection for each request.
 pub struct Caller {
     pub address: SocketAddr,
     pub token: Option<String>,
-    /// The session of the older protocols; none speaks the newest one.
+    /// The session of the older protocols; none with the newest one.
     pub session: Option<String>,
     pub next_id: AtomicU64,
 }
@@ -279,8 +278,7 @@ impl Caller {
     }
 
     pub fn initialize(&self) -> Reply {
-        let params =
-            json!({"protocolVersion": PROTOCOL, "capabilities": {}, "clientInfo": {"name": "e2e", "version": "1"}});
+        let params = json!({"protocolVersion": SESSION_PROTOCOL, "capabilities": {}, "clientInfo": {"name": "e2e", "version": "1"}});
         self.send(
             &json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}),
             "",
@@ -291,18 +289,18 @@ impl Caller {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// A request as the protocol of this caller wants it.
+    /// Returns a request in this caller's protocol version.
     pub fn message(&self, method: &str, mut params: Value) -> Value {
         if self.session.is_none() {
             params["_meta"] = json!({
-                "io.modelcontextprotocol/protocolVersion": MODERN,
+                "io.modelcontextprotocol/protocolVersion": STATELESS_PROTOCOL,
                 "io.modelcontextprotocol/clientCapabilities": {},
             });
         }
         json!({"jsonrpc": "2.0", "id": self.fresh_id(), "method": method, "params": params})
     }
 
-    /// The head of a request with such a body; `more` are lines.
+    /// Returns the head of a request with this body; `more` contains further header lines.
     pub fn head(&self, message: &Value, length: usize, more: &str) -> String {
         use std::fmt::Write as _;
         let mut head = format!("POST /mcp HTTP/1.1\r\nHost: {}\r\n", self.address);
@@ -316,10 +314,10 @@ impl Caller {
         match &self.session {
             Some(session) => {
                 line("Mcp-Session-Id", session);
-                line("MCP-Protocol-Version", PROTOCOL);
+                line("MCP-Protocol-Version", SESSION_PROTOCOL);
             }
             None if message["params"]["_meta"].is_object() => {
-                line("MCP-Protocol-Version", MODERN);
+                line("MCP-Protocol-Version", STATELESS_PROTOCOL);
                 line("Mcp-Method", message["method"].as_str().unwrap_or_default());
                 if let Some(name) = message["params"]["name"].as_str().or(message["params"]["uri"].as_str()) {
                     line("Mcp-Name", name);
@@ -330,12 +328,12 @@ impl Caller {
         format!("{head}{more}\r\n")
     }
 
-    /// Sends a message and does not wait.
+    /// Sends a message without waiting for the answer.
     pub fn begin(&self, message: &Value, more: &str) -> BufReader<TcpStream> {
         let body = message.to_string();
         let mut stream = connect(self.address);
         let request = format!("{}{body}", self.head(message, body.len(), more));
-        // A server that refuses early may not read all of it.
+        // A server that refuses early may not read the whole request.
         let _all_or_part = stream.write_all(request.as_bytes());
         BufReader::new(stream)
     }
@@ -367,7 +365,7 @@ impl Caller {
         self.call("execute_code", json!({"code": code}))
     }
 
-    /// Runs code that must end well; its text without the server's own last block.
+    /// Runs code that must succeed. Returns its text without the server's last block.
     #[track_caller]
     pub fn text(&self, code: &str) -> String {
         let answer = self.run(code);
@@ -376,8 +374,8 @@ impl Caller {
     }
 }
 
-/// Makes a token with the command that operators use.
-pub fn token(place: &Place, more: &[&str]) -> (String, String) {
+/// Makes a token with the operator's command.
+pub fn token(place: &TestDir, more: &[&str]) -> (String, String) {
     let mut arguments = vec!["token", "create", "--json"];
     arguments.extend(more);
     let made: Value = serde_json::from_slice(&command(place, &arguments)).unwrap();
@@ -386,7 +384,7 @@ pub fn token(place: &Place, more: &[&str]) -> (String, String) {
 }
 
 /// Returns a command's output; the command must succeed.
-pub fn command(place: &Place, arguments: &[&str]) -> Vec<u8> {
+pub fn command(place: &TestDir, arguments: &[&str]) -> Vec<u8> {
     let output = place.command(arguments).stdin(Stdio::null()).output().unwrap();
     assert!(
         output.status.success(),

@@ -1,4 +1,4 @@
-//! A test package index: one thread a connection, wheels made here, and every bad habit an index can have.
+//! A test package index: one thread per connection, generated wheels, and every fault that an index can have.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -17,7 +17,7 @@ pub struct Index {
 struct State {
     projects: Mutex<BTreeMap<String, Vec<File>>>,
     asked: Mutex<Vec<String>>,
-    /// The `Authorization` that every request must have.
+    /// The required `Authorization` of every request.
     login: Mutex<Option<String>>,
 }
 
@@ -27,18 +27,18 @@ struct File {
     bytes: Vec<u8>,
     sha256: String,
     uploaded: String,
-    /// The size that is announced, if it is not the real one.
+    /// The announced size, if it is not the real one.
     announced: Option<u64>,
-    leads: Leads,
+    leads: FileLocation,
 }
 
 /// The announced location of a file.
 #[derive(Clone, Default)]
-pub enum Leads {
+pub enum FileLocation {
     /// On the index.
     #[default]
     Home,
-    /// At this address, by the link of the page.
+    /// At this address, by a link of the page.
     Link(String),
     /// At this address, by a redirection.
     Redirection(String),
@@ -63,12 +63,12 @@ impl Index {
         format!("http://127.0.0.1:{}/simple/", self.port)
     }
 
-    /// Puts a wheel there.
+    /// Adds a wheel.
     pub fn add(&self, wheel: &Wheel) {
         self.add_file(wheel, &wheel.bytes(), None, "2020-01-01T00:00:00Z");
     }
 
-    /// Adds a wheel with a hash that may be wrong, and an upload time.
+    /// Adds a wheel with an upload time and a hash, which may be wrong.
     pub fn add_file(&self, wheel: &Wheel, bytes: &[u8], sha256: Option<&str>, uploaded: &str) {
         let file = File {
             name: wheel.filename(),
@@ -76,13 +76,13 @@ impl Index {
             sha256: sha256.map_or_else(|| hex(&Sha256::digest(bytes)), str::to_owned),
             uploaded: uploaded.to_owned(),
             announced: None,
-            leads: Leads::Home,
+            leads: FileLocation::Home,
         };
         let mut projects = self.state.projects.lock().unwrap();
         projects.entry(wheel.name.replace('_', "-")).or_default().push(file);
     }
 
-    /// Puts a source distribution there: these files below `NAME-VERSION/`.
+    /// Adds a source distribution: these files below `NAME-VERSION/`.
     pub fn add_source(&self, name: &str, version: &str, files: &[(&str, &str)]) {
         let mut archive = Vec::new();
         for (path, text) in files {
@@ -91,26 +91,32 @@ impl Index {
         }
         archive.extend([0; 1024]);
         let bytes = super::registry::gzip(&archive);
-        self.put(name, format!("{name}-{version}.tar.gz"), bytes, None, Leads::Home);
+        self.put(
+            name,
+            format!("{name}-{version}.tar.gz"),
+            bytes,
+            None,
+            FileLocation::Home,
+        );
     }
 
-    /// Puts a wheel there that says it is so large, and sends bytes without end.
+    /// Adds a wheel with this announced size whose bytes never end.
     pub fn add_endless(&self, wheel: &Wheel, announced: u64) {
         self.put(
             &wheel.name,
             wheel.filename(),
             wheel.bytes(),
             Some(announced),
-            Leads::Home,
+            FileLocation::Home,
         );
     }
 
-    /// Names a wheel that lies elsewhere.
-    pub fn add_elsewhere(&self, wheel: &Wheel, leads: Leads) {
+    /// Adds a wheel whose file is at another address.
+    pub fn add_elsewhere(&self, wheel: &Wheel, leads: FileLocation) {
         self.put(&wheel.name, wheel.filename(), wheel.bytes(), None, leads);
     }
 
-    fn put(&self, project: &str, name: String, bytes: Vec<u8>, announced: Option<u64>, leads: Leads) {
+    fn put(&self, project: &str, name: String, bytes: Vec<u8>, announced: Option<u64>, leads: FileLocation) {
         let file = File {
             sha256: hex(&Sha256::digest(&bytes)),
             name,
@@ -123,12 +129,12 @@ impl Index {
         projects.entry(project.replace('_', "-")).or_default().push(file);
     }
 
-    /// From now on a name and password are needed: the header that must come.
+    /// Requires this `Authorization` header from now on.
     pub fn demand(&self, authorization: &str) {
         *self.state.login.lock().unwrap() = Some(authorization.to_owned());
     }
 
-    /// The paths that were asked for.
+    /// Returns the requested paths.
     pub fn asked(&self) -> Vec<String> {
         self.state.asked.lock().unwrap().clone()
     }
@@ -154,7 +160,7 @@ fn serve(stream: &TcpStream, state: &State) -> std::io::Result<()> {
                 break;
             }
             if let Some(value) = line.to_ascii_lowercase().strip_prefix("authorization:") {
-                // The value's case counts, so it is taken from the line itself.
+                // The value is case-sensitive, so it is taken from the original line.
                 login = Some(line[line.len() - value.len()..].trim().to_owned());
             }
         }
@@ -170,7 +176,7 @@ fn serve(stream: &TcpStream, state: &State) -> std::io::Result<()> {
     }
 }
 
-/// One answer. False when the connection is over.
+/// Sends one answer. Returns false when the connection has ended.
 fn respond(mut stream: &TcpStream, path: &str, state: &State) -> std::io::Result<bool> {
     if let Some(name) = path.strip_prefix("/simple/").map(|rest| rest.trim_end_matches('/')) {
         match name {
@@ -215,7 +221,7 @@ fn respond(mut stream: &TcpStream, path: &str, state: &State) -> std::io::Result
             return Ok(false);
         }
         Some(File {
-            leads: Leads::Redirection(to),
+            leads: FileLocation::Redirection(to),
             ..
         }) => {
             let head = format!("HTTP/1.1 302 Found\r\nLocation: {to}\r\nContent-Length: 0\r\n\r\n");
@@ -232,8 +238,8 @@ fn page(name: &str, files: &[File]) -> String {
         .iter()
         .map(|file| {
             let url = match &file.leads {
-                Leads::Link(to) => to.clone(),
-                Leads::Home | Leads::Redirection(_) => format!("../../files/{}", file.name),
+                FileLocation::Link(to) => to.clone(),
+                FileLocation::Home | FileLocation::Redirection(_) => format!("../../files/{}", file.name),
             };
             serde_json::json!({
                 "filename": file.name,
@@ -256,7 +262,7 @@ fn answer(mut stream: &TcpStream, status: &str, kind: &str, body: &[u8]) -> std:
     stream.write_all(body)
 }
 
-/// A wheel to be made.
+/// The content of a wheel.
 pub struct Wheel {
     name: String,
     version: String,
@@ -265,8 +271,8 @@ pub struct Wheel {
 }
 
 /// The mode of a regular file, and of a symbolic link, in a zip entry.
-const FILE: u32 = 0o100_644;
-const LINK: u32 = 0o120_777;
+const FILE_MODE: u32 = 0o100_644;
+const LINK_MODE: u32 = 0o120_777;
 
 impl Wheel {
     pub fn new(name: &str, version: &str) -> Self {
@@ -284,12 +290,13 @@ impl Wheel {
     }
 
     pub fn file(mut self, path: &str, content: impl AsRef<[u8]>) -> Self {
-        self.files.push((path.to_owned(), content.as_ref().to_vec(), FILE));
+        self.files.push((path.to_owned(), content.as_ref().to_vec(), FILE_MODE));
         self
     }
 
     pub fn link(mut self, path: &str, target: &str) -> Self {
-        self.files.push((path.to_owned(), target.as_bytes().to_vec(), LINK));
+        self.files
+            .push((path.to_owned(), target.as_bytes().to_vec(), LINK_MODE));
         self
     }
 
@@ -297,7 +304,7 @@ impl Wheel {
         format!("{}-{}-py3-none-any.whl", self.name, self.version)
     }
 
-    /// The archive: nothing compressed, as a zip file may be.
+    /// Returns the archive without compression, which zip permits.
     pub fn bytes(&self) -> Vec<u8> {
         let info = format!("{}-{}.dist-info", self.name, self.version);
         let mut metadata = format!(
@@ -308,12 +315,12 @@ impl Wheel {
             metadata.push_str(&format!("Requires-Dist: {requirement}\n"));
         }
         let mut files = self.files.clone();
-        files.push((format!("{info}/METADATA"), metadata.into_bytes(), FILE));
+        files.push((format!("{info}/METADATA"), metadata.into_bytes(), FILE_MODE));
         let wheel = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n";
-        files.push((format!("{info}/WHEEL"), wheel.into(), FILE));
+        files.push((format!("{info}/WHEEL"), wheel.into(), FILE_MODE));
         let mut record: String = files.iter().map(|(path, ..)| format!("{path},,\n")).collect();
         record.push_str(&format!("{info}/RECORD,,\n"));
-        files.push((format!("{info}/RECORD"), record.into_bytes(), FILE));
+        files.push((format!("{info}/RECORD"), record.into_bytes(), FILE_MODE));
         zip(&files)
     }
 }
@@ -338,7 +345,7 @@ fn zip(files: &[(String, Vec<u8>, u32)]) -> Vec<u8> {
         out.extend(path.as_bytes());
         out.extend(content);
         directory.extend(b"PK\x01\x02");
-        // Made by Unix, so that the mode counts.
+        // The creator is Unix, so that readers use the mode.
         directory.extend([20, 3]);
         directory.extend(&common);
         directory.extend([0; 6]);

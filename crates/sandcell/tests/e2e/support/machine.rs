@@ -3,17 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// A process that cannot be mistaken for a later one with the same number.
+/// A process, identified by id and start time, so that a later process with the same id is not confused with it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Seen {
+pub struct ProcessIdentity {
     pub pid: u32,
-    /// In clock ticks since boot.
+    /// The start time in clock ticks since boot.
     pub started: u64,
     pub name: String,
 }
 
-impl Seen {
-    /// Returns true while it runs; a zombie does not.
+impl ProcessIdentity {
+    /// Returns true while the process runs. A zombie does not run.
     pub fn lives(&self) -> bool {
         stat(self.pid).is_some_and(|stat| stat.started == self.started && !matches!(stat.state, 'Z' | 'X'))
     }
@@ -28,7 +28,7 @@ struct Stat {
 
 fn stat(pid: u32) -> Option<Stat> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name stands in parentheses and may itself hold some.
+    // The name is in parentheses and may itself contain parentheses.
     let (head, tail) = text.rsplit_once(") ")?;
     let fields: Vec<&str> = tail.split(' ').collect();
     Some(Stat {
@@ -46,30 +46,30 @@ fn pids() -> impl Iterator<Item = u32> {
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// The process itself.
-pub fn process(pid: u32) -> Seen {
+/// Identifies a process by its id.
+pub fn process(pid: u32) -> ProcessIdentity {
     let stat = stat(pid).expect("the process is there");
-    Seen {
+    ProcessIdentity {
         pid,
         started: stat.started,
         name: stat.name,
     }
 }
 
-/// Kills a process; one that has gone already is no error.
+/// Kills a process; an already ended one is no error.
 pub fn kill(pid: u32) {
     let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
     let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
 }
 
-/// Every process below this one, however deep.
-pub fn descendants(of: u32) -> BTreeSet<Seen> {
-    let mut children: BTreeMap<u32, Vec<Seen>> = BTreeMap::new();
+/// Returns all descendants of this process.
+pub fn descendants(of: u32) -> BTreeSet<ProcessIdentity> {
+    let mut children: BTreeMap<u32, Vec<ProcessIdentity>> = BTreeMap::new();
     for pid in pids() {
         if let Some(stat) = stat(pid)
             && stat.state != 'Z'
         {
-            children.entry(stat.parent).or_default().push(Seen {
+            children.entry(stat.parent).or_default().push(ProcessIdentity {
                 pid,
                 started: stat.started,
                 name: stat.name,
@@ -87,20 +87,20 @@ pub fn descendants(of: u32) -> BTreeSet<Seen> {
     found
 }
 
-/// The one process below this one that has this name.
-pub fn named(of: u32, name: &str) -> Seen {
-    // A session's copy has its name for a moment while it is made.
-    super::until(super::PATIENCE, &format!("one process is called {name}"), || {
-        let found: Vec<Seen> = descendants(of).into_iter().filter(|seen| seen.name == name).collect();
-        <[Seen; 1]>::try_from(found).ok()
+/// Returns the only descendant with this name.
+pub fn named(of: u32, name: &str) -> ProcessIdentity {
+    // A session's snapshot has the session's name for a moment while it is made.
+    super::until(super::DEFAULT_TIMEOUT, &format!("one process is called {name}"), || {
+        let found: Vec<ProcessIdentity> = descendants(of).into_iter().filter(|seen| seen.name == name).collect();
+        <[ProcessIdentity; 1]>::try_from(found).ok()
     })
     .into_iter()
     .next()
     .unwrap()
 }
 
-/// The first process of the sandbox that this one is in.
-pub fn first_of_its_sandbox(seen: &Seen) -> Seen {
+/// Returns the first process of this process's sandbox.
+pub fn first_of_its_sandbox(seen: &ProcessIdentity) -> ProcessIdentity {
     let mut pid = seen.pid;
     while status(pid, "NSpid").is_some_and(|inner| inner.split_whitespace().last() != Some("1")) {
         pid = stat(pid).expect("the process is there").parent;
@@ -108,7 +108,7 @@ pub fn first_of_its_sandbox(seen: &Seen) -> Seen {
     process(pid)
 }
 
-/// A line of `/proc/PID/status`.
+/// Returns a line of `/proc/PID/status`.
 pub fn status(pid: u32, key: &str) -> Option<String> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     text.lines().find_map(|line| {
@@ -118,7 +118,7 @@ pub fn status(pid: u32, key: &str) -> Option<String> {
     })
 }
 
-/// Memory that is only this process's own, in bytes.
+/// Returns the private memory of a process, in bytes.
 pub fn private_memory(pid: u32) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
     text.lines()
@@ -128,7 +128,7 @@ pub fn private_memory(pid: u32) -> u64 {
         * 1024
 }
 
-/// The highest resident size so far, in bytes.
+/// Returns the peak resident size, in bytes.
 pub fn peak_memory(pid: u32) -> u64 {
     let text = status(pid, "VmHWM").unwrap_or_default();
     text.split_whitespace()
@@ -143,7 +143,7 @@ pub fn descriptors(pid: u32) -> usize {
     std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, |entries| entries.count())
 }
 
-/// The same without those that lead to files with `name` in their path.
+/// Returns the number of descriptors, without those of files with `name` in their path.
 pub fn descriptors_but(pid: u32, name: &str) -> usize {
     let entries = std::fs::read_dir(format!("/proc/{pid}/fd"))
         .into_iter()
@@ -155,8 +155,8 @@ pub fn descriptors_but(pid: u32, name: &str) -> usize {
         .count()
 }
 
-/// Our own mount table: a sandbox never shows in it. Mounts by a container engine for its containers appear and
-/// disappear.
+/// Returns our own mount table: a sandbox never shows in it. The mounts of a container engine for its containers are
+/// left out, since they appear and disappear.
 pub fn mounts() -> BTreeSet<String> {
     let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     let of_an_engine = |line: &&str| {
@@ -171,8 +171,8 @@ pub fn mounts() -> BTreeSet<String> {
         .collect()
 }
 
-/// Folders for private files that a launcher without namespaces has made and that no launcher holds any more. Those of other
-/// servers of this machine are locked, so they do not count.
+/// Returns folders for private files that a launcher without namespaces has made and that no launcher uses any more.
+/// Folders of other servers of this machine are locked, so they do not count.
 pub fn abandoned_folders() -> BTreeSet<PathBuf> {
     use std::os::unix::fs::MetadataExt;
 
@@ -194,9 +194,9 @@ pub fn abandoned_folders() -> BTreeSet<PathBuf> {
     entries.filter(ours).map(|entry| entry.path()).collect()
 }
 
-/// Control group folders that belong to one of these processes: they hold it, or bear the number of the launcher that
-/// made them. Other servers of this machine come and go meanwhile, so others' folders do not count.
-pub fn groups_of(processes: &BTreeSet<Seen>) -> BTreeSet<PathBuf> {
+/// Returns the control group folders of these processes: they contain one, or have the process id of the launcher that
+/// made them in their name. Other servers of this machine start and end meanwhile, so their folders do not count.
+pub fn groups_of(processes: &BTreeSet<ProcessIdentity>) -> BTreeSet<PathBuf> {
     let pids: BTreeSet<u32> = processes.iter().map(|seen| seen.pid).collect();
     let mut all = groups();
     all.retain(|folder| {
@@ -209,7 +209,7 @@ pub fn groups_of(processes: &BTreeSet<Seen>) -> BTreeSet<PathBuf> {
     all
 }
 
-/// Control group folders that are sandcell's by name, in every hierarchy.
+/// Returns the control group folders with sandcell's names, in every hierarchy.
 fn groups() -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
     for line in std::fs::read_to_string("/proc/self/mountinfo").unwrap().lines() {
@@ -241,7 +241,7 @@ fn collect(folder: &Path, found: &mut BTreeSet<PathBuf>) {
     }
 }
 
-/// The names of namespaces a process is in, by kind.
+/// Returns the namespaces of a process, by kind.
 pub fn namespaces(pid: u32) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     for kind in ["user", "mnt", "pid", "net", "ipc", "uts", "cgroup"] {

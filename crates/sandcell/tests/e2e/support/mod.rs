@@ -1,4 +1,4 @@
-//! Shared parts of the end-to-end tests: a client, a place to work in, and checks of the machine.
+//! Shared parts of the end-to-end tests: a client, a private place for a test, and checks of the machine.
 
 pub mod browser;
 pub mod client;
@@ -7,8 +7,8 @@ pub mod http;
 pub mod index;
 pub mod machine;
 pub mod oci;
-pub mod place;
 pub mod registry;
+pub mod test_dir;
 pub mod turns;
 
 use std::io::Write;
@@ -16,8 +16,8 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Long enough for anything that works, on a machine that is busy with other tests.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+/// A time limit that suffices for every working operation, on a machine that is busy with other tests.
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Begins a test that needs working sandboxes: skips it where the machine cannot make any, and takes a shared turn
 /// (`alone` for those that measure the machine or fill it).
@@ -40,7 +40,7 @@ macro_rules! begin {
 }
 pub(crate) use begin;
 
-/// The test's name from a function defined in it.
+/// Returns the test's name from a function defined in it.
 pub fn name_of<F>(_: F) -> String {
     std::any::type_name::<F>()
         .trim_start_matches("e2e::")
@@ -48,7 +48,8 @@ pub fn name_of<F>(_: F) -> String {
         .to_owned()
 }
 
-/// The binary under test: the one that `cargo xtask test` built, else the one that cargo built for these tests.
+/// Returns the binary under test: the one that `cargo xtask test` built, else the one that cargo built for these
+/// tests.
 pub fn binary() -> PathBuf {
     std::env::var_os("SANDCELL_TEST_BIN").map_or_else(|| env!("CARGO_BIN_EXE_sandcell").into(), PathBuf::from)
 }
@@ -64,7 +65,7 @@ pub fn missing() -> Option<String> {
     None
 }
 
-/// A real interpreter of the machine, for comparison.
+/// Returns a real interpreter of the machine, for comparison.
 pub fn python() -> Option<PathBuf> {
     ["/usr/bin/python3", "/usr/local/bin/python3"]
         .into_iter()
@@ -72,7 +73,7 @@ pub fn python() -> Option<PathBuf> {
         .find(|path| path.exists())
 }
 
-/// The folder of the sources, wherever the tests were moved to.
+/// Returns the source folder, also if the tests were moved.
 pub fn sources() -> PathBuf {
     std::env::var_os("INSTA_WORKSPACE_ROOT").map_or_else(
         || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../.."),
@@ -84,7 +85,7 @@ pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Says that a test was not run, and why; fails it where nothing may be skipped.
+/// Reports that a test was skipped, with the reason; fails it if no test may be skipped.
 pub fn skip(test: &str, reason: &str) {
     assert!(
         std::env::var("SANDCELL_TEST_REQUIRE").as_deref() != Ok("1"),
@@ -93,7 +94,7 @@ pub fn skip(test: &str, reason: &str) {
     count(test, reason);
 }
 
-/// Says that a test was not run for something that no machine is required to have, and counts it as skipped.
+/// Reports that a test was skipped for a feature that no machine is required to have, and counts it as skipped.
 pub fn not_required(test: &str, reason: &str) {
     count(test, &format!("not required: {reason}"));
 }
@@ -119,7 +120,7 @@ fn succeeds(command: &mut Command) -> bool {
         .is_ok_and(|status| status.success())
 }
 
-/// Looks again and again until `look` finds something, at most for `limit`.
+/// Polls until `look` returns something, at most for `limit`.
 pub fn until<T>(limit: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
@@ -131,7 +132,7 @@ pub fn until<T>(limit: Duration, what: &str, mut look: impl FnMut() -> Option<T>
     }
 }
 
-/// Waits until a reading is as it was, at most for the two seconds within which everything must be gone.
+/// Waits until a reading is as before, at most for the two seconds within which everything must be gone.
 #[track_caller]
 pub fn settles<T: PartialEq + std::fmt::Debug>(read: impl Fn() -> T, before: &T) {
     let start = Instant::now();
@@ -143,7 +144,7 @@ pub fn settles<T: PartialEq + std::fmt::Debug>(read: impl Fn() -> T, before: &T)
     assert_eq!(now, *before, "it does not go back to what it was");
 }
 
-/// A reading that has not changed for a moment: the server prepares and clears away in the background.
+/// Returns a reading once it is stable for a moment: the server prepares and cleans up in the background.
 #[track_caller]
 pub fn settled<T: PartialEq>(read: impl Fn() -> T) -> T {
     let start = Instant::now();

@@ -1,5 +1,5 @@
 //! Images for tests, made of a static shell and other requested files: as a folder of the OCI layout, and behind a
-//! registry with scripted answers, lies included.
+//! registry with scripted answers, including wrong ones.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -19,7 +19,7 @@ pub enum Entry<'a> {
     Device(&'a str),
 }
 
-/// A layer as a tar archive. Names go in as they are.
+/// Makes a layer as a tar archive. Names are written unchanged.
 pub fn layer(entries: &[Entry<'_>]) -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
     for entry in entries {
@@ -42,7 +42,7 @@ pub fn layer(entries: &[Entry<'_>]) -> Vec<u8> {
     builder.into_inner().unwrap()
 }
 
-/// A layer with a shell, its tools, and a file that says where one is.
+/// Makes a layer with a shell, its tools, and a file that contains the shell's path.
 pub fn shell() -> Vec<u8> {
     let busybox = std::fs::read("/bin/busybox").unwrap();
     let mut entries = vec![
@@ -87,7 +87,7 @@ pub struct Image {
 }
 
 impl Image {
-    /// Of these layers, which are packed by gzip.
+    /// Makes an image of these layers, which are compressed by gzip.
     pub fn of(layers: &[Vec<u8>]) -> Self {
         let machine = match std::env::consts::ARCH {
             "x86_64" => "amd64",
@@ -116,7 +116,7 @@ impl Image {
         }
     }
 
-    /// As a folder of the OCI layout.
+    /// Writes the image as a folder of the OCI layout.
     pub fn write(&self, folder: &Path) {
         let blobs = folder.join("blobs/sha256");
         std::fs::create_dir_all(&blobs).unwrap();
@@ -141,7 +141,7 @@ impl Image {
 pub enum Answer {
     Bytes(Vec<u8>),
     Status(u16, &'static str),
-    /// Says that more comes, sends this, and then nothing for as long as the other side waits.
+    /// Announces more bytes than these, sends these, and then stalls until the client disconnects.
     Stalls(Vec<u8>),
 }
 
@@ -220,7 +220,7 @@ fn serve(mut stream: TcpStream, answers: &Mutex<HashMap<String, Answer>>, asked:
             Some(Answer::Stalls(bytes)) => {
                 let _ = write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", bytes.len() + 1)
                     .and_then(|()| stream.write_all(&bytes));
-                // Until the other side has had enough.
+                // Waits until the client disconnects.
                 let _ = stream.read(&mut [0]);
                 return;
             }

@@ -1,4 +1,4 @@
-//! A test npm registry: archives made here, and bad habits.
+//! A test npm registry: generated archives, and faults.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -26,7 +26,7 @@ struct Published {
     says: Value,
     bytes: Vec<u8>,
     integrity: String,
-    /// The size that is announced, if it is not the real one.
+    /// The announced size, if it is not the real one.
     announced: Option<u64>,
 }
 
@@ -65,7 +65,7 @@ impl Registry {
         self.publish_as(name, version, says, entries, None, None);
     }
 
-    /// The same with a hash or a size that are lies.
+    /// Publishes a version with a wrong hash or size.
     pub fn publish_as(
         &self,
         name: &str,
@@ -107,7 +107,7 @@ impl Registry {
         packages.entry(name.to_owned()).or_default().push(published);
     }
 
-    /// The paths that were asked for.
+    /// Returns the requested paths.
     pub fn asked(&self) -> Vec<String> {
         self.state.asked.lock().unwrap().clone()
     }
@@ -154,7 +154,7 @@ fn respond(mut stream: &TcpStream, path: &str, state: &State, port: u16) -> std:
             return answer(stream, "404 Not Found", b"no such file", None);
         };
         answer(stream, "200 OK", &one.bytes, one.announced)?;
-        // What was announced and does not come.
+        // Zeros follow for the announced size, until the client disconnects.
         while one.announced.is_some() && stream.write_all(&[0; 65536]).is_ok() {}
         return Ok(());
     }
@@ -186,7 +186,7 @@ fn answer(mut stream: &TcpStream, status: &str, body: &[u8], announced: Option<u
     stream.write_all(body)
 }
 
-/// One entry of a tar archive.
+/// Appends one entry to a tar archive.
 pub(super) fn append(archive: &mut Vec<u8>, path: &str, kind: u8, target: &str, bytes: &[u8]) {
     let mut head = [0; 512];
     let mut put = |at: usize, text: &str| head[at..at + text.len()].copy_from_slice(text.as_bytes());
@@ -209,7 +209,7 @@ pub(super) fn append(archive: &mut Vec<u8>, path: &str, kind: u8, target: &str, 
     archive.resize(archive.len().next_multiple_of(512), 0);
 }
 
-/// Nothing compressed, as gzip may be.
+/// Wraps bytes as gzip without compression, which gzip permits.
 pub(super) fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut out = vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255];
     let mut chunks = bytes.chunks(65535).peekable();
@@ -226,14 +226,14 @@ pub(super) fn gzip(bytes: &[u8]) -> Vec<u8> {
 }
 
 fn base64(bytes: &[u8]) -> String {
-    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    const BASE64_LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut out = String::new();
     for chunk in bytes.chunks(3) {
         let mut three = [0; 3];
         three[..chunk.len()].copy_from_slice(chunk);
         let number = u32::from_be_bytes([0, three[0], three[1], three[2]]);
         for place in 0..4 {
-            let letter = LETTERS[(number >> (18 - 6 * place) & 63) as usize];
+            let letter = BASE64_LETTERS[(number >> (18 - 6 * place) & 63) as usize];
             out.push(if place <= chunk.len() { char::from(letter) } else { '=' });
         }
     }

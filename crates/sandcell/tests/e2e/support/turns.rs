@@ -1,4 +1,4 @@
-//! Turns of tests. Most tests run side by side; a test that counts the machine's resources, or fills it, runs alone.
+//! Turns of tests. Most tests run in parallel; a test that counts the machine's resources, or fills it, runs alone.
 //! The turns are file locks, so they hold between threads of one test program and between programs.
 
 use std::fs::File;
@@ -10,7 +10,7 @@ pub struct Turn {
 
 impl Turn {
     pub fn shared() -> Self {
-        // The gate keeps newcomers out while somebody waits to be alone.
+        // The gate blocks new tests while one waits to be alone.
         let gate = open("gate");
         gate.lock_shared().unwrap();
         let lock = open("turn");

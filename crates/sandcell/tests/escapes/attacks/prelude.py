@@ -1,4 +1,4 @@
-# What every attack may use. It stands before the attack's own text, with LURE above it: things of the machine outside
+# What every attack may use. It stands before the attack's own text, with CANARIES above it: things of the machine outside
 # that must stay out of reach. An attack's last line of output is `HELD`, or `BREACH: ` and how far it came.
 import ctypes, errno, json, os, platform, resource, select, signal, socket, stat, struct, subprocess, sys, threading, time
 

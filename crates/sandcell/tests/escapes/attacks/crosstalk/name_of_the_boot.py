@@ -7,4 +7,4 @@
 
 words = [text_of("/proc/sys/kernel/random/boot_id").strip() for _ in range(2)]
 import uuid
-verdict(words[0] != words[1] or str(uuid.UUID(words[0])) != words[0] or words[0] == LURE["boot_id"], words)
+verdict(words[0] != words[1] or str(uuid.UUID(words[0])) != words[0] or words[0] == CANARIES["boot_id"], words)

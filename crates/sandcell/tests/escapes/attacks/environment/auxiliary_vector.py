@@ -4,4 +4,4 @@
 # expect: held
 # unproven: the interpreter is started inside, so its path is one inside
 
-finds(p for p in LURE["paths"] if p.encode() in open("/proc/self/auxv", "rb").read())
+finds(p for p in CANARIES["paths"] if p.encode() in open("/proc/self/auxv", "rb").read())

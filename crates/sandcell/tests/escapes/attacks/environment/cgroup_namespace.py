@@ -4,4 +4,4 @@
 # expect: held
 
 here = os.readlink("/proc/self/ns/cgroup")
-verdict(here == LURE["ns"]["cgroup"], here)
+verdict(here == CANARIES["ns"]["cgroup"], here)

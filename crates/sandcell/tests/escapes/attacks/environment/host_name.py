@@ -3,4 +3,4 @@
 # layer: uts_namespace
 # expect: held
 
-verdict(LURE["hostname"] in (socket.gethostname(), os.uname().nodename), socket.gethostname())
+verdict(CANARIES["hostname"] in (socket.gethostname(), os.uname().nodename), socket.gethostname())

@@ -5,4 +5,4 @@
 # unproven: nothing can be mounted without it, so no sandbox is made
 
 here = os.readlink("/proc/self/ns/mnt")
-verdict(here == LURE["ns"]["mnt"], here)
+verdict(here == CANARIES["ns"]["mnt"], here)

@@ -6,4 +6,4 @@
 # proof: root
 
 here = os.readlink("/proc/self/ns/pid")
-verdict(here == LURE["ns"]["pid"], here)
+verdict(here == CANARIES["ns"]["pid"], here)

@@ -4,4 +4,4 @@
 # expect: held
 # unproven: programs get an environment of their own, whatever the first process has; see first_process
 
-finds(n for n in LURE["names"] if n in text_of("/proc/self/environ"))
+finds(n for n in CANARIES["names"] if n in text_of("/proc/self/environ"))

@@ -10,4 +10,4 @@ try:
 except ZeroDivisionError:
     text = traceback.format_exc()
 text += " ".join(str(getattr(m, "__file__", "")) for m in list(sys.modules.values())) + " ".join(sys.path) + " ".join(sys.argv)
-finds(p for p in LURE["paths"] if p in text)
+finds(p for p in CANARIES["paths"] if p in text)

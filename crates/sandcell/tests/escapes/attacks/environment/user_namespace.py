@@ -5,4 +5,4 @@
 # containers: the daemon's containers share the host's users, which each result says
 
 here = os.readlink("/proc/self/ns/user")
-verdict(here == LURE["ns"]["user"] or os.getuid() != 1000, here, os.getuid())
+verdict(here == CANARIES["ns"]["user"] or os.getuid() != 1000, here, os.getuid())

@@ -4,4 +4,4 @@
 # expect: held
 
 here = os.readlink("/proc/self/ns/uts")
-verdict(here == LURE["ns"]["uts"], here)
+verdict(here == CANARIES["ns"]["uts"], here)

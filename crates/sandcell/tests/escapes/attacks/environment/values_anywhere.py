@@ -5,4 +5,4 @@
 # beside: hidden_agent
 
 finds(path for pid in os.listdir("/proc") if pid.isdigit() for path in (f"/proc/{pid}/environ", f"/proc/{pid}/cmdline", f"/proc/{pid}/task/{pid}/environ", f"/proc/{pid}/stack")
-      if LURE["secret"] in text_of(path))
+      if CANARIES["secret"] in text_of(path))

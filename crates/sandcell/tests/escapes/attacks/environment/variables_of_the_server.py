@@ -5,4 +5,4 @@
 # unproven: programs get an environment of their own, whatever the first process has; see first_process
 # quick: yes
 
-finds(n for n in LURE["names"] if n in os.environ)
+finds(n for n in CANARIES["names"] if n in os.environ)

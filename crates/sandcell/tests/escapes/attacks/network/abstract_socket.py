@@ -5,4 +5,4 @@
 # beside: landlock
 # quick: yes
 
-fails(lambda: socket.socket(socket.AF_UNIX).connect("\0" + LURE["abstract"]))
+fails(lambda: socket.socket(socket.AF_UNIX).connect("\0" + CANARIES["abstract"]))

@@ -4,4 +4,4 @@
 # expect: held
 # beside: network_namespace
 
-fails(lambda: socket.socket(socket.AF_UNIX).connect("\0" + LURE["abstract"]))
+fails(lambda: socket.socket(socket.AF_UNIX).connect("\0" + CANARIES["abstract"]))

@@ -4,4 +4,4 @@
 # expect: held
 # quick: yes
 
-connect("127.0.0.1", LURE["tcp"])
+connect("127.0.0.1", CANARIES["tcp"])

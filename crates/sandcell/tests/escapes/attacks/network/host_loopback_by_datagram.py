@@ -7,7 +7,7 @@
 
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 try:
-    s.sendto(b"x", ("127.0.0.1", LURE["udp"]))
+    s.sendto(b"x", ("127.0.0.1", CANARIES["udp"]))
 except OSError:
     pass
 print("HELD")

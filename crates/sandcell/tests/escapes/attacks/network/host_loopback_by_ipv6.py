@@ -4,4 +4,4 @@
 # expect: held
 # quick: yes
 
-connect("::ffff:127.0.0.1", LURE["tcp"])
+connect("::ffff:127.0.0.1", CANARIES["tcp"])

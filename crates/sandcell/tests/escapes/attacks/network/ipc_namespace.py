@@ -3,4 +3,4 @@
 # layer: ipc_namespace
 # expect: held
 
-verdict(os.readlink("/proc/self/ns/ipc") == LURE["ns"]["ipc"], "the host's")
+verdict(os.readlink("/proc/self/ns/ipc") == CANARIES["ns"]["ipc"], "the host's")

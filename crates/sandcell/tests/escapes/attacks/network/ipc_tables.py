@@ -3,4 +3,4 @@
 # layer: ipc_namespace
 # expect: held
 
-finds(n for n in ("msg", "sem", "shm") if str(LURE["ipc_key"]) in text_of("/proc/sysvipc/" + n))
+finds(n for n in ("msg", "sem", "shm") if str(CANARIES["ipc_key"]) in text_of("/proc/sysvipc/" + n))

@@ -5,5 +5,5 @@
 # beside: landlock, seccomp
 
 libc.mq_open.restype = ctypes.c_int
-fd = call("mq_open", LURE["mq"].encode(), 0, 0, 0)[0]
+fd = call("mq_open", CANARIES["mq"].encode(), 0, 0, 0)[0]
 verdict(fd >= 0, "it opened")

@@ -3,4 +3,4 @@
 # layer: network_namespace
 # expect: held
 
-verdict(os.readlink("/proc/self/ns/net") == LURE["ns"]["net"], "the host's")
+verdict(os.readlink("/proc/self/ns/net") == CANARIES["ns"]["net"], "the host's")

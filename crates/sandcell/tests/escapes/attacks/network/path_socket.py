@@ -3,4 +3,4 @@
 # layer: private_root
 # expect: held
 
-fails(lambda: socket.socket(socket.AF_UNIX).connect(LURE["unix"]))
+fails(lambda: socket.socket(socket.AF_UNIX).connect(CANARIES["unix"]))

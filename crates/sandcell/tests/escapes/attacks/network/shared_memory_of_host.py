@@ -5,7 +5,7 @@
 # proof: root
 
 found = []
-for name, args in (("msgget", (LURE["ipc_key"], 0)), ("semget", (LURE["ipc_key"], 0, 0)), ("shmget", (LURE["ipc_key"], 0, 0))):
+for name, args in (("msgget", (CANARIES["ipc_key"], 0)), ("semget", (CANARIES["ipc_key"], 0, 0)), ("shmget", (CANARIES["ipc_key"], 0, 0))):
     if call(name, *args)[0] >= 0:
         found.append(name)
 finds(found)

@@ -4,4 +4,4 @@
 # expect: held
 # quick: yes
 
-finds(str(LURE["pid"]) for _ in [0] if os.path.exists(f"/proc/{LURE['pid']}/stat") and LURE["program"] in text_of(f"/proc/{LURE['pid']}/stat"))
+finds(str(CANARIES["pid"]) for _ in [0] if os.path.exists(f"/proc/{CANARIES['pid']}/stat") and CANARIES["program"] in text_of(f"/proc/{CANARIES['pid']}/stat"))

@@ -6,7 +6,7 @@
 # proof: root
 
 try:
-    os.kill(LURE["pid"], 0)
+    os.kill(CANARIES["pid"], 0)
     verdict(True, "it could be signalled")
 except OSError as error:
     verdict(error.errno != errno.ESRCH, error)

@@ -14,7 +14,7 @@ if os.fork() == 0:
                 signal.signal(number, signal.SIG_IGN)
             except (OSError, ValueError):
                 pass
-        os.execv("/bin/sleep", ["/bin/sleep", LURE["marker"]])
+        os.execv("/bin/sleep", ["/bin/sleep", CANARIES["marker"]])
     os._exit(0)
 os.wait()
 print("HELD")

@@ -6,7 +6,7 @@
 # unproven: what is looked at is whether one lives after the sandbox is closed
 # outside: gone
 
-script = "trap '' TERM INT HUP; while :; do /bin/sleep " + LURE["marker"] + " & wait; done"
+script = "trap '' TERM INT HUP; while :; do /bin/sleep " + CANARIES["marker"] + " & wait; done"
 for _ in range(5):
     subprocess.Popen(["/bin/sh", "-c", f"({script}) & ({script}) & wait"], start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 time.sleep(0.1)

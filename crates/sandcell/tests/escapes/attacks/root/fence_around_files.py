@@ -4,4 +4,4 @@
 # expect: held
 # beside: private_root
 
-fails(lambda: open(LURE["secret_file"]).read())
+fails(lambda: open(CANARIES["secret_file"]).read())

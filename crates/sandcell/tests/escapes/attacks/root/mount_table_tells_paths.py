@@ -18,4 +18,4 @@ for name in ("mounts", "mountstats"):
         at = words.index("on") + 2 if "on" in words else 2
         told.append(" ".join([word for number, word in enumerate(words) if number != at - 1]))
 text = "\n".join(told)
-finds([p for p in LURE["paths"] if p in text] + [w for w in ("/dev/vd", "/dev/sd", "/dev/nvme", "lowerdir=/usr", "upperdir=/home", " - cgroup") if w in text])
+finds([p for p in CANARIES["paths"] if p in text] + [w for w in ("/dev/vd", "/dev/sd", "/dev/nvme", "lowerdir=/usr", "upperdir=/home", " - cgroup") if w in text])

@@ -5,4 +5,4 @@
 # proof: root
 # beside: private_root, landlock
 
-fails(lambda: open(LURE["private_file"]).read())
+fails(lambda: open(CANARIES["private_file"]).read())

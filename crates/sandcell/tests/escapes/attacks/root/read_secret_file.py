@@ -4,4 +4,4 @@
 # expect: held
 # beside: landlock
 
-fails(lambda: open(LURE["secret_file"]).read())
+fails(lambda: open(CANARIES["secret_file"]).read())

@@ -4,4 +4,4 @@
 # expect: held
 # beside: landlock
 
-fails(lambda: os.open(LURE["open_file"], os.O_WRONLY))
+fails(lambda: os.open(CANARIES["open_file"], os.O_WRONLY))

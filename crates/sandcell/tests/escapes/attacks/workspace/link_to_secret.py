@@ -4,10 +4,10 @@
 # expect: held
 
 # in: a
-os.symlink(LURE["secret_file"], "/home/user/l1")
-os.symlink("../../.." + LURE["secret_file"], "/home/user/l2")
-os.symlink("/proc/self/root" + LURE["secret_file"], "/home/user/l3")
-os.symlink("/proc/1/root" + LURE["secret_file"], "/home/user/l4")
+os.symlink(CANARIES["secret_file"], "/home/user/l1")
+os.symlink("../../.." + CANARIES["secret_file"], "/home/user/l2")
+os.symlink("/proc/self/root" + CANARIES["secret_file"], "/home/user/l3")
+os.symlink("/proc/1/root" + CANARIES["secret_file"], "/home/user/l4")
 answers = []
 # tool: read_file {"path": "l1"}
 # in: a
@@ -21,4 +21,4 @@ answers.append(ANSWER["text"])
 # tool: read_file {"path": "l4"}
 # in: a
 answers.append(ANSWER["text"])
-finds(a for a in answers if LURE["secret"] in a)
+finds(a for a in answers if CANARIES["secret"] in a)

@@ -1,15 +1,15 @@
 use serde_json::json;
 
 use crate::support::client::{Answer, Client};
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 use crate::support::{begin, machine, name_of, settled, skip};
 
-fn server(place: &Place) -> Client {
+fn server(place: &TestDir) -> Client {
     Client::start(&mut place.command(&["serve"]))
 }
 
-/// A place whose Python has data libraries, where this machine has one.
-fn with_libraries(test: &str, more: &str) -> Option<Place> {
+/// Returns a place whose Python has data libraries, if this machine has one.
+fn with_libraries(test: &str, more: &str) -> Option<TestDir> {
     let data = std::env::var_os("SANDCELL_TEST_DATA_PYTHON");
     if data.is_none() {
         skip(
@@ -17,13 +17,13 @@ fn with_libraries(test: &str, more: &str) -> Option<Place> {
             "no Python with data libraries (SANDCELL_TEST_DATA_PYTHON names it)",
         );
     }
-    data.map(|data| Place::with_settings(&format!("python = {:?}\n{more}", data.to_string_lossy())))
+    data.map(|data| TestDir::with_settings(&format!("python = {:?}\n{more}", data.to_string_lossy())))
 }
 
 #[test]
 fn a_status_lists_variables_without_running_their_code() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let made = server.run(
         "class Trap:\n    def __repr__(self): import os; os._exit(1)\n    __len__ = __str__ = __repr__\n\
@@ -47,7 +47,7 @@ fn a_status_lists_variables_without_running_their_code() {
         json!({"name": "n", "type": "int", "shape": "", "bytes": 28, "preview": "7"})
     );
     assert_eq!(server.text("print(n)").trim(), "7", "the session goes on");
-    // While code runs its variables are not asked for.
+    // The server does not query variables while code runs.
     let running = server.call(
         "execute_code",
         json!({"code": "import time; time.sleep(30)", "wait_s": 0}),
@@ -65,7 +65,7 @@ fn a_status_lists_variables_without_running_their_code() {
 #[test]
 fn what_threads_print_while_variables_are_listed_is_not_lost() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let made = server.run(
         "import threading\nstop = threading.Event()\ncount = 0\n\
@@ -94,7 +94,7 @@ fn what_threads_print_while_variables_are_listed_is_not_lost() {
 #[test]
 fn a_progress_bar_is_progress() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let pending = server.begin(
         "tools/call",
@@ -105,7 +105,7 @@ fn a_progress_bar_is_progress() {
     );
     let answer = pending.answer();
     assert_eq!(answer.status(), "ok", "{answer:?}");
-    let told = server.told();
+    let told = server.notifications();
     let bars: Vec<_> = told.iter().filter(|note| note["params"]["total"] == 25.0).collect();
     assert!(!bars.is_empty(), "{told:?}");
     assert!(
@@ -122,7 +122,7 @@ fn a_progress_bar_is_progress() {
 #[test]
 fn a_status_lists_what_each_execution_added_to_memory() {
     let _turn = begin!();
-    let place = Place::with_settings("[sessions]\nrestore = false\n");
+    let place = TestDir::with_settings("[sessions]\nrestore = false\n");
     let server = server(&place);
     let rows = |sandbox: &str| {
         let status = server.call("get_sandbox_status", json!({"sandbox_id": sandbox}));
@@ -145,7 +145,7 @@ fn a_status_lists_what_each_execution_added_to_memory() {
     assert!((-90.0..-50.0).contains(&added(2).unwrap()), "{listed:?}");
     let line = format!("{}: +{:.1} MB (peak ", id(&many), added(0).unwrap());
     assert!(text.contains(&line), "{line}: {text}");
-    // Only the last ones are known.
+    // Only the latest ones are listed.
     let last: Vec<_> = (0..12).map(|_| id(&server.run("1"))).collect();
     let (listed, _) = rows(&many.sandbox());
     let ids: Vec<_> = listed.iter().map(|row| row["execution_id"].as_str().unwrap()).collect();
@@ -155,7 +155,7 @@ fn a_status_lists_what_each_execution_added_to_memory() {
 #[test]
 fn memory_that_runs_short_is_said_before_it_is_gone() {
     let _turn = begin!();
-    let place = Place::with_settings("[limits]\nmemory_mb = 128\n");
+    let place = TestDir::with_settings("[limits]\nmemory_mb = 128\n");
     let server = server(&place);
     let small = server.run("import time\na = bytearray(8 << 20)\ntime.sleep(0.02)");
     assert!(!small.verdict().contains("memory:"), "{small:?}");
@@ -163,7 +163,7 @@ fn memory_that_runs_short_is_said_before_it_is_gone() {
     assert_eq!(large.status(), "ok", "{large:?}");
     assert!(large.verdict().contains("of 128 MB are in use"), "{large:?}");
     let growth = large.meta()["memory_growth_mb"].as_f64().unwrap();
-    // Where memory is watched, a copy that is just being made counts twice for a moment in what there was before.
+    // Where the watchdog measures memory, a snapshot in the making counts twice for a moment.
     assert!((40.0..110.0).contains(&growth), "{large:?}");
     let quiet = server.run("time.sleep(0.02)");
     assert!(!quiet.verdict().contains("memory:"), "said once: {quiet:?}");
@@ -233,13 +233,13 @@ fn tables_say_their_shape_and_types_once() {
         0,
         "a table's text is all of it: {shown:?}"
     );
-    // What a column is called stays on its line.
+    // A column name stays on one line.
     let text = server.text("pd.DataFrame({'x\\n[ok 1 ms exfake]': [1]})");
     assert!(text.lines().all(|line| !line.starts_with("[ok")), "{text}");
 }
 
-/// Values and code that do what they can to make an answer impossible, and how the cell ends.
-const MISBEHAVIOUR: &[(&str, &str)] = &[
+/// Values and code that try to make an answer impossible, and the expected end of the cell.
+const MISBEHAVING_VALUES: &[(&str, &str)] = &[
     (
         "class L:\n    def __repr__(self):\n        while True: pass\nL()",
         "timeout",
@@ -298,11 +298,11 @@ const MISBEHAVIOUR: &[(&str, &str)] = &[
 #[test]
 fn values_and_code_that_misbehave_get_an_answer_and_harm_nobody() {
     let _turn = begin!(alone);
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     server.text("pass");
     let before = settled(|| machine::private_memory(server.pid()) >> 24);
-    for (code, end) in MISBEHAVIOUR {
+    for (code, end) in MISBEHAVING_VALUES {
         let answer = server.call(
             "execute_code",
             json!({"code": code, "timeout_s": 10.0_f64.min(if *end == "timeout" { 1.0 } else { 10.0 })}),
@@ -338,11 +338,11 @@ fn a_figure_of_fifty_thousand_pixels_comes_back_small() {
     assert_eq!(server.text("print(1)").trim(), "1");
 }
 
-/// Pictures stand behind all text. Where text follows one, a line in it says where the picture was.
+/// Pictures follow all text. If text follows a picture, a line marks the picture's position.
 #[test]
 fn pictures_keep_their_place_among_prints() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     server.text(
         "import zlib, struct\n\
@@ -363,7 +363,7 @@ fn pictures_keep_their_place_among_prints() {
             "[plot-1.png: a]\nhalf\n[plot-2.png: b]\n$x$\n[plot-3.png: c]\n",
         ),
     ] {
-        // The two ways never race: ten times each.
+        // The two streams never race: the test runs each case ten times.
         for _ in 0..10 {
             let answer = server.run(code);
             assert_eq!(answer.output(), output, "{code}: {answer:?}");
@@ -376,11 +376,11 @@ fn pictures_keep_their_place_among_prints() {
     }
 }
 
-/// Text for a browser is a link and a line for a reader, with its words and its first picture.
+/// HTML becomes a link and one line of text, with its words and its first picture.
 #[test]
 fn a_long_page_is_a_link_and_a_line() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = server(&place);
     let png = "import zlib, struct, base64\n\
                def chunk(kind, data): return struct.pack('>I', len(data)) + kind + data + struct.pack('>I', zlib.crc32(kind + data))\n\

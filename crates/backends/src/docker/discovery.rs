@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use sandcell_sandbox::System;
 
 /// Returns the advice for starting a daemon on a system.
-pub(super) const fn start(system: System) -> &'static str {
+pub(super) const fn start_advice(system: System) -> &'static str {
     match system {
         Linux => {
             "start Docker (`sudo systemctl start docker`, Docker Desktop, Colima, or `podman system service`), or set `docker.host` or DOCKER_HOST to where it listens"
@@ -21,7 +21,7 @@ pub(super) const fn start(system: System) -> &'static str {
 
 /// The base of a place's path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Below {
+enum PathBase {
     Root,
     Home,
     /// `XDG_RUNTIME_DIR`.
@@ -35,34 +35,34 @@ enum Below {
 }
 
 /// System, program, base, path, and the command that starts the daemon.
-struct Place(System, &'static str, Below, &'static str, &'static str);
+struct KnownAddress(System, &'static str, PathBase, &'static str, &'static str);
 
-use Below::{Config, Home, Pipes, Root, Runtime, Temporary};
+use PathBase::{Config, Home, Pipes, Root, Runtime, Temporary};
 use System::{Linux, MacOs, Windows};
 
 /// In order of preference.
 #[rustfmt::skip]
-const PLACES: [Place; 20] = [
-    Place(Linux, "Docker", Root, "var/run/docker.sock", "`sudo systemctl start docker`"),
-    Place(Linux, "rootless Docker", Runtime, "docker.sock", "`systemctl --user start docker`"),
-    Place(Linux, "Docker Desktop", Home, ".docker/desktop/docker.sock", "`systemctl --user start docker-desktop`"),
-    Place(Linux, "rootless Docker", Home, ".docker/run/docker.sock", "`systemctl --user start docker`"),
-    Place(Linux, "Rancher Desktop", Home, ".rd/docker.sock", "start Rancher Desktop"),
-    Place(Linux, "Colima", Home, ".colima/default/docker.sock", "`colima start`"),
-    Place(Linux, "Colima", Config, "colima/default/docker.sock", "`colima start`"),
-    Place(Linux, "rootless Podman", Runtime, "podman/podman.sock", "`systemctl --user start podman.socket`"),
-    Place(Linux, "Podman", Root, "run/podman/podman.sock", "`sudo systemctl start podman.socket`"),
-    Place(MacOs, "Docker", Root, "var/run/docker.sock", "`open -a Docker`"),
-    Place(MacOs, "Docker Desktop", Home, ".docker/run/docker.sock", "`open -a Docker`"),
-    Place(MacOs, "OrbStack", Home, ".orbstack/run/docker.sock", "`orb start`"),
-    Place(MacOs, "Rancher Desktop", Home, ".rd/docker.sock", "`open -a 'Rancher Desktop'`"),
-    Place(MacOs, "Colima", Home, ".colima/default/docker.sock", "`colima start`"),
-    Place(MacOs, "Colima", Config, "colima/default/docker.sock", "`colima start`"),
-    Place(MacOs, "Podman", Temporary, "podman/podman-machine-default-api.sock", "`podman machine start`"),
-    Place(MacOs, "Podman", Home, ".local/share/containers/podman/machine/podman.sock", "`podman machine start`"),
-    Place(Windows, "Docker", Pipes, "docker_engine", "start Docker Desktop or Rancher Desktop"),
-    Place(Windows, "Docker Desktop", Pipes, "dockerDesktopLinuxEngine", "start Docker Desktop"),
-    Place(Windows, "Podman", Pipes, "podman-machine-default", "`podman machine start`"),
+const KNOWN_ADDRESSES: [KnownAddress; 20] = [
+    KnownAddress(Linux, "Docker", Root, "var/run/docker.sock", "`sudo systemctl start docker`"),
+    KnownAddress(Linux, "rootless Docker", Runtime, "docker.sock", "`systemctl --user start docker`"),
+    KnownAddress(Linux, "Docker Desktop", Home, ".docker/desktop/docker.sock", "`systemctl --user start docker-desktop`"),
+    KnownAddress(Linux, "rootless Docker", Home, ".docker/run/docker.sock", "`systemctl --user start docker`"),
+    KnownAddress(Linux, "Rancher Desktop", Home, ".rd/docker.sock", "start Rancher Desktop"),
+    KnownAddress(Linux, "Colima", Home, ".colima/default/docker.sock", "`colima start`"),
+    KnownAddress(Linux, "Colima", Config, "colima/default/docker.sock", "`colima start`"),
+    KnownAddress(Linux, "rootless Podman", Runtime, "podman/podman.sock", "`systemctl --user start podman.socket`"),
+    KnownAddress(Linux, "Podman", Root, "run/podman/podman.sock", "`sudo systemctl start podman.socket`"),
+    KnownAddress(MacOs, "Docker", Root, "var/run/docker.sock", "`open -a Docker`"),
+    KnownAddress(MacOs, "Docker Desktop", Home, ".docker/run/docker.sock", "`open -a Docker`"),
+    KnownAddress(MacOs, "OrbStack", Home, ".orbstack/run/docker.sock", "`orb start`"),
+    KnownAddress(MacOs, "Rancher Desktop", Home, ".rd/docker.sock", "`open -a 'Rancher Desktop'`"),
+    KnownAddress(MacOs, "Colima", Home, ".colima/default/docker.sock", "`colima start`"),
+    KnownAddress(MacOs, "Colima", Config, "colima/default/docker.sock", "`colima start`"),
+    KnownAddress(MacOs, "Podman", Temporary, "podman/podman-machine-default-api.sock", "`podman machine start`"),
+    KnownAddress(MacOs, "Podman", Home, ".local/share/containers/podman/machine/podman.sock", "`podman machine start`"),
+    KnownAddress(Windows, "Docker", Pipes, "docker_engine", "start Docker Desktop or Rancher Desktop"),
+    KnownAddress(Windows, "Docker Desktop", Pipes, "dockerDesktopLinuxEngine", "start Docker Desktop"),
+    KnownAddress(Windows, "Podman", Pipes, "podman-machine-default", "`podman machine start`"),
 ];
 
 /// The user's folders; unknown ones are none.
@@ -94,7 +94,7 @@ pub(super) struct Candidate {
     /// The path of a socket, or of a named pipe on Windows.
     pub(super) path: PathBuf,
     /// The command that starts it.
-    pub(super) start: &'static str,
+    pub(super) start_command: &'static str,
 }
 
 /// Returns the candidates on a system, the preferred one first. There is at least one.
@@ -103,11 +103,11 @@ pub(super) fn candidates(system: System, folders: &Folders) -> Vec<Candidate> {
         .config
         .clone()
         .or_else(|| folders.home.as_ref().map(|home| home.join(".config")));
-    PLACES
+    KNOWN_ADDRESSES
         .iter()
         .filter(|place| place.0 == system)
-        .filter_map(|Place(_, of, below, path, start)| {
-            let path = match below {
+        .filter_map(|KnownAddress(_, of, base, path, start_command)| {
+            let path = match base {
                 Root => PathBuf::from("/").join(path),
                 Pipes => PathBuf::from(format!("//./pipe/{path}")),
                 Home => folders.home.as_ref().filter(|home| home.is_absolute())?.join(path),
@@ -115,7 +115,11 @@ pub(super) fn candidates(system: System, folders: &Folders) -> Vec<Candidate> {
                 Config => config.as_ref().filter(|own| own.is_absolute())?.join(path),
                 Temporary => folders.temporary.as_ref().filter(|own| own.is_absolute())?.join(path),
             };
-            Some(Candidate { of, path, start })
+            Some(Candidate {
+                of,
+                path,
+                start_command,
+            })
         })
         .collect()
 }

@@ -1,4 +1,4 @@
-//! Limits where no control group holds them: an ordinary user's. Abuses are held within one and a half of the limit, as
+//! Limits without control groups, as for an ordinary user. Abuses are held within one and a half of the limit, as
 //! measured from outside, and named.
 
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::support::client::{Answer, Client};
 use crate::support::machine;
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 use crate::support::{begin, is_root};
 
 /// Returns true when the watchdog enforces limits here; root has cgroups, and the tests run again as an ordinary user.
@@ -47,7 +47,7 @@ fn run(server: &Client, code: &str, memory_mb: u64) -> Answer {
     )
 }
 
-/// Holds if it does once in three times: the machine may be busy with others just when the watcher has to look.
+/// Passes if one of three tries does: a busy machine may delay the watchdog.
 fn held(server: &Client, code: &str, memory_mb: u64) -> Value {
     let most = memory_mb * 3 / 2 * 1024 * 1024;
     let mut seen = Vec::new();
@@ -66,7 +66,7 @@ fn held(server: &Client, code: &str, memory_mb: u64) -> Value {
 #[test]
 fn many_children_at_once_are_held_to_the_memory_of_one_sandbox() {
     let _turn = begin!(alone);
-    let place = Place::with_settings("[pool]\nparked = 0\n");
+    let place = TestDir::with_settings("[pool]\nparked = 0\n");
     let server = Client::start(&mut place.command(&["serve"]));
     if !watched(&server) {
         assert!(
@@ -75,7 +75,7 @@ fn many_children_at_once_are_held_to_the_memory_of_one_sandbox() {
         );
         return;
     }
-    // Each is far below the limit, all together are at six times as much.
+    // Each process is far below the limit; together they use six times as much.
     let crowd = "import subprocess\n\
         many = [subprocess.Popen(['dd', 'if=/dev/zero', 'of=/dev/null', 'bs=16M', 'count=40'], \
         stderr=subprocess.DEVNULL) for n in range(COUNT)]\n\
@@ -93,7 +93,7 @@ fn many_children_at_once_are_held_to_the_memory_of_one_sandbox() {
 #[test]
 fn children_that_come_and_go_are_held_too() {
     let _turn = begin!(alone);
-    let place = Place::with_settings("[pool]\nparked = 0\n");
+    let place = TestDir::with_settings("[pool]\nparked = 0\n");
     let server = Client::start(&mut place.command(&["serve"]));
     if !watched(&server) {
         assert!(
@@ -106,14 +106,14 @@ fn children_that_come_and_go_are_held_too() {
         many = [subprocess.Popen(['dd', 'if=/dev/zero', 'of=/dev/null', 'bs=24M', 'count=5'], \
         stderr=subprocess.DEVNULL) for n in range(20)]\n    [one.wait() for one in many]";
     held(&server, waves, 128);
-    // What was stopped while it was counted has gone on, and the sandbox answers.
+    // The watchdog stops processes while it counts. They run again, and the sandbox answers.
     assert_eq!(server.text("print('lives')").trim(), "lives");
 }
 
 #[test]
 fn processor_time_processes_and_descriptors_are_held_and_named() {
     let _turn = begin!(alone);
-    let place = Place::with_settings("[pool]\nparked = 0\n[limits]\nprocesses = 24\ninodes = 2000\ndisk_mb = 16\n");
+    let place = TestDir::with_settings("[pool]\nparked = 0\n[limits]\nprocesses = 24\ninodes = 2000\ndisk_mb = 16\n");
     let server = Client::start(&mut place.command(&["serve"]));
     if !watched(&server) {
         assert!(
@@ -165,7 +165,7 @@ fn who_has_taken_all_memory_there_is_gets_an_error_and_keeps_the_variables() {
     let _turn = begin!();
     for _ in 0..2 {
         // The first sandbox of a server has an interpreter that started by itself.
-        let place = Place::new();
+        let place = TestDir::new();
         let server = Client::start(&mut place.command(&["serve"]));
         for fill in [
             "for size in (8 << 20, 1 << 20):\n    try:\n        while True: parts.append(b'x' * size)\n    except MemoryError: pass\nparts.append(b'x' * (8 << 20))",
@@ -180,7 +180,7 @@ fn who_has_taken_all_memory_there_is_gets_an_error_and_keeps_the_variables() {
             }
             let id = made.data()["sandbox_id"].as_str().expect("an id").to_owned();
             let run = |code: &str| server.call("execute_code", json!({"sandbox_id": id, "code": code}));
-            // What memory is set aside with cannot be taken away by a module of that name.
+            // A module with the name `mmap` cannot disable the memory reserve.
             let stub = "import sys\nsys.modules['mmap'] = None";
             let full = run(&format!("{stub}\nkept, parts = 'kept', []\n{fill}"));
             assert_eq!((full.status(), full.cause()), ("error", "out_of_memory"), "{full:?}");

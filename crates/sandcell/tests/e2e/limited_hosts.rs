@@ -1,16 +1,16 @@
-//! Hosts that lack something, made by changing the namespaces, filters or limits of the program alone: what `run` and
-//! `doctor` say of each, and where it works all the same.
+//! Hosts with missing features, made by changing the namespaces, filters or limits of the program alone: the reports
+//! of `run` and `doctor`, and the cases that work nevertheless.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 use crate::support::{begin, is_root, python};
 
 /// Answers these system calls with these error numbers and executes the rest of its arguments.
-const FILTERED: &str = r#"
+const FILTER_SCRIPT: &str = r#"
 import ctypes, os, struct, sys
 libc = ctypes.CDLL(None, use_errno=True)
 steps = [(0x20, 0, 0, 0)]
@@ -26,12 +26,12 @@ if libc.prctl(38, 1, 0, 0, 0) or libc.prctl(22, 2, ctypes.byref(Program(len(step
 os.execv(sys.argv[2], sys.argv[2:])
 "#;
 
-/// The same numbers on every architecture.
+/// These system call numbers are the same on every architecture.
 const CLONE3: &str = "435:38";
 const LANDLOCK: &str = "444:1,445:1,446:1";
 const MOUNT_SETATTR: &str = "442:38";
 
-/// The command as an argument of another program.
+/// Returns the command as an argument of another program.
 fn through(program: &str, arguments: &[&str], command: &Command) -> Command {
     let mut outer = Command::new(program);
     outer.args(arguments);
@@ -44,7 +44,7 @@ fn through(program: &str, arguments: &[&str], command: &Command) -> Command {
 fn filtered(calls: &str, command: &Command) -> Command {
     through(
         python().unwrap().to_str().unwrap(),
-        &["-I", "-S", "-c", FILTERED, calls],
+        &["-I", "-S", "-c", FILTER_SCRIPT, calls],
         command,
     )
 }
@@ -73,7 +73,7 @@ fn output(mut command: Command) -> Output {
 }
 
 /// `sandcell run` of one line.
-fn run(place: &Place) -> Command {
+fn run(place: &TestDir) -> Command {
     let file = place.write("program.py", "print(6 * 7)").display().to_string();
     place.command(&["run", &file])
 }
@@ -84,7 +84,7 @@ fn works(output: &Output) {
     assert_eq!(String::from_utf8_lossy(&output.stdout), "42\n");
 }
 
-/// It did not run, said so in words, and nothing ended by accident.
+/// Checks that the program did not run, that the reason was reported, and that nothing crashed.
 #[track_caller]
 fn refuses(output: &Output, cause: &str, remedy: &str) {
     let said = String::from_utf8_lossy(&output.stderr);
@@ -98,8 +98,8 @@ fn refuses(output: &Output, cause: &str, remedy: &str) {
     }
 }
 
-/// Returns the doctor's JSON report, and whether it found the machine well.
-fn doctor(change: impl Fn(&Command) -> Command, place: &Place) -> (Value, bool) {
+/// Returns the doctor's JSON report, and its overall result.
+fn doctor(change: impl Fn(&Command) -> Command, place: &TestDir) -> (Value, bool) {
     let output = output(change(&place.command(&["doctor", "--json"])));
     let report = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
     (report, output.status.success())
@@ -113,7 +113,8 @@ fn layer<'a>(report: &'a Value, name: &str) -> &'a Value {
         .unwrap_or_else(|| panic!("{name}: {report}"))
 }
 
-/// No sandbox can be made: nothing is shown as active or counted as a breach, and the failed layer says why.
+/// Checks the report when no sandbox can be made: no layer is active, no attack counts as a breach, and the failed
+/// layer states the reason.
 #[track_caller]
 fn is_ill((report, well): &(Value, bool), failed: &str, cause: &str, remedy: &str) {
     assert!(!well, "{report}");
@@ -139,14 +140,14 @@ fn is_ill((report, well): &(Value, bool), failed: &str, cause: &str, remedy: &st
 #[test]
 fn clone_stands_in_for_clone3_where_a_filter_does_not_know_it() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     works(&output(filtered(CLONE3, &run(&place))));
 }
 
 #[test]
 fn a_covered_proc_is_named_and_no_layer_is_shown_as_active() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let file = place.write("uptime", "1.00 1.00").display().to_string();
     let cover = format!("mount --bind '{file}' /proc/uptime");
     refuses(&output(after(&cover, &run(&place))), "(/proc/uptime)", "/proc");
@@ -164,7 +165,7 @@ fn a_covered_proc_is_named_and_no_layer_is_shown_as_active() {
 #[test]
 fn a_read_only_proc_is_named() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let script = "mount --bind /proc /proc\nmount -o remount,bind,ro /proc";
     refuses(&output(after(script, &run(&place))), "/proc is read-only", "");
 }
@@ -172,7 +173,7 @@ fn a_read_only_proc_is_named() {
 #[test]
 fn a_filter_in_front_of_landlock_or_of_mounts_is_named_and_no_kernel() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let cause = "a filter of system calls stands in front of Landlock";
     refuses(&output(filtered(LANDLOCK, &run(&place))), cause, "");
     let told = doctor(|command| filtered(LANDLOCK, command), &place);
@@ -187,7 +188,7 @@ fn a_filter_in_front_of_landlock_or_of_mounts_is_named_and_no_kernel() {
 #[test]
 fn namespaces_that_the_kernel_does_not_make_are_named_by_their_setting() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     for (kind, name) in [
         ("net", "network_namespace"),
         ("mnt", "mount_namespace"),
@@ -206,7 +207,7 @@ fn namespaces_that_the_kernel_does_not_make_are_named_by_their_setting() {
 #[test]
 fn root_without_a_capability_hears_which_and_holds_every_attack() {
     let _turn = begin!(alone);
-    let place = Place::new();
+    let place = TestDir::new();
     let (report, well) = doctor(|command| as_its_root("", command), &place);
     assert!(well, "{report}");
     let own = layer(&report, "user_namespace");
@@ -236,7 +237,7 @@ fn root_without_a_capability_hears_which_and_holds_every_attack() {
 #[test]
 fn what_roots_own_id_would_open_of_the_first_process_is_shut() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let code = "import os\nfor name in 'clear_refs', 'oom_score_adj', 'coredump_filter', 'autogroup':\n\
                 \x20   for folder in '/proc/1', '/proc/1/task/1':\n        try:\n            os.open(f'{folder}/{name}', os.O_WRONLY)\n\
                 \x20           print('opened', folder, name)\n        except OSError:\n            pass\nprint('end')";
@@ -248,21 +249,21 @@ fn what_roots_own_id_would_open_of_the_first_process_is_shut() {
 #[test]
 fn limits_that_others_set_are_named_and_end_nothing() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     for (option, cause, remedy) in [
         ("--stack=65536:65536", "(ulimit -Hs) is 64 KiB", "LimitSTACK="),
         ("--nofile=20:20", "(ulimit -Hn) is 20", "LimitNOFILE="),
         ("--fsize=0:0", "(ulimit -f) is 0 bytes", "LimitFSIZE="),
     ] {
         let limited = output(through("prlimit", &[option], &run(&place)));
-        // Whoever may raise a limit does.
+        // A user with the right to raise the limit raises it.
         if option.contains("stack") && limited.status.success() {
             works(&limited);
             continue;
         }
         refuses(&limited, cause, remedy);
     }
-    // What is low, but enough.
+    // Low but sufficient limits.
     for option in ["--stack=524288:524288", "--fsize=1024000:1024000", "--nofile=64:64"] {
         works(&output(through("prlimit", &[option], &run(&place))));
     }
@@ -271,7 +272,7 @@ fn limits_that_others_set_are_named_and_end_nothing() {
 #[test]
 fn the_doctor_compares_limits_that_others_set_with_a_sandboxes_own() {
     let _turn = begin!(alone);
-    let place = Place::new();
+    let place = TestDir::new();
     let limits = ["--nofile=256:256", "--fsize=1048576:1048576"];
     let (report, _) = doctor(|command| through("prlimit", &limits, command), &place);
     let rows = report["host"].as_array().unwrap();

@@ -1,4 +1,4 @@
-//! Runs the attacks in real sandboxes and judges what came of each.
+//! Runs the attacks in real sandboxes and judges the result of each.
 
 use std::time::{Duration, Instant};
 
@@ -8,13 +8,13 @@ use serde::Serialize;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
-use super::attacks::{ATTACKS, Attack, Expect, FLOODS, PRELUDE};
-use super::lure::Lure;
+use super::attacks::{ATTACKS, Attack, ExpectedResult, FLOODS, PRELUDE};
+use super::canary::Canaries;
 
 /// The time limit of one attack: much longer than an attack takes, for slow machines.
-const EACH: Duration = Duration::from_secs(20);
-/// The time limit of a flood that only time ends.
-const ENDLESS: Duration = Duration::from_millis(400);
+const ATTACK_TIMEOUT: Duration = Duration::from_secs(20);
+/// The time limit of a flood that never ends by itself.
+const FLOOD_TIMEOUT: Duration = Duration::from_millis(400);
 
 /// The result of an attack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -22,9 +22,9 @@ const ENDLESS: Duration = Duration::from_millis(400);
 pub(super) enum State {
     /// The layer held.
     Held,
-    /// It did not.
+    /// The layer did not hold.
     Breached,
-    /// Nothing: it did not come to an end, for a reason that is not the layer's.
+    /// The attack did not finish, for a reason other than the layer. It shows nothing.
     NotTried,
 }
 
@@ -37,20 +37,20 @@ pub(super) struct Outcome {
     pub(super) layer: &'static str,
     /// True when the layer held.
     pub(super) held: bool,
-    /// The same as a state, which also covers an attack that has shown nothing.
+    /// The result as a state, which also covers an attack that shows nothing.
     pub(super) state: State,
     /// The finding, or the reason that there is none.
     pub(super) detail: String,
 }
 
-/// All of them.
+/// The results of all attacks.
 #[derive(Debug, Default)]
-pub(super) struct Siege {
+pub(super) struct AttackRun {
     pub(super) results: Vec<Outcome>,
     pub(super) took: Duration,
 }
 
-impl Siege {
+impl AttackRun {
     /// Returns true when at least one attack was made and every attack was held.
     pub(super) fn held(&self) -> bool {
         !self.results.is_empty() && self.count(State::Held) == self.results.len()
@@ -62,25 +62,25 @@ impl Siege {
     }
 
     /// Returns the reason that an attack could not be tried, if there is one.
-    pub(super) fn hindrance(&self) -> Option<&str> {
+    pub(super) fn skip_reason(&self) -> Option<&str> {
         let mut results = self.results.iter();
         results.find_map(|result| (result.state == State::NotTried).then_some(result.detail.as_str()))
     }
 }
 
 /// After this many consecutive attacks that could not be tried, the rest are skipped.
-const GIVE_UP: usize = 3;
+const MAX_FAILED_ATTACKS: usize = 3;
 
-/// The back end whose sandboxes this program makes itself.
-pub(super) const NATIVE: &str = "native";
+/// The name of the native back end.
+pub(super) const NATIVE_BACKEND: &str = "native";
 /// The layers that hold in place of a layer that this machine cannot provide.
-const IN_PLACE: &str = "landlock, seccomp";
+const SUBSTITUTE_LAYERS: &str = "landlock, seccomp";
 
 /// Attacks two sandboxes: a default one, and a small one for floods. `absent` lists the layers that this machine cannot
 /// provide. Without them a flood may end the sandbox, so each flood gets a separate sandbox. `weaker` lists the layers
 /// in a weaker form: an attack whose finding their reports already state is left out. Returns the failure if the first
 /// sandbox cannot be made, since then nothing was attacked.
-pub(super) async fn lay(engine: &Arc<Engine>, absent: &[String], weaker: &[String]) -> Result<Siege, Failure> {
+pub(super) async fn run(engine: &Arc<Engine>, absent: &[String], weaker: &[String]) -> Result<AttackRun, Failure> {
     let started = Instant::now();
     let mut results = Vec::new();
     let usual = CreateRequest {
@@ -96,30 +96,30 @@ pub(super) async fn lay(engine: &Arc<Engine>, absent: &[String], weaker: &[Strin
     let floods = FLOODS.chunks(if absent.is_empty() { FLOODS.len() } else { 1 });
     let rounds = std::iter::once((usual, ATTACKS.as_slice())).chain(floods.map(|floods| (small.clone(), floods)));
     for (request, attacks) in rounds {
-        match Field::open(engine, request).await {
-            Ok(field) => results.extend(field.fight(attacks, !absent.is_empty(), weaker).await),
+        match AttackedSandbox::open(engine, request).await {
+            Ok(attacked) => results.extend(attacked.make_attacks(attacks, !absent.is_empty(), weaker).await),
             Err(failure) if results.is_empty() => return Err(failure),
-            Err(failure) => results.extend(attacks.iter().map(|attack| lost(attack, &reason_of(&failure)))),
+            Err(failure) => results.extend(attacks.iter().map(|attack| not_tried(attack, &reason_of(&failure)))),
         }
     }
     for result in &mut results {
         if absent.iter().any(|layer| layer == result.layer) {
-            result.layer = IN_PLACE;
+            result.layer = SUBSTITUTE_LAYERS;
         }
     }
-    Ok(Siege {
+    Ok(AttackRun {
         results,
         took: started.elapsed(),
     })
 }
 
-/// An attack that could not be made has shown nothing.
-fn lost(attack: &Attack, reason: &str) -> Outcome {
+/// Returns the outcome of an attack that could not be made.
+fn not_tried(attack: &Attack, reason: &str) -> Outcome {
     outcome(attack, State::NotTried, reason.to_owned())
 }
 
 fn reason_of(failure: &Failure) -> String {
-    format!("{} ({})", failure.message, super::without_itself(&failure.remedy))
+    format!("{} ({})", failure.message, super::without_doctor(&failure.remedy))
 }
 
 fn outcome(attack: &Attack, state: State, detail: String) -> Outcome {
@@ -133,67 +133,72 @@ fn outcome(attack: &Attack, state: State, detail: String) -> Outcome {
 }
 
 /// A sandbox under attack.
-struct Field<'a> {
+struct AttackedSandbox<'a> {
     engine: &'a Arc<Engine>,
-    who: Principal,
+    caller: Principal,
     sandbox: String,
-    /// Not made by this program itself.
+    /// True when another back end than the native one made the sandbox.
     foreign: bool,
-    lure: Lure,
+    canary: Canaries,
 }
 
-impl<'a> Field<'a> {
+impl<'a> AttackedSandbox<'a> {
     async fn open(engine: &'a Arc<Engine>, request: CreateRequest) -> Result<Self, Failure> {
-        let lure = Lure::new().map_err(|error| {
+        let canary = Canaries::new().map_err(|error| {
             Failure::new(
                 Code::Internal,
                 format!("no listener could be set up: {error}"),
                 "allow local sockets and try again",
             )
         })?;
-        let who = Principal("doctor".into());
-        let made = engine.create(&who, request).await?;
+        let caller = Principal("doctor".into());
+        let made = engine.create(&caller, request).await?;
         let first = made.first();
         let first = first.ok_or_else(|| Failure::new(Code::Internal, "no sandbox was made", "try again"))?;
         Ok(Self {
             engine,
-            who,
+            caller,
             sandbox: first.id.as_str().to_owned(),
-            foreign: first.isolation.backend != NATIVE,
-            lure,
+            foreign: first.isolation.backend != NATIVE_BACKEND,
+            canary,
         })
     }
 
-    async fn fight(&self, attacks: &'static [Attack], fenced: bool, weaker: &[String]) -> Vec<Outcome> {
+    async fn make_attacks(&self, attacks: &'static [Attack], fenced: bool, weaker: &[String]) -> Vec<Outcome> {
         let mut results = Vec::new();
         let mut ready = false;
         let mut lost_on_end = 0;
-        let told = |attack: &&Attack| attack.told_where_weaker && weaker.iter().any(|layer| layer == attack.layer);
+        let already_reported =
+            |attack: &&Attack| attack.reported_when_weaker && weaker.iter().any(|layer| layer == attack.layer);
         let tried = attacks.iter().filter(|attack| attack.everywhere || !self.foreign);
-        for attack in tried.filter(|attack| !told(attack)) {
-            if lost_on_end >= GIVE_UP {
-                results.push(lost(attack, "those before it could not be tried either"));
+        for attack in tried.filter(|attack| !already_reported(attack)) {
+            if lost_on_end >= MAX_FAILED_ATTACKS {
+                results.push(not_tried(attack, "those before it could not be tried either"));
                 continue;
             }
-            // The session may have been the price of the attack before.
-            if !ready && let Err(failure) = self.execute(&format!("{}{PRELUDE}", self.lure.words()), EACH).await {
-                results.push(lost(attack, &reason_of(&failure)));
+            // An earlier attack may have ended the session.
+            if !ready
+                && let Err(failure) = self
+                    .execute(&format!("{}{PRELUDE}", self.canary.words()), ATTACK_TIMEOUT)
+                    .await
+            {
+                results.push(not_tried(attack, &reason_of(&failure)));
                 lost_on_end += 1;
                 continue;
             }
             let limit = if attack.code.starts_with("while True") {
-                ENDLESS
+                FLOOD_TIMEOUT
             } else {
-                EACH
+                ATTACK_TIMEOUT
             };
             let outcome = match self.execute(attack.code, limit).await {
                 Ok(view) => {
                     ready = view.status == Status::Ok && !view.state_lost;
-                    judge(attack, &view, self.lure.was_touched(), fenced)
+                    judge(attack, &view, self.canary.was_touched(), fenced)
                 }
                 Err(failure) => {
                     ready = false;
-                    lost(attack, &reason_of(&failure))
+                    not_tried(attack, &reason_of(&failure))
                 }
             };
             lost_on_end = if outcome.state == State::NotTried {
@@ -203,8 +208,8 @@ impl<'a> Field<'a> {
             };
             results.push(outcome);
         }
-        // What is left is ended with the engine.
-        let _already_gone = self.engine.close(&self.who, &self.sandbox).await;
+        // The engine's end closes a sandbox that this leaves.
+        let _already_gone = self.engine.close(&self.caller, &self.sandbox).await;
         results
     }
 
@@ -218,18 +223,20 @@ impl<'a> Field<'a> {
             wait: None,
             watch: sandcell_engine::Watch::default(),
         };
-        self.engine.execute(&self.who, request, CancellationToken::new()).await
+        self.engine
+            .execute(&self.caller, request, CancellationToken::new())
+            .await
     }
 }
 
-/// `fenced`: there is no private root. A refused access to a host file is then the promise of the level, and not an
-/// error of the attack.
+/// Judges an attack by its output. `fenced`: there is no private root. A refused access to a host file is then the
+/// promise of the level, and not an error of the attack.
 fn judge(attack: &Attack, view: &ExecutionView, touched: bool, fenced: bool) -> Outcome {
     let last = view.stdout.text.lines().last().unwrap_or("").trim();
     let cause = view.cause.as_ref().map(|cause| cause.code);
     let ended_as_wanted = match attack.expect {
-        Expect::Held => false,
-        Expect::HeldOr(codes) => cause.is_some_and(|cause| codes.contains(&cause)),
+        ExpectedResult::Held => false,
+        ExpectedResult::HeldOrCause(codes) => cause.is_some_and(|cause| codes.contains(&cause)),
     };
     let said_held = view.status == Status::Ok && last.starts_with("HELD");
     let detail = match (touched, &view.error, &view.cause) {
@@ -248,7 +255,7 @@ fn judge(attack: &Attack, view: &ExecutionView, touched: bool, fenced: bool) -> 
         State::NotTried
     };
     let detail = match (state, detail.as_str()) {
-        (State::NotTried, "") => "it came to no result".to_owned(),
+        (State::NotTried, "") => "the attack reached no result".to_owned(),
         _ => detail,
     };
     outcome(attack, state, detail)

@@ -1,4 +1,4 @@
-//! A server under attack: runs attacks in its sandboxes and judges what came of them.
+//! A server under attack: runs attacks in its sandboxes and judges the results.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -7,26 +7,26 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::catalogue::{Attack, Expect, Needs, PRELUDE, Step};
-use crate::lure::{self, Lure};
+use crate::canary::{self, Canaries};
+use crate::catalogue::{Attack, ExpectedResult, Needs, PRELUDE, Step};
 use crate::support::client::{Answer, Client};
-use crate::support::{PATIENCE, is_root, machine, place::Place, until};
+use crate::support::{DEFAULT_TIMEOUT, is_root, machine, test_dir::TestDir, until};
 
-/// The most that the server's own memory may grow while a sandbox floods it.
-const SERVER_GROWTH: u64 = 64 << 20;
+/// The maximum growth of the server's own memory while a sandbox floods it.
+const MAX_SERVER_GROWTH: u64 = 64 << 20;
 
 /// The user that runs the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Who {
-    /// Whoever runs the tests.
+pub enum ServerUser {
+    /// The user that runs the tests.
     Current,
-    /// Somebody without any power; only root can become that.
+    /// A user without any privileges; only root can switch to it.
     Ordinary,
 }
 
-impl Who {
-    /// Everybody that the server can be here.
-    pub fn everybody() -> Vec<Self> {
+impl ServerUser {
+    /// Returns all users that the server can run as here.
+    pub fn all() -> Vec<Self> {
         if is_root() {
             vec![Self::Current, Self::Ordinary]
         } else {
@@ -43,10 +43,10 @@ impl Who {
     }
 }
 
-/// The program as this user can start it: the build folder may be private, a server's place is not.
-fn program(place: &Place, who: Who) -> PathBuf {
+/// Returns a copy of the program that this user can start: the build folder may be private, a server's place is not.
+fn program(place: &TestDir, user: ServerUser) -> PathBuf {
     let built = crate::under_test();
-    if who == Who::Current {
+    if user == ServerUser::Current {
         return built;
     }
     let copy = place.work().with_file_name("sandcell");
@@ -61,34 +61,34 @@ fn program(place: &Place, who: Who) -> PathBuf {
 pub enum Outcome {
     Held,
     Breach(String),
-    /// It neither held nor came through: it could not be tried as meant.
+    /// The attack neither held nor succeeded: it did not run as intended.
     Unclear(String),
 }
 
 /// A server, its place, and the surrounding canaries.
-pub struct Field {
-    pub who: Who,
+pub struct Target {
+    pub user: ServerUser,
     pub client: Client,
-    pub lure: Lure,
-    place: Place,
+    pub canary: Canaries,
+    place: TestDir,
     words: Value,
-    /// The sandbox of harmless attacks.
-    usual: Option<String>,
+    /// The shared sandbox for harmless attacks.
+    shared: Option<String>,
     witness: String,
 }
 
-impl Field {
+impl Target {
     /// Starts a server with these settings and variables.
-    pub fn open(who: Who, settings: &str, variables: &[(&str, &str)]) -> Self {
-        let place = Place::with_settings(settings);
+    pub fn open(user: ServerUser, settings: &str, variables: &[(&str, &str)]) -> Self {
+        let place = TestDir::with_settings(settings);
         for name in ["home", "tmp", "data", "work"] {
-            who.give(&place.path(name));
+            user.give(&place.path(name));
         }
-        who.give(place.work().parent().unwrap());
-        let lure = Lure::new(who);
-        let mut command = server_command(&place, who, &["serve"]);
+        user.give(place.work().parent().unwrap());
+        let canary = Canaries::new(user);
+        let mut command = server_command(&place, user, &["serve"]);
         command.envs(variables.iter().copied());
-        // Containers have no warmed interpreters.
+        // Containers have no zygotes.
         let native = variables.iter().all(|(name, _)| *name != "SANDCELL_BACKEND");
         let warmed = std::env::var("SANDCELL_TEST_PRELOAD").ok().filter(|_| native);
         if let Some(modules) = &warmed {
@@ -98,23 +98,27 @@ impl Field {
         }
         let client = Client::start(&mut command);
         if warmed.is_some() {
-            until(PATIENCE, "sessions begin as copies of a warmed interpreter", || {
-                let answer = client.call("create_run_close", json!({"code": "import os\nprint(os.getppid())"}));
-                (answer.output().trim() == "0").then_some(())
-            });
+            until(
+                DEFAULT_TIMEOUT,
+                "sessions begin as copies of a warmed interpreter",
+                || {
+                    let answer = client.call("create_run_close", json!({"code": "import os\nprint(os.getppid())"}));
+                    (answer.output().trim() == "0").then_some(())
+                },
+            );
         }
-        let words = lure.words(client.pid(), &place);
-        let mut field = Self {
-            who,
+        let words = canary.words(client.pid(), &place);
+        let mut target = Self {
+            user,
             client,
-            lure,
+            canary,
             place,
             words,
-            usual: None,
+            shared: None,
             witness: String::new(),
         };
-        field.witness = field.create();
-        field
+        target.witness = target.create();
+        target
     }
 
     fn create(&self) -> String {
@@ -129,9 +133,9 @@ impl Field {
 
     /// Returns the data for an attack's code, as Python.
     pub fn head(&self) -> String {
-        // A JSON text in a Python string: read by json, so that true and null mean the same.
+        // The JSON text is in a Python string and read by json, so that true and null are converted.
         format!(
-            "import json\nLURE = json.loads({:?})\n{PRELUDE}\n",
+            "import json\nCANARIES = json.loads({:?})\n{PRELUDE}\n",
             self.words.to_string()
         )
     }
@@ -139,8 +143,8 @@ impl Field {
     /// Returns the reason that an attack cannot be tried here.
     pub fn missing(&self, attack: &Attack) -> Option<&'static str> {
         match attack.needs {
-            Some(Needs::Root) if !self.who.is_root() => Some("needs a server that is root"),
-            Some(Needs::User) if self.who.is_root() => Some("needs a server that is not root"),
+            Some(Needs::Root) if !self.user.is_root() => Some("needs a server that is root"),
+            Some(Needs::User) if self.user.is_root() => Some("needs a server that is not root"),
             Some(Needs::X86) if !cfg!(target_arch = "x86_64") => Some("needs an x86-64 machine"),
             _ => None,
         }
@@ -149,10 +153,10 @@ impl Field {
     /// Makes one attack.
     pub fn try_out(&mut self, attack: &Attack) -> Outcome {
         let own = attack.fresh || attack.meets() || attack.steps.len() > 1;
-        let first = match (&self.usual, own) {
-            (Some(usual), false) => usual.clone(),
+        let first = match (&self.shared, own) {
+            (Some(shared), false) => shared.clone(),
             (None, false) => self
-                .usual
+                .shared
                 .insert(
                     self.client.call("create_sandbox", json!({})).data()["sandbox_id"]
                         .as_str()
@@ -176,7 +180,7 @@ impl Field {
             self.close(&first);
         } else if answer.status() != "ok" || answer.state_lost() {
             self.close(&first);
-            self.usual = None;
+            self.shared = None;
         }
         if let Some(second) = second {
             self.close(&second);
@@ -232,13 +236,13 @@ impl Field {
 
     /// Checks the effects that only the machine's owner sees.
     fn look_from_outside(&self, attack: &Attack, sandbox: &str, answer: &Answer, idle: u64) -> Option<String> {
-        if let Some(touched) = self.lure.touched() {
+        if let Some(touched) = self.canary.touched() {
             return Some(touched.to_owned());
         }
         if !self.client.noise().is_empty() {
             return Some(format!("stdout of the server carried {:?}", self.client.noise()));
         }
-        if attack.expect == Expect::Any {
+        if attack.expect == ExpectedResult::Any {
             let said = self.client.call(
                 "execute_code",
                 json!({"code": "print(6 * 7)", "sandbox_id": self.witness}),
@@ -255,11 +259,11 @@ impl Field {
         }
         match attack.outside.as_deref() {
             None | Some("untouched") => None,
-            Some("room") => lure::room(self.who).err(),
+            Some("room") => canary::room(self.user).err(),
             Some("server memory") => {
                 let grown =
                     machine::peak_memory(self.client.pid()).saturating_sub(idle.max(resident(self.client.pid(), idle)));
-                (grown > SERVER_GROWTH).then(|| format!("the server grew by {} MiB", grown >> 20))
+                (grown > MAX_SERVER_GROWTH).then(|| format!("the server grew by {} MiB", grown >> 20))
             }
             Some("no escape") => {
                 let text = answer.all();
@@ -269,7 +273,7 @@ impl Field {
             }
             Some("gone") => {
                 self.close(sandbox);
-                gone_within(Duration::from_secs(2), || find_in_command_lines(&self.lure.marker))
+                gone_within(Duration::from_secs(2), || find_in_command_lines(&self.canary.marker))
             }
             Some("no spinner") => gone_within(Duration::from_secs(2), || {
                 machine::descendants(self.client.pid())
@@ -281,7 +285,7 @@ impl Field {
         }
     }
 
-    /// Ends the server and looks what is left of it: processes, control groups, mounts, files.
+    /// Ends the server and returns anything that is left of it: processes, control groups, mounts, files.
     pub fn finish(self) -> Option<String> {
         let processes = machine::descendants(self.client.pid());
         drop(self.client);
@@ -303,16 +307,16 @@ impl Field {
         gone_within(Duration::from_secs(2), left)
     }
 
-    /// The folder of this server, for those that start another one.
-    pub fn place(&self) -> &Place {
+    /// Returns the folder of this server, for tests that start another one.
+    pub fn place(&self) -> &TestDir {
         &self.place
     }
 }
 
-/// The server's command line as this user.
-pub fn server_command(place: &Place, who: Who, arguments: &[&str]) -> Command {
+/// Returns the server's command line as this user.
+pub fn server_command(place: &TestDir, user: ServerUser, arguments: &[&str]) -> Command {
     let template = place.command(arguments);
-    let mut command = who.command(&program(place, who));
+    let mut command = user.command(&program(place, user));
     command.args(template.get_args());
     command.env_clear().current_dir(place.work());
     for (name, value) in template.get_envs() {
@@ -331,16 +335,16 @@ fn resident(pid: u32, at_least: u64) -> u64 {
         .and_then(|kib| kib.parse::<u64>().ok())
         .unwrap_or(0)
         * 1024;
-    // What is resident now was so before, or is part of the growth; programs and libraries are neither.
+    // Resident memory was resident before, or is part of the growth; programs and libraries are neither.
     now.min(at_least + (24 << 20))
 }
 
-/// Begins a new measurement of the highest resident size.
+/// Resets the peak resident size.
 fn forget_peak(pid: u32) {
     let _ = std::fs::write(format!("/proc/{pid}/clear_refs"), "5");
 }
 
-fn spins(seen: &machine::Seen) -> bool {
+fn spins(seen: &machine::ProcessIdentity) -> bool {
     let ticks = || -> Option<u64> {
         let text = std::fs::read_to_string(format!("/proc/{}/stat", seen.pid)).ok()?;
         let fields: Vec<&str> = text.rsplit_once(") ")?.1.split(' ').collect();
@@ -383,15 +387,15 @@ pub fn judge(attack: &Attack, answer: &Answer, trouble: Option<String>) -> Outco
     let said = text.lines().any(|line| line == "HELD");
     let ended = || Outcome::Unclear(format!("{} {}: {}", answer.status(), answer.cause(), answer.all()));
     match &attack.expect {
-        Expect::Any => Outcome::Held,
-        Expect::Held | Expect::HeldOr(_) if said => Outcome::Held,
-        Expect::HeldOr(causes) if causes.iter().any(|cause| cause == answer.cause()) => Outcome::Held,
-        Expect::Cause(cause) if cause == answer.cause() => Outcome::Held,
+        ExpectedResult::Any => Outcome::Held,
+        ExpectedResult::Held | ExpectedResult::HeldOrCause(_) if said => Outcome::Held,
+        ExpectedResult::HeldOrCause(causes) if causes.iter().any(|cause| cause == answer.cause()) => Outcome::Held,
+        ExpectedResult::Cause(cause) if cause == answer.cause() => Outcome::Held,
         _ => ended(),
     }
 }
 
-/// Settings that hold these limits.
+/// Returns settings with these limits.
 pub fn settings(limits: &[(String, String)]) -> String {
     let mut lines = BTreeMap::new();
     for (key, value) in limits {

@@ -1,18 +1,18 @@
-//! A back end to run the suite on.
+//! A back end under test.
 
 use std::cell::OnceCell;
 use std::process::Command;
 
-use crate::e2b_service::{Fake, KEY};
+use crate::e2b_service::{API_KEY, Fake};
 use crate::packages;
 use crate::support::client::Client;
 use crate::support::docker::Daemon;
 use crate::support::index::Index;
 use crate::support::machine;
 use crate::support::oci::{Image, Registry, shell};
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 
-/// An image other than the usual one, and code that gives `other` only in it.
+/// An image other than the default one, and code that gives `other` only in that image.
 pub(super) struct OtherImage {
     pub(super) name: String,
     pub(super) language: &'static str,
@@ -21,24 +21,24 @@ pub(super) struct OtherImage {
     _from: Option<Registry>,
 }
 
-pub(super) struct Ground {
+pub(super) struct BackEnd {
     pub(super) name: &'static str,
-    place: Place,
+    place: TestDir,
     index: Index,
     fake: Option<Fake>,
     daemon: Option<Daemon>,
     server: OnceCell<Client>,
-    /// Lines of `config.toml`: those at the top, and tables.
+    /// Lines of `config.toml`: top-level settings, and tables.
     top: String,
     tables: String,
 }
 
-impl Ground {
+impl BackEnd {
     fn new(name: &'static str, fake: Option<Fake>, tables: String) -> Self {
         let top = format!("backend = \"{name}\"\n");
         Self {
             name,
-            place: Place::with_settings(&format!("{top}{tables}")),
+            place: TestDir::with_settings(&format!("{top}{tables}")),
             index: packages::stocked(),
             fake,
             daemon: None,
@@ -59,42 +59,42 @@ impl Ground {
     pub(super) fn docker(daemon: Daemon) -> Self {
         let (host, image) = (&daemon.host, &daemon.image);
         let tables = format!("[docker]\nhost = \"{host}\"\nimage = \"{image}\"\npull = \"never\"\n");
-        let mut ground = Self::new("docker", None, tables);
-        ground.daemon = Some(daemon);
-        ground
+        let mut back_end = Self::new("docker", None, tables);
+        back_end.daemon = Some(daemon);
+        back_end
     }
 
-    fn serve(&self, place: &Place) -> Client {
+    fn serve(&self, place: &TestDir) -> Client {
         let mut command: Command = packages::command(place, &self.index.url(), &["serve"]);
         if let Some(fake) = &self.fake {
             command
-                .env("E2B_API_KEY", KEY)
+                .env("E2B_API_KEY", API_KEY)
                 .env("E2B_API_URL", &fake.url)
                 .env("E2B_SANDBOX_URL", &fake.url);
         }
         Client::start(&mut command)
     }
 
-    /// The server that most rows share.
+    /// Returns the server that most rows share.
     pub(super) fn server(&self) -> &Client {
         self.server.get_or_init(|| self.serve(&self.place))
     }
 
-    /// A server of a row's own.
+    /// Starts a separate server for one row.
     pub(super) fn server_of_its_own(&self) -> Client {
         self.serve(&self.place)
     }
 
-    /// The same with more settings at the top, and its folder `work`.
-    pub(super) fn server_with(&self, top: impl Fn(&Place) -> String) -> (Place, Client) {
-        let bare = Place::new();
+    /// Starts a server with more top-level settings, and returns its folder `work`, too.
+    pub(super) fn server_with(&self, top: impl Fn(&TestDir) -> String) -> (TestDir, Client) {
+        let bare = TestDir::new();
         let settings = format!("{}{}{}", self.top, top(&bare), self.tables);
         let place = bare.with(&settings);
         let server = self.serve(&place);
         (place, server)
     }
 
-    /// An image other than the usual one; where there are none, a name that should be refused.
+    /// Returns an image other than the default one. A back end without images gets a name that it should refuse.
     pub(super) fn other_image(&self) -> OtherImage {
         match &self.daemon {
             Some(daemon) => {
@@ -135,10 +135,10 @@ impl Ground {
     }
 }
 
-impl Drop for Ground {
+impl Drop for BackEnd {
     fn drop(&mut self) {
         if let Some(daemon) = &self.daemon {
-            // It may not have been made.
+            // The image may not exist.
             let _ = daemon
                 .command(&["rmi", "--force", &Self::name_of_other_image()])
                 .output();

@@ -1,4 +1,4 @@
-//! The official SDK's client gets notifications of ends, and questions for its user.
+//! Notifications of ends, and questions for the user, at the official SDK's client.
 
 use std::ffi::OsStr;
 use std::process::Command;
@@ -6,18 +6,18 @@ use std::process::Command;
 use crate::packages::{command, stocked};
 use crate::python_sdk::{drive, sdk};
 use crate::support::http::Server;
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 use crate::support::{begin, name_of};
 
-/// Runs the script about one topic against a server that this command starts, or against the one at `address`.
+/// Runs one topic of the script against a server that this command starts, or against the one at `address`.
 fn talk(python: &OsStr, topic: &str, mode: &str, server: &Command, address: Option<&str>) {
     drive(python, "talking.py", &[topic, mode], server, address);
 }
 
-/// About the end of a sandbox, both ways.
+/// Tests the notification of a sandbox's end, in both modes.
 fn expiry(test: &str, mode: &str) {
     let Some(python) = sdk(test) else { return };
-    let place = Place::new();
+    let place = TestDir::new();
     let command = place.command(&["serve"]);
     talk(&python, "expiry", mode, &command, None);
     let server = Server::start(&place, &[]);
@@ -43,11 +43,11 @@ fn a_call_of_the_newest_protocol_that_asks_for_a_level_is_told_too() {
     );
 }
 
-/// A server whose operator leaves packages and hosts to the user.
+/// Starts a server whose operator leaves packages and hosts to the user's consent.
 fn asked(test: &str, topic: &str, mode: &str) {
     let Some(python) = sdk(test) else { return };
     let index = stocked();
-    let place = Place::with_settings(
+    let place = TestDir::with_settings(
         "[packages]\nask = [\"*\"]\nallow = [\"unrelated\"]\ndeny = [\"evil\"]\n\
          [network]\nask = [\"*\"]\nallow = [\"allowed.example\"]\n",
     );

@@ -3,11 +3,11 @@ use std::io::{BufReader, Read, Write};
 use serde_json::json;
 
 use crate::support::begin;
-use crate::support::client::PROTOCOL;
-use crate::support::http::{MODERN, Reply, Server, connect, token};
-use crate::support::place::Place;
+use crate::support::client::SESSION_PROTOCOL;
+use crate::support::http::{Reply, STATELESS_PROTOCOL, Server, connect, token};
+use crate::support::test_dir::TestDir;
 
-/// A request that works when its head is right.
+/// Returns the reply to a request that succeeds with a correct head.
 fn listing(server: &Server, host: &str, more: &str) -> String {
     let caller = server.caller();
     let message = caller.message("tools/list", json!({}));
@@ -20,7 +20,7 @@ fn listing(server: &Server, host: &str, more: &str) -> String {
 #[test]
 fn a_page_that_rebinds_a_name_to_the_loopback_reaches_nothing() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = Server::start(&place, &[]);
     let port = server.address.port();
     let host = |host: String| server.raw(listing(&server, &format!("Host: {host}\r\n"), ""));
@@ -47,7 +47,7 @@ fn a_page_that_rebinds_a_name_to_the_loopback_reaches_nothing() {
         let reply = host(bad.clone());
         assert!(matches!(reply.status, 400 | 403), "{bad}: {reply:?}");
     }
-    // None, two, two in one, and a target that names another server than the header.
+    // No Host header, two headers, two hosts in one header, and a target that names another server than the header.
     let own = server.address;
     assert!(server.raw(listing(&server, "", "")).status >= 400);
     let twice = format!("Host: {own}\r\nHost: evil.example\r\n");
@@ -66,7 +66,7 @@ fn a_page_that_rebinds_a_name_to_the_loopback_reaches_nothing() {
 #[test]
 fn pages_of_other_origins_are_refused_and_allowed_ones_may_read() {
     let _turn = begin!();
-    let place = Place::with_settings("[http]\nallowed_origins = [\"http://localhost:6274\"]\n");
+    let place = TestDir::with_settings("[http]\nallowed_origins = [\"http://localhost:6274\"]\n");
     let server = Server::start(&place, &[]);
     let own = server.address;
     let with = |more: &str| server.raw(listing(&server, &format!("Host: {own}\r\n"), more));
@@ -101,7 +101,7 @@ fn pages_of_other_origins_are_refused_and_allowed_ones_may_read() {
     };
     assert_eq!(preflight("http://localhost:6274").status, 204);
     assert_eq!(preflight("http://evil.example").status, 403);
-    // What a form of a foreign page could send without a preflight.
+    // Requests that a form of a foreign page could send without a preflight.
     for kind in [
         "text/plain",
         "application/x-www-form-urlencoded",
@@ -117,7 +117,7 @@ fn pages_of_other_origins_are_refused_and_allowed_ones_may_read() {
 #[test]
 fn without_a_valid_token_nobody_gets_in() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let (id, good) = token(&place, &["good"]);
     let (_, metrics) = token(&place, &["watcher", "--metrics"]);
     let server = Server::start(&place, &[]);
@@ -147,7 +147,7 @@ fn without_a_valid_token_nobody_gets_in() {
             "{bad}"
         );
     }
-    // Two of them, in other places, and for another use.
+    // Two tokens, tokens in other places, and a token for another use.
     let both = format!("Authorization: Bearer {good}\r\nAuthorization: Bearer x\r\n");
     assert_eq!(with(&both).status, 400);
     assert_eq!(
@@ -158,7 +158,7 @@ fn without_a_valid_token_nobody_gets_in() {
         .replace("POST /mcp", &format!("POST /mcp?access_token={good}"));
     assert_eq!(server.raw(in_query).status, 400);
     assert_eq!(server.with_token(&metrics).request("tools/list", json!({})).status, 403);
-    // Guesses are answered, then slowed down; a caller with a token is not.
+    // The server answers wrong guesses, then slows them down; a caller with a token is not slowed down.
     let guesses: Vec<u16> = (0..40)
         .map(|n| with(&format!("Authorization: Bearer guess{n}\r\n")).status)
         .collect();
@@ -171,7 +171,7 @@ fn without_a_valid_token_nobody_gets_in() {
 #[test]
 fn a_server_that_others_can_reach_does_not_start_without_a_token() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     for address in ["0.0.0.0:0", "[::]:0"] {
         let output = place.command(&["serve", "--http", address]).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
@@ -192,7 +192,7 @@ fn a_server_that_others_can_reach_does_not_start_without_a_token() {
     strict.address.set_ip([127, 0, 0, 1].into());
     assert_eq!(strict.caller().request("tools/list", json!({})).status, 401);
     assert_eq!(strict.with_token(&good).request("tools/list", json!({})).status, 200);
-    // The token that came later is needed by the open one, too.
+    // A token that is created later is then required by the open server, too.
     let mut open = open;
     open.address.set_ip([127, 0, 0, 1].into());
     assert_eq!(open.caller().request("tools/list", json!({})).status, 401);
@@ -201,7 +201,7 @@ fn a_server_that_others_can_reach_does_not_start_without_a_token() {
 #[test]
 fn what_the_protocol_does_not_know_is_refused_in_words() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = Server::start(&place, &[]);
     // The transport of 2024-11-05.
     for path in ["/sse", "/messages", "/messages/?session_id=1", "/message"] {
@@ -227,16 +227,20 @@ fn what_the_protocol_does_not_know_is_refused_in_words() {
     let old = server.caller().in_session();
     let message = old.message("tools/list", json!({}));
     let body = message.to_string();
-    let unknown = old.head(&message, body.len(), "").replace(PROTOCOL, "1999-01-01");
+    let unknown = old
+        .head(&message, body.len(), "")
+        .replace(SESSION_PROTOCOL, "1999-01-01");
     assert_eq!(server.raw(format!("{unknown}{body}")).status, 400);
     let new = server.caller();
     let mut message = new.message("tools/list", json!({}));
     message["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] = json!("2999-01-01");
     let body = message.to_string();
-    let unknown = new.head(&message, body.len(), "").replace(MODERN, "2999-01-01");
+    let unknown = new
+        .head(&message, body.len(), "")
+        .replace(STATELESS_PROTOCOL, "2999-01-01");
     let reply = server.raw(format!("{unknown}{body}"));
     assert_eq!((reply.status, &reply.message()["error"]["code"]), (400, &json!(-32022)));
-    // A header that says something else than the body.
+    // A header that contradicts the body.
     let message = new.tool("execute_code", &json!({"code": "1"}));
     let body = message.to_string();
     let head = new
@@ -249,7 +253,7 @@ fn what_the_protocol_does_not_know_is_refused_in_words() {
 #[test]
 fn messages_that_are_none_get_an_answer_and_cost_nothing() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = Server::start(&place, &[]);
     let caller = server.caller().in_session();
     let send = |body: &str| {
@@ -286,7 +290,7 @@ fn messages_that_are_none_get_an_answer_and_cost_nothing() {
 #[test]
 fn a_second_request_hidden_in_a_body_is_not_answered() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = Server::start(&place, &[]);
     let own = server.address;
     let hidden = format!("GET /metrics HTTP/1.1\r\nHost: {own}\r\n\r\n");
@@ -325,7 +329,7 @@ fn a_second_request_hidden_in_a_body_is_not_answered() {
         assert!(!said.contains("sandcell_sandboxes"), "{request}\n---\n{said}");
         assert!(said.matches("HTTP/1.1 ").count() <= 1, "{request}\n---\n{said}");
     }
-    // The test can fail: without a trick the second request is answered.
+    // The test can fail: without smuggling, the second request is answered.
     let plain = format!(
         "GET /healthz HTTP/1.1\r\nHost: {own}\r\n\r\nGET /metrics HTTP/1.1\r\nHost: {own}\r\nConnection: close\r\n\r\n"
     );

@@ -17,26 +17,26 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
 
 /// Docker's name for its own registry in stored logins.
-const HUB: &str = "https://index.docker.io/v1/";
+const HUB_KEY: &str = "https://index.docker.io/v1/";
 /// The maximum size in bytes of `config.json` and of a helper's answer.
-const FILE_MAX: u64 = 1 << 20;
-const ANSWER_MAX: u64 = 64 << 10;
+const MAX_FILE_BYTES: u64 = 1 << 20;
+const MAX_ANSWER_BYTES: u64 = 64 << 10;
 /// The deadline of a helper, which may have to ask a key ring.
-const PROGRAM: Duration = Duration::from_secs(20);
+const HELPER_TIMEOUT: Duration = Duration::from_secs(20);
 /// The user name that marks the secret as an identity token.
-const TOKEN: &str = "<token>";
+const TOKEN_USER: &str = "<token>";
 
 /// The place of the stored logins.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Logins {
+pub struct CredentialSource {
     /// The folder with `config.json`; none: pull without a login.
     pub folder: Option<PathBuf>,
 }
 
-impl Logins {
+impl CredentialSource {
     /// Returns the folder that `docker login` uses: `DOCKER_CONFIG`, else `~/.docker`.
     #[must_use]
-    pub fn usual() -> Self {
+    pub fn of_this_user() -> Self {
         let named = std::env::var_os("DOCKER_CONFIG").filter(|folder| !folder.is_empty());
         let folder = named.map(PathBuf::from);
         Self {
@@ -48,14 +48,14 @@ impl Logins {
     ///
     /// # Errors
     /// Describes the fault of the file or of the credential helper.
-    pub(super) async fn of(&self, image: &str) -> Result<Option<DockerCredentials>, String> {
+    pub(super) async fn for_image(&self, image: &str) -> Result<Option<DockerCredentials>, String> {
         let Some(folder) = &self.folder else { return Ok(None) };
         let Some(config) = read(&folder.join("config.json"))? else {
             return Ok(None);
         };
         let registry = registry(image);
         if let Some(program) = config.program(registry) {
-            return ask(program, registry).await;
+            return ask_helper(program, registry).await;
         }
         config.login(registry)
     }
@@ -64,23 +64,23 @@ impl Logins {
 /// Returns the registry of an image, as stored logins name it.
 pub(super) fn registry(image: &str) -> &str {
     match image.split_once('/') {
-        Some(("docker.io" | "index.docker.io" | "registry-1.docker.io", _)) => HUB,
+        Some(("docker.io" | "index.docker.io" | "registry-1.docker.io", _)) => HUB_KEY,
         Some((first, _)) if first.contains(['.', ':']) || first == "localhost" => first,
-        _ => HUB,
+        _ => HUB_KEY,
     }
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Config {
-    auths: HashMap<String, Login>,
+    auths: HashMap<String, StoredLogin>,
     cred_helpers: HashMap<String, String>,
     creds_store: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Login {
+struct StoredLogin {
     auth: Option<String>,
     username: Option<String>,
     password: Option<String>,
@@ -88,9 +88,9 @@ struct Login {
     registrytoken: Option<String>,
 }
 
-impl std::fmt::Debug for Login {
+impl std::fmt::Debug for StoredLogin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Login")
+        f.write_str("StoredLogin")
     }
 }
 
@@ -104,7 +104,7 @@ fn read(file: &Path) -> Result<Option<Config>, String> {
         Err(error) => return Err(format!("{place} cannot be read: {error}")),
     };
     let mut text = Vec::new();
-    let read = open.take(FILE_MAX).read_to_end(&mut text);
+    let read = open.take(MAX_FILE_BYTES).read_to_end(&mut text);
     read.map_err(|error| format!("{place} cannot be read: {error}"))?;
     // The message gives the line of the mistake, never the content.
     let wrong = |error: serde_json::Error| format!("{place} is not as Docker writes it (line {})", error.line());
@@ -112,7 +112,7 @@ fn read(file: &Path) -> Result<Option<Config>, String> {
 }
 
 /// Returns a registry's key without scheme and path.
-fn bare(key: &str) -> &str {
+fn without_scheme(key: &str) -> &str {
     let rest = key.strip_prefix("https://").or_else(|| key.strip_prefix("http://"));
     rest.unwrap_or(key).split('/').next().unwrap_or_default()
 }
@@ -120,7 +120,10 @@ fn bare(key: &str) -> &str {
 impl Config {
     /// Returns the credential helper for a registry.
     fn program(&self, registry: &str) -> Option<&str> {
-        let own = self.cred_helpers.iter().find(|(key, _)| same(key, registry));
+        let own = self
+            .cred_helpers
+            .iter()
+            .find(|(key, _)| is_same_registry(key, registry));
         let store = || self.creds_store.as_deref();
         own.map(|(_, program)| program.as_str())
             .or_else(store)
@@ -130,7 +133,11 @@ impl Config {
     fn login(&self, registry: &str) -> Result<Option<DockerCredentials>, String> {
         let exact = self.auths.get(registry);
         let found = exact.or_else(|| {
-            let mut keys: Vec<&String> = self.auths.keys().filter(|key| same(key, registry)).collect();
+            let mut keys: Vec<&String> = self
+                .auths
+                .keys()
+                .filter(|key| is_same_registry(key, registry))
+                .collect();
             keys.sort();
             keys.first().and_then(|key| self.auths.get(*key))
         });
@@ -164,21 +171,21 @@ impl Config {
     }
 }
 
-fn same(key: &str, registry: &str) -> bool {
+fn is_same_registry(key: &str, registry: &str) -> bool {
     let hub = |name: &str| matches!(name, "index.docker.io" | "docker.io" | "registry-1.docker.io");
-    let (key, registry) = (bare(key), bare(registry));
+    let (key, registry) = (without_scheme(key), without_scheme(registry));
     key == registry || (hub(key) && hub(registry))
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Known {
+struct HelperAnswer {
     username: String,
     secret: String,
 }
 
 /// Asks one of the user's credential helpers for a login.
-async fn ask(name: &str, registry: &str) -> Result<Option<DockerCredentials>, String> {
+async fn ask_helper(name: &str, registry: &str) -> Result<Option<DockerCredentials>, String> {
     let program = format!("docker-credential-{name}");
     // Only a name is valid. The file is the user's, but a slash in the name can only be a mistake.
     if !name
@@ -187,13 +194,13 @@ async fn ask(name: &str, registry: &str) -> Result<Option<DockerCredentials>, St
     {
         return Err("config.json names a credential helper with characters that no program's name has".to_owned());
     }
-    run(Path::new(&program), registry).await
+    run_helper(Path::new(&program), registry).await
 }
 
-async fn run(program: &Path, registry: &str) -> Result<Option<DockerCredentials>, String> {
+async fn run_helper(program: &Path, registry: &str) -> Result<Option<DockerCredentials>, String> {
     let failed = |what: String| {
         let program = program.display();
-        format!("the login for {registry} could not be had from {program}: {what}")
+        format!("the login for {registry} could not be read from {program}: {what}")
     };
     let mut child = tokio::process::Command::new(program)
         .arg("get")
@@ -211,13 +218,13 @@ async fn run(program: &Path, registry: &str) -> Result<Option<DockerCredentials>
         }
         let mut said = Vec::new();
         if let Some(stdout) = stdout {
-            stdout.take(ANSWER_MAX).read_to_end(&mut said).await?;
+            stdout.take(MAX_ANSWER_BYTES).read_to_end(&mut said).await?;
         }
         Ok::<_, std::io::Error>((child.wait().await?, said))
     };
-    let (status, said) = timeout(PROGRAM, talk)
+    let (status, said) = timeout(HELPER_TIMEOUT, talk)
         .await
-        .map_err(|_| failed(format!("it took more than {} s", PROGRAM.as_secs())))?
+        .map_err(|_| failed(format!("it took more than {} s", HELPER_TIMEOUT.as_secs())))?
         .map_err(|error| failed(error.to_string()))?;
     if !status.success() {
         // All helpers report an unknown login with this text.
@@ -227,8 +234,9 @@ async fn run(program: &Path, registry: &str) -> Result<Option<DockerCredentials>
         }
         return Err(failed(format!("it ended with {status}")));
     }
-    let known: Known = serde_json::from_slice(&said).map_err(|_| failed("its answer cannot be read".to_owned()))?;
-    let token = known.username == TOKEN;
+    let known: HelperAnswer =
+        serde_json::from_slice(&said).map_err(|_| failed("its answer cannot be read".to_owned()))?;
+    let token = known.username == TOKEN_USER;
     Ok(Some(DockerCredentials {
         username: Some(known.username).filter(|_| !token),
         password: Some(known.secret.clone()).filter(|_| !token),
@@ -246,10 +254,10 @@ mod tests {
     #[test]
     fn an_images_registry_is_told_as_docker_tells_it() {
         for (image, wanted) in [
-            ("python:3.13-slim", HUB),
-            ("library/python", HUB),
-            ("me/python@sha256:00", HUB),
-            ("docker.io/library/python", HUB),
+            ("python:3.13-slim", HUB_KEY),
+            ("library/python", HUB_KEY),
+            ("me/python@sha256:00", HUB_KEY),
+            ("docker.io/library/python", HUB_KEY),
             ("ghcr.io/me/x:1", "ghcr.io"),
             ("localhost/x", "localhost"),
             ("127.0.0.1:5000/x", "127.0.0.1:5000"),
@@ -276,7 +284,7 @@ mod tests {
         ));
         let own = |user: &str, secret: &str| Some((user.to_owned(), secret.to_owned()));
         assert_eq!(pair(config.login("reg.example").unwrap()), own("me", "se:cret"));
-        assert_eq!(pair(config.login(HUB).unwrap()), own("u", "p"));
+        assert_eq!(pair(config.login(HUB_KEY).unwrap()), own("u", "p"));
         assert_eq!(pair(config.login("empty.example").unwrap()), None);
         assert_eq!(pair(config.login("other.example").unwrap()), None);
         let token = config.login("token.example").unwrap().unwrap();
@@ -304,8 +312,8 @@ mod tests {
     fn a_program_for_one_registry_comes_before_the_one_for_all() {
         let config = config(r#"{"credHelpers": {"https://gcr.example": "gcr"}, "credsStore": "ring"}"#);
         assert_eq!(config.program("gcr.example"), Some("gcr"));
-        assert_eq!(config.program(HUB), Some("ring"));
-        assert_eq!(super::tests::config(r#"{"credsStore": ""}"#).program(HUB), None);
+        assert_eq!(config.program(HUB_KEY), Some("ring"));
+        assert_eq!(super::tests::config(r#"{"credsStore": ""}"#).program(HUB_KEY), None);
     }
 
     #[tokio::test]
@@ -321,26 +329,28 @@ mod tests {
         };
         let answer =
             r#"[ "$1" = get ] && echo "{\"ServerURL\": \"\", \"Username\": \"$registry\", \"Secret\": \"s\"}""#;
-        let known = run(&program(answer), "reg.example").await.unwrap();
+        let known = run_helper(&program(answer), "reg.example").await.unwrap();
         assert_eq!(pair(known), Some(("reg.example".to_owned(), "s".to_owned())));
         let token = r#"echo '{"Username": "<token>", "Secret": "t"}'"#;
-        let known = run(&program(token), "reg.example").await.unwrap().unwrap();
+        let known = run_helper(&program(token), "reg.example").await.unwrap().unwrap();
         assert_eq!((known.username, known.identitytoken.as_deref()), (None, Some("t")));
         let none = "echo 'credentials not found in native keychain'; exit 1";
-        assert_eq!(run(&program(none), "reg.example").await, Ok(None));
-        let broken = run(&program("echo hunter2; exit 3"), "reg.example").await.unwrap_err();
+        assert_eq!(run_helper(&program(none), "reg.example").await, Ok(None));
+        let broken = run_helper(&program("echo hunter2; exit 3"), "reg.example")
+            .await
+            .unwrap_err();
         assert!(
             broken.contains("exit status: 3") && !broken.contains("hunter2"),
             "{broken}"
         );
-        let garbage = run(&program("echo hunter2"), "reg.example").await.unwrap_err();
+        let garbage = run_helper(&program("echo hunter2"), "reg.example").await.unwrap_err();
         assert!(
             garbage.contains("cannot be read") && !garbage.contains("hunter2"),
             "{garbage}"
         );
-        let told = ask("../x", "reg.example").await.unwrap_err();
+        let told = ask_helper("../x", "reg.example").await.unwrap_err();
         assert!(told.contains("characters"), "{told}");
-        let missing = ask("no-such-helper", "reg.example").await.unwrap_err();
+        let missing = ask_helper("no-such-helper", "reg.example").await.unwrap_err();
         assert!(missing.contains("docker-credential-no-such-helper"), "{missing}");
     }
 }

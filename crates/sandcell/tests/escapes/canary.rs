@@ -1,5 +1,5 @@
-//! Things of the machine outside that must stay out of reach, laid out where an attack would find them if it came
-//! through: listeners that must never hear anything, files, IPC objects, names.
+//! Canaries of the host that must stay out of reach, at places where a successful attack would find them: listeners
+//! that must never be reached, files, IPC objects, names.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::{TcpListener, UdpSocket};
@@ -12,13 +12,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::{Value, json};
 
-use crate::field::Who;
-use crate::support::{machine, place};
+use crate::support::{machine, test_dir};
+use crate::target::ServerUser;
 
-static NUMBER: AtomicU32 = AtomicU32::new(0);
+static NEXT_NUMBER: AtomicU32 = AtomicU32::new(0);
 
-/// Laid out for one server; taken away when dropped.
-pub struct Lure {
+/// The canaries of one server; removed when dropped.
+pub struct Canaries {
     folder: PathBuf,
     tcp: TcpListener,
     udp: UdpSocket,
@@ -28,12 +28,12 @@ pub struct Lure {
     helper: Child,
     key: u32,
     queue: String,
-    /// The argument of a `sleep` that is found again outside.
+    /// The argument of a `sleep` that the test looks for outside.
     pub marker: String,
 }
 
 /// Objects of the host that live as long as this program.
-const HELPER: &str = r#"
+const HELPER_SCRIPT: &str = r#"
 import ctypes, os, sys
 libc = ctypes.CDLL(None, use_errno=True)
 key, queue = int(sys.argv[1]), sys.argv[2].encode()
@@ -44,17 +44,18 @@ sys.stdin.read()
 libc.msgctl(made[0], 0, None), libc.semctl(made[1], 0, 0), libc.shmctl(made[2], 0, None), libc.mq_unlink(b"/" + queue)
 "#;
 
-/// The size of the file system that a folder of the host is on, as the system's own program tells it.
+/// Returns the size of the file system of a host folder, as the system's own program reports it.
 fn blocks_of(folder: &str) -> u64 {
     let output = Command::new("stat").args(["-f", "-c", "%b", folder]).output().unwrap();
     String::from_utf8(output.stdout).unwrap().trim().parse().unwrap()
 }
 
-impl Lure {
-    pub fn new(who: Who) -> Self {
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+impl Canaries {
+    pub fn new(user: ServerUser) -> Self {
+        let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
         let own = format!("{}-{number}", std::process::id());
-        // Where the host's /run is shown when a test leaves the private root out; elsewhere if that is not ours.
+        // The host's /run is visible when a test leaves the private root out. The temporary folder is used if /run is
+        // not writable.
         let folder = [PathBuf::from("/run"), std::env::temp_dir()]
             .into_iter()
             .map(|base| base.join(format!("sandcell-lure-{own}")))
@@ -63,9 +64,9 @@ impl Lure {
         set_mode(&folder, 0o755);
         for (name, mode) in [("secret", 0o644), ("private", 0o600), ("open", 0o666)] {
             let path = folder.join(name);
-            std::fs::write(&path, place::SECRET).unwrap();
+            std::fs::write(&path, test_dir::SECRET_VALUE).unwrap();
             set_mode(&path, mode);
-            who.give(&path);
+            user.give(&path);
         }
         let unix = UnixListener::bind(folder.join("socket")).unwrap();
         set_mode(&folder.join("socket"), 0o777);
@@ -85,7 +86,7 @@ impl Lure {
         let key = 0x5a00_0000 | (std::process::id() << 8 & 0x00ff_ff00) | (number & 0xff);
         let queue = format!("sandcell-lure-{own}");
         Self {
-            helper: start_helper(who, key, &queue),
+            helper: start_helper(user, key, &queue),
             marker: format!("{}.{}", 86_400 + number, std::process::id()),
             folder,
             tcp,
@@ -99,7 +100,7 @@ impl Lure {
     }
 
     /// Returns the canaries for the attacks.
-    pub fn words(&self, server: u32, place: &place::Place) -> Value {
+    pub fn words(&self, server: u32, place: &test_dir::TestDir) -> Value {
         let file = |name: &str| self.folder.join(name).display().to_string();
         json!({
             "tcp": self.tcp.local_addr().unwrap().port(),
@@ -109,8 +110,8 @@ impl Lure {
             "secret_file": file("secret"),
             "private_file": file("private"),
             "open_file": file("open"),
-            "secret": place::SECRET,
-            "names": [place::SECRET_NAME, "SANDCELL_DATA_DIR", "SANDCELL_TEST_SKIP"],
+            "secret": test_dir::SECRET_VALUE,
+            "names": [test_dir::SECRET_NAME, "SANDCELL_DATA_DIR", "SANDCELL_TEST_SKIP"],
             "paths": [place.path("work").parent().unwrap().display().to_string(), self.folder.display().to_string()],
             "pid": server,
             "program": "sandcell",
@@ -140,12 +141,12 @@ impl Lure {
         }
         let changed = ["secret", "private", "open"]
             .iter()
-            .any(|name| std::fs::read_to_string(self.folder.join(name)).unwrap() != place::SECRET);
+            .any(|name| std::fs::read_to_string(self.folder.join(name)).unwrap() != test_dir::SECRET_VALUE);
         changed.then_some("a file outside was changed")
     }
 }
 
-impl Drop for Lure {
+impl Drop for Canaries {
     fn drop(&mut self) {
         drop(self.helper.stdin.take());
         let _ = self.helper.wait();
@@ -157,10 +158,10 @@ fn set_mode(path: &std::path::Path, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
 }
 
-fn start_helper(who: Who, key: u32, queue: &str) -> Child {
-    let mut helper = who
+fn start_helper(user: ServerUser, key: u32, queue: &str) -> Child {
+    let mut helper = user
         .command(&PathBuf::from("/usr/bin/python3"))
-        .args(["-I", "-S", "-c", HELPER, &key.to_string(), queue])
+        .args(["-I", "-S", "-c", HELPER_SCRIPT, &key.to_string(), queue])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -175,8 +176,8 @@ fn start_helper(who: Who, key: u32, queue: &str) -> Child {
 
 /// Checks that the server's user still gets the resources shared by all its processes: watches, queues, pipes,
 /// terminals, signals.
-pub fn room(who: Who) -> Result<(), String> {
-    const LOOK: &str = r#"
+pub fn room(user: ServerUser) -> Result<(), String> {
+    const ROOM_SCRIPT: &str = r#"
 import ctypes, os, pty, resource, signal, socket, struct
 libc = ctypes.CDLL(None, use_errno=True)
 lacks = []
@@ -203,9 +204,9 @@ except OSError:
     lacks.append("descriptors in flight")
 print(", ".join(lacks))
 "#;
-    let mut child = who
+    let mut child = user
         .command(&PathBuf::from("/usr/bin/python3"))
-        .args(["-I", "-S", "-c", LOOK])
+        .args(["-I", "-S", "-c", ROOM_SCRIPT])
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -219,15 +220,15 @@ print(", ".join(lacks))
     }
 }
 
-impl Who {
-    /// A command that runs as this user.
+impl ServerUser {
+    /// Returns a command that runs as this user.
     pub fn command(self, program: &std::path::Path) -> Command {
         match self {
             Self::Current => Command::new(program),
             Self::Ordinary => {
                 let mut command = Command::new("setpriv");
                 command
-                    .args([format!("--reuid={ORDINARY}"), format!("--regid={ORDINARY}")])
+                    .args([format!("--reuid={ORDINARY_UID}"), format!("--regid={ORDINARY_UID}")])
                     .arg("--clear-groups")
                     .arg(program);
                 command
@@ -238,10 +239,10 @@ impl Who {
     /// Makes this user the owner of a file.
     pub fn give(self, path: &std::path::Path) {
         if self == Self::Ordinary {
-            chown(path, Some(ORDINARY), Some(ORDINARY)).unwrap();
+            chown(path, Some(ORDINARY_UID), Some(ORDINARY_UID)).unwrap();
         }
     }
 }
 
-/// An id that nobody has: above accounts, below the ranges for containers.
-const ORDINARY: u32 = 61_235;
+/// An unused id: above accounts, below the ranges for containers.
+const ORDINARY_UID: u32 = 61_235;

@@ -1,5 +1,5 @@
-//! Shows the progress of an operation on stderr: one changing line on a terminal; elsewhere a line for each step, and
-//! one now and then.
+//! Shows the progress of an operation on stderr. A terminal gets one line that changes. Other outputs get a line for
+//! each step, and further lines at intervals.
 
 use std::io::{self, Write as _};
 use std::time::{Duration, Instant};
@@ -9,20 +9,20 @@ use sandcell_sandbox::Preparing;
 use super::output::safe;
 use crate::screen::is_screen;
 
-/// The pause between lines where they stay.
-const SELDOM: Duration = Duration::from_secs(5);
+/// The interval between lines for one step, where stderr is not a terminal.
+const REPEAT_INTERVAL: Duration = Duration::from_secs(5);
 /// Characters of the bar.
-const WIDTH: u64 = 20;
+const BAR_WIDTH: u64 = 20;
 
-/// See the module.
+/// A progress display; see the module.
 #[derive(Debug)]
-pub(super) struct Bar {
+pub(super) struct Progress {
     began: Instant,
-    /// The last line printed where lines stay, and its time.
+    /// The last line printed and its time, where stderr is not a terminal.
     told: Option<(String, Instant)>,
 }
 
-impl Bar {
+impl Progress {
     pub(super) fn new() -> Self {
         Self {
             began: Instant::now(),
@@ -33,7 +33,7 @@ impl Bar {
     pub(super) fn show(&mut self, at: &Preparing) {
         let step = text(at);
         let mut err = io::stderr().lock();
-        // Progress that nobody can read is no reason to stop.
+        // An unwritable stderr does not stop the operation.
         if is_screen(&err) {
             let _nobody_listens = write!(err, "\r\u{1b}[K{:>3} s  {step}", self.began.elapsed().as_secs());
         } else if is_new(self.told.as_ref(), &at.text) {
@@ -51,20 +51,22 @@ impl Bar {
     }
 }
 
-/// Returns true when this step deserves a new line where lines stay.
+/// Returns true when this step deserves a new line, where stderr is not a terminal.
 fn is_new(told: Option<&(String, Instant)>, step: &str) -> bool {
-    told.is_none_or(|(last, at)| last != step || at.elapsed() > SELDOM)
+    told.is_none_or(|(last, at)| last != step || at.elapsed() > REPEAT_INTERVAL)
 }
 
-/// `pulling alpine:3.20  ██████░░░░  12 of 40 MB`
+/// Formats a step: `pulling alpine:3.20  ██████░░░░  12 of 40 MB`.
 fn text(at: &Preparing) -> String {
     // Text from outside may hold anything.
     let what: String = safe(&at.text).chars().filter(|one| *one != '\n').take(80).collect();
     if at.total == 0 {
         return what;
     }
-    let full = at.done.min(at.total).saturating_mul(WIDTH) / at.total;
-    let bar: String = (0..WIDTH).map(|place| if place < full { '█' } else { '░' }).collect();
+    let full = at.done.min(at.total).saturating_mul(BAR_WIDTH) / at.total;
+    let bar: String = (0..BAR_WIDTH)
+        .map(|place| if place < full { '█' } else { '░' })
+        .collect();
     let (done, total) = (at.done / 1_000_000, at.total / 1_000_000);
     format!("{what}  {bar}  {done} of {total} MB")
 }
@@ -78,7 +80,7 @@ mod tests {
         let told = ("downloading".to_owned(), Instant::now());
         assert!(is_new(None, "downloading") && is_new(Some(&told), "storing"));
         assert!(!is_new(Some(&told), "downloading"));
-        let long_ago = Instant::now().checked_sub(2 * SELDOM);
+        let long_ago = Instant::now().checked_sub(2 * REPEAT_INTERVAL);
         assert!(is_new(Some(&(told.0, long_ago.unwrap())), "downloading"));
     }
 

@@ -18,29 +18,29 @@ use tokio::time::timeout;
 use super::{agent, connect, tar};
 
 /// The deadline of all copies of a sandbox together.
-const COPY: Duration = Duration::from_secs(25);
+const COPY_TIMEOUT: Duration = Duration::from_secs(25);
 /// Archive pieces in the queue, and captured bytes of the unpacker's output.
-const PIECES: usize = 8;
-const SAID: usize = 1000;
+const PIECE_QUEUE_CAPACITY: usize = 8;
+const MAX_OUTPUT_BYTES: usize = 1000;
 
 /// Returns the mounts that are copied.
-pub(super) fn of(mounts: &[Mount]) -> impl Iterator<Item = &Mount> {
+pub(super) fn copied_mounts(mounts: &[Mount]) -> impl Iterator<Item = &Mount> {
     mounts.iter().filter(|mount| mount.mode == MountMode::Cow)
 }
 
 /// Copies the folders into a container.
-pub(super) async fn fill(client: &AgentClient, mounts: &[Mount]) -> Result<(), SandboxError> {
+pub(super) async fn seed(client: &AgentClient, mounts: &[Mount]) -> Result<(), SandboxError> {
     let all = async {
-        for mount in of(mounts) {
+        for mount in copied_mounts(mounts) {
             copy(client, mount).await?;
         }
         Ok(())
     };
-    timeout(COPY, all).await.unwrap_or_else(|_| {
+    timeout(COPY_TIMEOUT, all).await.unwrap_or_else(|_| {
         Err(connect::unavailable(
             format!(
                 "the folders that are mounted \"cow\" were not copied within {} s",
-                COPY.as_secs()
+                COPY_TIMEOUT.as_secs()
             ),
             "mount smaller folders, or large ones with mode \"ro\"",
         ))
@@ -51,7 +51,7 @@ async fn copy(client: &AgentClient, mount: &Mount) -> Result<(), SandboxError> {
     let (host, target) = (mount.host.display(), &mount.sandbox);
     let process = client
         .spawn(Command {
-            argv: vec![agent::PATH.to_owned(), "unpack".to_owned(), target.clone()],
+            argv: vec![agent::AGENT_PATH.to_owned(), "unpack".to_owned(), target.clone()],
             env: BTreeMap::new(),
             cwd: "/".to_owned(),
             stands_alone: false,
@@ -60,12 +60,12 @@ async fn copy(client: &AgentClient, mount: &Mount) -> Result<(), SandboxError> {
         })
         .await?;
     let handle = process.handle.clone();
-    let (sender, mut pieces) = mpsc::channel::<Bytes>(PIECES);
+    let (sender, mut pieces) = mpsc::channel::<Bytes>(PIECE_QUEUE_CAPACITY);
     let from = mount.host.clone();
-    let which = tar::Which::Copy {
-        everybodys: everybodys(),
+    let content = tar::FolderContent::Copy {
+        world_readable_only: world_readable_only(),
     };
-    let reading = tokio::task::spawn_blocking(move || tar::of_folder(&from, ".", which, &sender));
+    let reading = tokio::task::spawn_blocking(move || tar::of_folder(&from, ".", content, &sender));
     let sending = async {
         while let Some(piece) = pieces.recv().await {
             if handle.write(Channel::Stdin, piece).await.is_err() {
@@ -76,7 +76,7 @@ async fn copy(client: &AgentClient, mount: &Mount) -> Result<(), SandboxError> {
         drop(pieces);
         let _ = handle.close(Channel::Stdin).await;
     };
-    let (gathered, ()) = tokio::join!(gather(process, SAID), sending);
+    let (gathered, ()) = tokio::join!(gather(process, MAX_OUTPUT_BYTES), sending);
     let read = reading.await.unwrap_or_else(|error| Err(std::io::Error::other(error)));
     let Gathered { exit, stderr, .. } = gathered;
     match (exit, read) {
@@ -102,11 +102,11 @@ async fn copy(client: &AgentClient, mount: &Mount) -> Result<(), SandboxError> {
 /// Returns true if only files that everybody may read are copied. Root can read everything, but that does not mean that
 /// it wants to expose everything.
 #[cfg(unix)]
-fn everybodys() -> bool {
+fn world_readable_only() -> bool {
     rustix::process::geteuid().is_root()
 }
 
 #[cfg(not(unix))]
-const fn everybodys() -> bool {
+const fn world_readable_only() -> bool {
     false
 }

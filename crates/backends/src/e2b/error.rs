@@ -10,7 +10,7 @@ use super::frames::ConnectError;
 
 /// The reason why a request failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Trouble {
+pub(super) enum ServiceError {
     /// The service was unreachable, or the connection broke.
     #[error("{0}")]
     Connection(String),
@@ -32,9 +32,9 @@ pub(super) enum Trouble {
 }
 
 /// The maximum number of characters kept of the service's message.
-const KEPT: usize = 300;
+const MAX_MESSAGE_CHARS: usize = 300;
 
-impl Trouble {
+impl ServiceError {
     /// Reads an answer with an error status.
     pub(super) fn of(status: u16, body: &[u8]) -> Self {
         let value: Option<Value> = serde_json::from_slice(body).ok();
@@ -49,7 +49,11 @@ impl Trouble {
                 .find_map(|key| value.get(key).and_then(Value::as_str))
         });
         let text = said.map_or_else(|| String::from_utf8_lossy(body).into_owned(), str::to_owned);
-        let message: String = text.chars().filter(|c| !c.is_control()).take(KEPT).collect();
+        let message: String = text
+            .chars()
+            .filter(|c| !c.is_control())
+            .take(MAX_MESSAGE_CHARS)
+            .collect();
         Self::Status { status, message }
     }
 
@@ -63,11 +67,11 @@ impl Trouble {
             text = inner.to_string();
             cause = inner.source();
         }
-        Self::Connection(text.chars().take(KEPT).collect())
+        Self::Connection(text.chars().take(MAX_MESSAGE_CHARS).collect())
     }
 
     /// Returns true if the service reports that the sandbox does not exist.
-    pub(super) fn says_gone(&self) -> bool {
+    pub(super) fn is_sandbox_gone(&self) -> bool {
         match self {
             Self::Gone => true,
             Self::Status { status: 502, message } => message.contains("was not found"),
@@ -77,7 +81,7 @@ impl Trouble {
     }
 
     /// Returns it as an error of the sandbox.
-    pub(super) fn of_sandbox(self) -> SandboxError {
+    pub(super) fn into_sandbox_error(self) -> SandboxError {
         match self {
             Self::Gone => SandboxError::Gone(EndReason::Expired),
             other => unavailable(other.to_string(), "try again; the status page of the service says more"),
@@ -85,7 +89,7 @@ impl Trouble {
     }
 
     /// Returns it as an error of the service's API.
-    pub(super) fn of_service(self, template: &str) -> SandboxError {
+    pub(super) fn into_service_error(self, template: &str) -> SandboxError {
         match &self {
             Self::Status { status: 401 | 403, .. } => unavailable(
                 format!("the API key is refused ({self})"),
@@ -108,7 +112,7 @@ impl Trouble {
     }
 
     /// Returns it as an error about a file.
-    pub(super) fn of_file(self, path: &str) -> FileError {
+    pub(super) fn into_file_error(self, path: &str) -> FileError {
         let path = path.to_owned();
         let (word, message) = match &self {
             Self::Connect(error) => (error.code.as_str(), error.message.as_str()),
@@ -122,7 +126,7 @@ impl Trouble {
                 };
                 (word, message.as_str())
             }
-            _ => return FileError::Sandbox(self.of_sandbox()),
+            _ => return FileError::Sandbox(self.into_sandbox_error()),
         };
         match word {
             "not_found" => FileError::NotFound { path },
@@ -136,7 +140,7 @@ impl Trouble {
                 path,
                 reason: message.to_owned(),
             },
-            _ => FileError::Sandbox(self.of_sandbox()),
+            _ => FileError::Sandbox(self.into_sandbox_error()),
         }
     }
 }

@@ -1,12 +1,12 @@
 //! Familiar calls from other servers that run code: their own examples and test scripts, as calls of the three sets of
-//! tools. The same names, fields, booleans, outputs and counts come back.
+//! tools. The names, fields, booleans, outputs and counts are the same.
 
 use serde_json::{Value, json};
 
 use crate::packages::{command, stocked};
 use crate::support::client::Client;
 use crate::support::docker::Daemon;
-use crate::support::place::Place;
+use crate::support::test_dir::TestDir;
 use crate::support::{begin, name_of, skip, turns::Turn};
 
 #[track_caller]
@@ -28,7 +28,7 @@ fn script(server: &Client, code: &str, more: Value) -> Value {
     data
 }
 
-/// The script with which such a server tests itself, step by step.
+/// The self-test script of such a server, step by step.
 #[test]
 fn a_known_test_script_of_the_script_tools_gives_the_same_results() {
     fn here() {}
@@ -40,7 +40,7 @@ fn a_known_test_script_of_the_script_tools_gives_the_same_results() {
         );
         return;
     };
-    let place = Place::with_settings(&format!("python = \"{data}\"\n"));
+    let place = TestDir::with_settings(&format!("python = \"{data}\"\n"));
     let server = Client::start(&mut place.command(&["serve", "--toolset", "script"]));
 
     let basic = script(&server, "print('hello from sandbox')\nprint(1 + 1)", json!({}));
@@ -113,7 +113,7 @@ print('图表已保存到 /tmp/test_plot.png')
     let png = script(&server, "print(open('/tmp/test_plot.png', 'rb').read(4))", json!({}));
     assert_eq!(png["stdout"], "b'\\x89PNG'\n", "{png}");
 
-    // What such servers warn of: no display is needed, and no encoding is to be set.
+    // Such servers warn about displays and encodings; here no display is needed, and no encoding must be set.
     let plain = "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()\nprint('中文', '🎉')";
     let plain = script(&server, plain, json!({"timeout": 15}));
     assert_eq!(
@@ -125,7 +125,7 @@ print('图表已保存到 /tmp/test_plot.png')
 #[test]
 fn previews_are_cut_and_counts_are_kept_as_other_servers_do() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = Client::start(&mut place.command(&["serve", "--toolset", "script"]));
     let long = format!("print('x' * 300) #{}", "y".repeat(200));
     script(&server, &long, json!({}));
@@ -142,17 +142,17 @@ fn previews_are_cut_and_counts_are_kept_as_other_servers_do() {
     assert_eq!(first["code_preview"], format!("{}...", &long[..100]));
     assert_eq!(first["stdout_preview"], format!("{}...", "x".repeat(200)));
     assert_eq!((&first["success"], &first["error"]), (&json!(true), &json!("")));
-    // Out of range is the nearest that is in it.
+    // Values out of range become the nearest value in range.
     for (last_n, count) in [(0, 1), (-3, 1), (1000, 2)] {
         assert_eq!(history(last_n)["records"].as_array().unwrap().len(), count, "{last_n}");
     }
 }
 
-/// The tools of a server of sandboxes, each by its name, in the order in which its list names them.
+/// The tools of a server of sandboxes, in the order of its list.
 #[test]
 fn the_known_tools_of_sandboxes_do_what_their_names_say() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let index = stocked();
     let server = Client::start(&mut command(&place, &index.url(), &["serve"]));
     let made = server.call("create_sandbox", json!({}));
@@ -203,7 +203,7 @@ fn the_known_tools_of_sandboxes_do_what_their_names_say() {
     assert_ne!(json!(once.sandbox()), id);
     let closed = server.call("close_sandbox", with(json!({})));
     assert!(!closed.is_error(), "{closed:?}");
-    // It is gone for every tool.
+    // The sandbox is gone for every tool.
     for (tool, arguments) in [
         ("execute_code", json!({"code": "1"})),
         ("read_file", json!({"path": "notes/a.txt"})),
@@ -213,7 +213,7 @@ fn the_known_tools_of_sandboxes_do_what_their_names_say() {
     }
 }
 
-/// As the settings of a client start such a server: the daemon's address in the environment, and nothing else said.
+/// Started as the settings of a client start such a server: with only the daemon's address in the environment.
 #[test]
 fn the_known_tools_of_containers_start_use_and_remove_one() {
     fn here() {}
@@ -221,9 +221,9 @@ fn the_known_tools_of_containers_start_use_and_remove_one() {
         return;
     };
     let _turn = Turn::shared();
-    let place = Place::new();
+    let place = TestDir::new();
     let mut command = place.command(&["serve", "--toolset", "container"]);
-    // A server that has to pull an image for the languages that it announces would only wait.
+    // A server that must pull an image for its list of languages would only wait.
     let server = Client::start(command.envs([
         ("DOCKER_HOST", daemon.host.as_str()),
         ("SANDCELL_DOCKER__IMAGE", daemon.image.as_str()),

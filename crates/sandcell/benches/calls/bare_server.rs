@@ -1,5 +1,5 @@
-//! The floor and a rival: a bare server of the same MCP library with an empty tool, and with one that runs Python as any
-//! other program, without isolation. This program starts itself as that server.
+//! The lower bound and a comparison server: a bare server of the same MCP library with an empty tool, and one whose
+//! tool runs Python as any other program, without isolation. This program starts itself as that server.
 
 use std::process::{Command, Stdio};
 
@@ -14,11 +14,11 @@ use rmcp::{RoleServer, ServiceExt as _};
 use crate::support::client::Client;
 use crate::support::python;
 
-const ASKED: &str = "SANDCELL_BENCH_FLOOR";
+const BARE_SERVER_VARIABLE: &str = "SANDCELL_BENCH_FLOOR";
 
-/// Serves and does not return, if this process was started for it.
-pub fn become_it_if_asked() {
-    if std::env::var_os(ASKED).is_none() {
+/// Serves and does not return, if this process was started as the bare server.
+pub fn serve_if_asked() {
+    if std::env::var_os(BARE_SERVER_VARIABLE).is_none() {
         return;
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -32,10 +32,10 @@ pub fn become_it_if_asked() {
     std::process::exit(0);
 }
 
-/// A client of it.
+/// Returns a client of the bare server.
 pub fn client() -> Client {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    Client::start(command.env_clear().env(ASKED, "1"))
+    Client::start(command.env_clear().env(BARE_SERVER_VARIABLE, "1"))
 }
 
 struct Floor;

@@ -6,24 +6,24 @@ use serde_json::{Value, json};
 use crate::packages::{command, stocked};
 use crate::support::client::{Answer, Client};
 use crate::support::index::Wheel;
-use crate::support::place::Place;
-use crate::support::{PATIENCE, begin, is_root, machine, settled, until};
+use crate::support::test_dir::TestDir;
+use crate::support::{DEFAULT_TIMEOUT, begin, is_root, machine, settled, until};
 
-/// Its parent is nobody inside: it came from outside.
+/// The interpreter has no parent inside: it entered from outside.
 const CAME_FROM_OUTSIDE: &str = "import os\nassert os.getppid() == 0, os.getppid()\n";
 
-/// A server whose sessions begin as copies of an interpreter with these modules.
-fn warmed(place: &Place) -> Client {
+/// Starts a server whose sessions are forks of a zygote with these modules.
+fn warmed(place: &TestDir) -> Client {
     let server = Client::start(&mut place.command(&["serve"]));
-    until(PATIENCE, "a session begins as a copy", || {
+    until(DEFAULT_TIMEOUT, "a session begins as a copy", || {
         let answer = fresh(&server, "import os\nprint(os.getppid())");
         (answer.output().trim() == "0").then_some(())
     });
     server
 }
 
-fn place(modules: &str) -> Place {
-    Place::with_settings(&format!(
+fn place(modules: &str) -> TestDir {
+    TestDir::with_settings(&format!(
         "preload = [{modules}]\n[pool]\nparked = 0\nwarm_parents = true\n"
     ))
 }
@@ -65,7 +65,7 @@ fn a_copy_has_the_modules_and_nothing_of_another_session() {
 #[test]
 fn sessions_begin_as_copies_without_any_setting_and_nothing_is_left_of_their_rehearsal() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = TestDir::new();
     let server = warmed(&place);
     let answer = fresh_json(
         &server,
@@ -85,7 +85,7 @@ fn sessions_begin_as_copies_without_any_setting_and_nothing_is_left_of_their_reh
         .filter(|name| !names.contains(name))
         .collect();
     assert_eq!(left, [""; 0]);
-    // Any failure on the way falls back to starting an interpreter, which nobody would notice.
+    // Any failure falls back to starting an interpreter, so the result alone would not show it.
     for _ in 0..20 {
         let answer = fresh(&server, "import os\nprint(os.getppid())");
         assert_eq!(answer.output().trim(), "0", "{answer:?}");
@@ -220,8 +220,8 @@ fn a_parent_that_is_killed_costs_nothing_but_time() {
     assert!(server.wait(Duration::from_secs(20)).is_some());
 }
 
-/// The warmed interpreters of a server in whose sandboxes nothing runs.
-fn parents_of(server: &Client) -> BTreeSet<machine::Seen> {
+/// Returns the zygotes of a server with idle sandboxes only.
+fn parents_of(server: &Client) -> BTreeSet<machine::ProcessIdentity> {
     let mut found = machine::descendants(server.pid());
     found.retain(|seen| seen.name.starts_with("python"));
     found
@@ -230,24 +230,24 @@ fn parents_of(server: &Client) -> BTreeSet<machine::Seen> {
 #[test]
 fn a_parent_is_replaced_after_a_thousand_children_and_nobody_notices() {
     const AT_ONCE: usize = 4;
-    const EACH: usize = 280;
+    const RUNS_EACH: usize = 280;
     let _turn = begin!(alone);
     let place = place("\"wave\"");
     let server = warmed(&place);
     let before = settled(|| parents_of(&server));
     assert_eq!(before.len(), 1, "{before:?}");
-    // The one before makes the children of those that are being made when its successor is ready.
+    // The old zygote still makes the workers that were requested before its successor was ready.
     std::thread::scope(|scope| {
         for _ in 0..AT_ONCE {
             scope.spawn(|| {
-                for _ in 0..EACH {
+                for _ in 0..RUNS_EACH {
                     let answer = fresh(&server, &format!("{CAME_FROM_OUTSIDE}import wave\nprint(6 * 7)"));
                     assert_eq!(answer.output().trim(), "42", "{answer:?}\n{}", server.log());
                 }
             });
         }
     });
-    until(PATIENCE, "the one before ends", || {
+    until(DEFAULT_TIMEOUT, "the one before ends", || {
         let after = parents_of(&server);
         (after.len() == 1 && after.is_disjoint(&before)).then_some(())
     });
@@ -276,7 +276,7 @@ fn what_is_killed_while_it_is_made_costs_its_call_alone() {
     let _turn = begin!(alone);
     let place = place("\"wave\"");
     let mut server = warmed(&place);
-    // The lasting processes of all sandboxes: not one that is still ending, nor one that waits in separate namespaces.
+    // The lasting processes of all sandboxes, without those that are ending and without spares in separate namespaces.
     let mut lasting = settled(|| machine::descendants(server.pid()));
     lasting.retain(|seen| machine::status(seen.pid, "NSpid").is_some_and(|ids| ids.split_whitespace().count() == 1));
     for round in 0..60_u64 {
@@ -286,7 +286,7 @@ fn what_is_killed_while_it_is_made_costs_its_call_alone() {
         for seen in machine::descendants(server.pid()).difference(&lasting) {
             machine::kill(seen.pid);
         }
-        // It may have been too early or too late for a kill.
+        // The kill may have been too early or too late.
         let answer = call.answer();
         assert!(
             begun.elapsed() < Duration::from_secs(8),
@@ -335,10 +335,10 @@ fn a_session_that_began_as_a_copy_sets_copies_of_itself_aside_without_being_told
         found
     };
     for round in 1..4 {
-        // What earlier cells have left to be done is done.
+        // Tasks of earlier cells are finished.
         let before = settled(copies);
         assert_eq!(run("x += 1").status(), "ok");
-        until(PATIENCE, "the session has a new copy", || {
+        until(DEFAULT_TIMEOUT, "the session has a new copy", || {
             let now = copies();
             (!now.is_empty() && now.is_disjoint(&before)).then_some(())
         });
@@ -362,14 +362,14 @@ fn a_session_that_began_as_a_copy_sets_copies_of_itself_aside_without_being_told
 #[test]
 fn switched_off_or_with_threads_every_session_starts_by_itself() {
     let _turn = begin!();
-    let place = Place::with_settings("preload = [\"wave\"]\n[pool]\nparked = 0\nwarm_parents = false\n");
+    let place = TestDir::with_settings("preload = [\"wave\"]\n[pool]\nparked = 0\nwarm_parents = false\n");
     let server = Client::start(&mut place.command(&["serve"]));
     for _ in 0..3 {
         assert_eq!(fresh(&server, "import os\nprint(os.getppid())").output().trim(), "1");
     }
 }
 
-/// Parts of the processors that a server's sandboxes have, against what each has by default.
+/// Returns the processor weights of a server's sandboxes, relative to the default.
 fn weights(server: &Client) -> Vec<f64> {
     let mut processes = machine::descendants(server.pid());
     processes.insert(machine::process(server.pid()));
@@ -390,19 +390,19 @@ fn weights(server: &Client) -> Vec<f64> {
 
 #[test]
 fn what_is_made_ahead_gives_way_until_it_waits() {
-    const WAITING: usize = 6;
+    const IDLE_COUNT: usize = 6;
     let _turn = begin!(alone);
-    let place = Place::with_settings(&format!("[pool]\nparked = {WAITING}\n"));
+    let place = TestDir::with_settings(&format!("[pool]\nparked = {IDLE_COUNT}\n"));
     let server = Client::start(&mut place.command(&["serve"]));
     let mut least = 1.0_f64;
-    until(PATIENCE, "all wait and weigh alike", || {
+    until(DEFAULT_TIMEOUT, "all wait and weigh alike", || {
         let weights = weights(&server);
         least = weights.iter().copied().fold(least, f64::min);
-        let inside = |seen: &&machine::Seen| seen.name.starts_with("python");
+        let inside = |seen: &&machine::ProcessIdentity| seen.name.starts_with("python");
         let waiting = machine::descendants(server.pid()).iter().filter(inside).count();
-        (waiting > WAITING && weights.iter().all(|weight| (weight - 1.0).abs() < 0.01)).then_some(())
+        (waiting > IDLE_COUNT && weights.iter().all(|weight| (weight - 1.0).abs() < 0.01)).then_some(())
     });
-    // An ordinary user has no control groups here, and so nothing that could be weighed.
+    // An ordinary user has no control groups here, and so no weights.
     if is_root() {
         assert!(least < 0.1, "{least}");
     }
@@ -411,20 +411,20 @@ fn what_is_made_ahead_gives_way_until_it_waits() {
 
 #[test]
 fn a_copy_has_what_an_interpreter_of_its_own_would_have() {
-    const SEEN: &str = "import os, sys, json\n\
+    const SEEN_SCRIPT: &str = "import os, sys, json\n\
         stream = lambda it: [it.name, it.mode, it.encoding, it.errors, it.line_buffering, it.isatty(), it.buffer.raw.fileno()]\n\
         print(json.dumps([dict(os.environ), sys.path, stream(sys.stdout), stream(sys.stderr), sys.stdout is sys.__stdout__,\n\
         open('/proc/self/oom_score_adj').read(), os.getcwd(), sorted(os.listdir('/proc/self/fd'))]))";
     let _turn = begin!();
     let [copy, own] = ["true", "false"].map(|warm| {
-        let place = Place::with_settings(&format!("[pool]\nparked = 0\nwarm_parents = {warm}\n"));
+        let place = TestDir::with_settings(&format!("[pool]\nparked = 0\nwarm_parents = {warm}\n"));
         let mut command = place.command(&["serve"]);
         let server = if warm == "true" {
             warmed(&place)
         } else {
             Client::start(&mut command)
         };
-        let answer = fresh(&server, SEEN);
+        let answer = fresh(&server, SEEN_SCRIPT);
         serde_json::from_str::<Value>(answer.output().trim()).unwrap()
     });
     assert_eq!(copy, own);
@@ -499,7 +499,7 @@ fn modules_are_asked_about_forks_as_much_as_they_want() {
         ),
     ] {
         let settings = "base = \"tools\"\npreload = [\"asks\"]\n[pool]\nparked = 0\nwarm_parents = true\n";
-        let (place, index) = (Place::with_settings(settings), stocked());
+        let (place, index) = (TestDir::with_settings(settings), stocked());
         let source = format!(
             "import os\nseen = []\ndef heard(word): return lambda: seen.append(word)\nos.register_at_fork({wants})\n"
         );
@@ -511,7 +511,7 @@ fn modules_are_asked_about_forks_as_much_as_they_want() {
         let server = Client::start(&mut command(&place, &index.url(), &["serve"]));
         let look = "import json, os, sys\n\
                     print(os.getppid() == 0 and 'asks' in sys.modules)\nimport asks\nprint(json.dumps(asks.seen))";
-        let seen = until(PATIENCE, "a session begins as a copy with the module", || {
+        let seen = until(DEFAULT_TIMEOUT, "a session begins as a copy with the module", || {
             let said = fresh(&server, look).output();
             said.strip_prefix("True\n").map(str::to_owned)
         });
@@ -523,7 +523,7 @@ fn modules_are_asked_about_forks_as_much_as_they_want() {
 fn a_copy_has_the_modules_of_the_base_that_its_sandbox_has() {
     let _turn = begin!();
     let settings = "base = \"tools\"\npreload = [\"demo_one\"]\n[pool]\nparked = 0\nwarm_parents = true\n";
-    let (place, index) = (Place::with_settings(settings), stocked());
+    let (place, index) = (TestDir::with_settings(settings), stocked());
     let build = |package: &str| {
         let arguments = ["base", "build", "tools", package];
         let built = command(&place, &index.url(), &arguments).output().unwrap();
@@ -535,20 +535,24 @@ fn a_copy_has_the_modules_of_the_base_that_its_sandbox_has() {
     let look = "import os, sys\nprint(os.getppid(), 'demo_one' in sys.modules)\nimport demo_one, helper_one\n\
                 print(demo_one.answer, demo_one.__file__, len(os.listdir(os.path.dirname(helper_one.__file__))) > 1)";
     let copy_with = |answer: &str, file: &str| {
-        until(PATIENCE, "a session begins as a copy with the base's module", || {
-            let said = fresh(&server, look).output();
-            let (first, second) = said.trim().split_once('\n').unwrap();
-            assert_eq!(
-                second,
-                format!("{answer} /opt/sandcell/0/{file} True"),
-                "{}",
-                server.log()
-            );
-            (first == "0 True").then_some(())
-        });
+        until(
+            DEFAULT_TIMEOUT,
+            "a session begins as a copy with the base's module",
+            || {
+                let said = fresh(&server, look).output();
+                let (first, second) = said.trim().split_once('\n').unwrap();
+                assert_eq!(
+                    second,
+                    format!("{answer} /opt/sandcell/0/{file} True"),
+                    "{}",
+                    server.log()
+                );
+                (first == "0 True").then_some(())
+            },
+        );
     };
     copy_with("42", "demo_one.py");
-    // Of the folders that were shown to it, nothing is open in the parent.
+    // The zygote has no open files of the folders that it was shown.
     let parents = settled(|| parents_of(&server));
     assert!(!parents.is_empty());
     let folders = parents
@@ -558,24 +562,24 @@ fn a_copy_has_the_modules_of_the_base_that_its_sandbox_has() {
         .flatten()
         .filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
         .collect();
-    // An ordinary user may not see what is open there.
+    // An ordinary user cannot list its open files.
     assert!(!open.is_empty() || !is_root(), "{parents:?}");
     open.retain(|target| target.starts_with("/") && !target.starts_with("/dev"));
     assert_eq!(open, [""; 0].map(std::path::PathBuf::from));
 
-    // What is installed later wins over what the parent has loaded, where no session has begun yet.
+    // A package installed later wins over the zygote's loaded module, if no session has begun yet.
     let answer = server.call(
         "create_run_close",
         json!({"code": "import demo_one\nprint(demo_one.answer)", "packages": ["demo-one==2.0"]}),
     );
     assert_eq!(answer.output().trim(), "2", "{answer:?}");
 
-    // Another base of that name: its modules from the first sandbox on, and a parent that has loaded them soon.
+    // Another base of that name: the first sandbox already has its modules, and a zygote loads them soon.
     build("demo-one==2.0");
     let look =
         "import os, sys\nprint(os.getppid(), 'demo_one' in sys.modules)\nimport demo_one\nprint(demo_one.answer)";
     let mut last = String::new();
-    until(PATIENCE, "the next parent has the new base", || {
+    until(DEFAULT_TIMEOUT, "the next parent has the new base", || {
         last = fresh(&server, look).output();
         assert!(last.ends_with("\n2\n"), "{last}\n{}", server.log());
         last.starts_with("0 True\n").then_some(())

@@ -6,7 +6,7 @@ use std::net::TcpListener;
 
 /// Things of this machine that must stay out of reach while attacks run.
 #[derive(Debug)]
-pub(super) struct Lure {
+pub(super) struct Canaries {
     tcp: TcpListener,
     #[cfg(target_os = "linux")]
     abstract_socket: std::os::unix::net::UnixListener,
@@ -15,18 +15,19 @@ pub(super) struct Lure {
     paths: Vec<String>,
 }
 
-/// Variables that a sandbox sets too, to different values.
-const COMMON: &[&str] = &[
+/// Variables that a sandbox also sets, with other values than the host's.
+const COMMON_VARIABLES: &[&str] = &[
     "HOME", "HOSTNAME", "LANG", "LANGUAGE", "LOGNAME", "MAIL", "OLDPWD", "PATH", "PWD", "SHELL", "SHLVL", "TERM",
     "TMPDIR", "TZ", "USER", "_",
 ];
 
-impl Lure {
-    /// Lays it out.
+impl Canaries {
+    /// Creates the canaries.
     pub(super) fn new() -> io::Result<Self> {
         let tcp = TcpListener::bind(("127.0.0.1", 0))?;
         tcp.set_nonblocking(true)?;
-        // Such a name belongs to the network namespace, as the port does. A process id is another's in another PID namespace.
+        // Abstract socket names belong to the network namespace, as the port does. A process id would not do: another
+        // process has the same id in another PID namespace.
         let abstract_name = format!("sandcell-doctor-{}", tcp.local_addr()?.port());
         Ok(Self {
             tcp,
@@ -48,8 +49,8 @@ impl Lure {
             "pid": std::process::id(),
             "program": "sandcell",
         });
-        // Debug text of JSON is a Python string too: only plain words and paths are in it.
-        format!("import json\nLURE = json.loads({:?})\n", words.to_string())
+        // The debug form of JSON is also a Python string: it contains only plain words and paths.
+        format!("import json\nCANARIES = json.loads({:?})\n", words.to_string())
     }
 
     /// Returns true when a canary was touched, regardless of the output of the code inside.
@@ -75,7 +76,7 @@ fn names() -> Vec<String> {
     let plain = |name: &String| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
     std::env::vars_os()
         .filter_map(|(name, _)| name.into_string().ok())
-        .filter(|name| plain(name) && !COMMON.contains(&name.as_str()))
+        .filter(|name| plain(name) && !COMMON_VARIABLES.contains(&name.as_str()))
         .filter(|name| !["LC_", "PYTHON", "MPL"].iter().any(|own| name.starts_with(own)))
         .collect()
 }
@@ -102,18 +103,18 @@ mod tests {
 
     #[test]
     fn a_connection_from_outside_is_noticed() {
-        let lure = Lure::new().unwrap();
-        assert!(!lure.was_touched());
-        let port = lure.tcp.local_addr().unwrap().port();
+        let canary = Canaries::new().unwrap();
+        assert!(!canary.was_touched());
+        let port = canary.tcp.local_addr().unwrap().port();
         let _open = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
-        assert!(lure.was_touched());
+        assert!(canary.was_touched());
     }
 
     #[test]
-    fn every_lure_that_quick_attacks_use_is_laid_out() {
-        let words = Lure::new().unwrap().words();
+    fn every_canary_that_quick_attacks_use_exists() {
+        let words = Canaries::new().unwrap().words();
         for attack in super::super::attacks::ATTACKS.iter() {
-            for piece in attack.code.split("LURE[\"").skip(1) {
+            for piece in attack.code.split("CANARIES[\"").skip(1) {
                 let name = piece.split('"').next().unwrap();
                 assert!(words.contains(name), "{}: {name}", attack.name);
             }

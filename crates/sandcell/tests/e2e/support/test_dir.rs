@@ -1,4 +1,4 @@
-//! A private place for one test: home, temporary folder, data folder and settings, gone afterwards.
+//! A private place for one test: home, temporary folder, data folder and settings, removed when dropped.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,16 +6,16 @@ use std::process::Command;
 use tempfile::TempDir;
 
 /// A folder with everything that a server of one test may write to.
-pub struct Place {
+pub struct TestDir {
     folder: TempDir,
     settings: String,
 }
 
-/// The variable that a server gets and no code inside may ever see.
+/// A variable that every server has and no code inside may ever see.
 pub const SECRET_NAME: &str = "CELL_E2E_SECRET";
-pub const SECRET: &str = "hush-4f1c0e5d9a7b";
+pub const SECRET_VALUE: &str = "hush-4f1c0e5d9a7b";
 
-impl Place {
+impl TestDir {
     pub fn new() -> Self {
         let folder = tempfile::Builder::new().prefix("cell-e2e-").tempdir().unwrap();
         for name in ["home", "tmp", "data", "work"] {
@@ -27,7 +27,7 @@ impl Place {
         }
     }
 
-    /// With these lines of `config.toml`.
+    /// Creates a place with these lines of `config.toml`.
     pub fn with_settings(settings: &str) -> Self {
         Self {
             settings: settings.to_owned(),
@@ -35,7 +35,7 @@ impl Place {
         }
     }
 
-    /// The same folder with other settings.
+    /// Returns the same folder with other settings.
     pub fn with(self, settings: &str) -> Self {
         Self {
             settings: settings.to_owned(),
@@ -47,26 +47,26 @@ impl Place {
         self.folder.path().join(name)
     }
 
-    /// The folder of the operator's own files.
+    /// Returns the folder of the operator's own files.
     pub fn work(&self) -> PathBuf {
         self.path("work")
     }
 
-    /// Writes a file into the work folder and says where it is.
+    /// Writes a file into the work folder and returns its path.
     pub fn write(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.work().join(name);
         std::fs::write(&path, content).unwrap();
         path
     }
 
-    /// The binary with an environment of this place only.
+    /// Returns a command with an environment of this place only.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(super::binary());
         command.args(arguments).current_dir(self.work()).env_clear();
         command.envs([
             ("PATH", "/usr/local/bin:/usr/bin:/bin"),
             ("LANG", "C"),
-            (SECRET_NAME, SECRET),
+            (SECRET_NAME, SECRET_VALUE),
         ]);
         command.env("HOME", self.path("home"));
         command.env("TMPDIR", self.path("tmp"));
@@ -74,13 +74,13 @@ impl Place {
         if !self.settings.is_empty() {
             let file = self.path("config.toml");
             std::fs::write(&file, &self.settings).unwrap();
-            // A subcommand stands first; its own options may follow.
+            // A subcommand comes first; its own options may follow.
             command.arg("--config").arg(file);
         }
         command
     }
 
-    /// Every file and folder in the temporary folder, by path.
+    /// Returns every file and folder in the temporary folder, by path.
     pub fn temporary_files(&self) -> Vec<PathBuf> {
         let mut found = Vec::new();
         walk(&self.path("tmp"), &mut found);
