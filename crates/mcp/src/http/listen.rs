@@ -129,29 +129,29 @@ mod tests {
 
     use super::*;
 
-    fn send(socket: &UnixStream, descriptors: &[BorrowedFd<'_>]) {
+    fn send(socket: &UnixStream, descriptors: &[BorrowedFd<'_>]) -> rustix::io::Result<usize> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !descriptors.is_empty() {
             assert!(control.push(SendAncillaryMessage::ScmRights(descriptors)));
         }
-        sendmsg(socket, &[IoSlice::new(&[0])], &mut control, SendFlags::empty()).unwrap();
+        sendmsg(socket, &[IoSlice::new(&[0])], &mut control, SendFlags::empty())
     }
 
     #[tokio::test]
     async fn a_parent_sends_connections_and_nothing_else_is_taken() {
         let (parent, child) = UnixStream::pair().unwrap();
         let listening = Listening::parent(child).unwrap();
-        send(&parent, &[]);
+        send(&parent, &[]).unwrap();
         let error = listening.accept().await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
         // What is no socket is found out when it is used.
-        send(&parent, &[std::fs::File::open("/dev/null").unwrap().as_fd()]);
+        send(&parent, &[std::fs::File::open("/dev/null").unwrap().as_fd()]).unwrap();
         let _refused_now_or_later = listening.accept().await;
         // Descriptors beyond the one are closed.
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         let (mut surplus, also) = UnixStream::pair().unwrap();
-        send(&parent, &[also.as_fd(), also.as_fd(), also.as_fd(), theirs.as_fd()]);
+        send(&parent, &[also.as_fd(), also.as_fd(), also.as_fd(), theirs.as_fd()]).unwrap();
         drop((also, theirs));
         let Arrival::Socket(accepted) = listening.accept().await.unwrap() else {
             panic!("a connection of the parent is a socket");

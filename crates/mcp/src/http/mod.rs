@@ -122,6 +122,7 @@ pub struct HttpOptions {
     pub tls: Option<TlsFiles>,
 }
 
+#[cfg(unix)]
 impl HttpOptions {
     /// Returns the options of a server that no network reaches.
     fn local(limits: HttpLimits, anonymous: Anonymous) -> Self {

@@ -129,7 +129,7 @@ pub(super) fn run(args: &ServeArgs, settings: Settings, around: Surroundings) ->
     let parent = args.parent_socket.map(parent::adopt).transpose()?;
     #[cfg(feature = "bridge")]
     if let Some(url) = &args.connect {
-        drop(parent);
+        parent::close(parent);
         let runtime = wiring::runtime()?;
         let result = runtime.block_on(connect::serve(args, url));
         runtime.shutdown_background();
@@ -147,7 +147,7 @@ pub(super) fn run(args: &ServeArgs, settings: Settings, around: Surroundings) ->
     if settings.service.on_demand && args.http.is_none() {
         #[cfg(all(unix, feature = "bridge"))]
         {
-            drop(parent);
+            parent::close(parent);
             let runtime = wiring::runtime()?;
             let result = runtime.block_on(demand::serve(args, &settings));
             runtime.shutdown_background();

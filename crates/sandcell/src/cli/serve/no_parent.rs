@@ -19,10 +19,9 @@ pub(super) fn adopt(_: i32) -> Result<Socket, Failure> {
 }
 
 /// There is nothing to serve.
-#[expect(
-    clippy::unnecessary_wraps,
-    reason = "the form that it has where descriptors can be passed on"
-)]
 pub(super) fn serve(_: &Arc<Engine>, _: &ServerOptions, socket: Socket) -> Result<(), Failure> {
     match socket {}
 }
+
+/// There is nothing to close.
+pub(super) fn close(_: Option<Socket>) {}
