@@ -29,12 +29,19 @@ def milliseconds(do: Callable[[], object]) -> float:
 
 
 def in_new_process(code: str, repeats: int) -> float:
-    """Runs code that prints a time in fresh processes, and returns the median."""
+    """Runs code that prints a time in fresh processes, and returns the median. The package is compiled, as pip leaves it."""
     path = os.pathsep.join([str(Path(sandcell.__file__).parent.parent), os.environ.get("PYTHONPATH", "")])
     words = [sys.executable, "-c", f"import time; began = time.perf_counter()\n{code}"]
-    environment = {**os.environ, "PYTHONPATH": path}
-    runs = [subprocess.run(words, env=environment, capture_output=True, text=True, check=True) for _ in range(repeats)]
-    return statistics.median(float(run.stdout.split()[-1]) for run in runs)
+    with tempfile.TemporaryDirectory() as compiled:
+        environment = {**os.environ, "PYTHONPATH": path, "PYTHONPYCACHEPREFIX": compiled}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+
+        def run() -> float:
+            ended = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+            return float(ended.stdout.split()[-1])
+
+        run()
+        return statistics.median(run() for _ in range(repeats))
 
 
 def later_runs(repeats: int = 200) -> tuple[float, float]:

@@ -36,8 +36,8 @@ use crate::sandbox::usage::read_usage;
 
 /// The pause before a failed creation is reported. During a shutdown creations fail before the server's end is known.
 const SHUTDOWN_NOTICE_PAUSE: Duration = Duration::from_millis(500);
-/// The pool makes nothing in this first moment, which belongs to the client's handshake.
-const STARTUP_PAUSE: Duration = Duration::from_millis(50);
+/// The pool makes nothing in this first moment, which belongs to the client's handshake and its first call.
+const STARTUP_PAUSE: Duration = Duration::from_millis(100);
 /// The maximum time to start an interpreter. After that the pool gives up the sandbox.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
 /// The pause after a sandbox could not be made.

@@ -167,8 +167,12 @@ fn entry(from: &Path, to: &Path, depth: usize, budget: &mut Budget) -> io::Resul
     Ok(())
 }
 
-/// Copies a link, unless the target path exists.
+/// Copies a link, unless the target path exists. Links to compressed manual pages are skipped: they are three quarters of
+/// Debian's alternatives, and the first sandbox would wait some milliseconds for them.
 fn link(from: &Path, to: &Path) -> io::Result<()> {
+    if from.extension().is_some_and(|extension| extension == "gz") {
+        return Ok(());
+    }
     let Some(target) = existing(from.read_link())? else {
         return Ok(());
     };
@@ -250,6 +254,21 @@ mod tests {
         link(&file, &copy).unwrap();
         link(&file.join("below"), &copy).unwrap();
         assert!(copy.symlink_metadata().is_err());
+    }
+
+    #[test]
+    fn links_to_manual_pages_are_left_out() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["vi", "vi.1.gz"] {
+            symlink("/usr/share/there", folder.path().join(name)).unwrap();
+        }
+        let copy = folder.path().join("copy");
+        entry(folder.path(), &copy, 1, &mut SMALL_TREE_BUDGET.clone()).unwrap();
+        let names: Vec<_> = std::fs::read_dir(&copy)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
+        assert_eq!(names, ["vi"]);
     }
 
     #[test]

@@ -54,6 +54,8 @@ const DRIVER_FILES: [DriverFile; 19] = [
 const AT_START: usize = 2;
 /// The delay before the driver is compiled, unless an interpreter needs it sooner.
 const COMPILE_DELAY: Duration = Duration::from_secs(10);
+/// The delay after the start of an interpreter that would have needed it: the start has the processors until then.
+const COMPILE_HURRY_DELAY: Duration = Duration::from_millis(100);
 
 const fn file(name: &'static str, source: &'static str) -> DriverFile {
     DriverFile { name, source }
@@ -207,8 +209,8 @@ impl Boot {
         }
     }
 
-    /// Compiles the driver in a separate thread: at once if an interpreter is starting and would have needed it,
-    /// otherwise after a delay. The session that schedules it may be one of a hundred zygote children that compete for
+    /// Compiles the driver in a separate thread: soon if an interpreter is starting and would have needed it, otherwise
+    /// after a longer delay. The session that schedules it may be one of a hundred zygote children that compete for
     /// the processors.
     pub(super) fn compile_in_background(&self, needed: bool) {
         if self.compiled().is_some() {
@@ -220,8 +222,10 @@ impl Boot {
             let spawned = std::thread::Builder::new()
                 .name("compile-driver".to_owned())
                 .spawn(move || {
-                    if hurried.recv_timeout(COMPILE_DELAY) == Err(RecvTimeoutError::Disconnected) {
-                        return; // no one is left to need it
+                    match hurried.recv_timeout(COMPILE_DELAY) {
+                        Ok(()) => std::thread::sleep(COMPILE_HURRY_DELAY),
+                        Err(RecvTimeoutError::Timeout) => {}
+                        Err(RecvTimeoutError::Disconnected) => return, // no one is left to need it
                     }
                     let made = Compiled::make(&executable, &site);
                     if made.is_none() {
