@@ -114,7 +114,7 @@ impl Core {
 
     /// Starts to make the sandbox of a reserved record.
     pub(crate) fn make(self: &Arc<Self>, record: &Arc<Record>, plan: Plan) {
-        let span = spans::making(record);
+        let span = spans::making(&record.id);
         tokio::spawn(run_lifecycle(self.clone(), record.clone(), plan, span));
     }
 

@@ -24,7 +24,6 @@ use crate::execution::program::{SPAWN_TIMEOUT, Streams, conclude_program, follow
 use crate::execution::service::Finisher;
 use crate::execution::state::Execution;
 use crate::execution::termination::Stop;
-use crate::records::spans;
 use crate::sandbox::state::{Record, UseGuard};
 use crate::sandbox::usage::{Cost, Meter};
 use crate::{CommandInput, CommandLine, CommandRequest, ExecutionId, ExecutionView, Principal, StdinPart};
@@ -119,7 +118,7 @@ impl Core {
                 let execution = job.execution.clone();
                 execution.set_feed(feed);
                 watch.follow(&execution);
-                tokio::spawn(job.run().instrument(spans::execution(&execution)));
+                tokio::spawn(job.run().instrument(execution.span()));
                 let patience = async {
                     match wait {
                         Some(wait) => {

@@ -17,7 +17,6 @@ use crate::execution::outcome::{Ending, Evidence, Outcome, outcome_of};
 use crate::execution::service::Finisher;
 use crate::execution::state::Execution;
 use crate::execution::termination::{Step, Stop};
-use crate::records::spans;
 use crate::sandbox::network::NetworkEvidence;
 use crate::sandbox::packages::INSTALL_TIMEOUT;
 use crate::sandbox::state::{Record, UseGuard};
@@ -37,7 +36,7 @@ impl Core {
         match self.admit_install(principal, req, code.clone()).await {
             Ok(job) => {
                 let execution = job.execution.clone();
-                tokio::spawn(job.run().instrument(spans::execution(&execution)));
+                tokio::spawn(job.run().instrument(execution.span()));
                 self.answer(&execution, wait, cancel).await
             }
             Err(failure) => {

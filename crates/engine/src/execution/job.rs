@@ -23,11 +23,11 @@ use crate::execution::outputs::read_outputs;
 use crate::execution::service::Finisher;
 use crate::execution::state::Execution;
 use crate::execution::termination::{Step, Stop};
-use crate::records::spans;
 use crate::sandbox::files::FILE_CALL_TIMEOUT;
 use crate::sandbox::network::NetworkEvidence;
 use crate::sandbox::packages::INSTALL_TIMEOUT;
 use crate::sandbox::registry::Target;
+use crate::sandbox::session::open_session;
 use crate::sandbox::session::{LiveSession, QueueTicket, SessionSlot};
 use crate::sandbox::state::{Record, Terminated, TerminationReason, UseGuard};
 use crate::sandbox::usage::{Cost, Meter};
@@ -53,7 +53,7 @@ impl Core {
             Ok(job) => {
                 let execution = job.execution.clone();
                 watch.follow(&execution);
-                tokio::spawn(job.run().instrument(spans::execution(&execution)));
+                tokio::spawn(job.run().instrument(execution.span()));
                 self.answer(&execution, wait, cancel).await
             }
             Err(failure) => {
@@ -95,7 +95,7 @@ impl Core {
             Ok(job) => {
                 let execution = job.execution.clone();
                 watch.follow(&execution);
-                tokio::spawn(job.run().instrument(spans::execution(&execution)));
+                tokio::spawn(job.run().instrument(execution.span()));
                 self.answer(&execution, wait, cancel).await
             }
             Err(failure) => {
@@ -262,7 +262,8 @@ impl Job {
             }
             return Err(Ok(self.outcome_without_run(stop)));
         }
-        self.ticket.set_running(&self.execution, live.cells.saturating_add(1));
+        self.ticket
+            .set_running(self.execution.id.clone(), live.cells.saturating_add(1));
         if let Some(before) = live.background() {
             self.execution.follows(before);
         }
@@ -321,7 +322,7 @@ impl Job {
     async fn session(&self, sandbox: &Arc<dyn Sandbox>, deadline: Instant) -> Result<(LiveSession, bool), EarlyEnd> {
         let slot = self.ticket.slot();
         // Record the turn now, so that a reset finds the execution.
-        self.ticket.set_running(&self.execution, 0);
+        self.ticket.set_running(self.execution.id.clone(), 0);
         self.execution.begin();
         if let Some(live) = slot.take() {
             // A preloaded interpreter fits. The variables of another call stay untouched.
@@ -333,7 +334,7 @@ impl Job {
         if let Some(description) = slot.take_unreported_loss() {
             self.execution.notice(description, true);
         }
-        let open = timeout(OPEN_TIMEOUT, open(self.language.as_ref(), sandbox));
+        let open = timeout(OPEN_TIMEOUT, open_session(self.language.as_ref(), sandbox));
         let session = match self.run_step(Some(deadline), open).await? {
             Ok(Ok(session)) => session,
             Ok(Err(error)) => return Err(self.open_failure(error).await),
@@ -415,26 +416,11 @@ impl Job {
                 .map_or("it ended", |cause| cause.message.as_str());
             let id = &self.execution.id;
             slot.record_loss(
-                &self.execution,
+                self.execution.delivery(),
                 format!("new session: variables of the previous one are gone since execution {id} ({why})"),
             );
         }
         (outcome, cost)
-    }
-}
-
-/// Opens a session: with the sandbox's method if it has one, else with the language's.
-pub(crate) async fn open(
-    language: &dyn Language,
-    sandbox: &Arc<dyn Sandbox>,
-) -> Result<Box<dyn sandcell_sandbox::Session>, SessionError> {
-    match sandbox.open_session(&language.info().name).await {
-        Some(opened) => opened,
-        None => match language.inside(sandbox.as_ref()).await {
-            Ok(Some(inside)) => inside.open(sandbox.clone()).await,
-            Ok(None) => language.open(sandbox.clone()).await,
-            Err(failure) => Err(SandboxError::Refused(Box::new(failure)).into()),
-        },
     }
 }
 

@@ -26,7 +26,6 @@ use crate::execution::outputs::{read_outputs, read_pictures};
 use crate::execution::service::Finisher;
 use crate::execution::state::Execution;
 use crate::execution::termination::{Step, Stop, Termination};
-use crate::records::spans;
 use crate::sandbox::network::NetworkEvidence;
 use crate::sandbox::packages::INSTALL_TIMEOUT;
 use crate::sandbox::registry::Target;
@@ -62,7 +61,7 @@ impl Core {
             Ok(job) => {
                 let execution = job.execution.clone();
                 watch.follow(&execution);
-                tokio::spawn(job.run().instrument(spans::execution(&execution)));
+                tokio::spawn(job.run().instrument(execution.span()));
                 self.answer(&execution, None, cancel).await
             }
             Err(failure) => {

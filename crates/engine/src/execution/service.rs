@@ -1,8 +1,9 @@
-//! The path of an answer: waiting, cancelling, giving up, and the record of the end.
+//! The path of an answer: waiting, cancelling, resetting, giving up, and the record of the end.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use futures::future::join_all;
 use sandcell_sandbox::{Code, Failure};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -15,9 +16,10 @@ use crate::execution::state::{Execution, error_line};
 use crate::execution::termination::{INTERRUPT_GRACE, KILL_TIMEOUT, Stop};
 use crate::records::history::Entry;
 use crate::records::spans;
+use crate::sandbox::session::SessionSlot;
 use crate::sandbox::state::Record;
 use crate::sandbox::usage::Cost;
-use crate::{ExecutionId, ExecutionView, Principal, Status};
+use crate::{ExecutionId, ExecutionView, Principal, ResetView, Status};
 
 /// The maximum time to end an execution: termination, and the work after it.
 const END_TIMEOUT: Duration = INTERRUPT_GRACE
@@ -45,7 +47,7 @@ impl Core {
             sandbox: None,
             language: &quote_for_error(language),
             status: Status::Error,
-            started: std::time::SystemTime::now(),
+            started: SystemTime::now(),
             duration: Duration::ZERO,
             code,
             stdout: "",
@@ -55,6 +57,56 @@ impl Core {
         let row = lock(&self.history).add(principal, &entry);
         self.observers.refused(principal, code, failure, row, shown);
         self.metrics.refused(failure.code);
+    }
+
+    pub(crate) async fn reset(
+        &self,
+        principal: &Principal,
+        sandbox: Option<&str>,
+        language: Option<&str>,
+    ) -> Result<ResetView, Failure> {
+        let language = language.map(|name| self.language(name)).transpose()?;
+        let wanted = language.as_ref().map(|language| language.info().name.as_str());
+        let record = match sandbox {
+            Some(id) => Some(self.registry.find(principal, id)?.record),
+            None => self.registry.existing_default(principal),
+        };
+        let mut languages = Vec::new();
+        if let Some(record) = &record {
+            let slots: Vec<(String, Arc<SessionSlot>)> = lock(&record.slots)
+                .iter()
+                .filter(|(name, _)| wanted.is_none_or(|wanted| wanted == name.as_str()))
+                .map(|(name, slot)| (name.clone(), slot.clone()))
+                .collect();
+            let ended = join_all(slots.iter().map(|(_, slot)| self.restart(record, slot))).await;
+            let ended = slots.into_iter().zip(ended).filter(|(_, ended)| *ended);
+            languages.extend(ended.map(|((name, _), _)| name));
+        }
+        lock(&self.history).reset(principal);
+        if let Some(history_sink) = &self.observers.history_sink {
+            history_sink.reset(principal, SystemTime::now());
+        }
+        Ok(ResetView {
+            sandbox_id: record.map(|record| record.id.clone()),
+            languages,
+        })
+    }
+
+    /// Ends the interpreter of a slot. Kills running code first.
+    async fn restart(&self, record: &Record, slot: &SessionSlot) -> bool {
+        let had = match slot.running() {
+            Some(id) => {
+                if let Ok(execution) = self.executions.find(&record.owner, id.as_str()) {
+                    self.end(&execution, Stop::Reset).await;
+                }
+                true
+            }
+            // A preloaded interpreter that has run nothing is not reported.
+            None => slot.take().is_some_and(|held| held.cells > 0),
+        };
+        // The caller requested the reset, so no result needs to report it.
+        drop(slot.take_unreported_loss());
+        had
     }
 
     /// Finishes an execution: publishes its outcome, stores it and records it.
@@ -74,7 +126,8 @@ impl Core {
                 shown: execution.is_shown(),
             };
             let row = lock(&self.history).add(&execution.owner, &entry);
-            self.observers.ended(execution, view, row);
+            self.observers
+                .ended(&execution.owner, &execution.code, view, row, execution.is_shown());
             let cause = failure
                 .map(|failure| failure.code)
                 .or(view.cause.as_ref().map(|cause| cause.code));

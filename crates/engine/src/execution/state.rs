@@ -22,6 +22,8 @@ use crate::output::{
     recognise, render, slice,
 };
 use crate::records::history::CODE_PREVIEW_CHARS;
+use crate::records::spans;
+use crate::sandbox::session::Background;
 use crate::sandbox::state::Record;
 use crate::sandbox::usage::Cost;
 use crate::{
@@ -66,15 +68,6 @@ pub(crate) struct Execution {
     /// Signals more output, and the end.
     progressed: Notify,
     live: Mutex<LiveState>,
-}
-
-/// The source of output that was written before an execution began.
-#[derive(Debug)]
-pub(crate) enum Background {
-    /// The only execution of the session so far.
-    Of(ExecutionId),
-    /// This execution, or one before it.
-    After(ExecutionId),
 }
 
 /// The settings for showing an execution.
@@ -125,7 +118,7 @@ impl Execution {
         let mut notices = Vec::new();
         let mut state_lost = false;
         if let Some(terminated) = record.params.replaces.as_ref().filter(|_| new_sandbox) {
-            notices.push(new_sandbox_notice(terminated));
+            notices.push(terminated.replacement_notice());
             state_lost = true;
         }
         let budget = record.output.get_or_init(|| Budget::new(config.output_kept));
@@ -171,6 +164,11 @@ impl Execution {
                 drawn: None,
             }),
         }))
+    }
+
+    /// Creates its span, from its admission to its end.
+    pub(crate) fn span(&self) -> tracing::Span {
+        spans::execution(&self.id, &self.sandbox_id, &self.language)
     }
 
     /// Ends the execution from outside. The first reason stays.
@@ -627,14 +625,6 @@ fn whole(text: &str) -> Capture {
     let mut capture = Capture::new(ByteSize::bytes(u64::MAX), Budget::new(ByteSize::bytes(u64::MAX)));
     capture.push(text.as_bytes());
     capture
-}
-
-/// The notice in the first result of a replacement sandbox.
-pub(crate) fn new_sandbox_notice(terminated: &crate::sandbox::state::Terminated) -> String {
-    format!(
-        "new sandbox: the previous one {}; its variables and files are gone",
-        terminated.description()
-    )
 }
 
 fn shown(part: Option<Rendered>, total_bytes: u64) -> Shown {

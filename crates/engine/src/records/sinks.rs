@@ -8,8 +8,6 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 use sandcell_sandbox::{ByteSize, Code};
 
-use crate::execution::state::Execution;
-use crate::sandbox::state::Record;
 use crate::{
     Artifact, Cause, ExecutionId, ExecutionView, HistoryPage, HistoryQuery, HistoryRecord, KeptExecution, KeptPicture,
     Principal, SandboxId,
@@ -227,36 +225,49 @@ impl Observers {
     }
 
     /// Records that a sandbox was created or closed.
-    pub(crate) fn sandbox(&self, kind: EventKind, record: &Record, detail: impl FnOnce() -> String) {
+    pub(crate) fn sandbox(
+        &self,
+        kind: EventKind,
+        owner: &Principal,
+        sandbox: &SandboxId,
+        detail: impl FnOnce() -> String,
+    ) {
         self.note(|| SecurityEvent {
-            principal: Some(record.owner.clone()),
-            sandbox: Some(record.id.clone()),
+            principal: Some(owner.clone()),
+            sandbox: Some(sandbox.clone()),
             ..SecurityEvent::new(kind, detail())
         });
     }
 
-    /// Records a finished execution.
-    pub(crate) fn ended(&self, execution: &Execution, view: &ExecutionView, record: HistoryRecord) {
+    /// Records a finished execution. `shown`: its owner's view contains the row.
+    pub(crate) fn ended(
+        &self,
+        owner: &Principal,
+        code: &str,
+        view: &ExecutionView,
+        record: HistoryRecord,
+        shown: bool,
+    ) {
         if let Some((cause, kind)) = view
             .cause
             .as_ref()
             .and_then(|cause| Some((cause, kind_of(cause.code)?)))
         {
             self.note(|| SecurityEvent {
-                principal: Some(execution.owner.clone()),
-                sandbox: Some(execution.sandbox_id.clone()),
-                execution: Some(execution.id.clone()),
+                principal: Some(owner.clone()),
+                sandbox: Some(view.sandbox_id.clone()),
+                execution: Some(view.id.clone()),
                 code: Some(cause.code),
                 ..SecurityEvent::new(kind, cause.message.clone())
             });
         }
         if let Some(history_sink) = &self.history_sink {
             history_sink.keep(Finished {
-                owner: execution.owner.clone(),
+                owner: owner.clone(),
                 record,
-                shown: execution.is_shown(),
+                shown,
                 started: view.started,
-                code: execution.code.clone(),
+                code: code.to_owned(),
                 stdout: view.stdout.text.clone(),
                 stderr: view.stderr.text.clone(),
                 result: view.result.clone(),

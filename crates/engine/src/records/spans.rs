@@ -3,20 +3,19 @@
 use tracing::Span;
 use tracing::field::Empty;
 
-use crate::execution::state::Execution;
-use crate::sandbox::state::Record;
+use crate::{ExecutionId, SandboxId};
 
 /// The target of all spans for traces.
 pub const TRACE_TARGET: &str = "sandcell::trace";
 
 /// Creates the span of an execution, from its admission to its end.
-pub(crate) fn execution(execution: &Execution) -> Span {
+pub(crate) fn execution(execution: &ExecutionId, sandbox: &SandboxId, language: &str) -> Span {
     tracing::info_span!(
         target: TRACE_TARGET,
         "execution",
-        execution.id = execution.id.as_str(),
-        sandbox.id = execution.sandbox_id.as_str(),
-        language = execution.language.as_str(),
+        execution.id = execution.as_str(),
+        sandbox.id = sandbox.as_str(),
+        language = language,
         status = Empty,
         cause = Empty,
         cpu_ms = Empty,
@@ -36,6 +35,6 @@ pub(crate) fn ended(status: &'static str, cause: Option<&'static str>, cpu: std:
 }
 
 /// Creates the span for making a sandbox.
-pub(crate) fn making(record: &Record) -> Span {
-    tracing::info_span!(target: TRACE_TARGET, "make sandbox", sandbox.id = record.id.as_str())
+pub(crate) fn making(sandbox: &SandboxId) -> Span {
+    tracing::info_span!(target: TRACE_TARGET, "make sandbox", sandbox.id = sandbox.as_str())
 }

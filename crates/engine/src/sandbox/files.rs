@@ -10,8 +10,8 @@ use tokio::time::timeout;
 
 use crate::admission::policy::{bytes_of, file_size};
 use crate::core::Core;
-use crate::execution::state::new_sandbox_notice;
 use crate::sandbox::registry::Target;
+use crate::sandbox::state::Terminated;
 use crate::{FileAnswer, Principal};
 
 /// The maximum time of one file call.
@@ -98,7 +98,11 @@ fn answer<T>(target: &Target, value: T) -> FileAnswer<T> {
     FileAnswer {
         sandbox_id: target.record.id.clone(),
         new_sandbox: target.new,
-        notices: replaces.map(new_sandbox_notice).into_iter().chain(ending).collect(),
+        notices: replaces
+            .map(Terminated::replacement_notice)
+            .into_iter()
+            .chain(ending)
+            .collect(),
         value,
     }
 }

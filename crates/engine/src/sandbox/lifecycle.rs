@@ -98,14 +98,15 @@ pub(crate) async fn run_lifecycle(core: Arc<Core>, record: Arc<Record>, mut plan
     for (installer, base) in bases_for(&core, &plan).unwrap_or_default() {
         record.add_packages(installer.language(), &base.added);
     }
-    core.observers.sandbox(EventKind::SandboxCreated, &record, || {
-        let isolation = sandbox.isolation();
-        format!(
-            "made by {}, isolated as {}",
-            isolation.backend,
-            isolation.level.as_str()
-        )
-    });
+    core.observers
+        .sandbox(EventKind::SandboxCreated, &record.owner, &record.id, || {
+            let isolation = sandbox.isolation();
+            format!(
+                "made by {}, isolated as {}",
+                isolation.backend,
+                isolation.level.as_str()
+            )
+        });
     // If the sandbox was closed during its creation, it is closed now.
     record.set_live(sandbox.clone());
     let terminated = wait_for_end(&core, &record, sandbox.as_ref()).await;
@@ -122,7 +123,9 @@ pub(crate) async fn run_lifecycle(core: Arc<Core>, record: Arc<Record>, mut plan
         }
     }
     core.observers
-        .sandbox(EventKind::SandboxClosed, &record, || terminated.description());
+        .sandbox(EventKind::SandboxClosed, &record.owner, &record.id, || {
+            terminated.description()
+        });
     tracing::debug!(sandbox = %record.id, "the sandbox {}", terminated.description());
     record.drop_sessions();
     if !matches!(timeout(CLOSE_TIMEOUT, sandbox.close()).await, Ok(Ok(()))) {

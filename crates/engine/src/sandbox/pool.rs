@@ -29,9 +29,9 @@ use crate::SkippedBackend;
 use crate::admission::scheduler::{CROWD_PRIORITY_DURATION, processors};
 use crate::api::sync::lock;
 use crate::core::Core;
-use crate::execution::job::open;
 use crate::sandbox::lifecycle::{CLOSE_TIMEOUT, Plan, create};
 use crate::sandbox::packages::folders;
+use crate::sandbox::session::open_session;
 use crate::sandbox::usage::read_usage;
 
 /// The pause before a failed creation is reported. During a shutdown creations fail before the server's end is known.
@@ -519,7 +519,7 @@ async fn make(core: &Arc<Core>) -> Result<IdleSandbox, Failure> {
     let (sandbox, skipped) = create(core, &plan).await?;
     let mut session = None;
     if let Some(language) = core.languages.first() {
-        let mut opened = match timeout(OPEN_TIMEOUT, open(language.as_ref(), &sandbox)).await {
+        let mut opened = match timeout(OPEN_TIMEOUT, open_session(language.as_ref(), &sandbox)).await {
             Ok(Ok(opened)) => opened,
             Ok(Err(error)) => return Err(pool_failure(error.to_string())),
             Err(_) => {

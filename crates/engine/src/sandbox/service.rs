@@ -12,17 +12,15 @@ use crate::admission::policy;
 use crate::api::sync::lock;
 use crate::api::time::rfc3339;
 use crate::core::Core;
-use crate::execution::termination::Stop;
 use crate::records::history::MAX_VIEW_ROWS;
 use crate::records::sinks::{EventKind, SecurityEvent};
 use crate::sandbox::lifecycle::{CLOSE_TIMEOUT, Plan};
 use crate::sandbox::network::with_proxy;
 use crate::sandbox::packages::INSTALL_TIMEOUT;
 use crate::sandbox::registry::{Registry, Reservation};
-use crate::sandbox::session::SessionSlot;
 use crate::sandbox::state::{CreateParams, Kind, Record, Terminated, TerminationReason};
 use crate::sandbox::usage::read_usage;
-use crate::{CreateRequest, HistoryPage, HistoryQuery, HistoryView, Principal, ResetView, SandboxId, SandboxView};
+use crate::{CreateRequest, HistoryPage, HistoryQuery, HistoryView, Principal, SandboxId, SandboxView};
 
 /// The number of sandboxes of one call that are made at the same time. The others wait, so that other callers get their
 /// turn.
@@ -251,54 +249,6 @@ impl Core {
             complete: false,
             ..page
         })
-    }
-
-    pub(crate) async fn reset(
-        &self,
-        principal: &Principal,
-        sandbox: Option<&str>,
-        language: Option<&str>,
-    ) -> Result<ResetView, Failure> {
-        let language = language.map(|name| self.language(name)).transpose()?;
-        let wanted = language.as_ref().map(|language| language.info().name.as_str());
-        let record = match sandbox {
-            Some(id) => Some(self.registry.find(principal, id)?.record),
-            None => self.registry.existing_default(principal),
-        };
-        let mut languages = Vec::new();
-        if let Some(record) = &record {
-            let slots: Vec<(String, Arc<SessionSlot>)> = lock(&record.slots)
-                .iter()
-                .filter(|(name, _)| wanted.is_none_or(|wanted| wanted == name.as_str()))
-                .map(|(name, slot)| (name.clone(), slot.clone()))
-                .collect();
-            let ended = join_all(slots.iter().map(|(_, slot)| self.restart(slot))).await;
-            let ended = slots.into_iter().zip(ended).filter(|(_, ended)| *ended);
-            languages.extend(ended.map(|((name, _), _)| name));
-        }
-        lock(&self.history).reset(principal);
-        if let Some(history_sink) = &self.observers.history_sink {
-            history_sink.reset(principal, SystemTime::now());
-        }
-        Ok(ResetView {
-            sandbox_id: record.map(|record| record.id.clone()),
-            languages,
-        })
-    }
-
-    /// Ends the interpreter of a slot. Kills running code first.
-    async fn restart(&self, slot: &SessionSlot) -> bool {
-        let had = match slot.running() {
-            Some(execution) => {
-                self.end(&execution, Stop::Reset).await;
-                true
-            }
-            // A preloaded interpreter that has run nothing is not reported.
-            None => slot.take().is_some_and(|held| held.cells > 0),
-        };
-        // The caller requested the reset, so no result needs to report it.
-        drop(slot.take_unreported_loss());
-        had
     }
 
     pub(crate) async fn shutdown(&self) {

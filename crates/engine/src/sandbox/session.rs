@@ -10,12 +10,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
-use sandcell_sandbox::{Code, Failure, Language, Session, Variable};
+use sandcell_sandbox::{Code, Failure, Language, Sandbox, SandboxError, Session, SessionError, Variable};
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 
 use crate::admission::scheduler::CROWD_PRIORITY_DURATION;
 use crate::api::sync::lock;
-use crate::execution::state::{Background, Execution};
 use crate::sandbox::state::Record;
 use crate::{ExecutionId, Restored, SessionView};
 
@@ -32,7 +31,7 @@ struct State {
     session: Option<LiveSession>,
     /// The number of running and queued calls.
     pending: usize,
-    running: Option<(Arc<Execution>, u32)>,
+    running: Option<(ExecutionId, u32)>,
     /// The end of the last interpreter, and whether the caller has read it in a result.
     lost: Option<(Arc<AtomicBool>, String)>,
 }
@@ -53,6 +52,15 @@ const SNAPSHOT_PAUSE: Duration = Duration::from_millis(250);
 
 /// The number of recent executions that a restored session can name.
 const MAX_RECENT_EXECUTIONS: usize = 256;
+
+/// The source of output that was written before an execution began.
+#[derive(Debug)]
+pub(crate) enum Background {
+    /// The only execution of the session so far.
+    Of(ExecutionId),
+    /// This execution, or one before it.
+    After(ExecutionId),
+}
 
 impl LiveSession {
     pub(crate) fn new(session: Box<dyn Session>) -> Self {
@@ -105,6 +113,21 @@ impl LiveSession {
             missed,
             why: why.filter(|_| missed > 0),
         }
+    }
+}
+
+/// Opens a session: with the sandbox's method if it has one, else with the language's.
+pub(crate) async fn open_session(
+    language: &dyn Language,
+    sandbox: &Arc<dyn Sandbox>,
+) -> Result<Box<dyn Session>, SessionError> {
+    match sandbox.open_session(&language.info().name).await {
+        Some(opened) => opened,
+        None => match language.inside(sandbox.as_ref()).await {
+            Ok(Some(inside)) => inside.open(sandbox.clone()).await,
+            Ok(None) => language.open(sandbox.clone()).await,
+            Err(failure) => Err(SandboxError::Refused(Box::new(failure)).into()),
+        },
     }
 }
 
@@ -183,8 +206,10 @@ impl SessionSlot {
     }
 
     /// Records that the interpreter ended in this execution.
-    pub(crate) fn record_loss(&self, execution: &Execution, description: String) {
-        lock(&self.state).lost = Some((execution.delivery(), description));
+    ///
+    /// `delivered` becomes true when the caller has read the execution's result.
+    pub(crate) fn record_loss(&self, delivered: Arc<AtomicBool>, description: String) {
+        lock(&self.state).lost = Some((delivered, description));
     }
 
     /// Returns the end of the last interpreter, if no result has reported it yet.
@@ -194,11 +219,8 @@ impl SessionSlot {
     }
 
     /// Returns the running execution.
-    pub(crate) fn running(&self) -> Option<Arc<Execution>> {
-        lock(&self.state)
-            .running
-            .as_ref()
-            .map(|(execution, _)| execution.clone())
+    pub(crate) fn running(&self) -> Option<ExecutionId> {
+        lock(&self.state).running.as_ref().map(|(id, _)| id.clone())
     }
 
     /// Returns the session for status answers. None if there is no interpreter.
@@ -259,8 +281,8 @@ impl QueueTicket {
     }
 
     /// Records the execution that has the turn, and the number of its cell.
-    pub(crate) fn set_running(&self, execution: &Arc<Execution>, cells: u32) {
-        lock(&self.slot.state).running = Some((execution.clone(), cells));
+    pub(crate) fn set_running(&self, execution: ExecutionId, cells: u32) {
+        lock(&self.slot.state).running = Some((execution, cells));
     }
 
     pub(crate) const fn slot(&self) -> &Arc<SessionSlot> {

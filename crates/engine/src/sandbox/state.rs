@@ -46,6 +46,14 @@ pub(crate) enum TerminationReason {
 }
 
 impl Terminated {
+    /// Returns the notice in the first result of a replacement sandbox.
+    pub(crate) fn replacement_notice(&self) -> String {
+        format!(
+            "new sandbox: the previous one {}; its variables and files are gone",
+            self.description()
+        )
+    }
+
     pub(crate) fn now(why: TerminationReason) -> Self {
         Self {
             why,
