@@ -46,6 +46,12 @@ const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 16] = [
     ("xtask", &[]),
 ];
 
+/// Folders of a crate from the top down: a file uses only its own folder and those below it.
+const FLOORS: [(&str, &[&str]); 1] = [(
+    "crates/engine/src",
+    &["execution", "sandbox", "records", "output", "admission", "api"],
+)];
+
 /// The only crate that may hold `unsafe`, and where in it.
 const UNSAFE_CRATE: &str = "jail";
 const UNSAFE_FOLDER: &str = "crates/jail/src/sys";
@@ -74,6 +80,7 @@ fn faults(root: &Path) -> Result<Vec<String>> {
             let text = std::fs::read_to_string(&file).with_context(|| format!("could not read {}", file.display()))?;
             let path = file.strip_prefix(root).unwrap_or(&file);
             faults.extend(faults_of_file(&name, path, &text));
+            faults.extend(arrows_up(path, &text));
         }
     }
     Ok(faults)
@@ -111,6 +118,30 @@ fn arrows(name: &str, folder: &Path, faults: &mut Vec<String>) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Paths of the file that lead to a folder above its own.
+fn arrows_up(path: &Path, text: &str) -> Vec<String> {
+    let Some((folders, inside)) = FLOORS
+        .iter()
+        .find_map(|(root, folders)| Some((*folders, path.strip_prefix(root).ok()?)))
+    else {
+        return Vec::new();
+    };
+    let own = inside
+        .components()
+        .next()
+        .map(|folder| folder.as_os_str().to_string_lossy());
+    let Some(floor) = folders.iter().position(|folder| own.as_deref() == Some(*folder)) else {
+        return Vec::new();
+    };
+    let above = folders.iter().take(floor);
+    above
+        .filter(|folder| {
+            text.contains(&format!("crate::{folder}::")) || text.contains(&format!("super::super::{folder}"))
+        })
+        .map(|folder| format!("{}: uses {folder}/, which is above its own folder", path.display()))
+        .collect()
 }
 
 /// The names in every dependency table, those under `[target.…]` included.
@@ -240,6 +271,18 @@ mod tests {
             names.contains("sandcell-mcp") && names.contains("sandcell-jail"),
             "{names:?}"
         );
+    }
+
+    #[test]
+    fn a_path_to_a_folder_above_is_found() {
+        let sandbox = Path::new("crates/engine/src/sandbox/pool.rs");
+        assert_eq!(arrows_up(sandbox, "use crate::execution::job::Job;").len(), 1);
+        assert_eq!(
+            arrows_up(sandbox, "use crate::records::spans; use crate::sandbox::state;").len(),
+            0
+        );
+        let whole = Path::new("crates/engine/src/lib.rs");
+        assert_eq!(arrows_up(whole, "use crate::execution::job::Job;").len(), 0);
     }
 
     #[test]

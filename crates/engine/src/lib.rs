@@ -10,7 +10,6 @@
 
 mod admission;
 pub mod api;
-mod core;
 mod execution;
 mod output;
 mod records;
@@ -41,16 +40,18 @@ use crate::admission::caller_number::CallerNumbers;
 use crate::admission::quota::CpuQuota;
 use crate::admission::scheduler::Scheduler;
 use crate::api::sync::Replaceable;
-use crate::core::Core;
 use crate::execution::job::SessionMode;
+use crate::execution::service::Executions;
 use crate::execution::store::{self, ExecutionStore};
 use crate::execution::termination::Stop;
+use crate::records::Records;
 use crate::records::history::History;
 use crate::records::metrics::Metrics;
 use crate::sandbox::expiry::ExpiryNotifier;
 use crate::sandbox::image_interest::ImageInterests;
 use crate::sandbox::pool::{self, Pool};
 use crate::sandbox::registry::Registry;
+use crate::sandbox::sandboxes::{Sandboxes, add_network_hint};
 
 /// The default language.
 const DEFAULT_LANGUAGE: &str = "python";
@@ -64,7 +65,7 @@ const MEMORY_ROWS_WITH_SINK: usize = 2048;
 /// Runs code in sandboxes for many callers.
 #[derive(Debug)]
 pub struct Engine {
-    core: Arc<Core>,
+    executions: Arc<Executions>,
 }
 
 impl Engine {
@@ -101,10 +102,8 @@ impl Engine {
         observers: Observers,
     ) -> Arc<Self> {
         let mut config = config;
-        core::add_network_hint(&mut config, network.as_ref());
-        let core = Arc::new(Core {
-            registry: Registry::new(&config),
-            executions: ExecutionStore::default(),
+        add_network_hint(&mut config, network.as_ref());
+        let records = Records {
             history: Mutex::new(History::new(
                 match observers.history_sink {
                     Some(_) => config.history_rows.min(MEMORY_ROWS_WITH_SINK),
@@ -112,8 +111,13 @@ impl Engine {
                 },
                 config.history_age,
             )),
-            pool: Pool::new(&config.pool),
+            observers,
             metrics: Metrics::default(),
+        };
+        let sandboxes = Arc::new(Sandboxes {
+            registry: Registry::new(&config),
+            records,
+            pool: Pool::new(&config.pool),
             expiry_notifier: ExpiryNotifier::default(),
             scheduler: Scheduler::new(config.executions, config.executions_per_caller),
             caller_numbers: CallerNumbers::default(),
@@ -126,41 +130,56 @@ impl Engine {
             languages,
             packages: Replaceable::new(packages),
             network: Replaceable::new(network),
-            observers,
         });
-        tokio::spawn(pool::run(core.clone()));
-        Arc::new(Self { core })
+        tokio::spawn(pool::run(sandboxes.clone()));
+        let executions = Executions {
+            sandboxes,
+            store: ExecutionStore::default(),
+        };
+        Arc::new(Self {
+            executions: Arc::new(executions),
+        })
     }
 
     /// Returns the current settings.
     #[must_use]
     pub fn config(&self) -> Arc<EngineConfig> {
-        self.core.config()
+        self.executions.sandboxes.config()
     }
 
     /// Replaces the settings for later requests: limits, quotas, pool size, allowed hosts and packages. Existing
     /// sandboxes keep the settings that they were made with. The age limit of the history stays.
     pub fn change(&self, config: EngineConfig, network: Option<Arc<dyn Network>>, packages: Vec<Arc<dyn Packages>>) {
-        self.core.change(config, network, packages);
+        self.executions.sandboxes.change(config, network, packages);
     }
 
     /// Lists the sandboxes of all callers that can reach hosts, oldest first. They keep the hosts that they were made
     /// with.
     #[must_use]
     pub fn networked_sandboxes(&self) -> Vec<NetworkedSandbox> {
-        self.core.networked_sandboxes()
+        self.executions.sandboxes.networked_sandboxes()
     }
 
     /// Lists the available languages.
     #[must_use]
     pub fn languages(&self) -> Vec<LanguageInfo> {
-        self.core.languages.iter().map(|l| l.info().clone()).collect()
+        self.executions
+            .sandboxes
+            .languages
+            .iter()
+            .map(|l| l.info().clone())
+            .collect()
     }
 
     /// The language of calls that name none: Python, or the first language where Python is not available.
     #[must_use]
     pub fn default_language(&self) -> &str {
-        let mut names = self.core.languages.iter().map(|l| l.info().name.as_str());
+        let mut names = self
+            .executions
+            .sandboxes
+            .languages
+            .iter()
+            .map(|l| l.info().name.as_str());
         let first = names.clone().next();
         names
             .find(|name| *name == DEFAULT_LANGUAGE)
@@ -179,30 +198,30 @@ impl Engine {
             supports_images: backend.supports_images(),
             uses_host_programs: backend.uses_host_programs(),
         };
-        self.core.backends.iter().map(view).collect()
+        self.executions.sandboxes.backends.iter().map(view).collect()
     }
 
     /// Returns the number of sandboxes of the preferred back end that fit within the machine's limits. None if nothing
     /// bounds them.
     #[must_use]
     pub fn capacity(&self) -> Option<Capacity> {
-        self.core.backends.first()?.capacity()
+        self.executions.sandboxes.backends.first()?.capacity()
     }
 
     /// Returns the engine's counters since its start, and its current numbers.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        let (sandboxes, callers) = self.core.registry.count();
-        let (running, queued) = self.core.scheduler.count();
+        let (sandboxes, callers) = self.executions.sandboxes.registry.count();
+        let (running, queued) = self.executions.sandboxes.scheduler.count();
         let whole = |number| u64::try_from(number).unwrap_or(u64::MAX);
         Counts {
             sandboxes: whole(sandboxes),
-            sandboxes_most: whole(self.core.config().sandboxes),
+            sandboxes_most: whole(self.executions.sandboxes.config().sandboxes),
             callers: whole(callers),
-            waiting: whole(self.core.pool.waiting()),
+            waiting: whole(self.executions.sandboxes.pool.waiting()),
             running: whole(running),
             queued: whole(queued),
-            ..self.core.metrics.read()
+            ..self.executions.sandboxes.records.metrics.read()
         }
     }
 
@@ -219,7 +238,9 @@ impl Engine {
         req: ExecuteRequest,
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure> {
-        self.core.execute(principal, req, SessionMode::Variables, cancel).await
+        self.executions
+            .execute(principal, req, SessionMode::Variables, cancel)
+            .await
     }
 
     /// Runs code in a separate interpreter that ends with it. Files of the sandbox stay. `cancel` works as with
@@ -233,7 +254,9 @@ impl Engine {
         req: ExecuteRequest,
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure> {
-        self.core.execute(principal, req, SessionMode::Files, cancel).await
+        self.executions
+            .execute(principal, req, SessionMode::Files, cancel)
+            .await
     }
 
     /// Runs code in a fresh sandbox and closes the sandbox afterwards. `cancel` works as with [`Engine::execute`].
@@ -246,7 +269,7 @@ impl Engine {
         req: RunRequest,
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure> {
-        self.core.run_once(principal, req, cancel).await
+        self.executions.run_once(principal, req, cancel).await
     }
 
     /// Runs a whole program in a fresh sandbox. The engine sends its output to `output` at once and stores it like any
@@ -263,7 +286,7 @@ impl Engine {
         output: mpsc::Sender<SessionEvent>,
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure> {
-        self.core.run_program(principal, req, stdin, output, cancel).await
+        self.executions.run_program(principal, req, stdin, output, cancel).await
     }
 
     /// Runs a program in a sandbox (the default one if none is named), next to its sessions and without waiting for any
@@ -281,7 +304,7 @@ impl Engine {
         output: mpsc::Sender<SessionEvent>,
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure> {
-        self.core.run_command(principal, req, stdin, output, cancel).await
+        self.executions.run_command(principal, req, stdin, output, cancel).await
     }
 
     /// Does the same as [`Engine::run_command`] for callers that do not follow the output. The engine stores it like
@@ -296,7 +319,7 @@ impl Engine {
         input: CommandInput,
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure> {
-        self.core.start_command(principal, req, input, cancel).await
+        self.executions.start_command(principal, req, input, cancel).await
     }
 
     /// Writes to the standard input of a running command. Either all bytes are queued or none. If the program does not
@@ -312,7 +335,7 @@ impl Engine {
         wait: Duration,
         cancel: CancellationToken,
     ) -> Result<ExecutionId, Failure> {
-        self.core.write_stdin(principal, id, part, wait, cancel).await
+        self.executions.write_stdin(principal, id, part, wait, cancel).await
     }
 
     /// Installs packages in a sandbox (the default one if none is named). Running sessions can use them, too. The
@@ -326,27 +349,27 @@ impl Engine {
         req: InstallRequest,
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure> {
-        self.core.install(principal, req, cancel).await
+        self.executions.install(principal, req, cancel).await
     }
 
     /// Lists the languages that have installable packages.
     #[must_use]
     pub fn package_languages(&self) -> Vec<String> {
         let name = |packages: &Arc<dyn Packages>| packages.language().to_owned();
-        self.core.packages.get().iter().map(name).collect()
+        self.executions.sandboxes.packages.get().iter().map(name).collect()
     }
 
     /// Lists the parts of a call that need the user's consent. Without consent in the request, the engine refuses the
     /// call. Without a language, packages are those of `create_sandbox`.
     #[must_use]
     pub fn consent_required(&self, language: Option<&str>, packages: &[String], hosts: &[String]) -> ConsentRequired {
-        self.core.consent_required(language, packages, hosts)
+        self.executions.sandboxes.consent_required(language, packages, hosts)
     }
 
     /// Lists the hosts that a sandbox can ask for. Empty where there is no network.
     #[must_use]
     pub fn network_allowed(&self) -> Vec<String> {
-        let network = self.core.network.get();
+        let network = self.executions.sandboxes.network.get();
         let network = network.as_ref().as_ref();
         network.map_or_else(Vec::new, |network| network.allowed().to_vec())
     }
@@ -360,9 +383,9 @@ impl Engine {
         principal: &Principal,
         req: CreateRequest,
     ) -> Result<Vec<SandboxView>, Failure> {
-        let made = self.core.create(principal, req).await;
+        let made = self.executions.sandboxes.create(principal, req).await;
         if let Err(failure) = &made {
-            self.core.observers.note(|| SecurityEvent {
+            self.executions.sandboxes.records.observers.note(|| SecurityEvent {
                 principal: Some(principal.clone()),
                 code: Some(failure.code),
                 ..SecurityEvent::new(EventKind::CallRefused, format!("create_sandbox: {}", failure.message))
@@ -375,7 +398,7 @@ impl Engine {
     /// the lifetime before it where a sandbox lives for less than 25 minutes.
     #[must_use]
     pub fn expiry_notices(&self, principal: &Principal) -> ExpiryNotices {
-        self.core.expiry_notifier.subscribe(principal)
+        self.executions.sandboxes.expiry_notifier.subscribe(principal)
     }
 
     /// Closes a sandbox and everything in it.
@@ -383,7 +406,7 @@ impl Engine {
     /// # Errors
     /// When the caller has no such sandbox.
     pub async fn close(&self, principal: &Principal, id: &str) -> Result<SandboxId, Failure> {
-        self.core.close(principal, id).await
+        self.executions.sandboxes.close(principal, id).await
     }
 
     /// Returns one sandbox of the caller, or all of them. Naming one counts as using it; listing all does not.
@@ -391,7 +414,7 @@ impl Engine {
     /// # Errors
     /// When the caller has no such sandbox.
     pub async fn status(&self, principal: &Principal, id: Option<&str>) -> Result<Vec<SandboxView>, Failure> {
-        self.core.status(principal, id).await
+        self.executions.sandboxes.status(principal, id).await
     }
 
     /// Returns an execution after waiting at most `wait` for its end. Its artifacts stay available after its sandbox
@@ -400,15 +423,15 @@ impl Engine {
     /// # Errors
     /// When the caller has no such execution, or its output is no longer stored.
     pub async fn execution(&self, principal: &Principal, id: &str, wait: Duration) -> Result<ExecutionView, Failure> {
-        let execution = self.core.executions.find(principal, id)?;
-        Ok(self.core.wait(&execution, wait).await)
+        let execution = self.executions.store.find(principal, id)?;
+        Ok(self.executions.wait(&execution, wait).await)
     }
 
     /// Lists the caller's unfinished executions, newest first. At most `executions_per_caller` of them run; the others
     /// wait.
     #[must_use]
     pub fn running(&self, principal: &Principal) -> Vec<RunningView> {
-        let running = self.core.executions.running(principal);
+        let running = self.executions.store.running(principal);
         running.iter().map(|execution| execution.summary()).collect()
     }
 
@@ -418,7 +441,7 @@ impl Engine {
     /// # Errors
     /// When the caller has no such execution there, or there is no permanent history.
     pub async fn stored_execution(&self, principal: &Principal, id: &str) -> Result<KeptExecution, Failure> {
-        let found = match &self.core.observers.history_sink {
+        let found = match &self.executions.sandboxes.records.observers.history_sink {
             Some(history_sink) => history_sink.find(principal, id).await,
             None => None,
         };
@@ -428,7 +451,7 @@ impl Engine {
     /// Returns one picture of the caller's execution from the permanent history. None if there is none with that
     /// number.
     pub async fn picture(&self, principal: &Principal, id: &str, number: u32) -> Option<KeptPicture> {
-        match &self.core.observers.history_sink {
+        match &self.executions.sandboxes.records.observers.history_sink {
             Some(history_sink) => history_sink.picture(principal, id, number).await,
             None => None,
         }
@@ -439,7 +462,7 @@ impl Engine {
     /// # Errors
     /// When the caller has no such execution.
     pub fn watch(&self, principal: &Principal, id: &str, watch: &Watch) -> Result<(), Failure> {
-        watch.follow(&self.core.executions.find(principal, id)?);
+        watch.follow(&self.executions.store.find(principal, id)?);
         Ok(())
     }
 
@@ -457,7 +480,7 @@ impl Engine {
         limit: u64,
         find: Option<&str>,
     ) -> Result<StreamSlice, Failure> {
-        let execution = self.core.executions.find(principal, id)?;
+        let execution = self.executions.store.find(principal, id)?;
         if limit == 0 {
             return Err(Failure::invalid("limit is 0", "ask for at least one byte"));
         }
@@ -476,8 +499,8 @@ impl Engine {
     /// When the caller has no such execution, or none runs.
     pub async fn cancel(&self, principal: &Principal, id: Option<&str>) -> Result<ExecutionView, Failure> {
         let execution = match id {
-            Some(id) => self.core.executions.find(principal, id)?,
-            None => self.core.executions.newest_running(principal).ok_or_else(|| {
+            Some(id) => self.executions.store.find(principal, id)?,
+            None => self.executions.store.newest_running(principal).ok_or_else(|| {
                 Failure::new(
                     sandcell_sandbox::Code::NotFound,
                     "nothing is running",
@@ -485,7 +508,7 @@ impl Engine {
                 )
             })?,
         };
-        Ok(self.core.end(&execution, Stop::Cancelled).await)
+        Ok(self.executions.end(&execution, Stop::Cancelled).await)
     }
 
     /// Lists a folder of a sandbox.
@@ -500,7 +523,10 @@ impl Engine {
         recursive: bool,
         max: usize,
     ) -> Result<FileAnswer<Listing>, Failure> {
-        self.core.list_files(principal, sandbox, path, recursive, max).await
+        self.executions
+            .sandboxes
+            .list_files(principal, sandbox, path, recursive, max)
+            .await
     }
 
     /// Reads a piece of a file, at most the configured number of bytes.
@@ -515,7 +541,10 @@ impl Engine {
         offset: u64,
         len: u64,
     ) -> Result<FileAnswer<FileChunk>, Failure> {
-        self.core.read_file(principal, sandbox, path, offset, len).await
+        self.executions
+            .sandboxes
+            .read_file(principal, sandbox, path, offset, len)
+            .await
     }
 
     /// Writes a file and returns its new size.
@@ -530,7 +559,10 @@ impl Engine {
         bytes: Bytes,
         mode: WriteMode,
     ) -> Result<FileAnswer<u64>, Failure> {
-        self.core.write_file(principal, sandbox, path, bytes, mode).await
+        self.executions
+            .sandboxes
+            .write_file(principal, sandbox, path, bytes, mode)
+            .await
     }
 
     /// Returns the caller's newest executions since the last reset. `last_n` is clamped to 1..=50.
@@ -543,7 +575,7 @@ impl Engine {
         last_n: usize,
         sandbox: Option<&str>,
     ) -> Result<HistoryView, Failure> {
-        self.core.history(principal, last_n, sandbox).await
+        self.executions.sandboxes.history(principal, last_n, sandbox).await
     }
 
     /// Returns a page of the caller's history since the last reset, newest first: executions that match a search.
@@ -551,7 +583,7 @@ impl Engine {
     /// # Errors
     /// When the search has too many or too long words.
     pub async fn search(&self, principal: &Principal, query: &HistoryQuery) -> Result<HistoryPage, Failure> {
-        self.core.search(principal, query).await
+        self.executions.sandboxes.search(principal, query).await
     }
 
     /// Restarts the interpreters of a sandbox (the default one if none is named), of one language or all, and starts a
@@ -565,23 +597,23 @@ impl Engine {
         sandbox: Option<&str>,
         language: Option<&str>,
     ) -> Result<ResetView, Failure> {
-        self.core.reset(principal, sandbox, language).await
+        self.executions.reset(principal, sandbox, language).await
     }
 
     /// Records a security event, if there is an auditor.
     pub fn note(&self, event: SecurityEvent) {
-        self.core.observers.note(|| event);
+        self.executions.sandboxes.records.observers.note(|| event);
     }
 
     /// Ends all sandboxes and refuses further calls. Waits until the permanent history has the records. Bounded (7 s).
     /// A second call does no harm.
     pub async fn shutdown(&self) {
-        self.core.shutdown().await;
+        self.executions.sandboxes.shutdown().await;
     }
 }
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        self.core.down.cancel();
+        self.executions.sandboxes.down.cancel();
     }
 }

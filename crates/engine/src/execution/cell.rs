@@ -112,7 +112,8 @@ impl Job {
     async fn install_for_cell(&self, sandbox: &dyn Sandbox, packages: Vec<String>) -> Result<String, String> {
         let progress = watch::Sender::new(String::new());
         let work = self
-            .core
+            .executions
+            .sandboxes
             .provide(
                 &self.record,
                 sandbox,

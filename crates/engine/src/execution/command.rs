@@ -17,10 +17,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 use crate::admission::policy;
-use crate::core::Core;
 use crate::execution::job::{outcome_without_run, until_stopped, wait_for_sandbox};
 use crate::execution::outcome::Outcome;
 use crate::execution::program::{SPAWN_TIMEOUT, Streams, conclude_program, follow};
+use crate::execution::service::Executions;
 use crate::execution::service::Finisher;
 use crate::execution::state::Execution;
 use crate::execution::termination::Stop;
@@ -71,7 +71,7 @@ const COMMAND_LANGUAGE: &str = "command";
 const START_TIMEOUT: Duration = Duration::from_secs(3);
 const SHELL_NAMES: [&str; 2] = ["bash", "sh"];
 
-impl Core {
+impl Executions {
     pub(crate) async fn run_command(
         self: &Arc<Self>,
         principal: &Principal,
@@ -149,7 +149,7 @@ impl Core {
         cancel: CancellationToken,
     ) -> Result<ExecutionId, Failure> {
         policy::stdin_part(&input.bytes)?;
-        let execution = self.executions.find(principal, id)?;
+        let execution = self.store.find(principal, id)?;
         if execution.is_finished() {
             return Err(over(&execution.id));
         }
@@ -186,12 +186,18 @@ impl Core {
     ) -> Result<CommandJob, Failure> {
         req.command.check()?;
         policy::env(&req.env)?;
-        let timeout = policy::timeout(&self.config(), req.timeout)?;
-        let target = self.target(principal, req.sandbox_id.as_deref()).await?;
-        let execution = Execution::new(&self.config(), &target.record, COMMAND_LANGUAGE, line, target.new)?;
-        self.executions.add(&execution);
+        let timeout = policy::timeout(&self.sandboxes.config(), req.timeout)?;
+        let target = self.sandboxes.target(principal, req.sandbox_id.as_deref()).await?;
+        let execution = Execution::new(
+            &self.sandboxes.config(),
+            &target.record,
+            COMMAND_LANGUAGE,
+            line,
+            target.new,
+        )?;
+        self.store.add(&execution);
         Ok(CommandJob {
-            core: self.clone(),
+            executions: self.clone(),
             execution,
             record: target.record,
             guard: target.guard,
@@ -239,7 +245,7 @@ fn quoted(argv: &[String]) -> String {
 
 /// One command in progress.
 struct CommandJob {
-    core: Arc<Core>,
+    executions: Arc<Executions>,
     execution: Arc<Execution>,
     record: Arc<Record>,
     guard: UseGuard,
@@ -250,20 +256,23 @@ struct CommandJob {
 
 impl CommandJob {
     async fn run(self) {
-        let (core, execution, record, limit) = (
-            self.core.clone(),
+        let (executions, execution, record, limit) = (
+            self.executions.clone(),
             self.execution.clone(),
             self.record.clone(),
             self.timeout,
         );
         let finisher = Finisher {
-            core: core.clone(),
+            executions: executions.clone(),
             execution,
             throwaway: None,
         };
         let end = match self.work().await {
             Ok(done) => Ok(done),
-            Err(Ok(stop)) => Ok((outcome_without_run(&core, &record, stop, limit, false), Cost::default())),
+            Err(Ok(stop)) => Ok((
+                outcome_without_run(&executions.sandboxes, &record, stop, limit, false),
+                Cost::default(),
+            )),
             Err(Err(failure)) => Err(failure),
         };
         finisher.finish(end);
@@ -271,7 +280,7 @@ impl CommandJob {
 
     async fn work(self) -> Result<(Outcome, Cost), Result<Stop, Failure>> {
         let Self {
-            core,
+            executions,
             execution,
             record,
             guard,
@@ -282,9 +291,14 @@ impl CommandJob {
         let _guard = guard;
         let sandbox = wait_for_sandbox(&execution, &record).await?;
         execution.set_isolation(record.isolation(sandbox.as_ref()), record.skipped_backends());
-        let entering = until_stopped(&execution, &record, None, core.scheduler.acquire(&record.owner));
+        let entering = until_stopped(
+            &execution,
+            &record,
+            None,
+            executions.sandboxes.scheduler.acquire(&record.owner),
+        );
         let _permit = entering.await.map_err(Ok)?;
-        core.cpu_quota.may_run(&record.owner).map_err(Err)?;
+        executions.sandboxes.cpu_quota.may_run(&record.owner).map_err(Err)?;
         let mut env = sandbox.base_env().clone();
         env.extend(req.env);
         let deadline = Instant::now() + limit;
@@ -318,7 +332,15 @@ impl CommandJob {
         let meter = Meter::start(&record, &sandbox, true);
         let streams = (stdin, output);
         let ran = follow(process, streams, &execution, &record, deadline, SignalScope::Group).await;
-        Ok(conclude_program(&core, (&execution, &record), ran, meter, &sandbox, limit).await)
+        Ok(conclude_program(
+            &executions.sandboxes,
+            (&execution, &record),
+            ran,
+            meter,
+            &sandbox,
+            limit,
+        )
+        .await)
     }
 }
 

@@ -11,9 +11,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 use crate::admission::policy;
-use crate::core::Core;
 use crate::execution::job::{outcome_without_run, until_stopped, wait_for_sandbox};
 use crate::execution::outcome::{Ending, Evidence, Outcome, outcome_of};
+use crate::execution::service::Executions;
 use crate::execution::service::Finisher;
 use crate::execution::state::Execution;
 use crate::execution::termination::{Step, Stop};
@@ -23,7 +23,7 @@ use crate::sandbox::state::{Record, UseGuard};
 use crate::sandbox::usage::Cost;
 use crate::{ExecutionView, InHistory, InstallRequest, Principal};
 
-impl Core {
+impl Executions {
     pub(crate) async fn install(
         self: &Arc<Self>,
         principal: &Principal,
@@ -52,24 +52,24 @@ impl Core {
         req: InstallRequest,
         code: String,
     ) -> Result<InstallJob, Failure> {
-        let language = self.language(&req.language)?;
+        let language = self.sandboxes.language(&req.language)?;
         let name = &language.info().name;
         if req.packages.is_empty() {
-            self.installer(name)?.check(&req.packages, &req.consent)?;
+            self.sandboxes.installer(name)?.check(&req.packages, &req.consent)?;
         }
-        self.check_packages(name, &req.packages, &req.consent)?;
+        self.sandboxes.check_packages(name, &req.packages, &req.consent)?;
         let timeout = match req.timeout {
             None => INSTALL_TIMEOUT,
-            asked => policy::timeout(&self.config(), asked)?,
+            asked => policy::timeout(&self.sandboxes.config(), asked)?,
         };
-        let target = self.target(principal, req.sandbox_id.as_deref()).await?;
-        let execution = Execution::new(&self.config(), &target.record, name, code, target.new)?;
+        let target = self.sandboxes.target(principal, req.sandbox_id.as_deref()).await?;
+        let execution = Execution::new(&self.sandboxes.config(), &target.record, name, code, target.new)?;
         if req.in_history == InHistory::Unshown {
             execution.hide_from_history();
         }
-        self.executions.add(&execution);
+        self.store.add(&execution);
         Ok(InstallJob {
-            core: self.clone(),
+            executions: self.clone(),
             execution,
             record: target.record,
             guard: target.guard,
@@ -82,7 +82,7 @@ impl Core {
 
 /// One installation in progress.
 struct InstallJob {
-    core: Arc<Core>,
+    executions: Arc<Executions>,
     execution: Arc<Execution>,
     record: Arc<Record>,
     guard: UseGuard,
@@ -94,14 +94,20 @@ struct InstallJob {
 impl InstallJob {
     async fn run(self) {
         let finisher = Finisher {
-            core: self.core.clone(),
+            executions: self.executions.clone(),
             execution: self.execution.clone(),
             throwaway: None,
         };
         let began = Instant::now();
         let end = match self.work().await {
             Ok(outcome) => Ok(outcome),
-            Err(Ok(stop)) => Ok(outcome_without_run(&self.core, &self.record, stop, self.timeout, true)),
+            Err(Ok(stop)) => Ok(outcome_without_run(
+                &self.executions.sandboxes,
+                &self.record,
+                stop,
+                self.timeout,
+                true,
+            )),
             Err(Err(failure)) => Err(failure),
         };
         let cost = Cost {
@@ -118,7 +124,7 @@ impl InstallJob {
             .set_isolation(self.record.isolation(sandbox.as_ref()), self.record.skipped_backends());
         self.execution.begin();
         let progress = watch::Sender::new(String::new());
-        let work = self.core.provide(
+        let work = self.executions.sandboxes.provide(
             &self.record,
             sandbox.as_ref(),
             &self.execution.language,
@@ -147,7 +153,7 @@ impl InstallJob {
             after: None,
             terminated: None,
             keeps: true,
-            hints: &self.core.config().hints,
+            hints: &self.executions.sandboxes.config().hints,
             restored: None,
             why_lost: None,
             network: NetworkEvidence::default(),

@@ -17,9 +17,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 use crate::admission::policy;
-use crate::core::Core;
 use crate::execution::outcome::{Ending, Evidence, Outcome, outcome_of};
 use crate::execution::outputs::read_outputs;
+use crate::execution::service::Executions;
 use crate::execution::service::Finisher;
 use crate::execution::state::Execution;
 use crate::execution::termination::{Step, Stop};
@@ -27,6 +27,7 @@ use crate::sandbox::files::FILE_CALL_TIMEOUT;
 use crate::sandbox::network::NetworkEvidence;
 use crate::sandbox::packages::INSTALL_TIMEOUT;
 use crate::sandbox::registry::Target;
+use crate::sandbox::sandboxes::Sandboxes;
 use crate::sandbox::session::open_session;
 use crate::sandbox::session::{LiveSession, QueueTicket, SessionSlot};
 use crate::sandbox::state::{Record, Terminated, TerminationReason, UseGuard};
@@ -38,7 +39,7 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
 /// The maximum time to notice the end of a sandbox after its program or session has broken off.
 pub(super) const END_NOTICE_TIMEOUT: Duration = Duration::from_millis(500);
 
-impl Core {
+impl Executions {
     pub(crate) async fn execute(
         self: &Arc<Self>,
         principal: &Principal,
@@ -47,7 +48,7 @@ impl Core {
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure> {
         let (wait, watch) = (req.wait, req.watch.clone());
-        watch.prepares(self.backends.clone(), None);
+        watch.prepares(self.sandboxes.backends.clone(), None);
         let (language, code) = (req.language.clone(), req.code.clone());
         match self.admit(principal, req, mode).await {
             Ok(job) => {
@@ -69,14 +70,14 @@ impl Core {
         req: ExecuteRequest,
         mode: SessionMode,
     ) -> Result<Job, Failure> {
-        let language = self.language(&req.language)?;
-        policy::code(&self.config(), &req.code)?;
-        policy::stdin(&self.config(), req.stdin.as_deref())?;
-        let timeout = policy::timeout(&self.config(), req.timeout)?;
+        let language = self.sandboxes.language(&req.language)?;
+        policy::code(&self.sandboxes.config(), &req.code)?;
+        policy::stdin(&self.sandboxes.config(), req.stdin.as_deref())?;
+        let timeout = policy::timeout(&self.sandboxes.config(), req.timeout)?;
         let stdin = policy::Stdin::of(req.stdin.as_deref());
-        let network = self.network_of(principal, req.sandbox_id.as_deref());
-        let findings = policy::findings(&self.config(), language.as_ref(), &req.code, stdin, &network)?;
-        let target = self.target(principal, req.sandbox_id.as_deref()).await?;
+        let network = self.sandboxes.network_of(principal, req.sandbox_id.as_deref());
+        let findings = policy::findings(&self.sandboxes.config(), language.as_ref(), &req.code, stdin, &network)?;
+        let target = self.sandboxes.target(principal, req.sandbox_id.as_deref()).await?;
         let mut job = self.job(target, language, req.code, req.stdin, timeout, None).await?;
         job.mode = mode;
         job.execution.set_findings(findings);
@@ -106,20 +107,22 @@ impl Core {
     }
 
     async fn admit_once(self: &Arc<Self>, principal: &Principal, req: RunRequest) -> Result<Job, Failure> {
-        let language = self.language(&req.language)?;
-        policy::code(&self.config(), &req.code)?;
-        policy::stdin(&self.config(), req.stdin.as_deref())?;
-        policy::transfers(&self.config(), &req.files, &req.outputs)?;
-        self.check_packages(&language.info().name, &req.packages, &req.consent)?;
-        let timeout = policy::timeout(&self.config(), req.timeout)?;
+        let language = self.sandboxes.language(&req.language)?;
+        policy::code(&self.sandboxes.config(), &req.code)?;
+        policy::stdin(&self.sandboxes.config(), req.stdin.as_deref())?;
+        policy::transfers(&self.sandboxes.config(), &req.files, &req.outputs)?;
+        self.sandboxes
+            .check_packages(&language.info().name, &req.packages, &req.consent)?;
+        let timeout = policy::timeout(&self.sandboxes.config(), req.timeout)?;
         let stdin = policy::Stdin::of(req.stdin.as_deref());
-        let network = self.network_rule(&req.network, &req.consent)?;
-        let findings = policy::findings(&self.config(), language.as_ref(), &req.code, stdin, &network)?;
-        let memory = policy::memory(&self.config(), req.memory, language.as_ref());
-        let limits = policy::limits(&self.config(), memory, None, None)?;
+        let network = self.sandboxes.network_rule(&req.network, &req.consent)?;
+        let findings = policy::findings(&self.sandboxes.config(), language.as_ref(), &req.code, stdin, &network)?;
+        let memory = policy::memory(&self.sandboxes.config(), req.memory, language.as_ref());
+        let limits = policy::limits(&self.sandboxes.config(), memory, None, None)?;
         // The installation may replace modules that a session would have loaded.
         let opens = req.packages.is_empty().then(|| Arc::clone(&language));
         let target = self
+            .sandboxes
             .throwaway(principal, "create_run_close", limits, network, None, opens)
             .await?;
         let record = target.record.clone();
@@ -130,7 +133,7 @@ impl Core {
             outputs: req.outputs,
         };
         let job = self.job(target, language, req.code, req.stdin, timeout, Some(once));
-        let job = job.await.inspect_err(|_| self.discard(&record))?;
+        let job = job.await.inspect_err(|_| self.sandboxes.discard(&record))?;
         job.execution.set_findings(findings);
         Ok(job)
     }
@@ -145,12 +148,18 @@ impl Core {
         once: Option<OneShotIo>,
     ) -> Result<Job, Failure> {
         let ticket = SessionSlot::of(&target.record, language.as_ref())
-            .enqueue(self.config().queue)
+            .enqueue(self.sandboxes.config().queue)
             .await?;
-        let execution = Execution::new(&self.config(), &target.record, &language.info().name, code, target.new)?;
-        self.executions.add(&execution);
+        let execution = Execution::new(
+            &self.sandboxes.config(),
+            &target.record,
+            &language.info().name,
+            code,
+            target.new,
+        )?;
+        self.store.add(&execution);
         Ok(Job {
-            core: self.clone(),
+            executions: self.clone(),
             execution,
             record: target.record,
             guard: target.guard,
@@ -183,7 +192,7 @@ pub(crate) struct OneShotIo {
 
 /// One cell in progress.
 pub(super) struct Job {
-    pub(super) core: Arc<Core>,
+    pub(super) executions: Arc<Executions>,
     pub(super) execution: Arc<Execution>,
     pub(super) record: Arc<Record>,
     guard: UseGuard,
@@ -211,7 +220,7 @@ pub(crate) struct RunReport {
 impl Job {
     async fn run(mut self) {
         let finisher = Finisher {
-            core: self.core.clone(),
+            executions: self.executions.clone(),
             execution: self.execution.clone(),
             throwaway: self.once.is_some().then(|| self.record.clone()),
         };
@@ -236,7 +245,7 @@ impl Job {
             let put = put_files(sandbox.as_ref(), &once.files);
             self.run_step(None, put).await?.map_err(Err)?;
             let progress = watch::Sender::new(String::new());
-            let provide = self.core.provide(
+            let provide = self.executions.sandboxes.provide(
                 &self.record,
                 sandbox.as_ref(),
                 &self.language.info().name,
@@ -248,9 +257,13 @@ impl Job {
         }
         self.take_turn().await?;
         let _permit = self
-            .run_step(None, self.core.scheduler.acquire(&self.record.owner))
+            .run_step(None, self.executions.sandboxes.scheduler.acquire(&self.record.owner))
             .await?;
-        self.core.cpu_quota.may_run(&self.record.owner).map_err(Err)?;
+        self.executions
+            .sandboxes
+            .cpu_quota
+            .may_run(&self.record.owner)
+            .map_err(Err)?;
         let deadline = Instant::now() + self.timeout;
         let (mut live, fresh) = self.session(&sandbox, deadline).await?;
         // A compiler has a separate time limit. The code's limit begins after it.
@@ -270,20 +283,20 @@ impl Job {
         if self.once.is_some() || self.mode == SessionMode::Files {
             live.session.last_cell();
         } else {
-            live.set_snapshot_pause(self.core.scheduler.is_crowded());
+            live.set_snapshot_pause(self.executions.sandboxes.scheduler.is_crowded());
         }
         let meter = Meter::start(&self.record, &sandbox, fresh);
         let cell = Cell {
             code: self.execution.code.clone(),
             stdin: self.stdin.take(),
             number: live.cells.saturating_add(1),
-            packages: self.core.installer(&self.language.info().name).is_ok(),
+            packages: self.executions.sandboxes.installer(&self.language.info().name).is_ok(),
         };
         let ran = self.drive(&mut live, cell, sandbox.as_ref(), deadline).await;
         let (outcome, cost) = self.conclude(ran, live, meter, &sandbox).await;
         if let Some(once) = &self.once {
             read_outputs(
-                &self.core.config(),
+                &self.executions.sandboxes.config(),
                 &self.record,
                 sandbox.as_ref(),
                 &self.execution,
@@ -310,7 +323,13 @@ impl Job {
     }
 
     fn outcome_without_run(&self, stop: Stop) -> Outcome {
-        outcome_without_run(&self.core, &self.record, stop, self.timeout, self.keeps())
+        outcome_without_run(
+            &self.executions.sandboxes,
+            &self.record,
+            stop,
+            self.timeout,
+            self.keeps(),
+        )
     }
 
     /// True if the session's variables stay for the next call.
@@ -377,7 +396,7 @@ impl Job {
         let (before, after, cost) = meter
             .stop(&self.execution.id, &self.record, sandbox, ran.duration, well)
             .await;
-        let terminated = sandbox_end(&self.core, &self.record, &ran, after.is_some()).await;
+        let terminated = sandbox_end(&self.executions.sandboxes, &self.record, &ran, after.is_some()).await;
         let reset = matches!(ran.stop, Some(Stop::Reset));
         let (restored, why_lost) = match (&ran.ending, live.session.aftermath()) {
             _ if reset || terminated.is_some() => (None, None),
@@ -398,7 +417,7 @@ impl Job {
             after,
             terminated: terminated.clone(),
             keeps: self.keeps(),
-            hints: &self.core.config().hints,
+            hints: &self.executions.sandboxes.config().hints,
             restored,
             why_lost,
             network,
@@ -425,7 +444,13 @@ impl Job {
 }
 
 /// Returns the outcome of code that was ended before it started.
-pub(crate) fn outcome_without_run(core: &Core, record: &Record, stop: Stop, timeout: Duration, keeps: bool) -> Outcome {
+pub(crate) fn outcome_without_run(
+    sandboxes: &Sandboxes,
+    record: &Record,
+    stop: Stop,
+    timeout: Duration,
+    keeps: bool,
+) -> Outcome {
     outcome_of(Evidence {
         ending: Ending::NeverRan,
         terminated: match &stop {
@@ -439,7 +464,7 @@ pub(crate) fn outcome_without_run(core: &Core, record: &Record, stop: Stop, time
         before: Usage::default(),
         after: None,
         keeps,
-        hints: &core.config().hints,
+        hints: &sandboxes.config().hints,
         restored: None,
         why_lost: None,
         network: NetworkEvidence::default(),
@@ -495,9 +520,15 @@ pub(crate) async fn put_files(sandbox: &dyn Sandbox, files: &[(SandboxPath, Byte
 }
 
 /// Returns the end of the sandbox, if the end of the code suggests one.
-pub(crate) async fn sandbox_end(core: &Core, record: &Record, ran: &RunReport, answers: bool) -> Option<Terminated> {
+pub(crate) async fn sandbox_end(
+    sandboxes: &Sandboxes,
+    record: &Record,
+    ran: &RunReport,
+    answers: bool,
+) -> Option<Terminated> {
     if matches!(ran.ending, Ending::Abandoned) {
-        core.registry
+        sandboxes
+            .registry
             .begin_close(record, &Terminated::now(TerminationReason::Unresponsive));
         return record.terminated();
     }

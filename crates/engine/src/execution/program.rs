@@ -17,18 +17,19 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 use crate::admission::policy;
-use crate::core::Core;
 use crate::execution::job::{
     OneShotIo, RunReport, outcome_without_run, put_files, sandbox_end, until_stopped, wait_for_sandbox,
 };
 use crate::execution::outcome::{Ending, Evidence, Outcome, outcome_of};
 use crate::execution::outputs::{read_outputs, read_pictures};
+use crate::execution::service::Executions;
 use crate::execution::service::Finisher;
 use crate::execution::state::Execution;
 use crate::execution::termination::{Step, Stop, Termination};
 use crate::sandbox::network::NetworkEvidence;
 use crate::sandbox::packages::INSTALL_TIMEOUT;
 use crate::sandbox::registry::Target;
+use crate::sandbox::sandboxes::Sandboxes;
 use crate::sandbox::state::{Record, UseGuard};
 use crate::sandbox::usage::{Cost, Meter};
 use crate::{ExecutionView, Hints, Principal, ProgramRequest};
@@ -47,7 +48,7 @@ const MAX_COMPILER_BYTES: usize = 64 << 10;
 /// Standard input of a program, and the receiver of its output.
 pub(crate) type Streams = (mpsc::Receiver<Bytes>, mpsc::Sender<SessionEvent>);
 
-impl Core {
+impl Executions {
     pub(crate) async fn run_program(
         self: &Arc<Self>,
         principal: &Principal,
@@ -78,28 +79,29 @@ impl Core {
         stdin: mpsc::Receiver<Bytes>,
         output: mpsc::Sender<SessionEvent>,
     ) -> Result<ProgramJob, Failure> {
-        let language = self.language(&req.language)?;
-        policy::code(&self.config(), &req.code)?;
+        let language = self.sandboxes.language(&req.language)?;
+        policy::code(&self.sandboxes.config(), &req.code)?;
         policy::args(&req.args)?;
         policy::image(req.image.as_deref())?;
-        let network = self.network_rule(&req.network, &req.consent)?;
+        let network = self.sandboxes.network_rule(&req.network, &req.consent)?;
         let findings = policy::findings(
-            &self.config(),
+            &self.sandboxes.config(),
             language.as_ref(),
             &req.code,
             policy::Stdin::Given,
             &network,
         )?;
-        policy::transfers(&self.config(), &req.files, &req.outputs)?;
-        self.check_packages(&language.info().name, &req.packages, &req.consent)?;
-        let timeout = policy::timeout(&self.config(), req.timeout)?;
+        policy::transfers(&self.sandboxes.config(), &req.files, &req.outputs)?;
+        self.sandboxes
+            .check_packages(&language.info().name, &req.packages, &req.consent)?;
+        let timeout = policy::timeout(&self.sandboxes.config(), req.timeout)?;
         let compile_timeout = match req.compile_timeout {
-            Some(_) => Some(policy::timeout(&self.config(), req.compile_timeout)?),
+            Some(_) => Some(policy::timeout(&self.sandboxes.config(), req.compile_timeout)?),
             None => None,
         };
         let limits = policy::limits(
-            &self.config(),
-            policy::memory(&self.config(), req.memory, language.as_ref()),
+            &self.sandboxes.config(),
+            policy::memory(&self.sandboxes.config(), req.memory, language.as_ref()),
             None,
             None,
         )?;
@@ -113,14 +115,15 @@ impl Core {
             }
         }
         let Target { record, guard, .. } = self
+            .sandboxes
             .throwaway(principal, "run", limits, network, req.image, None)
             .await?;
-        let execution = Execution::new(&self.config(), &record, &language.info().name, req.code, true)
-            .inspect_err(|_| self.discard(&record))?;
-        self.executions.add(&execution);
+        let execution = Execution::new(&self.sandboxes.config(), &record, &language.info().name, req.code, true)
+            .inspect_err(|_| self.sandboxes.discard(&record))?;
+        self.store.add(&execution);
         execution.set_findings(findings);
         Ok(ProgramJob {
-            core: self.clone(),
+            executions: self.clone(),
             execution,
             record,
             guard,
@@ -142,7 +145,7 @@ impl Core {
 
 /// One program in progress.
 struct ProgramJob {
-    core: Arc<Core>,
+    executions: Arc<Executions>,
     execution: Arc<Execution>,
     record: Arc<Record>,
     guard: UseGuard,
@@ -158,14 +161,14 @@ struct ProgramJob {
 impl ProgramJob {
     async fn run(mut self) {
         let finisher = Finisher {
-            core: self.core.clone(),
+            executions: self.executions.clone(),
             execution: self.execution.clone(),
             throwaway: Some(self.record.clone()),
         };
         let end = match self.work().await {
             Ok(done) => Ok(done),
             Err(Ok(stop)) => Ok((
-                outcome_without_run(&self.core, &self.record, stop, self.timeout, false),
+                outcome_without_run(&self.executions.sandboxes, &self.record, stop, self.timeout, false),
                 Cost::default(),
             )),
             Err(Err(failure)) => Err(failure),
@@ -189,7 +192,7 @@ impl ProgramJob {
             .await
             .map_err(Ok)?
             .map_err(Err)?;
-        let provide = self.core.provide(
+        let provide = self.executions.sandboxes.provide(
             &record,
             sandbox.as_ref(),
             &self.language.info().name,
@@ -235,7 +238,7 @@ impl ProgramJob {
         };
         let (outcome, cost) = self.conclude(ran, meter, &sandbox).await;
         read_outputs(
-            &self.core.config(),
+            &self.executions.sandboxes.config(),
             &record,
             sandbox.as_ref(),
             &execution,
@@ -243,7 +246,14 @@ impl ProgramJob {
         )
         .await;
         if let Some(place) = pictures {
-            read_pictures(&self.core.config(), &record, sandbox.as_ref(), &execution, &place).await;
+            read_pictures(
+                &self.executions.sandboxes.config(),
+                &record,
+                sandbox.as_ref(),
+                &execution,
+                &place,
+            )
+            .await;
         }
         Ok((outcome, cost))
     }
@@ -278,7 +288,7 @@ impl ProgramJob {
                         ..CellError::default()
                     }),
                     &self.record,
-                    &self.core.config().hints,
+                    &self.executions.sandboxes.config().hints,
                 )));
             }
             Err(stop) => return Err(Ok(stop)),
@@ -332,13 +342,13 @@ impl ProgramJob {
 
     async fn conclude(&self, ran: RunReport, meter: Meter, sandbox: &Arc<dyn Sandbox>) -> (Outcome, Cost) {
         let of = (&*self.execution, &*self.record);
-        conclude_program(&self.core, of, ran, meter, sandbox, self.timeout).await
+        conclude_program(&self.executions.sandboxes, of, ran, meter, sandbox, self.timeout).await
     }
 }
 
 /// Returns the outcome of a program and its cost.
 pub(crate) async fn conclude_program(
-    core: &Core,
+    sandboxes: &Sandboxes,
     (execution, record): (&Execution, &Record),
     ran: RunReport,
     meter: Meter,
@@ -347,7 +357,7 @@ pub(crate) async fn conclude_program(
 ) -> (Outcome, Cost) {
     let network = meter.reached(record);
     let (before, after, cost) = meter.stop(&execution.id, record, sandbox, ran.duration, false).await;
-    let terminated = sandbox_end(core, record, &ran, after.is_some()).await;
+    let terminated = sandbox_end(sandboxes, record, &ran, after.is_some()).await;
     let outcome = outcome_of(Evidence {
         ending: ran.ending,
         stop: ran.stop,
@@ -358,7 +368,7 @@ pub(crate) async fn conclude_program(
         after,
         terminated,
         keeps: false,
-        hints: &core.config().hints,
+        hints: &sandboxes.config().hints,
         restored: None,
         why_lost: None,
         network,

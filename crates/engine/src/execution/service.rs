@@ -10,12 +10,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::ids::quote_for_error;
 use crate::api::sync::lock;
-use crate::core::Core;
 use crate::execution::outcome::Outcome;
 use crate::execution::state::{Execution, error_line};
+use crate::execution::store::ExecutionStore;
 use crate::execution::termination::{INTERRUPT_GRACE, KILL_TIMEOUT, Stop};
 use crate::records::history::Entry;
 use crate::records::spans;
+use crate::sandbox::sandboxes::Sandboxes;
 use crate::sandbox::session::SessionSlot;
 use crate::sandbox::state::Record;
 use crate::sandbox::usage::Cost;
@@ -26,7 +27,14 @@ const END_TIMEOUT: Duration = INTERRUPT_GRACE
     .saturating_add(KILL_TIMEOUT)
     .saturating_add(Duration::from_secs(2));
 
-impl Core {
+/// The executions of an engine.
+#[derive(Debug)]
+pub(crate) struct Executions {
+    pub(crate) sandboxes: Arc<Sandboxes>,
+    pub(crate) store: ExecutionStore,
+}
+
+impl Executions {
     /// Records a call that was refused before anything started. It is part of the history, too.
     pub(crate) fn refuse(&self, principal: &Principal, language: &str, code: &str, failure: &Failure) {
         self.refuse_with_visibility(principal, language, code, failure, true);
@@ -54,9 +62,12 @@ impl Core {
             error: Some(&failure.message),
             shown,
         };
-        let row = lock(&self.history).add(principal, &entry);
-        self.observers.refused(principal, code, failure, row, shown);
-        self.metrics.refused(failure.code);
+        let row = lock(&self.sandboxes.records.history).add(principal, &entry);
+        self.sandboxes
+            .records
+            .observers
+            .refused(principal, code, failure, row, shown);
+        self.sandboxes.records.metrics.refused(failure.code);
     }
 
     pub(crate) async fn reset(
@@ -65,11 +76,11 @@ impl Core {
         sandbox: Option<&str>,
         language: Option<&str>,
     ) -> Result<ResetView, Failure> {
-        let language = language.map(|name| self.language(name)).transpose()?;
+        let language = language.map(|name| self.sandboxes.language(name)).transpose()?;
         let wanted = language.as_ref().map(|language| language.info().name.as_str());
         let record = match sandbox {
-            Some(id) => Some(self.registry.find(principal, id)?.record),
-            None => self.registry.existing_default(principal),
+            Some(id) => Some(self.sandboxes.registry.find(principal, id)?.record),
+            None => self.sandboxes.registry.existing_default(principal),
         };
         let mut languages = Vec::new();
         if let Some(record) = &record {
@@ -82,8 +93,8 @@ impl Core {
             let ended = slots.into_iter().zip(ended).filter(|(_, ended)| *ended);
             languages.extend(ended.map(|((name, _), _)| name));
         }
-        lock(&self.history).reset(principal);
-        if let Some(history_sink) = &self.observers.history_sink {
+        lock(&self.sandboxes.records.history).reset(principal);
+        if let Some(history_sink) = &self.sandboxes.records.observers.history_sink {
             history_sink.reset(principal, SystemTime::now());
         }
         Ok(ResetView {
@@ -96,7 +107,7 @@ impl Core {
     async fn restart(&self, record: &Record, slot: &SessionSlot) -> bool {
         let had = match slot.running() {
             Some(id) => {
-                if let Ok(execution) = self.executions.find(&record.owner, id.as_str()) {
+                if let Ok(execution) = self.store.find(&record.owner, id.as_str()) {
                     self.end(&execution, Stop::Reset).await;
                 }
                 true
@@ -111,7 +122,7 @@ impl Core {
 
     /// Finishes an execution: publishes its outcome, stores it and records it.
     pub(crate) fn finish(&self, execution: &Execution, end: Result<(Outcome, Cost), Failure>) {
-        let first = execution.finish(end, &self.config().hints, |view, failure| {
+        let first = execution.finish(end, &self.sandboxes.config().hints, |view, failure| {
             let error = failure.map(|failure| failure.message.as_str());
             let entry = Entry {
                 execution: execution.id.clone(),
@@ -125,8 +136,10 @@ impl Core {
                 error: error.or_else(|| error_line(view)),
                 shown: execution.is_shown(),
             };
-            let row = lock(&self.history).add(&execution.owner, &entry);
-            self.observers
+            let row = lock(&self.sandboxes.records.history).add(&execution.owner, &entry);
+            self.sandboxes
+                .records
+                .observers
                 .ended(&execution.owner, &execution.code, view, row, execution.is_shown());
             let cause = failure
                 .map(|failure| failure.code)
@@ -136,13 +149,16 @@ impl Core {
                 cause.map(sandcell_sandbox::Code::as_str),
                 view.cpu,
             );
-            self.metrics.ended(view.status, cause, view.duration, view.cpu);
-            self.cpu_quota.charge(&execution.owner, view.cpu);
+            self.sandboxes
+                .records
+                .metrics
+                .ended(view.status, cause, view.duration, view.cpu);
+            self.sandboxes.cpu_quota.charge(&execution.owner, view.cpu);
         });
         if first {
-            self.executions.add_finished(execution);
+            self.store.add_finished(execution);
         }
-        self.pool.call_ended();
+        self.sandboxes.pool.call_ended();
     }
 
     /// Waits for the end of an execution on behalf of its caller: at most `wait`, and until `cancel` fires.
@@ -224,7 +240,7 @@ impl Drop for CancelOnDrop<'_> {
 
 /// Guarantees that an execution ends, even if its task panics.
 pub(crate) struct Finisher {
-    pub(crate) core: Arc<Core>,
+    pub(crate) executions: Arc<Executions>,
     pub(crate) execution: Arc<Execution>,
     /// The sandbox, if it is for this run only.
     pub(crate) throwaway: Option<Arc<Record>>,
@@ -233,13 +249,13 @@ pub(crate) struct Finisher {
 impl Finisher {
     pub(crate) fn finish(self, end: Result<(Outcome, Cost), Failure>) {
         self.dispose();
-        self.core.finish(&self.execution, end);
+        self.executions.finish(&self.execution, end);
     }
 
     /// Discards the sandbox. Its task closes it; the answer does not wait for that.
     fn dispose(&self) {
         if let Some(record) = &self.throwaway {
-            self.core.discard(record);
+            self.executions.sandboxes.discard(record);
         }
     }
 }
@@ -253,7 +269,7 @@ impl Drop for Finisher {
                 "the task that ran the code ended unexpectedly",
                 "run it again; the server's log has details",
             );
-            self.core.finish(&self.execution, Err(failure));
+            self.executions.finish(&self.execution, Err(failure));
         }
     }
 }

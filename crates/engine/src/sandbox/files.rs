@@ -9,8 +9,8 @@ use sandcell_sandbox::{Code, Failure, FileChunk, FileError, Files, Listing, Sand
 use tokio::time::timeout;
 
 use crate::admission::policy::{bytes_of, file_size};
-use crate::core::Core;
 use crate::sandbox::registry::Target;
+use crate::sandbox::sandboxes::Sandboxes;
 use crate::sandbox::state::Terminated;
 use crate::{FileAnswer, Principal};
 
@@ -19,7 +19,7 @@ pub(crate) const FILE_CALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// The maximum number of entries of one listing.
 const MAX_LISTING_ENTRIES: usize = 10_000;
 
-impl Core {
+impl Sandboxes {
     pub(crate) async fn list_files(
         self: &Arc<Self>,
         principal: &Principal,

@@ -11,11 +11,11 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::{Instrument as _, Span};
 
 use crate::SkippedBackend;
-use crate::core::Core;
 use crate::records::sinks::EventKind;
 use crate::sandbox::expiry::NotifiedState;
 use crate::sandbox::fallback::{absent_before, combine_failures, is_unsupported};
 use crate::sandbox::packages::{BasePackages, attach_packages, folders};
+use crate::sandbox::sandboxes::Sandboxes;
 use crate::sandbox::session::{LiveSession, SessionSlot};
 use crate::sandbox::state::{Record, Terminated, TerminationReason};
 
@@ -46,15 +46,15 @@ pub(crate) struct Plan {
 /// Makes the sandbox of a record and watches it to its end. Runs in a separate task, so a caller that disconnects
 /// interrupts nothing. If creation is abandoned anyway (no caller is interested in its image any more), the back end
 /// cleans up.
-pub(crate) async fn run_lifecycle(core: Arc<Core>, record: Arc<Record>, mut plan: Plan, span: Span) {
+pub(crate) async fn run_lifecycle(sandboxes: Arc<Sandboxes>, record: Arc<Record>, mut plan: Plan, span: Span) {
     // If a back end panics, no caller waits forever, and the sandbox's room is free again.
     let mut guard = Guard {
-        core: &core,
+        sandboxes: &sandboxes,
         record: &record,
         over: false,
     };
-    let caller = core.caller_numbers.number(&record.owner);
-    let made = match take_idle(&core, &record, &plan) {
+    let caller = sandboxes.caller_numbers.number(&record.owner);
+    let made = match take_idle(&sandboxes, &record, &plan) {
         Some((sandbox, skipped)) => {
             if let Some(caller) = caller {
                 sandbox.assign_owner(caller);
@@ -63,7 +63,9 @@ pub(crate) async fn run_lifecycle(core: Arc<Core>, record: Arc<Record>, mut plan
         }
         None => {
             plan.spec.caller = caller;
-            create_in_turn(&core, &record, &plan).instrument(span.clone()).await
+            create_in_turn(&sandboxes, &record, &plan)
+                .instrument(span.clone())
+                .await
         }
     };
     // The span ends when the sandbox is ready, not at the sandbox's end.
@@ -81,24 +83,26 @@ pub(crate) async fn run_lifecycle(core: Arc<Core>, record: Arc<Record>, mut plan
                 tracing::warn!(sandbox = %record.id, code = %failure.code, "a sandbox could not be made: {}", failure.message);
             }
             guard.over = true;
-            core.registry.remove(&record);
+            sandboxes.registry.remove(&record);
             record.set_failed(failure);
             return;
         }
     };
-    if let Err(failure) = core.open_route(&record, sandbox.as_ref()).await {
+    if let Err(failure) = sandboxes.open_route(&record, sandbox.as_ref()).await {
         if !matches!(timeout(CLOSE_TIMEOUT, sandbox.close()).await, Ok(Ok(()))) {
             tracing::warn!(sandbox = %record.id, "a sandbox without its network did not close in order and is dropped");
         }
         guard.over = true;
-        core.registry.remove(&record);
+        sandboxes.registry.remove(&record);
         record.set_failed(failure);
         return;
     }
-    for (installer, base) in bases_for(&core, &plan).unwrap_or_default() {
+    for (installer, base) in bases_for(&sandboxes, &plan).unwrap_or_default() {
         record.add_packages(installer.language(), &base.added);
     }
-    core.observers
+    sandboxes
+        .records
+        .observers
         .sandbox(EventKind::SandboxCreated, &record.owner, &record.id, || {
             let isolation = sandbox.isolation();
             format!(
@@ -109,7 +113,7 @@ pub(crate) async fn run_lifecycle(core: Arc<Core>, record: Arc<Record>, mut plan
         });
     // If the sandbox was closed during its creation, it is closed now.
     record.set_live(sandbox.clone());
-    let terminated = wait_for_end(&core, &record, sandbox.as_ref()).await;
+    let terminated = wait_for_end(&sandboxes, &record, sandbox.as_ref()).await;
     if record.is_for_one_run() {
         // Ending many processes takes the processors that the answer still needs. Tasks that are already queued write
         // the answer. Yield to them; even setting a timer runs after them.
@@ -119,10 +123,12 @@ pub(crate) async fn run_lifecycle(core: Arc<Core>, record: Arc<Record>, mut plan
         // During the shutdown no answer needs this pause.
         tokio::select! {
             () = sleep(ANSWER_PAUSE) => {}
-            () = core.ending.cancelled() => {}
+            () = sandboxes.ending.cancelled() => {}
         }
     }
-    core.observers
+    sandboxes
+        .records
+        .observers
         .sandbox(EventKind::SandboxClosed, &record.owner, &record.id, || {
             terminated.description()
         });
@@ -133,14 +139,14 @@ pub(crate) async fn run_lifecycle(core: Arc<Core>, record: Arc<Record>, mut plan
     }
     drop(sandbox);
     guard.over = true;
-    core.registry.remove(&record);
+    sandboxes.registry.remove(&record);
     record.set_ended();
 }
 
 /// Makes the sandbox when a turn is free, unless it is already closing by then.
-async fn create_in_turn(core: &Core, record: &Record, plan: &Plan) -> Result<CreatedSandbox, Failure> {
+async fn create_in_turn(sandboxes: &Sandboxes, record: &Record, plan: &Plan) -> Result<CreatedSandbox, Failure> {
     let Some(turns) = &plan.turns else {
-        return create_with_interest(core, record, plan).await;
+        return create_with_interest(sandboxes, record, plan).await;
     };
     let turn = turns.acquire().await;
     if turn.is_err() || record.terminated().is_some() {
@@ -150,7 +156,7 @@ async fn create_in_turn(core: &Core, record: &Record, plan: &Plan) -> Result<Cre
             "the first failure of the call gives the reason",
         ));
     }
-    let made = create_with_interest(core, record, plan).await;
+    let made = create_with_interest(sandboxes, record, plan).await;
     if made.is_err() {
         turns.close();
     }
@@ -158,10 +164,10 @@ async fn create_in_turn(core: &Core, record: &Record, plan: &Plan) -> Result<Cre
 }
 
 /// Takes an idle sandbox from the pool and puts its interpreter into the session slot.
-fn take_idle(core: &Core, record: &Record, plan: &Plan) -> Option<CreatedSandbox> {
-    let ordinary = core.plain_plan(core.config().limits.clone());
+fn take_idle(sandboxes: &Sandboxes, record: &Record, plan: &Plan) -> Option<CreatedSandbox> {
+    let ordinary = sandboxes.plain_plan(sandboxes.config().limits.clone());
     let first = ordinary.backends.first().map(|backend| backend.name());
-    let idle = core.pool.take(plan, &ordinary.spec, first)?;
+    let idle = sandboxes.pool.take(plan, &ordinary.spec, first)?;
     if let Some(usage) = idle.usage {
         record.remember_usage(usage);
     }
@@ -172,7 +178,7 @@ fn take_idle(core: &Core, record: &Record, plan: &Plan) -> Option<CreatedSandbox
 }
 
 struct Guard<'a> {
-    core: &'a Core,
+    sandboxes: &'a Sandboxes,
     record: &'a Record,
     over: bool,
 }
@@ -180,7 +186,7 @@ struct Guard<'a> {
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
         if !self.over {
-            self.core.registry.remove(self.record);
+            self.sandboxes.registry.remove(self.record);
             self.record.set_failed(Failure::new(
                 Code::Internal,
                 "the task of the sandbox ended unexpectedly",
@@ -192,16 +198,16 @@ impl Drop for Guard<'_> {
 
 /// Makes the sandbox. If it may wait for an image, stops when the record closes. Aborts the image pull when the last
 /// interested caller gives up.
-async fn create_with_interest(core: &Core, record: &Record, plan: &Plan) -> Result<CreatedSandbox, Failure> {
+async fn create_with_interest(sandboxes: &Sandboxes, record: &Record, plan: &Plan) -> Result<CreatedSandbox, Failure> {
     let Some(image) = plan.spec.image.as_deref() else {
-        return create(core, plan).await;
+        return create(sandboxes, plan).await;
     };
-    core.image_interests.add(image, &record.owner);
+    sandboxes.image_interests.add(image, &record.owner);
     let made = tokio::select! {
         biased;
-        made = create(core, plan) => made,
+        made = create(sandboxes, plan) => made,
         _terminated = record.wait_closing() => {
-            if core.image_interests.remove(image, &record.owner) {
+            if sandboxes.image_interests.remove(image, &record.owner) {
                 for backend in &plan.backends {
                     backend.abandon(image);
                 }
@@ -219,18 +225,18 @@ async fn create_with_interest(core: &Core, record: &Record, plan: &Plan) -> Resu
         .iter()
         .all(|backend| backend.preparing(Some(image)).is_none())
     {
-        core.image_interests.remove(image, &record.owner);
+        sandboxes.image_interests.remove(image, &record.owner);
     }
     made
 }
 
 /// Waits until the sandbox has a reason to end.
-async fn wait_for_end(core: &Core, record: &Arc<Record>, sandbox: &dyn Sandbox) -> Terminated {
+async fn wait_for_end(sandboxes: &Sandboxes, record: &Arc<Record>, sandbox: &dyn Sandbox) -> Terminated {
     let mut ended = pin!(sandbox.ended());
     let mut notified = NotifiedState::default();
     loop {
         let expiry = record.deadlines();
-        let next_notice = notified.notify_if_due(&core.expiry_notifier, record, &expiry);
+        let next_notice = notified.notify_if_due(&sandboxes.expiry_notifier, record, &expiry);
         let next = expiry
             .lifetime
             .map_or(expiry.idle, |lifetime| lifetime.min(expiry.idle));
@@ -238,7 +244,7 @@ async fn wait_for_end(core: &Core, record: &Arc<Record>, sandbox: &dyn Sandbox) 
             biased;
             terminated = record.wait_closing() => return terminated,
             ended = &mut ended => TerminationReason::Lost(ended.reason),
-            () = core.down.cancelled() => TerminationReason::Shutdown,
+            () = sandboxes.down.cancelled() => TerminationReason::Shutdown,
             () = sleep_until_some(next_notice) => continue,
             () = sleep_until(next) => match expiry.lifetime {
                 Some(lifetime) if lifetime <= Instant::now() => TerminationReason::Lifetime,
@@ -247,7 +253,7 @@ async fn wait_for_end(core: &Core, record: &Arc<Record>, sandbox: &dyn Sandbox) 
             },
         };
         // A sandbox that a caller entered just now stays. The next round checks again.
-        core.registry.begin_close(record, &Terminated::now(why));
+        sandboxes.registry.begin_close(record, &Terminated::now(why));
     }
 }
 
@@ -263,24 +269,24 @@ async fn sleep_until_some(moment: Option<Instant>) {
 pub(crate) type CreatedSandbox = (Arc<dyn Sandbox>, Vec<SkippedBackend>);
 
 /// Tries the back ends in order. The first one that succeeds makes the sandbox.
-pub(crate) async fn create(core: &Core, plan: &Plan) -> Result<CreatedSandbox, Failure> {
+pub(crate) async fn create(sandboxes: &Sandboxes, plan: &Plan) -> Result<CreatedSandbox, Failure> {
     // A missing base is an error: the sandbox must not start without it silently.
-    let bases = bases_for(core, plan)?;
+    let bases = bases_for(sandboxes, plan)?;
     if plan.spec.image.is_none() {
-        core.pool.set_attached(folders(&bases));
+        sandboxes.pool.set_attached(folders(&bases));
     }
     let mut spec = plan.spec.clone();
     // The program that arranges packages runs first, and alone: when it ends, everything else in the sandbox ends.
     let arranged = |(installer, base): &BasePackages| base.folder.is_some() && installer.arrange(LAYERS).is_some();
     let opens = plan.opens.as_ref().filter(|_| !bases.iter().any(arranged));
     spec.entered_by = opens.and_then(|language| language.matching_zygote(&folders(&bases)));
-    let (sandbox, mut skipped) = create_within_limits(core, plan, &spec).await?;
-    if plan.backends.len() == core.backends.len() {
+    let (sandbox, mut skipped) = create_within_limits(sandboxes, plan, &spec).await?;
+    if plan.backends.len() == sandboxes.backends.len() {
         // The request named no back end, so the absent ones were preferred, too.
         let name = sandbox.isolation().backend.as_str();
         skipped.splice(
             0..0,
-            absent_before(&core.config().absent_backends, &core.backends, name),
+            absent_before(&sandboxes.config().absent_backends, &sandboxes.backends, name),
         );
     }
     for (installer, base) in &bases {
@@ -293,19 +299,23 @@ pub(crate) async fn create(core: &Core, plan: &Plan) -> Result<CreatedSandbox, F
 
 /// Returns the packages that the sandbox starts with. Bases fit the programs of ordinary sandboxes. An image has its
 /// own programs, so it gets no base.
-fn bases_for(core: &Core, plan: &Plan) -> Result<Vec<BasePackages>, Failure> {
+fn bases_for(sandboxes: &Sandboxes, plan: &Plan) -> Result<Vec<BasePackages>, Failure> {
     if plan.spec.image.is_some() {
         return Ok(Vec::new());
     }
-    core.bases()
+    sandboxes.bases()
 }
 
 /// Closes idle sandboxes of the pool when the machine has no room for a requested one.
-async fn create_within_limits(core: &Core, plan: &Plan, spec: &SandboxSpec) -> Result<CreatedSandbox, Failure> {
+async fn create_within_limits(
+    sandboxes: &Sandboxes,
+    plan: &Plan,
+    spec: &SandboxSpec,
+) -> Result<CreatedSandbox, Failure> {
     loop {
         let made = create_with_any(plan, spec).await;
         let is_full = matches!(&made, Err(failure) if failure.code == Code::LimitReached);
-        if !is_full || spec.ahead || !core.pool.evict_one().await {
+        if !is_full || spec.ahead || !sandboxes.pool.evict_one().await {
             return made;
         }
     }

@@ -10,6 +10,7 @@ pub(crate) mod network;
 pub(crate) mod packages;
 pub(crate) mod pool;
 pub(crate) mod registry;
+pub(crate) mod sandboxes;
 mod service;
 pub(crate) mod session;
 pub(crate) mod state;

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use sandcell_sandbox::{Code, Consent, Denied, Failure, NetworkRule, PROXY_PORT, Sandbox};
 
 use crate::NetworkedSandbox;
-use crate::core::Core;
+use crate::sandbox::sandboxes::Sandboxes;
 use crate::sandbox::state::Record;
 
 /// The maximum number of denied connections in one result.
 const MAX_REPORTED_DENIALS: usize = 3;
 
-impl Core {
+impl Sandboxes {
     /// Returns the network rule for a request with these hosts. An empty list is no network. So is `none`.
     pub(crate) fn network_rule(&self, hosts: &[String], consent: &Consent) -> Result<NetworkRule, Failure> {
         match (hosts, self.network.get().as_ref()) {

@@ -15,8 +15,8 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use crate::api::sync::lock;
-use crate::core::Core;
 use crate::output::{plain_line, preview};
+use crate::sandbox::sandboxes::Sandboxes;
 use crate::sandbox::state::Record;
 
 /// The default time limit of an installation.
@@ -41,7 +41,7 @@ struct Order {
 /// An installer, and the base packages that every sandbox starts with.
 pub(crate) type BasePackages = (Arc<dyn Packages>, Installed);
 
-impl Core {
+impl Sandboxes {
     /// Returns the installer of a language.
     pub(crate) fn installer(&self, language: &str) -> Result<Arc<dyn Packages>, Failure> {
         let packages = self.packages.get();
@@ -163,7 +163,7 @@ impl Core {
                 }
             }
             record.add_packages(installer.language(), &installed.added);
-            lock(&self.history).installed(&record.owner, &installed.added);
+            lock(&self.records.history).installed(&record.owner, &installed.added);
             all.added.append(&mut installed.added);
             all.present.append(&mut installed.present);
             all.notes.append(&mut installed.notes);

@@ -28,9 +28,9 @@ use crate::PoolConfig;
 use crate::SkippedBackend;
 use crate::admission::scheduler::{CROWD_PRIORITY_DURATION, processors};
 use crate::api::sync::lock;
-use crate::core::Core;
 use crate::sandbox::lifecycle::{CLOSE_TIMEOUT, Plan, create};
 use crate::sandbox::packages::folders;
+use crate::sandbox::sandboxes::Sandboxes;
 use crate::sandbox::session::open_session;
 use crate::sandbox::usage::read_usage;
 
@@ -413,30 +413,30 @@ fn bounds(fixed: Option<usize>, memory: u64, sandbox_bytes: u64) -> (usize, usiz
 
 /// Starts the zygote with the modules, if the current one differs, so that sessions begin as its forks. A failure only
 /// makes sessions slower.
-async fn start_zygote(core: &Arc<Core>) {
-    let (Some(language), Some(backend)) = (core.languages.first(), core.backends.first()) else {
+async fn start_zygote(sandboxes: &Arc<Sandboxes>) {
+    let (Some(language), Some(backend)) = (sandboxes.languages.first(), sandboxes.backends.first()) else {
         return;
     };
-    if !core.config().pool.warm {
+    if !sandboxes.config().pool.warm {
         return;
     }
-    let Some((modules, attached)) = core.pool.next_zygote() else {
+    let Some((modules, attached)) = sandboxes.pool.next_zygote() else {
         return;
     };
     let why = match timeout(ZYGOTE_TIMEOUT, language.start_zygote(backend, &modules, &attached)).await {
         Ok(Ok(missing)) => {
             // Each sandbox tries the missing ones again: it may have packages that the zygote does not see.
             tracing::debug!(missing = missing.len(), "sessions begin as forks of the zygote");
-            lock(&core.pool.state).min_sandbox_bytes = MIN_FORK_BYTES;
+            lock(&sandboxes.pool.state).min_sandbox_bytes = MIN_FORK_BYTES;
             return;
         }
         Ok(Err(SessionError::Sandbox(error @ SandboxError::Unsupported(_)))) => error.to_string(),
         failed => {
-            let core = Arc::clone(core);
+            let sandboxes = Arc::clone(sandboxes);
             tokio::spawn(async move {
                 tokio::select! {
-                    () = core.down.cancelled() => {}
-                    () = sleep(SHRINK_INTERVAL) => core.pool.retry_zygote(),
+                    () = sandboxes.down.cancelled() => {}
+                    () = sleep(SHRINK_INTERVAL) => sandboxes.pool.retry_zygote(),
                 }
             });
             match failed {
@@ -453,21 +453,21 @@ async fn start_zygote(core: &Arc<Core>) {
 }
 
 /// Makes idle sandboxes until the engine shuts down.
-pub(crate) async fn run(core: Arc<Core>) {
+pub(crate) async fn run(sandboxes: Arc<Sandboxes>) {
     let makers = processors();
     let filling = async {
         sleep(STARTUP_PAUSE).await;
         // A base that is missing now may be there when the first sandbox is made.
-        if let Ok(bases) = core.bases() {
-            core.pool.set_attached(folders(&bases));
+        if let Ok(bases) = sandboxes.bases() {
+            sandboxes.pool.set_attached(folders(&bases));
         }
         let mut making = JoinSet::new();
         loop {
-            start_zygote(&core).await;
-            join_all(core.pool.surplus().into_iter().map(end)).await;
-            let yields = core.pool.yields_to_crowd(core.scheduler.is_crowded());
-            while !yields && making.len() < makers && core.pool.needs_more(making.len()) {
-                making.spawn(make_one(core.clone()));
+            start_zygote(&sandboxes).await;
+            join_all(sandboxes.pool.surplus().into_iter().map(end)).await;
+            let yields = sandboxes.pool.yields_to_crowd(sandboxes.scheduler.is_crowded());
+            while !yields && making.len() < makers && sandboxes.pool.needs_more(making.len()) {
+                making.spawn(make_one(sandboxes.clone()));
             }
             tokio::select! {
                 () = sleep(CALL_WAIT_TIMEOUT), if yields => {}
@@ -486,39 +486,39 @@ pub(crate) async fn run(core: Arc<Core>) {
                     }
                     sleep(RETRY_INTERVAL).await;
                 }
-                woken = timeout(SHRINK_INTERVAL, core.pool.wake.notified()) => {
+                woken = timeout(SHRINK_INTERVAL, sandboxes.pool.wake.notified()) => {
                     // Under load there is no pause to wait for.
                     if woken.is_ok() && making.is_empty() {
-                        core.pool.pause().await;
+                        sandboxes.pool.pause().await;
                     }
                 }
             }
         }
     };
     tokio::select! {
-        () = core.down.cancelled() => {}
+        () = sandboxes.down.cancelled() => {}
         () = filling => {}
     }
-    core.pool.close().await;
+    sandboxes.pool.close().await;
 }
 
 /// Makes one sandbox and adds it to the pool.
-async fn make_one(core: Arc<Core>) -> Result<(), Failure> {
-    let idle = make(&core).await?;
-    if let Some(late) = core.pool.add(idle) {
+async fn make_one(sandboxes: Arc<Sandboxes>) -> Result<(), Failure> {
+    let idle = make(&sandboxes).await?;
+    if let Some(late) = sandboxes.pool.add(idle) {
         end(late).await;
     }
     Ok(())
 }
 
-async fn make(core: &Arc<Core>) -> Result<IdleSandbox, Failure> {
-    let limits = core.config().limits.clone();
-    let mut plan = core.plain_plan(limits.clone());
+async fn make(sandboxes: &Arc<Sandboxes>) -> Result<IdleSandbox, Failure> {
+    let limits = sandboxes.config().limits.clone();
+    let mut plan = sandboxes.plain_plan(limits.clone());
     plan.spec.ahead = true;
-    plan.opens = core.languages.first().cloned();
-    let (sandbox, skipped) = create(core, &plan).await?;
+    plan.opens = sandboxes.languages.first().cloned();
+    let (sandbox, skipped) = create(sandboxes, &plan).await?;
     let mut session = None;
-    if let Some(language) = core.languages.first() {
+    if let Some(language) = sandboxes.languages.first() {
         let mut opened = match timeout(OPEN_TIMEOUT, open_session(language.as_ref(), &sandbox)).await {
             Ok(Ok(opened)) => opened,
             Ok(Err(error)) => return Err(pool_failure(error.to_string())),
@@ -529,12 +529,12 @@ async fn make(core: &Arc<Core>) -> Result<IdleSandbox, Failure> {
                 )));
             }
         };
-        let modules = core.pool.modules();
+        let modules = sandboxes.pool.modules();
         // Without modules this is a rehearsal.
-        if !(modules.is_empty() && core.pool.is_hurried()) {
+        if !(modules.is_empty() && sandboxes.pool.is_hurried()) {
             let outcome = opened.preload(&modules).await;
             if !modules.is_empty() {
-                core.pool.loaded(&outcome);
+                sandboxes.pool.loaded(&outcome);
             }
             outcome.map_err(|error| pool_failure(error.to_string()))?;
         }

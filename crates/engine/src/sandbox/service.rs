@@ -11,13 +11,13 @@ use tokio::time::{Instant, timeout};
 use crate::admission::policy;
 use crate::api::sync::lock;
 use crate::api::time::rfc3339;
-use crate::core::Core;
 use crate::records::history::MAX_VIEW_ROWS;
 use crate::records::sinks::{EventKind, SecurityEvent};
 use crate::sandbox::lifecycle::{CLOSE_TIMEOUT, Plan};
 use crate::sandbox::network::with_proxy;
 use crate::sandbox::packages::INSTALL_TIMEOUT;
 use crate::sandbox::registry::{Registry, Reservation};
+use crate::sandbox::sandboxes::Sandboxes;
 use crate::sandbox::state::{CreateParams, Kind, Record, Terminated, TerminationReason};
 use crate::sandbox::usage::read_usage;
 use crate::{CreateRequest, HistoryPage, HistoryQuery, HistoryView, Principal, SandboxId, SandboxView};
@@ -32,7 +32,7 @@ const SHUTDOWN_CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
 /// The maximum time for the back ends to do that.
 const SHUTDOWN_BACKENDS_TIMEOUT: Duration = Duration::from_secs(2);
 
-impl Core {
+impl Sandboxes {
     /// Returns the reason why the named back end does not work here, if known.
     fn absent_backend(&self, req: &CreateRequest) -> Option<Failure> {
         let name = req.backend.as_deref()?;
@@ -104,7 +104,10 @@ impl Core {
             Reservation::Joined(record) => (vec![record], false),
             Reservation::Reserved(records) => (records, true),
         };
-        let mut unclaimed = UnclaimedSandboxes { core: self, records };
+        let mut unclaimed = UnclaimedSandboxes {
+            sandboxes: self,
+            records,
+        };
         if made_now {
             for record in &unclaimed.records {
                 self.make(record, plan.clone());
@@ -215,10 +218,10 @@ impl Core {
         last_n: usize,
         sandbox: Option<&str>,
     ) -> Result<HistoryView, Failure> {
-        let mut view = lock(&self.history).view(principal, last_n, sandbox);
+        let mut view = lock(&self.records.history).view(principal, last_n, sandbox);
         // Packages belong to sandboxes, which do not outlive the server. So the list of packages is from this server's
         // memory.
-        if let Some(history_sink) = &self.observers.history_sink
+        if let Some(history_sink) = &self.records.observers.history_sink
             && let Some(stored) = history_sink
                 .view(principal, last_n.clamp(1, MAX_VIEW_ROWS), sandbox)
                 .await
@@ -237,14 +240,14 @@ impl Core {
 
     pub(crate) async fn search(&self, principal: &Principal, query: &HistoryQuery) -> Result<HistoryPage, Failure> {
         query.check()?;
-        let Some(history_sink) = &self.observers.history_sink else {
-            return Ok(lock(&self.history).search(principal, query));
+        let Some(history_sink) = &self.records.observers.history_sink else {
+            return Ok(lock(&self.records.history).search(principal, query));
         };
         if let Some(page) = history_sink.search(principal, query).await {
             return Ok(page);
         }
         // Memory has the newest rows only.
-        let page = lock(&self.history).search(principal, query);
+        let page = lock(&self.records.history).search(principal, query);
         Ok(HistoryPage {
             complete: false,
             ..page
@@ -274,27 +277,32 @@ impl Core {
         };
         if in_time {
             // The history stores finished rows meanwhile.
-            join(backends, self.observers.close_history()).await;
+            join(backends, self.records.observers.close_history()).await;
         } else {
             backends.await;
         }
-        self.observers
+        self.records
+            .observers
             .note(|| SecurityEvent::new(EventKind::ServerStopped, "all sandboxes were ended".to_owned()));
-        join(self.observers.close_history(), self.observers.close_audit()).await;
+        join(
+            self.records.observers.close_history(),
+            self.records.observers.close_audit(),
+        )
+        .await;
     }
 }
 
 /// Sandboxes whose caller may have disconnected, or of a call that could not make all of its sandboxes. They are
 /// closed, unless another caller has asked for them by key.
 struct UnclaimedSandboxes<'a> {
-    core: &'a Core,
+    sandboxes: &'a Sandboxes,
     records: Vec<Arc<Record>>,
 }
 
 impl Drop for UnclaimedSandboxes<'_> {
     fn drop(&mut self) {
         for record in &self.records {
-            self.core.registry.release_claim(record);
+            self.sandboxes.registry.release_claim(record);
         }
     }
 }

@@ -131,7 +131,10 @@ fn a_broken_file_costs_one_warning_and_no_execution() {
     assert_eq!(std::fs::read(&file).unwrap(), broken, "the file is the operator's");
     let output = place.command(&["history"]).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && said.contains("move it away"), "{said}");
+    assert!(
+        !output.status.success() && said.contains("move the file away"),
+        "{said}"
+    );
 }
 
 /// A full disk; unmounted when dropped.

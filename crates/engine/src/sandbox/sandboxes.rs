@@ -1,6 +1,7 @@
-//! The engine's shared state, and the sandbox of a call.
+//! What all calls about sandboxes share: settings, back ends, languages, the registry and the pool. It finds or makes the
+//! sandbox of a call.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use sandcell_sandbox::{
     Backend, Code, Failure, Isolation, Language, Limits, Network, NetworkRule, Packages, SandboxSpec,
@@ -12,11 +13,7 @@ use crate::admission::quota::CpuQuota;
 use crate::admission::scheduler::Scheduler;
 use crate::api::ids::quote_for_error;
 use crate::api::sync::Replaceable;
-use crate::execution::store::ExecutionStore;
-use crate::records::history::History;
-use crate::records::metrics::Metrics;
-use crate::records::sinks::Observers;
-use crate::records::spans;
+use crate::records::{Records, spans};
 use crate::sandbox::expiry::ExpiryNotifier;
 use crate::sandbox::image_interest::ImageInterests;
 use crate::sandbox::lifecycle::{Plan, no_backend, run_lifecycle};
@@ -26,20 +23,17 @@ use crate::sandbox::registry::{Registry, Target};
 use crate::sandbox::state::{CreateParams, Kind, Record, Terminated, TerminationReason};
 use crate::{AbsentLanguage, EngineConfig, Principal};
 
-/// The engine's shared state.
+/// The sandboxes of an engine, and the parts that make them.
 #[derive(Debug)]
-pub(crate) struct Core {
+pub(crate) struct Sandboxes {
     pub(crate) config: Replaceable<EngineConfig>,
     pub(crate) backends: Vec<Arc<dyn Backend>>,
     pub(crate) languages: Vec<Arc<dyn Language>>,
     pub(crate) packages: Replaceable<Vec<Arc<dyn Packages>>>,
     pub(crate) network: Replaceable<Option<Arc<dyn Network>>>,
-    pub(crate) observers: Observers,
+    pub(crate) records: Records,
     pub(crate) registry: Registry,
-    pub(crate) executions: ExecutionStore,
-    pub(crate) history: Mutex<History>,
     pub(crate) pool: Pool,
-    pub(crate) metrics: Metrics,
     pub(crate) expiry_notifier: ExpiryNotifier,
     pub(crate) scheduler: Arc<Scheduler>,
     pub(crate) caller_numbers: CallerNumbers,
@@ -51,7 +45,7 @@ pub(crate) struct Core {
     pub(crate) ending: CancellationToken,
 }
 
-impl Core {
+impl Sandboxes {
     /// The current settings. A running call keeps the settings that it started with.
     pub(crate) fn config(&self) -> Arc<EngineConfig> {
         self.config.get()
