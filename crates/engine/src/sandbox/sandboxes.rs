@@ -1,5 +1,5 @@
-//! What all calls about sandboxes share: settings, back ends, languages, the registry and the pool. It finds or makes the
-//! sandbox of a call.
+//! The state that all calls about sandboxes share: settings, back ends, languages, the registry and the pool. This module
+//! finds or makes the sandbox of a call.
 
 use std::sync::Arc;
 
