@@ -26,31 +26,31 @@ pub(crate) const BULK_ANSWER_BYTES: usize = 16 << 20;
 /// The size that a result with pictures counts as: [`RESULT_BYTES`], and the same again as a message.
 pub(crate) const PICTURES_ANSWER_BYTES: usize = 2 << 20;
 /// The maximum time that a result waits for room for its pictures. It holds the files meanwhile, and has links to them.
-pub(crate) const ROOM_WAIT: Duration = Duration::from_secs(2);
+pub(crate) const ROOM_TIMEOUT: Duration = Duration::from_secs(2);
 /// The time that requests in flight get after the client closed its end.
 pub(crate) const GRACE_AFTER_EOF: Duration = Duration::from_millis(500);
 /// The maximum time for ending a connection after its client is gone.
-pub(crate) const LEAVE: Duration = Duration::from_millis(700);
+pub(crate) const DISCONNECT_TIMEOUT: Duration = Duration::from_millis(700);
 /// The maximum time for sending the last answers when a connection ends.
-pub(crate) const FLUSH: Duration = Duration::from_secs(1);
+pub(crate) const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The time that a call waits for an execution by default.
-pub(crate) const WAIT: Duration = Duration::from_secs(45);
+pub(crate) const DEFAULT_WAIT: Duration = Duration::from_secs(45);
 /// The longest such wait: common clients give up after 60 s.
 pub(crate) const MAX_WAIT: Duration = Duration::from_secs(55);
 /// Of the time after which a client gives up, the part that is left for the answer: a tenth, and not less than this.
-pub(crate) const ANSWER_LEAVES: Duration = Duration::from_millis(500);
+pub(crate) const MIN_ANSWER_TIME: Duration = Duration::from_millis(500);
 /// A client that takes messages but no progress gets the id of an execution that runs this long.
-pub(crate) const ANNOUNCE_AFTER: Duration = Duration::from_secs(3);
+pub(crate) const ANNOUNCE_DELAY: Duration = Duration::from_secs(3);
 /// Progress notifications are at least this far apart.
-pub(crate) const PROGRESS_EVERY: Duration = Duration::from_secs(1);
+pub(crate) const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 /// The maximum time that an answer waits for a progress notification in transit.
-pub(crate) const PROGRESS_LEAVES: Duration = Duration::from_millis(100);
+pub(crate) const PROGRESS_SEND_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Bytes of a whole encoded result with pictures.
 pub(crate) const RESULT_BYTES: usize = 900_000;
 /// Pictures in one result.
-pub(crate) const PICTURES: usize = 4;
+pub(crate) const MAX_RESULT_PICTURES: usize = 4;
 /// The longer side of a picture in a result, in pixels.
 pub(crate) const PICTURE_SIDE: u32 = 1568;
 /// Encoded bytes of one picture in a result (in base64).
@@ -58,7 +58,7 @@ pub(crate) const PICTURE_BYTES: usize = 500_000;
 /// Bytes of one piece of chart data that are shown in the text.
 pub(crate) const CHART_BYTES: usize = 1024;
 /// Resource links in one result; the others are counted.
-pub(crate) const LINKS: usize = 32;
+pub(crate) const MAX_RESULT_LINKS: usize = 32;
 
 /// Bytes of text that one `read_file` call hands back.
 pub(crate) const READ_TEXT_BYTES: usize = 20_000;

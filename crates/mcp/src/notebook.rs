@@ -8,9 +8,9 @@ use base64::engine::general_purpose::STANDARD;
 use sandcell_engine::{KeptExecution, Status};
 use serde_json::{Value, json};
 
-const SVG: &str = "image/svg+xml";
+const SVG_MIME: &str = "image/svg+xml";
 /// Types of pictures that every reader of notebooks knows.
-const IN_NOTEBOOKS: [&str; 4] = ["image/png", "image/jpeg", "image/gif", SVG];
+const NOTEBOOK_MIMES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", SVG_MIME];
 
 /// A notebook of these executions, in this order.
 #[must_use]
@@ -106,11 +106,11 @@ fn outputs(row: &KeptExecution, count: u32) -> Vec<Value> {
     for picture in row
         .pictures
         .iter()
-        .filter(|one| IN_NOTEBOOKS.contains(&one.mime.as_str()))
+        .filter(|one| NOTEBOOK_MIMES.contains(&one.mime.as_str()))
     {
         // A picture in text form stays unchanged.
         let data = match std::str::from_utf8(&picture.bytes) {
-            Ok(text) if picture.mime == SVG => json!(lines(text)),
+            Ok(text) if picture.mime == SVG_MIME => json!(lines(text)),
             _ => json!(STANDARD.encode(&picture.bytes)),
         };
         outputs.push(json!({

@@ -15,18 +15,18 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::answer::Answer;
-use crate::limits::PROGRESS_EVERY;
-use crate::wire;
+use crate::convert;
+use crate::limits::PROGRESS_INTERVAL;
 
 /// A call that takes longer becomes a task.
-const AT_ONCE: Duration = Duration::from_secs(1);
+const TASK_THRESHOLD: Duration = Duration::from_secs(1);
 /// Tasks that are kept for one caller, those that have ended included; a result has a megabyte at most.
-const KEPT: usize = 32;
+const MAX_TASKS: usize = 32;
 /// Longer than the longest execution. Results are kept as long after their end.
 const TTL_MS: u64 = 2 * 3600 * 1000;
 const POLL_MS: u64 = 1000;
 /// Tools whose calls can last.
-const LASTING: [&str; 3] = ["execute_code", "create_run_close", "install_package"];
+const LONG_TOOLS: [&str; 3] = ["execute_code", "create_run_close", "install_package"];
 
 /// The tasks of one caller.
 pub(crate) struct Tasks {
@@ -40,7 +40,7 @@ impl Default for Tasks {
     fn default() -> Self {
         Self {
             manager: TaskManager::new(),
-            places: Arc::new(Semaphore::new(KEPT)),
+            places: Arc::new(Semaphore::new(MAX_TASKS)),
             kept: Mutex::default(),
         }
     }
@@ -59,7 +59,7 @@ pub(crate) struct Job {
 impl Tasks {
     /// A place for a call of this tool, if it may become a task; without one it is an ordinary call.
     pub(crate) fn place(&self, tool: &str) -> Option<OwnedSemaphorePermit> {
-        if !LASTING.contains(&tool) {
+        if !LONG_TOOLS.contains(&tool) {
             return None;
         }
         self.kept().retain(|(id, _)| self.manager.get_task(id).is_ok());
@@ -75,18 +75,18 @@ impl Tasks {
         &self,
         mut job: Job,
         place: OwnedSemaphorePermit,
-        taken_back: &CancellationToken,
+        cancelled_by_client: &CancellationToken,
     ) -> CallToolResponse {
         let stop_if_left = job.cancel.clone().drop_guard();
         tokio::select! {
             biased;
-            answer = &mut job.answer => return wire::result(answer.unwrap_or(job.broken)).into(),
-            () = taken_back.cancelled() => {
+            answer = &mut job.answer => return convert::result(answer.unwrap_or(job.broken)).into(),
+            () = cancelled_by_client.cancelled() => {
                 job.cancel.cancel();
                 let answer = job.answer.await;
-                return wire::result(answer.unwrap_or(job.broken)).into();
+                return convert::result(answer.unwrap_or(job.broken)).into();
             }
-            () = tokio::time::sleep(AT_ONCE) => {}
+            () = tokio::time::sleep(TASK_THRESHOLD) => {}
         }
         // From here on the task holds it.
         let _still_running = stop_if_left.disarm();
@@ -123,11 +123,11 @@ impl Drop for Tasks {
 async fn run(mut job: Job, task: TaskContext) -> Result<CallToolResult, TaskExit> {
     // Also when the task is dropped.
     let _stop = job.cancel.clone().drop_guard();
-    let mut tick = tokio::time::interval(PROGRESS_EVERY);
+    let mut tick = tokio::time::interval(PROGRESS_INTERVAL);
     loop {
         tokio::select! {
             biased;
-            answer = &mut job.answer => return Ok(wire::result(answer.unwrap_or(job.broken))),
+            answer = &mut job.answer => return Ok(convert::result(answer.unwrap_or(job.broken))),
             () = task.cancelled(), if !job.cancel.is_cancelled() => {
                 job.cancel.cancel();
                 // Waits, so that the job has ended before the task reports it.

@@ -353,7 +353,7 @@ async fn program(call: &Call<'_>, asked: Request, language: String) -> Result<Re
     drop(turn);
     let shown = view.stdout.total_bytes.min(OUTPUT_BYTES) + view.stderr.total_bytes.min(OUTPUT_BYTES);
     let place = if shown > LARGE_OUTPUT_BYTES || !outputs.is_empty() {
-        Some(call.large.place().await?)
+        Some(call.large.permit().await?)
     } else {
         None
     };

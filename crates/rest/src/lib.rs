@@ -29,7 +29,7 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use hyper::{Method, Response, Uri};
 use sandcell_engine::Engine;
-use sandcell_mcp::{EndpointBody, EndpointRequest, Endpoints, NotFound, Wants};
+use sandcell_mcp::{EndpointBody, EndpointInput, EndpointRequest, Endpoints, NotFound};
 
 use crate::fusion::Turns;
 use crate::request::{Call, Query};
@@ -65,7 +65,7 @@ impl Endpoints for Rest {
         path == "/v1" || path.starts_with("/v1/") || path == fusion::PATH
     }
 
-    fn find(&self, method: &Method, uri: &Uri) -> Result<Wants, NotFound> {
+    fn find(&self, method: &Method, uri: &Uri) -> Result<EndpointInput, NotFound> {
         let (route, _) = routes::find(method, uri.path())?;
         Query::parse(uri.query(), route.query).ok_or(NotFound::Query)?;
         Ok(route.wants)
@@ -90,7 +90,7 @@ impl Endpoints for Rest {
             let call = Call {
                 engine: &self.engine,
                 turns: &self.turns,
-                who: request.who,
+                who: request.caller,
                 ids,
                 query,
                 headers: request.parts.headers,

@@ -1,6 +1,6 @@
 //! The description of the resources as OpenAPI 3.1, made of the list of routes and of the types of their bodies.
 
-use sandcell_mcp::Wants;
+use sandcell_mcp::EndpointInput;
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
@@ -55,7 +55,7 @@ fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
             object.insert(name.to_owned(), value);
         }
     };
-    if route.wants == Wants::Nothing {
+    if route.wants == EndpointInput::Nothing {
         add("security", json!([]));
     } else {
         let problem = reference::<model::Problem>(generator);
@@ -76,7 +76,7 @@ fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
             "requestBody",
             json!({"required": true, "content": {JSON: {"schema": schema}}}),
         );
-    } else if route.wants == Wants::Stream {
+    } else if route.wants == EndpointInput::Stream {
         add("requestBody", json!({"required": true, "content": {BYTES: {}}}));
     }
     add("responses", Value::Object(answers));

@@ -3,7 +3,7 @@
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use hyper::{Method, Response};
-use sandcell_mcp::{EndpointBody, NotFound, Wants};
+use sandcell_mcp::{EndpointBody, EndpointInput, NotFound};
 use schemars::{Schema, SchemaGenerator};
 
 use crate::problem::Problem;
@@ -22,7 +22,7 @@ pub(crate) struct Route {
     pub(crate) id: &'static str,
     pub(crate) summary: &'static str,
     pub(crate) query: &'static [QueryField],
-    pub(crate) wants: Wants,
+    pub(crate) wants: EndpointInput,
     /// The form of its JSON body.
     pub(crate) takes: Option<SchemaOf>,
     pub(crate) gives: &'static [Gives],
@@ -85,7 +85,7 @@ pub(crate) static ROUTES: [Route; 18] = [
         id: "getDescription",
         summary: "This document",
         query: &[],
-        wants: Wants::Nothing,
+        wants: EndpointInput::Nothing,
         takes: None,
         gives: &[ok("The document.", Body::Any)],
         // The door hands it to `answer_anybody`.
@@ -97,7 +97,7 @@ pub(crate) static ROUTES: [Route; 18] = [
         id: "runOnce",
         summary: "Run code once in a fresh sandbox that is removed afterwards",
         query: &[],
-        wants: Wants::Json,
+        wants: EndpointInput::Json,
         takes: Some(schema::<model::RunOnce>),
         gives: &RUN,
         run: |call| run::once(call).boxed(),
@@ -108,7 +108,7 @@ pub(crate) static ROUTES: [Route; 18] = [
         id: "listSandboxes",
         summary: "Your sandboxes",
         query: &[],
-        wants: Wants::CallerAtOnce,
+        wants: EndpointInput::CallerAtOnce,
         takes: None,
         gives: &[ok("Your sandboxes.", Body::Json(schema::<model::Sandboxes>))],
         run: |call| sandboxes::list(call).boxed(),
@@ -119,7 +119,7 @@ pub(crate) static ROUTES: [Route; 18] = [
         id: "createSandbox",
         summary: "Make a sandbox",
         query: &[],
-        wants: Wants::Json,
+        wants: EndpointInput::Json,
         takes: Some(schema::<model::CreateSandbox>),
         gives: &[
             Gives {
@@ -140,7 +140,7 @@ pub(crate) static ROUTES: [Route; 18] = [
         id: "getSandbox",
         summary: "How a sandbox stands",
         query: &[],
-        wants: Wants::CallerAtOnce,
+        wants: EndpointInput::CallerAtOnce,
         takes: None,
         gives: &[ok("The sandbox.", Body::Json(schema::<model::Sandbox>))],
         run: |call| sandboxes::status(call).boxed(),
@@ -151,7 +151,7 @@ pub(crate) static ROUTES: [Route; 18] = [
         id: "closeSandbox",
         summary: "Close a sandbox and everything in it",
         query: &[],
-        wants: Wants::CallerAtOnce,
+        wants: EndpointInput::CallerAtOnce,
         takes: None,
         gives: &[ok("It is closed.", Body::Json(schema::<model::Closed>))],
         run: |call| sandboxes::close(call).boxed(),
@@ -162,7 +162,7 @@ pub(crate) static ROUTES: [Route; 18] = [
         id: "runCode",
         summary: "Run code in a sandbox; variables and files stay for the next run",
         query: &[],
-        wants: Wants::Json,
+        wants: EndpointInput::Json,
         takes: Some(schema::<model::RunCode>),
         gives: &RUN,
         run: |call| run::code(call).boxed(),
@@ -173,7 +173,7 @@ pub(crate) static ROUTES: [Route; 18] = [
         id: "runCommand",
         summary: "Run a command in a sandbox, next to whatever runs there",
         query: &[],
-        wants: Wants::Json,
+        wants: EndpointInput::Json,
         takes: Some(schema::<model::RunCommand>),
         gives: &RUN,
         run: |call| commands::command(call).boxed(),
@@ -191,7 +191,7 @@ pub(crate) static ROUTES: [Route; 18] = [
                 "Whether folders in it are listed as well.",
             ),
         ],
-        wants: Wants::Caller,
+        wants: EndpointInput::Caller,
         takes: None,
         gives: &[ok("The folder.", Body::Json(schema::<model::Folder>))],
         run: |call| files::list(call).boxed(),
@@ -202,7 +202,7 @@ pub(crate) static ROUTES: [Route; 18] = [
         id: "readFile",
         summary: "Read a file of a sandbox; a header `Range` with one range reads a part",
         query: &[FILE_PATH],
-        wants: Wants::Caller,
+        wants: EndpointInput::Caller,
         takes: None,
         gives: &[
             ok("The bytes of the file.", Body::Bytes),
@@ -232,7 +232,7 @@ pub(crate) static ROUTES: [Route; 18] = [
                 "Whether the bytes come after those that are there.",
             ),
         ],
-        wants: Wants::Stream,
+        wants: EndpointInput::Stream,
         takes: None,
         gives: &[ok("It is written.", Body::Json(schema::<model::WrittenFile>))],
         run: |call| files::write(call).boxed(),
@@ -247,7 +247,7 @@ pub(crate) static ROUTES: [Route; 18] = [
             QueryKind::Whole,
             "How many of those that are over: 10 if left out, up to 50.",
         )],
-        wants: Wants::Caller,
+        wants: EndpointInput::Caller,
         takes: None,
         gives: &[ok("Your executions.", Body::Json(schema::<model::Executions>))],
         run: |call| executions::list(call).boxed(),
@@ -262,7 +262,7 @@ pub(crate) static ROUTES: [Route; 18] = [
             QueryKind::Number,
             "Wait for the end for this many seconds at most; 0 if left out.",
         )],
-        wants: Wants::Caller,
+        wants: EndpointInput::Caller,
         takes: None,
         gives: &[
             ok("The execution is over.", Body::JsonOrEvents(schema::<model::Run>)),
@@ -280,7 +280,7 @@ pub(crate) static ROUTES: [Route; 18] = [
         id: "cancelExecution",
         summary: "Stop an execution: it is interrupted, and killed if it does not stop",
         query: &[],
-        wants: Wants::CallerAtOnce,
+        wants: EndpointInput::CallerAtOnce,
         takes: None,
         gives: &[
             ok("It has ended.", Body::Json(schema::<model::Run>)),
@@ -306,7 +306,7 @@ pub(crate) static ROUTES: [Route; 18] = [
             ),
             field("limit", QueryKind::Whole, "Bytes: 256 KiB if left out, up to 1 MiB."),
         ],
-        wants: Wants::Caller,
+        wants: EndpointInput::Caller,
         takes: None,
         gives: &[ok("The part.", Body::Json(schema::<model::OutputText>))],
         run: |call| executions::output(call).boxed(),
@@ -317,7 +317,7 @@ pub(crate) static ROUTES: [Route; 18] = [
         id: "readOutputFile",
         summary: "Read a picture or a file that came out of an execution",
         query: &[],
-        wants: Wants::Caller,
+        wants: EndpointInput::Caller,
         takes: None,
         gives: &[ok("The bytes of the file.", Body::Bytes)],
         run: |call| executions::file(call).boxed(),
@@ -328,7 +328,7 @@ pub(crate) static ROUTES: [Route; 18] = [
         id: "runCodeAsSandboxFusion",
         summary: "Run a program in the form of SandboxFusion",
         query: &[],
-        wants: Wants::Json,
+        wants: EndpointInput::Json,
         takes: Some(schema::<fusion::Request>),
         gives: &[
             ok("What became of it.", Body::Json(schema::<fusion::Answer>)),
@@ -346,7 +346,7 @@ pub(crate) static ROUTES: [Route; 18] = [
         id: "listLanguages",
         summary: "The languages that code can be in",
         query: &[],
-        wants: Wants::Caller,
+        wants: EndpointInput::Caller,
         takes: None,
         gives: &[ok("The languages.", Body::Json(schema::<model::Languages>))],
         run: |call| sandboxes::languages(call).boxed(),

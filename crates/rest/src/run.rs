@@ -115,7 +115,7 @@ pub(crate) async fn whole(
     let place = match shown > LARGE_OUTPUT_BYTES {
         true => Some(
             large
-                .place()
+                .permit()
                 .await
                 .map_err(|busy| Problem::from(busy).with(StatusCode::SERVICE_UNAVAILABLE))?,
         ),

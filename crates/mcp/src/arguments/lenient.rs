@@ -10,11 +10,11 @@ use serde_json::{Map, Value};
 use crate::schema::{Field, Kind, ListOf, MapOf};
 
 /// The spellings that models use for an absent value.
-const ABSENT: [&str; 5] = ["", "null", "none", "undefined", "nil"];
+const ABSENT_WORDS: [&str; 5] = ["", "null", "none", "undefined", "nil"];
 /// Arguments for which none of these words is a value.
-const IDENTIFIERS: [&str; 5] = ["sandbox_id", "execution_id", "language", "backend", "image"];
+const IDENTIFIER_FIELDS: [&str; 5] = ["sandbox_id", "execution_id", "language", "backend", "image"];
 /// Names under which clients and models put the whole arguments.
-const WRAPPERS: [&str; 12] = [
+const WRAPPER_NAMES: [&str; 12] = [
     "arguments",
     "args",
     "body",
@@ -94,7 +94,7 @@ pub(super) fn named(fields: &[Field], mut given: Map<String, Value>) -> Map<Stri
 fn unwrapped(fields: &[Field], given: &Map<String, Value>) -> Option<Map<String, Value>> {
     let mut entries = given.iter();
     let (name, value) = entries.next().filter(|_| given.len() == 1)?;
-    if !WRAPPERS.contains(&snake_case(name).as_str()) || fields.iter().any(|field| field.name == name) {
+    if !WRAPPER_NAMES.contains(&snake_case(name).as_str()) || fields.iter().any(|field| field.name == name) {
         return None;
     }
     whole_arguments(value)
@@ -138,7 +138,7 @@ pub(super) fn value(field: &Field, value: Value) -> Option<Value> {
 
 fn is_absent(text: &str) -> bool {
     let text = text.trim();
-    ABSENT.iter().any(|word| text.eq_ignore_ascii_case(word))
+    ABSENT_WORDS.iter().any(|word| text.eq_ignore_ascii_case(word))
 }
 
 /// The only item of a list.
@@ -174,7 +174,7 @@ fn text(field: &Field, value: Value, names: &[String]) -> Option<Value> {
         Value::Number(number) => number.to_string(),
         other => return Some(other),
     };
-    let is_name = !names.is_empty() || IDENTIFIERS.contains(&field.name);
+    let is_name = !names.is_empty() || IDENTIFIER_FIELDS.contains(&field.name);
     let is_word = !field.required && is_name;
     let is_default = field.name == "sandbox_id" && !field.required && text.trim().eq_ignore_ascii_case("default");
     // What is required and no name may be refused with words of the tool's own.

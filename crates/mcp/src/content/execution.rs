@@ -17,12 +17,14 @@ use tokio::time::timeout;
 use super::pictures;
 use super::text::{Part, cut, fit, shorten};
 use crate::answer::{Answer, Block, Link, notice_lines};
-use crate::limits::{CHART_BYTES, LINKS, PICTURES, PICTURES_ANSWER_BYTES, RESULT_BYTES, ROOM_WAIT};
-use crate::stdio::ledger::Room;
+use crate::limits::{
+    CHART_BYTES, MAX_RESULT_LINKS, MAX_RESULT_PICTURES, PICTURES_ANSWER_BYTES, RESULT_BYTES, ROOM_TIMEOUT,
+};
+use crate::stdio::in_flight::AnswerRoom;
 use crate::time::{rfc3339, rough, span};
 
 /// The MIME type of data that was taken from a chart.
-const CHART: &str = "application/vnd.sandcell.chart+json";
+const CHART_MIME: &str = "application/vnd.sandcell.chart+json";
 /// Bytes that a result keeps free for its frame and the server's block.
 const FRAME_BYTES: usize = 16_000;
 /// Bytes by which the engine's own markers may exceed the budget.
@@ -40,7 +42,7 @@ const ADVICE_LINES: usize = 3;
 
 /// The answer to a call that ran code, or asks about it. `after` are further lines for the server's block.
 /// Pictures are only made where there is room for them.
-pub(crate) async fn answer(view: &ExecutionView, inline: ByteSize, after: &[String], room: &Room) -> Answer {
+pub(crate) async fn answer(view: &ExecutionView, inline: ByteSize, after: &[String], room: &AnswerRoom) -> Answer {
     answer_with(view, inline, after, read_on, room).await
 }
 
@@ -58,7 +60,7 @@ pub(crate) async fn answer_with(
     inline: ByteSize,
     after: &[String],
     read_on: ReadOn,
-    room: &Room,
+    room: &AnswerRoom,
 ) -> Answer {
     let inline = usize::try_from(inline.as_bytes()).unwrap_or(usize::MAX);
     let text = notice_lines(&view.notices) + &first_text(view, inline, read_on);
@@ -69,7 +71,7 @@ pub(crate) async fn answer_with(
     if view.artifacts.iter().any(is_picture) {
         let taken = FRAME_BYTES + encoded_len(&blocks) + encoded_len(&links) + object.to_string().len();
         let left = RESULT_BYTES.saturating_sub(taken);
-        match timeout(ROOM_WAIT, room.take(PICTURES_ANSWER_BYTES)).await {
+        match timeout(ROOM_TIMEOUT, room.take(PICTURES_ANSWER_BYTES)).await {
             Ok(true) => {
                 // Some clients keep only the first block, so content that is available nowhere else precedes the rest.
                 let at = usize::from(view.status == Status::Running);
@@ -308,7 +310,7 @@ fn first_text(view: &ExecutionView, inline: usize, read_on: ReadOn) -> String {
         .artifacts
         .iter()
         .filter(|artifact| is_chart(artifact))
-        .take(PICTURES)
+        .take(MAX_RESULT_PICTURES)
     {
         if let Some(data) = inline_chart(&chart.bytes) {
             add("chart", &data, own(&data), String::new());
@@ -398,7 +400,7 @@ fn is_picture(artifact: &Artifact) -> bool {
 }
 
 fn is_chart(artifact: &Artifact) -> bool {
-    artifact.mime == CHART
+    artifact.mime == CHART_MIME
 }
 
 /// Returns true if the text contains all of a chart's data, so that a link would add nothing.
@@ -459,9 +461,9 @@ async fn pictures(view: &ExecutionView, mut room: usize, notes: &mut Vec<String>
     let mut blocks = Vec::new();
     let mut left_out = Vec::new();
     let mut smaller = 0_u32;
-    for (index, artifact) in all.iter().take(PICTURES).enumerate() {
+    for (index, artifact) in all.iter().take(MAX_RESULT_PICTURES).enumerate() {
         // A fair share of the remaining room, so that a large first picture does not push out the others.
-        let others = all.len().min(PICTURES) - index;
+        let others = all.len().min(MAX_RESULT_PICTURES) - index;
         match pictures::fit(artifact.bytes.clone(), room / others.max(1)).await {
             Ok(picture) => {
                 room = room.saturating_sub(picture.base64.len());
@@ -474,10 +476,10 @@ async fn pictures(view: &ExecutionView, mut room: usize, notes: &mut Vec<String>
             Err(refused) => left_out.push(format!("{}: {refused}", shorten(&artifact.name, 80))),
         }
     }
-    if all.len() > PICTURES {
+    if all.len() > MAX_RESULT_PICTURES {
         left_out.push(format!(
-            "{} more than the {PICTURES} that a result shows",
-            all.len() - PICTURES
+            "{} more than the {MAX_RESULT_PICTURES} that a result shows",
+            all.len() - MAX_RESULT_PICTURES
         ));
     }
     if smaller > 0 {
@@ -506,8 +508,8 @@ fn links(view: &ExecutionView) -> (Vec<Block>, usize) {
             })
         })
         .collect();
-    let more = links.len().saturating_sub(LINKS);
-    links.truncate(LINKS);
+    let more = links.len().saturating_sub(MAX_RESULT_LINKS);
+    links.truncate(MAX_RESULT_LINKS);
     (links, more)
 }
 
@@ -583,7 +585,7 @@ fn server_block(view: &ExecutionView, notes: &[String], read_on: ReadOn) -> Stri
         let _ = write!(text, "\n{line}");
     }
     text.push_str(&advice_lines(view));
-    for missing in view.missing_outputs.iter().take(LINKS) {
+    for missing in view.missing_outputs.iter().take(MAX_RESULT_LINKS) {
         let _ = write!(text, "\nno output file: {}", shorten(missing, 300));
     }
     for note in notes {

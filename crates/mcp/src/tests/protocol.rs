@@ -82,7 +82,7 @@ async fn wait_until(what: impl Fn() -> bool) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, done).await.unwrap();
+    tokio::time::timeout(TEST_TIMEOUT, done).await.unwrap();
 }
 
 #[tokio::test]
@@ -287,10 +287,10 @@ async fn progress_is_told_to_those_who_ask_and_never_after_the_answer() {
     });
     let id = client.start("tools/call", params).await;
     for second in 1..=2 {
-        let told = client.receive().await;
-        assert_eq!(told["method"], "notifications/progress");
-        assert_eq!(told["params"]["progressToken"], "p1");
-        assert_eq!(told["params"]["progress"].as_f64(), Some(f64::from(second)));
+        let notification = client.receive().await;
+        assert_eq!(notification["method"], "notifications/progress");
+        assert_eq!(notification["params"]["progressToken"], "p1");
+        assert_eq!(notification["params"]["progress"].as_f64(), Some(f64::from(second)));
     }
     assert_eq!(client.receive().await["id"], id);
     client.works().await;

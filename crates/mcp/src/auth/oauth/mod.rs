@@ -75,7 +75,7 @@ pub(crate) enum BadToken {
 
 /// The directions for clients that need a token.
 #[derive(Debug, Clone)]
-pub(crate) struct Signpost {
+pub(crate) struct ResourceMetadata {
     /// For `WWW-Authenticate`.
     pub(crate) challenge: String,
     /// The document at the well-known address.
@@ -117,7 +117,7 @@ fn address(key: &'static str, text: &str) -> Result<reqwest::Url, OauthError> {
 impl OauthOptions {
     /// Returns the directions for clients, after checking the settings.
     #[cfg(feature = "oauth")]
-    fn signpost(&self) -> Result<Signpost, OauthError> {
+    fn resource_metadata(&self) -> Result<ResourceMetadata, OauthError> {
         let resource = address("auth.resource", &self.resource)?;
         address("auth.issuer", &self.issuer)?;
         let path = resource.path().trim_end_matches('/');
@@ -151,7 +151,7 @@ impl OauthOptions {
         if let (Some(object), false) = (document.as_object_mut(), self.scopes.is_empty()) {
             object.insert("scopes_supported".to_owned(), json!(self.scopes));
         }
-        Ok(Signpost {
+        Ok(ResourceMetadata {
             challenge,
             document,
             path: path.to_owned(),
@@ -163,7 +163,7 @@ impl OauthOptions {
 pub(crate) const WELL_KNOWN: &str = "/.well-known/oauth-protected-resource";
 
 /// The prefix of principals of this kind.
-pub(crate) const PREFIX: &str = "oauth:";
+pub(crate) const OAUTH_PREFIX: &str = "oauth:";
 
 /// Bytes of a token.
 pub(crate) const TOKEN_BYTES: usize = 16 << 10;
@@ -184,7 +184,7 @@ impl Verifier {
         Err(OauthError::Absent)
     }
 
-    pub(crate) const fn signpost(&self) -> &Signpost {
+    pub(crate) const fn resource_metadata(&self) -> &ResourceMetadata {
         match *self {}
     }
 

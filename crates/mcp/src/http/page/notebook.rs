@@ -26,8 +26,8 @@ const MAX_CODE_BYTES: u64 = 1 << 20;
 const GATHER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The notebook of a sandbox, also of one that has ended, as a download.
-pub(super) async fn download(host: &dyn Host, who: &Principal, id: &str) -> Result<Response<Body>, Failure> {
-    let gathered = tokio::time::timeout(GATHER_TIMEOUT, gather(host, who, id)).await;
+pub(super) async fn download(host: &dyn Host, caller: &Principal, id: &str) -> Result<Response<Body>, Failure> {
+    let gathered = tokio::time::timeout(GATHER_TIMEOUT, gather(host, caller, id)).await;
     let (cells, total) = gathered.map_err(|_| {
         let message = "the executions could not be gathered in time";
         Failure::new(Code::Timeout, message, "try again")
@@ -49,7 +49,7 @@ fn note(left_out: u64, shown: usize) -> Value {
 }
 
 /// The newest executions of a sandbox, oldest first, and the number of all.
-async fn gather(host: &dyn Host, who: &Principal, id: &str) -> Result<(Vec<KeptExecution>, u64), Failure> {
+async fn gather(host: &dyn Host, caller: &Principal, id: &str) -> Result<(Vec<KeptExecution>, u64), Failure> {
     let mut query = HistoryQuery {
         sandbox: Some(id.to_owned()),
         limit: PAGE_ROWS,
@@ -57,16 +57,16 @@ async fn gather(host: &dyn Host, who: &Principal, id: &str) -> Result<(Vec<KeptE
     };
     let (mut cells, mut bytes, mut total) = (Vec::new(), 0, 0);
     'pages: loop {
-        let page = host.search(who, &query).await?;
+        let page = host.search(caller, &query).await?;
         if page.total == 0 {
             // A live sandbox without executions has an empty notebook; one of another caller has none.
-            host.status(who, Some(id)).await?;
+            host.status(caller, Some(id)).await?;
         }
         total = total.max(page.total);
         query.before = page.records.last().map(|record| record.execution_id.to_string());
         let is_last = !page.more || page.records.is_empty();
         for record in page.records {
-            let Some(cell) = whole(host, who, record).await else {
+            let Some(cell) = whole(host, caller, record).await else {
                 continue;
             };
             bytes += weight(&cell);
@@ -92,19 +92,19 @@ fn weight(cell: &KeptExecution) -> usize {
 }
 
 /// Returns an execution in full: the lasting history has its code as it was given. None if it is gone by now.
-async fn whole(host: &dyn Host, who: &Principal, record: HistoryRecord) -> Option<KeptExecution> {
+async fn whole(host: &dyn Host, caller: &Principal, record: HistoryRecord) -> Option<KeptExecution> {
     let id = record.execution_id.to_string();
-    if let Ok(kept) = host.kept(who, &id).await {
+    if let Ok(kept) = host.kept(caller, &id).await {
         return Some(kept);
     }
-    let view = host.execution(who, &id, Duration::ZERO).await.ok()?;
+    let view = host.execution(caller, &id, Duration::ZERO).await.ok()?;
     let part = StreamPart {
         stream: StreamName::Code,
         offset: 0,
         limit: MAX_CODE_BYTES,
         find: None,
     };
-    let code = host.stream(who, &id, part).await.ok()?;
+    let code = host.stream(caller, &id, part).await.ok()?;
     Some(from_memory(record, view, code.text))
 }
 

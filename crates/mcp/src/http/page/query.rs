@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use sandcell_sandbox::Failure;
 
 /// All fields that any resource takes.
-const FIELDS: [&str; 9] = [
+const QUERY_FIELDS: [&str; 9] = [
     "text", "status", "language", "sandbox", "before", "limit", "path", "offset", "append",
 ];
 
@@ -19,7 +19,7 @@ impl Query {
     pub(super) fn parse(query: Option<&str>) -> Option<Self> {
         let mut fields = BTreeMap::new();
         for (name, value) in form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
-            let name = FIELDS.into_iter().find(|field| *field == name)?;
+            let name = QUERY_FIELDS.into_iter().find(|field| *field == name)?;
             if fields.insert(name, value.into_owned()).is_some() {
                 return None;
             }

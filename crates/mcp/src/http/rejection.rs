@@ -15,15 +15,15 @@ use sandcell_sandbox::Code;
 use serde_json::{Value, json};
 
 use super::body::Body;
-use crate::auth::oauth::Signpost;
+use crate::auth::oauth::ResourceMetadata;
 use crate::limits::{MESSAGE_DEPTH, MESSAGE_MARKS};
 
 /// In the range that servers may define; the text says what it means.
-const REFUSED: i32 = -32000;
+const REJECTED_ERROR: i32 = -32000;
 
 /// The response to a rejected request.
 #[derive(Debug, Clone)]
-pub(crate) struct Refusal {
+pub(crate) struct Rejection {
     pub(crate) status: StatusCode,
     /// A word for the metrics.
     pub(crate) reason: &'static str,
@@ -36,13 +36,13 @@ pub(crate) struct Refusal {
     headers: Vec<(HeaderName, HeaderValue)>,
 }
 
-impl Refusal {
+impl Rejection {
     fn new(status: StatusCode, reason: &'static str, code: Code, message: &str, remedy: &'static str) -> Self {
         Self {
             status,
             reason,
             code,
-            rpc_code: REFUSED,
+            rpc_code: REJECTED_ERROR,
             message: message.to_owned(),
             remedy,
             id: None,
@@ -215,12 +215,14 @@ impl Refusal {
     }
 
     /// Says in every challenge where tokens can be had.
-    pub(crate) fn pointing_to(mut self, signpost: Option<&Signpost>) -> Self {
-        let Some(signpost) = signpost else {
+    pub(crate) fn with_resource_metadata(mut self, resource_metadata: Option<&ResourceMetadata>) -> Self {
+        let Some(resource_metadata) = resource_metadata else {
             return self;
         };
         for (_, value) in self.headers.iter_mut().filter(|(name, _)| name == WWW_AUTHENTICATE) {
-            let text = value.to_str().map(|text| format!("{text}, {}", signpost.challenge));
+            let text = value
+                .to_str()
+                .map(|text| format!("{text}, {}", resource_metadata.challenge));
             if let Ok(Ok(longer)) = text.map(HeaderValue::try_from) {
                 *value = longer;
             }
@@ -384,22 +386,22 @@ impl Refusal {
 
     pub(crate) fn message(rpc_code: i32, text: &str) -> Self {
         let remedy = "send one JSON-RPC 2.0 message";
-        let mut refusal = Self::new(StatusCode::BAD_REQUEST, "message", Code::InvalidArgument, text, remedy);
-        refusal.rpc_code = rpc_code;
-        refusal
+        let mut rejection = Self::new(StatusCode::BAD_REQUEST, "message", Code::InvalidArgument, text, remedy);
+        rejection.rpc_code = rpc_code;
+        rejection
     }
 
     pub(crate) fn same_id() -> Self {
         let message = "a request with this id is still being answered";
-        let mut refusal = Self::new(
+        let mut rejection = Self::new(
             StatusCode::BAD_REQUEST,
             "same id",
             Code::InvalidArgument,
             message,
             "use a new id",
         );
-        refusal.rpc_code = -32600;
-        refusal
+        rejection.rpc_code = -32600;
+        rejection
     }
 
     pub(crate) fn no_session() -> Self {

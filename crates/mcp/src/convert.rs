@@ -11,14 +11,14 @@ use sandcell_sandbox::{Code, Failure};
 use serde_json::{Value, json};
 
 use crate::answer::{Answer, Block};
-use crate::completion::{Completed, Typed};
+use crate::completion::{CompletionQuery, Completions};
 use crate::prompts::{Argument, Prompt};
 use crate::resources::{Body, Content};
 use crate::schema;
 use crate::tools::{Effect, Tool};
 
 /// Bytes of an address that is repeated in an error; longer ones cannot be any of ours.
-const REPEATED_URI: usize = 4096;
+const REPEATED_URI_BYTES: usize = 4096;
 
 /// A tool as `tools/list` shows it. Hints that equal the default are left out.
 pub(crate) fn tool(tool: &Tool) -> McpTool {
@@ -100,7 +100,7 @@ pub(crate) fn prompt_text(prompt: &Prompt, text: String) -> GetPromptResult {
 }
 
 /// Returns the argument that is being typed, or none for an unknown reference.
-pub(crate) fn typed(request: &CompleteRequestParams) -> Option<Typed<'_>> {
+pub(crate) fn typed(request: &CompleteRequestParams) -> Option<CompletionQuery<'_>> {
     let of = match &request.r#ref {
         Reference::Resource(template) => template.uri.as_str(),
         Reference::Prompt(prompt) => prompt.name.as_str(),
@@ -112,7 +112,7 @@ pub(crate) fn typed(request: &CompleteRequestParams) -> Option<Typed<'_>> {
         .context
         .as_ref()
         .and_then(|context| context.get_argument(within));
-    Some(Typed {
+    Some(CompletionQuery {
         of,
         name,
         value: &request.argument.value,
@@ -121,7 +121,7 @@ pub(crate) fn typed(request: &CompleteRequestParams) -> Option<Typed<'_>> {
 }
 
 /// Converts completions.
-pub(crate) fn completed(completed: Completed) -> CompleteResult {
+pub(crate) fn completed(completed: Completions) -> CompleteResult {
     let more = completed.total > completed.values.len();
     let total = u32::try_from(completed.total).ok();
     // As many as there may be at most were kept.
@@ -155,7 +155,7 @@ pub(crate) fn panicked(failure: &Failure) -> ErrorData {
 pub(crate) fn resource_error(uri: &str, failure: &Failure) -> ErrorData {
     let text = format!("{}: {} ({})", failure.code, failure.message, failure.remedy);
     let mut data = json!({"code": failure.code, "message": failure.message, "remedy": failure.remedy});
-    if let Some(object) = data.as_object_mut().filter(|_| uri.len() <= REPEATED_URI) {
+    if let Some(object) = data.as_object_mut().filter(|_| uri.len() <= REPEATED_URI_BYTES) {
         object.insert("uri".to_owned(), uri.into());
     }
     let data = Some(data);

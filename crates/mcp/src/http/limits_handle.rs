@@ -7,9 +7,9 @@ use super::HttpLimits;
 
 /// The current limits.
 #[derive(Debug)]
-pub(crate) struct LiveLimits(Mutex<Arc<HttpLimits>>);
+pub(crate) struct LimitsHandle(Mutex<Arc<HttpLimits>>);
 
-impl LiveLimits {
+impl LimitsHandle {
     pub(crate) fn new(limits: HttpLimits) -> Arc<Self> {
         Arc::new(Self(Mutex::new(Arc::new(limits))))
     }
@@ -25,7 +25,7 @@ impl LiveLimits {
 
 /// A handle that changes the limits from outside.
 #[derive(Debug, Clone)]
-pub struct HttpControl(pub(super) Arc<LiveLimits>);
+pub struct HttpControl(pub(super) Arc<LimitsHandle>);
 
 impl HttpControl {
     /// Replaces the limits.
