@@ -15,12 +15,12 @@ use serde_json::{Map, Value};
 pub(crate) use self::lenient::whole_arguments;
 use crate::schema::{Field, Kind};
 
-/// Faults that one message names; more would drown the first.
+/// The maximum number of faults in one message. With more, the first fault would be overlooked.
 const MAX_FAULTS: usize = 5;
-/// Characters of a caller's own text that a message repeats.
+/// The maximum characters of a caller's text that a message quotes.
 const QUOTE_CHARS: usize = 60;
 
-/// Checked arguments. Taking one that was not given is `None`.
+/// Checked arguments. Taking an argument that was not given returns `None`.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Arguments(BTreeMap<&'static str, ArgumentValue>);
 
@@ -89,7 +89,7 @@ impl Arguments {
         }
     }
 
-    /// A whole number whose field allows none below zero.
+    /// A whole number that is not negative.
     pub(crate) fn count(&mut self, name: &str) -> Option<u64> {
         self.integer(name).and_then(|number| u64::try_from(number).ok())
     }
@@ -102,7 +102,7 @@ impl Arguments {
         }
     }
 
-    /// Seconds. More than fit a duration saturate; the engine's limits then say what is possible.
+    /// Seconds. Values that exceed a duration saturate; the engine's limits then reject them.
     pub(crate) fn seconds(&mut self, name: &str) -> Option<Duration> {
         self.number(name)
             .map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))
@@ -186,7 +186,7 @@ fn unknown(tool: &str, fields: &[Field], name: &str) -> Fault {
         .collect();
     let nearest = names
         .iter()
-        // Comparing a very long name takes long, and would find no match.
+        // The comparison of a very long name takes long, and finds no match.
         .filter(|_| name.len() <= NAME_BYTES)
         .map(|candidate| (strsim::jaro_winkler(name, candidate), candidate))
         .filter(|(likeness, _)| *likeness > 0.8)
@@ -255,12 +255,13 @@ fn out_of_bounds(number: &str, min: &str, max: Option<String>) -> String {
     }
 }
 
-/// A bound worth naming; other bounds only keep the number within its type.
+/// Returns a bound that messages name. Other bounds only keep the number within its type.
 fn bound(max: i64) -> Option<String> {
     (max < i64::from(u32::MAX)).then(|| max.to_string())
 }
 
-/// Whole numbers, also written as `30.0` or `"30"`. Larger ones than fit saturate, so that the bounds can name them.
+/// Reads a whole number, also if it is written as `30.0` or `"30"`. Values that exceed the type saturate, so that the
+/// check of the bounds reports them.
 fn integer(value: &Value) -> Option<i64> {
     match value {
         Value::Number(number) if number.is_u64() => Some(number.as_i64().unwrap_or(i64::MAX)),
@@ -304,7 +305,7 @@ fn describe(value: &Value) -> String {
     }
 }
 
-/// A caller's text in quotes, cut and with control characters escaped.
+/// Returns a caller's text in quotes, cut and with control characters escaped.
 pub(crate) fn echo(text: &str) -> String {
     let shown: String = text.chars().take(QUOTE_CHARS).flat_map(char::escape_debug).collect();
     let cut = if text.chars().nth(QUOTE_CHARS).is_some() {

@@ -8,11 +8,11 @@ use sandcell_sandbox::{EntryKind, Failure};
 
 use crate::host::Host;
 
-/// Values in one answer, as the protocol has it.
+/// The maximum number of values in one answer, as the protocol sets it.
 const MAX_VALUES: usize = 100;
-/// Entries of a folder that are looked through.
+/// The maximum number of a folder's entries that are searched.
 const MAX_FOLDER_ENTRIES: usize = 2000;
-/// Executions that are looked through.
+/// The maximum number of executions that are searched.
 const MAX_EXECUTIONS: usize = 50;
 
 /// An argument that is being typed.
@@ -24,7 +24,7 @@ pub(crate) struct CompletionQuery<'a> {
     pub(crate) name: &'a str,
     /// The part typed so far.
     pub(crate) value: &'a str,
-    /// An argument that stands already: the sandbox for a path, the execution for a number.
+    /// An argument that is already set: the sandbox for a path, the execution for a number.
     pub(crate) within: Option<&'a str>,
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct Completions {
     pub(crate) total: usize,
 }
 
-/// Completes an argument. A failure (an id of nobody's, a folder that is not there) is nothing to offer.
+/// Completes an argument. Returns no values after a failure, such as an unknown id or a missing folder.
 pub(crate) async fn complete(host: &dyn Host, caller: &Principal, typed: &CompletionQuery<'_>) -> Completions {
     let found = match typed.name {
         "sandbox_id" => sandboxes(host, caller).await,
@@ -77,14 +77,14 @@ async fn artifacts(host: &dyn Host, caller: &Principal, execution: Option<&str>)
         .collect())
 }
 
-/// Files and folders (with a slash behind them) of a live sandbox: of the one that was named, else of the default one.
+/// Returns files and folders (with a trailing slash) of the named live sandbox, or of the default sandbox.
 async fn paths(host: &dyn Host, caller: &Principal, typed: &CompletionQuery<'_>) -> Result<Vec<String>, Failure> {
     let all = host.status(caller, None).await?;
     let meant = match typed.within {
         Some(id) => all.iter().find(|sandbox| sandbox.id.to_string() == id),
         None => all.iter().find(|sandbox| sandbox.is_default),
     };
-    // Listing the files of a sandbox that is not there yet would make it.
+    // Listing the files of the default sandbox would make it if it does not exist.
     let Some(sandbox) = meant else {
         return Ok(Vec::new());
     };

@@ -46,7 +46,7 @@ pub(crate) enum ElicitationOutcome {
 
 /// The elicitation state of the server.
 pub(crate) struct Elicitation {
-    /// None if the system gave no key. Then nobody is asked, and nothing is allowed.
+    /// None if the system gave no key. Then the server asks no questions, and allows nothing.
     seal: Option<RequestStateCodec>,
     /// Answered questions, and the time of each answer.
     answered: Mutex<HashMap<u64, Instant>>,
@@ -64,7 +64,7 @@ impl Default for Elicitation {
 }
 
 impl Elicitation {
-    /// Returns the user's consent. The call then waits correspondingly less for its execution.
+    /// Returns the user's consent. The time for the answer is subtracted from the call's wait for its execution.
     pub(crate) async fn consent(
         &self,
         (tool, left): (&Tool, &ConsentRequired),
@@ -77,7 +77,7 @@ impl Elicitation {
         }
         let knows_forms = context.client_capabilities().is_some_and(|all| {
             let elicitation = all.elicitation.as_ref();
-            // A client that names no mode means forms.
+            // A client that names no mode supports forms.
             elicitation.is_some_and(|modes| modes.form.is_some() || modes.url.is_none())
         });
         if !knows_forms {
@@ -123,13 +123,13 @@ impl Elicitation {
         };
         let number: u64 = seal.open_json_with(state, &call).map_err(|_| {
             ErrorData::invalid_params(
-                "the requestState is not of this call or too old; make the call without it, and the user is asked anew",
+                "the requestState is not of this call or too old; make the call without it, and the user is asked again",
                 None,
             )
         })?;
         if !self.is_first(number) {
             return Err(ErrorData::invalid_params(
-                "this answer was used already; make the call without requestState, and the user is asked anew",
+                "this answer was used already; make the call without requestState, and the user is asked again",
                 None,
             ));
         }
@@ -179,7 +179,7 @@ fn read(answer: &ElicitResult, left: &ConsentRequired) -> Consent {
     }
 }
 
-/// The question as the user reads it.
+/// Returns the question to the user.
 fn question(left: &ConsentRequired) -> Value {
     let mut wants = Vec::new();
     if !left.packages.is_empty() {
@@ -215,7 +215,7 @@ fn leave_time(request: &mut CallToolRequestParams, usual: Duration, elapsed: Dur
     }
 }
 
-/// The call that an answer is for.
+/// Returns the hash of a call. It ties the answer to the call.
 fn fingerprint(left: &ConsentRequired, request: &CallToolRequestParams, caller: &Principal) -> Vec<u8> {
     let arguments = request.arguments.clone().unwrap_or_default();
     let all = json!([caller.0, request.name, arguments, left.packages, left.hosts]);

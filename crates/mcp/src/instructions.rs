@@ -9,7 +9,7 @@ use crate::limits::{INSTRUCTIONS_BYTES, MAX_WAIT};
 use crate::server::SandboxLifetime;
 use crate::time::rough;
 
-/// Data libraries and mounts that are named before the rest is counted.
+/// The maximum number of data libraries, and of mounts, that are named. The rest is a number.
 const MAX_NAMED_MOUNTS: usize = 12;
 
 /// The instructions of the toolset `sandbox`.
@@ -81,7 +81,7 @@ fn languages_text(languages: &[LanguageInfo], named: usize) -> String {
         .filter(|language| language.session)
         .map(with_version)
         .collect();
-    // Their versions give way before sentences do.
+    // If the text is too long, the versions are dropped before any sentence.
     let others = languages.iter().filter(|language| !language.session);
     let others: Vec<String> = match named {
         6.. => others.map(short_version).collect(),
@@ -146,7 +146,7 @@ fn mounts_text(mounts: &[Mount], named: usize) -> String {
     format!("The operator's folders: {}.", some(&mounts, named))
 }
 
-/// The first ones by name, the rest as a number.
+/// Names the first mounts, and gives the number of the others.
 fn some(items: &[String], named: usize) -> String {
     let shown: Vec<String> = items.iter().take(named).map(|item| shorten(item, 120)).collect();
     let more = items.len().saturating_sub(shown.len());

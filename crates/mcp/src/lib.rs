@@ -1,8 +1,8 @@
 //! sandcell as an MCP server. The only crate that knows MCP.
 //!
-//! A call comes in as a line of JSON (`stdio`), is checked against the tool's fields (`arguments`, `schema`), asks the
-//! engine (`host`), and goes out as content blocks (`content`, `answer`, `convert`). What code prints is never mixed with
-//! what the server says: the last text block of a result is the server's alone.
+//! A call arrives as a line of JSON (`stdio`). `arguments` and `schema` check it against the tool's fields. `host`
+//! passes it to the engine. `content`, `answer` and `convert` make content blocks of the result. The output of code is
+//! never mixed with the server's text: the last text block of a result is the server's alone.
 #![forbid(unsafe_code)]
 
 mod answer;

@@ -4,22 +4,24 @@ use std::time::Duration;
 
 /// Bytes of one incoming message. A file of 10 MiB fits, in base64 and with its frame.
 pub(crate) const MESSAGE_BYTES: usize = 24 << 20;
-/// Levels of brackets in a message; the JSON parser refuses more as well, but without an answer.
+/// The maximum levels of brackets in a message. The JSON parser refuses more levels as well, but then the client gets
+/// no answer.
 pub(crate) const MESSAGE_DEPTH: u32 = 128;
-/// Brackets, commas and colons of a message. Each value takes hundreds of bytes of memory once it is read, and much longer
-/// to read than a byte of a string; calls have some dozens.
+/// The maximum number of brackets, commas and colons in a message. Each value takes hundreds of bytes of memory once it
+/// is read, and much longer to read than a byte of a string. Calls have some dozens.
 pub(crate) const MESSAGE_MARKS: u32 = 10_000;
 /// The maximum bytes of a message other than a tool call. Only tool calls carry files or code.
 pub(crate) const PLAIN_MESSAGE_BYTES: usize = 256 << 10;
 /// The maximum bytes of a request's `_meta` and of its id. Both are kept until the request is answered.
 pub(crate) const ABOUT_BYTES: usize = 16 << 10;
-/// Requests of one connection that are worked on at once; more are refused.
+/// The maximum number of concurrent requests of one connection; more are refused.
 pub(crate) const REQUESTS_IN_FLIGHT: usize = 256;
-/// Extra places for requests that end something or report a state ([`Priority::Control`](crate::priority::Priority)).
+/// Extra permits for requests that end something or report a state ([`Priority::Control`](crate::priority::Priority)).
 pub(crate) const CONTROL_REQUESTS: usize = 64;
-/// Answers that may wait for a client which does not read, before the server stops reading from it.
+/// The maximum number of answers that wait for a client which does not read. Then the server stops reading from the
+/// client.
 pub(crate) const UNWRITTEN_ANSWERS: usize = 16;
-/// Bytes of large answers (files, resources, pictures) that exist at once on one connection, made or being made.
+/// The maximum bytes of all large answers (files, resources, pictures) of one connection, finished or not.
 pub(crate) const BULK_BYTES: usize = 32 << 20;
 /// The size that one bulk answer counts as: a file of 10 MiB in base64.
 pub(crate) const BULK_ANSWER_BYTES: usize = 16 << 20;
@@ -36,13 +38,14 @@ pub(crate) const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The time that a call waits for an execution by default.
 pub(crate) const DEFAULT_WAIT: Duration = Duration::from_secs(45);
-/// The longest such wait: common clients give up after 60 s.
+/// The longest wait of a call for an execution. Common clients give up after 60 s.
 pub(crate) const MAX_WAIT: Duration = Duration::from_secs(55);
-/// Of the time after which a client gives up, the part that is left for the answer: a tenth, and not less than this.
+/// The minimum time that is left for the answer before the client's timeout. A tenth of the timeout is left if that is
+/// longer.
 pub(crate) const MIN_ANSWER_TIME: Duration = Duration::from_millis(500);
-/// A client that takes messages but no progress gets the id of an execution that runs this long.
+/// The run time after which a client that takes messages but no progress gets the id of the execution.
 pub(crate) const ANNOUNCE_DELAY: Duration = Duration::from_secs(3);
-/// Progress notifications are at least this far apart.
+/// The minimum interval between progress notifications.
 pub(crate) const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 /// The maximum time that an answer waits for a progress notification in transit.
 pub(crate) const PROGRESS_SEND_TIMEOUT: Duration = Duration::from_millis(100);

@@ -9,7 +9,7 @@ use sandcell_engine::{KeptExecution, Status};
 use serde_json::{Value, json};
 
 const SVG_MIME: &str = "image/svg+xml";
-/// Types of pictures that every reader of notebooks knows.
+/// The picture types that every notebook reader supports.
 const NOTEBOOK_MIMES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", SVG_MIME];
 
 /// A notebook of these executions, in this order.
@@ -47,7 +47,7 @@ fn cell(row: &KeptExecution, count: &mut u32) -> Value {
     })
 }
 
-/// An installation of packages, as notebooks write it.
+/// Returns the notebook form of a package installation.
 fn installation(code: &str) -> Option<String> {
     let list = code.strip_prefix("install_package(packages=")?.strip_suffix(')')?;
     let packages: Vec<String> = serde_json::from_str(list).ok()?;
@@ -67,7 +67,7 @@ fn text(row: &KeptExecution) -> Value {
         Some(error) if row.record.sandbox_id.is_none() => format!("refused: {error}"),
         _ => format!("ran as {}", row.record.language),
     };
-    // A fence that is longer than any in the code.
+    // The fence must be longer than any fence in the code.
     let longest = row.code.split(|c| c != '`').map(str::len).max().unwrap_or(0);
     let fence = "`".repeat(longest.max(2) + 1);
     let source = format!(

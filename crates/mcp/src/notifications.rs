@@ -30,7 +30,7 @@ pub(crate) struct LogSubscription {
 }
 
 impl LogSubscription {
-    /// The client wants messages of this level and above from now on.
+    /// Sets the level of messages that the client wants, and starts the notifications.
     pub(crate) fn set_level(&self, level: LoggingLevel, peer: &Peer<RoleServer>, soon: impl FnOnce() -> ExpiryNotices) {
         *lock(&self.level) = Some(level);
         let mut running = lock(&self.task);
@@ -101,7 +101,7 @@ pub(crate) async fn announce(
         tokio::time::sleep(ANNOUNCE_DELAY).await;
         if let Some(id) = watch.execution_id() {
             sending(true);
-            // A client that is gone needs no id.
+            // A client that has disconnected needs no id.
             let _sent = context.peer.notify_logging_message(running(&id)).await;
             sending(false);
         }

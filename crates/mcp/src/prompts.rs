@@ -1,6 +1,6 @@
 //! Prompts that a person can pick in a client: the beginnings of the two things that sandboxes are used for most.
 
-/// Gives the value of an argument, if there is one.
+/// Returns the value of an argument, if it was given.
 pub(crate) type ArgumentLookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// A value that a prompt takes.
@@ -21,7 +21,7 @@ pub(crate) struct Prompt {
     write: fn(ArgumentLookup<'_>) -> String,
 }
 
-/// All of them, in the order of the list.
+/// All prompts, in the order of `prompts/list`.
 pub(crate) const PROMPTS: &[Prompt] = &[
     Prompt {
         name: "analyze_data",
@@ -62,7 +62,7 @@ pub(crate) const PROMPTS: &[Prompt] = &[
 ];
 
 impl Prompt {
-    /// Its text with these values; names the argument that is missing.
+    /// Returns the text with these values, or an error that names the missing argument.
     pub(crate) fn text(&self, given: ArgumentLookup<'_>) -> Result<String, &'static str> {
         let missing = self
             .arguments

@@ -85,8 +85,8 @@ struct Proxy<W> {
 }
 
 /// Passes messages between standard input and output and the server at `to`, until standard input ends. `to` is an
-/// address, or `unix:` and the path of a socket. The proxy calls `wake` before the first message, and later when nobody
-/// answers. It then sends the message once more.
+/// address, or `unix:` and the path of a socket. The proxy calls `wake` before the first message, and later when the
+/// server is unreachable. It then sends the message once more.
 ///
 /// # Errors
 ///
@@ -108,16 +108,16 @@ pub(crate) async fn proxy(
     let places = Arc::new(Semaphore::new(REQUESTS_IN_FLIGHT + CONTROL_REQUESTS));
     let left = CancellationToken::new();
     let ended = proxy.pass_on(input, &places, &left).await;
-    // As on a server without proxy: pending requests may still be answered for a moment.
+    // The server may still answer pending requests for a moment, as on a connection without a proxy.
     let all = u32::try_from(REQUESTS_IN_FLIGHT + CONTROL_REQUESTS).unwrap_or(u32::MAX);
     let _rest = tokio::time::timeout(GRACE_AFTER_EOF, places.acquire_many(all)).await;
     left.cancel();
-    // A session that is not ended would keep its place until its idle limit, so the end is attempted in any case.
+    // A session that is not ended would take up room until its idle limit, so the proxy tries to end it in any case.
     let _gone = tokio::time::timeout(SESSION_END_TIMEOUT, proxy.leave()).await;
     ended
 }
 
-/// Returns a free place for a request, if any. Reading must not wait for one: the next message could free it.
+/// Returns a free permit for a request, if any. Reading must not wait for a permit: the next message could free one.
 fn place(places: &Arc<Semaphore>, priority: Priority) -> Option<OwnedSemaphorePermit> {
     let kept_free = match priority {
         Priority::Ordinary => CONTROL_REQUESTS,
@@ -241,7 +241,7 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Proxy<W> {
             };
             let (proxy, left) = (Arc::clone(self), left.clone());
             tokio::spawn(async move {
-                // When the client cannot be written to, reading from it ends as well.
+                // When writing to the client fails, reading from it ends as well.
                 let _written = proxy.deliver(&message, &left).await;
                 drop(place);
             });
@@ -279,7 +279,7 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Proxy<W> {
             (None | Some(Ok(())), _)
             | (Some(Err(SendError::Unreachable | SendError::Http(_) | SendError::NotStarted(_))), None) => Ok(()),
             (Some(Err(SendError::Pipe(error))), _) => Err(error),
-            (Some(Err(SendError::Unreachable)), Some(id)) => self.cannot_be_used(id, "nobody answers there").await,
+            (Some(Err(SendError::Unreachable)), Some(id)) => self.cannot_be_used(id, "nothing listens there").await,
             (Some(Err(SendError::Http(reason))), Some(id)) => self.cannot_be_used(id, &reason).await,
             (Some(Err(SendError::NotStarted(why))), Some(id)) => {
                 self.say(&failure(id, -32000, &why.message, &why.remedy)).await
@@ -290,15 +290,15 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Proxy<W> {
     async fn cannot_be_used(&self, id: &Value, reason: &str) -> Result<(), ProxyError> {
         let message = format!("the server at {} cannot be used: {reason}", self.place);
         let remedy = if self.wake.is_some() {
-            "call again: it is started anew where it has ended; its sandboxes are then gone"
+            "call again: that starts the server again if it has ended; its sandboxes are then gone"
         } else {
             "start it (`sandcell serve --http ADDR`), or correct the address or the token (SANDCELL_TOKEN)"
         };
         self.say(&failure(id, -32000, &message, remedy)).await
     }
 
-    /// Sends a message, the first one after waking the server. If nobody listens later on, it wakes the server again
-    /// and resends the message, since it has not arrived.
+    /// Sends a message. Starts the server before the first message. If the server is unreachable later on, starts it
+    /// again and resends the message, since the message has not arrived.
     async fn send(&self, message: &Value) -> Result<Response, SendError> {
         if let Some(wake) = &self.wake
             && !self.awake.load(Ordering::Relaxed)
@@ -414,7 +414,7 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Proxy<W> {
             while let Some(piece) = pieces.next() {
                 buffer.extend_from_slice(piece);
                 if pieces.peek().is_none() {
-                    // The line goes on in the next part.
+                    // The line continues in the next part.
                     break;
                 }
                 let line = std::mem::take(&mut buffer);
@@ -447,7 +447,7 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Proxy<W> {
         {
             lock(&self.session).version = HeaderValue::from_str(version).ok();
         }
-        // A refusal before the message was read does not know its id.
+        // A server that refuses a message before reading it does not know its id.
         if let (Some(object), Some(id)) = (answer.as_object_mut(), message.get("id"))
             && object.contains_key("error")
         {
@@ -481,7 +481,7 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Proxy<W> {
 
 /// The reasons why a message was not answered.
 enum SendError {
-    /// Nobody listens: the message has not arrived.
+    /// Nothing listens at the address: the message has not arrived.
     Unreachable,
     /// The server could not be started.
     NotStarted(Failure),

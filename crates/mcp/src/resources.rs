@@ -29,7 +29,7 @@ pub(crate) struct Content {
     pub(crate) body: Body,
 }
 
-/// Text as it is, anything else in base64.
+/// Text, or other bytes in base64.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Body {
     Text(String),
@@ -118,7 +118,7 @@ pub(crate) fn file_uri(sandbox: &str, path: &SandboxPath) -> String {
     format!("{URI_SCHEME}{sandbox}{}", percent_encode(path.as_str()))
 }
 
-/// Everything but unreserved characters and slashes.
+/// Percent-encodes all bytes except unreserved characters and slashes.
 fn percent_encode(text: &str) -> String {
     text.bytes().fold(String::new(), |mut out, byte| {
         if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
@@ -145,7 +145,7 @@ fn percent_decode(text: &str) -> Option<String> {
     String::from_utf8(out).ok()
 }
 
-/// The type of a file by its first bytes, else by its name.
+/// Returns the type of a file by its first bytes, else by its name.
 pub(crate) fn mime_of(path: &str, head: &[u8]) -> &'static str {
     const MAGIC_NUMBERS: [(&[u8], &str); 8] = [
         (b"\x89PNG\r\n\x1a\n", "image/png"),

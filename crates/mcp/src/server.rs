@@ -70,7 +70,7 @@ pub enum SandboxLifetime {
 }
 
 impl SandboxLifetime {
-    /// The words about it for a model.
+    /// Returns the sentence about the lifetime for a model.
     pub(crate) const fn sentence(self) -> &'static str {
         match self {
             Self::OnTheirOwn => "",
@@ -160,7 +160,7 @@ impl Server {
         Self(Arc::clone(&self.0), Arc::default())
     }
 
-    /// Begins a call that runs by itself, until what it started has ended.
+    /// Starts a call in the background. It runs until the execution that it started has ended.
     fn begin(&self, tool: &Tool, request: CallToolRequestParams, consent: Consent) -> Job {
         let (cancel, watch) = (self.0.gone.child_token(), Watch::default());
         let (server, name) = (self.clone(), tool.name);
@@ -367,7 +367,7 @@ fn given_up_after(meta: &RequestMetaObject) -> Option<Duration> {
     Duration::try_from_secs_f64(seconds).ok()
 }
 
-/// Bytes that an answer takes, as far as it matters.
+/// Returns the approximate bytes of an answer.
 fn weight(answer: &Answer) -> usize {
     let len = |block: &Block| match block {
         Block::Text(text) => text.len(),
@@ -377,7 +377,7 @@ fn weight(answer: &Answer) -> usize {
     answer.blocks.iter().map(len).sum()
 }
 
-/// The call of a tool whose arguments came as JSON text, or as an empty list where there are none.
+/// Repairs a call of a tool if its arguments are JSON text, or an empty list instead of an object.
 fn call_in_text(request: &CustomRequest) -> Option<CallToolRequestParams> {
     let mut params = request.params.clone().filter(|_| request.method == "tools/call")?;
     let arguments = params.get_mut("arguments")?;
@@ -385,7 +385,7 @@ fn call_in_text(request: &CustomRequest) -> Option<CallToolRequestParams> {
     serde_json::from_value(params).ok()
 }
 
-/// Calls whose answer can have the size of a file.
+/// Returns true for calls whose answer can have the size of a file.
 pub(crate) fn is_bulk(request: &CallToolRequestParams) -> bool {
     request.name == "read_file"
         && request
@@ -548,7 +548,7 @@ impl ServerHandler for Server {
     ) -> Result<ReadResourceResponse, ErrorData> {
         let room = self.room(&context);
         if !room.take(BULK_ANSWER_BYTES).await {
-            return Err(ErrorData::invalid_request("the request was taken back", None));
+            return Err(ErrorData::invalid_request("the client cancelled the request", None));
         }
         let read = async {
             let address = Address::parse(&request.uri)?;

@@ -1,8 +1,8 @@
 //! Long calls as tasks. A client with the tasks extension gets a task instead of waiting, polls it, and finds the whole
 //! result in it. For other clients `wait_s` and `get_execution` do the same.
 //!
-//! The decision taken here: a call that finishes within a second is answered directly, so that nobody polls for a quick
-//! result.
+//! The decision taken here: a call that finishes within a second is answered directly, so that clients do not poll for
+//! a quick result.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -18,21 +18,21 @@ use crate::answer::Answer;
 use crate::convert;
 use crate::limits::PROGRESS_INTERVAL;
 
-/// A call that takes longer becomes a task.
+/// The run time after which a call becomes a task.
 const TASK_THRESHOLD: Duration = Duration::from_secs(1);
-/// Tasks that are kept for one caller, those that have ended included; a result has a megabyte at most.
+/// The maximum number of tasks of one caller, including tasks that have ended. A result has at most a megabyte.
 const MAX_TASKS: usize = 32;
-/// Longer than the longest execution. Results are kept as long after their end.
+/// The time that results are kept after their end. It is longer than the longest execution.
 const TTL_MS: u64 = 2 * 3600 * 1000;
 const POLL_MS: u64 = 1000;
-/// Tools whose calls can last.
+/// The tools whose calls can take long.
 const LONG_TOOLS: [&str; 3] = ["execute_code", "create_run_close", "install_package"];
 
 /// The tasks of one caller.
 pub(crate) struct Tasks {
     manager: TaskManager,
     places: Arc<Semaphore>,
-    /// Each with its place, until it is forgotten.
+    /// The ids of all tasks, each with its permit, until the task is removed.
     kept: Mutex<Vec<(String, OwnedSemaphorePermit)>>,
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct Job {
 }
 
 impl Tasks {
-    /// A place for a call of this tool, if it may become a task; without one it is an ordinary call.
+    /// Returns a permit if a call of this tool may become a task. A call without a permit is an ordinary call.
     pub(crate) fn place(&self, tool: &str) -> Option<OwnedSemaphorePermit> {
         if !LONG_TOOLS.contains(&tool) {
             return None;
@@ -88,7 +88,7 @@ impl Tasks {
             }
             () = tokio::time::sleep(TASK_THRESHOLD) => {}
         }
-        // From here on the task holds it.
+        // From here on the task holds the job.
         let _still_running = stop_if_left.disarm();
         let options = TaskOptions::default()
             .with_ttl_ms(TTL_MS)

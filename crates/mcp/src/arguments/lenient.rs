@@ -90,7 +90,7 @@ pub(super) fn named(fields: &[Field], mut given: Map<String, Value>) -> Map<Stri
     named
 }
 
-/// The arguments inside a single wrapper, whose name is no field.
+/// Returns the arguments inside a single wrapper. The wrapper's name is not a field.
 fn unwrapped(fields: &[Field], given: &Map<String, Value>) -> Option<Map<String, Value>> {
     let mut entries = given.iter();
     let (name, value) = entries.next().filter(|_| given.len() == 1)?;
@@ -177,7 +177,8 @@ fn text(field: &Field, value: Value, names: &[String]) -> Option<Value> {
     let is_name = !names.is_empty() || IDENTIFIER_FIELDS.contains(&field.name);
     let is_word = !field.required && is_name;
     let is_default = field.name == "sandbox_id" && !field.required && text.trim().eq_ignore_ascii_case("default");
-    // What is required and no name may be refused with words of the tool's own.
+    // A blank value of a required field other than a name stays, so that the tool can refuse it with a message that
+    // fits.
     let is_blank = text.trim().is_empty() && (is_name || !field.required);
     if is_blank || is_default || (is_word && is_absent(&text)) {
         return None;
@@ -389,7 +390,7 @@ fn text_map(of: MapOf, value: Value) -> Option<Value> {
     }))
 }
 
-/// A variable, whose value is text in any case. One that is null is not set.
+/// Returns a variable. Its value is text in any case. A variable that is null is not set.
 fn variable((name, value): (String, Value)) -> Option<(String, Value)> {
     let value = match value {
         Value::Null => return None,

@@ -14,7 +14,7 @@ use oauth::{BadToken, OauthOptions, ResourceMetadata, Verifier};
 pub use tokens::{NewToken, Token, TokenError, TokenStore, TokenUse};
 use tokens::{digest, is_one_of};
 
-/// Everybody who calls without a token, where that is allowed.
+/// The principal of all callers without a token, where the operator allows such callers.
 const ANONYMOUS_PRINCIPAL: &str = "anonymous";
 /// The caller of a server on stdio: the user who started the process.
 pub(crate) const STDIO_PRINCIPAL: &str = "stdio";
@@ -38,7 +38,7 @@ pub enum Anonymous {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Admission {
     pub(crate) caller: Principal,
-    /// The use of the caller's token; none for callers without a token, who may do everything.
+    /// The use of the caller's token. None for callers without a token: they may do everything.
     pub(crate) only: Option<TokenUse>,
 }
 
@@ -80,7 +80,7 @@ struct CachedTokens {
     tokens: Vec<Token>,
 }
 
-/// Tells whether the file has changed: every change is a new file in its place.
+/// Identifies a version of the file. Every change replaces the file by a new one.
 type FileVersion = (SystemTime, u64, u64);
 
 /// Admits callers by the current list of tokens: a revoked token is refused at the next request.
@@ -106,7 +106,7 @@ impl Authenticator {
         }
     }
 
-    /// Takes tokens of this issuer as well, and from now on nobody without a token.
+    /// Also accepts tokens of this issuer. From now on, callers without a token are refused.
     pub(crate) fn with_issuer(self, options: &OauthOptions) -> Result<Self, oauth::OauthError> {
         let oauth = Some(Verifier::new(options)?);
         Ok(Self { oauth, ..self })
@@ -192,7 +192,7 @@ impl Authenticator {
         Ok(is_needed || self.needed.load(Ordering::Relaxed))
     }
 
-    /// Reads the list again if it has changed; whether there is one.
+    /// Reads the list again if it has changed. Returns true if there is a list.
     fn refresh(&self) -> Result<bool, Denied> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(store) = &self.store else {
@@ -216,7 +216,7 @@ impl Authenticator {
 }
 
 fn unreadable(error: &(dyn std::error::Error + 'static)) -> Denied {
-    tracing::error!(error, "the list of tokens cannot be read; nobody is let in");
+    tracing::error!(error, "the list of tokens cannot be read; every caller is refused");
     Denied::Unreadable
 }
 

@@ -16,7 +16,7 @@ use subtle::{Choice, ConstantTimeEq as _};
 const FILE_NAME: &str = "tokens.json";
 const LOCK_NAME: &str = "tokens.lock";
 const FILE_FORM: u32 = 1;
-/// Tokens that a server may have.
+/// The maximum number of tokens of a server.
 const MAX_TOKENS: usize = 10_000;
 /// Bytes of the file; ten thousand tokens with the longest names fit.
 const FILE_BYTES: u64 = 8 << 20;
@@ -148,7 +148,7 @@ impl TokenStore {
         }
     }
 
-    /// The file. Where it exists, a token is needed.
+    /// Returns the path of the file. If the file exists, callers need a token.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.file
@@ -288,7 +288,7 @@ fn private() -> OpenOptions {
     options
 }
 
-/// The hash that is kept.
+/// Returns the hash that is stored.
 pub(super) fn digest(token: &str) -> Digest {
     sha2::Sha256::digest(token.as_bytes()).into()
 }
@@ -311,7 +311,7 @@ fn seconds(time: SystemTime) -> u64 {
 }
 
 fn at(seconds: u64) -> String {
-    // Nobody makes tokens for the year 300,000. Such a time is shown as well as possible.
+    // Times as late as the year 300,000 are shown approximately, since no real token has one.
     let time = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds.min(1 << 43)));
     crate::time::rfc3339(time.unwrap_or(SystemTime::UNIX_EPOCH))
 }

@@ -25,23 +25,23 @@ use crate::time::{rfc3339, rough, span};
 
 /// The MIME type of data that was taken from a chart.
 const CHART_MIME: &str = "application/vnd.sandcell.chart+json";
-/// Bytes that a result keeps free for its frame and the server's block.
+/// The bytes of a result that are reserved for its frame and the server's block.
 const FRAME_BYTES: usize = 16_000;
 /// Bytes by which the engine's own markers may exceed the budget.
 const MARKER_BYTES: usize = 2048;
 /// Bytes of a cause's message or remedy that are shown; the rest is a caller's own text.
 const CAUSE_BYTES: usize = 1000;
-/// Of a hundred parts of the memory limit, how many in use are worth a warning.
+/// The percentage of the memory limit from which on the usage is worth a warning.
 const MEMORY_WARN_PERCENT: u64 = 75;
 /// Bytes of a cause's message that the code's block repeats.
 const STATUS_BYTES: usize = 300;
-/// The code's block where the code wrote nothing, so that the first text is never the server's.
+/// The code's block if the code wrote nothing. So the first text is never the server's.
 const NO_OUTPUT: &str = "(no output)";
 /// The number of static-analysis findings shown; programs read the rest.
 const ADVICE_LINES: usize = 3;
 
-/// The answer to a call that ran code, or asks about it. `after` are further lines for the server's block.
-/// Pictures are only made where there is room for them.
+/// Makes the answer to a call that ran code or that reads an execution. `after` has further lines for the server's
+/// block. Pictures are made only if there is room for them.
 pub(crate) async fn answer(view: &ExecutionView, inline: ByteSize, after: &[String], room: &AnswerRoom) -> Answer {
     answer_with(view, inline, after, read_on, room).await
 }
@@ -49,12 +49,12 @@ pub(crate) async fn answer(view: &ExecutionView, inline: ByteSize, after: &[Stri
 /// The call that reads the rest of a stream, with `{offset}` as a placeholder; empty if there is none.
 pub(crate) type ReadOn = fn(&ExecutionView, &str) -> String;
 
-/// For toolsets in which no call reads the rest of a stream.
+/// The value for toolsets in which no call reads the rest of a stream.
 pub(crate) fn nothing_reads_on(_: &ExecutionView, _: &str) -> String {
     String::new()
 }
 
-/// The same with another call for reading the rest.
+/// Makes the answer with another call for reading the rest of a stream.
 pub(crate) async fn answer_with(
     view: &ExecutionView,
     inline: ByteSize,
@@ -119,7 +119,7 @@ fn is_cut(view: &ExecutionView) -> bool {
     view.stdout.truncated || view.stderr.truncated || view.result_cut.is_some()
 }
 
-/// The same facts as in the text, apart from each other.
+/// Returns the facts of the text as separate fields.
 pub(crate) fn object(view: &ExecutionView, read_on: ReadOn) -> Map<String, Value> {
     let mut object = facts(view);
     let mut add = |name: &str, value: Value| object.insert(name.to_owned(), value);
@@ -270,7 +270,7 @@ pub(crate) fn growth_mb(memory: MemoryUse) -> f64 {
     tenths.round() / 10.0
 }
 
-/// A size as results say it.
+/// Formats a size for results.
 pub(crate) fn tenths_of_mib(size: ByteSize) -> f64 {
     let tenths = u32::try_from(size.as_bytes().saturating_mul(10) >> 20).unwrap_or(u32::MAX);
     f64::from(tenths) / 10.0
@@ -341,7 +341,7 @@ fn first_text(view: &ExecutionView, inline: usize, read_on: ReadOn) -> String {
         };
     }
     let whole: usize = parts.iter().map(|part| part.text.len()).sum();
-    // The engine has cut to its budget already; this holds whatever it may add.
+    // The engine has already cut the text to its budget. This check bounds anything that the engine adds.
     if whole > inline + MARKER_BYTES {
         fit(&mut parts, inline);
     }
@@ -408,8 +408,8 @@ fn is_inline_chart(artifact: &Artifact) -> bool {
     is_chart(artifact) && artifact.bytes.len() <= CHART_BYTES
 }
 
-/// The data of a chart for readers without eyes, in one line of at most [`CHART_BYTES`]: with fewer points where all do
-/// not fit, and none at all where even two of each series are too many.
+/// Returns the data of a chart as text, for models that see no pictures, in one line of at most [`CHART_BYTES`]. The
+/// line has fewer points if not all fit, and is omitted if even two points of each series are too many.
 fn inline_chart(bytes: &[u8]) -> Option<String> {
     let whole = std::str::from_utf8(bytes).ok()?;
     if whole.len() <= CHART_BYTES {
@@ -493,7 +493,7 @@ async fn pictures(view: &ExecutionView, mut room: usize, notes: &mut Vec<String>
     blocks
 }
 
-/// Links to the full files, and how many there are beyond the bound.
+/// Returns links to the full files, and the number of files beyond the bound.
 fn links(view: &ExecutionView) -> (Vec<Block>, usize) {
     let mut links: Vec<Block> = view
         .artifacts
@@ -513,7 +513,7 @@ fn links(view: &ExecutionView) -> (Vec<Block>, usize) {
     (links, more)
 }
 
-/// Bytes that blocks have on the wire, roughly; escaping is counted.
+/// Returns the approximate encoded bytes of blocks, with escaping.
 fn encoded_len(blocks: &[Block]) -> usize {
     blocks
         .iter()
@@ -701,7 +701,7 @@ fn cut_text(name: &str, total_bytes: u64, read_on: &str) -> String {
     format!("{name} is cut: it has {total_bytes} bytes; {way}")
 }
 
-/// The status as results spell it.
+/// Returns the status as text for results.
 pub(crate) const fn status_name(status: Status) -> &'static str {
     match status {
         Status::Ok => "ok",

@@ -15,11 +15,12 @@ use tokio::sync::Semaphore;
 
 use crate::limits::{PICTURE_BYTES, PICTURE_SIDE};
 
-/// More pixels than this are not decoded at all.
+/// The maximum pixels of a picture. Larger pictures are not decoded.
 const MOST_PIXELS: u64 = 50_000_000;
-/// More than this are decoded only row by row, which PNG files without interlacing allow.
+/// The maximum pixels of a picture that is decoded at once. Larger PNG files without interlacing are decoded row by
+/// row.
 const WHOLE_PIXELS: u64 = 4_000_000;
-/// JPEG files have no such way, so they may be somewhat larger.
+/// The maximum pixels of a JPEG file. It is higher, since JPEG files cannot be decoded row by row.
 const WHOLE_PIXELS_JPEG: u64 = 16_000_000;
 /// The longest side; bounds the memory of one row.
 const MOST_SIDE: u32 = 65_535;
@@ -119,8 +120,8 @@ fn decode(bytes: &[u8], format: ImageFormat) -> Result<DynamicImage, PictureErro
     reader.decode().map_err(|_| PictureError::Broken)
 }
 
-/// Decodes a large PNG one row at a time into averages of square blocks, at least as large as can be shown.
-/// `None` for interlaced files, whose rows do not come in order.
+/// Decodes a large PNG one row at a time into averages of square blocks, at least as large as can be shown. Returns
+/// `None` for interlaced files, since their rows are not in order.
 fn average_rows(bytes: &[u8]) -> Result<Option<DynamicImage>, PictureError> {
     let limits = png::Limits { bytes: DECODER_BYTES };
     let mut decoder = png::Decoder::new_with_limits(Cursor::new(bytes), limits);
@@ -230,7 +231,8 @@ fn write_jpeg(image: &DynamicImage) -> Result<Vec<u8>, PictureError> {
     Ok(out)
 }
 
-/// JPEG has no transparency; plots with a transparent ground are meant for white paper.
+/// Puts a picture on white. JPEG has no transparency, and plots with a transparent background are meant for white
+/// paper.
 fn on_white(image: &DynamicImage) -> RgbImage {
     if !image.color().has_alpha() {
         return image.to_rgb8();
@@ -257,7 +259,7 @@ fn picture(bytes: &[u8], format: ImageFormat, shrunk: bool) -> Picture {
     }
 }
 
-/// Bytes of base64 that this many bytes become.
+/// Returns the base64 length of this number of bytes.
 fn encoded_len(bytes: usize) -> usize {
     bytes.div_ceil(3) * 4
 }

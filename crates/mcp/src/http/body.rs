@@ -70,12 +70,12 @@ impl<H: Unpin> HttpBody for HoldingBody<H> {
     }
 }
 
-/// The body, holding `held` until it has left or is dropped.
+/// Wraps a body so that `held` lives until the body was sent or dropped.
 pub(crate) fn holding(body: Body, held: impl Send + Sync + Unpin + 'static) -> Body {
     HoldingBody { body, _held: held }.boxed()
 }
 
-/// A body that is cut off when its caller may not be here any more.
+/// A body that ends when its caller loses access.
 struct CancellableBody {
     body: Body,
     ended: Pin<Box<WaitForCancellationFutureOwned>>,
@@ -101,7 +101,7 @@ impl HttpBody for CancellableBody {
     }
 }
 
-/// The body, which ends when the token fires and nothing more of it is there.
+/// Wraps a body so that it ends when the token fires and no data is ready.
 pub(crate) fn until(body: Body, ended: CancellationToken) -> Body {
     if body.is_end_stream() {
         return body;
@@ -110,7 +110,7 @@ pub(crate) fn until(body: Body, ended: CancellationToken) -> Body {
     CancellableBody { body, ended }.boxed()
 }
 
-/// A body that comes out of a channel.
+/// A body that is read from a channel.
 struct ChannelBody(mpsc::Receiver<Frame<Bytes>>);
 
 impl HttpBody for ChannelBody {

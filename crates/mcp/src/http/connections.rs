@@ -23,7 +23,7 @@ use super::limits_handle::LimitsHandle;
 use super::pipeline::{ConnectionInfo, Pipeline};
 use super::tls::Tls;
 
-/// The head of a request must be there in this time; it is also how long a connection may wait for its next one.
+/// The maximum time for the head of a request, and for a connection to wait for its next request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// The time without progress after which a client counts as gone.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -32,7 +32,7 @@ const MAX_HEADERS: usize = 64;
 const HEAD_BYTES: usize = 32 << 10;
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// The places for connections.
+/// The slots for connections.
 #[derive(Debug)]
 pub(crate) struct ConnectionSlots {
     open: Mutex<ConnectionTable>,
@@ -51,22 +51,22 @@ struct ConnectionEntry {
     end: CancellationToken,
 }
 
-/// The holder of a connection's place, and its open requests.
+/// The holder of a connection's slot, and its open requests.
 #[derive(Debug, Default)]
 pub(crate) struct Occupant {
-    /// The caller whose request was let in first; none for strangers.
+    /// The caller of the first admitted request. None before that.
     caller: OnceLock<Arc<str>>,
     /// Requests that are being answered.
     busy: AtomicUsize,
 }
 
 impl Occupant {
-    /// A request of this caller was let in.
+    /// Records that a request of this caller was admitted.
     pub(crate) fn let_in(&self, caller: &Principal) {
         self.caller.get_or_init(|| Arc::clone(&caller.0));
     }
 
-    /// Until the guard goes, a request is being answered.
+    /// Counts a request as being answered until the guard is dropped.
     fn begin(self: &Arc<Self>) -> BusyGuard {
         self.busy.fetch_add(1, Ordering::Relaxed);
         BusyGuard(Arc::clone(self))
@@ -86,8 +86,8 @@ impl Drop for BusyGuard {
 }
 
 impl ConnectionTable {
-    /// Returns the connection to evict when all places are taken: the oldest without an admitted request; else the
-    /// oldest idle one of the caller with the most connections. So nobody keeps others out by connecting.
+    /// Returns the connection to evict when all slots are taken: the oldest without an admitted request; else the
+    /// oldest idle one of the caller with the most connections. So no caller keeps others out by opening connections.
     fn connection_to_evict(&self) -> Option<u64> {
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
         for (number, entry) in &self.all {
@@ -102,7 +102,7 @@ impl ConnectionTable {
     }
 }
 
-/// A place that is taken.
+/// A slot that is taken.
 #[derive(Debug)]
 pub(crate) struct ConnectionSlot {
     slots: Arc<ConnectionSlots>,
@@ -133,7 +133,8 @@ impl ConnectionSlots {
         self.table().all.len()
     }
 
-    /// Takes a place, of another connection when all are taken and one can be given up.
+    /// Takes a slot. If all are taken, first evicts a connection where that is possible. Returns the slot, and true
+    /// after an eviction.
     pub(crate) fn take(self: &Arc<Self>) -> (Option<ConnectionSlot>, bool) {
         let most = self.limits.get().connections;
         let mut table = self.table();
@@ -214,7 +215,7 @@ pub(crate) async fn serve_local(
     let here = std::net::Ipv4Addr::LOCALHOST;
     let from = ConnectionInfo {
         peer: here.into(),
-        // What it calls the server by is `localhost`.
+        // Such a program addresses the server as `localhost`.
         here: (here, 80).into(),
         secure: false,
         local: true,

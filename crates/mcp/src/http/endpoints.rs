@@ -35,7 +35,7 @@ pub type EndpointBody = BoxBody<Bytes, Infallible>;
 
 /// Endpoints under separate addresses.
 pub trait Endpoints: std::fmt::Debug + Send + Sync {
-    /// True if requests for this path are for these endpoints, whether there is one at the path or not.
+    /// Returns true if requests for this path are for these endpoints, even if no endpoint is at the path.
     fn has(&self, path: &str) -> bool;
 
     /// Looks at the head of a request. Its sender is not known yet and nothing of its body was read.
@@ -73,11 +73,11 @@ pub enum NotFound {
     Address,
     /// The endpoint takes these methods only.
     Method(&'static str),
-    /// The query has a field that is unknown or stands twice.
+    /// The query has a field that is unknown or appears twice.
     Query,
 }
 
-/// A request that was let in.
+/// A request that was admitted.
 pub struct EndpointRequest<'a> {
     /// The sender.
     pub caller: Principal,
@@ -159,23 +159,23 @@ impl BodyStream<'_> {
     }
 }
 
-/// The places for large answers of a caller and of all callers.
+/// The permits for large answers, of one caller and of all callers.
 pub struct LargeAnswers<'a> {
     pipeline: &'a Pipeline,
     tenant: &'a Tenant,
 }
 
-/// A place for a large answer.
+/// A permit for a large answer.
 #[derive(Debug)]
 pub struct LargeAnswer {
     _places: [OwnedSemaphorePermit; 2],
 }
 
 impl LargeAnswers<'_> {
-    /// Waits for a place for a large answer, which holds it until it has left.
+    /// Waits for a permit for a large answer. The answer holds the permit until it was sent.
     ///
     /// # Errors
-    /// There is none within 20 s.
+    /// No permit is free within 20 s.
     pub async fn permit(&self) -> Result<LargeAnswer, Failure> {
         match self.pipeline.bulk_permits(self.tenant).await {
             Ok(places) => Ok(LargeAnswer { _places: places }),
@@ -188,7 +188,7 @@ impl LargeAnswers<'_> {
     }
 }
 
-/// The body, holding something until it has left or nobody wants it any more.
+/// Wraps a body so that `held` lives until the body was sent or dropped.
 pub fn holding(body: EndpointBody, held: impl Send + Sync + Unpin + 'static) -> EndpointBody {
     body::holding(body, held)
 }
@@ -249,7 +249,7 @@ impl Pipeline {
         Ok(response.map(|body| body::until(body::holding(body, (permit, call, Arc::clone(&tenant))), ended)))
     }
 
-    /// Reads a JSON body. What would take much memory when it is parsed is refused before.
+    /// Reads a JSON body. Refuses a body that would take much memory when it is parsed.
     async fn json(&self, tenant: &Tenant, headers: &HeaderMap, incoming: Incoming) -> Result<Bytes, Rejection> {
         let bytes = self.read(tenant, headers, incoming).await?;
         let mut scanner = Scanner::default();
@@ -260,7 +260,7 @@ impl Pipeline {
         Ok(bytes)
     }
 
-    /// A body of any length, of which little is held at once.
+    /// Returns a body of any length. The server holds a small part of it at a time.
     fn stream<'a>(
         &'a self,
         tenant: &'a Tenant,

@@ -1,5 +1,5 @@
-//! The limits of callers, which may change while the server runs. Each check uses the current limits. A caller above a
-//! lowered limit keeps what it has, and gets nothing more.
+//! The limits of callers. They may change while the server runs. Each check uses the current limits. A caller above a
+//! lowered limit keeps its resources, and gets no more.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -145,7 +145,7 @@ mod tests {
         send(&parent, &[]).unwrap();
         let error = listening.accept().await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
-        // What is no socket is found out when it is used.
+        // The server notices only on use that a descriptor is no socket.
         send(&parent, &[std::fs::File::open("/dev/null").unwrap().as_fd()]).unwrap();
         let _refused_now_or_later = listening.accept().await;
         // Descriptors beyond the one are closed.

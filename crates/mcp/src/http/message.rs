@@ -21,7 +21,7 @@ pub(crate) enum Kind {
 /// The inspected parts of a message.
 #[derive(Debug, Clone)]
 pub(crate) struct Message {
-    /// The id of a request; none for what gets no answer.
+    /// The id of a request. None for messages that get no answer.
     pub(crate) id: Option<Value>,
     pub(crate) kind: Kind,
     pub(crate) priority: Priority,

@@ -53,13 +53,13 @@ use pipeline::Pipeline;
 use tenants::Tenants;
 use tls::Tls;
 
-/// The body of a request must be there in this time.
+/// The maximum time for reading the body of a request.
 pub(crate) const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 /// The interval of the search for callers that left or lost their token.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(2);
 /// The interval of the check for the end of the last calls.
 const DRAIN_LOOK: Duration = Duration::from_millis(20);
-/// The time that connections get to close after their streams have ended.
+/// The time that connections have for closing after their streams have ended.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The pause after the system refuses a connection (for lack of files, for example).
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
@@ -81,7 +81,7 @@ pub struct HttpLimits {
     pub sessions_per_caller: usize,
     /// A session ends after this time without a message.
     pub session_idle: Duration,
-    /// The time that calls in progress get when the server ends.
+    /// The time that calls in progress have when the server ends.
     pub drain: Duration,
 }
 
@@ -112,7 +112,7 @@ pub struct HttpOptions {
     pub tokens: Option<TokenStore>,
     /// The rule for callers without a token while none exists.
     pub anonymous: Anonymous,
-    /// The issuer whose access tokens are taken as well, if any. Then nobody gets in without a token.
+    /// The issuer whose access tokens are also accepted, if any. Then every caller needs a token.
     pub oauth: Option<OauthOptions>,
     /// The switch for the page.
     pub page: Page,
@@ -146,7 +146,7 @@ pub enum HttpError {
     /// The options name a tool that does not exist.
     #[error(transparent)]
     UnknownTool(#[from] UnknownTool),
-    /// A name is none.
+    /// A name is invalid.
     #[error(transparent)]
     Name(#[from] InvalidHostOrigin),
     /// The certificate.
@@ -155,8 +155,8 @@ pub enum HttpError {
     /// The issuer.
     #[error(transparent)]
     Oauth(#[from] OauthError),
-    /// Nobody could be let in.
-    #[error("no token exists, and without one nobody would be let in")]
+    /// No caller could be admitted.
+    #[error("no token exists, so every caller would be refused")]
     NoToken,
     /// The list of tokens is unusable.
     #[error("the list of tokens cannot be read")]
@@ -201,7 +201,7 @@ impl Activity {
         self.0.calls()
     }
 
-    /// All calls that ever came.
+    /// The number of calls since the server started.
     #[must_use]
     pub fn begun(&self) -> u64 {
         self.0.begun()
@@ -394,7 +394,7 @@ impl HttpServer {
         }
         self.end.cancel();
         let closed = async { while connections.join_next().await.is_some() {} };
-        // What is left is dropped with the set.
+        // Dropping the set drops the remaining connections.
         let _all_or_not = tokio::time::timeout(CLOSE_TIMEOUT, closed).await;
     }
 

@@ -42,7 +42,7 @@ use crate::priority::Priority;
 
 const SESSION_HEADER: &str = "mcp-session-id";
 const VERSION_HEADER: &str = "mcp-protocol-version";
-/// Headers that decide something: each may stand only once.
+/// Headers that affect a decision. Each may appear only once.
 const SINGLE_VALUE_HEADERS: [HeaderName; 6] = [
     HOST,
     AUTHORIZATION,
@@ -53,11 +53,11 @@ const SINGLE_VALUE_HEADERS: [HeaderName; 6] = [
 ];
 /// Large answers that the server holds at once for all callers.
 const BULK_ANSWERS: usize = 16;
-/// Bytes of a message that only its own caller's bound is for.
+/// The maximum bytes of a message that counts only against its caller's bound, not against the bound of all callers.
 const SMALL_MESSAGE_BYTES: usize = 1 << 20;
-/// The maximum time that a large answer waits for its place.
+/// The maximum time that a large answer waits for its permits.
 const BULK_TIMEOUT: Duration = Duration::from_secs(20);
-/// Bytes of a plain text answer of rmcp's that are put into our words.
+/// The maximum bytes of a plain text answer of rmcp that this module rewords.
 const PLAIN_TEXT_BYTES: usize = 4096;
 
 /// The state that all connections share.
@@ -75,13 +75,13 @@ pub(crate) struct Pipeline {
     incoming: Semaphore,
     /// Calls that are being answered.
     calls: Arc<AtomicUsize>,
-    /// All that ever came.
+    /// The number of calls since the server started.
     begun: AtomicU64,
     began: std::time::Instant,
     ending: AtomicBool,
 }
 
-/// The origin of a request.
+/// The connection that a request arrived on.
 #[derive(Debug, Clone)]
 pub(crate) struct ConnectionInfo {
     pub(crate) peer: IpAddr,
@@ -90,7 +90,7 @@ pub(crate) struct ConnectionInfo {
     pub(crate) secure: bool,
     /// True for a program of the same user, by a socket of the file system.
     pub(crate) local: bool,
-    /// The holder of the connection's place.
+    /// The holder of the connection's slot.
     pub(crate) occupant: Arc<Occupant>,
 }
 
@@ -132,7 +132,7 @@ impl Pipeline {
         }
     }
 
-    /// No new calls from now on.
+    /// Refuses new calls from now on.
     pub(crate) fn close(&self) {
         self.ending.store(true, Ordering::Relaxed);
     }
@@ -142,7 +142,7 @@ impl Pipeline {
         self.calls.load(Ordering::Relaxed)
     }
 
-    /// Calls that ever came.
+    /// Returns the number of calls since the server started.
     pub(crate) fn begun(&self) -> u64 {
         self.begun.load(Ordering::Relaxed)
     }
@@ -179,7 +179,7 @@ impl Pipeline {
         }
         headers.insert(VARY, HeaderValue::from_static("Origin"));
         if chunked {
-            // Two readers of one connection could see its end in different places: nothing may follow.
+            // Two readers of the connection could disagree about the end of the body, so no request may follow.
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
         response
@@ -191,7 +191,7 @@ impl Pipeline {
         request: Request<Incoming>,
         from: &ConnectionInfo,
     ) -> Result<Response<Body>, Rejection> {
-        // Probes use any name, and learn one word.
+        // Health probes may use any host name. Their answer is one word.
         match route {
             Route::Alive => return Ok(plain(StatusCode::OK, "ok\n")),
             Route::Ready if self.is_ending() => return Ok(plain(StatusCode::SERVICE_UNAVAILABLE, "ending\n")),
@@ -348,7 +348,7 @@ impl Pipeline {
         response
     }
 
-    /// Answers a browser's preflight request: yes for the pages that the operator allowed.
+    /// Answers a browser's preflight request. Only pages that the operator allowed are permitted.
     fn preflight(&self, headers: &HeaderMap, methods: &'static str) -> Result<Response<Body>, Rejection> {
         if !single_value(headers, ORIGIN.as_str())?.is_some_and(|origin| self.host_origin.may_read(origin)) {
             return Err(Rejection::foreign_origin());
@@ -439,7 +439,7 @@ impl Pipeline {
         ActiveCall(Arc::clone(&self.calls))
     }
 
-    /// The room for a body that is coming in.
+    /// Returns the room for an incoming body.
     pub(super) fn room<'a>(&'a self, tenant: &'a Tenant) -> BodyRoom<'a> {
         BodyRoom {
             own: &tenant.incoming,
@@ -449,7 +449,7 @@ impl Pipeline {
         }
     }
 
-    /// Reads a body, within what the caller and all callers may make the server hold.
+    /// Reads a body, within the memory limits of the caller and of all callers.
     pub(super) async fn read(
         &self,
         tenant: &Tenant,
@@ -590,7 +590,8 @@ fn header_label(name: &HeaderName) -> &'static str {
     }
 }
 
-/// A form of a foreign page can send other types without asking; JSON it cannot.
+/// Returns true for a JSON body. A form of a foreign page can send other types without a preflight request, but not
+/// JSON.
 pub(super) fn is_json(headers: &HeaderMap) -> Result<bool, Rejection> {
     let kind = single_value(headers, CONTENT_TYPE.as_str())?.unwrap_or_default();
     let essence = kind.split_once(';').map_or(kind, |(essence, _)| essence);
@@ -603,8 +604,8 @@ async fn serve(tenant: &Tenant, request: Request<Full<Bytes>>) -> Response<Body>
     served.unwrap_or_else(|never| match never {})
 }
 
-/// A place for a request that was not read yet. Where the ordinary ones are taken, a short request gets one of those for
-/// requests that end something: whether it is such a request shows once it was read.
+/// Returns a permit for a request that was not read yet. If the ordinary permits are taken, a short request gets one
+/// that is reserved for control requests. The pipeline checks the kind after it has read the request.
 fn request_permit(tenant: &Tenant, headers: &HeaderMap) -> Result<(RequestPermit, Priority), Rejection> {
     let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
     let is_short = length.is_some_and(|length| length.parse::<usize>().is_ok_and(|length| length <= ABOUT_BYTES));

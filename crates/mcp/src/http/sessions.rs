@@ -104,7 +104,8 @@ impl Sessions {
         })
     }
 
-    /// Makes room for one more, by ending the one that was abandoned longest ago if need be. False if all are in use.
+    /// Makes room for one more session. If necessary, ends the session that was abandoned longest ago. Returns false if
+    /// all are in use.
     pub(crate) async fn make_room(&self) -> bool {
         if self.count() < self.limits.get().sessions_per_caller {
             return true;

@@ -23,10 +23,10 @@ use crate::server::Server as Handler;
 use crate::server::{Server, ServerOptions, UnknownTool};
 use crate::stdio::in_flight::InFlight;
 
-/// Large answers that one caller may make the server hold at once. Making one of 10 MiB takes several times that: as
+/// The maximum number of concurrent large answers of one caller. An answer of 10 MiB takes several times that: as
 /// bytes, in base64, in JSON.
 const BULK_ANSWERS: usize = 2;
-/// Bytes of incoming messages that it may make the server hold.
+/// The maximum size of one caller's incoming messages that the server holds, in semaphore units.
 pub(super) const INCOMING_UNITS: usize = 4 * MESSAGE_BYTES / SEMAPHORE_UNIT_BYTES;
 /// Semaphores count in `u32`; kibibytes are fine enough.
 pub(super) const SEMAPHORE_UNIT_BYTES: usize = 1024;
@@ -44,7 +44,7 @@ pub(crate) struct Tenant {
     pub(crate) bulk: Arc<Semaphore>,
     /// One search of the history at a time, so that a caller's searches leave room for others'.
     pub(crate) searching: Semaphore,
-    /// Kibibytes of messages that are coming in.
+    /// The kibibytes that are free for incoming messages.
     pub(crate) incoming: Semaphore,
     /// One session is opened at a time, so that the bound holds.
     pub(crate) opening: tokio::sync::Mutex<()>,
@@ -121,7 +121,7 @@ impl Tenant {
         self.end.clone()
     }
 
-    /// A place for one more request.
+    /// Returns a permit for one more request, if one is free.
     pub(crate) fn request_permit(&self, priority: Priority) -> Option<RequestPermit> {
         let ordinary = self.limits.get().requests_per_caller;
         let most = match priority {
@@ -167,7 +167,7 @@ impl Tenants {
         }
     }
 
-    /// This caller.
+    /// Returns the state of this caller.
     pub(crate) fn of(&self, caller: &Principal) -> Result<Arc<Tenant>, UnknownTool> {
         let mut all = lock(&self.all);
         if let Some(tenant) = all.get(caller) {

@@ -22,7 +22,7 @@ pub(crate) struct InFlight {
     whole: Arc<Semaphore>,
 }
 
-/// The admission of a request.
+/// The result of opening a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RequestAdmission {
     Accepted,
@@ -94,8 +94,8 @@ impl InFlight {
         }
     }
 
-    /// Waits for room for a large answer. The room is free again when the answer is sent or the request is closed. A
-    /// request that is not in the ledger holds the room itself.
+    /// Waits for room for a large answer. The room is free again when the answer is sent or the request is closed. The
+    /// caller holds the returned permit for a request that is not open.
     async fn reserve(&self, id: &RequestId, bytes: usize) -> Option<OwnedSemaphorePermit> {
         // A request that waits for more while it holds some could deadlock with another one.
         if matches!(self.open().get(id), Some(Some(_))) {
@@ -136,7 +136,7 @@ struct RoomState {
 }
 
 impl AnswerRoom {
-    /// Room in this ledger. `cancelled` fires for a request that is no longer wanted.
+    /// Returns the room for the answer of this request. One of `cancelled` fires when the request is no longer wanted.
     pub(crate) fn new(in_flight: &Arc<InFlight>, id: &RequestId, cancelled: [CancellationToken; 2]) -> Self {
         Self(Some(Arc::new(RoomState {
             in_flight: Arc::clone(in_flight),

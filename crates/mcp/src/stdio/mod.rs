@@ -67,7 +67,7 @@ where
                 Ok(QuitReason::JoinError(error)) | Err(error) => Err(ServeError::Connection(error)),
                 Ok(_) => Ok(()),
             },
-            // rmcp waits 5 s for answers that nobody may want any more.
+            // rmcp waits 5 s for answers that may no longer be wanted.
             () = async { gone.cancelled().await; tokio::time::sleep(DISCONNECT_TIMEOUT).await } => Ok(()),
         },
         Err(ServerInitializeError::ConnectionClosed(_) | ServerInitializeError::Cancelled) => Ok(()),

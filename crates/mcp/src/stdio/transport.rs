@@ -26,7 +26,7 @@ use crate::limits::{
 };
 use crate::priority::Priority;
 
-/// Answers that the writer holds at once.
+/// The maximum number of answers that wait for the writer.
 const WRITER_QUEUE: usize = 4;
 /// Bytes read from the pipe at once.
 const READ_BYTES: usize = 64 << 10;
@@ -35,10 +35,10 @@ const KEPT_BUFFER: usize = 1 << 20;
 
 const PARSE_ERROR: i32 = -32700;
 pub(crate) const INVALID_REQUEST: i32 = -32600;
-/// In the range that servers may define; the text says what it means.
+/// The JSON-RPC error code of a busy server. Servers may define codes in this range; the text states the meaning.
 pub(crate) const BUSY_ERROR: i32 = -32000;
 
-/// An encoded message on its way out.
+/// An encoded message that waits for the writer.
 struct Outgoing {
     line: Vec<u8>,
     _ticket: UnwrittenAnswer,
@@ -49,7 +49,7 @@ pub(crate) struct LineTransport<R> {
     reader: BufReader<R>,
     line: Vec<u8>,
     scanner: Scanner,
-    /// Bytes of a line that is too long and is being dropped.
+    /// The number of dropped bytes of a line that is too long.
     dropped: usize,
     at_end: bool,
     /// True once a request was seen. Earlier messages are not for a server, and rmcp would end the session over them.
@@ -63,7 +63,7 @@ pub(crate) struct LineTransport<R> {
 }
 
 impl<R: AsyncRead + Send + Unpin> LineTransport<R> {
-    /// A transport that fires `gone` when its client is gone.
+    /// Makes a transport. It fires `gone` when the client disconnects.
     pub(crate) fn new<W>(read: R, write: W, gone: CancellationToken, in_flight: Arc<InFlight>) -> Self
     where
         W: AsyncWrite + Send + Unpin + 'static,
@@ -156,7 +156,7 @@ impl<R: AsyncRead + Send + Unpin> LineTransport<R> {
         });
     }
 
-    /// Turns the line that was read into a message, or into a refusal.
+    /// Converts the line that was read into a message, or refuses it.
     fn take_line(&mut self) -> Option<ClientJsonRpcMessage> {
         let scanner = std::mem::take(&mut self.scanner);
         let dropped = std::mem::take(&mut self.dropped);
@@ -181,7 +181,7 @@ impl<R: AsyncRead + Send + Unpin> LineTransport<R> {
         }
     }
 
-    /// Updates the ledger, and passes on messages for rmcp.
+    /// Updates the requests in flight, and passes on messages for rmcp.
     fn admit(&mut self, message: ClientJsonRpcMessage, bytes: usize) -> Option<ClientJsonRpcMessage> {
         match &message {
             JsonRpcMessage::Request(request) => {
@@ -216,7 +216,7 @@ impl<R: AsyncRead + Send + Unpin> LineTransport<R> {
 
     fn refuse(&mut self, id: Option<&Value>, code: i32, text: &str) {
         let error = json!({"code": code, "message": text});
-        // Without an id the field is left out: that is what MCP says, and null would be taken for an id.
+        // Without an id the field is left out, as MCP demands. Clients would take null for an id.
         let message = match id {
             Some(id) => json!({"jsonrpc": "2.0", "id": id, "error": error}),
             None => json!({"jsonrpc": "2.0", "error": error}),
@@ -234,7 +234,7 @@ fn too_long(bytes: usize) -> RpcRejection {
     (INVALID_REQUEST, text)
 }
 
-/// `Ok(None)` for lines without meaning: empty ones, and unknown notifications.
+/// Parses a line. Returns `Ok(None)` for empty lines and unknown notifications.
 pub(crate) fn parse(line: &[u8], scanner: &Scanner) -> Result<Option<ClientJsonRpcMessage>, RpcRejection> {
     let line = line.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(line).trim_ascii();
     if line.is_empty() {

@@ -44,7 +44,7 @@ async fn large_reads_that_are_taken_back_while_they_wait_for_room_read_nothing()
     host.files.lock().unwrap().insert("/home/user/big".to_owned(), file);
     let mut client = Client::ready(Arc::clone(&host)).await;
     let whole = json!({"path": "big", "base64": true});
-    // There is room for two that nobody reads.
+    // There is room for two answers that the client does not read.
     let first = client.start_call("read_file", whole.clone()).await;
     let second = client.start_call("read_file", whole.clone()).await;
     wait_until(|| host.asked.lock().unwrap().len() == 2).await;

@@ -17,7 +17,7 @@ use crate::host::Host;
 use crate::limits::{MAX_RESULT_LINKS, MAX_WAIT, MIN_ANSWER_TIME};
 use crate::schema::{Field, Kind, ListOf, MapOf};
 
-/// The shortest time that can be asked for.
+/// The shortest timeout that a call may request.
 const LEAST_TIMEOUT_S: f64 = 0.001;
 
 fn code_field() -> Field {
@@ -80,7 +80,7 @@ impl WaitLimits {
 }
 
 impl CallWait {
-    /// States that the call waited less than it asked for, where that made a difference.
+    /// Returns a note if the call waited less than requested and the code still runs.
     pub(super) fn notes(&self, view: &ExecutionView) -> Option<String> {
         let asked = self.asked.filter(|_| view.status == Status::Running)?;
         Some(format!(

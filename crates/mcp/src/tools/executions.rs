@@ -134,7 +134,7 @@ fn stream(name: Option<String>) -> Result<StreamName, Failure> {
 fn cancelled_by_client() -> Failure {
     Failure::new(
         sandcell_sandbox::Code::Cancelled,
-        "the wait was taken back",
+        "the client cancelled the wait",
         "the execution goes on; cancel_execution stops it",
     )
 }

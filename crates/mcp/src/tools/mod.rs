@@ -60,7 +60,7 @@ async fn unless_cancelled<T>(
         done = work => done,
         () = cancel.cancelled() => Err(Failure::new(
             Code::Cancelled,
-            "the call was taken back, and nothing was made",
+            "the client cancelled the call, and nothing was made",
             "call again",
         )),
     }
@@ -70,7 +70,7 @@ async fn unless_cancelled<T>(
 pub(crate) fn cancelled_by_client() -> Failure {
     Failure::new(
         Code::Cancelled,
-        "the call was taken back",
+        "the client cancelled the call",
         "call again if it is still wanted",
     )
 }

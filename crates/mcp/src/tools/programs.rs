@@ -125,7 +125,7 @@ async fn write(mut call: Call) -> Result<Answer, Failure> {
     Ok(Answer::text(text).with_meta("sandcell/stdin", facts))
 }
 
-/// Bytes that come as text or in base64.
+/// Reads bytes that are text or base64.
 fn bytes(arguments: &mut Arguments, text: &str, base64_name: &str) -> Result<Option<Bytes>, Failure> {
     match (arguments.text(text), arguments.text(base64_name)) {
         (Some(_), Some(_)) => Err(Failure::invalid(

@@ -55,7 +55,7 @@ impl Target {
             .await
     }
 
-    /// The most bytes that one call moves.
+    /// The maximum bytes that one call reads.
     fn most(&self) -> u64 {
         self.call.host.config().file_bytes.as_bytes()
     }
@@ -200,7 +200,7 @@ async fn picture(target: &Target, first: FileAnswer<FileChunk>) -> Result<Answer
 struct Page {
     /// The line that the page starts at.
     offset: u64,
-    /// Lines that it may have.
+    /// The maximum number of lines.
     limit: u64,
     text: Vec<u8>,
     /// Lines in `text`.

@@ -24,9 +24,9 @@ use crate::content::text::shorten;
 use crate::schema::{self, Field, Kind, MapOf};
 use crate::time::{rfc3339, rough};
 
-/// More than any server has; larger numbers are mistakes.
+/// A number that exceeds every server's limit. Larger numbers are mistakes.
 const MOST_SANDBOXES: i64 = 1000;
-/// Bytes of a status that variables may take.
+/// The maximum bytes of variables in a status.
 const VARIABLES_BYTES: usize = 6000;
 
 pub(crate) fn create_sandbox(facts: &ToolFacts) -> Tool {

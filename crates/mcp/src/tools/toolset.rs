@@ -59,7 +59,7 @@ impl Toolset {
         }
     }
 
-    /// The prompts; they speak of the tools of the toolset `sandbox`.
+    /// The prompts. They name the tools of the toolset `sandbox`.
     pub(crate) fn prompts(self) -> &'static [Prompt] {
         match self {
             Self::Sandbox => PROMPTS,

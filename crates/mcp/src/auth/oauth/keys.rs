@@ -11,11 +11,11 @@ use serde_json::Value;
 
 use super::{OauthError, OauthOptions, address};
 
-/// Keys are asked for again after this time.
+/// The age after which keys are fetched again.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(600);
 /// The time that old keys stay in use when the issuer is unreachable.
 const MAX_STALE_AGE: Duration = Duration::from_secs(3600);
-/// Between two attempts.
+/// The minimum interval between two attempts to fetch.
 #[cfg(not(test))]
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 #[cfg(test)]
@@ -25,7 +25,7 @@ const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of a document of the issuer.
 const DOCUMENT_BYTES: usize = 256 << 10;
-/// Keys that are used of one set.
+/// The maximum number of keys that are used of one set.
 const MAX_KEYS: usize = 64;
 
 /// A key, and its use.
@@ -95,7 +95,7 @@ impl Keys {
             return Ok(key);
         }
         let mut last_attempt = self.last_attempt.lock().await;
-        // Somebody else may have asked meanwhile.
+        // Another request may have fetched the keys meanwhile.
         if let Some(known) = self.known(REFRESH_INTERVAL)
             && let Some(key) = pick(&known.keys, id, algorithm)
         {
@@ -108,7 +108,7 @@ impl Keys {
                     let at = Instant::now();
                     *self.lock() = Some(FetchedKeys { keys, at });
                 }
-                Ok(Err(reason)) => tracing::warn!(issuer = %self.issuer, reason, "the issuer's keys cannot be had"),
+                Ok(Err(reason)) => tracing::warn!(issuer = %self.issuer, reason, "the issuer's keys are not available"),
                 Err(_) => tracing::warn!(issuer = %self.issuer, "the issuer's keys did not come in time"),
             }
         }
@@ -184,7 +184,7 @@ impl Keys {
     }
 }
 
-/// The key with this id. A token that names none is for an issuer with one key.
+/// Returns the key with this id. A token without a key id is valid only for an issuer with one key.
 fn pick(keys: &[Key], id: Option<&str>, algorithm: Algorithm) -> Option<Key> {
     let fits =
         |key: &&Key| key.key.family() == algorithm.family() && key.algorithm.is_none_or(|only| only == algorithm);
@@ -201,7 +201,7 @@ fn pick(keys: &[Key], id: Option<&str>, algorithm: Algorithm) -> Option<Key> {
     }
 }
 
-/// A key of the set, if it is a public one for signatures.
+/// Converts a key of the set, if it is a public key for signatures.
 fn usable(json: &Value) -> Option<Key> {
     let jwk: Jwk = serde_json::from_value(json.clone()).ok()?;
     if jwk
@@ -218,7 +218,7 @@ fn usable(json: &Value) -> Option<Key> {
     }
     let algorithm = match json.get("alg") {
         None => None,
-        // For an algorithm that is not ours the key is not, either.
+        // A key for an unsupported algorithm is not usable.
         Some(name) => Some(name.as_str()?.parse().ok()?),
     };
     let key = DecodingKey::from_jwk(&jwk).ok()?;

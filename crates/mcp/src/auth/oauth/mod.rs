@@ -26,7 +26,7 @@ pub(crate) use verifier::Verifier;
 pub struct OauthOptions {
     /// The authorization server, as its tokens name it in `iss`.
     pub issuer: String,
-    /// The address of this server's `/mcp` as callers know it: what clients ask tokens for.
+    /// The address of this server's `/mcp` as callers know it. Clients request tokens for this address.
     pub resource: String,
     /// The required `aud` of tokens; empty for the resource.
     pub audience: String,
@@ -61,11 +61,11 @@ pub enum OauthError {
 #[cfg_attr(not(feature = "oauth"), expect(dead_code, reason = "only a verifier finds that out"))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BadToken {
-    /// Not one of the issuer's for this server.
+    /// The token is not one of the issuer's for this server.
     Wrong,
-    /// It was one, and its time is over.
+    /// The token has expired.
     Expired,
-    /// It lacks a scope.
+    /// The token lacks a scope.
     Scope,
     /// The issuer's keys are unavailable.
     Unreachable,
@@ -73,7 +73,7 @@ pub(crate) enum BadToken {
     Full,
 }
 
-/// The directions for clients that need a token.
+/// The protected resource metadata (RFC 9728) for clients that need a token.
 #[derive(Debug, Clone)]
 pub(crate) struct ResourceMetadata {
     /// For `WWW-Authenticate`.
@@ -84,7 +84,7 @@ pub(crate) struct ResourceMetadata {
     pub(crate) path: String,
 }
 
-/// An address that tokens or keys may be asked for at: TLS, or this machine.
+/// Parses an address for requests of tokens or keys. It must use TLS or be on this machine.
 #[cfg(feature = "oauth")]
 fn address(key: &'static str, text: &str) -> Result<reqwest::Url, OauthError> {
     let wrong = |reason| OauthError::Setting {
@@ -115,7 +115,7 @@ fn address(key: &'static str, text: &str) -> Result<reqwest::Url, OauthError> {
 }
 
 impl OauthOptions {
-    /// Returns the directions for clients, after checking the settings.
+    /// Returns the metadata for clients, after checking the settings.
     #[cfg(feature = "oauth")]
     fn resource_metadata(&self) -> Result<ResourceMetadata, OauthError> {
         let resource = address("auth.resource", &self.resource)?;
@@ -173,7 +173,7 @@ pub(crate) fn looks_like_jwt(token: &str) -> bool {
     token.bytes().filter(|byte| *byte == b'.').count() == 2
 }
 
-/// In builds without it, no issuer can be named.
+/// The stand-in for builds without OAuth. No issuer can be configured there.
 #[cfg(not(feature = "oauth"))]
 #[derive(Debug)]
 pub(crate) enum Verifier {}

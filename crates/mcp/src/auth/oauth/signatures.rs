@@ -26,7 +26,7 @@ static RING_PROVIDER: CryptoProvider = CryptoProvider {
     key_utils: KeyUtils::new_unimplemented(),
 };
 
-/// Makes the library use ring. Whether it did so before does not matter: nothing else installs anything.
+/// Makes the library use ring. A repeated call has no effect, since nothing else installs a provider.
 pub(super) fn use_ring() {
     let _installed_before = RING_PROVIDER.install_default();
 }
@@ -75,7 +75,7 @@ impl Verifier<Vec<u8>> for Key {
     fn verify(&self, message: &[u8], signed: &Vec<u8>) -> Result<(), signature::Error> {
         let right = match (&self.method, self.key.kind()) {
             (SignatureMethod::Rsa(parameters), DecodingKeyKind::RsaModulusExponent { n, e }) => {
-                // Some issuers write a zero before the first digit, which ring does not take.
+                // Some issuers add a leading zero, which ring does not accept.
                 let (n, e) = (without_zeros(n), without_zeros(e));
                 RsaPublicKeyComponents { n, e }.verify(parameters, message, signed)
             }

@@ -16,7 +16,7 @@ use super::*;
 
 const RESOURCE_URL: &str = "https://sandcell.example.com/mcp";
 
-/// Answers for paths, and how often each was asked for.
+/// Answers for paths, and the number of requests for each path.
 #[derive(Default)]
 struct Pages {
     answers: HashMap<String, (u16, String)>,
@@ -264,7 +264,7 @@ async fn what_is_not_exactly_a_token_for_this_server_is_refused() {
             ours.token(&json!({"kid": "one", "alg": "es256"}), &good),
         ),
     ];
-    // The classic: what everybody knows (the public key) taken for a secret.
+    // The classic attack: the token is signed by HMAC with the public key, which is no secret.
     for (id, secret) in [("one", ours.jwk("one").to_string()), ("shared", "secret".to_owned())] {
         let message = message(&json!({"alg": "HS256", "kid": id}), &good);
         let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, secret.as_bytes());

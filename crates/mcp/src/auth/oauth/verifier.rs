@@ -18,7 +18,7 @@ use super::{BadToken, OAUTH_PREFIX, OauthError, OauthOptions, ResourceMetadata, 
 const LEEWAY_S: u64 = 30;
 /// Streams may outlive the token by this long, so that a call that began with a valid token can end.
 const LINGER_S: u64 = 120;
-/// Callers whose tokens' ends are remembered.
+/// The maximum number of callers whose token expiry is remembered.
 #[cfg(not(test))]
 const MAX_CALLERS: usize = 10_000;
 #[cfg(test)]
@@ -41,7 +41,7 @@ pub(crate) struct Verifier {
 /// The claims that are read, in addition to those that the library checks.
 #[derive(Debug, Deserialize)]
 struct Claims {
-    /// One issuer: the library would take a list, too.
+    /// A single issuer: the library would also accept a list.
     iss: String,
     sub: String,
     exp: f64,
@@ -57,7 +57,7 @@ impl Verifier {
             "" => options.resource.as_str(),
             audience => audience,
         };
-        // An issuer is compared letter by letter, so what is no plain address cannot be meant.
+        // The issuer is compared byte by byte, so anything but a plain address can never match.
         if address("auth.issuer", &options.issuer)?.query().is_some() {
             return Err(OauthError::Setting {
                 key: "auth.issuer",
@@ -123,7 +123,7 @@ impl Verifier {
         if !self.scopes.iter().all(|wanted| given.contains(&wanted.as_str())) {
             return Err(BadToken::Scope);
         }
-        // An issuer has no fragment, so no two pairs read the same.
+        // An issuer has no fragment, so no two pairs give the same text.
         let caller = Principal::new(&format!("{OAUTH_PREFIX}{}#{}", self.issuer, claims.sub));
         self.remember(&caller, claims.exp)?;
         Ok(caller)
@@ -163,7 +163,7 @@ fn now_s() -> u64 {
         .map_or(u64::MAX, |time| time.as_secs())
 }
 
-/// The words of a claim that is a text or a list of texts.
+/// Returns the words of a claim that is a text or a list of texts.
 fn words(claim: Option<&Value>) -> Box<dyn Iterator<Item = &str> + '_> {
     match claim {
         Some(Value::String(text)) => Box::new(text.split(' ')),

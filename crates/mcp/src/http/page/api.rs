@@ -21,9 +21,9 @@ use crate::host::{Host, StreamPart, artifact};
 use crate::priority::Priority;
 use crate::tools::sandbox_data;
 
-/// Rows of a page of the history.
+/// The maximum rows of one page of the history.
 const MAX_ROWS: usize = 50;
-/// Bytes of a text that one answer has.
+/// The maximum bytes of text in one answer.
 const PART_BYTES: u64 = 256 << 10;
 
 /// A resource.
@@ -82,7 +82,7 @@ impl<'a> Resource<'a> {
         }
     }
 
-    /// The methods that it takes.
+    /// Returns the methods of the resource.
     const fn methods(self) -> &'static str {
         match self {
             Self::Executions => "GET, POST",
@@ -98,7 +98,7 @@ impl<'a> Resource<'a> {
         }
     }
 
-    /// The fields that its query may have.
+    /// Returns the permitted fields of the query.
     const fn fields(self) -> &'static [&'static str] {
         match self {
             Self::Executions => &["text", "status", "language", "sandbox", "before", "limit"],
@@ -115,7 +115,7 @@ impl<'a> Resource<'a> {
         }
     }
 
-    /// True if an answer can have the size of a file.
+    /// Returns true if an answer can have the size of a file.
     const fn is_bulk(self) -> bool {
         matches!(self, Self::Artifact(..) | Self::Content(_) | Self::Notebook(_))
     }

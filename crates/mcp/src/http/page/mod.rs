@@ -32,14 +32,14 @@ use super::rejection::Rejection;
 /// The switch for the page.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Page {
-    /// There is nothing at `/`.
+    /// No page is served.
     #[default]
     Absent,
-    /// It is at `/`.
+    /// The page is served at `/`.
     Served,
 }
 
-/// The header without which `/api` answers nothing.
+/// The header that every request to `/api` must have.
 const ASKED_BY: HeaderName = HeaderName::from_static("sandcell-page");
 
 /// The page may load its own files, show pictures that it made itself, and query this server. It has no inline script,
@@ -133,7 +133,8 @@ fn data(status: StatusCode, data: &Value) -> Response<Body> {
     answer(status, "application/json", NO_PAGE, "no-store", text)
 }
 
-/// Bytes that came from code. Only pure picture types are declared; all else is sent as a download.
+/// Makes an answer with bytes that code made. Only pure picture types are declared; all other types are sent as a
+/// download.
 fn bytes(bytes: Bytes) -> Response<Body> {
     let kind = picture(&bytes).unwrap_or("application/octet-stream");
     let mut response = answer(StatusCode::OK, kind, NO_PAGE, "no-store", bytes);

@@ -14,15 +14,15 @@ use super::data;
 use crate::host::{Host, StreamPart};
 use crate::notebook::notebook;
 
-/// The most cells.
+/// The maximum number of cells.
 const MAX_CELLS: usize = 500;
 /// Bytes of texts and pictures together.
 const MAX_BYTES: usize = 8 << 20;
 /// The number of rows per history query.
 const PAGE_ROWS: usize = 100;
-/// Bytes of code; no execution has more.
+/// The maximum bytes of an execution's code.
 const MAX_CODE_BYTES: u64 = 1 << 20;
-/// The time limit for gathering them.
+/// The time limit for collecting the executions.
 const GATHER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The notebook of a sandbox, also of one that has ended, as a download.
@@ -86,7 +86,7 @@ async fn gather(host: &dyn Host, caller: &Principal, id: &str) -> Result<(Vec<Ke
 fn weight(cell: &KeptExecution) -> usize {
     let texts = [&cell.code, &cell.stdout, &cell.stderr].map(String::len);
     let more = [&cell.result, &cell.traceback].map(|text| text.as_ref().map_or(0, String::len));
-    // Base64 takes a third more.
+    // Base64 needs a third more bytes.
     let pictures = cell.pictures.iter().map(|picture| picture.bytes.len() * 4 / 3);
     texts.into_iter().chain(more).chain(pictures).sum()
 }

@@ -13,7 +13,7 @@ use crate::arguments::sandbox_path;
 use crate::limits::LIST_ENTRIES;
 use crate::tools::list_data;
 
-/// The number of bytes that the whole file has.
+/// The header with the size of the whole file.
 const SIZE_HEADER: HeaderName = HeaderName::from_static("sandcell-size");
 
 pub(super) async fn list(ask: &ApiRequest<'_>, id: &str) -> Result<Value, Failure> {
