@@ -1,4 +1,4 @@
-//! Running a command in a sandbox, next to its sessions.
+//! Runs a command in a sandbox, next to its sessions.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ pub(crate) async fn command(call: Call<'_>) -> Result<Response<EndpointBody>, Pr
     };
     let (engine, who) = (Arc::clone(call.engine), call.who.clone());
     let stdin = given(asked.stdin);
-    // Output is read from what the engine keeps of it.
+    // The route reads the output from the engine's buffers, so this channel's receiver is dropped.
     let (output, _) = mpsc::channel(1);
     let running = async move {
         let cancel = CancellationToken::new();
@@ -46,11 +46,11 @@ pub(crate) async fn command(call: Call<'_>) -> Result<Response<EndpointBody>, Pr
     run::answer(&call, running.boxed(), watch, asked.max_output_bytes).await
 }
 
-/// Standard input that is there as a whole.
+/// Returns a standard input with this text and nothing more.
 pub(crate) fn given(text: Option<String>) -> mpsc::Receiver<Bytes> {
     let (send, receive) = mpsc::channel(1);
     if let Some(text) = text.filter(|text| !text.is_empty()) {
-        // The channel has room for one.
+        // The channel has room for one message.
         drop(send.try_send(Bytes::from(text)));
     }
     receive

@@ -1,8 +1,9 @@
-//! An execution as server-sent events: `start`, `stdout` and `stderr` as it prints, then `result`, or `error` if it could
-//! not be carried out.
+//! Sends an execution as server-sent events: `start`, `stdout` and `stderr` for its output, then `result`, or `error`
+//! if the call failed.
 //!
-//! Output is read from what the engine keeps of it, a piece when the one before has left. So a client that reads slowly
-//! holds up nothing and costs no memory; what is not kept for it is counted in `skipped_bytes`.
+//! The output is read from the engine's buffers. The next piece is read when the previous one was sent. So a slow
+//! client does not delay the execution and costs no memory. `skipped_bytes` counts the bytes that the engine dropped
+//! before they were read.
 
 use std::time::Duration;
 
@@ -21,23 +22,24 @@ use crate::problem::in_rest_words_of;
 use crate::respond::{self, Piped};
 use crate::utf8::Utf8;
 
-/// Bytes of output in one event.
+/// The maximum bytes of output in one event.
 const EVENT_BYTES: usize = 32 << 10;
-/// Events on their way to the connection.
+/// The number of events that wait for the connection.
 const EVENTS: usize = 2;
-/// A comment is sent after this time without an event, so that nobody in between takes the connection for dead.
+/// The interval without an event after which a comment is sent, so that proxies do not close the connection as idle.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
-/// A call that ends with its execution. Dropping it gives the execution up.
+/// A call that ends with its execution. Dropping it cancels an execution that the call started.
 pub(crate) type Running = BoxFuture<'static, Result<ExecutionView, Failure>>;
 
-/// The reader has gone.
+/// The client has closed the connection.
 struct Gone;
 
-/// Answers with the events of an execution. The execution is given up when the body is dropped.
+/// Answers with the events of an execution. Dropping the body drops `running`, which cancels an execution that the
+/// request started.
 ///
 /// # Errors
-/// The call could not be done, and there is no execution.
+/// The call failed, and there is no execution.
 pub(crate) async fn answer(mut running: Running, watch: Watch) -> Result<Response<EndpointBody>, Failure> {
     let ended = tokio::select! {
         biased;
@@ -89,7 +91,7 @@ impl Events {
         }
     }
 
-    /// Sends the next piece of a stream. False if there is none.
+    /// Sends the next piece of a stream. Returns false if there is none.
     async fn print(&self, printing: &mut Printing, watch: &Watch) -> Result<bool, Gone> {
         let Some(part) = watch.output(printing.stream, printing.next, EVENT_BYTES) else {
             return Ok(false);
@@ -97,7 +99,7 @@ impl Events {
         if part.next_offset <= printing.next {
             return Ok(false);
         }
-        // Bytes that are not kept lie before the piece or after it.
+        // Dropped bytes can lie before the piece or after it.
         let end = part.offset.saturating_add(length(&part.bytes));
         printing.skipped += part.offset.saturating_sub(printing.next);
         let offset = part.offset.saturating_sub(printing.utf8.held());
@@ -134,13 +136,13 @@ impl Events {
     }
 }
 
-/// A stream, and how much of it was sent.
+/// A stream, and the position up to which it was sent.
 struct Printing {
     name: &'static str,
     stream: OutputStream,
-    /// The byte that is read next.
+    /// The offset of the next byte to read.
     next: u64,
-    /// Bytes that were left out since the last event.
+    /// The number of bytes that were skipped since the last event.
     skipped: u64,
     utf8: Utf8,
 }

@@ -16,15 +16,15 @@ use crate::run::{self, OUTPUT_BYTES};
 use crate::utf8::Utf8;
 use crate::{events, respond};
 
-/// Finished executions of an answer that does not say.
+/// The default number of finished executions in an answer.
 const FINISHED: usize = 10;
-/// The longest wait of a request that only looks.
+/// The longest wait of a request that reads the state of an execution.
 const MAX_WAIT: Duration = Duration::from_secs(3600);
-/// Bytes of an answer with a part of the output.
+/// The default number of output bytes in an answer.
 const PART_BYTES: u64 = 256 << 10;
 const MAX_PART_BYTES: u64 = 1 << 20;
 
-/// The caller's executions.
+/// Lists the caller's executions.
 pub(crate) async fn list(call: Call<'_>) -> Result<Response<EndpointBody>, Problem> {
     let limit = call.query.value("limit", "a whole number")?.unwrap_or(FINISHED);
     let running = call.engine.running(&call.who);
@@ -37,7 +37,7 @@ pub(crate) async fn list(call: Call<'_>) -> Result<Response<EndpointBody>, Probl
     Ok(respond::json(StatusCode::OK, &executions))
 }
 
-/// An execution, or its events from the first one on. It runs on when nobody looks any more.
+/// Returns an execution, or its events from the first one on. The execution runs on after the client has left.
 pub(crate) async fn get(call: Call<'_>) -> Result<Response<EndpointBody>, Problem> {
     let wait = match call.query.value("wait_s", "a number of seconds")? {
         Some(wait) => seconds("wait_s", wait)?.min(MAX_WAIT),
@@ -53,7 +53,7 @@ pub(crate) async fn get(call: Call<'_>) -> Result<Response<EndpointBody>, Proble
     run::whole(&view, &watch, OUTPUT_BYTES, &call.large).await
 }
 
-/// The end of an execution that somebody else asked for.
+/// Waits for the end of an execution that another request started.
 async fn followed(engine: Arc<Engine>, who: Principal, id: String) -> Result<ExecutionView, Failure> {
     loop {
         let view = engine.execution(&who, &id, MAX_WAIT).await?;
@@ -71,7 +71,7 @@ pub(crate) async fn cancel(call: Call<'_>) -> Result<Response<EndpointBody>, Pro
     run::whole(&view, &watch, OUTPUT_BYTES, &call.large).await
 }
 
-/// A part of what an execution printed.
+/// Returns a part of an execution's output.
 pub(crate) async fn output(call: Call<'_>) -> Result<Response<EndpointBody>, Problem> {
     let watch = Watch::default();
     call.engine.watch(&call.who, call.id(), &watch)?;
@@ -104,7 +104,7 @@ pub(crate) async fn output(call: Call<'_>) -> Result<Response<EndpointBody>, Pro
     if part.eof || text.is_empty() {
         text.push_str(&utf8.end());
     } else {
-        // A character that is cut comes with the next part.
+        // A character that is cut is sent with the next part.
         next_offset -= utf8.held();
     }
     let answer = OutputText {
@@ -117,7 +117,7 @@ pub(crate) async fn output(call: Call<'_>) -> Result<Response<EndpointBody>, Pro
     Ok(respond::json(StatusCode::OK, &answer))
 }
 
-/// The bytes of a picture or a file that came out of an execution.
+/// Returns the bytes of a picture or a file of an execution.
 pub(crate) async fn file(call: Call<'_>) -> Result<Response<EndpointBody>, Problem> {
     let number = call.ids.get(1).and_then(|number| number.parse().ok());
     let view = call.engine.execution(&call.who, call.id(), Duration::ZERO).await;
@@ -126,7 +126,7 @@ pub(crate) async fn file(call: Call<'_>) -> Result<Response<EndpointBody>, Probl
             let file = view.artifacts.into_iter().find(|file| Some(file.number) == number);
             file.map(|file| file.bytes)
         }
-        // The history that lasts has pictures.
+        // The persistent history has the pictures.
         Err(failure) => {
             let number = number.unwrap_or(u32::MAX);
             let picture = call.engine.picture(&call.who, call.id(), number).await;

@@ -1,5 +1,5 @@
-//! Files of a sandbox: a folder's list, and bytes both ways in parts of 1 MiB, so that the size of a file does not matter
-//! to the server.
+//! Files of a sandbox: lists folders, and reads and writes files in parts of 1 MiB, so that a file's size does not
+//! affect the server's memory.
 
 use std::sync::Arc;
 
@@ -17,9 +17,9 @@ use crate::problem::Problem;
 use crate::request::Call;
 use crate::respond::{self, Piped};
 
-/// Bytes of a file that are moved at once.
+/// The maximum bytes of a file that are read at once.
 const PART_BYTES: u64 = 1 << 20;
-/// Entries of a list.
+/// The maximum number of entries in a list.
 const ENTRIES: usize = 10_000;
 
 /// Lists a folder.
@@ -50,7 +50,7 @@ fn named(call: &Call<'_>) -> Result<SandboxPath, Failure> {
     path.ok_or_else(|| Failure::invalid("`path` is missing", "name a file in the query, as in ?path=data.csv"))
 }
 
-/// The bytes of a file, or of the range that is asked for.
+/// Returns the bytes of a file, or of the requested range.
 pub(crate) async fn read(call: Call<'_>) -> Result<Response<EndpointBody>, Problem> {
     let path = named(&call)?;
     let range = call
@@ -115,12 +115,12 @@ fn content_range(text: &str) -> HeaderValue {
     HeaderValue::try_from(format!("bytes {text}")).unwrap_or_else(|_| HeaderValue::from_static("bytes */0"))
 }
 
-/// One range of bytes. Anything else that the header can say is answered with the whole file, as HTTP allows.
+/// One range of bytes. Any other header is answered with the whole file, as HTTP allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Range {
-    /// From the first byte to the last one, which can lie behind the end.
+    /// From the first byte to the last one. The last one may be past the end of the file.
     From(u64, u64),
-    /// So many last bytes.
+    /// The last N bytes.
     Last(u64),
 }
 
@@ -138,7 +138,7 @@ impl Range {
     }
 }
 
-/// A file of a sandbox of a caller.
+/// A file in a caller's sandbox.
 struct File {
     engine: Arc<Engine>,
     who: Principal,
@@ -154,7 +154,7 @@ impl File {
         Ok(reading.await?.value)
     }
 
-    /// Sends the bytes from `start` to `end`. Fewer are sent where the file became shorter or cannot be read any more.
+    /// Sends the bytes from `start` to `end`. Stops early if the file became shorter or is no longer readable.
     async fn send(self, first: Bytes, start: u64, end: u64, send: mpsc::Sender<Bytes>) {
         let (mut part, mut at) = (first, start);
         loop {

@@ -1,8 +1,8 @@
-//! `POST /run_code` in the form of SandboxFusion, which trainers of language models speak: a whole program, compiled where
-//! its language is, run once in a fresh sandbox.
+//! `POST /run_code` in the format of SandboxFusion, which trainers of language models use. It runs a whole program once
+//! in a fresh sandbox, and compiles it first if its language is compiled.
 //!
-//! What its form has no word for goes into `message`. Requests of a caller that has as many sandboxes as it may have wait
-//! for their turn, since these clients send as many as they like at once and do not repeat what was refused.
+//! `message` has the facts for which the format has no field. If a caller is at its limit of sandboxes, its further
+//! requests wait in a queue: these clients send many requests at once, and do not retry rejected ones.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,22 +27,22 @@ use crate::problem::Problem;
 use crate::request::{Call, mebibytes, path, seconds};
 use crate::{respond, run};
 
-/// The location.
+/// The path of the route.
 pub(crate) const PATH: &str = "/run_code";
-/// Bytes of each stream of an answer, as SandboxFusion hands back.
+/// The maximum bytes of each stream in an answer, as in SandboxFusion.
 const OUTPUT_BYTES: u64 = 1 << 20;
-/// Output from which on an answer is a large one.
+/// Answers with more output than this count as large.
 const LARGE_OUTPUT_BYTES: u64 = 128 << 10;
 /// The maximum time that a request waits in the queue.
 const TURN_TIMEOUT: Duration = Duration::from_secs(60);
-/// Callers whose turns are kept though none is taken.
+/// The number of callers above which the queues of idle callers are removed.
 const IDLE_CALLERS: usize = 256;
-/// Output on its way from a program; what matters of it is kept by the engine.
+/// The capacity of a program's event channel. The engine keeps the output, so the channel can be small.
 const EVENTS: usize = 16;
-/// The exit code of a program that was killed, as Python's `subprocess` has it.
+/// The exit code of a killed program, as Python's `subprocess` reports it.
 const KILLED: i32 = -9;
 
-/// SandboxFusion's names of languages, and ours. None: what it names is not here.
+/// SandboxFusion's language names, and this server's. None: this server has no such language.
 const LANGUAGES: [(&str, Option<&str>); 31] = [
     ("python", Some("python")),
     ("cpp", Some("cpp")),
@@ -77,30 +77,29 @@ const LANGUAGES: [(&str, Option<&str>); 31] = [
     ("swift", None),
 ];
 
-/// A program to run, in the form of SandboxFusion. Fields that are not listed are ignored.
+/// A program to run, in the format of SandboxFusion. Fields that are not listed are ignored.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "RunCodeRequest")]
 pub(crate) struct Request {
     /// The program.
     code: String,
-    /// One of SandboxFusion's names of languages, such as `python`, `cpp`, `nodejs` or `R`; names of this server's languages
-    /// are taken as well.
+    /// One of SandboxFusion's language names, such as `python`, `cpp`, `nodejs` or `R`, or one of this server's.
     language: String,
     /// Standard input.
     stdin: Option<String>,
-    /// Seconds that the compiler may take.
+    /// The time limit of the compiler in seconds.
     #[serde(default = "ten_seconds")]
     compile_timeout: f64,
-    /// Seconds that the program may run.
+    /// The time limit of the program in seconds.
     #[serde(default = "ten_seconds")]
     run_timeout: f64,
-    /// Memory of compiler and program in MiB; -1 and 0 mean the server's default.
+    /// The memory limit of compiler and program in MiB; -1 and 0 mean the server's default.
     #[serde(rename = "memory_limit_MB", default = "default_memory")]
     memory_limit_mb: i64,
-    /// Files that are there before it runs: path to content in base64.
+    /// Files that are written before the program runs: path to content in base64.
     #[serde(default)]
     files: BTreeMap<String, Option<String>>,
-    /// Files that are handed back.
+    /// Paths of files to return.
     #[serde(default)]
     fetch_files: Vec<String>,
 }
@@ -113,25 +112,25 @@ const fn default_memory() -> i64 {
     -1
 }
 
-/// What became of a program, in the form of SandboxFusion.
+/// The result of a program, in the format of SandboxFusion.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "RunCodeResponse")]
 pub(crate) struct Answer {
     status: RunStatus,
-    /// Why, where `compile_result` and `run_result` do not tell.
+    /// The reason for a failure that `compile_result` and `run_result` do not show.
     message: String,
     compile_result: Option<CommandResult>,
     run_result: Option<CommandResult>,
     /// Always null.
     executor_pod_name: Option<String>,
-    /// Files of `fetch_files` that were there, in base64.
+    /// The files of `fetch_files` that exist, in base64.
     files: BTreeMap<String, String>,
 }
 
-/// How a request ended.
+/// The outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 enum RunStatus {
-    /// Compiler and program ended with 0.
+    /// Compiler and program exited with 0.
     Success,
     /// The compiler or the program failed or took too long.
     Failed,
@@ -139,13 +138,13 @@ enum RunStatus {
     SandboxError,
 }
 
-/// How the compiler or the program ended.
+/// The result of the compiler or the program.
 #[derive(Debug, Serialize, JsonSchema)]
 struct CommandResult {
     status: CommandStatus,
-    /// Seconds.
+    /// The run time in seconds.
     execution_time: Option<f64>,
-    /// The exit code; -9 if it was killed, null if it took too long.
+    /// The exit code; -9 after a kill, null after a timeout.
     return_code: Option<i32>,
     stdout: Option<String>,
     stderr: Option<String>,
@@ -153,26 +152,26 @@ struct CommandResult {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 enum CommandStatus {
-    /// It ended by itself or was killed for its memory.
+    /// It exited by itself, or was killed at its memory limit.
     Finished,
     /// The server could not run it.
     Error,
     TimeLimitExceeded,
 }
 
-/// A request that has not the right form.
+/// A request with invalid fields.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "HTTPValidationError")]
 pub(crate) struct Invalid {
     detail: Vec<InvalidField>,
 }
 
-/// A field that is wrong.
+/// An invalid field.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "ValidationError")]
 struct InvalidField {
     r#type: &'static str,
-    /// `body`, and the names that lead to the field.
+    /// `body`, followed by the path of the field.
     loc: Vec<String>,
     msg: String,
     input: Value,
@@ -208,7 +207,7 @@ impl Answer {
         }
     }
 
-    /// The status that SandboxFusion derives from both results.
+    /// Sets the status that SandboxFusion derives from both results.
     fn judge(&mut self) {
         let results = || self.compile_result.iter().chain(&self.run_result);
         self.status = if results().any(|result| result.status == CommandStatus::Error) {
@@ -221,12 +220,12 @@ impl Answer {
     }
 }
 
-/// Places of callers for programs that run at once.
+/// The queues of callers, which bound the programs that each caller runs at once.
 #[derive(Debug, Default)]
 pub(crate) struct Turns(Mutex<HashMap<Principal, Arc<Semaphore>>>);
 
 impl Turns {
-    /// Waits until the caller has fewer than `places` programs under way.
+    /// Waits until the caller runs fewer than `max_running` programs.
     async fn take(&self, who: &Principal, places: usize) -> Result<OwnedSemaphorePermit, Failure> {
         let own = {
             let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -237,7 +236,7 @@ impl Turns {
                 .entry(who.clone())
                 .or_insert_with(|| Arc::new(Semaphore::new(places)));
             if Arc::strong_count(own) == 1 {
-                // Nobody has one of its places or waits for one: the bound can be another one by now.
+                // No program runs or waits, so the queue takes over a changed limit.
                 *own = Arc::new(Semaphore::new(places));
             }
             Arc::clone(own)
@@ -296,7 +295,7 @@ fn read(bytes: &Bytes) -> Result<Request, Invalid> {
     Ok(read)
 }
 
-/// Our name of a language; none if it is not here.
+/// Returns this server's name of a language, or none if the language is not available.
 fn language(name: &str, engine: &Engine) -> Result<Option<String>, Invalid> {
     if let Some((_, ours)) = LANGUAGES.iter().find(|(theirs, _)| *theirs == name) {
         return Ok(ours.map(str::to_owned));
@@ -310,7 +309,7 @@ fn language(name: &str, engine: &Engine) -> Result<Option<String>, Invalid> {
     }
     let known: Vec<&str> = LANGUAGES.iter().map(|(name, _)| *name).collect();
     let message = format!("Input should be one of: {}", known.join(", "));
-    // Long ones are not repeated.
+    // Long names are cut.
     let input: String = name.chars().take(100).collect();
     Err(Invalid::field("literal_error", "language", message, json!(input)))
 }
@@ -362,22 +361,22 @@ async fn program(call: &Call<'_>, asked: Request, language: String) -> Result<Re
     Ok(respond::json(StatusCode::OK, &answer).map(|body| holding(body, place)))
 }
 
-/// The memory that is asked for. Numbers that are not positive ask for the default, as with SandboxFusion.
+/// Returns the requested memory limit. Numbers that are not positive mean the default, as in SandboxFusion.
 fn memory(asked: i64) -> Result<Option<ByteSize>, Failure> {
     let asked = u64::try_from(asked).ok().filter(|asked| *asked > 0);
     asked.map(|asked| mebibytes("memory_limit_MB", asked)).transpose()
 }
 
-/// What is known of the compiler, where it was right.
+/// The facts about a successful compilation.
 #[derive(Debug, Default)]
 struct Compilation {
-    /// How long it took; none if there was none, or it failed.
+    /// The compile time. None if nothing was compiled or the compiler failed.
     took: Option<Duration>,
-    /// Bytes that it wrote. They are the first ones of stderr.
+    /// The number of bytes that the compiler wrote. They are the first bytes of stderr.
     said: u64,
 }
 
-/// Follows the output of a program to its end.
+/// Reads the events of a program until it ends, and returns the facts about its compilation.
 async fn compilation(mut events: mpsc::Receiver<SessionEvent>, began: Instant) -> Compilation {
     let (mut took, mut said) = (None, 0);
     while let Some(event) = events.recv().await {
@@ -431,7 +430,7 @@ fn results(view: &ExecutionView, watch: &Watch, compiled: &Compilation, took: Du
     answer
 }
 
-/// How the step that was last ended, and its exit code.
+/// Returns the status and the exit code of the last step.
 fn ending(view: &ExecutionView) -> (CommandStatus, Option<i32>) {
     let compiler_was_slow = view.error.as_ref().is_some_and(|error| error.name == "CompileTimeout");
     match view.status {
@@ -448,7 +447,7 @@ fn ending(view: &ExecutionView) -> (CommandStatus, Option<i32>) {
     }
 }
 
-/// The files that were asked for, by the names that they were asked for with.
+/// Returns the requested files, under the names of the request.
 fn fetched(view: &ExecutionView, names: &[String], outputs: &[SandboxPath]) -> BTreeMap<String, String> {
     let mut files = view.artifacts.iter().filter(|file: &&Artifact| !file.shown);
     let is_missing = |path: &SandboxPath| {

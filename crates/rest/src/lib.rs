@@ -1,9 +1,9 @@
-//! sandcell for programs that speak neither MCP nor Python: resources under `/v1` with JSON, server-sent events and raw
-//! bytes, and `POST /run_code` in the form of SandboxFusion.
+//! The REST interface, for programs that use neither MCP nor Python: resources under `/v1` with JSON, server-sent
+//! events and raw bytes, and `POST /run_code` in the format of SandboxFusion.
 //!
-//! The decision taken here: one list ([`routes`]) says what there is. Requests are dispatched by it and
-//! `/v1/openapi.json` is made of it, so the document cannot differ from the service. Who may send a request, and how much
-//! at once, is decided before, by the HTTP service of `sandcell-mcp`, for MCP and for these resources alike.
+//! The decision taken here: one list ([`routes`]) defines all resources. It dispatches requests, and `/v1/openapi.json`
+//! is generated from it, so the document cannot differ from the service. The HTTP service of `sandcell-mcp`
+//! authenticates callers and applies their limits before a request arrives here, for MCP and REST alike.
 #![forbid(unsafe_code)]
 
 mod commands;
@@ -37,7 +37,7 @@ use crate::request::{Call, Query};
 /// The resources of an engine.
 pub struct Rest {
     engine: Arc<Engine>,
-    /// The description, made when it is asked for.
+    /// The OpenAPI document, made at the first request for it.
     document: OnceLock<Bytes>,
     turns: Turns,
 }
@@ -81,7 +81,7 @@ impl Endpoints for Rest {
     fn answer<'a>(&'a self, request: EndpointRequest<'a>) -> BoxFuture<'a, Response<EndpointBody>> {
         async move {
             let uri = &request.parts.uri;
-            // The door has found it before.
+            // The pipeline has already found the route.
             let Ok((route, ids)) = routes::find(&request.parts.method, uri.path()) else {
                 return problem::gone().into_response();
             };

@@ -1,4 +1,4 @@
-//! The description of the resources as OpenAPI 3.1, made of the list of routes and of the types of their bodies.
+//! Generates the OpenAPI 3.1 document from the list of routes and the types of their bodies.
 
 use sandcell_mcp::EndpointInput;
 use schemars::generate::SchemaSettings;
@@ -10,11 +10,12 @@ use crate::request::{QueryField, QueryKind};
 use crate::respond::{BYTES, EVENTS, JSON};
 use crate::routes::{Body, Gives, ROUTES, Route};
 
-const ABOUT: &str = "Runs code in sandboxes. Every request but that of this document carries a token \
+const ABOUT: &str = "Runs code in sandboxes. Every request except the one for this document needs a token \
                      (`Authorization: Bearer TOKEN`) unless the server was started without any. With \
-                     `Accept: text/event-stream` runs and commands answer with events. A run ends when its client goes away.";
+                     `Accept: text/event-stream` runs and commands answer with events. A run is cancelled when its \
+                     client disconnects.";
 
-/// The document.
+/// Generates the document.
 pub(crate) fn document() -> Value {
     let mut generator = SchemaSettings::draft2020_12()
         .with(|settings| {
@@ -60,7 +61,7 @@ fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
     } else {
         let problem = reference::<model::Problem>(generator);
         let content = json!({JSON: {"schema": problem}});
-        let about = "The call could not be done: what happened, and what to do.";
+        let about = "The call failed: what happened, and what to do.";
         answers.insert("default".to_owned(), json!({"description": about, "content": content}));
     }
     let parameters: Vec<Value> = ids(route.path)
@@ -100,7 +101,8 @@ fn answer(gives: &Gives, generator: &mut SchemaGenerator) -> Value {
     json!({"description": gives.about, "content": content})
 }
 
-/// The events of an execution. OpenAPI 3.1 has no words for a stream of events; the text says which data an event has.
+/// Describes the events of an execution. OpenAPI 3.1 cannot describe an event stream, so the text names the data of
+/// each event.
 fn events(generator: &mut SchemaGenerator) -> Value {
     let name = |value: &Value| value["$ref"].as_str().unwrap_or_default().to_owned();
     let [started, printed, result, problem] = [
@@ -119,7 +121,7 @@ fn events(generator: &mut SchemaGenerator) -> Value {
     })
 }
 
-/// The names in braces of a path.
+/// Returns the names in braces of a path.
 fn ids(path: &'static str) -> impl Iterator<Item = &'static str> {
     let names = path.split('/');
     names.filter_map(|name| name.strip_prefix('{')?.strip_suffix('}'))

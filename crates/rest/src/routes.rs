@@ -1,4 +1,4 @@
-//! All that there is: each resource with its address, what it takes and gives, and the function that answers.
+//! The list of all resources: each with its address, its request and answers, and the function that answers.
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
@@ -16,14 +16,14 @@ type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
 /// A resource and a method.
 pub(crate) struct Route {
     pub(crate) method: Method,
-    /// Its address; names in braces stand for ids.
+    /// The address; names in braces stand for ids.
     pub(crate) path: &'static str,
-    /// Its name for programs that are made from the document.
+    /// The operation id in the document, from which generated clients take names.
     pub(crate) id: &'static str,
     pub(crate) summary: &'static str,
     pub(crate) query: &'static [QueryField],
     pub(crate) wants: EndpointInput,
-    /// The form of its JSON body.
+    /// The schema of the JSON body.
     pub(crate) takes: Option<SchemaOf>,
     pub(crate) gives: &'static [Gives],
     pub(crate) run: for<'a> fn(Call<'a>) -> Answering<'a>,
@@ -39,7 +39,7 @@ pub(crate) struct Gives {
 /// The body of an answer.
 pub(crate) enum Body {
     Json(SchemaOf),
-    /// JSON, or the events of an execution where those are asked for.
+    /// JSON, or the events of an execution if the client asks for events.
     JsonOrEvents(SchemaOf),
     Bytes,
     /// The document itself.
@@ -59,7 +59,7 @@ const fn ok(about: &'static str, body: Body) -> Gives {
 }
 
 const RUN: [Gives; 2] = [
-    ok("The execution is over.", Body::JsonOrEvents(schema::<model::Run>)),
+    ok("The execution has ended.", Body::JsonOrEvents(schema::<model::Run>)),
     Gives {
         status: 202,
         about: "The execution still runs after `wait_s`.",
@@ -77,7 +77,7 @@ const FILE_PATH: QueryField = field(
     "A path inside the sandbox; relative ones start in `/home/user`.",
 );
 
-/// What there is.
+/// All routes.
 pub(crate) static ROUTES: [Route; 18] = [
     Route {
         method: Method::GET,
@@ -88,7 +88,7 @@ pub(crate) static ROUTES: [Route; 18] = [
         wants: EndpointInput::Nothing,
         takes: None,
         gives: &[ok("The document.", Body::Any)],
-        // The door hands it to `answer_anybody`.
+        // The pipeline passes the request to `answer_anybody` instead.
         run: |_| async { Err(crate::problem::gone()) }.boxed(),
     },
     Route {
@@ -138,7 +138,7 @@ pub(crate) static ROUTES: [Route; 18] = [
         method: Method::GET,
         path: "/v1/sandboxes/{sandbox_id}",
         id: "getSandbox",
-        summary: "How a sandbox stands",
+        summary: "The state of a sandbox",
         query: &[],
         wants: EndpointInput::CallerAtOnce,
         takes: None,
@@ -171,7 +171,7 @@ pub(crate) static ROUTES: [Route; 18] = [
         method: Method::POST,
         path: "/v1/sandboxes/{sandbox_id}/commands",
         id: "runCommand",
-        summary: "Run a command in a sandbox, next to whatever runs there",
+        summary: "Run a command in a sandbox, in parallel with the code that runs there",
         query: &[],
         wants: EndpointInput::Json,
         takes: Some(schema::<model::RunCommand>),
@@ -188,7 +188,7 @@ pub(crate) static ROUTES: [Route; 18] = [
             field(
                 "recursive",
                 QueryKind::Flag,
-                "Whether folders in it are listed as well.",
+                "True to list the folders inside it as well.",
             ),
         ],
         wants: EndpointInput::Caller,
@@ -223,14 +223,10 @@ pub(crate) static ROUTES: [Route; 18] = [
         method: Method::PUT,
         path: "/v1/sandboxes/{sandbox_id}/file",
         id: "writeFile",
-        summary: "Write the bytes of the body to a file of a sandbox; folders on the way are made",
+        summary: "Write the bytes of the body to a file of a sandbox; missing folders are made",
         query: &[
             FILE_PATH,
-            field(
-                "append",
-                QueryKind::Flag,
-                "Whether the bytes come after those that are there.",
-            ),
+            field("append", QueryKind::Flag, "True to append the bytes to the file."),
         ],
         wants: EndpointInput::Stream,
         takes: None,
@@ -241,11 +237,11 @@ pub(crate) static ROUTES: [Route; 18] = [
         method: Method::GET,
         path: "/v1/executions",
         id: "listExecutions",
-        summary: "What runs, and the newest executions that are over",
+        summary: "Running executions, and the newest finished ones",
         query: &[field(
             "limit",
             QueryKind::Whole,
-            "How many of those that are over: 10 if left out, up to 50.",
+            "The maximum number of finished executions: 10 if left out, up to 50.",
         )],
         wants: EndpointInput::Caller,
         takes: None,
@@ -256,7 +252,7 @@ pub(crate) static ROUTES: [Route; 18] = [
         method: Method::GET,
         path: "/v1/executions/{execution_id}",
         id: "getExecution",
-        summary: "How an execution stands, or its events from the first one on",
+        summary: "The state of an execution, or its events from the first one on",
         query: &[field(
             "wait_s",
             QueryKind::Number,
@@ -265,7 +261,7 @@ pub(crate) static ROUTES: [Route; 18] = [
         wants: EndpointInput::Caller,
         takes: None,
         gives: &[
-            ok("The execution is over.", Body::JsonOrEvents(schema::<model::Run>)),
+            ok("The execution has ended.", Body::JsonOrEvents(schema::<model::Run>)),
             Gives {
                 status: 202,
                 about: "The execution still runs.",
@@ -296,7 +292,7 @@ pub(crate) static ROUTES: [Route; 18] = [
         method: Method::GET,
         path: "/v1/executions/{execution_id}/output",
         id: "readOutput",
-        summary: "Read a part of what an execution printed",
+        summary: "Read a part of an execution's output",
         query: &[
             field("stream", QueryKind::Text, "`stdout` (if left out) or `stderr`."),
             field(
@@ -315,7 +311,7 @@ pub(crate) static ROUTES: [Route; 18] = [
         method: Method::GET,
         path: "/v1/executions/{execution_id}/files/{number}",
         id: "readOutputFile",
-        summary: "Read a picture or a file that came out of an execution",
+        summary: "Read a picture or a file of an execution",
         query: &[],
         wants: EndpointInput::Caller,
         takes: None,
@@ -326,15 +322,15 @@ pub(crate) static ROUTES: [Route; 18] = [
         method: Method::POST,
         path: fusion::PATH,
         id: "runCodeAsSandboxFusion",
-        summary: "Run a program in the form of SandboxFusion",
+        summary: "Run a program in the format of SandboxFusion",
         query: &[],
         wants: EndpointInput::Json,
         takes: Some(schema::<fusion::Request>),
         gives: &[
-            ok("What became of it.", Body::Json(schema::<fusion::Answer>)),
+            ok("The result of the program.", Body::Json(schema::<fusion::Answer>)),
             Gives {
                 status: 422,
-                about: "The request has not this form, or names an unknown language.",
+                about: "The request is invalid, or names an unknown language.",
                 body: Body::Json(schema::<fusion::Invalid>),
             },
         ],
@@ -344,7 +340,7 @@ pub(crate) static ROUTES: [Route; 18] = [
         method: Method::GET,
         path: "/v1/languages",
         id: "listLanguages",
-        summary: "The languages that code can be in",
+        summary: "The languages of this server",
         query: &[],
         wants: EndpointInput::Caller,
         takes: None,
@@ -353,7 +349,7 @@ pub(crate) static ROUTES: [Route; 18] = [
     },
 ];
 
-/// The route of a request, and the ids in its path.
+/// Returns the route of a request, and the ids in its path.
 pub(crate) fn find<'p>(method: &Method, path: &'p str) -> Result<(&'static Route, Vec<&'p str>), NotFound> {
     let mut here = ROUTES
         .iter()
@@ -367,7 +363,7 @@ pub(crate) fn find<'p>(method: &Method, path: &'p str) -> Result<(&'static Route
         .ok_or(NotFound::Method(others))
 }
 
-/// The ids of a path, if it is one of this form.
+/// Returns the ids of a path, if the path matches the template.
 fn ids<'p>(form: &str, path: &'p str) -> Option<Vec<&'p str>> {
     let (mut names, mut parts) = (form.split('/'), path.split('/'));
     let mut ids = Vec::new();
@@ -381,7 +377,7 @@ fn ids<'p>(form: &str, path: &'p str) -> Option<Vec<&'p str>> {
     }
 }
 
-/// The methods of an address.
+/// Returns the methods of an address, as the `Allow` header has them.
 fn allowed(path: &str) -> &'static str {
     match path {
         "/v1/sandboxes" => "GET, POST",

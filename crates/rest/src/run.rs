@@ -1,4 +1,4 @@
-//! Running code: in a sandbox that keeps its variables, or once.
+//! Runs code in a sandbox that keeps its variables, or once in a fresh sandbox.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,11 +17,11 @@ use crate::request::{Call, mebibytes, path, seconds};
 use crate::respond;
 use crate::utf8::Utf8;
 
-/// Bytes of each stream in an answer that does not say.
+/// The default maximum bytes of each stream in an answer.
 pub(crate) const OUTPUT_BYTES: u64 = 1 << 20;
-/// Bytes of each stream in any answer.
+/// The highest maximum that a request may ask for.
 const MAX_OUTPUT_BYTES: u64 = 4 << 20;
-/// Output from which on an answer is a large one.
+/// Answers with more output than this count as large.
 const LARGE_OUTPUT_BYTES: u64 = 128 << 10;
 
 /// Runs code in a session of a sandbox.
@@ -78,7 +78,7 @@ pub(crate) fn timeout(asked: Option<f64>) -> Result<Option<Duration>, Failure> {
     asked.map(|asked| seconds("timeout_s", asked)).transpose()
 }
 
-/// The time after which a plain answer comes in any case. Events come at once.
+/// Returns the maximum wait for a plain answer. Events are sent at once.
 pub(crate) fn wait(call: &Call<'_>, asked: Option<f64>) -> Result<Option<Duration>, Failure> {
     let asked = asked.map(|asked| seconds("wait_s", asked)).transpose()?;
     Ok(asked.filter(|_| !call.wants_events()))
@@ -104,7 +104,7 @@ pub(crate) async fn answer(
     whole(&view, &watch, most, &call.large).await
 }
 
-/// An execution with what it printed.
+/// Answers with an execution and its output.
 pub(crate) async fn whole(
     view: &ExecutionView,
     watch: &Watch,
@@ -136,7 +136,7 @@ pub(crate) async fn whole(
     Ok(respond::json(status, &run).map(|body| holding(body, place)))
 }
 
-/// At most so many bytes of a stream as text, from `offset` on, and whether that is all there is of it.
+/// Returns up to `max_bytes` bytes of a stream as text, from `offset` on, and true if the stream has no other bytes.
 pub(crate) fn text(watch: &Watch, stream: OutputStream, offset: u64, most: u64) -> (String, bool) {
     let most = usize::try_from(most).unwrap_or(usize::MAX);
     let Some(part) = watch.output(stream, offset, most) else {

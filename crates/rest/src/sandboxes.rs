@@ -1,4 +1,4 @@
-//! Making, looking at and closing sandboxes.
+//! Makes, lists and closes sandboxes.
 
 use hyper::header::{HeaderValue, LOCATION};
 use hyper::{Response, StatusCode};
@@ -62,14 +62,14 @@ fn cores(cpus: f64) -> Result<Cpus, Failure> {
     })
 }
 
-/// The caller's sandboxes.
+/// Lists the caller's sandboxes.
 pub(crate) async fn list(call: Call<'_>) -> Result<Response<EndpointBody>, Problem> {
     let views = call.engine.status(&call.who, None).await?;
     let sandboxes = views.iter().map(Sandbox::from).collect();
     Ok(respond::json(StatusCode::OK, &Sandboxes { sandboxes }))
 }
 
-/// One sandbox.
+/// Returns one sandbox.
 pub(crate) async fn status(call: Call<'_>) -> Result<Response<EndpointBody>, Problem> {
     let views = call.engine.status(&call.who, Some(call.id())).await?;
     match views.first() {
@@ -84,7 +84,7 @@ pub(crate) async fn close(call: Call<'_>) -> Result<Response<EndpointBody>, Prob
     Ok(respond::json(StatusCode::OK, &Closed { closed }))
 }
 
-/// The languages that code can be in.
+/// Lists the languages of the server.
 pub(crate) async fn languages(call: Call<'_>) -> Result<Response<EndpointBody>, Problem> {
     let languages = call.engine.languages().into_iter().map(|language| KnownLanguage {
         name: language.name,
