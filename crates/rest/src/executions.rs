@@ -17,7 +17,7 @@ use crate::utf8::Utf8;
 use crate::{events, respond};
 
 /// The default number of finished executions in an answer.
-const FINISHED: usize = 10;
+const DEFAULT_FINISHED: usize = 10;
 /// The longest wait of a request that reads the state of an execution.
 const MAX_WAIT: Duration = Duration::from_secs(3600);
 /// The default number of output bytes in an answer.
@@ -26,9 +26,9 @@ const MAX_PART_BYTES: u64 = 1 << 20;
 
 /// Lists the caller's executions.
 pub(crate) async fn list(call: Call<'_>) -> Result<Response<EndpointBody>, Problem> {
-    let limit = call.query.value("limit", "a whole number")?.unwrap_or(FINISHED);
-    let running = call.engine.running(&call.who);
-    let history = call.engine.history(&call.who, limit, None).await?;
+    let limit = call.query.value("limit", "a whole number")?.unwrap_or(DEFAULT_FINISHED);
+    let running = call.engine.running(&call.caller);
+    let history = call.engine.history(&call.caller, limit, None).await?;
     let executions = Executions {
         running: running.iter().map(RunningExecution::from).collect(),
         finished: history.records.iter().map(FinishedExecution::from).collect(),
@@ -44,19 +44,19 @@ pub(crate) async fn get(call: Call<'_>) -> Result<Response<EndpointBody>, Proble
         None => Duration::ZERO,
     };
     let watch = Watch::default();
-    call.engine.watch(&call.who, call.id(), &watch)?;
+    call.engine.watch(&call.caller, call.id(), &watch)?;
     if call.wants_events() {
-        let running = followed(Arc::clone(call.engine), call.who.clone(), call.id().to_owned());
+        let running = wait_for_end(Arc::clone(call.engine), call.caller.clone(), call.id().to_owned());
         return Ok(events::answer(running.boxed(), watch).await?);
     }
-    let view = call.engine.execution(&call.who, call.id(), wait).await?;
-    run::whole(&view, &watch, OUTPUT_BYTES, &call.large).await
+    let view = call.engine.execution(&call.caller, call.id(), wait).await?;
+    run::answer_with_output(&view, &watch, OUTPUT_BYTES, &call.large).await
 }
 
 /// Waits for the end of an execution that another request started.
-async fn followed(engine: Arc<Engine>, who: Principal, id: String) -> Result<ExecutionView, Failure> {
+async fn wait_for_end(engine: Arc<Engine>, caller: Principal, id: String) -> Result<ExecutionView, Failure> {
     loop {
-        let view = engine.execution(&who, &id, MAX_WAIT).await?;
+        let view = engine.execution(&caller, &id, MAX_WAIT).await?;
         if view.status != Status::Running {
             return Ok(view);
         }
@@ -66,15 +66,15 @@ async fn followed(engine: Arc<Engine>, who: Principal, id: String) -> Result<Exe
 /// Ends an execution.
 pub(crate) async fn cancel(call: Call<'_>) -> Result<Response<EndpointBody>, Problem> {
     let watch = Watch::default();
-    call.engine.watch(&call.who, call.id(), &watch)?;
-    let view = call.engine.cancel(&call.who, Some(call.id())).await?;
-    run::whole(&view, &watch, OUTPUT_BYTES, &call.large).await
+    call.engine.watch(&call.caller, call.id(), &watch)?;
+    let view = call.engine.cancel(&call.caller, Some(call.id())).await?;
+    run::answer_with_output(&view, &watch, OUTPUT_BYTES, &call.large).await
 }
 
 /// Returns a part of an execution's output.
 pub(crate) async fn output(call: Call<'_>) -> Result<Response<EndpointBody>, Problem> {
     let watch = Watch::default();
-    call.engine.watch(&call.who, call.id(), &watch)?;
+    call.engine.watch(&call.caller, call.id(), &watch)?;
     let stream = match call.query.text("stream") {
         None | Some("stdout") => OutputStream::Stdout,
         Some("stderr") => OutputStream::Stderr,
@@ -120,7 +120,7 @@ pub(crate) async fn output(call: Call<'_>) -> Result<Response<EndpointBody>, Pro
 /// Returns the bytes of a picture or a file of an execution.
 pub(crate) async fn file(call: Call<'_>) -> Result<Response<EndpointBody>, Problem> {
     let number = call.ids.get(1).and_then(|number| number.parse().ok());
-    let view = call.engine.execution(&call.who, call.id(), Duration::ZERO).await;
+    let view = call.engine.execution(&call.caller, call.id(), Duration::ZERO).await;
     let found = match view {
         Ok(view) => {
             let file = view.artifacts.into_iter().find(|file| Some(file.number) == number);
@@ -129,7 +129,7 @@ pub(crate) async fn file(call: Call<'_>) -> Result<Response<EndpointBody>, Probl
         // The persistent history has the pictures.
         Err(failure) => {
             let number = number.unwrap_or(u32::MAX);
-            let picture = call.engine.picture(&call.who, call.id(), number).await;
+            let picture = call.engine.picture(&call.caller, call.id(), number).await;
             Some(picture.ok_or(failure)?.bytes)
         }
     };
@@ -137,5 +137,5 @@ pub(crate) async fn file(call: Call<'_>) -> Result<Response<EndpointBody>, Probl
         let message = "the execution has no file with this number";
         Failure::new(Code::NotFound, message, "`files` of the execution lists them")
     })?;
-    Ok(respond::bytes(StatusCode::OK, respond::BYTES, bytes))
+    Ok(respond::bytes(StatusCode::OK, respond::BYTES_TYPE, bytes))
 }

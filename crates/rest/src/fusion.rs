@@ -21,29 +21,29 @@ use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::commands::given;
+use crate::commands::stdin_of;
 use crate::model;
 use crate::problem::Problem;
 use crate::request::{Call, mebibytes, path, seconds};
 use crate::{respond, run};
 
 /// The path of the route.
-pub(crate) const PATH: &str = "/run_code";
+pub(crate) const RUN_CODE_PATH: &str = "/run_code";
 /// The maximum bytes of each stream in an answer, as in SandboxFusion.
 const OUTPUT_BYTES: u64 = 1 << 20;
 /// Answers with more output than this count as large.
 const LARGE_OUTPUT_BYTES: u64 = 128 << 10;
 /// The maximum time that a request waits in the queue.
-const TURN_TIMEOUT: Duration = Duration::from_secs(60);
+const QUEUE_TIMEOUT: Duration = Duration::from_secs(60);
 /// The number of callers above which the queues of idle callers are removed.
 const IDLE_CALLERS: usize = 256;
 /// The capacity of a program's event channel. The engine keeps the output, so the channel can be small.
-const EVENTS: usize = 16;
+const EVENT_CAPACITY: usize = 16;
 /// The exit code of a killed program, as Python's `subprocess` reports it.
-const KILLED: i32 = -9;
+const KILLED_EXIT_CODE: i32 = -9;
 
 /// SandboxFusion's language names, and this server's. None: this server has no such language.
-const LANGUAGES: [(&str, Option<&str>); 31] = [
+const LANGUAGE_NAMES: [(&str, Option<&str>); 31] = [
     ("python", Some("python")),
     ("cpp", Some("cpp")),
     ("nodejs", Some("javascript")),
@@ -162,7 +162,7 @@ enum CommandStatus {
 /// A request with invalid fields.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "HTTPValidationError")]
-pub(crate) struct Invalid {
+pub(crate) struct InvalidRequest {
     detail: Vec<InvalidField>,
 }
 
@@ -177,7 +177,7 @@ struct InvalidField {
     input: Value,
 }
 
-impl Invalid {
+impl InvalidRequest {
     fn field(kind: &'static str, field: &str, message: String, input: Value) -> Self {
         let names = field.split('.').filter(|name| !name.is_empty());
         Self {
@@ -208,7 +208,7 @@ impl Answer {
     }
 
     /// Sets the status that SandboxFusion derives from both results.
-    fn judge(&mut self) {
+    fn set_status(&mut self) {
         let results = || self.compile_result.iter().chain(&self.run_result);
         self.status = if results().any(|result| result.status == CommandStatus::Error) {
             RunStatus::SandboxError
@@ -222,32 +222,32 @@ impl Answer {
 
 /// The queues of callers, which bound the programs that each caller runs at once.
 #[derive(Debug, Default)]
-pub(crate) struct Turns(Mutex<HashMap<Principal, Arc<Semaphore>>>);
+pub(crate) struct CallerQueues(Mutex<HashMap<Principal, Arc<Semaphore>>>);
 
-impl Turns {
+impl CallerQueues {
     /// Waits until the caller runs fewer than `max_running` programs.
-    async fn take(&self, who: &Principal, places: usize) -> Result<OwnedSemaphorePermit, Failure> {
-        let own = {
+    async fn acquire(&self, caller: &Principal, max_running: usize) -> Result<OwnedSemaphorePermit, Failure> {
+        let queue = {
             let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             if all.len() > IDLE_CALLERS {
-                all.retain(|_, places| Arc::strong_count(places) > 1);
+                all.retain(|_, queue| Arc::strong_count(queue) > 1);
             }
-            let own = all
-                .entry(who.clone())
-                .or_insert_with(|| Arc::new(Semaphore::new(places)));
-            if Arc::strong_count(own) == 1 {
+            let queue = all
+                .entry(caller.clone())
+                .or_insert_with(|| Arc::new(Semaphore::new(max_running)));
+            if Arc::strong_count(queue) == 1 {
                 // No program runs or waits, so the queue takes over a changed limit.
-                *own = Arc::new(Semaphore::new(places));
+                *queue = Arc::new(Semaphore::new(max_running));
             }
-            Arc::clone(own)
+            Arc::clone(queue)
         };
-        match tokio::time::timeout(TURN_TIMEOUT, own.acquire_owned()).await {
-            Ok(Ok(place)) => Ok(place),
+        match tokio::time::timeout(QUEUE_TIMEOUT, queue.acquire_owned()).await {
+            Ok(Ok(permit)) => Ok(permit),
             Ok(Err(_)) | Err(_) => Err(Failure::new(
                 Code::Busy,
                 format!(
-                    "{places} of your programs were under way for {} s",
-                    TURN_TIMEOUT.as_secs()
+                    "{max_running} of your programs were under way for {} s",
+                    QUEUE_TIMEOUT.as_secs()
                 ),
                 "send fewer at once",
             )),
@@ -282,22 +282,22 @@ pub(crate) async fn run_code(call: Call<'_>) -> Result<Response<EndpointBody>, P
     }
 }
 
-fn read(bytes: &Bytes) -> Result<Request, Invalid> {
+fn read(bytes: &Bytes) -> Result<Request, InvalidRequest> {
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let read = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
         let path = error.path().to_string();
         let error = error.into_inner();
         let kind = if error.is_data() { "value_error" } else { "json_invalid" };
-        Invalid::field(kind, path.trim_matches('.'), error.to_string(), Value::Null)
+        InvalidRequest::field(kind, path.trim_matches('.'), error.to_string(), Value::Null)
     })?;
     let ended = reader.end();
-    ended.map_err(|error| Invalid::field("json_invalid", "", error.to_string(), Value::Null))?;
+    ended.map_err(|error| InvalidRequest::field("json_invalid", "", error.to_string(), Value::Null))?;
     Ok(read)
 }
 
 /// Returns this server's name of a language, or none if the language is not available.
-fn language(name: &str, engine: &Engine) -> Result<Option<String>, Invalid> {
-    if let Some((_, ours)) = LANGUAGES.iter().find(|(theirs, _)| *theirs == name) {
+fn language(name: &str, engine: &Engine) -> Result<Option<String>, InvalidRequest> {
+    if let Some((_, ours)) = LANGUAGE_NAMES.iter().find(|(theirs, _)| *theirs == name) {
         return Ok(ours.map(str::to_owned));
     }
     let here = engine.languages();
@@ -307,11 +307,16 @@ fn language(name: &str, engine: &Engine) -> Result<Option<String>, Invalid> {
     if let Some(own) = own {
         return Ok(Some(own.name.clone()));
     }
-    let known: Vec<&str> = LANGUAGES.iter().map(|(name, _)| *name).collect();
+    let known: Vec<&str> = LANGUAGE_NAMES.iter().map(|(name, _)| *name).collect();
     let message = format!("Input should be one of: {}", known.join(", "));
     // Long names are cut.
     let input: String = name.chars().take(100).collect();
-    Err(Invalid::field("literal_error", "language", message, json!(input)))
+    Err(InvalidRequest::field(
+        "literal_error",
+        "language",
+        message,
+        json!(input),
+    ))
 }
 
 async fn program(call: &Call<'_>, asked: Request, language: String) -> Result<Response<EndpointBody>, Failure> {
@@ -339,26 +344,26 @@ async fn program(call: &Call<'_>, asked: Request, language: String) -> Result<Re
         progress: watch::Sender::new(String::new()),
         watch: watch.clone(),
     };
-    let places = call.engine.config().sandboxes_per_caller.max(1);
-    let turn = call.turns.take(&call.who, places).await?;
+    let max_running = call.engine.config().sandboxes_per_caller.max(1);
+    let permit = call.queues.acquire(&call.caller, max_running).await?;
     let began = Instant::now();
-    let (output, events) = mpsc::channel(EVENTS);
-    let stdin = given(asked.stdin);
+    let (output, events) = mpsc::channel(EVENT_CAPACITY);
+    let stdin = stdin_of(asked.stdin);
     let running = call
         .engine
-        .run_program(&call.who, request, stdin, output, CancellationToken::new());
+        .run_program(&call.caller, request, stdin, output, CancellationToken::new());
     let (view, compiled) = tokio::join!(running, compilation(events, began));
     let view = view?;
-    drop(turn);
+    drop(permit);
     let shown = view.stdout.total_bytes.min(OUTPUT_BYTES) + view.stderr.total_bytes.min(OUTPUT_BYTES);
-    let place = if shown > LARGE_OUTPUT_BYTES || !outputs.is_empty() {
+    let large_permit = if shown > LARGE_OUTPUT_BYTES || !outputs.is_empty() {
         Some(call.large.permit().await?)
     } else {
         None
     };
     let mut answer = results(&view, &watch, &compiled, began.elapsed());
     answer.files = fetched(&view, &asked.fetch_files, &outputs);
-    Ok(respond::json(StatusCode::OK, &answer).map(|body| holding(body, place)))
+    Ok(respond::json(StatusCode::OK, &answer).map(|body| holding(body, large_permit)))
 }
 
 /// Returns the requested memory limit. Numbers that are not positive mean the default, as in SandboxFusion.
@@ -373,31 +378,31 @@ struct Compilation {
     /// The compile time. None if nothing was compiled or the compiler failed.
     took: Option<Duration>,
     /// The number of bytes that the compiler wrote. They are the first bytes of stderr.
-    said: u64,
+    stderr_bytes: u64,
 }
 
 /// Reads the events of a program until it ends, and returns the facts about its compilation.
 async fn compilation(mut events: mpsc::Receiver<SessionEvent>, began: Instant) -> Compilation {
-    let (mut took, mut said) = (None, 0);
+    let (mut took, mut stderr_bytes) = (None, 0);
     while let Some(event) = events.recv().await {
         match event {
             SessionEvent::Begun => took = Some(began.elapsed()),
             SessionEvent::Output {
                 stream: OutputStream::Stderr,
                 bytes,
-            } if took.is_none() => said += u64::try_from(bytes.len()).unwrap_or(u64::MAX),
+            } if took.is_none() => stderr_bytes += u64::try_from(bytes.len()).unwrap_or(u64::MAX),
             _ => {}
         }
     }
     Compilation {
         took,
-        said: if took.is_some() { said } else { 0 },
+        stderr_bytes: if took.is_some() { stderr_bytes } else { 0 },
     }
 }
 
 fn results(view: &ExecutionView, watch: &Watch, compiled: &Compilation, took: Duration) -> Answer {
-    let text = |stream, offset, most| Some(run::text(watch, stream, offset, most).0);
-    let (status, return_code) = ending(view);
+    let text = |stream, offset, max_bytes| Some(run::text(watch, stream, offset, max_bytes).0);
+    let (status, return_code) = last_step(view);
     let mut answer = Answer::sandbox_error(String::new());
     if view.phase == Phase::Compile {
         answer.compile_result = Some(CommandResult {
@@ -413,17 +418,17 @@ fn results(view: &ExecutionView, watch: &Watch, compiled: &Compilation, took: Du
             execution_time: Some(took.as_secs_f64()),
             return_code: Some(0),
             stdout: Some(String::new()),
-            stderr: text(OutputStream::Stderr, 0, compiled.said),
+            stderr: text(OutputStream::Stderr, 0, compiled.stderr_bytes),
         });
         answer.run_result = Some(CommandResult {
             status,
             execution_time: Some(view.duration.as_secs_f64()),
             return_code,
             stdout: text(OutputStream::Stdout, 0, OUTPUT_BYTES),
-            stderr: text(OutputStream::Stderr, compiled.said, OUTPUT_BYTES),
+            stderr: text(OutputStream::Stderr, compiled.stderr_bytes, OUTPUT_BYTES),
         });
     }
-    answer.judge();
+    answer.set_status();
     if let Some(cause) = view.cause.as_ref().filter(|_| answer.status != RunStatus::Success) {
         answer.message = cause.message.clone();
     }
@@ -431,7 +436,7 @@ fn results(view: &ExecutionView, watch: &Watch, compiled: &Compilation, took: Du
 }
 
 /// Returns the status and the exit code of the last step.
-fn ending(view: &ExecutionView) -> (CommandStatus, Option<i32>) {
+fn last_step(view: &ExecutionView) -> (CommandStatus, Option<i32>) {
     let compiler_was_slow = view.error.as_ref().is_some_and(|error| error.name == "CompileTimeout");
     match view.status {
         Status::Ok => (CommandStatus::Finished, Some(view.exit_code.unwrap_or(0))),
@@ -442,7 +447,10 @@ fn ending(view: &ExecutionView) -> (CommandStatus, Option<i32>) {
             None => (CommandStatus::Error, None),
         },
         Status::Timeout => (CommandStatus::TimeLimitExceeded, None),
-        Status::Killed => (CommandStatus::Finished, Some(view.exit_code.unwrap_or(KILLED))),
+        Status::Killed => (
+            CommandStatus::Finished,
+            Some(view.exit_code.unwrap_or(KILLED_EXIT_CODE)),
+        ),
         Status::Cancelled | Status::Running => (CommandStatus::Error, None),
     }
 }

@@ -31,7 +31,7 @@ use hyper::{Method, Response, Uri};
 use sandcell_engine::Engine;
 use sandcell_mcp::{EndpointBody, EndpointInput, EndpointRequest, Endpoints, NotFound};
 
-use crate::fusion::Turns;
+use crate::fusion::CallerQueues;
 use crate::request::{Call, Query};
 
 /// The resources of an engine.
@@ -39,7 +39,7 @@ pub struct Rest {
     engine: Arc<Engine>,
     /// The OpenAPI document, made at the first request for it.
     document: OnceLock<Bytes>,
-    turns: Turns,
+    queues: CallerQueues,
 }
 
 impl std::fmt::Debug for Rest {
@@ -55,27 +55,27 @@ impl Rest {
         Self {
             engine,
             document: OnceLock::new(),
-            turns: Turns::default(),
+            queues: CallerQueues::default(),
         }
     }
 }
 
 impl Endpoints for Rest {
     fn has(&self, path: &str) -> bool {
-        path == "/v1" || path.starts_with("/v1/") || path == fusion::PATH
+        path == "/v1" || path.starts_with("/v1/") || path == fusion::RUN_CODE_PATH
     }
 
     fn find(&self, method: &Method, uri: &Uri) -> Result<EndpointInput, NotFound> {
         let (route, _) = routes::find(method, uri.path())?;
         Query::parse(uri.query(), route.query).ok_or(NotFound::Query)?;
-        Ok(route.wants)
+        Ok(route.input)
     }
 
     fn answer_anybody(&self, _: &Uri) -> Response<EndpointBody> {
         let document = self
             .document
             .get_or_init(|| Bytes::from(openapi::document().to_string()));
-        respond::bytes(hyper::StatusCode::OK, respond::JSON, document.clone())
+        respond::bytes(hyper::StatusCode::OK, respond::JSON_TYPE, document.clone())
     }
 
     fn answer<'a>(&'a self, request: EndpointRequest<'a>) -> BoxFuture<'a, Response<EndpointBody>> {
@@ -83,14 +83,14 @@ impl Endpoints for Rest {
             let uri = &request.parts.uri;
             // The pipeline has already found the route.
             let Ok((route, ids)) = routes::find(&request.parts.method, uri.path()) else {
-                return problem::gone().into_response();
+                return problem::not_found().into_response();
             };
             let query = Query::parse(uri.query(), route.query).unwrap_or_default();
             let ids = ids.into_iter().map(str::to_owned).collect();
             let call = Call {
                 engine: &self.engine,
-                turns: &self.turns,
-                who: request.caller,
+                queues: &self.queues,
+                caller: request.caller,
                 ids,
                 query,
                 headers: request.parts.headers,

@@ -12,7 +12,7 @@ use sandcell_sandbox::{ByteSize, Code, Cpus, EntryKind, Failure, Isolation, Usag
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
-use crate::problem::in_rest_words;
+use crate::problem::with_rest_calls;
 
 /// A failure, with a message and a remedy. The schema of the engine's [`Failure`], which has these fields.
 #[derive(Serialize, JsonSchema)]
@@ -330,7 +330,7 @@ impl From<&ExecutionView> for Execution {
         let cause = view.cause.as_ref().map(|cause| CauseOfEnd {
             code: cause.code,
             message: cause.message.clone(),
-            remedy: in_rest_words(&cause.remedy),
+            remedy: with_rest_calls(&cause.remedy),
         });
         Self {
             execution_id: view.id.to_string(),
@@ -343,7 +343,7 @@ impl From<&ExecutionView> for Execution {
             result_truncated: view.result_cut.is_some(),
             error: view.error.as_ref().map(RaisedError::from),
             cause,
-            hint: view.hint.as_deref().map(in_rest_words),
+            hint: view.hint.as_deref().map(with_rest_calls),
             files: view.artifacts.iter().map(|file| output_file(view, file)).collect(),
             missing_files: view.missing_outputs.clone(),
             stdout_bytes: view.stdout.total_bytes,

@@ -21,7 +21,7 @@ impl From<Failure> for Problem {
     fn from(failure: Failure) -> Self {
         Self {
             status: status(failure.code),
-            failure: in_rest_words_of(failure),
+            failure: failure_with_rest_calls(failure),
         }
     }
 }
@@ -66,7 +66,7 @@ pub(crate) const fn status(code: Code) -> StatusCode {
 
 /// The MCP calls that the engine's advice names, and the REST requests with the same effect. Longer texts are replaced
 /// first.
-const CALLS: [(&str, &str); 16] = [
+const MCP_CALLS: [(&str, &str); 16] = [
     ("; without sandbox_id the default one is used", ""),
     (
         "call again without sandbox_id for a new default sandbox, or use create_sandbox",
@@ -89,24 +89,24 @@ const CALLS: [(&str, &str); 16] = [
 ];
 
 /// Replaces MCP calls in advice by REST requests.
-pub(crate) fn in_rest_words(advice: &str) -> String {
+pub(crate) fn with_rest_calls(advice: &str) -> String {
     let mut text = advice.to_owned();
-    for (theirs, ours) in CALLS {
+    for (theirs, ours) in MCP_CALLS {
         text = text.replace(theirs, ours);
     }
     text
 }
 
 /// Replaces MCP calls in a failure's remedy by REST requests.
-pub(crate) fn in_rest_words_of(failure: Failure) -> Failure {
+pub(crate) fn failure_with_rest_calls(failure: Failure) -> Failure {
     Failure {
-        remedy: in_rest_words(&failure.remedy),
+        remedy: with_rest_calls(&failure.remedy),
         ..failure
     }
 }
 
 /// The answer for an address without a resource.
-pub(crate) fn gone() -> Problem {
+pub(crate) fn not_found() -> Problem {
     let message = "there is nothing at this address";
     Failure::new(Code::NotFound, message, "/v1/openapi.json lists what there is").into()
 }

@@ -12,13 +12,13 @@ use sandcell_mcp::{LargeAnswers, RequestBody};
 use sandcell_sandbox::{ByteSize, Code, Failure, SandboxPath};
 use serde::de::DeserializeOwned;
 
-use crate::fusion::Turns;
+use crate::fusion::CallerQueues;
 
 /// A request for one of the resources.
 pub(crate) struct Call<'a> {
     pub(crate) engine: &'a Arc<Engine>,
-    pub(crate) turns: &'a Turns,
-    pub(crate) who: Principal,
+    pub(crate) queues: &'a CallerQueues,
+    pub(crate) caller: Principal,
     /// The ids in the path, in order.
     pub(crate) ids: Vec<String>,
     pub(crate) query: Query,

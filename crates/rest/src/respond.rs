@@ -17,16 +17,16 @@ use sandcell_sandbox::{Code, Failure};
 use serde::Serialize;
 use tokio::sync::mpsc;
 
-pub(crate) const JSON: &str = "application/json";
-pub(crate) const BYTES: &str = "application/octet-stream";
-pub(crate) const EVENTS: &str = "text/event-stream";
+pub(crate) const JSON_TYPE: &str = "application/json";
+pub(crate) const BYTES_TYPE: &str = "application/octet-stream";
+pub(crate) const EVENTS_TYPE: &str = "text/event-stream";
 /// The content security policy of all answers, in case a browser shows one.
 const NO_DOCUMENT: &str = "default-src 'none'; frame-ancestors 'none'; sandbox";
 
 /// Makes an answer of JSON.
 pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Response<EndpointBody> {
     match serde_json::to_vec(value) {
-        Ok(text) => bytes(status, JSON, text.into()),
+        Ok(text) => bytes(status, JSON_TYPE, text.into()),
         Err(error) => {
             let failure = Failure::new(
                 Code::Internal,
@@ -34,7 +34,7 @@ pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Response<Endpo
                 "report this",
             );
             let text = serde_json::to_vec(&failure).unwrap_or_default();
-            bytes(StatusCode::INTERNAL_SERVER_ERROR, JSON, text.into())
+            bytes(StatusCode::INTERNAL_SERVER_ERROR, JSON_TYPE, text.into())
         }
     }
 }
@@ -53,20 +53,20 @@ pub(crate) fn with_body(status: StatusCode, kind: &'static str, body: EndpointBo
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(NO_DOCUMENT));
-    if kind == BYTES {
+    if kind == BYTES_TYPE {
         headers.insert(CONTENT_DISPOSITION, HeaderValue::from_static("attachment"));
     }
     response
 }
 
 /// A body that is read from a channel. The channel closes when the client stops reading, so that the sender can stop.
-pub(crate) struct Piped {
+pub(crate) struct ChannelBody {
     pub(crate) parts: mpsc::Receiver<Bytes>,
     /// The number of bytes that remain to be sent, if known. The connection is aborted if the channel ends before.
     pub(crate) left: Option<u64>,
 }
 
-impl Body for Piped {
+impl Body for ChannelBody {
     type Data = Bytes;
     type Error = Infallible;
 

@@ -10,7 +10,7 @@ use crate::problem::Problem;
 use crate::request::{Call, QueryField, QueryKind};
 use crate::{commands, executions, files, fusion, model, run, sandboxes};
 
-type Answering<'a> = BoxFuture<'a, Result<Response<EndpointBody>, Problem>>;
+type AnswerFuture<'a> = BoxFuture<'a, Result<Response<EndpointBody>, Problem>>;
 type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
 
 /// A resource and a method.
@@ -22,15 +22,15 @@ pub(crate) struct Route {
     pub(crate) id: &'static str,
     pub(crate) summary: &'static str,
     pub(crate) query: &'static [QueryField],
-    pub(crate) wants: EndpointInput,
+    pub(crate) input: EndpointInput,
     /// The schema of the JSON body.
-    pub(crate) takes: Option<SchemaOf>,
-    pub(crate) gives: &'static [Gives],
-    pub(crate) run: for<'a> fn(Call<'a>) -> Answering<'a>,
+    pub(crate) body_schema: Option<SchemaOf>,
+    pub(crate) answers: &'static [RouteAnswer],
+    pub(crate) run: for<'a> fn(Call<'a>) -> AnswerFuture<'a>,
 }
 
 /// An answer of a route.
-pub(crate) struct Gives {
+pub(crate) struct RouteAnswer {
     pub(crate) status: u16,
     pub(crate) about: &'static str,
     pub(crate) body: Body,
@@ -50,17 +50,17 @@ fn schema<T: schemars::JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
     generator.subschema_for::<T>()
 }
 
-const fn ok(about: &'static str, body: Body) -> Gives {
-    Gives {
+const fn ok(about: &'static str, body: Body) -> RouteAnswer {
+    RouteAnswer {
         status: 200,
         about,
         body,
     }
 }
 
-const RUN: [Gives; 2] = [
+const RUN_ANSWERS: [RouteAnswer; 2] = [
     ok("The execution has ended.", Body::JsonOrEvents(schema::<model::Run>)),
-    Gives {
+    RouteAnswer {
         status: 202,
         about: "The execution still runs after `wait_s`.",
         body: Body::Json(schema::<model::Run>),
@@ -85,11 +85,11 @@ pub(crate) static ROUTES: [Route; 18] = [
         id: "getDescription",
         summary: "This document",
         query: &[],
-        wants: EndpointInput::Nothing,
-        takes: None,
-        gives: &[ok("The document.", Body::Any)],
+        input: EndpointInput::Nothing,
+        body_schema: None,
+        answers: &[ok("The document.", Body::Any)],
         // The pipeline passes the request to `answer_anybody` instead.
-        run: |_| async { Err(crate::problem::gone()) }.boxed(),
+        run: |_| async { Err(crate::problem::not_found()) }.boxed(),
     },
     Route {
         method: Method::POST,
@@ -97,9 +97,9 @@ pub(crate) static ROUTES: [Route; 18] = [
         id: "runOnce",
         summary: "Run code once in a fresh sandbox that is removed afterwards",
         query: &[],
-        wants: EndpointInput::Json,
-        takes: Some(schema::<model::RunOnce>),
-        gives: &RUN,
+        input: EndpointInput::Json,
+        body_schema: Some(schema::<model::RunOnce>),
+        answers: &RUN_ANSWERS,
         run: |call| run::once(call).boxed(),
     },
     Route {
@@ -108,9 +108,9 @@ pub(crate) static ROUTES: [Route; 18] = [
         id: "listSandboxes",
         summary: "Your sandboxes",
         query: &[],
-        wants: EndpointInput::CallerAtOnce,
-        takes: None,
-        gives: &[ok("Your sandboxes.", Body::Json(schema::<model::Sandboxes>))],
+        input: EndpointInput::CallerAtOnce,
+        body_schema: None,
+        answers: &[ok("Your sandboxes.", Body::Json(schema::<model::Sandboxes>))],
         run: |call| sandboxes::list(call).boxed(),
     },
     Route {
@@ -119,10 +119,10 @@ pub(crate) static ROUTES: [Route; 18] = [
         id: "createSandbox",
         summary: "Make a sandbox",
         query: &[],
-        wants: EndpointInput::Json,
-        takes: Some(schema::<model::CreateSandbox>),
-        gives: &[
-            Gives {
+        input: EndpointInput::Json,
+        body_schema: Some(schema::<model::CreateSandbox>),
+        answers: &[
+            RouteAnswer {
                 status: 201,
                 about: "It was made.",
                 body: Body::Json(schema::<model::Sandbox>),
@@ -140,9 +140,9 @@ pub(crate) static ROUTES: [Route; 18] = [
         id: "getSandbox",
         summary: "The state of a sandbox",
         query: &[],
-        wants: EndpointInput::CallerAtOnce,
-        takes: None,
-        gives: &[ok("The sandbox.", Body::Json(schema::<model::Sandbox>))],
+        input: EndpointInput::CallerAtOnce,
+        body_schema: None,
+        answers: &[ok("The sandbox.", Body::Json(schema::<model::Sandbox>))],
         run: |call| sandboxes::status(call).boxed(),
     },
     Route {
@@ -151,9 +151,9 @@ pub(crate) static ROUTES: [Route; 18] = [
         id: "closeSandbox",
         summary: "Close a sandbox and everything in it",
         query: &[],
-        wants: EndpointInput::CallerAtOnce,
-        takes: None,
-        gives: &[ok("It is closed.", Body::Json(schema::<model::Closed>))],
+        input: EndpointInput::CallerAtOnce,
+        body_schema: None,
+        answers: &[ok("It is closed.", Body::Json(schema::<model::Closed>))],
         run: |call| sandboxes::close(call).boxed(),
     },
     Route {
@@ -162,9 +162,9 @@ pub(crate) static ROUTES: [Route; 18] = [
         id: "runCode",
         summary: "Run code in a sandbox; variables and files stay for the next run",
         query: &[],
-        wants: EndpointInput::Json,
-        takes: Some(schema::<model::RunCode>),
-        gives: &RUN,
+        input: EndpointInput::Json,
+        body_schema: Some(schema::<model::RunCode>),
+        answers: &RUN_ANSWERS,
         run: |call| run::code(call).boxed(),
     },
     Route {
@@ -173,9 +173,9 @@ pub(crate) static ROUTES: [Route; 18] = [
         id: "runCommand",
         summary: "Run a command in a sandbox, in parallel with the code that runs there",
         query: &[],
-        wants: EndpointInput::Json,
-        takes: Some(schema::<model::RunCommand>),
-        gives: &RUN,
+        input: EndpointInput::Json,
+        body_schema: Some(schema::<model::RunCommand>),
+        answers: &RUN_ANSWERS,
         run: |call| commands::command(call).boxed(),
     },
     Route {
@@ -191,9 +191,9 @@ pub(crate) static ROUTES: [Route; 18] = [
                 "True to list the folders inside it as well.",
             ),
         ],
-        wants: EndpointInput::Caller,
-        takes: None,
-        gives: &[ok("The folder.", Body::Json(schema::<model::Folder>))],
+        input: EndpointInput::Caller,
+        body_schema: None,
+        answers: &[ok("The folder.", Body::Json(schema::<model::Folder>))],
         run: |call| files::list(call).boxed(),
     },
     Route {
@@ -202,16 +202,16 @@ pub(crate) static ROUTES: [Route; 18] = [
         id: "readFile",
         summary: "Read a file of a sandbox; a header `Range` with one range reads a part",
         query: &[FILE_PATH],
-        wants: EndpointInput::Caller,
-        takes: None,
-        gives: &[
+        input: EndpointInput::Caller,
+        body_schema: None,
+        answers: &[
             ok("The bytes of the file.", Body::Bytes),
-            Gives {
+            RouteAnswer {
                 status: 206,
                 about: "The bytes of the range.",
                 body: Body::Bytes,
             },
-            Gives {
+            RouteAnswer {
                 status: 416,
                 about: "The file does not have these bytes.",
                 body: Body::Json(schema::<model::Problem>),
@@ -228,9 +228,9 @@ pub(crate) static ROUTES: [Route; 18] = [
             FILE_PATH,
             field("append", QueryKind::Flag, "True to append the bytes to the file."),
         ],
-        wants: EndpointInput::Stream,
-        takes: None,
-        gives: &[ok("It is written.", Body::Json(schema::<model::WrittenFile>))],
+        input: EndpointInput::Stream,
+        body_schema: None,
+        answers: &[ok("It is written.", Body::Json(schema::<model::WrittenFile>))],
         run: |call| files::write(call).boxed(),
     },
     Route {
@@ -243,9 +243,9 @@ pub(crate) static ROUTES: [Route; 18] = [
             QueryKind::Whole,
             "The maximum number of finished executions: 10 if left out, up to 50.",
         )],
-        wants: EndpointInput::Caller,
-        takes: None,
-        gives: &[ok("Your executions.", Body::Json(schema::<model::Executions>))],
+        input: EndpointInput::Caller,
+        body_schema: None,
+        answers: &[ok("Your executions.", Body::Json(schema::<model::Executions>))],
         run: |call| executions::list(call).boxed(),
     },
     Route {
@@ -258,11 +258,11 @@ pub(crate) static ROUTES: [Route; 18] = [
             QueryKind::Number,
             "Wait for the end for this many seconds at most; 0 if left out.",
         )],
-        wants: EndpointInput::Caller,
-        takes: None,
-        gives: &[
+        input: EndpointInput::Caller,
+        body_schema: None,
+        answers: &[
             ok("The execution has ended.", Body::JsonOrEvents(schema::<model::Run>)),
-            Gives {
+            RouteAnswer {
                 status: 202,
                 about: "The execution still runs.",
                 body: Body::Json(schema::<model::Run>),
@@ -276,11 +276,11 @@ pub(crate) static ROUTES: [Route; 18] = [
         id: "cancelExecution",
         summary: "Stop an execution: it is interrupted, and killed if it does not stop",
         query: &[],
-        wants: EndpointInput::CallerAtOnce,
-        takes: None,
-        gives: &[
+        input: EndpointInput::CallerAtOnce,
+        body_schema: None,
+        answers: &[
             ok("It has ended.", Body::Json(schema::<model::Run>)),
-            Gives {
+            RouteAnswer {
                 status: 202,
                 about: "It has not ended yet.",
                 body: Body::Json(schema::<model::Run>),
@@ -302,9 +302,9 @@ pub(crate) static ROUTES: [Route; 18] = [
             ),
             field("limit", QueryKind::Whole, "Bytes: 256 KiB if left out, up to 1 MiB."),
         ],
-        wants: EndpointInput::Caller,
-        takes: None,
-        gives: &[ok("The part.", Body::Json(schema::<model::OutputText>))],
+        input: EndpointInput::Caller,
+        body_schema: None,
+        answers: &[ok("The part.", Body::Json(schema::<model::OutputText>))],
         run: |call| executions::output(call).boxed(),
     },
     Route {
@@ -313,25 +313,25 @@ pub(crate) static ROUTES: [Route; 18] = [
         id: "readOutputFile",
         summary: "Read a picture or a file of an execution",
         query: &[],
-        wants: EndpointInput::Caller,
-        takes: None,
-        gives: &[ok("The bytes of the file.", Body::Bytes)],
+        input: EndpointInput::Caller,
+        body_schema: None,
+        answers: &[ok("The bytes of the file.", Body::Bytes)],
         run: |call| executions::file(call).boxed(),
     },
     Route {
         method: Method::POST,
-        path: fusion::PATH,
+        path: fusion::RUN_CODE_PATH,
         id: "runCodeAsSandboxFusion",
         summary: "Run a program in the format of SandboxFusion",
         query: &[],
-        wants: EndpointInput::Json,
-        takes: Some(schema::<fusion::Request>),
-        gives: &[
+        input: EndpointInput::Json,
+        body_schema: Some(schema::<fusion::Request>),
+        answers: &[
             ok("The result of the program.", Body::Json(schema::<fusion::Answer>)),
-            Gives {
+            RouteAnswer {
                 status: 422,
                 about: "The request is invalid, or names an unknown language.",
-                body: Body::Json(schema::<fusion::Invalid>),
+                body: Body::Json(schema::<fusion::InvalidRequest>),
             },
         ],
         run: |call| fusion::run_code(call).boxed(),
@@ -342,9 +342,9 @@ pub(crate) static ROUTES: [Route; 18] = [
         id: "listLanguages",
         summary: "The languages of this server",
         query: &[],
-        wants: EndpointInput::Caller,
-        takes: None,
-        gives: &[ok("The languages.", Body::Json(schema::<model::Languages>))],
+        input: EndpointInput::Caller,
+        body_schema: None,
+        answers: &[ok("The languages.", Body::Json(schema::<model::Languages>))],
         run: |call| sandboxes::languages(call).boxed(),
     },
 ];
