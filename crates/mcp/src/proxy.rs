@@ -69,7 +69,7 @@ pub type Wake = Arc<dyn Fn() -> BoxFuture<'static, Result<(), Failure>> + Send +
 
 struct Proxy<W> {
     /// The server's address, for people.
-    place: String,
+    address: String,
     url: Url,
     wake: Option<Wake>,
     /// True once the right server has answered.
@@ -105,12 +105,12 @@ pub(crate) async fn proxy(
     out: impl AsyncWrite + Unpin + Send + 'static,
 ) -> Result<(), ProxyError> {
     let proxy = Arc::new(Proxy::new(to, token, wake, out)?);
-    let places = Arc::new(Semaphore::new(REQUESTS_IN_FLIGHT + CONTROL_REQUESTS));
+    let permits = Arc::new(Semaphore::new(REQUESTS_IN_FLIGHT + CONTROL_REQUESTS));
     let left = CancellationToken::new();
-    let ended = proxy.pass_on(input, &places, &left).await;
+    let ended = proxy.pass_on(input, &permits, &left).await;
     // The server may still answer pending requests for a moment, as on a connection without a proxy.
     let all = u32::try_from(REQUESTS_IN_FLIGHT + CONTROL_REQUESTS).unwrap_or(u32::MAX);
-    let _rest = tokio::time::timeout(GRACE_AFTER_EOF, places.acquire_many(all)).await;
+    let _rest = tokio::time::timeout(GRACE_AFTER_EOF, permits.acquire_many(all)).await;
     left.cancel();
     // A session that is not ended would take up room until its idle limit, so the proxy tries to end it in any case.
     let _gone = tokio::time::timeout(SESSION_END_TIMEOUT, proxy.leave()).await;
@@ -118,13 +118,13 @@ pub(crate) async fn proxy(
 }
 
 /// Returns a free permit for a request, if any. Reading must not wait for a permit: the next message could free one.
-fn place(places: &Arc<Semaphore>, priority: Priority) -> Option<OwnedSemaphorePermit> {
+fn free_permit(permits: &Arc<Semaphore>, priority: Priority) -> Option<OwnedSemaphorePermit> {
     let kept_free = match priority {
         Priority::Ordinary => CONTROL_REQUESTS,
         Priority::Control => 0,
     };
-    let is_free = places.available_permits() > kept_free;
-    is_free.then(|| Arc::clone(places).try_acquire_owned().ok()).flatten()
+    let is_free = permits.available_permits() > kept_free;
+    is_free.then(|| Arc::clone(permits).try_acquire_owned().ok()).flatten()
 }
 
 impl<W: AsyncWrite + Unpin + Send + 'static> Proxy<W> {
@@ -169,7 +169,7 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Proxy<W> {
             http = http.unix_socket(path).pool_max_idle_per_host(0);
         }
         Ok(Self {
-            place: to.to_owned(),
+            address: to.to_owned(),
             url: address,
             wake,
             awake: AtomicBool::new(false),
@@ -185,7 +185,7 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Proxy<W> {
     async fn pass_on(
         self: &Arc<Self>,
         mut input: impl AsyncBufRead + Unpin,
-        places: &Arc<Semaphore>,
+        permits: &Arc<Semaphore>,
         left: &CancellationToken,
     ) -> Result<(), ProxyError> {
         loop {
@@ -234,7 +234,7 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Proxy<W> {
                 self.deliver(&message, left).await?;
                 continue;
             }
-            let Some(place) = place(places, Priority::of_json(&message, line.len())) else {
+            let Some(permit) = free_permit(permits, Priority::of_json(&message, line.len())) else {
                 let id = message.get("id").unwrap_or(&Value::Null);
                 self.say(&busy(id)).await?;
                 continue;
@@ -243,7 +243,7 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Proxy<W> {
             tokio::spawn(async move {
                 // When writing to the client fails, reading from it ends as well.
                 let _written = proxy.deliver(&message, &left).await;
-                drop(place);
+                drop(permit);
             });
         }
     }
@@ -288,7 +288,7 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Proxy<W> {
     }
 
     async fn cannot_be_used(&self, id: &Value, reason: &str) -> Result<(), ProxyError> {
-        let message = format!("the server at {} cannot be used: {reason}", self.place);
+        let message = format!("the server at {} cannot be used: {reason}", self.address);
         let remedy = if self.wake.is_some() {
             "call again: that starts the server again if it has ended; its sandboxes are then gone"
         } else {

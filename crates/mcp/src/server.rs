@@ -454,9 +454,9 @@ impl ServerHandler for Server {
             return Ok(convert::result(Answer::failure(&tools::cancelled_by_client())).into());
         }
         let knows_tasks = context.client_capabilities().is_some_and(|all| all.supports_tasks());
-        if let Some(place) = knows_tasks.then(|| self.0.tasks.place(tool.name)).flatten() {
+        if let Some(permit) = knows_tasks.then(|| self.0.tasks.permit(tool.name)).flatten() {
             let job = span.in_scope(|| self.begin(tool, request, consent));
-            return Ok(self.0.tasks.follow(job, place, &context.ct).await);
+            return Ok(self.0.tasks.follow(job, permit, &context.ct).await);
         }
         let answer = self
             .run(tool, (request, consent), &context, room)

@@ -31,7 +31,7 @@ const LONG_TOOLS: [&str; 3] = ["execute_code", "create_run_close", "install_pack
 /// The tasks of one caller.
 pub(crate) struct Tasks {
     manager: TaskManager,
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     /// The ids of all tasks, each with its permit, until the task is removed.
     kept: Mutex<Vec<(String, OwnedSemaphorePermit)>>,
 }
@@ -40,7 +40,7 @@ impl Default for Tasks {
     fn default() -> Self {
         Self {
             manager: TaskManager::new(),
-            places: Arc::new(Semaphore::new(MAX_TASKS)),
+            permits: Arc::new(Semaphore::new(MAX_TASKS)),
             kept: Mutex::default(),
         }
     }
@@ -58,12 +58,12 @@ pub(crate) struct Job {
 
 impl Tasks {
     /// Returns a permit if a call of this tool may become a task. A call without a permit is an ordinary call.
-    pub(crate) fn place(&self, tool: &str) -> Option<OwnedSemaphorePermit> {
+    pub(crate) fn permit(&self, tool: &str) -> Option<OwnedSemaphorePermit> {
         if !LONG_TOOLS.contains(&tool) {
             return None;
         }
         self.kept().retain(|(id, _)| self.manager.get_task(id).is_ok());
-        Arc::clone(&self.places).try_acquire_owned().ok()
+        Arc::clone(&self.permits).try_acquire_owned().ok()
     }
 
     fn kept(&self) -> MutexGuard<'_, Vec<(String, OwnedSemaphorePermit)>> {
@@ -74,7 +74,7 @@ impl Tasks {
     pub(crate) async fn follow(
         &self,
         mut job: Job,
-        place: OwnedSemaphorePermit,
+        permit: OwnedSemaphorePermit,
         cancelled_by_client: &CancellationToken,
     ) -> CallToolResponse {
         let stop_if_left = job.cancel.clone().drop_guard();
@@ -94,7 +94,7 @@ impl Tasks {
             .with_ttl_ms(TTL_MS)
             .with_poll_interval_ms(POLL_MS);
         let task = self.manager.spawn(options, |task| Box::pin(run(job, task)));
-        self.kept().push((task.task_id.clone(), place));
+        self.kept().push((task.task_id.clone(), permit));
         CreateTaskResult::new(task).into()
     }
 

@@ -16,14 +16,14 @@ use tokio::sync::Semaphore;
 use crate::limits::{PICTURE_BYTES, PICTURE_SIDE};
 
 /// The maximum pixels of a picture. Larger pictures are not decoded.
-const MOST_PIXELS: u64 = 50_000_000;
+const MAX_PIXELS: u64 = 50_000_000;
 /// The maximum pixels of a picture that is decoded at once. Larger PNG files without interlacing are decoded row by
 /// row.
-const WHOLE_PIXELS: u64 = 4_000_000;
+const MAX_DECODED_PIXELS: u64 = 4_000_000;
 /// The maximum pixels of a JPEG file. It is higher, since JPEG files cannot be decoded row by row.
-const WHOLE_PIXELS_JPEG: u64 = 16_000_000;
+const MAX_JPEG_PIXELS: u64 = 16_000_000;
 /// The longest side; bounds the memory of one row.
-const MOST_SIDE: u32 = 65_535;
+const MAX_SIDE: u32 = 65_535;
 /// The maximum bytes that a decoder may allocate in addition to its output.
 const DECODER_BYTES: usize = 64 << 20;
 /// Attempts at an encoding that fits.
@@ -79,13 +79,13 @@ fn fit_now(bytes: &[u8], room: usize) -> Result<Picture, PictureError> {
         return Ok(picture(bytes, format, false));
     }
     let pixels = u64::from(width) * u64::from(height);
-    if pixels > MOST_PIXELS || width.max(height) > MOST_SIDE {
+    if pixels > MAX_PIXELS || width.max(height) > MAX_SIDE {
         return Err(PictureError::TooManyPixels(width, height));
     }
     let whole = if format == ImageFormat::Jpeg {
-        WHOLE_PIXELS_JPEG
+        MAX_JPEG_PIXELS
     } else {
-        WHOLE_PIXELS
+        MAX_DECODED_PIXELS
     };
     let decoded = if pixels <= whole {
         decode(bytes, format)?

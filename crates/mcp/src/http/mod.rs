@@ -3,8 +3,8 @@
 //! a web page (`page`).
 //!
 //! rmcp speaks the protocol. Admission and limits are in front of it, in the order of the files: `connections` (number
-//! and speed), `pipeline` (the request pipeline), `host_origin` (Host and Origin), `crate::auth` (tokens), `tenants` and
-//! `sessions` (the state of each caller). HTTP/1.1 by hyper, without a framework: there are few addresses, and the
+//! and speed), `pipeline` (the request pipeline), `host_origin` (Host and Origin), `crate::auth` (tokens), `tenants`
+//! and `sessions` (the state of each caller). HTTP/1.1 by hyper, without a framework: there are few addresses, and the
 //! important parts are below and above routing.
 
 mod auth_throttle;
@@ -58,7 +58,7 @@ pub(crate) const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 /// The interval of the search for callers that left or lost their token.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(2);
 /// The interval of the check for the end of the last calls.
-const DRAIN_LOOK: Duration = Duration::from_millis(20);
+const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// The time that connections have for closing after their streams have ended.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The pause after the system refuses a connection (for lack of files, for example).
@@ -382,7 +382,7 @@ impl HttpServer {
         drain.cancel();
         let last_calls = async {
             while self.pipeline.calls() > 0 {
-                tokio::time::sleep(DRAIN_LOOK).await;
+                tokio::time::sleep(DRAIN_POLL_INTERVAL).await;
             }
         };
         tokio::select! {

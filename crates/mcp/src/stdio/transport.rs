@@ -31,7 +31,7 @@ const WRITER_QUEUE: usize = 4;
 /// Bytes read from the pipe at once.
 const READ_BYTES: usize = 64 << 10;
 /// A line buffer larger than this is freed after its message.
-const KEPT_BUFFER: usize = 1 << 20;
+const MAX_KEPT_BUFFER_BYTES: usize = 1 << 20;
 
 const PARSE_ERROR: i32 = -32700;
 pub(crate) const INVALID_REQUEST: i32 = -32600;
@@ -167,7 +167,7 @@ impl<R: AsyncRead + Send + Unpin> LineTransport<R> {
         } else {
             parse(&line, &scanner)
         };
-        if line.capacity() <= KEPT_BUFFER {
+        if line.capacity() <= MAX_KEPT_BUFFER_BYTES {
             self.line = line;
             self.line.clear();
         }

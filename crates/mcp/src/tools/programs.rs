@@ -1,6 +1,6 @@
 //! Programs next to sessions, and their standard input: tools for programs that use the server, not for models
-//! ([`unlisted_sandbox_tools`](super::unlisted_sandbox_tools)). The result is that of `execute_code`, so `get_execution` and
-//! `cancel_execution` work on it.
+//! ([`unlisted_sandbox_tools`](super::unlisted_sandbox_tools)). The result is that of `execute_code`, so
+//! `get_execution` and `cancel_execution` work on it.
 
 use bytes::Bytes;
 use futures::FutureExt as _;

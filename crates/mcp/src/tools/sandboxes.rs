@@ -25,7 +25,7 @@ use crate::schema::{self, Field, Kind, MapOf};
 use crate::time::{rfc3339, rough};
 
 /// A number that exceeds every server's limit. Larger numbers are mistakes.
-const MOST_SANDBOXES: i64 = 1000;
+const MAX_SANDBOXES: i64 = 1000;
 /// The maximum bytes of variables in a status.
 const VARIABLES_BYTES: usize = 6000;
 
@@ -35,7 +35,7 @@ pub(crate) fn create_sandbox(facts: &ToolFacts) -> Tool {
             "count",
             Kind::Integer {
                 min: 1,
-                max: MOST_SANDBOXES,
+                max: MAX_SANDBOXES,
             },
             json!(1),
         )

@@ -1,5 +1,5 @@
-//! Signatures of tokens by ring, which the rest of the server's cryptography is from as well. Only public keys, so that no
-//! text that both sides know can ever stand for a key.
+//! Checks the signatures of tokens with ring, like the rest of the server's cryptography. Only public keys are
+//! accepted, so a text that both sides know can never serve as a key.
 
 use jsonwebtoken::crypto::{CryptoProvider, JwtVerifier, KeyUtils};
 use jsonwebtoken::errors::{Error, ErrorKind};

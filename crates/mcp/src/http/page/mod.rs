@@ -210,8 +210,8 @@ mod tests {
         };
         assert!(handler("focus=\"x\"") && !handler(" this page"));
         assert!(!html.split(" on").skip(1).any(handler));
-        let scripts = PAGE_FILES.iter().filter(|(place, ..)| place.ends_with(".js"));
-        for (place, _, bytes) in scripts {
+        let scripts = PAGE_FILES.iter().filter(|(file_path, ..)| file_path.ends_with(".js"));
+        for (file_path, _, bytes) in scripts {
             let script = std::str::from_utf8(bytes).unwrap();
             for forbidden in [
                 "innerHTML",
@@ -229,7 +229,7 @@ mod tests {
                 "http://",
                 "https://",
             ] {
-                assert!(!script.contains(forbidden), "{place}: {forbidden}");
+                assert!(!script.contains(forbidden), "{file_path}: {forbidden}");
             }
         }
         let style = std::str::from_utf8(PAGE_FILES[1].2).unwrap();
