@@ -1,4 +1,4 @@
-//! The answer of a tool, independent of MCP. Only `wire` converts it into MCP types.
+//! The answer of a tool, independent of MCP. Only `convert` converts it into MCP types.
 
 use sandcell_sandbox::Failure;
 use serde_json::{Map, Value, json};

@@ -15,17 +15,17 @@ use serde_json::{Map, Value};
 pub(crate) use self::lenient::whole_arguments;
 use crate::schema::{Field, Kind};
 
-/// Faults that one message names; more would drown the first.
-const FAULTS: usize = 5;
-/// Characters of a caller's own text that a message repeats.
-const ECHO: usize = 60;
+/// The maximum number of faults in one message. With more, the first fault would be overlooked.
+const MAX_FAULTS: usize = 5;
+/// The maximum characters of a caller's text that a message quotes.
+const QUOTE_CHARS: usize = 60;
 
-/// Checked arguments. Taking one that was not given is `None`.
+/// Checked arguments. Taking an argument that was not given returns `None`.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Arguments(BTreeMap<&'static str, Given>);
+pub(crate) struct Arguments(BTreeMap<&'static str, ArgumentValue>);
 
 #[derive(Debug, Clone, PartialEq)]
-enum Given {
+enum ArgumentValue {
     Text(String),
     Integer(i64),
     Number(f64),
@@ -70,7 +70,7 @@ impl Arguments {
     /// A text.
     pub(crate) fn text(&mut self, name: &str) -> Option<String> {
         match self.0.remove(name) {
-            Some(Given::Text(text)) => Some(text),
+            Some(ArgumentValue::Text(text)) => Some(text),
             _ => None,
         }
     }
@@ -84,12 +84,12 @@ impl Arguments {
     /// A whole number.
     pub(crate) fn integer(&mut self, name: &str) -> Option<i64> {
         match self.0.remove(name) {
-            Some(Given::Integer(number)) => Some(number),
+            Some(ArgumentValue::Integer(number)) => Some(number),
             _ => None,
         }
     }
 
-    /// A whole number whose field allows none below zero.
+    /// A whole number that is not negative.
     pub(crate) fn count(&mut self, name: &str) -> Option<u64> {
         self.integer(name).and_then(|number| u64::try_from(number).ok())
     }
@@ -97,12 +97,12 @@ impl Arguments {
     /// A number.
     pub(crate) fn number(&mut self, name: &str) -> Option<f64> {
         match self.0.remove(name) {
-            Some(Given::Number(number)) => Some(number),
+            Some(ArgumentValue::Number(number)) => Some(number),
             _ => None,
         }
     }
 
-    /// Seconds. More than fit a duration saturate; the engine's limits then say what is possible.
+    /// Seconds. Values that exceed a duration saturate; the engine's limits then reject them.
     pub(crate) fn seconds(&mut self, name: &str) -> Option<Duration> {
         self.number(name)
             .map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))
@@ -115,13 +115,13 @@ impl Arguments {
 
     /// A flag; false when left out.
     pub(crate) fn flag(&mut self, name: &str) -> bool {
-        matches!(self.0.remove(name), Some(Given::Flag(true)))
+        matches!(self.0.remove(name), Some(ArgumentValue::Flag(true)))
     }
 
     /// A list of texts; empty when left out.
     pub(crate) fn texts(&mut self, name: &str) -> Vec<String> {
         match self.0.remove(name) {
-            Some(Given::Texts(texts)) => texts,
+            Some(ArgumentValue::Texts(texts)) => texts,
             _ => Vec::new(),
         }
     }
@@ -129,7 +129,7 @@ impl Arguments {
     /// An object of texts; empty when left out.
     pub(crate) fn text_map(&mut self, name: &str) -> BTreeMap<String, String> {
         match self.0.remove(name) {
-            Some(Given::TextMap(map)) => map,
+            Some(ArgumentValue::TextMap(map)) => map,
             _ => BTreeMap::new(),
         }
     }
@@ -157,8 +157,8 @@ struct Fault {
 }
 
 fn together(mut faults: Vec<Fault>) -> Failure {
-    let more = faults.len().saturating_sub(FAULTS);
-    faults.truncate(FAULTS);
+    let more = faults.len().saturating_sub(MAX_FAULTS);
+    faults.truncate(MAX_FAULTS);
     let mut message = faults
         .iter()
         .map(|fault| fault.what.as_str())
@@ -186,7 +186,7 @@ fn unknown(tool: &str, fields: &[Field], name: &str) -> Fault {
         .collect();
     let nearest = names
         .iter()
-        // Comparing a very long name takes long, and would find no match.
+        // The comparison of a very long name takes long, and finds no match.
         .filter(|_| name.len() <= NAME_BYTES)
         .map(|candidate| (strsim::jaro_winkler(name, candidate), candidate))
         .filter(|(likeness, _)| *likeness > 0.8)
@@ -199,7 +199,7 @@ fn unknown(tool: &str, fields: &[Field], name: &str) -> Fault {
     }
 }
 
-fn read(field: &Field, value: Value) -> Result<Given, Fault> {
+fn read(field: &Field, value: Value) -> Result<ArgumentValue, Fault> {
     let wrong = |what: String| Fault {
         about: field.name.to_owned(),
         what: format!("`{}` {what}", field.name),
@@ -207,14 +207,14 @@ fn read(field: &Field, value: Value) -> Result<Given, Fault> {
     };
     let mismatch = |value: &Value| wrong(format!("must be {}, not {}", field.kind.noun(), describe(value)));
     match (&field.kind, value) {
-        (Kind::Content | Kind::Text | Kind::Choice(_), Value::String(text)) => Ok(Given::Text(text)),
-        (Kind::Flag, Value::Bool(flag)) => Ok(Given::Flag(flag)),
+        (Kind::Content | Kind::Text | Kind::Choice(_), Value::String(text)) => Ok(ArgumentValue::Text(text)),
+        (Kind::Flag, Value::Bool(flag)) => Ok(ArgumentValue::Flag(flag)),
         (Kind::Integer { min, max }, value) => {
             let number = integer(&value).ok_or_else(|| mismatch(&value))?;
             if number < *min || number > *max {
                 return Err(wrong(out_of_bounds(&number.to_string(), &min.to_string(), bound(*max))));
             }
-            Ok(Given::Integer(number))
+            Ok(ArgumentValue::Integer(number))
         }
         (Kind::Number { min, max }, value) => {
             let number = number(&value).ok_or_else(|| mismatch(&value))?;
@@ -222,7 +222,7 @@ fn read(field: &Field, value: Value) -> Result<Given, Fault> {
                 let max = max.is_finite().then(|| max.to_string());
                 return Err(wrong(out_of_bounds(&number.to_string(), &min.to_string(), max)));
             }
-            Ok(Given::Number(number))
+            Ok(ArgumentValue::Number(number))
         }
         (Kind::Texts(_), Value::Array(items)) => items
             .into_iter()
@@ -231,7 +231,7 @@ fn read(field: &Field, value: Value) -> Result<Given, Fault> {
                 other => Err(wrong(format!("must hold strings only, not {}", describe(&other)))),
             })
             .collect::<Result<_, _>>()
-            .map(Given::Texts),
+            .map(ArgumentValue::Texts),
         (Kind::TextMap(_), Value::Object(entries)) => entries
             .into_iter()
             .map(|(key, item)| match item {
@@ -243,7 +243,7 @@ fn read(field: &Field, value: Value) -> Result<Given, Fault> {
                 ))),
             })
             .collect::<Result<_, _>>()
-            .map(Given::TextMap),
+            .map(ArgumentValue::TextMap),
         (_, value) => Err(mismatch(&value)),
     }
 }
@@ -255,12 +255,13 @@ fn out_of_bounds(number: &str, min: &str, max: Option<String>) -> String {
     }
 }
 
-/// A bound worth naming; other bounds only keep the number within its type.
+/// Returns a bound that messages name. Other bounds only keep the number within its type.
 fn bound(max: i64) -> Option<String> {
     (max < i64::from(u32::MAX)).then(|| max.to_string())
 }
 
-/// Whole numbers, also written as `30.0` or `"30"`. Larger ones than fit saturate, so that the bounds can name them.
+/// Reads a whole number, also if it is written as `30.0` or `"30"`. Values that exceed the type saturate, so that the
+/// check of the bounds reports them.
 fn integer(value: &Value) -> Option<i64> {
     match value {
         Value::Number(number) if number.is_u64() => Some(number.as_i64().unwrap_or(i64::MAX)),
@@ -304,10 +305,14 @@ fn describe(value: &Value) -> String {
     }
 }
 
-/// A caller's text in quotes, cut and with control characters escaped.
+/// Returns a caller's text in quotes, cut and with control characters escaped.
 pub(crate) fn echo(text: &str) -> String {
-    let shown: String = text.chars().take(ECHO).flat_map(char::escape_debug).collect();
-    let cut = if text.chars().nth(ECHO).is_some() { "..." } else { "" };
+    let shown: String = text.chars().take(QUOTE_CHARS).flat_map(char::escape_debug).collect();
+    let cut = if text.chars().nth(QUOTE_CHARS).is_some() {
+        "..."
+    } else {
+        ""
+    };
     format!("\"{shown}{cut}\"")
 }
 

@@ -8,56 +8,56 @@ use sandcell_sandbox::{EntryKind, Failure};
 
 use crate::host::Host;
 
-/// Values in one answer, as the protocol has it.
-const VALUES: usize = 100;
-/// Entries of a folder that are looked through.
-const ENTRIES: usize = 2000;
-/// Executions that are looked through.
-const EXECUTIONS: usize = 50;
+/// The maximum number of values in one answer, as the protocol sets it.
+const MAX_VALUES: usize = 100;
+/// The maximum number of a folder's entries that are searched.
+const MAX_FOLDER_ENTRIES: usize = 2000;
+/// The maximum number of executions that are searched.
+const MAX_EXECUTIONS: usize = 50;
 
 /// An argument that is being typed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Typed<'a> {
+pub(crate) struct CompletionQuery<'a> {
     /// The name of the prompt, or the form of the address.
     pub(crate) of: &'a str,
     /// The argument.
     pub(crate) name: &'a str,
     /// The part typed so far.
     pub(crate) value: &'a str,
-    /// An argument that stands already: the sandbox for a path, the execution for a number.
+    /// An argument that is already set: the sandbox for a path, the execution for a number.
     pub(crate) within: Option<&'a str>,
 }
 
 /// The possible values, and their total number.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Completed {
+pub(crate) struct Completions {
     pub(crate) values: Vec<String>,
     pub(crate) total: usize,
 }
 
-/// Completes an argument. A failure (an id of nobody's, a folder that is not there) is nothing to offer.
-pub(crate) async fn complete(host: &dyn Host, who: &Principal, typed: &Typed<'_>) -> Completed {
+/// Completes an argument. Returns no values after a failure, such as an unknown id or a missing folder.
+pub(crate) async fn complete(host: &dyn Host, caller: &Principal, typed: &CompletionQuery<'_>) -> Completions {
     let found = match typed.name {
-        "sandbox_id" => sandboxes(host, who).await,
-        "execution_id" => executions(host, who).await,
-        "n" => artifacts(host, who, typed.within).await,
-        "path" => paths(host, who, typed).await,
+        "sandbox_id" => sandboxes(host, caller).await,
+        "execution_id" => executions(host, caller).await,
+        "n" => artifacts(host, caller, typed.within).await,
+        "path" => paths(host, caller, typed).await,
         _ => Ok(Vec::new()),
     };
     let mut values = found.unwrap_or_default();
     values.retain(|value| value.starts_with(typed.value));
     let total = values.len();
-    values.truncate(VALUES);
-    Completed { values, total }
+    values.truncate(MAX_VALUES);
+    Completions { values, total }
 }
 
-async fn sandboxes(host: &dyn Host, who: &Principal) -> Result<Vec<String>, Failure> {
-    let all = host.status(who, None).await?;
+async fn sandboxes(host: &dyn Host, caller: &Principal) -> Result<Vec<String>, Failure> {
+    let all = host.status(caller, None).await?;
     Ok(all.iter().map(|sandbox| sandbox.id.to_string()).collect())
 }
 
-async fn executions(host: &dyn Host, who: &Principal) -> Result<Vec<String>, Failure> {
-    let history = host.history(who, EXECUTIONS, None).await?;
+async fn executions(host: &dyn Host, caller: &Principal) -> Result<Vec<String>, Failure> {
+    let history = host.history(caller, MAX_EXECUTIONS, None).await?;
     Ok(history
         .records
         .iter()
@@ -65,11 +65,11 @@ async fn executions(host: &dyn Host, who: &Principal) -> Result<Vec<String>, Fai
         .collect())
 }
 
-async fn artifacts(host: &dyn Host, who: &Principal, execution: Option<&str>) -> Result<Vec<String>, Failure> {
+async fn artifacts(host: &dyn Host, caller: &Principal, execution: Option<&str>) -> Result<Vec<String>, Failure> {
     let Some(execution) = execution else {
         return Ok(Vec::new());
     };
-    let view = host.execution(who, execution, Duration::ZERO).await?;
+    let view = host.execution(caller, execution, Duration::ZERO).await?;
     Ok(view
         .artifacts
         .iter()
@@ -77,14 +77,14 @@ async fn artifacts(host: &dyn Host, who: &Principal, execution: Option<&str>) ->
         .collect())
 }
 
-/// Files and folders (with a slash behind them) of a live sandbox: of the one that was named, else of the default one.
-async fn paths(host: &dyn Host, who: &Principal, typed: &Typed<'_>) -> Result<Vec<String>, Failure> {
-    let all = host.status(who, None).await?;
+/// Returns files and folders (with a trailing slash) of the named live sandbox, or of the default sandbox.
+async fn paths(host: &dyn Host, caller: &Principal, typed: &CompletionQuery<'_>) -> Result<Vec<String>, Failure> {
+    let all = host.status(caller, None).await?;
     let meant = match typed.within {
         Some(id) => all.iter().find(|sandbox| sandbox.id.to_string() == id),
         None => all.iter().find(|sandbox| sandbox.is_default),
     };
-    // Listing the files of a sandbox that is not there yet would make it.
+    // Listing the files of the default sandbox would make it if it does not exist.
     let Some(sandbox) = meant else {
         return Ok(Vec::new());
     };
@@ -103,7 +103,10 @@ async fn paths(host: &dyn Host, who: &Principal, typed: &Typed<'_>) -> Result<Ve
     };
     let path = crate::arguments::sandbox_path("path", whole)?;
     let id = sandbox.id.to_string();
-    let listing = host.list_files(who, Some(&id), &path, false, ENTRIES).await?.value;
+    let listing = host
+        .list_files(caller, Some(&id), &path, false, MAX_FOLDER_ENTRIES)
+        .await?
+        .value;
     let start = typed
         .value
         .rsplit_once('/')

@@ -6,16 +6,16 @@ use sandcell_sandbox::{LanguageInfo, MAX_TIMEOUT, Mount, MountMode};
 use crate::content::text::shorten;
 use crate::host::Host;
 use crate::limits::{INSTRUCTIONS_BYTES, MAX_WAIT};
-use crate::server::Lives;
+use crate::server::SandboxLifetime;
 use crate::time::rough;
 
-/// Data libraries and mounts that are named before the rest is counted.
-const NAMED: usize = 12;
+/// The maximum number of data libraries, and of mounts, that are named. The rest is a number.
+const MAX_NAMED_MOUNTS: usize = 12;
 
 /// The instructions of the toolset `sandbox`.
-pub(crate) fn sandbox_toolset(host: &dyn Host, mounts: &[Mount], lives: Lives) -> String {
+pub(crate) fn sandbox_toolset(host: &dyn Host, mounts: &[Mount], lives: SandboxLifetime) -> String {
     // Long lists are shortened first; the sentences matter most.
-    let text = (0..=NAMED)
+    let text = (0..=MAX_NAMED_MOUNTS)
         .rev()
         .map(|named| write(host, (mounts, lives), named))
         .find(|text| text.len() <= INSTRUCTIONS_BYTES);
@@ -23,15 +23,15 @@ pub(crate) fn sandbox_toolset(host: &dyn Host, mounts: &[Mount], lives: Lives) -
 }
 
 /// The sentences of another toolset, followed by the common ones.
-pub(crate) fn closing(sentences: Vec<String>, mounts: &[Mount], lives: Lives) -> String {
+pub(crate) fn closing(sentences: Vec<String>, mounts: &[Mount], lives: SandboxLifetime) -> String {
     let mut sentences = sentences;
-    sentences.push(mounts_text(mounts, NAMED));
+    sentences.push(mounts_text(mounts, MAX_NAMED_MOUNTS));
     sentences.push(lives.sentence().to_owned());
     sentences.retain(|sentence| !sentence.is_empty());
     shorten(&sentences.join("\n"), INSTRUCTIONS_BYTES - 3)
 }
 
-fn write(host: &dyn Host, (mounts, lives): (&[Mount], Lives), named: usize) -> String {
+fn write(host: &dyn Host, (mounts, lives): (&[Mount], SandboxLifetime), named: usize) -> String {
     let config = host.config();
     let config = &*config;
     let languages = host.languages();
@@ -81,7 +81,7 @@ fn languages_text(languages: &[LanguageInfo], named: usize) -> String {
         .filter(|language| language.session)
         .map(with_version)
         .collect();
-    // Their versions give way before sentences do.
+    // If the text is too long, the versions are dropped before any sentence.
     let others = languages.iter().filter(|language| !language.session);
     let others: Vec<String> = match named {
         6.. => others.map(short_version).collect(),
@@ -146,7 +146,7 @@ fn mounts_text(mounts: &[Mount], named: usize) -> String {
     format!("The operator's folders: {}.", some(&mounts, named))
 }
 
-/// The first ones by name, the rest as a number.
+/// Names the first mounts, and gives the number of the others.
 fn some(items: &[String], named: usize) -> String {
     let shown: Vec<String> = items.iter().take(named).map(|item| shorten(item, 120)).collect();
     let more = items.len().saturating_sub(shown.len());
@@ -189,7 +189,11 @@ mod tests {
             sandbox: "/data/project".into(),
             mode: MountMode::Ro,
         };
-        insta::assert_snapshot!(sandbox_toolset(&FakeHost::default(), &[mount], Lives::WithClient));
+        insta::assert_snapshot!(sandbox_toolset(
+            &FakeHost::default(),
+            &[mount],
+            SandboxLifetime::WithClient
+        ));
     }
 
     #[test]
@@ -205,7 +209,7 @@ mod tests {
                 mode: MountMode::Cow,
             })
             .collect();
-        let text = sandbox_toolset(&host, &mounts, Lives::WithClient);
+        let text = sandbox_toolset(&host, &mounts, SandboxLifetime::WithClient);
         assert!(text.len() <= 1500, "{}", text.len());
         assert!(text.contains("cannot forge it"));
         assert!(!text.contains("/srv"));

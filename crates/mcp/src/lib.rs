@@ -1,28 +1,29 @@
 //! sandcell as an MCP server. The only crate that knows MCP.
 //!
-//! A call comes in as a line of JSON (`stdio`), is checked against the tool's fields (`arguments`, `schema`), asks the
-//! engine (`host`), and goes out as content blocks (`content`, `answer`, `wire`). What code prints is never mixed with
-//! what the server says: the last text block of a result is the server's alone.
+//! A call arrives as a line of JSON (`stdio`). `arguments` and `schema` check it against the tool's fields. `host`
+//! passes it to the engine. `content`, `answer` and `convert` make content blocks of the result. The output of code is
+//! never mixed with the server's text: the last text block of a result is the server's alone.
 #![forbid(unsafe_code)]
 
 mod answer;
 mod arguments;
-mod asking;
 mod auth;
-#[cfg(feature = "bridge")]
-mod bridge;
 mod completion;
 #[cfg(feature = "conformance")]
 mod conformance;
 mod content;
+mod convert;
+mod elicitation;
 mod host;
 mod http;
 mod instructions;
 mod limits;
-mod log;
 mod notebook;
+mod notifications;
 mod priority;
 mod prompts;
+#[cfg(feature = "bridge")]
+mod proxy;
 mod resources;
 mod schema;
 mod server;
@@ -33,21 +34,21 @@ mod tasks;
 mod tests;
 mod time;
 mod tools;
-mod wire;
 
 pub use auth::oauth::{OauthError, OauthOptions};
 pub use auth::{Anonymous, NewToken, Token, TokenError, TokenStore, TokenUse};
-#[cfg(feature = "bridge")]
-pub use bridge::{BridgeError, Wake, bridge_stdio};
 #[cfg(feature = "conformance")]
 pub use conformance::Fixture;
 pub use content::execution_object;
 pub use http::{
-    Activity, BodyStream, EndpointBody, EndpointRequest, Endpoints, HttpControl, HttpError, HttpLimits, HttpOptions,
-    HttpServer, LargeAnswer, LargeAnswers, NotFound, Page, RequestBody, TlsError, TlsFiles, Wants, WrongName, holding,
+    Activity, BodyStream, EndpointBody, EndpointInput, EndpointRequest, Endpoints, HttpControl, HttpError, HttpLimits,
+    HttpOptions, HttpServer, InvalidHostOrigin, LargeAnswer, LargeAnswers, NotFound, Page, RequestBody, TlsError,
+    TlsFiles, holding,
 };
 pub use notebook::notebook;
-pub use server::{Lives, ServerOptions, UnknownTool};
+#[cfg(feature = "bridge")]
+pub use proxy::{ProxyError, Wake, proxy_stdio};
+pub use server::{SandboxLifetime, ServerOptions, UnknownTool};
 pub use stdio::{ServeError, serve_stdio};
 pub use tools::{Interpreters, Toolset};
 

@@ -8,9 +8,9 @@ use base64::engine::general_purpose::STANDARD;
 use sandcell_engine::{KeptExecution, Status};
 use serde_json::{Value, json};
 
-const SVG: &str = "image/svg+xml";
-/// Types of pictures that every reader of notebooks knows.
-const IN_NOTEBOOKS: [&str; 4] = ["image/png", "image/jpeg", "image/gif", SVG];
+const SVG_MIME: &str = "image/svg+xml";
+/// The picture types that every notebook reader supports.
+const NOTEBOOK_MIMES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", SVG_MIME];
 
 /// A notebook of these executions, in this order.
 #[must_use]
@@ -47,7 +47,7 @@ fn cell(row: &KeptExecution, count: &mut u32) -> Value {
     })
 }
 
-/// An installation of packages, as notebooks write it.
+/// Returns the notebook form of a package installation.
 fn installation(code: &str) -> Option<String> {
     let list = code.strip_prefix("install_package(packages=")?.strip_suffix(')')?;
     let packages: Vec<String> = serde_json::from_str(list).ok()?;
@@ -67,7 +67,7 @@ fn text(row: &KeptExecution) -> Value {
         Some(error) if row.record.sandbox_id.is_none() => format!("refused: {error}"),
         _ => format!("ran as {}", row.record.language),
     };
-    // A fence that is longer than any in the code.
+    // The fence must be longer than any fence in the code.
     let longest = row.code.split(|c| c != '`').map(str::len).max().unwrap_or(0);
     let fence = "`".repeat(longest.max(2) + 1);
     let source = format!(
@@ -106,11 +106,11 @@ fn outputs(row: &KeptExecution, count: u32) -> Vec<Value> {
     for picture in row
         .pictures
         .iter()
-        .filter(|one| IN_NOTEBOOKS.contains(&one.mime.as_str()))
+        .filter(|one| NOTEBOOK_MIMES.contains(&one.mime.as_str()))
     {
         // A picture in text form stays unchanged.
         let data = match std::str::from_utf8(&picture.bytes) {
-            Ok(text) if picture.mime == SVG => json!(lines(text)),
+            Ok(text) if picture.mime == SVG_MIME => json!(lines(text)),
             _ => json!(STANDARD.encode(&picture.bytes)),
         };
         outputs.push(json!({

@@ -22,7 +22,8 @@ pub(crate) enum Priority {
 }
 
 impl Priority {
-    /// The priority of a message of this length in bytes. A long one would make its place costly.
+    /// Returns the priority of a message of this length in bytes. A long message is never a control message, since it
+    /// would hold much memory.
     pub(crate) fn of(message: &ClientJsonRpcMessage, bytes: usize) -> Self {
         let JsonRpcMessage::Request(request) = message else {
             return Self::Ordinary;

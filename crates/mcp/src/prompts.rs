@@ -1,7 +1,7 @@
 //! Prompts that a person can pick in a client: the beginnings of the two things that sandboxes are used for most.
 
-/// Gives the value of an argument, if there is one.
-pub(crate) type Given<'a> = &'a dyn Fn(&str) -> Option<String>;
+/// Returns the value of an argument, if it was given.
+pub(crate) type ArgumentLookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// A value that a prompt takes.
 #[derive(Debug)]
@@ -18,10 +18,10 @@ pub(crate) struct Prompt {
     pub(crate) title: &'static str,
     pub(crate) description: &'static str,
     pub(crate) arguments: &'static [Argument],
-    write: fn(Given<'_>) -> String,
+    write: fn(ArgumentLookup<'_>) -> String,
 }
 
-/// All of them, in the order of the list.
+/// All prompts, in the order of `prompts/list`.
 pub(crate) const PROMPTS: &[Prompt] = &[
     Prompt {
         name: "analyze_data",
@@ -62,8 +62,8 @@ pub(crate) const PROMPTS: &[Prompt] = &[
 ];
 
 impl Prompt {
-    /// Its text with these values; names the argument that is missing.
-    pub(crate) fn text(&self, given: Given<'_>) -> Result<String, &'static str> {
+    /// Returns the text with these values, or an error that names the missing argument.
+    pub(crate) fn text(&self, given: ArgumentLookup<'_>) -> Result<String, &'static str> {
         let missing = self
             .arguments
             .iter()
@@ -75,7 +75,7 @@ impl Prompt {
     }
 }
 
-fn analyze(given: Given<'_>) -> String {
+fn analyze(given: ArgumentLookup<'_>) -> String {
     let path = given("path").unwrap_or_default();
     let question = given("question").unwrap_or_else(|| "What is in it, and what is worth knowing?".to_owned());
     format!(
@@ -87,7 +87,7 @@ fn analyze(given: Given<'_>) -> String {
     )
 }
 
-fn fix(given: Given<'_>) -> String {
+fn fix(given: ArgumentLookup<'_>) -> String {
     let code = given("code").unwrap_or_default();
     let problem = given("problem").unwrap_or_else(|| "It does not do what it should.".to_owned());
     format!(

@@ -11,7 +11,7 @@ use sandcell_sandbox::{Code, Failure, SandboxPath};
 use crate::arguments::{echo, sandbox_path};
 use crate::host::{Host, artifact};
 
-const SCHEME: &str = "sandcell://";
+const URI_SCHEME: &str = "sandcell://";
 
 /// The target of an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub(crate) struct Content {
     pub(crate) body: Body,
 }
 
-/// Text as it is, anything else in base64.
+/// Text, or other bytes in base64.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Body {
     Text(String),
@@ -47,7 +47,7 @@ impl Address {
             )
         };
         let (host, rest) = uri
-            .strip_prefix(SCHEME)
+            .strip_prefix(URI_SCHEME)
             .and_then(|rest| rest.split_once('/'))
             .ok_or_else(unknown)?;
         if host == "executions" {
@@ -65,12 +65,12 @@ impl Address {
         })
     }
 
-    /// Reads the target, within the permissions of `who`.
-    pub(crate) async fn read(&self, host: &dyn Host, who: &Principal) -> Result<Content, Failure> {
+    /// Reads the target, within the permissions of `caller`.
+    pub(crate) async fn read(&self, host: &dyn Host, caller: &Principal) -> Result<Content, Failure> {
         match self {
             Self::File { sandbox, path } => {
                 let most = host.config().file_bytes.as_bytes();
-                let answer = host.read_file(who, Some(sandbox), path, 0, most).await?;
+                let answer = host.read_file(caller, Some(sandbox), path, 0, most).await?;
                 if answer.value.total > most {
                     return Err(Failure::new(
                         Code::LimitReached,
@@ -87,7 +87,7 @@ impl Address {
                 ))
             }
             Self::Artifact { execution, number } => {
-                let found = artifact(host, who, execution, *number).await?;
+                let found = artifact(host, caller, execution, *number).await?;
                 let (mime, bytes) = found.ok_or_else(|| {
                     Failure::new(
                         Code::NotFound,
@@ -115,10 +115,10 @@ fn content(mime: &str, bytes: &[u8]) -> Content {
 
 /// The address of a file.
 pub(crate) fn file_uri(sandbox: &str, path: &SandboxPath) -> String {
-    format!("{SCHEME}{sandbox}{}", percent_encode(path.as_str()))
+    format!("{URI_SCHEME}{sandbox}{}", percent_encode(path.as_str()))
 }
 
-/// Everything but unreserved characters and slashes.
+/// Percent-encodes all bytes except unreserved characters and slashes.
 fn percent_encode(text: &str) -> String {
     text.bytes().fold(String::new(), |mut out, byte| {
         if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
@@ -145,9 +145,9 @@ fn percent_decode(text: &str) -> Option<String> {
     String::from_utf8(out).ok()
 }
 
-/// The type of a file by its first bytes, else by its name.
+/// Returns the type of a file by its first bytes, else by its name.
 pub(crate) fn mime_of(path: &str, head: &[u8]) -> &'static str {
-    const MAGIC: [(&[u8], &str); 8] = [
+    const MAGIC_NUMBERS: [(&[u8], &str); 8] = [
         (b"\x89PNG\r\n\x1a\n", "image/png"),
         (b"\xff\xd8\xff", "image/jpeg"),
         (b"GIF8", "image/gif"),
@@ -157,7 +157,7 @@ pub(crate) fn mime_of(path: &str, head: &[u8]) -> &'static str {
         (b"SQLite format 3\0", "application/vnd.sqlite3"),
         (b"PAR1", "application/vnd.apache.parquet"),
     ];
-    if let Some((_, mime)) = MAGIC.iter().find(|(magic, _)| head.starts_with(magic)) {
+    if let Some((_, mime)) = MAGIC_NUMBERS.iter().find(|(magic, _)| head.starts_with(magic)) {
         return mime;
     }
     let ending = path.rsplit_once('.').map(|(_, ending)| ending.to_ascii_lowercase());

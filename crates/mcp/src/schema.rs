@@ -7,11 +7,11 @@ use serde_json::{Map, Value, json};
 /// The kind of value that an argument takes.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Kind {
-    /// Text of which every character counts, also none.
+    /// Text that is passed on unchanged, even if it is empty.
     Content,
-    /// A name: an empty one is none.
+    /// A name. An empty name counts as absent.
     Text,
-    /// One of these texts is advised; others reach the engine, which knows aliases too.
+    /// A text. The schema lists these values; other values reach the engine, since it also knows aliases.
     Choice(Vec<String>),
     /// A whole number within these bounds.
     Integer { min: i64, max: i64 },
@@ -30,9 +30,9 @@ pub(crate) enum Kind {
 pub(crate) enum ListOf {
     Packages,
     Hosts,
-    /// Paths of files, in which blanks and commas may stand.
+    /// Paths of files. They may contain blanks and commas.
     Paths,
-    /// The words of a command, of which each counts as it is.
+    /// The words of a command. Each is passed on unchanged.
     Words,
 }
 
@@ -65,11 +65,12 @@ pub(crate) struct Field {
     pub(crate) name: &'static str,
     pub(crate) kind: Kind,
     pub(crate) required: bool,
-    /// Understood, but not shown to models: it cannot be used as this server is set up, and the tool says why.
+    /// True for an argument that is parsed but not shown to models. This server's settings do not support it, and the
+    /// tool reports the reason.
     pub(crate) hidden: bool,
     /// Guidance for the model beyond the name; may be empty.
     pub(crate) about: String,
-    /// The default value; shown only.
+    /// The default value, for the schema only.
     pub(crate) default: Option<Value>,
     /// The bounds that are shown, in whole numbers.
     pub(crate) bounds: Option<(u64, u64)>,
@@ -92,13 +93,13 @@ impl Field {
         }
     }
 
-    /// Makes it one that every call must have.
+    /// Makes the argument required.
     pub(crate) fn required(mut self) -> Self {
         self.required = true;
         self
     }
 
-    /// Takes it out of the schema.
+    /// Hides the argument from the schema.
     pub(crate) fn hidden_if(mut self, hidden: bool) -> Self {
         self.hidden = hidden;
         self
@@ -116,7 +117,7 @@ impl Field {
         self
     }
 
-    /// Shows bounds. A value beyond them is not refused.
+    /// Shows bounds in the schema. A value outside them is not refused.
     pub(crate) fn bounds(mut self, least: u64, most: u64) -> Self {
         self.bounds = Some((least, most));
         self

@@ -29,17 +29,17 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 use crate::answer::{Answer, Block};
-use crate::asking::{Asked, Asking};
 use crate::content::execution;
+use crate::elicitation::{Elicitation, ElicitationOutcome};
 use crate::host::Host;
-use crate::limits::{BULK_ANSWER_BYTES, MAX_WAIT, PROGRESS_EVERY, PROGRESS_LEAVES, WAIT};
-use crate::log::{self, Log};
+use crate::limits::{BULK_ANSWER_BYTES, DEFAULT_WAIT, MAX_WAIT, PROGRESS_INTERVAL, PROGRESS_SEND_TIMEOUT};
+use crate::notifications::{self, LogSubscription};
 use crate::prompts::Prompt;
 use crate::resources::Address;
-use crate::stdio::ledger::{Ledger, Room};
+use crate::stdio::in_flight::{AnswerRoom, InFlight};
 use crate::tasks::{Job, Tasks};
-use crate::tools::{self, Facts, Patience, Tool, Toolset};
-use crate::{completion, spans, wire};
+use crate::tools::{self, Tool, ToolFacts, Toolset, WaitLimits};
+use crate::{completion, convert, spans};
 
 /// The options of the server.
 #[derive(Debug, Clone, Default)]
@@ -51,7 +51,7 @@ pub struct ServerOptions {
     /// The operator's folders that sandboxes see, for the instructions.
     pub mounts: Vec<Mount>,
     /// The lifetime of sandboxes.
-    pub lives: Lives,
+    pub lives: SandboxLifetime,
     /// The default wait of a call for an execution. None means 45 s.
     pub wait: Option<Duration>,
     /// Adds the fixtures of the conformance suite to `serve --http`.
@@ -61,7 +61,7 @@ pub struct ServerOptions {
 
 /// The lifetime of a server's sandboxes, for the instructions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Lives {
+pub enum SandboxLifetime {
     /// They outlive the client that made them.
     #[default]
     OnTheirOwn,
@@ -69,8 +69,8 @@ pub enum Lives {
     WithClient,
 }
 
-impl Lives {
-    /// The words about it for a model.
+impl SandboxLifetime {
+    /// Returns the sentence about the lifetime for a model.
     pub(crate) const fn sentence(self) -> &'static str {
         match self {
             Self::OnTheirOwn => "",
@@ -91,7 +91,7 @@ pub struct UnknownTool {
 
 /// The server of one connection. Clones are cheap and share everything.
 #[derive(Clone)]
-pub(crate) struct Server(Arc<Inner>, Arc<Log>);
+pub(crate) struct Server(Arc<Inner>, Arc<LogSubscription>);
 
 struct Inner {
     host: Arc<dyn Host>,
@@ -102,26 +102,26 @@ struct Inner {
     prompts: &'static [Prompt],
     /// The default wait of a call.
     wait: Duration,
-    who: Principal,
+    caller: Principal,
     /// Fires when the client is gone.
     gone: CancellationToken,
-    ledger: Arc<Ledger>,
+    in_flight: Arc<InFlight>,
     tasks: Tasks,
     /// Expiry notifications of the caller's sandboxes, for calls that ask for them.
     soon: tokio::sync::Mutex<ExpiryNotices>,
-    asking: Asking,
+    elicitation: Elicitation,
 }
 
 impl Server {
     pub(crate) fn new(
         host: Arc<dyn Host>,
         options: &ServerOptions,
-        who: Principal,
+        caller: Principal,
         gone: CancellationToken,
-        ledger: Arc<Ledger>,
+        in_flight: Arc<InFlight>,
     ) -> Result<Self, UnknownTool> {
-        let wait = options.wait.unwrap_or(WAIT);
-        let facts = Facts::of(&*host, wait);
+        let wait = options.wait.unwrap_or(DEFAULT_WAIT);
+        let facts = ToolFacts::of(&*host, wait);
         let mut tools = options.toolset.tools(&facts);
         let mut unlisted = options.toolset.unlisted_tools(&facts);
         if let Some(wanted) = &options.tools {
@@ -137,7 +137,7 @@ impl Server {
             unlisted.retain(is_wanted);
         }
         let instructions = options.toolset.instructions(&*host, &options.mounts, options.lives);
-        let soon = tokio::sync::Mutex::new(host.expiring(&who));
+        let soon = tokio::sync::Mutex::new(host.expiring(&caller));
         let inner = Inner {
             host,
             tools,
@@ -145,12 +145,12 @@ impl Server {
             instructions,
             prompts: options.toolset.prompts(),
             wait,
-            who,
+            caller,
             gone,
-            ledger,
+            in_flight,
             tasks: Tasks::default(),
             soon,
-            asking: Asking::default(),
+            elicitation: Elicitation::default(),
         };
         Ok(Self(Arc::new(inner), Arc::default()))
     }
@@ -160,13 +160,13 @@ impl Server {
         Self(Arc::clone(&self.0), Arc::default())
     }
 
-    /// Begins a call that runs by itself, until what it started has ended.
+    /// Starts a call in the background. It runs until the execution that it started has ended.
     fn begin(&self, tool: &Tool, request: CallToolRequestParams, consent: Consent) -> Job {
         let (cancel, watch) = (self.0.gone.child_token(), Watch::default());
         let (server, name) = (self.clone(), tool.name);
         let answer = {
             let (cancel, watch) = (cancel.clone(), watch.clone());
-            let call = async move { server.to_the_end(name, (request, consent), cancel, watch).await };
+            let call = async move { server.run_to_completion(name, (request, consent), cancel, watch).await };
             tokio::spawn(call.in_current_span())
         };
         Job {
@@ -177,7 +177,7 @@ impl Server {
         }
     }
 
-    async fn to_the_end(
+    async fn run_to_completion(
         &self,
         name: &str,
         (request, consent): (CallToolRequestParams, Consent),
@@ -188,25 +188,25 @@ impl Server {
             return Answer::failure(&panicked(name));
         };
         let given = request.arguments.unwrap_or_default();
-        let (host, who) = (&self.0.host, &self.0.who);
+        let (host, caller) = (&self.0.host, &self.0.caller);
         let mut answer = tool
             .call(
                 Arc::clone(host),
-                who.clone(),
+                caller.clone(),
                 given,
                 cancel.clone(),
                 watch.clone(),
-                (consent, Room::default(), Patience::new(self.0.wait, None)),
+                (consent, AnswerRoom::default(), WaitLimits::new(self.0.wait, None)),
             )
             .await;
         while let Some(id) = answer.running() {
             let view = tokio::select! {
                 biased;
-                () = cancel.cancelled() => host.cancel(who, Some(&id)).await,
-                view = host.execution(who, &id, MAX_WAIT) => view,
+                () = cancel.cancelled() => host.cancel(caller, Some(&id)).await,
+                view = host.execution(caller, &id, MAX_WAIT) => view,
             };
             answer = match view {
-                Ok(view) => execution::answer(&view, host.config().output_inline, &[], &Room::default()).await,
+                Ok(view) => execution::answer(&view, host.config().output_inline, &[], &AnswerRoom::default()).await,
                 Err(failure) => Answer::failure(&failure),
             };
         }
@@ -215,7 +215,7 @@ impl Server {
 
     /// Records the question to the user and the answer in the audit log.
     fn note_consent(&self, left: &ConsentRequired, consent: &Consent) {
-        let said = match consent {
+        let answer = match consent {
             Consent::Given(_) => "allowed",
             Consent::Declined => "did not allow",
             Consent::NoAnswer => "was asked and did not answer about",
@@ -223,8 +223,8 @@ impl Server {
         };
         let wanted: Vec<&str> = left.packages.iter().chain(&left.hosts).map(String::as_str).collect();
         self.0.host.note(SecurityEvent {
-            principal: Some(self.0.who.clone()),
-            ..SecurityEvent::new(EventKind::UserAsked, format!("the user {said} {}", wanted.join(", ")))
+            principal: Some(self.0.caller.clone()),
+            ..SecurityEvent::new(EventKind::UserAsked, format!("the user {answer} {}", wanted.join(", ")))
         });
     }
 
@@ -234,8 +234,12 @@ impl Server {
     }
 
     /// Returns the room for a request's answer.
-    fn room(&self, context: &RequestContext<RoleServer>) -> Room {
-        Room::new(&self.0.ledger, &context.id, [context.ct.clone(), self.0.gone.clone()])
+    fn room(&self, context: &RequestContext<RoleServer>) -> AnswerRoom {
+        AnswerRoom::new(
+            &self.0.in_flight,
+            &context.id,
+            [context.ct.clone(), self.0.gone.clone()],
+        )
     }
 
     /// Runs a call to completion. Sends progress if asked, stops the call when it is cancelled, and answers also after
@@ -245,27 +249,39 @@ impl Server {
         tool: &Tool,
         (request, consent): (CallToolRequestParams, Consent),
         context: &RequestContext<RoleServer>,
-        room: Room,
+        room: AnswerRoom,
     ) -> Answer {
         let cancel = self.0.gone.child_token();
         let given = request.arguments.unwrap_or_default();
         let watch = Watch::default();
         let host = Arc::clone(&self.0.host);
-        let allowed = (consent, room, Patience::new(self.0.wait, given_up_after(&context.meta)));
-        let call = tool.call(host, self.0.who.clone(), given, cancel.clone(), watch.clone(), allowed);
+        let allowed = (
+            consent,
+            room,
+            WaitLimits::new(self.0.wait, given_up_after(&context.meta)),
+        );
+        let call = tool.call(
+            host,
+            self.0.caller.clone(),
+            given,
+            cancel.clone(),
+            watch.clone(),
+            allowed,
+        );
         let mut call = std::pin::pin!(AssertUnwindSafe(call).catch_unwind());
-        let (sending, telling) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (sending, warning) = (AtomicBool::new(false), AtomicBool::new(false));
         let announcing = AtomicBool::new(false);
         let on_its_way = || {
-            [&sending, &telling, &announcing]
+            [&sending, &warning, &announcing]
                 .iter()
                 .any(|one| one.load(Ordering::Relaxed))
         };
-        let told = log::tell_call(context, &self.0.soon, |now| telling.store(now, Ordering::Relaxed));
-        let announced = log::announce(context, &self.1, &watch, |now| announcing.store(now, Ordering::Relaxed));
-        let mut beside = std::pin::pin!(futures::future::join3(
+        let notified = notifications::notify_call(context, &self.0.soon, |now| warning.store(now, Ordering::Relaxed));
+        let announced =
+            notifications::announce(context, &self.1, &watch, |now| announcing.store(now, Ordering::Relaxed));
+        let mut notifying = std::pin::pin!(futures::future::join3(
             progress(context, &sending, &watch),
-            told,
+            notified,
             announced
         ));
         let outcome = loop {
@@ -273,16 +289,16 @@ impl Server {
                 biased;
                 outcome = &mut call => break outcome,
                 () = context.ct.cancelled(), if !cancel.is_cancelled() => cancel.cancel(),
-                ((), (), ()) = &mut beside => {}
+                ((), (), ()) = &mut notifying => {}
             }
         };
         // A notification in transit must not arrive after the answer.
         let sent = std::future::poll_fn(|waker| {
-            let _ = beside.as_mut().poll(waker);
+            let _ = notifying.as_mut().poll(waker);
             if on_its_way() { Poll::Pending } else { Poll::Ready(()) }
         });
         if on_its_way() {
-            let _ = tokio::time::timeout(PROGRESS_LEAVES, sent).await;
+            let _ = tokio::time::timeout(PROGRESS_SEND_TIMEOUT, sent).await;
         }
         outcome.unwrap_or_else(|_| Answer::failure(&panicked(tool.name)))
     }
@@ -311,7 +327,7 @@ async fn progress(context: &RequestContext<RoleServer>, sending: &AtomicBool, wa
 async fn report(peer: &Peer<RoleServer>, token: ProgressToken, sending: &AtomicBool, watch: &Watch) {
     let mut last = 0.0;
     for second in 1_u32.. {
-        tokio::time::sleep(PROGRESS_EVERY).await;
+        tokio::time::sleep(PROGRESS_INTERVAL).await;
         let id = watch.execution_id();
         let params = params(token.clone(), second, last, (watch.progress(), id));
         last = params.progress;
@@ -351,7 +367,7 @@ fn given_up_after(meta: &RequestMetaObject) -> Option<Duration> {
     Duration::try_from_secs_f64(seconds).ok()
 }
 
-/// Bytes that an answer takes, as far as it matters.
+/// Returns the approximate bytes of an answer.
 fn weight(answer: &Answer) -> usize {
     let len = |block: &Block| match block {
         Block::Text(text) => text.len(),
@@ -361,7 +377,7 @@ fn weight(answer: &Answer) -> usize {
     answer.blocks.iter().map(len).sum()
 }
 
-/// The call of a tool whose arguments came as JSON text, or as an empty list where there are none.
+/// Repairs a call of a tool if its arguments are JSON text, or an empty list instead of an object.
 fn call_in_text(request: &CustomRequest) -> Option<CallToolRequestParams> {
     let mut params = request.params.clone().filter(|_| request.method == "tools/call")?;
     let arguments = params.get_mut("arguments")?;
@@ -369,7 +385,7 @@ fn call_in_text(request: &CustomRequest) -> Option<CallToolRequestParams> {
     serde_json::from_value(params).ok()
 }
 
-/// Calls whose answer can have the size of a file.
+/// Returns true for calls whose answer can have the size of a file.
 pub(crate) fn is_bulk(request: &CallToolRequestParams) -> bool {
     request.name == "read_file"
         && request
@@ -401,14 +417,14 @@ impl ServerHandler for Server {
         page: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        wire::whole_list(page.as_ref())?;
+        convert::whole_list(page.as_ref())?;
         Ok(ListToolsResult::with_all_items(
-            self.0.tools.iter().map(wire::tool).collect(),
+            self.0.tools.iter().map(convert::tool).collect(),
         ))
     }
 
     fn get_tool(&self, name: &str) -> Option<McpTool> {
-        self.tool(name).map(wire::tool)
+        self.tool(name).map(convert::tool)
     }
 
     async fn call_tool(
@@ -419,28 +435,28 @@ impl ServerHandler for Server {
         let Some(tool) = self.tool(&request.name) else {
             let message = format!("there is no tool {}", crate::arguments::echo(&request.name));
             let remedy = format!("the tools are {}", names(&self.0.tools));
-            return Err(wire::misuse(ErrorCode::INVALID_PARAMS, &message, &remedy));
+            return Err(convert::misuse(ErrorCode::INVALID_PARAMS, &message, &remedy));
         };
         let left = tool.consent_required(&*self.0.host, request.arguments.as_ref().unwrap_or(&Map::new()));
         let consent = match self
             .0
-            .asking
-            .consent((tool, &left), &mut request, &context, (&self.0.who, self.0.wait))
+            .elicitation
+            .consent((tool, &left), &mut request, &context, (&self.0.caller, self.0.wait))
             .await?
         {
-            Asked::Answered(consent) => consent,
-            Asked::Wants(input) => return Ok(input.into()),
+            ElicitationOutcome::Answered(consent) => consent,
+            ElicitationOutcome::InputRequired(input) => return Ok(input.into()),
         };
         self.note_consent(&left, &consent);
         let span = spans::of_call(tool.name, &context);
         let room = self.room(&context);
         if is_bulk(&request) && !room.take(BULK_ANSWER_BYTES).await {
-            return Ok(wire::result(Answer::failure(&tools::taken_back())).into());
+            return Ok(convert::result(Answer::failure(&tools::cancelled_by_client())).into());
         }
         let knows_tasks = context.client_capabilities().is_some_and(|all| all.supports_tasks());
-        if let Some(place) = knows_tasks.then(|| self.0.tasks.place(tool.name)).flatten() {
+        if let Some(permit) = knows_tasks.then(|| self.0.tasks.permit(tool.name)).flatten() {
             let job = span.in_scope(|| self.begin(tool, request, consent));
-            return Ok(self.0.tasks.follow(job, place, &context.ct).await);
+            return Ok(self.0.tasks.follow(job, permit, &context.ct).await);
         }
         let answer = self
             .run(tool, (request, consent), &context, room)
@@ -453,7 +469,7 @@ impl ServerHandler for Server {
             bytes = weight(&answer),
             "answered"
         );
-        Ok(wire::result(answer).into())
+        Ok(convert::result(answer).into())
     }
 
     async fn list_prompts(
@@ -461,9 +477,9 @@ impl ServerHandler for Server {
         page: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListPromptsResult, ErrorData> {
-        wire::whole_list(page.as_ref())?;
+        convert::whole_list(page.as_ref())?;
         Ok(ListPromptsResult::with_all_items(
-            self.0.prompts.iter().map(wire::prompt).collect(),
+            self.0.prompts.iter().map(convert::prompt).collect(),
         ))
     }
 
@@ -477,16 +493,16 @@ impl ServerHandler for Server {
             let name = crate::arguments::echo(&request.name);
             let message = format!("there is no prompt {name}");
             let remedy = format!("the prompts are {}", names.join(", "));
-            return Err(wire::misuse(ErrorCode::INVALID_PARAMS, &message, &remedy));
+            return Err(convert::misuse(ErrorCode::INVALID_PARAMS, &message, &remedy));
         };
         let given = request.arguments.unwrap_or_default();
         let value = |name: &str| given.get(name).and_then(|value| value.as_str()).map(str::to_owned);
         match prompt.text(&value) {
-            Ok(text) => Ok(wire::prompt_text(prompt, text).into()),
+            Ok(text) => Ok(convert::prompt_text(prompt, text).into()),
             Err(missing) => {
                 let message = format!("the prompt {} lacks an argument", prompt.name);
                 let remedy = format!("give a text for {missing}");
-                Err(wire::misuse(ErrorCode::INVALID_PARAMS, &message, &remedy))
+                Err(convert::misuse(ErrorCode::INVALID_PARAMS, &message, &remedy))
             }
         }
     }
@@ -497,12 +513,12 @@ impl ServerHandler for Server {
         _: RequestContext<RoleServer>,
     ) -> Result<CompleteResult, ErrorData> {
         let completing = async {
-            let typed = wire::typed(&request)?;
-            Some(completion::complete(&*self.0.host, &self.0.who, &typed).await)
+            let typed = convert::typed(&request)?;
+            Some(completion::complete(&*self.0.host, &self.0.caller, &typed).await)
         };
         let completed = AssertUnwindSafe(completing).catch_unwind().await;
-        let completed = completed.map_err(|_| wire::panicked(&panicked("completion/complete")))?;
-        Ok(wire::completed(completed.unwrap_or_default()))
+        let completed = completed.map_err(|_| convert::panicked(&panicked("completion/complete")))?;
+        Ok(convert::completed(completed.unwrap_or_default()))
     }
 
     async fn list_resources(
@@ -510,7 +526,7 @@ impl ServerHandler for Server {
         page: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        wire::whole_list(page.as_ref())?;
+        convert::whole_list(page.as_ref())?;
         Ok(ListResourcesResult::default())
     }
 
@@ -519,8 +535,10 @@ impl ServerHandler for Server {
         page: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
-        wire::whole_list(page.as_ref())?;
-        Ok(ListResourceTemplatesResult::with_all_items(wire::resource_templates()))
+        convert::whole_list(page.as_ref())?;
+        Ok(ListResourceTemplatesResult::with_all_items(
+            convert::resource_templates(),
+        ))
     }
 
     async fn read_resource(
@@ -530,16 +548,16 @@ impl ServerHandler for Server {
     ) -> Result<ReadResourceResponse, ErrorData> {
         let room = self.room(&context);
         if !room.take(BULK_ANSWER_BYTES).await {
-            return Err(ErrorData::invalid_request("the request was taken back", None));
+            return Err(ErrorData::invalid_request("the client cancelled the request", None));
         }
         let read = async {
             let address = Address::parse(&request.uri)?;
-            address.read(&*self.0.host, &self.0.who).await
+            address.read(&*self.0.host, &self.0.caller).await
         };
         let outcome = AssertUnwindSafe(read).catch_unwind().await;
         match outcome.unwrap_or_else(|_| Err(panicked("resources/read"))) {
-            Ok(content) => Ok(wire::resource(&request.uri, content).into()),
-            Err(failure) => Err(wire::resource_error(&request.uri, &failure)),
+            Ok(content) => Ok(convert::resource(&request.uri, content).into()),
+            Err(failure) => Err(convert::resource_error(&request.uri, &failure)),
         }
     }
 
@@ -548,7 +566,7 @@ impl ServerHandler for Server {
         request: SetLevelRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        let soon = || self.0.host.expiring(&self.0.who);
+        let soon = || self.0.host.expiring(&self.0.caller);
         self.1.set_level(request.level, &context.peer, soon);
         Ok(())
     }
@@ -578,7 +596,7 @@ impl ServerHandler for Server {
             let response = self.call_tool(call, context).await?;
             let written = serde_json::to_value(ServerResult::from(response));
             return written.map(CustomResult).map_err(|error| {
-                wire::misuse(
+                convert::misuse(
                     ErrorCode::INTERNAL_ERROR,
                     &error.to_string(),
                     "send the arguments as an object",
@@ -586,7 +604,7 @@ impl ServerHandler for Server {
             });
         }
         // rmcp takes a known method with parameters of the wrong shape for an unknown method.
-        const KNOWN: [&str; 5] = [
+        const KNOWN_METHODS: [&str; 5] = [
             "initialize",
             "tools/call",
             "tools/list",
@@ -597,14 +615,14 @@ impl ServerHandler for Server {
         // The newest protocol has no handshake: there it is unknown in any shape.
         let no_handshake = context.meta.protocol_version() >= Some(ProtocolVersion::V_2026_07_28);
         let unknown = no_handshake && request.method == "initialize";
-        Err(if KNOWN.contains(&request.method.as_str()) && !unknown {
+        Err(if KNOWN_METHODS.contains(&request.method.as_str()) && !unknown {
             let message = format!("the params of {method} have the wrong shape");
             let remedy = "arguments must be an object, such as {\"code\": \"print(1)\"}";
-            wire::misuse(ErrorCode::INVALID_PARAMS, &message, remedy)
+            convert::misuse(ErrorCode::INVALID_PARAMS, &message, remedy)
         } else {
             let message = format!("there is no method {method}");
             let remedy = "tools/list says what can be called by tools/call; `initialize` or `server/discover` says what else there is";
-            wire::misuse(ErrorCode::METHOD_NOT_FOUND, &message, remedy)
+            convert::misuse(ErrorCode::METHOD_NOT_FOUND, &message, remedy)
         })
     }
 }

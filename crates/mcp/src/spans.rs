@@ -31,10 +31,10 @@ mod parent {
 
     use super::{RequestContext, RoleServer, Span};
 
-    /// W3C's name for the trace that a caller is in; MCP has it in `_meta`, HTTP in a header.
+    /// W3C's name of the caller's trace context. MCP has it in `_meta`, HTTP in a header.
     const TRACEPARENT: &str = "traceparent";
 
-    /// The client's trace context is trusted: it only decides where the spans are shown.
+    /// The client's trace context is trusted, since it affects only the place where spans are shown.
     pub(super) fn take_over(span: &Span, context: &RequestContext<RoleServer>) {
         let in_meta = context.meta.0.get(TRACEPARENT).and_then(|value| value.as_str());
         let in_header = || {
@@ -47,7 +47,8 @@ mod parent {
         }
     }
 
-    /// `00-TRACE-SPAN-FLAGS` in lower-case hexadecimal; of later versions what the first has of it.
+    /// Parses `00-TRACE-SPAN-FLAGS` in lower-case hexadecimal. Of later versions, only the fields of the first version
+    /// are read.
     pub(super) fn read(text: &str) -> Option<SpanContext> {
         let mut parts = text.split('-');
         let (version, trace, span, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);

@@ -1,8 +1,8 @@
 //! Long calls as tasks. A client with the tasks extension gets a task instead of waiting, polls it, and finds the whole
 //! result in it. For other clients `wait_s` and `get_execution` do the same.
 //!
-//! The decision taken here: a call that finishes within a second is answered directly, so that nobody polls for a quick
-//! result.
+//! The decision taken here: a call that finishes within a second is answered directly, so that clients do not poll for
+//! a quick result.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -15,24 +15,24 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::answer::Answer;
-use crate::limits::PROGRESS_EVERY;
-use crate::wire;
+use crate::convert;
+use crate::limits::PROGRESS_INTERVAL;
 
-/// A call that takes longer becomes a task.
-const AT_ONCE: Duration = Duration::from_secs(1);
-/// Tasks that are kept for one caller, those that have ended included; a result has a megabyte at most.
-const KEPT: usize = 32;
-/// Longer than the longest execution. Results are kept as long after their end.
+/// The run time after which a call becomes a task.
+const TASK_THRESHOLD: Duration = Duration::from_secs(1);
+/// The maximum number of tasks of one caller, including tasks that have ended. A result has at most a megabyte.
+const MAX_TASKS: usize = 32;
+/// The time that results are kept after their end. It is longer than the longest execution.
 const TTL_MS: u64 = 2 * 3600 * 1000;
 const POLL_MS: u64 = 1000;
-/// Tools whose calls can last.
-const LASTING: [&str; 3] = ["execute_code", "create_run_close", "install_package"];
+/// The tools whose calls can take long.
+const LONG_TOOLS: [&str; 3] = ["execute_code", "create_run_close", "install_package"];
 
 /// The tasks of one caller.
 pub(crate) struct Tasks {
     manager: TaskManager,
-    places: Arc<Semaphore>,
-    /// Each with its place, until it is forgotten.
+    permits: Arc<Semaphore>,
+    /// The ids of all tasks, each with its permit, until the task is removed.
     kept: Mutex<Vec<(String, OwnedSemaphorePermit)>>,
 }
 
@@ -40,7 +40,7 @@ impl Default for Tasks {
     fn default() -> Self {
         Self {
             manager: TaskManager::new(),
-            places: Arc::new(Semaphore::new(KEPT)),
+            permits: Arc::new(Semaphore::new(MAX_TASKS)),
             kept: Mutex::default(),
         }
     }
@@ -57,13 +57,13 @@ pub(crate) struct Job {
 }
 
 impl Tasks {
-    /// A place for a call of this tool, if it may become a task; without one it is an ordinary call.
-    pub(crate) fn place(&self, tool: &str) -> Option<OwnedSemaphorePermit> {
-        if !LASTING.contains(&tool) {
+    /// Returns a permit if a call of this tool may become a task. A call without a permit is an ordinary call.
+    pub(crate) fn permit(&self, tool: &str) -> Option<OwnedSemaphorePermit> {
+        if !LONG_TOOLS.contains(&tool) {
             return None;
         }
         self.kept().retain(|(id, _)| self.manager.get_task(id).is_ok());
-        Arc::clone(&self.places).try_acquire_owned().ok()
+        Arc::clone(&self.permits).try_acquire_owned().ok()
     }
 
     fn kept(&self) -> MutexGuard<'_, Vec<(String, OwnedSemaphorePermit)>> {
@@ -74,27 +74,27 @@ impl Tasks {
     pub(crate) async fn follow(
         &self,
         mut job: Job,
-        place: OwnedSemaphorePermit,
-        taken_back: &CancellationToken,
+        permit: OwnedSemaphorePermit,
+        cancelled_by_client: &CancellationToken,
     ) -> CallToolResponse {
         let stop_if_left = job.cancel.clone().drop_guard();
         tokio::select! {
             biased;
-            answer = &mut job.answer => return wire::result(answer.unwrap_or(job.broken)).into(),
-            () = taken_back.cancelled() => {
+            answer = &mut job.answer => return convert::result(answer.unwrap_or(job.broken)).into(),
+            () = cancelled_by_client.cancelled() => {
                 job.cancel.cancel();
                 let answer = job.answer.await;
-                return wire::result(answer.unwrap_or(job.broken)).into();
+                return convert::result(answer.unwrap_or(job.broken)).into();
             }
-            () = tokio::time::sleep(AT_ONCE) => {}
+            () = tokio::time::sleep(TASK_THRESHOLD) => {}
         }
-        // From here on the task holds it.
+        // From here on the task holds the job.
         let _still_running = stop_if_left.disarm();
         let options = TaskOptions::default()
             .with_ttl_ms(TTL_MS)
             .with_poll_interval_ms(POLL_MS);
         let task = self.manager.spawn(options, |task| Box::pin(run(job, task)));
-        self.kept().push((task.task_id.clone(), place));
+        self.kept().push((task.task_id.clone(), permit));
         CreateTaskResult::new(task).into()
     }
 
@@ -123,11 +123,11 @@ impl Drop for Tasks {
 async fn run(mut job: Job, task: TaskContext) -> Result<CallToolResult, TaskExit> {
     // Also when the task is dropped.
     let _stop = job.cancel.clone().drop_guard();
-    let mut tick = tokio::time::interval(PROGRESS_EVERY);
+    let mut tick = tokio::time::interval(PROGRESS_INTERVAL);
     loop {
         tokio::select! {
             biased;
-            answer = &mut job.answer => return Ok(wire::result(answer.unwrap_or(job.broken))),
+            answer = &mut job.answer => return Ok(convert::result(answer.unwrap_or(job.broken))),
             () = task.cancelled(), if !job.cancel.is_cancelled() => {
                 job.cancel.cancel();
                 // Waits, so that the job has ended before the task reports it.

@@ -1,8 +1,9 @@
-//! An execution as server-sent events: `start`, `stdout` and `stderr` as it prints, then `result`, or `error` if it could
-//! not be carried out.
+//! Sends an execution as server-sent events: `start`, `stdout` and `stderr` for its output, then `result`, or `error`
+//! if the call failed.
 //!
-//! Output is read from what the engine keeps of it, a piece when the one before has left. So a client that reads slowly
-//! holds up nothing and costs no memory; what is not kept for it is counted in `skipped_bytes`.
+//! The output is read from the engine's buffers. The next piece is read when the previous one was sent. So a slow
+//! client does not delay the execution and costs no memory. `skipped_bytes` counts the bytes that the engine dropped
+//! before they were read.
 
 use std::time::Duration;
 
@@ -17,67 +18,73 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 
 use crate::model::{Execution, Printed, Started};
-use crate::problem::in_rest_words_of;
-use crate::respond::{self, Piped};
+use crate::problem::failure_with_rest_calls;
+use crate::respond::{self, ChannelBody};
 use crate::utf8::Utf8;
 
-/// Bytes of output in one event.
+/// The maximum bytes of output in one event.
 const EVENT_BYTES: usize = 32 << 10;
-/// Events on their way to the connection.
-const EVENTS: usize = 2;
-/// A comment is sent after this time without an event, so that nobody in between takes the connection for dead.
+/// The number of events that wait for the connection.
+const EVENT_CAPACITY: usize = 2;
+/// The interval without an event after which a comment is sent, so that proxies do not close the connection as idle.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
-/// A call that ends with its execution. Dropping it gives the execution up.
+/// A call that ends with its execution. Dropping it cancels an execution that the call started.
 pub(crate) type Running = BoxFuture<'static, Result<ExecutionView, Failure>>;
 
-/// The reader has gone.
-struct Gone;
+/// The client has closed the connection.
+struct Disconnected;
 
-/// Answers with the events of an execution. The execution is given up when the body is dropped.
+/// Answers with the events of an execution. Dropping the body drops `running`, which cancels an execution that the
+/// request started.
 ///
 /// # Errors
-/// The call could not be done, and there is no execution.
+/// The call failed, and there is no execution.
 pub(crate) async fn answer(mut running: Running, watch: Watch) -> Result<Response<EndpointBody>, Failure> {
     let ended = tokio::select! {
         biased;
         ended = &mut running => Some(ended?),
         _admitted = watch.admitted() => None,
     };
-    let (send, parts) = mpsc::channel(EVENTS);
+    let (send, parts) = mpsc::channel(EVENT_CAPACITY);
     tokio::spawn(async move {
-        let events = Events { send: send.clone() };
+        let events = EventSender { send: send.clone() };
         tokio::select! {
             () = send.closed() => {}
-            _told_or_gone = events.tell(running, ended, &watch) => {}
+            _sent_or_disconnected = events.send_all(running, ended, &watch) => {}
         }
     });
-    let body = Piped { parts, left: None }.boxed();
-    Ok(respond::with_body(StatusCode::OK, respond::EVENTS, body))
+    let body = ChannelBody { parts, left: None }.boxed();
+    Ok(respond::with_body(StatusCode::OK, respond::EVENTS_TYPE, body))
 }
 
-struct Events {
+struct EventSender {
     send: mpsc::Sender<Bytes>,
 }
 
-impl Events {
-    async fn tell(&self, mut running: Running, ended: Option<ExecutionView>, watch: &Watch) -> Result<(), Gone> {
+impl EventSender {
+    async fn send_all(
+        &self,
+        mut running: Running,
+        ended: Option<ExecutionView>,
+        watch: &Watch,
+    ) -> Result<(), Disconnected> {
         let execution_id = watch.admitted().await.to_string();
         self.event("start", &Started { execution_id }).await?;
-        let mut stdout = Printing::new("stdout", OutputStream::Stdout);
-        let mut stderr = Printing::new("stderr", OutputStream::Stderr);
+        let mut stdout = StreamProgress::new("stdout", OutputStream::Stdout);
+        let mut stderr = StreamProgress::new("stderr", OutputStream::Stderr);
         let mut ended: Option<Result<_, Failure>> = ended.map(Ok);
         loop {
             while self.print(&mut stdout, watch).await? | self.print(&mut stderr, watch).await? {}
             if let Some(end) = &ended {
-                for printing in [&mut stdout, &mut stderr] {
-                    let offset = printing.next.saturating_sub(printing.utf8.held());
-                    let text = printing.utf8.end();
-                    self.text(printing, text, offset).await?;
+                for progress in [&mut stdout, &mut stderr] {
+                    let offset = progress.next.saturating_sub(progress.utf8.held());
+                    let text = progress.utf8.end();
+                    self.text(progress, text, offset).await?;
                 }
                 return match end {
                     Ok(view) => self.event("result", &Execution::from(view)).await,
-                    Err(failure) => self.event("error", &in_rest_words_of(failure.clone())).await,
+                    Err(failure) => self.event("error", &failure_with_rest_calls(failure.clone())).await,
                 };
             }
             tokio::select! {
@@ -89,63 +96,63 @@ impl Events {
         }
     }
 
-    /// Sends the next piece of a stream. False if there is none.
-    async fn print(&self, printing: &mut Printing, watch: &Watch) -> Result<bool, Gone> {
-        let Some(part) = watch.output(printing.stream, printing.next, EVENT_BYTES) else {
+    /// Sends the next piece of a stream. Returns false if there is none.
+    async fn print(&self, progress: &mut StreamProgress, watch: &Watch) -> Result<bool, Disconnected> {
+        let Some(part) = watch.output(progress.stream, progress.next, EVENT_BYTES) else {
             return Ok(false);
         };
-        if part.next_offset <= printing.next {
+        if part.next_offset <= progress.next {
             return Ok(false);
         }
-        // Bytes that are not kept lie before the piece or after it.
+        // Dropped bytes can lie before the piece or after it.
         let end = part.offset.saturating_add(length(&part.bytes));
-        printing.skipped += part.offset.saturating_sub(printing.next);
-        let offset = part.offset.saturating_sub(printing.utf8.held());
-        let mut text = printing.utf8.text(&part.bytes);
+        progress.skipped += part.offset.saturating_sub(progress.next);
+        let offset = part.offset.saturating_sub(progress.utf8.held());
+        let mut text = progress.utf8.text(&part.bytes);
         if part.next_offset > end {
-            text.push_str(&printing.utf8.end());
+            text.push_str(&progress.utf8.end());
         }
-        self.text(printing, text, offset).await?;
-        printing.skipped += part.next_offset.saturating_sub(end);
-        printing.next = part.next_offset;
+        self.text(progress, text, offset).await?;
+        progress.skipped += part.next_offset.saturating_sub(end);
+        progress.next = part.next_offset;
         Ok(true)
     }
 
-    async fn text(&self, printing: &mut Printing, text: String, offset: u64) -> Result<(), Gone> {
+    async fn text(&self, progress: &mut StreamProgress, text: String, offset: u64) -> Result<(), Disconnected> {
         if text.is_empty() {
             return Ok(());
         }
         let printed = Printed {
             text,
             offset,
-            skipped_bytes: std::mem::take(&mut printing.skipped),
+            skipped_bytes: std::mem::take(&mut progress.skipped),
         };
-        self.event(printing.name, &printed).await
+        self.event(progress.name, &printed).await
     }
 
-    async fn event(&self, name: &str, data: &impl Serialize) -> Result<(), Gone> {
+    async fn event(&self, name: &str, data: &impl Serialize) -> Result<(), Disconnected> {
         // JSON has no line feed outside a string, and in one it is escaped.
         let data = serde_json::to_string(data).unwrap_or_default();
         self.send(format!("event: {name}\ndata: {data}\n\n")).await
     }
 
-    async fn send(&self, text: String) -> Result<(), Gone> {
-        self.send.send(text.into()).await.map_err(|_| Gone)
+    async fn send(&self, text: String) -> Result<(), Disconnected> {
+        self.send.send(text.into()).await.map_err(|_| Disconnected)
     }
 }
 
-/// A stream, and how much of it was sent.
-struct Printing {
+/// A stream, and the position up to which it was sent.
+struct StreamProgress {
     name: &'static str,
     stream: OutputStream,
-    /// The byte that is read next.
+    /// The offset of the next byte to read.
     next: u64,
-    /// Bytes that were left out since the last event.
+    /// The number of bytes that were skipped since the last event.
     skipped: u64,
     utf8: Utf8,
 }
 
-impl Printing {
+impl StreamProgress {
     fn new(name: &'static str, stream: OutputStream) -> Self {
         Self {
             name,

@@ -16,19 +16,19 @@ use crate::run::{self, OUTPUT_BYTES};
 use crate::utf8::Utf8;
 use crate::{events, respond};
 
-/// Finished executions of an answer that does not say.
-const FINISHED: usize = 10;
-/// The longest wait of a request that only looks.
+/// The default number of finished executions in an answer.
+const DEFAULT_FINISHED: usize = 10;
+/// The longest wait of a request that reads the state of an execution.
 const MAX_WAIT: Duration = Duration::from_secs(3600);
-/// Bytes of an answer with a part of the output.
+/// The default number of output bytes in an answer.
 const PART_BYTES: u64 = 256 << 10;
 const MAX_PART_BYTES: u64 = 1 << 20;
 
-/// The caller's executions.
+/// Lists the caller's executions.
 pub(crate) async fn list(call: Call<'_>) -> Result<Response<EndpointBody>, Problem> {
-    let limit = call.query.value("limit", "a whole number")?.unwrap_or(FINISHED);
-    let running = call.engine.running(&call.who);
-    let history = call.engine.history(&call.who, limit, None).await?;
+    let limit = call.query.value("limit", "a whole number")?.unwrap_or(DEFAULT_FINISHED);
+    let running = call.engine.running(&call.caller);
+    let history = call.engine.history(&call.caller, limit, None).await?;
     let executions = Executions {
         running: running.iter().map(RunningExecution::from).collect(),
         finished: history.records.iter().map(FinishedExecution::from).collect(),
@@ -37,26 +37,26 @@ pub(crate) async fn list(call: Call<'_>) -> Result<Response<EndpointBody>, Probl
     Ok(respond::json(StatusCode::OK, &executions))
 }
 
-/// An execution, or its events from the first one on. It runs on when nobody looks any more.
+/// Returns an execution, or its events from the first one on. The execution runs on after the client has left.
 pub(crate) async fn get(call: Call<'_>) -> Result<Response<EndpointBody>, Problem> {
     let wait = match call.query.value("wait_s", "a number of seconds")? {
         Some(wait) => seconds("wait_s", wait)?.min(MAX_WAIT),
         None => Duration::ZERO,
     };
     let watch = Watch::default();
-    call.engine.watch(&call.who, call.id(), &watch)?;
+    call.engine.watch(&call.caller, call.id(), &watch)?;
     if call.wants_events() {
-        let running = followed(Arc::clone(call.engine), call.who.clone(), call.id().to_owned());
+        let running = wait_for_end(Arc::clone(call.engine), call.caller.clone(), call.id().to_owned());
         return Ok(events::answer(running.boxed(), watch).await?);
     }
-    let view = call.engine.execution(&call.who, call.id(), wait).await?;
-    run::whole(&view, &watch, OUTPUT_BYTES, &call.large).await
+    let view = call.engine.execution(&call.caller, call.id(), wait).await?;
+    run::answer_with_output(&view, &watch, OUTPUT_BYTES, &call.large).await
 }
 
-/// The end of an execution that somebody else asked for.
-async fn followed(engine: Arc<Engine>, who: Principal, id: String) -> Result<ExecutionView, Failure> {
+/// Waits for the end of an execution that another request started.
+async fn wait_for_end(engine: Arc<Engine>, caller: Principal, id: String) -> Result<ExecutionView, Failure> {
     loop {
-        let view = engine.execution(&who, &id, MAX_WAIT).await?;
+        let view = engine.execution(&caller, &id, MAX_WAIT).await?;
         if view.status != Status::Running {
             return Ok(view);
         }
@@ -66,15 +66,15 @@ async fn followed(engine: Arc<Engine>, who: Principal, id: String) -> Result<Exe
 /// Ends an execution.
 pub(crate) async fn cancel(call: Call<'_>) -> Result<Response<EndpointBody>, Problem> {
     let watch = Watch::default();
-    call.engine.watch(&call.who, call.id(), &watch)?;
-    let view = call.engine.cancel(&call.who, Some(call.id())).await?;
-    run::whole(&view, &watch, OUTPUT_BYTES, &call.large).await
+    call.engine.watch(&call.caller, call.id(), &watch)?;
+    let view = call.engine.cancel(&call.caller, Some(call.id())).await?;
+    run::answer_with_output(&view, &watch, OUTPUT_BYTES, &call.large).await
 }
 
-/// A part of what an execution printed.
+/// Returns a part of an execution's output.
 pub(crate) async fn output(call: Call<'_>) -> Result<Response<EndpointBody>, Problem> {
     let watch = Watch::default();
-    call.engine.watch(&call.who, call.id(), &watch)?;
+    call.engine.watch(&call.caller, call.id(), &watch)?;
     let stream = match call.query.text("stream") {
         None | Some("stdout") => OutputStream::Stdout,
         Some("stderr") => OutputStream::Stderr,
@@ -104,7 +104,7 @@ pub(crate) async fn output(call: Call<'_>) -> Result<Response<EndpointBody>, Pro
     if part.eof || text.is_empty() {
         text.push_str(&utf8.end());
     } else {
-        // A character that is cut comes with the next part.
+        // A character that is cut is sent with the next part.
         next_offset -= utf8.held();
     }
     let answer = OutputText {
@@ -117,19 +117,19 @@ pub(crate) async fn output(call: Call<'_>) -> Result<Response<EndpointBody>, Pro
     Ok(respond::json(StatusCode::OK, &answer))
 }
 
-/// The bytes of a picture or a file that came out of an execution.
+/// Returns the bytes of a picture or a file of an execution.
 pub(crate) async fn file(call: Call<'_>) -> Result<Response<EndpointBody>, Problem> {
     let number = call.ids.get(1).and_then(|number| number.parse().ok());
-    let view = call.engine.execution(&call.who, call.id(), Duration::ZERO).await;
+    let view = call.engine.execution(&call.caller, call.id(), Duration::ZERO).await;
     let found = match view {
         Ok(view) => {
             let file = view.artifacts.into_iter().find(|file| Some(file.number) == number);
             file.map(|file| file.bytes)
         }
-        // The history that lasts has pictures.
+        // The persistent history has the pictures.
         Err(failure) => {
             let number = number.unwrap_or(u32::MAX);
-            let picture = call.engine.picture(&call.who, call.id(), number).await;
+            let picture = call.engine.picture(&call.caller, call.id(), number).await;
             Some(picture.ok_or(failure)?.bytes)
         }
     };
@@ -137,5 +137,5 @@ pub(crate) async fn file(call: Call<'_>) -> Result<Response<EndpointBody>, Probl
         let message = "the execution has no file with this number";
         Failure::new(Code::NotFound, message, "`files` of the execution lists them")
     })?;
-    Ok(respond::bytes(StatusCode::OK, respond::BYTES, bytes))
+    Ok(respond::bytes(StatusCode::OK, respond::BYTES_TYPE, bytes))
 }

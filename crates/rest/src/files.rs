@@ -1,5 +1,5 @@
-//! Files of a sandbox: a folder's list, and bytes both ways in parts of 1 MiB, so that the size of a file does not matter
-//! to the server.
+//! Files of a sandbox: lists folders, and reads and writes files in parts of 1 MiB, so that a file's size does not
+//! affect the server's memory.
 
 use std::sync::Arc;
 
@@ -15,12 +15,12 @@ use tokio::sync::mpsc;
 use crate::model::{Folder, FolderEntry, WrittenFile};
 use crate::problem::Problem;
 use crate::request::Call;
-use crate::respond::{self, Piped};
+use crate::respond::{self, ChannelBody};
 
-/// Bytes of a file that are moved at once.
+/// The maximum bytes of a file that are read at once.
 const PART_BYTES: u64 = 1 << 20;
-/// Entries of a list.
-const ENTRIES: usize = 10_000;
+/// The maximum number of entries in a list.
+const MAX_ENTRIES: usize = 10_000;
 
 /// Lists a folder.
 pub(crate) async fn list(call: Call<'_>) -> Result<Response<EndpointBody>, Problem> {
@@ -28,7 +28,7 @@ pub(crate) async fn list(call: Call<'_>) -> Result<Response<EndpointBody>, Probl
     let recursive = call.query.value("recursive", "true or false")?.unwrap_or(false);
     let listing = call
         .engine
-        .list_files(&call.who, Some(call.id()), &path, recursive, ENTRIES);
+        .list_files(&call.caller, Some(call.id()), &path, recursive, MAX_ENTRIES);
     let listing = listing.await?.value;
     let entries = listing.entries.into_iter().map(|entry| FolderEntry {
         name: entry.name,
@@ -45,21 +45,21 @@ pub(crate) async fn list(call: Call<'_>) -> Result<Response<EndpointBody>, Probl
     Ok(respond::json(StatusCode::OK, &folder))
 }
 
-fn named(call: &Call<'_>) -> Result<SandboxPath, Failure> {
+fn required_path(call: &Call<'_>) -> Result<SandboxPath, Failure> {
     let path = call.query.path("path")?;
     path.ok_or_else(|| Failure::invalid("`path` is missing", "name a file in the query, as in ?path=data.csv"))
 }
 
-/// The bytes of a file, or of the range that is asked for.
+/// Returns the bytes of a file, or of the requested range.
 pub(crate) async fn read(call: Call<'_>) -> Result<Response<EndpointBody>, Problem> {
-    let path = named(&call)?;
+    let path = required_path(&call)?;
     let range = call
         .headers
         .get(RANGE)
         .and_then(|range| Range::parse(range.to_str().ok()?));
     let file = File {
         engine: Arc::clone(call.engine),
-        who: call.who.clone(),
+        caller: call.caller.clone(),
         sandbox: call.id().to_owned(),
         path,
     };
@@ -88,7 +88,7 @@ pub(crate) async fn read(call: Call<'_>) -> Result<Response<EndpointBody>, Probl
     } else {
         StatusCode::OK
     };
-    let mut response = respond::with_body(status, respond::BYTES, Piped { parts, left }.boxed());
+    let mut response = respond::with_body(status, respond::BYTES_TYPE, ChannelBody { parts, left }.boxed());
     let headers = response.headers_mut();
     headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
     if range.is_some() {
@@ -115,12 +115,12 @@ fn content_range(text: &str) -> HeaderValue {
     HeaderValue::try_from(format!("bytes {text}")).unwrap_or_else(|_| HeaderValue::from_static("bytes */0"))
 }
 
-/// One range of bytes. Anything else that the header can say is answered with the whole file, as HTTP allows.
+/// One range of bytes. Any other header is answered with the whole file, as HTTP allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Range {
-    /// From the first byte to the last one, which can lie behind the end.
+    /// From the first byte to the last one. The last one may be past the end of the file.
     From(u64, u64),
-    /// So many last bytes.
+    /// The last N bytes.
     Last(u64),
 }
 
@@ -138,10 +138,10 @@ impl Range {
     }
 }
 
-/// A file of a sandbox of a caller.
+/// A file in a caller's sandbox.
 struct File {
     engine: Arc<Engine>,
-    who: Principal,
+    caller: Principal,
     sandbox: String,
     path: SandboxPath,
 }
@@ -150,11 +150,11 @@ impl File {
     async fn read(&self, offset: u64, length: u64) -> Result<sandcell_sandbox::FileChunk, Failure> {
         let reading = self
             .engine
-            .read_file(&self.who, Some(&self.sandbox), &self.path, offset, length);
+            .read_file(&self.caller, Some(&self.sandbox), &self.path, offset, length);
         Ok(reading.await?.value)
     }
 
-    /// Sends the bytes from `start` to `end`. Fewer are sent where the file became shorter or cannot be read any more.
+    /// Sends the bytes from `start` to `end`. Stops early if the file became shorter or is no longer readable.
     async fn send(self, first: Bytes, start: u64, end: u64, send: mpsc::Sender<Bytes>) {
         let (mut part, mut at) = (first, start);
         loop {
@@ -178,13 +178,13 @@ fn length(bytes: &Bytes) -> u64 {
 
 /// Writes the body to a file, or appends it.
 pub(crate) async fn write(call: Call<'_>) -> Result<Response<EndpointBody>, Problem> {
-    let path = named(&call)?;
+    let path = required_path(&call)?;
     let append: bool = call.query.value("append", "true or false")?.unwrap_or(false);
     let sandbox = call.id().to_owned();
     let RequestBody::Stream(mut body) = call.body else {
         return Err(Failure::invalid("the body is missing", "send the bytes of the file").into());
     };
-    let most = usize::try_from(call.engine.config().file_bytes.as_bytes())
+    let max_bytes = usize::try_from(call.engine.config().file_bytes.as_bytes())
         .unwrap_or(usize::MAX)
         .max(1);
     let mut mode = if append { WriteMode::Append } else { WriteMode::Replace };
@@ -197,9 +197,9 @@ pub(crate) async fn write(call: Call<'_>) -> Result<Response<EndpointBody>, Prob
         };
         let is_over = part.is_empty();
         loop {
-            let piece = part.split_to(part.len().min(most));
+            let piece = part.split_to(part.len().min(max_bytes));
             written += length(&piece);
-            let writing = call.engine.write_file(&call.who, Some(&sandbox), &path, piece, mode);
+            let writing = call.engine.write_file(&call.caller, Some(&sandbox), &path, piece, mode);
             size = Some(writing.await?.value);
             mode = WriteMode::Append;
             if part.is_empty() {

@@ -1,8 +1,8 @@
-//! `POST /run_code` in the form of SandboxFusion, which trainers of language models speak: a whole program, compiled where
-//! its language is, run once in a fresh sandbox.
+//! `POST /run_code` in the format of SandboxFusion, which trainers of language models use. It runs a whole program once
+//! in a fresh sandbox, and compiles it first if its language is compiled.
 //!
-//! What its form has no word for goes into `message`. Requests of a caller that has as many sandboxes as it may have wait
-//! for their turn, since these clients send as many as they like at once and do not repeat what was refused.
+//! `message` has the facts for which the format has no field. If a caller is at its limit of sandboxes, its further
+//! requests wait in a queue: these clients send many requests at once, and do not retry rejected ones.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,29 +21,29 @@ use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::commands::given;
+use crate::commands::stdin_of;
 use crate::model;
 use crate::problem::Problem;
 use crate::request::{Call, mebibytes, path, seconds};
 use crate::{respond, run};
 
-/// The location.
-pub(crate) const PATH: &str = "/run_code";
-/// Bytes of each stream of an answer, as SandboxFusion hands back.
+/// The path of the route.
+pub(crate) const RUN_CODE_PATH: &str = "/run_code";
+/// The maximum bytes of each stream in an answer, as in SandboxFusion.
 const OUTPUT_BYTES: u64 = 1 << 20;
-/// Output from which on an answer is a large one.
+/// Answers with more output than this count as large.
 const LARGE_OUTPUT_BYTES: u64 = 128 << 10;
 /// The maximum time that a request waits in the queue.
-const TURN_TIMEOUT: Duration = Duration::from_secs(60);
-/// Callers whose turns are kept though none is taken.
+const QUEUE_TIMEOUT: Duration = Duration::from_secs(60);
+/// The number of callers above which the queues of idle callers are removed.
 const IDLE_CALLERS: usize = 256;
-/// Output on its way from a program; what matters of it is kept by the engine.
-const EVENTS: usize = 16;
-/// The exit code of a program that was killed, as Python's `subprocess` has it.
-const KILLED: i32 = -9;
+/// The capacity of a program's event channel. The engine keeps the output, so the channel can be small.
+const EVENT_CAPACITY: usize = 16;
+/// The exit code of a killed program, as Python's `subprocess` reports it.
+const KILLED_EXIT_CODE: i32 = -9;
 
-/// SandboxFusion's names of languages, and ours. None: what it names is not here.
-const LANGUAGES: [(&str, Option<&str>); 31] = [
+/// SandboxFusion's language names, and this server's. None: this server has no such language.
+const LANGUAGE_NAMES: [(&str, Option<&str>); 31] = [
     ("python", Some("python")),
     ("cpp", Some("cpp")),
     ("nodejs", Some("javascript")),
@@ -77,30 +77,29 @@ const LANGUAGES: [(&str, Option<&str>); 31] = [
     ("swift", None),
 ];
 
-/// A program to run, in the form of SandboxFusion. Fields that are not listed are ignored.
+/// A program to run, in the format of SandboxFusion. Fields that are not listed are ignored.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "RunCodeRequest")]
 pub(crate) struct Request {
     /// The program.
     code: String,
-    /// One of SandboxFusion's names of languages, such as `python`, `cpp`, `nodejs` or `R`; names of this server's languages
-    /// are taken as well.
+    /// One of SandboxFusion's language names, such as `python`, `cpp`, `nodejs` or `R`, or one of this server's.
     language: String,
     /// Standard input.
     stdin: Option<String>,
-    /// Seconds that the compiler may take.
+    /// The time limit of the compiler in seconds.
     #[serde(default = "ten_seconds")]
     compile_timeout: f64,
-    /// Seconds that the program may run.
+    /// The time limit of the program in seconds.
     #[serde(default = "ten_seconds")]
     run_timeout: f64,
-    /// Memory of compiler and program in MiB; -1 and 0 mean the server's default.
+    /// The memory limit of compiler and program in MiB; -1 and 0 mean the server's default.
     #[serde(rename = "memory_limit_MB", default = "default_memory")]
     memory_limit_mb: i64,
-    /// Files that are there before it runs: path to content in base64.
+    /// Files that are written before the program runs: path to content in base64.
     #[serde(default)]
     files: BTreeMap<String, Option<String>>,
-    /// Files that are handed back.
+    /// Paths of files to return.
     #[serde(default)]
     fetch_files: Vec<String>,
 }
@@ -113,25 +112,25 @@ const fn default_memory() -> i64 {
     -1
 }
 
-/// What became of a program, in the form of SandboxFusion.
+/// The result of a program, in the format of SandboxFusion.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "RunCodeResponse")]
 pub(crate) struct Answer {
     status: RunStatus,
-    /// Why, where `compile_result` and `run_result` do not tell.
+    /// The reason for a failure that `compile_result` and `run_result` do not show.
     message: String,
     compile_result: Option<CommandResult>,
     run_result: Option<CommandResult>,
     /// Always null.
     executor_pod_name: Option<String>,
-    /// Files of `fetch_files` that were there, in base64.
+    /// The files of `fetch_files` that exist, in base64.
     files: BTreeMap<String, String>,
 }
 
-/// How a request ended.
+/// The outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 enum RunStatus {
-    /// Compiler and program ended with 0.
+    /// Compiler and program exited with 0.
     Success,
     /// The compiler or the program failed or took too long.
     Failed,
@@ -139,13 +138,13 @@ enum RunStatus {
     SandboxError,
 }
 
-/// How the compiler or the program ended.
+/// The result of the compiler or the program.
 #[derive(Debug, Serialize, JsonSchema)]
 struct CommandResult {
     status: CommandStatus,
-    /// Seconds.
+    /// The run time in seconds.
     execution_time: Option<f64>,
-    /// The exit code; -9 if it was killed, null if it took too long.
+    /// The exit code; -9 after a kill, null after a timeout.
     return_code: Option<i32>,
     stdout: Option<String>,
     stderr: Option<String>,
@@ -153,32 +152,32 @@ struct CommandResult {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 enum CommandStatus {
-    /// It ended by itself or was killed for its memory.
+    /// It exited by itself, or was killed at its memory limit.
     Finished,
     /// The server could not run it.
     Error,
     TimeLimitExceeded,
 }
 
-/// A request that has not the right form.
+/// A request with invalid fields.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "HTTPValidationError")]
-pub(crate) struct Invalid {
+pub(crate) struct InvalidRequest {
     detail: Vec<InvalidField>,
 }
 
-/// A field that is wrong.
+/// An invalid field.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "ValidationError")]
 struct InvalidField {
     r#type: &'static str,
-    /// `body`, and the names that lead to the field.
+    /// `body`, followed by the path of the field.
     loc: Vec<String>,
     msg: String,
     input: Value,
 }
 
-impl Invalid {
+impl InvalidRequest {
     fn field(kind: &'static str, field: &str, message: String, input: Value) -> Self {
         let names = field.split('.').filter(|name| !name.is_empty());
         Self {
@@ -208,8 +207,8 @@ impl Answer {
         }
     }
 
-    /// The status that SandboxFusion derives from both results.
-    fn judge(&mut self) {
+    /// Sets the status that SandboxFusion derives from both results.
+    fn set_status(&mut self) {
         let results = || self.compile_result.iter().chain(&self.run_result);
         self.status = if results().any(|result| result.status == CommandStatus::Error) {
             RunStatus::SandboxError
@@ -221,34 +220,34 @@ impl Answer {
     }
 }
 
-/// Places of callers for programs that run at once.
+/// The queues of callers, which bound the programs that each caller runs at once.
 #[derive(Debug, Default)]
-pub(crate) struct Turns(Mutex<HashMap<Principal, Arc<Semaphore>>>);
+pub(crate) struct CallerQueues(Mutex<HashMap<Principal, Arc<Semaphore>>>);
 
-impl Turns {
-    /// Waits until the caller has fewer than `places` programs under way.
-    async fn take(&self, who: &Principal, places: usize) -> Result<OwnedSemaphorePermit, Failure> {
-        let own = {
+impl CallerQueues {
+    /// Waits until the caller runs fewer than `max_running` programs.
+    async fn acquire(&self, caller: &Principal, max_running: usize) -> Result<OwnedSemaphorePermit, Failure> {
+        let queue = {
             let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             if all.len() > IDLE_CALLERS {
-                all.retain(|_, places| Arc::strong_count(places) > 1);
+                all.retain(|_, queue| Arc::strong_count(queue) > 1);
             }
-            let own = all
-                .entry(who.clone())
-                .or_insert_with(|| Arc::new(Semaphore::new(places)));
-            if Arc::strong_count(own) == 1 {
-                // Nobody has one of its places or waits for one: the bound can be another one by now.
-                *own = Arc::new(Semaphore::new(places));
+            let queue = all
+                .entry(caller.clone())
+                .or_insert_with(|| Arc::new(Semaphore::new(max_running)));
+            if Arc::strong_count(queue) == 1 {
+                // No program runs or waits, so the queue takes over a changed limit.
+                *queue = Arc::new(Semaphore::new(max_running));
             }
-            Arc::clone(own)
+            Arc::clone(queue)
         };
-        match tokio::time::timeout(TURN_TIMEOUT, own.acquire_owned()).await {
-            Ok(Ok(place)) => Ok(place),
+        match tokio::time::timeout(QUEUE_TIMEOUT, queue.acquire_owned()).await {
+            Ok(Ok(permit)) => Ok(permit),
             Ok(Err(_)) | Err(_) => Err(Failure::new(
                 Code::Busy,
                 format!(
-                    "{places} of your programs were under way for {} s",
-                    TURN_TIMEOUT.as_secs()
+                    "{max_running} of your programs were under way for {} s",
+                    QUEUE_TIMEOUT.as_secs()
                 ),
                 "send fewer at once",
             )),
@@ -283,22 +282,22 @@ pub(crate) async fn run_code(call: Call<'_>) -> Result<Response<EndpointBody>, P
     }
 }
 
-fn read(bytes: &Bytes) -> Result<Request, Invalid> {
+fn read(bytes: &Bytes) -> Result<Request, InvalidRequest> {
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let read = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
         let path = error.path().to_string();
         let error = error.into_inner();
         let kind = if error.is_data() { "value_error" } else { "json_invalid" };
-        Invalid::field(kind, path.trim_matches('.'), error.to_string(), Value::Null)
+        InvalidRequest::field(kind, path.trim_matches('.'), error.to_string(), Value::Null)
     })?;
     let ended = reader.end();
-    ended.map_err(|error| Invalid::field("json_invalid", "", error.to_string(), Value::Null))?;
+    ended.map_err(|error| InvalidRequest::field("json_invalid", "", error.to_string(), Value::Null))?;
     Ok(read)
 }
 
-/// Our name of a language; none if it is not here.
-fn language(name: &str, engine: &Engine) -> Result<Option<String>, Invalid> {
-    if let Some((_, ours)) = LANGUAGES.iter().find(|(theirs, _)| *theirs == name) {
+/// Returns this server's name of a language, or none if the language is not available.
+fn language(name: &str, engine: &Engine) -> Result<Option<String>, InvalidRequest> {
+    if let Some((_, ours)) = LANGUAGE_NAMES.iter().find(|(theirs, _)| *theirs == name) {
         return Ok(ours.map(str::to_owned));
     }
     let here = engine.languages();
@@ -308,11 +307,16 @@ fn language(name: &str, engine: &Engine) -> Result<Option<String>, Invalid> {
     if let Some(own) = own {
         return Ok(Some(own.name.clone()));
     }
-    let known: Vec<&str> = LANGUAGES.iter().map(|(name, _)| *name).collect();
+    let known: Vec<&str> = LANGUAGE_NAMES.iter().map(|(name, _)| *name).collect();
     let message = format!("Input should be one of: {}", known.join(", "));
-    // Long ones are not repeated.
+    // Long names are cut.
     let input: String = name.chars().take(100).collect();
-    Err(Invalid::field("literal_error", "language", message, json!(input)))
+    Err(InvalidRequest::field(
+        "literal_error",
+        "language",
+        message,
+        json!(input),
+    ))
 }
 
 async fn program(call: &Call<'_>, asked: Request, language: String) -> Result<Response<EndpointBody>, Failure> {
@@ -340,65 +344,65 @@ async fn program(call: &Call<'_>, asked: Request, language: String) -> Result<Re
         progress: watch::Sender::new(String::new()),
         watch: watch.clone(),
     };
-    let places = call.engine.config().sandboxes_per_caller.max(1);
-    let turn = call.turns.take(&call.who, places).await?;
+    let max_running = call.engine.config().sandboxes_per_caller.max(1);
+    let permit = call.queues.acquire(&call.caller, max_running).await?;
     let began = Instant::now();
-    let (output, events) = mpsc::channel(EVENTS);
-    let stdin = given(asked.stdin);
+    let (output, events) = mpsc::channel(EVENT_CAPACITY);
+    let stdin = stdin_of(asked.stdin);
     let running = call
         .engine
-        .run_program(&call.who, request, stdin, output, CancellationToken::new());
+        .run_program(&call.caller, request, stdin, output, CancellationToken::new());
     let (view, compiled) = tokio::join!(running, compilation(events, began));
     let view = view?;
-    drop(turn);
+    drop(permit);
     let shown = view.stdout.total_bytes.min(OUTPUT_BYTES) + view.stderr.total_bytes.min(OUTPUT_BYTES);
-    let place = if shown > LARGE_OUTPUT_BYTES || !outputs.is_empty() {
-        Some(call.large.place().await?)
+    let large_permit = if shown > LARGE_OUTPUT_BYTES || !outputs.is_empty() {
+        Some(call.large.permit().await?)
     } else {
         None
     };
     let mut answer = results(&view, &watch, &compiled, began.elapsed());
     answer.files = fetched(&view, &asked.fetch_files, &outputs);
-    Ok(respond::json(StatusCode::OK, &answer).map(|body| holding(body, place)))
+    Ok(respond::json(StatusCode::OK, &answer).map(|body| holding(body, large_permit)))
 }
 
-/// The memory that is asked for. Numbers that are not positive ask for the default, as with SandboxFusion.
+/// Returns the requested memory limit. Numbers that are not positive mean the default, as in SandboxFusion.
 fn memory(asked: i64) -> Result<Option<ByteSize>, Failure> {
     let asked = u64::try_from(asked).ok().filter(|asked| *asked > 0);
     asked.map(|asked| mebibytes("memory_limit_MB", asked)).transpose()
 }
 
-/// What is known of the compiler, where it was right.
+/// The facts about a successful compilation.
 #[derive(Debug, Default)]
 struct Compilation {
-    /// How long it took; none if there was none, or it failed.
+    /// The compile time. None if nothing was compiled or the compiler failed.
     took: Option<Duration>,
-    /// Bytes that it wrote. They are the first ones of stderr.
-    said: u64,
+    /// The number of bytes that the compiler wrote. They are the first bytes of stderr.
+    stderr_bytes: u64,
 }
 
-/// Follows the output of a program to its end.
+/// Reads the events of a program until it ends, and returns the facts about its compilation.
 async fn compilation(mut events: mpsc::Receiver<SessionEvent>, began: Instant) -> Compilation {
-    let (mut took, mut said) = (None, 0);
+    let (mut took, mut stderr_bytes) = (None, 0);
     while let Some(event) = events.recv().await {
         match event {
             SessionEvent::Begun => took = Some(began.elapsed()),
             SessionEvent::Output {
                 stream: OutputStream::Stderr,
                 bytes,
-            } if took.is_none() => said += u64::try_from(bytes.len()).unwrap_or(u64::MAX),
+            } if took.is_none() => stderr_bytes += u64::try_from(bytes.len()).unwrap_or(u64::MAX),
             _ => {}
         }
     }
     Compilation {
         took,
-        said: if took.is_some() { said } else { 0 },
+        stderr_bytes: if took.is_some() { stderr_bytes } else { 0 },
     }
 }
 
 fn results(view: &ExecutionView, watch: &Watch, compiled: &Compilation, took: Duration) -> Answer {
-    let text = |stream, offset, most| Some(run::text(watch, stream, offset, most).0);
-    let (status, return_code) = ending(view);
+    let text = |stream, offset, max_bytes| Some(run::text(watch, stream, offset, max_bytes).0);
+    let (status, return_code) = last_step(view);
     let mut answer = Answer::sandbox_error(String::new());
     if view.phase == Phase::Compile {
         answer.compile_result = Some(CommandResult {
@@ -414,25 +418,25 @@ fn results(view: &ExecutionView, watch: &Watch, compiled: &Compilation, took: Du
             execution_time: Some(took.as_secs_f64()),
             return_code: Some(0),
             stdout: Some(String::new()),
-            stderr: text(OutputStream::Stderr, 0, compiled.said),
+            stderr: text(OutputStream::Stderr, 0, compiled.stderr_bytes),
         });
         answer.run_result = Some(CommandResult {
             status,
             execution_time: Some(view.duration.as_secs_f64()),
             return_code,
             stdout: text(OutputStream::Stdout, 0, OUTPUT_BYTES),
-            stderr: text(OutputStream::Stderr, compiled.said, OUTPUT_BYTES),
+            stderr: text(OutputStream::Stderr, compiled.stderr_bytes, OUTPUT_BYTES),
         });
     }
-    answer.judge();
+    answer.set_status();
     if let Some(cause) = view.cause.as_ref().filter(|_| answer.status != RunStatus::Success) {
         answer.message = cause.message.clone();
     }
     answer
 }
 
-/// How the step that was last ended, and its exit code.
-fn ending(view: &ExecutionView) -> (CommandStatus, Option<i32>) {
+/// Returns the status and the exit code of the last step.
+fn last_step(view: &ExecutionView) -> (CommandStatus, Option<i32>) {
     let compiler_was_slow = view.error.as_ref().is_some_and(|error| error.name == "CompileTimeout");
     match view.status {
         Status::Ok => (CommandStatus::Finished, Some(view.exit_code.unwrap_or(0))),
@@ -443,12 +447,15 @@ fn ending(view: &ExecutionView) -> (CommandStatus, Option<i32>) {
             None => (CommandStatus::Error, None),
         },
         Status::Timeout => (CommandStatus::TimeLimitExceeded, None),
-        Status::Killed => (CommandStatus::Finished, Some(view.exit_code.unwrap_or(KILLED))),
+        Status::Killed => (
+            CommandStatus::Finished,
+            Some(view.exit_code.unwrap_or(KILLED_EXIT_CODE)),
+        ),
         Status::Cancelled | Status::Running => (CommandStatus::Error, None),
     }
 }
 
-/// The files that were asked for, by the names that they were asked for with.
+/// Returns the requested files, under the names of the request.
 fn fetched(view: &ExecutionView, names: &[String], outputs: &[SandboxPath]) -> BTreeMap<String, String> {
     let mut files = view.artifacts.iter().filter(|file: &&Artifact| !file.shown);
     let is_missing = |path: &SandboxPath| {

@@ -1,9 +1,9 @@
-//! sandcell for programs that speak neither MCP nor Python: resources under `/v1` with JSON, server-sent events and raw
-//! bytes, and `POST /run_code` in the form of SandboxFusion.
+//! The REST interface, for programs that use neither MCP nor Python: resources under `/v1` with JSON, server-sent
+//! events and raw bytes, and `POST /run_code` in the format of SandboxFusion.
 //!
-//! The decision taken here: one list ([`routes`]) says what there is. Requests are dispatched by it and
-//! `/v1/openapi.json` is made of it, so the document cannot differ from the service. Who may send a request, and how much
-//! at once, is decided before, by the HTTP service of `sandcell-mcp`, for MCP and for these resources alike.
+//! The decision taken here: one list ([`routes`]) defines all resources. It dispatches requests, and `/v1/openapi.json`
+//! is generated from it, so the document cannot differ from the service. The HTTP service of `sandcell-mcp`
+//! authenticates callers and applies their limits before a request arrives here, for MCP and REST alike.
 #![forbid(unsafe_code)]
 
 mod commands;
@@ -29,17 +29,17 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use hyper::{Method, Response, Uri};
 use sandcell_engine::Engine;
-use sandcell_mcp::{EndpointBody, EndpointRequest, Endpoints, NotFound, Wants};
+use sandcell_mcp::{EndpointBody, EndpointInput, EndpointRequest, Endpoints, NotFound};
 
-use crate::fusion::Turns;
+use crate::fusion::CallerQueues;
 use crate::request::{Call, Query};
 
 /// The resources of an engine.
 pub struct Rest {
     engine: Arc<Engine>,
-    /// The description, made when it is asked for.
+    /// The OpenAPI document, made at the first request for it.
     document: OnceLock<Bytes>,
-    turns: Turns,
+    queues: CallerQueues,
 }
 
 impl std::fmt::Debug for Rest {
@@ -55,42 +55,42 @@ impl Rest {
         Self {
             engine,
             document: OnceLock::new(),
-            turns: Turns::default(),
+            queues: CallerQueues::default(),
         }
     }
 }
 
 impl Endpoints for Rest {
     fn has(&self, path: &str) -> bool {
-        path == "/v1" || path.starts_with("/v1/") || path == fusion::PATH
+        path == "/v1" || path.starts_with("/v1/") || path == fusion::RUN_CODE_PATH
     }
 
-    fn find(&self, method: &Method, uri: &Uri) -> Result<Wants, NotFound> {
+    fn find(&self, method: &Method, uri: &Uri) -> Result<EndpointInput, NotFound> {
         let (route, _) = routes::find(method, uri.path())?;
         Query::parse(uri.query(), route.query).ok_or(NotFound::Query)?;
-        Ok(route.wants)
+        Ok(route.input)
     }
 
     fn answer_anybody(&self, _: &Uri) -> Response<EndpointBody> {
         let document = self
             .document
             .get_or_init(|| Bytes::from(openapi::document().to_string()));
-        respond::bytes(hyper::StatusCode::OK, respond::JSON, document.clone())
+        respond::bytes(hyper::StatusCode::OK, respond::JSON_TYPE, document.clone())
     }
 
     fn answer<'a>(&'a self, request: EndpointRequest<'a>) -> BoxFuture<'a, Response<EndpointBody>> {
         async move {
             let uri = &request.parts.uri;
-            // The door has found it before.
+            // The pipeline has already found the route.
             let Ok((route, ids)) = routes::find(&request.parts.method, uri.path()) else {
-                return problem::gone().into_response();
+                return problem::not_found().into_response();
             };
             let query = Query::parse(uri.query(), route.query).unwrap_or_default();
             let ids = ids.into_iter().map(str::to_owned).collect();
             let call = Call {
                 engine: &self.engine,
-                turns: &self.turns,
-                who: request.who,
+                queues: &self.queues,
+                caller: request.caller,
                 ids,
                 query,
                 headers: request.parts.headers,

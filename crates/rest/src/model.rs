@@ -1,4 +1,4 @@
-//! The words of the interface: what requests and answers hold. The document describes these types, with their comments.
+//! The JSON types of requests and answers. The OpenAPI document has these types and their comments.
 
 use std::collections::BTreeMap;
 
@@ -12,17 +12,17 @@ use sandcell_sandbox::{ByteSize, Code, Cpus, EntryKind, Failure, Isolation, Usag
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
-use crate::problem::in_rest_words;
+use crate::problem::with_rest_calls;
 
-/// A failure: what happened, and what to do. It describes the engine's [`Failure`], which has these fields.
+/// A failure, with a message and a remedy. The schema of the engine's [`Failure`], which has these fields.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Problem {
     /// The kind of failure.
     #[schemars(schema_with = "codes")]
     code: Code,
-    /// What happened, and where.
+    /// The description of the failure.
     message: String,
-    /// What to do next.
+    /// The next step for the caller.
     remedy: String,
 }
 
@@ -46,11 +46,11 @@ fn entry_kinds(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "string", "enum": [EntryKind::File, EntryKind::Folder, EntryKind::Link, EntryKind::Other]})
 }
 
-/// A sandbox that is asked for. Every field may be left out.
+/// The options of a new sandbox. Every field may be left out.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct CreateSandbox {
-    /// Python packages that are there from the start, such as `pandas` or `numpy>=2`.
+    /// Python packages that are installed from the start, such as `pandas` or `numpy>=2`.
     pub(crate) packages: Vec<String>,
     /// Environment variables of its programs.
     pub(crate) env: BTreeMap<String, String>,
@@ -60,21 +60,21 @@ pub(crate) struct CreateSandbox {
     pub(crate) cpus: Option<f64>,
     /// Disk in MiB.
     pub(crate) disk_mb: Option<u64>,
-    /// It ends after this many seconds even when it is in use.
+    /// The sandbox ends after this many seconds even when it is in use.
     pub(crate) lifetime_s: Option<f64>,
     /// A name for people.
     pub(crate) label: Option<String>,
-    /// The caller's own name for it: while a sandbox with this key and the same fields lives, it is the answer.
+    /// An idempotency key: while a sandbox with this key and the same fields lives, the request returns it.
     pub(crate) key: Option<String>,
-    /// Hosts that it may reach, such as `api.example.com`; none is no network.
+    /// Hosts that the sandbox may reach, such as `api.example.com`; an empty list means no network.
     pub(crate) network: Vec<String>,
-    /// A back end by name.
+    /// The name of a back end.
     pub(crate) backend: Option<String>,
     /// A container image.
     pub(crate) image: Option<String>,
 }
 
-/// Code that is run in a sandbox that keeps its variables and files.
+/// Code to run in a sandbox that keeps its variables and files.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RunCode {
@@ -86,14 +86,14 @@ pub(crate) struct RunCode {
     pub(crate) stdin: Option<String>,
     /// The code is stopped after this many seconds.
     pub(crate) timeout_s: Option<f64>,
-    /// The answer comes after this many seconds at the latest, with the status `running` if the code still runs. Left out:
-    /// the answer comes at the end. Ignored where events are asked for.
+    /// The maximum wait for the answer in seconds. If the code still runs then, the status is `running`. If left out,
+    /// the answer waits for the end. Ignored for answers as events.
     pub(crate) wait_s: Option<f64>,
-    /// Bytes of stdout and of stderr that the answer holds at most: 1 MiB if left out, up to 4 MiB.
+    /// The maximum bytes of stdout, and of stderr, in the answer: 1 MiB if left out, up to 4 MiB.
     pub(crate) max_output_bytes: Option<u64>,
 }
 
-/// Code that is run once in a fresh sandbox, which is removed afterwards.
+/// Code to run once in a fresh sandbox, which is removed afterwards.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RunOnce {
@@ -103,26 +103,26 @@ pub(crate) struct RunOnce {
     pub(crate) language: Option<String>,
     /// Standard input.
     pub(crate) stdin: Option<String>,
-    /// Packages of the language that are there before the code starts.
+    /// Packages of the language that are installed before the code starts.
     #[serde(default)]
     pub(crate) packages: Vec<String>,
-    /// Files that are there before the code starts: path to content.
+    /// Files that are written before the code starts: path to content.
     #[serde(default)]
     pub(crate) files: BTreeMap<String, FileContent>,
-    /// Paths of files that are handed back.
+    /// Paths of files to return.
     #[serde(default)]
     pub(crate) outputs: Vec<String>,
     /// The code is stopped after this many seconds.
     pub(crate) timeout_s: Option<f64>,
-    /// The answer comes after this many seconds at the latest, with the status `running` if the code still runs. Left out:
-    /// the answer comes at the end. Ignored where events are asked for.
+    /// The maximum wait for the answer in seconds. If the code still runs then, the status is `running`. If left out,
+    /// the answer waits for the end. Ignored for answers as events.
     pub(crate) wait_s: Option<f64>,
     /// Memory in MiB.
     pub(crate) memory_mb: Option<u64>,
-    /// Hosts that it may reach; none is no network.
+    /// Hosts that the code may reach; an empty list means no network.
     #[serde(default)]
     pub(crate) network: Vec<String>,
-    /// Bytes of stdout and of stderr that the answer holds at most: 1 MiB if left out, up to 4 MiB.
+    /// The maximum bytes of stdout, and of stderr, in the answer: 1 MiB if left out, up to 4 MiB.
     pub(crate) max_output_bytes: Option<u64>,
 }
 
@@ -145,7 +145,7 @@ pub(crate) struct Base64 {
 }
 
 impl FileContent {
-    /// The bytes of the file at this path.
+    /// Returns the bytes of the file at this path.
     pub(crate) fn bytes(self, path: &str) -> Result<Bytes, Failure> {
         match self {
             Self::Text(text) => Ok(text.into()),
@@ -154,7 +154,7 @@ impl FileContent {
     }
 }
 
-/// The bytes of the file at this path.
+/// Returns the bytes of the file at this path.
 pub(crate) fn decode(path: &str, base64: &str) -> Result<Bytes, Failure> {
     let bytes = BASE64_STANDARD.decode(base64);
     bytes.map(Bytes::from).map_err(|error| {
@@ -163,7 +163,7 @@ pub(crate) fn decode(path: &str, base64: &str) -> Result<Bytes, Failure> {
     })
 }
 
-/// A command that is run in a sandbox, next to whatever runs there.
+/// A command to run in a sandbox, in parallel with the code that runs there.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RunCommand {
@@ -171,17 +171,17 @@ pub(crate) struct RunCommand {
     pub(crate) command: CommandLine,
     /// The working folder; `/home/user` if left out.
     pub(crate) cwd: Option<String>,
-    /// Variables besides those of the sandbox.
+    /// Environment variables in addition to those of the sandbox.
     #[serde(default)]
     pub(crate) env: BTreeMap<String, String>,
     /// Standard input.
     pub(crate) stdin: Option<String>,
     /// The command is stopped after this many seconds.
     pub(crate) timeout_s: Option<f64>,
-    /// The answer comes after this many seconds at the latest, with the status `running` if the command still runs. Left
-    /// out: the answer comes at the end. Ignored where events are asked for.
+    /// The maximum wait for the answer in seconds. If the command still runs then, the status is `running`. If left
+    /// out, the answer waits for the end. Ignored for answers as events.
     pub(crate) wait_s: Option<f64>,
-    /// Bytes of stdout and of stderr that the answer holds at most: 1 MiB if left out, up to 4 MiB.
+    /// The maximum bytes of stdout, and of stderr, in the answer: 1 MiB if left out, up to 4 MiB.
     pub(crate) max_output_bytes: Option<u64>,
 }
 
@@ -195,7 +195,7 @@ pub(crate) enum CommandLine {
     Program(Vec<String>),
 }
 
-/// An execution without what it printed.
+/// An execution without its output.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Execution {
     pub(crate) execution_id: String,
@@ -204,27 +204,27 @@ pub(crate) struct Execution {
     language: String,
     #[schemars(schema_with = "statuses")]
     pub(crate) status: Status,
-    /// The step that it came to: code that does not compile never runs.
+    /// The last step that was reached: code that does not compile never runs.
     #[schemars(schema_with = "phases")]
     phase: Phase,
     exit_code: Option<i32>,
     /// The value of the last expression as text.
     result: Option<String>,
-    /// True if `result` leaves something out.
+    /// True if `result` is cut.
     result_truncated: bool,
-    /// The error that the code raised, in its own words.
+    /// The error that the code raised.
     error: Option<RaisedError>,
-    /// Why it was not ok, in the server's words.
+    /// The server's reason for a status other than `ok`.
     cause: Option<CauseOfEnd>,
-    /// Advice for a failure that only a sandbox has.
+    /// Advice for a failure that is specific to sandboxes.
     hint: Option<String>,
-    /// Pictures that the code showed, and files that were asked for.
+    /// Pictures that the code showed, and requested files.
     files: Vec<OutputFile>,
-    /// Files that were asked for and could not be read, each with the reason.
+    /// Requested files that could not be read, each with the reason.
     missing_files: Vec<String>,
-    /// Bytes that it wrote to stdout so far.
+    /// The number of bytes written to stdout.
     stdout_bytes: u64,
-    /// Bytes that it wrote to stderr so far.
+    /// The number of bytes written to stderr.
     stderr_bytes: u64,
     started_at: String,
     duration_ms: u64,
@@ -234,35 +234,35 @@ pub(crate) struct Execution {
     new_sandbox: bool,
     /// True if variables were lost.
     state_lost: bool,
-    /// Sentences about its sandbox, such as that the one before has ended.
+    /// Notices about the sandbox, for example that the previous one has ended.
     notices: Vec<String>,
     isolation: ExecutionIsolation,
 }
 
-/// An execution with what it printed.
+/// An execution with its output.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Run {
-    /// The first bytes of standard output as text; bytes that are no UTF-8 stand as U+FFFD.
+    /// The first bytes of standard output as text; invalid UTF-8 is replaced by U+FFFD.
     pub(crate) stdout: String,
     /// The first bytes of standard error in the same way.
     pub(crate) stderr: String,
     #[serde(flatten)]
     pub(crate) execution: Execution,
-    /// True if `stdout` or `stderr` leave something out, which `/v1/executions/{execution_id}/output` has.
+    /// True if `stdout` or `stderr` is cut; `/v1/executions/{execution_id}/output` has the rest.
     pub(crate) truncated: bool,
 }
 
 /// An error that code raised.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct RaisedError {
-    /// Its class.
+    /// The class of the error.
     name: String,
-    /// Its message.
+    /// The message of the error.
     value: String,
     traceback: String,
 }
 
-/// Why an execution was not ok.
+/// The reason for a status other than `ok`.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct CauseOfEnd {
     #[schemars(schema_with = "codes")]
@@ -271,36 +271,36 @@ pub(crate) struct CauseOfEnd {
     remedy: String,
 }
 
-/// A picture or a file that came out of an execution.
+/// A picture or a file of an execution.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct OutputFile {
-    /// Its number within the execution.
+    /// The number of the file within the execution.
     number: u32,
     name: String,
     media_type: String,
     size: usize,
-    /// True if the code showed it, false if it was asked for.
+    /// True if the code showed it, false if the request named it.
     shown: bool,
-    /// The address of its bytes.
+    /// The address of the file's bytes.
     url: String,
 }
 
-/// What isolated an execution. Its sandbox lists the layers.
+/// The isolation of an execution. The sandbox's isolation lists the layers.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct ExecutionIsolation {
     backend: String,
     level: String,
-    /// Layers that are weaker than they could be, each with the reason.
+    /// Layers that are weaker than possible, each with the reason.
     degraded: Vec<String>,
 }
 
-/// What isolates a sandbox.
+/// The isolation of a sandbox.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct SandboxIsolation {
     backend: String,
     level: String,
     layers: Vec<String>,
-    /// Layers that are weaker than they could be, each with the reason.
+    /// Layers that are weaker than possible, each with the reason.
     degraded: Vec<String>,
 }
 
@@ -330,7 +330,7 @@ impl From<&ExecutionView> for Execution {
         let cause = view.cause.as_ref().map(|cause| CauseOfEnd {
             code: cause.code,
             message: cause.message.clone(),
-            remedy: in_rest_words(&cause.remedy),
+            remedy: with_rest_calls(&cause.remedy),
         });
         Self {
             execution_id: view.id.to_string(),
@@ -343,7 +343,7 @@ impl From<&ExecutionView> for Execution {
             result_truncated: view.result_cut.is_some(),
             error: view.error.as_ref().map(RaisedError::from),
             cause,
-            hint: view.hint.as_deref().map(in_rest_words),
+            hint: view.hint.as_deref().map(with_rest_calls),
             files: view.artifacts.iter().map(|file| output_file(view, file)).collect(),
             missing_files: view.missing_outputs.clone(),
             stdout_bytes: view.stdout.total_bytes,
@@ -394,19 +394,19 @@ pub(crate) struct Sandbox {
     sandbox_id: String,
     /// `starting`, `idle`, `busy` or `closing`.
     state: String,
-    /// True if it is the one that calls of MCP without an id use.
+    /// True for the sandbox that MCP calls without an id use.
     is_default: bool,
     label: Option<String>,
     key: Option<String>,
-    /// True if the call that this answers made it.
+    /// True if this request made the sandbox.
     created: bool,
     created_at: String,
-    /// It ends then if nothing is called until then.
+    /// The time when the sandbox ends if it is not used before.
     idle_expires_at: String,
-    /// It ends then in any case.
+    /// The time when the sandbox ends in any case.
     ends_at: Option<String>,
     limits: SandboxLimits,
-    /// What it uses; null where that could not be read just now.
+    /// The current usage; null if it is not available at the moment.
     usage: Option<SandboxUsage>,
     packages: Vec<String>,
     network: Vec<String>,
@@ -414,7 +414,7 @@ pub(crate) struct Sandbox {
     isolation: SandboxIsolation,
 }
 
-/// What a sandbox may use.
+/// The limits of a sandbox.
 #[derive(Debug, Serialize, JsonSchema)]
 struct SandboxLimits {
     memory_mb: u64,
@@ -423,7 +423,7 @@ struct SandboxLimits {
     disk_mb: u64,
 }
 
-/// What a sandbox uses.
+/// The usage of a sandbox.
 #[derive(Debug, Serialize, JsonSchema)]
 struct SandboxUsage {
     memory_mb: f64,
@@ -437,7 +437,7 @@ struct SandboxUsage {
 #[derive(Debug, Serialize, JsonSchema)]
 struct Session {
     language: String,
-    /// Cells run since it started.
+    /// The number of cells that ran since the interpreter started.
     cells: u32,
     busy: bool,
 }
@@ -500,7 +500,7 @@ pub(crate) struct Sandboxes {
 /// The languages of this server.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Languages {
-    /// The language of code that names none.
+    /// The language of code in requests without a language.
     pub(crate) default: String,
     pub(crate) languages: Vec<KnownLanguage>,
 }
@@ -512,7 +512,7 @@ pub(crate) struct KnownLanguage {
     /// Other names that requests may use.
     pub(crate) aliases: Vec<String>,
     pub(crate) version: String,
-    /// True if variables stay for the next run of a sandbox.
+    /// True if variables stay for the next run in the same sandbox.
     pub(crate) session: bool,
 }
 
@@ -528,18 +528,18 @@ pub(crate) struct Folder {
     pub(crate) path: String,
     /// Sorted by name.
     pub(crate) entries: Vec<FolderEntry>,
-    /// How many more there are.
+    /// The number of entries that are left out.
     pub(crate) omitted: u64,
 }
 
 /// An entry of a folder.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct FolderEntry {
-    /// Its path relative to the folder.
+    /// The path relative to the folder.
     pub(crate) name: String,
     #[schemars(schema_with = "entry_kinds")]
     pub(crate) kind: EntryKind,
-    /// Where a link leads.
+    /// The target of a link.
     pub(crate) target: Option<String>,
     pub(crate) size: u64,
     /// Milliseconds since 1970 (UTC).
@@ -551,38 +551,38 @@ pub(crate) struct FolderEntry {
 pub(crate) struct WrittenFile {
     pub(crate) path: String,
     pub(crate) bytes_written: u64,
-    /// The size of the file now.
+    /// The size of the file after the write.
     pub(crate) size: u64,
 }
 
-/// What ran and runs.
+/// Running and finished executions.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Executions {
-    /// Those that run or wait for their turn, newest first.
+    /// Executions that run or are queued, newest first.
     pub(crate) running: Vec<RunningExecution>,
-    /// The newest of those that are over.
+    /// The newest finished executions.
     pub(crate) finished: Vec<FinishedExecution>,
-    /// How many are over.
+    /// The number of finished executions.
     pub(crate) total: u64,
 }
 
-/// An execution that runs or waits for its turn.
+/// An execution that runs or is queued.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct RunningExecution {
     execution_id: String,
     sandbox_id: String,
     language: String,
-    /// False while it waits.
+    /// False while the execution is queued.
     began: bool,
     duration_ms: u64,
     code_preview: String,
 }
 
-/// An execution that is over.
+/// A finished execution.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct FinishedExecution {
     execution_id: String,
-    /// Null for code that was refused before one was needed.
+    /// Null for code that was rejected before it needed a sandbox.
     sandbox_id: Option<String>,
     language: String,
     #[schemars(schema_with = "statuses")]
@@ -623,34 +623,34 @@ impl From<&HistoryRecord> for FinishedExecution {
     }
 }
 
-/// A part of what an execution printed.
+/// A part of an execution's output.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct OutputText {
-    /// The text; bytes that are no UTF-8 stand as U+FFFD.
+    /// The text; invalid UTF-8 is replaced by U+FFFD.
     pub(crate) text: String,
-    /// The byte at which it starts: later than asked for where bytes were not kept.
+    /// The offset of the first byte. It is higher than requested if bytes were dropped.
     pub(crate) offset: u64,
-    /// The byte at which the next part starts.
+    /// The offset of the next part.
     pub(crate) next_offset: u64,
-    /// Bytes written so far.
+    /// The number of bytes written.
     pub(crate) total_bytes: u64,
-    /// True if nothing comes after this part, now or later.
+    /// True if this is the last part.
     pub(crate) eof: bool,
 }
 
-/// The data of the event `start`: the execution has an id.
+/// The data of the event `start`, with the id of the execution.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Started {
     pub(crate) execution_id: String,
 }
 
-/// The data of the events `stdout` and `stderr`: text that was printed.
+/// The data of the events `stdout` and `stderr`, with printed text.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Printed {
     pub(crate) text: String,
-    /// The byte of the stream at which the part starts.
+    /// The offset of the part in the stream.
     pub(crate) offset: u64,
-    /// Bytes before it that were not kept because they were not read in time.
+    /// The number of bytes before the part that were dropped because the client read too slowly.
     #[serde(skip_serializing_if = "is_zero")]
     #[schemars(default)]
     pub(crate) skipped_bytes: u64,

@@ -1,20 +1,21 @@
-//! The description of the resources as OpenAPI 3.1, made of the list of routes and of the types of their bodies.
+//! Generates the OpenAPI 3.1 document from the list of routes and the types of their bodies.
 
-use sandcell_mcp::Wants;
+use sandcell_mcp::EndpointInput;
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
 use crate::model;
 use crate::request::{QueryField, QueryKind};
-use crate::respond::{BYTES, EVENTS, JSON};
-use crate::routes::{Body, Gives, ROUTES, Route};
+use crate::respond::{BYTES_TYPE, EVENTS_TYPE, JSON_TYPE};
+use crate::routes::{Body, ROUTES, Route, RouteAnswer};
 
-const ABOUT: &str = "Runs code in sandboxes. Every request but that of this document carries a token \
+const DESCRIPTION: &str = "Runs code in sandboxes. Every request except the one for this document needs a token \
                      (`Authorization: Bearer TOKEN`) unless the server was started without any. With \
-                     `Accept: text/event-stream` runs and commands answer with events. A run ends when its client goes away.";
+                     `Accept: text/event-stream` runs and commands answer with events. A run is cancelled when its \
+                     client disconnects.";
 
-/// The document.
+/// Generates the document.
 pub(crate) fn document() -> Value {
     let mut generator = SchemaSettings::draft2020_12()
         .with(|settings| {
@@ -33,7 +34,7 @@ pub(crate) fn document() -> Value {
     let schemas = generator.take_definitions(true);
     json!({
         "openapi": "3.1.0",
-        "info": {"title": "sandcell", "version": env!("CARGO_PKG_VERSION"), "description": ABOUT},
+        "info": {"title": "sandcell", "version": env!("CARGO_PKG_VERSION"), "description": DESCRIPTION},
         "servers": [{"url": "/"}],
         "security": [{"token": []}],
         "paths": paths,
@@ -46,8 +47,8 @@ pub(crate) fn document() -> Value {
 
 fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
     let mut answers = Map::new();
-    for gives in route.gives {
-        answers.insert(gives.status.to_string(), answer(gives, generator));
+    for answer in route.answers {
+        answers.insert(answer.status.to_string(), describe_answer(answer, generator));
     }
     let mut operation = json!({"operationId": route.id, "summary": route.summary});
     let mut add = |name: &str, value: Value| {
@@ -55,12 +56,12 @@ fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
             object.insert(name.to_owned(), value);
         }
     };
-    if route.wants == Wants::Nothing {
+    if route.input == EndpointInput::Nothing {
         add("security", json!([]));
     } else {
         let problem = reference::<model::Problem>(generator);
-        let content = json!({JSON: {"schema": problem}});
-        let about = "The call could not be done: what happened, and what to do.";
+        let content = json!({JSON_TYPE: {"schema": problem}});
+        let about = "The call failed: what happened, and what to do.";
         answers.insert("default".to_owned(), json!({"description": about, "content": content}));
     }
     let parameters: Vec<Value> = ids(route.path)
@@ -70,14 +71,14 @@ fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
     if !parameters.is_empty() {
         add("parameters", json!(parameters));
     }
-    if let Some(takes) = route.takes {
-        let schema = takes(generator);
+    if let Some(body_schema) = route.body_schema {
+        let schema = body_schema(generator);
         add(
             "requestBody",
-            json!({"required": true, "content": {JSON: {"schema": schema}}}),
+            json!({"required": true, "content": {JSON_TYPE: {"schema": schema}}}),
         );
-    } else if route.wants == Wants::Stream {
-        add("requestBody", json!({"required": true, "content": {BYTES: {}}}));
+    } else if route.input == EndpointInput::Stream {
+        add("requestBody", json!({"required": true, "content": {BYTES_TYPE: {}}}));
     }
     add("responses", Value::Object(answers));
     operation
@@ -87,20 +88,21 @@ fn reference<T: JsonSchema>(generator: &mut SchemaGenerator) -> Value {
     generator.subschema_for::<T>().to_value()
 }
 
-fn answer(gives: &Gives, generator: &mut SchemaGenerator) -> Value {
-    let content = match &gives.body {
-        Body::Json(schema) => json!({JSON: {"schema": schema(generator)}}),
+fn describe_answer(answer: &RouteAnswer, generator: &mut SchemaGenerator) -> Value {
+    let content = match &answer.body {
+        Body::Json(schema) => json!({JSON_TYPE: {"schema": schema(generator)}}),
         Body::JsonOrEvents(schema) => {
             let events = events(generator);
-            json!({JSON: {"schema": schema(generator)}, EVENTS: {"schema": events}})
+            json!({JSON_TYPE: {"schema": schema(generator)}, EVENTS_TYPE: {"schema": events}})
         }
-        Body::Bytes => json!({BYTES: {}}),
-        Body::Any => json!({JSON: {"schema": {"type": "object"}}}),
+        Body::Bytes => json!({BYTES_TYPE: {}}),
+        Body::Any => json!({JSON_TYPE: {"schema": {"type": "object"}}}),
     };
-    json!({"description": gives.about, "content": content})
+    json!({"description": answer.about, "content": content})
 }
 
-/// The events of an execution. OpenAPI 3.1 has no words for a stream of events; the text says which data an event has.
+/// Describes the events of an execution. OpenAPI 3.1 cannot describe an event stream, so the text names the data of
+/// each event.
 fn events(generator: &mut SchemaGenerator) -> Value {
     let name = |value: &Value| value["$ref"].as_str().unwrap_or_default().to_owned();
     let [started, printed, result, problem] = [
@@ -119,7 +121,7 @@ fn events(generator: &mut SchemaGenerator) -> Value {
     })
 }
 
-/// The names in braces of a path.
+/// Returns the names in braces of a path.
 fn ids(path: &'static str) -> impl Iterator<Item = &'static str> {
     let names = path.split('/');
     names.filter_map(|name| name.strip_prefix('{')?.strip_suffix('}'))

@@ -1,4 +1,4 @@
-//! Failures as answers: the status that fits the code, and `{code, message, remedy}` in the body.
+//! Converts failures to answers: the HTTP status for the code, and `{code, message, remedy}` in the body.
 
 use hyper::header::{HeaderValue, RETRY_AFTER};
 use hyper::{Response, StatusCode};
@@ -7,10 +7,10 @@ use sandcell_sandbox::{Code, Failure};
 
 use crate::respond;
 
-/// Seconds after which a call that met a limit can be tried again.
+/// The seconds after which a client may retry a call that met a limit.
 const RETRY_S: u64 = 1;
 
-/// A call that could not be done.
+/// A failed call.
 #[derive(Debug)]
 pub(crate) struct Problem {
     status: StatusCode,
@@ -21,13 +21,13 @@ impl From<Failure> for Problem {
     fn from(failure: Failure) -> Self {
         Self {
             status: status(failure.code),
-            failure: in_rest_words_of(failure),
+            failure: failure_with_rest_calls(failure),
         }
     }
 }
 
 impl Problem {
-    /// The same failure with another status.
+    /// Returns the same failure with another status.
     pub(crate) fn with(self, status: StatusCode) -> Self {
         Self { status, ..self }
     }
@@ -44,7 +44,7 @@ impl Problem {
     }
 }
 
-/// The HTTP status of a failure.
+/// Returns the HTTP status of a failure.
 pub(crate) const fn status(code: Code) -> StatusCode {
     match code {
         Code::InvalidArgument | Code::LanguageUnavailable => StatusCode::BAD_REQUEST,
@@ -64,8 +64,9 @@ pub(crate) const fn status(code: Code) -> StatusCode {
     }
 }
 
-/// Calls of MCP, which the engine names in its advice, and what does the same here. Longer texts come first.
-const CALLS: [(&str, &str); 16] = [
+/// The MCP calls that the engine's advice names, and the REST requests with the same effect. Longer texts are replaced
+/// first.
+const MCP_CALLS: [(&str, &str); 16] = [
     ("; without sandbox_id the default one is used", ""),
     (
         "call again without sandbox_id for a new default sandbox, or use create_sandbox",
@@ -87,30 +88,30 @@ const CALLS: [(&str, &str); 16] = [
     ("run_command", "POST /v1/sandboxes/{sandbox_id}/commands"),
 ];
 
-/// Advice with the calls of this interface.
-pub(crate) fn in_rest_words(advice: &str) -> String {
+/// Replaces MCP calls in advice by REST requests.
+pub(crate) fn with_rest_calls(advice: &str) -> String {
     let mut text = advice.to_owned();
-    for (theirs, ours) in CALLS {
+    for (theirs, ours) in MCP_CALLS {
         text = text.replace(theirs, ours);
     }
     text
 }
 
-/// A failure with the calls of this interface.
-pub(crate) fn in_rest_words_of(failure: Failure) -> Failure {
+/// Replaces MCP calls in a failure's remedy by REST requests.
+pub(crate) fn failure_with_rest_calls(failure: Failure) -> Failure {
     Failure {
-        remedy: in_rest_words(&failure.remedy),
+        remedy: with_rest_calls(&failure.remedy),
         ..failure
     }
 }
 
-/// Nothing is at the address.
-pub(crate) fn gone() -> Problem {
+/// The answer for an address without a resource.
+pub(crate) fn not_found() -> Problem {
     let message = "there is nothing at this address";
     Failure::new(Code::NotFound, message, "/v1/openapi.json lists what there is").into()
 }
 
-/// The function that answers has panicked. The server's log has the panic.
+/// The answer after a panic in a route's function. The server's log has the panic.
 pub(crate) fn panicked() -> Problem {
     let message = "the server made a mistake while it answered";
     Failure::new(

@@ -1,4 +1,4 @@
-//! A request that was let in, and how its parts are read: strictly, with an error that names the field.
+//! An admitted request, and strict parsers of its parts. Their errors name the field.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use sandcell_mcp::{LargeAnswers, RequestBody};
 use sandcell_sandbox::{ByteSize, Code, Failure, SandboxPath};
 use serde::de::DeserializeOwned;
 
-use crate::fusion::Turns;
+use crate::fusion::CallerQueues;
 
 /// A request for one of the resources.
 pub(crate) struct Call<'a> {
     pub(crate) engine: &'a Arc<Engine>,
-    pub(crate) turns: &'a Turns,
-    pub(crate) who: Principal,
-    /// The ids in its path, in order.
+    pub(crate) queues: &'a CallerQueues,
+    pub(crate) caller: Principal,
+    /// The ids in the path, in order.
     pub(crate) ids: Vec<String>,
     pub(crate) query: Query,
     pub(crate) headers: HeaderMap,
@@ -28,12 +28,12 @@ pub(crate) struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// The first id of the path.
+    /// Returns the first id of the path.
     pub(crate) fn id(&self) -> &str {
         self.ids.first().map_or("", String::as_str)
     }
 
-    /// The body as JSON of this form.
+    /// Parses the JSON body as this type.
     pub(crate) fn json<T: DeserializeOwned>(&self) -> Result<T, Failure> {
         match &self.body {
             RequestBody::Json(bytes) => json(bytes),
@@ -41,7 +41,7 @@ impl Call<'_> {
         }
     }
 
-    /// True if the answer is wanted as events.
+    /// Returns true if the client asks for events.
     pub(crate) fn wants_events(&self) -> bool {
         let kinds = self.headers.get_all(ACCEPT).iter();
         let kinds: Vec<&str> = kinds.filter_map(|value| value.to_str().ok()).collect();
@@ -50,7 +50,7 @@ impl Call<'_> {
     }
 }
 
-/// A JSON body of this form.
+/// Parses a JSON body as this type.
 pub(crate) fn json<T: DeserializeOwned>(bytes: &Bytes) -> Result<T, Failure> {
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let read = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
@@ -61,7 +61,7 @@ pub(crate) fn json<T: DeserializeOwned>(bytes: &Bytes) -> Result<T, Failure> {
         }
         let message = match path.as_str() {
             "." => format!("the body: {error}"),
-            // The error names it.
+            // The error already names the field.
             path if error.to_string().contains(&format!("field `{path}`")) => error.to_string(),
             path => format!("`{path}`: {error}"),
         };
@@ -79,7 +79,7 @@ fn not_json(error: &serde_json::Error) -> Failure {
 #[derive(Debug, Default)]
 pub(crate) struct Query(BTreeMap<&'static str, String>);
 
-/// A field that a query may have.
+/// A permitted field of a query.
 #[derive(Debug)]
 pub(crate) struct QueryField {
     pub(crate) name: &'static str,
@@ -87,7 +87,7 @@ pub(crate) struct QueryField {
     pub(crate) about: &'static str,
 }
 
-/// The form of a query's field.
+/// The type of a query's field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum QueryKind {
     RequiredText,
@@ -99,7 +99,7 @@ pub(crate) enum QueryKind {
 }
 
 impl Query {
-    /// Reads a query. None if a field is unknown or stands twice.
+    /// Parses a query. Returns none if a field is unknown or appears twice.
     pub(crate) fn parse(query: Option<&str>, fields: &'static [QueryField]) -> Option<Self> {
         let mut read = BTreeMap::new();
         for (name, value) in form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
@@ -115,12 +115,12 @@ impl Query {
         self.0.get(name).map(String::as_str)
     }
 
-    /// A path of a sandbox.
+    /// Returns a path inside the sandbox.
     pub(crate) fn path(&self, name: &str) -> Result<Option<SandboxPath>, Failure> {
         self.text(name).map(|text| path(name, text)).transpose()
     }
 
-    /// A value of a type that is read from text, such as a whole number.
+    /// Parses a value, such as a whole number.
     pub(crate) fn value<T: std::str::FromStr>(&self, name: &str, what: &str) -> Result<Option<T>, Failure> {
         let read = |text: &str| {
             text.parse().map_err(|_| {
@@ -132,7 +132,7 @@ impl Query {
     }
 }
 
-/// A path inside a sandbox, from the field of this name.
+/// Parses a path inside a sandbox, from the field of this name.
 pub(crate) fn path(name: &str, text: &str) -> Result<SandboxPath, Failure> {
     SandboxPath::parse(text).map_err(|error| {
         Failure::invalid(
@@ -142,7 +142,7 @@ pub(crate) fn path(name: &str, text: &str) -> Result<SandboxPath, Failure> {
     })
 }
 
-/// Seconds, from the field of this name.
+/// Converts the seconds of the field of this name.
 pub(crate) fn seconds(name: &str, seconds: f64) -> Result<Duration, Failure> {
     Duration::try_from_secs_f64(seconds).map_err(|_| {
         let message = format!("`{name}`: {seconds} s are no span of time");
@@ -150,7 +150,7 @@ pub(crate) fn seconds(name: &str, seconds: f64) -> Result<Duration, Failure> {
     })
 }
 
-/// MiB, from the field of this name.
+/// Converts the MiB of the field of this name.
 pub(crate) fn mebibytes(name: &str, mebibytes: u64) -> Result<ByteSize, Failure> {
     if mebibytes > 1 << 40 {
         let message = format!("`{name}`: {mebibytes} MiB are more than any machine has");

@@ -1,4 +1,4 @@
-//! Answers. Whatever came from code leaves as JSON, as an event, or as bytes of a type that no browser takes for a
+//! Makes answers. The output of code is sent as JSON, as events, or as bytes of a type that browsers do not show as a
 //! document.
 
 use std::convert::Infallible;
@@ -17,16 +17,16 @@ use sandcell_sandbox::{Code, Failure};
 use serde::Serialize;
 use tokio::sync::mpsc;
 
-pub(crate) const JSON: &str = "application/json";
-pub(crate) const BYTES: &str = "application/octet-stream";
-pub(crate) const EVENTS: &str = "text/event-stream";
-/// For answers that a browser is made to show.
+pub(crate) const JSON_TYPE: &str = "application/json";
+pub(crate) const BYTES_TYPE: &str = "application/octet-stream";
+pub(crate) const EVENTS_TYPE: &str = "text/event-stream";
+/// The content security policy of all answers, in case a browser shows one.
 const NO_DOCUMENT: &str = "default-src 'none'; frame-ancestors 'none'; sandbox";
 
-/// JSON.
+/// Makes an answer of JSON.
 pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Response<EndpointBody> {
     match serde_json::to_vec(value) {
-        Ok(text) => bytes(status, JSON, text.into()),
+        Ok(text) => bytes(status, JSON_TYPE, text.into()),
         Err(error) => {
             let failure = Failure::new(
                 Code::Internal,
@@ -34,17 +34,17 @@ pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Response<Endpo
                 "report this",
             );
             let text = serde_json::to_vec(&failure).unwrap_or_default();
-            bytes(StatusCode::INTERNAL_SERVER_ERROR, JSON, text.into())
+            bytes(StatusCode::INTERNAL_SERVER_ERROR, JSON_TYPE, text.into())
         }
     }
 }
 
-/// Bytes of this type.
+/// Makes an answer of bytes of this type.
 pub(crate) fn bytes(status: StatusCode, kind: &'static str, bytes: Bytes) -> Response<EndpointBody> {
     with_body(status, kind, Full::new(bytes).boxed())
 }
 
-/// Any body of this type.
+/// Makes an answer with a body of this type.
 pub(crate) fn with_body(status: StatusCode, kind: &'static str, body: EndpointBody) -> Response<EndpointBody> {
     let mut response = Response::new(body);
     *response.status_mut() = status;
@@ -53,20 +53,20 @@ pub(crate) fn with_body(status: StatusCode, kind: &'static str, body: EndpointBo
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(NO_DOCUMENT));
-    if kind == BYTES {
+    if kind == BYTES_TYPE {
         headers.insert(CONTENT_DISPOSITION, HeaderValue::from_static("attachment"));
     }
     response
 }
 
-/// A body that comes out of a channel. Whoever fills the channel learns by its closing that nobody reads any more.
-pub(crate) struct Piped {
+/// A body that is read from a channel. The channel closes when the client stops reading, so that the sender can stop.
+pub(crate) struct ChannelBody {
     pub(crate) parts: mpsc::Receiver<Bytes>,
-    /// Bytes that are still to come, where that is known. The connection is broken off if they do not.
+    /// The number of bytes that remain to be sent, if known. The connection is aborted if the channel ends before.
     pub(crate) left: Option<u64>,
 }
 
-impl Body for Piped {
+impl Body for ChannelBody {
     type Data = Bytes;
     type Error = Infallible;
 

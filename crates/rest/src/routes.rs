@@ -1,36 +1,36 @@
-//! All that there is: each resource with its address, what it takes and gives, and the function that answers.
+//! The list of all resources: each with its address, its request and answers, and the function that answers.
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use hyper::{Method, Response};
-use sandcell_mcp::{EndpointBody, NotFound, Wants};
+use sandcell_mcp::{EndpointBody, EndpointInput, NotFound};
 use schemars::{Schema, SchemaGenerator};
 
 use crate::problem::Problem;
 use crate::request::{Call, QueryField, QueryKind};
 use crate::{commands, executions, files, fusion, model, run, sandboxes};
 
-type Answering<'a> = BoxFuture<'a, Result<Response<EndpointBody>, Problem>>;
+type AnswerFuture<'a> = BoxFuture<'a, Result<Response<EndpointBody>, Problem>>;
 type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
 
 /// A resource and a method.
 pub(crate) struct Route {
     pub(crate) method: Method,
-    /// Its address; names in braces stand for ids.
+    /// The address; names in braces stand for ids.
     pub(crate) path: &'static str,
-    /// Its name for programs that are made from the document.
+    /// The operation id in the document, from which generated clients take names.
     pub(crate) id: &'static str,
     pub(crate) summary: &'static str,
     pub(crate) query: &'static [QueryField],
-    pub(crate) wants: Wants,
-    /// The form of its JSON body.
-    pub(crate) takes: Option<SchemaOf>,
-    pub(crate) gives: &'static [Gives],
-    pub(crate) run: for<'a> fn(Call<'a>) -> Answering<'a>,
+    pub(crate) input: EndpointInput,
+    /// The schema of the JSON body.
+    pub(crate) body_schema: Option<SchemaOf>,
+    pub(crate) answers: &'static [RouteAnswer],
+    pub(crate) run: for<'a> fn(Call<'a>) -> AnswerFuture<'a>,
 }
 
 /// An answer of a route.
-pub(crate) struct Gives {
+pub(crate) struct RouteAnswer {
     pub(crate) status: u16,
     pub(crate) about: &'static str,
     pub(crate) body: Body,
@@ -39,7 +39,7 @@ pub(crate) struct Gives {
 /// The body of an answer.
 pub(crate) enum Body {
     Json(SchemaOf),
-    /// JSON, or the events of an execution where those are asked for.
+    /// JSON, or the events of an execution if the client asks for events.
     JsonOrEvents(SchemaOf),
     Bytes,
     /// The document itself.
@@ -50,17 +50,17 @@ fn schema<T: schemars::JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
     generator.subschema_for::<T>()
 }
 
-const fn ok(about: &'static str, body: Body) -> Gives {
-    Gives {
+const fn ok(about: &'static str, body: Body) -> RouteAnswer {
+    RouteAnswer {
         status: 200,
         about,
         body,
     }
 }
 
-const RUN: [Gives; 2] = [
-    ok("The execution is over.", Body::JsonOrEvents(schema::<model::Run>)),
-    Gives {
+const RUN_ANSWERS: [RouteAnswer; 2] = [
+    ok("The execution has ended.", Body::JsonOrEvents(schema::<model::Run>)),
+    RouteAnswer {
         status: 202,
         about: "The execution still runs after `wait_s`.",
         body: Body::Json(schema::<model::Run>),
@@ -77,7 +77,7 @@ const FILE_PATH: QueryField = field(
     "A path inside the sandbox; relative ones start in `/home/user`.",
 );
 
-/// What there is.
+/// All routes.
 pub(crate) static ROUTES: [Route; 18] = [
     Route {
         method: Method::GET,
@@ -85,11 +85,11 @@ pub(crate) static ROUTES: [Route; 18] = [
         id: "getDescription",
         summary: "This document",
         query: &[],
-        wants: Wants::Nothing,
-        takes: None,
-        gives: &[ok("The document.", Body::Any)],
-        // The door hands it to `answer_anybody`.
-        run: |_| async { Err(crate::problem::gone()) }.boxed(),
+        input: EndpointInput::Nothing,
+        body_schema: None,
+        answers: &[ok("The document.", Body::Any)],
+        // The pipeline passes the request to `answer_anybody` instead.
+        run: |_| async { Err(crate::problem::not_found()) }.boxed(),
     },
     Route {
         method: Method::POST,
@@ -97,9 +97,9 @@ pub(crate) static ROUTES: [Route; 18] = [
         id: "runOnce",
         summary: "Run code once in a fresh sandbox that is removed afterwards",
         query: &[],
-        wants: Wants::Json,
-        takes: Some(schema::<model::RunOnce>),
-        gives: &RUN,
+        input: EndpointInput::Json,
+        body_schema: Some(schema::<model::RunOnce>),
+        answers: &RUN_ANSWERS,
         run: |call| run::once(call).boxed(),
     },
     Route {
@@ -108,9 +108,9 @@ pub(crate) static ROUTES: [Route; 18] = [
         id: "listSandboxes",
         summary: "Your sandboxes",
         query: &[],
-        wants: Wants::CallerAtOnce,
-        takes: None,
-        gives: &[ok("Your sandboxes.", Body::Json(schema::<model::Sandboxes>))],
+        input: EndpointInput::CallerAtOnce,
+        body_schema: None,
+        answers: &[ok("Your sandboxes.", Body::Json(schema::<model::Sandboxes>))],
         run: |call| sandboxes::list(call).boxed(),
     },
     Route {
@@ -119,10 +119,10 @@ pub(crate) static ROUTES: [Route; 18] = [
         id: "createSandbox",
         summary: "Make a sandbox",
         query: &[],
-        wants: Wants::Json,
-        takes: Some(schema::<model::CreateSandbox>),
-        gives: &[
-            Gives {
+        input: EndpointInput::Json,
+        body_schema: Some(schema::<model::CreateSandbox>),
+        answers: &[
+            RouteAnswer {
                 status: 201,
                 about: "It was made.",
                 body: Body::Json(schema::<model::Sandbox>),
@@ -138,11 +138,11 @@ pub(crate) static ROUTES: [Route; 18] = [
         method: Method::GET,
         path: "/v1/sandboxes/{sandbox_id}",
         id: "getSandbox",
-        summary: "How a sandbox stands",
+        summary: "The state of a sandbox",
         query: &[],
-        wants: Wants::CallerAtOnce,
-        takes: None,
-        gives: &[ok("The sandbox.", Body::Json(schema::<model::Sandbox>))],
+        input: EndpointInput::CallerAtOnce,
+        body_schema: None,
+        answers: &[ok("The sandbox.", Body::Json(schema::<model::Sandbox>))],
         run: |call| sandboxes::status(call).boxed(),
     },
     Route {
@@ -151,9 +151,9 @@ pub(crate) static ROUTES: [Route; 18] = [
         id: "closeSandbox",
         summary: "Close a sandbox and everything in it",
         query: &[],
-        wants: Wants::CallerAtOnce,
-        takes: None,
-        gives: &[ok("It is closed.", Body::Json(schema::<model::Closed>))],
+        input: EndpointInput::CallerAtOnce,
+        body_schema: None,
+        answers: &[ok("It is closed.", Body::Json(schema::<model::Closed>))],
         run: |call| sandboxes::close(call).boxed(),
     },
     Route {
@@ -162,20 +162,20 @@ pub(crate) static ROUTES: [Route; 18] = [
         id: "runCode",
         summary: "Run code in a sandbox; variables and files stay for the next run",
         query: &[],
-        wants: Wants::Json,
-        takes: Some(schema::<model::RunCode>),
-        gives: &RUN,
+        input: EndpointInput::Json,
+        body_schema: Some(schema::<model::RunCode>),
+        answers: &RUN_ANSWERS,
         run: |call| run::code(call).boxed(),
     },
     Route {
         method: Method::POST,
         path: "/v1/sandboxes/{sandbox_id}/commands",
         id: "runCommand",
-        summary: "Run a command in a sandbox, next to whatever runs there",
+        summary: "Run a command in a sandbox, in parallel with the code that runs there",
         query: &[],
-        wants: Wants::Json,
-        takes: Some(schema::<model::RunCommand>),
-        gives: &RUN,
+        input: EndpointInput::Json,
+        body_schema: Some(schema::<model::RunCommand>),
+        answers: &RUN_ANSWERS,
         run: |call| commands::command(call).boxed(),
     },
     Route {
@@ -188,12 +188,12 @@ pub(crate) static ROUTES: [Route; 18] = [
             field(
                 "recursive",
                 QueryKind::Flag,
-                "Whether folders in it are listed as well.",
+                "True to list the folders inside it as well.",
             ),
         ],
-        wants: Wants::Caller,
-        takes: None,
-        gives: &[ok("The folder.", Body::Json(schema::<model::Folder>))],
+        input: EndpointInput::Caller,
+        body_schema: None,
+        answers: &[ok("The folder.", Body::Json(schema::<model::Folder>))],
         run: |call| files::list(call).boxed(),
     },
     Route {
@@ -202,16 +202,16 @@ pub(crate) static ROUTES: [Route; 18] = [
         id: "readFile",
         summary: "Read a file of a sandbox; a header `Range` with one range reads a part",
         query: &[FILE_PATH],
-        wants: Wants::Caller,
-        takes: None,
-        gives: &[
+        input: EndpointInput::Caller,
+        body_schema: None,
+        answers: &[
             ok("The bytes of the file.", Body::Bytes),
-            Gives {
+            RouteAnswer {
                 status: 206,
                 about: "The bytes of the range.",
                 body: Body::Bytes,
             },
-            Gives {
+            RouteAnswer {
                 status: 416,
                 about: "The file does not have these bytes.",
                 body: Body::Json(schema::<model::Problem>),
@@ -223,50 +223,46 @@ pub(crate) static ROUTES: [Route; 18] = [
         method: Method::PUT,
         path: "/v1/sandboxes/{sandbox_id}/file",
         id: "writeFile",
-        summary: "Write the bytes of the body to a file of a sandbox; folders on the way are made",
+        summary: "Write the bytes of the body to a file of a sandbox; missing folders are made",
         query: &[
             FILE_PATH,
-            field(
-                "append",
-                QueryKind::Flag,
-                "Whether the bytes come after those that are there.",
-            ),
+            field("append", QueryKind::Flag, "True to append the bytes to the file."),
         ],
-        wants: Wants::Stream,
-        takes: None,
-        gives: &[ok("It is written.", Body::Json(schema::<model::WrittenFile>))],
+        input: EndpointInput::Stream,
+        body_schema: None,
+        answers: &[ok("It is written.", Body::Json(schema::<model::WrittenFile>))],
         run: |call| files::write(call).boxed(),
     },
     Route {
         method: Method::GET,
         path: "/v1/executions",
         id: "listExecutions",
-        summary: "What runs, and the newest executions that are over",
+        summary: "Running executions, and the newest finished ones",
         query: &[field(
             "limit",
             QueryKind::Whole,
-            "How many of those that are over: 10 if left out, up to 50.",
+            "The maximum number of finished executions: 10 if left out, up to 50.",
         )],
-        wants: Wants::Caller,
-        takes: None,
-        gives: &[ok("Your executions.", Body::Json(schema::<model::Executions>))],
+        input: EndpointInput::Caller,
+        body_schema: None,
+        answers: &[ok("Your executions.", Body::Json(schema::<model::Executions>))],
         run: |call| executions::list(call).boxed(),
     },
     Route {
         method: Method::GET,
         path: "/v1/executions/{execution_id}",
         id: "getExecution",
-        summary: "How an execution stands, or its events from the first one on",
+        summary: "The state of an execution, or its events from the first one on",
         query: &[field(
             "wait_s",
             QueryKind::Number,
             "Wait for the end for this many seconds at most; 0 if left out.",
         )],
-        wants: Wants::Caller,
-        takes: None,
-        gives: &[
-            ok("The execution is over.", Body::JsonOrEvents(schema::<model::Run>)),
-            Gives {
+        input: EndpointInput::Caller,
+        body_schema: None,
+        answers: &[
+            ok("The execution has ended.", Body::JsonOrEvents(schema::<model::Run>)),
+            RouteAnswer {
                 status: 202,
                 about: "The execution still runs.",
                 body: Body::Json(schema::<model::Run>),
@@ -280,11 +276,11 @@ pub(crate) static ROUTES: [Route; 18] = [
         id: "cancelExecution",
         summary: "Stop an execution: it is interrupted, and killed if it does not stop",
         query: &[],
-        wants: Wants::CallerAtOnce,
-        takes: None,
-        gives: &[
+        input: EndpointInput::CallerAtOnce,
+        body_schema: None,
+        answers: &[
             ok("It has ended.", Body::Json(schema::<model::Run>)),
-            Gives {
+            RouteAnswer {
                 status: 202,
                 about: "It has not ended yet.",
                 body: Body::Json(schema::<model::Run>),
@@ -296,7 +292,7 @@ pub(crate) static ROUTES: [Route; 18] = [
         method: Method::GET,
         path: "/v1/executions/{execution_id}/output",
         id: "readOutput",
-        summary: "Read a part of what an execution printed",
+        summary: "Read a part of an execution's output",
         query: &[
             field("stream", QueryKind::Text, "`stdout` (if left out) or `stderr`."),
             field(
@@ -306,36 +302,36 @@ pub(crate) static ROUTES: [Route; 18] = [
             ),
             field("limit", QueryKind::Whole, "Bytes: 256 KiB if left out, up to 1 MiB."),
         ],
-        wants: Wants::Caller,
-        takes: None,
-        gives: &[ok("The part.", Body::Json(schema::<model::OutputText>))],
+        input: EndpointInput::Caller,
+        body_schema: None,
+        answers: &[ok("The part.", Body::Json(schema::<model::OutputText>))],
         run: |call| executions::output(call).boxed(),
     },
     Route {
         method: Method::GET,
         path: "/v1/executions/{execution_id}/files/{number}",
         id: "readOutputFile",
-        summary: "Read a picture or a file that came out of an execution",
+        summary: "Read a picture or a file of an execution",
         query: &[],
-        wants: Wants::Caller,
-        takes: None,
-        gives: &[ok("The bytes of the file.", Body::Bytes)],
+        input: EndpointInput::Caller,
+        body_schema: None,
+        answers: &[ok("The bytes of the file.", Body::Bytes)],
         run: |call| executions::file(call).boxed(),
     },
     Route {
         method: Method::POST,
-        path: fusion::PATH,
+        path: fusion::RUN_CODE_PATH,
         id: "runCodeAsSandboxFusion",
-        summary: "Run a program in the form of SandboxFusion",
+        summary: "Run a program in the format of SandboxFusion",
         query: &[],
-        wants: Wants::Json,
-        takes: Some(schema::<fusion::Request>),
-        gives: &[
-            ok("What became of it.", Body::Json(schema::<fusion::Answer>)),
-            Gives {
+        input: EndpointInput::Json,
+        body_schema: Some(schema::<fusion::Request>),
+        answers: &[
+            ok("The result of the program.", Body::Json(schema::<fusion::Answer>)),
+            RouteAnswer {
                 status: 422,
-                about: "The request has not this form, or names an unknown language.",
-                body: Body::Json(schema::<fusion::Invalid>),
+                about: "The request is invalid, or names an unknown language.",
+                body: Body::Json(schema::<fusion::InvalidRequest>),
             },
         ],
         run: |call| fusion::run_code(call).boxed(),
@@ -344,16 +340,16 @@ pub(crate) static ROUTES: [Route; 18] = [
         method: Method::GET,
         path: "/v1/languages",
         id: "listLanguages",
-        summary: "The languages that code can be in",
+        summary: "The languages of this server",
         query: &[],
-        wants: Wants::Caller,
-        takes: None,
-        gives: &[ok("The languages.", Body::Json(schema::<model::Languages>))],
+        input: EndpointInput::Caller,
+        body_schema: None,
+        answers: &[ok("The languages.", Body::Json(schema::<model::Languages>))],
         run: |call| sandboxes::languages(call).boxed(),
     },
 ];
 
-/// The route of a request, and the ids in its path.
+/// Returns the route of a request, and the ids in its path.
 pub(crate) fn find<'p>(method: &Method, path: &'p str) -> Result<(&'static Route, Vec<&'p str>), NotFound> {
     let mut here = ROUTES
         .iter()
@@ -367,7 +363,7 @@ pub(crate) fn find<'p>(method: &Method, path: &'p str) -> Result<(&'static Route
         .ok_or(NotFound::Method(others))
 }
 
-/// The ids of a path, if it is one of this form.
+/// Returns the ids of a path, if the path matches the template.
 fn ids<'p>(form: &str, path: &'p str) -> Option<Vec<&'p str>> {
     let (mut names, mut parts) = (form.split('/'), path.split('/'));
     let mut ids = Vec::new();
@@ -381,7 +377,7 @@ fn ids<'p>(form: &str, path: &'p str) -> Option<Vec<&'p str>> {
     }
 }
 
-/// The methods of an address.
+/// Returns the methods of an address, as the `Allow` header has them.
 fn allowed(path: &str) -> &'static str {
     match path {
         "/v1/sandboxes" => "GET, POST",

@@ -1,4 +1,4 @@
-//! Running code: in a sandbox that keeps its variables, or once.
+//! Runs code in a sandbox that keeps its variables, or once in a fresh sandbox.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,11 +17,11 @@ use crate::request::{Call, mebibytes, path, seconds};
 use crate::respond;
 use crate::utf8::Utf8;
 
-/// Bytes of each stream in an answer that does not say.
+/// The default maximum bytes of each stream in an answer.
 pub(crate) const OUTPUT_BYTES: u64 = 1 << 20;
-/// Bytes of each stream in any answer.
+/// The highest maximum that a request may ask for.
 const MAX_OUTPUT_BYTES: u64 = 4 << 20;
-/// Output from which on an answer is a large one.
+/// Answers with more output than this count as large.
 const LARGE_OUTPUT_BYTES: u64 = 128 << 10;
 
 /// Runs code in a session of a sandbox.
@@ -39,8 +39,8 @@ pub(crate) async fn code(call: Call<'_>) -> Result<Response<EndpointBody>, Probl
         wait: wait(&call, asked.wait_s)?,
         watch: watch.clone(),
     };
-    let (engine, who) = (Arc::clone(call.engine), call.who.clone());
-    let running = async move { engine.execute(&who, request, CancellationToken::new()).await }.boxed();
+    let (engine, caller) = (Arc::clone(call.engine), call.caller.clone());
+    let running = async move { engine.execute(&caller, request, CancellationToken::new()).await }.boxed();
     answer(&call, running, watch, asked.max_output_bytes).await
 }
 
@@ -69,8 +69,8 @@ pub(crate) async fn once(call: Call<'_>) -> Result<Response<EndpointBody>, Probl
         network: asked.network,
         consent: Consent::CannotAsk,
     };
-    let (engine, who) = (Arc::clone(call.engine), call.who.clone());
-    let running = async move { engine.run_once(&who, request, CancellationToken::new()).await }.boxed();
+    let (engine, caller) = (Arc::clone(call.engine), call.caller.clone());
+    let running = async move { engine.run_once(&caller, request, CancellationToken::new()).await }.boxed();
     answer(&call, running, watch, asked.max_output_bytes).await
 }
 
@@ -78,7 +78,7 @@ pub(crate) fn timeout(asked: Option<f64>) -> Result<Option<Duration>, Failure> {
     asked.map(|asked| seconds("timeout_s", asked)).transpose()
 }
 
-/// The time after which a plain answer comes in any case. Events come at once.
+/// Returns the maximum wait for a plain answer. Events are sent at once.
 pub(crate) fn wait(call: &Call<'_>, asked: Option<f64>) -> Result<Option<Duration>, Failure> {
     let asked = asked.map(|asked| seconds("wait_s", asked)).transpose()?;
     Ok(asked.filter(|_| !call.wants_events()))
@@ -91,9 +91,9 @@ pub(crate) async fn answer(
     watch: Watch,
     max_output: Option<u64>,
 ) -> Result<Response<EndpointBody>, Problem> {
-    let most = max_output.unwrap_or(OUTPUT_BYTES);
-    if most > MAX_OUTPUT_BYTES {
-        let message = format!("`max_output_bytes`: {most} is more than {MAX_OUTPUT_BYTES}");
+    let max_bytes = max_output.unwrap_or(OUTPUT_BYTES);
+    if max_bytes > MAX_OUTPUT_BYTES {
+        let message = format!("`max_output_bytes`: {max_bytes} is more than {MAX_OUTPUT_BYTES}");
         let remedy = "read the rest at /v1/executions/{execution_id}/output";
         return Err(Failure::invalid(message, remedy).into());
     }
@@ -101,28 +101,28 @@ pub(crate) async fn answer(
         return Ok(events::answer(running, watch).await?);
     }
     let view = running.await?;
-    whole(&view, &watch, most, &call.large).await
+    answer_with_output(&view, &watch, max_bytes, &call.large).await
 }
 
-/// An execution with what it printed.
-pub(crate) async fn whole(
+/// Answers with an execution and its output.
+pub(crate) async fn answer_with_output(
     view: &ExecutionView,
     watch: &Watch,
-    most: u64,
+    max_bytes: u64,
     large: &LargeAnswers<'_>,
 ) -> Result<Response<EndpointBody>, Problem> {
-    let shown = view.stdout.total_bytes.min(most) + view.stderr.total_bytes.min(most);
-    let place = match shown > LARGE_OUTPUT_BYTES {
+    let shown = view.stdout.total_bytes.min(max_bytes) + view.stderr.total_bytes.min(max_bytes);
+    let permit = match shown > LARGE_OUTPUT_BYTES {
         true => Some(
             large
-                .place()
+                .permit()
                 .await
                 .map_err(|busy| Problem::from(busy).with(StatusCode::SERVICE_UNAVAILABLE))?,
         ),
         false => None,
     };
-    let (stdout, is_all_out) = text(watch, OutputStream::Stdout, 0, most);
-    let (stderr, is_all_err) = text(watch, OutputStream::Stderr, 0, most);
+    let (stdout, is_all_out) = text(watch, OutputStream::Stdout, 0, max_bytes);
+    let (stderr, is_all_err) = text(watch, OutputStream::Stderr, 0, max_bytes);
     let run = Run {
         stdout,
         stderr,
@@ -133,13 +133,13 @@ pub(crate) async fn whole(
         Status::Running => StatusCode::ACCEPTED,
         _ => StatusCode::OK,
     };
-    Ok(respond::json(status, &run).map(|body| holding(body, place)))
+    Ok(respond::json(status, &run).map(|body| holding(body, permit)))
 }
 
-/// At most so many bytes of a stream as text, from `offset` on, and whether that is all there is of it.
-pub(crate) fn text(watch: &Watch, stream: OutputStream, offset: u64, most: u64) -> (String, bool) {
-    let most = usize::try_from(most).unwrap_or(usize::MAX);
-    let Some(part) = watch.output(stream, offset, most) else {
+/// Returns up to `max_bytes` bytes of a stream as text, from `offset` on, and true if the stream has no other bytes.
+pub(crate) fn text(watch: &Watch, stream: OutputStream, offset: u64, max_bytes: u64) -> (String, bool) {
+    let max_bytes = usize::try_from(max_bytes).unwrap_or(usize::MAX);
+    let Some(part) = watch.output(stream, offset, max_bytes) else {
         return (String::new(), true);
     };
     let mut utf8 = Utf8::default();

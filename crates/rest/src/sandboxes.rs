@@ -1,4 +1,4 @@
-//! Making, looking at and closing sandboxes.
+//! Makes, lists and closes sandboxes.
 
 use hyper::header::{HeaderValue, LOCATION};
 use hyper::{Response, StatusCode};
@@ -32,7 +32,7 @@ pub(crate) async fn create(call: Call<'_>) -> Result<Response<EndpointBody>, Pro
         watch: Watch::default(),
         consent: Consent::CannotAsk,
     };
-    let made = call.engine.create(&call.who, request).await?;
+    let made = call.engine.create(&call.caller, request).await?;
     let view = made.first().ok_or_else(|| {
         let message = "the engine made no sandbox and gave no reason";
         Failure::new(
@@ -47,8 +47,8 @@ pub(crate) async fn create(call: Call<'_>) -> Result<Response<EndpointBody>, Pro
         StatusCode::OK
     };
     let mut response = respond::json(status, &Sandbox::from(view));
-    if let Ok(place) = HeaderValue::try_from(format!("/v1/sandboxes/{}", view.id)) {
-        response.headers_mut().insert(LOCATION, place);
+    if let Ok(location) = HeaderValue::try_from(format!("/v1/sandboxes/{}", view.id)) {
+        response.headers_mut().insert(LOCATION, location);
     }
     Ok(response)
 }
@@ -62,16 +62,16 @@ fn cores(cpus: f64) -> Result<Cpus, Failure> {
     })
 }
 
-/// The caller's sandboxes.
+/// Lists the caller's sandboxes.
 pub(crate) async fn list(call: Call<'_>) -> Result<Response<EndpointBody>, Problem> {
-    let views = call.engine.status(&call.who, None).await?;
+    let views = call.engine.status(&call.caller, None).await?;
     let sandboxes = views.iter().map(Sandbox::from).collect();
     Ok(respond::json(StatusCode::OK, &Sandboxes { sandboxes }))
 }
 
-/// One sandbox.
+/// Returns one sandbox.
 pub(crate) async fn status(call: Call<'_>) -> Result<Response<EndpointBody>, Problem> {
-    let views = call.engine.status(&call.who, Some(call.id())).await?;
+    let views = call.engine.status(&call.caller, Some(call.id())).await?;
     match views.first() {
         Some(view) => Ok(respond::json(StatusCode::OK, &Sandbox::from(view))),
         None => Err(Failure::new(Code::NotFound, "there is no such sandbox", "make one").into()),
@@ -80,11 +80,11 @@ pub(crate) async fn status(call: Call<'_>) -> Result<Response<EndpointBody>, Pro
 
 /// Closes a sandbox.
 pub(crate) async fn close(call: Call<'_>) -> Result<Response<EndpointBody>, Problem> {
-    let closed = call.engine.close(&call.who, call.id()).await?.to_string();
+    let closed = call.engine.close(&call.caller, call.id()).await?.to_string();
     Ok(respond::json(StatusCode::OK, &Closed { closed }))
 }
 
-/// The languages that code can be in.
+/// Lists the languages of the server.
 pub(crate) async fn languages(call: Call<'_>) -> Result<Response<EndpointBody>, Problem> {
     let languages = call.engine.languages().into_iter().map(|language| KnownLanguage {
         name: language.name,

@@ -1,13 +1,13 @@
-//! Bytes of a stream as text, in parts: a character that is cut between two parts is put together.
+//! Decodes a stream of bytes as text, in parts. A character that is cut between two parts is joined.
 
-/// Bytes of a character that is not over yet.
+/// The decoder, with the bytes of an incomplete character.
 #[derive(Debug, Default)]
 pub(crate) struct Utf8 {
     unfinished: Vec<u8>,
 }
 
 impl Utf8 {
-    /// The text of the next bytes. What is no UTF-8 becomes U+FFFD.
+    /// Decodes the next bytes. Invalid UTF-8 becomes U+FFFD.
     pub(crate) fn text(&mut self, bytes: &[u8]) -> String {
         let mut all = std::mem::take(&mut self.unfinished);
         all.extend_from_slice(bytes);
@@ -16,18 +16,18 @@ impl Utf8 {
         String::from_utf8_lossy(&all).into_owned()
     }
 
-    /// The number of bytes that wait for the rest of their character.
+    /// Returns the number of bytes that wait for the rest of their character.
     pub(crate) fn held(&self) -> u64 {
         u64::try_from(self.unfinished.len()).unwrap_or(0)
     }
 
-    /// What is left when nothing comes any more.
+    /// Decodes the remaining bytes at the end of the stream.
     pub(crate) fn end(&mut self) -> String {
         String::from_utf8_lossy(&std::mem::take(&mut self.unfinished)).into_owned()
     }
 }
 
-/// The number of bytes before a last character that is cut off.
+/// Returns the number of bytes before an incomplete last character.
 fn whole_characters(bytes: &[u8]) -> usize {
     let lead = bytes.iter().rev().take(4).position(|byte| byte & 0xc0 != 0x80);
     let Some(back) = lead else { return bytes.len() };

@@ -10,11 +10,11 @@ use serde_json::{Map, Value};
 use crate::schema::{Field, Kind, ListOf, MapOf};
 
 /// The spellings that models use for an absent value.
-const ABSENT: [&str; 5] = ["", "null", "none", "undefined", "nil"];
+const ABSENT_WORDS: [&str; 5] = ["", "null", "none", "undefined", "nil"];
 /// Arguments for which none of these words is a value.
-const IDENTIFIERS: [&str; 5] = ["sandbox_id", "execution_id", "language", "backend", "image"];
+const IDENTIFIER_FIELDS: [&str; 5] = ["sandbox_id", "execution_id", "language", "backend", "image"];
 /// Names under which clients and models put the whole arguments.
-const WRAPPERS: [&str; 12] = [
+const WRAPPER_NAMES: [&str; 12] = [
     "arguments",
     "args",
     "body",
@@ -90,11 +90,11 @@ pub(super) fn named(fields: &[Field], mut given: Map<String, Value>) -> Map<Stri
     named
 }
 
-/// The arguments inside a single wrapper, whose name is no field.
+/// Returns the arguments inside a single wrapper. The wrapper's name is not a field.
 fn unwrapped(fields: &[Field], given: &Map<String, Value>) -> Option<Map<String, Value>> {
     let mut entries = given.iter();
     let (name, value) = entries.next().filter(|_| given.len() == 1)?;
-    if !WRAPPERS.contains(&snake_case(name).as_str()) || fields.iter().any(|field| field.name == name) {
+    if !WRAPPER_NAMES.contains(&snake_case(name).as_str()) || fields.iter().any(|field| field.name == name) {
         return None;
     }
     whole_arguments(value)
@@ -138,7 +138,7 @@ pub(super) fn value(field: &Field, value: Value) -> Option<Value> {
 
 fn is_absent(text: &str) -> bool {
     let text = text.trim();
-    ABSENT.iter().any(|word| text.eq_ignore_ascii_case(word))
+    ABSENT_WORDS.iter().any(|word| text.eq_ignore_ascii_case(word))
 }
 
 /// The only item of a list.
@@ -174,10 +174,11 @@ fn text(field: &Field, value: Value, names: &[String]) -> Option<Value> {
         Value::Number(number) => number.to_string(),
         other => return Some(other),
     };
-    let is_name = !names.is_empty() || IDENTIFIERS.contains(&field.name);
+    let is_name = !names.is_empty() || IDENTIFIER_FIELDS.contains(&field.name);
     let is_word = !field.required && is_name;
     let is_default = field.name == "sandbox_id" && !field.required && text.trim().eq_ignore_ascii_case("default");
-    // What is required and no name may be refused with words of the tool's own.
+    // A blank value of a required field other than a name stays, so that the tool can refuse it with a message that
+    // fits.
     let is_blank = text.trim().is_empty() && (is_name || !field.required);
     if is_blank || is_default || (is_word && is_absent(&text)) {
         return None;
@@ -389,7 +390,7 @@ fn text_map(of: MapOf, value: Value) -> Option<Value> {
     }))
 }
 
-/// A variable, whose value is text in any case. One that is null is not set.
+/// Returns a variable. Its value is text in any case. A variable that is null is not set.
 fn variable((name, value): (String, Value)) -> Option<(String, Value)> {
     let value = match value {
         Value::Null => return None,

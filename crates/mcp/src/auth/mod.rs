@@ -10,18 +10,18 @@ use std::time::SystemTime;
 
 use sandcell_engine::Principal;
 
-use oauth::{BadToken, OauthOptions, Signpost, Verifier};
+use oauth::{BadToken, OauthOptions, ResourceMetadata, Verifier};
 pub use tokens::{NewToken, Token, TokenError, TokenStore, TokenUse};
 use tokens::{digest, is_one_of};
 
-/// Everybody who calls without a token, where that is allowed.
-const ANONYMOUS: &str = "anonymous";
+/// The principal of all callers without a token, where the operator allows such callers.
+const ANONYMOUS_PRINCIPAL: &str = "anonymous";
 /// The caller of a server on stdio: the user who started the process.
 pub(crate) const STDIO_PRINCIPAL: &str = "stdio";
 /// The prefix of principals with tokens.
-const TOKEN: &str = "token:";
+const TOKEN_PREFIX: &str = "token:";
 /// The maximum bytes of a server-issued token.
-const OWN_BYTES: usize = 256;
+const OWN_TOKEN_BYTES: usize = 256;
 
 /// The rule for callers without a token while no token exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,8 +37,8 @@ pub enum Anonymous {
 /// The permissions of a caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Admission {
-    pub(crate) who: Principal,
-    /// The use of the caller's token; none for callers without a token, who may do everything.
+    pub(crate) caller: Principal,
+    /// The use of the caller's token. None for callers without a token: they may do everything.
     pub(crate) only: Option<TokenUse>,
 }
 
@@ -75,27 +75,27 @@ impl From<BadToken> for Denied {
 
 /// The list of tokens as it was read last.
 #[derive(Debug)]
-struct Known {
-    stamp: Stamp,
+struct CachedTokens {
+    version: FileVersion,
     tokens: Vec<Token>,
 }
 
-/// Tells whether the file has changed: every change is a new file in its place.
-type Stamp = (SystemTime, u64, u64);
+/// Identifies a version of the file. Every change replaces the file by a new one.
+type FileVersion = (SystemTime, u64, u64);
 
 /// Admits callers by the current list of tokens: a revoked token is refused at the next request.
 #[derive(Debug)]
-pub(crate) struct Gate {
+pub(crate) struct Authenticator {
     store: Option<TokenStore>,
     anonymous: Anonymous,
     /// Checks tokens of an issuer, where one is named.
     oauth: Option<Verifier>,
     /// Set when a list of tokens was seen, and never unset: a list that disappears must not admit everybody.
     needed: AtomicBool,
-    known: Mutex<Option<Known>>,
+    known: Mutex<Option<CachedTokens>>,
 }
 
-impl Gate {
+impl Authenticator {
     pub(crate) fn new(store: Option<TokenStore>, anonymous: Anonymous) -> Self {
         Self {
             store,
@@ -106,15 +106,15 @@ impl Gate {
         }
     }
 
-    /// Takes tokens of this issuer as well, and from now on nobody without a token.
+    /// Also accepts tokens of this issuer. From now on, callers without a token are refused.
     pub(crate) fn with_issuer(self, options: &OauthOptions) -> Result<Self, oauth::OauthError> {
         let oauth = Some(Verifier::new(options)?);
         Ok(Self { oauth, ..self })
     }
 
     /// Returns the issuer's address for clients, if there is one.
-    pub(crate) fn signpost(&self) -> Option<&Signpost> {
-        self.oauth.as_ref().map(Verifier::signpost)
+    pub(crate) fn resource_metadata(&self) -> Option<&ResourceMetadata> {
+        self.oauth.as_ref().map(Verifier::resource_metadata)
     }
 
     /// Authenticates an `Authorization` header, or its absence, by a token of the issuer or of this server.
@@ -122,7 +122,7 @@ impl Gate {
         let token = authorization.and_then(|text| bearer(text, oauth::TOKEN_BYTES));
         match (&self.oauth, token.filter(|token| oauth::looks_like_jwt(token))) {
             (Some(oauth), Some(token)) => Ok(Admission {
-                who: oauth.verify(token).await?,
+                caller: oauth.verify(token).await?,
                 only: Some(TokenUse::Mcp),
             }),
             _ => self.admit_own(authorization),
@@ -137,34 +137,36 @@ impl Gate {
                 return Err(Denied::Missing);
             }
             return Ok(Admission {
-                who: Principal::new(match self.anonymous {
+                caller: Principal::new(match self.anonymous {
                     Anonymous::Parent => STDIO_PRINCIPAL,
-                    Anonymous::Allowed | Anonymous::Refused => ANONYMOUS,
+                    Anonymous::Allowed | Anonymous::Refused => ANONYMOUS_PRINCIPAL,
                 }),
                 only: None,
             });
         };
         // A wrong token is refused even if no token is needed: its sender expects to be a certain caller.
-        let token = bearer(authorization, OWN_BYTES).ok_or(Denied::Wrong)?;
+        let token = bearer(authorization, OWN_TOKEN_BYTES).ok_or(Denied::Wrong)?;
         let hash = digest(token);
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let tokens = known.as_ref().map_or(&[][..], |known| &known.tokens);
         let found = is_one_of(&hash, tokens).filter(|token| !token.has_expired());
         found.map_or(Err(Denied::Wrong), |token| {
             Ok(Admission {
-                who: Principal::new(&format!("{TOKEN}{}", token.id)),
+                caller: Principal::new(&format!("{TOKEN_PREFIX}{}", token.id)),
                 only: Some(token.usage),
             })
         })
     }
 
     /// Returns true if the caller is still valid: its token exists and is valid, or none is needed.
-    pub(crate) fn may_stay(&self, who: &Principal) -> bool {
+    pub(crate) fn may_stay(&self, caller: &Principal) -> bool {
         let Ok(needed) = self.token_needed() else {
             return false;
         };
-        match who.0.strip_prefix(TOKEN) {
-            None if who.0.starts_with(oauth::PREFIX) => self.oauth.as_ref().is_some_and(|oauth| oauth.may_stay(&who.0)),
+        match caller.0.strip_prefix(TOKEN_PREFIX) {
+            None if caller.0.starts_with(oauth::OAUTH_PREFIX) => {
+                self.oauth.as_ref().is_some_and(|oauth| oauth.may_stay(&caller.0))
+            }
             None => !needed,
             Some(id) => {
                 let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -190,35 +192,35 @@ impl Gate {
         Ok(is_needed || self.needed.load(Ordering::Relaxed))
     }
 
-    /// Reads the list again if it has changed; whether there is one.
+    /// Reads the list again if it has changed. Returns true if there is a list.
     fn refresh(&self) -> Result<bool, Denied> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(store) = &self.store else {
             return Ok(false);
         };
-        let stamp = match std::fs::metadata(store.path()) {
-            Ok(meta) => stamp(&meta),
+        let version = match std::fs::metadata(store.path()) {
+            Ok(meta) => version(&meta),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 *known = None;
                 return Ok(false);
             }
             Err(error) => return Err(unreadable(&error)),
         };
-        if known.as_ref().is_none_or(|known| known.stamp != stamp) {
+        if known.as_ref().is_none_or(|known| known.version != version) {
             *known = None;
             let tokens = store.list().map_err(|error| unreadable(&error))?;
-            *known = Some(Known { stamp, tokens });
+            *known = Some(CachedTokens { version, tokens });
         }
         Ok(true)
     }
 }
 
 fn unreadable(error: &(dyn std::error::Error + 'static)) -> Denied {
-    tracing::error!(error, "the list of tokens cannot be read; nobody is let in");
+    tracing::error!(error, "the list of tokens cannot be read; every caller is refused");
     Denied::Unreadable
 }
 
-fn stamp(meta: &Metadata) -> Stamp {
+fn version(meta: &Metadata) -> FileVersion {
     #[cfg(unix)]
     let inode = std::os::unix::fs::MetadataExt::ino(meta);
     #[cfg(not(unix))]
@@ -248,13 +250,13 @@ mod tests {
     fn without_a_list_the_loopback_is_open_and_elsewhere_is_not() {
         let folder = tempfile::tempdir().unwrap();
         let store = TokenStore::new(folder.path());
-        let open = Gate::new(Some(store.clone()), Anonymous::Allowed);
-        assert_eq!(open.admit_own(None).unwrap().who, Principal::new("anonymous"));
+        let open = Authenticator::new(Some(store.clone()), Anonymous::Allowed);
+        assert_eq!(open.admit_own(None).unwrap().caller, Principal::new("anonymous"));
         assert_eq!(open.admit_own(Some("Bearer x")), Err(Denied::Wrong));
-        let closed = Gate::new(Some(store), Anonymous::Refused);
+        let closed = Authenticator::new(Some(store), Anonymous::Refused);
         assert_eq!(closed.admit_own(None), Err(Denied::Missing));
         assert_eq!(
-            Gate::new(None, Anonymous::Refused).admit_own(None),
+            Authenticator::new(None, Anonymous::Refused).admit_own(None),
             Err(Denied::Missing)
         );
     }
@@ -263,24 +265,28 @@ mod tests {
     fn the_first_token_closes_the_door_for_all_others_and_for_good() {
         let folder = tempfile::tempdir().unwrap();
         let store = TokenStore::new(folder.path());
-        let gate = Gate::new(Some(store.clone()), Anonymous::Allowed);
-        assert!(gate.admit_own(None).is_ok());
+        let authenticator = Authenticator::new(Some(store.clone()), Anonymous::Allowed);
+        assert!(authenticator.admit_own(None).is_ok());
         let first = store.create("first", None, TokenUse::Mcp).unwrap();
-        assert_eq!(gate.admit_own(None), Err(Denied::Missing));
-        let who = gate.admit_own(Some(&bearer_of(&first))).unwrap().who;
-        assert_eq!(who, Principal::new(&format!("token:{}", first.token.id)));
+        assert_eq!(authenticator.admit_own(None), Err(Denied::Missing));
+        let caller = authenticator.admit_own(Some(&bearer_of(&first))).unwrap().caller;
+        assert_eq!(caller, Principal::new(&format!("token:{}", first.token.id)));
         store.revoke(&first.token.id).unwrap();
-        assert_eq!(gate.admit_own(Some(&bearer_of(&first))), Err(Denied::Wrong));
-        assert_eq!(gate.admit_own(None), Err(Denied::Missing), "the last one was revoked");
+        assert_eq!(authenticator.admit_own(Some(&bearer_of(&first))), Err(Denied::Wrong));
+        assert_eq!(
+            authenticator.admit_own(None),
+            Err(Denied::Missing),
+            "the last one was revoked"
+        );
         std::fs::remove_file(store.path()).unwrap();
-        assert_eq!(gate.admit_own(None), Err(Denied::Missing), "the list is gone");
+        assert_eq!(authenticator.admit_own(None), Err(Denied::Missing), "the list is gone");
     }
 
     #[test]
     fn what_is_not_exactly_a_valid_token_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let store = TokenStore::new(folder.path());
-        let gate = Gate::new(Some(store.clone()), Anonymous::Allowed);
+        let authenticator = Authenticator::new(Some(store.clone()), Anonymous::Allowed);
         let good = store.create("good", None, TokenUse::Mcp).unwrap();
         let short = store.create("short", Some(Duration::ZERO), TokenUse::Mcp).unwrap();
         let secret = &good.secret;
@@ -300,20 +306,23 @@ mod tests {
             format!("Bearer {}", "x".repeat(100_000)),
             bearer_of(&short),
         ] {
-            assert_eq!(gate.admit_own(Some(&wrong)), Err(Denied::Wrong), "{wrong:.80}");
+            assert_eq!(authenticator.admit_own(Some(&wrong)), Err(Denied::Wrong), "{wrong:.80}");
         }
-        assert!(gate.admit_own(Some(&format!("bearer  {secret}"))).is_ok());
+        assert!(authenticator.admit_own(Some(&format!("bearer  {secret}"))).is_ok());
     }
 
     #[test]
     fn a_broken_list_lets_nobody_in() {
         let folder = tempfile::tempdir().unwrap();
         let store = TokenStore::new(folder.path());
-        let gate = Gate::new(Some(store.clone()), Anonymous::Allowed);
+        let authenticator = Authenticator::new(Some(store.clone()), Anonymous::Allowed);
         let token = store.create("a", None, TokenUse::Mcp).unwrap();
-        assert!(gate.admit_own(Some(&bearer_of(&token))).is_ok());
+        assert!(authenticator.admit_own(Some(&bearer_of(&token))).is_ok());
         std::fs::write(store.path(), "{").unwrap();
-        assert_eq!(gate.admit_own(Some(&bearer_of(&token))), Err(Denied::Unreadable));
-        assert_eq!(gate.admit_own(None), Err(Denied::Unreadable));
+        assert_eq!(
+            authenticator.admit_own(Some(&bearer_of(&token))),
+            Err(Denied::Unreadable)
+        );
+        assert_eq!(authenticator.admit_own(None), Err(Denied::Unreadable));
     }
 }

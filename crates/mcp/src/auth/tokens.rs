@@ -13,16 +13,16 @@ use serde::{Deserialize, Serialize};
 use sha2::Digest as _;
 use subtle::{Choice, ConstantTimeEq as _};
 
-const FILE: &str = "tokens.json";
-const LOCK: &str = "tokens.lock";
-const FORM: u32 = 1;
-/// Tokens that a server may have.
-const TOKENS: usize = 10_000;
+const FILE_NAME: &str = "tokens.json";
+const LOCK_NAME: &str = "tokens.lock";
+const FILE_FORM: u32 = 1;
+/// The maximum number of tokens of a server.
+const MAX_TOKENS: usize = 10_000;
 /// Bytes of the file; ten thousand tokens with the longest names fit.
 const FILE_BYTES: u64 = 8 << 20;
 /// Characters of a name.
 const NAME_CHARS: usize = 64;
-const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
+const TOKEN_ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 const ID_CHARS: usize = 10;
 const SECRET_CHARS: usize = 52;
 
@@ -94,7 +94,7 @@ pub enum TokenError {
     #[error("a token's name has 1 to {NAME_CHARS} characters, none of them invisible")]
     Name,
     /// The list of tokens is full.
-    #[error("there are {TOKENS} tokens already")]
+    #[error("there are {MAX_TOKENS} tokens already")]
     Full,
     /// No such token.
     #[error("there is no token {0}")]
@@ -126,7 +126,7 @@ pub enum TokenError {
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Book {
+struct TokenFile {
     form: u32,
     tokens: Vec<Token>,
 }
@@ -144,11 +144,11 @@ impl TokenStore {
     pub fn new(folder: &Path) -> Self {
         Self {
             folder: folder.to_owned(),
-            file: folder.join(FILE),
+            file: folder.join(FILE_NAME),
         }
     }
 
-    /// The file. Where it exists, a token is needed.
+    /// Returns the path of the file. If the file exists, callers need a token.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.file
@@ -175,14 +175,14 @@ impl TokenStore {
         if text.len() > usize::try_from(FILE_BYTES).unwrap_or(usize::MAX) {
             return Err(form("it is too large".into()));
         }
-        let book: Book = serde_json::from_slice(&text).map_err(|error| form(error.into()))?;
-        if book.form != FORM {
-            return Err(form(format!("it has form {}, not {FORM}", book.form).into()));
+        let file: TokenFile = serde_json::from_slice(&text).map_err(|error| form(error.into()))?;
+        if file.form != FILE_FORM {
+            return Err(form(format!("it has form {}, not {FILE_FORM}", file.form).into()));
         }
-        if let Some(token) = book.tokens.iter().find(|token| parse_hex(&token.sha256).is_none()) {
+        if let Some(token) = file.tokens.iter().find(|token| parse_hex(&token.sha256).is_none()) {
             return Err(form(format!("the hash of {} is none", token.id).into()));
         }
-        Ok(book.tokens)
+        Ok(file.tokens)
     }
 
     /// Makes a token.
@@ -197,7 +197,7 @@ impl TokenStore {
         }
         let _lock = self.lock()?;
         let mut tokens = self.list()?;
-        if tokens.len() >= TOKENS {
+        if tokens.len() >= MAX_TOKENS {
             return Err(TokenError::Full);
         }
         let id = format!("tk{}", random(ID_CHARS)?);
@@ -239,7 +239,7 @@ impl TokenStore {
         folder
             .create(&self.folder)
             .map_err(|source| self.failed(&self.folder, "made", source))?;
-        let path = self.folder.join(LOCK);
+        let path = self.folder.join(LOCK_NAME);
         let file = private().create(true).truncate(false).open(&path);
         let file = file.map_err(|source| self.failed(&path, "opened", source))?;
         file.lock().map_err(|source| self.failed(&path, "locked", source))?;
@@ -247,11 +247,15 @@ impl TokenStore {
     }
 
     fn write(&self, tokens: Vec<Token>) -> Result<(), TokenError> {
-        let text = serde_json::to_vec_pretty(&Book { form: FORM, tokens }).map_err(|error| TokenError::Form {
+        let text = serde_json::to_vec_pretty(&TokenFile {
+            form: FILE_FORM,
+            tokens,
+        })
+        .map_err(|error| TokenError::Form {
             path: self.file.clone(),
             source: error.into(),
         })?;
-        let path = self.folder.join(format!("{FILE}.{}", std::process::id()));
+        let path = self.folder.join(format!("{FILE_NAME}.{}", std::process::id()));
         let written = || {
             // A file left by a killed process with the same number.
             let _none_was_left = fs::remove_file(&path);
@@ -284,7 +288,7 @@ fn private() -> OpenOptions {
     options
 }
 
-/// The hash that is kept.
+/// Returns the hash that is stored.
 pub(super) fn digest(token: &str) -> Digest {
     sha2::Sha256::digest(token.as_bytes()).into()
 }
@@ -307,7 +311,7 @@ fn seconds(time: SystemTime) -> u64 {
 }
 
 fn at(seconds: u64) -> String {
-    // Nobody makes tokens for the year 300,000. Such a time is shown as well as possible.
+    // Times as late as the year 300,000 are shown approximately, since no real token has one.
     let time = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds.min(1 << 43)));
     crate::time::rfc3339(time.unwrap_or(SystemTime::UNIX_EPOCH))
 }
@@ -315,7 +319,7 @@ fn at(seconds: u64) -> String {
 fn random(characters: usize) -> Result<String, TokenError> {
     let mut bytes = vec![0_u8; characters];
     getrandom::fill(&mut bytes).map_err(|error| TokenError::Random(io::Error::other(error)))?;
-    let character = |byte: &u8| ALPHABET.get(usize::from(byte % 32)).map(|byte| char::from(*byte));
+    let character = |byte: &u8| TOKEN_ALPHABET.get(usize::from(byte % 32)).map(|byte| char::from(*byte));
     Ok(bytes.iter().filter_map(character).collect())
 }
 

@@ -27,8 +27,8 @@ pub(super) const TOOLS: [(&str, &str); 6] = [
 const ONLY_AS_TASK: [&str; 4] = ["failing_job", "confirm_delete", "multi_input", "test_tool_with_task"];
 
 /// The maximum number of concurrent tasks.
-const MOST: usize = 256;
-const MOMENT: Duration = Duration::from_millis(100);
+const MAX_TASKS: usize = 256;
+const SHORT_DELAY: Duration = Duration::from_millis(100);
 
 type Outcome = Result<CallToolResult, TaskExit>;
 
@@ -49,7 +49,7 @@ pub(super) async fn call(
         let needed = ClientCapabilities::builder().enable_tasks().build();
         return Err(ErrorData::missing_required_client_capability(needed));
     }
-    if jobs.running_task_count() >= MOST {
+    if jobs.running_task_count() >= MAX_TASKS {
         return Err(ErrorData::internal_error("too many tasks", None));
     }
     let argument = |name: &str| request.arguments.as_ref().and_then(|given| given.get(name));
@@ -80,14 +80,14 @@ pub(super) async fn call(
             }
             jobs.spawn(TaskOptions::default(), move |_| {
                 Box::pin(async move {
-                    tokio::time::sleep(MOMENT).await;
+                    tokio::time::sleep(SHORT_DELAY).await;
                     Err(TaskExit::Error(error()))
                 })
             })
         }
         "failing_job" => jobs.spawn(TaskOptions::default(), |_| {
             Box::pin(async {
-                tokio::time::sleep(MOMENT).await;
+                tokio::time::sleep(SHORT_DELAY).await;
                 Ok(CallToolResult::error(vec![ContentBlock::text("this job fails always")]))
             })
         }),

@@ -55,7 +55,7 @@ struct Fixtures {
 }
 
 /// Subscriptions that the fixtures serve at once.
-const LISTENING: u64 = 64;
+const MAX_LISTENERS: u64 = 64;
 
 impl Handler {
     pub(crate) fn new(server: Server, fixtures: Fixture) -> Self {
@@ -304,7 +304,7 @@ impl ServerHandler for Handler {
         };
         let place = {
             let mut listening = fixtures.listening();
-            let place = (0..LISTENING).find(|place| !listening.contains_key(place));
+            let place = (0..MAX_LISTENERS).find(|place| !listening.contains_key(place));
             if let Some(place) = place {
                 listening.insert(place, context.sink().clone());
             }

@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 
 use super::{of, tools};
 
-const STEP: Duration = Duration::from_millis(20);
-const MOMENT: Duration = Duration::from_millis(100);
+const STEP_INTERVAL: Duration = Duration::from_millis(20);
+const SHORT_DELAY: Duration = Duration::from_millis(100);
 
 /// Runs one of them.
 pub(super) async fn call(
@@ -34,7 +34,7 @@ pub(super) async fn call(
                 "Tool execution completed",
             ] {
                 log(context, "info", said).await?;
-                tokio::time::sleep(STEP).await;
+                tokio::time::sleep(STEP_INTERVAL).await;
             }
             Ok(tools::text("Logging test completed"))
         }
@@ -51,13 +51,13 @@ pub(super) async fn call(
                 for done in [0.0, 50.0, 100.0] {
                     let params = ProgressNotificationParam::new(token.clone(), done).with_total(100.0);
                     let _gone = context.peer.notify_progress(params).await;
-                    tokio::time::sleep(STEP).await;
+                    tokio::time::sleep(STEP_INTERVAL).await;
                 }
             }
             Ok(tools::text("Progress test completed"))
         }
         "test_reconnection" => {
-            tokio::time::sleep(MOMENT).await;
+            tokio::time::sleep(SHORT_DELAY).await;
             Ok(tools::text("Reconnection test completed"))
         }
         "test_missing_capability" => {

@@ -9,10 +9,10 @@ use super::{asks, jobs, of};
 pub(super) const PNG: &str =
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg==";
 /// A WAV file without a sample.
-const WAV: &str = "UklGRiQAAABXQVZFZm10IBAAAAABAAEARKwAAIhYAQACABAAZGF0YQAAAAA=";
+const EMPTY_WAV: &str = "UklGRiQAAABXQVZFZm10IBAAAAABAAEARKwAAIhYAQACABAAZGF0YQAAAAA=";
 
 /// Tools without arguments that only answer or speak to the client.
-const PLAIN: [(&str, &str); 17] = [
+const PLAIN_TOOLS: [(&str, &str); 17] = [
     ("test_simple_text", "Answers with a text"),
     ("test_image_content", "Answers with a picture"),
     ("test_audio_content", "Answers with a sound"),
@@ -48,7 +48,7 @@ pub(super) fn has(name: &str) -> bool {
 
 /// All tools of the suite.
 pub(super) fn all() -> Vec<Tool> {
-    let plain = PLAIN.iter().chain(&asks::TOOLS).chain(&jobs::TOOLS);
+    let plain = PLAIN_TOOLS.iter().chain(&asks::TOOLS).chain(&jobs::TOOLS);
     let mut tools: Vec<Tool> = plain
         .map(|(name, description)| tool(name, description, json!({"type": "object", "properties": {}})))
         .collect();
@@ -125,7 +125,10 @@ pub(super) fn fixed(request: &CallToolRequestParams) -> Option<Result<CallToolRe
     let (content, failed) = match request.name.as_ref() {
         "test_simple_text" => (json!([said("This is a simple text response for testing.")]), false),
         "test_image_content" => (json!([picture()]), false),
-        "test_audio_content" => (json!([{"type": "audio", "data": WAV, "mimeType": "audio/wav"}]), false),
+        "test_audio_content" => (
+            json!([{"type": "audio", "data": EMPTY_WAV, "mimeType": "audio/wav"}]),
+            false,
+        ),
         "test_embedded_resource" => {
             let text = "This is an embedded resource content.";
             (json!([resource("test://embedded-resource", "text/plain", text)]), false)

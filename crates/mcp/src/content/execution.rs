@@ -17,48 +17,50 @@ use tokio::time::timeout;
 use super::pictures;
 use super::text::{Part, cut, fit, shorten};
 use crate::answer::{Answer, Block, Link, notice_lines};
-use crate::limits::{CHART_BYTES, LINKS, PICTURES, PICTURES_ANSWER_BYTES, RESULT_BYTES, ROOM_WAIT};
-use crate::stdio::ledger::Room;
+use crate::limits::{
+    CHART_BYTES, MAX_RESULT_LINKS, MAX_RESULT_PICTURES, PICTURES_ANSWER_BYTES, RESULT_BYTES, ROOM_TIMEOUT,
+};
+use crate::stdio::in_flight::AnswerRoom;
 use crate::time::{rfc3339, rough, span};
 
 /// The MIME type of data that was taken from a chart.
-const CHART: &str = "application/vnd.sandcell.chart+json";
-/// Bytes that a result keeps free for its frame and the server's block.
+const CHART_MIME: &str = "application/vnd.sandcell.chart+json";
+/// The bytes of a result that are reserved for its frame and the server's block.
 const FRAME_BYTES: usize = 16_000;
 /// Bytes by which the engine's own markers may exceed the budget.
 const MARKER_BYTES: usize = 2048;
 /// Bytes of a cause's message or remedy that are shown; the rest is a caller's own text.
 const CAUSE_BYTES: usize = 1000;
-/// Of a hundred parts of the memory limit, how many in use are worth a warning.
+/// The percentage of the memory limit from which on the usage is worth a warning.
 const MEMORY_WARN_PERCENT: u64 = 75;
 /// Bytes of a cause's message that the code's block repeats.
 const STATUS_BYTES: usize = 300;
-/// The code's block where the code wrote nothing, so that the first text is never the server's.
+/// The code's block if the code wrote nothing. So the first text is never the server's.
 const NO_OUTPUT: &str = "(no output)";
 /// The number of static-analysis findings shown; programs read the rest.
 const ADVICE_LINES: usize = 3;
 
-/// The answer to a call that ran code, or asks about it. `after` are further lines for the server's block.
-/// Pictures are only made where there is room for them.
-pub(crate) async fn answer(view: &ExecutionView, inline: ByteSize, after: &[String], room: &Room) -> Answer {
+/// Makes the answer to a call that ran code or that reads an execution. `after` has further lines for the server's
+/// block. Pictures are made only if there is room for them.
+pub(crate) async fn answer(view: &ExecutionView, inline: ByteSize, after: &[String], room: &AnswerRoom) -> Answer {
     answer_with(view, inline, after, read_on, room).await
 }
 
 /// The call that reads the rest of a stream, with `{offset}` as a placeholder; empty if there is none.
 pub(crate) type ReadOn = fn(&ExecutionView, &str) -> String;
 
-/// For toolsets in which no call reads the rest of a stream.
+/// The value for toolsets in which no call reads the rest of a stream.
 pub(crate) fn nothing_reads_on(_: &ExecutionView, _: &str) -> String {
     String::new()
 }
 
-/// The same with another call for reading the rest.
+/// Makes the answer with another call for reading the rest of a stream.
 pub(crate) async fn answer_with(
     view: &ExecutionView,
     inline: ByteSize,
     after: &[String],
     read_on: ReadOn,
-    room: &Room,
+    room: &AnswerRoom,
 ) -> Answer {
     let inline = usize::try_from(inline.as_bytes()).unwrap_or(usize::MAX);
     let text = notice_lines(&view.notices) + &first_text(view, inline, read_on);
@@ -69,7 +71,7 @@ pub(crate) async fn answer_with(
     if view.artifacts.iter().any(is_picture) {
         let taken = FRAME_BYTES + encoded_len(&blocks) + encoded_len(&links) + object.to_string().len();
         let left = RESULT_BYTES.saturating_sub(taken);
-        match timeout(ROOM_WAIT, room.take(PICTURES_ANSWER_BYTES)).await {
+        match timeout(ROOM_TIMEOUT, room.take(PICTURES_ANSWER_BYTES)).await {
             Ok(true) => {
                 // Some clients keep only the first block, so content that is available nowhere else precedes the rest.
                 let at = usize::from(view.status == Status::Running);
@@ -117,7 +119,7 @@ fn is_cut(view: &ExecutionView) -> bool {
     view.stdout.truncated || view.stderr.truncated || view.result_cut.is_some()
 }
 
-/// The same facts as in the text, apart from each other.
+/// Returns the facts of the text as separate fields.
 pub(crate) fn object(view: &ExecutionView, read_on: ReadOn) -> Map<String, Value> {
     let mut object = facts(view);
     let mut add = |name: &str, value: Value| object.insert(name.to_owned(), value);
@@ -268,7 +270,7 @@ pub(crate) fn growth_mb(memory: MemoryUse) -> f64 {
     tenths.round() / 10.0
 }
 
-/// A size as results say it.
+/// Formats a size for results.
 pub(crate) fn tenths_of_mib(size: ByteSize) -> f64 {
     let tenths = u32::try_from(size.as_bytes().saturating_mul(10) >> 20).unwrap_or(u32::MAX);
     f64::from(tenths) / 10.0
@@ -308,7 +310,7 @@ fn first_text(view: &ExecutionView, inline: usize, read_on: ReadOn) -> String {
         .artifacts
         .iter()
         .filter(|artifact| is_chart(artifact))
-        .take(PICTURES)
+        .take(MAX_RESULT_PICTURES)
     {
         if let Some(data) = inline_chart(&chart.bytes) {
             add("chart", &data, own(&data), String::new());
@@ -339,7 +341,7 @@ fn first_text(view: &ExecutionView, inline: usize, read_on: ReadOn) -> String {
         };
     }
     let whole: usize = parts.iter().map(|part| part.text.len()).sum();
-    // The engine has cut to its budget already; this holds whatever it may add.
+    // The engine has already cut the text to its budget. This check bounds anything that the engine adds.
     if whole > inline + MARKER_BYTES {
         fit(&mut parts, inline);
     }
@@ -398,7 +400,7 @@ fn is_picture(artifact: &Artifact) -> bool {
 }
 
 fn is_chart(artifact: &Artifact) -> bool {
-    artifact.mime == CHART
+    artifact.mime == CHART_MIME
 }
 
 /// Returns true if the text contains all of a chart's data, so that a link would add nothing.
@@ -406,8 +408,8 @@ fn is_inline_chart(artifact: &Artifact) -> bool {
     is_chart(artifact) && artifact.bytes.len() <= CHART_BYTES
 }
 
-/// The data of a chart for readers without eyes, in one line of at most [`CHART_BYTES`]: with fewer points where all do
-/// not fit, and none at all where even two of each series are too many.
+/// Returns the data of a chart as text, for models that see no pictures, in one line of at most [`CHART_BYTES`]. The
+/// line has fewer points if not all fit, and is omitted if even two points of each series are too many.
 fn inline_chart(bytes: &[u8]) -> Option<String> {
     let whole = std::str::from_utf8(bytes).ok()?;
     if whole.len() <= CHART_BYTES {
@@ -459,9 +461,9 @@ async fn pictures(view: &ExecutionView, mut room: usize, notes: &mut Vec<String>
     let mut blocks = Vec::new();
     let mut left_out = Vec::new();
     let mut smaller = 0_u32;
-    for (index, artifact) in all.iter().take(PICTURES).enumerate() {
+    for (index, artifact) in all.iter().take(MAX_RESULT_PICTURES).enumerate() {
         // A fair share of the remaining room, so that a large first picture does not push out the others.
-        let others = all.len().min(PICTURES) - index;
+        let others = all.len().min(MAX_RESULT_PICTURES) - index;
         match pictures::fit(artifact.bytes.clone(), room / others.max(1)).await {
             Ok(picture) => {
                 room = room.saturating_sub(picture.base64.len());
@@ -474,10 +476,10 @@ async fn pictures(view: &ExecutionView, mut room: usize, notes: &mut Vec<String>
             Err(refused) => left_out.push(format!("{}: {refused}", shorten(&artifact.name, 80))),
         }
     }
-    if all.len() > PICTURES {
+    if all.len() > MAX_RESULT_PICTURES {
         left_out.push(format!(
-            "{} more than the {PICTURES} that a result shows",
-            all.len() - PICTURES
+            "{} more than the {MAX_RESULT_PICTURES} that a result shows",
+            all.len() - MAX_RESULT_PICTURES
         ));
     }
     if smaller > 0 {
@@ -491,7 +493,7 @@ async fn pictures(view: &ExecutionView, mut room: usize, notes: &mut Vec<String>
     blocks
 }
 
-/// Links to the full files, and how many there are beyond the bound.
+/// Returns links to the full files, and the number of files beyond the bound.
 fn links(view: &ExecutionView) -> (Vec<Block>, usize) {
     let mut links: Vec<Block> = view
         .artifacts
@@ -506,12 +508,12 @@ fn links(view: &ExecutionView) -> (Vec<Block>, usize) {
             })
         })
         .collect();
-    let more = links.len().saturating_sub(LINKS);
-    links.truncate(LINKS);
+    let more = links.len().saturating_sub(MAX_RESULT_LINKS);
+    links.truncate(MAX_RESULT_LINKS);
     (links, more)
 }
 
-/// Bytes that blocks have on the wire, roughly; escaping is counted.
+/// Returns the approximate encoded bytes of blocks, with escaping.
 fn encoded_len(blocks: &[Block]) -> usize {
     blocks
         .iter()
@@ -583,7 +585,7 @@ fn server_block(view: &ExecutionView, notes: &[String], read_on: ReadOn) -> Stri
         let _ = write!(text, "\n{line}");
     }
     text.push_str(&advice_lines(view));
-    for missing in view.missing_outputs.iter().take(LINKS) {
+    for missing in view.missing_outputs.iter().take(MAX_RESULT_LINKS) {
         let _ = write!(text, "\nno output file: {}", shorten(missing, 300));
     }
     for note in notes {
@@ -699,7 +701,7 @@ fn cut_text(name: &str, total_bytes: u64, read_on: &str) -> String {
     format!("{name} is cut: it has {total_bytes} bytes; {way}")
 }
 
-/// The status as results spell it.
+/// Returns the status as text for results.
 pub(crate) const fn status_name(status: Status) -> &'static str {
     match status {
         Status::Ok => "ok",

@@ -15,22 +15,23 @@ use tokio::sync::Semaphore;
 
 use crate::limits::{PICTURE_BYTES, PICTURE_SIDE};
 
-/// More pixels than this are not decoded at all.
-const MOST_PIXELS: u64 = 50_000_000;
-/// More than this are decoded only row by row, which PNG files without interlacing allow.
-const WHOLE_PIXELS: u64 = 4_000_000;
-/// JPEG files have no such way, so they may be somewhat larger.
-const WHOLE_PIXELS_JPEG: u64 = 16_000_000;
+/// The maximum pixels of a picture. Larger pictures are not decoded.
+const MAX_PIXELS: u64 = 50_000_000;
+/// The maximum pixels of a picture that is decoded at once. Larger PNG files without interlacing are decoded row by
+/// row.
+const MAX_DECODED_PIXELS: u64 = 4_000_000;
+/// The maximum pixels of a JPEG file. It is higher, since JPEG files cannot be decoded row by row.
+const MAX_JPEG_PIXELS: u64 = 16_000_000;
 /// The longest side; bounds the memory of one row.
-const MOST_SIDE: u32 = 65_535;
+const MAX_SIDE: u32 = 65_535;
 /// The maximum bytes that a decoder may allocate in addition to its output.
 const DECODER_BYTES: usize = 64 << 20;
 /// Attempts at an encoding that fits.
-const ATTEMPTS: u32 = 6;
+const MAX_ATTEMPTS: u32 = 6;
 /// Bytes of the smallest room that is worth an attempt.
 const LEAST_ROOM: usize = 4096;
 
-static DECODER: Semaphore = Semaphore::const_new(1);
+static DECODER_PERMIT: Semaphore = Semaphore::const_new(1);
 
 /// A picture ready for a content block.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,7 +44,7 @@ pub(crate) struct Picture {
 
 /// The reasons for not showing a picture.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Refused {
+pub(crate) enum PictureError {
     #[error("not a PNG or JPEG file")]
     NotAPicture,
     #[error("{0} x {1} pixels are too many to show")]
@@ -60,110 +61,110 @@ pub(crate) fn is_picture(bytes: &[u8]) -> bool {
 }
 
 /// Fits a picture into `room` bytes of base64.
-pub(crate) async fn fit(bytes: Bytes, room: usize) -> Result<Picture, Refused> {
+pub(crate) async fn fit(bytes: Bytes, room: usize) -> Result<Picture, PictureError> {
     let room = room.min(PICTURE_BYTES);
     if room < LEAST_ROOM {
-        return Err(Refused::NoRoom);
+        return Err(PictureError::NoRoom);
     }
     // The semaphore is never closed; without it nothing is decoded.
-    let _one = DECODER.acquire().await.map_err(|_| Refused::Broken)?;
+    let _one = DECODER_PERMIT.acquire().await.map_err(|_| PictureError::Broken)?;
     tokio::task::spawn_blocking(move || fit_now(&bytes, room))
         .await
-        .unwrap_or(Err(Refused::Broken))
+        .unwrap_or(Err(PictureError::Broken))
 }
 
-fn fit_now(bytes: &[u8], room: usize) -> Result<Picture, Refused> {
+fn fit_now(bytes: &[u8], room: usize) -> Result<Picture, PictureError> {
     let (format, width, height) = header(bytes)?;
     if width.max(height) <= PICTURE_SIDE && encoded_len(bytes.len()) <= room {
         return Ok(picture(bytes, format, false));
     }
     let pixels = u64::from(width) * u64::from(height);
-    if pixels > MOST_PIXELS || width.max(height) > MOST_SIDE {
-        return Err(Refused::TooManyPixels(width, height));
+    if pixels > MAX_PIXELS || width.max(height) > MAX_SIDE {
+        return Err(PictureError::TooManyPixels(width, height));
     }
     let whole = if format == ImageFormat::Jpeg {
-        WHOLE_PIXELS_JPEG
+        MAX_JPEG_PIXELS
     } else {
-        WHOLE_PIXELS
+        MAX_DECODED_PIXELS
     };
     let decoded = if pixels <= whole {
         decode(bytes, format)?
     } else if format == ImageFormat::Png {
-        average_rows(bytes)?.ok_or(Refused::TooManyPixels(width, height))?
+        average_rows(bytes)?.ok_or(PictureError::TooManyPixels(width, height))?
     } else {
-        return Err(Refused::TooManyPixels(width, height));
+        return Err(PictureError::TooManyPixels(width, height));
     };
     shrink(&decoded, room)
 }
 
-fn header(bytes: &[u8]) -> Result<(ImageFormat, u32, u32), Refused> {
+fn header(bytes: &[u8]) -> Result<(ImageFormat, u32, u32), PictureError> {
     if !is_picture(bytes) {
-        return Err(Refused::NotAPicture);
+        return Err(PictureError::NotAPicture);
     }
     let reader = ImageReader::new(Cursor::new(bytes))
         .with_guessed_format()
-        .map_err(|_| Refused::NotAPicture)?;
-    let format = reader.format().ok_or(Refused::NotAPicture)?;
-    let (width, height) = reader.into_dimensions().map_err(|_| Refused::Broken)?;
+        .map_err(|_| PictureError::NotAPicture)?;
+    let format = reader.format().ok_or(PictureError::NotAPicture)?;
+    let (width, height) = reader.into_dimensions().map_err(|_| PictureError::Broken)?;
     if width == 0 || height == 0 {
-        return Err(Refused::Broken);
+        return Err(PictureError::Broken);
     }
     Ok((format, width, height))
 }
 
-fn decode(bytes: &[u8], format: ImageFormat) -> Result<DynamicImage, Refused> {
+fn decode(bytes: &[u8], format: ImageFormat) -> Result<DynamicImage, PictureError> {
     let mut reader = ImageReader::with_format(Cursor::new(bytes), format);
     let mut limits = image::Limits::default();
     limits.max_alloc = u64::try_from(2 * DECODER_BYTES).ok();
     reader.limits(limits);
-    reader.decode().map_err(|_| Refused::Broken)
+    reader.decode().map_err(|_| PictureError::Broken)
 }
 
-/// Decodes a large PNG one row at a time into averages of square blocks, at least as large as can be shown.
-/// `None` for interlaced files, whose rows do not come in order.
-fn average_rows(bytes: &[u8]) -> Result<Option<DynamicImage>, Refused> {
+/// Decodes a large PNG one row at a time into averages of square blocks, at least as large as can be shown. Returns
+/// `None` for interlaced files, since their rows are not in order.
+fn average_rows(bytes: &[u8]) -> Result<Option<DynamicImage>, PictureError> {
     let limits = png::Limits { bytes: DECODER_BYTES };
     let mut decoder = png::Decoder::new_with_limits(Cursor::new(bytes), limits);
     decoder.set_transformations(png::Transformations::normalize_to_color8());
     decoder.set_ignore_text_chunk(true);
     decoder.set_ignore_iccp_chunk(true);
-    let mut reader = decoder.read_info().map_err(|_| Refused::Broken)?;
+    let mut reader = decoder.read_info().map_err(|_| PictureError::Broken)?;
     if reader.info().interlaced {
         return Ok(None);
     }
     let (width, height) = (reader.info().width, reader.info().height);
     let channels = reader.output_color_type().0.samples();
     let factor = (width.max(height) / PICTURE_SIDE).max(1);
-    let block = usize::try_from(factor).map_err(|_| Refused::Broken)?;
+    let block = usize::try_from(factor).map_err(|_| PictureError::Broken)?;
     let (out_width, out_height) = (width.div_ceil(factor), height.div_ceil(factor));
-    let columns = usize::try_from(out_width).map_err(|_| Refused::Broken)?;
+    let columns = usize::try_from(out_width).map_err(|_| PictureError::Broken)?;
     let mut out = Vec::new();
-    let mut sums = vec![Sum::default(); columns];
+    let mut sums = vec![PixelSum::default(); columns];
     let mut rows = 0;
-    while let Some(row) = reader.next_row().map_err(|_| Refused::Broken)? {
+    while let Some(row) = reader.next_row().map_err(|_| PictureError::Broken)? {
         for (sum, pixels) in sums.iter_mut().zip(row.data().chunks(block * channels)) {
             pixels.chunks_exact(channels).for_each(|pixel| sum.add(pixel));
         }
         rows += 1;
         if rows % block == 0 {
-            out.extend(sums.iter_mut().flat_map(Sum::take));
+            out.extend(sums.iter_mut().flat_map(PixelSum::take));
         }
     }
     if rows % block != 0 {
-        out.extend(sums.iter_mut().flat_map(Sum::take));
+        out.extend(sums.iter_mut().flat_map(PixelSum::take));
     }
-    let averaged = RgbaImage::from_raw(out_width, out_height, out).ok_or(Refused::Broken)?;
+    let averaged = RgbaImage::from_raw(out_width, out_height, out).ok_or(PictureError::Broken)?;
     Ok(Some(DynamicImage::ImageRgba8(averaged)))
 }
 
 /// The sum of a block's pixels, in red, green, blue and alpha. A block has at most 41 x 41 pixels.
 #[derive(Debug, Clone, Copy, Default)]
-struct Sum {
+struct PixelSum {
     rgba: [u32; 4],
     pixels: u32,
 }
 
-impl Sum {
+impl PixelSum {
     fn add(&mut self, pixel: &[u8]) {
         let rgba = match *pixel {
             [grey] => [grey, grey, grey, 255],
@@ -185,9 +186,9 @@ impl Sum {
     }
 }
 
-fn shrink(image: &DynamicImage, room: usize) -> Result<Picture, Refused> {
+fn shrink(image: &DynamicImage, room: usize) -> Result<Picture, PictureError> {
     let mut side = PICTURE_SIDE.min(image.width().max(image.height()));
-    for attempt in 0..ATTEMPTS {
+    for attempt in 0..MAX_ATTEMPTS {
         let small = if image.width().max(image.height()) > side {
             image.thumbnail(side, side)
         } else {
@@ -206,10 +207,10 @@ fn shrink(image: &DynamicImage, room: usize) -> Result<Picture, Refused> {
         }
         side = (side * 7 / 10).max(1);
     }
-    Err(Refused::NoRoom)
+    Err(PictureError::NoRoom)
 }
 
-fn write_png(image: &DynamicImage) -> Result<Vec<u8>, Refused> {
+fn write_png(image: &DynamicImage) -> Result<Vec<u8>, PictureError> {
     let mut out = Cursor::new(Vec::new());
     let image = if image.color().has_alpha() {
         DynamicImage::ImageRgba8(image.to_rgba8())
@@ -218,19 +219,20 @@ fn write_png(image: &DynamicImage) -> Result<Vec<u8>, Refused> {
     };
     image
         .write_to(&mut out, ImageFormat::Png)
-        .map_err(|_| Refused::Broken)?;
+        .map_err(|_| PictureError::Broken)?;
     Ok(out.into_inner())
 }
 
-fn write_jpeg(image: &DynamicImage) -> Result<Vec<u8>, Refused> {
+fn write_jpeg(image: &DynamicImage) -> Result<Vec<u8>, PictureError> {
     let mut out = Vec::new();
     JpegEncoder::new_with_quality(&mut out, 82)
         .encode_image(&on_white(image))
-        .map_err(|_| Refused::Broken)?;
+        .map_err(|_| PictureError::Broken)?;
     Ok(out)
 }
 
-/// JPEG has no transparency; plots with a transparent ground are meant for white paper.
+/// Puts a picture on white. JPEG has no transparency, and plots with a transparent background are meant for white
+/// paper.
 fn on_white(image: &DynamicImage) -> RgbImage {
     if !image.color().has_alpha() {
         return image.to_rgb8();
@@ -257,7 +259,7 @@ fn picture(bytes: &[u8], format: ImageFormat, shrunk: bool) -> Picture {
     }
 }
 
-/// Bytes of base64 that this many bytes become.
+/// Returns the base64 length of this number of bytes.
 fn encoded_len(bytes: usize) -> usize {
     bytes.div_ceil(3) * 4
 }
@@ -327,7 +329,7 @@ pub(crate) mod tests {
         bomb[29..33].copy_from_slice(&crc.to_be_bytes());
         assert_eq!(
             fit(bomb.into(), PICTURE_BYTES).await,
-            Err(Refused::TooManyPixels(65535, 65535))
+            Err(PictureError::TooManyPixels(65535, 65535))
         );
     }
 
@@ -335,11 +337,11 @@ pub(crate) mod tests {
     async fn what_is_not_a_picture_is_refused() {
         assert_eq!(
             fit(Bytes::from_static(b"GIF89a"), PICTURE_BYTES).await,
-            Err(Refused::NotAPicture)
+            Err(PictureError::NotAPicture)
         );
         let cut = png_file(2000, 2000, true).slice(..5000);
-        assert_eq!(fit(cut, PICTURE_BYTES).await, Err(Refused::Broken));
-        assert_eq!(fit(png_file(2, 2, false), 10).await, Err(Refused::NoRoom));
+        assert_eq!(fit(cut, PICTURE_BYTES).await, Err(PictureError::Broken));
+        assert_eq!(fit(png_file(2, 2, false), 10).await, Err(PictureError::NoRoom));
     }
 
     fn crc32(bytes: &[u8]) -> u32 {

@@ -7,7 +7,7 @@ pub(crate) struct Part {
     pub(crate) label: &'static str,
     /// The text.
     pub(crate) text: String,
-    /// The total bytes, where `text` is already a cut.
+    /// The total bytes, if `text` is already cut.
     pub(crate) total_bytes: u64,
     /// The call that reads the rest, with `{offset}` in it; empty if there is none.
     pub(crate) rest: String,
@@ -21,7 +21,7 @@ pub(crate) fn fit(parts: &mut [Part], budget: usize) {
     }
 }
 
-/// The maximum share of each part so that all fit: unused shares of short parts are for the long ones.
+/// Returns the maximum share of each part so that all fit. Long parts get the unused shares of short parts.
 fn share(lengths: &[usize], budget: usize) -> usize {
     let mut sorted = lengths.to_vec();
     sorted.sort_unstable();
@@ -58,7 +58,7 @@ pub(crate) fn cut(text: &str, keep: usize, total_bytes: u64, rest: &str) -> Stri
     format!("{head}\n... {missing} bytes left out{how} ...\n{tail}")
 }
 
-/// At most `keep` bytes from the start, with three dots if something is missing.
+/// Returns at most `keep` bytes from the start, with three dots if the text is cut.
 pub(crate) fn shorten(text: &str, keep: usize) -> String {
     match text.get(..text.floor_char_boundary(keep)) {
         Some(head) if head.len() < text.len() => format!("{head}..."),

@@ -13,28 +13,28 @@ use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-use super::refusal::Refusal;
+use super::rejection::Rejection;
 
 /// The body of an answer.
 pub(crate) type Body = BoxBody<Bytes, Infallible>;
 
 /// Pieces of an answer on their way from the session to the connection.
-const PIECES: usize = 4;
+const CHANNEL_CAPACITY: usize = 4;
 
 /// Reads a body of at most `most` bytes within the given time. Calls `grow` with the total size to reserve room.
 pub(crate) async fn read(
     mut body: Incoming,
     most: usize,
     within: Duration,
-    mut grow: impl FnMut(usize) -> Result<(), Refusal>,
-) -> Result<Bytes, Refusal> {
+    mut grow: impl FnMut(usize) -> Result<(), Rejection>,
+) -> Result<Bytes, Rejection> {
     let mut bytes = BytesMut::new();
     let all = async {
         while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|_| Refusal::broken_body())?;
+            let frame = frame.map_err(|_| Rejection::broken_body())?;
             let Ok(piece) = frame.into_data() else { continue };
             if bytes.len() + piece.len() > most {
-                return Err(Refusal::too_large(most));
+                return Err(Rejection::too_large(most));
             }
             grow(bytes.len() + piece.len())?;
             bytes.extend_from_slice(&piece);
@@ -43,17 +43,17 @@ pub(crate) async fn read(
     };
     match tokio::time::timeout(within, all).await {
         Ok(read) => read.map(|()| bytes.freeze()),
-        Err(_) => Err(Refusal::slow_body()),
+        Err(_) => Err(Rejection::slow_body()),
     }
 }
 
 /// A body that holds something until it is over.
-struct Holding<H> {
+struct HoldingBody<H> {
     body: Body,
     _held: H,
 }
 
-impl<H: Unpin> HttpBody for Holding<H> {
+impl<H: Unpin> HttpBody for HoldingBody<H> {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -70,18 +70,18 @@ impl<H: Unpin> HttpBody for Holding<H> {
     }
 }
 
-/// The body, holding `held` until it has left or is dropped.
+/// Wraps a body so that `held` lives until the body was sent or dropped.
 pub(crate) fn holding(body: Body, held: impl Send + Sync + Unpin + 'static) -> Body {
-    Holding { body, _held: held }.boxed()
+    HoldingBody { body, _held: held }.boxed()
 }
 
-/// A body that is cut off when its caller may not be here any more.
-struct Until {
+/// A body that ends when its caller loses access.
+struct CancellableBody {
     body: Body,
     ended: Pin<Box<WaitForCancellationFutureOwned>>,
 }
 
-impl HttpBody for Until {
+impl HttpBody for CancellableBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -101,19 +101,19 @@ impl HttpBody for Until {
     }
 }
 
-/// The body, which ends when the token fires and nothing more of it is there.
+/// Wraps a body so that it ends when the token fires and no data is ready.
 pub(crate) fn until(body: Body, ended: CancellationToken) -> Body {
     if body.is_end_stream() {
         return body;
     }
     let ended = Box::pin(ended.cancelled_owned());
-    Until { body, ended }.boxed()
+    CancellableBody { body, ended }.boxed()
 }
 
-/// A body that comes out of a channel.
-struct Piped(mpsc::Receiver<Frame<Bytes>>);
+/// A body that is read from a channel.
+struct ChannelBody(mpsc::Receiver<Frame<Bytes>>);
 
-impl HttpBody for Piped {
+impl HttpBody for ChannelBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -125,7 +125,7 @@ impl HttpBody for Piped {
 /// Wraps a body so that `held` lives until its source ends, even after the client has gone: a request counts as in
 /// progress until then.
 pub(crate) fn to_its_end(mut body: Body, held: impl Send + 'static) -> Body {
-    let (send, receive) = mpsc::channel(PIECES);
+    let (send, receive) = mpsc::channel(CHANNEL_CAPACITY);
     tokio::spawn(async move {
         let _held = held;
         let mut wanted = true;
@@ -133,7 +133,7 @@ pub(crate) fn to_its_end(mut body: Body, held: impl Send + 'static) -> Body {
             wanted = wanted && send.send(frame).await.is_ok();
         }
     });
-    Piped(receive).boxed()
+    ChannelBody(receive).boxed()
 }
 
 /// An answer of plain text.

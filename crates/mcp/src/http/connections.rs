@@ -19,57 +19,57 @@ use tokio::time::{Instant, Sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::body;
-use super::door::{Door, From};
-use super::live::LiveLimits;
+use super::limits_handle::LimitsHandle;
+use super::pipeline::{ConnectionInfo, Pipeline};
 use super::tls::Tls;
 
-/// The head of a request must be there in this time; it is also how long a connection may wait for its next one.
-const HEAD_WITHIN: Duration = Duration::from_secs(30);
+/// The maximum time for the head of a request, and for a connection to wait for its next request.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// The time without progress after which a client counts as gone.
-const WRITE_WITHIN: Duration = Duration::from_secs(30);
-const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
-const HEADERS: usize = 64;
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+const MAX_HEADERS: usize = 64;
 const HEAD_BYTES: usize = 32 << 10;
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// The places for connections.
+/// The slots for connections.
 #[derive(Debug)]
-pub(crate) struct Slots {
-    open: Mutex<Table>,
-    limits: Arc<LiveLimits>,
+pub(crate) struct ConnectionSlots {
+    open: Mutex<ConnectionTable>,
+    limits: Arc<LimitsHandle>,
 }
 
 #[derive(Debug, Default)]
-struct Table {
+struct ConnectionTable {
     next: u64,
-    all: BTreeMap<u64, Entry>,
+    all: BTreeMap<u64, ConnectionEntry>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct ConnectionEntry {
     occupant: Arc<Occupant>,
     end: CancellationToken,
 }
 
-/// The holder of a connection's place, and its open requests.
+/// The holder of a connection's slot, and its open requests.
 #[derive(Debug, Default)]
 pub(crate) struct Occupant {
-    /// The caller whose request was let in first; none for strangers.
+    /// The caller of the first admitted request. None before that.
     caller: OnceLock<Arc<str>>,
     /// Requests that are being answered.
     busy: AtomicUsize,
 }
 
 impl Occupant {
-    /// A request of this caller was let in.
-    pub(crate) fn let_in(&self, who: &Principal) {
-        self.caller.get_or_init(|| Arc::clone(&who.0));
+    /// Records that a request of this caller was admitted.
+    pub(crate) fn let_in(&self, caller: &Principal) {
+        self.caller.get_or_init(|| Arc::clone(&caller.0));
     }
 
-    /// Until the guard goes, a request is being answered.
-    fn begin(self: &Arc<Self>) -> Busy {
+    /// Counts a request as being answered until the guard is dropped.
+    fn begin(self: &Arc<Self>) -> BusyGuard {
         self.busy.fetch_add(1, Ordering::Relaxed);
-        Busy(Arc::clone(self))
+        BusyGuard(Arc::clone(self))
     }
 
     fn is_idle(&self) -> bool {
@@ -77,18 +77,18 @@ impl Occupant {
     }
 }
 
-struct Busy(Arc<Occupant>);
+struct BusyGuard(Arc<Occupant>);
 
-impl Drop for Busy {
+impl Drop for BusyGuard {
     fn drop(&mut self) {
         self.0.busy.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-impl Table {
-    /// Returns the connection to evict when all places are taken: the oldest without an admitted request; else the
-    /// oldest idle one of the caller with the most connections. So nobody keeps others out by connecting.
-    fn to_give_up(&self) -> Option<u64> {
+impl ConnectionTable {
+    /// Returns the connection to evict when all slots are taken: the oldest without an admitted request; else the
+    /// oldest idle one of the caller with the most connections. So no caller keeps others out by opening connections.
+    fn connection_to_evict(&self) -> Option<u64> {
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
         for (number, entry) in &self.all {
             match entry.occupant.caller.get() {
@@ -97,35 +97,35 @@ impl Table {
             }
         }
         let idle = self.all.iter().rev().filter(|(_, entry)| entry.occupant.is_idle());
-        let places = |entry: &Entry| Some(counts.get(entry.occupant.caller.get()?.as_ref()).copied());
+        let places = |entry: &ConnectionEntry| Some(counts.get(entry.occupant.caller.get()?.as_ref()).copied());
         idle.max_by_key(|(_, entry)| places(entry)).map(|(number, _)| *number)
     }
 }
 
-/// A place that is taken.
+/// A slot that is taken.
 #[derive(Debug)]
-pub(crate) struct Slot {
-    slots: Arc<Slots>,
+pub(crate) struct ConnectionSlot {
+    slots: Arc<ConnectionSlots>,
     number: u64,
     occupant: Arc<Occupant>,
     end: CancellationToken,
 }
 
-impl Drop for Slot {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.slots.table().all.remove(&self.number);
     }
 }
 
-impl Slots {
-    pub(crate) fn new(limits: Arc<LiveLimits>) -> Arc<Self> {
+impl ConnectionSlots {
+    pub(crate) fn new(limits: Arc<LimitsHandle>) -> Arc<Self> {
         Arc::new(Self {
             open: Mutex::default(),
             limits,
         })
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, ConnectionTable> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -133,13 +133,14 @@ impl Slots {
         self.table().all.len()
     }
 
-    /// Takes a place, of another connection when all are taken and one can be given up.
-    pub(crate) fn take(self: &Arc<Self>) -> (Option<Slot>, bool) {
+    /// Takes a slot. If all are taken, first evicts a connection where that is possible. Returns the slot, and true
+    /// after an eviction.
+    pub(crate) fn take(self: &Arc<Self>) -> (Option<ConnectionSlot>, bool) {
         let most = self.limits.get().connections;
         let mut table = self.table();
         let mut evicted = false;
         if table.all.len() >= most {
-            let Some(number) = table.to_give_up() else {
+            let Some(number) = table.connection_to_evict() else {
                 return (None, false);
             };
             if let Some(entry) = table.all.remove(&number) {
@@ -150,12 +151,12 @@ impl Slots {
         let number = table.next;
         table.next += 1;
         let (occupant, end) = (Arc::<Occupant>::default(), CancellationToken::new());
-        let entry = Entry {
+        let entry = ConnectionEntry {
             occupant: Arc::clone(&occupant),
             end: end.clone(),
         };
         table.all.insert(number, entry);
-        let slot = Slot {
+        let slot = ConnectionSlot {
             slots: Arc::clone(self),
             number,
             occupant,
@@ -169,13 +170,13 @@ impl Slots {
 pub(crate) async fn serve(
     stream: TcpStream,
     peer: SocketAddr,
-    slot: Slot,
-    door: Arc<Door>,
+    slot: ConnectionSlot,
+    pipeline: Arc<Pipeline>,
     tls: Option<Arc<Tls>>,
     drain: CancellationToken,
 ) {
     let Ok(here) = stream.local_addr() else { return };
-    let from = From {
+    let from = ConnectionInfo {
         peer: peer.ip().to_canonical(),
         here,
         secure: tls.is_some(),
@@ -185,13 +186,13 @@ pub(crate) async fn serve(
     // Without these options the connection is slower or outlives its peer longer, which is no reason to refuse it.
     let _as_it_is = stream.set_nodelay(true);
     notice_when_gone(&stream);
-    let stream = Patient::new(stream);
+    let stream = WriteTimeoutStream::new(stream);
     let end = slot.end.clone();
     let served = async {
         match tls {
-            None => speak(stream, &door, &from, drain).await,
-            Some(tls) => match tokio::time::timeout(HANDSHAKE_WITHIN, tls.accept(stream)).await {
-                Ok(Ok(stream)) => speak(stream, &door, &from, drain).await,
+            None => speak(stream, &pipeline, &from, drain).await,
+            Some(tls) => match tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
+                Ok(Ok(stream)) => speak(stream, &pipeline, &from, drain).await,
                 Ok(Err(error)) => tracing::debug!(%error, %peer, "no TLS"),
                 Err(_) => tracing::debug!(%peer, "the TLS handshake took too long"),
             },
@@ -205,11 +206,16 @@ pub(crate) async fn serve(
 
 /// Serves a program of the same user to its end.
 #[cfg(unix)]
-pub(crate) async fn serve_local(stream: tokio::net::UnixStream, slot: Slot, door: Arc<Door>, drain: CancellationToken) {
+pub(crate) async fn serve_local(
+    stream: tokio::net::UnixStream,
+    slot: ConnectionSlot,
+    pipeline: Arc<Pipeline>,
+    drain: CancellationToken,
+) {
     let here = std::net::Ipv4Addr::LOCALHOST;
-    let from = From {
+    let from = ConnectionInfo {
         peer: here.into(),
-        // What it calls the server by is `localhost`.
+        // Such a program addresses the server as `localhost`.
         here: (here, 80).into(),
         secure: false,
         local: true,
@@ -217,24 +223,24 @@ pub(crate) async fn serve_local(stream: tokio::net::UnixStream, slot: Slot, door
     };
     let end = slot.end.clone();
     tokio::select! {
-        () = speak(Patient::new(stream), &door, &from, drain) => {}
+        () = speak(WriteTimeoutStream::new(stream), &pipeline, &from, drain) => {}
         () = end.cancelled() => {}
     }
 }
 
-async fn speak<S>(stream: S, door: &Arc<Door>, from: &From, drain: CancellationToken)
+async fn speak<S>(stream: S, pipeline: &Arc<Pipeline>, from: &ConnectionInfo, drain: CancellationToken)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let service = service_fn(|request| async {
         let busy = from.occupant.begin();
-        let response = door.answer(request, from).await;
+        let response = pipeline.answer(request, from).await;
         Ok::<_, std::convert::Infallible>(response.map(|body| body::holding(body, busy)))
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_WITHIN)
-        .max_headers(HEADERS)
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_headers(MAX_HEADERS)
         .max_header_size(HEAD_BYTES)
         .max_buf_size(BUFFER_BYTES)
         .serve_connection(TokioIo::new(stream), service);
@@ -265,48 +271,54 @@ fn notice_when_gone(stream: &TcpStream) {
 #[cfg(not(target_os = "linux"))]
 fn notice_when_gone(_: &TcpStream) {}
 
-/// A stream that fails when its other end takes nothing for [`WRITE_WITHIN`].
-struct Patient<S> {
+/// A stream that fails when its other end takes nothing for [`WRITE_TIMEOUT`].
+struct WriteTimeoutStream<S> {
     stream: S,
-    stuck: Option<Pin<Box<Sleep>>>,
+    deadline_timer: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S: AsyncWrite + Unpin> Patient<S> {
+impl<S: AsyncWrite + Unpin> WriteTimeoutStream<S> {
     const fn new(stream: S) -> Self {
-        Self { stream, stuck: None }
+        Self {
+            stream,
+            deadline_timer: None,
+        }
     }
 
-    fn judge<T>(&mut self, cx: &mut Context<'_>, outcome: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    fn check_progress<T>(&mut self, cx: &mut Context<'_>, outcome: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if outcome.is_ready() {
-            self.stuck = None;
+            self.deadline_timer = None;
             return outcome;
         }
-        let deadline = || Box::pin(tokio::time::sleep_until(Instant::now() + WRITE_WITHIN));
-        let stuck = self.stuck.get_or_insert_with(deadline);
-        stuck.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
+        let deadline = || Box::pin(tokio::time::sleep_until(Instant::now() + WRITE_TIMEOUT));
+        let deadline_timer = self.deadline_timer.get_or_insert_with(deadline);
+        deadline_timer
+            .as_mut()
+            .poll(cx)
+            .map(|()| Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for WriteTimeoutStream<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeoutStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let outcome = Pin::new(&mut self.stream).poll_write(cx, buf);
-        self.judge(cx, outcome)
+        self.check_progress(cx, outcome)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let outcome = Pin::new(&mut self.stream).poll_flush(cx);
-        self.judge(cx, outcome)
+        self.check_progress(cx, outcome)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let outcome = Pin::new(&mut self.stream).poll_shutdown(cx);
-        self.judge(cx, outcome)
+        self.check_progress(cx, outcome)
     }
 
     fn poll_write_vectored(
@@ -315,7 +327,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let outcome = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
-        self.judge(cx, outcome)
+        self.check_progress(cx, outcome)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -332,7 +344,7 @@ mod tests {
 
     #[test]
     fn strangers_make_room_and_then_whoever_has_most() {
-        let slots = Slots::new(LiveLimits::new(HttpLimits {
+        let slots = ConnectionSlots::new(LimitsHandle::new(HttpLimits {
             connections: 3,
             ..HttpLimits::for_tests()
         }));
@@ -360,11 +372,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_client_that_reads_nothing_is_given_up() {
         let (ours, _theirs) = tokio::io::duplex(1024);
-        let mut stream = Patient::new(ours);
+        let mut stream = WriteTimeoutStream::new(ours);
         stream.write_all(&[0; 1024]).await.unwrap();
         let started = Instant::now();
         let error = stream.write_all(&[0; 1]).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-        assert_eq!(started.elapsed().as_secs(), WRITE_WITHIN.as_secs());
+        assert_eq!(started.elapsed().as_secs(), WRITE_TIMEOUT.as_secs());
     }
 }

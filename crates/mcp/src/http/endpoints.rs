@@ -17,10 +17,10 @@ use sandcell_engine::Principal;
 use sandcell_sandbox::{Code, Failure};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::BODY_WITHIN;
+use super::BODY_TIMEOUT;
 use super::body::{self, Body};
-use super::door::{Door, From, Room, is_json};
-use super::refusal::Refusal;
+use super::pipeline::{BodyRoom, ConnectionInfo, Pipeline, is_json};
+use super::rejection::Rejection;
 use super::tenants::Tenant;
 use crate::auth::TokenUse;
 use crate::limits::{MESSAGE_DEPTH, MESSAGE_MARKS};
@@ -35,16 +35,16 @@ pub type EndpointBody = BoxBody<Bytes, Infallible>;
 
 /// Endpoints under separate addresses.
 pub trait Endpoints: std::fmt::Debug + Send + Sync {
-    /// True if requests for this path are for these endpoints, whether there is one at the path or not.
+    /// Returns true if requests for this path are for these endpoints, even if no endpoint is at the path.
     fn has(&self, path: &str) -> bool;
 
     /// Looks at the head of a request. Its sender is not known yet and nothing of its body was read.
     ///
     /// # Errors
     /// There is no such endpoint, or it does not take such requests.
-    fn find(&self, method: &Method, uri: &Uri) -> Result<Wants, NotFound>;
+    fn find(&self, method: &Method, uri: &Uri) -> Result<EndpointInput, NotFound>;
 
-    /// Answers a request that is the same for everybody; [`Wants::Nothing`] only.
+    /// Answers a request that is the same for everybody; [`EndpointInput::Nothing`] only.
     fn answer_anybody(&self, uri: &Uri) -> Response<EndpointBody>;
 
     /// Answers a request. Dropping the future or the body of the answer means that the client no longer waits.
@@ -53,7 +53,7 @@ pub trait Endpoints: std::fmt::Debug + Send + Sync {
 
 /// The requirements of a request for an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wants {
+pub enum EndpointInput {
     /// It is answered alike for everybody, without a token.
     Nothing,
     /// No body.
@@ -73,14 +73,14 @@ pub enum NotFound {
     Address,
     /// The endpoint takes these methods only.
     Method(&'static str),
-    /// The query has a field that is unknown or stands twice.
+    /// The query has a field that is unknown or appears twice.
     Query,
 }
 
-/// A request that was let in.
+/// A request that was admitted.
 pub struct EndpointRequest<'a> {
     /// The sender.
-    pub who: Principal,
+    pub caller: Principal,
     /// The head of the request.
     pub parts: Parts,
     /// Its body.
@@ -116,7 +116,7 @@ pub struct BodyStream<'a> {
     incoming: Incoming,
     /// The bytes read beyond the last part.
     rest: Bytes,
-    _room: Room<'a>,
+    _room: BodyRoom<'a>,
 }
 
 impl BodyStream<'_> {
@@ -125,7 +125,7 @@ impl BodyStream<'_> {
     /// # Errors
     /// The body broke off or comes too slowly.
     pub async fn next(&mut self) -> Result<Option<Bytes>, Failure> {
-        let part = tokio::time::timeout(BODY_WITHIN, self.read()).await;
+        let part = tokio::time::timeout(BODY_TIMEOUT, self.read()).await;
         part.unwrap_or_else(|_| {
             Err(Failure::new(
                 Code::Timeout,
@@ -159,25 +159,25 @@ impl BodyStream<'_> {
     }
 }
 
-/// The places for large answers of a caller and of all callers.
+/// The permits for large answers, of one caller and of all callers.
 pub struct LargeAnswers<'a> {
-    door: &'a Door,
+    pipeline: &'a Pipeline,
     tenant: &'a Tenant,
 }
 
-/// A place for a large answer.
+/// A permit for a large answer.
 #[derive(Debug)]
 pub struct LargeAnswer {
     _places: [OwnedSemaphorePermit; 2],
 }
 
 impl LargeAnswers<'_> {
-    /// Waits for a place for a large answer, which holds it until it has left.
+    /// Waits for a permit for a large answer. The answer holds the permit until it was sent.
     ///
     /// # Errors
-    /// There is none within 20 s.
-    pub async fn place(&self) -> Result<LargeAnswer, Failure> {
-        match self.door.bulk_places(self.tenant).await {
+    /// No permit is free within 20 s.
+    pub async fn permit(&self) -> Result<LargeAnswer, Failure> {
+        match self.pipeline.bulk_permits(self.tenant).await {
             Ok(places) => Ok(LargeAnswer { _places: places }),
             Err(_) => Err(Failure::new(
                 Code::Busy,
@@ -188,79 +188,85 @@ impl LargeAnswers<'_> {
     }
 }
 
-/// The body, holding something until it has left or nobody wants it any more.
+/// Wraps a body so that `held` lives until the body was sent or dropped.
 pub fn holding(body: EndpointBody, held: impl Send + Sync + Unpin + 'static) -> EndpointBody {
     body::holding(body, held)
 }
 
-impl Door {
+impl Pipeline {
     /// Answers a request for one of the endpoints.
-    pub(super) async fn endpoint(&self, request: Request<Incoming>, from: &From) -> Result<Response<Body>, Refusal> {
-        let endpoints = self.endpoints.as_deref().ok_or_else(Refusal::no_such_address)?;
+    pub(super) async fn endpoint(
+        &self,
+        request: Request<Incoming>,
+        from: &ConnectionInfo,
+    ) -> Result<Response<Body>, Rejection> {
+        let endpoints = self.endpoints.as_deref().ok_or_else(Rejection::no_such_address)?;
         let wants = match endpoints.find(request.method(), request.uri()) {
             Ok(wants) => wants,
-            Err(NotFound::Address) => return Err(Refusal::no_such_resource()),
-            Err(NotFound::Method(allowed)) => return Err(Refusal::method(allowed)),
-            Err(NotFound::Query) => return Err(Refusal::unknown_field_of_query()),
+            Err(NotFound::Address) => return Err(Rejection::no_such_resource()),
+            Err(NotFound::Method(allowed)) => return Err(Rejection::method(allowed)),
+            Err(NotFound::Query) => return Err(Rejection::unknown_field_of_query()),
         };
-        if wants == Wants::Nothing {
+        if wants == EndpointInput::Nothing {
             return Ok(endpoints.answer_anybody(request.uri()));
         }
         let admission = self.admit(request.headers(), from, TokenUse::Mcp).await?;
         if self.is_ending() {
-            return Err(Refusal::ending());
+            return Err(Rejection::ending());
         }
-        let tenant = self.tenant(&admission.who)?;
-        tenant.may_send().map_err(Refusal::too_fast)?;
+        let tenant = self.tenant(&admission.caller)?;
+        tenant.may_send().map_err(Rejection::too_fast)?;
         let priority = match wants {
-            Wants::CallerAtOnce => Priority::Control,
+            EndpointInput::CallerAtOnce => Priority::Control,
             _ => Priority::Ordinary,
         };
-        let place = tenant.place(priority).ok_or_else(Refusal::too_many_requests)?;
+        let permit = tenant
+            .request_permit(priority)
+            .ok_or_else(Rejection::too_many_requests)?;
         let call = self.begin();
         let (parts, incoming) = request.into_parts();
         let body = match wants {
-            Wants::Nothing | Wants::Caller | Wants::CallerAtOnce => RequestBody::Nothing,
-            Wants::Json if !is_json(&parts.headers)? => return Err(Refusal::body_not_json()),
-            Wants::Json => RequestBody::Json(self.json(&tenant, &parts.headers, incoming).await?),
-            Wants::Stream => RequestBody::Stream(self.stream(&tenant, &parts.headers, incoming)?),
+            EndpointInput::Nothing | EndpointInput::Caller | EndpointInput::CallerAtOnce => RequestBody::Nothing,
+            EndpointInput::Json if !is_json(&parts.headers)? => return Err(Rejection::body_not_json()),
+            EndpointInput::Json => RequestBody::Json(self.json(&tenant, &parts.headers, incoming).await?),
+            EndpointInput::Stream => RequestBody::Stream(self.stream(&tenant, &parts.headers, incoming)?),
         };
         let request = EndpointRequest {
-            who: admission.who,
+            caller: admission.caller,
             parts,
             body,
             large: LargeAnswers {
-                door: self,
+                pipeline: self,
                 tenant: &tenant,
             },
         };
         let response = tokio::select! {
             biased;
             response = endpoints.answer(request) => response,
-            () = tenant.ended() => return Err(if self.is_ending() { Refusal::ending() } else { Refusal::wrong_token() }),
+            () = tenant.ended() => return Err(if self.is_ending() { Rejection::ending() } else { Rejection::wrong_token() }),
         };
         let ended = tenant.end_token();
-        Ok(response.map(|body| body::until(body::holding(body, (place, call, Arc::clone(&tenant))), ended)))
+        Ok(response.map(|body| body::until(body::holding(body, (permit, call, Arc::clone(&tenant))), ended)))
     }
 
-    /// Reads a JSON body. What would take much memory when it is parsed is refused before.
-    async fn json(&self, tenant: &Tenant, headers: &HeaderMap, incoming: Incoming) -> Result<Bytes, Refusal> {
+    /// Reads a JSON body. Refuses a body that would take much memory when it is parsed.
+    async fn json(&self, tenant: &Tenant, headers: &HeaderMap, incoming: Incoming) -> Result<Bytes, Rejection> {
         let bytes = self.read(tenant, headers, incoming).await?;
         let mut scanner = Scanner::default();
         scanner.feed(&bytes);
         if scanner.deepest() > MESSAGE_DEPTH || scanner.marks() > MESSAGE_MARKS {
-            return Err(Refusal::too_many_values());
+            return Err(Rejection::too_many_values());
         }
         Ok(bytes)
     }
 
-    /// A body of any length, of which little is held at once.
+    /// Returns a body of any length. The server holds a small part of it at a time.
     fn stream<'a>(
         &'a self,
         tenant: &'a Tenant,
         headers: &HeaderMap,
         incoming: Incoming,
-    ) -> Result<BodyStream<'a>, Refusal> {
+    ) -> Result<BodyStream<'a>, Rejection> {
         let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
         let length = length.and_then(|length| length.parse::<usize>().ok());
         let mut room = self.room(tenant);

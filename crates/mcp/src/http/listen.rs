@@ -12,7 +12,7 @@ use tokio::net::{UnixListener, UnixStream};
 
 /// The listening socket.
 #[derive(Debug)]
-pub(crate) enum Listening {
+pub(crate) enum Listener {
     Network(TcpListener),
     /// A socket, and the user whose programs may connect.
     #[cfg(unix)]
@@ -24,13 +24,13 @@ pub(crate) enum Listening {
 
 /// An accepted connection.
 #[derive(Debug)]
-pub(crate) enum Arrival {
+pub(crate) enum AcceptedConnection {
     Network(TcpStream, SocketAddr),
     #[cfg(unix)]
     Socket(UnixStream),
 }
 
-impl Listening {
+impl Listener {
     pub(crate) fn network(listener: std::net::TcpListener) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         TcpListener::from_std(listener).map(Self::Network)
@@ -61,18 +61,18 @@ impl Listening {
     }
 
     /// Accepts the next connection. A connection of another user is an error, regardless of the file's mode.
-    pub(crate) async fn accept(&self) -> io::Result<Arrival> {
+    pub(crate) async fn accept(&self) -> io::Result<AcceptedConnection> {
         match self {
             Self::Network(listener) => {
                 let (stream, peer) = listener.accept().await?;
-                Ok(Arrival::Network(stream, peer))
+                Ok(AcceptedConnection::Network(stream, peer))
             }
             #[cfg(unix)]
             Self::Socket(listener, own) => {
                 let (stream, _unnamed) = listener.accept().await?;
                 let peer = stream.peer_cred()?.uid();
                 if peer == *own {
-                    Ok(Arrival::Socket(stream))
+                    Ok(AcceptedConnection::Socket(stream))
                 } else {
                     let reason = format!("user {peer} of this machine is not let in");
                     Err(io::Error::new(io::ErrorKind::PermissionDenied, reason))
@@ -87,7 +87,7 @@ impl Listening {
                 };
                 let stream = std::os::unix::net::UnixStream::from(connection);
                 stream.set_nonblocking(true)?;
-                UnixStream::from_std(stream).map(Arrival::Socket)
+                UnixStream::from_std(stream).map(AcceptedConnection::Socket)
             }
         }
     }
@@ -141,11 +141,11 @@ mod tests {
     #[tokio::test]
     async fn a_parent_sends_connections_and_nothing_else_is_taken() {
         let (parent, child) = UnixStream::pair().unwrap();
-        let listening = Listening::parent(child).unwrap();
+        let listening = Listener::parent(child).unwrap();
         send(&parent, &[]).unwrap();
         let error = listening.accept().await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
-        // What is no socket is found out when it is used.
+        // The server notices only on use that a descriptor is no socket.
         send(&parent, &[std::fs::File::open("/dev/null").unwrap().as_fd()]).unwrap();
         let _refused_now_or_later = listening.accept().await;
         // Descriptors beyond the one are closed.
@@ -153,7 +153,7 @@ mod tests {
         let (mut surplus, also) = UnixStream::pair().unwrap();
         send(&parent, &[also.as_fd(), also.as_fd(), also.as_fd(), theirs.as_fd()]).unwrap();
         drop((also, theirs));
-        let Arrival::Socket(accepted) = listening.accept().await.unwrap() else {
+        let AcceptedConnection::Socket(accepted) = listening.accept().await.unwrap() else {
             panic!("a connection of the parent is a socket");
         };
         let mut accepted = accepted.into_std().unwrap();

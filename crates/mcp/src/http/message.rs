@@ -3,7 +3,7 @@
 use rmcp::model::{ClientJsonRpcMessage, ClientRequest, JsonRpcMessage};
 use serde_json::Value;
 
-use super::refusal::Refusal;
+use super::rejection::Rejection;
 use crate::priority::Priority;
 use crate::stdio::scanner::Scanner;
 use crate::stdio::transport::{INVALID_REQUEST, parse};
@@ -21,7 +21,7 @@ pub(crate) enum Kind {
 /// The inspected parts of a message.
 #[derive(Debug, Clone)]
 pub(crate) struct Message {
-    /// The id of a request; none for what gets no answer.
+    /// The id of a request. None for messages that get no answer.
     pub(crate) id: Option<Value>,
     pub(crate) kind: Kind,
     pub(crate) priority: Priority,
@@ -39,10 +39,10 @@ impl Message {
 }
 
 /// Inspects a message; refuses invalid ones.
-pub(crate) fn look(bytes: &[u8]) -> Result<Message, Refusal> {
+pub(crate) fn look(bytes: &[u8]) -> Result<Message, Rejection> {
     let mut scanner = Scanner::default();
     scanner.feed(bytes);
-    let refuse = |(code, text): (i32, String)| Refusal::message(code, &text).about(scanner.id().cloned());
+    let refuse = |(code, text): (i32, String)| Rejection::message(code, &text).about(scanner.id().cloned());
     match parse(bytes, &scanner).map_err(refuse)? {
         Some(message) => Ok(Message {
             id: match &message {
@@ -52,7 +52,7 @@ pub(crate) fn look(bytes: &[u8]) -> Result<Message, Refusal> {
             kind: kind(&message),
             priority: Priority::of(&message, bytes.len()),
         }),
-        None => Err(Refusal::message(INVALID_REQUEST, "the body is empty")),
+        None => Err(Rejection::message(INVALID_REQUEST, "the body is empty")),
     }
 }
 

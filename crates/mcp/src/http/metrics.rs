@@ -14,19 +14,19 @@ use sandcell_sandbox::Capacity;
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
     pub(crate) connections: AtomicU64,
-    /// Connections that were given up for new ones.
+    /// Connections that were evicted for new ones.
     pub(crate) evicted: AtomicU64,
     answered: Mutex<BTreeMap<(&'static str, u16), u64>>,
     refused: Mutex<BTreeMap<&'static str, u64>>,
 }
 
 impl Metrics {
-    /// A request was answered.
+    /// Counts an answered request.
     pub(crate) fn answered(&self, route: &'static str, status: u16) {
         add(&self.answered, (route, status));
     }
 
-    /// A request was not let in.
+    /// Counts a rejected request.
     pub(crate) fn refused(&self, reason: &'static str) {
         add(&self.refused, reason);
     }

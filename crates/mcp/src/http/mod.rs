@@ -3,22 +3,22 @@
 //! a web page (`page`).
 //!
 //! rmcp speaks the protocol. Admission and limits are in front of it, in the order of the files: `connections` (number
-//! and speed), `door` (the request pipeline), `names` (Host and Origin), `crate::auth` (tokens), `tenants` and
-//! `sessions` (the state of each caller). HTTP/1.1 by hyper, without a framework: there are few addresses, and the
+//! and speed), `pipeline` (the request pipeline), `host_origin` (Host and Origin), `crate::auth` (tokens), `tenants`
+//! and `sessions` (the state of each caller). HTTP/1.1 by hyper, without a framework: there are few addresses, and the
 //! important parts are below and above routing.
 
+mod auth_throttle;
 mod body;
 mod connections;
-mod door;
 mod endpoints;
-mod guesses;
+mod host_origin;
+mod limits_handle;
 mod listen;
-mod live;
 mod message;
 mod metrics;
-mod names;
 mod page;
-mod refusal;
+mod pipeline;
+mod rejection;
 mod sessions;
 mod tenants;
 mod tls;
@@ -33,34 +33,34 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 pub use endpoints::{
-    BodyStream, EndpointBody, EndpointRequest, Endpoints, LargeAnswer, LargeAnswers, NotFound, RequestBody, Wants,
-    holding,
+    BodyStream, EndpointBody, EndpointInput, EndpointRequest, Endpoints, LargeAnswer, LargeAnswers, NotFound,
+    RequestBody, holding,
 };
-pub use live::HttpControl;
-pub use names::WrongName;
+pub use host_origin::InvalidHostOrigin;
+pub use limits_handle::HttpControl;
 pub use page::Page;
 pub use tls::{TlsError, TlsFiles};
 
 use crate::auth::oauth::{OauthError, OauthOptions};
-use crate::auth::{Anonymous, Denied, Gate, TokenStore};
+use crate::auth::{Anonymous, Authenticator, Denied, TokenStore};
 use crate::host::{EngineHost, Host};
 use crate::server::{ServerOptions, UnknownTool};
-use connections::Slots;
-use door::Door;
-use listen::{Arrival, Listening};
-use live::LiveLimits;
-use names::Names;
+use connections::ConnectionSlots;
+use host_origin::HostOrigin;
+use limits_handle::LimitsHandle;
+use listen::{AcceptedConnection, Listener};
+use pipeline::Pipeline;
 use tenants::Tenants;
 use tls::Tls;
 
-/// The body of a request must be there in this time.
-pub(crate) const BODY_WITHIN: Duration = Duration::from_secs(60);
+/// The maximum time for reading the body of a request.
+pub(crate) const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 /// The interval of the search for callers that left or lost their token.
-const SWEEP_EVERY: Duration = Duration::from_secs(2);
+const SWEEP_INTERVAL: Duration = Duration::from_secs(2);
 /// The interval of the check for the end of the last calls.
-const DRAIN_LOOK: Duration = Duration::from_millis(20);
-/// The time that connections get to close after their streams have ended.
-const CLOSE_WITHIN: Duration = Duration::from_secs(1);
+const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// The time that connections have for closing after their streams have ended.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The pause after the system refuses a connection (for lack of files, for example).
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
@@ -81,7 +81,7 @@ pub struct HttpLimits {
     pub sessions_per_caller: usize,
     /// A session ends after this time without a message.
     pub session_idle: Duration,
-    /// The time that calls in progress get when the server ends.
+    /// The time that calls in progress have when the server ends.
     pub drain: Duration,
 }
 
@@ -112,7 +112,7 @@ pub struct HttpOptions {
     pub tokens: Option<TokenStore>,
     /// The rule for callers without a token while none exists.
     pub anonymous: Anonymous,
-    /// The issuer whose access tokens are taken as well, if any. Then nobody gets in without a token.
+    /// The issuer whose access tokens are also accepted, if any. Then every caller needs a token.
     pub oauth: Option<OauthOptions>,
     /// The switch for the page.
     pub page: Page,
@@ -146,17 +146,17 @@ pub enum HttpError {
     /// The options name a tool that does not exist.
     #[error(transparent)]
     UnknownTool(#[from] UnknownTool),
-    /// A name is none.
+    /// A name is invalid.
     #[error(transparent)]
-    Name(#[from] WrongName),
+    Name(#[from] InvalidHostOrigin),
     /// The certificate.
     #[error(transparent)]
     Tls(#[from] TlsError),
     /// The issuer.
     #[error(transparent)]
     Oauth(#[from] OauthError),
-    /// Nobody could be let in.
-    #[error("no token exists, and without one nobody would be let in")]
+    /// No caller could be admitted.
+    #[error("no token exists, so every caller would be refused")]
     NoToken,
     /// The list of tokens is unusable.
     #[error("the list of tokens cannot be read")]
@@ -168,10 +168,10 @@ pub enum HttpError {
 
 /// A server that listens and has not begun to answer.
 pub struct HttpServer {
-    listener: Listening,
-    door: Arc<Door>,
+    listener: Listener,
+    pipeline: Arc<Pipeline>,
     tls: Option<Arc<Tls>>,
-    slots: Arc<Slots>,
+    slots: Arc<ConnectionSlots>,
     /// Ends every session and stream.
     end: CancellationToken,
 }
@@ -186,7 +186,7 @@ impl std::fmt::Debug for HttpServer {
 
 /// Reports activity of callers.
 #[derive(Clone)]
-pub struct Activity(Arc<Door>);
+pub struct Activity(Arc<Pipeline>);
 
 impl std::fmt::Debug for Activity {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -201,7 +201,7 @@ impl Activity {
         self.0.calls()
     }
 
-    /// All calls that ever came.
+    /// The number of calls since the server started.
     #[must_use]
     pub fn begun(&self) -> u64 {
         self.0.begun()
@@ -220,7 +220,7 @@ impl HttpServer {
         http: HttpOptions,
         listener: std::net::TcpListener,
     ) -> Result<Self, HttpError> {
-        let listener = Listening::network(listener).map_err(HttpError::Socket)?;
+        let listener = Listener::network(listener).map_err(HttpError::Socket)?;
         Self::on(Arc::new(EngineHost(engine)), options, http, listener)
     }
 
@@ -238,7 +238,7 @@ impl HttpServer {
         listener: std::os::unix::net::UnixListener,
     ) -> Result<Self, HttpError> {
         let http = HttpOptions::local(limits, Anonymous::Allowed);
-        let listener = Listening::socket(listener).map_err(HttpError::Socket)?;
+        let listener = Listener::socket(listener).map_err(HttpError::Socket)?;
         Self::on(Arc::new(EngineHost(engine)), options, http, listener)
     }
 
@@ -261,14 +261,14 @@ impl HttpServer {
             requests_per_caller: PARENT_CONNECTIONS,
             requests_per_s: u32::MAX / 2,
             sessions_per_caller: 1,
-            session_idle: CLOSE_WITHIN,
-            drain: CLOSE_WITHIN,
+            session_idle: CLOSE_TIMEOUT,
+            drain: CLOSE_TIMEOUT,
         };
         let http = HttpOptions {
             endpoints: Some(endpoints),
             ..HttpOptions::local(limits, Anonymous::Parent)
         };
-        let listener = Listening::parent(socket).map_err(HttpError::Socket)?;
+        let listener = Listener::parent(socket).map_err(HttpError::Socket)?;
         Self::on(Arc::new(EngineHost(engine)), options, http, listener)
     }
 
@@ -276,26 +276,34 @@ impl HttpServer {
         host: Arc<dyn Host>,
         options: ServerOptions,
         http: HttpOptions,
-        listener: Listening,
+        listener: Listener,
     ) -> Result<Self, HttpError> {
-        let names = Names::new(&http.hosts, &http.origins)?;
-        let mut gate = Gate::new(http.tokens, http.anonymous);
+        let host_origin = HostOrigin::new(&http.hosts, &http.origins)?;
+        let mut authenticator = Authenticator::new(http.tokens, http.anonymous);
         if let Some(issuer) = &http.oauth {
-            gate = gate.with_issuer(issuer)?;
+            authenticator = authenticator.with_issuer(issuer)?;
         }
-        let has_tokens = gate.has_tokens().map_err(|_: Denied| HttpError::Tokens)?;
+        let has_tokens = authenticator.has_tokens().map_err(|_: Denied| HttpError::Tokens)?;
         if !has_tokens && http.oauth.is_none() && http.anonymous == Anonymous::Refused {
             return Err(HttpError::NoToken);
         }
         let tls = http.tls.map(Tls::new).transpose()?.map(Arc::new);
         let end = CancellationToken::new();
-        let limits = LiveLimits::new(http.limits);
+        let limits = LimitsHandle::new(http.limits);
         let tenants = Tenants::new(Arc::clone(&host), options, Arc::clone(&limits), end.clone());
         tenants.check()?;
         Ok(Self {
             listener,
-            slots: Slots::new(Arc::clone(&limits)),
-            door: Arc::new(Door::new(names, gate, tenants, limits, host, http.page, http.endpoints)),
+            slots: ConnectionSlots::new(Arc::clone(&limits)),
+            pipeline: Arc::new(Pipeline::new(
+                host_origin,
+                authenticator,
+                tenants,
+                limits,
+                host,
+                http.page,
+                http.endpoints,
+            )),
             tls,
             end,
         })
@@ -313,19 +321,19 @@ impl HttpServer {
     /// A handle that reports activity of callers.
     #[must_use]
     pub fn activity(&self) -> Activity {
-        Activity(Arc::clone(&self.door))
+        Activity(Arc::clone(&self.pipeline))
     }
 
     /// A handle that changes the limits of callers.
     #[must_use]
     pub fn control(&self) -> HttpControl {
-        HttpControl(Arc::clone(&self.door.limits))
+        HttpControl(Arc::clone(&self.pipeline.limits))
     }
 
     /// Returns true if a token is needed now.
     #[must_use]
     pub fn wants_tokens(&self) -> bool {
-        self.door.gate.token_needed().unwrap_or(true)
+        self.pipeline.authenticator.token_needed().unwrap_or(true)
     }
 
     /// Answers until `stop` completes. From then on the server takes no new requests. Requests in progress may finish
@@ -334,7 +342,7 @@ impl HttpServer {
         let drain = CancellationToken::new();
         let mut connections = JoinSet::new();
         let mut stop = std::pin::pin!(stop);
-        let mut sweep = tokio::time::interval(SWEEP_EVERY);
+        let mut sweep = tokio::time::interval(SWEEP_INTERVAL);
         loop {
             tokio::select! {
                 biased;
@@ -345,18 +353,18 @@ impl HttpServer {
                     Ok(arrival) => {
                         let (slot, evicted) = self.slots.take();
                         if evicted {
-                            self.door.metrics.evicted.fetch_add(1, Ordering::Relaxed);
+                            self.pipeline.metrics.evicted.fetch_add(1, Ordering::Relaxed);
                         }
                         if let Some(slot) = slot {
-                            let (door, drain) = (Arc::clone(&self.door), drain.clone());
+                            let (pipeline, drain) = (Arc::clone(&self.pipeline), drain.clone());
                             match arrival {
-                                Arrival::Network(stream, peer) => {
+                                AcceptedConnection::Network(stream, peer) => {
                                     let tls = self.tls.clone();
-                                    connections.spawn(connections::serve(stream, peer, slot, door, tls, drain))
+                                    connections.spawn(connections::serve(stream, peer, slot, pipeline, tls, drain))
                                 }
                                 #[cfg(unix)]
-                                Arrival::Socket(stream) => {
-                                    connections.spawn(connections::serve_local(stream, slot, door, drain))
+                                AcceptedConnection::Socket(stream) => {
+                                    connections.spawn(connections::serve_local(stream, slot, pipeline, drain))
                                 }
                             };
                         }
@@ -370,33 +378,35 @@ impl HttpServer {
             self.count_connections();
         }
         drop(self.listener);
-        self.door.close();
+        self.pipeline.close();
         drain.cancel();
         let last_calls = async {
-            while self.door.calls() > 0 {
-                tokio::time::sleep(DRAIN_LOOK).await;
+            while self.pipeline.calls() > 0 {
+                tokio::time::sleep(DRAIN_POLL_INTERVAL).await;
             }
         };
         tokio::select! {
             () = last_calls => {}
-            () = tokio::time::sleep(self.door.limits.get().drain) => {
-                tracing::warn!(calls = self.door.calls(), "calls that did not end in time are broken off");
+            () = tokio::time::sleep(self.pipeline.limits.get().drain) => {
+                tracing::warn!(calls = self.pipeline.calls(), "calls that did not end in time are broken off");
             }
             () = at_once => {}
         }
         self.end.cancel();
         let closed = async { while connections.join_next().await.is_some() {} };
-        // What is left is dropped with the set.
-        let _all_or_not = tokio::time::timeout(CLOSE_WITHIN, closed).await;
+        // Dropping the set drops the remaining connections.
+        let _all_or_not = tokio::time::timeout(CLOSE_TIMEOUT, closed).await;
     }
 
     fn sweep(&self) {
-        self.door.tenants.sweep(|who| self.door.gate.may_stay(who));
+        self.pipeline
+            .tenants
+            .sweep(|caller| self.pipeline.authenticator.may_stay(caller));
         self.count_connections();
     }
 
     fn count_connections(&self) {
         let count = u64::try_from(self.slots.count()).unwrap_or(u64::MAX);
-        self.door.metrics.connections.store(count, Ordering::Relaxed);
+        self.pipeline.metrics.connections.store(count, Ordering::Relaxed);
     }
 }

@@ -10,21 +10,21 @@ use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage};
 use rmcp::transport::streamable_http_server::session::local::{LocalSessionManager, LocalSessionManagerError};
 use rmcp::transport::streamable_http_server::session::{ServerSseMessage, SessionId, SessionManager};
 
-use super::live::LiveLimits;
+use super::limits_handle::LimitsHandle;
 
 /// The idle time after which a session may be ended to make room for a new one.
-const ABANDONED: Duration = Duration::from_secs(60);
+const ABANDONED_AFTER: Duration = Duration::from_secs(60);
 
 /// The sessions of one caller.
 #[derive(Debug)]
 pub(crate) struct Sessions {
     inner: LocalSessionManager,
-    seen: Mutex<HashMap<SessionId, Seen>>,
-    limits: Arc<LiveLimits>,
+    activity: Mutex<HashMap<SessionId, SessionActivity>>,
+    limits: Arc<LimitsHandle>,
 }
 
 #[derive(Debug)]
-struct Seen {
+struct SessionActivity {
     last: Instant,
     /// Requests that are open.
     calls: usize,
@@ -32,89 +32,92 @@ struct Seen {
     streams: usize,
 }
 
-impl Seen {
-    const fn open(&mut self, what: Use) -> &mut usize {
-        match what {
-            Use::Call => &mut self.calls,
-            Use::Stream => &mut self.streams,
+impl SessionActivity {
+    const fn open(&mut self, kind: UseKind) -> &mut usize {
+        match kind {
+            UseKind::Call => &mut self.calls,
+            UseKind::Stream => &mut self.streams,
         }
     }
 }
 
 /// The kinds of use of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Use {
+pub(crate) enum UseKind {
     Call,
     Stream,
 }
 
 /// A request or stream of a session in progress. The session does not count as abandoned while this exists.
 #[derive(Debug)]
-pub(crate) struct Visit {
+pub(crate) struct UseGuard {
     sessions: Arc<Sessions>,
     id: SessionId,
-    what: Use,
+    kind: UseKind,
 }
 
-impl Drop for Visit {
+impl Drop for UseGuard {
     fn drop(&mut self) {
-        if let Some(seen) = self.sessions.seen().get_mut(&self.id) {
-            let open = seen.open(self.what);
+        if let Some(activity) = self.sessions.activity().get_mut(&self.id) {
+            let open = activity.open(self.kind);
             *open = open.saturating_sub(1);
-            seen.last = Instant::now();
+            activity.last = Instant::now();
         }
     }
 }
 
 impl Sessions {
     /// Takes the number of sessions and their idle time from the current limits.
-    pub(crate) fn new(limits: Arc<LiveLimits>) -> Self {
+    pub(crate) fn new(limits: Arc<LimitsHandle>) -> Self {
         let mut inner = LocalSessionManager::default();
         // rmcp would fix the value at the start of a session.
         inner.session_config.keep_alive = None;
         Self {
             inner,
-            seen: Mutex::default(),
+            activity: Mutex::default(),
             limits,
         }
     }
 
-    fn seen(&self) -> MutexGuard<'_, HashMap<SessionId, Seen>> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    fn activity(&self) -> MutexGuard<'_, HashMap<SessionId, SessionActivity>> {
+        self.activity.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The number of sessions.
     pub(crate) fn count(&self) -> usize {
-        self.seen().len()
+        self.activity().len()
     }
 
     /// Begins a request or a stream of a session; none if this caller has no such session.
-    pub(crate) fn enter(self: &Arc<Self>, id: &str, what: Use) -> Option<Visit> {
-        let mut all = self.seen();
-        let (id, seen) = all.get_key_value(id).map(|(id, _)| id.clone()).and_then(|id| {
-            let seen = all.get_mut(&id)?;
-            Some((id, seen))
+    pub(crate) fn enter(self: &Arc<Self>, id: &str, kind: UseKind) -> Option<UseGuard> {
+        let mut all = self.activity();
+        let (id, activity) = all.get_key_value(id).map(|(id, _)| id.clone()).and_then(|id| {
+            let activity = all.get_mut(&id)?;
+            Some((id, activity))
         })?;
-        *seen.open(what) += 1;
-        seen.last = Instant::now();
-        Some(Visit {
+        *activity.open(kind) += 1;
+        activity.last = Instant::now();
+        Some(UseGuard {
             sessions: Arc::clone(self),
             id,
-            what,
+            kind,
         })
     }
 
-    /// Makes room for one more, by ending the one that was abandoned longest ago if need be. False if all are in use.
+    /// Makes room for one more session. If necessary, ends the session that was abandoned longest ago. Returns false if
+    /// all are in use.
     pub(crate) async fn make_room(&self) -> bool {
         if self.count() < self.limits.get().sessions_per_caller {
             return true;
         }
         let oldest = {
-            let seen = self.seen();
-            let abandoned = seen
-                .iter()
-                .filter(|(_, seen)| seen.calls + seen.streams == 0 && seen.last.elapsed() >= ABANDONED);
-            abandoned.min_by_key(|(_, seen)| seen.last).map(|(id, _)| id.clone())
+            let activity = self.activity();
+            let abandoned = activity.iter().filter(|(_, activity)| {
+                activity.calls + activity.streams == 0 && activity.last.elapsed() >= ABANDONED_AFTER
+            });
+            abandoned
+                .min_by_key(|(_, activity)| activity.last)
+                .map(|(id, _)| id.clone())
         };
         match oldest {
             Some(id) => self.close_session(&id).await.is_ok(),
@@ -126,10 +129,10 @@ impl Sessions {
 impl Sessions {
     fn idle(&self) -> Vec<SessionId> {
         let most = self.limits.get().session_idle;
-        let seen = self.seen();
-        let idle = seen
+        let activity = self.activity();
+        let idle = activity
             .iter()
-            .filter(|(_, seen)| seen.calls == 0 && seen.last.elapsed() >= most);
+            .filter(|(_, activity)| activity.calls == 0 && activity.last.elapsed() >= most);
         idle.map(|(id, _)| id.clone()).collect()
     }
 
@@ -152,12 +155,12 @@ impl SessionManager for Sessions {
 
     async fn create_session(&self) -> Result<(SessionId, Self::Transport), Self::Error> {
         let (id, transport) = self.inner.create_session().await?;
-        let seen = Seen {
+        let activity = SessionActivity {
             last: Instant::now(),
             calls: 0,
             streams: 0,
         };
-        self.seen().insert(id.clone(), seen);
+        self.activity().insert(id.clone(), activity);
         Ok((id, transport))
     }
 
@@ -174,7 +177,7 @@ impl SessionManager for Sessions {
     }
 
     async fn close_session(&self, id: &SessionId) -> Result<(), Self::Error> {
-        self.seen().remove(id);
+        self.activity().remove(id);
         self.inner.close_session(id).await
     }
 
@@ -213,7 +216,7 @@ mod tests {
 
     #[tokio::test]
     async fn sessions_are_bounded_and_those_in_use_are_not_ended() {
-        let sessions = Arc::new(Sessions::new(LiveLimits::new(HttpLimits {
+        let sessions = Arc::new(Sessions::new(LimitsHandle::new(HttpLimits {
             sessions_per_caller: 2,
             ..HttpLimits::for_tests()
         })));
@@ -221,26 +224,26 @@ mod tests {
         assert!(sessions.make_room().await);
         let (second, _transport) = sessions.create_session().await.unwrap();
         assert!(!sessions.make_room().await, "none is abandoned");
-        let long_ago = Instant::now().checked_sub(ABANDONED * 2).unwrap();
-        for seen in sessions.seen().values_mut() {
-            seen.last = long_ago;
+        let long_ago = Instant::now().checked_sub(ABANDONED_AFTER * 2).unwrap();
+        for activity in sessions.activity().values_mut() {
+            activity.last = long_ago;
         }
-        let visit = sessions.enter(&first, Use::Call).unwrap();
+        let visit = sessions.enter(&first, UseKind::Call).unwrap();
         assert!(sessions.make_room().await);
-        assert!(sessions.enter(&first, Use::Stream).is_some());
-        assert!(sessions.enter(&second, Use::Call).is_none(), "it made room");
+        assert!(sessions.enter(&first, UseKind::Stream).is_some());
+        assert!(sessions.enter(&second, UseKind::Call).is_none(), "it made room");
         drop(visit);
-        assert!(sessions.enter("no such session", Use::Call).is_none());
+        assert!(sessions.enter("no such session", UseKind::Call).is_none());
         assert_eq!(sessions.count(), 1);
     }
     #[tokio::test]
     async fn idle_sessions_end_by_the_limits_of_the_moment_unless_a_call_is_under_way() {
-        let limits = LiveLimits::new(HttpLimits::for_tests());
+        let limits = LimitsHandle::new(HttpLimits::for_tests());
         let sessions = Arc::new(Sessions::new(Arc::clone(&limits)));
         let (called, _transport) = sessions.create_session().await.unwrap();
         let (heard, _transport) = sessions.create_session().await.unwrap();
-        let _call = sessions.enter(&called, Use::Call).unwrap();
-        let _stream = sessions.enter(&heard, Use::Stream).unwrap();
+        let _call = sessions.enter(&called, UseKind::Call).unwrap();
+        let _stream = sessions.enter(&heard, UseKind::Stream).unwrap();
         assert!(sessions.idle().is_empty());
         limits.set(HttpLimits {
             session_idle: Duration::ZERO,

@@ -11,7 +11,7 @@ use sandcell_engine::Principal;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use super::live::LiveLimits;
+use super::limits_handle::LimitsHandle;
 use super::sessions::Sessions;
 #[cfg(feature = "conformance")]
 use crate::conformance::Handler;
@@ -21,18 +21,18 @@ use crate::priority::Priority;
 #[cfg(not(feature = "conformance"))]
 use crate::server::Server as Handler;
 use crate::server::{Server, ServerOptions, UnknownTool};
-use crate::stdio::ledger::Ledger;
+use crate::stdio::in_flight::InFlight;
 
-/// Large answers that one caller may make the server hold at once. Making one of 10 MiB takes several times that: as
+/// The maximum number of concurrent large answers of one caller. An answer of 10 MiB takes several times that: as
 /// bytes, in base64, in JSON.
 const BULK_ANSWERS: usize = 2;
-/// Bytes of incoming messages that it may make the server hold.
-pub(super) const INCOMING_UNITS: usize = 4 * MESSAGE_BYTES / UNIT;
+/// The maximum size of one caller's incoming messages that the server holds, in semaphore units.
+pub(super) const INCOMING_UNITS: usize = 4 * MESSAGE_BYTES / SEMAPHORE_UNIT_BYTES;
 /// Semaphores count in `u32`; kibibytes are fine enough.
-pub(super) const UNIT: usize = 1024;
+pub(super) const SEMAPHORE_UNIT_BYTES: usize = 1024;
 
 /// The idle time after which a caller is forgotten. Its sandboxes belong to the engine and stay.
-const FORGOTTEN: Duration = Duration::from_secs(600);
+const CALLER_IDLE_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// One caller.
 pub(crate) struct Tenant {
@@ -44,12 +44,12 @@ pub(crate) struct Tenant {
     pub(crate) bulk: Arc<Semaphore>,
     /// One search of the history at a time, so that a caller's searches leave room for others'.
     pub(crate) searching: Semaphore,
-    /// Kibibytes of messages that are coming in.
+    /// The kibibytes that are free for incoming messages.
     pub(crate) incoming: Semaphore,
     /// One session is opened at a time, so that the bound holds.
     pub(crate) opening: tokio::sync::Mutex<()>,
-    limits: Arc<LiveLimits>,
-    rate: Mutex<Bucket>,
+    limits: Arc<LimitsHandle>,
+    rate: Mutex<TokenBucket>,
     /// Requests of sessions that are being answered: session and id.
     open: Arc<Mutex<HashSet<(String, String)>>>,
     /// Fires when the caller loses access.
@@ -58,21 +58,21 @@ pub(crate) struct Tenant {
 }
 
 /// A request of a session that is being answered.
-pub(crate) struct Open {
+pub(crate) struct OpenRequest {
     all: Arc<Mutex<HashSet<(String, String)>>>,
     this: (String, String),
 }
 
-impl Drop for Open {
+impl Drop for OpenRequest {
     fn drop(&mut self) {
         lock(&self.all).remove(&self.this);
     }
 }
 
 /// A request that is under way.
-pub(crate) struct Place(Arc<AtomicUsize>);
+pub(crate) struct RequestPermit(Arc<AtomicUsize>);
 
-impl Drop for Place {
+impl Drop for RequestPermit {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -80,7 +80,7 @@ impl Drop for Place {
 
 /// A full bucket permits a burst; it fills at the sustained rate.
 #[derive(Debug)]
-struct Bucket {
+struct TokenBucket {
     tokens: f64,
     filled: Instant,
 }
@@ -103,9 +103,9 @@ impl Tenant {
     }
 
     /// Opens a request of a session; none if one with this id is open.
-    pub(crate) fn open(&self, session: &str, id: &str) -> Option<Open> {
+    pub(crate) fn open(&self, session: &str, id: &str) -> Option<OpenRequest> {
         let this = (session.to_owned(), id.to_owned());
-        lock(&self.open).insert(this.clone()).then(|| Open {
+        lock(&self.open).insert(this.clone()).then(|| OpenRequest {
             all: Arc::clone(&self.open),
             this,
         })
@@ -121,8 +121,8 @@ impl Tenant {
         self.end.clone()
     }
 
-    /// A place for one more request.
-    pub(crate) fn place(&self, priority: Priority) -> Option<Place> {
+    /// Returns a permit for one more request, if one is free.
+    pub(crate) fn request_permit(&self, priority: Priority) -> Option<RequestPermit> {
         let ordinary = self.limits.get().requests_per_caller;
         let most = match priority {
             Priority::Ordinary => ordinary,
@@ -132,13 +132,13 @@ impl Tenant {
         let taken = self
             .requests
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
-        taken.is_ok().then(|| Place(Arc::clone(&self.requests)))
+        taken.is_ok().then(|| RequestPermit(Arc::clone(&self.requests)))
     }
 
     fn is_idle(&self) -> bool {
         self.requests.load(Ordering::Relaxed) == 0
             && self.sessions.count() == 0
-            && lock(&self.used).elapsed() >= FORGOTTEN
+            && lock(&self.used).elapsed() >= CALLER_IDLE_TIMEOUT
     }
 }
 
@@ -146,7 +146,7 @@ impl Tenant {
 pub(crate) struct Tenants {
     host: Arc<dyn Host>,
     options: ServerOptions,
-    limits: Arc<LiveLimits>,
+    limits: Arc<LimitsHandle>,
     all: Mutex<HashMap<Principal, Arc<Tenant>>>,
     end: CancellationToken,
 }
@@ -155,7 +155,7 @@ impl Tenants {
     pub(crate) fn new(
         host: Arc<dyn Host>,
         options: ServerOptions,
-        limits: Arc<LiveLimits>,
+        limits: Arc<LimitsHandle>,
         end: CancellationToken,
     ) -> Self {
         Self {
@@ -167,22 +167,28 @@ impl Tenants {
         }
     }
 
-    /// This caller.
-    pub(crate) fn of(&self, who: &Principal) -> Result<Arc<Tenant>, UnknownTool> {
+    /// Returns the state of this caller.
+    pub(crate) fn of(&self, caller: &Principal) -> Result<Arc<Tenant>, UnknownTool> {
         let mut all = lock(&self.all);
-        if let Some(tenant) = all.get(who) {
+        if let Some(tenant) = all.get(caller) {
             return Ok(Arc::clone(tenant));
         }
-        let tenant = Arc::new(self.make(who)?);
-        all.insert(who.clone(), Arc::clone(&tenant));
+        let tenant = Arc::new(self.make(caller)?);
+        all.insert(caller.clone(), Arc::clone(&tenant));
         Ok(tenant)
     }
 
-    fn make(&self, who: &Principal) -> Result<Tenant, UnknownTool> {
+    fn make(&self, caller: &Principal) -> Result<Tenant, UnknownTool> {
         let end = self.end.child_token();
         let sessions = Arc::new(Sessions::new(Arc::clone(&self.limits)));
-        let ledger = Arc::new(Ledger::default());
-        let server = Server::new(Arc::clone(&self.host), &self.options, who.clone(), end.clone(), ledger)?;
+        let in_flight = Arc::new(InFlight::default());
+        let server = Server::new(
+            Arc::clone(&self.host),
+            &self.options,
+            caller.clone(),
+            end.clone(),
+            in_flight,
+        )?;
         #[cfg(feature = "conformance")]
         let server = Handler::new(server, self.options.conformance);
         // Hosts and origins were checked before, more strictly.
@@ -200,7 +206,7 @@ impl Tenants {
             incoming: Semaphore::new(INCOMING_UNITS),
             opening: tokio::sync::Mutex::default(),
             limits: Arc::clone(&self.limits),
-            rate: Mutex::new(Bucket {
+            rate: Mutex::new(TokenBucket {
                 tokens: 2.0 * f64::from(self.limits.get().requests_per_s),
                 filled: Instant::now(),
             }),
@@ -218,8 +224,8 @@ impl Tenants {
     /// Ends the sessions and streams of callers that lost access and sessions that were idle for too long, and forgets
     /// callers that left.
     pub(crate) fn sweep(&self, may_stay: impl Fn(&Principal) -> bool) {
-        lock(&self.all).retain(|who, tenant| {
-            if !may_stay(who) {
+        lock(&self.all).retain(|caller, tenant| {
+            if !may_stay(caller) {
                 tenant.end.cancel();
                 return false;
             }

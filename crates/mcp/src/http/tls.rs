@@ -53,7 +53,7 @@ mod real {
     use super::{TlsError, TlsFiles};
 
     /// The minimum interval between checks of the files.
-    const LOOK_EVERY: Duration = Duration::from_secs(1);
+    const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
     /// Accepts TLS connections with the current certificate.
     pub(crate) struct Tls {
@@ -63,11 +63,11 @@ mod real {
 
     struct State {
         acceptor: TlsAcceptor,
-        stamp: Stamp,
+        stamp: FileTimes,
         looked: Instant,
     }
 
-    type Stamp = [Option<SystemTime>; 2];
+    type FileTimes = [Option<SystemTime>; 2];
 
     impl Tls {
         pub(crate) fn new(files: TlsFiles) -> Result<Self, TlsError> {
@@ -93,7 +93,7 @@ mod real {
         /// A certificate that has become unusable is reported, and the previous one stays in use.
         fn current(&self) -> TlsAcceptor {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-            if state.looked.elapsed() >= LOOK_EVERY {
+            if state.looked.elapsed() >= CHECK_INTERVAL {
                 state.looked = Instant::now();
                 let stamp = stamp(&self.files);
                 if stamp != state.stamp {
@@ -111,7 +111,7 @@ mod real {
         }
     }
 
-    fn stamp(files: &TlsFiles) -> Stamp {
+    fn stamp(files: &TlsFiles) -> FileTimes {
         let changed = |path: &Path| std::fs::metadata(path).and_then(|meta| meta.modified()).ok();
         [changed(&files.certificate), changed(&files.key)]
     }

@@ -1,6 +1,6 @@
 //! MCP over standard input and output: one JSON message a line. stdout carries nothing else.
 
-pub(crate) mod ledger;
+pub(crate) mod in_flight;
 pub(crate) mod scanner;
 pub(crate) mod transport;
 
@@ -13,9 +13,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::auth::STDIO_PRINCIPAL;
 use crate::host::{EngineHost, Host};
-use crate::limits::LEAVE;
+use crate::limits::DISCONNECT_TIMEOUT;
 use crate::server::{Server, ServerOptions, UnknownTool};
-use ledger::Ledger;
+use in_flight::InFlight;
 use transport::LineTransport;
 
 /// The reasons why serving ended, except that the client left.
@@ -57,18 +57,18 @@ where
 {
     let gone = CancellationToken::new();
     let _stop_what_runs = gone.clone().drop_guard();
-    let ledger = Arc::new(Ledger::default());
-    let who = Principal(STDIO_PRINCIPAL.into());
-    let server = Server::new(host, options, who, gone.clone(), Arc::clone(&ledger))?;
-    let transport = LineTransport::new(read, write, gone.clone(), ledger);
+    let in_flight = Arc::new(InFlight::default());
+    let caller = Principal(STDIO_PRINCIPAL.into());
+    let server = Server::new(host, options, caller, gone.clone(), Arc::clone(&in_flight))?;
+    let transport = LineTransport::new(read, write, gone.clone(), in_flight);
     match server.serve(transport).await {
         Ok(running) => tokio::select! {
             ended = running.waiting() => match ended {
                 Ok(QuitReason::JoinError(error)) | Err(error) => Err(ServeError::Connection(error)),
                 Ok(_) => Ok(()),
             },
-            // rmcp waits 5 s for answers that nobody may want any more.
-            () = async { gone.cancelled().await; tokio::time::sleep(LEAVE).await } => Ok(()),
+            // rmcp waits 5 s for answers that may no longer be wanted.
+            () = async { gone.cancelled().await; tokio::time::sleep(DISCONNECT_TIMEOUT).await } => Ok(()),
         },
         Err(ServerInitializeError::ConnectionClosed(_) | ServerInitializeError::Cancelled) => Ok(()),
         Err(ServerInitializeError::TransportError { .. }) => Ok(()),

@@ -15,7 +15,7 @@ pub(crate) struct Scanner {
     marks: u32,
     in_string: bool,
     escaped: bool,
-    /// The string, number or word at the top level that is being read, as it stands.
+    /// The unparsed string, number or word at the top level that is being read.
     token: Vec<u8>,
     token_too_long: bool,
     key: Vec<u8>,
@@ -26,7 +26,7 @@ pub(crate) struct Scanner {
 }
 
 impl Scanner {
-    /// Looks at the next bytes.
+    /// Scans the next bytes.
     pub(crate) fn feed(&mut self, bytes: &[u8]) {
         for &byte in bytes {
             if self.in_string {

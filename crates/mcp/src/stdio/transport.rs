@@ -18,30 +18,30 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::ledger::{Entry, Ledger, Ticket};
+use super::in_flight::{InFlight, RequestAdmission, UnwrittenAnswer};
 use super::scanner::Scanner;
 use crate::limits::{
-    ABOUT_BYTES, FLUSH, GRACE_AFTER_EOF, MESSAGE_BYTES, MESSAGE_DEPTH, MESSAGE_MARKS, PLAIN_MESSAGE_BYTES,
+    ABOUT_BYTES, FLUSH_TIMEOUT, GRACE_AFTER_EOF, MESSAGE_BYTES, MESSAGE_DEPTH, MESSAGE_MARKS, PLAIN_MESSAGE_BYTES,
     REQUESTS_IN_FLIGHT,
 };
 use crate::priority::Priority;
 
-/// Answers that the writer holds at once.
+/// The maximum number of answers that wait for the writer.
 const WRITER_QUEUE: usize = 4;
 /// Bytes read from the pipe at once.
 const READ_BYTES: usize = 64 << 10;
 /// A line buffer larger than this is freed after its message.
-const KEPT_BUFFER: usize = 1 << 20;
+const MAX_KEPT_BUFFER_BYTES: usize = 1 << 20;
 
 const PARSE_ERROR: i32 = -32700;
 pub(crate) const INVALID_REQUEST: i32 = -32600;
-/// In the range that servers may define; the text says what it means.
-pub(crate) const BUSY: i32 = -32000;
+/// The JSON-RPC error code of a busy server. Servers may define codes in this range; the text states the meaning.
+pub(crate) const BUSY_ERROR: i32 = -32000;
 
-/// An encoded message on its way out.
+/// An encoded message that waits for the writer.
 struct Outgoing {
     line: Vec<u8>,
-    _ticket: Ticket,
+    _ticket: UnwrittenAnswer,
 }
 
 /// Messages over a pair of byte streams, one a line.
@@ -49,7 +49,7 @@ pub(crate) struct LineTransport<R> {
     reader: BufReader<R>,
     line: Vec<u8>,
     scanner: Scanner,
-    /// Bytes of a line that is too long and is being dropped.
+    /// The number of dropped bytes of a line that is too long.
     dropped: usize,
     at_end: bool,
     /// True once a request was seen. Earlier messages are not for a server, and rmcp would end the session over them.
@@ -58,13 +58,13 @@ pub(crate) struct LineTransport<R> {
     refusals: VecDeque<Vec<u8>>,
     out: Option<mpsc::Sender<Outgoing>>,
     writer: Option<JoinHandle<()>>,
-    ledger: Arc<Ledger>,
+    in_flight: Arc<InFlight>,
     gone: CancellationToken,
 }
 
 impl<R: AsyncRead + Send + Unpin> LineTransport<R> {
-    /// A transport that fires `gone` when its client is gone.
-    pub(crate) fn new<W>(read: R, write: W, gone: CancellationToken, ledger: Arc<Ledger>) -> Self
+    /// Makes a transport. It fires `gone` when the client disconnects.
+    pub(crate) fn new<W>(read: R, write: W, gone: CancellationToken, in_flight: Arc<InFlight>) -> Self
     where
         W: AsyncWrite + Send + Unpin + 'static,
     {
@@ -80,7 +80,7 @@ impl<R: AsyncRead + Send + Unpin> LineTransport<R> {
             refusals: VecDeque::new(),
             out: Some(out),
             writer: Some(writer),
-            ledger,
+            in_flight,
             gone,
         }
     }
@@ -89,7 +89,7 @@ impl<R: AsyncRead + Send + Unpin> LineTransport<R> {
     async fn next(&mut self) -> Option<ClientJsonRpcMessage> {
         loop {
             self.send_refusals().await?;
-            self.ledger.readable().await;
+            self.in_flight.readable().await;
             if self.at_end {
                 return None;
             }
@@ -102,11 +102,11 @@ impl<R: AsyncRead + Send + Unpin> LineTransport<R> {
 
     async fn send_refusals(&mut self) -> Option<()> {
         while !self.refusals.is_empty() {
-            let place = self.out.as_ref()?.reserve().await.ok()?;
+            let state = self.out.as_ref()?.reserve().await.ok()?;
             if let Some(line) = self.refusals.pop_front() {
-                place.send(Outgoing {
+                state.send(Outgoing {
                     line,
-                    _ticket: self.ledger.answer(None),
+                    _ticket: self.in_flight.answer(None),
                 });
             }
         }
@@ -156,7 +156,7 @@ impl<R: AsyncRead + Send + Unpin> LineTransport<R> {
         });
     }
 
-    /// Turns the line that was read into a message, or into a refusal.
+    /// Converts the line that was read into a message, or refuses it.
     fn take_line(&mut self) -> Option<ClientJsonRpcMessage> {
         let scanner = std::mem::take(&mut self.scanner);
         let dropped = std::mem::take(&mut self.dropped);
@@ -167,7 +167,7 @@ impl<R: AsyncRead + Send + Unpin> LineTransport<R> {
         } else {
             parse(&line, &scanner)
         };
-        if line.capacity() <= KEPT_BUFFER {
+        if line.capacity() <= MAX_KEPT_BUFFER_BYTES {
             self.line = line;
             self.line.clear();
         }
@@ -181,22 +181,22 @@ impl<R: AsyncRead + Send + Unpin> LineTransport<R> {
         }
     }
 
-    /// Updates the ledger, and passes on messages for rmcp.
+    /// Updates the requests in flight, and passes on messages for rmcp.
     fn admit(&mut self, message: ClientJsonRpcMessage, bytes: usize) -> Option<ClientJsonRpcMessage> {
         match &message {
             JsonRpcMessage::Request(request) => {
                 let id = request.id.clone().into_json_value();
-                match self.ledger.begin(&request.id, Priority::of(&message, bytes)) {
-                    Entry::Accepted => self.opened = true,
-                    Entry::Duplicate => {
+                match self.in_flight.begin(&request.id, Priority::of(&message, bytes)) {
+                    RequestAdmission::Accepted => self.opened = true,
+                    RequestAdmission::Duplicate => {
                         let text = format!("a request with the id {id} is still being answered; use a new id");
                         self.refuse(Some(&id), INVALID_REQUEST, &text);
                         return None;
                     }
-                    Entry::Full => {
+                    RequestAdmission::Full => {
                         let text =
                             format!("busy: {REQUESTS_IN_FLIGHT} requests are being answered; wait for some of them");
-                        self.refuse(Some(&id), BUSY, &text);
+                        self.refuse(Some(&id), BUSY_ERROR, &text);
                         return None;
                     }
                 }
@@ -206,7 +206,7 @@ impl<R: AsyncRead + Send + Unpin> LineTransport<R> {
                     && let Some(id) = &cancelled.params.request_id
                 {
                     // rmcp sends no answer to a cancelled request.
-                    self.ledger.forget(id);
+                    self.in_flight.forget(id);
                 }
             }
             JsonRpcMessage::Response(_) | JsonRpcMessage::Error(_) => {}
@@ -216,7 +216,7 @@ impl<R: AsyncRead + Send + Unpin> LineTransport<R> {
 
     fn refuse(&mut self, id: Option<&Value>, code: i32, text: &str) {
         let error = json!({"code": code, "message": text});
-        // Without an id the field is left out: that is what MCP says, and null would be taken for an id.
+        // Without an id the field is left out, as MCP demands. Clients would take null for an id.
         let message = match id {
             Some(id) => json!({"jsonrpc": "2.0", "id": id, "error": error}),
             None => json!({"jsonrpc": "2.0", "error": error}),
@@ -225,17 +225,17 @@ impl<R: AsyncRead + Send + Unpin> LineTransport<R> {
     }
 }
 
-pub(crate) type Refusal = (i32, String);
+pub(crate) type RpcRejection = (i32, String);
 
-fn too_long(bytes: usize) -> Refusal {
+fn too_long(bytes: usize) -> RpcRejection {
     let text = format!(
         "the message has {bytes} bytes; at most {MESSAGE_BYTES} are taken. Send files in parts with append=true"
     );
     (INVALID_REQUEST, text)
 }
 
-/// `Ok(None)` for lines without meaning: empty ones, and unknown notifications.
-pub(crate) fn parse(line: &[u8], scanner: &Scanner) -> Result<Option<ClientJsonRpcMessage>, Refusal> {
+/// Parses a line. Returns `Ok(None)` for empty lines and unknown notifications.
+pub(crate) fn parse(line: &[u8], scanner: &Scanner) -> Result<Option<ClientJsonRpcMessage>, RpcRejection> {
     let line = line.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(line).trim_ascii();
     if line.is_empty() {
         return Ok(None);
@@ -273,7 +273,7 @@ pub(crate) fn parse(line: &[u8], scanner: &Scanner) -> Result<Option<ClientJsonR
 }
 
 /// Refuses oversized parts that would be kept, or copied into answers.
-fn within_bounds(message: &ClientJsonRpcMessage, bytes: usize) -> Result<(), Refusal> {
+fn within_bounds(message: &ClientJsonRpcMessage, bytes: usize) -> Result<(), RpcRejection> {
     if bytes <= ABOUT_BYTES {
         return Ok(());
     }
@@ -295,7 +295,7 @@ fn within_bounds(message: &ClientJsonRpcMessage, bytes: usize) -> Result<(), Ref
     Ok(())
 }
 
-fn plain_size(bytes: usize) -> Result<(), Refusal> {
+fn plain_size(bytes: usize) -> Result<(), RpcRejection> {
     if bytes <= PLAIN_MESSAGE_BYTES {
         return Ok(());
     }
@@ -333,14 +333,17 @@ impl<R: AsyncRead + Send + Unpin + 'static> Transport<RoleServer> for LineTransp
     type Error = io::Error;
 
     fn send(&mut self, item: ServerJsonRpcMessage) -> impl Future<Output = io::Result<()>> + Send + 'static {
-        let ticket = self.ledger.answer(answered(&item));
+        let unwritten_answer = self.in_flight.answer(answered(&item));
         let out = self.out.clone();
         async move {
             // Encoded before waiting, so that a waiting message has the size that it is counted with.
             let mut line = serde_json::to_vec(&item)?;
             drop(item);
             line.push(b'\n');
-            let outgoing = Outgoing { line, _ticket: ticket };
+            let outgoing = Outgoing {
+                line,
+                _ticket: unwritten_answer,
+            };
             let out = out.ok_or(io::ErrorKind::NotConnected)?;
             out.send(outgoing).await.map_err(|_| io::ErrorKind::BrokenPipe.into())
         }
@@ -359,7 +362,7 @@ impl<R: AsyncRead + Send + Unpin + 'static> Transport<RoleServer> for LineTransp
         self.gone.cancel();
         drop(self.out.take());
         if let Some(mut writer) = self.writer.take()
-            && tokio::time::timeout(FLUSH, &mut writer).await.is_err()
+            && tokio::time::timeout(FLUSH_TIMEOUT, &mut writer).await.is_err()
         {
             writer.abort();
         }

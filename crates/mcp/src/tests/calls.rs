@@ -114,7 +114,7 @@ async fn a_creation_that_lasts_goes_on_without_its_call() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(PATIENCE, made).await.unwrap();
+    tokio::time::timeout(TEST_TIMEOUT, made).await.unwrap();
     let waited = client.call("create_sandbox", json!({"label": "slow"})).await;
     assert_eq!(waited["structuredContent"]["sandbox_id"], SANDBOX);
 }

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use super::Client;
 use crate::host::fake::{EXECUTION, FakeHost, SANDBOX};
 
-const FILES: &str = "sandcell://{sandbox_id}/{+path}";
-const ARTIFACTS: &str = "sandcell://executions/{execution_id}/{n}";
+const FILE_TEMPLATE: &str = "sandcell://{sandbox_id}/{+path}";
+const ARTIFACT_TEMPLATE: &str = "sandcell://executions/{execution_id}/{n}";
 
 async fn completed(client: &mut Client, of: Value, name: &str, value: &str, context: Value) -> Value {
     let params = json!({
@@ -30,44 +30,56 @@ async fn ids_and_paths_are_completed_with_what_the_caller_has() {
     let within = json!({"sandbox_id": SANDBOX});
     for (of, name, value, context, expected) in [
         (
-            template(FILES),
+            template(FILE_TEMPLATE),
             "sandbox_id",
             "sb",
             json!({}),
             json!([SANDBOX, SANDBOX]),
         ),
-        (template(FILES), "sandbox_id", "ex", json!({}), json!([])),
+        (template(FILE_TEMPLATE), "sandbox_id", "ex", json!({}), json!([])),
         (
-            template(FILES),
+            template(FILE_TEMPLATE),
             "path",
             "home/user/",
             within.clone(),
             json!(["home/user/data.csv", "home/user/odd\nname", "home/user/src/"]),
         ),
         (
-            template(FILES),
+            template(FILE_TEMPLATE),
             "path",
             "home/user/s",
             within.clone(),
             json!(["home/user/src/"]),
         ),
-        (template(FILES), "path", "home/../../etc/", within.clone(), json!([])),
-        (template(FILES), "path", "", json!({"sandbox_id": "sbnone"}), json!([])),
         (
-            template(ARTIFACTS),
+            template(FILE_TEMPLATE),
+            "path",
+            "home/../../etc/",
+            within.clone(),
+            json!([]),
+        ),
+        (
+            template(FILE_TEMPLATE),
+            "path",
+            "",
+            json!({"sandbox_id": "sbnone"}),
+            json!([]),
+        ),
+        (
+            template(ARTIFACT_TEMPLATE),
             "execution_id",
             "ex",
             json!({}),
             json!([EXECUTION, EXECUTION]),
         ),
         (
-            template(ARTIFACTS),
+            template(ARTIFACT_TEMPLATE),
             "n",
             "",
             json!({"execution_id": "exnone"}),
             json!([]),
         ),
-        (template(ARTIFACTS), "n", "", json!({}), json!([])),
+        (template(ARTIFACT_TEMPLATE), "n", "", json!({}), json!([])),
         (
             prompt.clone(),
             "path",

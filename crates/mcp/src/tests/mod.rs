@@ -19,7 +19,7 @@ use crate::server::ServerOptions;
 use crate::stdio::{ServeError, serve_on};
 
 /// Longer than anything here takes; a test that waits this long has failed.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A client that speaks raw lines.
 struct Client {
@@ -79,13 +79,13 @@ impl Client {
             self.write.write_all(line).await.unwrap();
             self.write.write_all(b"\n").await.unwrap();
         };
-        tokio::time::timeout(PATIENCE, sent).await.unwrap();
+        tokio::time::timeout(TEST_TIMEOUT, sent).await.unwrap();
     }
 
     /// The next message of the server.
     async fn receive(&mut self) -> Value {
         let mut line = String::new();
-        tokio::time::timeout(PATIENCE, self.read.read_line(&mut line))
+        tokio::time::timeout(TEST_TIMEOUT, self.read.read_line(&mut line))
             .await
             .unwrap()
             .unwrap();
@@ -134,7 +134,7 @@ impl Client {
         self.write.shutdown().await.unwrap();
         drop(self.write);
         drop(self.read);
-        tokio::time::timeout(PATIENCE, self.server).await.unwrap().unwrap()
+        tokio::time::timeout(TEST_TIMEOUT, self.server).await.unwrap().unwrap()
     }
 }
 

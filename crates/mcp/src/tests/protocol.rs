@@ -44,7 +44,7 @@ async fn large_reads_that_are_taken_back_while_they_wait_for_room_read_nothing()
     host.files.lock().unwrap().insert("/home/user/big".to_owned(), file);
     let mut client = Client::ready(Arc::clone(&host)).await;
     let whole = json!({"path": "big", "base64": true});
-    // There is room for two that nobody reads.
+    // There is room for two answers that the client does not read.
     let first = client.start_call("read_file", whole.clone()).await;
     let second = client.start_call("read_file", whole.clone()).await;
     wait_until(|| host.asked.lock().unwrap().len() == 2).await;
@@ -82,7 +82,7 @@ async fn wait_until(what: impl Fn() -> bool) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, done).await.unwrap();
+    tokio::time::timeout(TEST_TIMEOUT, done).await.unwrap();
 }
 
 #[tokio::test]
@@ -287,10 +287,10 @@ async fn progress_is_told_to_those_who_ask_and_never_after_the_answer() {
     });
     let id = client.start("tools/call", params).await;
     for second in 1..=2 {
-        let told = client.receive().await;
-        assert_eq!(told["method"], "notifications/progress");
-        assert_eq!(told["params"]["progressToken"], "p1");
-        assert_eq!(told["params"]["progress"].as_f64(), Some(f64::from(second)));
+        let notification = client.receive().await;
+        assert_eq!(notification["method"], "notifications/progress");
+        assert_eq!(notification["params"]["progressToken"], "p1");
+        assert_eq!(notification["params"]["progress"].as_f64(), Some(f64::from(second)));
     }
     assert_eq!(client.receive().await["id"], id);
     client.works().await;

@@ -7,13 +7,13 @@ use sandcell_sandbox::{ByteSize, Code};
 use super::*;
 use crate::answer::{Answer, Block};
 use crate::content::{execution, pictures};
+use crate::convert;
 use crate::host::fake::{cause, isolation, shown, view};
-use crate::stdio::ledger::Room;
-use crate::wire;
+use crate::stdio::in_flight::AnswerRoom;
 
 async fn result(view: &ExecutionView) -> Value {
-    let answer = execution::answer(view, ByteSize::kib(20), &[], &Room::default()).await;
-    serde_json::to_value(wire::result(answer)).unwrap()
+    let answer = execution::answer(view, ByteSize::kib(20), &[], &AnswerRoom::default()).await;
+    serde_json::to_value(convert::result(answer)).unwrap()
 }
 
 async fn shown_as(view: &ExecutionView) -> String {
@@ -434,11 +434,11 @@ async fn the_whole_result_stays_under_900_kb() {
 
 #[tokio::test(start_paused = true)]
 async fn pictures_that_there_is_no_room_for_are_linked() {
-    let ledger = std::sync::Arc::new(crate::stdio::ledger::Ledger::default());
+    let in_flight = std::sync::Arc::new(crate::stdio::in_flight::InFlight::default());
     let room = |id| {
         let id = rmcp::model::RequestId::Number(id);
-        ledger.begin(&id, crate::priority::Priority::Ordinary);
-        Room::new(&ledger, &id, Default::default())
+        in_flight.begin(&id, crate::priority::Priority::Ordinary);
+        AnswerRoom::new(&in_flight, &id, Default::default())
     };
     assert!(
         room(1).take(crate::limits::BULK_BYTES).await,
@@ -464,7 +464,7 @@ async fn pictures_that_there_is_no_room_for_are_linked() {
         words.contains("pictures not shown, only linked: earlier answers were not read yet"),
         "{words}"
     );
-    drop(ledger.answer(Some(&rmcp::model::RequestId::Number(1))));
+    drop(in_flight.answer(Some(&rmcp::model::RequestId::Number(1))));
     assert!(images(
         &execution::answer(&view, ByteSize::kib(20), &[], &room(3)).await
     ));

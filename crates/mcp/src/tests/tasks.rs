@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{Client, PATIENCE};
+use super::{Client, TEST_TIMEOUT};
 use crate::host::fake::FakeHost;
 
 fn meta(capabilities: Value) -> Value {
@@ -39,7 +39,7 @@ async fn ended(client: &mut Client, task: &str) -> Value {
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, asking).await.unwrap()
+    tokio::time::timeout(TEST_TIMEOUT, asking).await.unwrap()
 }
 
 #[tokio::test]
@@ -74,7 +74,7 @@ async fn a_task_that_is_cancelled_stops_its_code_and_so_does_a_client_that_leave
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, stopped).await.unwrap();
+    tokio::time::timeout(TEST_TIMEOUT, stopped).await.unwrap();
 }
 
 #[tokio::test]

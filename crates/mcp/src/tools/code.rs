@@ -9,22 +9,22 @@ use sandcell_sandbox::{Consent, Failure, MAX_TIMEOUT};
 use serde_json::{Value, json};
 
 use super::packages::packages_field;
-use super::{Call, Effect, Facts, Tool, memory_field, network_field, sandbox_field, seconds_field};
+use super::{Call, Effect, Tool, ToolFacts, memory_field, network_field, sandbox_field, seconds_field};
 use crate::answer::Answer;
 use crate::arguments::{Arguments, sandbox_path};
 use crate::content::execution;
 use crate::host::Host;
-use crate::limits::{ANSWER_LEAVES, LINKS, MAX_WAIT};
+use crate::limits::{MAX_RESULT_LINKS, MAX_WAIT, MIN_ANSWER_TIME};
 use crate::schema::{Field, Kind, ListOf, MapOf};
 
-/// The shortest time that can be asked for.
+/// The shortest timeout that a call may request.
 const LEAST_TIMEOUT_S: f64 = 0.001;
 
 fn code_field() -> Field {
     Field::new("code", Kind::Content, json!("print(1)")).required()
 }
 
-fn language_field(facts: &Facts) -> Field {
+fn language_field(facts: &ToolFacts) -> Field {
     let default = facts.default_language();
     Field::new("language", Kind::Choice(facts.languages.clone()), json!(default)).default(json!(default))
 }
@@ -33,11 +33,11 @@ fn stdin_field() -> Field {
     Field::new("stdin", Kind::Content, json!("yes\n")).about("What input() reads")
 }
 
-pub(super) fn timeout_field(facts: &Facts) -> Field {
+pub(super) fn timeout_field(facts: &ToolFacts) -> Field {
     seconds_field("timeout_s", LEAST_TIMEOUT_S, MAX_TIMEOUT.as_secs_f64(), 60).default(json!(facts.timeout_s))
 }
 
-pub(super) fn wait_field(facts: &Facts) -> Field {
+pub(super) fn wait_field(facts: &ToolFacts) -> Field {
     seconds_field("wait_s", 0.0, f64::INFINITY, 45)
         .default(json!(facts.wait.as_secs()))
         .bounds(0, MAX_WAIT.as_secs())
@@ -45,7 +45,7 @@ pub(super) fn wait_field(facts: &Facts) -> Field {
 
 /// The waits of calls, always shorter than the client's time limit.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Patience {
+pub(crate) struct WaitLimits {
     /// For a call without a requested wait.
     pub(crate) usual: Duration,
     /// For any call.
@@ -53,16 +53,16 @@ pub(crate) struct Patience {
 }
 
 /// The wait of one call.
-pub(super) struct Waits {
+pub(super) struct CallWait {
     pub(super) time: Duration,
     /// The requested wait, if it is longer.
     asked: Option<Duration>,
 }
 
-impl Patience {
+impl WaitLimits {
     /// Returns waits that fit a client which gives up after `limit`.
     pub(crate) fn new(usual: Duration, limit: Option<Duration>) -> Self {
-        let left = limit.map(|limit| limit.saturating_sub(ANSWER_LEAVES.max(limit / 10)));
+        let left = limit.map(|limit| limit.saturating_sub(MIN_ANSWER_TIME.max(limit / 10)));
         let most = left.unwrap_or(MAX_WAIT).min(MAX_WAIT);
         Self {
             usual: usual.min(most),
@@ -70,17 +70,17 @@ impl Patience {
         }
     }
 
-    pub(super) fn of(self, arguments: &mut Arguments) -> Waits {
+    pub(super) fn of(self, arguments: &mut Arguments) -> CallWait {
         let asked = arguments.seconds("wait_s");
-        Waits {
+        CallWait {
             time: asked.unwrap_or(self.usual).min(self.most),
             asked: asked.filter(|asked| *asked > self.most),
         }
     }
 }
 
-impl Waits {
-    /// States that the call waited less than it asked for, where that made a difference.
+impl CallWait {
+    /// Returns a note if the call waited less than requested and the code still runs.
     pub(super) fn notes(&self, view: &ExecutionView) -> Option<String> {
         let asked = self.asked.filter(|_| view.status == Status::Running)?;
         Some(format!(
@@ -91,7 +91,7 @@ impl Waits {
     }
 }
 
-pub(crate) fn execute_code(facts: &Facts) -> Tool {
+pub(crate) fn execute_code(facts: &ToolFacts) -> Tool {
     Tool {
         name: "execute_code",
         description: "Run code in a sandbox and get its output, the last expression's value and its plots. Start \
@@ -134,12 +134,12 @@ pub(crate) fn execute_request(
 }
 
 async fn run_execute(mut call: Call) -> Result<Answer, Failure> {
-    let waits = call.patience.of(&mut call.arguments);
+    let waits = call.wait_limits.of(&mut call.arguments);
     let request = ExecuteRequest {
         wait: Some(waits.time),
         ..execute_request(&mut call.arguments, &*call.host, call.watch.clone())?
     };
-    let view = call.host.execute(&call.who, request, call.cancel).await?;
+    let view = call.host.execute(&call.caller, request, call.cancel).await?;
     let notes = Vec::from_iter(waits.notes(&view));
     Ok(execution::answer(&view, call.host.config().output_inline, &notes, &call.room).await)
 }
@@ -168,17 +168,17 @@ fn code_and_language(arguments: &mut Arguments, host: &dyn Host) -> Result<(Stri
 
 /// Returns the tag and the text of a fence that encloses everything.
 fn in_fence(code: &str) -> Option<(&str, &str)> {
-    const FENCE: &str = "```";
-    let (tag, rest) = code.trim().strip_prefix(FENCE)?.split_once('\n')?;
+    const CODE_FENCE: &str = "```";
+    let (tag, rest) = code.trim().strip_prefix(CODE_FENCE)?.split_once('\n')?;
     let tag = tag.trim();
-    let inside = rest.strip_suffix(FENCE)?;
+    let inside = rest.strip_suffix(CODE_FENCE)?;
     let is_word = tag.chars().all(|c| c.is_ascii_alphanumeric() || "+#-_.".contains(c));
     let is_whole = inside.is_empty() || inside.ends_with('\n');
-    let is_only = !inside.lines().any(|line| line.starts_with(FENCE));
+    let is_only = !inside.lines().any(|line| line.starts_with(CODE_FENCE));
     (is_word && is_whole && is_only).then_some((tag, inside))
 }
 
-pub(crate) fn create_run_close(facts: &Facts) -> Tool {
+pub(crate) fn create_run_close(facts: &ToolFacts) -> Tool {
     Tool {
         name: "create_run_close",
         description: "Run code once in a fresh sandbox that is removed afterwards: nothing is kept, and nothing of \
@@ -221,7 +221,9 @@ pub(crate) fn once_request(
     for path in arguments.texts("outputs") {
         match sandbox_path("outputs", &path) {
             Ok(path) => outputs.push(path),
-            Err(failure) if notes.len() < LINKS => notes.push(format!("no output file: {}", failure.message)),
+            Err(failure) if notes.len() < MAX_RESULT_LINKS => {
+                notes.push(format!("no output file: {}", failure.message))
+            }
             Err(_) => {}
         }
     }
@@ -244,13 +246,13 @@ pub(crate) fn once_request(
 }
 
 async fn run_once(mut call: Call) -> Result<Answer, Failure> {
-    let waits = call.patience.of(&mut call.arguments);
+    let waits = call.wait_limits.of(&mut call.arguments);
     let (request, mut notes) = once_request(&mut call.arguments, &*call.host, call.watch.clone(), call.consent)?;
     let request = RunRequest {
         wait: Some(waits.time),
         ..request
     };
-    let mut view = call.host.run_once(&call.who, request, call.cancel).await?;
+    let mut view = call.host.run_once(&call.caller, request, call.cancel).await?;
     notes.extend(waits.notes(&view));
     let object = execution::object(&view, execution::read_on);
     // The text does not offer the id of a sandbox that is gone already.

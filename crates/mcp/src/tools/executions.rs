@@ -9,7 +9,7 @@ use sandcell_sandbox::Failure;
 use serde_json::{Value, json};
 
 use super::code::wait_field;
-use super::{Call, Effect, Facts, Tool, count_field, sandbox_field};
+use super::{Call, Effect, Tool, ToolFacts, count_field, sandbox_field};
 use crate::answer::{Answer, Block};
 use crate::content::execution::{self, status_name};
 use crate::content::text::shorten;
@@ -21,7 +21,7 @@ fn execution_field() -> Field {
     Field::new("execution_id", Kind::Text, json!("ex7d…"))
 }
 
-pub(super) fn get_execution(facts: &Facts) -> Tool {
+pub(super) fn get_execution(facts: &ToolFacts) -> Tool {
     let streams = ["stdout", "stderr", "result", "code"].map(str::to_owned).to_vec();
     Tool {
         name: "get_execution",
@@ -56,7 +56,7 @@ async fn get(mut call: Call) -> Result<Answer, Failure> {
     let arguments = &mut call.arguments;
     let given = arguments.text("execution_id");
     let is_patient = arguments.has("wait_s");
-    let waits = call.patience.of(arguments);
+    let waits = call.wait_limits.of(arguments);
     let part_wanted = ["stream", "offset", "limit", "find"]
         .iter()
         .any(|name| arguments.has(name));
@@ -75,15 +75,15 @@ async fn get(mut call: Call) -> Result<Answer, Failure> {
         Some(id) => id,
         None => newest(&call).await?,
     };
-    call.host.watch(&call.who, &id, &call.watch)?;
+    call.host.watch(&call.caller, &id, &call.watch)?;
     let view = tokio::select! {
-        view = call.host.execution(&call.who, &id, wait) => view?,
+        view = call.host.execution(&call.caller, &id, wait) => view?,
         // Cancelling a wait must not stop the execution: only the execution's own call decides that.
-        () = call.cancel.cancelled() => return Err(taken_back()),
+        () = call.cancel.cancelled() => return Err(cancelled_by_client()),
     };
     if part_wanted {
         let name = part.stream;
-        let slice = call.host.stream(&call.who, &id, part).await?;
+        let slice = call.host.stream(&call.caller, &id, part).await?;
         return Ok(slice_answer(&view, name, &slice));
     }
     let total = view.stdout.total_bytes;
@@ -99,10 +99,10 @@ async fn get(mut call: Call) -> Result<Answer, Failure> {
 
 /// The caller's newest execution: a running one, else a finished one.
 async fn newest(call: &Call) -> Result<String, Failure> {
-    if let Some(running) = call.host.running(&call.who).into_iter().next() {
+    if let Some(running) = call.host.running(&call.caller).into_iter().next() {
         return Ok(running.execution_id.as_str().to_owned());
     }
-    let history = call.host.history(&call.who, 1, None).await?;
+    let history = call.host.history(&call.caller, 1, None).await?;
     let newest = history.records.into_iter().next();
     newest
         .map(|record| record.execution_id.as_str().to_owned())
@@ -131,10 +131,10 @@ fn stream(name: Option<String>) -> Result<StreamName, Failure> {
     }
 }
 
-fn taken_back() -> Failure {
+fn cancelled_by_client() -> Failure {
     Failure::new(
         sandcell_sandbox::Code::Cancelled,
-        "the wait was taken back",
+        "the client cancelled the wait",
         "the execution goes on; cancel_execution stops it",
     )
 }
@@ -181,7 +181,7 @@ pub(super) fn cancel_execution() -> Tool {
 
 async fn cancel(mut call: Call) -> Result<Answer, Failure> {
     let id = call.arguments.text("execution_id");
-    let view = call.host.cancel(&call.who, id.as_deref()).await?;
+    let view = call.host.cancel(&call.caller, id.as_deref()).await?;
     Ok(execution::answer(&view, call.host.config().output_inline, &[], &call.room).await)
 }
 
@@ -234,7 +234,7 @@ async fn history(mut call: Call) -> Result<Answer, Failure> {
     let sandbox = call.arguments.text("sandbox_id");
     let view = call
         .host
-        .history(&call.who, usize::try_from(last_n).unwrap_or(1), sandbox.as_deref())
+        .history(&call.caller, usize::try_from(last_n).unwrap_or(1), sandbox.as_deref())
         .await?;
     let data = serde_json::to_value(&view).unwrap_or_default();
     Ok(Answer::data(history_text(&view), data))
@@ -290,7 +290,7 @@ pub(super) fn one_line(text: &str) -> String {
         .collect()
 }
 
-pub(super) fn reset_session_state(facts: &Facts) -> Tool {
+pub(super) fn reset_session_state(facts: &ToolFacts) -> Tool {
     Tool {
         name: "reset_session_state",
         description: "Restart the interpreters of a sandbox and forget their variables; files and packages stay. \
@@ -316,7 +316,7 @@ async fn reset(mut call: Call) -> Result<Answer, Failure> {
     let language = call.arguments.text("language");
     let view = call
         .host
-        .reset(&call.who, sandbox.as_deref(), language.as_deref())
+        .reset(&call.caller, sandbox.as_deref(), language.as_deref())
         .await?;
     let text = match (&view.sandbox_id, view.languages.as_slice()) {
         (None, _) => {

@@ -60,7 +60,7 @@ async fn list(mut call: Call) -> Result<Answer, Failure> {
     let sandbox = call.arguments.text("sandbox_id");
     let answer = call
         .host
-        .list_files(&call.who, sandbox.as_deref(), &path, recursive, LIST_ENTRIES)
+        .list_files(&call.caller, sandbox.as_deref(), &path, recursive, LIST_ENTRIES)
         .await?;
     Ok(Answer::data(list_text(&path, &answer), list_data(&path, &answer)))
 }
@@ -171,7 +171,7 @@ pub(super) async fn store(mut call: Call, path: &SandboxPath, bytes: Bytes) -> R
     let written = bytes.len();
     let answer = call
         .host
-        .write_file(&call.who, sandbox.as_deref(), path, bytes, mode)
+        .write_file(&call.caller, sandbox.as_deref(), path, bytes, mode)
         .await?;
     let mut text = notice_lines(&answer.notices);
     let _ = write!(text, "wrote {written} bytes to {path} in {}", answer.sandbox_id);

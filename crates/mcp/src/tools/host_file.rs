@@ -15,12 +15,12 @@ use sandcell_sandbox::{Code, Failure};
 use serde_json::json;
 
 use super::files::{append_field, check_size, path_field, required_path, store};
-use super::{Call, Effect, Facts, Tool, sandbox_field};
+use super::{Call, Effect, Tool, ToolFacts, sandbox_field};
 use crate::answer::Answer;
 use crate::arguments::echo;
 use crate::schema::{Field, Kind};
 
-pub(super) fn upload_file(facts: &Facts) -> Tool {
+pub(super) fn upload_file(facts: &ToolFacts) -> Tool {
     let local = Field::new("local_path", Kind::Text, json!("/data/input.csv"));
     let fields = vec![
         path_field().required(),
@@ -177,7 +177,7 @@ mod tests {
 
     use super::*;
 
-    const MOST: u64 = 100;
+    const MAX_BYTES: u64 = 100;
 
     fn folders() -> (tempfile::TempDir, PathBuf) {
         let root = tempfile::tempdir().unwrap();
@@ -193,7 +193,7 @@ mod tests {
         let (_root, allowed) = folders();
         symlink("data", allowed.join("link")).unwrap();
         for name in ["data", "link", "./data"] {
-            let bytes = read_host_file(std::slice::from_ref(&allowed), &allowed.join(name), MOST).unwrap();
+            let bytes = read_host_file(std::slice::from_ref(&allowed), &allowed.join(name), MAX_BYTES).unwrap();
             assert_eq!(bytes, "data");
         }
     }
@@ -213,14 +213,14 @@ mod tests {
             allowed.join("missing"),
             "/proc/self/environ".into(),
         ] {
-            let failure = read_host_file(std::slice::from_ref(&allowed), &path, MOST).unwrap_err();
+            let failure = read_host_file(std::slice::from_ref(&allowed), &path, MAX_BYTES).unwrap_err();
             assert_eq!(failure, not_allowed(), "{}", path.display());
         }
         assert_eq!(
-            read_host_file(&[], &allowed.join("data"), MOST).unwrap_err(),
+            read_host_file(&[], &allowed.join("data"), MAX_BYTES).unwrap_err(),
             not_allowed()
         );
-        let relative = read_host_file(&[allowed], Path::new("data"), MOST).unwrap_err();
+        let relative = read_host_file(&[allowed], Path::new("data"), MAX_BYTES).unwrap_err();
         assert_eq!(relative.code, Code::InvalidArgument);
     }
 
@@ -236,19 +236,19 @@ mod tests {
     fn a_fifo_is_refused_without_waiting_and_a_large_file_is_named() {
         let (_root, allowed) = folders();
         std::fs::write(allowed.join("large"), vec![0; 101]).unwrap();
-        let failure = read_host_file(std::slice::from_ref(&allowed), &allowed.join("large"), MOST).unwrap_err();
+        let failure = read_host_file(std::slice::from_ref(&allowed), &allowed.join("large"), MAX_BYTES).unwrap_err();
         assert_eq!(failure.code, Code::LimitReached);
         let fifo = allowed.join("fifo");
         let made = std::process::Command::new("mkfifo").arg(&fifo).status();
         if made.is_ok_and(|status| status.success()) {
-            assert_eq!(read_host_file(&[allowed], &fifo, MOST).unwrap_err(), not_allowed());
+            assert_eq!(read_host_file(&[allowed], &fifo, MAX_BYTES).unwrap_err(), not_allowed());
         }
     }
 
     #[test]
     fn base64_is_checked_strictly() {
-        assert_eq!(decode("aGVs\r\nbG8=\n", MOST).unwrap(), "hello");
-        assert_eq!(decode("", MOST).unwrap(), "");
+        assert_eq!(decode("aGVs\r\nbG8=\n", MAX_BYTES).unwrap(), "hello");
+        assert_eq!(decode("", MAX_BYTES).unwrap(), "");
         for bad in [
             "aGVsbG8",
             "aGVs bG8=",
@@ -257,8 +257,11 @@ mod tests {
             "!!!!",
             "data:;base64,aGVsbG8=",
         ] {
-            assert_eq!(decode(bad, MOST).unwrap_err().code, Code::InvalidArgument, "{bad}");
+            assert_eq!(decode(bad, MAX_BYTES).unwrap_err().code, Code::InvalidArgument, "{bad}");
         }
-        assert_eq!(decode(&"AAAA".repeat(1000), MOST).unwrap_err().code, Code::LimitReached);
+        assert_eq!(
+            decode(&"AAAA".repeat(1000), MAX_BYTES).unwrap_err().code,
+            Code::LimitReached
+        );
     }
 }

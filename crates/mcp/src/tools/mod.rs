@@ -26,9 +26,9 @@ use crate::answer::Answer;
 use crate::arguments::Arguments;
 use crate::host::Host;
 use crate::schema::{Field, Kind, ListOf};
-use crate::stdio::ledger::Room;
+use crate::stdio::in_flight::AnswerRoom;
 
-pub(crate) use code::{Patience, create_run_close, execute_code, execute_request, once_request};
+pub(crate) use code::{WaitLimits, create_run_close, execute_code, execute_request, once_request};
 pub(crate) use files::list_data;
 pub(crate) use sandboxes::{create_request, create_sandbox, data as sandbox_data};
 pub use toolset::{Interpreters, Toolset};
@@ -36,7 +36,7 @@ pub use toolset::{Interpreters, Toolset};
 /// A tool call in progress.
 pub(crate) struct Call {
     pub(crate) host: Arc<dyn Host>,
-    pub(crate) who: Principal,
+    pub(crate) caller: Principal,
     pub(crate) arguments: Arguments,
     /// Fires when the client cancels the call or is gone.
     pub(crate) cancel: CancellationToken,
@@ -45,9 +45,9 @@ pub(crate) struct Call {
     /// The user's consent for the call.
     pub(crate) consent: Consent,
     /// Reserves room for a large answer, before it is made.
-    pub(crate) room: Room,
+    pub(crate) room: AnswerRoom,
     /// The waits that it may use.
-    pub(crate) patience: Patience,
+    pub(crate) wait_limits: WaitLimits,
 }
 
 /// Ends a wait when the call is cancelled.
@@ -60,17 +60,17 @@ async fn unless_cancelled<T>(
         done = work => done,
         () = cancel.cancelled() => Err(Failure::new(
             Code::Cancelled,
-            "the call was taken back, and nothing was made",
+            "the client cancelled the call, and nothing was made",
             "call again",
         )),
     }
 }
 
 /// The failure of a cancelled call.
-pub(crate) fn taken_back() -> Failure {
+pub(crate) fn cancelled_by_client() -> Failure {
     Failure::new(
         Code::Cancelled,
-        "the call was taken back",
+        "the client cancelled the call",
         "call again if it is still wanted",
     )
 }
@@ -140,24 +140,24 @@ impl Tool {
     pub(crate) async fn call(
         &self,
         host: Arc<dyn Host>,
-        who: Principal,
+        caller: Principal,
         given: Map<String, Value>,
         cancel: CancellationToken,
         watch: Watch,
-        (consent, room, patience): (Consent, Room, Patience),
+        (consent, room, wait_limits): (Consent, AnswerRoom, WaitLimits),
     ) -> Answer {
         let checked = Arguments::check(self.name, &self.fields, given);
         let outcome = match checked {
             Ok(arguments) => {
                 (self.run)(Call {
                     host,
-                    who,
+                    caller,
                     arguments,
                     cancel,
                     watch,
                     consent,
                     room,
-                    patience,
+                    wait_limits,
                 })
                 .await
             }
@@ -169,7 +169,7 @@ impl Tool {
 
 /// The facts about this machine that descriptions depend on.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Facts {
+pub(crate) struct ToolFacts {
     /// The names of the installed languages, the default one first.
     pub(crate) languages: Vec<String>,
     /// The names of the back ends.
@@ -188,7 +188,7 @@ pub(crate) struct Facts {
     pub(crate) wait: Duration,
 }
 
-impl Facts {
+impl ToolFacts {
     pub(crate) fn of(host: &dyn Host, wait: Duration) -> Self {
         let mut languages: Vec<String> = host.languages().into_iter().map(|language| language.name).collect();
         if let Some(default) = languages.iter().position(|name| name == host.default_language()) {
@@ -213,7 +213,7 @@ impl Facts {
 }
 
 /// The tools of the toolset `sandbox`, in the order of the contract.
-pub(crate) fn sandbox_toolset(facts: &Facts) -> Vec<Tool> {
+pub(crate) fn sandbox_toolset(facts: &ToolFacts) -> Vec<Tool> {
     vec![
         code::execute_code(facts),
         code::create_run_close(facts),
@@ -234,7 +234,7 @@ pub(crate) fn sandbox_toolset(facts: &Facts) -> Vec<Tool> {
 
 /// Tools of the toolset `sandbox` for programs such as the Python package. They can be called and are not listed:
 /// `execute_code` is enough for a model, and each listed tool adds its description to every conversation.
-pub(crate) fn unlisted_sandbox_tools(facts: &Facts) -> Vec<Tool> {
+pub(crate) fn unlisted_sandbox_tools(facts: &ToolFacts) -> Vec<Tool> {
     vec![programs::run_command(facts), programs::write_stdin(facts)]
 }
 
@@ -258,7 +258,7 @@ fn memory_field() -> Field {
 }
 
 /// Hosts that a new sandbox may reach.
-fn network_field(facts: &Facts) -> Field {
+fn network_field(facts: &ToolFacts) -> Field {
     Field::new(
         "network",
         Kind::Texts(ListOf::Hosts),

@@ -6,7 +6,7 @@ use sandcell_sandbox::Failure;
 use serde_json::json;
 
 use super::code::wait_field;
-use super::{Call, Effect, Facts, Tool, sandbox_field, seconds_field};
+use super::{Call, Effect, Tool, ToolFacts, sandbox_field, seconds_field};
 use crate::answer::Answer;
 use crate::content::execution;
 use crate::schema::{Field, Kind, ListOf};
@@ -15,7 +15,7 @@ use crate::schema::{Field, Kind, ListOf};
 const TIMEOUT_S: u64 = 120;
 
 /// Packages that are installed from the start.
-pub(super) fn packages_field(facts: &Facts) -> Field {
+pub(super) fn packages_field(facts: &ToolFacts) -> Field {
     let npm = facts.package_languages.iter().any(|language| language == "javascript");
     Field::new("packages", Kind::Texts(ListOf::Packages), json!(["numpy"]))
         .about(if npm {
@@ -26,7 +26,7 @@ pub(super) fn packages_field(facts: &Facts) -> Field {
         .hidden_if(facts.package_languages.is_empty())
 }
 
-pub(super) fn install_package(facts: &Facts) -> Tool {
+pub(super) fn install_package(facts: &ToolFacts) -> Tool {
     let mut languages = facts.package_languages.clone();
     if languages.is_empty() {
         languages.push("python".to_owned());
@@ -64,7 +64,7 @@ pub(super) fn install_package(facts: &Facts) -> Tool {
 
 async fn install(mut call: Call) -> Result<Answer, Failure> {
     let arguments = &mut call.arguments;
-    let waits = call.patience.of(arguments);
+    let waits = call.wait_limits.of(arguments);
     let mut packages = arguments.texts("packages");
     packages.extend(arguments.text("package"));
     let first = call.host.package_languages().into_iter().next();
@@ -80,7 +80,7 @@ async fn install(mut call: Call) -> Result<Answer, Failure> {
         in_history: InHistory::Shown,
         consent: call.consent,
     };
-    let view = call.host.install(&call.who, request, call.cancel).await?;
+    let view = call.host.install(&call.caller, request, call.cancel).await?;
     let notes = Vec::from_iter(waits.notes(&view));
     Ok(execution::answer(&view, call.host.config().output_inline, &notes, &call.room).await)
 }

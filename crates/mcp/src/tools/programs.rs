@@ -1,6 +1,6 @@
 //! Programs next to sessions, and their standard input: tools for programs that use the server, not for models
-//! ([`unlisted_sandbox_tools`](super::unlisted_sandbox_tools)). The result is that of `execute_code`, so `get_execution` and
-//! `cancel_execution` work on it.
+//! ([`unlisted_sandbox_tools`](super::unlisted_sandbox_tools)). The result is that of `execute_code`, so
+//! `get_execution` and `cancel_execution` work on it.
 
 use bytes::Bytes;
 use futures::FutureExt as _;
@@ -10,13 +10,13 @@ use serde_json::json;
 
 use super::code::{timeout_field, wait_field};
 use super::host_file::base64;
-use super::{Call, Effect, Facts, Tool, sandbox_field};
+use super::{Call, Effect, Tool, ToolFacts, sandbox_field};
 use crate::answer::Answer;
 use crate::arguments::{Arguments, sandbox_path};
 use crate::content::execution;
 use crate::schema::{Field, Kind, ListOf, MapOf};
 
-pub(super) fn run_command(facts: &Facts) -> Tool {
+pub(super) fn run_command(facts: &ToolFacts) -> Tool {
     Tool {
         name: "run_command",
         description: "Run a program in a sandbox, next to its sessions and to other programs. command is a line for \
@@ -45,7 +45,7 @@ pub(super) fn run_command(facts: &Facts) -> Tool {
 
 async fn run(mut call: Call) -> Result<Answer, Failure> {
     let arguments = &mut call.arguments;
-    let waits = call.patience.of(arguments);
+    let waits = call.wait_limits.of(arguments);
     let given_argv = arguments.has("argv");
     let command = match (arguments.text("command"), arguments.texts("argv")) {
         (Some(line), _) if !given_argv => CommandLine::Shell(line),
@@ -71,12 +71,15 @@ async fn run(mut call: Call) -> Result<Answer, Failure> {
         first: bytes(arguments, "stdin", "stdin_base64")?.unwrap_or_default(),
         open: arguments.flag("keep_stdin"),
     };
-    let view = call.host.start_command(&call.who, request, input, call.cancel).await?;
+    let view = call
+        .host
+        .start_command(&call.caller, request, input, call.cancel)
+        .await?;
     let notes = Vec::from_iter(waits.notes(&view));
     Ok(execution::answer(&view, call.host.config().output_inline, &notes, &call.room).await)
 }
 
-pub(super) fn write_stdin(facts: &Facts) -> Tool {
+pub(super) fn write_stdin(facts: &ToolFacts) -> Tool {
     Tool {
         name: "write_stdin",
         description: "Write to the standard input of a program that run_command started with keep_stdin. All of the \
@@ -97,7 +100,7 @@ pub(super) fn write_stdin(facts: &Facts) -> Tool {
 
 async fn write(mut call: Call) -> Result<Answer, Failure> {
     let arguments = &mut call.arguments;
-    let waits = call.patience.of(arguments);
+    let waits = call.wait_limits.of(arguments);
     let id = arguments.required_text("execution_id")?;
     let given = bytes(arguments, "data", "data_base64")?;
     let close = arguments.flag("close");
@@ -114,7 +117,7 @@ async fn write(mut call: Call) -> Result<Answer, Failure> {
     let written = part.bytes.len();
     let id = call
         .host
-        .write_stdin(&call.who, &id, part, waits.time, call.cancel)
+        .write_stdin(&call.caller, &id, part, waits.time, call.cancel)
         .await?;
     let end = if close { " and closed it" } else { "" };
     let text = format!("wrote {written} bytes to the standard input of {id}{end}");
@@ -122,7 +125,7 @@ async fn write(mut call: Call) -> Result<Answer, Failure> {
     Ok(Answer::text(text).with_meta("sandcell/stdin", facts))
 }
 
-/// Bytes that come as text or in base64.
+/// Reads bytes that are text or base64.
 fn bytes(arguments: &mut Arguments, text: &str, base64_name: &str) -> Result<Option<Bytes>, Failure> {
     match (arguments.text(text), arguments.text(base64_name)) {
         (Some(_), Some(_)) => Err(Failure::invalid(

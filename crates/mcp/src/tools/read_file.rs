@@ -8,7 +8,7 @@ use sandcell_sandbox::{Failure, FileChunk, SandboxPath};
 use serde_json::{Value, json};
 
 use super::files::{path_field, required_path, shown_name};
-use super::{Call, Effect, Tool, count_field, sandbox_field, taken_back};
+use super::{Call, Effect, Tool, cancelled_by_client, count_field, sandbox_field};
 use crate::answer::{Answer, Block, Link, notice_lines};
 use crate::content::pictures;
 use crate::limits::{PICTURE_BYTES, PICTURES_ANSWER_BYTES, READ_CHUNK_BYTES, READ_TEXT_BYTES};
@@ -16,7 +16,7 @@ use crate::resources::{file_uri, mime_of};
 use crate::schema::{Field, Kind};
 
 /// Bytes at the start of a file that decide whether it is text.
-const SNIFF: usize = 8192;
+const SNIFF_BYTES: usize = 8192;
 
 pub(super) fn read_file() -> Tool {
     Tool {
@@ -51,11 +51,11 @@ impl Target {
     async fn chunk(&self, offset: u64, len: u64) -> Result<FileAnswer<FileChunk>, Failure> {
         self.call
             .host
-            .read_file(&self.call.who, self.sandbox.as_deref(), &self.path, offset, len)
+            .read_file(&self.call.caller, self.sandbox.as_deref(), &self.path, offset, len)
             .await
     }
 
-    /// The most bytes that one call moves.
+    /// The maximum bytes that one call reads.
     fn most(&self) -> u64 {
         self.call.host.config().file_bytes.as_bytes()
     }
@@ -75,10 +75,10 @@ async fn read(mut call: Call) -> Result<Answer, Failure> {
         return bytes(&target).await;
     }
     if !target.call.room.take(PICTURES_ANSWER_BYTES).await {
-        return Err(taken_back());
+        return Err(cancelled_by_client());
     }
     let first = target.chunk(0, READ_CHUNK_BYTES.min(target.most())).await?;
-    let head = first.value.bytes.get(..SNIFF).unwrap_or(&first.value.bytes);
+    let head = first.value.bytes.get(..SNIFF_BYTES).unwrap_or(&first.value.bytes);
     if pictures::is_picture(head) {
         return picture(&target, first).await;
     }
@@ -111,7 +111,7 @@ fn finish(target: &Target, chunk: &FileAnswer<FileChunk>, mut blocks: Vec<Block>
     if !chunk.notices.is_empty() {
         blocks.insert(0, Block::Text(notice_lines(&chunk.notices)));
     }
-    let head = chunk.value.bytes.get(..SNIFF).unwrap_or(&chunk.value.bytes);
+    let head = chunk.value.bytes.get(..SNIFF_BYTES).unwrap_or(&chunk.value.bytes);
     let mime = mime_of(target.path.as_str(), head);
     if linked {
         blocks.push(Block::Link(Link {
@@ -172,7 +172,7 @@ fn len(bytes: &[u8]) -> u64 {
 }
 
 async fn picture(target: &Target, first: FileAnswer<FileChunk>) -> Result<Answer, Failure> {
-    let _turn = target.call.room.whole_file().await.ok_or_else(taken_back)?;
+    let _turn = target.call.room.whole_file().await.ok_or_else(cancelled_by_client)?;
     let whole = if len(&first.value.bytes) < first.value.total && first.value.total <= target.most() {
         target.chunk(0, target.most()).await?
     } else {
@@ -200,7 +200,7 @@ async fn picture(target: &Target, first: FileAnswer<FileChunk>) -> Result<Answer
 struct Page {
     /// The line that the page starts at.
     offset: u64,
-    /// Lines that it may have.
+    /// The maximum number of lines.
     limit: u64,
     text: Vec<u8>,
     /// Lines in `text`.

@@ -14,7 +14,8 @@ use super::code::wait_field;
 use super::executions::one_line;
 use super::packages::packages_field;
 use super::{
-    Call, Effect, Facts, Tool, count_field, memory_field, network_field, sandbox_field, seconds_field, unless_cancelled,
+    Call, Effect, Tool, ToolFacts, count_field, memory_field, network_field, sandbox_field, seconds_field,
+    unless_cancelled,
 };
 use crate::answer::Answer;
 use crate::arguments::Arguments;
@@ -23,18 +24,18 @@ use crate::content::text::shorten;
 use crate::schema::{self, Field, Kind, MapOf};
 use crate::time::{rfc3339, rough};
 
-/// More than any server has; larger numbers are mistakes.
-const MOST_SANDBOXES: i64 = 1000;
-/// Bytes of a status that variables may take.
+/// A number that exceeds every server's limit. Larger numbers are mistakes.
+const MAX_SANDBOXES: i64 = 1000;
+/// The maximum bytes of variables in a status.
 const VARIABLES_BYTES: usize = 6000;
 
-pub(crate) fn create_sandbox(facts: &Facts) -> Tool {
+pub(crate) fn create_sandbox(facts: &ToolFacts) -> Tool {
     let mut fields = vec![
         Field::new(
             "count",
             Kind::Integer {
                 min: 1,
-                max: MOST_SANDBOXES,
+                max: MAX_SANDBOXES,
             },
             json!(1),
         )
@@ -94,8 +95,8 @@ pub(crate) fn create_sandbox(facts: &Facts) -> Tool {
 
 /// Makes sandboxes. Creation continues in the background after the call's wait; a cancelled call makes nothing.
 async fn make(call: &Call, request: CreateRequest, wait: Duration) -> Result<Vec<SandboxView>, Failure> {
-    let (host, who) = (Arc::clone(&call.host), call.who.clone());
-    let making = async move { host.create(&who, request).await };
+    let (host, caller) = (Arc::clone(&call.host), call.caller.clone());
+    let making = async move { host.create(&caller, request).await };
     let mut making = tokio::spawn(making.in_current_span());
     let waiting = async {
         tokio::select! {
@@ -113,7 +114,7 @@ async fn make(call: &Call, request: CreateRequest, wait: Duration) -> Result<Vec
         // Resumes a panic as if it had happened in this task.
         Ok(Err(broken)) => match broken.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
-            Err(_) => Err(super::taken_back()),
+            Err(_) => Err(super::cancelled_by_client()),
         },
         Err(failure) => {
             if call.cancel.is_cancelled() {
@@ -148,7 +149,7 @@ pub(crate) fn create_request(arguments: &mut Arguments, watch: Watch, consent: C
 }
 
 async fn create(mut call: Call) -> Result<Answer, Failure> {
-    let wait = call.patience.of(&mut call.arguments).time;
+    let wait = call.wait_limits.of(&mut call.arguments).time;
     let request = create_request(&mut call.arguments, call.watch.clone(), call.consent.clone());
     let views = make(&call, request, wait).await?;
     let Some(first) = views.first() else {
@@ -245,7 +246,7 @@ pub(super) fn close_sandbox() -> Tool {
 
 async fn close(mut call: Call) -> Result<Answer, Failure> {
     let id = call.arguments.required_text("sandbox_id")?;
-    let closed = call.host.close(&call.who, &id).await?;
+    let closed = call.host.close(&call.caller, &id).await?;
     Ok(Answer::text(format!("closed {closed}")).with_meta("sandcell/sandbox", json!({"closed": closed})))
 }
 
@@ -273,7 +274,7 @@ pub(super) fn get_sandbox_status() -> Tool {
 
 async fn status(mut call: Call) -> Result<Answer, Failure> {
     let id = call.arguments.text("sandbox_id");
-    let views = call.host.status(&call.who, id.as_deref()).await?;
+    let views = call.host.status(&call.caller, id.as_deref()).await?;
     let text = match (&id, views.as_slice()) {
         (_, []) => "you have no sandbox; execute_code makes one".to_owned(),
         (Some(_), [one]) => details(one),

@@ -3,11 +3,11 @@
 use sandcell_engine::Hints;
 use sandcell_sandbox::Mount;
 
-use super::{Facts, Tool, container, sandbox_toolset, script, unlisted_sandbox_tools};
+use super::{Tool, ToolFacts, container, sandbox_toolset, script, unlisted_sandbox_tools};
 use crate::host::Host;
 use crate::instructions;
 use crate::prompts::{PROMPTS, Prompt};
-use crate::server::Lives;
+use crate::server::SandboxLifetime;
 
 /// A set of tools.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub enum Interpreters {
 
 impl Toolset {
     /// The tools, in the order in which they are listed.
-    pub(crate) fn tools(self, facts: &Facts) -> Vec<Tool> {
+    pub(crate) fn tools(self, facts: &ToolFacts) -> Vec<Tool> {
         match self {
             Self::Sandbox => sandbox_toolset(facts),
             Self::Container => container::tools(facts),
@@ -42,7 +42,7 @@ impl Toolset {
     }
 
     /// The tools that can be called and are not listed.
-    pub(crate) fn unlisted_tools(self, facts: &Facts) -> Vec<Tool> {
+    pub(crate) fn unlisted_tools(self, facts: &ToolFacts) -> Vec<Tool> {
         match self {
             Self::Sandbox => unlisted_sandbox_tools(facts),
             Self::Container | Self::Script(_) => Vec::new(),
@@ -50,7 +50,7 @@ impl Toolset {
     }
 
     /// The instructions for a model.
-    pub(crate) fn instructions(self, host: &dyn Host, mounts: &[Mount], lives: Lives) -> String {
+    pub(crate) fn instructions(self, host: &dyn Host, mounts: &[Mount], lives: SandboxLifetime) -> String {
         let closing = |sentences| instructions::closing(sentences, mounts, lives);
         match self {
             Self::Sandbox => instructions::sandbox_toolset(host, mounts, lives),
@@ -59,7 +59,7 @@ impl Toolset {
         }
     }
 
-    /// The prompts; they speak of the tools of the toolset `sandbox`.
+    /// The prompts. They name the tools of the toolset `sandbox`.
     pub(crate) fn prompts(self) -> &'static [Prompt] {
         match self {
             Self::Sandbox => PROMPTS,

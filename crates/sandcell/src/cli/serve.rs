@@ -13,7 +13,7 @@ mod socket;
 use std::process::ExitCode;
 
 use clap::Args;
-use sandcell_mcp::{Lives, ServeError, ServerOptions, UnknownTool};
+use sandcell_mcp::{SandboxLifetime, ServeError, ServerOptions, UnknownTool};
 use sandcell_sandbox::{Code, Failure};
 
 use self::http::Listen;
@@ -112,7 +112,7 @@ impl ServeArgs {
             toolset: settings.toolset,
             tools: (!self.tools.is_empty()).then(|| self.tools.clone()),
             mounts: settings.mounts.clone(),
-            lives: Lives::default(),
+            lives: SandboxLifetime::default(),
             wait: Some(settings.wait),
             #[cfg(feature = "conformance")]
             conformance: if self.conformance {
@@ -198,7 +198,7 @@ async fn serve(
     let mut stop = signals::Stop::listen()?;
     settings.apply_toolset();
     let options = ServerOptions {
-        lives: Lives::WithClient,
+        lives: SandboxLifetime::WithClient,
         ..args.options(&settings)
     };
     let reloader = Reloader::new(around, OnHangUp::Ends)?;

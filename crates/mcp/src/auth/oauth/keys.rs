@@ -11,22 +11,22 @@ use serde_json::Value;
 
 use super::{OauthError, OauthOptions, address};
 
-/// Keys are asked for again after this time.
-const FRESH: Duration = Duration::from_secs(600);
+/// The age after which keys are fetched again.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(600);
 /// The time that old keys stay in use when the issuer is unreachable.
-const STALE: Duration = Duration::from_secs(3600);
-/// Between two attempts.
+const MAX_STALE_AGE: Duration = Duration::from_secs(3600);
+/// The minimum interval between two attempts to fetch.
 #[cfg(not(test))]
-const PAUSE: Duration = Duration::from_secs(5);
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 #[cfg(test)]
-const PAUSE: Duration = Duration::from_millis(200);
+const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 /// The timeout of one attempt.
-const WITHIN: Duration = Duration::from_secs(10);
-const CONNECT: Duration = Duration::from_secs(5);
+const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of a document of the issuer.
 const DOCUMENT_BYTES: usize = 256 << 10;
-/// Keys that are used of one set.
-const KEYS: usize = 64;
+/// The maximum number of keys that are used of one set.
+const MAX_KEYS: usize = 64;
 
 /// A key, and its use.
 #[derive(Debug, Clone)]
@@ -39,7 +39,7 @@ pub(super) struct Key {
 
 /// The reasons for a missing key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum NoKey {
+pub(super) enum KeyLookupError {
     /// The issuer has no such key.
     Unknown,
     /// The issuer cannot be asked.
@@ -47,7 +47,7 @@ pub(super) enum NoKey {
 }
 
 #[derive(Debug, Clone)]
-struct Known {
+struct FetchedKeys {
     keys: Arc<[Key]>,
     at: Instant,
 }
@@ -57,86 +57,86 @@ struct Known {
 pub(super) struct Keys {
     issuer: String,
     /// The address of the keys, if configured.
-    place: Option<Url>,
+    jwks_url: Option<Url>,
     http: reqwest::Client,
-    known: Mutex<Option<Known>>,
+    known: Mutex<Option<FetchedKeys>>,
     /// The last attempt to fetch; held while one is under way.
-    tried: tokio::sync::Mutex<Option<Instant>>,
+    last_attempt: tokio::sync::Mutex<Option<Instant>>,
 }
 
 impl Keys {
     pub(super) fn new(options: &OauthOptions) -> Result<Self, OauthError> {
-        let place = match options.jwks_uri.as_str() {
+        let jwks_url = match options.jwks_uri.as_str() {
             "" => None,
             text => Some(address("auth.jwks_uri", text)?),
         };
         let http = reqwest::Client::builder()
             .user_agent(concat!("sandcell/", env!("CARGO_PKG_VERSION")))
-            .connect_timeout(CONNECT)
-            .timeout(WITHIN)
+            .connect_timeout(CONNECT_TIMEOUT)
+            .timeout(FETCH_TIMEOUT)
             // The operator decides the source of keys, not a server that redirects.
             .redirect(reqwest::redirect::Policy::none())
             .build()
             .map_err(|error| OauthError::Client(error.to_string()))?;
         Ok(Self {
             issuer: options.issuer.clone(),
-            place,
+            jwks_url,
             http,
             known: Mutex::default(),
-            tried: tokio::sync::Mutex::default(),
+            last_attempt: tokio::sync::Mutex::default(),
         })
     }
 
     /// The key for a token with this key id and algorithm.
-    pub(super) async fn find(&self, id: Option<&str>, algorithm: Algorithm) -> Result<Key, NoKey> {
-        if let Some(known) = self.known(FRESH)
+    pub(super) async fn find(&self, id: Option<&str>, algorithm: Algorithm) -> Result<Key, KeyLookupError> {
+        if let Some(known) = self.known(REFRESH_INTERVAL)
             && let Some(key) = pick(&known.keys, id, algorithm)
         {
             return Ok(key);
         }
-        let mut tried = self.tried.lock().await;
-        // Somebody else may have asked meanwhile.
-        if let Some(known) = self.known(FRESH)
+        let mut last_attempt = self.last_attempt.lock().await;
+        // Another request may have fetched the keys meanwhile.
+        if let Some(known) = self.known(REFRESH_INTERVAL)
             && let Some(key) = pick(&known.keys, id, algorithm)
         {
             return Ok(key);
         }
-        if tried.is_none_or(|tried| tried.elapsed() >= PAUSE) {
-            *tried = Some(Instant::now());
-            match tokio::time::timeout(WITHIN, self.fetch()).await {
+        if last_attempt.is_none_or(|last_attempt| last_attempt.elapsed() >= RETRY_INTERVAL) {
+            *last_attempt = Some(Instant::now());
+            match tokio::time::timeout(FETCH_TIMEOUT, self.fetch()).await {
                 Ok(Ok(keys)) => {
                     let at = Instant::now();
-                    *self.lock() = Some(Known { keys, at });
+                    *self.lock() = Some(FetchedKeys { keys, at });
                 }
-                Ok(Err(reason)) => tracing::warn!(issuer = %self.issuer, reason, "the issuer's keys cannot be had"),
+                Ok(Err(reason)) => tracing::warn!(issuer = %self.issuer, reason, "the issuer's keys are not available"),
                 Err(_) => tracing::warn!(issuer = %self.issuer, "the issuer's keys did not come in time"),
             }
         }
-        drop(tried);
-        let known = self.known(STALE).ok_or(NoKey::Unreachable)?;
-        pick(&known.keys, id, algorithm).ok_or(NoKey::Unknown)
+        drop(last_attempt);
+        let known = self.known(MAX_STALE_AGE).ok_or(KeyLookupError::Unreachable)?;
+        pick(&known.keys, id, algorithm).ok_or(KeyLookupError::Unknown)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Known>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<FetchedKeys>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn known(&self, younger: Duration) -> Option<Known> {
+    fn known(&self, younger: Duration) -> Option<FetchedKeys> {
         self.lock().clone().filter(|known| known.at.elapsed() < younger)
     }
 
     async fn fetch(&self) -> Result<Arc<[Key]>, String> {
-        let place = match &self.place {
-            Some(place) => place.clone(),
+        let jwks_url = match &self.jwks_url {
+            Some(jwks_url) => jwks_url.clone(),
             None => self.discover().await?,
         };
-        let document = self.get(place).await?;
+        let document = self.get(jwks_url).await?;
         let keys = document
             .get("keys")
             .and_then(Value::as_array)
             .ok_or("no list of keys")?;
         // Issuers publish keys of other kinds next to those for signatures.
-        Ok(keys.iter().filter_map(usable).take(KEYS).collect())
+        Ok(keys.iter().filter_map(usable).take(MAX_KEYS).collect())
     }
 
     /// Returns the address of the keys from the issuer's metadata: RFC 8414 first, then OpenID Connect.
@@ -148,9 +148,9 @@ impl Keys {
             format!("/.well-known/oauth-authorization-server{path}"),
             format!("{path}/.well-known/openid-configuration"),
         ] {
-            let mut place = issuer.clone();
-            place.set_path(&well_known);
-            match self.get(place).await {
+            let mut metadata_url = issuer.clone();
+            metadata_url.set_path(&well_known);
+            match self.get(metadata_url).await {
                 Ok(document) => {
                     let text = |key: &str| document.get(key).and_then(Value::as_str);
                     if text("issuer") != Some(&self.issuer) {
@@ -165,10 +165,10 @@ impl Keys {
         Err(reason)
     }
 
-    async fn get(&self, place: Url) -> Result<Value, String> {
+    async fn get(&self, url: Url) -> Result<Value, String> {
         let failed = |error: reqwest::Error| error.without_url().to_string();
         let accept = reqwest::header::ACCEPT;
-        let request = self.http.get(place).header(accept, "application/json");
+        let request = self.http.get(url).header(accept, "application/json");
         let mut answer = request.send().await.map_err(failed)?;
         if answer.status() != reqwest::StatusCode::OK {
             return Err(format!("status {}", answer.status().as_u16()));
@@ -184,7 +184,7 @@ impl Keys {
     }
 }
 
-/// The key with this id. A token that names none is for an issuer with one key.
+/// Returns the key with this id. A token without a key id is valid only for an issuer with one key.
 fn pick(keys: &[Key], id: Option<&str>, algorithm: Algorithm) -> Option<Key> {
     let fits =
         |key: &&Key| key.key.family() == algorithm.family() && key.algorithm.is_none_or(|only| only == algorithm);
@@ -201,7 +201,7 @@ fn pick(keys: &[Key], id: Option<&str>, algorithm: Algorithm) -> Option<Key> {
     }
 }
 
-/// A key of the set, if it is a public one for signatures.
+/// Converts a key of the set, if it is a public key for signatures.
 fn usable(json: &Value) -> Option<Key> {
     let jwk: Jwk = serde_json::from_value(json.clone()).ok()?;
     if jwk
@@ -218,7 +218,7 @@ fn usable(json: &Value) -> Option<Key> {
     }
     let algorithm = match json.get("alg") {
         None => None,
-        // For an algorithm that is not ours the key is not, either.
+        // A key for an unsupported algorithm is not usable.
         Some(name) => Some(name.as_str()?.parse().ok()?),
     };
     let key = DecodingKey::from_jwk(&jwk).ok()?;

@@ -26,7 +26,7 @@ pub(crate) use verifier::Verifier;
 pub struct OauthOptions {
     /// The authorization server, as its tokens name it in `iss`.
     pub issuer: String,
-    /// The address of this server's `/mcp` as callers know it: what clients ask tokens for.
+    /// The address of this server's `/mcp` as callers know it. Clients request tokens for this address.
     pub resource: String,
     /// The required `aud` of tokens; empty for the resource.
     pub audience: String,
@@ -61,11 +61,11 @@ pub enum OauthError {
 #[cfg_attr(not(feature = "oauth"), expect(dead_code, reason = "only a verifier finds that out"))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BadToken {
-    /// Not one of the issuer's for this server.
+    /// The token is not one of the issuer's for this server.
     Wrong,
-    /// It was one, and its time is over.
+    /// The token has expired.
     Expired,
-    /// It lacks a scope.
+    /// The token lacks a scope.
     Scope,
     /// The issuer's keys are unavailable.
     Unreachable,
@@ -73,9 +73,9 @@ pub(crate) enum BadToken {
     Full,
 }
 
-/// The directions for clients that need a token.
+/// The protected resource metadata (RFC 9728) for clients that need a token.
 #[derive(Debug, Clone)]
-pub(crate) struct Signpost {
+pub(crate) struct ResourceMetadata {
     /// For `WWW-Authenticate`.
     pub(crate) challenge: String,
     /// The document at the well-known address.
@@ -84,7 +84,7 @@ pub(crate) struct Signpost {
     pub(crate) path: String,
 }
 
-/// An address that tokens or keys may be asked for at: TLS, or this machine.
+/// Parses an address for requests of tokens or keys. It must use TLS or be on this machine.
 #[cfg(feature = "oauth")]
 fn address(key: &'static str, text: &str) -> Result<reqwest::Url, OauthError> {
     let wrong = |reason| OauthError::Setting {
@@ -115,9 +115,9 @@ fn address(key: &'static str, text: &str) -> Result<reqwest::Url, OauthError> {
 }
 
 impl OauthOptions {
-    /// Returns the directions for clients, after checking the settings.
+    /// Returns the metadata for clients, after checking the settings.
     #[cfg(feature = "oauth")]
-    fn signpost(&self) -> Result<Signpost, OauthError> {
+    fn resource_metadata(&self) -> Result<ResourceMetadata, OauthError> {
         let resource = address("auth.resource", &self.resource)?;
         address("auth.issuer", &self.issuer)?;
         let path = resource.path().trim_end_matches('/');
@@ -151,7 +151,7 @@ impl OauthOptions {
         if let (Some(object), false) = (document.as_object_mut(), self.scopes.is_empty()) {
             object.insert("scopes_supported".to_owned(), json!(self.scopes));
         }
-        Ok(Signpost {
+        Ok(ResourceMetadata {
             challenge,
             document,
             path: path.to_owned(),
@@ -163,7 +163,7 @@ impl OauthOptions {
 pub(crate) const WELL_KNOWN: &str = "/.well-known/oauth-protected-resource";
 
 /// The prefix of principals of this kind.
-pub(crate) const PREFIX: &str = "oauth:";
+pub(crate) const OAUTH_PREFIX: &str = "oauth:";
 
 /// Bytes of a token.
 pub(crate) const TOKEN_BYTES: usize = 16 << 10;
@@ -173,7 +173,7 @@ pub(crate) fn looks_like_jwt(token: &str) -> bool {
     token.bytes().filter(|byte| *byte == b'.').count() == 2
 }
 
-/// In builds without it, no issuer can be named.
+/// The stand-in for builds without OAuth. No issuer can be configured there.
 #[cfg(not(feature = "oauth"))]
 #[derive(Debug)]
 pub(crate) enum Verifier {}
@@ -184,7 +184,7 @@ impl Verifier {
         Err(OauthError::Absent)
     }
 
-    pub(crate) const fn signpost(&self) -> &Signpost {
+    pub(crate) const fn resource_metadata(&self) -> &ResourceMetadata {
         match *self {}
     }
 

@@ -1,5 +1,5 @@
-//! Signatures of tokens by ring, which the rest of the server's cryptography is from as well. Only public keys, so that no
-//! text that both sides know can ever stand for a key.
+//! Checks the signatures of tokens with ring, like the rest of the server's cryptography. Only public keys are
+//! accepted, so a text that both sides know can never serve as a key.
 
 use jsonwebtoken::crypto::{CryptoProvider, JwtVerifier, KeyUtils};
 use jsonwebtoken::errors::{Error, ErrorKind};
@@ -20,15 +20,15 @@ pub(super) const ALGORITHMS: [Algorithm; 9] = [
     Algorithm::EdDSA,
 ];
 
-static RING: CryptoProvider = CryptoProvider {
+static RING_PROVIDER: CryptoProvider = CryptoProvider {
     signer_factory: |_, _| Err(unsupported()),
     verifier_factory: verifier,
     key_utils: KeyUtils::new_unimplemented(),
 };
 
-/// Makes the library use ring. Whether it did so before does not matter: nothing else installs anything.
+/// Makes the library use ring. A repeated call has no effect, since nothing else installs a provider.
 pub(super) fn use_ring() {
-    let _installed_before = RING.install_default();
+    let _installed_before = RING_PROVIDER.install_default();
 }
 
 fn unsupported() -> Error {
@@ -36,29 +36,29 @@ fn unsupported() -> Error {
 }
 
 /// The method of checking a signature.
-enum Way {
+enum SignatureMethod {
     Rsa(&'static RsaParameters),
     Other(&'static dyn VerificationAlgorithm),
 }
 
 struct Key {
     algorithm: Algorithm,
-    way: Way,
+    method: SignatureMethod,
     key: DecodingKey,
 }
 
 fn verifier(algorithm: &Algorithm, key: &DecodingKey) -> jsonwebtoken::errors::Result<Box<dyn JwtVerifier>> {
     // Shorter keys than 2048 bits are refused by these parameters.
-    let way = match algorithm {
-        Algorithm::RS256 => Way::Rsa(&by::RSA_PKCS1_2048_8192_SHA256),
-        Algorithm::RS384 => Way::Rsa(&by::RSA_PKCS1_2048_8192_SHA384),
-        Algorithm::RS512 => Way::Rsa(&by::RSA_PKCS1_2048_8192_SHA512),
-        Algorithm::PS256 => Way::Rsa(&by::RSA_PSS_2048_8192_SHA256),
-        Algorithm::PS384 => Way::Rsa(&by::RSA_PSS_2048_8192_SHA384),
-        Algorithm::PS512 => Way::Rsa(&by::RSA_PSS_2048_8192_SHA512),
-        Algorithm::ES256 => Way::Other(&by::ECDSA_P256_SHA256_FIXED),
-        Algorithm::ES384 => Way::Other(&by::ECDSA_P384_SHA384_FIXED),
-        Algorithm::EdDSA => Way::Other(&by::ED25519),
+    let method = match algorithm {
+        Algorithm::RS256 => SignatureMethod::Rsa(&by::RSA_PKCS1_2048_8192_SHA256),
+        Algorithm::RS384 => SignatureMethod::Rsa(&by::RSA_PKCS1_2048_8192_SHA384),
+        Algorithm::RS512 => SignatureMethod::Rsa(&by::RSA_PKCS1_2048_8192_SHA512),
+        Algorithm::PS256 => SignatureMethod::Rsa(&by::RSA_PSS_2048_8192_SHA256),
+        Algorithm::PS384 => SignatureMethod::Rsa(&by::RSA_PSS_2048_8192_SHA384),
+        Algorithm::PS512 => SignatureMethod::Rsa(&by::RSA_PSS_2048_8192_SHA512),
+        Algorithm::ES256 => SignatureMethod::Other(&by::ECDSA_P256_SHA256_FIXED),
+        Algorithm::ES384 => SignatureMethod::Other(&by::ECDSA_P384_SHA384_FIXED),
+        Algorithm::EdDSA => SignatureMethod::Other(&by::ED25519),
         _ => return Err(unsupported()),
     };
     if key.family() != algorithm.family() {
@@ -66,23 +66,25 @@ fn verifier(algorithm: &Algorithm, key: &DecodingKey) -> jsonwebtoken::errors::R
     }
     Ok(Box::new(Key {
         algorithm: *algorithm,
-        way,
+        method,
         key: key.clone(),
     }))
 }
 
 impl Verifier<Vec<u8>> for Key {
     fn verify(&self, message: &[u8], signed: &Vec<u8>) -> Result<(), signature::Error> {
-        let right = match (&self.way, self.key.kind()) {
-            (Way::Rsa(parameters), DecodingKeyKind::RsaModulusExponent { n, e }) => {
-                // Some issuers write a zero before the first digit, which ring does not take.
+        let right = match (&self.method, self.key.kind()) {
+            (SignatureMethod::Rsa(parameters), DecodingKeyKind::RsaModulusExponent { n, e }) => {
+                // Some issuers add a leading zero, which ring does not accept.
                 let (n, e) = (without_zeros(n), without_zeros(e));
                 RsaPublicKeyComponents { n, e }.verify(parameters, message, signed)
             }
-            (Way::Other(way), DecodingKeyKind::SecretOrDer(point)) => {
-                UnparsedPublicKey::new(*way, point).verify(message, signed)
+            (SignatureMethod::Other(method), DecodingKeyKind::SecretOrDer(point)) => {
+                UnparsedPublicKey::new(*method, point).verify(message, signed)
             }
-            (Way::Rsa(_), DecodingKeyKind::SecretOrDer(_)) | (Way::Other(_), _) => return Err(signature::Error::new()),
+            (SignatureMethod::Rsa(_), DecodingKeyKind::SecretOrDer(_)) | (SignatureMethod::Other(_), _) => {
+                return Err(signature::Error::new());
+            }
         };
         right.map_err(|_| signature::Error::new())
     }

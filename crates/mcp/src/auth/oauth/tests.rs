@@ -14,9 +14,9 @@ use serde_json::{Value, json};
 
 use super::*;
 
-const RESOURCE: &str = "https://sandcell.example.com/mcp";
+const RESOURCE_URL: &str = "https://sandcell.example.com/mcp";
 
-/// Answers for paths, and how often each was asked for.
+/// Answers for paths, and the number of requests for each path.
 #[derive(Default)]
 struct Pages {
     answers: HashMap<String, (u16, String)>,
@@ -87,7 +87,7 @@ impl Issuer {
     fn options(&self) -> OauthOptions {
         OauthOptions {
             issuer: self.url.clone(),
-            resource: RESOURCE.to_owned(),
+            resource: RESOURCE_URL.to_owned(),
             scopes: vec!["sandcell".to_owned()],
             ..OauthOptions::default()
         }
@@ -99,7 +99,7 @@ impl Issuer {
 
     fn claims(&self) -> Value {
         let exp = now() + 300;
-        json!({"iss": self.url, "aud": RESOURCE, "sub": "alice", "exp": exp, "scope": "openid sandcell"})
+        json!({"iss": self.url, "aud": RESOURCE_URL, "sub": "alice", "exp": exp, "scope": "openid sandcell"})
     }
 }
 
@@ -195,7 +195,7 @@ async fn a_token_of_the_issuer_names_its_holder() {
             (json!({"kid": id, "typ": "at+jwt"}), claims.clone()),
             (
                 json!({"kid": id, "typ": "JWT"}),
-                with(&claims, "aud", json!(["https://other.example.com", RESOURCE])),
+                with(&claims, "aud", json!(["https://other.example.com", RESOURCE_URL])),
             ),
             (
                 json!({"kid": id}),
@@ -203,8 +203,12 @@ async fn a_token_of_the_issuer_names_its_holder() {
             ),
             (json!({"kid": id}), with(&claims, "nbf", json!(now()))),
         ] {
-            let who = verifier.verify(&signer.token(&header, &claims)).await;
-            assert_eq!(who.map(|who| who.0.to_string()), Ok(alice.clone()), "{header} {claims}");
+            let caller = verifier.verify(&signer.token(&header, &claims)).await;
+            assert_eq!(
+                caller.map(|caller| caller.0.to_string()),
+                Ok(alice.clone()),
+                "{header} {claims}"
+            );
         }
     }
     assert!(verifier.may_stay(&alice));
@@ -260,7 +264,7 @@ async fn what_is_not_exactly_a_token_for_this_server_is_refused() {
             ours.token(&json!({"kid": "one", "alg": "es256"}), &good),
         ),
     ];
-    // The classic: what everybody knows (the public key) taken for a secret.
+    // The classic attack: the token is signed by HMAC with the public key, which is no secret.
     for (id, secret) in [("one", ours.jwk("one").to_string()), ("shared", "secret".to_owned())] {
         let message = message(&json!({"alg": "HS256", "kid": id}), &good);
         let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, secret.as_bytes());
@@ -278,7 +282,10 @@ async fn what_is_not_exactly_a_token_for_this_server_is_refused() {
             "another audience",
             with(&good, "aud", json!("https://other.example.com/mcp")),
         ),
-        ("a longer audience", with(&good, "aud", json!(format!("{RESOURCE}/x")))),
+        (
+            "a longer audience",
+            with(&good, "aud", json!(format!("{RESOURCE_URL}/x"))),
+        ),
         ("no audience", without(&good, "aud")),
         ("an empty list of audiences", with(&good, "aud", json!([]))),
         ("no end", without(&good, "exp")),
@@ -430,15 +437,18 @@ async fn callers_that_are_remembered_are_bounded() {
 fn settings_that_would_not_protect_are_refused() {
     let good = OauthOptions {
         issuer: "https://id.example.com/realms/team".to_owned(),
-        resource: RESOURCE.to_owned(),
+        resource: RESOURCE_URL.to_owned(),
         ..OauthOptions::default()
     };
     let verifier = Verifier::new(&good).unwrap();
-    let signpost = verifier.signpost();
+    let resource_metadata = verifier.resource_metadata();
     let place = "https://sandcell.example.com/.well-known/oauth-protected-resource/mcp";
-    assert_eq!(signpost.challenge, format!("resource_metadata=\"{place}\""));
-    assert_eq!(signpost.document["authorization_servers"], json!([good.issuer]));
-    assert!(signpost.document.get("scopes_supported").is_none());
+    assert_eq!(resource_metadata.challenge, format!("resource_metadata=\"{place}\""));
+    assert_eq!(
+        resource_metadata.document["authorization_servers"],
+        json!([good.issuer])
+    );
+    assert!(resource_metadata.document.get("scopes_supported").is_none());
     for issuer in [
         "http://id.example.com",
         "id.example.com",

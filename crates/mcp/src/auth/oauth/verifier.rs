@@ -10,19 +10,19 @@ use sandcell_engine::Principal;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::keys::{Keys, NoKey};
+use super::keys::{KeyLookupError, Keys};
 use super::signatures::{ALGORITHMS, use_ring};
-use super::{BadToken, OauthError, OauthOptions, PREFIX, Signpost, TOKEN_BYTES, address};
+use super::{BadToken, OAUTH_PREFIX, OauthError, OauthOptions, ResourceMetadata, TOKEN_BYTES, address};
 
 /// The tolerated difference of clocks.
 const LEEWAY_S: u64 = 30;
 /// Streams may outlive the token by this long, so that a call that began with a valid token can end.
 const LINGER_S: u64 = 120;
-/// Callers whose tokens' ends are remembered.
+/// The maximum number of callers whose token expiry is remembered.
 #[cfg(not(test))]
-const CALLERS: usize = 10_000;
+const MAX_CALLERS: usize = 10_000;
 #[cfg(test)]
-const CALLERS: usize = 4;
+const MAX_CALLERS: usize = 4;
 /// Bytes of a subject.
 const SUBJECT_BYTES: usize = 255;
 
@@ -33,7 +33,7 @@ pub(crate) struct Verifier {
     rules: Validation,
     issuer: String,
     scopes: Vec<String>,
-    signpost: Signpost,
+    resource_metadata: ResourceMetadata,
     /// The latest expiry of each caller's tokens, in seconds since 1970.
     ends: Mutex<HashMap<Principal, u64>>,
 }
@@ -41,7 +41,7 @@ pub(crate) struct Verifier {
 /// The claims that are read, in addition to those that the library checks.
 #[derive(Debug, Deserialize)]
 struct Claims {
-    /// One issuer: the library would take a list, too.
+    /// A single issuer: the library would also accept a list.
     iss: String,
     sub: String,
     exp: f64,
@@ -52,12 +52,12 @@ struct Claims {
 impl Verifier {
     pub(crate) fn new(options: &OauthOptions) -> Result<Self, OauthError> {
         use_ring();
-        let signpost = options.signpost()?;
+        let resource_metadata = options.resource_metadata()?;
         let audience = match options.audience.as_str() {
             "" => options.resource.as_str(),
             audience => audience,
         };
-        // An issuer is compared letter by letter, so what is no plain address cannot be meant.
+        // The issuer is compared byte by byte, so anything but a plain address can never match.
         if address("auth.issuer", &options.issuer)?.query().is_some() {
             return Err(OauthError::Setting {
                 key: "auth.issuer",
@@ -79,13 +79,13 @@ impl Verifier {
             rules,
             issuer: options.issuer.clone(),
             scopes: options.scopes.clone(),
-            signpost,
+            resource_metadata,
             ends: Mutex::default(),
         })
     }
 
-    pub(crate) const fn signpost(&self) -> &Signpost {
-        &self.signpost
+    pub(crate) const fn resource_metadata(&self) -> &ResourceMetadata {
+        &self.resource_metadata
     }
 
     /// Returns the holder of this token.
@@ -103,8 +103,8 @@ impl Verifier {
         }
         let key = self.keys.find(header.kid.as_deref(), header.alg).await;
         let key = key.map_err(|error| match error {
-            NoKey::Unknown => BadToken::Wrong,
-            NoKey::Unreachable => BadToken::Unreachable,
+            KeyLookupError::Unknown => BadToken::Wrong,
+            KeyLookupError::Unreachable => BadToken::Unreachable,
         })?;
         let rules = Validation {
             algorithms: vec![header.alg],
@@ -123,31 +123,31 @@ impl Verifier {
         if !self.scopes.iter().all(|wanted| given.contains(&wanted.as_str())) {
             return Err(BadToken::Scope);
         }
-        // An issuer has no fragment, so no two pairs read the same.
-        let who = Principal::new(&format!("{PREFIX}{}#{}", self.issuer, claims.sub));
-        self.remember(&who, claims.exp)?;
-        Ok(who)
+        // An issuer has no fragment, so no two pairs give the same text.
+        let caller = Principal::new(&format!("{OAUTH_PREFIX}{}#{}", self.issuer, claims.sub));
+        self.remember(&caller, claims.exp)?;
+        Ok(caller)
     }
 
-    fn remember(&self, who: &Principal, end: f64) -> Result<(), BadToken> {
+    fn remember(&self, caller: &Principal, end: f64) -> Result<(), BadToken> {
         let now = now_s();
         let lasts = std::time::Duration::try_from_secs_f64(end).map_or(u64::MAX, |end| end.as_secs());
         let mut ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
-        if ends.len() >= CALLERS && !ends.contains_key(who) {
+        if ends.len() >= MAX_CALLERS && !ends.contains_key(caller) {
             ends.retain(|_, end| has_time(*end, now));
-            if ends.len() >= CALLERS {
+            if ends.len() >= MAX_CALLERS {
                 return Err(BadToken::Full);
             }
         }
-        let end = ends.entry(who.clone()).or_insert(lasts);
+        let end = ends.entry(caller.clone()).or_insert(lasts);
         *end = lasts.max(*end);
         Ok(())
     }
 
     /// Returns true if a caller of this name still has a valid token among those seen.
-    pub(crate) fn may_stay(&self, who: &str) -> bool {
+    pub(crate) fn may_stay(&self, caller: &str) -> bool {
         let ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
-        let end = ends.get(&Principal::new(who));
+        let end = ends.get(&Principal::new(caller));
         end.is_some_and(|end| has_time(*end, now_s()))
     }
 }
@@ -163,7 +163,7 @@ fn now_s() -> u64 {
         .map_or(u64::MAX, |time| time.as_secs())
 }
 
-/// The words of a claim that is a text or a list of texts.
+/// Returns the words of a claim that is a text or a list of texts.
 fn words(claim: Option<&Value>) -> Box<dyn Iterator<Item = &str> + '_> {
     match claim {
         Some(Value::String(text)) => Box::new(text.split(' ')),

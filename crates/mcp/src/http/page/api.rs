@@ -11,8 +11,8 @@ use sandcell_sandbox::{Code, Failure};
 use serde_json::{Value, json};
 
 use super::super::body::{self, Body};
-use super::super::door::{Door, From, is_json};
-use super::super::refusal::Refusal;
+use super::super::pipeline::{ConnectionInfo, Pipeline, is_json};
+use super::super::rejection::Rejection;
 use super::query::Query;
 use super::{asked_by_the_page, bytes, data, failed, notebook, picture, runs, sandbox_files};
 use crate::auth::TokenUse;
@@ -21,10 +21,10 @@ use crate::host::{Host, StreamPart, artifact};
 use crate::priority::Priority;
 use crate::tools::sandbox_data;
 
-/// Rows of a page of the history.
-const ROWS: usize = 50;
-/// Bytes of a text that one answer has.
-const PART: u64 = 256 << 10;
+/// The maximum rows of one page of the history.
+const MAX_ROWS: usize = 50;
+/// The maximum bytes of text in one answer.
+const PART_BYTES: u64 = 256 << 10;
 
 /// A resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,7 +82,7 @@ impl<'a> Resource<'a> {
         }
     }
 
-    /// The methods that it takes.
+    /// Returns the methods of the resource.
     const fn methods(self) -> &'static str {
         match self {
             Self::Executions => "GET, POST",
@@ -98,7 +98,7 @@ impl<'a> Resource<'a> {
         }
     }
 
-    /// The fields that its query may have.
+    /// Returns the permitted fields of the query.
     const fn fields(self) -> &'static [&'static str] {
         match self {
             Self::Executions => &["text", "status", "language", "sandbox", "before", "limit"],
@@ -115,60 +115,60 @@ impl<'a> Resource<'a> {
         }
     }
 
-    /// True if an answer can have the size of a file.
+    /// Returns true if an answer can have the size of a file.
     const fn is_bulk(self) -> bool {
         matches!(self, Self::Artifact(..) | Self::Content(_) | Self::Notebook(_))
     }
 }
 
 /// An admitted request.
-pub(super) struct Ask<'a> {
+pub(super) struct ApiRequest<'a> {
     pub(super) host: &'a Arc<dyn Host>,
-    pub(super) who: &'a Principal,
+    pub(super) caller: &'a Principal,
     pub(super) query: &'a Query,
     /// The body of a POST or PUT.
     pub(super) body: bytes::Bytes,
 }
 
-impl Door {
+impl Pipeline {
     /// Answers a request of the page, about the caller's own things only.
     pub(in super::super) async fn page(
         &self,
         request: Request<Incoming>,
-        from: &From,
-    ) -> Result<Response<Body>, Refusal> {
-        let query = Query::parse(request.uri().query()).ok_or_else(Refusal::unknown_query)?;
+        from: &ConnectionInfo,
+    ) -> Result<Response<Body>, Rejection> {
+        let query = Query::parse(request.uri().query()).ok_or_else(Rejection::unknown_query)?;
         asked_by_the_page(request.headers())?;
         let admission = self.admit(request.headers(), from, TokenUse::Mcp).await?;
         if self.is_ending() {
-            return Err(Refusal::ending());
+            return Err(Rejection::ending());
         }
-        let tenant = self.tenant(&admission.who)?;
-        tenant.may_send().map_err(Refusal::too_fast)?;
+        let tenant = self.tenant(&admission.caller)?;
+        tenant.may_send().map_err(Rejection::too_fast)?;
         let (parts, incoming) = request.into_parts();
-        let resource = Resource::parse(parts.uri.path()).ok_or_else(Refusal::no_such_address)?;
+        let resource = Resource::parse(parts.uri.path()).ok_or_else(Rejection::no_such_address)?;
         if !resource
             .methods()
             .split(", ")
             .any(|method| parts.method.as_str() == method)
         {
-            return Err(Refusal::method(resource.methods()));
+            return Err(Rejection::method(resource.methods()));
         }
         if !query.has_only(resource.fields()) {
-            return Err(Refusal::unknown_query());
+            return Err(Rejection::unknown_query());
         }
-        let place = tenant
-            .place(resource.priority())
-            .ok_or_else(Refusal::too_many_requests)?;
+        let permit = tenant
+            .request_permit(resource.priority())
+            .ok_or_else(Rejection::too_many_requests)?;
         let call = self.begin();
         let bulk = if resource.is_bulk() && parts.method == Method::GET {
-            Some(self.bulk_places(&tenant).await?)
+            Some(self.bulk_permits(&tenant).await?)
         } else {
             None
         };
         let takes_json = matches!(resource, Resource::Executions | Resource::Runs | Resource::Sandboxes);
         if parts.method == Method::POST && takes_json && !is_json(&parts.headers)? {
-            return Err(Refusal::not_json());
+            return Err(Rejection::not_json());
         }
         let body = if parts.method == Method::GET {
             bytes::Bytes::new()
@@ -181,41 +181,41 @@ impl Door {
         } else {
             None
         };
-        let ask = Ask {
+        let ask = ApiRequest {
             host: &self.host,
-            who: &admission.who,
+            caller: &admission.caller,
             query: &query,
             body,
         };
         let answered = ask.answer(resource, &parts.method).await;
         let response = answered.unwrap_or_else(|failure| failed(&failure));
-        Ok(response.map(|body| body::holding(body, (place, call, bulk, Arc::clone(&tenant)))))
+        Ok(response.map(|body| body::holding(body, (permit, call, bulk, Arc::clone(&tenant)))))
     }
 }
 
-impl Ask<'_> {
+impl ApiRequest<'_> {
     async fn answer(self, resource: Resource<'_>, method: &Method) -> Result<Response<Body>, Failure> {
         let host = &**self.host;
         let found = match resource {
-            Resource::Overview => overview(host, self.who).await?,
+            Resource::Overview => overview(host, self.caller).await?,
             Resource::Executions if method == Method::POST => {
                 return Ok(data(StatusCode::ACCEPTED, &runs::execute(&self).await?));
             }
-            Resource::Executions => json!(host.search(self.who, &search(self.query)?).await?),
+            Resource::Executions => json!(host.search(self.caller, &search(self.query)?).await?),
             Resource::Runs => return Ok(data(StatusCode::ACCEPTED, &runs::once(&self).await?)),
             Resource::Rerun(id) => return Ok(data(StatusCode::ACCEPTED, &runs::rerun(&self, id).await?)),
-            Resource::Execution(id) => execution(host, self.who, id).await?,
+            Resource::Execution(id) => execution(host, self.caller, id).await?,
             Resource::Text(id, stream, offset) => {
                 let part = StreamPart {
                     stream,
                     offset,
-                    limit: PART,
+                    limit: PART_BYTES,
                     find: None,
                 };
-                json!(host.stream(self.who, id, part).await?)
+                json!(host.stream(self.caller, id, part).await?)
             }
             Resource::Artifact(id, number) => {
-                let file = artifact(host, self.who, id, number).await?;
+                let file = artifact(host, self.caller, id, number).await?;
                 let none = || {
                     let message = format!("the execution has no file {number}");
                     Failure::new(Code::NotFound, message, "use the links of its page")
@@ -224,16 +224,16 @@ impl Ask<'_> {
                 return Ok(bytes(found));
             }
             Resource::Cancel(id) => {
-                let view = host.cancel(self.who, Some(id)).await?;
+                let view = host.cancel(self.caller, Some(id)).await?;
                 json!({"execution_id": view.id, "status": view.status})
             }
             Resource::Sandboxes => return Ok(data(StatusCode::CREATED, &runs::create(&self).await?)),
             Resource::Sandbox(id) => {
-                let views = host.status(self.who, Some(id)).await?;
+                let views = host.status(self.caller, Some(id)).await?;
                 json!(views.first().map(sandbox_data))
             }
-            Resource::Close(id) => json!({"closed": host.close(self.who, id).await?}),
-            Resource::Notebook(id) => return notebook::download(host, self.who, id).await,
+            Resource::Close(id) => json!({"closed": host.close(self.caller, id).await?}),
+            Resource::Notebook(id) => return notebook::download(host, self.caller, id).await,
             Resource::Files(id) => sandbox_files::list(&self, id).await?,
             Resource::Content(id) if method == Method::PUT => sandbox_files::write(&self, id).await?,
             Resource::Content(id) => return sandbox_files::read(&self, id).await,
@@ -260,15 +260,15 @@ fn search(query: &Query) -> Result<HistoryQuery, Failure> {
         before: query.text("before").map(str::to_owned),
         limit: query
             .number("limit")?
-            .map_or(ROWS, |rows| usize::try_from(rows).unwrap_or(usize::MAX)),
+            .map_or(MAX_ROWS, |rows| usize::try_from(rows).unwrap_or(usize::MAX)),
     })
 }
 
-async fn overview(host: &dyn Host, who: &Principal) -> Result<Value, Failure> {
+async fn overview(host: &dyn Host, caller: &Principal) -> Result<Value, Failure> {
     // Running executions are read first: one that ends meanwhile is then in the history, and nothing is missed.
-    let running = host.running(who);
-    let history = host.history(who, ROWS, None).await?;
-    let sandboxes: Vec<Value> = host.status(who, None).await?.iter().map(sandbox_data).collect();
+    let running = host.running(caller);
+    let history = host.history(caller, MAX_ROWS, None).await?;
+    let sandboxes: Vec<Value> = host.status(caller, None).await?.iter().map(sandbox_data).collect();
     let backends = host.backends();
     let images = backends.iter().any(|backend| backend.supports_images);
     let backends: Vec<Value> = backends
@@ -282,7 +282,7 @@ async fn overview(host: &dyn Host, who: &Principal) -> Result<Value, Failure> {
         .collect();
     let config = host.config();
     Ok(json!({
-        "who": &*who.0,
+        "who": &*caller.0,
         "version": env!("CARGO_PKG_VERSION"),
         "sandboxes_most": config.sandboxes_per_caller,
         "languages": languages,
@@ -300,12 +300,12 @@ async fn overview(host: &dyn Host, who: &Principal) -> Result<Value, Failure> {
 
 /// Returns an execution. One that is only in the lasting history has no files except pictures, and the answer states
 /// it.
-async fn execution(host: &dyn Host, who: &Principal, id: &str) -> Result<Value, Failure> {
-    let view = match host.execution(who, id, Duration::ZERO).await {
+async fn execution(host: &dyn Host, caller: &Principal, id: &str) -> Result<Value, Failure> {
+    let view = match host.execution(caller, id, Duration::ZERO).await {
         Ok(view) => view,
         Err(failure) => {
             // If the lasting history lacks it too, the first failure is reported.
-            let kept = host.kept(who, id).await.map_err(|_| failure)?;
+            let kept = host.kept(caller, id).await.map_err(|_| failure)?;
             let pictures: Vec<Value> = kept
                 .pictures
                 .iter()
@@ -317,10 +317,10 @@ async fn execution(host: &dyn Host, who: &Principal, id: &str) -> Result<Value, 
     let part = StreamPart {
         stream: StreamName::Code,
         offset: 0,
-        limit: PART,
+        limit: PART_BYTES,
         find: None,
     };
-    let code = host.stream(who, id, part).await?;
+    let code = host.stream(caller, id, part).await?;
     Ok(json!({"live": live(&view), "code": code}))
 }
 
@@ -394,7 +394,7 @@ mod tests {
         assert_eq!(found.words, ["%", "café\0"]);
         assert_eq!((found.status, found.limit), (Some(Status::Killed), 7));
         assert_eq!(found.before.as_deref(), Some("ex1"));
-        assert_eq!(read("").unwrap().limit, ROWS);
+        assert_eq!(read("").unwrap().limit, MAX_ROWS);
         for wrong in ["status=gone", "limit=-1", "limit=x", "limit=99999999999999999999"] {
             assert!(read(wrong).is_err(), "{wrong}");
         }

@@ -27,31 +27,31 @@ use sandcell_sandbox::{Code, Failure};
 use serde_json::{Value, json};
 
 use super::body::Body;
-use super::refusal::Refusal;
+use super::rejection::Rejection;
 
 /// The switch for the page.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Page {
-    /// There is nothing at `/`.
+    /// No page is served.
     #[default]
     Absent,
-    /// It is at `/`.
+    /// The page is served at `/`.
     Served,
 }
 
-/// The header without which `/api` answers nothing.
+/// The header that every request to `/api` must have.
 const ASKED_BY: HeaderName = HeaderName::from_static("sandcell-page");
 
 /// The page may load its own files, show pictures that it made itself, and query this server. It has no inline script,
 /// makes no elements from text, and cannot be framed.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; \
+const CONTENT_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; \
                       trusted-types 'none'";
 /// The policy for responses that are no page, in case a browser shows them as one.
 const NO_PAGE: &str = "default-src 'none'; frame-ancestors 'none'; sandbox";
 
 /// A file of the page: where it is, its type, its bytes.
-const FILES: [(&str, &str, &[u8]); 9] = [
+const PAGE_FILES: [(&str, &str, &[u8]); 9] = [
     ("/", "text/html; charset=utf-8", include_bytes!("files/index.html")),
     (
         "/page/page.css",
@@ -93,7 +93,7 @@ const FILES: [(&str, &str, &[u8]); 9] = [
 
 /// Returns true if the page has a file at this path.
 pub(super) fn has_file(path: &str) -> bool {
-    FILES.iter().any(|(place, ..)| *place == path)
+    PAGE_FILES.iter().any(|(served, ..)| *served == path)
 }
 
 /// Returns true if this path belongs to the page's API.
@@ -102,29 +102,29 @@ pub(super) fn is_api(path: &str) -> bool {
 }
 
 /// A file of the page.
-pub(super) fn file(method: &Method, path: &str) -> Result<Response<Body>, Refusal> {
+pub(super) fn file(method: &Method, path: &str) -> Result<Response<Body>, Rejection> {
     if method != Method::GET && method != Method::HEAD {
-        return Err(Refusal::method("GET, HEAD"));
+        return Err(Rejection::method("GET, HEAD"));
     }
-    let (_, kind, bytes) = FILES
+    let (_, kind, bytes) = PAGE_FILES
         .iter()
-        .find(|(place, ..)| *place == path)
-        .ok_or_else(Refusal::no_such_address)?;
+        .find(|(served, ..)| *served == path)
+        .ok_or_else(Rejection::no_such_address)?;
     Ok(answer(
         StatusCode::OK,
         kind,
-        POLICY,
+        CONTENT_POLICY,
         "no-cache",
         Bytes::from_static(bytes),
     ))
 }
 
 /// Checks that the page itself sent the request.
-fn asked_by_the_page(headers: &HeaderMap) -> Result<(), Refusal> {
+fn asked_by_the_page(headers: &HeaderMap) -> Result<(), Rejection> {
     let mut values = headers.get_all(ASKED_BY).iter();
     match (values.next(), values.next()) {
         (Some(value), None) if value == "1" => Ok(()),
-        _ => Err(Refusal::not_the_page()),
+        _ => Err(Rejection::not_the_page()),
     }
 }
 
@@ -133,7 +133,8 @@ fn data(status: StatusCode, data: &Value) -> Response<Body> {
     answer(status, "application/json", NO_PAGE, "no-store", text)
 }
 
-/// Bytes that came from code. Only pure picture types are declared; all else is sent as a download.
+/// Makes an answer with bytes that code made. Only pure picture types are declared; all other types are sent as a
+/// download.
 fn bytes(bytes: Bytes) -> Response<Body> {
     let kind = picture(&bytes).unwrap_or("application/octet-stream");
     let mut response = answer(StatusCode::OK, kind, NO_PAGE, "no-store", bytes);
@@ -144,12 +145,12 @@ fn bytes(bytes: Bytes) -> Response<Body> {
 
 /// Returns the picture type that browsers show without treating it as a document.
 fn picture(bytes: &[u8]) -> Option<&'static str> {
-    const KINDS: [(&[u8], &str); 3] = [
+    const IMAGE_KINDS: [(&[u8], &str); 3] = [
         (b"\x89PNG\r\n\x1a\n", "image/png"),
         (b"\xff\xd8\xff", "image/jpeg"),
         (b"GIF8", "image/gif"),
     ];
-    let kind = KINDS.iter().find(|(magic, _)| bytes.starts_with(magic));
+    let kind = IMAGE_KINDS.iter().find(|(magic, _)| bytes.starts_with(magic));
     kind.map(|(_, kind)| *kind)
 }
 
@@ -197,7 +198,7 @@ mod tests {
 
     #[test]
     fn the_page_has_no_script_or_style_of_its_own_and_loads_nothing_from_elsewhere() {
-        let html = std::str::from_utf8(FILES[0].2).unwrap();
+        let html = std::str::from_utf8(PAGE_FILES[0].2).unwrap();
         assert_eq!(html.matches("<script").count(), 1, "one module, by its address");
         assert!(html.contains("<script type=\"module\" src=\"page/page.js\"></script>"));
         for forbidden in ["<style", "style=", "http://", "https://", "javascript:"] {
@@ -209,8 +210,8 @@ mod tests {
         };
         assert!(handler("focus=\"x\"") && !handler(" this page"));
         assert!(!html.split(" on").skip(1).any(handler));
-        let scripts = FILES.iter().filter(|(place, ..)| place.ends_with(".js"));
-        for (place, _, bytes) in scripts {
+        let scripts = PAGE_FILES.iter().filter(|(file_path, ..)| file_path.ends_with(".js"));
+        for (file_path, _, bytes) in scripts {
             let script = std::str::from_utf8(bytes).unwrap();
             for forbidden in [
                 "innerHTML",
@@ -228,16 +229,16 @@ mod tests {
                 "http://",
                 "https://",
             ] {
-                assert!(!script.contains(forbidden), "{place}: {forbidden}");
+                assert!(!script.contains(forbidden), "{file_path}: {forbidden}");
             }
         }
-        let style = std::str::from_utf8(FILES[1].2).unwrap();
+        let style = std::str::from_utf8(PAGE_FILES[1].2).unwrap();
         assert!(!style.contains("url(") && !style.contains("@import"));
     }
 
     #[test]
     fn the_page_is_as_small_as_its_guide_states() {
-        let bytes: usize = FILES.iter().map(|(_, _, bytes)| bytes.len()).sum();
+        let bytes: usize = PAGE_FILES.iter().map(|(_, _, bytes)| bytes.len()).sum();
         assert!(bytes < 80_000, "{bytes} bytes: docs/guides/http.md states the size");
     }
 

@@ -14,20 +14,20 @@ use super::data;
 use crate::host::{Host, StreamPart};
 use crate::notebook::notebook;
 
-/// The most cells.
+/// The maximum number of cells.
 const MAX_CELLS: usize = 500;
 /// Bytes of texts and pictures together.
 const MAX_BYTES: usize = 8 << 20;
 /// The number of rows per history query.
 const PAGE_ROWS: usize = 100;
-/// Bytes of code; no execution has more.
+/// The maximum bytes of an execution's code.
 const MAX_CODE_BYTES: u64 = 1 << 20;
-/// The time limit for gathering them.
+/// The time limit for collecting the executions.
 const GATHER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The notebook of a sandbox, also of one that has ended, as a download.
-pub(super) async fn download(host: &dyn Host, who: &Principal, id: &str) -> Result<Response<Body>, Failure> {
-    let gathered = tokio::time::timeout(GATHER_TIMEOUT, gather(host, who, id)).await;
+pub(super) async fn download(host: &dyn Host, caller: &Principal, id: &str) -> Result<Response<Body>, Failure> {
+    let gathered = tokio::time::timeout(GATHER_TIMEOUT, gather(host, caller, id)).await;
     let (cells, total) = gathered.map_err(|_| {
         let message = "the executions could not be gathered in time";
         Failure::new(Code::Timeout, message, "try again")
@@ -49,7 +49,7 @@ fn note(left_out: u64, shown: usize) -> Value {
 }
 
 /// The newest executions of a sandbox, oldest first, and the number of all.
-async fn gather(host: &dyn Host, who: &Principal, id: &str) -> Result<(Vec<KeptExecution>, u64), Failure> {
+async fn gather(host: &dyn Host, caller: &Principal, id: &str) -> Result<(Vec<KeptExecution>, u64), Failure> {
     let mut query = HistoryQuery {
         sandbox: Some(id.to_owned()),
         limit: PAGE_ROWS,
@@ -57,16 +57,16 @@ async fn gather(host: &dyn Host, who: &Principal, id: &str) -> Result<(Vec<KeptE
     };
     let (mut cells, mut bytes, mut total) = (Vec::new(), 0, 0);
     'pages: loop {
-        let page = host.search(who, &query).await?;
+        let page = host.search(caller, &query).await?;
         if page.total == 0 {
             // A live sandbox without executions has an empty notebook; one of another caller has none.
-            host.status(who, Some(id)).await?;
+            host.status(caller, Some(id)).await?;
         }
         total = total.max(page.total);
         query.before = page.records.last().map(|record| record.execution_id.to_string());
         let is_last = !page.more || page.records.is_empty();
         for record in page.records {
-            let Some(cell) = whole(host, who, record).await else {
+            let Some(cell) = whole(host, caller, record).await else {
                 continue;
             };
             bytes += weight(&cell);
@@ -86,25 +86,25 @@ async fn gather(host: &dyn Host, who: &Principal, id: &str) -> Result<(Vec<KeptE
 fn weight(cell: &KeptExecution) -> usize {
     let texts = [&cell.code, &cell.stdout, &cell.stderr].map(String::len);
     let more = [&cell.result, &cell.traceback].map(|text| text.as_ref().map_or(0, String::len));
-    // Base64 takes a third more.
+    // Base64 needs a third more bytes.
     let pictures = cell.pictures.iter().map(|picture| picture.bytes.len() * 4 / 3);
     texts.into_iter().chain(more).chain(pictures).sum()
 }
 
 /// Returns an execution in full: the lasting history has its code as it was given. None if it is gone by now.
-async fn whole(host: &dyn Host, who: &Principal, record: HistoryRecord) -> Option<KeptExecution> {
+async fn whole(host: &dyn Host, caller: &Principal, record: HistoryRecord) -> Option<KeptExecution> {
     let id = record.execution_id.to_string();
-    if let Ok(kept) = host.kept(who, &id).await {
+    if let Ok(kept) = host.kept(caller, &id).await {
         return Some(kept);
     }
-    let view = host.execution(who, &id, Duration::ZERO).await.ok()?;
+    let view = host.execution(caller, &id, Duration::ZERO).await.ok()?;
     let part = StreamPart {
         stream: StreamName::Code,
         offset: 0,
         limit: MAX_CODE_BYTES,
         find: None,
     };
-    let code = host.stream(who, &id, part).await.ok()?;
+    let code = host.stream(caller, &id, part).await.ok()?;
     Some(from_memory(record, view, code.text))
 }
 

@@ -6,20 +6,20 @@ use std::collections::BTreeMap;
 use sandcell_sandbox::Failure;
 
 /// All fields that any resource takes.
-const FIELDS: [&str; 9] = [
+const QUERY_FIELDS: [&str; 9] = [
     "text", "status", "language", "sandbox", "before", "limit", "path", "offset", "append",
 ];
 
-/// A query that has known fields only.
+/// A query with known fields only.
 #[derive(Debug, Default)]
 pub(super) struct Query(BTreeMap<&'static str, String>);
 
 impl Query {
-    /// Reads a query. None if a field is unknown or stands twice.
+    /// Reads a query. None if a field is unknown or appears twice.
     pub(super) fn parse(query: Option<&str>) -> Option<Self> {
         let mut fields = BTreeMap::new();
         for (name, value) in form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
-            let name = FIELDS.into_iter().find(|field| *field == name)?;
+            let name = QUERY_FIELDS.into_iter().find(|field| *field == name)?;
             if fields.insert(name, value.into_owned()).is_some() {
                 return None;
             }
@@ -27,12 +27,12 @@ impl Query {
         Some(Self(fields))
     }
 
-    /// True if it has none but these fields.
+    /// Returns true if the query has no fields other than these.
     pub(super) fn has_only(&self, fields: &[&str]) -> bool {
         self.0.keys().all(|name| fields.contains(name))
     }
 
-    /// The text of a field; none if it is absent or empty.
+    /// Returns the text of a field. None if the field is absent or empty.
     pub(super) fn text(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str).filter(|text| !text.is_empty())
     }
@@ -50,7 +50,7 @@ impl Query {
         self.text(name).map(read).transpose()
     }
 
-    /// True if a field is `true`.
+    /// Returns true if a field is `true`.
     ///
     /// # Errors
     ///

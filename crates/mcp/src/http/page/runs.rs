@@ -11,19 +11,20 @@ use sandcell_sandbox::{Code, Consent, Failure};
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::api::Ask;
+use super::api::ApiRequest;
 use crate::arguments::Arguments;
 use crate::host::StreamPart;
 use crate::limits::{MESSAGE_DEPTH, MESSAGE_MARKS};
 use crate::stdio::scanner::Scanner;
 use crate::tools::{
-    Facts, create_request, create_run_close, create_sandbox, execute_code, execute_request, once_request, sandbox_data,
+    ToolFacts, create_request, create_run_close, create_sandbox, execute_code, execute_request, once_request,
+    sandbox_data,
 };
 
 /// The maximum bytes of code per engine query.
 const CODE_PART: u64 = 256 << 10;
 /// The first words of an installation's code.
-const INSTALLATION: &str = "install_package(packages=";
+const INSTALL_CODE_PREFIX: &str = "install_package(packages=";
 
 /// The fields of a JSON body. A body that would take much memory to parse is refused first.
 fn fields(body: &[u8]) -> Result<Map<String, Value>, Failure> {
@@ -54,50 +55,50 @@ fn started(view: &ExecutionView, note: Option<&str>) -> Value {
 }
 
 /// Runs code in a session of a sandbox.
-pub(super) async fn execute(ask: &Ask<'_>) -> Result<Value, Failure> {
-    let tool = execute_code(&Facts::of(&**ask.host, Duration::ZERO));
+pub(super) async fn execute(ask: &ApiRequest<'_>) -> Result<Value, Failure> {
+    let tool = execute_code(&ToolFacts::of(&**ask.host, Duration::ZERO));
     let mut arguments = Arguments::check(tool.name, &tool.fields, fields(&ask.body)?)?;
     let request = ExecuteRequest {
         wait: Some(Duration::ZERO),
         ..execute_request(&mut arguments, &**ask.host, Watch::default())?
     };
-    let view = ask.host.execute(ask.who, request, CancellationToken::new()).await?;
+    let view = ask.host.execute(ask.caller, request, CancellationToken::new()).await?;
     Ok(started(&view, None))
 }
 
 /// Runs code once in a fresh sandbox.
-pub(super) async fn once(ask: &Ask<'_>) -> Result<Value, Failure> {
-    let tool = create_run_close(&Facts::of(&**ask.host, Duration::ZERO));
+pub(super) async fn once(ask: &ApiRequest<'_>) -> Result<Value, Failure> {
+    let tool = create_run_close(&ToolFacts::of(&**ask.host, Duration::ZERO));
     let mut arguments = Arguments::check(tool.name, &tool.fields, fields(&ask.body)?)?;
     let (request, _) = once_request(&mut arguments, &**ask.host, Watch::default(), Consent::default())?;
     let request = RunRequest {
         wait: Some(Duration::ZERO),
         ..request
     };
-    let view = ask.host.run_once(ask.who, request, CancellationToken::new()).await?;
+    let view = ask.host.run_once(ask.caller, request, CancellationToken::new()).await?;
     Ok(started(&view, None))
 }
 
 /// Makes a sandbox.
-pub(super) async fn create(ask: &Ask<'_>) -> Result<Value, Failure> {
-    let tool = create_sandbox(&Facts::of(&**ask.host, Duration::ZERO));
+pub(super) async fn create(ask: &ApiRequest<'_>) -> Result<Value, Failure> {
+    let tool = create_sandbox(&ToolFacts::of(&**ask.host, Duration::ZERO));
     let mut arguments = Arguments::check(tool.name, &tool.fields, fields(&ask.body)?)?;
     let request = create_request(&mut arguments, Watch::default(), Consent::default());
-    let views = ask.host.create(ask.who, request).await?;
+    let views = ask.host.create(ask.caller, request).await?;
     Ok(json!({"sandboxes": views.iter().map(sandbox_data).collect::<Vec<_>>()}))
 }
 
 /// Runs the code of an execution again: in its sandbox if that still exists, else in a fresh one.
-pub(super) async fn rerun(ask: &Ask<'_>, id: &str) -> Result<Value, Failure> {
+pub(super) async fn rerun(ask: &ApiRequest<'_>, id: &str) -> Result<Value, Failure> {
     let (code, language, sandbox) = source(ask, id).await?;
-    if code.starts_with(INSTALLATION) {
+    if code.starts_with(INSTALL_CODE_PREFIX) {
         return Err(Failure::invalid(
             "this execution installed packages; it has no code to run again",
             "make a sandbox with these packages",
         ));
     }
     let live = match &sandbox {
-        Some(sandbox) => ask.host.status(ask.who, Some(sandbox)).await.is_ok(),
+        Some(sandbox) => ask.host.status(ask.caller, Some(sandbox)).await.is_ok(),
         None => false,
     };
     if live {
@@ -110,7 +111,7 @@ pub(super) async fn rerun(ask: &Ask<'_>, id: &str) -> Result<Value, Failure> {
             wait: Some(Duration::ZERO),
             watch: Watch::default(),
         };
-        let view = ask.host.execute(ask.who, request, CancellationToken::new()).await?;
+        let view = ask.host.execute(ask.caller, request, CancellationToken::new()).await?;
         return Ok(started(&view, None));
     }
     let request = RunRequest {
@@ -127,19 +128,19 @@ pub(super) async fn rerun(ask: &Ask<'_>, id: &str) -> Result<Value, Failure> {
         network: Vec::new(),
         consent: Consent::default(),
     };
-    let view = ask.host.run_once(ask.who, request, CancellationToken::new()).await?;
+    let view = ask.host.run_once(ask.caller, request, CancellationToken::new()).await?;
     let note = "its sandbox is gone, so it runs in a fresh one, without the variables, files and packages of then";
     Ok(started(&view, Some(note)))
 }
 
 /// The code of an execution, its language and its sandbox. The lasting history has code as it was given; the streams of
 /// an execution that is missing there have control characters escaped.
-async fn source(ask: &Ask<'_>, id: &str) -> Result<(String, String, Option<String>), Failure> {
-    if let Ok(kept) = ask.host.kept(ask.who, id).await {
+async fn source(ask: &ApiRequest<'_>, id: &str) -> Result<(String, String, Option<String>), Failure> {
+    if let Ok(kept) = ask.host.kept(ask.caller, id).await {
         let sandbox = kept.record.sandbox_id.map(|sandbox| sandbox.to_string());
         return Ok((kept.code, kept.record.language, sandbox));
     }
-    let view = ask.host.execution(ask.who, id, Duration::ZERO).await?;
+    let view = ask.host.execution(ask.caller, id, Duration::ZERO).await?;
     let most = ask.host.config().code_bytes.as_bytes();
     let (mut code, mut offset) = (String::new(), 0_u64);
     loop {
@@ -149,7 +150,7 @@ async fn source(ask: &Ask<'_>, id: &str) -> Result<(String, String, Option<Strin
             limit: CODE_PART,
             find: None,
         };
-        let part = ask.host.stream(ask.who, id, part).await?;
+        let part = ask.host.stream(ask.caller, id, part).await?;
         code.push_str(&part.text);
         if part.eof || part.next_offset <= offset {
             break;

@@ -10,7 +10,7 @@ use sandcell_engine::{CreateRequest, ExecuteRequest, Principal, SandboxView, Wat
 use sandcell_sandbox::{Code, Failure};
 use serde_json::json;
 
-use super::{Call, Effect, Facts, Tool, unless_cancelled};
+use super::{Call, Effect, Tool, ToolFacts, unless_cancelled};
 use crate::answer::Answer;
 use crate::content::execution;
 use crate::host::Host;
@@ -18,12 +18,12 @@ use crate::schema::{self, Field, Kind};
 use crate::time::rough;
 
 /// The default image.
-const IMAGE: &str = "alpine:latest";
+const DEFAULT_IMAGE: &str = "alpine:latest";
 /// The label of this toolset's sandboxes.
-const LABEL: &str = "initialize_sandbox";
+const SANDBOX_LABEL: &str = "initialize_sandbox";
 
 /// The tools.
-pub(super) fn tools(facts: &Facts) -> Vec<Tool> {
+pub(super) fn tools(facts: &ToolFacts) -> Vec<Tool> {
     vec![initialize_sandbox(), execute_code(facts), stop_sandbox()]
 }
 
@@ -62,7 +62,7 @@ fn initialize_sandbox() -> Tool {
         fields: vec![
             Field::new("image", Kind::Text, json!("python:3.12-slim"))
                 .about("The container image")
-                .default(json!(IMAGE)),
+                .default(json!(DEFAULT_IMAGE)),
         ],
         output: Some(schema::output(&[
             ("sandbox_id", "string"),
@@ -76,13 +76,13 @@ fn initialize_sandbox() -> Tool {
 }
 
 async fn initialize(mut call: Call) -> Result<Answer, Failure> {
-    let asked = call.arguments.text("image").unwrap_or_else(|| IMAGE.to_owned());
-    let before = current(&*call.host, &call.who).await?;
-    let making = create(&*call.host, &call.who, asked, &call.watch);
+    let asked = call.arguments.text("image").unwrap_or_else(|| DEFAULT_IMAGE.to_owned());
+    let before = current(&*call.host, &call.caller).await?;
+    let making = create(&*call.host, &call.caller, asked, &call.watch);
     let (view, image) = unless_cancelled(&call.cancel, making).await?;
     // Only now: if the new sandbox cannot be made, the old one still exists.
     for old in &before {
-        stop_one(&*call.host, &call.who, old).await?;
+        stop_one(&*call.host, &call.caller, old).await?;
     }
     let mut text = format!(
         "sandbox {} is ready\nisolation: {} (back end {})",
@@ -122,26 +122,26 @@ async fn initialize(mut call: Call) -> Result<Answer, Failure> {
 /// machine are preferred.
 async fn create(
     host: &dyn Host,
-    who: &Principal,
+    caller: &Principal,
     image: String,
     watch: &Watch,
 ) -> Result<(SandboxView, Option<String>), Failure> {
     let request = |image: Option<String>| CreateRequest {
         count: 1,
-        label: Some(LABEL.to_owned()),
+        label: Some(SANDBOX_LABEL.to_owned()),
         image,
         watch: watch.clone(),
         ..CreateRequest::default()
     };
-    let default = image == IMAGE;
+    let default = image == DEFAULT_IMAGE;
     if default && host.backends().first().is_some_and(|first| first.uses_host_programs) {
-        let views = host.create(who, request(None)).await?;
+        let views = host.create(caller, request(None)).await?;
         return Ok((first(views)?, None));
     }
-    match host.create(who, request(Some(image.clone()))).await {
+    match host.create(caller, request(Some(image.clone()))).await {
         Ok(views) => Ok((first(views)?, Some(image))),
         Err(failure) if default && failure.code == Code::InvalidArgument => {
-            let views = host.create(who, request(None)).await?;
+            let views = host.create(caller, request(None)).await?;
             Ok((first(views)?, None))
         }
         Err(failure) => Err(failure),
@@ -159,22 +159,22 @@ fn first(views: Vec<SandboxView>) -> Result<SandboxView, Failure> {
 }
 
 /// The caller's sandboxes of this toolset, the oldest first. Only simultaneous calls make more than one.
-async fn current(host: &dyn Host, who: &Principal) -> Result<Vec<SandboxView>, Failure> {
-    let mut views = host.status(who, None).await?;
-    views.retain(|view| view.label.as_deref() == Some(LABEL) && view.state != "closing");
+async fn current(host: &dyn Host, caller: &Principal) -> Result<Vec<SandboxView>, Failure> {
+    let mut views = host.status(caller, None).await?;
+    views.retain(|view| view.label.as_deref() == Some(SANDBOX_LABEL) && view.state != "closing");
     Ok(views)
 }
 
 /// Ends a sandbox. One that has just ended by itself counts as ended.
-async fn stop_one(host: &dyn Host, who: &Principal, view: &SandboxView) -> Result<(), Failure> {
-    match host.close(who, view.id.as_str()).await {
+async fn stop_one(host: &dyn Host, caller: &Principal, view: &SandboxView) -> Result<(), Failure> {
+    match host.close(caller, view.id.as_str()).await {
         Ok(_) => Ok(()),
         Err(failure) if matches!(failure.code, Code::NotFound | Code::Expired) => Ok(()),
         Err(failure) => Err(failure),
     }
 }
 
-fn execute_code(facts: &Facts) -> Tool {
+fn execute_code(facts: &ToolFacts) -> Tool {
     let default = facts.default_language();
     Tool {
         name: "execute_code",
@@ -193,7 +193,7 @@ fn execute_code(facts: &Facts) -> Tool {
 }
 
 async fn execute(mut call: Call) -> Result<Answer, Failure> {
-    let Some(view) = current(&*call.host, &call.who).await?.pop() else {
+    let Some(view) = current(&*call.host, &call.caller).await?.pop() else {
         return Err(Failure::new(
             Code::NotFound,
             format!(
@@ -213,7 +213,7 @@ async fn execute(mut call: Call) -> Result<Answer, Failure> {
         wait: None,
         watch: call.watch.clone(),
     };
-    let ran = call.host.execute(&call.who, request, call.cancel).await?;
+    let ran = call.host.execute(&call.caller, request, call.cancel).await?;
     let inline = call.host.config().output_inline;
     Ok(execution::answer_with(&ran, inline, &[], execution::nothing_reads_on, &call.room).await)
 }
@@ -230,9 +230,9 @@ fn stop_sandbox() -> Tool {
 }
 
 async fn stop(call: Call) -> Result<Answer, Failure> {
-    let views = current(&*call.host, &call.who).await?;
+    let views = current(&*call.host, &call.caller).await?;
     for view in &views {
-        stop_one(&*call.host, &call.who, view).await?;
+        stop_one(&*call.host, &call.caller, view).await?;
     }
     let ids: Vec<&str> = views.iter().map(|view| view.id.as_str()).collect();
     let text = if ids.is_empty() {

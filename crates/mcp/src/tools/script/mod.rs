@@ -21,11 +21,11 @@ use crate::schema::{self, Field, Kind};
 use crate::time::rough;
 
 /// The language of this toolset.
-const LANGUAGE: &str = "python";
+const SCRIPT_LANGUAGE: &str = "python";
 /// The default timeout of code, in seconds.
 const TIMEOUT_S: u64 = 10;
 /// The timeout of an installation.
-const INSTALL: Duration = Duration::from_secs(120);
+const INSTALL_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The tools.
 pub(super) fn tools(interpreters: Interpreters) -> Vec<Tool> {
@@ -109,7 +109,7 @@ async fn run(mut call: Call, interpreters: Interpreters) -> Result<Answer, Failu
     let arguments = &mut call.arguments;
     let request = ExecuteRequest {
         code: arguments.required_text("code")?,
-        language: LANGUAGE.to_owned(),
+        language: SCRIPT_LANGUAGE.to_owned(),
         sandbox_id: None,
         stdin: None,
         timeout: Some(arguments.seconds("timeout").unwrap_or(Duration::from_secs(TIMEOUT_S))),
@@ -118,8 +118,8 @@ async fn run(mut call: Call, interpreters: Interpreters) -> Result<Answer, Failu
         watch: call.watch.clone(),
     };
     let ran = match interpreters {
-        Interpreters::Fresh => call.host.execute_alone(&call.who, request, call.cancel).await,
-        Interpreters::Kept => call.host.execute(&call.who, request, call.cancel).await,
+        Interpreters::Fresh => call.host.execute_alone(&call.caller, request, call.cancel).await,
+        Interpreters::Kept => call.host.execute(&call.caller, request, call.cancel).await,
     };
     Ok(match ran {
         Ok(view) => ran_answer(&view),
@@ -151,7 +151,7 @@ fn ran_answer(view: &ExecutionView) -> Answer {
 
 /// The answer to a call that failed: refused code is a result, everything else an error of the call.
 fn refused_answer(failure: &Failure) -> Answer {
-    let mut answer = same_as_text(fields("", "", &told(failure), 0)).with_meta(
+    let mut answer = same_as_text(fields("", "", &failure_text(failure), 0)).with_meta(
         "sandcell/error",
         json!({"code": failure.code, "message": failure.message, "remedy": failure.remedy}),
     );
@@ -218,7 +218,7 @@ fn error(view: &ExecutionView) -> String {
     }
 }
 
-fn told(failure: &Failure) -> String {
+fn failure_text(failure: &Failure) -> String {
     format!("{}: {}. {}", failure.code, failure.message, failure.remedy)
 }
 
@@ -243,17 +243,17 @@ fn pip_install() -> Tool {
 async fn install(mut call: Call) -> Result<Answer, Failure> {
     let request = InstallRequest {
         packages: vec![call.arguments.required_text("package")?],
-        language: LANGUAGE.to_owned(),
+        language: SCRIPT_LANGUAGE.to_owned(),
         sandbox_id: None,
-        timeout: Some(INSTALL),
+        timeout: Some(INSTALL_TIMEOUT),
         wait: None,
         in_history: InHistory::Unshown,
         consent: call.consent,
     };
-    let (success, message) = match call.host.install(&call.who, request, call.cancel).await {
+    let (success, message) = match call.host.install(&call.caller, request, call.cancel).await {
         Ok(view) if view.status == Status::Ok => (true, view.stdout.text.trim().replace('\n', "; ")),
         Ok(view) => (false, error(&view)),
-        Err(failure) => (false, told(&failure)),
+        Err(failure) => (false, failure_text(&failure)),
     };
     Ok(same_as_text(json!({"success": success, "message": message})))
 }
@@ -266,7 +266,7 @@ async fn read_history(mut call: Call) -> Result<Answer, Failure> {
     let asked = call.arguments.integer("last_n").unwrap_or(10);
     let last_n = u64::try_from(asked).unwrap_or(1).clamp(1, HISTORY_RECORDS);
     let last_n = usize::try_from(last_n).unwrap_or(1);
-    let view = call.host.history(&call.who, last_n, None).await?;
+    let view = call.host.history(&call.caller, last_n, None).await?;
     let mut data = serde_json::to_value(&view).unwrap_or_default();
     // As in the answer of a run: the text is empty on success.
     for record in data
@@ -300,8 +300,8 @@ fn reset_session_state() -> Tool {
 }
 
 async fn reset(call: Call) -> Result<Answer, Failure> {
-    let before = call.host.history(&call.who, 1, None).await?.total;
-    call.host.reset(&call.who, None, None).await?;
+    let before = call.host.history(&call.caller, 1, None).await?.total;
+    call.host.reset(&call.caller, None, None).await?;
     Ok(same_as_text(json!({
         "success": true,
         "message": format!("the session was reset; {before} execution records were cleared"),

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use sandcell_mcp::{BridgeError, Wake};
+use sandcell_mcp::{ProxyError, Wake};
 use sandcell_sandbox::{Code, Failure};
 
 use super::ServeArgs;
@@ -22,7 +22,7 @@ pub(super) async fn serve(args: &ServeArgs, url: &str) -> Result<ExitCode, Failu
     let token = match std::env::var(TOKEN_VARIABLE) {
         Ok(token) if !token.trim().is_empty() => Some(token.trim().to_owned()),
         Ok(_) | Err(std::env::VarError::NotPresent) => None,
-        Err(std::env::VarError::NotUnicode(_)) => return Err(failure(&BridgeError::Token)),
+        Err(std::env::VarError::NotUnicode(_)) => return Err(failure(&ProxyError::Token)),
     };
     #[cfg(unix)]
     if let Some(path) = url.strip_prefix("unix:").filter(|path| path.starts_with('/')) {
@@ -37,21 +37,21 @@ pub(super) async fn serve(args: &ServeArgs, url: &str) -> Result<ExitCode, Failu
 pub(super) async fn pass_on(to: &str, token: Option<&str>, wake: Option<Wake>) -> Result<ExitCode, Failure> {
     let mut stop = signals::Stop::listen()?;
     tokio::select! {
-        ended = sandcell_mcp::bridge_stdio(to, token, wake) => {
+        ended = sandcell_mcp::proxy_stdio(to, token, wake) => {
             ended.map_err(|error| failure(&error)).map(|()| ExitCode::SUCCESS)
         }
         _signal = stop.next() => Ok(ExitCode::SUCCESS),
     }
 }
 
-fn failure(error: &BridgeError) -> Failure {
+fn failure(error: &ProxyError) -> Failure {
     match error {
-        BridgeError::Address(..) => Failure::invalid(
+        ProxyError::Address(..) => Failure::invalid(
             format!("--connect: {error}"),
             "give the address that the server printed, such as http://127.0.0.1:8123/mcp",
         ),
-        BridgeError::Token => Failure::invalid(format!("{TOKEN_VARIABLE}: {error}"), "put the token alone there"),
-        BridgeError::Client(_) | BridgeError::Pipe(_) => {
+        ProxyError::Token => Failure::invalid(format!("{TOKEN_VARIABLE}: {error}"), "put the token alone there"),
+        ProxyError::Client(_) | ProxyError::Pipe(_) => {
             Failure::new(Code::Internal, error.to_string(), "look at the client and its log")
         }
     }

@@ -1,5 +1,5 @@
-//! The limits of callers, which may change while the server runs. Each check uses the current limits. A caller above a
-//! lowered limit keeps what it has, and gets nothing more.
+//! The limits of callers. They may change while the server runs. Each check uses the current limits. A caller above a
+//! lowered limit keeps its resources, and gets no more.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -7,9 +7,9 @@ use super::HttpLimits;
 
 /// The current limits.
 #[derive(Debug)]
-pub(crate) struct LiveLimits(Mutex<Arc<HttpLimits>>);
+pub(crate) struct LimitsHandle(Mutex<Arc<HttpLimits>>);
 
-impl LiveLimits {
+impl LimitsHandle {
     pub(crate) fn new(limits: HttpLimits) -> Arc<Self> {
         Arc::new(Self(Mutex::new(Arc::new(limits))))
     }
@@ -25,7 +25,7 @@ impl LiveLimits {
 
 /// A handle that changes the limits from outside.
 #[derive(Debug, Clone)]
-pub struct HttpControl(pub(super) Arc<LiveLimits>);
+pub struct HttpControl(pub(super) Arc<LimitsHandle>);
 
 impl HttpControl {
     /// Replaces the limits.

@@ -8,34 +8,34 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The number of wrong tokens of one address that are answered as such, in this time.
-const GUESSES: u32 = 30;
-const WINDOW: Duration = Duration::from_secs(60);
+const MAX_WRONG_TOKENS: u32 = 30;
+const THROTTLE_WINDOW: Duration = Duration::from_secs(60);
 /// Addresses that are remembered.
-const ADDRESSES: usize = 4096;
+const MAX_ADDRESSES: usize = 4096;
 
 /// The recent senders of wrong tokens.
 #[derive(Debug, Default)]
-pub(crate) struct Guesses(Mutex<HashMap<IpAddr, (Instant, u32)>>);
+pub(crate) struct AuthThrottle(Mutex<HashMap<IpAddr, (Instant, u32)>>);
 
-impl Guesses {
+impl AuthThrottle {
     /// Counts a wrong token; after too many, returns the time to wait.
-    pub(crate) fn wrong(&self, from: IpAddr) -> Result<(), Duration> {
+    pub(crate) fn count_wrong_token(&self, from: IpAddr) -> Result<(), Duration> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        if all.len() >= ADDRESSES && !all.contains_key(&from) {
-            all.retain(|_, (since, _)| now.duration_since(*since) < WINDOW);
-            if all.len() >= ADDRESSES {
-                return Err(WINDOW);
+        if all.len() >= MAX_ADDRESSES && !all.contains_key(&from) {
+            all.retain(|_, (since, _)| now.duration_since(*since) < THROTTLE_WINDOW);
+            if all.len() >= MAX_ADDRESSES {
+                return Err(THROTTLE_WINDOW);
             }
         }
         let (since, count) = all.entry(from).or_insert((now, 0));
         let passed = now.duration_since(*since);
-        if passed >= WINDOW {
+        if passed >= THROTTLE_WINDOW {
             (*since, *count) = (now, 0);
         }
         *count = count.saturating_add(1);
-        if *count > GUESSES {
-            return Err(WINDOW.saturating_sub(passed));
+        if *count > MAX_WRONG_TOKENS {
+            return Err(THROTTLE_WINDOW.saturating_sub(passed));
         }
         Ok(())
     }
@@ -47,14 +47,14 @@ mod tests {
 
     #[test]
     fn guesses_are_counted_for_each_address_and_memory_is_bounded() {
-        let guesses = Guesses::default();
+        let auth_throttle = AuthThrottle::default();
         let one = IpAddr::from([10, 0, 0, 1]);
-        assert!((0..GUESSES).all(|_| guesses.wrong(one).is_ok()));
-        assert!(guesses.wrong(one).is_err());
-        assert!(guesses.wrong(IpAddr::from([10, 0, 0, 2])).is_ok());
+        assert!((0..MAX_WRONG_TOKENS).all(|_| auth_throttle.count_wrong_token(one).is_ok()));
+        assert!(auth_throttle.count_wrong_token(one).is_err());
+        assert!(auth_throttle.count_wrong_token(IpAddr::from([10, 0, 0, 2])).is_ok());
         for n in 0..10_000_u32 {
-            let _counted = guesses.wrong(IpAddr::from(n.to_be_bytes()));
+            let _counted = auth_throttle.count_wrong_token(IpAddr::from(n.to_be_bytes()));
         }
-        assert!(guesses.0.lock().unwrap().len() <= ADDRESSES);
+        assert!(auth_throttle.0.lock().unwrap().len() <= MAX_ADDRESSES);
     }
 }

@@ -25,34 +25,34 @@ use crate::limits::MAX_WAIT;
 use crate::tools::Tool;
 
 /// The maximum time that a call waits for the user. Common clients give calls up after 60 s.
-const ANSWER_WITHIN: Duration = Duration::from_secs(50);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(50);
 /// The maximum age of a question in the newest protocol.
-const SEALED_FOR: Duration = Duration::from_secs(600);
+const QUESTION_TTL: Duration = Duration::from_secs(600);
 /// Answers that are remembered, so that each is valid for one call only.
-const REMEMBERED: usize = 1024;
+const MAX_REMEMBERED_ANSWERS: usize = 1024;
 /// The maximum number of packages and hosts in one question.
-const MOST: usize = 50;
+const MAX_QUESTION_ITEMS: usize = 50;
 /// The name of the question, and its one field.
-const QUESTION: &str = "consent";
-const ANSWER: &str = "allow";
+const QUESTION_NAME: &str = "consent";
+const ANSWER_FIELD: &str = "allow";
 
 /// The result of asking, before the call is made.
-pub(crate) enum Asked {
+pub(crate) enum ElicitationOutcome {
     /// The call is made with this consent.
     Answered(Consent),
     /// The call ends here, and the client repeats it with an answer.
-    Wants(InputRequiredResult),
+    InputRequired(InputRequiredResult),
 }
 
 /// The elicitation state of the server.
-pub(crate) struct Asking {
-    /// None if the system gave no key. Then nobody is asked, and nothing is allowed.
+pub(crate) struct Elicitation {
+    /// None if the system gave no key. Then the server asks no questions, and allows nothing.
     seal: Option<RequestStateCodec>,
     /// Answered questions, and the time of each answer.
     answered: Mutex<HashMap<u64, Instant>>,
 }
 
-impl Default for Asking {
+impl Default for Elicitation {
     fn default() -> Self {
         let mut key = vec![0; RequestStateCodec::MIN_KEY_LENGTH];
         let key = getrandom::fill(&mut key).ok().map(|()| key);
@@ -63,76 +63,80 @@ impl Default for Asking {
     }
 }
 
-impl Asking {
-    /// Returns the user's consent. The call then waits correspondingly less for its execution.
+impl Elicitation {
+    /// Returns the user's consent. The time for the answer is subtracted from the call's wait for its execution.
     pub(crate) async fn consent(
         &self,
         (tool, left): (&Tool, &ConsentRequired),
         request: &mut CallToolRequestParams,
         context: &RequestContext<RoleServer>,
-        (who, usual): (&Principal, Duration),
-    ) -> Result<Asked, ErrorData> {
+        (caller, usual): (&Principal, Duration),
+    ) -> Result<ElicitationOutcome, ErrorData> {
         if left.is_empty() {
-            return Ok(Asked::Answered(Consent::NotAsked));
+            return Ok(ElicitationOutcome::Answered(Consent::NotAsked));
         }
         let knows_forms = context.client_capabilities().is_some_and(|all| {
             let elicitation = all.elicitation.as_ref();
-            // A client that names no mode means forms.
+            // A client that names no mode supports forms.
             elicitation.is_some_and(|modes| modes.form.is_some() || modes.url.is_none())
         });
         if !knows_forms {
-            return Ok(Asked::Answered(Consent::CannotAsk));
+            return Ok(ElicitationOutcome::Answered(Consent::CannotAsk));
         }
-        if left.packages.len() + left.hosts.len() > MOST {
-            let message = format!("the user can be asked about {MOST} packages and hosts in one call; name fewer");
+        if left.packages.len() + left.hosts.len() > MAX_QUESTION_ITEMS {
+            let message =
+                format!("the user can be asked about {MAX_QUESTION_ITEMS} packages and hosts in one call; name fewer");
             return Err(ErrorData::invalid_params(message, None));
         }
         if context.meta.protocol_version() >= Some(ProtocolVersion::V_2026_07_28) {
-            return self.in_rounds(left, request, who);
+            return self.ask_by_retry(left, request, caller);
         }
         let began = Instant::now();
         let consent = ask(left, context).await?;
         if tool.takes("wait_s") {
             leave_time(request, usual, began.elapsed());
         }
-        Ok(Asked::Answered(consent))
+        Ok(ElicitationOutcome::Answered(consent))
     }
 
     /// Elicitation in the newest protocol.
-    fn in_rounds(
+    fn ask_by_retry(
         &self,
         left: &ConsentRequired,
         request: &CallToolRequestParams,
-        who: &Principal,
-    ) -> Result<Asked, ErrorData> {
+        caller: &Principal,
+    ) -> Result<ElicitationOutcome, ErrorData> {
         let Some(seal) = &self.seal else {
-            return Ok(Asked::Answered(Consent::CannotAsk));
+            return Ok(ElicitationOutcome::Answered(Consent::CannotAsk));
         };
-        let call = fingerprint(left, request, who);
+        let call = fingerprint(left, request, caller);
         let Some(state) = request.request_state.as_deref() else {
             let number = getrandom::u64().map_err(internal)?;
-            let options = SealOptions::new().associated_data(&call).ttl(SEALED_FOR);
+            let options = SealOptions::new().associated_data(&call).ttl(QUESTION_TTL);
             let state = seal.seal_json_with(&number, &options).map_err(internal)?;
             let question = of(&json!({"method": "elicitation/create", "params": question(left)}))?;
-            let requests = InputRequests::from_iter([(QUESTION.to_owned(), question)]);
-            return Ok(Asked::Wants(InputRequiredResult::new(Some(requests), Some(state))));
+            let requests = InputRequests::from_iter([(QUESTION_NAME.to_owned(), question)]);
+            return Ok(ElicitationOutcome::InputRequired(InputRequiredResult::new(
+                Some(requests),
+                Some(state),
+            )));
         };
         let number: u64 = seal.open_json_with(state, &call).map_err(|_| {
             ErrorData::invalid_params(
-                "the requestState is not of this call or too old; make the call without it, and the user is asked anew",
+                "the requestState is not of this call or too old; make the call without it, and the user is asked again",
                 None,
             )
         })?;
         if !self.is_first(number) {
             return Err(ErrorData::invalid_params(
-                "this answer was used already; make the call without requestState, and the user is asked anew",
+                "this answer was used already; make the call without requestState, and the user is asked again",
                 None,
             ));
         }
-        let answer = request.input_responses.as_ref().and_then(|all| all.get(QUESTION));
+        let answer = request.input_responses.as_ref().and_then(|all| all.get(QUESTION_NAME));
         // Anything but an answer counts as none.
         let answer = answer.and_then(|answer| of::<ElicitResult>(answer).ok());
-        Ok(Asked::Answered(
+        Ok(ElicitationOutcome::Answered(
             answer.map_or(Consent::NoAnswer, |answer| read(&answer, left)),
         ))
     }
@@ -140,21 +144,21 @@ impl Asking {
     /// Returns true the first time that an answer arrives, if it can be remembered. Forgets expired answers.
     fn is_first(&self, number: u64) -> bool {
         let mut answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
-        answered.retain(|_, at| at.elapsed() <= SEALED_FOR);
-        answered.len() < REMEMBERED && answered.insert(number, Instant::now()).is_none()
+        answered.retain(|_, at| at.elapsed() <= QUESTION_TTL);
+        answered.len() < MAX_REMEMBERED_ANSWERS && answered.insert(number, Instant::now()).is_none()
     }
 }
 
 /// Elicitation in the protocols with a handshake.
 async fn ask(left: &ConsentRequired, context: &RequestContext<RoleServer>) -> Result<Consent, ErrorData> {
     let params: ElicitRequestParams = of(&question(left))?;
-    let asking = context
+    let elicitation = context
         .peer
-        .create_elicitation_with_timeout(params, Some(ANSWER_WITHIN));
+        .create_elicitation_with_timeout(params, Some(ANSWER_TIMEOUT));
     let answer = tokio::select! {
         biased;
         () = context.ct.cancelled() => return Ok(Consent::NoAnswer),
-        answer = asking => answer,
+        answer = elicitation => answer,
     };
     Ok(match answer {
         Ok(answer) => read(&answer, left),
@@ -165,7 +169,7 @@ async fn ask(left: &ConsentRequired, context: &RequestContext<RoleServer>) -> Re
 
 /// Returns consent to everything that was asked, or to nothing.
 fn read(answer: &ElicitResult, left: &ConsentRequired) -> Consent {
-    let ticked = answer.content.as_ref().and_then(|content| content.get(ANSWER));
+    let ticked = answer.content.as_ref().and_then(|content| content.get(ANSWER_FIELD));
     match (&answer.action, ticked) {
         (ElicitationAction::Accept, Some(Value::Bool(true))) => {
             Consent::Given(left.packages.iter().chain(&left.hosts).cloned().collect())
@@ -175,7 +179,7 @@ fn read(answer: &ElicitResult, left: &ConsentRequired) -> Consent {
     }
 }
 
-/// The question as the user reads it.
+/// Returns the question to the user.
 fn question(left: &ConsentRequired) -> Value {
     let mut wants = Vec::new();
     if !left.packages.is_empty() {
@@ -191,30 +195,30 @@ fn question(left: &ConsentRequired) -> Value {
         "requestedSchema": {
             "type": "object",
             "properties": {
-                ANSWER: {"type": "boolean", "title": "Allow", "description": "Holds for this one call"},
+                ANSWER_FIELD: {"type": "boolean", "title": "Allow", "description": "Holds for this one call"},
             },
-            "required": [ANSWER],
+            "required": [ANSWER_FIELD],
         },
     })
 }
 
 /// Shortens the wait of the call. Common clients give a call up after a minute, for any reason.
-fn leave_time(request: &mut CallToolRequestParams, usual: Duration, gone: Duration) {
+fn leave_time(request: &mut CallToolRequestParams, usual: Duration, elapsed: Duration) {
     let Some(arguments) = &mut request.arguments else {
         return;
     };
     let asked = arguments.get("wait_s").and_then(Value::as_f64);
     let wait = asked.unwrap_or(usual.as_secs_f64());
-    let rest = MAX_WAIT.saturating_sub(gone).as_secs_f64().max(1.0);
+    let rest = MAX_WAIT.saturating_sub(elapsed).as_secs_f64().max(1.0);
     if wait > rest {
         arguments.insert("wait_s".to_owned(), json!(rest));
     }
 }
 
-/// The call that an answer is for.
-fn fingerprint(left: &ConsentRequired, request: &CallToolRequestParams, who: &Principal) -> Vec<u8> {
+/// Returns the hash of a call. It ties the answer to the call.
+fn fingerprint(left: &ConsentRequired, request: &CallToolRequestParams, caller: &Principal) -> Vec<u8> {
     let arguments = request.arguments.clone().unwrap_or_default();
-    let all = json!([who.0, request.name, arguments, left.packages, left.hosts]);
+    let all = json!([caller.0, request.name, arguments, left.packages, left.hosts]);
     Sha256::digest(all.to_string()).to_vec()
 }
 

@@ -21,52 +21,52 @@ use sandcell_engine::Principal;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tower_service::Service as _;
 
-use super::BODY_WITHIN;
+use super::BODY_TIMEOUT;
+use super::auth_throttle::AuthThrottle;
 use super::body::{self, Body};
 use super::connections::Occupant;
 use super::endpoints::Endpoints;
-use super::guesses::Guesses;
-use super::live::LiveLimits;
+use super::host_origin::{HostOrigin, single_value};
+use super::limits_handle::LimitsHandle;
 use super::message::{self, Kind, Message};
 use super::metrics::Metrics;
-use super::names::{Names, only};
 use super::page::{self, Page};
-use super::refusal::Refusal;
-use super::sessions::Use;
-use super::tenants::{INCOMING_UNITS, Place, Tenant, Tenants, UNIT};
+use super::rejection::Rejection;
+use super::sessions::UseKind;
+use super::tenants::{INCOMING_UNITS, RequestPermit, SEMAPHORE_UNIT_BYTES, Tenant, Tenants};
 use crate::auth::oauth::WELL_KNOWN;
-use crate::auth::{Admission, Denied, Gate, TokenUse};
+use crate::auth::{Admission, Authenticator, Denied, TokenUse};
 use crate::host::Host;
 use crate::limits::{ABOUT_BYTES, MESSAGE_BYTES};
 use crate::priority::Priority;
 
-const SESSION: &str = "mcp-session-id";
-const VERSION: &str = "mcp-protocol-version";
-/// Headers that decide something: each may stand only once.
-const ONCE: [HeaderName; 6] = [
+const SESSION_HEADER: &str = "mcp-session-id";
+const VERSION_HEADER: &str = "mcp-protocol-version";
+/// Headers that affect a decision. Each may appear only once.
+const SINGLE_VALUE_HEADERS: [HeaderName; 6] = [
     HOST,
     AUTHORIZATION,
     ORIGIN,
     CONTENT_TYPE,
-    HeaderName::from_static(SESSION),
-    HeaderName::from_static(VERSION),
+    HeaderName::from_static(SESSION_HEADER),
+    HeaderName::from_static(VERSION_HEADER),
 ];
 /// Large answers that the server holds at once for all callers.
 const BULK_ANSWERS: usize = 16;
-/// Bytes of a message that only its own caller's bound is for.
-const SMALL_MESSAGE: usize = 1 << 20;
-/// The maximum time that a large answer waits for its place.
-const BULK_WAIT: Duration = Duration::from_secs(20);
-/// Bytes of a plain text answer of rmcp's that are put into our words.
-const PLAIN_TEXT: usize = 4096;
+/// The maximum bytes of a message that counts only against its caller's bound, not against the bound of all callers.
+const SMALL_MESSAGE_BYTES: usize = 1 << 20;
+/// The maximum time that a large answer waits for its permits.
+const BULK_TIMEOUT: Duration = Duration::from_secs(20);
+/// The maximum bytes of a plain text answer of rmcp that this module rewords.
+const PLAIN_TEXT_BYTES: usize = 4096;
 
 /// The state that all connections share.
-pub(crate) struct Door {
-    pub(crate) names: Names,
-    pub(crate) gate: Gate,
-    pub(crate) guesses: Guesses,
+pub(crate) struct Pipeline {
+    pub(crate) host_origin: HostOrigin,
+    pub(crate) authenticator: Authenticator,
+    pub(crate) auth_throttle: AuthThrottle,
     pub(crate) tenants: Tenants,
-    pub(crate) limits: Arc<LiveLimits>,
+    pub(crate) limits: Arc<LimitsHandle>,
     pub(crate) metrics: Metrics,
     pub(crate) host: Arc<dyn Host>,
     page: Page,
@@ -75,48 +75,48 @@ pub(crate) struct Door {
     incoming: Semaphore,
     /// Calls that are being answered.
     calls: Arc<AtomicUsize>,
-    /// All that ever came.
+    /// The number of calls since the server started.
     begun: AtomicU64,
     began: std::time::Instant,
     ending: AtomicBool,
 }
 
-/// The origin of a request.
+/// The connection that a request arrived on.
 #[derive(Debug, Clone)]
-pub(crate) struct From {
+pub(crate) struct ConnectionInfo {
     pub(crate) peer: IpAddr,
     /// The address that was connected to.
     pub(crate) here: SocketAddr,
     pub(crate) secure: bool,
     /// True for a program of the same user, by a socket of the file system.
     pub(crate) local: bool,
-    /// The holder of the connection's place.
+    /// The holder of the connection's slot.
     pub(crate) occupant: Arc<Occupant>,
 }
 
 /// A call that is being answered, for the drain at the end.
-pub(super) struct Call(Arc<AtomicUsize>);
+pub(super) struct ActiveCall(Arc<AtomicUsize>);
 
-impl Drop for Call {
+impl Drop for ActiveCall {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-impl Door {
+impl Pipeline {
     pub(crate) fn new(
-        names: Names,
-        gate: Gate,
+        host_origin: HostOrigin,
+        authenticator: Authenticator,
         tenants: Tenants,
-        limits: Arc<LiveLimits>,
+        limits: Arc<LimitsHandle>,
         host: Arc<dyn Host>,
         page: Page,
         endpoints: Option<Arc<dyn Endpoints>>,
     ) -> Self {
         Self {
-            names,
-            gate,
-            guesses: Guesses::default(),
+            host_origin,
+            authenticator,
+            auth_throttle: AuthThrottle::default(),
             tenants,
             limits,
             metrics: Metrics::default(),
@@ -132,7 +132,7 @@ impl Door {
         }
     }
 
-    /// No new calls from now on.
+    /// Refuses new calls from now on.
     pub(crate) fn close(&self) {
         self.ending.store(true, Ordering::Relaxed);
     }
@@ -142,7 +142,7 @@ impl Door {
         self.calls.load(Ordering::Relaxed)
     }
 
-    /// Calls that ever came.
+    /// Returns the number of calls since the server started.
     pub(crate) fn begun(&self) -> u64 {
         self.begun.load(Ordering::Relaxed)
     }
@@ -152,20 +152,20 @@ impl Door {
     }
 
     /// Answers any request.
-    pub(crate) async fn answer(&self, request: Request<Incoming>, from: &From) -> Response<Body> {
+    pub(crate) async fn answer(&self, request: Request<Incoming>, from: &ConnectionInfo) -> Response<Body> {
         let chunked = request.headers().contains_key(TRANSFER_ENCODING);
         let origin = request.headers().get(ORIGIN).cloned();
-        let origin = origin.filter(|origin| origin.to_str().is_ok_and(|text| self.names.may_read(text)));
-        let route = self.place(request.uri().path());
+        let origin = origin.filter(|origin| origin.to_str().is_ok_and(|text| self.host_origin.may_read(text)));
+        let route = self.route_of(request.uri().path());
         let origin = origin.filter(|_| !matches!(route, Route::Page | Route::Api));
-        let mut response = self.route(route, request, from).await.unwrap_or_else(|refusal| {
-            self.metrics.refused(refusal.reason);
-            if let Some(event) = refusal.event(from.peer) {
+        let mut response = self.route(route, request, from).await.unwrap_or_else(|rejection| {
+            self.metrics.refused(rejection.reason);
+            if let Some(event) = rejection.event(from.peer) {
                 self.host.note(event);
             }
             match route {
-                Route::Endpoint => refusal.into_plain_response(),
-                _ => refusal.into_response(),
+                Route::Endpoint => rejection.into_plain_response(),
+                _ => rejection.into_response(),
             }
         });
         self.metrics.answered(route.name(), response.status().as_u16());
@@ -179,19 +179,24 @@ impl Door {
         }
         headers.insert(VARY, HeaderValue::from_static("Origin"));
         if chunked {
-            // Two readers of one connection could see its end in different places: nothing may follow.
+            // Two readers of the connection could disagree about the end of the body, so no request may follow.
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
         response
     }
 
-    async fn route(&self, route: Route, request: Request<Incoming>, from: &From) -> Result<Response<Body>, Refusal> {
-        // Probes use any name, and learn one word.
+    async fn route(
+        &self,
+        route: Route,
+        request: Request<Incoming>,
+        from: &ConnectionInfo,
+    ) -> Result<Response<Body>, Rejection> {
+        // Health probes may use any host name. Their answer is one word.
         match route {
             Route::Alive => return Ok(plain(StatusCode::OK, "ok\n")),
             Route::Ready if self.is_ending() => return Ok(plain(StatusCode::SERVICE_UNAVAILABLE, "ending\n")),
             Route::Ready => {
-                return Ok(match self.gate.token_needed() {
+                return Ok(match self.authenticator.token_needed() {
                     Ok(_) => plain(StatusCode::OK, "ready\n"),
                     Err(_) => plain(StatusCode::SERVICE_UNAVAILABLE, "tokens unreadable\n"),
                 });
@@ -199,7 +204,7 @@ impl Door {
             Route::Mcp
             | Route::Metrics
             | Route::Service
-            | Route::Signpost
+            | Route::ResourceMetadata
             | Route::Page
             | Route::Api
             | Route::Endpoint
@@ -207,27 +212,27 @@ impl Door {
             | Route::Other => {}
         }
         let headers = request.headers();
-        for name in &ONCE {
+        for name in &SINGLE_VALUE_HEADERS {
             if headers.get_all(name).iter().nth(1).is_some() {
-                return Err(Refusal::twice(once_name(name)));
+                return Err(Rejection::twice(header_label(name)));
             }
         }
         match route {
             // A link from anywhere may lead to the page, which holds nothing.
-            Route::Page => self.names.check_visit(headers, from.here, from.secure)?,
+            Route::Page => self.host_origin.check_link(headers, from.here, from.secure)?,
             // Origins that the operator allowed for MCP may not use the page's API.
-            Route::Api => self.names.check_own(headers, from.here, from.secure)?,
-            _ => self.names.check(headers, from.here, from.secure)?,
+            Route::Api => self.host_origin.check_own(headers, from.here, from.secure)?,
+            _ => self.host_origin.check(headers, from.here, from.secure)?,
         }
-        let host = only(headers, HOST.as_str())?;
+        let host = single_value(headers, HOST.as_str())?;
         let target = request.uri().authority().map(hyper::http::uri::Authority::as_str);
         if target.is_some_and(|target| !host.is_some_and(|host| host.eq_ignore_ascii_case(target))) {
-            return Err(Refusal::foreign_target());
+            return Err(Rejection::foreign_target());
         }
         match route {
-            Route::Old => Err(Refusal::old_transport()),
+            Route::Old => Err(Rejection::old_transport()),
             Route::Metrics => self.metrics(&request, from).await,
-            Route::Signpost => self.signpost(request.method()),
+            Route::ResourceMetadata => self.resource_metadata(request.method()),
             Route::Mcp if request.method() == Method::OPTIONS => self.preflight(headers, "GET, POST, DELETE"),
             Route::Endpoint if request.method() == Method::OPTIONS => self.preflight(headers, "GET, POST, PUT, DELETE"),
             Route::Endpoint => self.endpoint(request, from).await,
@@ -235,15 +240,21 @@ impl Door {
             Route::Service if from.local => Ok(self.service()),
             Route::Page => page::file(request.method(), request.uri().path()),
             Route::Api => self.page(request, from).await,
-            Route::Alive | Route::Ready | Route::Service | Route::Other => Err(Refusal::no_such_address()),
+            Route::Alive | Route::Ready | Route::Service | Route::Other => Err(Rejection::no_such_address()),
         }
     }
 
     /// Returns the route of a path.
-    fn place(&self, path: &str) -> Route {
-        match (route(path), self.gate.signpost(), path.strip_prefix(WELL_KNOWN)) {
-            (Route::Other, Some(signpost), Some(rest)) if ["", "/mcp", &signpost.path].contains(&rest) => {
-                Route::Signpost
+    fn route_of(&self, path: &str) -> Route {
+        match (
+            route(path),
+            self.authenticator.resource_metadata(),
+            path.strip_prefix(WELL_KNOWN),
+        ) {
+            (Route::Other, Some(resource_metadata), Some(rest))
+                if ["", "/mcp", &resource_metadata.path].contains(&rest) =>
+            {
+                Route::ResourceMetadata
             }
             (Route::Other, ..) if self.page == Page::Served && page::has_file(path) => Route::Page,
             (Route::Other, ..) if self.page == Page::Served && page::is_api(path) => Route::Api,
@@ -254,49 +265,60 @@ impl Door {
 
     /// Answers with the document that names the issuer of tokens. It needs no token, since clients read it before they
     /// have one.
-    fn signpost(&self, method: &Method) -> Result<Response<Body>, Refusal> {
+    fn resource_metadata(&self, method: &Method) -> Result<Response<Body>, Rejection> {
         if method != Method::GET {
-            return Err(Refusal::method("GET"));
+            return Err(Rejection::method("GET"));
         }
-        let signpost = self.gate.signpost().ok_or_else(Refusal::no_such_address)?;
-        let mut response = plain(StatusCode::OK, signpost.document.to_string());
+        let resource_metadata = self
+            .authenticator
+            .resource_metadata()
+            .ok_or_else(Rejection::no_such_address)?;
+        let mut response = plain(StatusCode::OK, resource_metadata.document.to_string());
         let kind = HeaderValue::from_static("application/json");
         response.headers_mut().insert(CONTENT_TYPE, kind);
         Ok(response)
     }
 
     /// Returns the sender of the request, if it may use `wanted`.
-    pub(super) async fn admit(&self, headers: &HeaderMap, from: &From, wanted: TokenUse) -> Result<Admission, Refusal> {
-        let admitted = self.gate.admit(only(headers, AUTHORIZATION.as_str())?).await;
+    pub(super) async fn admit(
+        &self,
+        headers: &HeaderMap,
+        from: &ConnectionInfo,
+        wanted: TokenUse,
+    ) -> Result<Admission, Rejection> {
+        let admitted = self
+            .authenticator
+            .admit(single_value(headers, AUTHORIZATION.as_str())?)
+            .await;
         let admission = admitted.map_err(|denied| {
-            let refusal = match denied {
-                Denied::Missing => Refusal::no_token(),
-                Denied::Unreadable => Refusal::tokens_unreadable(),
-                Denied::Expired => Refusal::expired_token(),
-                Denied::Scope => Refusal::scope_missing(),
-                Denied::Unreachable => Refusal::issuer_unreachable(),
-                Denied::Full => Refusal::server_full(),
-                Denied::Wrong => match self.guesses.wrong(from.peer) {
+            let rejection = match denied {
+                Denied::Missing => Rejection::no_token(),
+                Denied::Unreadable => Rejection::tokens_unreadable(),
+                Denied::Expired => Rejection::expired_token(),
+                Denied::Scope => Rejection::scope_missing(),
+                Denied::Unreachable => Rejection::issuer_unreachable(),
+                Denied::Full => Rejection::server_full(),
+                Denied::Wrong => match self.auth_throttle.count_wrong_token(from.peer) {
                     Ok(()) => {
                         tracing::warn!(peer = %from.peer, "a request with a wrong token");
-                        Refusal::wrong_token()
+                        Rejection::wrong_token()
                     }
-                    Err(wait) => Refusal::guessing(wait),
+                    Err(wait) => Rejection::guessing(wait),
                 },
             };
-            refusal.pointing_to(self.gate.signpost())
+            rejection.with_resource_metadata(self.authenticator.resource_metadata())
         })?;
         if admission.only.is_some_and(|only| only != wanted) {
-            return Err(Refusal::token_for_other_use());
+            return Err(Rejection::token_for_other_use());
         }
-        from.occupant.let_in(&admission.who);
+        from.occupant.let_in(&admission.caller);
         Ok(admission)
     }
 
-    async fn metrics(&self, request: &Request<Incoming>, from: &From) -> Result<Response<Body>, Refusal> {
+    async fn metrics(&self, request: &Request<Incoming>, from: &ConnectionInfo) -> Result<Response<Body>, Rejection> {
         self.admit(request.headers(), from, TokenUse::Metrics).await?;
         if request.method() != Method::GET {
-            return Err(Refusal::method("GET"));
+            return Err(Rejection::method("GET"));
         }
         let text = self.metrics.render(
             &self.host.counts(),
@@ -326,10 +348,10 @@ impl Door {
         response
     }
 
-    /// Answers a browser's preflight request: yes for the pages that the operator allowed.
-    fn preflight(&self, headers: &HeaderMap, methods: &'static str) -> Result<Response<Body>, Refusal> {
-        if !only(headers, ORIGIN.as_str())?.is_some_and(|origin| self.names.may_read(origin)) {
-            return Err(Refusal::foreign_origin());
+    /// Answers a browser's preflight request. Only pages that the operator allowed are permitted.
+    fn preflight(&self, headers: &HeaderMap, methods: &'static str) -> Result<Response<Body>, Rejection> {
+        if !single_value(headers, ORIGIN.as_str())?.is_some_and(|origin| self.host_origin.may_read(origin)) {
+            return Err(Rejection::foreign_origin());
         }
         let mut response = plain(StatusCode::NO_CONTENT, "");
         let allowed = "Authorization, Content-Type, Last-Event-ID, Mcp-Method, Mcp-Name, Mcp-Protocol-Version, \
@@ -340,65 +362,67 @@ impl Door {
         Ok(response)
     }
 
-    async fn mcp(&self, request: Request<Incoming>, from: &From) -> Result<Response<Body>, Refusal> {
+    async fn mcp(&self, request: Request<Incoming>, from: &ConnectionInfo) -> Result<Response<Body>, Rejection> {
         if request.uri().query().is_some() {
-            return Err(Refusal::token_in_address());
+            return Err(Rejection::token_in_address());
         }
         let admission = self.admit(request.headers(), from, TokenUse::Mcp).await?;
         if self.is_ending() {
-            return Err(Refusal::ending());
+            return Err(Rejection::ending());
         }
-        let tenant = self.tenant(&admission.who)?;
-        tenant.may_send().map_err(Refusal::too_fast)?;
+        let tenant = self.tenant(&admission.caller)?;
+        tenant.may_send().map_err(Rejection::too_fast)?;
         match *request.method() {
             Method::POST => self.post(&tenant, request).await,
             Method::GET => get(&tenant, request).await,
             Method::DELETE => delete(&tenant, request).await,
-            _ => Err(Refusal::method("POST, GET, DELETE")),
+            _ => Err(Rejection::method("POST, GET, DELETE")),
         }
     }
 
     /// Returns the state that the server keeps for this caller.
-    pub(super) fn tenant(&self, who: &Principal) -> Result<Arc<Tenant>, Refusal> {
-        self.tenants.of(who).map_err(|error| {
+    pub(super) fn tenant(&self, caller: &Principal) -> Result<Arc<Tenant>, Rejection> {
+        self.tenants.of(caller).map_err(|error| {
             tracing::error!(%error, "the tools of a caller");
-            Refusal::ending()
+            Rejection::ending()
         })
     }
 
-    async fn post(&self, tenant: &Arc<Tenant>, request: Request<Incoming>) -> Result<Response<Body>, Refusal> {
+    async fn post(&self, tenant: &Arc<Tenant>, request: Request<Incoming>) -> Result<Response<Body>, Rejection> {
         if !is_json(request.headers())? {
-            return Err(Refusal::not_json());
+            return Err(Rejection::not_json());
         }
-        let (place, admitted) = place(tenant, request.headers())?;
+        let (permit, admitted) = request_permit(tenant, request.headers())?;
         let call = self.begin();
         let (parts, incoming) = request.into_parts();
         let bytes = self.read(tenant, &parts.headers, incoming).await?;
         let message = message::look(&bytes)?;
         if admitted == Priority::Control && message.priority == Priority::Ordinary {
-            return Err(Refusal::too_many_requests().about(message.id));
+            return Err(Rejection::too_many_requests().about(message.id));
         }
-        let about = |refusal: Refusal| refusal.about(message.id.clone());
-        let session = only(&parts.headers, SESSION)?.map(str::to_owned);
-        let visit = session.as_deref().and_then(|id| tenant.sessions.enter(id, Use::Call));
-        let open = match (&session, &visit, &message.id) {
+        let about = |rejection: Rejection| rejection.about(message.id.clone());
+        let session = single_value(&parts.headers, SESSION_HEADER)?.map(str::to_owned);
+        let use_guard = session
+            .as_deref()
+            .and_then(|id| tenant.sessions.enter(id, UseKind::Call));
+        let open = match (&session, &use_guard, &message.id) {
             (Some(session), Some(_), Some(id)) => Some(
                 tenant
                     .open(session, &id.to_string())
-                    .ok_or_else(|| about(Refusal::same_id()))?,
+                    .ok_or_else(|| about(Rejection::same_id()))?,
             ),
             _ => None,
         };
-        let bulk = self.place_for_bulk(tenant, &message).await.map_err(about)?;
-        let in_session = visit.is_some() && message.id.is_some();
-        let held = (place, call, visit, open, bulk);
+        let bulk = self.bulk_permits_for(tenant, &message).await.map_err(about)?;
+        let in_session = use_guard.is_some() && message.id.is_some();
+        let held = (permit, call, use_guard, open, bulk);
         let request = Request::from_parts(parts, Full::new(bytes));
         let response = if message.kind == Kind::Initialize {
             initialize(tenant, request).await.map_err(about)?
         } else {
             serve(tenant, request).await
         };
-        let response = in_our_words(response, &message).await;
+        let response = reword_error(response, &message).await;
         Ok(response.map(|body| {
             if in_session {
                 body::to_its_end(body, held)
@@ -409,15 +433,15 @@ impl Door {
     }
 
     /// Counts a call for the drain.
-    pub(super) fn begin(&self) -> Call {
+    pub(super) fn begin(&self) -> ActiveCall {
         self.calls.fetch_add(1, Ordering::Relaxed);
         self.begun.fetch_add(1, Ordering::Relaxed);
-        Call(Arc::clone(&self.calls))
+        ActiveCall(Arc::clone(&self.calls))
     }
 
-    /// The room for a body that is coming in.
-    pub(super) fn room<'a>(&'a self, tenant: &'a Tenant) -> Room<'a> {
-        Room {
+    /// Returns the room for an incoming body.
+    pub(super) fn room<'a>(&'a self, tenant: &'a Tenant) -> BodyRoom<'a> {
+        BodyRoom {
             own: &tenant.incoming,
             all: &self.incoming,
             units: [0; 2],
@@ -425,16 +449,16 @@ impl Door {
         }
     }
 
-    /// Reads a body, within what the caller and all callers may make the server hold.
+    /// Reads a body, within the memory limits of the caller and of all callers.
     pub(super) async fn read(
         &self,
         tenant: &Tenant,
         headers: &HeaderMap,
         incoming: Incoming,
-    ) -> Result<Bytes, Refusal> {
+    ) -> Result<Bytes, Rejection> {
         let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
         let most = match length.map(str::parse::<usize>) {
-            Some(Ok(length)) if length > MESSAGE_BYTES => return Err(Refusal::too_large(MESSAGE_BYTES)),
+            Some(Ok(length)) if length > MESSAGE_BYTES => return Err(Rejection::too_large(MESSAGE_BYTES)),
             Some(Ok(length)) => length,
             Some(Err(_)) | None => MESSAGE_BYTES,
         };
@@ -444,37 +468,40 @@ impl Door {
             room.grow(most)?;
         }
         // Without a declared length, only received bytes are counted.
-        body::read(incoming, most, BODY_WITHIN, |bytes| room.grow(bytes)).await
+        body::read(incoming, most, BODY_TIMEOUT, |bytes| room.grow(bytes)).await
     }
 
     /// Takes room for an answer that can have the size of a file.
-    async fn place_for_bulk(
+    async fn bulk_permits_for(
         &self,
         tenant: &Tenant,
         message: &Message,
-    ) -> Result<Option<[tokio::sync::OwnedSemaphorePermit; 2]>, Refusal> {
+    ) -> Result<Option<[tokio::sync::OwnedSemaphorePermit; 2]>, Rejection> {
         if message.kind != Kind::Bulk {
             return Ok(None);
         }
-        self.bulk_places(tenant).await.map(Some)
+        self.bulk_permits(tenant).await.map(Some)
     }
 
     /// Waits until there is room for an answer of the size of a file.
-    pub(super) async fn bulk_places(&self, tenant: &Tenant) -> Result<[tokio::sync::OwnedSemaphorePermit; 2], Refusal> {
+    pub(super) async fn bulk_permits(
+        &self,
+        tenant: &Tenant,
+    ) -> Result<[tokio::sync::OwnedSemaphorePermit; 2], Rejection> {
         let both = async {
             let own = Arc::clone(&tenant.bulk).acquire_owned().await.ok()?;
             let all = Arc::clone(&self.bulk).acquire_owned().await.ok()?;
             Some([own, all])
         };
-        match tokio::time::timeout(BULK_WAIT, both).await {
+        match tokio::time::timeout(BULK_TIMEOUT, both).await {
             Ok(Some(places)) => Ok(places),
-            Ok(None) | Err(_) => Err(Refusal::server_full()),
+            Ok(None) | Err(_) => Err(Rejection::server_full()),
         }
     }
 }
 
 /// The room that a body takes while it is read, from the caller's share and from the total.
-pub(super) struct Room<'a> {
+pub(super) struct BodyRoom<'a> {
     own: &'a Semaphore,
     all: &'a Semaphore,
     /// The units taken from both.
@@ -482,19 +509,19 @@ pub(super) struct Room<'a> {
     held: Vec<SemaphorePermit<'a>>,
 }
 
-impl Room<'_> {
+impl BodyRoom<'_> {
     /// Reserves room for `bytes` in total.
-    pub(super) fn grow(&mut self, bytes: usize) -> Result<(), Refusal> {
-        let wanted = u32::try_from(bytes / UNIT + 1).unwrap_or(u32::MAX);
+    pub(super) fn grow(&mut self, bytes: usize) -> Result<(), Rejection> {
+        let wanted = u32::try_from(bytes / SEMAPHORE_UNIT_BYTES + 1).unwrap_or(u32::MAX);
         // Ordinary messages never wait for bodies that other callers announce and do not send.
-        let of_all = if bytes > SMALL_MESSAGE { wanted } else { 0 };
-        for (place, (units, wanted)) in [self.own, self.all]
+        let of_all = if bytes > SMALL_MESSAGE_BYTES { wanted } else { 0 };
+        for (semaphore, (units, wanted)) in [self.own, self.all]
             .into_iter()
             .zip(self.units.iter_mut().zip([wanted, of_all]))
         {
             if wanted > *units {
-                let more = place.try_acquire_many(wanted - *units);
-                self.held.push(more.map_err(|_| Refusal::server_full())?);
+                let more = semaphore.try_acquire_many(wanted - *units);
+                self.held.push(more.map_err(|_| Rejection::server_full())?);
                 *units = wanted;
             }
         }
@@ -508,7 +535,7 @@ enum Route {
     Metrics,
     /// The status of a background server.
     Service,
-    Signpost,
+    ResourceMetadata,
     /// The files of the page.
     Page,
     /// The API of the page.
@@ -528,7 +555,7 @@ impl Route {
             Self::Mcp => "/mcp",
             Self::Metrics => "/metrics",
             Self::Service => "/service",
-            Self::Signpost => "/.well-known",
+            Self::ResourceMetadata => "/.well-known",
             Self::Page => "/",
             Self::Api => "/api",
             Self::Endpoint => "/v1",
@@ -552,20 +579,21 @@ fn route(path: &str) -> Route {
     }
 }
 
-fn once_name(name: &HeaderName) -> &'static str {
+fn header_label(name: &HeaderName) -> &'static str {
     match name.as_str() {
         "host" => "Host",
         "authorization" => "Authorization",
         "origin" => "Origin",
         "content-type" => "Content-Type",
-        SESSION => "Mcp-Session-Id",
+        SESSION_HEADER => "Mcp-Session-Id",
         _ => "MCP-Protocol-Version",
     }
 }
 
-/// A form of a foreign page can send other types without asking; JSON it cannot.
-pub(super) fn is_json(headers: &HeaderMap) -> Result<bool, Refusal> {
-    let kind = only(headers, CONTENT_TYPE.as_str())?.unwrap_or_default();
+/// Returns true for a JSON body. A form of a foreign page can send other types without a preflight request, but not
+/// JSON.
+pub(super) fn is_json(headers: &HeaderMap) -> Result<bool, Rejection> {
+    let kind = single_value(headers, CONTENT_TYPE.as_str())?.unwrap_or_default();
     let essence = kind.split_once(';').map_or(kind, |(essence, _)| essence);
     Ok(essence.trim().eq_ignore_ascii_case("application/json"))
 }
@@ -576,50 +604,56 @@ async fn serve(tenant: &Tenant, request: Request<Full<Bytes>>) -> Response<Body>
     served.unwrap_or_else(|never| match never {})
 }
 
-/// A place for a request that was not read yet. Where the ordinary ones are taken, a short request gets one of those for
-/// requests that end something: whether it is such a request shows once it was read.
-fn place(tenant: &Tenant, headers: &HeaderMap) -> Result<(Place, Priority), Refusal> {
+/// Returns a permit for a request that was not read yet. If the ordinary permits are taken, a short request gets one
+/// that is reserved for control requests. The pipeline checks the kind after it has read the request.
+fn request_permit(tenant: &Tenant, headers: &HeaderMap) -> Result<(RequestPermit, Priority), Rejection> {
     let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
     let is_short = length.is_some_and(|length| length.parse::<usize>().is_ok_and(|length| length <= ABOUT_BYTES));
     let ordinary = tenant
-        .place(Priority::Ordinary)
-        .map(|place| (place, Priority::Ordinary));
-    let control = || tenant.place(Priority::Control).filter(|_| is_short);
+        .request_permit(Priority::Ordinary)
+        .map(|permit| (permit, Priority::Ordinary));
+    let control = || tenant.request_permit(Priority::Control).filter(|_| is_short);
     ordinary
-        .or_else(|| control().map(|place| (place, Priority::Control)))
-        .ok_or_else(Refusal::too_many_requests)
+        .or_else(|| control().map(|permit| (permit, Priority::Control)))
+        .ok_or_else(Rejection::too_many_requests)
 }
 
 /// Opens a session, if there may be one more.
-async fn initialize(tenant: &Tenant, request: Request<Full<Bytes>>) -> Result<Response<Body>, Refusal> {
+async fn initialize(tenant: &Tenant, request: Request<Full<Bytes>>) -> Result<Response<Body>, Rejection> {
     let _one_at_a_time = tenant.opening.lock().await;
     if !tenant.sessions.make_room().await {
-        return Err(Refusal::too_many_sessions());
+        return Err(Rejection::too_many_sessions());
     }
     Ok(serve(tenant, request).await)
 }
 
 /// Opens the stream of a session for messages that the server initiates.
-async fn get(tenant: &Arc<Tenant>, request: Request<Incoming>) -> Result<Response<Body>, Refusal> {
-    let place = tenant
-        .place(Priority::Ordinary)
-        .ok_or_else(Refusal::too_many_requests)?;
-    let Some(id) = only(request.headers(), SESSION)? else {
-        return Err(Refusal::stream_without_session());
+async fn get(tenant: &Arc<Tenant>, request: Request<Incoming>) -> Result<Response<Body>, Rejection> {
+    let permit = tenant
+        .request_permit(Priority::Ordinary)
+        .ok_or_else(Rejection::too_many_requests)?;
+    let Some(id) = single_value(request.headers(), SESSION_HEADER)? else {
+        return Err(Rejection::stream_without_session());
     };
-    let visit = tenant.sessions.enter(id, Use::Stream).ok_or_else(Refusal::no_session)?;
+    let use_guard = tenant
+        .sessions
+        .enter(id, UseKind::Stream)
+        .ok_or_else(Rejection::no_session)?;
     let response = serve(tenant, request.map(|_| Full::default())).await;
-    let response = in_our_words(response, &Message::none()).await;
-    Ok(response.map(|body| body::holding(body, (place, visit))))
+    let response = reword_error(response, &Message::none()).await;
+    Ok(response.map(|body| body::holding(body, (permit, use_guard))))
 }
 
 /// Ends a session.
-async fn delete(tenant: &Arc<Tenant>, request: Request<Incoming>) -> Result<Response<Body>, Refusal> {
-    let Some(id) = only(request.headers(), SESSION)? else {
-        return Err(Refusal::method("POST"));
+async fn delete(tenant: &Arc<Tenant>, request: Request<Incoming>) -> Result<Response<Body>, Rejection> {
+    let Some(id) = single_value(request.headers(), SESSION_HEADER)? else {
+        return Err(Rejection::method("POST"));
     };
-    let _visit = tenant.sessions.enter(id, Use::Call).ok_or_else(Refusal::no_session)?;
-    let mut response = in_our_words(serve(tenant, request.map(|_| Full::default())).await, &Message::none()).await;
+    let _use_guard = tenant
+        .sessions
+        .enter(id, UseKind::Call)
+        .ok_or_else(Rejection::no_session)?;
+    let mut response = reword_error(serve(tenant, request.map(|_| Full::default())).await, &Message::none()).await;
     if response.status() == StatusCode::ACCEPTED {
         // It has ended: nothing is pending.
         *response.status_mut() = StatusCode::NO_CONTENT;
@@ -628,7 +662,7 @@ async fn delete(tenant: &Arc<Tenant>, request: Request<Incoming>) -> Result<Resp
 }
 
 /// Converts rmcp's plain text errors into this crate's error format.
-async fn in_our_words(response: Response<Body>, message: &Message) -> Response<Body> {
+async fn reword_error(response: Response<Body>, message: &Message) -> Response<Body> {
     let status = response.status();
     let is_json = response
         .headers()
@@ -638,10 +672,10 @@ async fn in_our_words(response: Response<Body>, message: &Message) -> Response<B
         return response;
     }
     if status == StatusCode::NOT_FOUND {
-        return Refusal::no_session().about(message.id.clone()).into_response();
+        return Rejection::no_session().about(message.id.clone()).into_response();
     }
     let (parts, body) = response.into_parts();
-    let text = http_body_util::Limited::new(body, PLAIN_TEXT).collect().await;
+    let text = http_body_util::Limited::new(body, PLAIN_TEXT_BYTES).collect().await;
     let text = text.map_or_else(|_| Bytes::new(), http_body_util::Collected::to_bytes);
     let text = if status.is_server_error() {
         tracing::error!(text = %String::from_utf8_lossy(&text), "an error of the transport");
@@ -649,9 +683,9 @@ async fn in_our_words(response: Response<Body>, message: &Message) -> Response<B
     } else {
         String::from_utf8_lossy(&text)
     };
-    let mut refusal = Refusal::message(-32600, &text).about(message.id.clone());
-    refusal.status = status;
-    let mut response = refusal.into_response();
+    let mut rejection = Rejection::message(-32600, &text).about(message.id.clone());
+    rejection.status = status;
+    let mut response = rejection.into_response();
     if let Some(allow) = parts.headers.get(hyper::header::ALLOW) {
         response.headers_mut().insert(hyper::header::ALLOW, allow.clone());
     }

@@ -1,5 +1,4 @@
-//! Converts this crate's types to rmcp's. Only this module, `server`, `stdio::transport` and `stdio::direct` name
-//! rmcp's types.
+//! Converts this crate's types to rmcp's. ARCHITECTURE.md lists the modules that may name rmcp's types.
 
 use rmcp::model::{
     CallToolResult, CompleteRequestParams, CompleteResult, CompletionInfo, ContentBlock, ErrorCode, ErrorData,
@@ -11,14 +10,14 @@ use sandcell_sandbox::{Code, Failure};
 use serde_json::{Value, json};
 
 use crate::answer::{Answer, Block};
-use crate::completion::{Completed, Typed};
+use crate::completion::{CompletionQuery, Completions};
 use crate::prompts::{Argument, Prompt};
 use crate::resources::{Body, Content};
 use crate::schema;
 use crate::tools::{Effect, Tool};
 
-/// Bytes of an address that is repeated in an error; longer ones cannot be any of ours.
-const REPEATED_URI: usize = 4096;
+/// The maximum bytes of an address that an error repeats. Longer addresses cannot be this server's.
+const REPEATED_URI_BYTES: usize = 4096;
 
 /// A tool as `tools/list` shows it. Hints that equal the default are left out.
 pub(crate) fn tool(tool: &Tool) -> McpTool {
@@ -65,7 +64,7 @@ fn block(block: Block) -> ContentBlock {
     }
 }
 
-/// A resource that was read.
+/// Converts the content of a resource.
 pub(crate) fn resource(uri: &str, content: Content) -> ReadResourceResult {
     let contents = match content.body {
         Body::Text(text) => ResourceContents::text(text, uri),
@@ -74,7 +73,7 @@ pub(crate) fn resource(uri: &str, content: Content) -> ReadResourceResult {
     ReadResourceResult::new(vec![contents.with_mime_type(content.mime)])
 }
 
-/// The forms that resource addresses have.
+/// Returns the templates of resource addresses.
 pub(crate) fn resource_templates() -> Vec<ResourceTemplate> {
     vec![
         ResourceTemplate::new("sandcell://{sandbox_id}/{+path}", "file").with_description("A file of a live sandbox"),
@@ -94,13 +93,13 @@ pub(crate) fn prompt(prompt: &Prompt) -> McpPrompt {
     McpPrompt::new(prompt.name, Some(prompt.description), Some(arguments)).with_title(prompt.title)
 }
 
-/// A prompt that was written out.
+/// Converts the text of a prompt.
 pub(crate) fn prompt_text(prompt: &Prompt, text: String) -> GetPromptResult {
     GetPromptResult::new(vec![PromptMessage::new_text(Role::User, text)]).with_description(prompt.description)
 }
 
 /// Returns the argument that is being typed, or none for an unknown reference.
-pub(crate) fn typed(request: &CompleteRequestParams) -> Option<Typed<'_>> {
+pub(crate) fn typed(request: &CompleteRequestParams) -> Option<CompletionQuery<'_>> {
     let of = match &request.r#ref {
         Reference::Resource(template) => template.uri.as_str(),
         Reference::Prompt(prompt) => prompt.name.as_str(),
@@ -112,7 +111,7 @@ pub(crate) fn typed(request: &CompleteRequestParams) -> Option<Typed<'_>> {
         .context
         .as_ref()
         .and_then(|context| context.get_argument(within));
-    Some(Typed {
+    Some(CompletionQuery {
         of,
         name,
         value: &request.argument.value,
@@ -121,10 +120,10 @@ pub(crate) fn typed(request: &CompleteRequestParams) -> Option<Typed<'_>> {
 }
 
 /// Converts completions.
-pub(crate) fn completed(completed: Completed) -> CompleteResult {
+pub(crate) fn completed(completed: Completions) -> CompleteResult {
     let more = completed.total > completed.values.len();
     let total = u32::try_from(completed.total).ok();
-    // As many as there may be at most were kept.
+    // The values are already cut to the protocol's maximum, so this cannot fail.
     CompleteResult::new(CompletionInfo::with_pagination(completed.values, total, more).unwrap_or_default())
 }
 
@@ -134,7 +133,7 @@ pub(crate) fn misuse(code: ErrorCode, message: &str, remedy: &str) -> ErrorData 
     ErrorData::new(code, format!("{message}; {remedy}"), Some(data))
 }
 
-/// Lists are sent whole, so no cursor was ever issued.
+/// Refuses a cursor. Lists are sent whole, so the server never issued one.
 pub(crate) fn whole_list(page: Option<&PaginatedRequestParams>) -> Result<(), ErrorData> {
     if page.is_none_or(|page| page.cursor.is_none()) {
         return Ok(());
@@ -146,16 +145,16 @@ pub(crate) fn whole_list(page: Option<&PaginatedRequestParams>) -> Result<(), Er
     ))
 }
 
-/// A mistake of the server outside of tools.
+/// Converts an internal failure outside of tools.
 pub(crate) fn panicked(failure: &Failure) -> ErrorData {
     ErrorData::internal_error(failure.message.clone(), None)
 }
 
-/// A failure where only a JSON-RPC error can say it: of the resource with this address, which MCP wants repeated.
+/// Converts the failure of a resource to a JSON-RPC error. MCP demands that the error repeats the resource's address.
 pub(crate) fn resource_error(uri: &str, failure: &Failure) -> ErrorData {
     let text = format!("{}: {} ({})", failure.code, failure.message, failure.remedy);
     let mut data = json!({"code": failure.code, "message": failure.message, "remedy": failure.remedy});
-    if let Some(object) = data.as_object_mut().filter(|_| uri.len() <= REPEATED_URI) {
+    if let Some(object) = data.as_object_mut().filter(|_| uri.len() <= REPEATED_URI_BYTES) {
         object.insert("uri".to_owned(), uri.into());
     }
     let data = Some(data);

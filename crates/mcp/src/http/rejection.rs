@@ -15,34 +15,34 @@ use sandcell_sandbox::Code;
 use serde_json::{Value, json};
 
 use super::body::Body;
-use crate::auth::oauth::Signpost;
+use crate::auth::oauth::ResourceMetadata;
 use crate::limits::{MESSAGE_DEPTH, MESSAGE_MARKS};
 
-/// In the range that servers may define; the text says what it means.
-const REFUSED: i32 = -32000;
+/// The JSON-RPC error code of rejections. Servers may define codes in this range; the text states the meaning.
+const REJECTED_ERROR: i32 = -32000;
 
 /// The response to a rejected request.
 #[derive(Debug, Clone)]
-pub(crate) struct Refusal {
+pub(crate) struct Rejection {
     pub(crate) status: StatusCode,
-    /// A word for the metrics.
+    /// The label in the metrics.
     pub(crate) reason: &'static str,
     code: Code,
     rpc_code: i32,
     message: String,
     remedy: &'static str,
-    /// The request that is answered, where it got that far.
+    /// The id of the request, if it was already read.
     id: Option<Value>,
     headers: Vec<(HeaderName, HeaderValue)>,
 }
 
-impl Refusal {
+impl Rejection {
     fn new(status: StatusCode, reason: &'static str, code: Code, message: &str, remedy: &'static str) -> Self {
         Self {
             status,
             reason,
             code,
-            rpc_code: REFUSED,
+            rpc_code: REJECTED_ERROR,
             message: message.to_owned(),
             remedy,
             id: None,
@@ -55,7 +55,7 @@ impl Refusal {
         self
     }
 
-    /// For a client that may still be sending: the server does not read the rest.
+    /// Closes the connection after the answer. The client may still be sending, and the server does not read the rest.
     fn closing(self) -> Self {
         self.with(CONNECTION, "close")
     }
@@ -75,7 +75,7 @@ impl Refusal {
         })
     }
 
-    /// Names the request that is answered.
+    /// Sets the id of the request.
     pub(crate) fn about(mut self, id: Option<Value>) -> Self {
         self.id = id;
         self
@@ -94,7 +94,7 @@ impl Refusal {
     }
 
     pub(crate) fn twice(name: &'static str) -> Self {
-        let message = format!("the header {name} stands more than once");
+        let message = format!("the header {name} appears more than once");
         let remedy = "send it once";
         Self::new(
             StatusCode::BAD_REQUEST,
@@ -152,14 +152,14 @@ impl Refusal {
     }
 
     pub(crate) fn unknown_query() -> Self {
-        let message = "the query of the address has a field that is unknown or stands twice";
+        let message = "the query of the address has a field that is unknown or appears twice";
         let remedy =
             "use the fields that the page uses; send the token as `Authorization: Bearer …`, never in an address";
         Self::new(StatusCode::BAD_REQUEST, "query", Code::InvalidArgument, message, remedy).closing()
     }
 
     pub(crate) fn unknown_field_of_query() -> Self {
-        let message = "the query of the address has a field that is unknown or stands twice";
+        let message = "the query of the address has a field that is unknown or appears twice";
         let remedy = "use the fields that /v1/openapi.json lists; send the token as `Authorization: Bearer …`, never in an \
                       address";
         Self::new(StatusCode::BAD_REQUEST, "query", Code::InvalidArgument, message, remedy).closing()
@@ -201,8 +201,8 @@ impl Refusal {
     }
 
     pub(crate) fn issuer_unreachable() -> Self {
-        let message = "the issuer's keys cannot be had just now, so no token of it can be checked";
-        let remedy = "try again soon; the server's log says why";
+        let message = "the issuer's keys are not available at the moment, so its tokens cannot be checked";
+        let remedy = "try again soon; the server's log has the reason";
         Self::new(
             StatusCode::SERVICE_UNAVAILABLE,
             "issuer",
@@ -214,13 +214,15 @@ impl Refusal {
         .closing()
     }
 
-    /// Says in every challenge where tokens can be had.
-    pub(crate) fn pointing_to(mut self, signpost: Option<&Signpost>) -> Self {
-        let Some(signpost) = signpost else {
+    /// Adds the address of the resource metadata to every challenge.
+    pub(crate) fn with_resource_metadata(mut self, resource_metadata: Option<&ResourceMetadata>) -> Self {
+        let Some(resource_metadata) = resource_metadata else {
             return self;
         };
         for (_, value) in self.headers.iter_mut().filter(|(name, _)| name == WWW_AUTHENTICATE) {
-            let text = value.to_str().map(|text| format!("{text}, {}", signpost.challenge));
+            let text = value
+                .to_str()
+                .map(|text| format!("{text}, {}", resource_metadata.challenge));
             if let Ok(Ok(longer)) = text.map(HeaderValue::try_from) {
                 *value = longer;
             }
@@ -239,8 +241,8 @@ impl Refusal {
     }
 
     pub(crate) fn tokens_unreadable() -> Self {
-        let message = "the server cannot read its list of tokens, and lets nobody in";
-        let remedy = "tell the operator; the server's log says why";
+        let message = "the server cannot read its list of tokens, and refuses every caller";
+        let remedy = "tell the operator; the server's log has the reason";
         Self::new(
             StatusCode::SERVICE_UNAVAILABLE,
             "tokens",
@@ -384,22 +386,22 @@ impl Refusal {
 
     pub(crate) fn message(rpc_code: i32, text: &str) -> Self {
         let remedy = "send one JSON-RPC 2.0 message";
-        let mut refusal = Self::new(StatusCode::BAD_REQUEST, "message", Code::InvalidArgument, text, remedy);
-        refusal.rpc_code = rpc_code;
-        refusal
+        let mut rejection = Self::new(StatusCode::BAD_REQUEST, "message", Code::InvalidArgument, text, remedy);
+        rejection.rpc_code = rpc_code;
+        rejection
     }
 
     pub(crate) fn same_id() -> Self {
         let message = "a request with this id is still being answered";
-        let mut refusal = Self::new(
+        let mut rejection = Self::new(
             StatusCode::BAD_REQUEST,
             "same id",
             Code::InvalidArgument,
             message,
             "use a new id",
         );
-        refusal.rpc_code = -32600;
-        refusal
+        rejection.rpc_code = -32600;
+        rejection
     }
 
     pub(crate) fn no_session() -> Self {
@@ -456,18 +458,18 @@ impl Refusal {
             .closing()
     }
 
-    /// The answer in the shape of callers that do not speak JSON-RPC.
+    /// Returns the answer for callers that do not use JSON-RPC.
     pub(crate) fn into_plain_response(self) -> Response<Body> {
         let body = json!({"code": self.code, "message": self.message, "remedy": self.remedy});
         answer(self.status, self.headers, &body)
     }
 
-    /// The answer.
+    /// Returns the answer.
     pub(crate) fn into_response(self) -> Response<Body> {
         let data = json!({"code": self.code, "message": self.message, "remedy": self.remedy});
         let text = format!("{}: {} ({})", self.code, self.message, self.remedy);
         let mut answer = json!({"jsonrpc": "2.0", "error": {"code": self.rpc_code, "message": text, "data": data}});
-        // Without an id the field is left out: null would be taken for an id.
+        // Without an id the field is left out. Clients would take null for an id.
         if let (Some(id), Some(object)) = (self.id, answer.as_object_mut()) {
             object.insert("id".into(), id);
         }

@@ -20,27 +20,27 @@ use tokio_util::sync::CancellationToken;
 
 use crate::limits::{CONTROL_REQUESTS, GRACE_AFTER_EOF, MESSAGE_BYTES, REQUESTS_IN_FLIGHT};
 use crate::priority::Priority;
-use crate::stdio::transport::BUSY;
+use crate::stdio::transport::BUSY_ERROR;
 
 /// The maximum bytes of one message of the server.
 const ANSWER_BYTES: usize = 64 << 20;
 /// The timeout for connecting.
-const CONNECT: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The maximum silence of the server. It is longer than any call waits, and keep-alives are more frequent.
-const SILENCE: Duration = Duration::from_secs(120);
+const READ_TIMEOUT: Duration = Duration::from_secs(120);
 /// The maximum time for ending a session.
-const FAREWELL: Duration = Duration::from_secs(2);
+const SESSION_END_TIMEOUT: Duration = Duration::from_secs(2);
 
-const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
-const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
-const METHOD: HeaderName = HeaderName::from_static("mcp-method");
-const NAME: HeaderName = HeaderName::from_static("mcp-name");
+const SESSION_HEADER: HeaderName = HeaderName::from_static("mcp-session-id");
+const VERSION_HEADER: HeaderName = HeaderName::from_static("mcp-protocol-version");
+const METHOD_HEADER: HeaderName = HeaderName::from_static("mcp-method");
+const NAME_HEADER: HeaderName = HeaderName::from_static("mcp-name");
 /// The JSON pointer to the protocol version in messages of the newest protocol.
 const META_VERSION: &str = "/params/_meta/io.modelcontextprotocol~1protocolVersion";
 
 /// The reasons why the proxy cannot pass messages on.
 #[derive(Debug, thiserror::Error)]
-pub enum BridgeError {
+pub enum ProxyError {
     /// Not an address, or one that a token must not be sent to.
     #[error("{0:?} {1}")]
     Address(String, &'static str),
@@ -67,9 +67,9 @@ struct Session {
 /// Starts the server if it is absent.
 pub type Wake = Arc<dyn Fn() -> BoxFuture<'static, Result<(), Failure>> + Send + Sync>;
 
-struct Bridge<W> {
+struct Proxy<W> {
     /// The server's address, for people.
-    place: String,
+    address: String,
     url: Url,
     wake: Option<Wake>,
     /// True once the right server has answered.
@@ -85,63 +85,60 @@ struct Bridge<W> {
 }
 
 /// Passes messages between standard input and output and the server at `to`, until standard input ends. `to` is an
-/// address, or `unix:` and the path of a socket. The proxy calls `wake` before the first message, and later when nobody
-/// answers. It then sends the message once more.
+/// address, or `unix:` and the path of a socket. The proxy calls `wake` before the first message, and later when the
+/// server is unreachable. It then sends the message once more.
 ///
 /// # Errors
 ///
 /// Fails if the address or the token is unusable, or if standard input or output breaks. An unreachable server is no
 /// error here: each request gets an error response.
-pub async fn bridge_stdio(to: &str, token: Option<&str>, wake: Option<Wake>) -> Result<(), BridgeError> {
+pub async fn proxy_stdio(to: &str, token: Option<&str>, wake: Option<Wake>) -> Result<(), ProxyError> {
     let input = tokio::io::BufReader::new(tokio::io::stdin());
-    bridge(to, token, wake, input, tokio::io::stdout()).await
+    proxy(to, token, wake, input, tokio::io::stdout()).await
 }
 
-pub(crate) async fn bridge(
+pub(crate) async fn proxy(
     to: &str,
     token: Option<&str>,
     wake: Option<Wake>,
     input: impl AsyncBufRead + Unpin,
     out: impl AsyncWrite + Unpin + Send + 'static,
-) -> Result<(), BridgeError> {
-    let bridge = Arc::new(Bridge::new(to, token, wake, out)?);
-    let places = Arc::new(Semaphore::new(REQUESTS_IN_FLIGHT + CONTROL_REQUESTS));
+) -> Result<(), ProxyError> {
+    let proxy = Arc::new(Proxy::new(to, token, wake, out)?);
+    let permits = Arc::new(Semaphore::new(REQUESTS_IN_FLIGHT + CONTROL_REQUESTS));
     let left = CancellationToken::new();
-    let ended = bridge.pass_on(input, &places, &left).await;
-    // As on a server without proxy: pending requests may still be answered for a moment.
+    let ended = proxy.pass_on(input, &permits, &left).await;
+    // The server may still answer pending requests for a moment, as on a connection without a proxy.
     let all = u32::try_from(REQUESTS_IN_FLIGHT + CONTROL_REQUESTS).unwrap_or(u32::MAX);
-    let _rest = tokio::time::timeout(GRACE_AFTER_EOF, places.acquire_many(all)).await;
+    let _rest = tokio::time::timeout(GRACE_AFTER_EOF, permits.acquire_many(all)).await;
     left.cancel();
-    // A session that is not ended would keep its place until its idle limit, so the end is attempted in any case.
-    let _gone = tokio::time::timeout(FAREWELL, bridge.leave()).await;
+    // A session that is not ended would take up room until its idle limit, so the proxy tries to end it in any case.
+    let _gone = tokio::time::timeout(SESSION_END_TIMEOUT, proxy.leave()).await;
     ended
 }
 
-/// Returns a free place for a request, if any. Reading must not wait for one: the next message could free it.
-fn place(places: &Arc<Semaphore>, priority: Priority) -> Option<OwnedSemaphorePermit> {
+/// Returns a free permit for a request, if any. Reading must not wait for a permit: the next message could free one.
+fn free_permit(permits: &Arc<Semaphore>, priority: Priority) -> Option<OwnedSemaphorePermit> {
     let kept_free = match priority {
         Priority::Ordinary => CONTROL_REQUESTS,
         Priority::Control => 0,
     };
-    let is_free = places.available_permits() > kept_free;
-    is_free.then(|| Arc::clone(places).try_acquire_owned().ok()).flatten()
+    let is_free = permits.available_permits() > kept_free;
+    is_free.then(|| Arc::clone(permits).try_acquire_owned().ok()).flatten()
 }
 
-impl<W: AsyncWrite + Unpin + Send + 'static> Bridge<W> {
-    fn new(to: &str, token: Option<&str>, wake: Option<Wake>, out: W) -> Result<Self, BridgeError> {
+impl<W: AsyncWrite + Unpin + Send + 'static> Proxy<W> {
+    fn new(to: &str, token: Option<&str>, wake: Option<Wake>, out: W) -> Result<Self, ProxyError> {
         let socket = to.strip_prefix("unix:");
         if cfg!(not(unix)) && socket.is_some() {
             let reason = "cannot be used: this system has no such sockets";
-            return Err(BridgeError::Address(to.to_owned(), reason));
+            return Err(ProxyError::Address(to.to_owned(), reason));
         }
         if socket.is_some_and(|path| !path.starts_with('/')) {
-            return Err(BridgeError::Address(
-                to.to_owned(),
-                "must be unix: and an absolute path",
-            ));
+            return Err(ProxyError::Address(to.to_owned(), "must be unix: and an absolute path"));
         }
         let url = if socket.is_some() { "http://localhost/mcp" } else { to };
-        let wrong = |reason| BridgeError::Address(url.to_owned(), reason);
+        let wrong = |reason| ProxyError::Address(url.to_owned(), reason);
         let address: Url = url.parse().map_err(|_| wrong("is not an address"))?;
         let host = address.host_str().ok_or_else(|| wrong("is not an address"))?;
         let number: Result<std::net::IpAddr, _> = host.trim_matches(['[', ']']).parse();
@@ -152,14 +149,14 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Bridge<W> {
             _ => return Err(wrong("must begin with https:// (http:// only on this machine)")),
         }
         let token = token.map(|token| HeaderValue::try_from(format!("Bearer {token}")));
-        let mut token = token.transpose().map_err(|_| BridgeError::Token)?;
+        let mut token = token.transpose().map_err(|_| ProxyError::Token)?;
         if let Some(token) = &mut token {
             token.set_sensitive(true);
         }
         let mut http = reqwest::Client::builder()
             .user_agent(concat!("sandcell/", env!("CARGO_PKG_VERSION")))
-            .connect_timeout(CONNECT)
-            .read_timeout(SILENCE)
+            .connect_timeout(CONNECT_TIMEOUT)
+            .read_timeout(READ_TIMEOUT)
             // A token is sent only to the operator's address.
             .redirect(reqwest::redirect::Policy::none());
         if is_here {
@@ -172,11 +169,11 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Bridge<W> {
             http = http.unix_socket(path).pool_max_idle_per_host(0);
         }
         Ok(Self {
-            place: to.to_owned(),
+            address: to.to_owned(),
             url: address,
             wake,
             awake: AtomicBool::new(false),
-            http: http.build().map_err(BridgeError::Client)?,
+            http: http.build().map_err(ProxyError::Client)?,
             token,
             session: Mutex::default(),
             beginning: tokio::sync::Mutex::default(),
@@ -188,14 +185,14 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Bridge<W> {
     async fn pass_on(
         self: &Arc<Self>,
         mut input: impl AsyncBufRead + Unpin,
-        places: &Arc<Semaphore>,
+        permits: &Arc<Semaphore>,
         left: &CancellationToken,
-    ) -> Result<(), BridgeError> {
+    ) -> Result<(), ProxyError> {
         loop {
             let mut line = Vec::new();
             let most = u64::try_from(MESSAGE_BYTES + 1).unwrap_or(u64::MAX);
             let read = (&mut input).take(most).read_until(b'\n', &mut line).await;
-            match read.map_err(BridgeError::Pipe)? {
+            match read.map_err(ProxyError::Pipe)? {
                 0 => return Ok(()),
                 read if read > MESSAGE_BYTES => {
                     self.say(&failure(
@@ -205,7 +202,7 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Bridge<W> {
                         "send files in parts with append",
                     ))
                     .await?;
-                    skip_line(&mut input).await.map_err(BridgeError::Pipe)?;
+                    skip_line(&mut input).await.map_err(ProxyError::Pipe)?;
                     continue;
                 }
                 _ => {}
@@ -237,16 +234,16 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Bridge<W> {
                 self.deliver(&message, left).await?;
                 continue;
             }
-            let Some(place) = place(places, Priority::of_json(&message, line.len())) else {
+            let Some(permit) = free_permit(permits, Priority::of_json(&message, line.len())) else {
                 let id = message.get("id").unwrap_or(&Value::Null);
                 self.say(&busy(id)).await?;
                 continue;
             };
-            let (bridge, left) = (Arc::clone(self), left.clone());
+            let (proxy, left) = (Arc::clone(self), left.clone());
             tokio::spawn(async move {
-                // When the client cannot be written to, reading from it ends as well.
-                let _written = bridge.deliver(&message, &left).await;
-                drop(place);
+                // When writing to the client fails, reading from it ends as well.
+                let _written = proxy.deliver(&message, &left).await;
+                drop(permit);
             });
         }
     }
@@ -264,7 +261,7 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Bridge<W> {
     }
 
     /// Forwards a message, and passes its answers to the client.
-    async fn deliver(&self, message: &Value, left: &CancellationToken) -> Result<(), BridgeError> {
+    async fn deliver(&self, message: &Value, left: &CancellationToken) -> Result<(), ProxyError> {
         let id = message.get("id").filter(|_| message.get("method").is_some());
         let is_modern = message.pointer(META_VERSION).is_some();
         let hang_up = left.child_token();
@@ -279,47 +276,46 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Bridge<W> {
             lock(&self.open).remove(&id.to_string());
         }
         match (done, id) {
-            (None | Some(Ok(())), _) | (Some(Err(Trouble::Absent | Trouble::Http(_) | Trouble::Asleep(_))), None) => {
-                Ok(())
-            }
-            (Some(Err(Trouble::Pipe(error))), _) => Err(error),
-            (Some(Err(Trouble::Absent)), Some(id)) => self.cannot_be_used(id, "nobody answers there").await,
-            (Some(Err(Trouble::Http(reason))), Some(id)) => self.cannot_be_used(id, &reason).await,
-            (Some(Err(Trouble::Asleep(why))), Some(id)) => {
+            (None | Some(Ok(())), _)
+            | (Some(Err(SendError::Unreachable | SendError::Http(_) | SendError::NotStarted(_))), None) => Ok(()),
+            (Some(Err(SendError::Pipe(error))), _) => Err(error),
+            (Some(Err(SendError::Unreachable)), Some(id)) => self.cannot_be_used(id, "nothing listens there").await,
+            (Some(Err(SendError::Http(reason))), Some(id)) => self.cannot_be_used(id, &reason).await,
+            (Some(Err(SendError::NotStarted(why))), Some(id)) => {
                 self.say(&failure(id, -32000, &why.message, &why.remedy)).await
             }
         }
     }
 
-    async fn cannot_be_used(&self, id: &Value, reason: &str) -> Result<(), BridgeError> {
-        let message = format!("the server at {} cannot be used: {reason}", self.place);
+    async fn cannot_be_used(&self, id: &Value, reason: &str) -> Result<(), ProxyError> {
+        let message = format!("the server at {} cannot be used: {reason}", self.address);
         let remedy = if self.wake.is_some() {
-            "call again: it is started anew where it has ended; its sandboxes are then gone"
+            "call again: that starts the server again if it has ended; its sandboxes are then gone"
         } else {
             "start it (`sandcell serve --http ADDR`), or correct the address or the token (SANDCELL_TOKEN)"
         };
         self.say(&failure(id, -32000, &message, remedy)).await
     }
 
-    /// Sends a message, the first one after waking the server. If nobody listens later on, it wakes the server again
-    /// and resends the message, since it has not arrived.
-    async fn send(&self, message: &Value) -> Result<Response, Trouble> {
+    /// Sends a message. Starts the server before the first message. If the server is unreachable later on, starts it
+    /// again and resends the message, since the message has not arrived.
+    async fn send(&self, message: &Value) -> Result<Response, SendError> {
         if let Some(wake) = &self.wake
             && !self.awake.load(Ordering::Relaxed)
         {
-            wake().await.map_err(Trouble::Asleep)?;
+            wake().await.map_err(SendError::NotStarted)?;
             self.awake.store(true, Ordering::Relaxed);
         }
         match (self.post(message).await, &self.wake) {
-            (Err(Trouble::Absent), Some(wake)) => {
-                wake().await.map_err(Trouble::Asleep)?;
+            (Err(SendError::Unreachable), Some(wake)) => {
+                wake().await.map_err(SendError::NotStarted)?;
                 self.post(message).await
             }
             (answered, _) => answered,
         }
     }
 
-    async fn exchange(&self, message: &Value) -> Result<(), Trouble> {
+    async fn exchange(&self, message: &Value) -> Result<(), SendError> {
         let used = lock(&self.session).id.clone();
         let mut response = self.send(message).await?;
         let is_of_session = used.is_some() && message.pointer(META_VERSION).is_none();
@@ -329,7 +325,7 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Bridge<W> {
             response = self.send(message).await?;
         }
         if method(message) == Some("initialize") && response.status() == StatusCode::OK {
-            let id = response.headers().get(SESSION).cloned();
+            let id = response.headers().get(SESSION_HEADER).cloned();
             *lock(&self.session) = Session {
                 hello: Some(message.clone()),
                 id,
@@ -339,13 +335,13 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Bridge<W> {
         self.hand_back(message, response).await
     }
 
-    fn post(&self, message: &Value) -> impl Future<Output = Result<Response, Trouble>> + use<W> {
+    fn post(&self, message: &Value) -> impl Future<Output = Result<Response, SendError>> + use<W> {
         let request = self
             .http
             .post(self.url.clone())
             .headers(self.headers(message))
             .body(message.to_string());
-        async move { request.send().await.map_err(|error| Trouble::of(&error)) }
+        async move { request.send().await.map_err(|error| SendError::of(&error)) }
     }
 
     /// Returns the HTTP headers for a message, with the session id if there is one.
@@ -365,22 +361,22 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Bridge<W> {
             }
         };
         if let Some(version) = message.pointer(META_VERSION) {
-            put(VERSION, Some(version));
-            put(METHOD, message.get("method"));
+            put(VERSION_HEADER, Some(version));
+            put(METHOD_HEADER, message.get("method"));
             let name = message
                 .pointer("/params/name")
                 .or_else(|| message.pointer("/params/uri"));
-            put(NAME, name.or_else(|| message.pointer("/params/taskId")));
+            put(NAME_HEADER, name.or_else(|| message.pointer("/params/taskId")));
         } else if method(message) != Some("initialize") {
             let session = lock(&self.session).clone();
-            headers.extend(session.id.map(|id| (SESSION, id)));
-            headers.extend(session.version.map(|version| (VERSION, version)));
+            headers.extend(session.id.map(|id| (SESSION_HEADER, id)));
+            headers.extend(session.version.map(|version| (VERSION_HEADER, version)));
         }
         headers
     }
 
     /// Opens a new session to replace a lost one, with the client's first handshake.
-    async fn begin_again(&self, gone: Option<&HeaderValue>) -> Result<(), Trouble> {
+    async fn begin_again(&self, gone: Option<&HeaderValue>) -> Result<(), SendError> {
         let _one_at_a_time = self.beginning.lock().await;
         let now = lock(&self.session).clone();
         // Another request has already opened one.
@@ -389,26 +385,26 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Bridge<W> {
         };
         let response = self.post(&hello).await?;
         if response.status() != StatusCode::OK {
-            return Err(Trouble::Http(format!("status {}", response.status().as_u16())));
+            return Err(SendError::Http(format!("status {}", response.status().as_u16())));
         }
-        let id = response.headers().get(SESSION).cloned();
+        let id = response.headers().get(SESSION_HEADER).cloned();
         lock(&self.session).id = id;
         let mut ended = response;
-        while ended.chunk().await.map_err(|error| Trouble::of(&error))?.is_some() {}
+        while ended.chunk().await.map_err(|error| SendError::of(&error))?.is_some() {}
         let ready = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
         self.post(&ready).await.map(drop)
     }
 
     /// Gives the client the server's answer: one message, or a stream of them.
-    async fn hand_back(&self, message: &Value, mut response: Response) -> Result<(), Trouble> {
+    async fn hand_back(&self, message: &Value, mut response: Response) -> Result<(), SendError> {
         let kind = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
         let is_stream = kind.is_some_and(|kind| kind.starts_with("text/event-stream"));
         let status = response.status();
         let mut buffer = Vec::new();
         let mut data = Vec::new();
-        while let Some(part) = response.chunk().await.map_err(|error| Trouble::of(&error))? {
+        while let Some(part) = response.chunk().await.map_err(|error| SendError::of(&error))? {
             if buffer.len() + data.len() + part.len() > ANSWER_BYTES {
-                return Err(Trouble::Http("its answer is too long".to_owned()));
+                return Err(SendError::Http("its answer is too long".to_owned()));
             }
             if !is_stream {
                 buffer.extend_from_slice(&part);
@@ -418,7 +414,7 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Bridge<W> {
             while let Some(piece) = pieces.next() {
                 buffer.extend_from_slice(piece);
                 if pieces.peek().is_none() {
-                    // The line goes on in the next part.
+                    // The line continues in the next part.
                     break;
                 }
                 let line = std::mem::take(&mut buffer);
@@ -436,11 +432,11 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Bridge<W> {
         match serde_json::from_slice::<Value>(&buffer) {
             Ok(_) => self.hand_over(message, &buffer).await,
             Err(_) if status.is_success() => Ok(()),
-            Err(_) => Err(Trouble::Http(format!("status {}", status.as_u16()))),
+            Err(_) => Err(SendError::Http(format!("status {}", status.as_u16()))),
         }
     }
 
-    async fn hand_over(&self, message: &Value, bytes: &[u8]) -> Result<(), Trouble> {
+    async fn hand_over(&self, message: &Value, bytes: &[u8]) -> Result<(), SendError> {
         let mut answer: Value = match serde_json::from_slice(bytes) {
             Ok(answer) => answer,
             // The priming event of a stream has no message.
@@ -451,7 +447,7 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Bridge<W> {
         {
             lock(&self.session).version = HeaderValue::from_str(version).ok();
         }
-        // A refusal before the message was read does not know its id.
+        // A server that refuses a message before reading it does not know its id.
         if let (Some(object), Some(id)) = (answer.as_object_mut(), message.get("id"))
             && object.contains_key("error")
         {
@@ -460,21 +456,21 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Bridge<W> {
         if message.get("id").is_none() {
             return Ok(());
         }
-        self.say(&answer).await.map_err(Trouble::Pipe)
+        self.say(&answer).await.map_err(SendError::Pipe)
     }
 
-    async fn say(&self, message: &Value) -> Result<(), BridgeError> {
+    async fn say(&self, message: &Value) -> Result<(), ProxyError> {
         let mut out = self.out.lock().await;
         let line = format!("{message}\n");
-        out.write_all(line.as_bytes()).await.map_err(BridgeError::Pipe)?;
-        out.flush().await.map_err(BridgeError::Pipe)
+        out.write_all(line.as_bytes()).await.map_err(ProxyError::Pipe)?;
+        out.flush().await.map_err(ProxyError::Pipe)
     }
 
     /// Ends only the session: sandboxes stay.
     async fn leave(&self) {
         let session = lock(&self.session).clone();
         let Some(id) = session.id else { return };
-        let mut request = self.http.delete(self.url.clone()).header(SESSION, id);
+        let mut request = self.http.delete(self.url.clone()).header(SESSION_HEADER, id);
         if let Some(token) = &self.token {
             request = request.header(AUTHORIZATION, token.clone());
         }
@@ -484,19 +480,19 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Bridge<W> {
 }
 
 /// The reasons why a message was not answered.
-enum Trouble {
-    /// Nobody listens: the message has not arrived.
-    Absent,
+enum SendError {
+    /// Nothing listens at the address: the message has not arrived.
+    Unreachable,
     /// The server could not be started.
-    Asleep(Failure),
+    NotStarted(Failure),
     Http(String),
-    Pipe(BridgeError),
+    Pipe(ProxyError),
 }
 
-impl Trouble {
+impl SendError {
     fn of(error: &reqwest::Error) -> Self {
         if error.is_connect() {
-            return Self::Absent;
+            return Self::Unreachable;
         }
         let reason = if error.is_timeout() {
             "it did not answer in time"
@@ -517,7 +513,7 @@ fn busy(id: &Value) -> Value {
         "wait for some of them",
     );
     let data = json!({"code": "busy", "message": message, "remedy": remedy});
-    json!({"jsonrpc": "2.0", "id": id, "error": {"code": BUSY, "message": format!("busy: {message} ({remedy})"), "data": data}})
+    json!({"jsonrpc": "2.0", "id": id, "error": {"code": BUSY_ERROR, "message": format!("busy: {message} ({remedy})"), "data": data}})
 }
 
 fn failure(id: &Value, code: i32, message: &str, remedy: &str) -> Value {

@@ -9,18 +9,18 @@ use std::net::{IpAddr, SocketAddr};
 use hyper::HeaderMap;
 use hyper::header::{HOST, ORIGIN};
 
-use super::refusal::Refusal;
+use super::rejection::Rejection;
 
 /// Names in addition to the address of the connection.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Names {
+pub(crate) struct HostOrigin {
     hosts: Vec<String>,
     origins: Vec<String>,
 }
 
 /// A list of names cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum WrongName {
+pub enum InvalidHostOrigin {
     /// Not a host.
     #[error("{0} is not a host name with an optional port, such as sandcell.example.com or 10.0.0.5:8123")]
     Host(String),
@@ -29,63 +29,63 @@ pub enum WrongName {
     Origin(String),
 }
 
-impl Names {
+impl HostOrigin {
     /// Names that the operator allows.
-    pub(crate) fn new(hosts: &[String], origins: &[String]) -> Result<Self, WrongName> {
+    pub(crate) fn new(hosts: &[String], origins: &[String]) -> Result<Self, InvalidHostOrigin> {
         let host = |text: &String| authority(text).map(|(_, _)| text.to_ascii_lowercase());
         let origin = |text: &String| is_origin(text).then(|| text.to_ascii_lowercase());
         Ok(Self {
             hosts: hosts
                 .iter()
-                .map(|text| host(text).ok_or_else(|| WrongName::Host(text.clone())))
+                .map(|text| host(text).ok_or_else(|| InvalidHostOrigin::Host(text.clone())))
                 .collect::<Result<_, _>>()?,
             origins: origins
                 .iter()
-                .map(|text| origin(text).ok_or_else(|| WrongName::Origin(text.clone())))
+                .map(|text| origin(text).ok_or_else(|| InvalidHostOrigin::Origin(text.clone())))
                 .collect::<Result<_, _>>()?,
         })
     }
 
     /// Refuses a request that was not meant for this server, or that a foreign page sent. `here` is the address that
     /// the client connected to, `secure` whether it did so by TLS.
-    pub(crate) fn check(&self, headers: &HeaderMap, here: SocketAddr, secure: bool) -> Result<(), Refusal> {
+    pub(crate) fn check(&self, headers: &HeaderMap, here: SocketAddr, secure: bool) -> Result<(), Rejection> {
         let host = self.check_host(headers, here)?;
-        match only(headers, ORIGIN.as_str())? {
-            None if from_foreign_page(headers) => Err(Refusal::foreign_origin()),
+        match single_value(headers, ORIGIN.as_str())? {
+            None if from_foreign_page(headers) => Err(Rejection::foreign_origin()),
             None => Ok(()),
             Some(origin) if self.origin_is_ours(origin, &host, secure) => Ok(()),
-            Some(_) => Err(Refusal::foreign_origin()),
+            Some(_) => Err(Rejection::foreign_origin()),
         }
     }
 
     /// The same for resources that any page may link to: no origin but the server's own, if one is sent.
-    pub(crate) fn check_visit(&self, headers: &HeaderMap, here: SocketAddr, secure: bool) -> Result<(), Refusal> {
+    pub(crate) fn check_link(&self, headers: &HeaderMap, here: SocketAddr, secure: bool) -> Result<(), Rejection> {
         let host = self.check_host(headers, here)?;
-        match only(headers, ORIGIN.as_str())? {
+        match single_value(headers, ORIGIN.as_str())? {
             None => Ok(()),
             Some(origin) if origin.eq_ignore_ascii_case(&own_origin(&host, true)) => Ok(()),
             // Only without TLS in the server. The `https` origin is always allowed, since a proxy may add TLS.
             Some(origin) if !secure && origin.eq_ignore_ascii_case(&own_origin(&host, false)) => Ok(()),
-            Some(_) => Err(Refusal::foreign_origin()),
+            Some(_) => Err(Rejection::foreign_origin()),
         }
     }
 
     /// The same for resources that only pages of the server itself may request.
-    pub(crate) fn check_own(&self, headers: &HeaderMap, here: SocketAddr, secure: bool) -> Result<(), Refusal> {
-        self.check_visit(headers, here, secure)?;
+    pub(crate) fn check_own(&self, headers: &HeaderMap, here: SocketAddr, secure: bool) -> Result<(), Rejection> {
+        self.check_link(headers, here, secure)?;
         if from_foreign_page(headers) {
-            return Err(Refusal::foreign_origin());
+            return Err(Rejection::foreign_origin());
         }
         Ok(())
     }
 
-    fn check_host(&self, headers: &HeaderMap, here: SocketAddr) -> Result<String, Refusal> {
-        let host = only(headers, HOST.as_str())?.ok_or_else(Refusal::no_host)?;
+    fn check_host(&self, headers: &HeaderMap, here: SocketAddr) -> Result<String, Rejection> {
+        let host = single_value(headers, HOST.as_str())?.ok_or_else(Rejection::no_host)?;
         let host = host.to_ascii_lowercase();
         if self.host_is_ours(&host, here) {
             Ok(host)
         } else {
-            Err(Refusal::foreign_host())
+            Err(Rejection::foreign_host())
         }
     }
 
@@ -132,15 +132,15 @@ fn from_foreign_page(headers: &HeaderMap) -> bool {
 }
 
 /// The one value of a header that must not appear twice; two programs could read two values differently.
-pub(crate) fn only<'a>(headers: &'a HeaderMap, name: &'static str) -> Result<Option<&'a str>, Refusal> {
+pub(crate) fn single_value<'a>(headers: &'a HeaderMap, name: &'static str) -> Result<Option<&'a str>, Rejection> {
     let mut values = headers.get_all(name).iter();
     let Some(first) = values.next() else {
         return Ok(None);
     };
     if values.next().is_some() {
-        return Err(Refusal::twice(name));
+        return Err(Rejection::twice(name));
     }
-    first.to_str().map(Some).map_err(|_| Refusal::unreadable(name))
+    first.to_str().map(Some).map_err(|_| Rejection::unreadable(name))
 }
 
 /// Splits `name[:port]`. The name keeps the brackets of an IPv6 address.
@@ -174,21 +174,21 @@ mod tests {
 
     use super::*;
 
-    const HERE: &str = "127.0.0.1:8123";
+    const LOCAL_ADDRESS: &str = "127.0.0.1:8123";
 
-    fn asked(names: &Names, here: &str, headers: &[(&'static str, &str)]) -> Result<(), u16> {
+    fn asked(host_origin: &HostOrigin, here: &str, headers: &[(&'static str, &str)]) -> Result<(), u16> {
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             map.append(*name, HeaderValue::from_str(value).unwrap());
         }
-        names
+        host_origin
             .check(&map, here.parse().unwrap(), false)
-            .map_err(|refusal| refusal.status.as_u16())
+            .map_err(|rejection| rejection.status.as_u16())
     }
 
     #[test]
     fn the_page_asks_from_its_own_origin_only_and_may_be_linked_to_from_anywhere() {
-        let names = Names::new(&["cell.example".into()], &["https://app.example".into()]).unwrap();
+        let host_origin = HostOrigin::new(&["cell.example".into()], &["https://app.example".into()]).unwrap();
         let mut map = HeaderMap::new();
         let mut asked = |host: &str, origin: Option<&str>, site: Option<&str>, secure: bool| {
             map.clear();
@@ -197,16 +197,16 @@ mod tests {
                     map.insert(name, HeaderValue::from_str(value).unwrap());
                 }
             }
-            let here = HERE.parse().unwrap();
+            let here = LOCAL_ADDRESS.parse().unwrap();
             (
-                names.check_visit(&map, here, secure).is_ok(),
-                names.check_own(&map, here, secure).is_ok(),
+                host_origin.check_link(&map, here, secure).is_ok(),
+                host_origin.check_own(&map, here, secure).is_ok(),
             )
         };
-        assert_eq!(asked(HERE, None, Some("cross-site"), false), (true, false));
-        assert_eq!(asked(HERE, None, Some("same-site"), false), (true, false));
+        assert_eq!(asked(LOCAL_ADDRESS, None, Some("cross-site"), false), (true, false));
+        assert_eq!(asked(LOCAL_ADDRESS, None, Some("same-site"), false), (true, false));
         assert_eq!(
-            asked(HERE, Some("http://127.0.0.1:8123"), Some("same-origin"), false),
+            asked(LOCAL_ADDRESS, Some("http://127.0.0.1:8123"), Some("same-origin"), false),
             (true, true)
         );
         assert_eq!(
@@ -224,15 +224,19 @@ mod tests {
             "http://localhost:8123",
             "null",
         ] {
-            assert_eq!(asked(HERE, Some(foreign), None, false), (false, false), "{foreign}");
+            assert_eq!(
+                asked(LOCAL_ADDRESS, Some(foreign), None, false),
+                (false, false),
+                "{foreign}"
+            );
         }
     }
 
     #[test]
     fn the_server_is_called_by_its_own_names_only() {
-        let names = Names::default();
+        let host_origin = HostOrigin::default();
         for host in ["127.0.0.1:8123", "localhost:8123", "LOCALHOST:8123", "[::1]:8123"] {
-            assert_eq!(asked(&names, HERE, &[("host", host)]), Ok(()), "{host}");
+            assert_eq!(asked(&host_origin, LOCAL_ADDRESS, &[("host", host)]), Ok(()), "{host}");
         }
         for host in [
             "evil.example:8123",
@@ -252,19 +256,23 @@ mod tests {
             "[::ffff:127.0.0.1]:8123",
             "",
         ] {
-            assert_eq!(asked(&names, HERE, &[("host", host)]), Err(403), "{host:?}");
+            assert_eq!(
+                asked(&host_origin, LOCAL_ADDRESS, &[("host", host)]),
+                Err(403),
+                "{host:?}"
+            );
         }
-        assert_eq!(asked(&names, HERE, &[]), Err(400));
+        assert_eq!(asked(&host_origin, LOCAL_ADDRESS, &[]), Err(400));
         let twice = [("host", "localhost:8123"), ("host", "evil.example")];
-        assert_eq!(asked(&names, HERE, &twice), Err(400));
+        assert_eq!(asked(&host_origin, LOCAL_ADDRESS, &twice), Err(400));
     }
 
     #[test]
     fn elsewhere_only_the_address_itself_and_what_the_operator_allows() {
         let here = "10.0.0.5:8123";
-        let names = Names::new(&["cell.example".into(), "fixed.example:99".into()], &[]).unwrap();
+        let host_origin = HostOrigin::new(&["cell.example".into(), "fixed.example:99".into()], &[]).unwrap();
         for host in ["10.0.0.5:8123", "cell.example", "Cell.Example:8123", "fixed.example:99"] {
-            assert_eq!(asked(&names, here, &[("host", host)]), Ok(()), "{host}");
+            assert_eq!(asked(&host_origin, here, &[("host", host)]), Ok(()), "{host}");
         }
         for host in [
             "localhost:8123",
@@ -276,14 +284,20 @@ mod tests {
             "a.cell.example",
             "cell.example.evil.example",
         ] {
-            assert_eq!(asked(&names, here, &[("host", host)]), Err(403), "{host}");
+            assert_eq!(asked(&host_origin, here, &[("host", host)]), Err(403), "{host}");
         }
     }
 
     #[test]
     fn pages_of_other_origins_are_refused() {
-        let names = Names::new(&[], &["http://localhost:6274".into()]).unwrap();
-        let with = |origin: &str| asked(&names, HERE, &[("host", HERE), ("origin", origin)]);
+        let host_origin = HostOrigin::new(&[], &["http://localhost:6274".into()]).unwrap();
+        let with = |origin: &str| {
+            asked(
+                &host_origin,
+                LOCAL_ADDRESS,
+                &[("host", LOCAL_ADDRESS), ("origin", origin)],
+            )
+        };
         for origin in [
             "http://127.0.0.1:8123",
             "http://localhost:6274",
@@ -304,12 +318,16 @@ mod tests {
         ] {
             assert_eq!(with(origin), Err(403), "{origin:?}");
         }
-        let twice = [("host", HERE), ("origin", "http://127.0.0.1:8123"), ("origin", "null")];
-        assert_eq!(asked(&names, HERE, &twice), Err(400));
-        let foreign = [("host", HERE), ("sec-fetch-site", "cross-site")];
-        assert_eq!(asked(&names, HERE, &foreign), Err(403));
-        let typed = [("host", HERE), ("sec-fetch-site", "none")];
-        assert_eq!(asked(&names, HERE, &typed), Ok(()));
+        let twice = [
+            ("host", LOCAL_ADDRESS),
+            ("origin", "http://127.0.0.1:8123"),
+            ("origin", "null"),
+        ];
+        assert_eq!(asked(&host_origin, LOCAL_ADDRESS, &twice), Err(400));
+        let foreign = [("host", LOCAL_ADDRESS), ("sec-fetch-site", "cross-site")];
+        assert_eq!(asked(&host_origin, LOCAL_ADDRESS, &foreign), Err(403));
+        let typed = [("host", LOCAL_ADDRESS), ("sec-fetch-site", "none")];
+        assert_eq!(asked(&host_origin, LOCAL_ADDRESS, &typed), Ok(()));
     }
 
     #[test]
@@ -325,7 +343,7 @@ mod tests {
             "[::1",
             "a b",
         ] {
-            assert!(Names::new(&[host.into()], &[]).is_err(), "{host}");
+            assert!(HostOrigin::new(&[host.into()], &[]).is_err(), "{host}");
         }
         for origin in [
             "*",
@@ -336,7 +354,7 @@ mod tests {
             "https://*.a.example",
             "ftp://a",
         ] {
-            assert!(Names::new(&[], &[origin.into()]).is_err(), "{origin}");
+            assert!(HostOrigin::new(&[], &[origin.into()]).is_err(), "{origin}");
         }
     }
 }

@@ -16,41 +16,41 @@ use sandcell_engine::{ExecutionId, ExpiryNotice, ExpiryNotices, ExpiryReason, Wa
 use serde_json::json;
 use tokio::task::AbortHandle;
 
-use crate::limits::ANNOUNCE_AFTER;
+use crate::limits::ANNOUNCE_DELAY;
 use crate::time::{rfc3339, rough};
 
 /// The level of messages about ends.
-const LEVEL: LoggingLevel = LoggingLevel::Warning;
+const EXPIRY_LEVEL: LoggingLevel = LoggingLevel::Warning;
 
 /// The log subscription of one connection, in the protocols with a handshake. Dropping it ends its task.
 #[derive(Debug, Default)]
-pub(crate) struct Log {
+pub(crate) struct LogSubscription {
     level: Arc<Mutex<Option<LoggingLevel>>>,
-    telling: Mutex<Option<AbortHandle>>,
+    task: Mutex<Option<AbortHandle>>,
 }
 
-impl Log {
-    /// The client wants messages of this level and above from now on.
+impl LogSubscription {
+    /// Sets the level of messages that the client wants, and starts the notifications.
     pub(crate) fn set_level(&self, level: LoggingLevel, peer: &Peer<RoleServer>, soon: impl FnOnce() -> ExpiryNotices) {
         *lock(&self.level) = Some(level);
-        let mut telling = lock(&self.telling);
-        if telling.is_none() {
-            let task = tokio::spawn(tell(peer.clone(), soon(), Arc::clone(&self.level)));
-            *telling = Some(task.abort_handle());
+        let mut running = lock(&self.task);
+        if running.is_none() {
+            let task = tokio::spawn(notify_connection(peer.clone(), soon(), Arc::clone(&self.level)));
+            *running = Some(task.abort_handle());
         }
     }
 }
 
-impl Drop for Log {
+impl Drop for LogSubscription {
     fn drop(&mut self) {
-        if let Some(task) = lock(&self.telling).take() {
+        if let Some(task) = lock(&self.task).take() {
             task.abort();
         }
     }
 }
 
 /// Notifies one connection until it is gone.
-async fn tell(peer: Peer<RoleServer>, mut soon: ExpiryNotices, level: Arc<Mutex<Option<LoggingLevel>>>) {
+async fn notify_connection(peer: Peer<RoleServer>, mut soon: ExpiryNotices, level: Arc<Mutex<Option<LoggingLevel>>>) {
     loop {
         let expiring = soon.next().await;
         let wanted = lock(&level).is_some_and(is_wanted);
@@ -62,7 +62,7 @@ async fn tell(peer: Peer<RoleServer>, mut soon: ExpiryNotices, level: Arc<Mutex<
 
 /// Notifies a call of the newest protocol that asks for it, as long as it is polled. `sending` marks each message as in
 /// transit. Never ends.
-pub(crate) async fn tell_call(
+pub(crate) async fn notify_call(
     context: &RequestContext<RoleServer>,
     soon: &tokio::sync::Mutex<ExpiryNotices>,
     sending: impl Fn(bool),
@@ -85,7 +85,12 @@ pub(crate) async fn tell_call(
 
 /// Sends the execution's id once to a client that asked for no progress: should the client give the call up, it can
 /// find the execution by this id. `sending` marks the message as in transit. Never ends.
-pub(crate) async fn announce(context: &RequestContext<RoleServer>, log: &Log, watch: &Watch, sending: impl Fn(bool)) {
+pub(crate) async fn announce(
+    context: &RequestContext<RoleServer>,
+    log: &LogSubscription,
+    watch: &Watch,
+    sending: impl Fn(bool),
+) {
     let level = match context.meta.protocol_version() {
         Some(version) if version >= ProtocolVersion::V_2026_07_28 => context.meta.log_level(),
         // With a handshake the server decides until the client has set a level.
@@ -93,10 +98,10 @@ pub(crate) async fn announce(context: &RequestContext<RoleServer>, log: &Log, wa
     };
     let is_wanted = matches!(level, Some(LoggingLevel::Debug | LoggingLevel::Info));
     if is_wanted && context.meta.get_progress_token().is_none() {
-        tokio::time::sleep(ANNOUNCE_AFTER).await;
+        tokio::time::sleep(ANNOUNCE_DELAY).await;
         if let Some(id) = watch.execution_id() {
             sending(true);
-            // A client that is gone needs no id.
+            // A client that has disconnected needs no id.
             let _sent = context.peer.notify_logging_message(running(&id)).await;
             sending(false);
         }
@@ -144,7 +149,7 @@ fn message(expiring: &ExpiryNotice) -> LoggingMessageNotificationParam {
         "message": format!("sandbox {named} ends in {left} with its variables and files: {why}"),
         "remedy": remedy,
     });
-    LoggingMessageNotificationParam::new(LEVEL, data).with_logger("sandcell")
+    LoggingMessageNotificationParam::new(EXPIRY_LEVEL, data).with_logger("sandcell")
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
