@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
 from pathlib import Path
@@ -199,3 +200,94 @@ def test_many_transfers_share_the_server() -> None:
         await asyncio.gather(*(one(number) for number in range(40)))
 
     asyncio.run(main())
+
+
+def test_a_process_with_many_open_files_moves_large_files() -> None:
+    code = """
+import os, resource, sandcell
+resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
+held = [os.open("/dev/null", os.O_RDONLY) for _ in range(1100)]
+with sandcell.Sandbox() as sandbox:
+    sandbox.files.write("a", bytes(3 << 20))
+    sandbox.files.write("a", bytes(3 << 20))
+    print(len(sandbox.files.read("a")))
+"""
+    with program(code) as child:
+        output, errors = child.communicate(timeout=60)
+    assert output == f"{3 << 20}\n", errors
+
+
+def test_a_write_that_was_refused_is_not_done_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    sandcell.shutdown()
+    with Sandbox() as sandbox:
+        sandbox.files.write("victim", b"old")
+        start = threading.Thread.start
+
+        def refuse(thread: threading.Thread) -> None:
+            if thread.name == "sandcell-http":
+                raise RuntimeError("can't start new thread")
+            start(thread)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            with pytest.raises(sandcell.BackendUnavailableError, match="no thread"):
+                sandbox.files.write("victim", LARGE)
+        sandbox.files.write("other", LARGE)
+        sandbox.files.write("third", LARGE)
+        assert sandbox.files.read("victim") == b"old"
+
+
+def test_a_local_disk_that_is_full_is_named(tmp_path: Path) -> None:
+    code = f"""
+import resource, signal, sandcell
+with sandcell.Sandbox() as sandbox:
+    sandbox.files.write("a", bytes(6 << 20))
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, resource.RLIM_INFINITY))
+    try:
+        sandbox.files.download("a", {str(tmp_path / "a")!r})
+    except sandcell.InvalidArgumentError as error:
+        print("File too large" in error.message, error.remedy)
+"""
+    with program(code) as child:
+        output, errors = child.communicate(timeout=60)
+    assert output == "True check the path, its rights and the free space\n", errors
+
+
+def test_more_large_files_than_a_sandbox_takes_at_once_wait() -> None:
+    async def main() -> None:
+        async with AsyncSandbox(disk_mb=400) as sandbox:
+            data = bytes((1 << 20) + 1)
+            await asyncio.gather(*(sandbox.files.write(f"s{number}", data) for number in range(100)))
+            assert (await sandbox.run("import os; len(os.listdir())")).result == "100"
+
+    asyncio.run(main())
+
+
+def test_cancelled_transfers_leave_others_alone() -> None:
+    async def main() -> None:
+        async with AsyncSandbox() as sandbox:
+            await sandbox.files.write("a", LARGE)
+
+            async def cancel(number: int) -> None:
+                for step in range(20):
+                    try:
+                        await asyncio.wait_for(sandbox.files.read("a"), (number * 20 + step) % 5 / 1000)
+                    except asyncio.TimeoutError:
+                        pass
+
+            async def read() -> None:
+                for _ in range(20):
+                    assert await sandbox.files.read("a") == LARGE
+
+            await asyncio.gather(*(cancel(number) for number in range(4)), *(read() for _ in range(3)))
+
+    asyncio.run(main())
+
+
+def test_the_data_of_a_transfer_is_not_kept(sandbox: Sandbox) -> None:
+    # A bytearray that something still looks into cannot change its size.
+    big = bytearray(LARGE)
+    sandbox.files.write("a", big)  # type: ignore[arg-type]
+    gc.collect()
+    big.clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -249,6 +250,24 @@ def test_large_output_is_read_in_few_parts(sandbox: Sandbox) -> None:
     run = sandbox.run("print('é' * 6_000_000)", max_output=32 << 20)
     assert run.stdout == "é" * 6_000_000 + "\n"
     assert not run.truncated
+
+
+def test_output_beyond_what_is_kept_is_marked(sandbox: Sandbox) -> None:
+    run = sandbox.run("print('é' * (17 << 20), end='')", max_output=64 << 20)
+    assert run.truncated
+    assert "bytes were not kept" in run.stdout
+    assert "\ufffd\ufffd" not in run.stdout
+    assert sandbox.run("print('x' * 15000)", max_output=100).stdout == "x" * 100
+
+
+def test_a_run_is_a_result_also_when_its_output_is_gone(sandbox: Sandbox) -> None:
+    def one(_: int) -> sandcell.Run:
+        return sandbox.command("head -c 10000000 /dev/zero | tr '\\0' x; sleep .3", max_output=64 << 20)
+
+    with ThreadPoolExecutor(3) as threads:
+        runs = list(threads.map(one, range(3)))
+    assert [run.exit_code for run in runs] == [0, 0, 0]
+    assert all(run.truncated or len(run.stdout) == 10_000_000 for run in runs)
 
 
 def test_threads_share_a_sandbox_and_a_server(sandbox: Sandbox) -> None:

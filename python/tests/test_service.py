@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, Callable
 
@@ -155,7 +156,8 @@ def read_request(connection: socket.socket) -> None:
     while b"\r\n\r\n" not in data:
         data += connection.recv(1 << 16)
     head, _, body = data.partition(b"\r\n\r\n")
-    length = next(int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length"))
+    lengths = (int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length"))
+    length = next(lengths, 0)
     while len(body) < length:
         body += connection.recv(1 << 16)
 
@@ -241,6 +243,72 @@ def test_answers_that_make_no_sense_are_errors_of_ours(
     assert caught.value.code == code
     assert caught.value.remedy
     assert time.monotonic() - started < 10
+
+
+def exchanged(url: str, call: _pool.RestCall) -> Any:
+    """Returns the value of a REST call; its error, and any other exception, is raised."""
+    connection = HTTPConnection(url.partition("//")[2], timeout=5)
+    rest = _pool.Rest("/v1", {}, _pool.rest_error)
+    value, error = call(connection, rest)
+    if error is not None:
+        raise error
+    return value
+
+
+OCTETS = "application/octet-stream"
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (http("206 Partial", OCTETS, b"x" * 9, "Content-Range: bytes 1-9/10"), None),
+        (http("206 Partial", OCTETS, b"x" * 5, "Content-Range: bytes 1-5/10"), "another part"),
+        (http("206 Partial", OCTETS, b"x" * 10, "Content-Range: bytes 0-9/10"), "another part"),
+        (http("206 Partial", OCTETS, b"x" * 5, "Content-Range: bytes 1-9/10"), "broke off"),
+        (http("206 Partial", OCTETS, b"x" * 9), "another part"),
+        (b"HTTP/1.1 206 P\r\nContent-Type: application/octet-stream\r\nContent-Range: bytes 1-9/10\r\n\r\nxx", "broke off"),
+        (http("200 OK", OCTETS, b"x" * 10), "whole file"),
+        (http("206 Partial", "multipart/byteranges", b"x" * 9, "Content-Range: bytes 1-9/10"), "no REST"),
+        (http("206 Partial", OCTETS, b"x" * 9, "Content-Range: bytes 1-9/10", "Content-Encoding: gzip"), "no REST"),
+        (http("200 OK", "text/html", b"<html>"), "no REST"),
+        (http("404 Not Found", "text/html", b"<html>"), "no REST"),
+        (http("404 Not Found", "application/json", b'{"code": 5, "message": null, "remedy": []}'), "no REST"),
+        (http("431 Too Large", "text/plain", b""), "path is too long"),
+    ],
+)
+def test_a_part_of_a_file_is_the_part_that_was_asked_for(answering: Answering, answer: bytes, problem: str | None) -> None:
+    taken: list[bytes] = []
+    transfer = _pool.Transfer("sb", "a", offset=1, sink=lambda piece: taken.append(bytes(piece)))
+    call: _pool.RestCall = lambda connection, rest: _pool.move(connection, rest, transfer)  # noqa: E731
+    if problem is None:
+        assert exchanged(answering(answer), call) is True
+        assert b"".join(taken) == b"x" * 9
+    elif problem == "no REST":
+        assert exchanged(answering(answer), call) is None
+        assert taken == []
+    else:
+        with pytest.raises(sandcell.SandcellError, match=problem):
+            exchanged(answering(answer), call)
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (http("200 OK", "application/json", b'{"bytes_written": 9}'), None),
+        (http("200 OK", "application/json", b'{"bytes_written": 1}'), "1 of 9"),
+        (http("200 OK", "text/html", b"<html>login</html>"), "no REST"),
+    ],
+)
+def test_a_file_was_written_when_the_server_says_that_it_was(
+    answering: Answering, answer: bytes, problem: str | None
+) -> None:
+    transfer = _pool.Transfer("sb", "a", body=memoryview(b"x" * 9), length=9)
+    call: _pool.RestCall = lambda connection, rest: _pool.move(connection, rest, transfer)  # noqa: E731
+    if problem in (None, "no REST"):
+        assert exchanged(answering(answer), call) is (None if problem else True)
+    else:
+        with pytest.raises(sandcell.InternalError, match=problem):
+            exchanged(answering(answer), call)
 
 
 def test_an_answer_without_end_is_cut_off(answering: Answering, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,8 +100,9 @@ pub(crate) async fn output(call: Call<'_>) -> Result<Response<EndpointBody>, Pro
     })?;
     let mut utf8 = Utf8::default();
     let mut text = utf8.text(&part.bytes);
-    let mut next_offset = part.next_offset;
-    if part.eof || text.is_empty() {
+    // Dropped bytes can follow the part. The next part then begins after them, at a later offset than requested.
+    let mut next_offset = part.offset + u64::try_from(part.bytes.len()).unwrap_or(0);
+    if part.eof || part.next_offset > next_offset || text.is_empty() {
         text.push_str(&utf8.end());
     } else {
         // A character that is cut is sent with the next part.

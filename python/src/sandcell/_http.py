@@ -20,7 +20,7 @@ from ._errors import (
     UnauthorizedError,
     error_for,
 )
-from ._pool import HttpPool, Outcome, Rest, RestCall
+from ._pool import MAX_REST_THREADS, MAX_THREADS, HttpPool, Outcome, Rest, RestCall, rest_error
 from ._stdio import outcome_of
 from ._version import VERSION
 
@@ -54,7 +54,8 @@ class HttpChannel(HttpPool):
         #: The address of the REST calls; None where they cannot be, or the service has none.
         self._rest_base = f"{self._path[:-4]}/v1" if self._path.endswith("/mcp") else None
         self._numbers = itertools.count(1)
-        super().__init__(f"{parts.scheme}://{parts.netloc}{self._path}")
+        super().__init__(f"{parts.scheme}://{parts.netloc}{self._path}", MAX_THREADS)
+        self._rest_pool = _RestPool(self)
 
     def start(self, method: str, params: dict[str, Any], call: Call | None = None) -> Call:
         self.check()
@@ -92,8 +93,13 @@ class HttpChannel(HttpPool):
                 self._rest_base = None
             return value, error
 
-        self.submit(call, exchange)
+        self._rest_pool.check()
+        self._rest_pool.submit(call, exchange)
         return True
+
+    def cancel(self, call: Call) -> None:
+        super().cancel(call)
+        self._rest_pool.cancel(call)
 
     def post(self, method: str, params: dict[str, Any]) -> None:
         try:
@@ -141,13 +147,8 @@ class HttpChannel(HttpPool):
 
     def _rest_refusal(self, status: int, body: bytes) -> SandcellError | None:
         """Returns the error of a REST call; None if the service, or a proxy in front of it, has no such call."""
-        import json
-
-        try:
-            answer = json.loads(body)
-            return error_for(str(answer["code"]), str(answer["message"]), str(answer["remedy"]))
-        except (ValueError, LookupError, TypeError, RecursionError):
-            return None if status in (404, 405, 501) else self._refusal(status, body)
+        found = rest_error(status, body)
+        return found or (None if status in (404, 405, 501) else self._refusal(status, body))
 
     def _refusal(self, status: int, body: bytes) -> SandcellError:
         import json
@@ -188,6 +189,20 @@ class HttpChannel(HttpPool):
         return BackendUnavailableError(
             f"{self.url} does not answer as a sandcell service: {type(fault).__name__}: {fault}", "check the address"
         )
+
+
+class _RestPool(HttpPool):
+    """The connections for REST calls of a service."""
+
+    def __init__(self, channel: HttpChannel) -> None:
+        super().__init__(channel.url, MAX_REST_THREADS)
+        self._channel = channel
+
+    def connect(self) -> http.client.HTTPConnection:
+        return self._channel.connect()
+
+    def fault(self, fault: Exception) -> SandcellError:
+        return self._channel.fault(fault)
 
 
 def _read_events(response: http.client.HTTPResponse, number: int) -> tuple[Any, SandcellError | None]:

@@ -26,6 +26,7 @@ from ._errors import (
     NotFoundError,
     OutputLimitError,
     SandcellError,
+    SessionLostError,
     TimedOutError,
     error_for,
 )
@@ -258,13 +259,16 @@ def _exact_part(channel: Channel, execution: str, stream: str, offset: int, most
     part = call.result()
     if part is None:
         return None
-    try:
-        text, start = part["text"], part["offset"]
-        if start > offset:
-            text = f"\n[... {start - offset} bytes were not kept ...]\n{text}"
-        return StreamPart(text, part["next_offset"], part["total_bytes"], start > offset)
-    except (LookupError, TypeError):
-        raise InternalError("the server gave no part of the stream", _VERSIONS) from None
+    names = ("offset", "next_offset", "total_bytes")
+    start, end, total = (part.get(name) if isinstance(part, dict) else None for name in names)
+    text = part.get("text") if isinstance(part, dict) else None
+    if not (isinstance(start, int) and isinstance(end, int) and isinstance(total, int) and isinstance(text, str)):
+        raise InternalError("the server gave no part of the stream", _VERSIONS)
+    if not offset <= start <= end:
+        raise InternalError("the server gave another part of the stream", _VERSIONS)
+    if start > offset:
+        text = f"\n[... {start - offset} bytes were not kept ...]\n{text}"
+    return StreamPart(text, end, total, start > offset)
 
 
 def finish_run(channel: Channel, answer: dict[str, Any], max_output: int) -> Operation[Run]:
@@ -276,9 +280,18 @@ def finish_run(channel: Channel, answer: dict[str, Any], max_output: int) -> Ope
     names = [*(cut if isinstance(cut, dict) else ()), *(edited if isinstance(edited, list) else ())]
     for name in names:
         if name in ("stdout", "stderr", "result"):
-            text, complete = yield from _read_whole(channel, run.execution_id, name, max_output)
+            try:
+                text, complete = yield from _read_whole(channel, run.execution_id, name, max_output)
+            except (ExpiredError, NotFoundError):
+                # Others have printed so much meanwhile that the server has dropped it: the answer has its ends.
+                text, complete = str(execution_of(answer).get(name) or ""), False
             run.truncated = run.truncated or not complete
             setattr(run, name, text)
+    for name in ("stdout", "stderr", "result"):
+        text = getattr(run, name)
+        if text is not None and len(text) * 4 > max_output and len(data := text.encode("utf-8", "replace")) > max_output:
+            setattr(run, name, data[:max_output].decode("utf-8", "ignore"))
+            run.truncated = True
     for artifact in run.artifacts:
         if artifact.mime == "text/html" and artifact.size <= _MAX_HTML:
             run.html = (yield from fetch(channel, artifact)).decode("utf-8", "replace")
@@ -640,12 +653,17 @@ class Core:
                     raise TimedOutError(f"no byte of {path} moved within {_ANSWER_TIMEOUT:g} s", "try again; it may be busy")
                 moved = transfer.moved
             return bool(call.result())
-        except BackendUnavailableError:
-            # The connection broke. If the server or the sandbox has ended, this call tells why.
+        except (BackendUnavailableError, ExpiredError, NotFoundError, SessionLostError):
+            channel.cancel(call)
+            if transfer.fault is not None:
+                raise transfer.fault from None
+            # If the server or the sandbox has ended, this call tells why, in the words of the package.
             yield from self.tool("get_sandbox_status", {})
             raise
         except BaseException:
             channel.cancel(call)
+            if transfer.fault is not None:
+                raise transfer.fault from None
             raise
 
     def upload(self, local: Any, remote: Any) -> Operation[int]:

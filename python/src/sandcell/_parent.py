@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import select
 import socket
 from typing import TYPE_CHECKING
 
 from ._call import Call
 from ._errors import SandcellError, error_for
-from ._pool import HttpPool, Rest, RestCall
+from ._pool import MAX_REST_THREADS, HttpPool, Rest, RestCall, is_readable, rest_error
 
 if TYPE_CHECKING:
     import http.client
@@ -18,7 +17,7 @@ class ParentPool(HttpPool):
     """Connections that are made by sending sockets over ``control``."""
 
     def __init__(self, control: socket.socket) -> None:
-        super().__init__("the sandcell server of this process")
+        super().__init__("the sandcell server of this process", MAX_REST_THREADS)
         self._control = control
 
     def connect(self) -> http.client.HTTPConnection:
@@ -39,17 +38,13 @@ class ParentPool(HttpPool):
 
     def start(self, rest_call: RestCall, call: Call) -> bool:
         """Starts a REST call; returns False if the server takes none: one that passes calls on closes its end."""
-        if select.select([self._control], [], [], 0)[0]:
+        if is_readable(self._control):
             return False
         rest = Rest("/v1", {}, self._refusal)
         self.submit(call, lambda connection: rest_call(connection, rest))
         return True
 
     def _refusal(self, status: int, body: bytes) -> SandcellError | None:
-        import json
-
-        try:
-            answer = json.loads(body)
-            return error_for(str(answer["code"]), str(answer["message"]), str(answer["remedy"]))
-        except (ValueError, LookupError, TypeError, RecursionError):
-            return error_for("internal", f"the server answered with HTTP status {status}", "try again")
+        return rest_error(status, body) or error_for(
+            "internal", f"the server answered with HTTP status {status}", "try again"
+        )

@@ -7,26 +7,38 @@ work inside. Nothing is sent twice.
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections import deque
 from collections.abc import Callable
 from typing import IO, TYPE_CHECKING, Any, Optional
 
 from ._call import MAX_ANSWER, Call
-from ._errors import BackendUnavailableError, ExecutionCancelledError, InternalError, InvalidArgumentError, SandcellError
+from ._errors import (
+    BackendUnavailableError,
+    ExecutionCancelledError,
+    InternalError,
+    InvalidArgumentError,
+    SandcellError,
+    error_for,
+)
 
 if TYPE_CHECKING:
     import http.client
     import socket
 
 #: Exchanges under way at once; others wait for one of them.
-_MAX_THREADS = 128
+MAX_THREADS = 128
+#: The same for REST calls: a sandbox takes 32 file operations at once, and each holds memory of the server.
+MAX_REST_THREADS = 16
 #: Seconds without a byte; above the longest wait of a server (55 s) and its progress.
 _SILENCE_TIMEOUT = 600.0
 #: Seconds that an idle thread, and its connection, are kept.
 _IDLE_TIMEOUT = 30.0
 #: Bytes of a file that are held at once.
 _PIECE = 1 << 20
+
+_SAME_VERSIONS = "check that package and program have the same version, and what stands between them"
 
 #: An exchange returns a value and an error, one of which is None.
 Outcome = tuple[Any, Optional[SandcellError]]
@@ -38,7 +50,7 @@ class Transfer:
     With ``body`` they go into the sandbox. Without, the bytes from ``offset`` on are handed to ``sink``.
     """
 
-    __slots__ = ("append", "body", "length", "moved", "offset", "path", "sandbox", "sink")
+    __slots__ = ("append", "body", "fault", "length", "moved", "offset", "path", "sandbox", "sink")
 
     def __init__(
         self,
@@ -59,6 +71,30 @@ class Transfer:
         self.offset = offset
         self.sink = sink
         self.moved = 0
+        #: The exception of ``body`` or ``sink``, which ended the transfer.
+        self.fault: Exception | None = None
+
+    def read(self, count: int) -> memoryview | bytes:
+        """Returns the next bytes of the body."""
+        if isinstance(self.body, memoryview):
+            return self.body[self.moved : self.moved + count]
+        try:
+            piece = self.body.read(count) if self.body is not None else b""
+            if not piece:
+                raise InvalidArgumentError("the file became shorter while it was sent", "send it when nothing writes to it")
+            return piece
+        except Exception as fault:
+            self.fault = fault
+            raise
+
+    def take(self, piece: memoryview) -> None:
+        """Hands bytes to the sink."""
+        try:
+            if self.sink is not None:
+                self.sink(piece)
+        except Exception as fault:
+            self.fault = fault
+            raise
 
 
 class _Job:
@@ -73,8 +109,9 @@ class _Job:
 class HttpPool:
     """Threads with connections to a server. The server's name for messages is ``url``."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, max_threads: int) -> None:
         self.url = url
+        self._max_threads = max_threads
         self._reset()
 
     def _reset(self) -> None:
@@ -114,7 +151,7 @@ class HttpPool:
             if self._idle >= len(self._queue):
                 self._ready.notify()
                 return
-            if self._threads >= _MAX_THREADS:
+            if self._threads >= self._max_threads:
                 return
             self._threads += 1
         try:
@@ -123,6 +160,10 @@ class HttpPool:
             with self._ready:
                 self._threads -= 1
                 alone = self._threads == 0
+                if alone:
+                    # Nobody is there to do it, now or later.
+                    self._jobs.pop(call, None)
+                    self._queue.remove(job)
             if alone:
                 raise BackendUnavailableError(
                     f"no thread can be started: {error}", "end some threads, then try again"
@@ -158,37 +199,44 @@ class HttpPool:
                 job = self._queue.popleft()
             if job.call.done:
                 continue
-            if connection is not None and _is_stale(connection):
-                connection.close()
-                connection = None
-            try:
-                connection = connection or self.connect()
-                connection.sock.settimeout(_SILENCE_TIMEOUT)
-                job.socket = connection.sock
-                if job.call.done:
-                    raise ConnectionAbortedError("the call was cancelled")
-                value, error = job.exchange(connection)
-            except Exception as fault:  # Whatever the other end sends, the caller gets an error of ours.
-                value, error = None, fault if isinstance(fault, SandcellError) else self.fault(fault)
-            with self._ready:
-                self._jobs.pop(job.call, None)
-            if error is not None and connection is not None:
-                connection.close()
-                connection = None
-            job.call.finish(value, error)
+            connection = self._carry_out(job, connection)
+            del job  # It holds the data of a transfer.
         if connection is not None:
             connection.close()
 
+    def _carry_out(self, job: _Job, connection: http.client.HTTPConnection | None) -> http.client.HTTPConnection | None:
+        """Finishes the call of a job; returns the connection, if it can be used again."""
+        if connection is not None and (connection.sock is None or is_readable(connection.sock)):
+            connection.close()
+            connection = None
+        try:
+            connection = connection or self.connect()
+            connection.sock.settimeout(_SILENCE_TIMEOUT)
+            job.socket = connection.sock
+            if job.call.done:
+                raise ConnectionAbortedError("the call was cancelled")
+            value, error = job.exchange(connection)
+        except Exception as fault:  # Whatever the other end sends, the caller gets an error of ours.
+            value, error = None, fault if isinstance(fault, SandcellError) else self.fault(fault)
+        with self._ready:
+            cancelled = self._jobs.pop(job.call, None) is None
+        # A call that was cancelled shuts the connection down, perhaps only now.
+        if connection is not None and (error is not None or cancelled):
+            connection.close()
+            connection = None
+        job.call.finish(value, error)
+        return connection
 
-def _is_stale(connection: http.client.HTTPConnection) -> bool:
-    """Whether the server has closed an idle connection, or sent something that nobody asked for."""
+
+def is_readable(connection: socket.socket) -> bool:
+    """Whether the other end has closed the connection, or sent something that nobody asked for."""
     import select
 
-    if connection.sock is None:
-        return True
     try:
-        return bool(select.select([connection.sock], [], [], 0)[0])
-    except (OSError, ValueError):
+        poll = select.poll()
+        poll.register(connection, select.POLLIN)
+        return bool(poll.poll(0))
+    except (OSError, ValueError):  # It is closed at this end.
         return True
 
 
@@ -204,6 +252,20 @@ class Rest:
         self.base = base
         self.headers = headers
         self.refusal = refusal
+
+
+def rest_error(status: int, body: bytes) -> SandcellError | None:
+    """Returns the error that an answer describes; None if it describes none."""
+    import json
+
+    if status in (414, 431):
+        return InvalidArgumentError("the path is too long for a request", "use a shorter path")
+    try:
+        answer = json.loads(body)
+        parts = answer["code"], answer["message"], answer["remedy"]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return None
+    return error_for(*parts) if all(isinstance(part, str) for part in parts) else None
 
 
 #: Calls REST. The value of the outcome is None where the server has no REST calls.
@@ -224,7 +286,7 @@ def output_part(execution: str, stream: str, offset: int, most: int) -> RestCall
         body = response.read(MAX_ANSWER)
         if response.status != 200:
             return None, rest.refusal(response.status, body)
-        return json.loads(body), None
+        return (json.loads(body) if _is(response, "application/json") else None), None
 
     return exchange
 
@@ -247,40 +309,63 @@ def move(connection: http.client.HTTPConnection, rest: Rest, transfer: Transfer)
         except (BrokenPipeError, ConnectionResetError):
             pass  # The server refused before it had read all; its answer tells why.
     response = connection.getresponse()
-    if response.status not in (200, 206):
+    if response.status not in ((200,) if transfer.body is not None else (200, 206)):
         error = rest.refusal(response.status, response.read(64 << 10))
         connection.close()  # What was not read, or not sent, would be taken for the next answer.
         return None, error
     if transfer.body is not None:
-        response.read(MAX_ANSWER)
-    else:
-        _receive(response, transfer)
+        return _was_written(response, transfer), None
+    if not _is(response, "application/octet-stream"):
+        connection.close()
+        return None, None
+    _receive(response, transfer)
     return True, None
+
+
+def _is(response: http.client.HTTPResponse, kind: str) -> bool:
+    """Whether an answer has this type; another one is not from sandcell, but a login page, for example."""
+    encoding = response.getheader("Content-Encoding", "identity")
+    found = (response.getheader("Content-Type") or "").partition(";")[0].strip().lower()
+    return found == kind and encoding == "identity"
 
 
 def _send(connection: http.client.HTTPConnection, transfer: Transfer) -> None:
     while (left := transfer.length - transfer.moved) > 0:
-        if isinstance(transfer.body, memoryview):
-            piece: memoryview | bytes = transfer.body[transfer.moved : transfer.moved + _PIECE]
-        else:
-            piece = transfer.body.read(min(left, _PIECE)) if transfer.body is not None else b""
-        if not piece:
-            raise InvalidArgumentError("the file became shorter while it was sent", "send it when nothing writes to it")
+        piece = transfer.read(min(left, _PIECE))
         connection.sock.sendall(piece)
         transfer.moved += len(piece)
 
 
+def _was_written(response: http.client.HTTPResponse, transfer: Transfer) -> bool | None:
+    """Returns True for the answer to a file that was written whole, and None for one that is not sandcell's."""
+    import json
+
+    body = response.read(64 << 10)
+    if not _is(response, "application/json"):
+        return None
+    written = json.loads(body).get("bytes_written")
+    if written != transfer.length:
+        raise InternalError(f"the server has written {written} of {transfer.length:,} bytes", _SAME_VERSIONS)
+    return True
+
+
 def _receive(response: http.client.HTTPResponse, transfer: Transfer) -> None:
-    if response.status == 200 and transfer.offset:
-        raise InternalError("the server sent the whole file instead of a part", "check that package and program match")
-    buffer = memoryview(bytearray(_PIECE))
+    """Hands the bytes of an answer to the sink. Their number must be what the server says that the file has."""
     expected = response.length
+    if response.status == 206:
+        found = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", response.getheader("Content-Range") or "")
+        first, last, total = (int(number) for number in found.groups()) if found else (-1, -1, -1)
+        if first != transfer.offset or last != total - 1:
+            raise InternalError("the server sent another part of the file than the one asked for", _SAME_VERSIONS)
+        expected = total - first
+    elif transfer.offset:
+        raise InternalError("the server sent the whole file instead of a part", _SAME_VERSIONS)
+    buffer = memoryview(bytearray(_PIECE))
     while count := response.readinto(buffer):
-        if transfer.sink is not None:
-            transfer.sink(buffer[:count])
+        transfer.take(buffer[:count])
         transfer.moved += count
-    if expected is not None and transfer.moved < expected:
+    if expected is None or transfer.moved != expected:
         raise BackendUnavailableError(
-            f"the file broke off after {transfer.moved:,} of {expected:,} bytes",
+            f"the file broke off after {transfer.moved:,} of {expected or 0:,} bytes",
             "read it again; it may have become shorter meanwhile",
         )

@@ -65,7 +65,8 @@ pub(super) struct ServeArgs {
 
     /// Also answers HTTP requests (MCP and REST) of the program that started this one. The number is an inherited
     /// descriptor: a Unix stream socket over which that program sends connected sockets (SCM_RIGHTS), one in a message
-    /// of one byte. Sandboxes are the same as on stdin. The Python package moves large files this way
+    /// of one byte. Sandboxes are the same as on stdin; `--tools` and `--toolset` do not restrict these requests. The
+    /// Python package moves large files this way
     #[arg(long, value_name = "FD", conflicts_with_all = ["http", "socket"])]
     parent_socket: Option<i32>,
 

@@ -28,6 +28,10 @@ pub(super) fn adopt(number: i32) -> Result<Socket, Failure> {
     let descriptor = sandcell_jail::adopt(number).map_err(|error| invalid(error.to_string()))?;
     // Programs that this one starts must not hold it.
     rustix::io::fcntl_setfd(&descriptor, rustix::io::FdFlags::CLOEXEC).map_err(|error| invalid(error.to_string()))?;
+    let kind = rustix::net::sockopt::socket_type(&descriptor).map_err(|error| invalid(error.to_string()))?;
+    if kind != rustix::net::SocketType::STREAM {
+        return Err(invalid("it is not a stream socket".to_owned()));
+    }
     let socket = Socket::from(descriptor);
     socket.peer_addr().map_err(|error| invalid(error.to_string()))?;
     Ok(socket)
