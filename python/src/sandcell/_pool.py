@@ -170,6 +170,8 @@ class HttpPool:
                 ) from None
 
     def cancel(self, call: Call) -> None:
+        if self._pid != os.getpid():
+            return  # The call is the parent's, whose threads may have held the lock.
         with self._ready:
             job = self._jobs.pop(call, None)
         if job is None:
@@ -233,6 +235,8 @@ def is_readable(connection: socket.socket) -> bool:
     import select
 
     try:
+        if not hasattr(select, "poll"):
+            return bool(select.select([connection], [], [], 0)[0])  # Windows, whose numbers of sockets have no bound.
         poll = select.poll()
         poll.register(connection, select.POLLIN)
         return bool(poll.poll(0))
