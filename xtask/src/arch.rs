@@ -58,7 +58,7 @@ const UNSAFE_FOLDER: &str = "crates/jail/src/sys";
 
 /// Lines that a source file may have; the house style asks for half of it.
 const MAX_FILE_LINES: usize = 800;
-/// One that may be longer, and how long: each file of the driver costs every interpreter's start.
+/// A file with a higher limit: each file of the driver adds to every interpreter's start.
 const LONG_FILE: (&str, usize) = ("crates/languages/src/python/driver/core.py", 976);
 
 pub fn run() -> Result<()> {
@@ -70,7 +70,7 @@ pub fn run() -> Result<()> {
     Ok(())
 }
 
-/// Every broken promise, as `path: what`.
+/// Returns every broken promise, as `path: description`.
 fn faults(root: &Path) -> Result<Vec<String>> {
     let mut faults = Vec::new();
     for (name, folder) in crates(root)? {

@@ -1,7 +1,7 @@
-//! The project's chores, the same on every machine: `cargo xtask check | test | soak | bench | profile | dist | arch`.
+//! The developers' commands: `cargo xtask check | test | soak | bench | profile | dist | arch`.
 //!
-//! Not for users: whatever sandcell itself does lives in `crates/`. One decision here: a chore that a machine cannot
-//! do is named as skipped, and fails instead when `SANDCELL_TEST_REQUIRE=1` says that nothing may be skipped (CI).
+//! They are not for users; the program itself is in `crates/`. The decision taken here: a step that a machine cannot do is
+//! reported as skipped. With `SANDCELL_TEST_REQUIRE=1` (CI) it fails instead.
 #![forbid(unsafe_code)]
 
 mod arch;
@@ -20,7 +20,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
-#[command(name = "cargo xtask", about = "The project's chores", version)]
+#[command(name = "cargo xtask", about = "The developers' commands", version)]
 struct Arguments {
     #[command(subcommand)]
     chore: Chore,
@@ -40,18 +40,18 @@ enum Chore {
     },
     /// Create, run and close many sandboxes on one server and compare what the machine holds before and after
     Soak {
-        /// How many; with --kill ten thousand unless told otherwise, with --http seconds
+        /// The number of sandboxes (1,000 by default, 10,000 with --kill), or with --http the number of seconds
         #[arg(long)]
         count: Option<u32>,
         /// Kills sandboxes, launchers and servers at random moments instead of closing them
         #[arg(long)]
         kill: bool,
-        /// Clients that call a server over HTTP once a second, each with words of its own, for five minutes or so many
-        /// seconds (`--count`); then the server is killed
+        /// Clients that call a server over HTTP once a second, each with different data, for `--count` seconds (300 by
+        /// default); then the server is killed
         #[arg(long, value_name = "CLIENTS", num_args = 0..=1, default_missing_value = "200", conflicts_with = "kill")]
         http: Option<u32>,
     },
-    /// What calls cost, against a bare interpreter and other ways to run code, measured in the same run
+    /// Measures the cost of calls, against a bare interpreter and other ways to run code in the same run
     Bench {
         /// Rounds; each measures every row once
         #[arg(long, default_value_t = 40)]
@@ -71,18 +71,18 @@ enum Chore {
     },
     /// A flame graph of where the time of calls goes, in the server and its sandboxes; needs perf
     Profile {
-        /// What the client does
+        /// The calls of the client
         #[arg(value_enum, default_value = "fresh")]
         calls: profile::Calls,
-        /// How long
+        /// The duration
         #[arg(long, default_value_t = 10)]
         seconds: u64,
-        /// Where the picture goes; profile.svg in the target folder unless told otherwise
+        /// The file for the picture; profile.svg in the target folder by default
         #[arg(long)]
         out: Option<std::path::PathBuf>,
     },
-    /// What is handed out: a static binary, a wheel, an npm package, an MCP bundle, server.json, checksums and a list of
-    /// what is inside; each package is installed offline from its file, and the demo is run from there
+    /// Makes the packages: a static binary, a wheel, an npm package, an MCP bundle, server.json, checksums and a list of
+    /// contents. Installs each package offline from its file, and runs the demo from there
     Dist(dist::DistArguments),
     /// Only the architecture test
     Arch,

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::command::{cargo, must, nothing_may_be_skipped, output, root, works};
 
-/// What a client does over and over again.
+/// The repeated call of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Calls {
     /// A fresh sandbox for each call
@@ -72,7 +72,7 @@ pub fn run(calls: Calls, time: Duration, picture: Option<PathBuf>) -> Result<()>
     Ok(())
 }
 
-/// Calls a server that perf watches, and says how often.
+/// Calls a server that perf observes. Returns the number of calls.
 fn call(binary: &Path, calls: Calls, time: Duration, data: &Path) -> Result<u64> {
     let mut server = Command::new("perf")
         .args(["record", "--quiet", "-F", "997", "-g", "-o"])
@@ -124,7 +124,7 @@ fn call(binary: &Path, calls: Calls, time: Duration, data: &Path) -> Result<u64>
     Ok(count)
 }
 
-/// Frames, with how often they were seen.
+/// Frames, with the number of samples of each.
 #[derive(Debug, Default)]
 struct Frame {
     count: u64,

@@ -23,7 +23,7 @@ const SIZE_FLAGS: [&str; 5] = [
     "-Clink-arg=-zpack-relative-relocs",
     "-Cforce-frame-pointers=yes",
 ];
-/// Parts of SQLite that nobody here asks for.
+/// Parts of SQLite that sandcell does not use.
 const SQLITE_FLAGS: &str = "-USQLITE_ENABLE_FTS3 -USQLITE_ENABLE_FTS3_PARENTHESIS -USQLITE_ENABLE_FTS5 -USQLITE_ENABLE_RTREE \
                        -USQLITE_ENABLE_DBSTAT_VTAB -USQLITE_ENABLE_STAT4 -USQLITE_SOUNDEX -DSQLITE_OMIT_JSON \
                        -USQLITE_ENABLE_LOAD_EXTENSION -DSQLITE_OMIT_LOAD_EXTENSION";
@@ -89,7 +89,7 @@ pub(super) fn static_binary(machine: &Machine) -> Result<PathBuf> {
     Ok(made)
 }
 
-/// Flags that make it small, and those that take the paths of this machine out of the binary: they are nobody's business.
+/// Flags for a small binary, and flags that remove the paths of this machine from it.
 fn flags() -> String {
     let home = std::env::var("CARGO_HOME").or_else(|_| std::env::var("HOME").map(|home| format!("{home}/.cargo")));
     let mut flags = SIZE_FLAGS.map(str::to_owned).to_vec();

@@ -211,7 +211,7 @@ fn present(name: &str, command: &mut Command) -> Result<bool> {
     Ok(false)
 }
 
-/// Installs with `install`, which says what to start, and has the first call print within its time and the demo succeed.
+/// Installs with `install`, which returns the program. The first call must print within its time, and the demo succeed.
 fn trial(name: &str, install: impl FnOnce(&Path) -> Result<Vec<PathBuf>>) -> Result<()> {
     let folder = tempfile::Builder::new().prefix("cell-dist-").tempdir()?;
     let began = Instant::now();

@@ -1,4 +1,4 @@
-//! Installs packages in a sandbox as an execution, whose output lists them.
+//! Installs packages in a sandbox as an execution. Its output lists the packages.
 
 use std::sync::Arc;
 use std::time::Duration;
