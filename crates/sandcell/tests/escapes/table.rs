@@ -67,9 +67,9 @@ fn list(attacks: &[Attack]) -> String {
     let mut text = String::from(
         "# Every attack of the escape suite\n\n\
          Generated from the files in `crates/sandcell/tests/escapes/attacks/` by `UPDATE_REFERENCE=1 cargo test -p sandcell --test escapes table`.\n\n\
-         *Held by*: the layer that is named as holding it. *Shown*: how a test shows that: `without it` (that layer is left \
-         out and the attack comes through), `without it, beside …` (those are left out in both runs: with the layer the \
-         attack is held, without it comes through), `limit raised`, or `not provable here:` and the reason.\n",
+         *Held by*: the layer that holds the attack. *Shown*: the proof by a test: `without it` (the attack succeeds when \
+         that layer is left out), `without it, with … off` (both runs leave these layers out: the attack is held with the \
+         layer and succeeds without it), `limit raised`, or `not provable here:` and the reason.\n",
     );
     let mut classes: BTreeMap<&str, Vec<&Attack>> = BTreeMap::new();
     for attack in attacks {
@@ -95,10 +95,10 @@ fn shown(attack: &Attack) -> String {
         Some(reason) => format!("not provable here: {reason}"),
         None if !attack.raised.is_empty() => "limit raised".to_owned(),
         None if !NAMESPACE_LEVEL_LAYERS.contains(&attack.layer.as_str()) => {
-            "nothing to leave out: judged by what it does".to_owned()
+            "nothing to leave out: the test checks its effect".to_owned()
         }
         None if attack.also_off.is_empty() => "without it".to_owned(),
-        None => format!("without it, beside `{}`", attack.also_off.join("`, `")),
+        None => format!("without it, with `{}` off", attack.also_off.join("`, `")),
     };
     if attack.proof_needs_root && attack.unproven.is_none() {
         text.push_str(" (as root)");
@@ -109,7 +109,7 @@ fn shown(attack: &Attack) -> String {
 #[test]
 fn the_tables_in_the_documentation_are_fresh() {
     let Some(root) = root() else {
-        println!("the documentation is not staged with these tests; it is looked at where they were built");
+        println!("the documentation is not staged with these tests; the build machine checks it");
         return;
     };
     let attacks = catalogue::all();
@@ -133,10 +133,7 @@ fn the_tables_in_the_documentation_are_fresh() {
             std::fs::write(&path, &text).unwrap();
         }
         let found = std::fs::read_to_string(&path).unwrap_or_default();
-        assert!(
-            found == text,
-            "{file} is not what the suite says; UPDATE_REFERENCE=1 writes it"
-        );
+        assert!(found == text, "{file} is out of date; UPDATE_REFERENCE=1 writes it");
     }
 }
 
@@ -154,7 +151,7 @@ fn named_attacks(text: &str) -> impl Iterator<Item = &str> {
 fn each_shared_limit_names_a_test_that_exists_or_is_open() {
     const LIMITS_PAGE: &str = "docs/reference/shared-limits.md";
     let Some(root) = root() else {
-        println!("the documentation is not staged with these tests; it is looked at where they were built");
+        println!("the documentation is not staged with these tests; the build machine checks it");
         return;
     };
     let page = std::fs::read_to_string(root.join(LIMITS_PAGE)).unwrap();

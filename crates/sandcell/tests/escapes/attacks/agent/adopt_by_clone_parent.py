@@ -1,4 +1,4 @@
-# attack: have somebody else become the parent of one's child
+# attack: make another process the parent of a child (CLONE_PARENT)
 # class: agent
 # layer: seccomp
 # expect: held

@@ -1,4 +1,4 @@
-# attack: change the first process's priority of input and output
+# attack: change the I/O priority of the first process
 # class: agent
 # layer: seccomp
 # expect: held

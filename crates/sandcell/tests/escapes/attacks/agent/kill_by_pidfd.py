@@ -2,7 +2,7 @@
 # class: agent
 # layer: pid_namespace
 # expect: held
-# unproven: without the namespace the number 1 is the host's own first process; never tried there
+# unproven: without the namespace, process 1 is the host's init; the suite never tries that
 
 fd = os.pidfd_open(1)
 for number in (9, 19, 15):

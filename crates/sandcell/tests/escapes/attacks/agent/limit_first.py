@@ -1,4 +1,4 @@
-# attack: take limits from the first process
+# attack: read the resource limits of the first process by prlimit
 # class: agent
 # layer: seccomp
 # expect: held

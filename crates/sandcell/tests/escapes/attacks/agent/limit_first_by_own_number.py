@@ -1,4 +1,4 @@
-# attack: set limits by a process number other than 0, one's own included
+# attack: call prlimit with a process number other than 0, even the caller's
 # class: agent
 # layer: seccomp
 # expect: held

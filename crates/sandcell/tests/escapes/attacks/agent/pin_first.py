@@ -1,7 +1,7 @@
-# attack: take cores from the first process
+# attack: change the CPU affinity of the first process
 # class: agent
 # layer: seccomp
 # expect: held
-# unproven: only where a control group holds processor time may programs choose cores at all
+# unproven: programs may choose their cores only where a control group limits processor time
 
 fails(lambda: os.sched_setaffinity(1, {0}))

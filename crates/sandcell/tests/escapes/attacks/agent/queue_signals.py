@@ -2,7 +2,7 @@
 # class: agent
 # layer: pid_namespace
 # expect: held
-# unproven: the first process ignores what it has no handler for
+# unproven: the first process ignores signals without a handler
 
 sent = 0
 info = ctypes.create_string_buffer(struct.pack("iii", 34, 0, -1) + bytes(116))

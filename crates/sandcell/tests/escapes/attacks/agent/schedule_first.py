@@ -1,4 +1,4 @@
-# attack: make the first process run only when nothing else does
+# attack: give the first process the scheduling policy SCHED_IDLE
 # class: agent
 # layer: seccomp
 # expect: held

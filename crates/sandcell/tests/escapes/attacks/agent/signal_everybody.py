@@ -1,8 +1,8 @@
-# attack: send every signal to all processes but one's own
+# attack: send SIGSTOP and real-time signals to the first process
 # class: agent
 # layer: pid_namespace
 # expect: held
-# unproven: without the namespace it would reach the host's processes; never tried there
+# unproven: without the namespace it would reach the host's processes; the suite never tries that
 
 def go():
     for number in (signal.SIGSTOP, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGCONT):

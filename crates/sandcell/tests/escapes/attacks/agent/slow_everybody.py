@@ -1,4 +1,4 @@
-# attack: slow every process of the user down
+# attack: lower the priority of every process of the user
 # class: agent
 # layer: seccomp
 # expect: held

@@ -1,4 +1,4 @@
-# attack: slow the first process down
+# attack: lower the priority of the first process
 # class: agent
 # layer: seccomp
 # expect: held

@@ -1,4 +1,4 @@
-# attack: watch the first process through its system call and stack
+# attack: read the current system call, wait channel and stack of the first process
 # class: agent
 # layer: hidden_agent
 # expect: held

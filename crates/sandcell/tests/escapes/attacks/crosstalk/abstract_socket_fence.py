@@ -1,4 +1,4 @@
-# attack: connect to an abstract socket of the other sandbox where the network is shared
+# attack: connect to an abstract socket of the other sandbox in a shared network namespace
 # class: crosstalk
 # layer: landlock
 # expect: held

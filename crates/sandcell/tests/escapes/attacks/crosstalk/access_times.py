@@ -1,8 +1,8 @@
-# attack: see by access times what the other sandbox reads
+# attack: detect reads of the other sandbox by access times
 # class: crosstalk
 # layer: private_root
 # expect: held
-# unproven: most file systems are mounted with relatime, so the first reading of a day shows only
+# unproven: most file systems are mounted with relatime, which records only the first read of a day
 
 # in: a
 before = {p: os.stat(p).st_atime_ns for p in ("/usr/bin/env", "/usr/bin/sort", "/etc/passwd")}

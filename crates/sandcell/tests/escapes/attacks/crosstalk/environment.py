@@ -2,7 +2,7 @@
 # class: crosstalk
 # layer: empty_environment
 # expect: held
-# unproven: programs get an environment of their own each
+# unproven: each program gets a separate environment
 
 # in: a
 os.environ["ESCAPE_NOTE"] = "x"

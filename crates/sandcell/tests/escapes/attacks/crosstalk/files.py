@@ -2,7 +2,7 @@
 # class: crosstalk
 # layer: private_root
 # expect: held
-# unproven: private files are a step of its own that nothing takes away
+# unproven: private files are a separate set-up step, which the tests cannot skip
 
 # in: a
 for p in ("/tmp", "/dev/shm", "/var/tmp", "/home/user"):

@@ -1,4 +1,4 @@
-# attack: hold the other sandbox up by a lease on a shared file
+# attack: block the other sandbox by a lease on a shared file
 # class: crosstalk
 # layer: private_root
 # expect: held

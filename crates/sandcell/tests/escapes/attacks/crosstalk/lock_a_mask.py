@@ -1,4 +1,4 @@
-# attack: carry a bit to another sandbox by flock on what covers files of /proc
+# attack: carry a bit to another sandbox by flock on masked files of /proc
 # class: crosstalk
 # layer: private_proc
 # expect: held

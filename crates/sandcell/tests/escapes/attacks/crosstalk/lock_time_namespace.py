@@ -1,8 +1,8 @@
-# attack: carry a bit to another sandbox by flock on the namespace of time
+# attack: carry a bit to another sandbox by flock on the time namespace
 # class: crosstalk
 # layer: ipc_namespace
 # expect: held
-# containers: the daemon shares its namespaces of time and users with all of them, which the threat model says
+# containers: all containers share the daemon's time and user namespaces, as the threat model states
 
 # in: a
 import fcntl

@@ -1,8 +1,8 @@
-# attack: tell by the kernel's name for this boot that two sandboxes share a machine
+# attack: detect by the kernel's boot ID that two sandboxes share a machine
 # class: crosstalk
 # layer: private_proc
 # expect: held
-# unproven: each sandbox's own is judged against the machine's, which only the outside knows
+# unproven: the test compares each sandbox's boot ID with the machine's, which only processes outside know
 # containers: it is hidden, not replaced
 
 words = [text_of("/proc/sys/kernel/random/boot_id").strip() for _ in range(2)]

@@ -1,4 +1,4 @@
-# attack: learn without waiting whether the other sandbox has read a page
+# attack: test without blocking whether the other sandbox has read a page
 # class: crosstalk
 # layer: private_root
 # expect: held

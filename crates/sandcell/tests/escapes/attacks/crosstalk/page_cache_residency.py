@@ -1,8 +1,8 @@
-# attack: learn by mincore which pages of a shared file are cached
+# attack: read by mincore the list of cached pages of a shared file
 # class: crosstalk
 # layer: private_root
 # expect: held
-# unproven: the kernel tells only who could write the file
+# unproven: the kernel answers only users who may write the file
 
 import mmap
 fd = os.open("/usr/bin/env", os.O_RDONLY)

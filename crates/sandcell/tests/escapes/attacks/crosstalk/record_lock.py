@@ -1,4 +1,4 @@
-# attack: carry a bit to another sandbox by record locks, its holder's number included
+# attack: carry a bit and the holder's process number to another sandbox by record locks
 # class: crosstalk
 # layer: private_root
 # expect: held

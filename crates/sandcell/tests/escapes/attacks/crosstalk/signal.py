@@ -1,8 +1,8 @@
-# attack: signal a process of the other sandbox by every number
+# attack: send a signal to every process number, to reach the other sandbox
 # class: crosstalk
 # layer: pid_namespace
 # expect: held
-# unproven: without the namespace it would reach the host's processes; never tried there
+# unproven: without the namespace it would reach the host's processes; the suite never tries that
 
 # in: a
 got = []

@@ -2,7 +2,7 @@
 # class: crosstalk
 # layer: private_root
 # expect: held
-# unproven: each sandbox mounts an instance of its own
+# unproven: each sandbox mounts a separate devpts instance
 
 # in: a
 master, slave = os.openpty()

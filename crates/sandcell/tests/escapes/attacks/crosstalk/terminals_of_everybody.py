@@ -1,4 +1,4 @@
-# attack: pass bits in the number of terminals that everybody has open
+# attack: pass bits in the machine's count of open terminals
 # class: crosstalk
 # layer: private_proc
 # expect: held

@@ -1,9 +1,9 @@
-# attack: use up the descriptors that everybody with the same user may have on the way, in sockets that are on the way themselves
+# attack: use up the user's descriptors in flight, in sockets that are in flight as well
 # class: crosstalk
 # layer: memory_limit
 # expect: held
 # fresh: yes
-# unproven: the launcher ends whoever has so many, whatever the limits are
+# unproven: the launcher kills a sandbox with this many, at any limit
 # outside: room
 
 # in: a

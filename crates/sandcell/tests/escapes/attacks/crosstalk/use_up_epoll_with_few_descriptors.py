@@ -1,8 +1,8 @@
-# attack: use up what everybody with the same user may watch by epoll, with hardly a descriptor open at any time
+# attack: use up the epoll watches that all processes of the user share, with few descriptors open at a time
 # class: crosstalk
 # layer: memory_limit
 # limits: memory=128, disk=32
-# unproven: a part of what the user may watch is held as well, however much memory there is
+# unproven: the user's watches are also limited for each sandbox, at any memory limit
 # fresh: yes
 # needs: user
 # expect: held or out_of_memory

@@ -1,9 +1,9 @@
-# attack: use up the files that all programs of the machine may have open
+# attack: use up the open files of the whole machine (fs.file-max)
 # class: crosstalk
 # layer: memory_limit
 # expect: held or out_of_memory
 # fresh: yes
-# unproven: the launcher ends whoever has so many, whatever the limits are
+# unproven: the launcher kills processes with this many open files, at any limit
 # timeout: 30
 
 most = int(text_of("/proc/sys/fs/file-max"))

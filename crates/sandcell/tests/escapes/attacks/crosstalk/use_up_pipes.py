@@ -1,8 +1,8 @@
-# attack: use up the pipe buffers of everybody with the same user
+# attack: use up the pipe buffers that all processes of the user share
 # class: crosstalk
 # layer: resource_limits
 # expect: held
-# unproven: the kernel gives everybody small pipes at the least
+# unproven: the kernel always allows small pipes
 # outside: room
 
 # in: a

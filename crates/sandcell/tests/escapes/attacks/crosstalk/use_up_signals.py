@@ -1,8 +1,8 @@
-# attack: use up the queued signals of everybody with the same owner
+# attack: use up the queued signals that all sandboxes of an owner share
 # class: crosstalk
 # layer: resource_limits
 # expect: held
-# unproven: without the limit the host's own one holds
+# unproven: without the limit, the host's limit holds
 # outside: room
 
 # in: a

@@ -2,7 +2,7 @@
 # class: crosstalk
 # layer: private_root
 # expect: held
-# unproven: an instance of its own has a limit of its own
+# unproven: each devpts instance has a separate limit
 # outside: room
 
 # in: a

@@ -1,4 +1,4 @@
-# attack: use up the inotify instances of everybody with the same owner
+# attack: use up the inotify instances that all sandboxes of an owner share
 # class: crosstalk
 # layer: user_namespace
 # expect: held

@@ -1,4 +1,4 @@
-# attack: see by inotify when the other sandbox uses a device node
+# attack: detect by inotify when the other sandbox uses a device node
 # class: crosstalk
 # layer: private_root
 # expect: held

@@ -1,4 +1,4 @@
-# attack: see by inotify what the other sandbox reads
+# attack: detect reads of the other sandbox by inotify
 # class: crosstalk
 # layer: private_root
 # expect: held

@@ -1,8 +1,8 @@
-# attack: see by inotify what the other sandbox does in /proc, /dev/pts and /dev/shm
+# attack: detect by inotify when the other sandbox uses /proc, /dev/pts and /dev/shm
 # class: crosstalk
 # layer: private_proc
 # expect: held
-# containers: code sees the agent of its own container read /proc/meminfo
+# containers: code sees the agent of the same container read /proc/meminfo
 
 # in: a
 fd = libc.inotify_init1(os.O_NONBLOCK)

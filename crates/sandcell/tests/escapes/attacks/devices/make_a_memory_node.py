@@ -1,4 +1,4 @@
-# attack: make a node for the machine's memory, and one for each place
+# attack: make a node for the machine's memory in /dev and in each temporary or home folder
 # class: devices
 # layer: seccomp
 # expect: held

@@ -2,7 +2,7 @@
 # class: devices
 # layer: capabilities
 # expect: held
-# unproven: it takes rights over the host, which no layer's absence gives back
+# unproven: the calls need rights over the host, which no missing layer grants
 
 import fcntl
 fd = os.open("/dev/urandom", os.O_RDWR)

@@ -2,7 +2,7 @@
 # class: devices
 # layer: private_root
 # expect: held
-# unproven: never tried on the host's own nodes
+# unproven: the suite never tries this on the host's nodes
 
 found = []
 for action in (lambda: os.unlink("/dev/null"), lambda: os.rename("/dev/null", "/dev/none"), lambda: os.chmod("/dev/null", 0), lambda: os.utime("/dev/null", (0, 0)), lambda: os.chown("/dev/null", 1000, 1000)):

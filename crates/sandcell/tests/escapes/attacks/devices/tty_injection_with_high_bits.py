@@ -1,4 +1,4 @@
-# attack: type into a terminal with TIOCSTI, its number dressed up with high bits
+# attack: type into a terminal with TIOCSTI, with high bits added to the request number
 # class: devices
 # layer: seccomp
 # expect: held

@@ -2,6 +2,6 @@
 # class: environment
 # layer: private_root
 # expect: held
-# unproven: the interpreter is started inside, so its path is one inside
+# unproven: the interpreter starts inside the sandbox, so its path is a path inside
 
 finds(p for p in CANARIES["paths"] if p.encode() in open("/proc/self/auxv", "rb").read())

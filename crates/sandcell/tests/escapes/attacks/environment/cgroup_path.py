@@ -1,4 +1,4 @@
-# attack: learn from /proc/self/cgroup where the sandbox is in the host's tree
+# attack: read the sandbox's place in the host's cgroup tree from /proc/self/cgroup
 # class: environment
 # layer: cgroup_namespace
 # expect: held

@@ -2,7 +2,7 @@
 # class: environment
 # layer: pid_namespace
 # expect: held
-# unproven: each program starts in a session of its own
+# unproven: each program starts in a new session
 
 def terminal():
     try:

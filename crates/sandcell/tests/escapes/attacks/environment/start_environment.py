@@ -1,7 +1,7 @@
-# attack: read one's own start environment, which stays when variables are unset
+# attack: read the program's start environment, which still holds unset variables
 # class: environment
 # layer: empty_environment
 # expect: held
-# unproven: programs get an environment of their own, whatever the first process has; see first_process
+# unproven: each program gets a separate environment, independent of the first process's; see first_process
 
 finds(n for n in CANARIES["names"] if n in text_of("/proc/self/environ"))

@@ -2,7 +2,7 @@
 # class: environment
 # layer: private_root
 # expect: held
-# unproven: the driver is handed over as bytes and has no path
+# unproven: the driver is passed as bytes and has no path
 
 import traceback
 try:

@@ -2,7 +2,7 @@
 # class: environment
 # layer: private_root
 # expect: held
-# containers: the image does not know the sandbox's user
+# containers: the image has no account for the sandbox's user
 
 import getpass, pwd
 names = {getpass.getuser(), pwd.getpwuid(os.getuid()).pw_name, os.environ.get("USER"), os.path.basename(os.path.expanduser("~"))}

@@ -2,7 +2,7 @@
 # class: environment
 # layer: user_namespace
 # expect: held
-# containers: the daemon's containers share the host's users, which each result says
+# containers: the daemon's containers share the host's users, as each result states
 
 here = os.readlink("/proc/self/ns/user")
 verdict(here == CANARIES["ns"]["user"] or os.getuid() != 1000, here, os.getuid())

@@ -1,8 +1,8 @@
-# attack: find variables of the server among one's own
+# attack: find variables of the server in the program's environment
 # class: environment
 # layer: empty_environment
 # expect: held
-# unproven: programs get an environment of their own, whatever the first process has; see first_process
+# unproven: each program gets a separate environment, independent of the first process's; see first_process
 # quick: yes
 
 finds(n for n in CANARIES["names"] if n in os.environ)

@@ -1,4 +1,4 @@
-# attack: give a thread descriptors that its process does not show
+# attack: unshare a thread's descriptor table, so that its process does not show the descriptors
 # class: kernel
 # layer: seccomp
 # expect: held

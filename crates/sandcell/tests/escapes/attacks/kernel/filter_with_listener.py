@@ -2,7 +2,7 @@
 # class: kernel
 # layer: no_new_privileges
 # expect: held
-# unproven: it acts only on one's own calls; this shows that it cannot allow what was refused
+# unproven: a filter acts only on the caller's calls; this shows that it cannot allow a refused call
 
 program = struct.pack("HBBI", 6, 0, 0, 0x7FFF0000)
 memory = ctypes.create_string_buffer(program)

@@ -1,4 +1,4 @@
-# attack: take flow labels, of which the whole machine has one table
+# attack: take flow labels from the single table of the machine
 # class: kernel
 # layer: seccomp
 # expect: held

@@ -1,4 +1,4 @@
-# attack: hide a namespace flag of clone beside bits that nothing uses
+# attack: add unused high bits to the flags of clone, to hide a namespace flag
 # class: kernel
 # layer: seccomp
 # expect: held

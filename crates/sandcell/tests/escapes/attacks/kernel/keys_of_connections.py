@@ -1,4 +1,4 @@
-# attack: give connections keys, which are memory that is charged to nobody
+# attack: set MD5 keys on TCP connections, whose memory the kernel charges to no process
 # class: kernel
 # layer: seccomp
 # expect: held

@@ -1,4 +1,4 @@
-# attack: lock files so that the lock stays when nobody has them open
+# attack: take locks of open file descriptions, which stay when no process has the file open
 # class: kernel
 # layer: seccomp
 # expect: held

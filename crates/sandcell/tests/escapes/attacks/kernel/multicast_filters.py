@@ -1,4 +1,4 @@
-# attack: take memory of the kernel's in lists of senders of multicast groups
+# attack: take kernel memory in source lists of multicast groups
 # class: kernel
 # layer: seccomp
 # expect: held

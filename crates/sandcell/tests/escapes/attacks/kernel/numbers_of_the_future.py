@@ -1,4 +1,4 @@
-# attack: call numbers that no kernel has yet, and negative ones
+# attack: make system calls with numbers that no kernel uses yet, and with negative numbers
 # class: kernel
 # layer: seccomp
 # expect: held

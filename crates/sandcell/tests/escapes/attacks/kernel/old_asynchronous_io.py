@@ -1,4 +1,4 @@
-# attack: set up the old asynchronous input and output
+# attack: set up the old asynchronous I/O (io_setup)
 # class: kernel
 # layer: seccomp
 # expect: held

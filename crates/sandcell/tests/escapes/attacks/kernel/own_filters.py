@@ -1,4 +1,4 @@
-# attack: have the kernel compile filters out of the amount that all programs of the machine share
+# attack: install seccomp filters, whose machine code counts against a limit of the whole machine
 # class: kernel
 # layer: seccomp
 # expect: held

@@ -1,8 +1,8 @@
-# attack: change a read-only file's cached pages by way of a pipe (the shape of Dirty Pipe)
+# attack: change the cached pages of a read-only file through a pipe (as Dirty Pipe does)
 # class: kernel
 # layer: private_root
 # expect: held
-# unproven: this kernel is mended; the attack is its regression test
+# unproven: this kernel has the fix; the attack is its regression test
 
 path = "/usr/lib/os-release" if os.path.exists("/usr/lib/os-release") else sys.executable
 before = open(path, "rb").read(64)

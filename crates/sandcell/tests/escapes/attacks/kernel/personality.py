@@ -1,4 +1,4 @@
-# attack: switch address randomisation off for programs to come
+# attack: disable address randomisation for later programs
 # class: kernel
 # layer: seccomp
 # expect: held

@@ -1,4 +1,4 @@
-# attack: turn the root
+# attack: replace the root mount by pivot_root
 # class: kernel
 # layer: seccomp
 # expect: held

@@ -1,4 +1,4 @@
-# attack: read and change how the clock is corrected
+# attack: read and change the clock correction (adjtimex)
 # class: kernel
 # layer: seccomp
 # expect: held

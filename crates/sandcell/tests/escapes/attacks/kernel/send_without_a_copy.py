@@ -1,4 +1,4 @@
-# attack: keep pages that a process has given back in what a socket sends without a copy
+# attack: keep freed pages of a process in zero-copy sends of a socket
 # class: kernel
 # layer: seccomp
 # expect: held

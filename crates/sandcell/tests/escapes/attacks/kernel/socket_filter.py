@@ -1,4 +1,4 @@
-# attack: have the kernel compile a filter for a socket, out of what all programs of the machine share
+# attack: attach a socket filter, whose machine code counts against a limit of the whole machine
 # class: kernel
 # layer: seccomp
 # expect: held

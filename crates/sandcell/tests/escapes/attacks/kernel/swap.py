@@ -1,4 +1,4 @@
-# attack: swap on a file
+# attack: enable swap on a file
 # class: kernel
 # layer: seccomp
 # expect: held

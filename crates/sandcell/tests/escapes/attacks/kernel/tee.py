@@ -1,4 +1,4 @@
-# attack: double what a pipe holds without a copy
+# attack: duplicate the content of a pipe without a copy
 # class: kernel
 # layer: seccomp
 # expect: held

@@ -1,4 +1,4 @@
-# attack: start a thread that has descriptors of its own
+# attack: start a thread with a separate descriptor table
 # class: kernel
 # layer: seccomp
 # expect: held

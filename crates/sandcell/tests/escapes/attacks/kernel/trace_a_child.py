@@ -1,4 +1,4 @@
-# attack: trace one's own child
+# attack: trace a child process
 # class: kernel
 # layer: seccomp
 # expect: held

@@ -1,4 +1,4 @@
-# attack: unmount what covers a folder
+# attack: unmount the mount that covers a folder
 # class: kernel
 # layer: seccomp
 # expect: held

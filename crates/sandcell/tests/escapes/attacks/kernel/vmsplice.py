@@ -1,4 +1,4 @@
-# attack: put pages of one's own into a pipe
+# attack: put the program's pages into a pipe
 # class: kernel
 # layer: seccomp
 # expect: held

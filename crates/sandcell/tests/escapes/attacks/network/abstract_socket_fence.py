@@ -1,4 +1,4 @@
-# attack: connect to an abstract socket of the host where the network is the host's
+# attack: connect to an abstract socket of the host in the host's network namespace
 # class: network
 # layer: landlock
 # expect: held

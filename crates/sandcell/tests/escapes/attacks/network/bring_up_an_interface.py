@@ -2,7 +2,7 @@
 # class: network
 # layer: capabilities
 # expect: held
-# unproven: a program that is started has no rights over the namespace, whatever the bounding set
+# unproven: a program starts without rights over the namespace, with any bounding set
 
 import fcntl
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

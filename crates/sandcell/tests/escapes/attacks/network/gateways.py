@@ -2,7 +2,7 @@
 # class: network
 # layer: network_namespace
 # expect: held
-# unproven: whether the host has them differs from machine to machine
+# unproven: only some hosts have them
 
 def tries():
     for host in ("172.17.0.1", "172.18.0.1", "10.0.0.1", "10.0.2.2", "192.168.0.1", "192.168.1.1", "192.168.122.1", "100.100.100.200"):

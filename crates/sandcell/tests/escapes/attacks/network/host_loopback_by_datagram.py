@@ -2,7 +2,7 @@
 # class: network
 # layer: network_namespace
 # expect: held
-# unproven: the sending succeeds into the void; the listener outside is what is looked at
+# unproven: the send succeeds without a receiver; the test checks the listener outside
 # outside: untouched
 
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

@@ -1,4 +1,4 @@
-# attack: find interfaces beside loopback
+# attack: find interfaces other than loopback
 # class: network
 # layer: network_namespace
 # expect: held

@@ -2,7 +2,7 @@
 # class: network
 # layer: network_namespace
 # expect: held
-# unproven: whether the host itself has a way out differs from machine to machine
+# unproven: only some hosts can reach the Internet
 # quick: yes
 
 connect("1.1.1.1", 443)

@@ -2,6 +2,6 @@
 # class: network
 # layer: network_namespace
 # expect: held
-# unproven: whether the host itself has a way out differs from machine to machine
+# unproven: only some hosts can reach the Internet
 
 connect("2606:4700::1111", 443)

@@ -2,7 +2,7 @@
 # class: network
 # layer: network_namespace
 # expect: held
-# unproven: whether the host itself has one differs from machine to machine
+# unproven: only some hosts have one
 # quick: yes
 
 connect("169.254.169.254", 80)

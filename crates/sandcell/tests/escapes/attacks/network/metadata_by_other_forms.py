@@ -1,8 +1,8 @@
-# attack: ask for it by IPv6 and mapped forms
+# attack: ask the cloud's metadata service by IPv6 and mapped addresses
 # class: network
 # layer: network_namespace
 # expect: held
-# unproven: whether the host itself has one differs from machine to machine
+# unproven: only some hosts have one
 
 def tries():
     for host in ("fd00:ec2::254", "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe"):

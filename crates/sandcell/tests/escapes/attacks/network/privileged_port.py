@@ -1,7 +1,7 @@
-# attack: take a port that only root may have
+# attack: bind a port that only root may use
 # class: network
 # layer: capabilities
 # expect: held
-# unproven: a program that is started has no rights over the namespace, whatever the bounding set
+# unproven: a program starts without rights over the namespace, with any bounding set
 
 fails(lambda: socket.socket().bind(("127.0.0.1", 80)))

@@ -2,6 +2,6 @@
 # class: network
 # layer: network_namespace
 # expect: held
-# unproven: whether the host itself has a name server differs from machine to machine
+# unproven: only some hosts have a name server
 
 fails(lambda: socket.getaddrinfo("example.com", 80))

@@ -2,7 +2,7 @@
 # class: privileges
 # layer: user_namespace
 # expect: held
-# unproven: without rights no other id can be taken, mapped or not
+# unproven: without capabilities the program cannot take another id, mapped or not
 # quick: yes
 
 found = []

@@ -1,4 +1,4 @@
-# attack: take a higher priority than one was given
+# attack: take a higher priority than the start priority
 # class: privileges
 # layer: resource_limits
 # expect: held

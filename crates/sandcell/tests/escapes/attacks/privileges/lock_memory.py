@@ -2,7 +2,7 @@
 # class: privileges
 # layer: resource_limits
 # expect: held
-# unproven: most hosts start everything with a low limit
+# unproven: most hosts start every program with a low limit
 
 size = 64 << 20
 libc.mmap.restype = ctypes.c_void_p

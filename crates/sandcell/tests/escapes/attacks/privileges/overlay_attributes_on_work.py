@@ -1,8 +1,8 @@
-# attack: set the user attributes that an overlay with userxattr believes, on one's own files
+# attack: set the user attributes that an overlay with userxattr trusts, on files of the program
 # class: privileges
 # layer: private_root
 # expect: held
-# unproven: the overlays' upper folders cannot be reached, so the attributes mean nothing; the file must stay what it is
+# unproven: the program cannot reach the overlays' upper folders, so the attributes have no effect; the files must stay the same
 
 os.makedirs("/tmp/o/d", exist_ok=True)
 try:

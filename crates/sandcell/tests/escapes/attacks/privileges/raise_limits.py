@@ -1,8 +1,8 @@
-# attack: raise limits above what they were set to
+# attack: raise hard limits
 # class: privileges
 # layer: capabilities
 # expect: held
-# unproven: raising takes rights over the host
+# unproven: raising them needs rights over the host
 
 found = []
 for name in dir(resource):

@@ -1,8 +1,8 @@
-# attack: take capabilities back by capset and by ambient ones
+# attack: regain capabilities by capset and as ambient capabilities
 # class: privileges
 # layer: capabilities
 # expect: held
-# unproven: a program that is started has none to raise, whatever the bounding set
+# unproven: a program starts without capabilities to raise, with any bounding set
 
 found = []
 header = ctypes.create_string_buffer(struct.pack("Ii", 0x20080522, 0))

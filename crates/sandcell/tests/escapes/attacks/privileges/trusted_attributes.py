@@ -1,8 +1,8 @@
-# attack: set attributes that overlay file systems believe
+# attack: set attributes that overlay file systems trust
 # class: privileges
 # layer: capabilities
 # expect: held
-# unproven: setting the attributes takes rights over the host
+# unproven: setting the attributes needs rights over the host
 
 open("/tmp/trusted", "w").close()
 found = []

@@ -1,4 +1,4 @@
-# attack: have the host run a program when something crashes
+# attack: make the host run a program after a crash
 # class: proc
 # layer: private_proc
 # expect: held

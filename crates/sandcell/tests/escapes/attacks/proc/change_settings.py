@@ -4,7 +4,7 @@
 # expect: held
 # beside: user_namespace
 # proof: root
-# containers: what is hidden is /dev/null, which takes every write and keeps none
+# containers: the mask is /dev/null, which accepts every write and keeps none
 
 found = []
 for folder, _, names in os.walk("/proc/sys"):

@@ -1,4 +1,4 @@
-# attack: list what /proc tells of devices and file systems
+# attack: list the folders of devices and file systems in /proc
 # class: proc
 # layer: private_proc
 # expect: held

@@ -2,6 +2,6 @@
 # class: proc
 # layer: private_proc
 # expect: held
-# unproven: the kernel lists only keys that the reader has
+# unproven: the kernel lists only the reader's keys
 
 finds(p for p in ("keys", "key-users") if text_of("/proc/" + p))

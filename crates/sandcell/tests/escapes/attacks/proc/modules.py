@@ -1,4 +1,4 @@
-# attack: read what the kernel has loaded and how it was started
+# attack: read the kernel's modules, command line, configuration and statistics
 # class: proc
 # layer: private_proc
 # expect: held

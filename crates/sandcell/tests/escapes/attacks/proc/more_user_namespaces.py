@@ -1,4 +1,4 @@
-# attack: find that user namespaces may be made below this one
+# attack: find that more user namespaces may be made below this one
 # class: proc
 # layer: user_namespace
 # expect: held

@@ -1,8 +1,8 @@
-# attack: make oneself unkillable for lack of memory
+# attack: exempt the program from the OOM killer
 # class: proc
 # layer: capabilities
 # expect: held
-# unproven: the limit of the machine's root is lower than any process here started with
+# unproven: the minimum that the machine's root set is below the start value of each process here
 
 before = int(open("/proc/self/oom_score_adj").read())
 def go():

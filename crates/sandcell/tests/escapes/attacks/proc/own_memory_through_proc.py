@@ -2,7 +2,7 @@
 # class: proc
 # layer: private_root
 # expect: held
-# unproven: it is one's own private copy; what must hold is that the file outside does not change
+# unproven: the write changes a private copy; the test checks that the file outside stays the same
 
 path = next(line.split()[-1] for line in open("/proc/self/maps") if "r-xp" in line and line.split()[-1].startswith("/"))
 line = next(line for line in open("/proc/self/maps") if "r-xp" in line and line.split()[-1] == path)

@@ -1,4 +1,4 @@
-# attack: have the kernel wake one at the machine's pressure
+# attack: set a wake-up trigger on the machine's pressure (PSI)
 # class: proc
 # layer: private_proc
 # expect: held

@@ -1,4 +1,4 @@
-# attack: take a mask of /proc away
+# attack: unmount a mask of /proc
 # class: proc
 # layer: seccomp
 # expect: held

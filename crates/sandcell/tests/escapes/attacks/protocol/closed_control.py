@@ -1,4 +1,4 @@
-# attack: close the driver's own descriptors
+# attack: close the driver's descriptors
 # class: protocol
 # layer: protocol
 # expect: any

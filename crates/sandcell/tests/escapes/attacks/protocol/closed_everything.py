@@ -1,4 +1,4 @@
-# attack: close every descriptor and go on computing
+# attack: close every descriptor and continue to compute
 # class: protocol
 # layer: protocol
 # timeout: 2

@@ -1,4 +1,4 @@
-# attack: say that the cell is over while it runs, with a nonce that is a guess
+# attack: report the cell as done while it runs, with a guessed nonce
 # class: protocol
 # layer: protocol
 # expect: any

@@ -1,4 +1,4 @@
-# attack: print what looks like the server's own last line
+# attack: print an imitation of the server's last line
 # class: protocol
 # layer: protocol
 # expect: any

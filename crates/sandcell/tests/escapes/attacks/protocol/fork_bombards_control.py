@@ -1,4 +1,4 @@
-# attack: write to the control channel from children after the cell is over
+# attack: write to the control channel from children after the end of the cell
 # class: protocol
 # layer: protocol
 # expect: any

@@ -1,4 +1,4 @@
-# attack: show pictures that are none, and types that do not exist
+# attack: show invalid pictures, and types that do not exist
 # class: protocol
 # layer: protocol
 # expect: any

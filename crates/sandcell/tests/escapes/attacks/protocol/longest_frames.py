@@ -1,4 +1,4 @@
-# attack: send frames of the greatest length without end
+# attack: send frames of the maximum length without end
 # class: protocol
 # layer: protocol
 # expect: any

@@ -1,4 +1,4 @@
-# attack: read what the host sends to the driver, and never let it through
+# attack: read the frames that the host sends to the driver, so that the driver never gets them
 # class: protocol
 # layer: protocol
 # timeout: 2

@@ -1,4 +1,4 @@
-# attack: replace everything that the driver may use
+# attack: replace the built-ins that the driver may use
 # class: protocol
 # layer: protocol
 # expect: any

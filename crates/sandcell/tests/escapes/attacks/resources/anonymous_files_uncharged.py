@@ -1,8 +1,8 @@
-# attack: make anonymous files where nothing charges them
+# attack: make anonymous files where no control group charges them
 # class: resources
 # layer: memory_limit
 # expect: held
-# unproven: the call is taken away by the watched degree, which nothing raises
+# unproven: without a control group the filter refuses the call, at any limit
 # needs: user
 
 fails(lambda: os.memfd_create("x"))

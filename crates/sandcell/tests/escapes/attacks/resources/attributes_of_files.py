@@ -2,7 +2,7 @@
 # class: resources
 # layer: disk_limit
 # limits: disk=16, memory=128
-# unproven: attributes of files in memory are bounded by the kernel for each file
+# unproven: the kernel bounds the attributes of each file in memory
 # fresh: yes
 # expect: held or out_of_memory or disk_full
 

@@ -2,7 +2,7 @@
 # class: resources
 # layer: resource_limits
 # expect: held
-# unproven: most hosts start everything with a limit of 0, and a pattern may send it elsewhere
+# unproven: most hosts start every program with a limit of 0, and a core pattern may redirect the dump
 
 os.chdir("/tmp")
 pid = os.fork()

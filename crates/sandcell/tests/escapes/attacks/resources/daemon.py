@@ -3,7 +3,7 @@
 # layer: pid_namespace
 # expect: held
 # fresh: yes
-# unproven: what is looked at is whether it lives after the sandbox is closed
+# unproven: the test checks whether it lives after the sandbox is closed
 # outside: gone
 
 if os.fork() == 0:

@@ -1,9 +1,9 @@
-# attack: keep standard output open in a daemon, so that the answer never comes
+# attack: keep standard output open in a daemon, so that the answer never arrives
 # class: resources
 # layer: time_limit
 # expect: held
 # timeout: 3
-# unproven: the answer comes when the cell is over, whoever holds the pipe
+# unproven: the answer arrives at the end of the cell, even if a process holds the pipe
 # fresh: yes
 
 if os.fork() == 0:

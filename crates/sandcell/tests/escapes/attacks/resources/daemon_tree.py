@@ -3,7 +3,7 @@
 # layer: pid_namespace
 # expect: held
 # fresh: yes
-# unproven: what is looked at is whether one lives after the sandbox is closed
+# unproven: the test checks whether one lives after the sandbox is closed
 # outside: gone
 
 script = "trap '' TERM INT HUP; while :; do /bin/sleep " + CANARIES["marker"] + " & wait; done"

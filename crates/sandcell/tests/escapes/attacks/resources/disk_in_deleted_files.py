@@ -1,4 +1,4 @@
-# attack: fill the disk with files that have no name any more
+# attack: fill the disk with open files that have no name
 # class: resources
 # layer: disk_limit
 # limits: disk=16

@@ -1,8 +1,8 @@
-# attack: print one line without end, to both streams, as bytes that are no text
+# attack: print one line without end, to both streams, as bytes that are not text
 # class: resources
 # layer: output_limit
 # timeout: 20
-# unproven: there is no larger limit that a session could have
+# unproven: a session cannot have a larger limit
 # outside: server memory
 # fresh: yes
 # expect: held or output_limit

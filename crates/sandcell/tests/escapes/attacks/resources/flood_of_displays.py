@@ -2,7 +2,7 @@
 # class: resources
 # layer: output_limit
 # timeout: 20
-# unproven: there is no larger limit that a session could have
+# unproven: a session cannot have a larger limit
 # outside: server memory
 # fresh: yes
 # expect: held or output_limit

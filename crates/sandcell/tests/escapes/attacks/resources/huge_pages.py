@@ -1,4 +1,4 @@
-# attack: take the machine's huge pages, which are no process' memory
+# attack: take the machine's huge pages, which the kernel counts as memory of no process
 # class: resources
 # layer: seccomp
 # expect: held

@@ -1,8 +1,8 @@
-# attack: give back a last value with a gigantic text
+# attack: return a last value with a gigantic text
 # class: resources
 # layer: output_limit
 # timeout: 20
-# unproven: there is no larger limit that a session could have
+# unproven: a session cannot have a larger limit
 # outside: server memory
 # fresh: yes
 # expect: held or output_limit or out_of_memory

@@ -1,4 +1,4 @@
-# attack: have the kernel keep Landlock's rules in the share of memory that belongs to the disk
+# attack: fill the disk's share of the memory with Landlock rules in the kernel
 # class: resources
 # layer: memory_limit
 # limits: memory=64, disk=512

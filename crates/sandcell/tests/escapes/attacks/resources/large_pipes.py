@@ -1,4 +1,4 @@
-# attack: make pipes that hold sixteen times what they are counted for
+# attack: make pipes that hold sixteen times their charged size
 # class: resources
 # layer: seccomp
 # needs: user

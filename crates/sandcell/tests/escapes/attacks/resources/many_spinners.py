@@ -1,4 +1,4 @@
-# attack: use more processor time than one was given
+# attack: use more processor time than the limit
 # class: resources
 # layer: cpu_limit
 # expect: held

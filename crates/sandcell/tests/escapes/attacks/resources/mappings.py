@@ -1,4 +1,4 @@
-# attack: take memory of the kernel's in very many mappings of very many processes
+# attack: take kernel memory in many mappings of many processes
 # class: resources
 # layer: memory_limit
 # limits: memory=128, disk=32, processes=64

@@ -1,4 +1,4 @@
-# attack: take memory in anonymous files where the disk is much larger than the memory
+# attack: take memory in anonymous files where the disk limit is far above the memory limit
 # class: resources
 # layer: memory_limit
 # limits: memory=128, disk=1024

@@ -1,4 +1,4 @@
-# attack: take memory without end in datagrams that nobody reads
+# attack: take memory without end in unread datagrams
 # class: resources
 # layer: memory_limit
 # limits: memory=128, disk=32

@@ -1,4 +1,4 @@
-# attack: fill the kernel's memory with file locks, which it charges to nobody
+# attack: fill the kernel's memory with file locks, which it charges to no process
 # class: resources
 # layer: memory_limit
 # limits: memory=128, disk=32

@@ -1,4 +1,4 @@
-# attack: fill Unix sockets between two looks of a calm sandbox, and sleep
+# attack: fill Unix sockets between two checks of an inactive sandbox, and sleep
 # class: resources
 # layer: memory_limit
 # needs: root

@@ -1,4 +1,4 @@
-# attack: fill Unix sockets between two looks of a calm sandbox, and keep running without taking more memory
+# attack: fill Unix sockets between two checks of an inactive sandbox, and continue to run without more memory
 # class: resources
 # layer: memory_limit
 # needs: root

@@ -1,4 +1,4 @@
-# attack: take memory without end in notifications that nobody reads
+# attack: take memory without end in unread inotify events
 # class: resources
 # layer: memory_limit
 # needs: user

@@ -1,9 +1,9 @@
-# attack: take memory without end in open reports of what is watched
+# attack: take memory without end in open fdinfo files of epoll instances
 # class: resources
 # layer: memory_limit
 # needs: user
 # limits: memory=128, disk=32
-# unproven: each report counts as a part of the limit, however high it is
+# unproven: each open file counts as a fraction of the limit, at any limit
 # fresh: yes
 # expect: held or out_of_memory
 # timeout: 60

@@ -1,4 +1,4 @@
-# attack: take memory without end in sockets that nobody reads
+# attack: take memory without end in unread socket data
 # class: resources
 # layer: memory_limit
 # limits: memory=128, disk=32

@@ -1,4 +1,4 @@
-# attack: take memory in bytes that wait in connections, each of which keeps a page of 32 KiB
+# attack: take memory in unread bytes of connections, each of which keeps a page of 32 KiB
 # class: resources
 # layer: memory_limit
 # limits: memory=128, disk=32

@@ -1,4 +1,4 @@
-# attack: take memory in bytes left in connections that were reset, which no list of the kernel has any more
+# attack: take memory in unread bytes of reset connections, which are in no list of the kernel
 # class: resources
 # layer: memory_limit
 # limits: memory=128, disk=32

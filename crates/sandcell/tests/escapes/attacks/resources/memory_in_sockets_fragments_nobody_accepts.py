@@ -1,4 +1,4 @@
-# attack: take memory in bytes that wait in connections that nobody accepts
+# attack: take memory in unread bytes of connections that no process accepts
 # class: resources
 # layer: memory_limit
 # limits: memory=128, disk=32

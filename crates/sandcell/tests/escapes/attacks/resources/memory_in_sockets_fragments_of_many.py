@@ -1,4 +1,4 @@
-# attack: take memory in bytes that wait in connections, by four processes at once after nothing has run for a while
+# attack: take memory in unread bytes of connections, by four processes at once after an idle period
 # class: resources
 # layer: memory_limit
 # limits: memory=128, disk=32

@@ -1,4 +1,4 @@
-# attack: take memory in bytes that wait in connections that are on the way to another process
+# attack: take memory in unread bytes of connections that are in flight to another process
 # class: resources
 # layer: memory_limit
 # limits: memory=128, disk=32

@@ -1,4 +1,4 @@
-# attack: take memory in datagrams of sixteen pieces that are begun and never sent
+# attack: take memory in datagrams of sixteen pieces that are never sent
 # class: resources
 # layer: memory_limit
 # limits: memory=128, disk=32

@@ -1,4 +1,4 @@
-# attack: take memory in bytes that wait in connections, a little at a time with a rest after each
+# attack: take memory in unread bytes of connections, in small steps with a pause after each
 # class: resources
 # layer: memory_limit
 # limits: memory=128, disk=32

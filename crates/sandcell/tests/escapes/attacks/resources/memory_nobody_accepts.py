@@ -1,4 +1,4 @@
-# attack: take memory in what connections have sent that nobody accepts, and close them
+# attack: take memory in data sent to connections that no process accepts, and close the senders
 # class: resources
 # layer: memory_limit
 # limits: memory=128, disk=32

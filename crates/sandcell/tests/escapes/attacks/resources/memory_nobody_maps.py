@@ -1,4 +1,4 @@
-# attack: take memory without end in shared mappings that are unmapped again while a child holds them
+# attack: take memory without end in shared mappings that only a child still maps
 # class: resources
 # layer: memory_limit
 # limits: memory=128, disk=32

@@ -1,7 +1,7 @@
-# attack: keep huge pages of which all but one small page was given back, so that they count for nobody
+# attack: free all but one small page of each huge page, so that the kernel charges the rest to no process
 # class: resources
 # layer: resource_limits
-# unproven: the launcher switches huge pages off for good, and leaves out no part of that
+# unproven: the launcher disables huge pages permanently, and the tests cannot skip that
 # expect: held
 
 HUGE, ADVICE, DISABLE, IS_DISABLED = 2 << 20, 14, 41, 42

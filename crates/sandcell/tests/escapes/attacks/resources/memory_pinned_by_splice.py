@@ -1,4 +1,4 @@
-# attack: keep pages of a truncated private file by sockets that got one byte of each through a pipe
+# attack: pin pages of a truncated private file with sockets that received one byte of each through a pipe
 # class: resources
 # layer: seccomp
 # expect: held

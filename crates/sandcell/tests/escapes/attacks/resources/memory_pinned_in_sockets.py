@@ -1,4 +1,4 @@
-# attack: keep pages of a truncated private file by sockets that hold one byte of each
+# attack: pin pages of a truncated private file with sockets that hold one byte of each
 # class: resources
 # layer: seccomp
 # expect: held

@@ -1,4 +1,4 @@
-# attack: keep the machine from giving back cached system files by pipes that hold one byte of each page
+# attack: pin cached pages of system files with pipes that hold one byte of each
 # class: resources
 # layer: seccomp
 # expect: held

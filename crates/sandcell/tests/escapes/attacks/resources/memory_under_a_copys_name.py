@@ -1,11 +1,11 @@
-# attack: take all memory under the name that sessions' frozen copies have, where no limit of the process counts it
+# attack: take all memory under the process name of session snapshots, in mappings that no process limit counts
 # class: resources
 # layer: memory_limit
 # limits: memory=128, disk=32
 # raised: memory=1024
 # fresh: yes
 # expect: out_of_memory
-# containers: it is ended at its limit all the same, and told as crashed
+# containers: the limit ends it all the same, and the result reports a crash
 
 libc.prctl(15, b"sandcell-copy")
 libc.mmap.restype = ctypes.c_void_p

@@ -1,4 +1,4 @@
-# attack: keep shared memory that no process maps in full any more
+# attack: keep shared memory whose pages are dropped from the page tables
 # class: resources
 # layer: memory_limit
 # limits: memory=128, disk=32

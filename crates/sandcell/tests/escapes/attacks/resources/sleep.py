@@ -3,7 +3,7 @@
 # layer: time_limit
 # timeout: 1
 # expect: timeout
-# unproven: the same program ends by itself when it is given more time
+# unproven: the same program ends by itself when it has more time
 # fresh: yes
 
 for number in range(1, 65):

@@ -1,4 +1,4 @@
-# attack: stop all of one's processes, so that none can answer
+# attack: stop all processes of the program, so that none can answer
 # class: resources
 # layer: time_limit
 # timeout: 1

@@ -1,4 +1,4 @@
-# attack: stop oneself while children go on working
+# attack: stop the program while its children continue to work
 # class: resources
 # layer: time_limit
 # timeout: 1

@@ -1,4 +1,4 @@
-# attack: unpack a bomb
+# attack: decompress a zip bomb
 # class: resources
 # layer: memory_limit
 # limits: memory=128, disk=16

@@ -1,4 +1,4 @@
-# attack: leave dead children lying without end
+# attack: leave zombie processes without end
 # class: resources
 # layer: process_limit
 # expect: held

@@ -1,9 +1,9 @@
-# attack: find the control groups' folders and change one
+# attack: find and change folders of control groups
 # class: root
 # layer: private_root
 # expect: held
 # beside: landlock
-# containers: the container's own can be read; the agent reads its use there
+# containers: the container's control group is readable; the agent reads its usage there
 
 # Sandboxes see two kinds of files of their own there, which tell of their limits. None of them is the kernel's.
 OWN = {"cpu.max", "memory.max", "cpu.cfs_quota_us", "cpu.cfs_period_us", "memory.limit_in_bytes"}

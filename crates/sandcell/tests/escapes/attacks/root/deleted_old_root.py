@@ -2,7 +2,7 @@
 # class: root
 # layer: private_root
 # expect: held
-# unproven: the old root is what private_root takes away together with everything else
+# unproven: private_root removes the old root together with everything else
 
 paths = []
 for name in ("cwd", "root"):

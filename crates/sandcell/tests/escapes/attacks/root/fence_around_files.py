@@ -1,4 +1,4 @@
-# attack: read a file of the host where the root is not a private one
+# attack: read a file of the host without a private root
 # class: root
 # layer: landlock
 # expect: held

@@ -4,6 +4,6 @@
 # expect: held
 # beside: user_namespace, landlock
 # proof: root
-# containers: it is the image's own, with nothing of the host's in it
+# containers: it belongs to the image and holds nothing of the host
 
 fails(lambda: os.listdir("/root"))

@@ -1,4 +1,4 @@
-# attack: read what identifies the machine in /etc
+# attack: find files in /etc that identify the machine
 # class: root
 # layer: private_root
 # expect: held

@@ -4,8 +4,8 @@
 # expect: held
 # beside: private_proc
 # quick: yes
-# containers: the daemon's own mounts are told, with its folder
-# weaker: folders that an ordinary user cannot show through an overlay are bound, and the layer says that they are told
+# containers: the mount table shows the daemon's mounts, with its folder
+# weaker: folders that an ordinary user cannot show through an overlay are bound, and the layer's report states that their paths are visible
 
 # Where a tree stands inside is its path outside, as the programs in it expect; that alone is shown on purpose.
 told = []

@@ -2,7 +2,7 @@
 # class: root
 # layer: private_root
 # expect: held
-# unproven: without it the ids are not mapped, so the kernel ignores the bit
+# unproven: without the layer the ids are not mapped, so the kernel ignores the bit
 # containers: no-new-privileges holds, not a mount option
 
 found = []

@@ -2,7 +2,7 @@
 # class: root
 # layer: private_root
 # expect: held
-# unproven: the stand-in's top is the same empty one
+# unproven: the top of the stand-in for the host's root is just as empty
 
 results = []
 for action in (lambda: open("/x", "w"), lambda: os.mkdir("/y"), lambda: os.symlink("a", "/z"), lambda: os.mkdir("/home/other"), lambda: os.mkdir("/mnt/x"), lambda: os.mkdir("/opt/x"), lambda: os.rename("/mnt", "/mnt2")):

@@ -1,4 +1,4 @@
-# attack: hide a family beside bits that nothing uses
+# attack: add unused high bits to an address family
 # class: sockets
 # layer: seccomp
 # expect: held

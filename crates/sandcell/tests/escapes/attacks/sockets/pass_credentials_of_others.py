@@ -2,7 +2,7 @@
 # class: sockets
 # layer: capabilities
 # expect: held
-# unproven: claiming takes rights over the ids that one claims
+# unproven: claiming an id needs rights over that id
 
 a, b = socket.socketpair()
 b.setsockopt(socket.SOL_SOCKET, 16, 1)

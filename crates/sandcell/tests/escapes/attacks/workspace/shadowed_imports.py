@@ -1,4 +1,4 @@
-# attack: have the session's own machinery import the code's modules
+# attack: make the driver of the session import modules that the code wrote
 # class: workspace
 # layer: protocol
 # expect: held
