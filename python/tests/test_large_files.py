@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import tempfile
 import threading
 from pathlib import Path
 
@@ -82,10 +83,16 @@ def test_a_service_without_rest_takes_large_files_by_mcp(
         service.end()
 
 
-def test_a_server_that_passes_calls_on_takes_large_files_by_mcp(tmp_path: Path) -> None:
+def test_a_server_that_passes_calls_on_takes_large_files_by_mcp() -> None:
+    # The path of a socket has 107 characters at most.
+    with tempfile.TemporaryDirectory(dir="/tmp") as runtime:
+        write_through_a_shared_server(runtime)
+
+
+def write_through_a_shared_server(runtime: str) -> None:
     code = f"""
 import sandcell
-sandcell.configure("--shared", env={{"XDG_RUNTIME_DIR": {str(tmp_path)!r}, "SANDCELL_SERVICE__IDLE_S": "1"}})
+sandcell.configure("--shared", env={{"XDG_RUNTIME_DIR": {runtime!r}, "SANDCELL_SERVICE__IDLE_S": "1"}})
 data = bytes(3 << 20) + b"end"
 with sandcell.Sandbox() as sandbox:
     sandbox.files.write("a", data)
