@@ -11,12 +11,10 @@ deepagents is imported here, and nowhere else in the package. Tested with deepag
 
 from __future__ import annotations
 
-import re
-from contextvars import ContextVar
 from types import TracebackType
 from typing import Any
 
-from deepagents.backends.protocol import ExecuteResponse, FileDownloadResponse, FileUploadResponse, GrepResult
+from deepagents.backends.protocol import ExecuteResponse, FileDownloadResponse, FileUploadResponse
 from deepagents.backends.sandbox import BaseSandbox
 
 from . import _async, _commands, _sync
@@ -31,8 +29,6 @@ _MAX_OUTPUT_BYTES = 1 << 20
 _MAX_FILE_BYTES = 256 << 20
 #: Exit codes of commands that the sandbox ended, as `timeout` and the shell report them.
 _EXIT_CODE_TIMEOUT, _EXIT_CODE_KILLED = 124, 137
-#: Whether the command is the base class's grep, which ends the path of each line with a zero byte. Runs have `\x00` for it.
-_ENDS_PATHS_WITH_ZERO: ContextVar[bool] = ContextVar("_ENDS_PATHS_WITH_ZERO", default=False)
 
 
 class SandcellSandbox(BaseSandbox):  # type: ignore[misc]
@@ -80,22 +76,6 @@ class SandcellSandbox(BaseSandbox):  # type: ignore[misc]
         """As :meth:`download_files`."""
         return await _async.drive(_download(self.sandbox._core, paths))
 
-    def grep(self, *arguments: Any, **options: Any) -> GrepResult:
-        """Searches files for a text, as the base class does."""
-        token = _ENDS_PATHS_WITH_ZERO.set(True)
-        try:
-            return super().grep(*arguments, **options)
-        finally:
-            _ENDS_PATHS_WITH_ZERO.reset(token)
-
-    async def agrep(self, *arguments: Any, **options: Any) -> GrepResult:
-        """As :meth:`grep`."""
-        token = _ENDS_PATHS_WITH_ZERO.set(True)
-        try:
-            return await super().agrep(*arguments, **options)
-        finally:
-            _ENDS_PATHS_WITH_ZERO.reset(token)
-
     def close(self) -> None:
         """Ends the sandbox, unless it was given to the constructor."""
         if self._owns_sandbox:
@@ -118,10 +98,7 @@ def _execute(core: Core, command: str, timeout: int | None) -> Operation[Execute
     except InvalidArgumentError as error:
         # The model chose the command and the timeout, so the model is told.
         return ExecuteResponse(output=str(error), exit_code=2)
-    output = _output(run)
-    if _ENDS_PATHS_WITH_ZERO.get():
-        output = re.sub(r"^(.*?)\\x00", "\\1\0", output, flags=re.MULTILINE)
-    return ExecuteResponse(output=output, exit_code=_exit_code(run), truncated=run.truncated)
+    return ExecuteResponse(output=_output(run), exit_code=_exit_code(run), truncated=run.truncated)
 
 
 def _output(run: Run) -> str:
