@@ -172,7 +172,7 @@ async def forged(mode, where):
             try:
                 result = await call(*arguments)
             except MCPError as error:
-                check(what, "anew" in error.message, error)
+                check(what, "again" in error.message, error)
             else:
                 check(what, False, wire(result))
 
