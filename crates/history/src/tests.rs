@@ -301,7 +301,7 @@ async fn a_broken_file_is_left_alone_and_memory_has_to_answer() {
     writer.close().await;
     assert_eq!(std::fs::read(file(&folder)).unwrap(), garbage);
     let error = Database::open_existing(&file(&folder)).unwrap_err();
-    assert!(error.remedy().contains("move it away"), "{error}: {}", error.remedy());
+    assert!(error.remedy().contains("move the file away"), "{error}: {}", error.remedy());
 }
 
 #[tokio::test]
@@ -366,7 +366,7 @@ fn a_file_that_breaks_later_is_an_error_with_a_remedy() {
         ..Filter::default()
     };
     let error = database.list(&filter, true).unwrap_err();
-    assert!(error.remedy().contains("broken"), "{error:?}");
+    assert!(error.remedy().contains("corrupt"), "{error:?}");
 }
 
 #[test]

@@ -256,7 +256,9 @@ async fn a_program_that_does_not_exist_is_an_error(backend: Arc<dyn Backend>) {
 
 async fn signals_end_a_program_and_all_it_started(backend: Arc<dyn Backend>) {
     let sandbox = backend.create(&spec()).await.unwrap();
-    let script = "setsid sleep 1000 & trap '' INT TERM; echo ready; while :; do sleep 1000; done";
+    // Images may lack setsid(1).
+    let script = "python3 -I -S -c 'import os, time; os.setsid(); time.sleep(1000)' & \
+                  trap '' INT TERM; echo ready; while :; do sleep 1000; done";
     let mut process = sandbox
         .spawn(command(&["sh", "-c", script], sandbox.base_env()))
         .await
