@@ -301,7 +301,11 @@ async fn a_broken_file_is_left_alone_and_memory_has_to_answer() {
     writer.close().await;
     assert_eq!(std::fs::read(file(&folder)).unwrap(), garbage);
     let error = Database::open_existing(&file(&folder)).unwrap_err();
-    assert!(error.remedy().contains("move the file away"), "{error}: {}", error.remedy());
+    assert!(
+        error.remedy().contains("move the file away"),
+        "{error}: {}",
+        error.remedy()
+    );
 }
 
 #[tokio::test]
