@@ -38,7 +38,7 @@ _IDLE_TIMEOUT = 30.0
 #: Bytes of a file that are held at once.
 _PIECE = 1 << 20
 
-_SAME_VERSIONS = "check that package and program have the same version, and what stands between them"
+_SAME_VERSIONS = "check that package and program have the same version, and that no proxy between them changes answers"
 
 #: An exchange returns a value and an error, one of which is None.
 Outcome = tuple[Any, Optional[SandcellError]]

@@ -50,7 +50,7 @@ impl Tree<'_> {
         if self.others.is_empty() {
             return signal_all(Signal::KILL);
         }
-        // Reading a longer table takes so long that a fork storm outruns the reader, so that is not tried.
+        // A fork bomb makes processes faster than a longer table can be read, so longer tables are not read.
         let is_small = process_table::read()?.entries.len() <= MAX_GENTLE_PROCESSES;
         if is_small && self.sweep(MAX_GENTLE_ROUNDS)? {
             return Ok(());

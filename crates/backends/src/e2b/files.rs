@@ -244,12 +244,12 @@ impl Files for E2bFiles {
 impl E2bFiles {
     /// Appends through a temporary file next to the target, since the service has no call that appends.
     async fn append(&self, path: &str, bytes: &Bytes) -> Result<(), ServiceError> {
-        let beside = format!("{path}.sandcell-part");
-        self.put(&beside, bytes).await?;
+        let temporary = format!("{path}.sandcell-part");
+        self.put(&temporary, bytes).await?;
         let script = "cat -- \"$1\" >> \"$2\"; status=$?; rm -f -- \"$1\"; exit $status";
         match run(
             &self.0,
-            &["/bin/sh", "-c", script, "sh", &beside, path],
+            &["/bin/sh", "-c", script, "sh", &temporary, path],
             TRANSFER_TIMEOUT,
         )
         .await

@@ -42,7 +42,7 @@ const OLDEST_KERNEL: (u32, u32) = (5, 13);
 pub(super) fn explain(error: &StepError, facts: &HostFacts) -> Option<Cause> {
     let subject = subject_of(error);
     let errno = Errno::from_raw_os_error(error.errno);
-    if error.step.starts_with("take an id of its own") {
+    if error.step.starts_with("set a separate user id") {
         return Some(Cause {
             cause: "at the level `process` root gives each sandbox a separate id on the host".to_owned(),
             remedy: "run the server as an ordinary user".to_owned(),

@@ -203,7 +203,7 @@ fn what_the_process_level_lacks_is_named() {
     .unwrap();
     assert!(found.remedy.contains("Linux 6.12 or newer"), "{found:?}");
     let step = (
-        "take an id of its own for each sandbox (root lacks CAP_SETUID)",
+        "set a separate user id for each sandbox (root lacks CAP_SETUID)",
         "user_namespace",
     );
     told(step, Errno::PERM, &machine(), "level `process`", "as an ordinary user");

@@ -1,7 +1,7 @@
 //! Advice for failures that only a sandbox has: no network, no browser, a system that cannot be changed, few programs.
 //!
 //! One table for all languages and front ends. The program's output selects a row, so a program can make any of them
-//! appear. The advice stands in the code's part of a result and decides nothing.
+//! appear. The advice is text next to the output in a result. No decision depends on it.
 
 use crate::Hints;
 

@@ -230,7 +230,7 @@ impl Job {
             Err(Err(failure)) => Err(failure),
         };
         let Self { ticket, guard, .. } = self;
-        // Before the answer, so that a caller who has the answer finds the session and the sandbox free.
+        // The session and the sandbox become free before the answer is sent, so the caller can use them at once.
         drop((ticket, guard));
         finisher.finish(end);
     }

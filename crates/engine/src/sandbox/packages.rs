@@ -209,17 +209,21 @@ async fn install_inside(
     })
 }
 
-/// Returns the output of an installer that ran inside the sandbox.
-async fn run_inside(sandbox: &dyn Sandbox, argv: Vec<String>) -> Result<Vec<u8>, Failure> {
-    let command = Command {
+/// Returns the command of an installer's program in the home folder, without input.
+fn installer_command(sandbox: &dyn Sandbox, argv: Vec<String>) -> Command {
+    Command {
         argv,
         env: sandbox.base_env().clone(),
         cwd: HOME.to_owned(),
         stands_alone: false,
         stdin: StdinMode::Null,
         control: false,
-    };
-    let process = sandbox.spawn(command).await?;
+    }
+}
+
+/// Returns the output of an installer that ran inside the sandbox.
+async fn run_inside(sandbox: &dyn Sandbox, argv: Vec<String>) -> Result<Vec<u8>, Failure> {
+    let process = sandbox.spawn(installer_command(sandbox, argv)).await?;
     let done = gather(process, MAX_REPORT_BYTES).await;
     if done.exit == Some(Exit::Code(0)) {
         return Ok(done.stdout);
@@ -261,15 +265,7 @@ pub(crate) async fn attach_packages(
 /// Runs the program that arranges packages in a sandbox. Returns a note about skipped names. Code in the sandbox
 /// controls its effects and output, but can only spoil its own packages.
 async fn arrange(sandbox: &dyn Sandbox, argv: Vec<String>) -> Result<Option<String>, Failure> {
-    let command = Command {
-        argv,
-        env: sandbox.base_env().clone(),
-        cwd: HOME.to_owned(),
-        stands_alone: false,
-        stdin: StdinMode::Null,
-        control: false,
-    };
-    let process = sandbox.spawn(command).await?;
+    let process = sandbox.spawn(installer_command(sandbox, argv)).await?;
     let done = timeout(ARRANGE_TIMEOUT, gather(process, MAX_ARRANGE_BYTES)).await.ok();
     let done = done.filter(|done| done.exit == Some(Exit::Code(0))).ok_or_else(|| {
         Failure::new(

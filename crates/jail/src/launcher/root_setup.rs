@@ -415,7 +415,7 @@ fn without_namespaces(template: Template, ids: (u32, u32), missing: StepError) -
     }
     let found = Groups::find(paths::host());
     let leftovers = found.as_ref().map(|(groups, _)| groups.sweep()).unwrap_or_default();
-    let root = step("take an id of its own for each sandbox", None, can_take_ids(ids.0))?;
+    let root = step("set a separate user id for each sandbox", None, can_take_ids(ids.0))?;
     let private_folders = step("make a folder for private files", None, PrivateFolders::make(root))?;
     let template = Template {
         enterable: false,

@@ -591,7 +591,7 @@ fn a_pull_ends_when_whoever_asked_for_it_takes_that_back() {
     let pull = |name: &str, token: &str| {
         let call = json!({"name": "create_sandbox", "arguments": {"image": name}, "_meta": {"progressToken": token}});
         let id = server.begin("tools/call", call).id;
-        within("the pull is told", &|| {
+        within("the answer reports the pull", &|| {
             server
                 .notifications()
                 .iter()

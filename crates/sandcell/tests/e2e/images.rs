@@ -452,7 +452,7 @@ fn a_call_is_told_how_far_its_image_is_and_ends_the_pull_when_it_is_taken_back()
     let arguments = json!({"image": registry.name()});
     let params = json!({"name": "create_sandbox", "arguments": arguments, "_meta": {"progressToken": "p"}});
     let id = server.begin("tools/call", params).id;
-    until(DEFAULT_TIMEOUT, "the pull is told", || {
+    until(DEFAULT_TIMEOUT, "the answer reports the pull", || {
         let told = server.notifications();
         let mut notes = told
             .iter()

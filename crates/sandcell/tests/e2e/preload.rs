@@ -41,7 +41,7 @@ fn modules_of_preload_are_loaded_before_the_call_and_nothing_else_of_them_is_see
     );
     assert_eq!(answer.output().trim(), "True\nopen\nNo module named 'no_such_module'");
     // An idle sandbox reports it, possibly one that was made after these calls.
-    until(DEFAULT_TIMEOUT, "the operator is told", || {
+    until(DEFAULT_TIMEOUT, "the log names the modules", || {
         server
             .log()
             .contains("no_such_module could not be loaded")

@@ -209,7 +209,7 @@ fn another_version_is_replaced_when_it_has_nothing_to_lose() {
             assert_eq!(background.status()[0]["version"], env!("CARGO_PKG_VERSION"));
         } else {
             assert_eq!(listed["result"]["old"], true, "{listed}");
-            until(DEFAULT_TIMEOUT, "it is told", || {
+            until(DEFAULT_TIMEOUT, "the client is notified", || {
                 client.log().contains("another version").then_some(())
             });
             old.kill().unwrap();

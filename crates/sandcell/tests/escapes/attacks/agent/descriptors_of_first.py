@@ -2,7 +2,7 @@
 # class: agent
 # layer: hidden_agent
 # expect: held
-# beside: seccomp
+# also_off: seccomp
 
 found = []
 fd = os.pidfd_open(1)

@@ -2,7 +2,7 @@
 # class: agent
 # layer: seccomp
 # expect: held
-# beside: hidden_agent
+# also_off: hidden_agent
 # quick: yes
 
 fails(lambda: resource.prlimit(1, resource.RLIMIT_NOFILE))

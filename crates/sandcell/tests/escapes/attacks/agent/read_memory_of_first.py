@@ -2,7 +2,7 @@
 # class: agent
 # layer: hidden_agent
 # expect: held
-# beside: seccomp
+# also_off: seccomp
 # quick: yes
 
 line = text_of("/proc/1/maps").splitlines()

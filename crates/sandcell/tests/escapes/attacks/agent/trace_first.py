@@ -2,7 +2,7 @@
 # class: agent
 # layer: hidden_agent
 # expect: held
-# beside: seccomp
+# also_off: seccomp
 # quick: yes
 
 # Seized, so that it is not stopped, by a child, so that its end lets go.

@@ -2,7 +2,7 @@
 # class: crosstalk
 # layer: network_namespace
 # expect: held
-# beside: landlock
+# also_off: landlock
 
 # in: a
 listener = socket.socket(socket.AF_UNIX)

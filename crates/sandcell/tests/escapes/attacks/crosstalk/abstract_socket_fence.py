@@ -2,7 +2,7 @@
 # class: crosstalk
 # layer: landlock
 # expect: held
-# beside: network_namespace
+# also_off: network_namespace
 
 # in: a
 listener = socket.socket(socket.AF_UNIX)

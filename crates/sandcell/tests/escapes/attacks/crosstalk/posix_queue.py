@@ -2,7 +2,7 @@
 # class: crosstalk
 # layer: ipc_namespace
 # expect: held
-# beside: landlock, seccomp
+# also_off: landlock, seccomp
 
 # in: a
 attributes = ctypes.create_string_buffer(struct.pack("qqqq", 0, 1, 8, 0) + bytes(32))

@@ -2,7 +2,7 @@
 # class: devices
 # layer: private_root
 # expect: held
-# beside: landlock, user_namespace
+# also_off: landlock, user_namespace
 # proof: root
 
 found = []

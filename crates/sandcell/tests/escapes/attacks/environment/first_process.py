@@ -2,7 +2,7 @@
 # class: environment
 # layer: hidden_agent
 # expect: held
-# beside: empty_environment
+# also_off: empty_environment
 # quick: yes
 
 fails(lambda: open("/proc/1/environ", "rb").read())

@@ -2,7 +2,7 @@
 # class: kernel
 # layer: hidden_agent
 # expect: held
-# beside: seccomp
+# also_off: seccomp
 # quick: yes
 
 try:

@@ -2,7 +2,7 @@
 # class: kernel
 # layer: seccomp
 # expect: held
-# beside: user_namespace
+# also_off: user_namespace
 
 found = []
 for flags in (0x10000000 | 1 << 40 | 17, 0x10000000 | 1 << 32 | 17, 0x10000000 | 1 << 63 | 17):

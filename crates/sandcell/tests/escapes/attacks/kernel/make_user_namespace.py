@@ -2,7 +2,7 @@
 # class: kernel
 # layer: seccomp
 # expect: held
-# beside: user_namespace
+# also_off: user_namespace
 # quick: yes
 
 # In a child, which has one thread and may end in a namespace without ids.

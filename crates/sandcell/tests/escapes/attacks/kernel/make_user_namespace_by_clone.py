@@ -2,7 +2,7 @@
 # class: kernel
 # layer: seccomp
 # expect: held
-# beside: user_namespace
+# also_off: user_namespace
 
 def go():
     pid, error = call("clone", 0x10000000 | 17, 0, 0, 0, 0)

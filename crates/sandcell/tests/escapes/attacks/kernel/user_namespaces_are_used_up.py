@@ -2,6 +2,6 @@
 # class: kernel
 # layer: user_namespace
 # expect: held
-# beside: seccomp
+# also_off: seccomp
 
 verdict(in_child(lambda: list(call("unshare", 0x10000000)))[0] == 0, "one was made")

@@ -2,7 +2,7 @@
 # class: network
 # layer: network_namespace
 # expect: held
-# beside: landlock
+# also_off: landlock
 # quick: yes
 
 fails(lambda: socket.socket(socket.AF_UNIX).connect("\0" + CANARIES["abstract"]))

@@ -2,6 +2,6 @@
 # class: network
 # layer: landlock
 # expect: held
-# beside: network_namespace
+# also_off: network_namespace
 
 fails(lambda: socket.socket(socket.AF_UNIX).connect("\0" + CANARIES["abstract"]))

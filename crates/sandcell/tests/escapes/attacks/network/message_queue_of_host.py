@@ -2,7 +2,7 @@
 # class: network
 # layer: ipc_namespace
 # expect: held
-# beside: landlock, seccomp
+# also_off: landlock, seccomp
 
 libc.mq_open.restype = ctypes.c_int
 fd = call("mq_open", CANARIES["mq"].encode(), 0, 0, 0)[0]

@@ -2,6 +2,6 @@
 # class: privileges
 # layer: no_new_privileges
 # expect: held
-# beside: capabilities
+# also_off: capabilities
 
 verdict(status_of()["NoNewPrivs"].strip() != "1", status_of()["NoNewPrivs"])

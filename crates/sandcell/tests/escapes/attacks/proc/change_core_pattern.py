@@ -2,7 +2,7 @@
 # class: proc
 # layer: private_proc
 # expect: held
-# beside: user_namespace, landlock
+# also_off: user_namespace, landlock
 # proof: root
 # quick: yes
 

@@ -2,7 +2,7 @@
 # class: proc
 # layer: private_proc
 # expect: held
-# beside: user_namespace
+# also_off: user_namespace
 # proof: root
 # containers: the mask is /dev/null, which accepts every write and keeps none
 

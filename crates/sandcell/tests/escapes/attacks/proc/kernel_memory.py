@@ -2,7 +2,7 @@
 # class: proc
 # layer: private_proc
 # expect: held
-# beside: user_namespace
+# also_off: user_namespace
 # proof: root
 # quick: yes
 

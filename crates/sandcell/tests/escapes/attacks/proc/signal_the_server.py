@@ -2,7 +2,7 @@
 # class: proc
 # layer: pid_namespace
 # expect: held
-# beside: private_proc
+# also_off: private_proc
 # proof: root
 
 try:

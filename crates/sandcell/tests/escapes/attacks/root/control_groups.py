@@ -2,7 +2,7 @@
 # class: root
 # layer: private_root
 # expect: held
-# beside: landlock
+# also_off: landlock
 # containers: the container's control group is readable; the agent reads its usage there
 
 # Sandboxes see two kinds of files of their own there, which tell of their limits. None of them is the kernel's.

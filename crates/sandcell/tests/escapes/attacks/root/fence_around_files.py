@@ -2,6 +2,6 @@
 # class: root
 # layer: landlock
 # expect: held
-# beside: private_root
+# also_off: private_root
 
 fails(lambda: open(CANARIES["secret_file"]).read())

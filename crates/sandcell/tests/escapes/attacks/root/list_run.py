@@ -2,7 +2,7 @@
 # class: root
 # layer: private_root
 # expect: held
-# beside: landlock
+# also_off: landlock
 # quick: yes
 
 fails(lambda: os.listdir("/run") or open("/nothing"))

@@ -2,7 +2,7 @@
 # class: root
 # layer: private_root
 # expect: held
-# beside: private_proc
+# also_off: private_proc
 # quick: yes
 # containers: the mount table shows the daemon's mounts, with its folder
 # weaker: folders that an ordinary user cannot show through an overlay are bound, and the layer's report states that their paths are visible

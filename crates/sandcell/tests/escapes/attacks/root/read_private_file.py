@@ -3,6 +3,6 @@
 # layer: user_namespace
 # expect: held
 # proof: root
-# beside: private_root, landlock
+# also_off: private_root, landlock
 
 fails(lambda: open(CANARIES["private_file"]).read())

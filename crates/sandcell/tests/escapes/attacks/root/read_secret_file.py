@@ -2,6 +2,6 @@
 # class: root
 # layer: private_root
 # expect: held
-# beside: landlock
+# also_off: landlock
 
 fails(lambda: open(CANARIES["secret_file"]).read())

@@ -2,7 +2,7 @@
 # class: root
 # layer: private_root
 # expect: held
-# beside: private_proc, landlock
+# also_off: private_proc, landlock
 # quick: yes
 # containers: its folders are there and empty
 

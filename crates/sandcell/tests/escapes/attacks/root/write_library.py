@@ -2,7 +2,7 @@
 # class: root
 # layer: private_root
 # expect: held
-# beside: user_namespace, landlock
+# also_off: user_namespace, landlock
 # proof: root
 
 path = next(line.split()[-1] for line in open("/proc/self/maps") if "libc" in line and line.split()[-1].startswith("/"))

@@ -2,7 +2,7 @@
 # class: root
 # layer: private_root
 # expect: held
-# beside: user_namespace, landlock
+# also_off: user_namespace, landlock
 # proof: root
 # quick: yes
 
