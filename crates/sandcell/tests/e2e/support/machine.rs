@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 /// A process, identified by id and start time, so that a later process with the same id is not confused with it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -194,9 +195,19 @@ pub fn abandoned_folders() -> BTreeSet<PathBuf> {
     entries.filter(ours).map(|entry| entry.path()).collect()
 }
 
+/// The control group folders that existed before this test.
+static EARLIER_GROUPS: OnceLock<BTreeSet<PathBuf>> = OnceLock::new();
+
+/// Notes the control group folders that exist before this test. A killed launcher's folders stay until the next one
+/// starts as root, and a process of this test may get the killed launcher's process id.
+pub fn note_earlier_groups() {
+    EARLIER_GROUPS.get_or_init(groups);
+}
+
 /// Returns the control group folders of these processes: they contain one, or have the process id of the launcher that
 /// made them in their name. Other servers of this machine start and end meanwhile, so their folders do not count.
 pub fn groups_of(processes: &BTreeSet<ProcessIdentity>) -> BTreeSet<PathBuf> {
+    let earlier = EARLIER_GROUPS.get();
     let pids: BTreeSet<u32> = processes.iter().map(|seen| seen.pid).collect();
     let mut all = groups();
     all.retain(|folder| {
@@ -204,7 +215,8 @@ pub fn groups_of(processes: &BTreeSet<ProcessIdentity>) -> BTreeSet<PathBuf> {
         let maker = name.split('-').nth(1).and_then(|pid| pid.parse().ok());
         let held = std::fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
         let mut held = held.lines().filter_map(|pid| pid.parse().ok());
-        maker.is_some_and(|pid| pids.contains(&pid)) || held.any(|pid| pids.contains(&pid))
+        let is_earlier = earlier.is_some_and(|earlier| earlier.contains(folder));
+        maker.is_some_and(|pid| pids.contains(&pid) && !is_earlier) || held.any(|pid| pids.contains(&pid))
     });
     all
 }

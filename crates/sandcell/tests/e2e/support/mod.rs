@@ -35,7 +35,9 @@ macro_rules! begin {
             $crate::support::skip(&name, &reason);
             return;
         }
-        $turn
+        let turn = $turn;
+        $crate::support::machine::note_earlier_groups();
+        turn
     }};
 }
 pub(crate) use begin;
