@@ -448,13 +448,31 @@ impl Engine {
         found.ok_or_else(|| store::unknown(id))
     }
 
-    /// Returns one picture of the caller's execution from the permanent history. None if there is none with that
-    /// number.
-    pub async fn picture(&self, principal: &Principal, id: &str, number: u32) -> Option<KeptPicture> {
-        match &self.executions.sandboxes.records.observers.history_sink {
-            Some(history_sink) => history_sink.picture(principal, id, number).await,
-            None => None,
+    /// Returns a file of the caller's execution. A recent execution has all its files, the permanent history only
+    /// pictures. None if the execution has no file with that number.
+    ///
+    /// # Errors
+    /// When the caller has no such execution.
+    pub async fn artifact(&self, principal: &Principal, id: &str, number: u32) -> Result<Option<Artifact>, Failure> {
+        let unknown = match self.execution(principal, id, Duration::ZERO).await {
+            Ok(view) => return Ok(view.artifacts.into_iter().find(|file| file.number == number)),
+            Err(unknown) => unknown,
+        };
+        let Some(history_sink) = &self.executions.sandboxes.records.observers.history_sink else {
+            return Err(unknown);
+        };
+        if let Some(picture) = history_sink.picture(principal, id, number).await {
+            return Ok(Some(Artifact {
+                number: picture.number,
+                name: picture.name,
+                mime: picture.mime,
+                bytes: picture.bytes,
+                shown: true,
+                text: None,
+            }));
         }
+        // If the history lacks the execution too, the first failure is reported.
+        history_sink.find(principal, id).await.map(|_| None).ok_or(unknown)
     }
 
     /// Lets `watch` follow an execution of the caller.
@@ -466,31 +484,23 @@ impl Engine {
         Ok(())
     }
 
-    /// Returns a part of an execution's output, result or code. A negative `offset` counts from the end. `find` moves
-    /// the start to the next occurrence of that text.
+    /// Returns a part of an execution's output, result or code.
     ///
     /// # Errors
-    /// When the caller has no such execution, or `limit` is 0.
-    pub async fn stream(
-        &self,
-        principal: &Principal,
-        id: &str,
-        what: StreamName,
-        offset: i64,
-        limit: u64,
-        find: Option<&str>,
-    ) -> Result<StreamSlice, Failure> {
+    /// When the caller has no such execution, or the part's limit is 0.
+    pub async fn stream(&self, principal: &Principal, id: &str, part: &StreamPart) -> Result<StreamSlice, Failure> {
         let execution = self.executions.store.find(principal, id)?;
-        if limit == 0 {
+        if part.limit == 0 {
             return Err(Failure::invalid("limit is 0", "ask for at least one byte"));
         }
+        let find = part.find.as_deref();
         if find.is_some_and(|text| text.is_empty() || text.len() > MAX_FIND_BYTES) {
             return Err(Failure::invalid(
                 "the text to find is empty or too long",
                 format!("use at most {MAX_FIND_BYTES} bytes, or leave it out"),
             ));
         }
-        Ok(execution.slice(what, offset, limit.min(MAX_SLICE_BYTES), find))
+        Ok(execution.slice(part.stream, part.offset, part.limit.min(MAX_SLICE_BYTES), find))
     }
 
     /// Ends an execution of the caller, or the newest running one. A finished execution stays unchanged.

@@ -1,12 +1,11 @@
 //! Completions for the arguments of prompts and resource addresses: the caller's own sandboxes, files and executions.
 //! They only help with typing. Completion creates nothing, and returns nothing for sandboxes of other callers.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use sandcell_engine::Principal;
+use sandcell_engine::{Engine, Principal};
 use sandcell_sandbox::{EntryKind, Failure};
-
-use crate::host::Host;
 
 /// The maximum number of values in one answer, as the protocol sets it.
 const MAX_VALUES: usize = 100;
@@ -36,12 +35,12 @@ pub(crate) struct Completions {
 }
 
 /// Completes an argument. Returns no values after a failure, such as an unknown id or a missing folder.
-pub(crate) async fn complete(host: &dyn Host, caller: &Principal, typed: &CompletionQuery<'_>) -> Completions {
+pub(crate) async fn complete(engine: &Arc<Engine>, caller: &Principal, typed: &CompletionQuery<'_>) -> Completions {
     let found = match typed.name {
-        "sandbox_id" => sandboxes(host, caller).await,
-        "execution_id" => executions(host, caller).await,
-        "n" => artifacts(host, caller, typed.within).await,
-        "path" => paths(host, caller, typed).await,
+        "sandbox_id" => sandboxes(engine, caller).await,
+        "execution_id" => executions(engine, caller).await,
+        "n" => artifacts(engine, caller, typed.within).await,
+        "path" => paths(engine, caller, typed).await,
         _ => Ok(Vec::new()),
     };
     let mut values = found.unwrap_or_default();
@@ -51,13 +50,13 @@ pub(crate) async fn complete(host: &dyn Host, caller: &Principal, typed: &Comple
     Completions { values, total }
 }
 
-async fn sandboxes(host: &dyn Host, caller: &Principal) -> Result<Vec<String>, Failure> {
-    let all = host.status(caller, None).await?;
+async fn sandboxes(engine: &Arc<Engine>, caller: &Principal) -> Result<Vec<String>, Failure> {
+    let all = engine.status(caller, None).await?;
     Ok(all.iter().map(|sandbox| sandbox.id.to_string()).collect())
 }
 
-async fn executions(host: &dyn Host, caller: &Principal) -> Result<Vec<String>, Failure> {
-    let history = host.history(caller, MAX_EXECUTIONS, None).await?;
+async fn executions(engine: &Arc<Engine>, caller: &Principal) -> Result<Vec<String>, Failure> {
+    let history = engine.history(caller, MAX_EXECUTIONS, None).await?;
     Ok(history
         .records
         .iter()
@@ -65,11 +64,11 @@ async fn executions(host: &dyn Host, caller: &Principal) -> Result<Vec<String>, 
         .collect())
 }
 
-async fn artifacts(host: &dyn Host, caller: &Principal, execution: Option<&str>) -> Result<Vec<String>, Failure> {
+async fn artifacts(engine: &Arc<Engine>, caller: &Principal, execution: Option<&str>) -> Result<Vec<String>, Failure> {
     let Some(execution) = execution else {
         return Ok(Vec::new());
     };
-    let view = host.execution(caller, execution, Duration::ZERO).await?;
+    let view = engine.execution(caller, execution, Duration::ZERO).await?;
     Ok(view
         .artifacts
         .iter()
@@ -78,8 +77,8 @@ async fn artifacts(host: &dyn Host, caller: &Principal, execution: Option<&str>)
 }
 
 /// Returns files and folders (with a trailing slash) of the named live sandbox, or of the default sandbox.
-async fn paths(host: &dyn Host, caller: &Principal, typed: &CompletionQuery<'_>) -> Result<Vec<String>, Failure> {
-    let all = host.status(caller, None).await?;
+async fn paths(engine: &Arc<Engine>, caller: &Principal, typed: &CompletionQuery<'_>) -> Result<Vec<String>, Failure> {
+    let all = engine.status(caller, None).await?;
     let meant = match typed.within {
         Some(id) => all.iter().find(|sandbox| sandbox.id.to_string() == id),
         None => all.iter().find(|sandbox| sandbox.is_default),
@@ -103,7 +102,7 @@ async fn paths(host: &dyn Host, caller: &Principal, typed: &CompletionQuery<'_>)
     };
     let path = crate::arguments::sandbox_path("path", whole)?;
     let id = sandbox.id.to_string();
-    let listing = host
+    let listing = engine
         .list_files(caller, Some(&id), &path, false, MAX_FOLDER_ENTRIES)
         .await?
         .value;

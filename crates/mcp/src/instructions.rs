@@ -1,10 +1,10 @@
 //! The instructions that a model gets before its first call. They describe this machine in at most 1.5 KB.
 
-use sandcell_engine::EngineConfig;
+use sandcell_engine::{Engine, EngineConfig};
 use sandcell_sandbox::{LanguageInfo, MAX_TIMEOUT, Mount, MountMode};
+use std::sync::Arc;
 
 use crate::content::text::shorten;
-use crate::host::Host;
 use crate::limits::{INSTRUCTIONS_BYTES, MAX_WAIT};
 use crate::server::SandboxLifetime;
 use crate::time::rough;
@@ -13,13 +13,13 @@ use crate::time::rough;
 const MAX_NAMED_MOUNTS: usize = 12;
 
 /// The instructions of the toolset `sandbox`.
-pub(crate) fn sandbox_toolset(host: &dyn Host, mounts: &[Mount], lives: SandboxLifetime) -> String {
+pub(crate) fn sandbox_toolset(engine: &Arc<Engine>, mounts: &[Mount], lives: SandboxLifetime) -> String {
     // Long lists are shortened first; the sentences matter most.
     let text = (0..=MAX_NAMED_MOUNTS)
         .rev()
-        .map(|named| write(host, (mounts, lives), named))
+        .map(|named| write(engine, (mounts, lives), named))
         .find(|text| text.len() <= INSTRUCTIONS_BYTES);
-    text.unwrap_or_else(|| shorten(&write(host, (mounts, lives), 0), INSTRUCTIONS_BYTES - 3))
+    text.unwrap_or_else(|| shorten(&write(engine, (mounts, lives), 0), INSTRUCTIONS_BYTES - 3))
 }
 
 /// The sentences of another toolset, followed by the common ones.
@@ -31,10 +31,10 @@ pub(crate) fn closing(sentences: Vec<String>, mounts: &[Mount], lives: SandboxLi
     shorten(&sentences.join("\n"), INSTRUCTIONS_BYTES - 3)
 }
 
-fn write(host: &dyn Host, (mounts, lives): (&[Mount], SandboxLifetime), named: usize) -> String {
-    let config = host.config();
+fn write(engine: &Arc<Engine>, (mounts, lives): (&[Mount], SandboxLifetime), named: usize) -> String {
+    let config = engine.config();
     let config = &*config;
-    let languages = host.languages();
+    let languages = engine.languages();
     let sentences = [
         "Runs code in isolated sandboxes. Start with execute_code: without sandbox_id it uses your default sandbox, \
          made at first use. Between calls of the same sandbox and language, variables, imports, functions and files \
@@ -42,14 +42,14 @@ fn write(host: &dyn Host, (mounts, lives): (&[Mount], SandboxLifetime), named: u
          variables are lost; the result says which (restored, state_lost)."
             .to_owned(),
         languages_text(&languages, named),
-        match host.package_languages().as_slice() {
+        match engine.package_languages().as_slice() {
             [] => format!(
                 "{} Nothing can be installed.",
-                network_text(&host.network_allowed(), named)
+                network_text(&engine.network_allowed(), named)
             ),
             languages => format!(
                 "{} install_package makes {} packages importable at once, in running sessions, too; pip does not work.",
-                network_text(&host.network_allowed(), named),
+                network_text(&engine.network_allowed(), named),
                 languages.join(" and ")
             ),
         },
@@ -180,28 +180,26 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
-    use crate::host::fake::FakeHost;
+    use crate::tests::{bench, languages};
+    use sandcell_testkit::Bench;
 
-    #[test]
-    fn they_say_what_is_true_here() {
+    #[tokio::test]
+    async fn they_say_what_is_true_here() {
         let mount = Mount {
             host: PathBuf::from("/srv/project"),
             sandbox: "/data/project".into(),
             mode: MountMode::Ro,
         };
-        insta::assert_snapshot!(sandbox_toolset(
-            &FakeHost::default(),
-            &[mount],
-            SandboxLifetime::WithClient
-        ));
+        insta::assert_snapshot!(sandbox_toolset(&bench().engine, &[mount], SandboxLifetime::WithClient));
     }
 
-    #[test]
-    fn they_stay_short_however_much_there_is_to_say() {
-        let mut host = FakeHost::default();
-        host.languages[0].libraries = (0..500)
+    #[tokio::test]
+    async fn they_stay_short_however_much_there_is_to_say() {
+        let mut languages = languages();
+        languages[0].libraries = (0..500)
             .map(|n| format!("library-with-a-long-name-{n} 1.2.{n}"))
             .collect();
+        let bench = Bench::with_languages(languages, |_| {});
         let mounts: Vec<Mount> = (0..100)
             .map(|n| Mount {
                 host: PathBuf::from("/x"),
@@ -209,7 +207,7 @@ mod tests {
                 mode: MountMode::Cow,
             })
             .collect();
-        let text = sandbox_toolset(&host, &mounts, SandboxLifetime::WithClient);
+        let text = sandbox_toolset(&bench.engine, &mounts, SandboxLifetime::WithClient);
         assert!(text.len() <= 1500, "{}", text.len());
         assert!(text.contains("cannot forge it"));
         assert!(!text.contains("/srv"));

@@ -1,7 +1,7 @@
 //! sandcell as an MCP server. The only crate that knows MCP.
 //!
-//! A call arrives as a line of JSON (`stdio`). `arguments` and `schema` check it against the tool's fields. `host`
-//! passes it to the engine. `content`, `answer` and `convert` make content blocks of the result. The output of code is
+//! A call arrives as a line of JSON (`stdio`). `arguments` and `schema` check it against the tool's fields. The tool
+//! calls the engine. `content`, `answer` and `convert` make content blocks of the result. The output of code is
 //! never mixed with the server's text: the last text block of a result is the server's alone.
 #![forbid(unsafe_code)]
 
@@ -14,7 +14,6 @@ mod conformance;
 mod content;
 mod convert;
 mod elicitation;
-mod host;
 mod http;
 mod instructions;
 mod limits;

@@ -149,7 +149,7 @@ fn lines(text: &str) -> Vec<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::fake::kept;
+    use crate::tests::views::kept;
 
     #[test]
     fn outputs_are_texts_and_pictures_and_nothing_that_runs() {

@@ -2,14 +2,14 @@
 //! `sandcell://executions/{execution_id}/{n}` for artifacts of an execution, which outlive its sandbox.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use sandcell_engine::Principal;
+use sandcell_engine::{Engine, Principal};
 use sandcell_sandbox::{Code, Failure, SandboxPath};
 
 use crate::arguments::{echo, sandbox_path};
-use crate::host::{Host, artifact};
 
 const URI_SCHEME: &str = "sandcell://";
 
@@ -46,11 +46,11 @@ impl Address {
                 "use sandcell://{sandbox_id}/{path} or sandcell://executions/{execution_id}/{n}",
             )
         };
-        let (host, rest) = uri
+        let (engine, rest) = uri
             .strip_prefix(URI_SCHEME)
             .and_then(|rest| rest.split_once('/'))
             .ok_or_else(unknown)?;
-        if host == "executions" {
+        if engine == "executions" {
             let (execution, number) = rest.split_once('/').ok_or_else(unknown)?;
             let number = number.parse().map_err(|_| unknown())?;
             return Ok(Self::Artifact {
@@ -60,17 +60,17 @@ impl Address {
         }
         let path = percent_decode(rest).ok_or_else(unknown)?;
         Ok(Self::File {
-            sandbox: host.to_owned(),
+            sandbox: engine.to_owned(),
             path: sandbox_path("uri", &format!("/{path}"))?,
         })
     }
 
     /// Reads the target, within the permissions of `caller`.
-    pub(crate) async fn read(&self, host: &dyn Host, caller: &Principal) -> Result<Content, Failure> {
+    pub(crate) async fn read(&self, engine: &Arc<Engine>, caller: &Principal) -> Result<Content, Failure> {
         match self {
             Self::File { sandbox, path } => {
-                let most = host.config().file_bytes.as_bytes();
-                let answer = host.read_file(caller, Some(sandbox), path, 0, most).await?;
+                let most = engine.config().file_bytes.as_bytes();
+                let answer = engine.read_file(caller, Some(sandbox), path, 0, most).await?;
                 if answer.value.total > most {
                     return Err(Failure::new(
                         Code::LimitReached,
@@ -87,15 +87,15 @@ impl Address {
                 ))
             }
             Self::Artifact { execution, number } => {
-                let found = artifact(host, caller, execution, *number).await?;
-                let (mime, bytes) = found.ok_or_else(|| {
+                let found = engine.artifact(caller, execution, *number).await?;
+                let file = found.ok_or_else(|| {
                     Failure::new(
                         Code::NotFound,
                         format!("execution {execution} has no file {number}"),
                         "use the links of its result",
                     )
                 })?;
-                Ok(content(&mime, &bytes))
+                Ok(content(&file.mime, &file.bytes))
             }
         }
     }

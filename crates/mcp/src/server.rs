@@ -22,7 +22,7 @@ use rmcp::model::{
     Tool as McpTool, UpdateTaskParams,
 };
 use rmcp::service::{Peer, RequestContext};
-use sandcell_engine::{EventKind, ExecutionId, ExpiryNotices, Principal, Progress, SecurityEvent, Watch};
+use sandcell_engine::{Engine, EventKind, ExecutionId, ExpiryNotices, Principal, Progress, SecurityEvent, Watch};
 use sandcell_sandbox::{Code, Consent, ConsentRequired, Failure, Mount};
 use serde_json::Map;
 use tokio_util::sync::CancellationToken;
@@ -31,7 +31,6 @@ use tracing::Instrument as _;
 use crate::answer::{Answer, Block};
 use crate::content::execution;
 use crate::elicitation::{Elicitation, ElicitationOutcome};
-use crate::host::Host;
 use crate::limits::{BULK_ANSWER_BYTES, DEFAULT_WAIT, MAX_WAIT, PROGRESS_INTERVAL, PROGRESS_SEND_TIMEOUT};
 use crate::notifications::{self, LogSubscription};
 use crate::prompts::Prompt;
@@ -94,7 +93,7 @@ pub struct UnknownTool {
 pub(crate) struct Server(Arc<Inner>, Arc<LogSubscription>);
 
 struct Inner {
-    host: Arc<dyn Host>,
+    engine: Arc<Engine>,
     tools: Vec<Tool>,
     /// Tools that can be called and are not listed.
     unlisted: Vec<Tool>,
@@ -114,14 +113,14 @@ struct Inner {
 
 impl Server {
     pub(crate) fn new(
-        host: Arc<dyn Host>,
+        engine: Arc<Engine>,
         options: &ServerOptions,
         caller: Principal,
         gone: CancellationToken,
         in_flight: Arc<InFlight>,
     ) -> Result<Self, UnknownTool> {
         let wait = options.wait.unwrap_or(DEFAULT_WAIT);
-        let facts = ToolFacts::of(&*host, wait);
+        let facts = ToolFacts::of(&engine, wait);
         let mut tools = options.toolset.tools(&facts);
         let mut unlisted = options.toolset.unlisted_tools(&facts);
         if let Some(wanted) = &options.tools {
@@ -136,10 +135,10 @@ impl Server {
             tools.retain(is_wanted);
             unlisted.retain(is_wanted);
         }
-        let instructions = options.toolset.instructions(&*host, &options.mounts, options.lives);
-        let soon = tokio::sync::Mutex::new(host.expiring(&caller));
+        let instructions = options.toolset.instructions(&engine, &options.mounts, options.lives);
+        let soon = tokio::sync::Mutex::new(engine.expiry_notices(&caller));
         let inner = Inner {
-            host,
+            engine,
             tools,
             unlisted,
             instructions,
@@ -188,10 +187,10 @@ impl Server {
             return Answer::failure(&panicked(name));
         };
         let given = request.arguments.unwrap_or_default();
-        let (host, caller) = (&self.0.host, &self.0.caller);
+        let (engine, caller) = (&self.0.engine, &self.0.caller);
         let mut answer = tool
             .call(
-                Arc::clone(host),
+                Arc::clone(engine),
                 caller.clone(),
                 given,
                 cancel.clone(),
@@ -202,11 +201,11 @@ impl Server {
         while let Some(id) = answer.running() {
             let view = tokio::select! {
                 biased;
-                () = cancel.cancelled() => host.cancel(caller, Some(&id)).await,
-                view = host.execution(caller, &id, MAX_WAIT) => view,
+                () = cancel.cancelled() => engine.cancel(caller, Some(&id)).await,
+                view = engine.execution(caller, &id, MAX_WAIT) => view,
             };
             answer = match view {
-                Ok(view) => execution::answer(&view, host.config().output_inline, &[], &AnswerRoom::default()).await,
+                Ok(view) => execution::answer(&view, engine.config().output_inline, &[], &AnswerRoom::default()).await,
                 Err(failure) => Answer::failure(&failure),
             };
         }
@@ -222,7 +221,7 @@ impl Server {
             Consent::NotAsked | Consent::CannotAsk => return,
         };
         let wanted: Vec<&str> = left.packages.iter().chain(&left.hosts).map(String::as_str).collect();
-        self.0.host.note(SecurityEvent {
+        self.0.engine.note(SecurityEvent {
             principal: Some(self.0.caller.clone()),
             ..SecurityEvent::new(EventKind::UserAsked, format!("the user {answer} {}", wanted.join(", ")))
         });
@@ -254,14 +253,14 @@ impl Server {
         let cancel = self.0.gone.child_token();
         let given = request.arguments.unwrap_or_default();
         let watch = Watch::default();
-        let host = Arc::clone(&self.0.host);
+        let engine = Arc::clone(&self.0.engine);
         let allowed = (
             consent,
             room,
             WaitLimits::new(self.0.wait, given_up_after(&context.meta)),
         );
         let call = tool.call(
-            host,
+            engine,
             self.0.caller.clone(),
             given,
             cancel.clone(),
@@ -437,7 +436,7 @@ impl ServerHandler for Server {
             let remedy = format!("the tools are {}", names(&self.0.tools));
             return Err(convert::misuse(ErrorCode::INVALID_PARAMS, &message, &remedy));
         };
-        let left = tool.consent_required(&*self.0.host, request.arguments.as_ref().unwrap_or(&Map::new()));
+        let left = tool.consent_required(&self.0.engine, request.arguments.as_ref().unwrap_or(&Map::new()));
         let consent = match self
             .0
             .elicitation
@@ -514,7 +513,7 @@ impl ServerHandler for Server {
     ) -> Result<CompleteResult, ErrorData> {
         let completing = async {
             let typed = convert::typed(&request)?;
-            Some(completion::complete(&*self.0.host, &self.0.caller, &typed).await)
+            Some(completion::complete(&self.0.engine, &self.0.caller, &typed).await)
         };
         let completed = AssertUnwindSafe(completing).catch_unwind().await;
         let completed = completed.map_err(|_| convert::panicked(&panicked("completion/complete")))?;
@@ -552,7 +551,7 @@ impl ServerHandler for Server {
         }
         let read = async {
             let address = Address::parse(&request.uri)?;
-            address.read(&*self.0.host, &self.0.caller).await
+            address.read(&self.0.engine, &self.0.caller).await
         };
         let outcome = AssertUnwindSafe(read).catch_unwind().await;
         match outcome.unwrap_or_else(|_| Err(panicked("resources/read"))) {
@@ -566,7 +565,7 @@ impl ServerHandler for Server {
         request: SetLevelRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        let soon = || self.0.host.expiring(&self.0.caller);
+        let soon = || self.0.engine.expiry_notices(&self.0.caller);
         self.1.set_level(request.level, &context.peer, soon);
         Ok(())
     }

@@ -121,22 +121,11 @@ pub(crate) async fn output(call: Call<'_>) -> Result<Response<EndpointBody>, Pro
 /// Returns the bytes of a picture or a file of an execution.
 pub(crate) async fn file(call: Call<'_>) -> Result<Response<EndpointBody>, Problem> {
     let number = call.ids.get(1).and_then(|number| number.parse().ok());
-    let view = call.engine.execution(&call.caller, call.id(), Duration::ZERO).await;
-    let found = match view {
-        Ok(view) => {
-            let file = view.artifacts.into_iter().find(|file| Some(file.number) == number);
-            file.map(|file| file.bytes)
-        }
-        // The persistent history has the pictures.
-        Err(failure) => {
-            let number = number.unwrap_or(u32::MAX);
-            let picture = call.engine.picture(&call.caller, call.id(), number).await;
-            Some(picture.ok_or(failure)?.bytes)
-        }
-    };
-    let bytes = found.ok_or_else(|| {
+    let number = number.unwrap_or(u32::MAX);
+    let found = call.engine.artifact(&call.caller, call.id(), number).await?;
+    let file = found.ok_or_else(|| {
         let message = "the execution has no file with this number";
         Failure::new(Code::NotFound, message, "`files` of the execution lists them")
     })?;
-    Ok(respond::bytes(StatusCode::OK, respond::BYTES_TYPE, bytes))
+    Ok(respond::bytes(StatusCode::OK, respond::BYTES_TYPE, file.bytes))
 }

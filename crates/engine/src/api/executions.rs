@@ -33,6 +33,19 @@ impl StreamName {
     }
 }
 
+/// A requested part of a stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StreamPart {
+    /// The stream.
+    pub stream: StreamName,
+    /// The start in bytes. A negative number counts from the end.
+    pub offset: i64,
+    /// The length in bytes, at least 1.
+    pub limit: u64,
+    /// Start at the first occurrence of this text from `offset` on.
+    pub find: Option<String>,
+}
+
 /// A part of a stream. Offsets count bytes as the code wrote them. A part never splits a character.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct StreamSlice {

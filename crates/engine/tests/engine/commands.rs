@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{Bench, streamed};
+use sandcell_testkit::{Bench, streamed};
 
 /// A command that runs a script of the scripted world.
 fn command(words: &[&str]) -> CommandRequest {

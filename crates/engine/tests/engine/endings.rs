@@ -7,7 +7,7 @@ use sandcell_sandbox::{Code, EndReason};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{Bench, code_of};
+use sandcell_testkit::{Bench, code_of};
 
 fn cause(view: &ExecutionView) -> (Code, &str) {
     let cause = view.cause.as_ref().unwrap();

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use sandcell_sandbox::{ByteSize, Code, SandboxPath, WriteMode};
 use tokio::time::Instant;
 
-use crate::support::Bench;
+use sandcell_testkit::Bench;
 
 fn path(text: &str) -> SandboxPath {
     SandboxPath::parse(text).unwrap()

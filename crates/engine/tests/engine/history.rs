@@ -5,7 +5,7 @@ use std::time::Duration;
 use sandcell_engine::{ExecuteRequest, HistoryRecord, Principal, Status};
 use sandcell_sandbox::Code;
 
-use crate::support::{Bench, code_of, run_of};
+use sandcell_testkit::{Bench, code_of, run_of};
 
 async fn newest(bench: &Bench) -> HistoryRecord {
     bench

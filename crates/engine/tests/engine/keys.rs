@@ -5,7 +5,7 @@ use std::time::Duration;
 use sandcell_engine::{CreateRequest, Principal};
 use sandcell_sandbox::{ByteSize, Code};
 
-use crate::support::Bench;
+use sandcell_testkit::Bench;
 
 fn of(key: &str) -> CreateRequest {
     CreateRequest {

@@ -8,7 +8,7 @@ use sandcell_engine::{RunRequest, Status};
 use sandcell_sandbox::{ByteSize, Code, SandboxPath};
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{Bench, run_of};
+use sandcell_testkit::{Bench, run_of};
 
 fn path(text: &str) -> SandboxPath {
     SandboxPath::parse(text).unwrap()

@@ -2,10 +2,19 @@
 
 use std::time::Duration;
 
-use sandcell_engine::{Status, StreamName};
+use sandcell_engine::{Status, StreamName, StreamPart};
 use sandcell_sandbox::{ByteSize, Code};
 
-use crate::support::{Bench, code_of};
+use sandcell_testkit::{Bench, code_of};
+
+fn part(stream: StreamName, offset: i64, limit: u64, find: Option<&str>) -> StreamPart {
+    StreamPart {
+        stream,
+        offset,
+        limit,
+        find: find.map(str::to_owned),
+    }
+}
 
 #[tokio::test(start_paused = true)]
 async fn streams_result_and_error_come_apart() {
@@ -36,7 +45,11 @@ async fn long_output_is_cut_and_the_rest_can_be_read() {
     assert_eq!(usize::try_from(offset).unwrap(), head.trim_end().len());
     let slice = bench
         .engine
-        .stream(&bench.me, view.id.as_str(), StreamName::Stdout, offset, 1000, None)
+        .stream(
+            &bench.me,
+            view.id.as_str(),
+            &part(StreamName::Stdout, offset, 1000, None),
+        )
         .await
         .unwrap();
     let expected: String = "0123456789"
@@ -79,7 +92,11 @@ async fn a_gigabyte_of_output_is_counted_and_not_kept() {
     );
     let slice = bench
         .engine
-        .stream(&bench.me, view.id.as_str(), StreamName::Stdout, 76_790, 5000, None)
+        .stream(
+            &bench.me,
+            view.id.as_str(),
+            &part(StreamName::Stdout, 76_790, 5000, None),
+        )
         .await
         .unwrap();
     assert!(slice.text.contains(&format!("{lost} bytes were not kept")), "{slice:?}");
@@ -93,7 +110,10 @@ async fn streams_are_read_from_the_end_by_search_and_while_running() {
         .start("print one\nprint two\nprint three\nnote on\nsleep 20000", "on")
         .await;
     let id = view.id.as_str();
-    let read = async |what, offset, limit, find| bench.engine.stream(&bench.me, id, what, offset, limit, find).await;
+    let read = async |stream, offset, limit, find| {
+        let part = part(stream, offset, limit, find);
+        bench.engine.stream(&bench.me, id, &part).await
+    };
     let slice = read(StreamName::Stdout, -6, 100, None).await.unwrap();
     assert_eq!((slice.text.as_str(), slice.offset, slice.eof), ("three\n", 8, false));
     let slice = read(StreamName::Stdout, 0, 4, Some("two")).await.unwrap();
@@ -165,10 +185,9 @@ async fn old_output_is_forgotten_when_it_weighs_too_much_and_the_newest_stays() 
         ids.push(bench.exec("bytes 6000000").await.id);
     }
     let read = async |id: &sandcell_engine::ExecutionId| {
-        let part = bench
-            .engine
-            .stream(&bench.me, id.as_str(), StreamName::Stdout, -9, 9, None);
-        part.await.map(|slice| slice.text.len()).map_err(|failure| failure.code)
+        let last = part(StreamName::Stdout, -9, 9, None);
+        let slice = bench.engine.stream(&bench.me, id.as_str(), &last).await;
+        slice.map(|slice| slice.text.len()).map_err(|failure| failure.code)
     };
     assert_eq!(read(&ids[0]).await, Err(Code::Expired));
     assert_eq!(read(&ids[1]).await, Err(Code::Expired));

@@ -7,7 +7,7 @@ use futures::future::join_all;
 use sandcell_engine::PoolConfig;
 use sandcell_sandbox::ByteSize;
 
-use crate::support::{Bench, run_of};
+use sandcell_testkit::{Bench, run_of};
 
 /// Creates an engine with a pool that follows demand within this memory.
 fn bench(memory: ByteSize, preload: &[&str]) -> Bench {

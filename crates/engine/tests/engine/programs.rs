@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{Bench, streamed};
+use sandcell_testkit::{Bench, streamed};
 
 fn program(code: &str) -> ProgramRequest {
     ProgramRequest {

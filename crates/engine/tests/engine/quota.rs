@@ -5,7 +5,7 @@ use std::time::Duration;
 use sandcell_engine::{CreateRequest, Principal, Quota};
 use sandcell_sandbox::{ByteSize, Code};
 
-use crate::support::{Bench, code_of};
+use sandcell_testkit::{Bench, code_of};
 
 fn of(count: u32) -> CreateRequest {
     CreateRequest {

@@ -9,7 +9,7 @@ use sandcell_sandbox::{ByteSize, Code};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{Bench, FakeBackend, World, code_of};
+use sandcell_testkit::{Bench, FakeBackend, World, code_of};
 
 fn one() -> CreateRequest {
     CreateRequest {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use sandcell_engine::{ExecuteRequest, Status};
 use sandcell_sandbox::Code;
 
-use crate::support::{Bench, code_of};
+use sandcell_testkit::{Bench, code_of};
 
 #[tokio::test(start_paused = true)]
 async fn variables_stay_for_the_next_call_of_the_same_sandbox_and_language() {

@@ -43,7 +43,6 @@ pub use tls::{TlsError, TlsFiles};
 
 use crate::auth::oauth::{OauthError, OauthOptions};
 use crate::auth::{Anonymous, Authenticator, Denied, TokenStore};
-use crate::host::{EngineHost, Host};
 use crate::server::{ServerOptions, UnknownTool};
 use connections::ConnectionSlots;
 use host_origin::HostOrigin;
@@ -221,7 +220,7 @@ impl HttpServer {
         listener: std::net::TcpListener,
     ) -> Result<Self, HttpError> {
         let listener = Listener::network(listener).map_err(HttpError::Socket)?;
-        Self::on(Arc::new(EngineHost(engine)), options, http, listener)
+        Self::on(engine, options, http, listener)
     }
 
     /// The same on a socket of the file system. Only programs of the user who runs the server are admitted, and they
@@ -239,7 +238,7 @@ impl HttpServer {
     ) -> Result<Self, HttpError> {
         let http = HttpOptions::local(limits, Anonymous::Allowed);
         let listener = Listener::socket(listener).map_err(HttpError::Socket)?;
-        Self::on(Arc::new(EngineHost(engine)), options, http, listener)
+        Self::on(engine, options, http, listener)
     }
 
     /// A server for the parent process, which sends connected sockets over `socket` (`SCM_RIGHTS`, one in a message of
@@ -269,11 +268,11 @@ impl HttpServer {
             ..HttpOptions::local(limits, Anonymous::Parent)
         };
         let listener = Listener::parent(socket).map_err(HttpError::Socket)?;
-        Self::on(Arc::new(EngineHost(engine)), options, http, listener)
+        Self::on(engine, options, http, listener)
     }
 
     fn on(
-        host: Arc<dyn Host>,
+        engine: Arc<Engine>,
         options: ServerOptions,
         http: HttpOptions,
         listener: Listener,
@@ -290,7 +289,7 @@ impl HttpServer {
         let tls = http.tls.map(Tls::new).transpose()?.map(Arc::new);
         let end = CancellationToken::new();
         let limits = LimitsHandle::new(http.limits);
-        let tenants = Tenants::new(Arc::clone(&host), options, Arc::clone(&limits), end.clone());
+        let tenants = Tenants::new(Arc::clone(&engine), options, Arc::clone(&limits), end.clone());
         tenants.check()?;
         Ok(Self {
             listener,
@@ -300,7 +299,7 @@ impl HttpServer {
                 authenticator,
                 tenants,
                 limits,
-                host,
+                engine,
                 http.page,
                 http.endpoints,
             )),

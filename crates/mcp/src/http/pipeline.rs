@@ -17,7 +17,7 @@ use hyper::header::{
     HeaderValue, ORIGIN, TRANSFER_ENCODING, VARY,
 };
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
-use sandcell_engine::Principal;
+use sandcell_engine::{Engine, Principal};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tower_service::Service as _;
 
@@ -36,7 +36,6 @@ use super::sessions::UseKind;
 use super::tenants::{INCOMING_UNITS, RequestPermit, SEMAPHORE_UNIT_BYTES, Tenant, Tenants};
 use crate::auth::oauth::WELL_KNOWN;
 use crate::auth::{Admission, Authenticator, Denied, TokenUse};
-use crate::host::Host;
 use crate::limits::{ABOUT_BYTES, MESSAGE_BYTES};
 use crate::priority::Priority;
 
@@ -68,7 +67,7 @@ pub(crate) struct Pipeline {
     pub(crate) tenants: Tenants,
     pub(crate) limits: Arc<LimitsHandle>,
     pub(crate) metrics: Metrics,
-    pub(crate) host: Arc<dyn Host>,
+    pub(crate) engine: Arc<Engine>,
     page: Page,
     pub(super) endpoints: Option<Arc<dyn Endpoints>>,
     bulk: Arc<Semaphore>,
@@ -109,7 +108,7 @@ impl Pipeline {
         authenticator: Authenticator,
         tenants: Tenants,
         limits: Arc<LimitsHandle>,
-        host: Arc<dyn Host>,
+        engine: Arc<Engine>,
         page: Page,
         endpoints: Option<Arc<dyn Endpoints>>,
     ) -> Self {
@@ -120,7 +119,7 @@ impl Pipeline {
             tenants,
             limits,
             metrics: Metrics::default(),
-            host,
+            engine,
             page,
             endpoints,
             bulk: Arc::new(Semaphore::new(BULK_ANSWERS)),
@@ -161,7 +160,7 @@ impl Pipeline {
         let mut response = self.route(route, request, from).await.unwrap_or_else(|rejection| {
             self.metrics.refused(rejection.reason);
             if let Some(event) = rejection.event(from.peer) {
-                self.host.note(event);
+                self.engine.note(event);
             }
             match route {
                 Route::Endpoint => rejection.into_plain_response(),
@@ -321,8 +320,8 @@ impl Pipeline {
             return Err(Rejection::method("GET"));
         }
         let text = self.metrics.render(
-            &self.host.counts(),
-            self.host.capacity().as_ref(),
+            &self.engine.counts(),
+            self.engine.capacity().as_ref(),
             self.tenants.count(),
             self.calls(),
         );
@@ -334,7 +333,7 @@ impl Pipeline {
 
     /// Answers programs of the same user that query a background server.
     fn service(&self) -> Response<Body> {
-        let counts = self.host.counts();
+        let counts = self.engine.counts();
         let text = serde_json::json!({
             "version": env!("CARGO_PKG_VERSION"),
             "sandboxes": counts.sandboxes,

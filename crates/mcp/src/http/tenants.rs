@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
-use sandcell_engine::Principal;
+use sandcell_engine::{Engine, Principal};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
@@ -15,7 +15,6 @@ use super::limits_handle::LimitsHandle;
 use super::sessions::Sessions;
 #[cfg(feature = "conformance")]
 use crate::conformance::Handler;
-use crate::host::Host;
 use crate::limits::{CONTROL_REQUESTS, MESSAGE_BYTES};
 use crate::priority::Priority;
 #[cfg(not(feature = "conformance"))]
@@ -144,7 +143,7 @@ impl Tenant {
 
 /// All present callers.
 pub(crate) struct Tenants {
-    host: Arc<dyn Host>,
+    engine: Arc<Engine>,
     options: ServerOptions,
     limits: Arc<LimitsHandle>,
     all: Mutex<HashMap<Principal, Arc<Tenant>>>,
@@ -153,13 +152,13 @@ pub(crate) struct Tenants {
 
 impl Tenants {
     pub(crate) fn new(
-        host: Arc<dyn Host>,
+        engine: Arc<Engine>,
         options: ServerOptions,
         limits: Arc<LimitsHandle>,
         end: CancellationToken,
     ) -> Self {
         Self {
-            host,
+            engine,
             options,
             limits,
             all: Mutex::default(),
@@ -183,7 +182,7 @@ impl Tenants {
         let sessions = Arc::new(Sessions::new(Arc::clone(&self.limits)));
         let in_flight = Arc::new(InFlight::default());
         let server = Server::new(
-            Arc::clone(&self.host),
+            Arc::clone(&self.engine),
             &self.options,
             caller.clone(),
             end.clone(),

@@ -12,7 +12,6 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 
 use crate::auth::STDIO_PRINCIPAL;
-use crate::host::{EngineHost, Host};
 use crate::limits::DISCONNECT_TIMEOUT;
 use crate::server::{Server, ServerOptions, UnknownTool};
 use in_flight::InFlight;
@@ -41,12 +40,12 @@ pub enum ServeError {
 /// [`ServeError`]. A client that leaves at any moment is no error.
 pub async fn serve_stdio(engine: Arc<Engine>, options: ServerOptions) -> Result<(), ServeError> {
     let (read, write) = rmcp::transport::stdio_pipes();
-    serve_on(Arc::new(EngineHost(engine)), &options, read, write).await
+    serve_on(engine, &options, read, write).await
 }
 
 /// The same on any pair of byte streams.
 pub(crate) async fn serve_on<R, W>(
-    host: Arc<dyn Host>,
+    engine: Arc<Engine>,
     options: &ServerOptions,
     read: R,
     write: W,
@@ -59,7 +58,7 @@ where
     let _stop_what_runs = gone.clone().drop_guard();
     let in_flight = Arc::new(InFlight::default());
     let caller = Principal(STDIO_PRINCIPAL.into());
-    let server = Server::new(host, options, caller, gone.clone(), Arc::clone(&in_flight))?;
+    let server = Server::new(engine, options, caller, gone.clone(), Arc::clone(&in_flight))?;
     let transport = LineTransport::new(read, write, gone.clone(), in_flight);
     match server.serve(transport).await {
         Ok(running) => tokio::select! {

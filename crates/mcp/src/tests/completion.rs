@@ -1,9 +1,6 @@
-use std::sync::Arc;
-
 use serde_json::{Value, json};
 
-use super::Client;
-use crate::host::fake::{EXECUTION, FakeHost, SANDBOX};
+use super::{Client, bench};
 
 const FILE_TEMPLATE: &str = "sandcell://{sandbox_id}/{+path}";
 const ARTIFACT_TEMPLATE: &str = "sandcell://executions/{execution_id}/{n}";
@@ -19,23 +16,24 @@ async fn completed(client: &mut Client, of: Value, name: &str, value: &str, cont
     answer["result"]["completion"]["values"].take()
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn ids_and_paths_are_completed_with_what_the_caller_has() {
-    let host = Arc::new(FakeHost::default());
-    let mut client = Client::connect(Arc::clone(&host));
+    let bench = bench();
+    let mut client = Client::connect(&bench);
     let info = client.initialize().await;
     assert_eq!(info["result"]["capabilities"]["completions"], json!({}));
+    let code = "write /home/user/data.csv x\nwrite /home/user/src/a x\nwrite /tmp/data.csv x\nplot";
+    let ran = client.call("execute_code", json!({"code": code})).await;
+    let ran = &ran["_meta"]["sandcell/execution"];
+    let (sandbox, execution) = (&ran["sandbox_id"], &ran["execution_id"]);
+    let file = bytes::Bytes::from_static(b"x");
+    let files = &bench.world.last().files;
+    files.lock().unwrap().insert("/home/user/odd\nname".to_owned(), file);
     let template = |uri: &str| json!({"type": "ref/resource", "uri": uri});
     let prompt = json!({"type": "ref/prompt", "name": "analyze_data"});
-    let within = json!({"sandbox_id": SANDBOX});
+    let within = json!({"sandbox_id": sandbox});
     for (of, name, value, context, expected) in [
-        (
-            template(FILE_TEMPLATE),
-            "sandbox_id",
-            "sb",
-            json!({}),
-            json!([SANDBOX, SANDBOX]),
-        ),
+        (template(FILE_TEMPLATE), "sandbox_id", "sb", json!({}), json!([sandbox])),
         (template(FILE_TEMPLATE), "sandbox_id", "ex", json!({}), json!([])),
         (
             template(FILE_TEMPLATE),
@@ -70,7 +68,14 @@ async fn ids_and_paths_are_completed_with_what_the_caller_has() {
             "execution_id",
             "ex",
             json!({}),
-            json!([EXECUTION, EXECUTION]),
+            json!([execution]),
+        ),
+        (
+            template(ARTIFACT_TEMPLATE),
+            "n",
+            "",
+            json!({"execution_id": execution}),
+            json!(["0"]),
         ),
         (
             template(ARTIFACT_TEMPLATE),

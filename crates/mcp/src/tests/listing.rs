@@ -1,24 +1,36 @@
 //! The information that a client gets before it calls anything.
 
+use sandcell_testkit::{FakeNetwork, FakePackages};
+
 use super::*;
+
+/// The engine of these tests, with packages for Python.
+fn with_packages() -> Bench {
+    let bench = bench();
+    bench.offer(None, Some(FakePackages::of("python")));
+    bench
+}
 
 #[tokio::test]
 async fn the_list_of_tools_is_as_it_is() {
-    let mut client = Client::ready(Arc::default()).await;
+    let mut client = Client::ready(&with_packages()).await;
     let answer = client.request("tools/list", json!({})).await;
     insta::assert_json_snapshot!(answer["result"]);
 }
 
 #[tokio::test]
 async fn the_list_of_tools_stays_small_with_every_language_and_host_files() {
-    let mut host = FakeHost::default();
+    let mut languages = languages();
     for name in ["node", "ruby", "r", "julia", "go", "rust", "java", "perl", "lua", "php"] {
-        let mut language = host.languages[0].clone();
-        language.name = name.into();
-        host.languages.push(language);
+        languages.push(LanguageInfo {
+            name: name.into(),
+            aliases: Vec::new(),
+            ..languages[0].clone()
+        });
     }
-    host.config.upload_from = vec!["/data".into()];
-    let mut client = Client::ready(Arc::new(host)).await;
+    let bench = Bench::with_languages(languages, |config| config.upload_from = vec!["/data".into()]);
+    bench.offer(None, Some(FakePackages::of("python")));
+    let mut client = Client::ready(&bench).await;
     let answer = client.request("tools/list", json!({})).await;
     let size = answer.to_string().len();
     assert!(size < 12_000, "{size} bytes");
@@ -26,7 +38,7 @@ async fn the_list_of_tools_stays_small_with_every_language_and_host_files() {
 
 #[tokio::test]
 async fn names_arguments_and_hints_are_what_clients_can_take() {
-    let mut client = Client::ready(Arc::default()).await;
+    let mut client = Client::ready(&with_packages()).await;
     let answer = client.request("tools/list", json!({})).await;
     for tool in answer["result"]["tools"].as_array().unwrap() {
         let name = tool["name"].as_str().unwrap();
@@ -68,11 +80,12 @@ async fn names_arguments_and_hints_are_what_clients_can_take() {
 
 #[tokio::test]
 async fn network_is_offered_where_the_operator_allows_hosts() {
-    let host = FakeHost {
-        network: vec!["*.example.org".into()],
-        ..FakeHost::default()
-    };
-    let mut client = Client::ready(Arc::new(host)).await;
+    let bench = with_packages();
+    bench.offer(
+        Some(FakeNetwork::to(&["*.example.org"])),
+        Some(FakePackages::of("python")),
+    );
+    let mut client = Client::ready(&bench).await;
     let answer = client.request("tools/list", json!({})).await;
     let tools = answer["result"]["tools"].as_array().unwrap();
     let with: Vec<&str> = tools
@@ -92,7 +105,7 @@ async fn network_is_offered_where_the_operator_allows_hosts() {
 async fn only_the_tools_that_the_operator_named_exist() {
     let tools = Some(vec!["read_file".to_owned(), "execute_code".to_owned()]);
     let mut client = Client::connect_with(
-        Arc::default(),
+        &with_packages(),
         ServerOptions {
             tools,
             ..ServerOptions::default()
@@ -117,7 +130,7 @@ async fn only_the_tools_that_the_operator_named_exist() {
 async fn a_tool_that_does_not_exist_cannot_be_selected() {
     let tools = Some(vec!["execute_cod".to_owned()]);
     let client = Client::connect_with(
-        Arc::default(),
+        &with_packages(),
         ServerOptions {
             tools,
             ..ServerOptions::default()
@@ -132,7 +145,7 @@ async fn a_tool_that_does_not_exist_cannot_be_selected() {
 
 #[tokio::test]
 async fn prompts_are_listed_and_written_out() {
-    let mut client = Client::ready(Arc::default()).await;
+    let mut client = Client::ready(&with_packages()).await;
     let listed = client.request("prompts/list", json!({})).await;
     for prompt in listed["result"]["prompts"].as_array().unwrap() {
         let mut arguments = json!({});
@@ -155,7 +168,7 @@ async fn prompts_are_listed_and_written_out() {
 
 #[tokio::test]
 async fn the_handshake_names_the_server_and_tells_how_to_use_it() {
-    let mut client = Client::connect(Arc::default());
+    let mut client = Client::connect(&with_packages());
     let answer = client.initialize().await;
     let result = &answer["result"];
     assert_eq!(result["serverInfo"]["name"], "sandcell");
@@ -174,7 +187,7 @@ async fn the_handshake_names_the_server_and_tells_how_to_use_it() {
 
 #[tokio::test]
 async fn the_era_without_a_handshake_works_too() {
-    let mut client = Client::connect(Arc::default());
+    let mut client = Client::connect(&with_packages());
     let meta = json!({
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
         "io.modelcontextprotocol/clientCapabilities": {},
@@ -190,9 +203,9 @@ async fn the_era_without_a_handshake_works_too() {
     let listed = client.request("tools/list", json!({"_meta": meta})).await;
     assert_eq!(listed["result"]["resultType"], "complete");
     assert_eq!(listed["result"]["tools"].as_array().unwrap().len(), 14);
-    let params = json!({"_meta": meta, "name": "execute_code", "arguments": {"code": "hi"}});
+    let params = json!({"_meta": meta, "name": "execute_code", "arguments": {"code": "print hi"}});
     let called = client.request("tools/call", params).await;
-    assert_eq!(called["result"]["content"][0]["text"], "hi");
+    assert_eq!(called["result"]["content"][0]["text"], "hi\n");
     assert_eq!(called["result"]["resultType"], "complete");
     client.leave().await.unwrap();
 }
@@ -210,7 +223,7 @@ async fn the_other_sets_of_tools_are_as_they_are() {
             toolset,
             ..ServerOptions::default()
         };
-        let mut client = Client::connect_with(Arc::default(), options);
+        let mut client = Client::connect_with(&with_packages(), options);
         let answer = client.initialize().await;
         let instructions = answer["result"]["instructions"].as_str().unwrap();
         assert!(instructions.len() <= 1500, "{}", instructions.len());
@@ -227,7 +240,7 @@ async fn tools_for_programs_can_be_called_and_are_not_listed() {
         let answer = client.request("tools/list", json!({})).await;
         answer.to_string()
     };
-    let mut client = Client::ready(Arc::default()).await;
+    let mut client = Client::ready(&with_packages()).await;
     let list = listed(&mut client).await;
     assert!(!list.contains("run_command") && !list.contains("write_stdin"), "{list}");
     client.call("run_command", json!({"command": "ls"})).await;
@@ -238,13 +251,13 @@ async fn tools_for_programs_can_be_called_and_are_not_listed() {
         ..ServerOptions::default()
     };
     let call = json!({"name": "run_command", "arguments": {"command": "ls"}});
-    let mut client = Client::connect_with(Arc::default(), only(&["execute_code"]));
+    let mut client = Client::connect_with(&with_packages(), only(&["execute_code"]));
     client.initialize().await;
     assert_eq!(
         client.request("tools/call", call.clone()).await["error"]["code"],
         -32602
     );
-    let mut client = Client::connect_with(Arc::default(), only(&["execute_code", "run_command"]));
+    let mut client = Client::connect_with(&with_packages(), only(&["execute_code", "run_command"]));
     client.initialize().await;
     assert!(!listed(&mut client).await.contains("run_command"));
     assert_eq!(
@@ -255,7 +268,7 @@ async fn tools_for_programs_can_be_called_and_are_not_listed() {
         toolset: crate::tools::Toolset::Container,
         ..ServerOptions::default()
     };
-    let mut client = Client::connect_with(Arc::default(), container);
+    let mut client = Client::connect_with(&with_packages(), container);
     client.initialize().await;
     assert_eq!(client.request("tools/call", call).await["error"]["code"], -32602);
 }

@@ -5,53 +5,58 @@ use crate::limits::MESSAGE_BYTES;
 
 #[tokio::test]
 async fn a_call_that_is_taken_back_stops_its_code_and_gets_no_answer() {
-    let host = Arc::new(FakeHost::default());
-    let mut client = Client::ready(Arc::clone(&host)).await;
-    let id = client.start_call("execute_code", json!({"code": "hang"})).await;
+    let bench = bench();
+    let mut client = Client::ready(&bench).await;
+    let id = client.start_call("execute_code", json!({"code": endless("on")})).await;
+    bench.world.noted("on").await;
     client.works().await;
     let params = json!({"requestId": id, "reason": "no longer wanted"});
     client
         .send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}))
         .await;
-    wait_until(|| !host.stopped.lock().unwrap().is_empty()).await;
+    cancelled_becomes(&bench, 1).await;
     client.works().await;
     client.leave().await.unwrap();
 }
 
 #[tokio::test]
 async fn taking_back_works_without_a_handshake_too() {
-    let host = Arc::new(FakeHost::default());
-    let mut client = Client::connect(Arc::clone(&host));
+    let bench = bench();
+    let mut client = Client::connect(&bench);
     let meta = json!({
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
         "io.modelcontextprotocol/clientCapabilities": {},
     });
-    let params = json!({"_meta": meta, "name": "execute_code", "arguments": {"code": "hang"}});
+    let params = json!({"_meta": meta, "name": "execute_code", "arguments": {"code": endless("on")}});
     let id = client.start("tools/call", params).await;
-    wait_until(|| !host.asked.lock().unwrap().is_empty()).await;
+    bench.world.noted("on").await;
     let params = json!({"requestId": id});
     client
         .send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}))
         .await;
-    wait_until(|| !host.stopped.lock().unwrap().is_empty()).await;
+    cancelled_becomes(&bench, 1).await;
     client.leave().await.unwrap();
 }
 
 #[tokio::test]
 async fn large_reads_that_are_taken_back_while_they_wait_for_room_read_nothing() {
-    let host = Arc::new(FakeHost::default());
-    let file = vec![7; 10 << 20];
-    host.files.lock().unwrap().insert("/home/user/big".to_owned(), file);
-    let mut client = Client::ready(Arc::clone(&host)).await;
+    let bench = bench();
+    let mut client = Client::ready(&bench).await;
+    client.works().await;
+    let file = vec![7; 10 << 20].into();
+    let files = &bench.world.last().files;
+    files.lock().unwrap().insert("/home/user/big".to_owned(), file);
+    let reads = || bench.world.reads.lock().unwrap().len();
+    let sandbox = bench.engine.status(&bench.me, None).await.unwrap()[0].id.clone();
     let whole = json!({"path": "big", "base64": true});
     // There is room for two answers that the client does not read.
     let first = client.start_call("read_file", whole.clone()).await;
     let second = client.start_call("read_file", whole.clone()).await;
-    wait_until(|| host.asked.lock().unwrap().len() == 2).await;
+    wait_until(|| reads() == 2).await;
     let mut waiting = Vec::new();
     for _ in 0..4 {
         waiting.push(client.start_call("read_file", whole.clone()).await);
-        let uri = format!("sandcell://{}/home/user/big", crate::host::fake::SANDBOX);
+        let uri = format!("sandcell://{sandbox}/home/user/big");
         waiting.push(client.start("resources/read", json!({"uri": uri})).await);
     }
     for id in waiting {
@@ -67,12 +72,7 @@ async fn large_reads_that_are_taken_back_while_they_wait_for_room_read_nothing()
             .all(|answer| answer["id"] == first || answer["id"] == second)
     );
     client.works().await;
-    let asked = host.asked.lock().unwrap().clone();
-    assert_eq!(
-        asked.iter().filter(|asked| asked.contains("read_file")).count(),
-        2,
-        "{asked:?}"
-    );
+    assert_eq!(reads(), 2);
     client.leave().await.unwrap();
 }
 
@@ -87,28 +87,30 @@ async fn wait_until(what: impl Fn() -> bool) {
 
 #[tokio::test]
 async fn a_client_that_leaves_stops_what_runs_and_ends_the_server() {
-    let host = Arc::new(FakeHost::default());
-    let mut client = Client::ready(Arc::clone(&host)).await;
-    client.start_call("execute_code", json!({"code": "hang"})).await;
+    let bench = bench();
+    let mut client = Client::ready(&bench).await;
+    client.start_call("execute_code", json!({"code": endless("on")})).await;
     client.works().await;
     client.leave().await.unwrap();
-    assert_eq!(*host.stopped.lock().unwrap(), ["hang"]);
+    cancelled_becomes(&bench, 1).await;
 }
 
 #[tokio::test]
 async fn calls_that_were_sent_before_the_end_of_input_are_answered() {
-    let mut client = Client::ready(Arc::default()).await;
-    let id = client.start_call("execute_code", json!({"code": "last words"})).await;
+    let mut client = Client::ready(&bench()).await;
+    let id = client
+        .start_call("execute_code", json!({"code": "print last words"}))
+        .await;
     client.write.shutdown().await.unwrap();
     let answer = client.receive().await;
     assert_eq!(answer["id"], id);
-    assert_eq!(answer["result"]["content"][0]["text"], "last words");
+    assert_eq!(answer["result"]["content"][0]["text"], "last words\n");
     client.server.await.unwrap().unwrap();
 }
 
 #[tokio::test]
 async fn a_last_line_without_line_feed_counts() {
-    let mut client = Client::ready(Arc::default()).await;
+    let mut client = Client::ready(&bench()).await;
     client
         .write
         .write_all(br#"{"jsonrpc":"2.0","id":99,"method":"ping"}"#)
@@ -120,20 +122,23 @@ async fn a_last_line_without_line_feed_counts() {
 
 #[tokio::test]
 async fn a_client_may_leave_before_it_says_anything() {
-    Client::connect(Arc::default()).leave().await.unwrap();
+    Client::connect(&bench()).leave().await.unwrap();
 }
 
 #[tokio::test]
 async fn a_panic_is_an_answer() {
-    let mut client = Client::ready(Arc::default()).await;
-    let result = client.call("execute_code", json!({"code": "panic"})).await;
-    insta::assert_snapshot!(transcript(&result));
+    let bench = bench();
+    bench.offer(None, Some(sandcell_testkit::FakePackages::of("python")));
+    let mut client = Client::ready(&bench).await;
+    let in_engine = client.call("execute_code", json!({"code": "panic"})).await;
+    let in_tool = client.call("install_package", json!({"packages": ["panic"]})).await;
+    assert_text!([in_engine, in_tool].map(|result| transcript(&result)).join("\n\n"));
     client.works().await;
 }
 
 #[tokio::test]
 async fn every_bad_line_gets_an_answer_and_the_session_lives_on() {
-    let mut client = Client::ready(Arc::default()).await;
+    let mut client = Client::ready(&bench()).await;
     let deep = format!(
         r#"{{"jsonrpc":"2.0","id":"deep","method":"tools/call","params":{}{}}}"#,
         "[".repeat(200_000),
@@ -166,14 +171,14 @@ async fn every_bad_line_gets_an_answer_and_the_session_lives_on() {
         client.send_line(line).await;
         answers.push(client.receive().await.to_string());
     }
-    insta::assert_snapshot!(answers.join("\n"));
+    assert_text!(answers.join("\n"));
     client.works().await;
     client.leave().await.unwrap();
 }
 
 #[tokio::test]
 async fn what_needs_no_answer_gets_none() {
-    let mut client = Client::ready(Arc::default()).await;
+    let mut client = Client::ready(&bench()).await;
     for line in [
         &b""[..],
         b"   ",
@@ -191,7 +196,7 @@ async fn what_needs_no_answer_gets_none() {
 
 #[tokio::test]
 async fn noise_before_the_handshake_does_not_end_the_session() {
-    let mut client = Client::connect(Arc::default());
+    let mut client = Client::connect(&bench());
     client
         .send_line(br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#)
         .await;
@@ -206,8 +211,8 @@ async fn noise_before_the_handshake_does_not_end_the_session() {
 
 #[tokio::test]
 async fn a_message_of_20_mb_is_taken_and_one_above_the_limit_is_refused_by_its_id() {
-    let mut client = Client::ready(Arc::default()).await;
-    let code = "x".repeat(20_000_000);
+    let mut client = Client::ready(&bench()).await;
+    let code = format!("print {}", "x".repeat(20_000_000));
     let result = client.call("execute_code", json!({"code": code})).await;
     assert!(result["content"][0]["text"].as_str().unwrap().len() < 21_000);
     let too_long = "y".repeat(MESSAGE_BYTES);
@@ -228,9 +233,10 @@ async fn a_message_of_20_mb_is_taken_and_one_above_the_limit_is_refused_by_its_i
 
 #[tokio::test]
 async fn an_id_that_is_still_open_is_not_taken_twice() {
-    let host = Arc::new(FakeHost::default());
-    let mut client = Client::ready(host).await;
-    let id = client.start_call("execute_code", json!({"code": "sleep"})).await;
+    let mut client = Client::ready(&bench()).await;
+    let id = client
+        .start_call("execute_code", json!({"code": "sleep 2500\nprint hello"}))
+        .await;
     client
         .send(&json!({"jsonrpc": "2.0", "id": id, "method": "ping"}))
         .await;
@@ -247,11 +253,11 @@ async fn an_id_that_is_still_open_is_not_taken_twice() {
 
 #[tokio::test]
 async fn more_requests_than_the_server_works_on_are_refused_one_by_one() {
-    let mut client = Client::ready(Arc::default()).await;
+    let mut client = Client::ready(&bench_with(|config| config.queue = 1000)).await;
     for _ in 0..256 {
-        client.start_call("execute_code", json!({"code": "hang"})).await;
+        client.start_call("execute_code", json!({"code": endless("on")})).await;
     }
-    let id = client.start_call("execute_code", json!({"code": "hang"})).await;
+    let id = client.start_call("execute_code", json!({"code": endless("on")})).await;
     let refused = client.receive().await;
     assert_eq!(
         (&refused["id"], &refused["error"]["code"]),
@@ -262,7 +268,7 @@ async fn more_requests_than_the_server_works_on_are_refused_one_by_one() {
 
 #[tokio::test]
 async fn a_client_that_does_not_read_is_not_listened_to() {
-    let mut client = Client::ready(Arc::default()).await;
+    let mut client = Client::ready(&bench()).await;
     let code = "z".repeat(15_000);
     let flood = async {
         for _ in 0..10_000 {
@@ -281,9 +287,9 @@ async fn a_client_that_does_not_read_is_not_listened_to() {
 
 #[tokio::test]
 async fn progress_is_told_to_those_who_ask_and_never_after_the_answer() {
-    let mut client = Client::ready(Arc::default()).await;
+    let mut client = Client::ready(&bench()).await;
     let params = json!({
-        "name": "execute_code", "arguments": {"code": "sleep"}, "_meta": {"progressToken": "p1"},
+        "name": "execute_code", "arguments": {"code": "sleep 2500"}, "_meta": {"progressToken": "p1"},
     });
     let id = client.start("tools/call", params).await;
     for second in 1..=2 {
@@ -298,8 +304,10 @@ async fn progress_is_told_to_those_who_ask_and_never_after_the_answer() {
 
 #[tokio::test]
 async fn calls_run_side_by_side() {
-    let mut client = Client::ready(Arc::default()).await;
-    let slow = client.start_call("execute_code", json!({"code": "sleep"})).await;
+    let mut client = Client::ready(&bench()).await;
+    let slow = client
+        .start_call("execute_code", json!({"code": "sleep 2500\nprint hello"}))
+        .await;
     client.works().await;
     assert_eq!(client.receive().await["id"], slow);
 }

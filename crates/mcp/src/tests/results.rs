@@ -8,8 +8,8 @@ use super::*;
 use crate::answer::{Answer, Block};
 use crate::content::{execution, pictures};
 use crate::convert;
-use crate::host::fake::{cause, isolation, shown, view};
 use crate::stdio::in_flight::AnswerRoom;
+use crate::tests::views::{cause, isolation, shown, view};
 
 async fn result(view: &ExecutionView) -> Value {
     let answer = execution::answer(view, ByteSize::kib(20), &[], &AnswerRoom::default()).await;
@@ -106,7 +106,7 @@ async fn programs_take_the_parts_apart_whatever_the_code_prints() {
     assert_eq!(meta["hint"], "try another");
     let quiet = ExecutionView {
         stdout: Shown::default(),
-        ..crate::host::fake::view()
+        ..crate::tests::views::view()
     };
     let meta = super::results::meta(&quiet).await;
     assert_eq!(meta["stdout"], "");

@@ -1,9 +1,6 @@
-use std::sync::Arc;
-
 use serde_json::{Value, json};
 
-use super::{Client, TEST_TIMEOUT};
-use crate::host::fake::FakeHost;
+use super::{Client, TEST_TIMEOUT, bench, bench_with, cancelled_becomes, endless};
 
 fn meta(capabilities: Value) -> Value {
     json!({
@@ -18,7 +15,7 @@ fn knows_tasks() -> Value {
 }
 
 async fn run(client: &mut Client, meta: &Value, code: &str) -> Value {
-    let params = json!({"_meta": meta, "name": "execute_code", "arguments": {"code": code}});
+    let params = json!({"_meta": meta, "name": "execute_code", "arguments": {"code": code, "timeout_s": 60}});
     client.request("tools/call", params).await["result"].take()
 }
 
@@ -42,13 +39,13 @@ async fn ended(client: &mut Client, task: &str) -> Value {
     tokio::time::timeout(TEST_TIMEOUT, asking).await.unwrap()
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_is_quick_is_answered_and_what_lasts_becomes_a_task_with_the_whole_result() {
-    let mut client = Client::connect(Arc::default());
-    let quick = run(&mut client, &knows_tasks(), "quick").await;
+    let mut client = Client::connect(&bench());
+    let quick = run(&mut client, &knows_tasks(), "print quick").await;
     assert_eq!(quick["resultType"], "complete", "{quick}");
-    assert_eq!(quick["content"][0]["text"], "quick");
-    let begun = run(&mut client, &knows_tasks(), "later").await;
+    assert_eq!(quick["content"][0]["text"], "quick\n");
+    let begun = run(&mut client, &knows_tasks(), "sleep 50000\nprint hello").await;
     assert_eq!(begun["resultType"], "task", "{begun}");
     let done = ended(&mut client, begun["taskId"].as_str().unwrap()).await;
     assert_eq!(done["status"], "completed", "{done}");
@@ -58,29 +55,24 @@ async fn what_is_quick_is_answered_and_what_lasts_becomes_a_task_with_the_whole_
     client.leave().await.unwrap();
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_task_that_is_cancelled_stops_its_code_and_so_does_a_client_that_leaves() {
-    let host = Arc::new(FakeHost::default());
-    let mut client = Client::connect(Arc::clone(&host));
-    let begun = run(&mut client, &knows_tasks(), "hang").await;
+    let bench = bench();
+    let mut client = Client::connect(&bench);
+    let begun = run(&mut client, &knows_tasks(), &endless("one")).await;
     let task = begun["taskId"].as_str().unwrap();
     ask(&mut client, "tasks/cancel", task).await;
     assert_eq!(ended(&mut client, task).await["status"], "cancelled");
-    assert_eq!(*host.stopped.lock().unwrap(), ["hang"]);
-    run(&mut client, &knows_tasks(), "hang").await;
+    cancelled_becomes(&bench, 1).await;
+    run(&mut client, &knows_tasks(), &endless("two")).await;
     client.leave().await.unwrap();
-    let stopped = async {
-        while host.stopped.lock().unwrap().len() < 2 {
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(TEST_TIMEOUT, stopped).await.unwrap();
+    cancelled_becomes(&bench, 2).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn clients_that_know_no_tasks_never_see_one_and_a_mistake_of_the_server_is_told() {
-    let mut client = Client::connect(Arc::default());
-    let plain = run(&mut client, &meta(json!({})), "sleep").await;
+    let mut client = Client::connect(&bench());
+    let plain = run(&mut client, &meta(json!({})), "sleep 2500").await;
     assert_eq!(plain["resultType"], "complete", "{plain}");
     let broken = run(&mut client, &knows_tasks(), "panic").await;
     assert_eq!(broken["isError"], true, "{broken}");
@@ -89,10 +81,10 @@ async fn clients_that_know_no_tasks_never_see_one_and_a_mistake_of_the_server_is
     client.leave().await.unwrap();
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn tasks_that_are_kept_are_bounded_and_then_calls_are_as_they_always_were() {
-    let mut client = Client::connect(Arc::default());
-    let params = json!({"_meta": knows_tasks(), "name": "execute_code", "arguments": {"code": "hang"}});
+    let mut client = Client::connect(&bench_with(|config| config.queue = 100));
+    let params = json!({"_meta": knows_tasks(), "name": "execute_code", "arguments": {"code": endless("on"), "timeout_s": 3600}});
     for _ in 0..40 {
         client.start("tools/call", params.clone()).await;
     }
@@ -101,7 +93,9 @@ async fn tasks_that_are_kept_are_bounded_and_then_calls_are_as_they_always_were(
         assert_eq!(answer["result"]["resultType"], "task", "{answer}");
     }
     // The next one waits as calls do, and is answered as they are.
-    let more = run(&mut client, &knows_tasks(), "sleep").await;
+    let arguments = json!({"code": "sleep 2500", "language": "bash"});
+    let params = json!({"_meta": knows_tasks(), "name": "execute_code", "arguments": arguments});
+    let more = client.request("tools/call", params).await["result"].take();
     assert_eq!(more["resultType"], "complete", "{more}");
     client.leave().await.unwrap();
 }

@@ -1,10 +1,11 @@
 //! Running code: in a session that keeps its variables, or once.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt as _;
-use sandcell_engine::{ExecuteRequest, ExecutionView, RunRequest, Status, Watch};
+use sandcell_engine::{Engine, ExecuteRequest, ExecutionView, RunRequest, Status, Watch};
 use sandcell_sandbox::{Consent, Failure, MAX_TIMEOUT};
 use serde_json::{Value, json};
 
@@ -13,7 +14,6 @@ use super::{Call, Effect, Tool, ToolFacts, memory_field, network_field, sandbox_
 use crate::answer::Answer;
 use crate::arguments::{Arguments, sandbox_path};
 use crate::content::execution;
-use crate::host::Host;
 use crate::limits::{MAX_RESULT_LINKS, MAX_WAIT, MIN_ANSWER_TIME};
 use crate::schema::{Field, Kind, ListOf, MapOf};
 
@@ -118,10 +118,10 @@ pub(crate) fn execute_code(facts: &ToolFacts) -> Tool {
 /// Returns the engine request for a call of `execute_code`, without its wait.
 pub(crate) fn execute_request(
     arguments: &mut Arguments,
-    host: &dyn Host,
+    engine: &Arc<Engine>,
     watch: Watch,
 ) -> Result<ExecuteRequest, Failure> {
-    let (code, language) = code_and_language(arguments, host)?;
+    let (code, language) = code_and_language(arguments, engine)?;
     Ok(ExecuteRequest {
         code,
         language,
@@ -137,32 +137,32 @@ async fn run_execute(mut call: Call) -> Result<Answer, Failure> {
     let waits = call.wait_limits.of(&mut call.arguments);
     let request = ExecuteRequest {
         wait: Some(waits.time),
-        ..execute_request(&mut call.arguments, &*call.host, call.watch.clone())?
+        ..execute_request(&mut call.arguments, &call.engine, call.watch.clone())?
     };
-    let view = call.host.execute(&call.caller, request, call.cancel).await?;
+    let view = call.engine.execute(&call.caller, request, call.cancel).await?;
     let notes = Vec::from_iter(waits.notes(&view));
-    Ok(execution::answer(&view, call.host.config().output_inline, &notes, &call.room).await)
+    Ok(execution::answer(&view, call.engine.config().output_inline, &notes, &call.room).await)
 }
 
-pub(super) fn language(arguments: &mut Arguments, host: &dyn Host) -> String {
+pub(super) fn language(arguments: &mut Arguments, engine: &Arc<Engine>) -> String {
     arguments
         .text("language")
-        .unwrap_or_else(|| host.default_language().to_owned())
+        .unwrap_or_else(|| engine.default_language().to_owned())
 }
 
 /// Returns the code and its language. A Markdown fence around the code is removed; its language counts if no other is
 /// given.
-fn code_and_language(arguments: &mut Arguments, host: &dyn Host) -> Result<(String, String), Failure> {
+fn code_and_language(arguments: &mut Arguments, engine: &Arc<Engine>) -> Result<(String, String), Failure> {
     let code = arguments.required_text("code")?;
     let Some((tag, inside)) = in_fence(&code) else {
-        return Ok((code, language(arguments, host)));
+        return Ok((code, language(arguments, engine)));
     };
     let is_tag = |name: &String| name.eq_ignore_ascii_case(tag);
-    let known = { host.languages() }
+    let known = { engine.languages() }
         .into_iter()
         .find(|one| is_tag(&one.name) || one.aliases.iter().any(is_tag));
     let fenced = known.filter(|_| !arguments.has("language")).map(|one| one.name);
-    let language = fenced.unwrap_or_else(|| language(arguments, host));
+    let language = fenced.unwrap_or_else(|| language(arguments, engine));
     Ok((inside.to_owned(), language))
 }
 
@@ -207,7 +207,7 @@ pub(crate) fn create_run_close(facts: &ToolFacts) -> Tool {
 /// Returns the engine request for a call of `create_run_close`, without its wait, and notes on invalid output paths.
 pub(crate) fn once_request(
     arguments: &mut Arguments,
-    host: &dyn Host,
+    engine: &Arc<Engine>,
     watch: Watch,
     consent: Consent,
 ) -> Result<(RunRequest, Vec<String>), Failure> {
@@ -227,7 +227,7 @@ pub(crate) fn once_request(
             Err(_) => {}
         }
     }
-    let (code, language) = code_and_language(arguments, host)?;
+    let (code, language) = code_and_language(arguments, engine)?;
     let request = RunRequest {
         code,
         language,
@@ -247,17 +247,17 @@ pub(crate) fn once_request(
 
 async fn run_once(mut call: Call) -> Result<Answer, Failure> {
     let waits = call.wait_limits.of(&mut call.arguments);
-    let (request, mut notes) = once_request(&mut call.arguments, &*call.host, call.watch.clone(), call.consent)?;
+    let (request, mut notes) = once_request(&mut call.arguments, &call.engine, call.watch.clone(), call.consent)?;
     let request = RunRequest {
         wait: Some(waits.time),
         ..request
     };
-    let mut view = call.host.run_once(&call.caller, request, call.cancel).await?;
+    let mut view = call.engine.run_once(&call.caller, request, call.cancel).await?;
     notes.extend(waits.notes(&view));
     let object = execution::object(&view, execution::read_on);
     // The text does not offer the id of a sandbox that is gone already.
     view.new_sandbox = false;
-    let answer = execution::answer(&view, call.host.config().output_inline, &notes, &call.room).await;
+    let answer = execution::answer(&view, call.engine.config().output_inline, &notes, &call.room).await;
     Ok(answer.with_meta("sandcell/execution", Value::Object(object)))
 }
 

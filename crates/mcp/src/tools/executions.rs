@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use sandcell_engine::{ExecutionView, HistoryRecord, HistoryView, Status, StreamName, StreamSlice};
+use sandcell_engine::{ExecutionView, HistoryRecord, HistoryView, Status, StreamName, StreamPart, StreamSlice};
 use sandcell_sandbox::Failure;
 use serde_json::{Value, json};
 
@@ -13,7 +13,6 @@ use super::{Call, Effect, Tool, ToolFacts, count_field, sandbox_field};
 use crate::answer::{Answer, Block};
 use crate::content::execution::{self, status_name};
 use crate::content::text::shorten;
-use crate::host::StreamPart;
 use crate::limits::{HISTORY_RECORDS, STREAM_BYTES};
 use crate::schema::{self, Field, Kind};
 
@@ -75,22 +74,22 @@ async fn get(mut call: Call) -> Result<Answer, Failure> {
         Some(id) => id,
         None => newest(&call).await?,
     };
-    call.host.watch(&call.caller, &id, &call.watch)?;
+    call.engine.watch(&call.caller, &id, &call.watch)?;
     let view = tokio::select! {
-        view = call.host.execution(&call.caller, &id, wait) => view?,
+        view = call.engine.execution(&call.caller, &id, wait) => view?,
         // Cancelling a wait must not stop the execution: only the execution's own call decides that.
         () = call.cancel.cancelled() => return Err(cancelled_by_client()),
     };
     if part_wanted {
         let name = part.stream;
-        let slice = call.host.stream(&call.caller, &id, part).await?;
+        let slice = call.engine.stream(&call.caller, &id, &part).await?;
         return Ok(slice_answer(&view, name, &slice));
     }
     let total = view.stdout.total_bytes;
     let finished = view.status != Status::Running;
     let position = format!("stdout: total_bytes {total}, next_offset {total}, eof {finished}");
     let notes: Vec<String> = std::iter::once(position).chain(waits.notes(&view)).collect();
-    let answer = execution::answer(&view, call.host.config().output_inline, &notes, &call.room).await;
+    let answer = execution::answer(&view, call.engine.config().output_inline, &notes, &call.room).await;
     Ok(answer.with_meta(
         "sandcell/stream",
         json!({"stream": "stdout", "offset": 0, "next_offset": total, "total_bytes": total, "eof": finished}),
@@ -99,10 +98,10 @@ async fn get(mut call: Call) -> Result<Answer, Failure> {
 
 /// The caller's newest execution: a running one, else a finished one.
 async fn newest(call: &Call) -> Result<String, Failure> {
-    if let Some(running) = call.host.running(&call.caller).into_iter().next() {
+    if let Some(running) = call.engine.running(&call.caller).into_iter().next() {
         return Ok(running.execution_id.as_str().to_owned());
     }
-    let history = call.host.history(&call.caller, 1, None).await?;
+    let history = call.engine.history(&call.caller, 1, None).await?;
     let newest = history.records.into_iter().next();
     newest
         .map(|record| record.execution_id.as_str().to_owned())
@@ -181,8 +180,8 @@ pub(super) fn cancel_execution() -> Tool {
 
 async fn cancel(mut call: Call) -> Result<Answer, Failure> {
     let id = call.arguments.text("execution_id");
-    let view = call.host.cancel(&call.caller, id.as_deref()).await?;
-    Ok(execution::answer(&view, call.host.config().output_inline, &[], &call.room).await)
+    let view = call.engine.cancel(&call.caller, id.as_deref()).await?;
+    Ok(execution::answer(&view, call.engine.config().output_inline, &[], &call.room).await)
 }
 
 pub(super) fn get_execution_history() -> Tool {
@@ -233,7 +232,7 @@ async fn history(mut call: Call) -> Result<Answer, Failure> {
     let last_n = u64::try_from(asked).unwrap_or(1).clamp(1, HISTORY_RECORDS);
     let sandbox = call.arguments.text("sandbox_id");
     let view = call
-        .host
+        .engine
         .history(&call.caller, usize::try_from(last_n).unwrap_or(1), sandbox.as_deref())
         .await?;
     let data = serde_json::to_value(&view).unwrap_or_default();
@@ -315,7 +314,7 @@ async fn reset(mut call: Call) -> Result<Answer, Failure> {
     let sandbox = call.arguments.text("sandbox_id");
     let language = call.arguments.text("language");
     let view = call
-        .host
+        .engine
         .reset(&call.caller, sandbox.as_deref(), language.as_deref())
         .await?;
     let text = match (&view.sandbox_id, view.languages.as_slice()) {

@@ -59,7 +59,7 @@ async fn list(mut call: Call) -> Result<Answer, Failure> {
     let recursive = call.arguments.flag("recursive");
     let sandbox = call.arguments.text("sandbox_id");
     let answer = call
-        .host
+        .engine
         .list_files(&call.caller, sandbox.as_deref(), &path, recursive, LIST_ENTRIES)
         .await?;
     Ok(Answer::data(list_text(&path, &answer), list_data(&path, &answer)))
@@ -167,10 +167,10 @@ pub(super) async fn store(mut call: Call, path: &SandboxPath, bytes: Bytes) -> R
         WriteMode::Replace
     };
     let sandbox = call.arguments.text("sandbox_id");
-    check_size("the content", bytes.len(), call.host.config().file_bytes.as_bytes())?;
+    check_size("the content", bytes.len(), call.engine.config().file_bytes.as_bytes())?;
     let written = bytes.len();
     let answer = call
-        .host
+        .engine
         .write_file(&call.caller, sandbox.as_deref(), path, bytes, mode)
         .await?;
     let mut text = notice_lines(&answer.notices);

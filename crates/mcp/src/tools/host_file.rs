@@ -45,13 +45,13 @@ pub(super) fn upload_file(facts: &ToolFacts) -> Tool {
 
 async fn upload(mut call: Call) -> Result<Answer, Failure> {
     let path = required_path(&mut call.arguments)?;
-    let most = call.host.config().file_bytes.as_bytes();
+    let most = call.engine.config().file_bytes.as_bytes();
     let content = call.arguments.text("content_base64");
     let local = call.arguments.text("local_path");
     let bytes = match (content, local) {
         (Some(content), None) => decode(&content, most)?,
         (None, Some(local)) => {
-            let allowed = call.host.config().upload_from.clone();
+            let allowed = call.engine.config().upload_from.clone();
             let read = move || read_host_file(&allowed, Path::new(&local), most);
             tokio::task::spawn_blocking(read)
                 .await

@@ -17,14 +17,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use sandcell_engine::{MIN_MEMORY, Principal, Watch};
+use sandcell_engine::{Engine, MIN_MEMORY, Principal, Watch};
 use sandcell_sandbox::{Code, Consent, ConsentRequired, Failure};
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::answer::Answer;
 use crate::arguments::Arguments;
-use crate::host::Host;
 use crate::schema::{Field, Kind, ListOf};
 use crate::stdio::in_flight::AnswerRoom;
 
@@ -35,7 +34,7 @@ pub use toolset::{Interpreters, Toolset};
 
 /// A tool call in progress.
 pub(crate) struct Call {
-    pub(crate) host: Arc<dyn Host>,
+    pub(crate) engine: Arc<Engine>,
     pub(crate) caller: Principal,
     pub(crate) arguments: Arguments,
     /// Fires when the client cancels the call or is gone.
@@ -119,7 +118,7 @@ impl Tool {
 
     /// Returns the parts of a call that need the user's consent. Returns nothing for invalid arguments, which the call
     /// reports.
-    pub(crate) fn consent_required(&self, host: &dyn Host, given: &Map<String, Value>) -> ConsentRequired {
+    pub(crate) fn consent_required(&self, engine: &Arc<Engine>, given: &Map<String, Value>) -> ConsentRequired {
         // Most calls need no consent: then nothing is copied and checked a second time.
         let is_plain = |name: &String| !["package", "packages", "network"].contains(&name.as_str()) && self.takes(name);
         if given.keys().all(is_plain) {
@@ -131,15 +130,15 @@ impl Tool {
         let mut packages = arguments.texts("packages");
         packages.extend(arguments.text("package"));
         let hosts = arguments.texts("network");
-        let of_code = || self.takes("code").then(|| host.default_language().to_owned());
+        let of_code = || self.takes("code").then(|| engine.default_language().to_owned());
         let language = arguments.text("language").or_else(of_code);
-        host.consent_required(language.as_deref(), &packages, &hosts)
+        engine.consent_required(language.as_deref(), &packages, &hosts)
     }
 
     /// Checks the arguments and runs the tool.
     pub(crate) async fn call(
         &self,
-        host: Arc<dyn Host>,
+        engine: Arc<Engine>,
         caller: Principal,
         given: Map<String, Value>,
         cancel: CancellationToken,
@@ -150,7 +149,7 @@ impl Tool {
         let outcome = match checked {
             Ok(arguments) => {
                 (self.run)(Call {
-                    host,
+                    engine,
                     caller,
                     arguments,
                     cancel,
@@ -189,19 +188,23 @@ pub(crate) struct ToolFacts {
 }
 
 impl ToolFacts {
-    pub(crate) fn of(host: &dyn Host, wait: Duration) -> Self {
-        let mut languages: Vec<String> = host.languages().into_iter().map(|language| language.name).collect();
-        if let Some(default) = languages.iter().position(|name| name == host.default_language()) {
+    pub(crate) fn of(engine: &Arc<Engine>, wait: Duration) -> Self {
+        let mut languages: Vec<String> = engine.languages().into_iter().map(|language| language.name).collect();
+        if let Some(default) = languages.iter().position(|name| name == engine.default_language()) {
             languages.swap(0, default);
         }
         Self {
             languages,
-            backends: host.backends().iter().map(|backend| backend.name.to_owned()).collect(),
-            images: host.backends().iter().any(|backend| backend.supports_images),
-            uploads: !host.config().upload_from.is_empty(),
-            timeout_s: host.config().timeout.as_secs(),
-            package_languages: host.package_languages(),
-            network: !host.network_allowed().is_empty(),
+            backends: engine
+                .backends()
+                .iter()
+                .map(|backend| backend.name.to_owned())
+                .collect(),
+            images: engine.backends().iter().any(|backend| backend.supports_images),
+            uploads: !engine.config().upload_from.is_empty(),
+            timeout_s: engine.config().timeout.as_secs(),
+            package_languages: engine.package_languages(),
+            network: !engine.network_allowed().is_empty(),
             wait,
         }
     }

@@ -67,7 +67,7 @@ async fn install(mut call: Call) -> Result<Answer, Failure> {
     let waits = call.wait_limits.of(arguments);
     let mut packages = arguments.texts("packages");
     packages.extend(arguments.text("package"));
-    let first = call.host.package_languages().into_iter().next();
+    let first = call.engine.package_languages().into_iter().next();
     let request = InstallRequest {
         packages,
         language: arguments
@@ -80,7 +80,7 @@ async fn install(mut call: Call) -> Result<Answer, Failure> {
         in_history: InHistory::Shown,
         consent: call.consent,
     };
-    let view = call.host.install(&call.caller, request, call.cancel).await?;
+    let view = call.engine.install(&call.caller, request, call.cancel).await?;
     let notes = Vec::from_iter(waits.notes(&view));
-    Ok(execution::answer(&view, call.host.config().output_inline, &notes, &call.room).await)
+    Ok(execution::answer(&view, call.engine.config().output_inline, &notes, &call.room).await)
 }

@@ -72,11 +72,11 @@ async fn run(mut call: Call) -> Result<Answer, Failure> {
         open: arguments.flag("keep_stdin"),
     };
     let view = call
-        .host
+        .engine
         .start_command(&call.caller, request, input, call.cancel)
         .await?;
     let notes = Vec::from_iter(waits.notes(&view));
-    Ok(execution::answer(&view, call.host.config().output_inline, &notes, &call.room).await)
+    Ok(execution::answer(&view, call.engine.config().output_inline, &notes, &call.room).await)
 }
 
 pub(super) fn write_stdin(facts: &ToolFacts) -> Tool {
@@ -116,7 +116,7 @@ async fn write(mut call: Call) -> Result<Answer, Failure> {
     };
     let written = part.bytes.len();
     let id = call
-        .host
+        .engine
         .write_stdin(&call.caller, &id, part, waits.time, call.cancel)
         .await?;
     let end = if close { " and closed it" } else { "" };

@@ -50,14 +50,14 @@ struct Target {
 impl Target {
     async fn chunk(&self, offset: u64, len: u64) -> Result<FileAnswer<FileChunk>, Failure> {
         self.call
-            .host
+            .engine
             .read_file(&self.call.caller, self.sandbox.as_deref(), &self.path, offset, len)
             .await
     }
 
     /// The maximum bytes that one call reads.
     fn most(&self) -> u64 {
-        self.call.host.config().file_bytes.as_bytes()
+        self.call.engine.config().file_bytes.as_bytes()
     }
 }
 

@@ -95,8 +95,8 @@ pub(crate) fn create_sandbox(facts: &ToolFacts) -> Tool {
 
 /// Makes sandboxes. Creation continues in the background after the call's wait; a cancelled call makes nothing.
 async fn make(call: &Call, request: CreateRequest, wait: Duration) -> Result<Vec<SandboxView>, Failure> {
-    let (host, caller) = (Arc::clone(&call.host), call.caller.clone());
-    let making = async move { host.create(&caller, request).await };
+    let (engine, caller) = (Arc::clone(&call.engine), call.caller.clone());
+    let making = async move { engine.create(&caller, request).await };
     let mut making = tokio::spawn(making.in_current_span());
     let waiting = async {
         tokio::select! {
@@ -246,7 +246,7 @@ pub(super) fn close_sandbox() -> Tool {
 
 async fn close(mut call: Call) -> Result<Answer, Failure> {
     let id = call.arguments.required_text("sandbox_id")?;
-    let closed = call.host.close(&call.caller, &id).await?;
+    let closed = call.engine.close(&call.caller, &id).await?;
     Ok(Answer::text(format!("closed {closed}")).with_meta("sandcell/sandbox", json!({"closed": closed})))
 }
 
@@ -274,7 +274,7 @@ pub(super) fn get_sandbox_status() -> Tool {
 
 async fn status(mut call: Call) -> Result<Answer, Failure> {
     let id = call.arguments.text("sandbox_id");
-    let views = call.host.status(&call.caller, id.as_deref()).await?;
+    let views = call.engine.status(&call.caller, id.as_deref()).await?;
     let text = match (&id, views.as_slice()) {
         (_, []) => "you have no sandbox; execute_code makes one".to_owned(),
         (Some(_), [one]) => details(one),

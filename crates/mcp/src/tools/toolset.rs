@@ -1,10 +1,10 @@
 //! The sets of tools that a server can offer, each with its instructions, prompts, and the hints in results.
 
-use sandcell_engine::Hints;
+use sandcell_engine::{Engine, Hints};
 use sandcell_sandbox::Mount;
+use std::sync::Arc;
 
 use super::{Tool, ToolFacts, container, sandbox_toolset, script, unlisted_sandbox_tools};
-use crate::host::Host;
 use crate::instructions;
 use crate::prompts::{PROMPTS, Prompt};
 use crate::server::SandboxLifetime;
@@ -50,12 +50,12 @@ impl Toolset {
     }
 
     /// The instructions for a model.
-    pub(crate) fn instructions(self, host: &dyn Host, mounts: &[Mount], lives: SandboxLifetime) -> String {
+    pub(crate) fn instructions(self, engine: &Arc<Engine>, mounts: &[Mount], lives: SandboxLifetime) -> String {
         let closing = |sentences| instructions::closing(sentences, mounts, lives);
         match self {
-            Self::Sandbox => instructions::sandbox_toolset(host, mounts, lives),
-            Self::Container => closing(container::instructions(host)),
-            Self::Script(interpreters) => closing(script::instructions(host, interpreters)),
+            Self::Sandbox => instructions::sandbox_toolset(engine, mounts, lives),
+            Self::Container => closing(container::instructions(engine)),
+            Self::Script(interpreters) => closing(script::instructions(engine, interpreters)),
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hyper::body::Incoming;
 use hyper::{Method, Request, Response, StatusCode};
-use sandcell_engine::{ExecutionView, HistoryQuery, Principal, Status, StreamName};
+use sandcell_engine::{Engine, ExecutionView, HistoryQuery, Principal, Status, StreamName, StreamPart};
 use sandcell_sandbox::{Code, Failure};
 use serde_json::{Value, json};
 
@@ -17,7 +17,6 @@ use super::query::Query;
 use super::{asked_by_the_page, bytes, data, failed, notebook, picture, runs, sandbox_files};
 use crate::auth::TokenUse;
 use crate::content::execution_object;
-use crate::host::{Host, StreamPart, artifact};
 use crate::priority::Priority;
 use crate::tools::sandbox_data;
 
@@ -123,7 +122,7 @@ impl<'a> Resource<'a> {
 
 /// An admitted request.
 pub(super) struct ApiRequest<'a> {
-    pub(super) host: &'a Arc<dyn Host>,
+    pub(super) engine: &'a Arc<Engine>,
     pub(super) caller: &'a Principal,
     pub(super) query: &'a Query,
     /// The body of a POST or PUT.
@@ -182,7 +181,7 @@ impl Pipeline {
             None
         };
         let ask = ApiRequest {
-            host: &self.host,
+            engine: &self.engine,
             caller: &admission.caller,
             query: &query,
             body,
@@ -195,16 +194,16 @@ impl Pipeline {
 
 impl ApiRequest<'_> {
     async fn answer(self, resource: Resource<'_>, method: &Method) -> Result<Response<Body>, Failure> {
-        let host = &**self.host;
+        let engine = self.engine;
         let found = match resource {
-            Resource::Overview => overview(host, self.caller).await?,
+            Resource::Overview => overview(engine, self.caller).await?,
             Resource::Executions if method == Method::POST => {
                 return Ok(data(StatusCode::ACCEPTED, &runs::execute(&self).await?));
             }
-            Resource::Executions => json!(host.search(self.caller, &search(self.query)?).await?),
+            Resource::Executions => json!(engine.search(self.caller, &search(self.query)?).await?),
             Resource::Runs => return Ok(data(StatusCode::ACCEPTED, &runs::once(&self).await?)),
             Resource::Rerun(id) => return Ok(data(StatusCode::ACCEPTED, &runs::rerun(&self, id).await?)),
-            Resource::Execution(id) => execution(host, self.caller, id).await?,
+            Resource::Execution(id) => execution(engine, self.caller, id).await?,
             Resource::Text(id, stream, offset) => {
                 let part = StreamPart {
                     stream,
@@ -212,28 +211,27 @@ impl ApiRequest<'_> {
                     limit: PART_BYTES,
                     find: None,
                 };
-                json!(host.stream(self.caller, id, part).await?)
+                json!(engine.stream(self.caller, id, &part).await?)
             }
             Resource::Artifact(id, number) => {
-                let file = artifact(host, self.caller, id, number).await?;
+                let file = engine.artifact(self.caller, id, number).await?;
                 let none = || {
                     let message = format!("the execution has no file {number}");
                     Failure::new(Code::NotFound, message, "use the links of its page")
                 };
-                let (_, found) = file.ok_or_else(none)?;
-                return Ok(bytes(found));
+                return Ok(bytes(file.ok_or_else(none)?.bytes));
             }
             Resource::Cancel(id) => {
-                let view = host.cancel(self.caller, Some(id)).await?;
+                let view = engine.cancel(self.caller, Some(id)).await?;
                 json!({"execution_id": view.id, "status": view.status})
             }
             Resource::Sandboxes => return Ok(data(StatusCode::CREATED, &runs::create(&self).await?)),
             Resource::Sandbox(id) => {
-                let views = host.status(self.caller, Some(id)).await?;
+                let views = engine.status(self.caller, Some(id)).await?;
                 json!(views.first().map(sandbox_data))
             }
-            Resource::Close(id) => json!({"closed": host.close(self.caller, id).await?}),
-            Resource::Notebook(id) => return notebook::download(host, self.caller, id).await,
+            Resource::Close(id) => json!({"closed": engine.close(self.caller, id).await?}),
+            Resource::Notebook(id) => return notebook::download(engine, self.caller, id).await,
             Resource::Files(id) => sandbox_files::list(&self, id).await?,
             Resource::Content(id) if method == Method::PUT => sandbox_files::write(&self, id).await?,
             Resource::Content(id) => return sandbox_files::read(&self, id).await,
@@ -264,32 +262,32 @@ fn search(query: &Query) -> Result<HistoryQuery, Failure> {
     })
 }
 
-async fn overview(host: &dyn Host, caller: &Principal) -> Result<Value, Failure> {
+async fn overview(engine: &Arc<Engine>, caller: &Principal) -> Result<Value, Failure> {
     // Running executions are read first: one that ends meanwhile is then in the history, and nothing is missed.
-    let running = host.running(caller);
-    let history = host.history(caller, MAX_ROWS, None).await?;
-    let sandboxes: Vec<Value> = host.status(caller, None).await?.iter().map(sandbox_data).collect();
-    let backends = host.backends();
+    let running = engine.running(caller);
+    let history = engine.history(caller, MAX_ROWS, None).await?;
+    let sandboxes: Vec<Value> = engine.status(caller, None).await?.iter().map(sandbox_data).collect();
+    let backends = engine.backends();
     let images = backends.iter().any(|backend| backend.supports_images);
     let backends: Vec<Value> = backends
         .iter()
         .map(|backend| json!({"name": backend.name, "isolation": backend.isolation, "layers": backend.layers}))
         .collect();
-    let languages: Vec<Value> = host
+    let languages: Vec<Value> = engine
         .languages()
         .iter()
         .map(|language| json!({"name": language.name, "session": language.session}))
         .collect();
-    let config = host.config();
+    let config = engine.config();
     Ok(json!({
         "who": &*caller.0,
         "version": env!("CARGO_PKG_VERSION"),
         "sandboxes_most": config.sandboxes_per_caller,
         "languages": languages,
-        "default_language": host.default_language(),
+        "default_language": engine.default_language(),
         "file_bytes": config.file_bytes.as_bytes(),
-        "has_network": !host.network_allowed().is_empty(),
-        "has_packages": !host.package_languages().is_empty(),
+        "has_network": !engine.network_allowed().is_empty(),
+        "has_packages": !engine.package_languages().is_empty(),
         "has_images": images,
         "sandboxes": sandboxes,
         "running": running,
@@ -300,12 +298,12 @@ async fn overview(host: &dyn Host, caller: &Principal) -> Result<Value, Failure>
 
 /// Returns an execution. One that is only in the lasting history has no files except pictures, and the answer states
 /// it.
-async fn execution(host: &dyn Host, caller: &Principal, id: &str) -> Result<Value, Failure> {
-    let view = match host.execution(caller, id, Duration::ZERO).await {
+async fn execution(engine: &Arc<Engine>, caller: &Principal, id: &str) -> Result<Value, Failure> {
+    let view = match engine.execution(caller, id, Duration::ZERO).await {
         Ok(view) => view,
         Err(failure) => {
             // If the lasting history lacks it too, the first failure is reported.
-            let kept = host.kept(caller, id).await.map_err(|_| failure)?;
+            let kept = engine.stored_execution(caller, id).await.map_err(|_| failure)?;
             let pictures: Vec<Value> = kept
                 .pictures
                 .iter()
@@ -320,7 +318,7 @@ async fn execution(host: &dyn Host, caller: &Principal, id: &str) -> Result<Valu
         limit: PART_BYTES,
         find: None,
     };
-    let code = host.stream(caller, id, part).await?;
+    let code = engine.stream(caller, id, &part).await?;
     Ok(json!({"live": live(&view), "code": code}))
 }
 

@@ -1,17 +1,19 @@
 //! The executions of a sandbox as a notebook, for the page. It contains the newest within bounds; its first cell states
 //! the number of older ones that are missing.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::header::{CONTENT_DISPOSITION, HeaderValue};
 use hyper::{Response, StatusCode};
-use sandcell_engine::{ExecutionView, HistoryQuery, HistoryRecord, KeptExecution, KeptPicture, Principal, StreamName};
+use sandcell_engine::{
+    Engine, ExecutionView, HistoryQuery, HistoryRecord, KeptExecution, KeptPicture, Principal, StreamName, StreamPart,
+};
 use sandcell_sandbox::{Code, Failure};
 use serde_json::{Value, json};
 
 use super::super::body::Body;
 use super::data;
-use crate::host::{Host, StreamPart};
 use crate::notebook::notebook;
 
 /// The maximum number of cells.
@@ -26,8 +28,8 @@ const MAX_CODE_BYTES: u64 = 1 << 20;
 const GATHER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The notebook of a sandbox, also of one that has ended, as a download.
-pub(super) async fn download(host: &dyn Host, caller: &Principal, id: &str) -> Result<Response<Body>, Failure> {
-    let gathered = tokio::time::timeout(GATHER_TIMEOUT, gather(host, caller, id)).await;
+pub(super) async fn download(engine: &Arc<Engine>, caller: &Principal, id: &str) -> Result<Response<Body>, Failure> {
+    let gathered = tokio::time::timeout(GATHER_TIMEOUT, gather(engine, caller, id)).await;
     let (cells, total) = gathered.map_err(|_| {
         let message = "the executions could not be gathered in time";
         Failure::new(Code::Timeout, message, "try again")
@@ -49,7 +51,7 @@ fn note(left_out: u64, shown: usize) -> Value {
 }
 
 /// The newest executions of a sandbox, oldest first, and the number of all.
-async fn gather(host: &dyn Host, caller: &Principal, id: &str) -> Result<(Vec<KeptExecution>, u64), Failure> {
+async fn gather(engine: &Arc<Engine>, caller: &Principal, id: &str) -> Result<(Vec<KeptExecution>, u64), Failure> {
     let mut query = HistoryQuery {
         sandbox: Some(id.to_owned()),
         limit: PAGE_ROWS,
@@ -57,16 +59,16 @@ async fn gather(host: &dyn Host, caller: &Principal, id: &str) -> Result<(Vec<Ke
     };
     let (mut cells, mut bytes, mut total) = (Vec::new(), 0, 0);
     'pages: loop {
-        let page = host.search(caller, &query).await?;
+        let page = engine.search(caller, &query).await?;
         if page.total == 0 {
             // A live sandbox without executions has an empty notebook; one of another caller has none.
-            host.status(caller, Some(id)).await?;
+            engine.status(caller, Some(id)).await?;
         }
         total = total.max(page.total);
         query.before = page.records.last().map(|record| record.execution_id.to_string());
         let is_last = !page.more || page.records.is_empty();
         for record in page.records {
-            let Some(cell) = whole(host, caller, record).await else {
+            let Some(cell) = whole(engine, caller, record).await else {
                 continue;
             };
             bytes += weight(&cell);
@@ -92,19 +94,19 @@ fn weight(cell: &KeptExecution) -> usize {
 }
 
 /// Returns an execution in full: the lasting history has its code as it was given. None if it is gone by now.
-async fn whole(host: &dyn Host, caller: &Principal, record: HistoryRecord) -> Option<KeptExecution> {
+async fn whole(engine: &Arc<Engine>, caller: &Principal, record: HistoryRecord) -> Option<KeptExecution> {
     let id = record.execution_id.to_string();
-    if let Ok(kept) = host.kept(caller, &id).await {
+    if let Ok(kept) = engine.stored_execution(caller, &id).await {
         return Some(kept);
     }
-    let view = host.execution(caller, &id, Duration::ZERO).await.ok()?;
+    let view = engine.execution(caller, &id, Duration::ZERO).await.ok()?;
     let part = StreamPart {
         stream: StreamName::Code,
         offset: 0,
         limit: MAX_CODE_BYTES,
         find: None,
     };
-    let code = host.stream(caller, &id, part).await.ok()?;
+    let code = engine.stream(caller, &id, &part).await.ok()?;
     Some(from_memory(record, view, code.text))
 }
 

@@ -6,14 +6,13 @@
 
 use std::time::Duration;
 
-use sandcell_engine::{ExecuteRequest, ExecutionView, RunRequest, StreamName, Watch};
+use sandcell_engine::{ExecuteRequest, ExecutionView, RunRequest, StreamName, StreamPart, Watch};
 use sandcell_sandbox::{Code, Consent, Failure};
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::api::ApiRequest;
 use crate::arguments::Arguments;
-use crate::host::StreamPart;
 use crate::limits::{MESSAGE_DEPTH, MESSAGE_MARKS};
 use crate::stdio::scanner::Scanner;
 use crate::tools::{
@@ -56,35 +55,41 @@ fn started(view: &ExecutionView, note: Option<&str>) -> Value {
 
 /// Runs code in a session of a sandbox.
 pub(super) async fn execute(ask: &ApiRequest<'_>) -> Result<Value, Failure> {
-    let tool = execute_code(&ToolFacts::of(&**ask.host, Duration::ZERO));
+    let tool = execute_code(&ToolFacts::of(ask.engine, Duration::ZERO));
     let mut arguments = Arguments::check(tool.name, &tool.fields, fields(&ask.body)?)?;
     let request = ExecuteRequest {
         wait: Some(Duration::ZERO),
-        ..execute_request(&mut arguments, &**ask.host, Watch::default())?
+        ..execute_request(&mut arguments, ask.engine, Watch::default())?
     };
-    let view = ask.host.execute(ask.caller, request, CancellationToken::new()).await?;
+    let view = ask
+        .engine
+        .execute(ask.caller, request, CancellationToken::new())
+        .await?;
     Ok(started(&view, None))
 }
 
 /// Runs code once in a fresh sandbox.
 pub(super) async fn once(ask: &ApiRequest<'_>) -> Result<Value, Failure> {
-    let tool = create_run_close(&ToolFacts::of(&**ask.host, Duration::ZERO));
+    let tool = create_run_close(&ToolFacts::of(ask.engine, Duration::ZERO));
     let mut arguments = Arguments::check(tool.name, &tool.fields, fields(&ask.body)?)?;
-    let (request, _) = once_request(&mut arguments, &**ask.host, Watch::default(), Consent::default())?;
+    let (request, _) = once_request(&mut arguments, ask.engine, Watch::default(), Consent::default())?;
     let request = RunRequest {
         wait: Some(Duration::ZERO),
         ..request
     };
-    let view = ask.host.run_once(ask.caller, request, CancellationToken::new()).await?;
+    let view = ask
+        .engine
+        .run_once(ask.caller, request, CancellationToken::new())
+        .await?;
     Ok(started(&view, None))
 }
 
 /// Makes a sandbox.
 pub(super) async fn create(ask: &ApiRequest<'_>) -> Result<Value, Failure> {
-    let tool = create_sandbox(&ToolFacts::of(&**ask.host, Duration::ZERO));
+    let tool = create_sandbox(&ToolFacts::of(ask.engine, Duration::ZERO));
     let mut arguments = Arguments::check(tool.name, &tool.fields, fields(&ask.body)?)?;
     let request = create_request(&mut arguments, Watch::default(), Consent::default());
-    let views = ask.host.create(ask.caller, request).await?;
+    let views = ask.engine.create(ask.caller, request).await?;
     Ok(json!({"sandboxes": views.iter().map(sandbox_data).collect::<Vec<_>>()}))
 }
 
@@ -98,7 +103,7 @@ pub(super) async fn rerun(ask: &ApiRequest<'_>, id: &str) -> Result<Value, Failu
         ));
     }
     let live = match &sandbox {
-        Some(sandbox) => ask.host.status(ask.caller, Some(sandbox)).await.is_ok(),
+        Some(sandbox) => ask.engine.status(ask.caller, Some(sandbox)).await.is_ok(),
         None => false,
     };
     if live {
@@ -111,7 +116,10 @@ pub(super) async fn rerun(ask: &ApiRequest<'_>, id: &str) -> Result<Value, Failu
             wait: Some(Duration::ZERO),
             watch: Watch::default(),
         };
-        let view = ask.host.execute(ask.caller, request, CancellationToken::new()).await?;
+        let view = ask
+            .engine
+            .execute(ask.caller, request, CancellationToken::new())
+            .await?;
         return Ok(started(&view, None));
     }
     let request = RunRequest {
@@ -128,7 +136,10 @@ pub(super) async fn rerun(ask: &ApiRequest<'_>, id: &str) -> Result<Value, Failu
         network: Vec::new(),
         consent: Consent::default(),
     };
-    let view = ask.host.run_once(ask.caller, request, CancellationToken::new()).await?;
+    let view = ask
+        .engine
+        .run_once(ask.caller, request, CancellationToken::new())
+        .await?;
     let note = "its sandbox is gone, so it runs in a fresh one, without the variables, files and packages of then";
     Ok(started(&view, Some(note)))
 }
@@ -136,12 +147,12 @@ pub(super) async fn rerun(ask: &ApiRequest<'_>, id: &str) -> Result<Value, Failu
 /// The code of an execution, its language and its sandbox. The lasting history has code as it was given; the streams of
 /// an execution that is missing there have control characters escaped.
 async fn source(ask: &ApiRequest<'_>, id: &str) -> Result<(String, String, Option<String>), Failure> {
-    if let Ok(kept) = ask.host.kept(ask.caller, id).await {
+    if let Ok(kept) = ask.engine.stored_execution(ask.caller, id).await {
         let sandbox = kept.record.sandbox_id.map(|sandbox| sandbox.to_string());
         return Ok((kept.code, kept.record.language, sandbox));
     }
-    let view = ask.host.execution(ask.caller, id, Duration::ZERO).await?;
-    let most = ask.host.config().code_bytes.as_bytes();
+    let view = ask.engine.execution(ask.caller, id, Duration::ZERO).await?;
+    let most = ask.engine.config().code_bytes.as_bytes();
     let (mut code, mut offset) = (String::new(), 0_u64);
     loop {
         let part = StreamPart {
@@ -150,7 +161,7 @@ async fn source(ask: &ApiRequest<'_>, id: &str) -> Result<(String, String, Optio
             limit: CODE_PART,
             find: None,
         };
-        let part = ask.host.stream(ask.caller, id, part).await?;
+        let part = ask.engine.stream(ask.caller, id, &part).await?;
         code.push_str(&part.text);
         if part.eof || part.next_offset <= offset {
             break;

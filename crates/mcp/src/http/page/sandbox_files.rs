@@ -22,7 +22,7 @@ pub(super) async fn list(ask: &ApiRequest<'_>, id: &str) -> Result<Value, Failur
         None => SandboxPath::home(),
     };
     let answer = ask
-        .host
+        .engine
         .list_files(ask.caller, Some(id), &path, false, LIST_ENTRIES)
         .await?;
     Ok(list_data(&path, &answer))
@@ -40,9 +40,9 @@ fn named(ask: &ApiRequest<'_>) -> Result<SandboxPath, Failure> {
 pub(super) async fn read(ask: &ApiRequest<'_>, id: &str) -> Result<Response<Body>, Failure> {
     let path = named(ask)?;
     let offset = ask.query.number("offset")?.unwrap_or(0);
-    let most = ask.host.config().file_bytes.as_bytes();
+    let most = ask.engine.config().file_bytes.as_bytes();
     let limit = ask.query.number("limit")?.map_or(most, |limit| limit.min(most));
-    let answer = ask.host.read_file(ask.caller, Some(id), &path, offset, limit).await?;
+    let answer = ask.engine.read_file(ask.caller, Some(id), &path, offset, limit).await?;
     let mut response = bytes(answer.value.bytes);
     let total = HeaderValue::from(answer.value.total);
     response.headers_mut().insert(SIZE_HEADER, total);
@@ -59,7 +59,7 @@ pub(super) async fn write(ask: &ApiRequest<'_>, id: &str) -> Result<Value, Failu
     };
     let written = ask.body.len();
     let answer = ask
-        .host
+        .engine
         .write_file(ask.caller, Some(id), &path, ask.body.clone(), mode)
         .await?;
     Ok(json!({

@@ -4,10 +4,11 @@
 //! and models that know this kind of server read those. Code that is rejected, fails or takes too long is `success:
 //! false`, not an error of the call.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use sandcell_engine::{CodeError, ExecuteRequest, ExecutionView, InHistory, InstallRequest, Status};
+use sandcell_engine::{CodeError, Engine, ExecuteRequest, ExecutionView, InHistory, InstallRequest, Status};
 use sandcell_sandbox::{Code, Failure, MAX_TIMEOUT};
 use serde_json::{Value, json};
 
@@ -15,7 +16,6 @@ use super::toolset::Interpreters;
 use super::{Call, Effect, Outcome, Tool, seconds_field};
 use crate::answer::{Answer, Block, notice_lines};
 use crate::content::execution;
-use crate::host::Host;
 use crate::limits::HISTORY_RECORDS;
 use crate::schema::{self, Field, Kind};
 use crate::time::rough;
@@ -40,7 +40,7 @@ pub(super) fn tools(interpreters: Interpreters) -> Vec<Tool> {
 }
 
 /// The instructions for a model.
-pub(super) fn instructions(host: &dyn Host, interpreters: Interpreters) -> Vec<String> {
+pub(super) fn instructions(engine: &Arc<Engine>, interpreters: Interpreters) -> Vec<String> {
     let variables = match interpreters {
         Interpreters::Fresh => {
             "Each run_code call is a process of its own: variables and imports do not stay, so write whole scripts. \
@@ -48,7 +48,7 @@ pub(super) fn instructions(host: &dyn Host, interpreters: Interpreters) -> Vec<S
         }
         Interpreters::Kept => "Variables, imports and files (in /home/user) stay from one run_code call to the next.",
     };
-    let config = host.config();
+    let config = engine.config();
     let limits = &config.limits;
     vec![
         "Runs Python code in an isolated sandbox.".to_owned(),
@@ -118,8 +118,8 @@ async fn run(mut call: Call, interpreters: Interpreters) -> Result<Answer, Failu
         watch: call.watch.clone(),
     };
     let ran = match interpreters {
-        Interpreters::Fresh => call.host.execute_alone(&call.caller, request, call.cancel).await,
-        Interpreters::Kept => call.host.execute(&call.caller, request, call.cancel).await,
+        Interpreters::Fresh => call.engine.execute_alone(&call.caller, request, call.cancel).await,
+        Interpreters::Kept => call.engine.execute(&call.caller, request, call.cancel).await,
     };
     Ok(match ran {
         Ok(view) => ran_answer(&view),
@@ -250,7 +250,7 @@ async fn install(mut call: Call) -> Result<Answer, Failure> {
         in_history: InHistory::Unshown,
         consent: call.consent,
     };
-    let (success, message) = match call.host.install(&call.caller, request, call.cancel).await {
+    let (success, message) = match call.engine.install(&call.caller, request, call.cancel).await {
         Ok(view) if view.status == Status::Ok => (true, view.stdout.text.trim().replace('\n', "; ")),
         Ok(view) => (false, error(&view)),
         Err(failure) => (false, failure_text(&failure)),
@@ -266,7 +266,7 @@ async fn read_history(mut call: Call) -> Result<Answer, Failure> {
     let asked = call.arguments.integer("last_n").unwrap_or(10);
     let last_n = u64::try_from(asked).unwrap_or(1).clamp(1, HISTORY_RECORDS);
     let last_n = usize::try_from(last_n).unwrap_or(1);
-    let view = call.host.history(&call.caller, last_n, None).await?;
+    let view = call.engine.history(&call.caller, last_n, None).await?;
     let mut data = serde_json::to_value(&view).unwrap_or_default();
     // As in the answer of a run: the text is empty on success.
     for record in data
@@ -300,8 +300,8 @@ fn reset_session_state() -> Tool {
 }
 
 async fn reset(call: Call) -> Result<Answer, Failure> {
-    let before = call.host.history(&call.caller, 1, None).await?.total;
-    call.host.reset(&call.caller, None, None).await?;
+    let before = call.engine.history(&call.caller, 1, None).await?.total;
+    call.engine.reset(&call.caller, None, None).await?;
     Ok(same_as_text(json!({
         "success": true,
         "message": format!("the session was reset; {before} execution records were cleared"),

@@ -1,8 +1,23 @@
-//! A scripted world in memory: back end, sandbox, language and session execute the lines of a cell.
+//! The engine on a scripted world in memory, for tests of the engine and of what is built on it. Only tests depend on
+//! this crate.
 //!
-//! Each line of a cell is a command and its arguments; see [`Session::execute`] below. Nothing here is a process.
+//! The world has a back end, sandboxes, languages and sessions. Each line of a cell is a verb with its arguments, such
+//! as `print TEXT` or `sleep MS` (see `session` and `backend`). Nothing here is a process.
+#![forbid(unsafe_code)]
+#![allow(
+    missing_docs,
+    clippy::missing_panics_doc,
+    clippy::missing_errors_doc,
+    clippy::must_use_candidate,
+    clippy::new_without_default,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "parts of tests: names speak for themselves, and a test that cannot go on may panic"
+)]
 
 mod backend;
+mod services;
 mod session;
 
 use std::sync::Arc;
@@ -10,41 +25,60 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sandcell_engine::{CreateRequest, Engine, EngineConfig, ExecuteRequest, ExecutionView, Principal, RunRequest};
-use sandcell_sandbox::{Backend, Failure, Language, SessionEvent};
+use sandcell_sandbox::{Backend, Failure, Language, LanguageInfo, Network, Packages, SessionEvent};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use backend::{FakeBackend, World};
-pub(crate) use session::FakeLanguage;
+pub use backend::{FakeBackend, Inside, World};
+pub use services::{FakeNetwork, FakePackages};
+pub use session::FakeLanguage;
 
-pub(crate) struct Bench {
-    pub(crate) engine: Arc<Engine>,
-    pub(crate) world: Arc<World>,
-    pub(crate) me: Principal,
+pub struct Bench {
+    pub engine: Arc<Engine>,
+    pub world: Arc<World>,
+    pub me: Principal,
 }
 
 impl Bench {
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         Self::with(|_| {})
     }
 
-    pub(crate) fn with(change: impl FnOnce(&mut EngineConfig)) -> Self {
+    pub fn with(change: impl FnOnce(&mut EngineConfig)) -> Self {
         let world = Arc::new(World::default());
         let backend = FakeBackend::new("fake", world.clone());
         Self::made(change, world, vec![backend])
     }
 
-    pub(crate) fn made(
-        change: impl FnOnce(&mut EngineConfig),
-        world: Arc<World>,
-        backends: Vec<Arc<FakeBackend>>,
-    ) -> Self {
-        let mut config = EngineConfig::default();
-        change(&mut config);
-        let languages: Vec<Arc<dyn Language>> = vec![
+    pub fn made(change: impl FnOnce(&mut EngineConfig), world: Arc<World>, backends: Vec<Arc<FakeBackend>>) -> Self {
+        let languages = vec![
             FakeLanguage::new("script", &["s", "Scr"], world.clone()),
             FakeLanguage::new("other", &[], world.clone()),
         ];
+        Self::build(change, world, backends, languages)
+    }
+
+    /// An engine with these languages, whose cells are scripts all the same.
+    pub fn with_languages(languages: Vec<LanguageInfo>, change: impl FnOnce(&mut EngineConfig)) -> Self {
+        let world = Arc::new(World::default());
+        let backends = vec![FakeBackend::new("fake", world.clone())];
+        let language = |info| FakeLanguage::named(info, world.clone());
+        let languages = languages.into_iter().map(language).collect();
+        Self::build(change, world, backends, languages)
+    }
+
+    fn build(
+        change: impl FnOnce(&mut EngineConfig),
+        world: Arc<World>,
+        backends: Vec<Arc<FakeBackend>>,
+        languages: Vec<Arc<FakeLanguage>>,
+    ) -> Self {
+        let mut config = EngineConfig::default();
+        change(&mut config);
+        let languages = languages
+            .into_iter()
+            .map(|language| -> Arc<dyn Language> { language })
+            .collect();
         let backends = backends
             .into_iter()
             .map(|backend| -> Arc<dyn Backend> { backend })
@@ -56,15 +90,23 @@ impl Bench {
         }
     }
 
-    pub(crate) async fn try_exec(&self, req: ExecuteRequest) -> Result<ExecutionView, Failure> {
+    /// Lets sandboxes ask for hosts and packages.
+    pub fn offer(&self, network: Option<FakeNetwork>, packages: Option<FakePackages>) {
+        let network = network.map(|network| -> Arc<dyn Network> { Arc::new(network) });
+        let packages = packages.map(|packages| -> Arc<dyn Packages> { Arc::new(packages) });
+        let config = EngineConfig::clone(&self.engine.config());
+        self.engine.change(config, network, packages.into_iter().collect());
+    }
+
+    pub async fn try_exec(&self, req: ExecuteRequest) -> Result<ExecutionView, Failure> {
         self.engine.execute(&self.me, req, CancellationToken::new()).await
     }
 
-    pub(crate) async fn exec(&self, code: &str) -> ExecutionView {
+    pub async fn exec(&self, code: &str) -> ExecutionView {
         self.try_exec(code_of(code)).await.unwrap()
     }
 
-    pub(crate) async fn exec_in(&self, sandbox: &str, code: &str) -> Result<ExecutionView, Failure> {
+    pub async fn exec_in(&self, sandbox: &str, code: &str) -> Result<ExecutionView, Failure> {
         self.try_exec(ExecuteRequest {
             sandbox_id: Some(sandbox.to_owned()),
             ..code_of(code)
@@ -73,7 +115,7 @@ impl Bench {
     }
 
     /// Starts code and returns after it has written `note`.
-    pub(crate) async fn start(&self, code: &str, note: &str) -> ExecutionView {
+    pub async fn start(&self, code: &str, note: &str) -> ExecutionView {
         let view = self
             .try_exec(ExecuteRequest {
                 wait: Some(Duration::ZERO),
@@ -86,11 +128,11 @@ impl Bench {
         view
     }
 
-    pub(crate) async fn once(&self, req: RunRequest) -> Result<ExecutionView, Failure> {
+    pub async fn once(&self, req: RunRequest) -> Result<ExecutionView, Failure> {
         self.engine.run_once(&self.me, req, CancellationToken::new()).await
     }
 
-    pub(crate) async fn create(&self, count: u32) -> Result<Vec<String>, Failure> {
+    pub async fn create(&self, count: u32) -> Result<Vec<String>, Failure> {
         let req = CreateRequest {
             count,
             ..CreateRequest::default()
@@ -100,7 +142,7 @@ impl Bench {
     }
 }
 
-pub(crate) fn code_of(code: &str) -> ExecuteRequest {
+pub fn code_of(code: &str) -> ExecuteRequest {
     ExecuteRequest {
         code: code.to_owned(),
         language: "script".to_owned(),
@@ -112,7 +154,7 @@ pub(crate) fn code_of(code: &str) -> ExecuteRequest {
     }
 }
 
-pub(crate) fn run_of(code: &str) -> RunRequest {
+pub fn run_of(code: &str) -> RunRequest {
     RunRequest {
         code: code.to_owned(),
         language: "script".to_owned(),
@@ -130,7 +172,7 @@ pub(crate) fn run_of(code: &str) -> RunRequest {
 }
 
 /// Feeds `input` to a program or a command and runs it to the end. Returns the view and the streamed text.
-pub(crate) async fn streamed<F>(
+pub async fn streamed<F>(
     input: &[&'static str],
     start: impl FnOnce(mpsc::Receiver<Bytes>, mpsc::Sender<SessionEvent>) -> F,
 ) -> (Result<ExecutionView, Failure>, String)

@@ -17,24 +17,26 @@ use tokio::sync::{mpsc, watch};
 use super::backend::{Inside, World};
 
 #[derive(Debug)]
-pub(crate) struct FakeLanguage {
+pub struct FakeLanguage {
     info: LanguageInfo,
     world: Arc<World>,
 }
 
 impl FakeLanguage {
-    pub(crate) fn new(name: &str, aliases: &[&str], world: Arc<World>) -> Arc<Self> {
-        Arc::new(Self {
-            info: LanguageInfo {
-                name: name.to_owned(),
-                aliases: aliases.iter().map(|alias| (*alias).to_owned()).collect(),
-                version: "1.0".to_owned(),
-                libraries: Vec::new(),
-                session: true,
-                extensions: vec!["script".to_owned()],
-            },
-            world,
-        })
+    pub fn new(name: &str, aliases: &[&str], world: Arc<World>) -> Arc<Self> {
+        let info = LanguageInfo {
+            name: name.to_owned(),
+            aliases: aliases.iter().map(|alias| (*alias).to_owned()).collect(),
+            version: "1.0".to_owned(),
+            libraries: Vec::new(),
+            session: true,
+            extensions: vec!["script".to_owned()],
+        };
+        Self::named(info, world)
+    }
+
+    pub fn named(info: LanguageInfo, world: Arc<World>) -> Arc<Self> {
+        Arc::new(Self { info, world })
     }
 }
 
@@ -251,6 +253,11 @@ async fn run_line(
             let text = Bytes::copy_from_slice(text.as_bytes());
             inside.files.lock().unwrap().insert(path.to_owned(), text);
         }
+        "show" => {
+            let file = inside.files.lock().unwrap().get(rest).cloned().unwrap_or_default();
+            say(OutputStream::Stdout, format!("{}\n", String::from_utf8_lossy(&file))).await;
+        }
+        "memory" => inside.usage.lock().unwrap().memory = rest.parse::<u64>().unwrap() << 20,
         "plot" => {
             let plot = bundle(&[("text/plain", "<Figure>"), ("image/png", "PNG")]);
             events.send(SessionEvent::Display(plot)).await.unwrap();

@@ -16,40 +16,44 @@ use tokio::sync::{mpsc, watch};
 
 /// The switches and counters of a test.
 #[derive(Debug)]
-pub(crate) struct World {
+pub struct World {
     /// Sandboxes that are not closed.
-    pub(crate) live: AtomicUsize,
-    pub(crate) made: AtomicUsize,
+    pub live: AtomicUsize,
+    pub made: AtomicUsize,
     /// Queries for usage.
-    pub(crate) usage_asked: AtomicUsize,
+    pub usage_asked: AtomicUsize,
     /// Queries for usage time out.
-    pub(crate) usage_hangs: AtomicBool,
+    pub usage_hangs: AtomicBool,
     /// Opened interpreters, and those that still live.
-    pub(crate) opened: AtomicUsize,
-    pub(crate) interpreters: AtomicUsize,
-    pub(crate) create_delay: Mutex<Duration>,
-    pub(crate) close_delay: Mutex<Duration>,
+    pub opened: AtomicUsize,
+    pub interpreters: AtomicUsize,
+    pub create_delay: Mutex<Duration>,
+    pub close_delay: Mutex<Duration>,
     /// The back end ends all sandboxes together at the shutdown.
-    pub(crate) ends_together: AtomicBool,
-    pub(crate) open_delay: Mutex<Duration>,
+    pub ends_together: AtomicBool,
+    pub open_delay: Mutex<Duration>,
     /// The delay until the end of a sandbox is visible from outside.
-    pub(crate) end_delay: Mutex<Duration>,
-    pub(crate) open_fails: AtomicBool,
+    pub end_delay: Mutex<Duration>,
+    pub open_fails: AtomicBool,
     /// Preloading modules ends the interpreter.
-    pub(crate) preload_fails: AtomicBool,
+    pub preload_fails: AtomicBool,
     /// Interpreters that preloaded modules, and the memory of each one afterwards.
-    pub(crate) preloaded: AtomicUsize,
+    pub preloaded: AtomicUsize,
     /// Rehearsed cells.
-    pub(crate) rehearsed: AtomicUsize,
+    pub rehearsed: AtomicUsize,
     /// The snapshot pauses set for sessions, one for each cell.
-    pub(crate) waits: Mutex<Vec<Duration>>,
-    pub(crate) weight: AtomicU64,
+    pub waits: Mutex<Vec<Duration>>,
+    pub weight: AtomicU64,
     /// The n-th creation (from 1) and later ones fail.
-    pub(crate) fail_from: AtomicUsize,
+    pub fail_from: AtomicUsize,
     /// The size of one piece of a file read.
-    pub(crate) read_piece: AtomicUsize,
-    pub(crate) specs: Mutex<Vec<SandboxSpec>>,
-    pub(crate) sandboxes: Mutex<Vec<Arc<Inside>>>,
+    pub read_piece: AtomicUsize,
+    pub specs: Mutex<Vec<SandboxSpec>>,
+    /// The programs that were started in sandboxes.
+    pub commands: Mutex<Vec<Command>>,
+    /// The files that were read, one for each piece.
+    pub reads: Mutex<Vec<String>>,
+    pub sandboxes: Mutex<Vec<Arc<Inside>>>,
     notes: watch::Sender<HashSet<String>>,
 }
 
@@ -76,6 +80,8 @@ impl Default for World {
             fail_from: AtomicUsize::new(usize::MAX),
             read_piece: AtomicUsize::new(usize::MAX),
             specs: Mutex::default(),
+            commands: Mutex::default(),
+            reads: Mutex::default(),
             sandboxes: Mutex::default(),
             notes: watch::Sender::new(HashSet::new()),
         }
@@ -83,13 +89,13 @@ impl Default for World {
 }
 
 impl World {
-    pub(crate) fn note(&self, note: &str) {
+    pub fn note(&self, note: &str) {
         self.notes.send_modify(|notes| {
             notes.insert(note.to_owned());
         });
     }
 
-    pub(crate) async fn noted(&self, note: &str) {
+    pub async fn noted(&self, note: &str) {
         let mut notes = self.notes.subscribe();
         let waiting = notes.wait_for(|notes| notes.contains(note));
         tokio::time::timeout(Duration::from_secs(60), waiting)
@@ -98,12 +104,12 @@ impl World {
             .unwrap();
     }
 
-    pub(crate) fn live(&self) -> usize {
+    pub fn live(&self) -> usize {
         self.live.load(Ordering::SeqCst)
     }
 
     /// Waits until this many sandboxes are live.
-    pub(crate) async fn live_becomes(&self, count: usize) {
+    pub async fn live_becomes(&self, count: usize) {
         for _ in 0..10_000 {
             if self.live() == count {
                 return;
@@ -114,22 +120,22 @@ impl World {
     }
 
     /// The newest sandbox.
-    pub(crate) fn last(&self) -> Arc<Inside> {
+    pub fn last(&self) -> Arc<Inside> {
         self.sandboxes.lock().unwrap().last().unwrap().clone()
     }
 }
 
 #[derive(Debug)]
-pub(crate) struct FakeBackend {
+pub struct FakeBackend {
     name: &'static str,
     isolation: Isolation,
     world: Arc<World>,
-    pub(crate) error: Mutex<Option<&'static str>>,
-    pub(crate) shut: AtomicUsize,
+    pub error: Mutex<Option<&'static str>>,
+    pub shut: AtomicUsize,
 }
 
 impl FakeBackend {
-    pub(crate) fn new(name: &'static str, world: Arc<World>) -> Arc<Self> {
+    pub fn new(name: &'static str, world: Arc<World>) -> Arc<Self> {
         Arc::new(Self {
             name,
             isolation: Isolation {
@@ -145,7 +151,7 @@ impl FakeBackend {
     }
 
     /// Makes every creation fail: `unavailable`, `unsupported`, `isolation` or `panic`.
-    pub(crate) fn broken(name: &'static str, world: Arc<World>, error: &'static str) -> Arc<Self> {
+    pub fn broken(name: &'static str, world: Arc<World>, error: &'static str) -> Arc<Self> {
         let backend = Self::new(name, world);
         *backend.error.lock().unwrap() = Some(error);
         backend
@@ -203,6 +209,7 @@ impl Backend for FakeBackend {
                 ..Usage::default()
             }),
             files: Mutex::default(),
+            links: Mutex::default(),
             ended: watch::Sender::new(None),
         });
         let mut sandboxes = self.world.sandboxes.lock().unwrap();
@@ -232,16 +239,18 @@ impl Backend for FakeBackend {
 
 /// The part of a sandbox that its sessions see.
 #[derive(Debug)]
-pub(crate) struct Inside {
-    pub(crate) world: Arc<World>,
-    pub(crate) usage: Mutex<Usage>,
-    pub(crate) files: Mutex<BTreeMap<String, Bytes>>,
-    pub(crate) ended: watch::Sender<Option<EndReason>>,
+pub struct Inside {
+    pub world: Arc<World>,
+    pub usage: Mutex<Usage>,
+    pub files: Mutex<BTreeMap<String, Bytes>>,
+    /// Links by path, with their targets.
+    pub links: Mutex<BTreeMap<String, String>>,
+    pub ended: watch::Sender<Option<EndReason>>,
 }
 
 impl Inside {
     /// Ends the sandbox as if by itself.
-    pub(crate) fn end(&self, reason: EndReason) -> bool {
+    pub fn end(&self, reason: EndReason) -> bool {
         let ended = self.ended.send_if_modified(|ended| {
             let first = ended.is_none();
             if first {
@@ -255,13 +264,13 @@ impl Inside {
         ended
     }
 
-    pub(crate) async fn gone(&self) -> EndReason {
+    pub async fn gone(&self) -> EndReason {
         let mut ended = self.ended.subscribe();
         let found = ended.wait_for(Option::is_some).await.unwrap();
         found.unwrap()
     }
 
-    pub(crate) fn check(&self) -> Result<(), SandboxError> {
+    pub fn check(&self) -> Result<(), SandboxError> {
         match *self.ended.borrow() {
             None => Ok(()),
             Some(reason) => Err(SandboxError::Gone(reason)),
@@ -271,7 +280,7 @@ impl Inside {
 
 #[derive(Debug)]
 pub(crate) struct FakeSandbox {
-    pub(crate) inside: Arc<Inside>,
+    pub inside: Arc<Inside>,
     isolation: Isolation,
     env: BTreeMap<String, String>,
 }
@@ -294,6 +303,7 @@ impl Sandbox for FakeSandbox {
 
     async fn spawn(&self, command: Command) -> Result<Process, SandboxError> {
         self.inside.check()?;
+        self.inside.world.commands.lock().unwrap().push(command.clone());
         let path = command.argv.get(1).cloned().unwrap_or_default();
         let code = self
             .inside
@@ -350,30 +360,47 @@ impl Sandbox for FakeSandbox {
 
 #[async_trait]
 impl Files for Inside {
-    async fn list(&self, path: &SandboxPath, _recursive: bool, max: usize) -> Result<Listing, FileError> {
+    async fn list(&self, path: &SandboxPath, recursive: bool, max: usize) -> Result<Listing, FileError> {
         self.check()?;
-        let files = self.files.lock().unwrap();
         let below = format!("{}/", path.as_str());
-        let own: Vec<Entry> = files
+        let entry = |name: &str, kind, target: Option<&String>, size: usize| Entry {
+            name: name.to_owned(),
+            kind,
+            target: target.cloned(),
+            size: u64::try_from(size).unwrap(),
+            modified_ms: 0,
+        };
+        let files = self.files.lock().unwrap();
+        let files = files
             .iter()
-            .filter_map(|(name, bytes)| {
-                Some(Entry {
-                    name: name.strip_prefix(&below)?.to_owned(),
-                    kind: EntryKind::File,
-                    target: None,
-                    size: u64::try_from(bytes.len()).unwrap(),
-                    modified_ms: 0,
-                })
-            })
-            .collect();
+            .map(|(name, bytes)| (name, EntryKind::File, None, bytes.len()));
+        let links = self.links.lock().unwrap();
+        let links = links
+            .iter()
+            .map(|(name, target)| (name, EntryKind::Link, Some(target), target.len()));
+        let mut own = BTreeMap::new();
+        for (path, kind, target, size) in files.chain(links) {
+            let Some(name) = path.strip_prefix(&below) else {
+                continue;
+            };
+            // A file below another folder shows its folder, and itself if the whole tree is asked for.
+            if let Some((folder, _)) = name.split_once('/') {
+                own.insert(folder.to_owned(), entry(folder, EntryKind::Folder, None, 4096));
+                if !recursive {
+                    continue;
+                }
+            }
+            own.insert(name.to_owned(), entry(name, kind, target, size));
+        }
         Ok(Listing {
             omitted: u64::try_from(own.len().saturating_sub(max)).unwrap(),
-            entries: own.into_iter().take(max).collect(),
+            entries: own.into_values().take(max).collect(),
         })
     }
 
     async fn read(&self, path: &SandboxPath, offset: u64, len: u64) -> Result<FileChunk, FileError> {
         self.check()?;
+        self.world.reads.lock().unwrap().push(path.to_string());
         let piece = self.world.read_piece.load(Ordering::SeqCst);
         let files = self.files.lock().unwrap();
         let bytes = files
@@ -464,15 +491,18 @@ async fn program(
                     .send(out(format!("{:?} {}\n", command.env.get(rest), command.cwd)))
                     .await,
             ),
-            "cat" => {
-                while let Some(bytes) = stdin.recv().await {
-                    let event = ProcessEvent::Output {
-                        channel: Channel::Stdout,
-                        bytes,
-                    };
-                    drop(events.send(event).await);
-                }
-            }
+            "cat" => loop {
+                let bytes = tokio::select! {
+                    bytes = stdin.recv() => bytes,
+                    _ = signals.recv() => { exit = Exit::Signal(2); None }
+                };
+                let Some(bytes) = bytes else { break };
+                let event = ProcessEvent::Output {
+                    channel: Channel::Stdout,
+                    bytes,
+                };
+                drop(events.send(event).await);
+            },
             "sleep" => {
                 let sleep = tokio::time::sleep(Duration::from_millis(rest.parse().unwrap()));
                 tokio::select! {
