@@ -1,6 +1,7 @@
 //! The architecture test: checks the promises of ARCHITECTURE.md about the source against the source.
 //!
-//! There are three kinds of promise: allowed dependencies, places of `unsafe`, and the maximum length of a file.
+//! There are four kinds of promise: allowed dependencies, files that belong to one crate, places of `unsafe`, and the
+//! maximum length of a file.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -10,12 +11,13 @@ use anyhow::{Context, Result, bail};
 use crate::command::root;
 
 /// Allowed dependencies between crates, tests included. An unlisted crate is an error, so a new one is a decision.
-const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 17] = [
+const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 22] = [
+    ("attacks", &[]),
     ("sandbox", &[]),
     ("jail", &[]),
-    ("agent", &["jail", "sandbox"]),
-    ("backends", &["agent", "jail", "sandbox"]),
-    ("languages", &["sandbox"]),
+    ("agent", &["fuzz", "jail", "sandbox"]),
+    ("backends", &["agent", "contract", "fake-e2b", "jail", "sandbox"]),
+    ("languages", &["fuzz", "sandbox"]),
     ("broker", &[]),
     ("packages", &["broker", "sandbox"]),
     ("images", &["broker", "sandbox"]),
@@ -30,6 +32,7 @@ const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 17] = [
         "sandcell",
         &[
             "agent",
+            "attacks",
             "audit",
             "backends",
             "broker",
@@ -44,9 +47,16 @@ const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 17] = [
             "sandbox",
         ],
     ),
-    ("local-backend", &["agent", "sandbox"]),
+    ("contract", &["sandbox"]),
+    ("fake-e2b", &[]),
+    ("fuzz", &[]),
+    ("e2e", &["attacks", "fake-e2b", "fuzz", "jail"]),
+    ("local-backend", &["agent", "contract", "sandbox"]),
     ("xtask", &[]),
 ];
+
+/// Crates for tests: other crates may use them as dev-dependencies only, so that no program contains them.
+const TEST_ONLY_CRATES: [&str; 5] = ["contract", "e2e", "fake-e2b", "fuzz", "testkit"];
 
 /// Folders of a crate from the top down: a file uses only its own folder and those below it.
 const FLOORS: [(&str, &[&str]); 1] = [(
@@ -83,6 +93,7 @@ fn faults(root: &Path) -> Result<Vec<String>> {
             let path = file.strip_prefix(root).unwrap_or(&file);
             faults.extend(faults_of_file(&name, path, &text));
             faults.extend(arrows_up(path, &text));
+            faults.extend(foreign_files(path, folder.strip_prefix(root).unwrap_or(&folder), &text));
         }
     }
     Ok(faults)
@@ -111,15 +122,25 @@ fn arrows(name: &str, folder: &Path, faults: &mut Vec<String>) -> Result<()> {
     };
     let text = std::fs::read_to_string(folder.join("Cargo.toml"))?;
     let manifest: toml::Table = text.parse().with_context(|| format!("{name}/Cargo.toml"))?;
-    for used in dependencies(&manifest) {
-        let Some(used) = used.strip_prefix("sandcell-") else {
-            continue;
-        };
-        if used != name && !allowed.contains(&used) {
+    for used in dependencies(&manifest, &[&PROGRAM_TABLES[..], &[TEST_TABLE]].concat()) {
+        if used != name && !allowed.contains(&used.as_str()) {
             faults.push(format!("{name} depends on {used}: nothing points that way"));
         }
     }
+    faults.extend(test_crates_in_programs(name, &manifest));
     Ok(())
+}
+
+/// Crates for tests among the dependencies of what may be a part of a program.
+fn test_crates_in_programs(name: &str, manifest: &toml::Table) -> Vec<String> {
+    if TEST_ONLY_CRATES.contains(&name) {
+        return Vec::new();
+    }
+    dependencies(manifest, &PROGRAM_TABLES)
+        .into_iter()
+        .filter(|used| TEST_ONLY_CRATES.contains(&used.as_str()))
+        .map(|used| format!("{name} depends on {used}, which is for tests: only a dev-dependency may be"))
+        .collect()
 }
 
 /// Paths of the file that lead to a folder above its own.
@@ -146,18 +167,66 @@ fn arrows_up(path: &Path, text: &str) -> Vec<String> {
         .collect()
 }
 
-/// The names in every dependency table, those under `[target.…]` included.
-fn dependencies(table: &toml::Table) -> BTreeSet<String> {
+/// Files of another crate that the file makes its own module, and files of tests that a program contains. A crate that
+/// both use has them instead.
+fn foreign_files(path: &Path, own_crate: &Path, text: &str) -> Vec<String> {
+    let in_program = path.starts_with(own_crate.join("src"));
+    let mut faults = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        let line = line.trim();
+        let module = line
+            .strip_prefix("#[path = \"")
+            .and_then(|rest| rest.split_once('"'))
+            .map(|(module, _)| module);
+        if let Some(module) = module
+            && !lexically_joined(path.parent().unwrap_or(path), module).starts_with(own_crate)
+        {
+            faults.push(format!(
+                "{}:{number}: {module} belongs to another crate",
+                path.display()
+            ));
+        }
+        let includes = !line.starts_with("//") && (line.contains("include_str!(") || line.contains("include_bytes!("));
+        if in_program && includes && line.contains("/tests/") {
+            faults.push(format!(
+                "{}:{number}: a program contains a file of tests",
+                path.display()
+            ));
+        }
+    }
+    faults
+}
+
+/// Joins a folder and a relative path, without a look at the file system.
+fn lexically_joined(folder: &Path, relative: &str) -> PathBuf {
+    let mut joined = folder.to_path_buf();
+    for part in relative.split('/') {
+        match part {
+            ".." => {
+                joined.pop();
+            }
+            "." => {}
+            name => joined.push(name),
+        }
+    }
+    joined
+}
+
+/// The dependency tables of a program, and that of its tests.
+const PROGRAM_TABLES: [&str; 2] = ["dependencies", "build-dependencies"];
+const TEST_TABLE: &str = "dev-dependencies";
+
+/// The workspace's crates in these dependency tables, those under `[target.…]` included.
+fn dependencies(manifest: &toml::Table, tables: &[&str]) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
-    for (key, value) in table {
+    for (key, value) in manifest {
         let Some(inner) = value.as_table() else { continue };
-        match key.as_str() {
-            "dependencies" | "dev-dependencies" | "build-dependencies" => names.extend(inner.keys().cloned()),
-            "target" => inner
-                .values()
-                .filter_map(toml::Value::as_table)
-                .for_each(|one| names.extend(dependencies(one))),
-            _ => {}
+        if tables.contains(&key.as_str()) {
+            let used = inner.keys().filter_map(|used| used.strip_prefix("sandcell-"));
+            names.extend(used.map(str::to_owned));
+        } else if key == "target" {
+            let targets = inner.values().filter_map(toml::Value::as_table);
+            targets.for_each(|one| names.extend(dependencies(one, tables)));
         }
     }
     names
@@ -221,8 +290,9 @@ fn faults_of_file(name: &str, path: &Path, text: &str) -> Vec<String> {
         return faults;
     }
     let may_be_unsafe = path.starts_with(UNSAFE_FOLDER);
-    // Integration tests and benches talk to people; so do the binary and the chores.
+    // Tests and benches talk to people; so do the binary and the chores.
     let may_print = matches!(name, "sandcell" | "xtask")
+        || TEST_ONLY_CRATES.contains(&name)
         || path.ends_with("build.rs")
         || path
             .components()
@@ -268,10 +338,41 @@ mod tests {
             "[dev-dependencies]\nsandcell-mcp = {}\n[target.'cfg(unix)'.dependencies]\nsandcell-jail = {}\n"
                 .parse()
                 .unwrap();
-        let names = dependencies(&manifest);
-        assert!(
-            names.contains("sandcell-mcp") && names.contains("sandcell-jail"),
-            "{names:?}"
+        let names = dependencies(&manifest, &["dependencies", "dev-dependencies"]);
+        assert!(names.contains("mcp") && names.contains("jail"), "{names:?}");
+    }
+
+    #[test]
+    fn a_crate_for_tests_is_a_dev_dependency_or_a_fault() {
+        let faults = |name: &str, text: &str| test_crates_in_programs(name, &text.parse().unwrap()).len();
+        assert_eq!(faults("sandcell", "[dev-dependencies]\nsandcell-e2e = {}\n"), 0);
+        assert_eq!(faults("sandcell", "[dependencies]\nsandcell-e2e = {}\n"), 1);
+        assert_eq!(faults("sandcell", "[build-dependencies]\nsandcell-e2e = {}\n"), 1);
+        assert_eq!(
+            faults("mcp", "[target.'cfg(unix)'.dependencies]\nsandcell-e2e = {}\n"),
+            1
+        );
+        assert_eq!(
+            faults("mcp", "[target.'cfg(unix)'.dev-dependencies]\nsandcell-e2e = {}\n"),
+            0
+        );
+        assert_eq!(faults("e2e", "[dependencies]\nsandcell-e2e = {}\n"), 0);
+    }
+
+    #[test]
+    fn a_module_of_another_crate_and_a_test_file_in_a_program_are_found() {
+        let own = Path::new("crates/agent");
+        let tests = Path::new("crates/agent/tests/memory/main.rs");
+        let path = |path: &str| format!("#[path = \"{path}\"]\nmod other;");
+        assert_eq!(foreign_files(tests, own, &path("../agent/common.rs")).len(), 0);
+        assert_eq!(foreign_files(tests, own, &path("../../../fuzz/src/lib.rs")).len(), 1);
+        assert_eq!(foreign_files(tests, own, &path("../../../agents/common.rs")).len(), 1);
+        // Not in one literal, since this file is checked as well.
+        let included = format!("const X: &str = {}!(\"../tests/x.py\");", "include_str");
+        assert_eq!(foreign_files(tests, own, &included).len(), 0);
+        assert_eq!(
+            foreign_files(Path::new("crates/agent/src/lib.rs"), own, &included).len(),
+            1
         );
     }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 
 use crate::command::{cargo, must, nothing_may_be_skipped, output};
+use crate::test::SPECIAL_FEATURES;
 use crate::{arch, audit};
 
 /// Targets checked in addition to this machine's. All but the native back end must at least compile without Linux.
@@ -26,12 +27,7 @@ pub fn run() -> Result<()> {
     // checked: a part of it would recompile shared crates with other features.
     for more in [
         &["--workspace", "--all-targets"][..],
-        &[
-            "--workspace",
-            "--all-targets",
-            "--features",
-            "sandcell/fault-injection,sandcell/conformance,sandcell/otel",
-        ],
+        &["--workspace", "--all-targets", "--features", SPECIAL_FEATURES],
         // Alone, since the program has all its features on, and it must do without.
         &[
             "--package",

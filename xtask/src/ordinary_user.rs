@@ -26,7 +26,7 @@ impl Stage {
         let stage = Self { folder };
         std::fs::copy(binary, stage.binary()).context("could not copy the binary")?;
         std::fs::copy(tests, stage.tests()).context("could not copy the tests")?;
-        for part in ["crates/sandcell/tests", "docs/reference", "examples", "packaging"] {
+        for part in ["crates/e2e/tests", "docs/reference", "examples", "packaging"] {
             let target = stage.root().join(part);
             std::fs::create_dir_all(target.parent().unwrap_or(&target))?;
             must(Command::new("cp").arg("-r").arg(root().join(part)).arg(&target))?;

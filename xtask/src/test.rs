@@ -47,7 +47,10 @@ const ON_VERSION_2: [&str; 8] = [
 /// Tests of a build that is never shipped: those that can make single steps and layers fail or leave them out, the one with the
 /// fixtures of the conformance suite, and the one with traces.
 const SPECIAL_TESTS: [&str; 5] = ["launch", "layers", "injected", "conformance", "traces"];
-const SPECIAL_FEATURES: &str = "sandcell/fault-injection,sandcell/conformance,sandcell/otel";
+pub const SPECIAL_FEATURES: &str =
+    "sandcell/fault-injection,sandcell/conformance,sandcell/otel,sandcell-e2e/fault-injection,sandcell-e2e/otel";
+/// A test of the program's own package: cargo builds the program for such a test only.
+const TEST_BESIDE_BINARY: &str = "commands";
 
 /// Builds all tests, so that something else can be built at the same time.
 pub fn build() -> Result<()> {
@@ -59,15 +62,13 @@ pub fn build() -> Result<()> {
     };
     must(&mut build())?;
     must(build().args(["--test", "groups"]))?;
-    let special = SPECIAL_TESTS.iter().flat_map(|test| ["--test", test]);
+    let special = SPECIAL_TESTS.iter().chain([&TEST_BESIDE_BINARY]);
+    let special = special.flat_map(|test| ["--test", test]);
     must(build().args(["--features", SPECIAL_FEATURES]).args(special))
 }
 
 pub fn run(filters: &[String]) -> Result<()> {
-    let binary = executable(
-        &["build", "--release", "--package", "sandcell", "--bin", "sandcell"],
-        "sandcell",
-    )?;
+    let binary = release_binary()?;
     let skips = tempfile::Builder::new().prefix("cell-skips-").tempdir()?;
     let mut tally = Tally::default();
     let mut good = everything(&binary, &skips.path().join("all"), filters, &mut tally)?;
@@ -144,6 +145,7 @@ fn everything(binary: &Path, skips: &Path, filters: &[String], tally: &mut Tally
         )?;
     }
     if cfg!(target_os = "linux") {
+        let special = special_binary()?;
         for test in SPECIAL_TESTS {
             let mut command = cargo();
             // The whole workspace: a part of it would rebuild shared crates with other features.
@@ -151,6 +153,7 @@ fn everything(binary: &Path, skips: &Path, filters: &[String], tally: &mut Tally
             command
                 .args(["--color=never", "--"])
                 .args(filters)
+                .env(BINARY_VARIABLE, &special)
                 .env(SKIPS_VARIABLE, skips);
             good &= watched(&mut command, |line| tally.see(line))?;
         }
@@ -239,6 +242,31 @@ fn end_to_end() -> Result<PathBuf> {
     executable(&["test", "--no-run", "--workspace"], "e2e")
 }
 
+/// The program as it is handed out.
+fn release_binary() -> Result<PathBuf> {
+    executable(
+        &["build", "--release", "--package", "sandcell", "--bin", "sandcell"],
+        "sandcell",
+    )
+}
+
+/// The program that is never shipped, built like the tests of the whole workspace: alone it would be built with other
+/// features of shared crates.
+fn special_binary() -> Result<PathBuf> {
+    executable(
+        &[
+            "test",
+            "--no-run",
+            "--workspace",
+            "--features",
+            SPECIAL_FEATURES,
+            "--test",
+            TEST_BESIDE_BINARY,
+        ],
+        "sandcell",
+    )
+}
+
 /// Runs these tests a second time, alone. True if there were any and all passed.
 fn passes_again(command: &mut Command, again: Vec<String>, whose: &str, tally: &mut Tally) -> Result<bool> {
     if again.is_empty() {
@@ -272,16 +300,13 @@ pub fn soak_http(clients: u32, seconds: u32) -> Result<()> {
 }
 
 fn long(tests: &str, variables: &[(&str, u32)]) -> Result<()> {
-    let binary = executable(
-        &["build", "--release", "--package", "sandcell", "--bin", "sandcell"],
-        "sandcell",
-    )?;
+    let binary = release_binary()?;
     must(
         cargo()
             .args([
                 "test",
                 "--package",
-                "sandcell",
+                "sandcell-e2e",
                 "--test",
                 "e2e",
                 "--",
@@ -296,9 +321,11 @@ fn long(tests: &str, variables: &[(&str, u32)]) -> Result<()> {
 
 /// The benchmark, in the release profile.
 pub fn bench(rounds: u32, write: bool, data: Option<(&Path, &str)>, uv: Option<&Path>) -> Result<()> {
+    let binary = release_binary()?;
     let mut command = cargo();
     command
-        .args(["bench", "--package", "sandcell", "--bench", "calls"])
+        .args(["bench", "--package", "sandcell-e2e", "--bench", "calls"])
+        .env(BINARY_VARIABLE, binary)
         .env("SANDCELL_BENCH_ROUNDS", rounds.to_string());
     if write {
         command.env("SANDCELL_BENCH_WRITE", root().join("docs/reference"));

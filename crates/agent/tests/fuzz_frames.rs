@@ -1,4 +1,4 @@
-//! Sends mutated bytes from inside to the decoder and to a real client. See `fuzz/README.md`.
+//! Sends mutated bytes from inside to the decoder and to a real client. See `crates/fuzz/README.md`.
 #![cfg(feature = "client")]
 #![allow(
     missing_docs,
@@ -10,15 +10,12 @@
     reason = "a test"
 )]
 
-#[path = "../../../fuzz/mutate.rs"]
-mod mutate;
-
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use mutate::Mutator;
 use sandcell_agent::client::AgentClient;
 use sandcell_agent::protocol::{Decoder, Hello, Kind, OutBuffer};
+use sandcell_fuzz::Mutator;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// Returns all frames of a stream cut at these lengths. `None` follows them if the bytes violate the protocol.

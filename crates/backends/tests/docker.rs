@@ -11,8 +11,6 @@
     reason = "a test program"
 )]
 
-mod contract;
-
 fn main() {
     use sandcell_backends::docker::{CredentialSource, DockerBackend, DockerConfig, Pull};
     use sandcell_sandbox::{Backend, Degree, Level};
@@ -25,7 +23,7 @@ fn main() {
         );
         skip();
     }
-    contract::run("docker", &[], Vec::new(), || async {
+    sandcell_contract::run("docker", &[], Vec::new(), || async {
         let config = DockerConfig {
             host: Some(std::env::var("SANDCELL_TEST_DOCKER_HOST").unwrap()),
             certificates: None,

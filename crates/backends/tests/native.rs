@@ -9,9 +9,6 @@
 )]
 
 #[cfg(target_os = "linux")]
-mod contract;
-
-#[cfg(target_os = "linux")]
 fn main() {
     use sandcell_backends::native::{
         NativeBackend, NativeConfig, SPARE_COUNT, become_launcher_if_asked, start_launcher,
@@ -49,7 +46,7 @@ fn main() {
             Ok::<(), libtest_mimic::Failed>(())
         })
     });
-    contract::run("native", &[], vec![hung], move || async move {
+    sandcell_contract::run("native", &[], vec![hung], move || async move {
         let backend = NativeBackend::start(start_launcher().unwrap(), config()).await.unwrap();
         let backend: Arc<dyn Backend> = backend;
         backend

@@ -1,4 +1,4 @@
-//! Fuzzes the decoder of a driver's control channel with mutated bytes. See `fuzz/README.md`.
+//! Fuzzes the decoder of a driver's control channel with mutated bytes. See `crates/fuzz/README.md`.
 #![allow(
     missing_docs,
     unreachable_pub,
@@ -9,10 +9,7 @@
     reason = "a test"
 )]
 
-#[path = "../../../fuzz/mutate.rs"]
-mod mutate;
-
-use mutate::Mutator;
+use sandcell_fuzz::Mutator;
 use sandcell_languages::control::{Decoder, Frame, FrameError};
 
 fn frames(bytes: &[u8], mut step: impl FnMut() -> usize) -> Vec<Result<Frame, FrameError>> {

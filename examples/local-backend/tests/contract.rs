@@ -10,10 +10,6 @@
 )]
 
 #[cfg(target_os = "linux")]
-#[path = "../../../crates/backends/tests/contract/mod.rs"]
-mod contract;
-
-#[cfg(target_os = "linux")]
 fn main() {
     use std::sync::Arc;
 
@@ -45,7 +41,7 @@ fn main() {
         ("too_much_memory_is_refused_or_ended_and_counted", nobody_holds),
         ("usage_counts_what_runs", nobody_holds),
     ];
-    contract::run("local", &without, Vec::new(), || async {
+    sandcell_contract::run("local", &without, Vec::new(), || async {
         let backend: Arc<dyn Backend> = LocalBackend::start(Level::None).unwrap();
         backend
     });

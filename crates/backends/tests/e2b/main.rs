@@ -11,14 +11,12 @@
     reason = "tests may panic; that is how they fail"
 )]
 
-mod fake;
-
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use fake::{API_KEY, Fake, TEMPLATE_NAME};
 use sandcell_backends::e2b::{Debug, E2bBackend, E2bConfig, Internet};
+use sandcell_fake_e2b::{API_KEY, Fake, TEMPLATE_NAME};
 use sandcell_sandbox::{
     Backend, Cell, CellStatus, Channel, Command, EndReason, Exit, FileError, Level, OutputStream, ProcessEvent,
     Sandbox, SandboxError, SandboxPath, SandboxSpec, Secret, Session, SessionError, SessionEvent, Signal, SignalScope,

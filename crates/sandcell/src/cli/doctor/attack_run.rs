@@ -2,13 +2,14 @@
 
 use std::time::{Duration, Instant};
 
+use sandcell_attacks::PRELUDE;
 use sandcell_engine::{CreateRequest, Engine, ExecuteRequest, ExecutionView, Principal, Status};
 use sandcell_sandbox::{ByteSize, Code, Failure};
 use serde::Serialize;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
-use super::attacks::{ATTACKS, Attack, ExpectedResult, FLOODS, PRELUDE};
+use super::attacks::{ATTACKS, Attack, ExpectedResult, FLOODS};
 use super::canary::Canaries;
 
 /// The time limit of one attack: much longer than an attack takes, for slow machines.

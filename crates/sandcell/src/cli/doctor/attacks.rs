@@ -1,5 +1,6 @@
-//! The attacks that `doctor` makes on a sandbox of this machine: the quick ones of the escape suite, from the suite's
-//! own files, and a few floods. The suite is larger, and it proves each layer by removing it. This is a quick check.
+//! The attacks that `doctor` makes on a sandbox of this machine: the quick ones of the escape suite, from the same
+//! files (`crates/attacks`), and a few floods. The suite is larger, and it proves each layer by removing it. This is a
+//! quick check.
 //!
 //! No attack does harm if it succeeds: files are opened for writing but not written, and nothing is named on the host.
 //! The last line of an attack's output is `HELD`, or `BREACH: ` and the attack's reach. Code inside is not trusted in
@@ -8,6 +9,7 @@
 
 use std::sync::LazyLock;
 
+use sandcell_attacks::{AttackFile, QUICK_FILES};
 use sandcell_sandbox::Code;
 
 /// The expected result.
@@ -36,96 +38,23 @@ pub(super) struct Attack {
     pub(super) reported_when_weaker: bool,
 }
 
-/// Helpers for every attack.
-pub(super) const PRELUDE: &str = include_str!("../../../tests/escapes/attacks/prelude.py");
-
-macro_rules! files {
-    ($($name:literal,)*) => {
-        /// The names and files of the escape suite's attacks with `# quick: yes`.
-        const ATTACK_FILES: &[(&str, &str)] =
-            &[$(($name, include_str!(concat!("../../../tests/escapes/attacks/", $name, ".py")))),*];
-    };
-}
-
-files! {
-    "agent/kill_first",
-    "agent/limit_first",
-    "agent/read_memory_of_first",
-    "agent/slow_first",
-    "agent/trace_first",
-    "devices/make_a_disk_node",
-    "devices/memory_and_disks",
-    "devices/tty_injection",
-    "environment/first_process",
-    "environment/open_descriptors",
-    "environment/variables_of_the_server",
-    "kernel/add_a_key",
-    "kernel/bpf",
-    "kernel/chroot",
-    "kernel/copy_a_tree",
-    "kernel/enter_namespace_of_first",
-    "kernel/io_uring",
-    "kernel/kernel_log",
-    "kernel/key_rings",
-    "kernel/load_kernel",
-    "kernel/load_module",
-    "kernel/make_user_namespace",
-    "kernel/make_user_namespace_by_clone3",
-    "kernel/mount_tmpfs",
-    "kernel/new_mount_calls",
-    "kernel/perf_events",
-    "kernel/pivot_root",
-    "kernel/trace_a_child",
-    "kernel/userfaultfd",
-    "network/abstract_socket",
-    "network/host_loopback",
-    "network/host_loopback_by_ipv6",
-    "network/internet",
-    "network/metadata",
-    "network/name_server",
-    "privileges/become_root",
-    "privileges/capabilities_left",
-    "proc/change_core_pattern",
-    "proc/kernel_memory",
-    "proc/memory_of_first_process",
-    "proc/processes_of_the_host",
-    "proc/sysrq",
-    "root/list_run",
-    "root/mount_table_tells_paths",
-    "root/other_homes",
-    "root/read_shadow",
-    "root/sys_is_absent",
-    "root/who_runs_the_machine",
-    "root/write_etc",
-    "root/write_usr",
-    "sockets/alg",
-    "sockets/netlink",
-    "sockets/packet",
-    "sockets/raw_ip",
-    "sockets/vsock",
-}
-
 /// The attacks, by layer.
 pub(super) static ATTACKS: LazyLock<Vec<Attack>> = LazyLock::new(|| {
-    let mut attacks: Vec<Attack> = ATTACK_FILES.iter().map(|(name, text)| read(name, text)).collect();
+    let mut attacks: Vec<Attack> = QUICK_FILES.iter().map(read).collect();
     attacks.sort_by_key(|attack| attack.layer);
     attacks
 });
 
-/// Reads a file's `# key: value` lines. The attack runs without this description, so a file without the lines is still
-/// an attack, under its file name.
-fn read(name: &'static str, text: &'static str) -> Attack {
-    let value = |key: &str| {
-        text.lines()
-            .find_map(|line| line.strip_prefix("# ")?.strip_prefix(key)?.strip_prefix(": "))
-    };
+/// Reads a file's head. The attack runs without this description, so a file without it is still an attack, under its
+/// file name.
+fn read(file: &AttackFile) -> Attack {
     Attack {
-        name: value("attack").unwrap_or(name),
-        layer: value("layer").unwrap_or("unknown"),
-        code: text,
+        name: file.value("attack").unwrap_or(file.name),
+        layer: file.value("layer").unwrap_or("unknown"),
+        code: file.text,
         expect: ExpectedResult::Held,
-        everywhere: value("containers").is_none(),
-        reported_when_weaker: value("weaker").is_some(),
+        everywhere: file.value("containers").is_none(),
+        reported_when_weaker: file.value("weaker").is_some(),
     }
 }
 
@@ -207,8 +136,6 @@ except MemoryError:
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
 
     #[test]
@@ -220,32 +147,5 @@ mod tests {
         assert_eq!(names.len(), all);
         assert!(all >= 50, "{all}");
         assert!(ATTACKS.iter().all(|attack| attack.layer != "unknown"));
-    }
-
-    #[test]
-    fn they_are_those_that_the_suite_calls_quick() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/escapes/attacks");
-        let mut quick = Vec::new();
-        for class in std::fs::read_dir(&folder)
-            .unwrap()
-            .flatten()
-            .filter(|entry| entry.path().is_dir())
-        {
-            for file in std::fs::read_dir(class.path()).unwrap().flatten() {
-                let path = file.path();
-                if std::fs::read_to_string(&path).unwrap().contains("# quick: yes\n") {
-                    quick.push(
-                        path.strip_prefix(&folder)
-                            .unwrap()
-                            .with_extension("")
-                            .display()
-                            .to_string(),
-                    );
-                }
-            }
-        }
-        quick.sort();
-        let ours: Vec<&str> = ATTACK_FILES.iter().map(|(name, _)| *name).collect();
-        assert_eq!(ours, quick);
     }
 }
