@@ -21,7 +21,7 @@ use sha2::{Digest, Sha256};
 
 use super::connect::unavailable;
 use super::labels;
-use super::tar::{self, BLOCK_BYTES};
+use super::tar;
 
 /// The agent for one kind of machine.
 #[derive(Debug)]
@@ -166,7 +166,8 @@ async fn put(docker: &Docker, agent: &Agent, container: &str) -> Result<(), Erro
         return Ok(());
     }
     let options = UploadToContainerOptionsBuilder::default().path(AGENT_FOLDER).build();
-    let archive = bollard::body_full(Bytes::from(tar::of_program(AGENT_FILE, &agent.program)));
+    let archive = tar::of_program(AGENT_FILE, &agent.program)?;
+    let archive = bollard::body_full(Bytes::from(archive));
     docker.upload_to_container(container, Some(options), archive).await?;
     if holds(docker, agent, container).await {
         Ok(())
@@ -189,18 +190,13 @@ async fn holds(docker: &Docker, agent: &Agent, container: &str) -> bool {
     let mut bytes = Vec::new();
     while let Some(piece) = stream.next().await {
         match piece {
-            // The slack is for the header, the padding and the end of the archive.
-            Ok(piece) if bytes.len() + piece.len() <= program.len() + 64 * BLOCK_BYTES => {
+            Ok(piece) if bytes.len() + piece.len() <= program.len() + tar::MAX_OVERHEAD_BYTES => {
                 bytes.extend_from_slice(&piece)
             }
             Ok(_) | Err(_) => return false,
         }
     }
-    let Some((head, rest)) = bytes.split_at_checked(BLOCK_BYTES) else {
-        return false;
-    };
-    let executable = head.get(100..107).is_some_and(|mode| mode.ends_with(b"755"));
-    executable && rest.get(..program.len()) == Some(program)
+    tar::starts_with_program(&bytes, program)
 }
 
 #[cfg(test)]

@@ -1,103 +1,53 @@
-//! A minimal tar writer: a daemon accepts files in no other form.
+//! Archives for the daemon, which accepts and returns files in no other form.
 
-use std::io::{self, Read as _};
+use std::io::{self, Read as _, Write};
 use std::path::Path;
 use std::time::UNIX_EPOCH;
 
 use bytes::Bytes;
+use tar::{Archive, Builder, EntryType, Header};
 use tokio::sync::mpsc;
 
-/// The size of an archive block in bytes.
-pub(super) const BLOCK_BYTES: usize = 512;
-/// The bytes of a file that are sent at once.
+/// The bytes of an archive that are sent at once.
 const PIECE_BYTES: usize = 256 << 10;
-/// The maximum length of a name in a header.
-const MAX_NAME_BYTES: usize = 100;
 /// The maximum depth of folders.
 const MAX_DEPTH: usize = 64;
+/// The maximum size of an archive of one program without the program: headers, padding and end.
+pub(super) const MAX_OVERHEAD_BYTES: usize = 32 << 10;
 
-/// The kind of an entry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    File {
-        size: u64,
-        executable: bool,
-    },
-    Folder,
-    Link,
-    /// The name of the next entry, when it is too long for the header.
-    LongName {
-        size: u64,
-    },
-    /// The target of the next link, when it is too long for the header.
-    LongLink {
-        size: u64,
-    },
-}
-
-/// Returns the header of an entry. `modified` is in seconds since 1970.
-fn head(name: &[u8], kind: Kind, modified: u64) -> [u8; BLOCK_BYTES] {
-    let (mode, size, letter) = match kind {
-        Kind::File { size, executable: true } => ("0000755", size, "0"),
-        Kind::File {
-            size,
-            executable: false,
-        } => ("0000644", size, "0"),
-        Kind::Folder => ("0000755", 0, "5"),
-        Kind::Link => ("0000777", 0, "2"),
-        Kind::LongName { size } => ("0000644", size, "L"),
-        Kind::LongLink { size } => ("0000644", size, "K"),
-    };
-    let mut head = [0; BLOCK_BYTES];
-    let mut field = |at: usize, len: usize, bytes: &[u8]| {
-        for (place, byte) in head.iter_mut().skip(at).take(len).zip(bytes) {
-            *place = *byte;
-        }
-    };
-    field(0, MAX_NAME_BYTES, name);
-    field(100, 8, mode.as_bytes());
-    // The owner is root, and no sandbox runs as root.
-    field(108, 8, b"0000000");
-    field(116, 8, b"0000000");
-    field(124, 12, number(size).as_bytes());
-    field(136, 12, number(modified).as_bytes());
-    field(156, 1, letter.as_bytes());
-    field(257, 8, b"ustar  \0");
-    seal(&mut head);
-    head
-}
-
-/// Formats eleven octal digits: up to 8 GiB, more than any file here has.
-fn number(number: u64) -> String {
-    format!("{:011o}", number.min((8 << 30) - 1))
-}
-
-/// Returns the headers that an entry with this name needs.
-pub(super) fn heads(name: &[u8], kind: Kind, modified: u64) -> Vec<u8> {
-    let mut heads = Vec::with_capacity(BLOCK_BYTES);
-    if name.len() > MAX_NAME_BYTES {
-        let size = u64::try_from(name.len()).unwrap_or(u64::MAX);
-        heads.extend_from_slice(&head(b"././@LongLink", Kind::LongName { size }, 0));
-        heads.extend_from_slice(name);
-        heads.resize(heads.len().next_multiple_of(BLOCK_BYTES), 0);
-    }
-    heads.extend_from_slice(&head(name, kind, modified));
-    heads
-}
-
-/// Returns the end of an archive.
-pub(super) fn end() -> Bytes {
-    Bytes::from_static(&[0; 2 * BLOCK_BYTES])
+/// Returns the header of an entry. The owner is root, and no sandbox runs as root. `modified` is in seconds since 1970.
+fn header(kind: EntryType, mode: u32, size: u64, modified: u64) -> Header {
+    let mut header = Header::new_gnu();
+    header.set_entry_type(kind);
+    header.set_mode(mode);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_size(size);
+    header.set_mtime(modified);
+    header
 }
 
 /// Returns an archive of one program.
-pub(super) fn of_program(name: &str, bytes: &[u8]) -> Vec<u8> {
+pub(super) fn of_program(name: &str, bytes: &[u8]) -> io::Result<Vec<u8>> {
     let size = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
-    let mut archive = heads(name.as_bytes(), Kind::File { size, executable: true }, 0);
-    archive.extend_from_slice(bytes);
-    archive.resize(archive.len().next_multiple_of(BLOCK_BYTES), 0);
-    archive.extend_from_slice(&end());
-    archive
+    let mut archive = Builder::new(Vec::with_capacity(bytes.len() + MAX_OVERHEAD_BYTES));
+    archive.append_data(&mut header(EntryType::Regular, 0o755, size, 0), name, bytes)?;
+    archive.into_inner()
+}
+
+/// Returns true if the first entry of the archive is this program, and everybody may run it.
+pub(super) fn starts_with_program(archive: &[u8], program: &[u8]) -> bool {
+    let first = || -> io::Result<bool> {
+        let mut archive = Archive::new(archive);
+        let Some(mut entry) = archive.entries()?.next().transpose()? else {
+            return Ok(false);
+        };
+        let is_executable = entry.header().entry_type().is_file() && entry.header().mode()? & 0o777 == 0o755;
+        let mut content = Vec::new();
+        entry.read_to_end(&mut content)?;
+        Ok(is_executable && content == program)
+    };
+    first().unwrap_or(false)
 }
 
 /// The part of a folder that is sent.
@@ -116,54 +66,54 @@ pub(super) fn of_folder(
     content: FolderContent,
     pieces: &mpsc::Sender<Bytes>,
 ) -> io::Result<()> {
-    add(folder, name.as_bytes().to_vec(), 0, content, pieces)?;
-    send(pieces, end())
+    let mut archive = Builder::new(PieceWriter {
+        pieces: Some(pieces),
+        buffer: Vec::new(),
+    });
+    let added = add(folder, Path::new(name), 0, content, &mut archive);
+    if added.is_err() {
+        // The builder ends the archive when it is dropped. An incomplete archive must not look complete.
+        archive.get_mut().pieces = None;
+    }
+    added?;
+    archive.into_inner()?.flush()
 }
 
-/// Returns the header of a link.
-fn link(name: &[u8], to: &[u8], modified: u64) -> Vec<u8> {
-    let mut all = Vec::new();
-    if to.len() > MAX_NAME_BYTES {
-        let size = u64::try_from(to.len()).unwrap_or(u64::MAX);
-        all.extend_from_slice(&head(b"././@LongLink", Kind::LongLink { size }, 0));
-        all.extend_from_slice(to);
-        all.resize(all.len().next_multiple_of(BLOCK_BYTES), 0);
-    }
-    let mut own = heads(name, Kind::Link, modified);
-    let start = own.len().saturating_sub(BLOCK_BYTES);
-    if let Some(last) = own.get_mut(start..) {
-        for (place, byte) in last.iter_mut().skip(157).take(MAX_NAME_BYTES).zip(to) {
-            *place = *byte;
+/// Sends what is written in pieces.
+struct PieceWriter<'a> {
+    /// None after an error.
+    pieces: Option<&'a mpsc::Sender<Bytes>>,
+    buffer: Vec<u8>,
+}
+
+impl Write for PieceWriter<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let free = PIECE_BYTES.saturating_sub(self.buffer.len());
+        let (taken, _) = bytes.split_at(free.min(bytes.len()));
+        self.buffer.extend_from_slice(taken);
+        if self.buffer.len() >= PIECE_BYTES {
+            self.flush()?;
         }
-        seal(last);
+        Ok(taken.len())
     }
-    all.extend_from_slice(&own);
-    all
-}
 
-/// Writes a header's checksum into it; the checksum counts its own field as spaces.
-fn seal(head: &mut [u8]) {
-    for place in head.iter_mut().skip(148).take(8) {
-        *place = b' ';
+    fn flush(&mut self) -> io::Result<()> {
+        let piece = std::mem::take(&mut self.buffer);
+        if piece.is_empty() {
+            return Ok(());
+        }
+        let sent = self.pieces.map(|pieces| pieces.blocking_send(piece.into()));
+        sent.and_then(Result::ok)
+            .ok_or_else(|| io::ErrorKind::BrokenPipe.into())
     }
-    let sum: u32 = head.iter().map(|byte| u32::from(*byte)).sum();
-    for (place, byte) in head.iter_mut().skip(148).zip(format!("{sum:06o}\0 ").bytes()) {
-        *place = byte;
-    }
-}
-
-fn send(pieces: &mpsc::Sender<Bytes>, piece: Bytes) -> io::Result<()> {
-    pieces
-        .blocking_send(piece)
-        .map_err(|_| io::ErrorKind::BrokenPipe.into())
 }
 
 fn add(
     path: &Path,
-    name: Vec<u8>,
+    name: &Path,
     depth: usize,
     content: FolderContent,
-    pieces: &mpsc::Sender<Bytes>,
+    archive: &mut Builder<PieceWriter<'_>>,
 ) -> io::Result<()> {
     if depth > MAX_DEPTH {
         return Err(io::Error::other("folders lie too deep in each other"));
@@ -174,8 +124,8 @@ fn add(
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_secs());
     if about.is_symlink() && matches!(content, FolderContent::Copy { .. }) {
-        let to = path.read_link()?;
-        return send(pieces, link(&name, &own::target(&to)?, modified).into());
+        let mut header = header(EntryType::Symlink, 0o777, 0, modified);
+        return archive.append_link(&mut header, name, path.read_link()?);
     }
     if content
         == (FolderContent::Copy {
@@ -186,65 +136,41 @@ fn add(
         return Ok(());
     }
     if about.is_dir() {
-        send(pieces, heads(&name, Kind::Folder, modified).into())?;
+        archive.append_data(&mut header(EntryType::Directory, 0o755, 0, modified), name, io::empty())?;
         let mut entries: Vec<_> = path.read_dir()?.collect::<io::Result<_>>()?;
         entries.sort_by_key(std::fs::DirEntry::file_name);
         for entry in entries {
-            let mut below = name.clone();
-            below.push(b'/');
-            below.extend_from_slice(&own::name(&entry.file_name())?);
-            add(&entry.path(), below, depth + 1, content, pieces)?;
+            add(
+                &entry.path(),
+                &name.join(entry.file_name()),
+                depth + 1,
+                content,
+                archive,
+            )?;
         }
         return Ok(());
     }
     if !about.is_file() {
         return Ok(());
     }
-    let executable = own::executable(&about);
-    let size = about.len();
-    send(pieces, heads(&name, Kind::File { size, executable }, modified).into())?;
-    let mut file = std::fs::File::open(path)?.take(size);
-    let mut sent = 0_u64;
-    loop {
-        let mut piece = Vec::new();
-        let read = file
-            .by_ref()
-            .take(PIECE_BYTES.try_into().unwrap_or(u64::MAX))
-            .read_to_end(&mut piece)?;
-        if read == 0 {
-            break;
-        }
-        sent = sent.saturating_add(u64::try_from(read).unwrap_or(0));
-        send(pieces, piece.into())?;
-    }
-    if sent != size {
+    let mode = if own::executable(&about) { 0o755 } else { 0o644 };
+    let mut file = std::fs::File::open(path)?.take(about.len());
+    archive.append_data(
+        &mut header(EntryType::Regular, mode, about.len(), modified),
+        name,
+        &mut file,
+    )?;
+    if file.limit() > 0 {
         return Err(io::Error::other("a file changed while it was read"));
     }
-    let padding = usize::try_from(size.next_multiple_of(512) - size).unwrap_or(0);
-    match padding {
-        0 => Ok(()),
-        padding => send(pieces, vec![0; padding].into()),
-    }
+    Ok(())
 }
 
 /// File metadata on Unix.
 #[cfg(unix)]
 mod own {
-    use std::ffi::OsStr;
     use std::fs::Metadata;
-    use std::io;
-    use std::os::unix::ffi::OsStrExt as _;
     use std::os::unix::fs::MetadataExt as _;
-    use std::path::Path;
-
-    pub(super) fn name(name: &OsStr) -> io::Result<Vec<u8>> {
-        Ok(name.as_bytes().to_vec())
-    }
-
-    /// Returns the target of a link.
-    pub(super) fn target(to: &Path) -> io::Result<Vec<u8>> {
-        name(to.as_os_str())
-    }
 
     pub(super) fn world_readable_only(about: &Metadata) -> bool {
         let needed = if about.is_dir() { 0o005 } else { 0o004 };
@@ -256,24 +182,10 @@ mod own {
     }
 }
 
-/// File metadata on systems without Unix modes, whose names are text.
+/// File metadata on systems without Unix modes.
 #[cfg(not(unix))]
 mod own {
-    use std::ffi::OsStr;
     use std::fs::Metadata;
-    use std::io;
-    use std::path::Path;
-
-    pub(super) fn name(name: &OsStr) -> io::Result<Vec<u8>> {
-        let text = name.to_str().ok_or_else(|| io::Error::other("a name is not Unicode"))?;
-        Ok(text.as_bytes().to_vec())
-    }
-
-    /// Returns the target of a link, as a sandbox reads it.
-    pub(super) fn target(to: &Path) -> io::Result<Vec<u8>> {
-        let text = String::from_utf8(name(to.as_os_str())?).map_err(io::Error::other)?;
-        Ok(text.replace('\\', "/").into_bytes())
-    }
 
     pub(super) const fn world_readable_only(_about: &Metadata) -> bool {
         true
@@ -309,7 +221,7 @@ mod tests {
             archive.extend_from_slice(&piece);
         }
         writing.join().unwrap().unwrap();
-        assert_eq!(archive.len() % BLOCK_BYTES, 0);
+        assert_eq!(archive.len() % 512, 0);
         let file = place.path().join("x.tar");
         std::fs::write(&file, &archive).unwrap();
         let to = place.path().join("to");
@@ -347,7 +259,7 @@ mod tests {
     fn a_program_can_be_run_out_of_its_archive() {
         let place = tempfile::tempdir().unwrap();
         let file = place.path().join("x.tar");
-        std::fs::write(&file, of_program("agent", b"#!/bin/sh\necho hi\n")).unwrap();
+        std::fs::write(&file, of_program("agent", b"#!/bin/sh\necho hi\n").unwrap()).unwrap();
         assert!(
             Command::new("tar")
                 .arg("-xf")
@@ -374,5 +286,82 @@ mod tests {
                 .kind(),
             io::ErrorKind::BrokenPipe
         );
+    }
+
+    /// Returns a line for each entry of the folder's archive: kind, mode, size, name and target.
+    fn entries_of(folder: &Path, content: FolderContent) -> Vec<String> {
+        let (sender, mut receiver) = mpsc::channel(1000);
+        of_folder(folder, ".", content, &sender).unwrap();
+        let mut bytes = Vec::new();
+        while let Ok(piece) = receiver.try_recv() {
+            bytes.extend_from_slice(&piece);
+        }
+        let line = |entry: io::Result<tar::Entry<'_, &[u8]>>| {
+            let entry = entry.unwrap();
+            let (header, size, name) = (entry.header(), entry.size(), entry.path().unwrap());
+            assert_eq!((header.uid().unwrap(), header.gid().unwrap()), (0, 0));
+            let target = entry.link_name().unwrap().unwrap_or_default();
+            let (kind, mode) = (header.entry_type(), header.mode().unwrap());
+            format!("{kind:?} {mode:o} {size} {} {}", name.display(), target.display())
+        };
+        Archive::new(bytes.as_slice()).entries().unwrap().map(line).collect()
+    }
+
+    #[test]
+    fn a_copy_holds_links_with_long_names_and_targets_and_only_what_everybody_may_read() {
+        use std::os::unix::fs::{PermissionsExt as _, symlink};
+        let place = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let (long, far) = ("l".repeat(200), "../t".repeat(60));
+        symlink("/etc/passwd", place.path().join("absolute")).unwrap();
+        symlink(&far, place.path().join(&long)).unwrap();
+        let put = |name: &str, mode| {
+            std::fs::write(place.path().join(name), "12345").unwrap();
+            std::fs::set_permissions(place.path().join(name), std::fs::Permissions::from_mode(mode)).unwrap();
+        };
+        put("program", 0o775);
+        put("secret", 0o640);
+        put("text", 0o604);
+        let content = FolderContent::Copy {
+            world_readable_only: true,
+        };
+        assert_eq!(
+            entries_of(place.path(), content),
+            [
+                "Directory 755 0 . ".to_owned(),
+                "Symlink 777 0 absolute /etc/passwd".to_owned(),
+                format!("Symlink 777 0 ./{long} {far}"),
+                "Regular 755 5 program ".to_owned(),
+                "Regular 644 5 text ".to_owned(),
+            ]
+        );
+    }
+
+    #[test]
+    fn an_archive_that_failed_has_no_end() {
+        let place = tempfile::tempdir().unwrap();
+        let deep = (0..=MAX_DEPTH).fold(place.path().to_owned(), |folder, _| folder.join("d"));
+        std::fs::create_dir_all(deep).unwrap();
+        let (sender, mut receiver) = mpsc::channel(1000);
+        let failed = of_folder(place.path(), ".", FolderContent::Files, &sender).unwrap_err();
+        assert!(failed.to_string().contains("too deep"), "{failed}");
+        drop(sender);
+        while let Ok(piece) = receiver.try_recv() {
+            assert!(!piece.ends_with(&[0; 1024]));
+        }
+    }
+
+    #[test]
+    fn a_program_is_told_from_another_one_and_from_one_that_nobody_may_run() {
+        let archive = of_program("agent", b"program").unwrap();
+        assert!(starts_with_program(&archive, b"program"));
+        for other in [&b"programs"[..], b"prog", b"", b"Program"] {
+            assert!(!starts_with_program(&archive, other), "{other:?}");
+        }
+        assert!(!starts_with_program(&archive[..515], b"program") && !starts_with_program(&[], b""));
+        let mut plain = Builder::new(Vec::new());
+        let mut header = header(EntryType::Regular, 0o644, 7, 0);
+        plain.append_data(&mut header, "agent", &b"program"[..]).unwrap();
+        assert!(!starts_with_program(&plain.into_inner().unwrap(), b"program"));
     }
 }
