@@ -1,4 +1,8 @@
 //! Compiles the policy to classic BPF instructions.
+//!
+//! The crate `seccompiler` cannot express this policy. Its filters have one action for all matches and one for all
+//! other calls, while each call here has its own error number and numbers above the newest known call have another. It
+//! also compares the number with every entry in turn, while the search tree here needs about nine comparisons.
 
 use super::{Action, Entry, Test};
 
