@@ -1,5 +1,6 @@
 //! Shows the progress of an operation on stderr. A terminal gets one line that changes. Other outputs get a line for
-//! each step, and further lines at intervals.
+//! each step, and further lines at intervals. `indicatif` is no shorter: it prints nothing where stderr is not a
+//! terminal, and those lines need the text and the bar as well.
 
 use std::io::{self, Write as _};
 use std::time::{Duration, Instant};
