@@ -1,17 +1,11 @@
-//! Reads registry credentials from the files of `docker login` and `podman login`. Secrets leave this module only in a
-//! header.
+//! Logs in to registries: finds the user's login, and parses the registry's challenge. Secrets leave this module only in
+//! a header.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use sandcell_broker::{RegistryLogin, registry_login};
 use sandcell_sandbox::Secret;
-use serde::Deserialize;
-
-use crate::name::DEFAULT_REGISTRY;
-
-const FILE_MAX: u64 = 1 << 20;
 
 /// A user name and password.
 #[derive(Clone)]
@@ -20,59 +14,25 @@ pub(crate) struct Login {
     pub(crate) password: Secret,
 }
 
-#[derive(Deserialize)]
-struct File {
-    #[serde(default)]
-    auths: BTreeMap<String, Entry>,
-}
-
-#[derive(Deserialize)]
-struct Entry {
-    auth: Option<String>,
-    username: Option<String>,
-    password: Option<String>,
-}
-
-/// Returns the credentials for a registry from the first of these files that has some. A file may be absent.
-pub(crate) fn login(files: &[PathBuf], registry: &str) -> Option<Login> {
-    files.iter().find_map(|file| of_file(file, registry))
-}
-
-fn of_file(path: &Path, registry: &str) -> Option<Login> {
-    use std::io::Read as _;
-    let mut text = Vec::new();
-    std::fs::File::open(path)
-        .ok()?
-        .take(FILE_MAX)
-        .read_to_end(&mut text)
-        .ok()?;
-    let file: File = match serde_json::from_slice(&text) {
-        Ok(file) => file,
-        Err(_) => {
-            // The error is not logged, because it could contain a secret.
-            tracing::warn!(path = %path.display(), "a file with logins of registries cannot be read");
-            return None;
+/// Returns the user name and password for a registry from the first of these files that has them. A file may be absent.
+/// A faulty one is reported and skipped: most images need no login.
+pub(crate) async fn login(files: &[PathBuf], registry: &str) -> Option<Login> {
+    for file in files {
+        match registry_login(file, registry).await {
+            Ok(Some(RegistryLogin {
+                username: Some(name),
+                password: Some(password),
+                ..
+            })) => {
+                let password = Secret::new(password);
+                return Some(Login { name, password });
+            }
+            Ok(Some(_)) => tracing::warn!(registry, "a login without a password is not supported and not used"),
+            Ok(None) => {}
+            Err(reason) => tracing::warn!(registry, reason, "no login"),
         }
-    };
-    let wanted = |key: &str| {
-        let host = key.trim_start_matches("https://").trim_start_matches("http://");
-        let host = host.split('/').next().unwrap_or(host);
-        host == registry || (registry == DEFAULT_REGISTRY && matches!(host, "index.docker.io" | "registry-1.docker.io"))
-    };
-    let (_, entry) = file.auths.iter().find(|(key, _)| wanted(key))?;
-    if let (Some(name), Some(password)) = (&entry.username, &entry.password) {
-        return Some(Login {
-            name: name.clone(),
-            password: Secret::new(password.clone()),
-        });
     }
-    let decoded = STANDARD.decode(entry.auth.as_deref()?.trim()).ok()?;
-    let text = String::from_utf8(decoded).ok()?;
-    let (name, password) = text.split_once(':')?;
-    Some(Login {
-        name: name.to_owned(),
-        password: Secret::new(password.trim_end_matches('\0').to_owned()),
-    })
+    None
 }
 
 /// The authentication that a registry requires in `WWW-Authenticate`.
@@ -137,18 +97,31 @@ mod tests {
         }
     }
 
-    #[test]
-    fn logins_are_found_as_others_write_them() {
+    #[tokio::test]
+    async fn the_first_file_with_a_usable_login_gives_it() {
         let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("config.json");
-        let text = r#"{"auths":{"https://index.docker.io/v1/":{"auth":"bWU6c2VjcmV0"},
-            "127.0.0.1:5000":{"username":"u","password":"p"},"helped.io":{}},"credsStore":"x"}"#;
-        std::fs::write(&file, text).unwrap();
-        let files = [folder.path().join("none"), file];
-        let found = login(&files, "docker.io").unwrap();
+        let put = |name: &str, text: &str| {
+            let file = folder.path().join(name);
+            std::fs::write(&file, text).unwrap();
+            file
+        };
+        let files = [
+            folder.path().join("none"),
+            put("broken.json", "{"),
+            put("helped.json", r#"{"credHelpers": {"docker.io": "no-such-helper"}}"#),
+            put("token.json", r#"{"auths": {"docker.io": {"identitytoken": "t"}}}"#),
+            put(
+                "config.json",
+                r#"{"auths":{"https://index.docker.io/v1/":{"auth":"bWU6c2VjcmV0"}},"credsStore":"x"}"#,
+            ),
+            put(
+                "later.json",
+                r#"{"auths":{"docker.io":{"username":"u","password":"p"}, "127.0.0.1:5000":{}}}"#,
+            ),
+        ];
+        let found = login(&files, "docker.io").await.unwrap();
         assert_eq!((found.name.as_str(), found.password.expose()), ("me", "secret"));
-        assert_eq!(login(&files, "127.0.0.1:5000").unwrap().name, "u");
-        assert!(login(&files, "127.0.0.1:5001").is_none());
-        assert!(login(&files, "helped.io").is_none());
+        assert!(login(&files, "127.0.0.1:5000").await.is_none());
+        assert!(login(&files, "other.example").await.is_none());
     }
 }

@@ -52,7 +52,9 @@ pub(crate) struct Registry {
     name: String,
     base: Url,
     repository: String,
-    login: Option<Login>,
+    /// Files with credentials, which are read when the registry requires a login.
+    logins: Vec<PathBuf>,
+    login: tokio::sync::OnceCell<Option<Login>>,
     token: tokio::sync::Mutex<Option<Secret>>,
     /// The HTTP client for the registry itself. The operator allowed its address.
     trusted: Client,
@@ -99,7 +101,8 @@ impl Registries {
             name: name.to_owned(),
             base,
             repository: repository.to_owned(),
-            login: login(&self.logins, name),
+            logins: self.logins.clone(),
+            login: tokio::sync::OnceCell::new(),
             token: tokio::sync::Mutex::default(),
             trusted: trusted.build().map_err(|error| unreachable(error_text(error)))?,
             public_only: public_only.build().map_err(|error| unreachable(error_text(error)))?,
@@ -204,7 +207,7 @@ impl Registry {
             }
             if home {
                 let token = self.token.lock().await.clone();
-                request = match (token, &self.login) {
+                request = match (token, self.login.get().and_then(Option::as_ref)) {
                     (Some(token), _) if !token.expose().is_empty() => request.bearer_auth(token.expose()),
                     // An empty token means that the registry accepts the credentials directly.
                     (Some(_), Some(login)) => request.basic_auth(&login.name, Some(login.password.expose())),
@@ -257,13 +260,19 @@ impl Registry {
         let token = match wants {
             None => return Err(unauthorized()),
             Some(Challenge::Basic) => {
-                self.login.as_ref().ok_or_else(unauthorized)?;
+                self.login().await.ok_or_else(unauthorized)?;
                 Secret::new(String::new())
             }
             Some(Challenge::Bearer { realm, service }) => self.token(realm, service.as_deref()).await?,
         };
         *self.token.lock().await = Some(token);
         Ok(())
+    }
+
+    /// Returns the user's login for this registry.
+    async fn login(&self) -> Option<&Login> {
+        let read = || login(&self.logins, &self.name);
+        self.login.get_or_init(read).await.as_ref()
     }
 
     /// Fetches a token for reading this repository.
@@ -284,7 +293,7 @@ impl Registry {
             &self.public_only
         };
         let mut request = client.get(url);
-        if let Some(login) = &self.login {
+        if let Some(login) = self.login().await {
             request = request.basic_auth(&login.name, Some(login.password.expose()));
         }
         let answer = request
