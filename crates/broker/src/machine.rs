@@ -3,6 +3,9 @@
 //!
 //! The files belong to the owner. They are read outside, and none of their content goes inside. Unknown keys are
 //! ignored, because they are settings of other tools.
+//!
+//! `pip.conf` and `.npmrc` are parsed here, each in some twenty lines. A library such as `rust-ini` brings further
+//! crates, refuses a file for one line that it cannot parse, and knows neither pip's keys nor npm's variables.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
