@@ -9,32 +9,22 @@ pub mod cgroup;
 #[cfg(target_os = "linux")]
 mod claim;
 #[cfg(target_os = "linux")]
-pub mod container_lockdown;
+pub mod container;
 #[cfg(target_os = "linux")]
 pub mod direct_pipes;
 #[cfg(target_os = "linux")]
-mod enter_program;
-#[cfg(target_os = "linux")]
-mod init;
+mod kernel_files;
 #[cfg(target_os = "linux")]
 pub mod landlock;
 #[cfg(target_os = "linux")]
 pub mod launcher;
-#[cfg(target_os = "linux")]
-mod machine;
 pub mod masked_paths;
-#[cfg(target_os = "linux")]
-pub mod oom;
-#[cfg(target_os = "linux")]
-pub mod open_files;
-#[cfg(target_os = "linux")]
-pub mod outer;
 #[cfg(target_os = "linux")]
 mod own_limits;
 #[cfg(target_os = "linux")]
-pub mod plan;
+pub mod paths;
 #[cfg(target_os = "linux")]
-pub mod plan_without_namespaces;
+pub mod plan;
 #[cfg(target_os = "linux")]
 pub mod seccomp;
 #[cfg(target_os = "linux")]
@@ -51,9 +41,9 @@ mod watchdog;
 pub mod wire;
 
 #[cfg(target_os = "linux")]
-pub use init::become_init_if_first;
+pub use container::become_init_if_first;
 #[cfg(target_os = "linux")]
-pub use own_limits::withstand_limits;
+pub use own_limits::{oom, open_files, outer, withstand_limits};
 #[cfg(target_os = "linux")]
 pub use sys::fd::adopt;
 #[cfg(target_os = "linux")]

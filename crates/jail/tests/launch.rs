@@ -416,7 +416,7 @@ print(os.listdir("/"), os.listdir("/dev"))
             );
             std::thread::yield_now();
         }
-        for layer in sandcell_jail::plan_without_namespaces::PROCESS_LEVEL_LAYERS {
+        for layer in sandcell_jail::plan::without_namespaces::PROCESS_LEVEL_LAYERS {
             if layer == "empty_environment" {
                 continue;
             }

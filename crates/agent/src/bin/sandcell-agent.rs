@@ -43,13 +43,13 @@ mod inside {
                 };
                 // `lock` forbids the socket that this call opens.
                 config.sockets = Some(sandcell_jail::OwnSockets::new(limits.memory));
-                sandcell_jail::container_lockdown::lock(limits.memory, limits.disk)
+                sandcell_jail::container::lockdown::lock(limits.memory, limits.disk)
                     .map_err(|error| error.to_string())?;
                 config.limits = Some(limits);
                 config.private.extend(copies.iter().map(std::path::PathBuf::from));
             }
             ["installing"] => {
-                sandcell_jail::container_lockdown::lock_installer().map_err(|error| error.to_string())?;
+                sandcell_jail::container::lockdown::lock_installer().map_err(|error| error.to_string())?;
             }
             // A program of the sandbox, not its first one.
             ["unpack", folder] => {

@@ -3,7 +3,7 @@
 //! The daemon isolates; this back end decides how strictly. It adds the agent to each container as the first process
 //! and communicates over the agent's attached stdin and stdout. So any image will do, even one without a C library or a
 //! shell, and a call costs a message instead of a `docker exec`. The agent restricts itself and the programs it starts
-//! beyond the daemon's restrictions (see `jail::container_lockdown`). When this server ends, the streams close and the
+//! beyond the daemon's restrictions (see `jail::container::lockdown`). When this server ends, the streams close and the
 //! containers end.
 
 mod agent;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sandcell_jail::outer::{Scope, nearest_process_limit};
 use sandcell_jail::plan::NAMESPACE_LEVEL_LAYERS;
-use sandcell_jail::plan_without_namespaces;
+use sandcell_jail::plan::without_namespaces;
 use sandcell_jail::wire::{Report, StepError};
 use sandcell_sandbox::{
     Code, Degree, Failure, Isolation, LayerReport, LayerState, LeftOut, Level, OuterProcesses, OuterScope, SandboxError,
@@ -57,7 +57,7 @@ fn process_layers(found: &Report, missing: &StepError, facts: &HostFacts) -> Vec
     let mut layers: Vec<LayerReport> = NAMESPACE_LEVEL_LAYERS
         .iter()
         .map(|name| {
-            if plan_without_namespaces::PROCESS_LEVEL_LAYERS.contains(name) {
+            if without_namespaces::PROCESS_LEVEL_LAYERS.contains(name) {
                 layer(name, LayerState::Active, None, None)
             } else {
                 let reason = match *name {

@@ -8,7 +8,7 @@ use rustix::fs::Mode;
 use rustix::io::Errno;
 
 use super::{Groups, Instance, field_of, pids_in, read};
-use crate::steps::write_once;
+use crate::kernel_files::write_once;
 
 /// The name of the leaf for the server's processes, if they have to leave a group that gets subgroups.
 const SERVER_LEAF: &str = "sandcell-server";

@@ -6,9 +6,9 @@ use std::io;
 use super::{
     Group, Groups, INODE_BYTES, JAIL_OVERHEAD_BYTES, PrivateFiles, USUAL_KERNEL, USUAL_PART, field_of, number,
 };
+use crate::kernel_files::small_file;
+use crate::kernel_files::write_once;
 use crate::spec::Request;
-use crate::steps::write_once;
-use crate::watchdog::small_file;
 
 /// The margin of a lowered hard limit, in bytes: the charge changes during the write.
 const LIMIT_MARGIN_BYTES: u64 = 1 << 20;

@@ -9,7 +9,7 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _, symlink};
 use std::path::{Component, Path, PathBuf};
 
-use crate::plan::paths;
+use crate::paths;
 
 /// The limits of all copies: files and folders together, bytes together, and nesting depth.
 const MAX_ENTRIES: usize = 4000;

@@ -69,7 +69,8 @@ mod none {
 mod injected {
     use std::io;
 
-    use crate::plan::{Step, paths};
+    use crate::paths;
+    use crate::plan::Step;
     use crate::spec::{Request, Site, Template};
     use crate::steps;
 

@@ -18,12 +18,12 @@ use super::shared_userns;
 use super::spare::{self, CLONE_PARENT, Entry};
 use super::spare_init;
 use crate::cgroup::Ways;
-use crate::oom;
-use crate::plan::paths;
+use crate::kernel_files::small_file;
+use crate::own_limits::oom;
+use crate::paths;
 use crate::spec::{Request, Site};
 use crate::sys;
 use crate::sys::clone::{Forked, exit_now, fork};
-use crate::watchdog::small_file;
 use crate::wire::{StepError, hung_up, pair, receive_one, send, send_through_floods};
 
 const SIGCHLD: u64 = 17;

@@ -17,7 +17,8 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatxFlags, statx};
 
 use super::mount_table::{Mount, MountTable, on_host};
 use super::root_setup::single_copy_of;
-use crate::plan::{Inner, InnerView, Tree, View, paths};
+use crate::paths;
+use crate::plan::{Inner, InnerView, Tree, View};
 use crate::steps::{attach, copy_of, overlay};
 use crate::wire::{DescribedError, SkippedPath};
 

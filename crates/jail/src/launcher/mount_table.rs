@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
-use crate::plan::paths;
+use crate::paths;
 
 /// Local file systems with plain files. Sandboxes do not see others (network file systems, file systems of user
 /// programs or the kernel): reading them can hang, have side effects or reveal facts about the host.

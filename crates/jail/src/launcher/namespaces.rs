@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags, fstat};
 
-use crate::plan::paths;
+use crate::paths;
 
 /// The order in which a first process sends them. Some kernels have no time namespace.
 pub(super) const NAMESPACE_NAMES: [&str; 8] = ["user", "mnt", "pid", "net", "ipc", "uts", "cgroup", "time"];

@@ -19,13 +19,15 @@ use super::mount_table::MountTable;
 use super::shared_userns;
 use super::subreaper::PrivateFolders;
 use crate::cgroup::{Groups, Instance};
+use crate::kernel_files::write_once;
 use crate::landlock::WITH_SCOPES;
-use crate::machine::Machine;
-use crate::open_files::OpenFiles;
-use crate::plan::{self, Folder, Host, Tree, View, Zeros, paths};
-use crate::plan_without_namespaces;
+use crate::own_limits::open_files::OpenFiles;
+use crate::paths;
+use crate::plan::Machine;
+use crate::plan::without_namespaces;
+use crate::plan::{self, Folder, Host, Tree, View, Zeros};
 use crate::spec::{Added, Template};
-use crate::steps::{self, DEVICE_NODES, attach, copy_of, device_folder, devices_from, memory, write_once};
+use crate::steps::{self, DEVICE_NODES, attach, copy_of, device_folder, devices_from, memory};
 use crate::sys;
 use crate::sys::clone::{Forked, exit_now, fork};
 use crate::wire::{DescribedError, Report, StepError};
@@ -424,7 +426,7 @@ fn without_namespaces(template: Template, ids: (u32, u32), missing: StepError) -
     let host = Host {
         root,
         memory_is_charged: found.is_ok(),
-        readable: plan_without_namespaces::readable(&template),
+        readable: without_namespaces::readable(&template),
         ..Host::default()
     };
     let report = Report {

@@ -15,7 +15,7 @@ use rustix::mount::MountAttrFlags;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 use super::root_setup::in_a_fork;
-use crate::plan::paths;
+use crate::paths;
 use crate::steps;
 use crate::sys;
 

@@ -14,8 +14,8 @@ use super::root_setup::Prepared;
 use super::shared_counts;
 use super::spare::NAMESPACE_LAYERS;
 use super::supervisor::{HOST_IDS, IDS_PER_LAUNCHER, map_ids};
-use crate::plan::paths;
-use crate::steps::write_once;
+use crate::kernel_files::write_once;
+use crate::paths;
 use crate::sys::clone::{Forked, exit_now, fork};
 use crate::wire::{StepError, pair, receive_one, send};
 

@@ -19,7 +19,8 @@ use super::spare::{
     self, Entry, FromSpare, NAMESPACE_LAYERS, Resources, Steps, first_process, keep_descriptors, wait_for_request,
 };
 use crate::cgroup::Ways;
-use crate::plan::{self, Host, Shows, paths};
+use crate::paths;
+use crate::plan::{self, Host, Shows};
 use crate::spec::{Request, Site};
 use crate::steps::attach;
 use crate::sys;

@@ -17,8 +17,9 @@ use super::root_setup::Prepared;
 use super::spare::{Entry, FromSpare, Resources, Steps, first_process, wait_for_ids};
 use super::tree_walk;
 use crate::claim;
-use crate::plan::{Step, paths};
-use crate::plan_without_namespaces::{self, PrivateFolder};
+use crate::paths;
+use crate::plan::Step;
+use crate::plan::without_namespaces::{self, PrivateFolder};
 use crate::spec::Request;
 use crate::sys::clone::{Forked, exit_now, fork};
 use crate::wire::{StepError, send};
@@ -101,7 +102,7 @@ impl PrivateFolders {
             id: own,
             others,
         };
-        let steps: Vec<Step> = plan_without_namespaces::make(&prepared.host, request, &resources);
+        let steps: Vec<Step> = without_namespaces::make(&prepared.host, request, &resources);
         match fork(0, SIGCHLD, None).map_err(|error| failed("start the first process", &error))? {
             Forked::Child => {
                 let own = Resources {

@@ -40,11 +40,12 @@ use spares::Spares;
 use workers::Worker;
 
 use crate::cgroup::{Group, Groups};
-use crate::oom;
-use crate::open_files::OpenFiles;
-use crate::plan::{Shows, paths};
+use crate::kernel_files::write_once;
+use crate::own_limits::oom;
+use crate::own_limits::open_files::OpenFiles;
+use crate::paths;
+use crate::plan::Shows;
 use crate::spec::{INSIDE_ID, Request};
-use crate::steps::write_once;
 use crate::sys::clone::{Forked, fork};
 use crate::watchdog;
 use crate::wire::{

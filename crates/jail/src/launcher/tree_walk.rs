@@ -11,7 +11,7 @@ use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, chmod, openat, renam
 use rustix::io::Errno;
 use rustix::process::Pid;
 
-use crate::plan::paths;
+use crate::paths;
 
 /// The maximum number of nested folders that are open at a time.
 const MAX_OPEN_DEPTH: usize = 256;

@@ -16,11 +16,12 @@ use super::attach::View;
 use super::faults;
 use super::root_setup::{self, Prepared};
 use super::shared_userns;
-use crate::enter_program::{self, DescriptorCounts, EnterProgram};
-use crate::oom;
+use crate::own_limits::oom;
+use crate::paths;
 use crate::plan::{self, Resource, Zeros};
 use crate::spawn::Program;
 use crate::spec::Request;
+use crate::steps::enter_program::{self, DescriptorCounts, EnterProgram};
 use crate::sys;
 use crate::sys::clone::{Forked, exit_now, fork};
 use crate::wire::{StepError, hung_up, pair, send};
@@ -116,7 +117,7 @@ impl Zygote {
 
     /// Returns true if it has one thread. A fork has only the forking thread, but the locks of all.
     pub(super) fn is_single(&self) -> bool {
-        let tasks = format!("{}/proc/{}/task", plan::paths::host(), self.pid);
+        let tasks = format!("{}/proc/{}/task", paths::host(), self.pid);
         // The link count is two more than the number of threads.
         rustix::fs::stat(tasks.as_str()).is_ok_and(|found| found.st_nlink == 3)
     }
@@ -241,13 +242,13 @@ fn lock(
 ) -> Result<(), StepError> {
     let named = |step: &str, result: io::Result<()>| result.map_err(|error| StepError::new(step, None, &error));
     // Its workers inherit the score: when memory runs out, they are killed before their sandboxes' first processes.
-    oom::prefer_as_victim(plan::paths::host(), oom::INTERPRETER_SCORE);
+    oom::prefer_as_victim(paths::host(), oom::INTERPRETER_SCORE);
     if prepared.host.root {
         named("make a mount namespace", sys::misc::unshare(libc::CLONE_NEWNS))?;
         let devices = root_setup::private_devices(Zeros::on(prepared.host.memory_is_charged));
         named(
             "make device nodes",
-            devices.and_then(|devices| crate::steps::attach(&devices, plan::paths::DEVICE_FOLDER)),
+            devices.and_then(|devices| crate::steps::attach(&devices, paths::DEVICE_FOLDER)),
         )?;
     }
     shared_userns::enter_as(prepared, &shared_userns, host_id)?;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::machine::Machine;
+use crate::plan::Machine;
 
 /// The launcher's description of the host, made once.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -11,6 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::{
     Bounds, MAX_PROCESSES, MIN_CHECK_INTERVAL, ProcessSample, REACH_PERCENT, descriptors, is_stopped, number_of, paths,
 };
+use crate::kernel_files::small_file;
 
 /// The minimum charge for one file watched by epoll. It uses a fifth of that, but a user has a limited number for all
 /// programs together.
@@ -221,7 +222,7 @@ impl Count {
 fn watch_units(max_units: u64) -> u64 {
     static MOST_OF_USER: OnceLock<u64> = OnceLock::new();
     let of_user = MOST_OF_USER.get_or_init(|| {
-        let text = super::small_file(&format!("{}/proc/sys/fs/epoll/max_user_watches", paths::host()));
+        let text = small_file(&format!("{}/proc/sys/fs/epoll/max_user_watches", paths::host()));
         text.trim().parse().unwrap_or(u64::MAX)
     });
     max_units.div_ceil((of_user / WATCH_DIVISOR).max(1)).max(1)
@@ -237,7 +238,7 @@ fn is_report_of_descriptor(name: &[u8]) -> bool {
 fn instance_bytes() -> u64 {
     static MAX_QUEUED_EVENTS: OnceLock<u64> = OnceLock::new();
     let events = MAX_QUEUED_EVENTS.get_or_init(|| {
-        let text = super::small_file(&format!("{}/proc/sys/fs/inotify/max_queued_events", paths::host()));
+        let text = small_file(&format!("{}/proc/sys/fs/inotify/max_queued_events", paths::host()));
         text.trim().parse().unwrap_or(16_384)
     });
     events.saturating_mul(EVENT_BYTES)

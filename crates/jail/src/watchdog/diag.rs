@@ -9,7 +9,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use crate::plan::paths;
+use crate::paths;
 use crate::sys::clone::{Forked, exit_now, fork};
 use crate::wire;
 

@@ -6,10 +6,8 @@ use std::time::Instant;
 
 use rustix::process::Pid;
 
-use super::{
-    DESCRIPTOR_BYTES, FREE_DESCRIPTORS, MAX_PROCESSES, MIN_CHECK_INTERVAL, ProcessSample, WatchRecord, paths,
-    small_file,
-};
+use super::{DESCRIPTOR_BYTES, FREE_DESCRIPTORS, MAX_PROCESSES, MIN_CHECK_INTERVAL, ProcessSample, WatchRecord, paths};
+use crate::kernel_files::small_file;
 
 /// The divisor of the machine's limit for one sandbox: sixteen sandboxes have half.
 const MACHINE_LIMIT_DIVISOR: u64 = 32;

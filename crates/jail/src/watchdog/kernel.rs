@@ -14,10 +14,10 @@ use rustix::process::Pid;
 
 use super::{
     ALLOCATION_BYTES_PER_SECOND, DESCRIPTOR_BYTES, MAX_CHECK_INTERVAL, MIN_CHECK_INTERVAL, ProcessSample,
-    SNAPSHOT_CHECK_TENTHS, SNAPSHOT_COST_DIVISOR, SOCKET_BUFFER_BYTES, WatchRecord, descriptors, programs,
-    single_snapshot, tables_of,
+    SNAPSHOT_CHECK_TENTHS, SNAPSHOT_COST_DIVISOR, WatchRecord, descriptors, programs, single_snapshot, tables_of,
 };
 use crate::cgroup::Group;
+use crate::plan::SOCKET_BUFFER_BYTES;
 
 /// The expected maximum at the next check, in hundredths of the limit. With the growth during the check it stays within
 /// a quarter above the limit.

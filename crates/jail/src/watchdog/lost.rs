@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
 
-use super::small_file;
-use crate::plan::paths;
+use crate::kernel_files::small_file;
+use crate::paths;
 
 /// Memory that the kernel lists by purpose, in the order of `/proc/meminfo`. No entry may overlap with another one: a
 /// sandbox could otherwise hide memory whose pages are subtracted twice.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::sockets::{Scope, Sockets};
-use crate::plan::paths;
+use crate::paths;
 
 /// Counts the memory behind the sockets of this process's network namespace that the container's cgroup does not
 /// charge.

@@ -10,11 +10,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Pid;
 
-use super::{
-    FREE_DESCRIPTORS, MAX_CHECK_INTERVAL, MAX_PROCESSES, MIN_CHECK_INTERVAL, SOCKET_BUFFER_BYTES, descriptors, diag,
-    lost, small_file,
-};
-use crate::plan::paths;
+use super::{FREE_DESCRIPTORS, MAX_CHECK_INTERVAL, MAX_PROCESSES, MIN_CHECK_INTERVAL, descriptors, diag, lost};
+use crate::kernel_files::small_file;
+use crate::paths;
+use crate::plan::SOCKET_BUFFER_BYTES;
 
 /// The maximum memory that a piece of data in a queue pins, in bytes: a fragment's page, or the machine's page if that
 /// is larger.

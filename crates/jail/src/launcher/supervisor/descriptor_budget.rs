@@ -5,8 +5,8 @@
 //! a queue. Spares are killed before a request is refused.
 
 use super::{State, StepError, Supervisor};
-use crate::open_files;
-use crate::plan::paths;
+use crate::own_limits::open_files;
+use crate::paths;
 
 /// The maximum number of descriptors that the launcher itself needs at one time.
 const RESERVED_DESCRIPTORS: u64 = 24;

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::{Jail, State, Supervisor};
-use crate::plan::paths;
+use crate::paths;
 
 /// The interval between updates with contention and without.
 const CONTENDED_INTERVAL: Duration = Duration::from_millis(200);

@@ -3,7 +3,7 @@
 use super::restart::Restart;
 use super::*;
 use crate::launcher::fork_server::{ForkServer, FromForkServer};
-use crate::oom;
+use crate::own_limits::oom;
 use crate::spec::Site;
 
 /// The maximum number of open requests to the fork server: requests and answers must fit into the socket.

@@ -16,11 +16,12 @@ use rustix::process::{pidfd_open, pidfd_send_signal, waitid};
 
 use super::{Jail, State, Supervisor};
 use crate::cgroup::Group;
-use crate::enter_program::DescriptorCounts;
+use crate::kernel_files::small_file;
 use crate::launcher::attach::view;
 use crate::launcher::namespaces::Namespaces;
 use crate::launcher::zygote::{FromZygote, ToZygote, Zygote};
-use crate::plan::paths;
+use crate::paths;
+use crate::steps::enter_program::DescriptorCounts;
 use crate::watchdog;
 use crate::wire::{EntryMessage, FromLauncher, StepError, pair, receive, send};
 
@@ -460,7 +461,7 @@ impl Jail {
         let Some(joining) = joining.take() else {
             return Err(not_found("expect a child"));
         };
-        let groups = watchdog::small_file(&format!("{}/proc/{}/cgroup", paths::host(), pid.as_raw_nonzero()));
+        let groups = small_file(&format!("{}/proc/{}/cgroup", paths::host(), pid.as_raw_nonzero()));
         let joined = self.group.as_ref().is_some_and(|group| group.contains_process(&groups));
         let announced = if joined {
             self.announce(joining.inside)
@@ -529,7 +530,7 @@ fn end_message(status: Option<&WaitIdStatus>) -> EntryMessage {
 
 /// Returns the process's id in its innermost PID namespace.
 fn id_inside(proc: &str) -> Option<i32> {
-    let status = watchdog::small_file(&format!("{proc}/status"));
+    let status = small_file(&format!("{proc}/status"));
     let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
     line.split_whitespace().last()?.parse().ok()
 }

@@ -16,9 +16,9 @@ use std::os::unix::fs::FileExt as _;
 
 use rustix::fs::{Mode, OFlags, StatVfs, fstat, fstatvfs, stat, statvfs};
 
+use crate::kernel_files::small_file;
+use crate::kernel_files::write_once;
 use crate::spec::Request;
-use crate::steps::write_once;
-use crate::watchdog::small_file;
 use crate::wire::Usage;
 
 pub(crate) use find::{own_memory_kills, own_process_groups};

@@ -8,13 +8,14 @@
 //! cheap one.
 
 use std::collections::BTreeMap;
-use std::io::Read as _;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::cgroup::Group;
-use crate::plan::paths;
+use crate::kernel_files::small_file;
+use crate::paths;
+use crate::plan::SOCKET_BUFFER_BYTES;
 use crate::wire::Usage;
 use files::descriptors;
 
@@ -36,9 +37,6 @@ use sockets::{Scope, net_file, open_socket_bytes, unaccepted_bytes};
 
 /// The maximum number of processes per check.
 const MAX_PROCESSES: usize = 4096;
-
-/// The maximum memory of a socket's buffer, in bytes: the kernel's default, which code inside cannot change.
-pub(crate) const SOCKET_BUFFER_BYTES: u64 = 212_992;
 
 /// The maximum kernel memory of half a pipe or another open file. A user's pipes together may have up to 64 MiB in
 /// larger buffers; beyond that the kernel gives each pipe two pages.
@@ -69,8 +67,6 @@ pub(crate) const MAX_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 const IDLE_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 const IDLE_CHECKS: u32 = 20;
 const MIN_CHECK_INTERVAL: Duration = Duration::from_millis(4);
-/// The size of most files of /proc and cgroups, in bytes.
-const SMALL_FILE_BYTES: usize = 4096;
 /// The maximum number of walks through the tree while new processes appear, before the known ones are killed.
 const MAX_FREEZE_ROUNDS: usize = 6;
 
@@ -632,20 +628,6 @@ fn status_of(pid: Pid) -> (Pid, String) {
 
 fn has_ended(status: &str) -> bool {
     status.contains("\nState:\tZ") || status.contains("\nState:\tX")
-}
-
-/// Reads a file of the kernel, which is usually short. Asking for its size first, as the standard library does, would
-/// cost as much as reading it, and a check of many processes must be fast. Empty if it cannot be read.
-pub(crate) fn small_file(path: &str) -> String {
-    let Ok(file) = std::fs::File::open(path) else {
-        return String::new();
-    };
-    let mut text = Vec::with_capacity(SMALL_FILE_BYTES);
-    // Longer content needs further reads, each of which may return less than the buffer's size.
-    if file.take(u64::MAX).read_to_end(&mut text).is_err() {
-        return String::new();
-    }
-    String::from_utf8(text).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
 /// Returns the size of a process's page tables, in bytes.

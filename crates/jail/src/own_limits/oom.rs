@@ -6,7 +6,7 @@
 //! Kubernetes) has set a score already, it stays.
 
 use crate::cgroup::own_memory_kills;
-use crate::steps::write_once;
+use crate::kernel_files::write_once;
 
 /// The score of the server and its launcher, if they may lower it.
 const PROTECTED_SCORE: i32 = -500;

@@ -3,6 +3,8 @@
 //! All mounts are made by descriptor on a tree that no foreign code has touched. The first step that fails ends the
 //! process. Its mounts disappear with its namespaces.
 
+pub(crate) mod enter_program;
+
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -14,10 +16,12 @@ use rustix::mount::{
 use rustix::process::{Pid, Rlimit, Signal};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
+use crate::kernel_files::write_once;
 use crate::landlock;
-use crate::machine::{IN_PROC, SYS_FOLDERS};
 use crate::masked_paths::{BOOT_ID, MASKED_FOLDERS};
-use crate::plan::{Inner, InnerView, Resource, Step, View, Writable, Zeros, paths};
+use crate::paths;
+use crate::plan::{IN_PROC, SYS_FOLDERS};
+use crate::plan::{Inner, InnerView, Resource, Step, View, Writable, Zeros};
 use crate::seccomp;
 use crate::sys;
 use crate::sys::mount::Attributes;
@@ -86,21 +90,6 @@ pub(crate) fn run(step: &Step) -> io::Result<()> {
         }
         Step::OnlyEntering => only_entering(),
         Step::SystemCallsOfZygote => sys::misc::install_filter(&seccomp::filter_of_zygote()),
-    }
-}
-
-/// Writes a control file in one `write` and checks its result.
-pub(crate) fn write_once(path: &str, text: &str) -> io::Result<()> {
-    let file = rustix::fs::open(
-        path,
-        rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CLOEXEC,
-        Mode::empty(),
-    )?;
-    let written = rustix::io::write(&file, text.as_bytes())?;
-    if written == text.len() {
-        Ok(())
-    } else {
-        Err(io::ErrorKind::WriteZero.into())
     }
 }
 
@@ -425,7 +414,7 @@ fn limit_watches(instances: u32, watches: u32) -> io::Result<()> {
 }
 
 fn socket_buffers() -> io::Result<()> {
-    let max_bytes = crate::watchdog::SOCKET_BUFFER_BYTES;
+    let max_bytes = crate::plan::SOCKET_BUFFER_BYTES;
     for (name, usual) in [("tcp_rmem", 131_072), ("tcp_wmem", 16_384)] {
         let path = below_root(&format!("/proc/sys/net/ipv4/{name}"));
         match write_once(&path, &format!("4096 {usual} {max_bytes}")) {

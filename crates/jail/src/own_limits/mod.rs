@@ -1,4 +1,9 @@
-//! Adapts this process to the resource limits that others have set for it.
+//! The limits that others have set for this program's own processes, the server and the launcher: adapts to them,
+//! raises them where allowed, and reports which one is the nearest.
+
+pub mod oom;
+pub mod open_files;
+pub mod outer;
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 

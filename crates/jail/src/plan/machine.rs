@@ -7,7 +7,7 @@
 //! for. The files are written once, so they show all memory as free. The CPU affinity stays that of the whole machine:
 //! with fewer processors, sandboxes would wait for each other while other processors are idle.
 
-use crate::plan::paths;
+use crate::paths;
 
 /// The folders of a sandbox's /sys, parents first.
 pub(crate) const SYS_FOLDERS: [&str; 8] = [

@@ -8,7 +8,7 @@
 
 use std::path::Path;
 
-use crate::plan::{self, Host, ReachableFiles, Resource, Step};
+use super::{Host, ReachableFiles, Resource, Step};
 use crate::spec::{Request, Template};
 
 /// The layers of the level, in the order of reports.
@@ -101,29 +101,33 @@ pub fn make(host: &Host, request: &Request, private_folder: &PrivateFolder) -> V
     steps.push(Step::OwnFolders {
         folder: private_folder.folder.clone(),
     });
-    steps.extend(plan::resource_limits(host, request).into_iter().map(|step| match step {
-        // The kernel counts all processes of an owner, and here the owner is the operator's user.
-        Step::ResourceLimit {
-            resource: Resource::Processes,
-            soft,
-            hard,
-        } => Step::ResourceLimit {
-            resource: Resource::Processes,
-            soft: soft.saturating_add(private_folder.others),
-            hard: hard.saturating_add(private_folder.others),
-        },
-        // The memory of sockets is bounded by their number, so that limit is lower.
-        Step::ResourceLimit {
-            resource: Resource::OpenFiles,
-            soft,
-            ..
-        } => Step::ResourceLimit {
-            resource: Resource::OpenFiles,
-            soft,
-            hard: soft,
-        },
-        other => other,
-    }));
+    steps.extend(
+        super::resource_limits(host, request)
+            .into_iter()
+            .map(|step| match step {
+                // The kernel counts all processes of an owner, and here the owner is the operator's user.
+                Step::ResourceLimit {
+                    resource: Resource::Processes,
+                    soft,
+                    hard,
+                } => Step::ResourceLimit {
+                    resource: Resource::Processes,
+                    soft: soft.saturating_add(private_folder.others),
+                    hard: hard.saturating_add(private_folder.others),
+                },
+                // The memory of sockets is bounded by their number, so that limit is lower.
+                Step::ResourceLimit {
+                    resource: Resource::OpenFiles,
+                    soft,
+                    ..
+                } => Step::ResourceLimit {
+                    resource: Resource::OpenFiles,
+                    soft,
+                    hard: soft,
+                },
+                other => other,
+            }),
+    );
     steps.push(Step::HeldCapabilities);
     steps.push(Step::NoNewPrivileges);
     steps.push(Step::LandlockWithoutNamespaces(ReachableFiles {

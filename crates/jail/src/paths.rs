@@ -1,0 +1,48 @@
+//! Paths in the launcher's private root: the host below one folder, the parts of sandboxes below another.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Returns the path of the host's root in the launcher: a folder of its private root, or an empty prefix if it
+/// could not make a private root. The launcher chooses one of the two during its preparation.
+#[must_use]
+pub fn host() -> &'static str {
+    if AS_IT_IS.load(Ordering::Relaxed) { "" } else { "/host" }
+}
+
+/// Declares that the launcher has no private root.
+pub(crate) fn host_is_as_it_is() {
+    AS_IT_IS.store(true, Ordering::Relaxed);
+}
+
+static AS_IT_IS: AtomicBool = AtomicBool::new(false);
+/// The parent of the numbered folders with read-only sources. A mount table shows only these short names.
+pub const LOWER_FOLDERS: &str = "/l";
+/// An empty folder: the second lower layer that an overlay needs.
+pub const EMPTY_FOLDER: &str = "/l/none";
+/// The parent of the numbered folders with files that only sandboxes have, one for each tree.
+pub const ADDED_FILES: &str = "/l/added";
+/// The temporary place of a folder while its view for a running sandbox is made.
+pub const ATTACHED_FOLDER: &str = "/l/layer";
+/// The temporary place of an image's tree while a sandbox is made of it.
+pub const IMAGE_TREE: &str = "/l/image";
+/// The device nodes.
+pub const DEVICE_FOLDER: &str = "/l/dev";
+/// The place where a sandbox's root is assembled, over the mount points and the stub of /etc that all sandboxes
+/// share.
+pub const NEW_ROOT: &str = "/new";
+/// The stub of /etc.
+pub const ETC_STUB: &str = "/new/etc";
+/// The mount point of a sandbox's private files during assembly.
+pub const PRIVATE_FILES: &str = "/own";
+/// An empty folder that is private to the sandbox, to cover folders: locks and watches on it stay inside.
+pub const OWN_NOTHING: &str = "/own/none";
+/// An empty file that is private to the sandbox, to cover files.
+pub const OWN_NO_FILE: &str = "/own/nofile";
+/// The files that describe the machine to the sandbox.
+pub const OWN_MACHINE: &str = "/own/machine";
+/// A private boot id. The machine's would reveal that two sandboxes share a machine.
+pub const OWN_BOOT_ID: &str = "/own/boot";
+/// Copies of files that are mounted on single files of the host.
+pub const OWN_FILES: &str = "/own/files";
+/// The parent of package layers inside a sandbox.
+pub const PACKAGE_LAYERS: &str = "/opt/sandcell";
