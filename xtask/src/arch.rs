@@ -328,12 +328,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_workspace_keeps_its_promises() {
+    fn the_workspace_meets_the_architecture_rules() {
         assert_eq!(faults(&root()).unwrap(), Vec::<String>::new());
     }
 
     #[test]
-    fn an_arrow_that_points_back_is_found_in_every_table() {
+    fn a_backward_dependency_is_found_in_every_table() {
         let manifest: toml::Table =
             "[dev-dependencies]\nsandcell-mcp = {}\n[target.'cfg(unix)'.dependencies]\nsandcell-jail = {}\n"
                 .parse()

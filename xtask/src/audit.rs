@@ -92,7 +92,7 @@ mod tests {
     use super::allowed;
 
     #[test]
-    fn licence_expressions_are_understood() {
+    fn licence_expressions_are_parsed() {
         assert!(allowed("MIT OR Apache-2.0"));
         assert!(allowed("MIT/Apache-2.0"));
         assert!(allowed("(MIT OR Apache-2.0) AND Unicode-3.0"));

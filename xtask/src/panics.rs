@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failing_tests_say_is_kept_without_the_stack() {
+    fn messages_of_failing_tests_are_stored_without_the_stack() {
         let text = "failures:\n\n---- contract::rows stdout ----\n\nthread 'contract::rows' (7) panicked at tests/mod.rs:117:5:\n\
             native: a row: left\n\n  right\nstack backtrace:\n   0: rust_begin_unwind\n             at /rustc/core.rs:5:1\n\
             note: Some details are omitted, run with `RUST_BACKTRACE=full` for a verbose backtrace.\n\n\nfailures:\n    contract::rows\n";
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn much_is_cut() {
+    fn long_text_is_cut() {
         let one = |number: usize| format!("thread 'a' panicked at b.rs:{number}:1:\n{}", "line\n".repeat(100));
         let all = seen(&(0..100).map(one).collect::<String>());
         assert_eq!((all.len(), all[0].lines().count()), (MAX_MESSAGES, MAX_LINES));

@@ -223,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stacks_become_one_tree_and_a_picture_of_it() {
+    fn stacks_become_one_tree_and_a_flame_graph() {
         let text = "sandcell \n\tffff0001 write\n\tffff0002 main<T>\n\nsandcell \n\tffff0003 read\n\tffff0002 main<T>\n\n\
                     python3 \n\tffff0004 main<T>\n\n";
         let tree = fold(text);

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_few_tests_that_drive_a_server_get_a_second_chance_and_attacks_get_none() {
+    fn a_few_server_tests_may_retry_and_attacks_may_not() {
         let line = "test result: FAILED. 3 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.10s";
         let failed = |name: &str| {
             let mut tally = Tally::default();

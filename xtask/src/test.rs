@@ -34,14 +34,14 @@ const SAME_FOR_EVERYBODY: [&str; 6] = [
 /// End-to-end tests that depend on the cgroup version: zygote workers that enter a sandbox, are confined there,
 /// accounted and killed. Each takes half a minute or more on an emulated processor, so the others are left out.
 const ON_VERSION_2: [&str; 8] = [
-    "zygote::a_copy_enters_a_sandbox_in_which_another_language_speaks_already",
-    "zygote::a_copy_holds_nothing_that_leads_out",
-    "zygote::a_copy_stands_where_started_programs_stand_and_is_locked_like_them",
-    "zygote::a_parent_that_is_killed_costs_nothing_but_time",
-    "zygote::sessions_begin_as_copies_without_any_setting_and_nothing_is_left_of_their_rehearsal",
-    "zygote::switched_off_or_with_threads_every_session_starts_by_itself",
-    "zygote::what_is_killed_while_it_is_made_costs_its_call_alone",
-    "zygote::what_is_made_ahead_gives_way_until_it_waits",
+    "zygote::a_forked_session_enters_a_sandbox_with_a_session_of_another_language",
+    "zygote::a_forked_session_holds_no_descriptor_to_the_outside",
+    "zygote::a_forked_session_is_placed_and_locked_down_like_a_started_program",
+    "zygote::a_killed_zygote_costs_only_time",
+    "zygote::sessions_are_forked_by_default_and_their_warm_up_leaves_no_trace",
+    "zygote::with_the_zygote_disabled_or_threaded_every_session_starts_separately",
+    "zygote::a_session_killed_during_its_start_fails_only_its_own_call",
+    "zygote::sandboxes_made_ahead_have_low_cpu_weight_until_they_are_idle",
 ];
 
 /// Tests of a build that is never shipped: those that can make single steps and layers fail or leave them out, the one with the

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn files_folders_and_links_become_what_they_were() {
+    fn files_folders_and_links_are_unpacked_as_packed() {
         let place = tempfile::tempdir().unwrap();
         let (from, to) = (place.path().join("from"), place.path().join("to"));
         let long = "name-".repeat(40);
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_lead_elsewhere_are_refused() {
+    fn names_that_leave_the_target_folder_are_refused() {
         let place = tempfile::tempdir().unwrap();
         let to = place.path().join("to");
         std::fs::create_dir(&to).unwrap();

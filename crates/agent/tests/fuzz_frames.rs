@@ -57,7 +57,7 @@ fn fuzz_frames_do_not_depend_on_how_the_stream_is_cut() {
 static CLIENT_PANICKED: AtomicBool = AtomicBool::new(false);
 
 #[test]
-fn fuzz_a_client_ends_with_a_breach_or_goes_on() {
+fn fuzz_a_client_ends_with_a_protocol_error_or_continues() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
         CLIENT_PANICKED.store(true, Ordering::SeqCst);

@@ -38,7 +38,7 @@ fn put(path: &Path, lines: &[String]) {
 }
 
 #[test]
-fn a_whole_log_is_whole_and_every_change_is_found() {
+fn an_intact_log_verifies_and_every_change_is_detected() {
     let folder = tempfile::tempdir().unwrap();
     let path = log(&folder);
     write(&path, (0..10).map(|n| format!("event \",\"hash\":\"{n}")));
@@ -70,7 +70,7 @@ fn a_whole_log_is_whole_and_every_change_is_found() {
 }
 
 #[test]
-fn several_writers_make_one_chain() {
+fn several_writers_share_one_chain() {
     let folder = tempfile::tempdir().unwrap();
     let path = log(&folder);
     std::thread::scope(|scope| {
@@ -84,7 +84,7 @@ fn several_writers_make_one_chain() {
 }
 
 #[test]
-fn a_torn_line_is_taken_away_and_that_is_written() {
+fn a_torn_line_is_removed_and_the_removal_is_recorded() {
     let folder = tempfile::tempdir().unwrap();
     let path = log(&folder);
     write(&path, ["one".to_owned()]);
@@ -98,7 +98,7 @@ fn a_torn_line_is_taken_away_and_that_is_written() {
 }
 
 #[test]
-fn the_log_is_bounded_and_its_chain_goes_on_in_the_next_file() {
+fn the_log_is_bounded_and_its_chain_continues_in_the_next_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = log(&folder);
     let max_bytes = 40_000;
@@ -141,7 +141,7 @@ fn only_its_owner_reads_the_log() {
 }
 
 #[tokio::test]
-async fn a_flood_is_counted_instead_of_written_and_pushes_nobody_out() {
+async fn a_flood_is_counted_instead_of_written_and_evicts_no_other_record() {
     let folder = tempfile::tempdir().unwrap();
     let path = log(&folder);
     let writer = AuditWriter::start(AuditFile::new(path.clone(), MAX_LOG_BYTES)).unwrap();
@@ -163,7 +163,7 @@ async fn a_flood_is_counted_instead_of_written_and_pushes_nobody_out() {
 }
 
 #[tokio::test]
-async fn a_log_that_cannot_be_written_holds_nobody_up() {
+async fn a_log_that_cannot_be_written_blocks_no_caller() {
     let folder = tempfile::tempdir().unwrap();
     // A folder is at the path of the file.
     std::fs::create_dir(log(&folder)).unwrap();
@@ -174,7 +174,7 @@ async fn a_log_that_cannot_be_written_holds_nobody_up() {
 }
 
 #[test]
-fn events_without_a_pause_are_written_meanwhile() {
+fn a_constant_stream_of_events_is_still_written() {
     let folder = tempfile::tempdir().unwrap();
     let path = log(&folder);
     let writer = AuditWriter::start(AuditFile::new(path.clone(), MAX_LOG_BYTES)).unwrap();

@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_the_public_internet_is_known() {
+    fn non_public_addresses_are_recognised() {
         for text in [
             "0.0.0.0",
             "0.1.2.3",
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_hold_what_they_say() {
+    fn ranges_contain_their_addresses_only() {
         let range = Range::parse("10.1.0.0/16").unwrap();
         assert!(range.contains("10.1.255.1".parse().unwrap()) && !range.contains("10.2.0.1".parse().unwrap()));
         assert!(range.contains("::ffff:10.1.2.3".parse().unwrap()));

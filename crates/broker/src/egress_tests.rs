@@ -114,7 +114,7 @@ async fn say(egress: &Arc<Egress>, bytes: &[u8]) -> String {
 }
 
 #[tokio::test]
-async fn a_request_is_said_again_with_its_own_host_and_without_what_belongs_to_one_hop() {
+async fn a_request_is_forwarded_with_its_own_host_and_without_hop_by_hop_headers() {
     let server = Server::start(Ipv4Addr::new(127, 0, 0, 77), "echo").await;
     let egress = egress(&["good.example:*"], &[], TEST_LIMITS);
     let port = server.port;
@@ -137,7 +137,7 @@ async fn a_request_is_said_again_with_its_own_host_and_without_what_belongs_to_o
 }
 
 #[tokio::test]
-async fn tunnels_go_by_connect_and_by_socks_with_names_and_addresses() {
+async fn tunnels_work_over_connect_and_socks_with_names_and_addresses() {
     let server = Server::start(Ipv4Addr::new(127, 0, 0, 77), "echo").await;
     let egress = egress(&["*.good.example:*", "127.0.0.77:*"], &[], TEST_LIMITS);
     let port = server.port;
@@ -169,7 +169,7 @@ async fn tunnels_go_by_connect_and_by_socks_with_names_and_addresses() {
 }
 
 #[tokio::test]
-async fn a_tunnel_carries_every_byte_behind_its_head_and_has_no_content_of_its_own() {
+async fn a_tunnel_carries_all_bytes_after_its_head_and_its_request_has_no_body() {
     let server = Server::start(Ipv4Addr::new(127, 0, 0, 77), "echo").await;
     let egress = egress(&["good.example:*"], &[], TEST_LIMITS);
     let port = server.port;
@@ -206,7 +206,7 @@ async fn a_tunnel_carries_every_byte_behind_its_head_and_has_no_content_of_its_o
 }
 
 #[tokio::test]
-async fn nothing_gets_anywhere_by_another_name() {
+async fn alternative_spellings_of_a_host_are_denied() {
     let server = Server::start(Ipv4Addr::LOCALHOST, "echo").await;
     let egress = egress(&["*", "*:*"], &["denied.example", "*.denied.example"], TEST_LIMITS);
     let port = server.port;
@@ -271,7 +271,7 @@ async fn nothing_gets_anywhere_by_another_name() {
 }
 
 #[tokio::test]
-async fn a_port_that_was_not_named_is_denied_and_the_answer_says_what_to_write() {
+async fn an_unlisted_port_is_denied_and_the_answer_names_the_entry_to_write() {
     let server = Server::start(Ipv4Addr::new(127, 0, 0, 77), "echo").await;
     let egress = egress(&["good.example"], &[], TEST_LIMITS);
     let port = server.port;
@@ -291,7 +291,7 @@ async fn a_port_that_was_not_named_is_denied_and_the_answer_says_what_to_write()
 }
 
 #[tokio::test]
-async fn each_request_of_a_connection_is_looked_at_and_bodies_hide_none() {
+async fn each_request_of_a_connection_is_checked_and_bodies_hide_none() {
     let server = Server::start(Ipv4Addr::new(127, 0, 0, 77), "echo").await;
     let egress = egress(&["good.example:*"], &[], TEST_LIMITS);
     let port = server.port;
@@ -359,7 +359,7 @@ async fn bytes_are_bounded_and_then_everything_is_denied() {
 }
 
 #[tokio::test]
-async fn connections_are_bounded_and_tunnels_keep_their_place() {
+async fn connections_are_bounded_and_an_open_tunnel_counts() {
     let server = Server::start(Ipv4Addr::new(127, 0, 0, 77), "echo").await;
     let egress = egress(&["good.example:*"], &[], TEST_LIMITS);
     let ask = format!("CONNECT good.example:{} HTTP/1.1\r\n\r\n", server.port);
@@ -383,7 +383,7 @@ async fn connections_are_bounded_and_tunnels_keep_their_place() {
 }
 
 #[tokio::test]
-async fn what_is_open_ends_with_the_sandbox() {
+async fn open_connections_end_with_the_sandbox() {
     let server = Server::start(Ipv4Addr::new(127, 0, 0, 77), "flood").await;
     let egress = egress(&["good.example:*"], &[], TEST_LIMITS);
     let ask = format!("CONNECT good.example:{} HTTP/1.1\r\n\r\n", server.port);
@@ -398,7 +398,7 @@ async fn what_is_open_ends_with_the_sandbox() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_speaks_slowly_is_cut_off() {
+async fn slow_clients_are_disconnected() {
     let egress = egress(&["good.example:*"], &[], TEST_LIMITS);
     for start in [
         &b""[..],

@@ -144,7 +144,7 @@ async fn neither_a_link_nor_a_redirection_leads_to_an_inner_address() {
 }
 
 #[tokio::test]
-async fn an_index_is_followed_to_itself_and_to_a_named_origin_and_its_password_stays_with_it() {
+async fn an_index_may_link_to_itself_and_to_named_origins_and_its_password_stays_with_it() {
     let files = Server::start(&[("/a.whl", fine())]).await;
     let elsewhere = files.url("/a.whl").to_string();
     let index = Server::start(&[
@@ -170,7 +170,7 @@ async fn an_index_is_followed_to_itself_and_to_a_named_origin_and_its_password_s
 }
 
 #[tokio::test]
-async fn the_public_way_connects_to_nothing_that_was_not_checked() {
+async fn the_public_route_connects_only_to_checked_addresses() {
     let trap = Server::start(&[("/", fine())]).await;
     let client = client(&trap.url("/"), &[]);
     let unchecked = client

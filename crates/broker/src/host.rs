@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn targets_need_a_plain_port() {
+    fn targets_need_a_decimal_port() {
         assert_eq!(Target::parse("a.example:8443", None).unwrap().port, 8443);
         assert_eq!(Target::parse("[2606:4700::1]:443", None).unwrap().port, 443);
         assert_eq!(Target::parse("a.example", Some(80)).unwrap().port, 80);
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_match_what_they_name_and_nothing_that_looks_like_it() {
+    fn patterns_match_exactly_the_named_hosts() {
         let matches = |pattern: &str, target: &str| {
             Pattern::parse(pattern)
                 .unwrap()
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_is_within_what_is_allowed() {
+    fn requested_hosts_must_be_within_the_allowed_ones() {
         let covers =
             |allowed: &str, asked: &str| Pattern::parse(allowed).unwrap().covers(&Pattern::parse(asked).unwrap());
         for (allowed, asked) in [
@@ -410,7 +410,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn fuzz_what_is_read_as_a_host_is_read_the_same_again(text in "[a-zA-Z0-9.:*@%\\[\\]_ -]{0,40}") {
+        fn fuzz_a_parsed_host_parses_the_same_again(text in "[a-zA-Z0-9.:*@%\\[\\]_ -]{0,40}") {
             if let Ok(host) = Host::parse(&text) {
                 prop_assert_eq!(Host::parse(&host.to_string()), Ok(host));
             }

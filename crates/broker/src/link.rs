@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn no_link_leads_elsewhere_by_another_spelling() {
+    fn alternative_spellings_of_a_link_are_refused() {
         let index = "http://127.0.0.1:3141/simple/";
         for link in [
             "http://127.0.0.1:9000/",
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_came_by_https_leads_to_no_http() {
+    fn an_https_page_may_not_link_to_http() {
         let index = "https://index.example/simple/";
         let downgrade = Err(Refusal::Downgrade);
         assert_eq!(route(index, "http://files.example/a.whl", &[]), downgrade);
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_page_says_of_users_and_passwords_is_left_out() {
+    fn credentials_in_the_links_of_a_page_are_dropped() {
         let page = Link::of_index(url("https://me:secret@index.example/simple/")).followed();
         let link = page.link(page.url().join("a.whl").unwrap());
         assert_eq!(link.url().as_str(), "https://index.example/simple/a.whl");

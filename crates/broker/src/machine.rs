@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn without_settings_the_public_index_is_asked() {
+    fn without_settings_the_public_index_is_used() {
         assert_eq!(machine(&[]).unwrap().shown(), ["https://pypi.org/simple"]);
     }
 
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_of_another_kind_is_an_error_that_does_not_repeat_it() {
+    fn an_address_with_another_scheme_is_an_error_that_does_not_repeat_it() {
         let error = machine(&[("PIP_INDEX_URL", "ftp://me:secret@x/")])
             .unwrap_err()
             .to_string();
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn a_netrc_gives_logins_by_host() {
+    fn a_netrc_file_supplies_logins_by_host() {
         let logins = netrc("machine a.example login me password pw\ndefault login x password y");
         assert_eq!(logins.len(), 1);
         assert_eq!(logins["a.example"], ("me".into(), "pw".into()));

@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_plain_words() {
+    fn scopes_and_names_are_plain_words() {
         for name in ["left-pad", "@types/node", "JSONStream", "a.b_c~d"] {
             assert!(is_name(name), "{name}");
         }

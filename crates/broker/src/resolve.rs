@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_public_addresses_of_a_name_are_connected_to_and_a_second_answer_changes_nothing() {
+    async fn only_public_addresses_are_connected_to_and_a_second_dns_answer_changes_nothing() {
         let names = PublicNames::new(rebinding(&["127.0.0.1", "1.1.1.1", "169.254.169.254"], &["127.0.0.1"]));
         let host = Host::parse("files.example").unwrap();
         assert_eq!(
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_with_a_public_address_has_no_private_one() {
+    fn the_private_addresses_of_a_public_name_are_dropped() {
         assert_eq!(public_if_any(parsed(&["10.0.0.1", "1.1.1.1"])), parsed(&["1.1.1.1"]));
         assert_eq!(
             public_if_any(parsed(&["10.0.0.1", "::1"])),

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_of_html_gives_its_files() {
+    fn files_are_parsed_from_an_html_page() {
         let text = r#"<!DOCTYPE html><A HREF="../../f/demo-1.0-py3-none-any.whl#sha256=ab" data-requires-python="&gt;=3.8"
             data-dist-info-metadata='sha256=cd'>x</a><a href='demo-1.1.tar.gz' data-yanked>y</a>
             <a href="javascript:x">z</a><a>"#;
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_of_json_gives_its_files_and_foreign_schemes_are_left_out() {
+    fn files_are_parsed_from_a_json_page_without_foreign_schemes() {
         let text = r#"{"meta":{"api-version":"1.0"},"name":"demo","files":[
             {"filename":"demo-1.0-py3-none-any.whl","url":"/f/a.whl","hashes":{"sha256":"ab"},"dist-info-metadata":true},
             {"filename":"demo-2.0-py3-none-any.whl","url":"file:///etc/passwd","hashes":{}},
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_are_read_off_file_names() {
+    fn versions_are_parsed_from_file_names() {
         assert_eq!(
             version_of("scikit_learn-1.5.0-cp311-cp311-linux.whl", "scikit-learn"),
             Some("1.5.0")

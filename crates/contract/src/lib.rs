@@ -76,7 +76,7 @@ cases![
     standard_input_reaches_the_program,
     output_before_control_comes_before_it,
     a_program_that_does_not_exist_is_an_error,
-    a_program_that_needs_its_folder_is_not_started_elsewhere,
+    a_program_with_a_required_folder_is_not_started_in_another_one,
     signals_end_a_program_and_all_it_started,
     files_are_written_listed_and_read,
     special_files_and_missing_ones_are_refused,
@@ -174,7 +174,7 @@ async fn a_program_runs_and_its_output_and_status_come_back(backend: Arc<dyn Bac
     assert_eq!(seen.exit, Exit::Code(7));
 }
 
-async fn a_program_that_needs_its_folder_is_not_started_elsewhere(backend: Arc<dyn Backend>) {
+async fn a_program_with_a_required_folder_is_not_started_in_another_one(backend: Arc<dyn Backend>) {
     let sandbox = backend.create(&spec()).await.unwrap();
     let elsewhere = Command {
         cwd: "/no/such/folder".to_owned(),

@@ -21,7 +21,7 @@ use sandcell_fuzz::Mutator;
 use serde_json::json;
 
 #[test]
-fn fuzz_whatever_is_sent_the_server_answers_the_next_call() {
+fn fuzz_the_server_answers_the_next_call_after_any_input() {
     let _turn = begin!();
     let place = TestDir::new();
     let client = Client::start(&mut place.command(&["serve"]));
@@ -51,7 +51,7 @@ fn fuzz_whatever_is_sent_the_server_answers_the_next_call() {
 }
 
 #[test]
-fn fuzz_settings_are_taken_or_refused_with_words() {
+fn fuzz_settings_are_accepted_or_refused_with_a_reason() {
     let place = TestDir::new();
     let mut mutator = Mutator::new("config");
     for bytes in mutator.by_ref() {

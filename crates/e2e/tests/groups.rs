@@ -196,7 +196,7 @@ fn made_in(folder: &Path, servers: usize, command: &mut Command) {
 }
 
 #[test]
-fn where_somebody_has_logged_in_groups_are_made_beside_it() {
+fn in_a_login_session_cgroups_are_made_next_to_it() {
     let place = GroupTestDir::new();
     let slice = Group::slice("t1.slice");
     let (login, sleeper) = Group::new("t1.slice/login.scope").occupied();
@@ -205,7 +205,7 @@ fn where_somebody_has_logged_in_groups_are_made_beside_it() {
 }
 
 #[test]
-fn where_it_has_a_limit_they_are_made_within_it() {
+fn in_a_limited_login_session_cgroups_are_made_inside_it() {
     let place = GroupTestDir::new();
     let _slice = Group::slice("t8.slice");
     let (login, _sleeper) = Group::new("t8.slice/login.scope").occupied();
@@ -214,7 +214,7 @@ fn where_it_has_a_limit_they_are_made_within_it() {
 }
 
 #[test]
-fn a_server_alone_in_its_group_makes_them_there() {
+fn a_server_alone_in_its_cgroup_makes_cgroups_there() {
     let place = GroupTestDir::new();
     let _slice = Group::slice("t2.slice");
     let scope = Group::new("t2.slice/run.scope");
@@ -222,7 +222,7 @@ fn a_server_alone_in_its_group_makes_them_there() {
 }
 
 #[test]
-fn so_does_an_ordinary_users_in_a_group_of_that_user() {
+fn a_server_of_an_ordinary_user_makes_cgroups_in_a_cgroup_of_that_user() {
     let place = GroupTestDir::new();
     let _slice = Group::slice("t3.slice");
     let scope = Group::new("t3.slice/run.scope").owned();
@@ -234,7 +234,7 @@ fn so_does_an_ordinary_users_in_a_group_of_that_user() {
 }
 
 #[test]
-fn a_limited_service_that_a_script_starts_makes_them_in_its_own_each_time() {
+fn a_limited_service_started_by_a_script_makes_cgroups_in_its_own_cgroup() {
     let place = GroupTestDir::new();
     let _slice = Group::slice("t4.slice");
     let service = Group::new("t4.slice/sandcell.service");
@@ -245,7 +245,7 @@ fn a_limited_service_that_a_script_starts_makes_them_in_its_own_each_time() {
 }
 
 #[test]
-fn beside_a_users_editor_they_are_made_next_to_it() {
+fn for_an_editor_of_a_user_cgroups_are_made_next_to_it() {
     let place = GroupTestDir::new();
     let slice = Group::slice("t5.slice").owned();
     let (editor, sleeper) = Group::new("t5.slice/editor.scope").owned().occupied();
@@ -254,7 +254,7 @@ fn beside_a_users_editor_they_are_made_next_to_it() {
 }
 
 #[test]
-fn where_a_user_may_make_none_enforced_limits_are_refused_with_each_place_that_was_tried() {
+fn a_user_without_cgroups_is_refused_enforced_limits_with_each_tried_folder() {
     let place = GroupTestDir::new();
     let _slice = Group::slice("t6.slice");
     let (login, _sleeper) = Group::new("t6.slice/login.scope").occupied();
@@ -272,7 +272,7 @@ fn where_a_user_may_make_none_enforced_limits_are_refused_with_each_place_that_w
 }
 
 #[test]
-fn in_a_container_two_servers_at_once_agree_on_one_place() {
+fn in_a_container_two_servers_share_one_cgroup_folder() {
     let place = GroupTestDir::new();
     let container = Group::new("t7");
     let run = place.run();

@@ -205,7 +205,7 @@ fn calls_and_executions_are_traced_in_the_trace_of_the_caller_and_nothing_of_the
 }
 
 #[test]
-fn over_http_the_header_names_the_trace_too() {
+fn the_traceparent_header_is_used_over_http() {
     let folder = tempfile::tempdir().unwrap();
     let collector = Collector::start();
     let mut child = command(folder.path(), &collector.address, &["--http", "127.0.0.1:0"])
@@ -251,7 +251,7 @@ fn over_http_the_header_names_the_trace_too() {
 }
 
 #[test]
-fn a_collector_that_is_not_there_costs_no_call_and_no_end_and_an_address_that_is_none_no_start() {
+fn a_missing_collector_is_harmless_and_an_invalid_address_is_refused_at_startup() {
     let folder = tempfile::tempdir().unwrap();
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut client = Client::start(folder.path(), &format!("http://{nobody}/v1/traces"));
@@ -269,7 +269,7 @@ fn a_collector_that_is_not_there_costs_no_call_and_no_end_and_an_address_that_is
 }
 
 #[test]
-fn a_server_that_only_passes_on_sends_no_traces() {
+fn a_proxy_sends_no_traces() {
     let folder = tempfile::tempdir().unwrap();
     let arguments = ["--connect", "http://127.0.0.1:1/mcp"];
     // If the exporter had started, it would refuse this address.

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_have_most_give_until_all_have_equally_much() {
+    fn the_callers_with_most_rows_lose_rows_first() {
         assert_eq!(given(&[10, 3, 1], 4), [4]);
         assert_eq!(given(&[10, 8, 1], 6), [4, 2]);
         assert_eq!(given(&[5, 5, 5], 4), [2, 1, 1]);

@@ -60,7 +60,7 @@ fn file(folder: &tempfile::TempDir) -> std::path::PathBuf {
 }
 
 #[tokio::test]
-async fn all_of_a_row_is_its_owners_alone_and_is_there_before_it_is_written() {
+async fn a_row_is_visible_to_its_owner_only_and_before_it_is_on_disk() {
     let folder = tempfile::tempdir().unwrap();
     let writer = Writer::start(file(&folder), TEST_LIMITS, WriterRole::Server).unwrap();
     writer.keep(finished(1, "ann", "x = 'whole'"));
@@ -226,7 +226,7 @@ async fn a_reset_begins_a_new_view_for_its_caller_and_keeps_the_rows() {
 }
 
 #[tokio::test]
-async fn a_row_that_is_not_to_be_shown_is_kept_for_the_operator_only() {
+async fn a_hidden_row_is_stored_for_the_operator_only() {
     let folder = tempfile::tempdir().unwrap();
     let writer = Writer::start(file(&folder), TEST_LIMITS, WriterRole::Server).unwrap();
     writer.keep(finished(1, "a", "seen"));
@@ -239,7 +239,7 @@ async fn a_row_that_is_not_to_be_shown_is_kept_for_the_operator_only() {
 }
 
 #[tokio::test]
-async fn a_busy_caller_does_not_push_out_a_quiet_one() {
+async fn a_busy_caller_does_not_evict_the_rows_of_a_quiet_one() {
     let folder = tempfile::tempdir().unwrap();
     let keep = Retention {
         rows: 10,
@@ -255,7 +255,7 @@ async fn a_busy_caller_does_not_push_out_a_quiet_one() {
 }
 
 #[tokio::test]
-async fn what_the_rows_take_is_bounded_and_so_is_the_file() {
+async fn the_size_of_the_rows_and_of_the_file_is_bounded() {
     let folder = tempfile::tempdir().unwrap();
     let keep = Retention {
         bytes: 2 << 20,
@@ -274,7 +274,7 @@ async fn what_the_rows_take_is_bounded_and_so_is_the_file() {
 }
 
 #[tokio::test]
-async fn old_rows_go() {
+async fn old_rows_are_deleted() {
     let folder = tempfile::tempdir().unwrap();
     let writer = Writer::start(file(&folder), TEST_LIMITS, WriterRole::Server).unwrap();
     let mut old = finished(1, "a", "old");
@@ -289,7 +289,7 @@ async fn old_rows_go() {
 }
 
 #[tokio::test]
-async fn a_broken_file_is_left_alone_and_memory_has_to_answer() {
+async fn a_corrupt_file_is_left_alone_and_memory_answers_instead() {
     let folder = tempfile::tempdir().unwrap();
     let garbage: Vec<u8> = (0..40_000_u32)
         .map(|n| (n.wrapping_mul(2_654_435_761) >> 13).to_le_bytes()[0])
@@ -374,7 +374,7 @@ fn a_file_that_breaks_later_is_an_error_with_a_remedy() {
 }
 
 #[test]
-fn a_command_leaves_the_log_to_who_comes_next() {
+fn a_command_leaves_the_write_ahead_log_to_the_next_process() {
     let folder = tempfile::tempdir().unwrap();
     let log = file(&folder).with_extension("db-wal");
     let mut database = Database::open(&file(&folder), 64 << 20).unwrap();
@@ -387,7 +387,7 @@ fn a_command_leaves_the_log_to_who_comes_next() {
 }
 
 #[tokio::test]
-async fn a_file_that_another_process_holds_at_the_start_gets_the_rows_at_the_end() {
+async fn a_file_locked_at_the_start_gets_the_rows_later() {
     let folder = tempfile::tempdir().unwrap();
     drop(Database::open(&file(&folder), 64 << 20).unwrap());
     let other = rusqlite::Connection::open(file(&folder)).unwrap();
@@ -416,7 +416,7 @@ fn a_full_file_writes_nothing_of_a_batch_and_says_what_to_do() {
 }
 
 #[test]
-fn a_newer_form_is_not_touched() {
+fn a_file_of_a_newer_schema_is_not_touched() {
     let folder = tempfile::tempdir().unwrap();
     let database = Database::open(&file(&folder), 64 << 20).unwrap();
     database.connection().pragma_update(None, "user_version", 7).unwrap();
@@ -472,7 +472,7 @@ fn rows_are_found_by_what_is_in_them_and_can_be_deleted() {
 }
 
 #[test]
-fn secrets_of_our_own_tokens_are_not_kept() {
+fn secrets_of_our_tokens_are_not_stored() {
     let secret = "abcdefghijklmnopqrstuvwxyz234567abcdefghijklmnopqrstu";
     let code = format!("t = 'sandcell_tkabcdefghij_{secret}'; u = 'sandcell_tk_x sandcell_tk'");
     let row = Row::of(finished(1, "a", &code));
@@ -525,7 +525,7 @@ fn painted_rows(path: &Path) -> i64 {
 }
 
 #[tokio::test]
-async fn pictures_outlive_the_server_and_go_with_their_execution() {
+async fn pictures_outlive_the_server_and_are_deleted_with_their_execution() {
     let folder = tempfile::tempdir().unwrap();
     let writer = Writer::start(file(&folder), TEST_LIMITS, WriterRole::Server).unwrap();
     writer.keep(painted(1, "ann", 2, 1000));
@@ -576,7 +576,7 @@ async fn pictures_count_toward_the_size_and_those_of_one_execution_are_bounded()
 }
 
 #[tokio::test]
-async fn a_file_without_pictures_is_read_as_it_is_and_takes_them_once_it_is_written() {
+async fn an_old_file_without_pictures_is_readable_and_upgraded_on_the_first_write() {
     let folder = tempfile::tempdir().unwrap();
     let writer = Writer::start(file(&folder), TEST_LIMITS, WriterRole::Server).unwrap();
     writer.keep(finished(1, "ann", "before"));

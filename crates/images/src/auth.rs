@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn challenges_are_read() {
+    fn challenges_are_parsed() {
         let text = r#"Bearer realm="https://auth.docker.io/token", service="registry.docker.io",scope="a:b,c""#;
         assert_eq!(
             challenge(text),

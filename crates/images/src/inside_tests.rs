@@ -88,7 +88,7 @@ fn a_layer_is_the_same_however_it_is_packed() {
 }
 
 #[test]
-fn whiteouts_take_away_and_those_that_lie_are_refused() {
+fn whiteouts_remove_files_and_invalid_ones_are_refused() {
     let (found, _) = records(&archive(&[
         (b"a/.wh.b", EntryType::Regular, 0o644, b""),
         (b"a/.wh..wh..opq", EntryType::Regular, 0o644, b""),
@@ -106,7 +106,7 @@ fn whiteouts_take_away_and_those_that_lie_are_refused() {
 }
 
 #[test]
-fn what_cannot_be_in_a_sandbox_is_left_out_and_counted() {
+fn unsupported_entries_are_skipped_and_counted() {
     let (found, summary) = records(&archive(&[
         (b"dev/sda", EntryType::Block, 0o666, b""),
         (b"dev/mem", EntryType::Char, 0o666, b""),
@@ -117,7 +117,7 @@ fn what_cannot_be_in_a_sandbox_is_left_out_and_counted() {
 }
 
 #[test]
-fn hostile_layers_are_refused_in_words() {
+fn hostile_layers_are_refused_with_a_reason() {
     for (name, kind, target) in [
         (&b"../escape"[..], EntryType::Regular, &b""[..]),
         (b"a/../../escape", EntryType::Directory, b""),
@@ -137,7 +137,7 @@ fn hostile_layers_are_refused_in_words() {
 }
 
 #[test]
-fn a_bomb_ends_at_the_limit() {
+fn a_decompression_bomb_stops_at_the_limit() {
     let zeros = vec![0; 4 << 20];
     let error = records(&gzip(&archive(&[(b"zeros", EntryType::Regular, 0o644, &zeros)]))).unwrap_err();
     assert!(error.contains("more than is allowed"), "{error}");

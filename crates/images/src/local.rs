@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_in_an_archive_lead_nowhere_else() {
+    fn names_in_an_archive_stay_inside_it() {
         let folder = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink("/etc/hostname", folder.path().join("link")).unwrap();
         std::fs::create_dir(folder.path().join("dir")).unwrap();
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_blob_that_lies_about_its_digest_is_refused() {
+    fn a_blob_with_a_wrong_digest_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let digest = Digest::of(b"right");
         std::fs::create_dir_all(folder.path().join("blobs/sha256")).unwrap();

@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_of_another_machine_is_told_as_such() {
+    fn an_image_for_another_architecture_is_reported_as_such() {
         let one = |os: &str, architecture: &str| Descriptor {
             media_type: String::new(),
             digest: digest("0a").parse().unwrap(),
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_are_taken_but_not_those_of_the_loader() {
+    fn image_variables_are_used_except_those_of_the_loader() {
         let text = format!(
             r#"{{"os":"linux","config":{{"Env":["PATH=/opt/bin:/bin","LD_PRELOAD=/evil.so","=x","a b=c","LANG=C.UTF-8"]}},"rootfs":{{"diff_ids":["{}"]}}}}"#,
             digest("0b")

@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn short_names_mean_the_usual_registry() {
+    fn short_names_mean_docker_hub() {
         let digest = format!("sha256:{}", "0a".repeat(32));
         for (short, long) in [
             ("python", "docker.io/library/python:latest"),
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_is_refused() {
+    fn invalid_names_are_refused() {
         for bad in [
             "",
             "A",
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn callers_may_use_what_an_entry_covers_and_nothing_else() {
+    fn callers_may_use_only_the_images_an_entry_covers() {
         let digest = format!("sha256:{}", "0a".repeat(32));
         let allowed = |entry: &str, name: &str| {
             let entry: Allow = entry.parse().unwrap();

@@ -257,14 +257,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_a_path_that_leaves(bytes: Vec<u8>) {
+        fn no_bytes_decode_to_a_path_outside_the_folder(bytes: Vec<u8>) {
             if let Ok(record) = Record::read(&mut bytes.as_slice()) {
                 prop_assert!(record.path.parts().all(|part| part != b".." && !part.contains(&b'/')));
             }
         }
 
         #[test]
-        fn a_path_comes_back_from_its_digits(bytes: Vec<u8>) {
+        fn an_encoded_path_decodes_to_the_original(bytes: Vec<u8>) {
             if let Ok(path) = Path::parse(&bytes) {
                 prop_assert_eq!(Path::from_hex(&path.to_hex()), Some(path));
             }

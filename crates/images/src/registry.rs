@@ -370,7 +370,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_loopback_is_asked_without_encryption_unless_the_operator_says_so() {
+    fn plain_http_is_for_loopback_only_unless_the_operator_allows_it() {
         let registries = Registries {
             insecure: vec!["lab:5000".to_owned()],
             mirrors: vec![("docker.io".to_owned(), "mirror.example".to_owned())],
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn where_a_registry_leads_to_is_looked_at() {
+    fn redirects_of_a_registry_are_checked() {
         let registry = Registries::default().open("127.0.0.1:5000", "a").unwrap();
         let look = |text: &str| registry.check_redirect(&Url::parse(text).unwrap()).is_ok();
         assert!(look("http://127.0.0.1:5000/v2/a/blobs/x"));

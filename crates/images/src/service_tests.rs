@@ -39,7 +39,7 @@ fn store_with_a_layer() -> (tempfile::TempDir, Store, Digest) {
 }
 
 #[test]
-fn what_a_pull_that_was_given_up_still_writes_keeps_its_layers_and_its_place() {
+fn an_aborted_pull_that_still_writes_keeps_its_layers_and_its_permit() {
     let (_folder, store, digest) = store_with_a_layer();
     let permits = Arc::new(Semaphore::new(1));
     // The only blocking thread is busy, so the work is still queued when its caller gives up.
@@ -78,7 +78,7 @@ fn what_a_pull_that_was_given_up_still_writes_keeps_its_layers_and_its_place() {
 }
 
 #[test]
-fn a_runtime_that_shuts_down_holds_nobody_up() {
+fn a_runtime_shutdown_blocks_no_caller() {
     let folder = tempfile::tempdir().unwrap();
     let images = LocalImages::new(Config {
         data: folder.path().to_owned(),

@@ -43,7 +43,7 @@ fn layers(store: &Store) -> usize {
 }
 
 #[test]
-fn what_is_in_use_stays_and_shared_layers_stay_with_it() {
+fn images_in_use_and_their_shared_layers_stay() {
     let (_folder, store) = store();
     put(&store, "one", &["base", "one"]);
     put(&store, "two", &["base", "two"]);
@@ -73,7 +73,7 @@ fn nothing_is_removed_while_an_image_is_pulled() {
 }
 
 #[test]
-fn the_longest_unused_goes_first() {
+fn the_least_recently_used_image_is_removed_first() {
     let (_folder, store) = store();
     for (age, name) in [(3, "old"), (2, "middle"), (1, "new")] {
         put(&store, name, &[name]);
@@ -88,7 +88,7 @@ fn the_longest_unused_goes_first() {
 }
 
 #[test]
-fn what_a_dead_server_left_goes() {
+fn leftovers_of_a_dead_server_are_removed() {
     let (_folder, store) = store();
     // Process 1 is alive, but the draft belongs to an ended server: its id was reused, or came from another PID
     // namespace.
@@ -99,7 +99,7 @@ fn what_a_dead_server_left_goes() {
 }
 
 #[test]
-fn the_program_stands_alone_and_once() {
+fn the_unpack_program_is_stored_once_in_its_own_folder() {
     let (folder, store) = store();
     let program = folder.path().join("program");
     std::fs::write(&program, "1").unwrap();

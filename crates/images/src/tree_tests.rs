@@ -59,7 +59,7 @@ fn text(root: &std::path::Path, name: &str) -> Option<String> {
 }
 
 #[test]
-fn upper_layers_add_replace_and_take_away() {
+fn upper_layers_add_replace_and_remove() {
     let mut layers = Layers::new();
     layers.add(&[
         ("a", "1"),
@@ -87,7 +87,7 @@ fn upper_layers_add_replace_and_take_away() {
 }
 
 #[test]
-fn a_whiteout_of_a_layer_does_not_take_away_what_the_layer_brings() {
+fn a_whiteout_does_not_remove_files_of_its_own_layer() {
     let mut layers = Layers::new();
     layers.add(&[("d/old", "1")]);
     let upper = layers.add(&[("d/new", "2")]);
@@ -118,7 +118,7 @@ fn links_are_never_followed_out_of_the_tree() {
 }
 
 #[test]
-fn a_folder_that_a_layer_only_implies_goes_where_a_link_leads() {
+fn an_implied_folder_follows_an_existing_link() {
     let mut layers = Layers::new();
     layers.add(&[("usr/lib/libc", "c"), ("lib", "-> usr/lib")]);
     layers.add(&[("lib/more", "m")]).3.insert(path("lib"));
@@ -128,7 +128,7 @@ fn a_folder_that_a_layer_only_implies_goes_where_a_link_leads() {
 }
 
 #[test]
-fn the_sandboxs_user_is_known_beside_the_images() {
+fn the_sandbox_user_is_added_to_the_users_of_the_image() {
     let mut layers = Layers::new();
     layers.add(&[
         (

@@ -60,7 +60,7 @@ fn files_folders_and_links_are_there_with_plain_rights() {
 }
 
 #[test]
-fn no_link_leads_out() {
+fn no_link_leaves_the_tree() {
     // An absolute link, a link with `..`, and a link to a file outside the folder.
     let (folder, result) = written(&[
         (RecordKind::Symlink, "abs", "/tmp", ""),
@@ -101,7 +101,7 @@ fn no_link_leads_out() {
 }
 
 #[test]
-fn the_last_of_several_with_one_name_counts() {
+fn the_last_entry_of_a_name_wins() {
     let (folder, result) = written(&[
         (RecordKind::Folder, "x", "", ""),
         (RecordKind::File, "x/y", "", "deep"),
@@ -118,7 +118,7 @@ fn the_last_of_several_with_one_name_counts() {
 }
 
 #[test]
-fn everything_is_counted() {
+fn bytes_and_entries_are_counted() {
     let folder = tempfile::tempdir().unwrap();
     let mut many = Vec::new();
     for number in 0..1001 {
@@ -140,7 +140,7 @@ fn everything_is_counted() {
 }
 
 #[test]
-fn what_breaks_off_or_goes_on_is_refused() {
+fn truncated_and_overlong_streams_are_refused() {
     let whole = stream(&[(RecordKind::File, "f", "", "text")]);
     for cut in 0..whole.len() {
         let folder = tempfile::tempdir().unwrap();

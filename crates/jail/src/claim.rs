@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_locked_is_taken_for_alive() {
+    fn an_owner_whose_lock_cannot_be_tested_counts_as_alive() {
         let tree = tempfile::tempdir().unwrap();
         let path = tree.path().join("link").to_str().unwrap().to_owned();
         std::os::unix::fs::symlink(tree.path(), &path).unwrap();

@@ -151,7 +151,7 @@ mod tests {
     use crate::wire::StepError;
 
     #[test]
-    fn what_landlock_was_refused_is_told_with_the_systems_own_reason() {
+    fn a_refused_landlock_call_is_reported_with_the_system_error() {
         let error = PathFd::new("/dev/null/at/all").map(drop).unwrap_err();
         let told = StepError::new("restrict files", Some("landlock"), &refused(&error));
         assert_eq!(told.errno, libc::ENOTDIR);

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn of_an_image_that_nobody_looked_into_only_python_is_supposed() {
+    fn an_uninspected_image_is_assumed_to_have_python_only() {
         let found = suppose("some/image", &Settings::default());
         assert!(found.python.is_some() && found.table.is_empty());
         assert!(found.problems.is_empty(), "{:?}", found.problems);

@@ -273,7 +273,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_files_name_or_first_line_says_its_language() {
+    fn the_language_is_found_by_file_name_or_first_line() {
         let found = detect(&Settings::default());
         for (file, code, language) in [
             ("a.py", "", Some("python")),

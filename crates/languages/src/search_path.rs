@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn folders_that_do_not_answer_are_left_out_and_the_others_stay_in_order() {
+    fn unresponsive_folders_are_skipped_and_the_order_is_kept() {
         let folders = ["/a", "/silent/1", "/b", "/silent/2"].map(PathBuf::from).to_vec();
         let look = |folder: &Path| {
             if folder.starts_with("/silent") {
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn only_file_systems_that_wait_for_somebody_else_may_wait() {
+    fn only_network_and_fuse_file_systems_get_a_deadline() {
         assert!(may_wait("36 35 0:42 / /home rw - nfs4 server:/home rw"));
         assert!(may_wait("36 35 0:42 / /mnt rw - fuse.sshfs host: rw"));
         assert!(!may_wait("36 35 8:1 / / rw - ext4 /dev/sda1 rw"));

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_managers_stand_in_leads_to_the_version_that_is_chosen_everywhere() {
+    fn the_stand_in_of_a_version_manager_leads_to_the_global_version() {
         let place = tempfile::tempdir().unwrap();
         for (root, tool) in [
             ("pyenv", "python3"),
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_script_that_only_starts_a_program_stands_for_it_and_any_other_is_a_program() {
+    fn a_wrapper_script_stands_for_its_program_and_any_other_script_is_a_program() {
         let place = tempfile::tempdir().unwrap();
         let real = place.path().join("real/python3");
         put(&real, "\x7fELF");

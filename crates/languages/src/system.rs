@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_one_is_a_language_with_something_to_install_and_to_find() {
+    fn every_system_entry_is_a_language_with_packages_and_programs() {
         let names: Vec<String> = crate::table::built_in().into_iter().map(|entry| entry.name).collect();
         for known in SYSTEM_PACKAGES {
             let is_known = known.language == "python" || names.iter().any(|name| name == known.language);

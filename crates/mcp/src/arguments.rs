@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_text_is_repeated_short_and_without_control_characters() {
+    fn quoted_caller_text_is_short_and_without_control_characters() {
         assert_eq!(echo("a\u{1b}[2J\n"), "\"a\\u{1b}[2J\\n\"");
         assert!(echo(&"x".repeat(10_000)).len() < 80);
     }

@@ -184,7 +184,7 @@ mod tests {
     use sandcell_testkit::Bench;
 
     #[tokio::test]
-    async fn they_say_what_is_true_here() {
+    async fn the_instructions_match_the_settings() {
         let mount = Mount {
             host: PathBuf::from("/srv/project"),
             sandbox: "/data/project".into(),
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn they_stay_short_however_much_there_is_to_say() {
+    async fn the_instructions_stay_short_for_every_setting() {
         let mut languages = languages();
         languages[0].libraries = (0..500)
             .map(|n| format!("library-with-a-long-name-{n} 1.2.{n}"))

@@ -152,7 +152,7 @@ mod tests {
     use crate::tests::views::kept;
 
     #[test]
-    fn outputs_are_texts_and_pictures_and_nothing_that_runs() {
+    fn outputs_are_texts_and_pictures_and_never_active_content() {
         let mut row = kept("6 * 7");
         row.stdout = "<script>hit()</script>\n".to_owned();
         row.result = Some("42".to_owned());

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_ends_something_comes_first_and_what_begins_something_does_not() {
+    fn requests_that_end_something_have_priority_and_others_do_not() {
         let call = |name: &str| json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": name}});
         let method = |name: &str| json!({"jsonrpc": "2.0", "id": 1, "method": name});
         for (message, priority) in [

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_prompt_says_what_it_was_given_and_which_argument_it_lacks() {
+    fn each_prompt_contains_its_arguments_and_names_a_missing_one() {
         for prompt in PROMPTS {
             let given = |name: &str| Some(format!("<{name}>"));
             let text = prompt.text(&given).unwrap();

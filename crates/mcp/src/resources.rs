@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_go_there_and_back() {
+    fn addresses_survive_formatting_and_parsing() {
         for path in ["/home/user/a b.txt", "/tmp/Grüße%.csv", "/x/#?"] {
             let path = SandboxPath::parse(path).unwrap();
             let uri = file_uri("sb1", &path);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused() {
+    fn invalid_addresses_are_refused() {
         for uri in [
             "",
             "file:///etc/passwd",
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn types_come_from_content_before_names() {
+    fn mime_types_come_from_content_before_names() {
         assert_eq!(mime_of("a.txt", b"\x89PNG\r\n\x1a\n"), "image/png");
         assert_eq!(mime_of("a.CSV", b"a,b"), "text/csv");
         assert_eq!(mime_of("a", b"abc"), "text/plain");

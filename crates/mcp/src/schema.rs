@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_schema_has_only_what_every_client_understands() {
+    fn a_schema_uses_only_keywords_that_every_client_understands() {
         let schema = input(&[
             Field::new("code", Kind::Text, json!("1"))
                 .required()

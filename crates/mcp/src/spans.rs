@@ -70,7 +70,7 @@ mod parent {
         use super::read;
 
         #[test]
-        fn a_trace_is_taken_over_only_as_it_is_written_by_the_book() {
+        fn only_a_valid_traceparent_is_continued() {
             let good = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
             assert!(read(good).unwrap().is_sampled());
             assert!(read("01-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00-more").is_some());

@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_read_well() {
+    fn durations_are_formatted_for_people() {
         assert_eq!(span(Duration::from_micros(12_900)), "12 ms");
         assert_eq!(span(Duration::from_millis(3449)), "3.4 s");
         assert_eq!(span(Duration::from_secs(125)), "125 s");

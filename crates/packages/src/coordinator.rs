@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_layer_is_shown_only_for_what_is_new_and_a_condition_that_does_not_hold_is_told() {
+    fn a_layer_is_made_for_new_packages_only_and_an_unmet_marker_is_reported() {
         let held = vec![Locked::new("six", "1.0").held(), Locked::new("old", "1.0").held()];
         let wanted = |held: &[Held]| Wanted {
             owner: "me".into(),

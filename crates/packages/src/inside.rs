@@ -124,7 +124,7 @@ mod tests {
         {"metadata": {"name": "Python_DateUtil", "version": "2.9.0"}}, {"metadata": {"name": "six", "version": "1.17.0"}}]}"#;
 
     #[test]
-    fn what_pip_reports_is_installed_as_exact_versions() {
+    fn the_versions_of_the_pip_report_are_installed_exactly() {
         let policy = Policy::default();
         let asked = specs(&["python-dateutil>=2", "numpy"]);
         let resolve = resolve(&policy, &asked).unwrap();
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_hold_for_what_comes_along_and_a_forged_report_is_refused() {
+    fn lists_apply_to_dependencies_and_a_forged_report_is_refused() {
         let policy = Policy {
             deny: vec!["six".parse().unwrap()],
             ..Policy::default()

@@ -115,7 +115,7 @@ mod tests {
     const TEST_HASH: &str = "sha256:73191c47aaa79da394e8fee2dbc2ec827432cab56311122c9e47abf79e390f62";
 
     #[test]
-    fn a_list_is_read_and_written() {
+    fn a_lock_file_is_read_and_written() {
         let text = format!(
             "# made by x\nNumpy==2.1.0 \\\n    --hash={TEST_HASH} \\\n    --hash={TEST_HASH}\nsix==1.16 --hash={TEST_HASH}\n"
         );
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_else_stands_in_it_is_an_error() {
+    fn unknown_content_of_a_lock_file_is_an_error() {
         for line in [
             "numpy",
             "numpy==2",

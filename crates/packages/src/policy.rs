@@ -356,14 +356,14 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_policy_lets_everything_through() {
+    fn an_empty_policy_allows_everything() {
         let policy = policy(&[], &[]);
         assert!(permits(&policy, "numpy", "2.0") && permits(&policy, "numpy", "2.0rc1"));
         assert!(policy.check(&parse("numpy").unwrap()).is_ok());
     }
 
     #[test]
-    fn an_allow_list_holds_with_versions_and_for_dependencies() {
+    fn an_allow_list_applies_to_versions_and_dependencies() {
         let policy = policy(&["numpy>=1.24,<2", "Pandas"], &[]);
         assert!(permits(&policy, "numpy", "1.26.4") && permits(&policy, "pandas", "2.2"));
         assert!(!permits(&policy, "numpy", "2.0") && !permits(&policy, "six", "1.0"));
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_that_cannot_be_read_is_not_allowed() {
+    fn an_unparsable_version_is_not_allowed() {
         assert!(
             policy(&["numpy"], &[])
                 .check_lock(&[Locked::new("numpy", "not-a-version")])
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_to_the_user_needs_a_yes_and_what_it_needs_comes_with_it() {
+    fn packages_that_need_consent_are_asked_about_together_with_dependencies() {
         let read = |texts: &[&str]| texts.iter().map(|text| parse(text).unwrap()).collect::<Vec<_>>();
         let yes = |texts: &[&str]| Consent::Given(texts.iter().map(|&text| text.to_owned()).collect());
         let open = Policy {
@@ -525,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn the_versions_of_what_is_left_to_the_user_are_the_operators() {
+    fn the_operator_decides_the_versions_of_packages_that_need_consent() {
         let spec = |text: &str| parse(text).unwrap();
         let listed = Policy {
             ask: vec!["numpy>=2,<3".parse().unwrap()],
@@ -575,7 +575,7 @@ mod tests {
     }
 
     #[test]
-    fn the_operator_need_not_be_asked_about_exact_versions() {
+    fn exact_versions_of_the_operator_need_no_question() {
         let listed = Policy {
             ask: vec!["numpy>=2,<3".parse().unwrap()],
             ..policy(&["six"], &["evil"])
@@ -599,7 +599,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_that_cannot_be_read_is_an_error() {
+    fn an_unparsable_entry_is_an_error() {
         for text in ["", "numpy @ https://x", "numpy; python_version<'3'", "a b", "num*py[x"] {
             assert!(text.parse::<Entry>().is_err(), "{text}");
         }

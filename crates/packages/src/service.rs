@@ -485,7 +485,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_is_written_as_indexes_write_it() {
+    fn a_time_is_formatted_as_in_an_index() {
         let at = |seconds| rfc3339(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
         assert_eq!(at(0), "1970-01-01T00:00:00Z");
         assert_eq!(at(951_782_399), "2000-02-28T23:59:59Z");

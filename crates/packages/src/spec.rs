@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_else_that_pip_takes_is_refused_with_its_reason() {
+    fn everything_else_that_pip_accepts_is_refused_with_its_reason() {
         for (given, part) in [
             ("", "empty"),
             ("-r requirements.txt", "options"),
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_python_itself_of_modules_and_slips_are_answered() {
+    fn python_itself_standard_modules_and_misspelt_names_get_an_explanation() {
         assert!(parse("json").unwrap_err().message.contains("built in, just import it"));
         assert!(parse("sklearn").unwrap_err().remedy.contains("scikit-learn"));
         assert!(parse("nunpy").unwrap_err().message.contains("did you mean numpy"));

@@ -571,7 +571,7 @@ mod tests {
     }
 
     #[test]
-    fn a_layer_is_there_whole_or_not_at_all_and_only_for_its_owner() {
+    fn a_layer_is_stored_atomically_and_for_its_owner_only() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::new(folder.path(), StoreLimits::total_only(100));
         let draft = store.draft().unwrap();
@@ -593,7 +593,7 @@ mod tests {
     }
 
     #[test]
-    fn a_draft_that_is_given_up_leaves_nothing() {
+    fn an_abandoned_draft_leaves_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::new(folder.path(), StoreLimits::total_only(100));
         drop(store.draft().unwrap());
@@ -618,7 +618,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_used_for_long_goes_when_there_is_too_much() {
+    fn the_least_recently_used_layers_are_removed_beyond_the_limit() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::new(folder.path(), StoreLimits::total_only(100));
         for name in ["old", "new"] {
@@ -634,7 +634,7 @@ mod tests {
     }
 
     #[test]
-    fn a_base_has_parts_and_one_of_python_alone_is_read_as_it_always_was() {
+    fn a_base_has_parts_and_the_old_python_only_format_is_readable() {
         let text = r#"{"key":"k","python":"3.11 x","packages":[{"name":"six","version":"1"}],"bytes":5}"#;
         let base: Base = serde_json::from_str(text).unwrap();
         assert_eq!(base.python.as_ref().map(|part| part.bytes), Some(5));
@@ -654,7 +654,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_caller_may_have_is_bounded_and_what_it_left_unused_makes_room() {
+    fn the_layers_of_a_caller_are_bounded_and_its_unused_ones_are_removed() {
         let folder = tempfile::tempdir().unwrap();
         let limits = StoreLimits {
             all: 1 << 30,

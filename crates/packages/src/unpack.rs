@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_leads_elsewhere_is_refused() {
+    fn a_name_that_leaves_the_target_folder_is_refused() {
         for path in [
             "../x", "/etc/x", "a/../b", "a//b", "", ".", "a/./b", "a/", "a\0b", "a\nb",
         ] {
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_breaks_off_repeats_or_is_too_large_is_refused() {
+    fn truncated_repeated_and_oversized_entries_are_refused() {
         let one = record("a", 0, b"12345");
         assert!(unpack(&one, 1000, 1000).1.is_err(), "no end");
         assert!(

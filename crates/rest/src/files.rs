@@ -223,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_range_is_read_and_nothing_else() {
+    fn only_a_single_range_is_accepted() {
         for (text, range) in [
             ("bytes=0-0", Some(Range::From(0, 0))),
             ("bytes=5-", Some(Range::From(5, u64::MAX))),

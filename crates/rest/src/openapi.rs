@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_reference_leads_somewhere_and_names_are_unique() {
+    fn every_reference_resolves_and_names_are_unique() {
         let document = document();
         let text = document.to_string();
         let mut references = text.split("\"#/components/schemas/").skip(1);

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn characters_that_are_cut_are_put_together() {
+    fn split_characters_are_joined() {
         let text = "aé€😀z";
         for size in 1..6 {
             let mut reader = Utf8::default();
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text_are_marked_and_never_held_back() {
+    fn invalid_bytes_are_replaced_and_never_delayed() {
         let mut reader = Utf8::default();
         assert_eq!(reader.text(b"a\xff\x80b"), "a\u{fffd}\u{fffd}b");
         assert_eq!(reader.text(b"\xf0\x9f"), "");

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_yes_holds_for_what_it_names_and_nothing_else_is_one() {
+    fn consent_covers_only_the_named_items() {
         let yes = Consent::Given(vec!["six==1.0".to_owned()]);
         assert!(yes.covers("six==1.0") && !yes.covers("six") && !yes.covers("six==1.0 "));
         for no in [

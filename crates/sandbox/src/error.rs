@@ -372,7 +372,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_for_which_there_is_no_process_left_is_no_missing_program() {
+    fn a_process_limit_is_not_reported_as_a_missing_program() {
         let failed = |kind: std::io::ErrorKind| {
             Failure::from(SandboxError::Spawn {
                 program: "python3".to_owned(),

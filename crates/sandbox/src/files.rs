@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_a_path_is_named() {
+    fn an_invalid_path_is_refused_with_the_reason() {
         assert_eq!(SandboxPath::parse(""), Err(PathError::Empty));
         assert_eq!(SandboxPath::parse("a\0b"), Err(PathError::Nul));
         assert_eq!(SandboxPath::parse("a/../b"), Err(PathError::ParentReference));

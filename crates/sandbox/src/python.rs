@@ -244,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn modules_are_known_by_their_names_and_by_those_that_packages_would_have() {
+    fn standard_modules_are_recognised_by_module_and_package_name() {
         assert!(is_standard_module("cProfile") && is_standard_module("py_compile"));
         assert!(!is_standard_module("cprofile") && !is_standard_module("py-compile"));
         for name in ["os", "cprofile", "py-compile"] {

@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_that_windows_made_real_become_plain_and_others_stay() {
+    fn verbatim_windows_paths_become_plain_and_others_stay() {
         for (real, plain) in [
             (r"\\?\C:\Users\me", r"C:\Users\me"),
             (r"\\?\UNC\server\share\x", r"\\server\share\x"),

@@ -242,7 +242,7 @@ mod tests {
     use crate::config::table::SETTINGS;
 
     #[test]
-    fn what_is_live_is_a_setting() {
+    fn every_live_setting_exists() {
         for live in LIVE_SETTINGS {
             let known = |key: &str| key == live || (live.ends_with('.') && key.starts_with(live));
             assert!(SETTINGS.iter().any(|setting| known(setting.key)), "{live}");

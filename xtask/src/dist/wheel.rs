@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wheel_holds_every_module_in_order_and_nothing_that_python_cached() {
+    fn the_wheel_holds_every_module_in_order_and_no_cached_bytecode() {
         let members = package("7.8.9").unwrap();
         let paths: Vec<&str> = members.iter().map(|member| member.path.as_str()).collect();
         for path in ["sandcell/__init__.py", "sandcell/py.typed", VERSION_FILE] {
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn extras_and_entry_points_are_told_as_installers_read_them() {
+    fn extras_and_entry_points_are_in_the_format_of_installers() {
         let project: Table = "requires-python = '>=3.9'\nclassifiers = ['Typing :: Typed']\n\
             [optional-dependencies]\none = ['a>=1', \"b; python_version < '3.11'\"]\n\
             [entry-points.'some.group']\nsandcell = 'sandcell.one:Two'\n"

@@ -289,7 +289,7 @@ mod tests {
     /// One poll of the runtime finds a signal and a first frame. The task with the signal writes output and a second
     /// frame before the frames are delivered. At that moment the runtime has not noticed the output.
     #[tokio::test]
-    async fn output_comes_before_control_also_when_the_runtime_has_not_heard_of_it() {
+    async fn output_is_delivered_before_control_even_if_the_runtime_is_not_yet_notified() {
         for _ in 0..50 {
             let (near, far) = DirectPipes::make().unwrap();
             let (near_ends, far) = (NearEnds::new(near).unwrap(), Arc::new(far));
@@ -330,7 +330,7 @@ mod tests {
     /// A program can make its own pipe a packet pipe. Then each read returns one packet, and the system drops the bytes
     /// that do not fit.
     #[tokio::test]
-    async fn packets_arrive_whole_and_before_what_was_said_after_them() {
+    async fn packets_arrive_whole_and_in_order_with_later_messages() {
         let (near, far) = DirectPipes::make().unwrap();
         let near_ends = NearEnds::new(near).unwrap();
         let (_telling, mut seen) = mpsc::channel(1);
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn much_arrives_whole_and_its_end_comes_last() {
+    async fn large_output_arrives_whole_and_then_its_end() {
         let (near, far) = DirectPipes::make().unwrap();
         let near_ends = NearEnds::new(near).unwrap();
         let (_telling, mut seen) = mpsc::channel(1);

@@ -333,7 +333,7 @@ mod tests {
         }
 
         #[test]
-        fn arbitrary_bytes_give_frames_or_a_breach_and_never_more_memory_than_a_frame(
+        fn arbitrary_bytes_decode_to_frames_or_a_protocol_error_within_one_frame_of_memory(
             bytes in proptest::collection::vec(any::<u8>(), 0..5_000), step in 1_usize..5_000,
         ) {
             let mut decoder = Decoder::default();
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_frame_passes_and_one_byte_more_does_not() {
+    fn the_longest_frame_is_accepted_and_one_byte_more_is_refused() {
         let payload = vec![7; MAX_FRAME - HEADER_BYTES];
         let mut out = OutBuffer::default();
         assert!(out.frame(Kind::Reply, 3, &[&payload]));
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_lengths_and_unknown_kinds_are_breaches() {
+    fn bad_lengths_and_unknown_kinds_are_protocol_errors() {
         for length in [0_u32, 4, u32::try_from(MAX_FRAME).unwrap() + 1, u32::MAX] {
             assert!(
                 feed(&mut Decoder::default(), &length.to_le_bytes(), 100).is_err(),
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn little_frames_take_little_memory_and_full_reads_get_more_room() {
+    fn the_read_buffer_starts_small_and_grows_after_full_reads() {
         let mut decoder = Decoder::default();
         for _ in 0..1000 {
             decoder.room();
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_forgotten_in_order() {
+    fn written_bytes_are_dropped_in_order() {
         let mut out = OutBuffer::default();
         out.data(1, 1, b"abc");
         out.credit(1, 2, 9);

@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_operation_is_answered_and_no_operation_is_a_breach() {
+    fn an_unknown_operation_is_answered_and_a_missing_one_is_a_protocol_error() {
         for op in ["open", "no such thing"] {
             let payload = format!(r#"{{"op":"{op}","port":0}}"#);
             let Err(RequestError::Answer(error)) = parse_request(payload.as_bytes()) else {
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn a_foreign_version_is_named() {
+    fn an_unsupported_version_is_named_in_the_error() {
         let ours = serde_json::to_vec(&Hello::ours()).unwrap();
         assert_eq!(Hello::check(&ours), Ok(Hello::ours()));
         let error = Hello::check(br#"{"protocol":"sandcell-agent","version":2}"#).unwrap_err();
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_code_of_a_later_agent_is_a_plain_failure() {
+    fn an_unknown_error_code_from_a_newer_agent_is_a_plain_failure() {
         let error: WireError = serde_json::from_str(r#"{"code":"brand_new","message":"m"}"#).unwrap();
         assert_eq!(error.code, ErrorCode::Failed);
     }

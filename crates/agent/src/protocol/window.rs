@@ -112,7 +112,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_sender_that_keeps_to_its_window_is_never_in_breach_and_never_stuck(
+        fn a_sender_within_its_window_is_never_an_error_and_never_blocks_forever(
             frames in proptest::collection::vec(1_usize..=MAX_DATA, 1..200), taken_late in 0_usize..4,
         ) {
             let (mut send, mut receive) = (SendWindow::default(), ReceiveWindow::default());
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn data_beyond_the_window_and_credit_beyond_what_was_spent_are_breaches() {
+    fn data_beyond_the_window_and_excess_credit_are_protocol_errors() {
         let mut receive = ReceiveWindow::default();
         for _ in 0..4 {
             receive.receive(MAX_DATA).unwrap();

@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_of_a_visitor_who_never_looked_at_his_lane_is_heard() {
+    fn the_end_of_a_worker_that_never_read_its_direct_pipe_is_noticed() {
         let (ours, launchers) = pair().unwrap();
         let mut entry = EntrySocket::new(ours).unwrap();
         let (_near, far) = DirectPipes::make().unwrap();

@@ -342,19 +342,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_found_by_their_whole_name() {
+    fn counters_are_matched_by_their_whole_name() {
         let text = "rss 1\ntotal_rss_huge 2\ntotal_rss 3\n";
         assert_eq!((number(text, "total_rss"), number(text, "total")), (3, 0));
         assert_eq!(number("", "anon"), 0);
     }
 
     #[test]
-    fn one_full_place_is_not_too_much_and_three_are() {
+    fn the_private_memory_limit_is_a_little_above_the_file_size_limit() {
         assert!(max_private_bytes(16 << 20) > (16 << 20) + 4096 && max_private_bytes(16 << 20) < 24 << 20);
     }
 
     #[test]
-    fn looks_are_closer_the_nearer_the_limit_is() {
+    fn polling_gets_faster_near_the_limit() {
         assert_eq!(interval(0), MIN_CHECK_INTERVAL);
         assert_eq!(interval(u64::MAX), MAX_CHECK_INTERVAL);
         assert!(interval(256 << 20) < interval(512 << 20));

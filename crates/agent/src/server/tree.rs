@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_that_belongs_to_nobody_goes_with_whoever_is_killed() {
+    fn an_orphaned_daemon_is_killed_with_the_next_killed_program() {
         let me = getpid().as_raw_pid();
         let base = me + 10;
         let table = [
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn the_dead_and_rings_of_parents_do_no_harm() {
+    fn dead_processes_and_cycles_of_parents_are_handled() {
         let me = getpid().as_raw_pid();
         let mut dead = entry(me + 5, me, me + 5);
         dead.state = b'Z';
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_is_only_ever_signalled_by_process_one() {
+    fn only_process_one_may_signal_all_processes() {
         assert!(signal_all(Signal::CONT).is_err());
     }
 }

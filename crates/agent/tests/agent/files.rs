@@ -75,7 +75,7 @@ async fn a_file_is_written_read_in_parts_and_appended_to() {
 }
 
 #[tokio::test]
-async fn ten_megabytes_go_and_come_in_one_call_and_more_than_sixteen_are_refused() {
+async fn ten_megabytes_are_written_and_read_in_one_call_and_more_than_sixteen_are_refused() {
     let place = Place::new().await;
     let bytes: Bytes = (0..10_u32 << 20)
         .map(|n| u8::try_from(n % 253).unwrap())
@@ -120,7 +120,7 @@ async fn a_replaced_file_keeps_its_mode_without_set_id_bits_and_a_new_one_has_th
 }
 
 #[tokio::test]
-async fn everything_that_is_no_regular_file_is_refused_by_its_name_and_left_alone() {
+async fn everything_but_a_regular_file_is_refused_with_its_kind_and_left_unchanged() {
     let place = Place::new().await;
     let mode = Mode::from_raw_mode(0o666);
     mknodat(CWD, place.at("fifo"), FileType::Fifo, mode, 0).unwrap();
@@ -223,7 +223,7 @@ async fn links_are_followed_to_their_file_and_loops_end() {
 }
 
 #[tokio::test]
-async fn bad_paths_are_named_for_what_they_are() {
+async fn bad_paths_are_refused_with_the_reason() {
     let place = Place::new().await;
     std::fs::write(place.at("file"), "x").unwrap();
     assert!(matches!(
@@ -283,7 +283,7 @@ async fn a_lease_held_inside_does_not_stop_the_agent() {
 }
 
 #[tokio::test]
-async fn a_full_disk_is_told_and_leaves_no_temporary_file() {
+async fn a_full_disk_is_reported_and_leaves_no_temporary_file() {
     let place = Place::new().await;
     // /dev/full is a device, so a small file system is needed.
     let at = place.at("small");

@@ -111,7 +111,7 @@ async fn a_daemon_does_not_outlive_its_interpreter() {
 }
 
 #[tokio::test]
-async fn an_ended_programs_daemon_goes_when_its_handle_is_dropped() {
+async fn the_daemon_of_an_ended_program_is_killed_when_its_handle_is_dropped() {
     let Some(inside) = inside().await else { return };
     let mut process = inside
         .client
@@ -186,7 +186,7 @@ async fn code_inside_cannot_end_or_stop_the_agent() {
 }
 
 #[tokio::test]
-async fn the_end_of_the_host_ends_everybody() {
+async fn the_end_of_the_host_process_ends_all_processes() {
     let Some(mut inside) = inside().await else { return };
     let mut process = inside
         .client

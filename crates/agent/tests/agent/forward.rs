@@ -21,7 +21,7 @@ fn dial(port: u16) -> TcpStream {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn bytes_go_both_ways_and_each_way_ends_alone() {
+async fn bytes_flow_both_ways_and_each_direction_closes_separately() {
     let (_server, client) = connect().await;
     let mut forward = client.forward(0, "test").await.unwrap();
     let port = forward.port;
@@ -52,7 +52,7 @@ async fn bytes_go_both_ways_and_each_way_ends_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reader_who_waits_holds_nobody_else_up() {
+async fn a_slow_reader_does_not_block_other_connections() {
     let (_server, client) = connect().await;
     let mut forward = client.forward(0, "test").await.unwrap();
     let mut flood = dial(forward.port);
@@ -80,7 +80,7 @@ async fn a_reader_who_waits_holds_nobody_else_up() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connections_are_bounded_and_more_wait_for_a_place() {
+async fn connections_are_bounded_and_more_wait_for_a_free_one() {
     let (_server, client) = connect().await;
     let mut forward = client.forward(0, "test").await.unwrap();
     let mut inside: Vec<TcpStream> = (0..MAX_CONNECTIONS + 3).map(|_| dial(forward.port)).collect();

@@ -57,7 +57,7 @@ async fn protocol_error_of(client: &AgentClient) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handshake_that_is_none_is_an_error_that_says_so() {
+async fn an_invalid_handshake_is_a_clear_error() {
     for (hello, expected) in [
         (&b"SSH-2.0-OpenSSH_9.2\r\n"[..], "a frame of"),
         (&[9, 0, 0, 0, 1, 0, 0, 0, 0, b'n', b'u', b'l', b'l'], "HELLO"),
@@ -100,7 +100,7 @@ async fn a_handshake_that_is_none_is_an_error_that_says_so() {
 }
 
 #[tokio::test]
-async fn frames_that_nobody_asked_for_end_the_connection() {
+async fn unrequested_frames_end_the_connection() {
     type Frames = fn(&mut OutBuffer);
     let cases: [(&str, Frames); 6] = [
         ("not open", |out| out.data(1, 1, b"x")),
@@ -126,7 +126,7 @@ async fn frames_that_nobody_asked_for_end_the_connection() {
 }
 
 #[tokio::test]
-async fn a_program_that_breaks_the_rules_ends_the_connection() {
+async fn a_program_that_violates_the_protocol_ends_the_connection() {
     type Frames = fn(&mut OutBuffer);
     let cases: [(&str, Frames); 11] = [
         ("channel 0", |out| out.data(1, 0, b"x")),
@@ -178,7 +178,7 @@ async fn a_program_that_breaks_the_rules_ends_the_connection() {
 }
 
 #[tokio::test]
-async fn output_before_the_answer_to_a_start_is_a_breach() {
+async fn output_before_the_answer_to_a_start_is_a_protocol_error() {
     let (client, mut fake) = Fake::connect().await;
     let asking = {
         let client = client.clone();
@@ -191,7 +191,7 @@ async fn output_before_the_answer_to_a_start_is_a_breach() {
 }
 
 #[tokio::test]
-async fn more_contents_or_entries_than_asked_for_and_bad_answers_are_breaches() {
+async fn oversized_answers_and_malformed_answers_are_protocol_errors() {
     type Frames = fn(&mut OutBuffer);
     let cases: [(bool, Frames); 5] = [
         (true, |out| out.data(1, 4, &[0; 11])),
@@ -229,7 +229,7 @@ async fn more_contents_or_entries_than_asked_for_and_bad_answers_are_breaches() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_that_does_not_answer_is_given_up_and_late_frames_are_ignored() {
+async fn an_agent_that_does_not_answer_times_out_and_late_frames_are_ignored() {
     let (client, mut fake) = Fake::connect().await;
     let error = client.usage().await.unwrap_err();
     assert!(matches!(error, SandboxError::Setup { .. }), "{error}");
@@ -276,7 +276,7 @@ async fn arbitrary_bytes_after_the_handshake_end_the_connection_and_nothing_else
 }
 
 #[tokio::test]
-async fn an_agent_that_opens_what_it_was_not_asked_for_is_cut_off() {
+async fn an_agent_that_opens_unrequested_streams_is_disconnected() {
     let open = |forward: u32| json!({"op": "open", "forward": forward, "target": "network"});
     // No port was requested, and the stream has an id of the host.
     for stream in [2, 3] {

@@ -36,7 +36,7 @@ fn provoke(greet: bool, frames: impl FnOnce(&mut OutBuffer)) -> (ServeEnd, Vec<(
 }
 
 #[test]
-fn a_breach_ends_the_agent_with_a_goodbye() {
+fn a_protocol_error_ends_the_agent_with_a_goodbye() {
     type Frames = fn(&mut OutBuffer);
     let cases: [(&str, bool, Frames); 13] = [
         ("before HELLO", false, |out| {
@@ -112,7 +112,7 @@ fn spawn(out: &mut OutBuffer, stream: u32) {
 }
 
 #[test]
-fn bytes_that_are_no_frames_end_the_agent() {
+fn invalid_frames_end_the_agent() {
     for bytes in [
         &b"GET / HTTP/1.1\r\n\r\n"[..],
         &[0xff; 64],
@@ -126,7 +126,7 @@ fn bytes_that_are_no_frames_end_the_agent() {
 }
 
 #[test]
-fn what_is_not_known_is_answered_and_what_is_late_is_ignored() {
+fn unknown_requests_are_answered_and_late_ones_are_ignored() {
     let (end, said) = provoke(true, |out| {
         assert!(out.message(Kind::Request, 1, &serde_json::json!({"op": "teleport", "token": "00"})));
         assert!(out.message(Kind::Request, 3, &serde_json::json!({"op": "open", "port": 0})));

@@ -7,7 +7,7 @@ use sandcell_sandbox::{Channel, Code, Exit, ProcessEvent, SandboxError, Signal, 
 use super::common::*;
 
 #[tokio::test]
-async fn a_program_says_something_on_each_stream_and_ends() {
+async fn a_program_writes_to_each_stream_and_ends() {
     let (_server, client) = connect().await;
     let said = run(&client, shell("echo out; echo err >&2; exit 7")).await;
     assert_eq!(said.stdout, b"out\n");
@@ -16,7 +16,7 @@ async fn a_program_says_something_on_each_stream_and_ends() {
 }
 
 #[tokio::test]
-async fn what_the_program_wrote_itself_comes_before_its_end() {
+async fn the_output_of_a_program_arrives_before_its_end() {
     let (_server, client) = connect().await;
     for _ in 0..20 {
         // A child keeps the pipes open, so the agent reports the end before the pipes close.
@@ -43,7 +43,7 @@ async fn what_the_program_wrote_itself_comes_before_its_end() {
 }
 
 #[tokio::test]
-async fn a_program_that_needs_its_folder_is_not_started_elsewhere() {
+async fn a_program_with_a_required_folder_is_not_started_in_another_one() {
     let (_server, client) = connect().await;
     for (folder, code) in [
         ("/no/such/folder", Code::NotFound),
@@ -63,7 +63,7 @@ async fn a_program_that_needs_its_folder_is_not_started_elsewhere() {
 }
 
 #[tokio::test]
-async fn standard_input_reaches_the_program_and_its_end_too() {
+async fn standard_input_and_its_end_reach_the_program() {
     let (_server, client) = connect().await;
     let mut wanted = command(&["sort"]);
     wanted.stdin = StdinMode::Piped;
@@ -142,7 +142,7 @@ async fn a_missing_folder_becomes_home() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_started_is_told_with_the_systems_number() {
+async fn a_failed_start_is_reported_with_the_system_error_number() {
     let (_server, client) = connect().await;
     let folder = tempfile::tempdir().unwrap();
     let plain = folder.path().join("plain");
@@ -179,7 +179,7 @@ async fn what_cannot_be_started_is_told_with_the_systems_number() {
 }
 
 #[tokio::test]
-async fn control_is_a_channel_of_its_own() {
+async fn control_has_a_separate_channel() {
     let (_server, client) = connect().await;
     let mut wanted = shell("while read -r line <&3; do echo \"got $line\" >&4; done; echo end >&4");
     wanted.control = true;
@@ -204,7 +204,7 @@ async fn control_is_a_channel_of_its_own() {
 }
 
 #[tokio::test]
-async fn what_stood_in_stdout_and_stderr_comes_before_later_control() {
+async fn earlier_output_is_delivered_before_later_control() {
     let (_server, client) = connect().await;
     let mut wanted = shell(
         "n=0; while [ $n -lt 300 ]; do n=$((n+1)); head -c 20000 /dev/zero; echo \"e$n\" >&2; echo \"c$n\" >&4; done",
@@ -239,7 +239,7 @@ async fn what_stood_in_stdout_and_stderr_comes_before_later_control() {
 }
 
 #[tokio::test]
-async fn somebody_who_reads_his_own_output_does_not_stop_control_or_the_end() {
+async fn a_program_that_reads_its_own_output_does_not_block_control_or_its_end() {
     let (_server, client) = connect().await;
     // The thief takes from the same pipe that the agent reads.
     let mut wanted = shell(
@@ -345,7 +345,7 @@ async fn many_programs_run_at_once_and_too_many_are_refused() {
 }
 
 #[tokio::test]
-async fn the_host_going_away_ends_the_server_and_its_programs() {
+async fn the_agent_and_its_programs_end_when_the_host_disconnects() {
     let (server, client) = connect().await;
     let mut process = client.spawn(shell("echo $$; exec sleep 1000")).await.unwrap();
     let pid: i32 = String::from_utf8(until(&mut process, Channel::Stdout, b"\n").await)
@@ -362,7 +362,7 @@ async fn the_host_going_away_ends_the_server_and_its_programs() {
 }
 
 #[tokio::test]
-async fn the_end_of_the_connection_is_told_to_everybody() {
+async fn every_open_handle_sees_the_end_of_the_connection() {
     let (_server, client) = connect().await;
     let mut wanted = command(&["sleep", "1000"]);
     wanted.stdin = StdinMode::Piped;

@@ -21,7 +21,7 @@ fn memory() -> usize {
 }
 
 #[tokio::test]
-async fn a_gigabyte_passes_through_little_memory() {
+async fn a_gigabyte_is_transferred_in_bounded_memory() {
     let (_server, client) = connect().await;
     let _alone = ONE_TEST_AT_A_TIME.lock().await;
     let mut process = client
@@ -52,7 +52,7 @@ async fn a_gigabyte_passes_through_little_memory() {
 }
 
 #[tokio::test]
-async fn who_does_not_take_his_events_stops_his_own_program_only() {
+async fn a_reader_that_stalls_blocks_only_its_own_program() {
     let (_server, client) = connect().await;
     let _alone = ONE_TEST_AT_A_TIME.lock().await;
     let mut idle = Vec::new();

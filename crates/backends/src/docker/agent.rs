@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_agents_of_this_build_are_static_programs_for_their_machines() {
+    fn the_agents_of_this_build_are_static_programs_for_their_architecture() {
         // `e_machine` in the ELF header.
         for (architecture, machine) in [("x86_64", 62), ("aarch64", 183)] {
             let program = match Agent::of(architecture) {

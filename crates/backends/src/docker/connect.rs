@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_daemon_says_leads_to_what_can_be_done() {
+    fn daemon_errors_map_to_remedies() {
         for (said, remedy) in [
             ("write /x: no space left on device", "docker system df"),
             ("Unknown runtime specified kata", "docker.runtime"),
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_daemon_that_listens_is_used_and_one_that_does_not_run_is_told() {
+    fn the_first_listening_daemon_is_used_and_a_stopped_one_is_reported() {
         let folder = tempfile::tempdir().unwrap();
         let place = |name: &str| folder.path().join(name);
         let candidates = |names: &[&str]| -> Vec<Candidate> {
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_missing_daemon_a_closed_door_and_something_else_are_told_apart() {
+    async fn a_missing_daemon_a_denied_socket_and_another_service_are_distinguished() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| format!("unix://{}", folder.path().join(name).display());
         let told = async |host: String| Failure::from(connect(Some(&host), None).await.unwrap_err());

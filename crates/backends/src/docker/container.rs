@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_opens_a_container_is_ever_asked_for() {
+    fn no_option_that_weakens_a_container_is_ever_requested() {
         let image = Image {
             id: "sha256:x".to_owned(),
             ..Image::default()
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn what_installs_has_no_more_of_root_than_it_needs_and_nothing_of_the_operators() {
+    fn an_installing_container_has_minimal_capabilities_and_no_operator_mounts() {
         let image = Image {
             volumes: vec!["/data".to_owned()],
             ..Image::default()
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_become_the_daemons() {
+    fn limits_become_the_settings_of_the_daemon() {
         let image = Image::default();
         let host = body(&SandboxSpec::default(), &image, &common(), 30_000)
             .host_config
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn volumes_of_the_image_become_empty_folders_and_never_ours() {
+    fn image_volumes_become_empty_folders_and_never_replace_ours() {
         let image = Image {
             volumes: ["/data/", "/tmp", HOME, "/", "relative"].map(str::to_owned).to_vec(),
             ..Image::default()
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn the_images_variables_are_kept_but_not_over_ours() {
+    fn image_variables_are_kept_and_ours_win() {
         let env = [("PATH", "/opt/x/bin:/bin"), ("HOME", "/root"), ("PYTHON_VERSION", "3")];
         let image = Image {
             env: env.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_images_registry_is_told_as_docker_tells_it() {
+    fn the_registry_of_an_image_is_found_as_docker_does() {
         for (image, wanted) in [
             ("python:3.13-slim", HUB_KEY),
             ("library/python", HUB_KEY),

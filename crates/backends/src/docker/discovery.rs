@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn the_programs_of_each_system_are_looked_for_where_they_listen() {
+    fn the_socket_locations_of_each_system_are_searched() {
         let folders = Folders {
             home: Some("/Users/me".into()),
             runtime: Some("/run/user/7".into()),
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_is_unknown_or_relative_is_no_place() {
+    fn an_unknown_or_relative_folder_is_skipped() {
         let folders = Folders {
             home: Some("relative".into()),
             ..Folders::default()

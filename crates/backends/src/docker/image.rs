@@ -254,7 +254,7 @@ mod tests {
     use bollard::models::{ErrorDetail, ProgressDetail};
 
     #[test]
-    fn names_that_would_lead_elsewhere_are_none() {
+    fn image_names_with_traversal_are_refused() {
         for good in [
             "alpine",
             "alpine:3.20",
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn one_tag_is_pulled_and_not_all() {
+    fn only_the_requested_tag_is_pulled() {
         assert_eq!(tagged("alpine"), "alpine:latest");
         assert_eq!(tagged("localhost:5000/a"), "localhost:5000/a:latest");
         assert_eq!(tagged("a:1"), "a:1");

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_long_work_is_joined_and_its_waiters_are_told_how_far_it_is() {
+    async fn a_running_job_is_joined_and_its_waiters_see_its_progress() {
         let jobs = Arc::new(Jobs::default());
         let (go, gone) = tokio::sync::oneshot::channel::<()>();
         let first = jobs.join("a", WaitLimit::Call, Duration::from_secs(100), |teller| async move {
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn failures_time_outs_and_panics_end_a_work_and_the_next_call_begins_anew() {
+    async fn a_failed_timed_out_or_panicked_job_ends_and_the_next_call_starts_again() {
         let jobs = Arc::new(Jobs::default());
         let max_duration = Duration::from_secs(5);
         let failed = jobs
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_work_that_is_given_up_ends_unless_somebody_waits_and_may_begin_again() {
+    async fn an_abandoned_job_ends_unless_another_caller_waits_and_can_start_again() {
         let jobs = Arc::new(Jobs::default());
         let max_duration = Duration::from_secs(100);
         let (progress, gone) = tokio::sync::oneshot::channel();
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn there_are_only_so_many_at_once() {
+    async fn concurrent_jobs_are_bounded() {
         let jobs = Arc::new(Jobs::default());
         let max_duration = Duration::from_secs(100);
         for number in 0..MAX_JOBS {
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_has_the_time_waits_until_it_is_done() {
+    async fn a_caller_without_a_deadline_waits_until_the_job_is_done() {
         let jobs = Arc::new(Jobs::default());
         let max_duration = Duration::from_secs(1000);
         let job = |_| async {
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_runtime_that_shuts_down_holds_nobody_up() {
+    fn a_runtime_shutdown_blocks_no_caller() {
         let (progress, seen) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_is_gone_when_its_process_is() {
+    fn a_server_counts_as_ended_when_its_process_has_ended() {
         let own = this_server();
         assert!(!is_gone(&own));
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();

@@ -221,13 +221,13 @@ mod tests {
     }
 
     #[test]
-    fn an_ordinary_daemon_is_a_container_level_and_nothing_above() {
+    fn an_ordinary_daemon_gives_container_isolation_only() {
         assert_eq!(refused(info(), Level::Namespace), None);
         assert!(refused(info(), Level::Gvisor).unwrap().contains("gives container"));
     }
 
     #[test]
-    fn what_a_daemon_lacks_is_refused_by_name() {
+    fn a_missing_daemon_feature_is_refused_by_name() {
         let lacks = |change: fn(&mut SystemInfo)| {
             let mut info = info();
             change(&mut info);
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_foreign_machine_and_an_unknown_runtime_are_told() {
+    fn a_foreign_machine_and_an_unknown_runtime_are_reported() {
         let mut other = info();
         other.architecture = Some("riscv64".to_owned());
         assert!(

@@ -623,7 +623,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_into_an_image_names_it() {
+    fn the_name_of_a_derived_image_depends_on_its_content() {
         let image = |id: &str| Image {
             id: id.to_owned(),
             ..Image::default()
@@ -639,7 +639,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_a_package_manager_says_its_errors_are_told() {
+    fn the_errors_of_a_package_manager_are_reported() {
         let said = "Reading lists...\nE: Unable to locate package x\nmore\n";
         assert_eq!(
             complaint("apt-get", said),

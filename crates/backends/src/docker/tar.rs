@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_who_takes_it_ends_the_writing() {
+    fn a_dropped_reader_ends_the_writing() {
         let place = tempfile::tempdir().unwrap();
         std::fs::write(place.path().join("x"), vec![0; 5 << 20]).unwrap();
         let (sender, receiver) = mpsc::channel(1);

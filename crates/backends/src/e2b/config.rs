@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn only_e2b_itself_is_taken_for_a_microvm() {
+    fn only_e2b_itself_counts_as_a_microvm() {
         assert_eq!(Addresses::of(&config()).unwrap().level(), Level::Microvm);
         for other in [
             E2bConfig {
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_that_are_none_are_refused_by_the_variables_name_and_nothing_shows_the_key() {
+    fn an_invalid_address_is_refused_with_its_variable_and_the_key_is_never_shown() {
         for url in ["", "ftp://x", "http://", "http://user:pw@x", "nonsense", "http://x/?q"] {
             let bad = E2bConfig {
                 api_url: Some(url.into()),

@@ -268,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_read() {
+    fn timestamps_are_parsed() {
         assert_eq!(milliseconds("1970-01-01T00:00:00Z"), 0);
         assert_eq!(milliseconds("2000-03-01T00:00:00Z"), 951_868_800_000);
         assert_eq!(milliseconds("2026-11-20T21:47:20.53Z"), 1_795_211_240_530);

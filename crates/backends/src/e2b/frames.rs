@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_agreed_on_is_an_error() {
+    fn malformed_and_compressed_frames_are_errors() {
         let mut decoder = Decoder::default();
         decoder.push(&[0, 0xff, 0, 0, 0]);
         assert_eq!(decoder.next(), Err(FrameError::TooLong(0xff00_0000)));

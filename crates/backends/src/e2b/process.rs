@@ -287,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ends_are_read_with_their_zeros_left_out() {
+    fn an_end_event_without_zero_fields_is_parsed() {
         for (end, expected) in [
             (json!({"exited": true, "status": "exit status 0"}), Exit::Code(0)),
             (

@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_that_is_none_is_left_out() {
+    fn an_invalid_picture_is_left_out() {
         let said = all("{\"type\":\"result\",\"png\":\"?\",\"text\":\"x\",\"is_main_result\":true}\n\n");
         let ResultLine::Event(SessionEvent::Result(value)) = &said[0] else {
             panic!("{said:?}")
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_no_lines_are_errors() {
+    fn malformed_lines_are_errors() {
         let mut lines = Lines::default();
         lines.push(b"[]\n");
         assert_eq!(lines.next(), Err(LineError::Json));
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernels_traceback_reads_as_pythons_own() {
+    fn a_kernel_traceback_is_shown_like_a_python_traceback() {
         let text = "\u{1b}[31m---------------------------------------------------------------------------\u{1b}[39mZeroDivisionError\
                     \u{20}                        Traceback (most recent call last)Cell In[4], line 1\n----> 1 1/0\nZeroDivisionError: division by zero";
         assert_eq!(

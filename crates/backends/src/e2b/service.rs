@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_busy_service_is_asked_again() {
+    fn only_a_busy_service_is_retried() {
         let headers = |pairs: &[(&'static str, &str)]| {
             let mut map = HeaderMap::new();
             for (name, value) in pairs {

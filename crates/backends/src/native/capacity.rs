@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_used_up_is_named_with_the_way_to_raise_it() {
+    fn an_exhausted_resource_is_named_with_its_remedy() {
         for (errno, step, name, remedy) in [
             (libc_errno::EMFILE, "start a process", "RLIMIT_NOFILE", "LimitNOFILE="),
             (libc_errno::ENFILE, "start a process", "fs.file-max", "fs.file-max="),

@@ -103,7 +103,7 @@ fn dockers_filter_is_named_with_all_options_at_once_whatever_fails_first() {
 }
 
 #[test]
-fn other_containers_hear_their_own_options() {
+fn other_container_runtimes_get_their_own_options() {
     for (manager, option) in [
         (Container::Podman, "unmask=ALL"),
         (Container::Kubernetes, "procMount: Unmasked"),
@@ -160,7 +160,7 @@ fn a_read_only_proc_is_named_at_the_maps_of_ids_too() {
 }
 
 #[test]
-fn landlock_that_is_not_there_is_told_from_one_behind_a_filter() {
+fn absent_landlock_and_filtered_landlock_are_distinguished() {
     let lacks = |errno: Errno, filtered, kernel| HostFacts {
         landlock: Some(errno.raw_os_error()),
         landlock_has_scopes: false,
@@ -191,7 +191,7 @@ fn landlock_that_is_not_there_is_told_from_one_behind_a_filter() {
 }
 
 #[test]
-fn what_the_process_level_lacks_is_named() {
+fn layers_missing_at_the_process_level_are_named() {
     let old = HostFacts {
         landlock_has_scopes: false,
         ..machine()
@@ -210,7 +210,7 @@ fn what_the_process_level_lacks_is_named() {
 }
 
 #[test]
-fn namespaces_that_are_used_up_are_named_by_the_setting() {
+fn exhausted_namespaces_are_reported_with_the_setting() {
     let mut facts = machine();
     let step = ("make namespaces", "network_namespace");
     let setting = "sysctl -w user.max_net_namespaces=10000";
@@ -241,7 +241,7 @@ fn namespaces_that_are_used_up_are_named_by_the_setting() {
 }
 
 #[test]
-fn settings_that_forbid_user_namespaces_are_named_to_those_they_are_about() {
+fn settings_that_forbid_user_namespaces_are_named_to_affected_users() {
     for (name, value, cause, remedy) in [
         (
             "kernel.unprivileged_userns_clone",
@@ -274,7 +274,7 @@ fn settings_that_forbid_user_namespaces_are_named_to_those_they_are_about() {
 }
 
 #[test]
-fn a_chroot_lost_capabilities_and_other_policies_are_told_apart() {
+fn a_chroot_lost_capabilities_and_other_policies_are_distinguished() {
     let chrooted = HostFacts {
         chrooted: true,
         ..user()
@@ -306,7 +306,7 @@ fn a_chroot_lost_capabilities_and_other_policies_are_told_apart() {
 }
 
 #[test]
-fn rules_of_a_control_group_for_devices_are_named() {
+fn device_rules_of_a_cgroup_are_named() {
     let step = ("make device nodes", "private_root");
     told(step, Errno::PERM, &machine(), "device rules", "--device-cgroup-rule");
 }
@@ -341,13 +341,13 @@ fn an_old_kernel_and_one_without_overlay_are_named() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_shown_with_other_ids_is_named() {
+fn a_folder_that_cannot_be_id_mapped_is_named() {
     let step = ("prepare the mount /mnt/data", "private_root");
     told(step, Errno::INVAL, &machine(), "with other ids", "ext4");
 }
 
 #[test]
-fn limits_that_others_set_are_named_with_their_values() {
+fn outer_limits_are_named_with_their_values() {
     let facts = HostFacts {
         open_files: Some(20),
         file_size: Some(0),
@@ -364,7 +364,7 @@ fn limits_that_others_set_are_named_with_their_values() {
 }
 
 #[test]
-fn root_that_lacks_capabilities_is_not_told_to_be_root() {
+fn root_without_capabilities_is_not_advised_to_become_root() {
     let docker = HostFacts {
         filtered: false,
         ..container(Container::Docker)

@@ -206,7 +206,7 @@ mod tests {
 ";
 
     #[test]
-    fn what_covers_proc_is_found_in_the_table_of_mounts() {
+    fn mounts_over_proc_are_found_in_the_mount_table() {
         assert_eq!(
             proc_covered(DOCKER_MOUNT_TABLE),
             ["/proc/cpuinfo", "/proc/kcore", "/proc/sys"]
@@ -228,14 +228,14 @@ mod tests {
     }
 
     #[test]
-    fn versions_of_kernels_are_read_whatever_distributions_add() {
+    fn kernel_versions_are_parsed_with_distribution_suffixes() {
         assert_eq!(version("5.10.0-28-amd64\n"), (5, 10));
         assert_eq!(version("6.1.0\n"), (6, 1));
         assert_eq!(version("6.8-rc1"), (6, 8));
     }
 
     #[test]
-    fn this_host_can_be_read() {
+    fn the_facts_of_this_host_are_readable() {
         let facts = HostFacts::read();
         assert!(facts.kernel.0 >= 4, "{facts:?}");
         assert_eq!(facts.root, rustix::process::geteuid().is_root());

@@ -315,7 +315,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_launcher_is_replaced_at_once_and_those_in_a_row_after_longer_and_longer_pauses() {
+    fn a_lost_launcher_is_replaced_at_once_and_repeated_losses_back_off() {
         let mut pauses = Pauses::default();
         let mut all: Vec<u128> = (0..8).map(|_| pauses.next(Duration::ZERO).as_millis()).collect();
         assert_eq!(all, [0, 50, 100, 200, 400, 800, 1000, 1000]);

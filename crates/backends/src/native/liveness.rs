@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_waits_without_running_is_doubted_soon_and_killed_late() {
+    fn a_launcher_that_never_runs_is_suspected_early_and_killed_late() {
         let found = judge(|_| Some(Activity::Waits { runs: 7 }), 60);
         assert_eq!(
             found,
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_slow_is_not_killed_before_a_minute() {
+    fn a_slow_launcher_is_not_killed_within_a_minute() {
         for slow in [
             |number: u32| Some(Activity::Waits { runs: number.into() }),
             |_| Some(Activity::Runs),
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_from_it_settles_everything() {
+    fn an_answer_from_the_launcher_clears_all_suspicion() {
         let mut liveness = Liveness::default();
         for _ in 0..100 {
             assert_eq!(liveness.look(false, || None), Judgement::Fine);

@@ -380,14 +380,14 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_is_overloaded_is_no_missing_back_end() {
+    fn an_overloaded_machine_is_not_a_missing_back_end() {
         let failure = Failure::from(overdue(Duration::from_secs(20)));
         assert_eq!(failure.code, Code::Busy);
         assert!(failure.message.contains("within 20 s"), "{failure}");
     }
 
     #[test]
-    fn without_namespaces_the_level_is_named_and_every_missing_layer_too() {
+    fn without_namespaces_the_level_and_every_missing_layer_are_named() {
         let mut machine = found(Some("v2"), false);
         machine.namespaces_missing = Some(StepError {
             step: "make namespaces".to_owned(),
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_step_is_told_with_its_cause_and_no_remedy_is_the_doctor() {
+    fn a_failed_step_is_reported_with_its_cause_and_the_remedy_is_not_to_run_doctor() {
         for layer in plan_layers() {
             let error = StepError {
                 step: "do something".to_owned(),
@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_watched_is_reported_and_can_be_refused() {
+    fn limits_enforced_by_the_watchdog_are_reported_and_can_be_refused() {
         let machine = found(None, false);
         assert!(
             isolation_of(&machine)

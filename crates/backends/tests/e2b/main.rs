@@ -97,7 +97,7 @@ async fn empty(fake: &Fake) {
 }
 
 #[tokio::test]
-async fn a_session_keeps_variables_and_gives_everything_back() {
+async fn a_session_keeps_variables_and_returns_all_output() {
     let fake = Fake::start();
     let backend = started(&fake).await;
     assert_eq!(
@@ -162,7 +162,7 @@ async fn a_session_keeps_variables_and_gives_everything_back() {
 }
 
 #[tokio::test]
-async fn code_is_interrupted_and_its_variables_stay_and_killed_and_they_go() {
+async fn interrupted_code_keeps_its_variables_and_killed_code_loses_them() {
     let fake = Fake::start();
     let backend = started(&fake).await;
     let place = sandbox(&backend).await;
@@ -313,7 +313,7 @@ async fn programs_are_started_fed_and_ended() {
 }
 
 #[tokio::test]
-async fn a_sandbox_that_expired_is_told_as_such() {
+async fn an_expired_sandbox_is_reported_as_expired() {
     let fake = Fake::start();
     let backend = started(&fake).await;
     let place = sandbox(&backend).await;
@@ -355,7 +355,7 @@ async fn a_paused_sandbox_is_woken_with_its_variables() {
 }
 
 #[tokio::test]
-async fn a_busy_service_is_asked_again_and_makes_one_sandbox() {
+async fn a_busy_service_is_retried_and_makes_one_sandbox() {
     let fake = Fake::start();
     let backend = started(&fake).await;
     let before = fake.asked().len();
@@ -375,7 +375,7 @@ async fn a_busy_service_is_asked_again_and_makes_one_sandbox() {
 }
 
 #[tokio::test]
-async fn what_is_set_wrong_is_named_and_the_key_is_not() {
+async fn a_wrong_setting_is_named_without_showing_the_key() {
     let fake = Fake::start();
     let wrong = |change: &dyn Fn(&mut E2bConfig)| {
         let mut config = config(&fake);
@@ -438,7 +438,7 @@ async fn older_services_and_programs_are_understood() {
 }
 
 #[tokio::test]
-async fn nothing_is_left_by_callers_that_leave_and_handles_that_are_dropped() {
+async fn departed_callers_and_dropped_handles_leave_nothing_behind() {
     let fake = Fake::start();
     let backend = started(&fake).await;
     for wait_ms in [0, 1, 2, 4, 8, 16] {
@@ -457,7 +457,7 @@ async fn nothing_is_left_by_callers_that_leave_and_handles_that_are_dropped() {
 }
 
 #[tokio::test]
-async fn a_sandbox_is_kept_alive_for_as_long_as_it_is_held() {
+async fn a_sandbox_is_kept_alive_while_its_handle_exists() {
     let fake = Fake::start();
     let config = E2bConfig {
         lifetime: Duration::from_secs(1),
@@ -488,7 +488,7 @@ async fn a_sandbox_is_kept_alive_for_as_long_as_it_is_held() {
 }
 
 #[tokio::test]
-async fn without_a_service_contexts_are_what_is_ended() {
+async fn a_sandbox_without_the_service_ends_its_contexts() {
     let fake = Fake::start();
     fake.be_bare();
     let config = E2bConfig {

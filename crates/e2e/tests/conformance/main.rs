@@ -143,11 +143,11 @@ fn conforms(test: &str, revision: &str, at_least: usize) {
 }
 
 #[test]
-fn the_protocol_of_2025_11_25_is_spoken_as_required() {
+fn the_server_conforms_to_protocol_2025_11_25() {
     conforms("conformance::2025-11-25", "2025-11-25", 83);
 }
 
 #[test]
-fn the_protocol_of_2026_07_28_is_spoken_as_required() {
+fn the_server_conforms_to_protocol_2026_07_28() {
     conforms("conformance::2026-07-28", "2026-07-28", 195);
 }

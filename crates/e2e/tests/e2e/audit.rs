@@ -35,7 +35,7 @@ fn verify(place: &TestDir, more: &[&str]) -> (Output, Value) {
 }
 
 #[test]
-fn what_a_server_refuses_and_ends_is_in_the_log_and_no_code_is() {
+fn refusals_and_terminations_are_logged_and_code_is_not() {
     let _turn = begin!();
     let place = TestDir::with_settings("analysis = \"strict\"\n[limits]\nsandboxes_per_caller = 2\n");
     let mut client = Client::start(&mut place.command(&["serve"]));
@@ -77,7 +77,7 @@ fn what_a_server_refuses_and_ends_is_in_the_log_and_no_code_is() {
 }
 
 #[test]
-fn tokens_and_callers_without_them_are_in_the_log_and_secrets_are_not() {
+fn token_use_and_anonymous_calls_are_logged_and_secrets_are_not() {
     let _turn = begin!();
     let place = TestDir::new();
     let (id, secret) = token(&place, &["ann"]);
@@ -113,7 +113,7 @@ fn tokens_and_callers_without_them_are_in_the_log_and_secrets_are_not() {
 }
 
 #[test]
-fn a_changed_log_is_found_and_a_cut_one_by_who_kept_the_hash() {
+fn a_changed_log_is_detected_and_a_truncated_one_by_its_saved_hash() {
     let _turn = begin!();
     let place = TestDir::new();
     for name in ["a", "b", "c"] {
@@ -139,7 +139,7 @@ fn a_changed_log_is_found_and_a_cut_one_by_who_kept_the_hash() {
 }
 
 #[test]
-fn a_server_that_is_killed_leaves_a_whole_log() {
+fn a_killed_server_leaves_an_intact_log() {
     let _turn = begin!();
     let place = TestDir::new();
     for round in 1..=3 {
@@ -162,7 +162,7 @@ fn a_server_that_is_killed_leaves_a_whole_log() {
 }
 
 #[test]
-fn no_log_is_kept_where_the_operator_wants_none() {
+fn no_log_is_written_if_the_operator_disabled_it() {
     let _turn = begin!();
     let place = TestDir::with_settings("[audit]\nenabled = false\n");
     let client = Client::start(&mut place.command(&["serve"]));

@@ -142,7 +142,7 @@ fn arguments_that_are_unknown_missing_or_of_the_wrong_kind_are_named() {
 }
 
 #[test]
-fn limits_of_zero_below_it_or_beyond_everything_are_refused() {
+fn zero_negative_and_excessive_limits_are_refused() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = server(&place);
@@ -178,7 +178,7 @@ fn limits_of_zero_below_it_or_beyond_everything_are_refused() {
 }
 
 #[test]
-fn names_of_variables_that_are_none_are_refused() {
+fn invalid_variable_names_are_refused() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = server(&place);
@@ -193,7 +193,7 @@ fn names_of_variables_that_are_none_are_refused() {
 }
 
 #[test]
-fn lines_that_are_no_json_rpc_do_no_harm() {
+fn lines_that_are_not_json_rpc_do_no_harm() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = server(&place);
@@ -300,7 +300,7 @@ fn calls_before_the_handshake_do_no_harm() {
 }
 
 #[test]
-fn resources_that_are_not_there_are_protocol_errors() {
+fn missing_resources_are_protocol_errors() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = server(&place);

@@ -129,7 +129,7 @@ fn with_512_open_files_only_the_sandboxes_that_do_not_fit_are_refused() {
 }
 
 #[test]
-fn sandboxes_that_wait_give_way_to_those_that_are_asked_for() {
+fn idle_sandboxes_are_evicted_for_requested_ones() {
     let _turn = begin!(alone);
     let place = TestDir::with_settings(&format!("{MANY_SANDBOXES}[pool]\nparked = 6\n"));
     let server = Client::start(&mut with_files(128, &place.command(&["serve"])));
@@ -199,7 +199,7 @@ fn an_idle_sandbox_holds_few_descriptors() {
 }
 
 #[test]
-fn doctor_says_how_many_sandboxes_fit_and_what_bounds_them() {
+fn doctor_reports_how_many_sandboxes_fit_and_the_limiting_resource() {
     let _turn = begin!();
     let place = TestDir::with_settings(MANY_SANDBOXES);
     let output = with_files(256, &place.command(&["doctor", "--json"])).output().unwrap();

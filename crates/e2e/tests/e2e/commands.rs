@@ -31,7 +31,7 @@ fn write(server: &Client, id: &str, more: Value) -> Answer {
 }
 
 #[test]
-fn a_line_is_run_by_a_shell_and_words_are_not() {
+fn a_string_is_run_by_a_shell_and_a_list_is_not() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = server(&place);
@@ -57,7 +57,7 @@ fn a_line_is_run_by_a_shell_and_words_are_not() {
 }
 
 #[test]
-fn what_cannot_be_started_is_told_and_starts_nowhere_else() {
+fn a_command_that_cannot_start_is_reported_and_not_run_elsewhere() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = server(&place);
@@ -127,7 +127,7 @@ fn an_open_input_is_written_in_parts_until_it_is_closed() {
 }
 
 #[test]
-fn a_program_that_does_not_read_holds_a_bounded_part_of_its_input() {
+fn unread_input_of_a_program_is_bounded() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = server(&place);
@@ -162,7 +162,7 @@ fn a_program_that_does_not_read_holds_a_bounded_part_of_its_input() {
 }
 
 #[test]
-fn commands_run_next_to_each_other_and_to_a_busy_session() {
+fn commands_run_in_parallel_with_each_other_and_a_busy_session() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = server(&place);
@@ -180,7 +180,7 @@ fn commands_run_next_to_each_other_and_to_a_busy_session() {
 }
 
 #[test]
-fn a_command_whose_call_or_sandbox_is_over_ends() {
+fn a_command_ends_with_its_call_or_sandbox() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = server(&place);

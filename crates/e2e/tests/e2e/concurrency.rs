@@ -55,7 +55,7 @@ fn a_hundred_sandboxes_at_once_never_mix_their_output() {
 }
 
 #[test]
-fn throwaway_runs_at_once_each_get_their_own_answer() {
+fn concurrent_throwaway_runs_get_their_own_answers() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = Client::start(&mut place.command(&["serve"]));
@@ -89,7 +89,7 @@ fn calls_of_one_session_run_one_after_the_other_in_order() {
 }
 
 #[test]
-fn a_busy_sandbox_holds_no_other_one_up() {
+fn a_busy_sandbox_does_not_block_another() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = Client::start(&mut place.command(&["serve"]));
@@ -116,7 +116,7 @@ fn a_busy_sandbox_holds_no_other_one_up() {
 }
 
 #[test]
-fn closing_in_the_middle_of_creating_and_running_leaves_order() {
+fn closing_during_creation_and_execution_leaves_a_clean_state() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = Client::start(&mut place.command(&["serve"]));

@@ -58,7 +58,7 @@ fn server(place: &TestDir) -> Client {
 }
 
 #[test]
-fn a_session_in_a_container_is_like_any_other() {
+fn a_session_in_a_container_behaves_like_a_native_one() {
     let docker = docker!();
     let place = docker.place();
     let server = server(&place);
@@ -106,7 +106,7 @@ fn a_session_in_a_container_is_like_any_other() {
 }
 
 #[test]
-fn limits_of_a_container_are_told_by_their_names() {
+fn reached_limits_of_a_container_are_named() {
     let docker = docker!();
     let limits = "[limits]\nmemory_mb = 128\ndisk_mb = 64\nprocesses = 24\ninodes = 1000";
     let place = docker.place_with(limits);
@@ -199,7 +199,7 @@ fn code_in_a_container_has_no_rights_and_sees_nothing_of_the_host() {
 }
 
 #[test]
-fn any_image_will_do_and_what_it_lacks_is_told() {
+fn any_image_works_and_missing_programs_are_reported() {
     let docker = docker!();
     let place = docker.place();
     let server = server(&place);
@@ -267,7 +267,7 @@ fn nothing_is_left_however_the_server_ends() {
 }
 
 #[test]
-fn what_a_killed_server_could_not_remove_goes_at_the_next_start() {
+fn leftovers_of_a_killed_server_are_removed_at_the_next_start() {
     let docker = docker!();
     let place = docker.place();
     let first = server(&place);
@@ -311,7 +311,7 @@ fn what_a_killed_server_could_not_remove_goes_at_the_next_start() {
 }
 
 #[test]
-fn a_container_that_somebody_removes_is_a_lost_sandbox_and_no_more() {
+fn a_container_removed_from_outside_is_a_lost_sandbox() {
     let docker = docker!();
     let place = docker.place_with("[pool]\nparked = 0");
     let server = server(&place);
@@ -393,7 +393,7 @@ fn without(settings: &str) -> (String, Value) {
 }
 
 #[test]
-fn a_daemon_that_is_not_there_is_told_with_what_to_do() {
+fn a_missing_daemon_is_reported_with_a_remedy() {
     let folder = tempfile::tempdir().unwrap();
     let host = folder.path().join("none.sock");
     for (settings, reason, remedy) in [
@@ -418,7 +418,7 @@ fn a_daemon_that_is_not_there_is_told_with_what_to_do() {
 }
 
 #[test]
-fn the_operators_folders_are_seen_and_not_written() {
+fn operator_folders_are_visible_and_read_only() {
     let docker = docker!();
     let project = tempfile::tempdir().unwrap();
     std::fs::write(project.path().join("note"), "of the operator").unwrap();
@@ -443,7 +443,7 @@ fn the_operators_folders_are_seen_and_not_written() {
 }
 
 #[test]
-fn a_daemon_behind_a_port_is_used_with_certificates_only() {
+fn a_daemon_on_a_tcp_port_is_used_with_certificates_only() {
     let docker = docker!();
     let port = std::env::var("SANDCELL_TEST_DOCKER_TLS").expect(".ci/docker names the port");
     let certificates = std::env::var("SANDCELL_TEST_DOCKER_CERTIFICATES").expect(".ci/docker makes them");
@@ -472,14 +472,14 @@ fn a_daemon_behind_a_port_is_used_with_certificates_only() {
 }
 
 #[test]
-fn a_runtime_that_the_daemon_lacks_is_told() {
+fn a_missing_runtime_of_the_daemon_is_reported() {
     let docker = docker!();
     let (said, _) = without(&format!("host = \"{}\"\nruntime = \"no-such\"", docker.daemon.host));
     assert!(said.contains("no-such") && said.contains("docker.runtime"), "{said}");
 }
 
 #[test]
-fn somebody_who_may_not_talk_to_the_daemon_is_told_how_he_may() {
+fn a_user_without_access_to_the_daemon_gets_a_remedy() {
     fn here() {}
     let Some(host) = docker::host(&name_of(here)) else {
         return;
@@ -509,7 +509,7 @@ fn the_doctor_names_the_language_that_the_image_lacks() {
 }
 
 #[test]
-fn a_machine_whose_containers_isolate_is_ready_for_the_doctor() {
+fn doctor_accepts_a_machine_with_isolating_containers() {
     let docker = docker!();
     let place = TestDir::new();
     let doctor = place

@@ -97,7 +97,7 @@ fn prepared(place: &TestDir, of: &str) -> Vec<Value> {
 }
 
 #[test]
-fn python_is_installed_once_into_an_image_without_it_and_then_runs_as_locked_as_ever() {
+fn python_is_installed_once_into_an_image_without_it_and_runs_fully_isolated() {
     fn here() {}
     let test = name_of(here);
     let Some((daemon, _turn)) = daemon(&test) else { return };
@@ -194,7 +194,7 @@ fn python_is_installed_once_into_an_image_without_it_and_then_runs_as_locked_as_
 }
 
 #[test]
-fn an_installation_that_fails_says_what_the_package_manager_said_and_leaves_nothing() {
+fn a_failed_install_reports_the_package_manager_error_and_leaves_nothing() {
     fn here() {}
     let test = name_of(here);
     let Some((daemon, _turn)) = daemon(&test) else { return };
@@ -285,7 +285,7 @@ fn login(folder: &Path, text: &Value) -> PathBuf {
 }
 
 #[test]
-fn private_images_are_pulled_with_the_logins_that_docker_login_keeps() {
+fn private_images_are_pulled_with_docker_login_credentials() {
     fn here() {}
     let test = name_of(here);
     let Some((daemon, _turn)) = daemon(&test) else { return };
@@ -404,7 +404,7 @@ fn chunk(stream: &mut UnixStream, text: &str) {
 const CHUNKED_HEAD: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
 
 #[test]
-fn a_slow_pull_is_progress_and_one_that_breaks_off_or_fills_the_disk_is_told() {
+fn a_slow_pull_shows_progress_and_a_failed_one_is_reported() {
     fn here() {}
     let Some((daemon, _turn)) = daemon(&name_of(here)) else {
         return;
@@ -461,7 +461,7 @@ fn a_slow_pull_is_progress_and_one_that_breaks_off_or_fills_the_disk_is_told() {
 }
 
 #[test]
-fn a_folder_mounted_copy_on_write_is_the_sandboxs_own() {
+fn a_copy_on_write_mount_is_private_to_the_sandbox() {
     fn here() {}
     let Some((daemon, _turn)) = daemon(&name_of(here)) else {
         return;
@@ -522,7 +522,7 @@ fn a_folder_mounted_copy_on_write_is_the_sandboxs_own() {
 }
 
 #[test]
-fn the_doctor_says_that_the_image_cannot_be_had_and_attacks_nothing() {
+fn doctor_reports_an_unavailable_image_and_runs_no_attacks() {
     fn here() {}
     let Some((daemon, _turn)) = daemon(&name_of(here)) else {
         return;
@@ -574,7 +574,7 @@ fn endless(stream: &mut UnixStream) {
 static CANCELLED_PULLS: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
 
 #[test]
-fn a_pull_ends_when_whoever_asked_for_it_takes_that_back() {
+fn a_pull_is_aborted_when_its_request_is_cancelled() {
     fn here() {}
     let Some((daemon, _turn)) = daemon(&name_of(here)) else {
         return;

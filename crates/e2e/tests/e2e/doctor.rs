@@ -7,7 +7,7 @@ use sandcell_e2e::test_dir::TestDir;
 use sandcell_fake_e2b::{API_KEY, Fake};
 
 #[test]
-fn the_doctor_says_what_this_machine_can_isolate() {
+fn doctor_reports_the_isolation_of_this_machine() {
     let _turn = begin!(alone);
     let place = TestDir::new();
     let output = place
@@ -44,7 +44,7 @@ fn the_doctor_says_what_this_machine_can_isolate() {
 }
 
 #[test]
-fn the_doctor_speaks_to_people_too() {
+fn doctor_has_readable_text_output() {
     let _turn = begin!(alone);
     let place = TestDir::new();
     let output = place.command(&["doctor"]).stdin(Stdio::null()).output().unwrap();
@@ -93,7 +93,7 @@ pub(crate) fn says(told: &(Value, String), row: &Value, reason: &str, remedy: &s
 }
 
 #[test]
-fn keys_addresses_and_ports_that_are_wrong_are_named_with_what_mends_them() {
+fn wrong_keys_addresses_and_ports_are_named_with_a_remedy() {
     let _turn = begin!();
     let place = TestDir::new();
     let fake = Fake::start();
@@ -140,7 +140,7 @@ fn keys_addresses_and_ports_that_are_wrong_are_named_with_what_mends_them() {
 }
 
 #[test]
-fn a_runtime_or_package_that_is_missing_is_named_with_what_brings_it() {
+fn a_missing_runtime_or_package_is_named_with_its_install_command() {
     let _turn = begin!();
     let place = TestDir::new();
     let told = ill(&place, &|command| {
@@ -158,7 +158,7 @@ fn a_runtime_or_package_that_is_missing_is_named_with_what_brings_it() {
 }
 
 #[test]
-fn a_client_that_starts_what_is_not_there_is_named() {
+fn a_client_configured_with_a_missing_program_is_named() {
     let _turn = begin!(alone);
     let place = TestDir::new();
     let cursor = place.path("home/.cursor");

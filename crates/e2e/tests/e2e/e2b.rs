@@ -84,7 +84,7 @@ fn the_same_tools_run_code_at_e2b() {
 }
 
 #[test]
-fn a_run_of_its_own_and_a_made_sandbox_are_ended() {
+fn one_shot_and_created_sandboxes_are_terminated() {
     let _turn = begin!();
     let (place, fake) = (TestDir::new(), Fake::start());
     let server = server(&place, &fake);
@@ -113,7 +113,7 @@ fn a_run_of_its_own_and_a_made_sandbox_are_ended() {
 }
 
 #[test]
-fn a_sandbox_that_expired_there_is_told_and_replaced() {
+fn a_sandbox_that_expired_at_e2b_is_reported_and_replaced() {
     let _turn = begin!();
     let (place, fake) = (TestDir::new(), Fake::start());
     let server = server(&place, &fake);
@@ -129,7 +129,7 @@ fn a_sandbox_that_expired_there_is_told_and_replaced() {
 }
 
 #[test]
-fn the_next_back_end_is_used_with_the_reason_and_never_below_the_floor() {
+fn the_fallback_is_used_with_the_reason_and_never_below_the_isolation_floor() {
     let _turn = begin!();
     let (place, fake) = (TestDir::new(), Fake::start());
     // Without a key.
@@ -314,7 +314,7 @@ fn packages_of_npm_are_installed_inside_under_the_operators_lists() {
 }
 
 #[test]
-fn a_sandbox_of_a_certain_back_end_can_be_asked_for() {
+fn a_sandbox_of_a_named_back_end_can_be_requested() {
     let _turn = begin!();
     let (place, fake) = (TestDir::new(), Fake::start());
     let server = Client::start(&mut command(&place, &fake, &["serve", "--backend", "native,e2b"]));
@@ -356,7 +356,7 @@ fn the_command_line_runs_programs_there_and_shows_no_key() {
 }
 
 #[test]
-fn the_other_sets_of_tools_run_there_too() {
+fn the_other_toolsets_work_with_e2b() {
     let _turn = begin!();
     let (place, fake) = (TestDir::new(), Fake::start());
     let start = |toolset: &str| {

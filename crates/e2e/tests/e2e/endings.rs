@@ -109,7 +109,7 @@ fn end_of_input_leaves_nothing() {
 }
 
 #[test]
-fn a_polite_signal_leaves_nothing() {
+fn sigterm_leaves_nothing() {
     let _turn = begin!(alone);
     for polite in [Signal::TERM, Signal::INT] {
         let (place, mounts) = (TestDir::new(), machine::mounts());
@@ -141,7 +141,7 @@ fn a_killed_process_group_leaves_nothing() {
 }
 
 #[test]
-fn a_waiting_interpreter_that_was_killed_is_not_handed_out() {
+fn a_killed_idle_interpreter_is_not_handed_out() {
     let _turn = begin!();
     for warm in ["true", "false"] {
         let place = TestDir::with_settings(&format!("[pool]\nparked = 1\nwarm_parents = {warm}\n"));
@@ -170,7 +170,7 @@ fn a_waiting_interpreter_that_was_killed_is_not_handed_out() {
 }
 
 #[test]
-fn what_makes_sandboxes_may_be_killed_at_any_time() {
+fn the_launcher_may_be_killed_at_any_time() {
     let _turn = begin!(alone);
     let (place, mounts) = (TestDir::with_settings("[pool]\nparked = 0\n"), machine::mounts());
     let server = Client::start(&mut place.command(&["serve"]));
@@ -209,7 +209,7 @@ fn what_makes_sandboxes_may_be_killed_at_any_time() {
 }
 
 #[test]
-fn everything_of_the_server_killed_one_by_one_leaves_nothing() {
+fn killing_the_server_processes_one_by_one_leaves_nothing() {
     let _turn = begin!(alone);
     let (place, mounts) = (TestDir::new(), machine::mounts());
     let server = busy(&place);
@@ -247,7 +247,7 @@ fn everything_of_the_server_killed_one_by_one_leaves_nothing() {
 }
 
 #[test]
-fn a_killed_launcher_costs_its_sandboxes_and_is_replaced() {
+fn a_killed_launcher_loses_its_sandboxes_and_is_replaced() {
     let _turn = begin!(alone);
     let place = TestDir::new();
     let server = Client::start(&mut place.command(&["serve"]));
@@ -293,7 +293,7 @@ fn a_stopped_launcher_or_sandbox_does_not_outlive_the_server() {
 }
 
 #[test]
-fn a_client_that_vanishes_in_mid_call_leaves_nothing() {
+fn a_client_that_disconnects_during_a_call_leaves_nothing() {
     let _turn = begin!(alone);
     let (place, mounts) = (TestDir::new(), machine::mounts());
     // A separate client between the test and the server, so that all its pipes close at once when it is killed.
@@ -365,7 +365,7 @@ fn a_closed_sandbox_and_a_throwaway_run_leave_nothing_while_the_server_lives() {
 }
 
 #[test]
-fn one_sandbox_that_dies_takes_no_other_with_it() {
+fn the_death_of_one_sandbox_does_not_affect_others() {
     let _turn = begin!(alone);
     let place = TestDir::new();
     let server = Client::start(&mut place.command(&["serve"]));
@@ -380,7 +380,7 @@ fn one_sandbox_that_dies_takes_no_other_with_it() {
 }
 
 #[test]
-fn a_default_sandbox_that_died_is_replaced_and_the_text_says_so_first() {
+fn a_lost_default_sandbox_is_replaced_and_the_text_begins_with_that() {
     let _turn = begin!(alone);
     let place = TestDir::new();
     let server = Client::start(&mut place.command(&["serve"]));

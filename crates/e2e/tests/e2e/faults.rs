@@ -161,13 +161,13 @@ fn every_tenant_goes_on(fault: impl Fn(u32), said: &str) {
 }
 
 #[test]
-fn every_tenant_reads_that_the_launcher_was_killed_and_goes_on() {
+fn every_caller_sees_that_the_launcher_was_killed_and_continues() {
     let _turn = begin!(alone);
     every_tenant_goes_on(|launcher| signal(launcher, Signal::KILL), "was killed from outside");
 }
 
 #[test]
-fn every_tenant_reads_that_the_launcher_hung_and_goes_on() {
+fn every_caller_sees_that_the_launcher_hung_and_continues() {
     let _turn = begin!(alone);
     every_tenant_goes_on(|launcher| signal(launcher, Signal::STOP), "did not answer");
 }
@@ -184,7 +184,7 @@ fn launchers_that_are_killed_in_a_row_are_all_replaced() {
 }
 
 #[test]
-fn a_launcher_that_was_lost_is_replaced_without_a_call() {
+fn a_lost_launcher_is_replaced_without_a_call() {
     let _turn = begin!(alone);
     let place = TestDir::new();
     let server = Client::start(&mut place.command(&["serve"]));
@@ -213,7 +213,7 @@ fn ends_with_its_stopped_launcher(end: impl Fn(&Client)) {
 }
 
 #[test]
-fn a_server_that_ends_does_not_leave_its_stopped_launcher() {
+fn an_ending_server_does_not_leave_its_stopped_launcher() {
     let _turn = begin!(alone);
     ends_with_its_stopped_launcher(Client::hang_up);
 }
@@ -363,7 +363,7 @@ fn copy_of(command: &Command) -> Command {
 }
 
 #[test]
-fn where_processes_run_out_the_limit_is_named_and_nothing_is_lost() {
+fn an_exhausted_process_limit_is_named_and_nothing_is_lost() {
     fn here() {}
     let _turn = begin!(alone);
     let Some(pids) = Group::of("pids") else {
@@ -405,7 +405,7 @@ fn where_processes_run_out_the_limit_is_named_and_nothing_is_lost() {
 }
 
 #[test]
-fn who_killed_a_sandbox_is_told() {
+fn the_cause_of_a_killed_sandbox_is_reported() {
     let _turn = begin!(alone);
     let place = TestDir::new();
     let server = Client::start(&mut place.command(&["serve"]));
@@ -435,7 +435,7 @@ fn oom_score(pid: u32) -> i32 {
 }
 
 #[test]
-fn sandboxes_go_before_the_server_when_memory_runs_out() {
+fn sandboxes_are_killed_before_the_server_when_memory_runs_out() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = Client::start(&mut place.command(&["serve"]));
@@ -470,7 +470,7 @@ fn started_within(group: &Group, place: &TestDir) -> Client {
 }
 
 #[test]
-fn a_launcher_that_the_kernel_kills_for_memory_is_told_as_that() {
+fn an_oom_killed_launcher_is_reported_as_such() {
     fn here() {}
     let _turn = begin!(alone);
     let Some(memory) = Group::of("memory") else {
@@ -499,7 +499,7 @@ fn a_launcher_that_the_kernel_kills_for_memory_is_told_as_that() {
 }
 
 #[test]
-fn an_interpreter_that_is_killed_for_memory_around_the_server_is_told_as_that() {
+fn an_interpreter_killed_by_an_outer_memory_limit_is_reported_as_such() {
     fn here() {}
     let _turn = begin!(alone);
     let Some(memory) = Group::of("memory") else {
@@ -525,7 +525,7 @@ fn an_interpreter_that_is_killed_for_memory_around_the_server_is_told_as_that() 
 }
 
 #[test]
-fn a_process_that_a_limit_around_the_server_refuses_is_reported_as_that() {
+fn a_process_refused_by_an_outer_limit_is_reported_as_such() {
     fn here() {}
     let _turn = begin!(alone);
     let Some(pids) = Group::of("pids") else {

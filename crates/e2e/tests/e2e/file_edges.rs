@@ -11,7 +11,7 @@ fn server(place: &TestDir) -> Client {
 }
 
 #[test]
-fn a_listing_says_what_links_lead_to() {
+fn a_listing_shows_the_targets_of_links() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = server(&place);
@@ -50,7 +50,7 @@ fn a_listing_says_what_links_lead_to() {
 }
 
 #[test]
-fn names_that_are_no_utf8_are_listed_and_readable() {
+fn non_utf8_names_are_listed_and_readable() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = server(&place);
@@ -80,7 +80,7 @@ fn names_that_are_no_utf8_are_listed_and_readable() {
 }
 
 #[test]
-fn names_are_shown_as_they_are() {
+fn names_are_shown_unchanged() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = server(&place);
@@ -100,7 +100,7 @@ fn names_are_shown_as_they_are() {
 }
 
 #[test]
-fn good_outputs_come_back_beside_a_path_that_cannot_be() {
+fn valid_outputs_are_returned_despite_an_invalid_path() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = server(&place);

@@ -35,7 +35,7 @@ fn a_file_that_was_written_is_read_back_and_listed() {
 }
 
 #[test]
-fn binary_files_go_in_and_come_out_whole() {
+fn binary_files_are_written_and_read_unchanged() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = server(&place);
@@ -77,7 +77,7 @@ fn binary_files_go_in_and_come_out_whole() {
 }
 
 #[test]
-fn a_long_text_is_read_in_pieces_of_whole_lines() {
+fn a_long_text_is_read_in_pages_of_whole_lines() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = server(&place);
@@ -109,7 +109,7 @@ fn a_picture_is_shown() {
 }
 
 #[test]
-fn paths_that_go_up_or_are_no_names_are_refused() {
+fn paths_with_traversal_or_invalid_names_are_refused() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = server(&place);
@@ -138,7 +138,7 @@ fn paths_that_go_up_or_are_no_names_are_refused() {
 }
 
 #[test]
-fn what_is_missing_or_a_folder_is_named() {
+fn missing_files_and_folders_are_named() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = server(&place);
@@ -160,7 +160,7 @@ fn what_is_missing_or_a_folder_is_named() {
 }
 
 #[test]
-fn links_lead_nowhere_outside() {
+fn links_never_leave_the_sandbox() {
     let _turn = begin!();
     let place = TestDir::new();
     let secret = place.write("secret.txt", "the host's");
@@ -198,7 +198,7 @@ fn links_lead_nowhere_outside() {
 }
 
 #[test]
-fn what_is_no_regular_file_is_refused_at_once() {
+fn anything_but_a_regular_file_is_refused_at_once() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = server(&place);
@@ -229,7 +229,7 @@ fn what_is_no_regular_file_is_refused_at_once() {
 }
 
 #[test]
-fn only_the_sandboxs_own_part_can_be_written() {
+fn only_the_writable_folders_of_the_sandbox_can_be_written() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = server(&place);
@@ -252,7 +252,7 @@ fn only_the_sandboxs_own_part_can_be_written() {
 }
 
 #[test]
-fn bytes_that_are_no_base64_or_too_many_are_refused() {
+fn invalid_or_oversized_base64_is_refused() {
     let _turn = begin!();
     let place = TestDir::with_settings("[limits]\nfile_mb = 1\n");
     let server = server(&place);
@@ -284,7 +284,7 @@ fn bytes_that_are_no_base64_or_too_many_are_refused() {
 }
 
 #[test]
-fn host_files_come_in_only_from_folders_the_operator_named() {
+fn host_files_are_uploaded_only_from_folders_the_operator_named() {
     let _turn = begin!();
     let place = TestDir::new();
     let inside = place.write("data.csv", "a,b\n1,2\n");
@@ -316,7 +316,7 @@ fn host_files_come_in_only_from_folders_the_operator_named() {
 }
 
 #[test]
-fn a_full_disk_is_named_and_something_can_be_deleted() {
+fn a_full_disk_is_named_and_files_can_be_deleted() {
     let _turn = begin!();
     let place = TestDir::with_settings("[limits]\ndisk_mb = 16\ninodes = 500\n");
     let server = server(&place);
@@ -344,7 +344,7 @@ fn a_full_disk_is_named_and_something_can_be_deleted() {
 }
 
 #[test]
-fn names_that_are_not_text_or_hold_line_breaks_are_listed_safely() {
+fn names_with_invalid_text_or_line_breaks_are_listed_safely() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = server(&place);
@@ -362,7 +362,7 @@ fn names_that_are_not_text_or_hold_line_breaks_are_listed_safely() {
 }
 
 #[test]
-fn a_file_whose_folders_are_swapped_for_links_meanwhile_never_leads_out() {
+fn a_path_whose_folders_are_swapped_for_links_never_leaves_the_sandbox() {
     let _turn = begin!();
     let place = TestDir::new();
     place.write("passwd", "the host's");

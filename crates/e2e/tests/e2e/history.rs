@@ -30,7 +30,7 @@ fn kill(pid: u32) {
 }
 
 #[test]
-fn a_server_that_is_killed_loses_at_most_the_last_second_and_breaks_nothing() {
+fn a_killed_server_loses_at_most_the_last_second_of_history() {
     let _turn = begin!();
     let place = TestDir::new();
     let mut expected = BTreeSet::new();
@@ -65,7 +65,7 @@ fn a_server_that_is_killed_loses_at_most_the_last_second_and_breaks_nothing() {
 }
 
 #[test]
-fn a_caller_finds_its_own_rows_after_a_restart_and_nobody_elses() {
+fn a_caller_finds_only_its_own_rows_after_a_restart() {
     let _turn = begin!();
     let place = TestDir::new();
     let (ann_id, ann) = token(&place, &["ann"]);
@@ -106,7 +106,7 @@ fn a_caller_finds_its_own_rows_after_a_restart_and_nobody_elses() {
 }
 
 #[test]
-fn a_broken_file_costs_one_warning_and_no_execution() {
+fn a_corrupt_file_causes_one_warning_and_no_failed_execution() {
     let _turn = begin!();
     let place = TestDir::new();
     let broken: Vec<u8> = (0..30_000_u32)
@@ -159,10 +159,10 @@ impl Drop for SmallDisk<'_> {
 }
 
 #[test]
-fn a_full_disk_costs_one_warning_and_no_execution() {
+fn a_full_disk_causes_one_warning_and_no_failed_execution() {
     // Other tests compare the machine's mounts before and after.
     let _turn = begin!(alone);
-    let name = name_of(a_full_disk_costs_one_warning_and_no_execution);
+    let name = name_of(a_full_disk_causes_one_warning_and_no_failed_execution);
     let place = TestDir::new();
     let folder = place.path("data");
     let disk = is_root().then(|| SmallDisk::mount(&folder)).flatten();
@@ -196,7 +196,7 @@ fn a_full_disk_costs_one_warning_and_no_execution() {
 }
 
 #[test]
-fn nothing_is_written_where_the_operator_wants_that() {
+fn nothing_is_written_if_the_operator_disabled_history() {
     let _turn = begin!();
     let place = TestDir::with_settings("[history]\nstore = \"memory\"\n");
     let client = Client::start(&mut place.command(&["serve"]));
@@ -207,7 +207,7 @@ fn nothing_is_written_where_the_operator_wants_that() {
 }
 
 #[test]
-fn the_command_lists_searches_shows_and_forgets() {
+fn the_command_lists_searches_shows_and_deletes() {
     let _turn = begin!();
     let place = TestDir::new();
     let client = Client::start(&mut place.command(&["serve"]));
@@ -254,7 +254,7 @@ fn the_command_lists_searches_shows_and_forgets() {
 }
 
 #[test]
-fn rows_are_kept_by_number() {
+fn the_number_of_rows_is_bounded() {
     let _turn = begin!();
     let place = TestDir::with_settings("[limits]\nhistory_rows = 5\n");
     let client = Client::start(&mut place.command(&["serve"]));
@@ -270,7 +270,7 @@ fn rows_are_kept_by_number() {
 }
 
 #[test]
-fn an_exported_notebook_has_the_pictures_also_after_a_restart() {
+fn an_exported_notebook_has_the_pictures_even_after_a_restart() {
     let _turn = begin!();
     let place = TestDir::new();
     let client = Client::start(&mut place.command(&["serve"]));
@@ -318,7 +318,7 @@ fn an_exported_notebook_has_the_pictures_also_after_a_restart() {
     command(&place, &["history", "forget", id]);
     let again: Value = serde_json::from_slice(&command(&place, &["history", "export"])).unwrap();
     assert!(!again.to_string().contains("image/png"), "{again:#}");
-    let test = name_of(an_exported_notebook_has_the_pictures_also_after_a_restart);
+    let test = name_of(an_exported_notebook_has_the_pictures_even_after_a_restart);
     let Some(kernel) = std::env::var_os("SANDCELL_TEST_JUPYTER_PYTHON") else {
         skip(
             &test,
@@ -355,7 +355,7 @@ fn an_exported_notebook_has_the_pictures_also_after_a_restart() {
 }
 
 #[test]
-fn an_exported_notebook_runs_again_and_gives_the_same() {
+fn an_exported_notebook_runs_again_with_the_same_results() {
     let _turn = begin!();
     let place = TestDir::new();
     let client = Client::start(&mut place.command(&["serve"]));
@@ -421,7 +421,7 @@ fn an_exported_notebook_runs_again_and_gives_the_same() {
     // In Jupyter itself.
     let Some(kernel) = std::env::var_os("SANDCELL_TEST_JUPYTER_PYTHON") else {
         skip(
-            &name_of(an_exported_notebook_runs_again_and_gives_the_same),
+            &name_of(an_exported_notebook_runs_again_with_the_same_results),
             "no Python with a Jupyter kernel (SANDCELL_TEST_JUPYTER_PYTHON names it)",
         );
         return;
@@ -443,7 +443,7 @@ fn an_exported_notebook_runs_again_and_gives_the_same() {
 }
 
 #[test]
-fn what_one_command_ran_is_kept_too() {
+fn executions_of_the_run_command_are_recorded() {
     let _turn = begin!();
     let place = TestDir::new();
     let program = place.write("a.py", "print('once')");

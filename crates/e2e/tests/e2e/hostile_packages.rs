@@ -10,7 +10,7 @@ use sandcell_e2e::test_dir::{SECRET_VALUE, TestDir};
 use sandcell_e2e::{begin, is_root};
 
 #[test]
-fn a_file_without_end_is_refused_by_the_size_that_it_says_or_sends() {
+fn an_endless_file_is_refused_by_its_stated_or_sent_size() {
     let _turn = begin!();
     let (place, index) = (TestDir::with_settings("[packages]\nfile_mb = 8\n"), Index::start());
     index.add_endless(&Wheel::new("announced", "1.0"), 100 << 30);
@@ -58,7 +58,7 @@ def build_wheel(directory, config_settings=None, metadata_directory=None):
 }
 
 #[test]
-fn a_source_distribution_is_left_alone_or_built_where_it_can_do_no_harm() {
+fn a_source_distribution_is_refused_or_built_in_a_sandbox() {
     let _turn = begin!();
     let index = Index::start();
     let strict = TestDir::new();
@@ -138,7 +138,7 @@ impl Drop for SmallDisk {
 }
 
 #[test]
-fn a_full_disk_is_named_leaves_no_draft_and_the_next_one_works() {
+fn a_full_disk_is_named_and_leaves_no_draft_and_the_next_install_works() {
     let _turn = begin!();
     if !is_root() {
         // Only root can mount a small disk; the test also runs as root.

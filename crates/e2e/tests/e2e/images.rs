@@ -105,7 +105,7 @@ fn a_script_runs_with_an_images_own_programs_and_nothing_of_this_machine() {
 }
 
 #[test]
-fn what_an_image_has_in_place_of_our_folders_does_not_matter() {
+fn image_content_at_our_mount_points_is_ignored() {
     let _turn = images!();
     let place = TestDir::new();
     let hostile = layer(&[
@@ -132,7 +132,7 @@ fn what_an_image_has_in_place_of_our_folders_does_not_matter() {
 }
 
 #[test]
-fn the_jail_holds_around_an_image() {
+fn the_jail_also_isolates_an_image() {
     let _turn = images!();
     let place = TestDir::new();
     Image::of(&[shell()]).write(&place.path("image"));
@@ -155,7 +155,7 @@ fn the_jail_holds_around_an_image() {
 }
 
 #[test]
-fn an_image_of_a_registry_is_pulled_once_for_all_who_want_it() {
+fn concurrent_requests_share_one_pull_of_an_image() {
     let _turn = images!();
     let image = Image::of(&[shell(), layer(&[Entry::File("mark", 0o644, b"of the registry\n")])]);
     let registry = Registry::with(&image);
@@ -187,7 +187,7 @@ fn an_image_of_a_registry_is_pulled_once_for_all_who_want_it() {
 }
 
 #[test]
-fn callers_name_only_what_the_operator_allows() {
+fn callers_may_name_only_allowed_images() {
     let _turn = images!();
     let image = Image::of(&[shell()]);
     let registry = Registry::with(&image);
@@ -227,7 +227,7 @@ fn callers_name_only_what_the_operator_allows() {
 }
 
 #[test]
-fn a_registry_that_lies_or_fails_is_told_and_leaves_nothing() {
+fn a_lying_or_failing_registry_is_reported_and_leaves_nothing() {
     let _turn = images!();
     let image = Image::of(&[shell()]);
     let place = open_place();
@@ -418,7 +418,7 @@ fn registry_that_stalls() -> Registry {
 }
 
 #[test]
-fn a_pull_that_is_given_up_or_killed_leaves_nothing() {
+fn an_aborted_or_killed_pull_leaves_nothing() {
     let _turn = images!();
     let registry = registry_that_stalls();
     let place = TestDir::new();
@@ -444,7 +444,7 @@ fn a_pull_that_is_given_up_or_killed_leaves_nothing() {
 }
 
 #[test]
-fn a_call_is_told_how_far_its_image_is_and_ends_the_pull_when_it_is_taken_back() {
+fn a_call_sees_pull_progress_and_its_cancellation_aborts_the_pull() {
     let _turn = images!();
     let registry = registry_that_stalls();
     let place = open_place();

@@ -55,14 +55,14 @@ fn only_control_is_admitted(server: &Client) {
 }
 
 #[test]
-fn what_ends_something_is_admitted_when_all_requests_of_a_connection_are_taken() {
+fn ending_requests_are_admitted_on_a_saturated_connection() {
     let _turn = begin!();
     let place = TestDir::new();
     only_control_is_admitted(&Client::start(&mut place.command(&["serve"])));
 }
 
 #[test]
-fn the_same_holds_in_front_of_a_server_that_runs() {
+fn ending_requests_are_admitted_through_the_proxy() {
     let _turn = begin!();
     let place = TestDir::with_settings("[http]\nrequests_per_caller = 1000\n");
     let server = Server::start(&place, &[]);
@@ -71,7 +71,7 @@ fn the_same_holds_in_front_of_a_server_that_runs() {
 }
 
 #[test]
-fn the_same_holds_over_http() {
+fn ending_requests_are_admitted_over_http() {
     let _turn = begin!();
     let place = TestDir::with_settings("[http]\nrequests_per_caller = 3\n");
     let server = Server::start(&place, &[]);

@@ -48,7 +48,7 @@ impl Service {
 }
 
 #[test]
-fn an_index_of_python_leads_to_no_service_of_this_machine() {
+fn a_python_index_cannot_link_to_local_services() {
     let _turn = begin!();
     let (service, index) = (Service::start(), Index::start());
     let mut wanted = Vec::new();
@@ -76,7 +76,7 @@ fn an_index_of_python_leads_to_no_service_of_this_machine() {
 }
 
 #[test]
-fn an_index_leads_to_an_origin_that_the_operator_names() {
+fn an_index_may_link_to_an_origin_the_operator_names() {
     let _turn = begin!();
     let (files, index) = (Index::start(), Index::start());
     let wheel = Wheel::new("elsewhere", "1.0").file("elsewhere.py", "here = 1\n");
@@ -91,13 +91,10 @@ fn an_index_leads_to_an_origin_that_the_operator_names() {
 }
 
 #[test]
-fn a_registry_of_npm_leads_to_no_service_of_this_machine() {
+fn an_npm_registry_cannot_link_to_local_services() {
     let _turn = begin!();
     if let Some(reason) = npm::missing() {
-        return skip(
-            "index_links::a_registry_of_npm_leads_to_no_service_of_this_machine",
-            reason,
-        );
+        return skip("index_links::an_npm_registry_cannot_link_to_local_services", reason);
     }
     let (service, registry) = (Service::start(), Registry::start());
     let addresses = service.addresses();

@@ -72,7 +72,7 @@ fn files_below(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_client_that_reads_its_settings_finds_a_server_that_runs_code() {
+fn the_written_client_settings_start_a_working_server() {
     let _turn = begin!();
     for (client, path, table) in CLIENT_SETTINGS {
         let place = TestDir::new();
@@ -116,7 +116,7 @@ fn a_client_that_reads_its_settings_finds_a_server_that_runs_code() {
 }
 
 #[test]
-fn what_was_there_stays_and_comes_back_to_the_byte() {
+fn existing_content_stays_and_is_restored_byte_for_byte() {
     let place = TestDir::new();
     let file = place.path("home").join(".claude.json");
     let former = "{\n    // mine\n    \"numStartups\": 7,\n    \"mcpServers\": {\n        \"sandcell\": {\"command\": \"old\"},\n        \"db\": {\"command\": \"db\", \"env\": {\"KEY\": \"s3cret\"}}\n    }\n}";
@@ -151,7 +151,7 @@ fn what_was_there_stays_and_comes_back_to_the_byte() {
 }
 
 #[test]
-fn what_the_client_wrote_meanwhile_is_kept_by_undo() {
+fn undo_keeps_later_changes_of_the_client() {
     let place = TestDir::new();
     let file = place.path("home").join(".claude.json");
     std::fs::write(&file, "{\"numStartups\": 7}").unwrap();
@@ -165,7 +165,7 @@ fn what_the_client_wrote_meanwhile_is_kept_by_undo() {
 }
 
 #[test]
-fn a_file_that_is_not_understood_is_not_touched() {
+fn an_unparsable_file_is_not_touched() {
     let place = TestDir::new();
     let file = place.path("home").join(".cursor/mcp.json");
     std::fs::create_dir(file.parent().unwrap()).unwrap();
@@ -188,7 +188,7 @@ fn a_file_that_is_not_understood_is_not_touched() {
 }
 
 #[test]
-fn a_link_stays_a_link_and_a_project_has_a_file_of_its_own() {
+fn a_link_stays_a_link_and_a_project_has_a_separate_file() {
     let place = TestDir::new();
     let real = place.write("dotfiles.json", "{}\n");
     let link = place.path("home").join(".claude.json");
@@ -235,7 +235,7 @@ fn completions_and_the_manual_name_the_commands() {
 }
 
 #[test]
-fn a_relative_mount_is_written_whole_since_clients_start_servers_elsewhere() {
+fn a_relative_mount_is_written_as_an_absolute_path() {
     let place = TestDir::new();
     let data = place.work().join("data").display().to_string();
     for (mount, written) in [
@@ -261,7 +261,7 @@ fn a_relative_mount_is_written_whole_since_clients_start_servers_elsewhere() {
 }
 
 #[test]
-fn settings_of_codex_keep_their_comments_and_come_back_to_the_byte() {
+fn codex_settings_keep_their_comments_and_are_restored_byte_for_byte() {
     let place = TestDir::new();
     let file = place.path("home").join(".codex/config.toml");
     std::fs::create_dir(file.parent().unwrap()).unwrap();
@@ -281,7 +281,7 @@ fn settings_of_codex_keep_their_comments_and_come_back_to_the_byte() {
 }
 
 #[test]
-fn the_doctor_sees_what_was_written_into_the_project() {
+fn doctor_reads_the_settings_written_into_the_project() {
     let _turn = begin!();
     let place = TestDir::new();
     said(&install(&place, &["zed", "--project"]));

@@ -67,7 +67,7 @@ fn works_whole(environment: &Path) {
 }
 
 #[test]
-fn a_virtual_environment_below_tmp_works_whole() {
+fn a_virtual_environment_below_tmp_works_fully() {
     let _turn = begin!();
     let Some(environment) = environment(Path::new("/tmp")) else {
         fn here() {}
@@ -80,7 +80,7 @@ fn a_virtual_environment_below_tmp_works_whole() {
 }
 
 #[test]
-fn a_virtual_environment_below_the_hosts_home_user_works_whole() {
+fn a_virtual_environment_below_home_user_of_the_host_works_fully() {
     let _turn = begin!();
     // An ordinary user may not make /home/user. If the user already owns it, the test runs.
     let mine = || {
@@ -104,7 +104,7 @@ fn a_virtual_environment_below_the_hosts_home_user_works_whole() {
 }
 
 #[test]
-fn typescript_runs_whole_at_the_first_start_on_a_node_that_nobody_has_asked_for_its_version() {
+fn typescript_runs_at_the_first_start_without_a_cached_node_version() {
     let _turn = begin!();
     let Some(node) = std::env::var_os("SANDCELL_TEST_NODE").map(PathBuf::from) else {
         fn here() {}

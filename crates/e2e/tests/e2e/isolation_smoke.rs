@@ -17,7 +17,7 @@ fn numbers(value: &Value) -> Vec<u64> {
 }
 
 #[test]
-fn the_hosts_files_are_not_there() {
+fn files_of_the_host_are_not_visible() {
     let _turn = begin!();
     let place = TestDir::new();
     let secret = place.write("secret.txt", SECRET_VALUE);
@@ -88,7 +88,7 @@ print(json.dumps({{
 }
 
 #[test]
-fn the_hosts_environment_is_not_there() {
+fn the_environment_of_the_host_is_not_visible() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = server(&place);
@@ -117,7 +117,7 @@ print(json.dumps(found))"#,
 }
 
 #[test]
-fn the_network_is_not_there() {
+fn the_network_is_not_reachable() {
     let _turn = begin!();
     let place = TestDir::new();
     let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -171,7 +171,7 @@ fn a_sandbox_sees_only_its_own_processes() {
 }
 
 #[test]
-fn code_runs_without_any_power() {
+fn code_runs_without_privileges() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = server(&place);
@@ -210,7 +210,7 @@ print(json.dumps({
 }
 
 #[test]
-fn from_the_host_it_is_in_namespaces_and_ids_of_its_own() {
+fn seen_from_the_host_a_sandbox_has_separate_namespaces_and_ids() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = server(&place);
@@ -250,7 +250,7 @@ fn from_the_host_it_is_in_namespaces_and_ids_of_its_own() {
 }
 
 #[test]
-fn nothing_of_the_system_can_be_written() {
+fn system_files_cannot_be_written() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = server(&place);
@@ -273,7 +273,7 @@ print(json.dumps({p: write(p) for p in (
 }
 
 #[test]
-fn every_result_says_what_isolates_it() {
+fn every_result_names_its_isolation() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = server(&place);

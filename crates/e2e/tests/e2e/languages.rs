@@ -52,7 +52,7 @@ pub(crate) fn execute(server: &Client, language: &str, code: &str) -> Answer {
 }
 
 #[test]
-fn every_language_that_is_here_proves_itself_inside() {
+fn every_present_language_works_inside_a_sandbox() {
     let _turn = begin!();
     let place = TestDir::new();
     let told = output(&mut command(&place, &["languages", "--test", "--json"]));
@@ -92,7 +92,7 @@ fn every_language_that_is_here_proves_itself_inside() {
 }
 
 #[test]
-fn the_programs_name_or_first_line_says_the_language() {
+fn the_language_comes_from_the_file_name_or_first_line() {
     let _turn = begin!();
     fn here() {}
     if !has("perl", here) {
@@ -141,7 +141,7 @@ fn code_that_does_not_compile_never_runs_and_names_the_line() {
 }
 
 #[test]
-fn a_language_without_a_session_sees_the_files_and_leaves_none_of_its_own() {
+fn a_language_without_a_session_sees_the_files_and_leaves_no_build_files() {
     let _turn = begin!();
     fn here() {}
     if !has("gcc", here) || !has("perl", here) {
@@ -168,7 +168,7 @@ fn a_language_without_a_session_sees_the_files_and_leaves_none_of_its_own() {
 }
 
 #[test]
-fn programs_of_a_session_less_language_end_like_programs() {
+fn programs_of_a_sessionless_language_report_exit_codes_and_signals() {
     let _turn = begin!();
     fn here() {}
     if !has("perl", here) {
@@ -199,7 +199,7 @@ fn programs_of_a_session_less_language_end_like_programs() {
 }
 
 #[test]
-fn a_name_that_is_no_language_comes_with_the_one_it_looks_like() {
+fn an_unknown_language_is_refused_with_a_suggestion() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = server(&place);
@@ -218,7 +218,7 @@ fn a_name_that_is_no_language_comes_with_the_one_it_looks_like() {
 }
 
 #[test]
-fn an_operators_table_adds_a_language_and_a_wrong_one_is_told() {
+fn an_operator_table_adds_a_language_and_an_invalid_one_is_reported() {
     let _turn = begin!();
     let place = TestDir::new();
     let folder = place.path("tables");
@@ -278,7 +278,7 @@ fn a_bash_session_keeps_variables_functions_folder_and_options() {
 }
 
 #[test]
-fn variables_of_bash_are_listed_and_nothing_of_them_runs() {
+fn bash_variables_are_listed_without_running_code() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = server(&place);
@@ -336,7 +336,7 @@ fn an_endless_cell_of_bash_is_interrupted_and_variables_stay() {
 }
 
 #[test]
-fn a_javascript_session_keeps_variables_and_gives_values() {
+fn a_javascript_session_keeps_variables_and_returns_values() {
     let _turn = begin!();
     fn here() {}
     if !has("node", here) {
@@ -474,7 +474,7 @@ fn sessions_of_several_languages_share_the_files_of_one_sandbox() {
 }
 
 #[test]
-fn advice_on_code_stands_beside_the_result_and_strict_does_not_run_it() {
+fn analysis_findings_accompany_the_result_and_strict_mode_refuses_to_run() {
     let _turn = begin!();
     let place = TestDir::new();
     let file = place.write("a.py", "import os\nname = input()\nimport no_such_module_at_all\n");
@@ -515,7 +515,7 @@ fn advice_on_code_stands_beside_the_result_and_strict_does_not_run_it() {
 }
 
 #[test]
-fn programs_count_the_processors_and_the_memory_of_their_sandbox() {
+fn programs_see_the_cpus_and_memory_of_their_sandbox() {
     let _turn = begin!();
     fn here() {}
     let place = TestDir::new();
@@ -553,12 +553,12 @@ fn programs_count_the_processors_and_the_memory_of_their_sandbox() {
 }
 
 #[test]
-fn the_first_program_on_the_search_path_runs_and_the_choice_is_told() {
+fn the_first_program_on_the_search_path_runs_and_the_choice_is_reported() {
     let _turn = begin!();
     let place = TestDir::new();
     let Some(python) = sandcell_e2e::python() else {
         return skip(
-            "languages::the_first_program_on_the_search_path_runs_and_the_choice_is_told",
+            "languages::the_first_program_on_the_search_path_runs_and_the_choice_is_reported",
             "no Python",
         );
     };
@@ -588,7 +588,7 @@ fn the_first_program_on_the_search_path_runs_and_the_choice_is_told() {
 }
 
 #[test]
-fn what_only_a_sandbox_lacks_comes_with_advice_in_results_and_on_the_command_line() {
+fn failures_caused_by_the_sandbox_come_with_advice() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = server(&place);
@@ -617,7 +617,7 @@ fn what_only_a_sandbox_lacks_comes_with_advice_in_results_and_on_the_command_lin
 }
 
 #[test]
-fn plots_of_r_come_back_as_pictures_and_stay_in_the_home_folder() {
+fn r_plots_are_returned_as_pictures_and_stay_in_the_home_folder() {
     let _turn = begin!();
     fn here() {}
     if !has("Rscript", here) {

@@ -147,11 +147,11 @@ fn read(answer: &Answer, number: usize) -> String {
 }
 
 #[test]
-fn failures_teach_what_to_do_next() {
+fn failures_state_the_next_step() {
     let _turn = begin!();
     let Some(data) = std::env::var_os("SANDCELL_TEST_DATA_PYTHON") else {
         skip(
-            &name_of(failures_teach_what_to_do_next),
+            &name_of(failures_state_the_next_step),
             "no Python with data libraries (SANDCELL_TEST_DATA_PYTHON names it)",
         );
         return;

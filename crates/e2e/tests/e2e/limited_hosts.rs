@@ -138,14 +138,14 @@ fn is_ill((report, well): &(Value, bool), failed: &str, cause: &str, remedy: &st
 }
 
 #[test]
-fn clone_stands_in_for_clone3_where_a_filter_does_not_know_it() {
+fn clone_replaces_clone3_behind_an_old_filter() {
     let _turn = begin!();
     let place = TestDir::new();
     works(&output(filtered(CLONE3, &run(&place))));
 }
 
 #[test]
-fn a_covered_proc_is_named_and_no_layer_is_shown_as_active() {
+fn a_covered_proc_is_named_and_no_layer_is_reported_active() {
     let _turn = begin!();
     let place = TestDir::new();
     let file = place.write("uptime", "1.00 1.00").display().to_string();
@@ -171,7 +171,7 @@ fn a_read_only_proc_is_named() {
 }
 
 #[test]
-fn a_filter_in_front_of_landlock_or_of_mounts_is_named_and_no_kernel() {
+fn a_filter_that_blocks_landlock_or_mounts_is_named_instead_of_the_kernel() {
     let _turn = begin!();
     let place = TestDir::new();
     let cause = "a filter of system calls stands in front of Landlock";
@@ -186,7 +186,7 @@ fn a_filter_in_front_of_landlock_or_of_mounts_is_named_and_no_kernel() {
 }
 
 #[test]
-fn namespaces_that_the_kernel_does_not_make_are_named_by_their_setting() {
+fn refused_namespaces_are_named_with_their_kernel_setting() {
     let _turn = begin!();
     let place = TestDir::new();
     for (kind, name) in [
@@ -205,7 +205,7 @@ fn namespaces_that_the_kernel_does_not_make_are_named_by_their_setting() {
 }
 
 #[test]
-fn root_without_a_capability_hears_which_and_holds_every_attack() {
+fn root_without_a_capability_is_reported_and_every_attack_still_fails() {
     let _turn = begin!(alone);
     let place = TestDir::new();
     let (report, well) = doctor(|command| as_its_root("", command), &place);
@@ -235,7 +235,7 @@ fn root_without_a_capability_hears_which_and_holds_every_attack() {
 }
 
 #[test]
-fn what_roots_own_id_would_open_of_the_first_process_is_shut() {
+fn proc_files_of_the_first_process_are_closed_even_to_root() {
     let _turn = begin!();
     let place = TestDir::new();
     let code = "import os\nfor name in 'clear_refs', 'oom_score_adj', 'coredump_filter', 'autogroup':\n\
@@ -247,7 +247,7 @@ fn what_roots_own_id_would_open_of_the_first_process_is_shut() {
 }
 
 #[test]
-fn limits_that_others_set_are_named_and_end_nothing() {
+fn outer_limits_are_named_and_end_no_sandbox() {
     let _turn = begin!();
     let place = TestDir::new();
     for (option, cause, remedy) in [
@@ -270,7 +270,7 @@ fn limits_that_others_set_are_named_and_end_nothing() {
 }
 
 #[test]
-fn the_doctor_compares_limits_that_others_set_with_a_sandboxes_own() {
+fn doctor_compares_outer_limits_with_those_of_a_sandbox() {
     let _turn = begin!(alone);
     let place = TestDir::new();
     let limits = ["--nofile=256:256", "--fsize=1048576:1048576"];

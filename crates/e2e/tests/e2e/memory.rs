@@ -8,7 +8,7 @@ use sandcell_e2e::client::Client;
 use sandcell_e2e::test_dir::TestDir;
 
 #[test]
-fn names_of_files_that_were_looked_at_cost_nobody_its_life() {
+fn cached_file_names_do_not_trigger_an_oom_kill() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = Client::start(&mut place.command(&["serve"]));
@@ -45,7 +45,7 @@ fn a_program_may_have_many_connections() {
 
 /// Control groups may be reused.
 #[test]
-fn what_a_run_used_and_was_allowed_is_nothing_to_those_after_it() {
+fn memory_use_and_limits_of_a_run_do_not_affect_later_runs() {
     let _turn = begin!();
     let place = TestDir::with_settings("[pool]\nparked = 0\n");
     let server = Client::start(&mut place.command(&["serve"]));

@@ -80,7 +80,7 @@ fn a_file_system_mounted_below_usr_is_seen_read_only() {
 }
 
 #[test]
-fn a_file_mounted_on_another_one_is_seen_in_its_place() {
+fn a_file_bind_mounted_over_another_is_visible() {
     let _turn = begin!();
     let place = TestDir::new();
     let file = place.write("own", "mine");
@@ -91,7 +91,7 @@ fn a_file_mounted_on_another_one_is_seen_in_its_place() {
 }
 
 #[test]
-fn file_systems_of_the_kernel_are_left_out_and_the_doctor_names_them() {
+fn kernel_file_systems_are_left_out_and_doctor_names_them() {
     let _turn = begin!();
     let place = TestDir::new();
     // A folder that is shown entry by entry, and one that has too many entries for that.
@@ -115,7 +115,7 @@ fn file_systems_of_the_kernel_are_left_out_and_the_doctor_names_them() {
 }
 
 #[test]
-fn a_file_system_mounted_below_an_operators_folder_is_seen_at_its_place() {
+fn a_file_system_mounted_below_an_operator_folder_is_visible() {
     let _turn = begin!();
     let place = TestDir::new();
     let folder = place.work().join("project");
@@ -191,7 +191,7 @@ const MOUNT_LAYOUTS: &[(&str, &str, &str)] = &[
 ];
 
 #[test]
-fn odd_layouts_of_mounts_run_and_show_what_the_host_sees() {
+fn unusual_mount_layouts_work_and_look_as_on_the_host() {
     let _turn = begin!();
     let place = TestDir::new();
     for (mounts, look, seen) in MOUNT_LAYOUTS {
@@ -201,7 +201,7 @@ fn odd_layouts_of_mounts_run_and_show_what_the_host_sees() {
 }
 
 #[test]
-fn an_operators_folder_with_many_folders_is_never_bound_as_it_is() {
+fn an_operator_folder_with_many_mounts_is_never_bound_directly() {
     let _turn = begin!();
     let place = TestDir::new();
     let folder = place.work().join("project");
@@ -234,7 +234,7 @@ fn an_operators_folder_with_many_folders_is_never_bound_as_it_is() {
 }
 
 #[test]
-fn what_is_mounted_in_an_operators_folder_opens_nothing_of_another_owner() {
+fn mounts_in_an_operator_folder_expose_no_files_of_other_owners() {
     let _turn = begin!();
     if !am_root() {
         return;
@@ -260,7 +260,7 @@ fn what_is_mounted_in_an_operators_folder_opens_nothing_of_another_owner() {
 }
 
 #[test]
-fn a_file_mounted_on_one_of_an_operators_folder_is_seen_in_its_place() {
+fn a_file_bind_mounted_in_an_operator_folder_is_visible() {
     let _turn = begin!();
     let place = TestDir::new();
     let folder = place.work().join("project");

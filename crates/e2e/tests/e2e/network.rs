@@ -121,7 +121,7 @@ const GET_FUNCTION: &str = "import urllib.request, urllib.error\n\
             return answer.read().decode()\n";
 
 #[test]
-fn a_host_that_is_named_is_reached_by_every_usual_way() {
+fn an_allowed_host_is_reached_by_every_common_client() {
     let _turn = begin!();
     let (place, web) = (place(), Web::start("127.0.0.77"));
     let server = Client::start(&mut place.command(&["serve"]));
@@ -172,7 +172,7 @@ fn a_host_that_is_named_is_reached_by_every_usual_way() {
 }
 
 #[test]
-fn whatever_is_not_named_is_denied_with_what_would_allow_it() {
+fn unlisted_hosts_are_denied_with_the_entry_that_would_allow_them() {
     let _turn = begin!();
     let (place, web, trap) = (place(), Web::start("127.0.0.77"), Web::start("127.0.0.1"));
     let server = Client::start(&mut place.command(&["serve"]));
@@ -245,7 +245,7 @@ fn whatever_is_not_named_is_denied_with_what_would_allow_it() {
 }
 
 #[test]
-fn a_run_reaches_what_its_flag_names_and_nothing_is_left_of_it() {
+fn a_run_reaches_the_hosts_of_its_flag_and_leaves_nothing() {
     let _turn = begin!();
     let (place, web) = (place(), Web::start("127.0.0.77"));
     let port = web.port;
@@ -294,7 +294,7 @@ fn a_run_reaches_what_its_flag_names_and_nothing_is_left_of_it() {
 }
 
 #[test]
-fn a_run_needs_no_line_in_the_settings_and_heeds_what_they_deny() {
+fn a_run_needs_no_setting_for_its_hosts_and_obeys_the_deny_list() {
     let _turn = begin!();
     let (place, web) = (TestDir::new(), Web::start("127.0.0.77"));
     let address = format!("127.0.0.77:{}", web.port);
@@ -320,7 +320,7 @@ fn a_run_needs_no_line_in_the_settings_and_heeds_what_they_deny() {
 }
 
 #[test]
-fn fetch_of_every_node_goes_the_way_that_is_allowed() {
+fn fetch_of_every_node_version_uses_the_proxy() {
     let _turn = begin!();
     let named = std::env::var_os("SANDCELL_TEST_NODE").map(PathBuf::from);
     let nodes: Vec<PathBuf> = ["/usr/bin/node", "/usr/local/bin/node"]
@@ -331,7 +331,7 @@ fn fetch_of_every_node_goes_the_way_that_is_allowed() {
         .collect();
     if nodes.is_empty() {
         return skip(
-            "network::fetch_of_every_node_goes_the_way_that_is_allowed",
+            "network::fetch_of_every_node_version_uses_the_proxy",
             "no node (apt-get install nodejs)",
         );
     }
@@ -413,7 +413,7 @@ fn a_tunnel_loses_no_byte_and_one_with_content_is_refused() {
 }
 
 #[test]
-fn a_sandbox_that_floods_its_way_out_holds_up_nobody_else() {
+fn a_sandbox_that_floods_its_proxy_does_not_affect_others() {
     let _turn = begin!();
     let (place, web) = (place(), Web::start("127.0.0.77"));
     let server = Client::start(&mut place.command(&["serve"]));

@@ -14,8 +14,8 @@ const MIN_PROGRAMS: u64 = 200;
 const PART_COUNT: usize = 8;
 
 #[test]
-fn notebooks_give_what_a_jupyter_kernel_gives() {
-    let name = name_of(notebooks_give_what_a_jupyter_kernel_gives);
+fn notebooks_produce_the_output_of_a_jupyter_kernel() {
+    let name = name_of(notebooks_produce_the_output_of_a_jupyter_kernel);
     let (Some(kernel), Some(data)) = (
         std::env::var_os("SANDCELL_TEST_JUPYTER_PYTHON"),
         std::env::var_os("SANDCELL_TEST_DATA_PYTHON"),

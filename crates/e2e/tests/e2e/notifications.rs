@@ -26,19 +26,19 @@ fn expiry(test: &str, mode: &str) {
 }
 
 #[test]
-fn a_client_that_set_a_level_is_told_before_its_sandbox_ends() {
+fn a_client_with_a_log_level_is_notified_before_its_sandbox_ends() {
     let _turn = begin!();
     expiry(
-        &name_of(a_client_that_set_a_level_is_told_before_its_sandbox_ends),
+        &name_of(a_client_with_a_log_level_is_notified_before_its_sandbox_ends),
         "legacy",
     );
 }
 
 #[test]
-fn a_call_of_the_newest_protocol_that_asks_for_a_level_is_told_too() {
+fn a_newest_protocol_call_with_a_log_level_is_notified_too() {
     let _turn = begin!();
     expiry(
-        &name_of(a_call_of_the_newest_protocol_that_asks_for_a_level_is_told_too),
+        &name_of(a_newest_protocol_call_with_a_log_level_is_notified_too),
         "auto",
     );
 }
@@ -61,41 +61,33 @@ fn asked(test: &str, topic: &str, mode: &str) {
 }
 
 #[test]
-fn what_is_left_to_the_user_is_asked_in_a_session() {
+fn consent_is_asked_by_elicitation_in_a_session() {
     let _turn = begin!();
     asked(
-        &name_of(what_is_left_to_the_user_is_asked_in_a_session),
+        &name_of(consent_is_asked_by_elicitation_in_a_session),
         "asking",
         "legacy",
     );
 }
 
 #[test]
-fn what_is_left_to_the_user_is_asked_in_rounds_of_the_newest_protocol() {
+fn consent_is_asked_in_rounds_of_the_newest_protocol() {
     let _turn = begin!();
     asked(
-        &name_of(what_is_left_to_the_user_is_asked_in_rounds_of_the_newest_protocol),
+        &name_of(consent_is_asked_in_rounds_of_the_newest_protocol),
         "asking",
         "auto",
     );
 }
 
 #[test]
-fn a_user_who_does_not_answer_has_not_said_yes() {
+fn an_unanswered_question_is_not_consent() {
     let _turn = begin!();
-    asked(
-        &name_of(a_user_who_does_not_answer_has_not_said_yes),
-        "silence",
-        "legacy",
-    );
+    asked(&name_of(an_unanswered_question_is_not_consent), "silence", "legacy");
 }
 
 #[test]
-fn no_answer_is_taken_that_was_not_given_to_this_very_call() {
+fn answers_to_other_calls_are_not_accepted() {
     let _turn = begin!();
-    asked(
-        &name_of(no_answer_is_taken_that_was_not_given_to_this_very_call),
-        "forged",
-        "auto",
-    );
+    asked(&name_of(answers_to_other_calls_are_not_accepted), "forged", "auto");
 }

@@ -106,13 +106,10 @@ pub(crate) fn stocked() -> Registry {
 }
 
 #[test]
-fn packages_of_npm_reach_a_running_session_and_no_script_runs() {
+fn npm_packages_reach_a_running_session_and_no_script_runs() {
     let _turn = begin!();
     if let Some(reason) = missing() {
-        return skip(
-            "npm::packages_of_npm_reach_a_running_session_and_no_script_runs",
-            reason,
-        );
+        return skip("npm::npm_packages_reach_a_running_session_and_no_script_runs", reason);
     }
     let (place, registry) = (TestDir::new(), stocked());
     let server = server(&place, &registry.url());
@@ -167,11 +164,11 @@ fn packages_of_npm_reach_a_running_session_and_no_script_runs() {
 }
 
 #[test]
-fn packages_of_npm_are_there_from_the_start_of_a_sandbox_a_run_and_in_a_base() {
+fn npm_packages_are_present_at_the_start_of_a_sandbox_a_run_and_in_a_base() {
     let _turn = begin!();
     if let Some(reason) = missing() {
         return skip(
-            "npm::packages_of_npm_are_there_from_the_start_of_a_sandbox_a_run_and_in_a_base",
+            "npm::npm_packages_are_present_at_the_start_of_a_sandbox_a_run_and_in_a_base",
             reason,
         );
     }
@@ -245,11 +242,11 @@ fn packages_of_npm_are_there_from_the_start_of_a_sandbox_a_run_and_in_a_base() {
 }
 
 #[test]
-fn what_is_no_name_of_npm_is_refused_and_the_operators_lists_hold_for_dependencies() {
+fn invalid_npm_names_are_refused_and_operator_lists_apply_to_dependencies() {
     let _turn = begin!();
     if let Some(reason) = missing() {
         return skip(
-            "npm::what_is_no_name_of_npm_is_refused_and_the_operators_lists_hold_for_dependencies",
+            "npm::invalid_npm_names_are_refused_and_operator_lists_apply_to_dependencies",
             reason,
         );
     }
@@ -300,11 +297,11 @@ fn what_is_no_name_of_npm_is_refused_and_the_operators_lists_hold_for_dependenci
 }
 
 #[test]
-fn a_hostile_package_of_npm_touches_nothing_and_a_bad_registry_is_named() {
+fn a_hostile_npm_package_touches_nothing_and_a_bad_registry_is_named() {
     let _turn = begin!();
     if let Some(reason) = missing() {
         return skip(
-            "npm::a_hostile_package_of_npm_touches_nothing_and_a_bad_registry_is_named",
+            "npm::a_hostile_npm_package_touches_nothing_and_a_bad_registry_is_named",
             reason,
         );
     }

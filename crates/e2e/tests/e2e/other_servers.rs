@@ -150,7 +150,7 @@ fn previews_are_cut_and_counts_are_kept_as_other_servers_do() {
 
 /// The tools of a server of sandboxes, in the order of its list.
 #[test]
-fn the_known_tools_of_sandboxes_do_what_their_names_say() {
+fn the_tools_of_other_sandbox_servers_behave_as_named() {
     let _turn = begin!();
     let place = TestDir::new();
     let index = stocked();
@@ -215,7 +215,7 @@ fn the_known_tools_of_sandboxes_do_what_their_names_say() {
 
 /// Started as the settings of a client start such a server: with only the daemon's address in the environment.
 #[test]
-fn the_known_tools_of_containers_start_use_and_remove_one() {
+fn the_tools_of_container_servers_start_use_and_remove_one() {
     fn here() {}
     let Some(daemon) = Daemon::find(&name_of(here)) else {
         return;

@@ -28,7 +28,7 @@ fn memory_stayed_bounded(server: &Client, idle: u64) {
 }
 
 #[test]
-fn a_gigabyte_is_counted_and_only_its_ends_are_shown() {
+fn a_gigabyte_is_counted_and_only_head_and_tail_are_shown() {
     let _turn = begin!(alone);
     let place = TestDir::new();
     let server = server(&place);
@@ -53,7 +53,7 @@ fn a_gigabyte_is_counted_and_only_its_ends_are_shown() {
 }
 
 #[test]
-fn code_that_fails_writes_nothing_into_the_servers_words() {
+fn failing_code_cannot_write_into_the_text_of_the_server() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = server(&place);
@@ -122,7 +122,7 @@ fn a_cut_never_splits_a_character() {
 }
 
 #[test]
-fn an_endless_line_is_stopped_by_the_clock_and_bounded() {
+fn an_endless_line_is_bounded_and_stopped_by_the_timeout() {
     let _turn = begin!(alone);
     let place = TestDir::new();
     let server = server(&place);
@@ -175,7 +175,7 @@ fn a_huge_value_and_a_huge_error_are_cut() {
 }
 
 #[test]
-fn output_cannot_pose_as_the_servers_own_words() {
+fn output_cannot_imitate_the_text_of_the_server() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = server(&place);
@@ -212,7 +212,7 @@ fn the_streams_can_be_opened_again_by_their_names() {
 }
 
 #[test]
-fn all_output_is_there_before_the_end_of_a_cell() {
+fn all_output_arrives_before_the_end_of_a_cell() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = server(&place);
@@ -317,7 +317,7 @@ fn a_client_that_does_not_read_costs_the_server_no_memory() {
 }
 
 #[test]
-fn pictures_that_nobody_reads_wait_outside_of_memory_and_come_when_they_are_read() {
+fn unread_pictures_are_stored_outside_memory_and_read_on_demand() {
     const PICTURE_COUNT: u64 = 200;
     let _turn = begin!(alone);
     let place = TestDir::new();
@@ -375,7 +375,7 @@ fn pictures_that_nobody_reads_wait_outside_of_memory_and_come_when_they_are_read
 }
 
 #[test]
-fn a_long_value_can_be_read_on() {
+fn the_rest_of_a_long_value_can_be_read() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = server(&place);

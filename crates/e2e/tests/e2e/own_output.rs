@@ -75,7 +75,7 @@ const TEST_PROGRAMS: [(&str, &str, &str, &str); 11] = [
 ];
 
 #[test]
-fn much_output_before_an_exit_arrives_whole_and_not_in_the_next_call() {
+fn large_output_before_an_exit_arrives_whole_and_in_its_own_call() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = server(&place);
@@ -105,7 +105,7 @@ fn much_output_before_an_exit_arrives_whole_and_not_in_the_next_call() {
 }
 
 #[test]
-fn an_error_leaves_none_of_the_output_for_the_next_call() {
+fn all_output_before_an_error_arrives_in_its_own_call() {
     let _turn = begin!();
     fn here() {}
     let place = TestDir::new();
@@ -154,7 +154,7 @@ fn an_error_leaves_none_of_the_output_for_the_next_call() {
 }
 
 #[test]
-fn a_javascript_call_has_all_that_it_set_going() {
+fn a_javascript_call_waits_for_its_asynchronous_work() {
     let _turn = begin!();
     fn here() {}
     if !has("node", here) {
@@ -256,7 +256,7 @@ fn timers_of_a_javascript_call_end_with_its_failure() {
 }
 
 #[test]
-fn an_interval_of_an_earlier_javascript_call_goes_on_and_delays_nobody() {
+fn an_interval_of_an_earlier_javascript_call_continues_and_delays_no_call() {
     let _turn = begin!();
     fn here() {}
     if !has("node", here) {
@@ -276,7 +276,7 @@ fn an_interval_of_an_earlier_javascript_call_goes_on_and_delays_nobody() {
 }
 
 #[test]
-fn a_bash_call_has_what_its_process_substitutions_print() {
+fn a_bash_call_has_the_output_of_its_process_substitutions() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = server(&place);
@@ -308,7 +308,7 @@ fn a_bash_call_has_what_its_process_substitutions_print() {
 }
 
 #[test]
-fn what_compiled_code_prints_is_in_the_call_that_called_it() {
+fn output_of_compiled_code_is_in_the_call_that_ran_it() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = server(&place);
@@ -345,7 +345,7 @@ fn a_program_of_the_command_line_loses_nothing_that_it_printed() {
 
 /// An uncaught error arrives after the value, which is known by then.
 #[test]
-fn a_javascript_value_stands_beside_a_late_error() {
+fn a_javascript_value_is_returned_with_a_late_error() {
     let _turn = begin!();
     fn here() {}
     if !has("node", here) {

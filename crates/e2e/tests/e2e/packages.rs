@@ -123,7 +123,7 @@ fn tool() -> Wheel {
 }
 
 #[test]
-fn what_code_starts_sees_packages_at_once() {
+fn processes_started_by_code_see_new_packages_at_once() {
     let _turn = begin!();
     let (place, index) = (TestDir::new(), Index::start());
     index.add(&tool());
@@ -170,7 +170,7 @@ fn what_code_starts_sees_packages_at_once() {
 }
 
 #[test]
-fn the_same_set_is_found_again_and_nobody_can_change_it() {
+fn an_installed_set_is_reused_and_immutable() {
     let _turn = begin!();
     let (place, index) = (TestDir::new(), stocked());
     let server = server(&place, &index);
@@ -202,7 +202,7 @@ fn the_same_set_is_found_again_and_nobody_can_change_it() {
 }
 
 #[test]
-fn pip_does_it_where_there_is_no_uv() {
+fn pip_is_used_where_uv_is_missing() {
     let _turn = begin!();
     let (place, index) = (TestDir::new(), stocked());
     let server = Client::start(&mut with_pip(&place, &index.url(), &["serve"]));
@@ -256,7 +256,7 @@ fn uv_and_pip_in_code_lead_to_the_same_place() {
 }
 
 #[test]
-fn other_things_than_names_are_refused_before_anybody_is_asked() {
+fn everything_but_package_names_is_refused_before_any_request() {
     let _turn = begin!();
     let (place, index) = (TestDir::new(), stocked());
     let server = server(&place, &index);
@@ -289,7 +289,7 @@ fn other_things_than_names_are_refused_before_anybody_is_asked() {
 }
 
 #[test]
-fn the_operators_lists_hold_for_dependencies_too() {
+fn operator_lists_apply_to_dependencies() {
     let _turn = begin!();
     let index = stocked();
     for (settings, package, part, remedy) in [
@@ -350,7 +350,7 @@ fn releases_that_are_too_young_are_left_out() {
 }
 
 #[test]
-fn an_index_that_is_down_or_mad_is_named_in_time() {
+fn a_failing_or_misbehaving_index_is_named_in_time() {
     let _turn = begin!();
     let (place, index) = (TestDir::new(), stocked());
     let mad = server(&place, &index);
@@ -423,7 +423,7 @@ fn a_hostile_wheel_leaves_no_layer_and_touches_nothing() {
 }
 
 #[test]
-fn links_of_a_wheel_are_not_taken_over() {
+fn links_in_a_wheel_are_not_installed() {
     let _turn = begin!();
     let (place, index) = (TestDir::new(), Index::start());
     index.add(
@@ -447,7 +447,7 @@ fn links_of_a_wheel_are_not_taken_over() {
 }
 
 #[test]
-fn two_that_want_the_same_get_one_layer() {
+fn two_requests_for_the_same_packages_share_one_layer() {
     let _turn = begin!();
     let (place, index) = (TestDir::new(), stocked());
     let server = server(&place, &index);
@@ -472,7 +472,7 @@ fn two_that_want_the_same_get_one_layer() {
 }
 
 #[test]
-fn an_installation_that_is_given_up_leaves_nothing() {
+fn an_aborted_install_leaves_nothing() {
     let _turn = begin!();
     let (place, index) = (TestDir::new(), stocked());
     let server = server(&place, &index);
@@ -515,7 +515,7 @@ fn passwords_of_the_index_stay_outside() {
 }
 
 #[test]
-fn a_base_is_there_from_the_start_and_can_come_from_a_lock_file() {
+fn a_base_is_present_from_the_start_and_can_come_from_a_lock_file() {
     let _turn = begin!();
     let (place, index) = (TestDir::with_settings("base = \"tools\"\n"), stocked());
     let program = place.write("p.py", "print(1)");
@@ -591,7 +591,7 @@ fn a_base_is_there_from_the_start_and_can_come_from_a_lock_file() {
 }
 
 #[test]
-fn a_base_is_used_by_the_setting_that_building_it_writes_and_by_a_run_that_wants_its_packages() {
+fn a_base_is_used_by_its_setting_and_by_a_run_that_needs_its_packages() {
     let _turn = begin!();
     let (place, index) = (TestDir::new(), stocked());
     let said = |command: &mut std::process::Command| {
@@ -665,9 +665,9 @@ fn folder_named(folder: &Path, name: &str) -> Option<PathBuf> {
 }
 
 #[test]
-fn the_machines_own_index_serves_a_real_package() {
+fn the_configured_index_of_the_machine_serves_a_real_package() {
     let _turn = begin!();
-    let name = "packages::the_machines_own_index_serves_a_real_package";
+    let name = "packages::the_configured_index_of_the_machine_serves_a_real_package";
     let place = TestDir::new();
     let mut command = place.command(&["serve"]);
     if let Some(uv) = uv() {

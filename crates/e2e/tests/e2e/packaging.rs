@@ -7,7 +7,7 @@ use sandcell_e2e::docker::Daemon;
 use sandcell_e2e::{binary, is_root, name_of, not_required, sources};
 
 #[test]
-fn the_units_are_what_systemd_understands() {
+fn systemd_accepts_the_units() {
     fn here() {}
     if Command::new("systemd-analyze").arg("--version").output().is_err() {
         not_required(&name_of(here), "no systemd-analyze");

@@ -20,7 +20,7 @@ fn in_one_that_waited(server: &Client, module: &str, code: &str) -> Answer {
 }
 
 #[test]
-fn modules_of_preload_are_loaded_before_the_call_and_nothing_else_of_them_is_seen() {
+fn preloaded_modules_are_loaded_before_the_call_and_otherwise_invisible() {
     let _turn = begin!();
     // `this` prints a poem when it is loaded.
     let place = TestDir::with_settings("preload = [\"this\", \"no_such_module\", \"wave\"]\n[pool]\nparked = 1\n");
@@ -53,7 +53,7 @@ fn modules_of_preload_are_loaded_before_the_call_and_nothing_else_of_them_is_see
 }
 
 #[test]
-fn copies_share_no_state_of_numpys_old_generator() {
+fn forked_sessions_share_no_legacy_numpy_random_state() {
     fn here() {}
     let _turn = begin!();
     let Ok(data) = std::env::var("SANDCELL_TEST_DATA_PYTHON") else {
@@ -90,7 +90,7 @@ fn copies_share_no_state_of_numpys_old_generator() {
 }
 
 #[test]
-fn a_session_that_waited_with_modules_is_restored_after_a_crash() {
+fn an_idle_session_with_preloaded_modules_is_restored_after_a_crash() {
     let _turn = begin!();
     let place = TestDir::with_settings("preload = [\"wave\"]\n[pool]\nparked = 1\n");
     let server = Client::start(&mut place.command(&["serve"]));
@@ -121,7 +121,7 @@ fn a_session_that_waited_with_modules_is_restored_after_a_crash() {
 }
 
 #[test]
-fn a_name_that_is_no_module_is_refused_before_anything_starts() {
+fn an_invalid_module_name_is_refused_at_startup() {
     let _turn = begin!();
     let place = TestDir::with_settings("preload = [\"os; print(1)\"]\n");
     let output = place.command(&["serve"]).output().unwrap();
@@ -133,7 +133,7 @@ fn a_name_that_is_no_module_is_refused_before_anything_starts() {
 }
 
 #[test]
-fn what_is_installed_wins_over_what_was_loaded_ahead() {
+fn installed_packages_win_over_preloaded_ones() {
     let _turn = begin!();
     let settings = "base = \"tools\"\npreload = [\"demo_one\"]\n[pool]\nparked = 1\n";
     let (place, index) = (TestDir::with_settings(settings), stocked());

@@ -99,7 +99,7 @@ fn serve(place: &TestDir) -> Client {
 }
 
 #[test]
-fn without_user_namespaces_nothing_runs_unless_the_floor_allows_it_and_the_error_says_how_to_mend_it() {
+fn without_user_namespaces_nothing_runs_unless_allowed_and_the_error_has_a_remedy() {
     let _turn = begin!();
     let place = TestDir::new();
     let file = place.write("a.py", "print('ran')");
@@ -123,7 +123,7 @@ fn without_user_namespaces_nothing_runs_unless_the_floor_allows_it_and_the_error
 }
 
 #[test]
-fn the_process_level_stands_in_where_parts_of_proc_are_covered() {
+fn the_process_level_is_the_fallback_where_parts_of_proc_are_covered() {
     let _turn = begin!();
     needs_landlock!();
     let place = place();
@@ -135,7 +135,7 @@ fn the_process_level_stands_in_where_parts_of_proc_are_covered() {
 }
 
 #[test]
-fn the_process_level_stands_in_where_only_one_kind_of_namespace_is_missing() {
+fn the_process_level_is_the_fallback_where_one_namespace_kind_is_missing() {
     let _turn = begin!();
     needs_landlock!();
     let place = place();
@@ -146,7 +146,7 @@ fn the_process_level_stands_in_where_only_one_kind_of_namespace_is_missing() {
 }
 
 #[test]
-fn a_toolchain_that_only_root_reaches_does_not_hinder_the_process_level() {
+fn a_toolchain_readable_by_root_only_does_not_block_the_process_level() {
     let _turn = begin!();
     needs_landlock!();
     let place = place();
@@ -163,7 +163,7 @@ fn a_toolchain_that_only_root_reaches_does_not_hinder_the_process_level() {
 }
 
 #[test]
-fn the_process_level_runs_sessions_programs_and_files_and_says_what_it_is() {
+fn the_process_level_runs_sessions_programs_and_files_and_names_itself() {
     let _turn = begin!();
     needs_landlock!();
     let place = place();
@@ -300,7 +300,7 @@ print("\n".join(breaches))
 "#;
 
 #[test]
-fn no_attack_that_the_process_level_promises_to_stop_comes_through() {
+fn the_process_level_stops_every_promised_attack() {
     let _turn = begin!();
     needs_landlock!();
     if !cfg!(target_arch = "x86_64") {
@@ -347,7 +347,7 @@ fn no_attack_that_the_process_level_promises_to_stop_comes_through() {
 }
 
 #[test]
-fn two_sandboxes_without_namespaces_reach_neither_files_nor_processes_of_each_other() {
+fn two_sandboxes_without_namespaces_cannot_reach_each_other() {
     let _turn = begin!();
     needs_landlock!();
     let place = place();
@@ -407,7 +407,7 @@ fn nothing_of_a_sandbox_without_namespaces_outlives_the_server() {
 }
 
 #[test]
-fn whichever_single_process_is_killed_the_others_end_what_is_left() {
+fn after_any_single_process_is_killed_the_others_clean_up() {
     let _turn = begin!(alone);
     needs_landlock!();
     // Launcher, guardian, agent and spare processes run one program; each is killed once, and then the server ends.
@@ -432,7 +432,7 @@ fn abused(server: &Client, code: &str) -> Value {
 }
 
 #[test]
-fn a_disk_that_takes_long_to_empty_is_told_as_full() {
+fn a_disk_that_empties_slowly_is_reported_as_full() {
     let _turn = begin!(alone);
     needs_landlock!();
     let place = TestDir::with_settings(
@@ -495,7 +495,7 @@ fn abuse_without_namespaces_is_stopped_and_named() {
 }
 
 #[test]
-fn the_doctor_says_that_it_is_the_process_level_and_that_its_promises_hold() {
+fn doctor_names_the_process_level_and_confirms_its_promises() {
     let _turn = begin!(alone);
     needs_landlock!();
     let place = place();

@@ -55,7 +55,7 @@ fn the_official_client_works_with_the_newest_protocol() {
 }
 
 #[test]
-fn the_official_client_works_with_the_handshake_of_old() {
+fn the_official_client_works_with_the_old_handshake() {
     let _turn = begin!();
-    client(&name_of(the_official_client_works_with_the_handshake_of_old), "legacy");
+    client(&name_of(the_official_client_works_with_the_old_handshake), "legacy");
 }

@@ -13,7 +13,7 @@ fn server(place: &TestDir) -> Client {
 }
 
 #[test]
-fn packages_may_be_named_in_a_text() {
+fn packages_may_be_a_string() {
     let _turn = begin!();
     let (place, index) = (TestDir::new(), stocked());
     let server = Client::start(&mut command(&place, &index.url(), &["serve"]));
@@ -93,7 +93,7 @@ fn variables_files_and_outputs_come_in_many_forms() {
 }
 
 #[test]
-fn what_says_nothing_is_left_out() {
+fn empty_arguments_are_ignored() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = server(&place);

@@ -23,7 +23,7 @@ fn rewrite(place: &TestDir, text: &str) {
 }
 
 #[test]
-fn what_may_be_installed_and_reached_changes_while_the_server_runs() {
+fn package_and_network_rules_are_reloaded_at_run_time() {
     let _turn = begin!();
     let index = stocked();
     let network = "[network]\nallow = [\"a.example\", \"b.example\"]\n";
@@ -75,7 +75,7 @@ fn what_may_be_installed_and_reached_changes_while_the_server_runs() {
 }
 
 #[test]
-fn what_callers_may_have_at_once_changes_while_the_server_runs() {
+fn caller_limits_are_reloaded_at_run_time() {
     let _turn = begin!();
     let place = TestDir::with_settings("[http]\nrequests_per_caller = 64\n");
     let server = Server::start(&place, &[]);
@@ -115,7 +115,7 @@ fn what_callers_may_have_at_once_changes_while_the_server_runs() {
 }
 
 #[test]
-fn a_file_that_changes_is_taken_over_a_broken_one_is_not_and_what_needs_a_start_is_named() {
+fn a_changed_file_is_reloaded_a_broken_one_is_not_and_restart_only_settings_are_named() {
     let _turn = begin!();
     let place = TestDir::with_settings("[limits]\nmemory_mb = 300\n");
     let server = Server::start(&place, &[]);

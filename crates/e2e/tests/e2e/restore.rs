@@ -170,7 +170,7 @@ fn variables_survive_a_death_right_after_the_call_that_made_them() {
 }
 
 #[test]
-fn threads_of_the_call_just_before_cost_the_variables_and_the_result_says_so() {
+fn threads_of_the_last_call_prevent_a_snapshot_and_the_result_states_it() {
     let _turn = begin!();
     let place = TestDir::new();
     let kept = Kept::start(&place);
@@ -180,7 +180,7 @@ fn threads_of_the_call_just_before_cost_the_variables_and_the_result_says_so() {
 }
 
 #[test]
-fn without_room_for_a_snapshot_the_last_one_serves_and_the_result_says_what_is_missing() {
+fn without_memory_for_a_snapshot_an_older_one_is_restored_and_the_result_states_the_loss() {
     let _turn = begin!();
     let place = TestDir::with_settings("[limits]\nprocesses = 16\n");
     let mut kept = Kept::start(&place);
@@ -197,7 +197,7 @@ fn without_room_for_a_snapshot_the_last_one_serves_and_the_result_says_what_is_m
 }
 
 #[test]
-fn sessions_without_snapshots_say_why_their_variables_are_lost() {
+fn sessions_without_snapshots_report_why_variables_are_lost() {
     let _turn = begin!();
     let place = TestDir::with_settings("[sessions]\nrestore = false\n");
     let kept = Kept::start(&place);
@@ -220,7 +220,7 @@ fn sessions_without_snapshots_say_why_their_variables_are_lost() {
 }
 
 #[test]
-fn the_result_names_the_execution_whose_state_is_back() {
+fn the_result_names_the_execution_of_the_restored_state() {
     let _turn = begin!();
     let place = TestDir::new();
     let mut kept = Kept::start(&place);
@@ -236,7 +236,7 @@ fn the_result_names_the_execution_whose_state_is_back() {
 }
 
 #[test]
-fn a_handler_that_raises_while_a_copy_is_made_leaves_no_unknown_one() {
+fn a_handler_that_raises_during_a_snapshot_leaves_no_untracked_process() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = Kept::start(&place);
@@ -260,7 +260,7 @@ fn a_handler_that_raises_while_a_copy_is_made_leaves_no_unknown_one() {
 }
 
 #[test]
-fn a_restored_session_prints_also_if_it_printed_to_a_file_that_is_closed_now() {
+fn a_restored_session_prints_even_if_stdout_was_a_closed_file() {
     let _turn = begin!();
     let place = TestDir::new();
     let mut session = Kept::start(&place);
@@ -284,7 +284,7 @@ fn two_crashes_in_a_row_lose_nothing() {
 }
 
 #[test]
-fn a_crash_of_the_first_cell_has_nothing_to_go_back_to() {
+fn a_crash_of_the_first_cell_has_no_snapshot_to_restore() {
     let _turn = begin!();
     let place = TestDir::new();
     let mut kept = Kept::start(&place);
@@ -296,7 +296,7 @@ fn a_crash_of_the_first_cell_has_nothing_to_go_back_to() {
 }
 
 #[test]
-fn what_cannot_be_brought_back_reports_that_it_is_closed() {
+fn open_resources_are_reported_closed_after_a_restore() {
     let _turn = begin!();
     let place = TestDir::new();
     let mut kept = Kept::start(&place);
@@ -354,7 +354,7 @@ fn what_cannot_be_brought_back_reports_that_it_is_closed() {
 }
 
 #[test]
-fn the_program_does_not_see_its_copy() {
+fn the_program_does_not_see_its_snapshot() {
     let _turn = begin!();
     let place = TestDir::new();
     let mut kept = Kept::start(&place);
@@ -380,7 +380,7 @@ fn the_program_does_not_see_its_copy() {
 }
 
 #[test]
-fn with_threads_there_is_no_copy_and_the_result_says_why() {
+fn with_threads_there_is_no_snapshot_and_the_result_states_why() {
     let _turn = begin!();
     let place = TestDir::new();
     let mut kept = Kept::start(&place);
@@ -394,7 +394,7 @@ fn with_threads_there_is_no_copy_and_the_result_says_why() {
 }
 
 #[test]
-fn code_that_ends_or_imitates_the_copy_only_loses_its_own_state() {
+fn code_that_kills_or_imitates_the_snapshot_loses_only_its_own_state() {
     let _turn = begin!();
     let place = TestDir::new();
     let mut kept = Kept::start(&place);
@@ -430,7 +430,7 @@ fn code_that_ends_or_imitates_the_copy_only_loses_its_own_state() {
 }
 
 #[test]
-fn a_copy_is_given_up_before_it_costs_the_program_its_memory() {
+fn a_snapshot_is_dropped_before_the_program_runs_out_of_memory() {
     let _turn = begin!();
     let place = TestDir::with_settings("[limits]\nmemory_mb = 192\n");
     let mut kept = Kept::start(&place);
@@ -460,7 +460,7 @@ fn a_large_session_is_restored_too() {
 }
 
 #[test]
-fn a_reset_and_the_setting_leave_no_copy() {
+fn a_reset_and_the_disabled_setting_leave_no_snapshot() {
     let _turn = begin!();
     let place = TestDir::new();
     let mut kept = Kept::start(&place);
@@ -508,7 +508,7 @@ fn interrupts_time_outs_and_cancelling_work_in_a_restored_session() {
 }
 
 #[test]
-fn a_crash_is_told_at_once() {
+fn a_crash_is_reported_at_once() {
     let _turn = begin!();
     let place = TestDir::with_settings("[sessions]\nrestore = false\n");
     let server = Client::start(&mut place.command(&["serve"]));

@@ -63,7 +63,7 @@ fn a_status_lists_variables_without_running_their_code() {
 }
 
 #[test]
-fn what_threads_print_while_variables_are_listed_is_not_lost() {
+fn output_of_threads_while_variables_are_listed_is_not_lost() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = server(&place);
@@ -92,7 +92,7 @@ fn what_threads_print_while_variables_are_listed_is_not_lost() {
 }
 
 #[test]
-fn a_progress_bar_is_progress() {
+fn a_progress_bar_becomes_a_progress_notification() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = server(&place);
@@ -153,7 +153,7 @@ fn a_status_lists_what_each_execution_added_to_memory() {
 }
 
 #[test]
-fn memory_that_runs_short_is_said_before_it_is_gone() {
+fn low_memory_is_reported_before_it_is_exhausted() {
     let _turn = begin!();
     let place = TestDir::with_settings("[limits]\nmemory_mb = 128\n");
     let server = server(&place);
@@ -170,9 +170,9 @@ fn memory_that_runs_short_is_said_before_it_is_gone() {
 }
 
 #[test]
-fn charts_can_be_read_without_eyes() {
+fn charts_are_described_as_data() {
     let _turn = begin!();
-    let Some(place) = with_libraries(&name_of(charts_can_be_read_without_eyes), "") else {
+    let Some(place) = with_libraries(&name_of(charts_are_described_as_data), "") else {
         return;
     };
     let server = server(&place);
@@ -214,9 +214,9 @@ fn charts_can_be_read_without_eyes() {
 }
 
 #[test]
-fn tables_say_their_shape_and_types_once() {
+fn tables_state_their_shape_and_types_once() {
     let _turn = begin!();
-    let Some(place) = with_libraries(&name_of(tables_say_their_shape_and_types_once), "") else {
+    let Some(place) = with_libraries(&name_of(tables_state_their_shape_and_types_once), "") else {
         return;
     };
     let server = server(&place);
@@ -296,7 +296,7 @@ const MISBEHAVING_VALUES: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn values_and_code_that_misbehave_get_an_answer_and_harm_nobody() {
+fn misbehaving_values_and_code_get_an_answer_and_do_no_harm() {
     let _turn = begin!(alone);
     let place = TestDir::new();
     let server = server(&place);
@@ -320,9 +320,9 @@ fn values_and_code_that_misbehave_get_an_answer_and_harm_nobody() {
 }
 
 #[test]
-fn a_figure_of_fifty_thousand_pixels_comes_back_small() {
+fn a_figure_of_fifty_thousand_pixels_is_returned_scaled_down() {
     let _turn = begin!();
-    let name = name_of(a_figure_of_fifty_thousand_pixels_comes_back_small);
+    let name = name_of(a_figure_of_fifty_thousand_pixels_is_returned_scaled_down);
     let Some(place) = with_libraries(&name, "") else {
         return;
     };
@@ -378,7 +378,7 @@ fn pictures_keep_their_place_among_prints() {
 
 /// HTML becomes a link and one line of text, with its words and its first picture.
 #[test]
-fn a_long_page_is_a_link_and_a_line() {
+fn a_long_html_page_is_a_link_and_one_line() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = server(&place);

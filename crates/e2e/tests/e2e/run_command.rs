@@ -33,7 +33,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn the_exit_status_is_the_programs() {
+fn the_exit_status_of_the_program_is_returned() {
     let _turn = begin!();
     let place = TestDir::new();
     for (code, status) in [
@@ -92,7 +92,7 @@ fn a_time_out_is_124_and_memory_is_137() {
 }
 
 #[test]
-fn what_sandcell_itself_could_not_do_is_125() {
+fn a_failure_of_sandcell_itself_is_125() {
     let _turn = begin!();
     let place = TestDir::new();
     for arguments in [
@@ -116,7 +116,7 @@ fn what_sandcell_itself_could_not_do_is_125() {
 }
 
 #[test]
-fn output_comes_while_the_program_runs_and_input_goes_in() {
+fn output_and_input_are_streamed_while_the_program_runs() {
     let _turn = begin!();
     let place = TestDir::new();
     let file = place.write(
@@ -148,7 +148,7 @@ fn output_comes_while_the_program_runs_and_input_goes_in() {
 }
 
 #[test]
-fn streams_stay_apart_and_bytes_stay_bytes() {
+fn streams_stay_separate_and_bytes_unchanged() {
     let _turn = begin!();
     let place = TestDir::new();
     let output = run(
@@ -164,7 +164,7 @@ fn streams_stay_apart_and_bytes_stay_bytes() {
 }
 
 #[test]
-fn for_one_program_nothing_is_made_ahead() {
+fn the_run_command_makes_no_idle_sandboxes() {
     let _turn = begin!();
     let place = TestDir::new();
     let file = place.write("program.py", "print('up', flush=True)\ninput()\n");
@@ -211,7 +211,7 @@ fn a_program_can_come_from_standard_input() {
 }
 
 #[test]
-fn files_go_in_and_come_back() {
+fn files_are_copied_in_and_back() {
     let _turn = begin!();
     let place = TestDir::new();
     let input = place.write("numbers.txt", "1\n2\n39\n").display().to_string();
@@ -241,7 +241,7 @@ fn files_go_in_and_come_back() {
 }
 
 #[test]
-fn json_tells_everything_at_once() {
+fn json_output_is_one_complete_object() {
     let _turn = begin!();
     let place = TestDir::new();
     let output = run(
@@ -279,7 +279,7 @@ fn json_tells_everything_at_once() {
 }
 
 #[test]
-fn the_hosts_secrets_stay_outside_here_too() {
+fn the_run_command_hides_secrets_of_the_host() {
     let _turn = begin!();
     let place = TestDir::new();
     let secret = place.write("secret.txt", sandcell_e2e::test_dir::SECRET_VALUE);
@@ -363,7 +363,7 @@ fn a_failure_ends_with_a_hint() {
 }
 
 #[test]
-fn amounts_have_units_and_files_need_one_name() {
+fn amounts_have_units_and_file_names_must_be_unique() {
     let _turn = begin!();
     let place = TestDir::new();
     place.write("numbers.txt", "1 2 39");
@@ -500,7 +500,7 @@ fn a_setting_is_written_from_the_command_line_and_the_rest_of_the_file_stays() {
 }
 
 #[test]
-fn code_can_stand_on_the_command_line() {
+fn code_can_be_given_on_the_command_line() {
     let _turn = begin!();
     let place = TestDir::new();
     let mut command = place.command(&["run", "-c", "import sys\nprint(sys.argv[1], input())", "--", "a"]);
@@ -538,7 +538,7 @@ fn a_data_folder_that_cannot_be_used_is_reported() {
 }
 
 #[test]
-fn mistakes_are_answered_with_what_was_meant() {
+fn mistakes_are_answered_with_a_suggestion() {
     let _turn = begin!();
     let place = TestDir::new();
     for (arguments, variable, expected) in [

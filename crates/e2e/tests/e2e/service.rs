@@ -99,7 +99,7 @@ while True:
 }
 
 #[test]
-fn clients_that_come_at_once_share_one_server_and_find_their_variables_after_a_kill() {
+fn simultaneous_clients_share_one_server_and_keep_their_variables_after_a_kill() {
     let _turn = begin!();
     let background = Background::new(600);
     let (one, two) = std::thread::scope(|scope| {
@@ -122,7 +122,7 @@ fn clients_that_come_at_once_share_one_server_and_find_their_variables_after_a_k
 }
 
 #[test]
-fn one_flag_keeps_variables_where_each_call_has_a_server_of_its_own() {
+fn one_flag_keeps_variables_across_one_shot_servers() {
     let _turn = begin!();
     let background = Background::new(600);
     let call = |code: &str| {
@@ -135,7 +135,7 @@ fn one_flag_keeps_variables_where_each_call_has_a_server_of_its_own() {
 }
 
 #[test]
-fn a_model_is_told_that_sandboxes_end_with_the_client_where_they_do() {
+fn the_model_is_told_if_sandboxes_end_with_the_client() {
     let _turn = begin!();
     let background = Background::new(600);
     let told = |arguments: &[&str]| {
@@ -149,7 +149,7 @@ fn a_model_is_told_that_sandboxes_end_with_the_client_where_they_do() {
 }
 
 #[test]
-fn a_server_that_was_killed_is_started_anew_and_its_socket_is_no_obstacle() {
+fn a_killed_server_is_restarted_despite_its_stale_socket() {
     let _turn = begin!();
     let background = Background::new(600);
     let client = background.client();
@@ -171,7 +171,7 @@ fn a_server_that_was_killed_is_started_anew_and_its_socket_is_no_obstacle() {
 }
 
 #[test]
-fn a_server_that_nobody_needs_ends_and_takes_its_socket_along() {
+fn an_unused_server_ends_and_removes_its_socket() {
     let _turn = begin!();
     let mut background = Background::new(1);
     background.more.push(("SANDCELL_LIMITS__IDLE_S", "1".to_owned()));
@@ -191,7 +191,7 @@ fn a_server_that_nobody_needs_ends_and_takes_its_socket_along() {
 }
 
 #[test]
-fn another_version_is_replaced_when_it_has_nothing_to_lose() {
+fn another_version_is_replaced_when_it_has_no_state() {
     let _turn = begin!();
     let background = Background::new(600);
     let client = background.client();
@@ -220,7 +220,7 @@ fn another_version_is_replaced_when_it_has_nothing_to_lose() {
 }
 
 #[test]
-fn clients_that_ask_for_other_things_do_not_share_a_server() {
+fn clients_with_different_settings_do_not_share_a_server() {
     let _turn = begin!();
     let background = Background::new(600);
     let plain = background.client();
@@ -237,7 +237,7 @@ fn clients_that_ask_for_other_things_do_not_share_a_server() {
 }
 
 #[test]
-fn nobody_else_comes_in() {
+fn other_users_cannot_connect() {
     let _turn = begin!();
     let background = Background::new(600);
     let client = background.client();
@@ -289,7 +289,7 @@ fn nobody_else_comes_in() {
 }
 
 #[test]
-fn a_server_that_cannot_start_says_why_to_the_call() {
+fn a_server_that_cannot_start_reports_the_reason_to_the_call() {
     let _turn = begin!();
     let background = Background::new(600);
     let mut command = background.command(&["serve", "--tools", "no_such_tool"]);
@@ -303,7 +303,7 @@ fn a_server_that_cannot_start_says_why_to_the_call() {
 }
 
 #[test]
-fn a_socket_of_ones_own_is_served_and_connected_to() {
+fn an_explicit_socket_path_is_served_and_connected_to() {
     let _turn = begin!();
     let background = Background::new(600);
     let socket = background.place.path("run/own.sock");

@@ -109,7 +109,7 @@ fn imports_functions_classes_and_files_stay() {
 }
 
 #[test]
-fn the_last_expression_comes_back_and_none_does_not() {
+fn the_last_expression_is_returned_except_none() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = server(&place);
@@ -134,7 +134,7 @@ fn top_level_await_works() {
 }
 
 #[test]
-fn stdout_and_stderr_are_told_apart() {
+fn stdout_and_stderr_are_separate() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = server(&place);
@@ -359,7 +359,7 @@ fn os_exit_ends_only_the_session_and_is_named() {
 }
 
 #[test]
-fn memory_without_end_is_stopped_and_named() {
+fn unbounded_memory_use_is_stopped_and_named() {
     let _turn = begin!();
     let place = TestDir::with_settings("[limits]\nmemory_mb = 128\n");
     let server = server(&place);
@@ -410,7 +410,7 @@ fn a_fork_bomb_is_stopped_and_named() {
 }
 
 #[test]
-fn standard_input_is_what_the_call_gives() {
+fn standard_input_is_the_text_of_the_call() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = server(&place);
@@ -467,7 +467,7 @@ fn two_sandboxes_share_nothing() {
 }
 
 #[test]
-fn a_sandbox_has_what_it_was_made_with() {
+fn a_sandbox_has_the_requested_options() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = server(&place);
@@ -495,7 +495,7 @@ fn a_sandbox_has_what_it_was_made_with() {
 }
 
 #[test]
-fn a_throwaway_run_takes_files_and_gives_outputs_that_outlive_it() {
+fn a_throwaway_run_takes_files_and_returns_outputs_that_outlive_it() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = server(&place);
@@ -527,7 +527,7 @@ fn a_throwaway_run_takes_files_and_gives_outputs_that_outlive_it() {
 }
 
 #[test]
-fn history_tells_newest_first_what_was_run() {
+fn history_lists_executions_newest_first() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = server(&place);
@@ -568,7 +568,7 @@ fn more_sandboxes_than_allowed_are_refused_and_none_is_made() {
 }
 
 #[test]
-fn an_operators_folder_is_seen_and_never_written() {
+fn an_operator_folder_is_visible_and_read_only() {
     let _turn = begin!();
     let place = TestDir::new();
     place.write("data.txt", "from the host");
@@ -599,7 +599,7 @@ fn an_operators_folder_is_seen_and_never_written() {
 }
 
 #[test]
-fn only_the_tools_that_were_asked_for_are_there() {
+fn only_the_selected_tools_exist() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = Client::start(&mut place.command(&["serve", "--tools", "execute_code,read_file"]));
@@ -624,7 +624,7 @@ fn only_the_tools_that_were_asked_for_are_there() {
 }
 
 #[test]
-fn the_end_of_a_sandbox_is_told_before_it_comes_and_a_key_finds_it_until_then() {
+fn the_end_of_a_sandbox_is_announced_and_its_key_works_until_then() {
     let _turn = begin!();
     let place = TestDir::new();
     let client = server(&place);

@@ -224,7 +224,7 @@ fn sixteen_floods_of_descriptors_in_flight_end_and_others_go_on() {
 }
 
 #[test]
-fn what_passes_descriptors_on_is_left_alone() {
+fn programs_that_pass_descriptors_on_are_left_alone() {
     let _turn = begin!();
     let (_place, server) = start();
     let code = r#"

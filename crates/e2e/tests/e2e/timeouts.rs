@@ -36,7 +36,7 @@ fn an_endless_loop_is_interrupted_and_variables_stay() {
 }
 
 #[test]
-fn waiting_for_something_that_never_comes_is_interrupted() {
+fn waiting_forever_is_interrupted() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = server(&place);
@@ -56,7 +56,7 @@ fn waiting_for_something_that_never_comes_is_interrupted() {
 }
 
 #[test]
-fn code_that_ignores_the_interrupt_ends_all_the_same() {
+fn code_that_ignores_the_interrupt_is_killed() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = server(&place);
@@ -81,7 +81,7 @@ fn code_that_ignores_the_interrupt_ends_all_the_same() {
 }
 
 #[test]
-fn children_of_code_that_timed_out_do_not_run_on() {
+fn children_of_timed_out_code_are_killed() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = server(&place);
@@ -151,7 +151,7 @@ fn a_call_that_takes_longer_than_its_wait_answers_running() {
 }
 
 #[test]
-fn a_client_that_gives_up_soon_is_led_back_to_its_execution() {
+fn a_client_with_a_short_timeout_can_find_its_execution_again() {
     let _turn = begin!();
     let place = TestDir::with_settings("[mcp]\nwait_s = 1\n");
     let server = server(&place);

@@ -81,7 +81,7 @@ fn scripts_run_fail_and_time_out_with_the_same_fields() {
 }
 
 #[test]
-fn what_the_strict_list_refuses_is_not_run_and_stands_in_the_history() {
+fn code_refused_by_the_strict_list_is_not_run_but_recorded() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = scripts(&place);
@@ -136,7 +136,7 @@ fn what_the_strict_list_refuses_is_not_run_and_stands_in_the_history() {
 }
 
 #[test]
-fn variables_go_files_stay_and_a_reset_counts_anew() {
+fn a_reset_removes_variables_keeps_files_and_restarts_the_count() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = scripts(&place);
@@ -167,7 +167,7 @@ fn variables_go_files_stay_and_a_reset_counts_anew() {
 }
 
 #[test]
-fn an_installed_package_serves_later_scripts_and_the_operators_list_holds() {
+fn an_installed_package_serves_later_scripts_and_the_operator_list_applies() {
     let _turn = begin!();
     let place = TestDir::with_settings("[packages]\nallow = [\"demo-one\", \"helper-one\"]\n");
     let index = stocked();
@@ -194,7 +194,7 @@ fn an_installed_package_serves_later_scripts_and_the_operators_list_holds() {
 }
 
 #[test]
-fn scripts_keep_variables_where_the_operator_says_so() {
+fn scripts_keep_variables_if_the_operator_enables_it() {
     let _turn = begin!();
     let place = TestDir::with_settings("toolset = \"script\"\nanalysis = \"off\"\n[script]\npersistent = true\n");
     let server = Client::start(&mut place.command(&["serve"]));
@@ -239,7 +239,7 @@ fn a_container_is_started_used_replaced_and_stopped() {
 }
 
 #[test]
-fn an_image_that_cannot_be_had_is_refused_and_the_old_sandbox_stays() {
+fn an_unavailable_image_is_refused_and_the_old_sandbox_stays() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = Client::start(&mut place.command(&["serve", "--toolset", "container", "--backend", "native"]));

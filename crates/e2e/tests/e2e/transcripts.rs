@@ -43,7 +43,7 @@ impl Transcript {
 }
 
 #[test]
-fn a_notebook_like_conversation() {
+fn a_notebook_like_conversation_matches_its_transcript() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = Client::start(&mut place.command(&["serve"]));
@@ -70,7 +70,7 @@ fn a_notebook_like_conversation() {
 }
 
 #[test]
-fn refusals_say_what_to_do() {
+fn refusals_state_what_to_do() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = Client::start(&mut place.command(&["serve"]));
@@ -96,7 +96,7 @@ fn refusals_say_what_to_do() {
 }
 
 #[test]
-fn files_in_and_out() {
+fn files_are_written_and_read() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = Client::start(&mut place.command(&["serve"]));
@@ -163,7 +163,7 @@ fn the_list_of_tools_is_short_and_clean() {
 }
 
 #[test]
-fn the_handshake_tells_a_model_what_it_needs() {
+fn the_handshake_has_the_instructions_for_a_model() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = Client::start_silent(&mut place.command(&["serve"]));

@@ -64,7 +64,7 @@ fn held(server: &Client, code: &str, memory_mb: u64) -> Value {
 }
 
 #[test]
-fn many_children_at_once_are_held_to_the_memory_of_one_sandbox() {
+fn many_concurrent_children_stay_within_the_memory_of_one_sandbox() {
     let _turn = begin!(alone);
     let place = TestDir::with_settings("[pool]\nparked = 0\n");
     let server = Client::start(&mut place.command(&["serve"]));
@@ -91,7 +91,7 @@ fn many_children_at_once_are_held_to_the_memory_of_one_sandbox() {
 }
 
 #[test]
-fn children_that_come_and_go_are_held_too() {
+fn short_lived_children_stay_within_the_memory_limit() {
     let _turn = begin!(alone);
     let place = TestDir::with_settings("[pool]\nparked = 0\n");
     let server = Client::start(&mut place.command(&["serve"]));
@@ -111,7 +111,7 @@ fn children_that_come_and_go_are_held_too() {
 }
 
 #[test]
-fn processor_time_processes_and_descriptors_are_held_and_named() {
+fn cpu_time_processes_and_descriptors_are_limited_and_named() {
     let _turn = begin!(alone);
     let place = TestDir::with_settings("[pool]\nparked = 0\n[limits]\nprocesses = 24\ninodes = 2000\ndisk_mb = 16\n");
     let server = Client::start(&mut place.command(&["serve"]));
@@ -161,7 +161,7 @@ fn processor_time_processes_and_descriptors_are_held_and_named() {
 
 /// The count includes memory that is not the program's: page tables, the session's snapshot, the first process.
 #[test]
-fn who_has_taken_all_memory_there_is_gets_an_error_and_keeps_the_variables() {
+fn code_that_takes_all_memory_gets_an_error_and_keeps_its_variables() {
     let _turn = begin!();
     for _ in 0..2 {
         // The first sandbox of a server has an interpreter that started by itself.

@@ -40,7 +40,7 @@ fn fresh_json(server: &Client, code: &str) -> Value {
 }
 
 #[test]
-fn a_copy_has_the_modules_and_nothing_of_another_session() {
+fn a_forked_session_has_the_modules_and_no_state_of_another_session() {
     let _turn = begin!();
     let place = place("\"wave\", \"decimal\"");
     let server = warmed(&place);
@@ -63,7 +63,7 @@ fn a_copy_has_the_modules_and_nothing_of_another_session() {
 }
 
 #[test]
-fn sessions_begin_as_copies_without_any_setting_and_nothing_is_left_of_their_rehearsal() {
+fn sessions_are_forked_by_default_and_their_warm_up_leaves_no_trace() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = warmed(&place);
@@ -97,7 +97,7 @@ fn sessions_begin_as_copies_without_any_setting_and_nothing_is_left_of_their_reh
 }
 
 #[test]
-fn copies_share_no_randomness() {
+fn forked_sessions_share_no_randomness() {
     let _turn = begin!();
     let place = place("\"random\", \"tempfile\", \"uuid\", \"multiprocessing\", \"ssl\", \"secrets\"");
     let server = warmed(&place);
@@ -119,7 +119,7 @@ fn copies_share_no_randomness() {
 }
 
 #[test]
-fn a_copy_stands_where_started_programs_stand_and_is_locked_like_them() {
+fn a_forked_session_is_placed_and_locked_down_like_a_started_program() {
     let _turn = begin!();
     let place = place("\"wave\"");
     let server = warmed(&place);
@@ -145,7 +145,7 @@ fn a_copy_stands_where_started_programs_stand_and_is_locked_like_them() {
 }
 
 #[test]
-fn a_copy_holds_nothing_that_leads_out() {
+fn a_forked_session_holds_no_descriptor_to_the_outside() {
     let _turn = begin!();
     let place = place("\"wave\"");
     let server = warmed(&place);
@@ -180,7 +180,7 @@ fn a_copy_holds_nothing_that_leads_out() {
 }
 
 #[test]
-fn a_copy_is_told_from_the_parent_by_its_end_and_can_be_interrupted_and_killed() {
+fn a_forked_session_can_crash_be_interrupted_and_be_killed_without_the_zygote() {
     let _turn = begin!();
     let place = place("\"wave\"");
     let server = warmed(&place);
@@ -203,7 +203,7 @@ fn a_copy_is_told_from_the_parent_by_its_end_and_can_be_interrupted_and_killed()
 }
 
 #[test]
-fn a_parent_that_is_killed_costs_nothing_but_time() {
+fn a_killed_zygote_costs_only_time() {
     let _turn = begin!(alone);
     let place = place("\"wave\"");
     let mut server = warmed(&place);
@@ -228,7 +228,7 @@ fn parents_of(server: &Client) -> BTreeSet<machine::ProcessIdentity> {
 }
 
 #[test]
-fn a_parent_is_replaced_after_a_thousand_children_and_nobody_notices() {
+fn a_zygote_is_replaced_after_a_thousand_forks_unnoticed() {
     const AT_ONCE: usize = 4;
     const RUNS_EACH: usize = 280;
     let _turn = begin!(alone);
@@ -254,7 +254,7 @@ fn a_parent_is_replaced_after_a_thousand_children_and_nobody_notices() {
 }
 
 #[test]
-fn what_starts_anew_in_a_sandbox_is_not_held_against_the_parent() {
+fn a_restart_inside_a_sandbox_does_not_count_against_the_zygote() {
     let _turn = begin!();
     let place = place("\"wave\"");
     let server = warmed(&place);
@@ -272,7 +272,7 @@ fn what_starts_anew_in_a_sandbox_is_not_held_against_the_parent() {
 }
 
 #[test]
-fn what_is_killed_while_it_is_made_costs_its_call_alone() {
+fn a_session_killed_during_its_start_fails_only_its_own_call() {
     let _turn = begin!(alone);
     let place = place("\"wave\"");
     let mut server = warmed(&place);
@@ -306,7 +306,7 @@ fn what_is_killed_while_it_is_made_costs_its_call_alone() {
 }
 
 #[test]
-fn a_copy_enters_a_sandbox_in_which_another_language_speaks_already() {
+fn a_forked_session_enters_a_sandbox_with_a_session_of_another_language() {
     let _turn = begin!();
     let place = place("");
     let server = warmed(&place);
@@ -320,7 +320,7 @@ fn a_copy_enters_a_sandbox_in_which_another_language_speaks_already() {
 }
 
 #[test]
-fn a_session_that_began_as_a_copy_sets_copies_of_itself_aside_without_being_told_of_their_ends() {
+fn a_forked_session_takes_snapshots_without_seeing_them_end() {
     let _turn = begin!();
     let place = place("");
     let server = warmed(&place);
@@ -360,7 +360,7 @@ fn a_session_that_began_as_a_copy_sets_copies_of_itself_aside_without_being_told
 }
 
 #[test]
-fn switched_off_or_with_threads_every_session_starts_by_itself() {
+fn with_the_zygote_disabled_or_threaded_every_session_starts_separately() {
     let _turn = begin!();
     let place = TestDir::with_settings("preload = [\"wave\"]\n[pool]\nparked = 0\nwarm_parents = false\n");
     let server = Client::start(&mut place.command(&["serve"]));
@@ -389,7 +389,7 @@ fn weights(server: &Client) -> Vec<f64> {
 }
 
 #[test]
-fn what_is_made_ahead_gives_way_until_it_waits() {
+fn sandboxes_made_ahead_have_low_cpu_weight_until_they_are_idle() {
     const IDLE_COUNT: usize = 6;
     let _turn = begin!(alone);
     let place = TestDir::with_settings(&format!("[pool]\nparked = {IDLE_COUNT}\n"));
@@ -410,7 +410,7 @@ fn what_is_made_ahead_gives_way_until_it_waits() {
 }
 
 #[test]
-fn a_copy_has_what_an_interpreter_of_its_own_would_have() {
+fn a_forked_session_equals_a_separately_started_interpreter() {
     const SEEN_SCRIPT: &str = "import os, sys, json\n\
         stream = lambda it: [it.name, it.mode, it.encoding, it.errors, it.line_buffering, it.isatty(), it.buffer.raw.fileno()]\n\
         print(json.dumps([dict(os.environ), sys.path, stream(sys.stdout), stream(sys.stderr), sys.stdout is sys.__stdout__,\n\
@@ -431,7 +431,7 @@ fn a_copy_has_what_an_interpreter_of_its_own_would_have() {
 }
 
 #[test]
-fn a_copy_finds_what_stands_for_programs_that_commands_expect() {
+fn a_forked_session_finds_the_stand_in_programs_of_commands() {
     let _turn = begin!();
     let place = place("");
     let server = warmed(&place);
@@ -447,7 +447,7 @@ fn a_copy_finds_what_stands_for_programs_that_commands_expect() {
 }
 
 #[test]
-fn a_copy_has_the_variables_of_its_sandbox_and_none_that_it_lacks() {
+fn a_forked_session_has_exactly_the_environment_of_its_sandbox() {
     let _turn = begin!();
     let place = place("");
     let server = warmed(&place);
@@ -466,7 +466,7 @@ fn a_copy_has_the_variables_of_its_sandbox_and_none_that_it_lacks() {
 }
 
 #[test]
-fn a_copy_has_working_locks_and_threads() {
+fn a_forked_session_has_working_locks_and_threads() {
     let _turn = begin!();
     let place = place("\"logging\", \"threading\", \"concurrent.futures\", \"multiprocessing.pool\", \"random\"");
     let server = warmed(&place);
@@ -489,7 +489,7 @@ fn a_copy_has_working_locks_and_threads() {
 }
 
 #[test]
-fn modules_are_asked_about_forks_as_much_as_they_want() {
+fn the_fork_hooks_of_modules_are_called() {
     let _turn = begin!();
     for (wants, expected) in [
         ("after_in_child=heard('child')", json!(["child"])),
@@ -520,7 +520,7 @@ fn modules_are_asked_about_forks_as_much_as_they_want() {
 }
 
 #[test]
-fn a_copy_has_the_modules_of_the_base_that_its_sandbox_has() {
+fn a_forked_session_has_the_modules_of_the_base_of_its_sandbox() {
     let _turn = begin!();
     let settings = "base = \"tools\"\npreload = [\"demo_one\"]\n[pool]\nparked = 0\nwarm_parents = true\n";
     let (place, index) = (TestDir::with_settings(settings), stocked());

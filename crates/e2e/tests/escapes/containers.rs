@@ -54,7 +54,7 @@ fn attack_classes_with(test: &str, classes: &[&str], is_meant: impl Fn(&Attack) 
 }
 
 #[test]
-fn containers_hold_as_well() {
+fn containers_stop_the_attacks_too() {
     fn here() {}
     attack_classes(&name_of(here), &DEFAULT_CLASSES);
     if std::env::var("SANDCELL_TEST_SIEGE").as_deref() == Ok("all") {
@@ -77,7 +77,7 @@ fn sockets_and_huge_pages_in_containers_hold_no_memory_beyond_the_limit() {
 }
 
 #[test]
-fn every_class_is_made_and_little_of_them_left_out() {
+fn every_class_runs_in_containers_and_few_attacks_are_left_out() {
     let left_out = sandcell_attacks::all()
         .unwrap()
         .into_iter()

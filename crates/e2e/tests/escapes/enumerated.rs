@@ -199,7 +199,7 @@ fn no_flag_of_clone_makes_a_namespace() {
 
 /// A filter that refuses everything would pass the tests above.
 #[test]
-fn what_ordinary_programs_need_goes_through() {
+fn calls_of_ordinary_programs_are_allowed() {
     const NEEDED_CALLS_SCRIPT: &str = r#"
 import asyncio, concurrent.futures, ctypes, fcntl, multiprocessing, os, select, signal, socket, sqlite3, subprocess, tempfile, threading
 done = []

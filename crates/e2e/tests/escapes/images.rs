@@ -22,7 +22,7 @@ const OTHER_OUTCOMES: [(&str, &str); 4] = [
 ];
 
 #[test]
-fn an_image_holds_as_well() {
+fn a_sandbox_with_an_image_stops_the_attacks_too() {
     fn here() {}
     let _turn = begin!();
     let get = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());

@@ -135,7 +135,7 @@ fn switching_any_layer_off_lets_attacks_through() {
 }
 
 #[test]
-fn and_as_an_ordinary_user() {
+fn switching_any_layer_off_lets_attacks_through_as_an_ordinary_user() {
     let _turn = begin!();
     if !sandcell_e2e::is_root() {
         println!("the other test was made as one");
@@ -196,7 +196,7 @@ fn a_layer_that_fails_refuses_to_run_anything() {
 }
 
 #[test]
-fn what_cannot_be_left_out_alone_refuses_to_run_anything() {
+fn layers_that_cannot_be_left_out_alone_refuse_to_run_anything() {
     let _turn = begin!();
     for user in ServerUser::all() {
         for (layer, reason) in NOT_ALONE {

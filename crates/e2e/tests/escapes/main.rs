@@ -142,7 +142,7 @@ fn every_class_is_tested_and_there_are_many_attacks_of_many_kinds() {
 
 /// Makes every attack that is one piece of code, all in one program of the command line.
 #[test]
-fn the_command_line_holds_as_well() {
+fn the_command_line_stops_the_attacks_too() {
     let _turn = begin!();
     for user in ServerUser::all() {
         let target = Target::open(user, "", &[]);
@@ -214,7 +214,7 @@ fn run_all(target: &Target, attacks: &[Attack], options: &[&str]) -> BTreeMap<St
 
 /// An attack on a limit proves nothing if it is held anyway. With the limit raised, each one must succeed.
 #[test]
-fn attacks_on_limits_come_through_when_the_limit_is_raised() {
+fn attacks_on_limits_succeed_when_the_limit_is_raised() {
     let _turn = begin!();
     let mut failures = Vec::new();
     let mut groups: BTreeMap<String, Vec<Attack>> = BTreeMap::new();

@@ -257,13 +257,13 @@ fn each_step_fails(settings: &str) {
 }
 
 #[test]
-fn a_step_that_fails_costs_one_sandbox_of_a_busy_server() {
+fn a_failed_step_loses_one_sandbox_of_a_busy_server() {
     let _turn = begin!(alone);
     each_step_fails("");
 }
 
 #[test]
-fn a_step_that_fails_costs_one_sandbox_of_a_busy_server_without_warmed_interpreters() {
+fn a_failed_step_loses_one_sandbox_of_a_busy_server_without_zygotes() {
     let _turn = begin!(alone);
     each_step_fails("warm_parents = false\n");
 }

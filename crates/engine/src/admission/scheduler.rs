@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_flood_and_a_trickle_get_the_same() {
+    async fn a_flooding_and_a_slow_caller_get_equal_shares() {
         let scheduler = Scheduler::new(4, 4);
         let (mut waiting, mut running) = (Vec::new(), VecDeque::new());
         for name in std::iter::repeat_n("ann", 100).chain(std::iter::repeat_n("bob", 20)) {

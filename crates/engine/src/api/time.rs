@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn known_moments_read_as_they_should() {
+    fn known_times_are_formatted_correctly() {
         for (seconds, text) in [
             (0, "1970-01-01T00:00:00Z"),
             (951_782_399, "2000-02-28T23:59:59Z"),
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_before_1970_is_no_panic() {
+    fn a_time_before_1970_does_not_panic() {
         assert_eq!(rfc3339(UNIX_EPOCH - Duration::from_secs(5)), "1970-01-01T00:00:00Z");
     }
 }

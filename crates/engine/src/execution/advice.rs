@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn no_row_is_hidden_by_an_earlier_one() {
+    fn no_rule_is_shadowed_by_an_earlier_one() {
         for (number, Row(when, marks, _)) in ADVICE_TABLE.iter().enumerate() {
             let covers = |earlier: &&Row| earlier.0 == *when && earlier.1.iter().all(|mark| marks.contains(mark));
             assert!(ADVICE_TABLE[..number].iter().find(covers).is_none(), "{marks:?}");

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn displayed_text_stands_with_the_output() {
+    fn displayed_text_is_part_of_the_output() {
         let mut artifacts = Artifacts::default();
         assert_eq!(
             artifacts.display(&bundle(&[("text/plain", b"hello")])),

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_spelt_like_a_name_is_one() {
+    fn only_identifiers_count_as_error_names() {
         for good in ["ValueError", "json.JSONDecodeError", "Ошибка", "_E2", "E$1"] {
             assert_eq!(name(good), good);
         }
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn name_and_message_stand_apart_within_bounds() {
+    fn name_and_message_are_separate_and_bounded() {
         let raised = error(CellError {
             name: "ValueError\n[ok]".into(),
             message: "é".repeat(2000),

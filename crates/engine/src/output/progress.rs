@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn bars_of_well_known_libraries_are_recognised() {
+    fn progress_bars_of_well_known_libraries_are_recognised() {
         for (line, expected) in [
             (
                 "\r  5%|▌         | 1/20 [00:00<00:01]\r 35%|███▌      | 7/20 [00:01<00:02,  5.3it/s]",
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn other_lines_are_no_progress() {
+    fn other_lines_are_not_progress() {
         for line in [
             "",
             "\n\n",

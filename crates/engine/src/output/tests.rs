@@ -138,7 +138,7 @@ fn bytes_beyond_the_stored_size_are_counted_and_reported() {
 }
 
 #[test]
-fn several_texts_share_one_budget_and_the_short_ones_come_whole() {
+fn several_texts_share_one_budget_and_short_ones_stay_whole() {
     let long = capture(1 << 24, "out\nput\n".repeat(9000).as_bytes()).ends(show::WINDOW_BYTES);
     let parts = vec![
         part(long.clone()),
@@ -166,7 +166,7 @@ fn a_stream_is_read_in_parts_and_searched() {
 }
 
 #[test]
-fn reading_jumps_over_bytes_that_were_not_kept() {
+fn reading_skips_bytes_that_were_not_stored() {
     let bytes: Vec<u8> = (0..10_000_u32).map(|n| b'a' + u8::try_from(n % 26).unwrap()).collect();
     let capture = capture(1000, &bytes);
     let slice = capture.read(700, 500);
@@ -208,7 +208,7 @@ proptest! {
     }
 
     #[test]
-    fn cleaning_twice_changes_nothing(bytes in output()) {
+    fn cleaning_is_idempotent(bytes in output()) {
         let once = plain(&bytes);
         prop_assert_eq!(plain(once.as_bytes()), once);
     }
@@ -234,7 +234,7 @@ proptest! {
     }
 
     #[test]
-    fn the_kept_ends_are_the_streams_own(bytes in proptest::collection::vec(any::<u8>(), 0..4000), kept in 0_u64..3000, step in 1_usize..700) {
+    fn the_stored_head_and_tail_are_exact_parts_of_the_stream(bytes in proptest::collection::vec(any::<u8>(), 0..4000), kept in 0_u64..3000, step in 1_usize..700) {
         let capture = capture(kept, &bytes);
         prop_assert!(capture.kept() <= kept);
         prop_assert_eq!(capture.total(), u64::try_from(bytes.len()).unwrap());
@@ -265,7 +265,7 @@ proptest! {
 }
 
 #[test]
-fn streams_of_one_sandbox_share_what_they_may_keep_and_give_it_back() {
+fn streams_of_one_sandbox_share_a_storage_budget_and_release_it() {
     let kept = ByteSize::mib(4);
     let budget = Budget::new(kept);
     let flood = vec![b'x'; 1 << 20];

@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_caller_does_not_push_out_a_quiet_one() {
+    fn a_busy_caller_does_not_evict_the_rows_of_a_quiet_one() {
         let mut history = history(10);
         add(&mut history, "quiet", "kept");
         (0..100).for_each(|n| add(&mut history, "busy", &n.to_string()));

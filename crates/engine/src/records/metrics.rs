@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_counted_in_every_class_that_they_fit_in() {
+    fn durations_are_counted_in_every_bucket_they_fit() {
         let metrics = Metrics::default();
         metrics.ended(Status::Ok, None, Duration::from_millis(7), Duration::from_millis(1));
         metrics.ended(

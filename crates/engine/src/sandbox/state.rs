@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_sandbox_that_is_entered_in_the_moment_of_its_expiry_stays() {
+    async fn a_sandbox_used_at_the_moment_of_its_expiry_stays() {
         let idle = Duration::from_secs(60);
         let record = record(idle);
         let expired = Terminated::now(TerminationReason::Idle(idle));

@@ -44,7 +44,7 @@ async fn code_that_runs_too_long_is_interrupted_and_its_variables_are_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn code_that_does_not_yield_is_killed_after_a_grace_of_two_seconds() {
+async fn code_that_ignores_the_interrupt_is_killed_after_two_seconds() {
     let bench = Bench::new();
     bench.exec("set x 42").await;
     let began = Instant::now();
@@ -107,7 +107,7 @@ async fn a_flood_of_output_does_not_keep_code_from_being_interrupted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn code_that_prints_far_more_than_is_stored_is_stopped_with_a_reason() {
+async fn code_that_prints_far_beyond_the_stored_size_is_stopped_with_a_reason() {
     let view = flood(sandcell_sandbox::ByteSize::bytes(1024)).await;
     let cause = view.cause.unwrap();
     assert_eq!((view.status, cause.code), (Status::Error, Code::OutputLimit));
@@ -132,7 +132,7 @@ async fn the_deadline_also_bounds_an_interpreter_that_does_not_get_ready() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_waits_long_enough_is_answered_with_running_and_the_code_goes_on() {
+async fn a_call_that_reaches_its_wait_limit_is_answered_with_running_and_the_code_continues() {
     let bench = Bench::new();
     let view = bench
         .try_exec(ExecuteRequest {
@@ -188,7 +188,7 @@ async fn cancelling_interrupts_at_once_and_keeps_variables() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_cancelled_before_its_code_starts_costs_nothing() {
+async fn a_call_cancelled_before_its_code_starts_loses_no_state() {
     let bench = Bench::new();
     bench.exec("set x 42").await;
     let cancel = CancellationToken::new();
@@ -203,7 +203,7 @@ async fn a_call_cancelled_before_its_code_starts_costs_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_caller_who_leaves_stops_the_code() {
+async fn the_code_stops_when_its_caller_disconnects() {
     let bench = Bench::new();
     bench.exec("set x 42").await;
     let call = bench.try_exec(code_of("note on\nsleep 20000"));
@@ -231,7 +231,7 @@ async fn an_unreported_loss_is_reported_with_the_next_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn once_running_was_answered_leaving_stops_nothing() {
+async fn after_the_answer_running_a_disconnect_stops_nothing() {
     let bench = Bench::new();
     let cancel = CancellationToken::new();
     let req = ExecuteRequest {
@@ -275,7 +275,7 @@ async fn cancel_ends_the_named_execution_or_the_newest_running_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiting_call_can_be_cancelled_without_harm_to_the_running_one() {
+async fn cancelling_a_queued_call_does_not_affect_the_running_one() {
     let bench = Bench::new();
     let running = bench.start("note on\nset x 1\nsleep 5000", "on").await;
     let waiting = bench.start("note never", "on").await;
@@ -291,7 +291,7 @@ async fn a_waiting_call_can_be_cancelled_without_harm_to_the_running_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn crashes_are_reported_as_what_they_were_and_end_only_the_session() {
+async fn crashes_are_reported_by_kind_and_end_only_the_session() {
     let bench = Bench::new();
     let sandbox = bench.exec("write /home/user/kept text").await.sandbox_id;
     for (script, status, code, exit_code, words) in [
@@ -344,7 +344,7 @@ async fn errors_and_exits_of_the_code_keep_the_session() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_session_that_breaks_the_protocol_is_over() {
+async fn a_session_that_breaks_the_protocol_ends() {
     let bench = Bench::new();
     let view = bench.exec("forge").await;
     assert_eq!((view.status, view.state_lost), (Status::Killed, true));
@@ -353,7 +353,7 @@ async fn a_session_that_breaks_the_protocol_is_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_the_whole_sandbox_ends_the_result_says_so_and_a_new_one_follows() {
+async fn the_end_of_the_whole_sandbox_is_reported_and_a_new_one_follows() {
     let bench = Bench::new();
     let view = bench.exec("oomall").await;
     assert_eq!((view.status, view.state_lost), (Status::Killed, true));
@@ -405,7 +405,7 @@ async fn closing_a_sandbox_ends_what_runs_in_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_end_of_a_sandbox_is_the_cause_even_when_it_is_noticed_a_little_later() {
+async fn the_end_of_a_sandbox_is_the_cause_even_when_noticed_later() {
     let bench = Bench::new();
     *bench.world.end_delay.lock().unwrap() = Duration::from_millis(200);
     let view = bench.exec("oomall").await;

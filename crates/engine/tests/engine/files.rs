@@ -46,7 +46,7 @@ async fn files_are_written_listed_and_read_in_the_default_sandbox() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_file_call_makes_the_default_sandbox_and_tells_about_a_lost_one() {
+async fn a_file_call_makes_the_default_sandbox_and_reports_a_lost_one() {
     let bench = Bench::new();
     let answer = bench
         .engine
@@ -64,7 +64,7 @@ async fn a_file_call_makes_the_default_sandbox_and_tells_about_a_lost_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn reads_are_put_together_from_pieces_and_bounded() {
+async fn reads_are_assembled_from_pieces_and_bounded() {
     let bench = Bench::with(|config| config.file_bytes = ByteSize::bytes(1000));
     write(&bench, "a", &"x".repeat(800), WriteMode::Replace).await.unwrap();
     write(&bench, "a", &"y".repeat(800), WriteMode::Append).await.unwrap();
@@ -90,7 +90,7 @@ async fn reads_are_put_together_from_pieces_and_bounded() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_done_with_files_has_the_contracts_code() {
+async fn failed_file_operations_have_the_documented_error_code() {
     let bench = Bench::with(|config| config.file_bytes = ByteSize::bytes(1000));
     let failure = write(&bench, "a", &"x".repeat(1001), WriteMode::Replace)
         .await
@@ -112,7 +112,7 @@ async fn what_cannot_be_done_with_files_has_the_contracts_code() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_file_call_that_hangs_is_given_up() {
+async fn a_file_call_that_hangs_times_out() {
     let bench = Bench::new();
     let began = Instant::now();
     let failure = write(&bench, "/slow", "x", WriteMode::Replace).await.unwrap_err();

@@ -109,7 +109,7 @@ async fn reset_starts_a_new_view() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn executions_of_more_callers_than_are_kept_are_forgotten_oldest_first() {
+async fn beyond_the_caller_limit_the_oldest_executions_are_removed() {
     let bench = Bench::new();
     let run = async |who: &Principal| {
         let cancel = tokio_util::sync::CancellationToken::new();

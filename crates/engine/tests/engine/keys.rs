@@ -16,7 +16,7 @@ fn of(key: &str) -> CreateRequest {
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_at_once_with_one_key_get_one_sandbox_and_other_callers_one_of_their_own() {
+async fn concurrent_calls_with_one_key_share_a_sandbox_and_other_callers_get_another() {
     let bench = Bench::new();
     let (one, two) = tokio::join!(
         bench.engine.create(&bench.me, of("a")),
@@ -37,7 +37,7 @@ async fn calls_at_once_with_one_key_get_one_sandbox_and_other_callers_one_of_the
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_whose_sandbox_has_ended_is_free_and_asking_keeps_it_alive() {
+async fn the_key_of_an_ended_sandbox_is_free_and_requests_keep_a_sandbox_alive() {
     let bench = Bench::with(|config| config.idle = Duration::from_secs(100));
     let first = bench.engine.create(&bench.me, of("a")).await.unwrap();
     tokio::time::sleep(Duration::from_secs(80)).await;
@@ -51,7 +51,7 @@ async fn a_key_whose_sandbox_has_ended_is_free_and_asking_keeps_it_alive() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_wish_with_the_same_key_is_refused_by_what_differs() {
+async fn a_different_request_with_the_same_key_is_refused_with_the_difference() {
     let bench = Bench::new();
     bench.engine.create(&bench.me, of("a")).await.unwrap();
     let larger = CreateRequest {
@@ -112,7 +112,7 @@ async fn the_end_is_reported_in_advance() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn other_settings_hold_for_what_is_asked_for_from_then_on() {
+async fn changed_settings_apply_to_later_requests() {
     let bench = Bench::new();
     let before = bench.create(2).await.unwrap();
     let mut config = (*bench.engine.config()).clone();

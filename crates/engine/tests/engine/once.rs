@@ -15,7 +15,7 @@ fn path(text: &str) -> SandboxPath {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_run_gets_its_files_gives_back_its_outputs_and_leaves_no_sandbox() {
+async fn a_run_gets_its_files_returns_its_outputs_and_leaves_no_sandbox() {
     let bench = Bench::new();
     let req = RunRequest {
         files: vec![(path("in.csv"), Bytes::from_static(b"1,2"))],
@@ -58,7 +58,7 @@ async fn a_run_gets_its_files_gives_back_its_outputs_and_leaves_no_sandbox() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_answer_does_not_wait_for_the_sandbox_to_close_but_the_next_one_waits_for_its_place() {
+async fn the_answer_does_not_wait_for_the_close_but_the_next_run_waits_for_the_permit() {
     let bench = Bench::with(|config| config.sandboxes_per_caller = 1);
     *bench.world.close_delay.lock().unwrap() = Duration::from_secs(1);
     let began = tokio::time::Instant::now();
@@ -110,7 +110,7 @@ async fn outputs_that_are_too_large_are_listed_as_missing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn outputs_together_are_bounded() {
+async fn the_total_size_of_outputs_is_bounded() {
     let bench = Bench::with(|config| {
         config.file_bytes = ByteSize::mib(20);
         config.code_bytes = ByteSize::mib(1);
@@ -126,7 +126,7 @@ async fn outputs_together_are_bounded() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn outputs_come_back_after_a_failure_too_but_not_from_a_lost_sandbox() {
+async fn outputs_are_returned_after_a_failure_but_not_from_a_lost_sandbox() {
     let bench = Bench::new();
     let run = |end: &str| RunRequest {
         outputs: vec![path("a")],
@@ -145,7 +145,7 @@ async fn outputs_come_back_after_a_failure_too_but_not_from_a_lost_sandbox() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_file_that_cannot_be_put_there_fails_the_call() {
+async fn an_input_file_that_cannot_be_written_fails_the_call() {
     let bench = Bench::new();
     let req = RunRequest {
         files: vec![(path("/usr/x"), Bytes::new())],
@@ -157,7 +157,7 @@ async fn a_file_that_cannot_be_put_there_fails_the_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_run_that_is_cancelled_or_left_leaves_nothing() {
+async fn a_cancelled_or_abandoned_run_leaves_nothing() {
     let bench = Bench::new();
     let cancel = CancellationToken::new();
     let run = bench

@@ -17,7 +17,7 @@ fn part(stream: StreamName, offset: i64, limit: u64, find: Option<&str>) -> Stre
 }
 
 #[tokio::test(start_paused = true)]
-async fn streams_result_and_error_come_apart() {
+async fn streams_result_and_error_are_separate() {
     let bench = Bench::new();
     let view = bench.exec("print out\neprint err\nset x 5\nget x\nraise E").await;
     assert_eq!(
@@ -80,7 +80,7 @@ async fn all_texts_of_a_result_share_the_inline_budget() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_gigabyte_of_output_is_counted_and_not_kept() {
+async fn a_gigabyte_of_output_is_counted_and_not_stored() {
     let bench = Bench::with(|config| config.output_kept = ByteSize::kib(100));
     let view = bench.exec("bytes 60000000").await;
     assert_eq!(view.stdout.total_bytes, 60_000_000);
@@ -162,7 +162,7 @@ async fn results_outlive_their_sandbox() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn old_results_are_forgotten_and_say_so() {
+async fn old_results_are_removed_and_the_answer_states_it() {
     let bench = Bench::new();
     let first = bench.exec("print first").await;
     for _ in 0..256 {
@@ -178,7 +178,7 @@ async fn old_results_are_forgotten_and_say_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn old_output_is_forgotten_when_it_weighs_too_much_and_the_newest_stays() {
+async fn old_output_is_removed_beyond_the_size_limit_and_the_newest_stays() {
     let bench = Bench::new();
     let mut ids = Vec::new();
     for _ in 0..3 {

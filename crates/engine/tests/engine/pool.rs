@@ -31,7 +31,7 @@ async fn burst(bench: &Bench) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiting_sandbox_counts_for_the_memory_that_it_uses() {
+async fn an_idle_sandbox_counts_with_the_memory_it_uses() {
     let light = bench(ByteSize::mib(100), &[]);
     burst(&light).await;
     assert_eq!(light.engine.counts().waiting, 8);
@@ -45,7 +45,7 @@ async fn a_waiting_sandbox_counts_for_the_memory_that_it_uses() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_that_come_close_together_find_more_waiting_before_one_finds_none() {
+async fn the_pool_grows_for_bursts_before_a_call_misses() {
     let bench = bench(ByteSize::mib(100), &[]);
     let once_and_wait = async |pause: u64| {
         bench.once(run_of("cell")).await.unwrap();
@@ -65,7 +65,7 @@ async fn calls_that_come_close_together_find_more_waiting_before_one_finds_none(
 }
 
 #[tokio::test(start_paused = true)]
-async fn cells_are_rehearsed_where_no_call_waits() {
+async fn warm_up_cells_run_only_while_no_call_waits() {
     let bench = bench(ByteSize::mib(100), &[]);
     let rehearsed = || bench.world.rehearsed.load(Ordering::SeqCst);
     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -78,7 +78,7 @@ async fn cells_are_rehearsed_where_no_call_waits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn modules_that_do_not_fit_into_the_memory_are_not_loaded_ahead() {
+async fn modules_that_exceed_the_memory_limit_are_not_preloaded() {
     let bench = bench(ByteSize::mib(64), &["torch"]);
     bench.world.weight.store(300 << 20, Ordering::SeqCst);
     tokio::time::sleep(Duration::from_secs(20)).await;
@@ -88,7 +88,7 @@ async fn modules_that_do_not_fit_into_the_memory_are_not_loaded_ahead() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn modules_that_end_the_interpreter_are_given_up_and_sandboxes_wait_without_them() {
+async fn modules_that_crash_the_interpreter_are_dropped_from_preloading() {
     let bench = bench(ByteSize::mib(256), &["killer"]);
     bench.world.preload_fails.store(true, Ordering::SeqCst);
     tokio::time::sleep(Duration::from_secs(60)).await;

@@ -62,7 +62,7 @@ async fn arguments_environment_and_folder_reach_the_program() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn standard_input_is_passed_on_until_it_ends() {
+async fn standard_input_is_forwarded_until_it_ends() {
     let bench = Bench::new();
     let (view, streamed) = run(&bench, program("cat\nprint end"), &["a", "b", "c", "d", "e", "f"]).await;
     assert_eq!(streamed, "abcdefend\n");
@@ -70,7 +70,7 @@ async fn standard_input_is_passed_on_until_it_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_exit_code_is_the_programs() {
+async fn the_exit_code_of_the_program_is_returned() {
     let bench = Bench::new();
     let (view, _) = run(&bench, program("exit 3"), &[]).await;
     let view = view.unwrap();
@@ -106,7 +106,7 @@ async fn a_program_that_runs_too_long_is_interrupted_then_killed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_program_leaves_behind_does_not_hold_its_end_up() {
+async fn background_processes_do_not_delay_the_end_of_a_program() {
     let bench = Bench::new();
     let began = Instant::now();
     let (view, streamed) = run(&bench, program("daemon\nprint done"), &[]).await;
@@ -116,7 +116,7 @@ async fn what_a_program_leaves_behind_does_not_hold_its_end_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reader_who_stalls_stops_the_program_until_its_time_is_over() {
+async fn a_stalled_reader_blocks_the_program_until_its_timeout() {
     let bench = Bench::new();
     let (_feed, stdin) = mpsc::channel(1);
     let (output, _never_read) = mpsc::channel(1);
@@ -136,7 +136,7 @@ async fn a_reader_who_stalls_stops_the_program_until_its_time_is_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reader_who_is_slow_gets_everything_even_after_the_end() {
+async fn a_slow_reader_gets_everything_even_after_the_end() {
     let bench = Bench::new();
     let (_feed, stdin) = mpsc::channel(1);
     let (output, mut streamed) = mpsc::channel(1);
@@ -159,7 +159,7 @@ async fn a_reader_who_is_slow_gets_everything_even_after_the_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reader_who_left_does_not_stop_the_program() {
+async fn a_disconnected_reader_does_not_stop_the_program() {
     let bench = Bench::new();
     let (_feed, stdin) = mpsc::channel(1);
     let (output, streamed) = mpsc::channel(1);
@@ -192,7 +192,7 @@ async fn cancelling_ends_a_program() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_program_whose_sandbox_is_lost_says_so() {
+async fn the_loss_of_the_sandbox_is_reported_for_a_program() {
     let bench = Bench::new();
     let (view, _) = run(&bench, program("lose"), &[]).await;
     let view = view.unwrap();
@@ -201,7 +201,7 @@ async fn a_program_whose_sandbox_is_lost_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn files_go_in_and_outputs_come_back() {
+async fn input_files_are_written_and_outputs_are_returned() {
     let bench = Bench::new();
     let path = |text: &str| SandboxPath::parse(text).unwrap();
     let req = ProgramRequest {
@@ -219,7 +219,7 @@ async fn files_go_in_and_outputs_come_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pictures_that_a_program_shows_come_back_and_other_files_do_not() {
+async fn pictures_shown_by_a_program_are_returned_and_other_files_are_not() {
     let bench = Bench::new();
     let file = |name: &str, bytes: &'static [u8]| (SandboxPath::parse(name).unwrap(), Bytes::from_static(bytes));
     let req = ProgramRequest {

@@ -15,7 +15,7 @@ fn of(count: u32) -> CreateRequest {
 }
 
 #[tokio::test(start_paused = true)]
-async fn many_sandboxes_have_no_more_memory_together_than_the_quota_and_places_come_back() {
+async fn the_memory_of_all_sandboxes_stays_within_the_quota_and_is_released() {
     let bench = Bench::with(|config| {
         config.quota = Quota {
             memory: config.limits.memory.max(ByteSize::mib(1)),
@@ -48,7 +48,7 @@ async fn many_sandboxes_have_no_more_memory_together_than_the_quota_and_places_c
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_caller_over_its_processor_time_waits_and_loses_nothing() {
+async fn a_caller_beyond_its_cpu_quota_waits_and_loses_nothing() {
     let bench = Bench::with(|config| {
         config.quota = Quota {
             cpu: Duration::from_secs(10),

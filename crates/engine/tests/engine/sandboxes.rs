@@ -79,7 +79,7 @@ async fn foreign_executions_answer_like_unknown_ones() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn callers_have_default_sandboxes_of_their_own() {
+async fn each_caller_has_a_separate_default_sandbox() {
     let bench = Bench::new();
     let mine = bench.exec("set x 1").await;
     let other = Principal::new("other");
@@ -171,7 +171,7 @@ async fn a_lifetime_ends_a_sandbox_even_in_use() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_caller_has_at_most_so_many_sandboxes_and_all_or_none_are_made() {
+async fn the_sandboxes_of_a_caller_are_bounded_and_a_batch_is_all_or_nothing() {
     let bench = Bench::with(|config| config.sandboxes_per_caller = 4);
     let ids = bench.create(3).await.unwrap();
     let failure = bench.create(2).await.unwrap_err();
@@ -192,7 +192,7 @@ async fn a_caller_has_at_most_so_many_sandboxes_and_all_or_none_are_made() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_has_at_most_so_many_sandboxes() {
+async fn the_sandboxes_of_a_server_are_bounded() {
     let bench = Bench::with(|config| config.sandboxes = 2);
     bench.create(2).await.unwrap();
     let failure = bench.engine.create(&Principal::new("other"), one()).await.unwrap_err();
@@ -201,7 +201,7 @@ async fn a_server_has_at_most_so_many_sandboxes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_one_of_several_cannot_be_made_none_stays() {
+async fn a_failed_batch_leaves_no_sandbox() {
     let bench = Bench::new();
     bench.world.fail_from.store(3, Ordering::SeqCst);
     let failure = bench.create(4).await.unwrap_err();
@@ -212,7 +212,7 @@ async fn when_one_of_several_cannot_be_made_none_stays() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sandboxes_for_a_caller_who_left_are_closed() {
+async fn sandboxes_of_a_disconnected_caller_are_closed() {
     let bench = Bench::new();
     *bench.world.create_delay.lock().unwrap() = Duration::from_secs(5);
     let gave_up = tokio::time::timeout(Duration::from_secs(1), bench.create(3)).await;
@@ -223,7 +223,7 @@ async fn sandboxes_for_a_caller_who_left_are_closed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_default_sandbox_that_could_not_be_made_is_an_error_and_is_tried_again() {
+async fn a_failed_default_sandbox_is_an_error_and_the_next_call_retries() {
     let bench = Bench::new();
     bench.world.fail_from.store(1, Ordering::SeqCst);
     let failure = bench.try_exec(code_of("cell")).await.unwrap_err();
@@ -237,7 +237,7 @@ async fn a_default_sandbox_that_could_not_be_made_is_an_error_and_is_tried_again
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_back_end_that_hangs_is_given_up_after_thirty_seconds() {
+async fn a_back_end_that_hangs_times_out_after_thirty_seconds() {
     let bench = Bench::new();
     *bench.world.create_delay.lock().unwrap() = Duration::from_secs(10_000);
     let failure = bench.try_exec(code_of("cell")).await.unwrap_err();
@@ -342,7 +342,7 @@ async fn an_image_that_no_back_end_knows_is_an_invalid_argument() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_any_back_end_the_answer_says_so() {
+async fn without_any_back_end_the_answer_states_the_reason() {
     let bench = Bench::made(|_| {}, Arc::new(World::default()), Vec::new());
     let failure = bench.try_exec(code_of("cell")).await.unwrap_err();
     assert_eq!(failure.code, Code::BackendUnavailable);
@@ -350,7 +350,7 @@ async fn without_any_back_end_the_answer_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_asked_for_reaches_the_back_end_and_the_view() {
+async fn the_requested_options_reach_the_back_end_and_the_view() {
     let bench = Bench::new();
     let req = CreateRequest {
         memory: Some(ByteSize::mib(64)),
@@ -372,7 +372,7 @@ async fn what_was_asked_for_reaches_the_back_end_and_the_view() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn status_says_what_a_sandbox_is_and_does() {
+async fn status_describes_a_sandbox_and_its_activity() {
     let bench = Bench::new();
     bench.create(1).await.unwrap();
     let running = bench.start("note on\nsleep 20000", "on").await;
@@ -402,7 +402,7 @@ async fn status_says_what_a_sandbox_is_and_does() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn closing_is_over_when_it_is_answered_and_slow_closing_is_bounded() {
+async fn the_answer_to_a_close_means_closed_and_a_slow_close_is_bounded() {
     let bench = Bench::new();
     let id = bench.create(1).await.unwrap().remove(0);
     assert_eq!(bench.engine.close(&bench.me, &id).await.unwrap().as_str(), id);
@@ -444,7 +444,7 @@ async fn shutdown_ends_everything_within_five_seconds_and_can_be_repeated() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn shutdown_does_not_wait_for_what_does_not_end() {
+async fn shutdown_does_not_wait_for_stuck_sandboxes() {
     let bench = Bench::new();
     bench.create(3).await.unwrap();
     *bench.world.close_delay.lock().unwrap() = Duration::from_secs(1000);
@@ -508,7 +508,7 @@ async fn many_callers_at_once_leave_nothing_behind() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_back_end_that_panics_is_an_error_and_takes_no_place() {
+async fn a_back_end_panic_is_an_error_and_holds_no_permit() {
     let world = Arc::new(World::default());
     let bad = FakeBackend::broken("bad", world.clone(), "panic");
     let bench = Bench::made(|config| config.sandboxes_per_caller = 1, world, vec![bad]);
@@ -540,7 +540,7 @@ async fn a_sandbox_that_is_closed_while_it_is_made_does_not_stay() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_so_many_ended_sandboxes_are_remembered() {
+async fn the_memory_of_ended_sandboxes_is_bounded() {
     let bench = Bench::with(|config| config.sandboxes_per_caller = 10);
     let mut ids = Vec::new();
     for _ in 0..7 {
@@ -588,7 +588,7 @@ async fn many_sandboxes_are_made_in_groups_and_other_callers_do_not_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_cannot_be_made_ends_the_making_of_the_others() {
+async fn one_failed_creation_cancels_the_rest_of_the_batch() {
     let bench = Bench::with(|config| config.sandboxes_per_caller = 100);
     *bench.world.create_delay.lock().unwrap() = Duration::from_secs(1);
     bench.world.fail_from.store(20, Ordering::SeqCst);

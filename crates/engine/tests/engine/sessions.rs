@@ -58,7 +58,7 @@ async fn a_language_is_found_by_its_aliases_in_any_case() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unknown_language_names_those_there_are_and_makes_nothing() {
+async fn an_unknown_language_is_refused_with_the_known_ones_and_makes_no_sandbox() {
     let bench = Bench::new();
     let req = ExecuteRequest {
         language: "cobol\n".repeat(50),
@@ -137,7 +137,7 @@ async fn calls_beyond_the_queue_are_refused_as_busy() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sandboxes_run_side_by_side_and_never_mix_output() {
+async fn sandboxes_run_in_parallel_and_never_mix_output() {
     let bench = Bench::with(|config| config.sandboxes_per_caller = 40);
     let ids = bench.create(40).await.unwrap();
     let runs = ids.iter().enumerate().map(|(n, id)| {
@@ -153,7 +153,7 @@ async fn sandboxes_run_side_by_side_and_never_mix_output() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_small_call_asks_the_back_end_nothing_about_usage() {
+async fn a_short_call_does_not_query_usage() {
     let bench = Bench::new();
     bench.exec("set x 1").await;
     let asked = bench.world.usage_asked.load(Ordering::SeqCst);
@@ -164,7 +164,7 @@ async fn a_small_call_asks_the_back_end_nothing_about_usage() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_long_call_knows_its_processor_time_and_peak() {
+async fn a_long_call_reports_its_cpu_time_and_peak_memory() {
     let bench = Bench::new();
     bench.exec("cpu 5000").await;
     let view = bench.exec("sleep 2000\ncpu 1500").await;
@@ -197,7 +197,7 @@ async fn reset_forgets_variables_and_keeps_files() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn reset_ends_what_runs_and_only_the_language_that_is_named() {
+async fn reset_ends_running_code_of_the_named_language_only() {
     let bench = Bench::new();
     let other = |code: &str| ExecuteRequest {
         language: "other".into(),
@@ -237,7 +237,7 @@ async fn a_session_that_panics_ends_with_an_answer_and_the_next_call_works() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cell_without_a_memory_reading_is_not_reported_as_short() {
+async fn a_cell_without_a_memory_reading_is_not_reported_as_low_on_memory() {
     let bench = Bench::new();
     let first = bench.exec("sleep 1000").await;
     bench.world.usage_hangs.store(true, Ordering::SeqCst);

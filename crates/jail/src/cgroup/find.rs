@@ -341,7 +341,7 @@ mod tests {
 29 25 0:26 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw";
 
     #[test]
-    fn own_groups_are_found_through_mount_roots_and_joint_controllers() {
+    fn own_cgroups_are_found_through_mount_roots_and_joint_controllers() {
         let own = "4:memory:/docker/abc/x\n3:pids:/a\n2:cpu,cpuacct:/\n1:name=systemd:/\n0::/u";
         let found = Mounts::parse(HYBRID_MOUNTS, own, "");
         assert_eq!(
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_server_and_what_it_started_are_ours() {
+    fn only_the_server_and_its_descendants_count_as_own_processes() {
         // 1 starts 10 (a shell), 10 starts 20 (the server), and 20 starts 30 (the launcher).
         let parents = |pid| match pid {
             1 => Some(0),
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_made_where_nobody_elses_process_is_moved() {
+    fn cgroups_are_made_without_moving_foreign_processes() {
         let (_tree, at) = groups(&[
             ("top", false),
             ("top/slice", false),
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_never_left() {
+    fn an_outer_limit_is_never_escaped() {
         let (_tree, at) = groups(&[("top", false), ("top/slice", false), ("top/slice/a.scope", true)]);
         let limit = |folder: &str, limit: &str| std::fs::write(at(folder) + "/memory.max", limit).unwrap();
         limit("top/slice", "1000000000\n");
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn each_place_that_was_tried_is_named_once() {
+    fn each_tried_folder_is_named_once() {
         let (_tree, at) = groups(&[("top", true), ("top/slice", true), ("top/slice/a.scope", true)]);
         let said = settled(&at, "top/slice/a.scope").unwrap_err();
         for folder in ["top", "top/slice", "top/slice/a.scope"] {

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn names_tell_whose_a_group_is() {
+    fn the_name_of_a_cgroup_identifies_its_owner() {
         let launcher = "sandcell-12-r00ff00ff00ff00ff";
         assert_eq!(launcher_of(launcher), Some((launcher, false)));
         for which in ["7", "probe"] {
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_a_launcher_that_lives_is_removed() {
+    fn the_cgroups_of_a_live_launcher_are_not_removed() {
         let (_tree, groups) = parent();
         let instance = Instance::claim(&groups).unwrap();
         let group = groups.make(&instance.group("1")).unwrap();
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dead_launchers_claim_goes_with_its_groups() {
+    fn the_claim_of_a_dead_launcher_is_removed_with_its_cgroups() {
         let (tree, groups) = parent();
         let instance = Instance::claim(&groups).unwrap();
         drop(groups.make(&instance.group("1")).unwrap());

@@ -552,7 +552,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_in_a_group_is_in_all_of_its_folders() {
+    fn a_process_joins_all_folders_of_a_cgroup() {
         let group = Groups::V1 {
             memory: "/m".into(),
             pids: "/p".into(),

@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_limit_is_none_in_both_versions() {
+    fn max_and_unlimited_mean_no_limit_in_both_versions() {
         let read = ["max\n", "9223372036854771712\n", "42\n"].map(parse);
         assert_eq!(read, [None, None, Some(42)]);
     }

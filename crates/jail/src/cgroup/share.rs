@@ -166,7 +166,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn only_files_use_the_disks_share() {
+    fn only_file_charges_count_toward_the_disk_share() {
         let request = Request {
             memory: 128 * MIB,
             cpu_milli: 1000,

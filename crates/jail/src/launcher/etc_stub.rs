@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_small_and_for_everybody_is_copied() {
+    fn only_small_world_readable_files_are_copied() {
         let folder = std::env::temp_dir().join(format!("sandcell-small-{}", std::process::id()));
         let below = folder.join("below");
         std::fs::create_dir_all(&below).unwrap();
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_within_another_is_copied_with_it_and_what_is_there_stays() {
+    fn a_nested_tree_is_copied_with_its_parent_and_existing_files_stay() {
         let folder = std::env::temp_dir().join(format!("sandcell-copied-{}", std::process::id()));
         let (from, to) = (folder.join("from"), folder.join("not/there/to"));
         std::fs::create_dir_all(from.join("below")).unwrap();
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_link_any_more_is_left_out() {
+    fn entries_that_stopped_being_links_are_skipped() {
         let folder = tempfile::tempdir().unwrap();
         let (file, copy) = (folder.path().join("file"), folder.path().join("copy"));
         std::fs::write(&file, "").unwrap();
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn links_to_manual_pages_are_left_out() {
+    fn links_to_manual_pages_are_skipped() {
         let folder = tempfile::tempdir().unwrap();
         for name in ["vi", "vi.1.gz"] {
             symlink("/usr/share/there", folder.path().join(name)).unwrap();
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_outside_of_var_lib_is_small() {
+    fn only_folders_below_var_lib_count_as_small() {
         for elsewhere in ["/home/me/lib", "/var/lib/../spool", "/opt/x"] {
             assert!(!is_small(Path::new(elsewhere)), "{elsewhere}");
         }

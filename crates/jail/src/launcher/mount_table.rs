@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn only_local_file_systems_may_be_seen() {
+    fn only_local_file_systems_are_exposed() {
         let table = MountTable::parse(TEST_TABLE, Path::new("/host"));
         let kinds: Vec<_> = table
             .below(Path::new("/usr"))
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_mount_hides_is_not_there() {
+    fn hidden_mounts_are_not_listed() {
         // Four cases: below a later mount; below a mount at the same path; two at the same path; all below a new root.
         let hidden = b"22 1 8:1 / /host rw - ext4 a rw\n\
             30 22 0:1 / /host/usr/a/b rw - devpts none rw\n\
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn escapes_of_the_kernel_are_undone_and_nothing_else() {
+    fn only_the_escapes_of_the_kernel_are_decoded() {
         for (field, path) in [
             (&b"/a\\040b\\011c\\134d"[..], "/a b\tc\\d"),
             (b"/plain", "/plain"),

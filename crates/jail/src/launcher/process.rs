@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_tells_a_stopped_process_from_one_that_waits_or_runs() {
+    fn stopped_sleeping_and_running_processes_are_distinguished() {
         let status = |state: &str| {
             format!("Name:\tx\nState:\t{state}\nvoluntary_ctxt_switches:\t7\nnonvoluntary_ctxt_switches:\t3\n")
         };
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_sleeps_does_not_run_meanwhile() {
+    fn a_sleeping_process_gains_no_cpu_time() {
         let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
         let process = Process::of_child(Pid::from_child(&child)).unwrap();
         let mut last = None;

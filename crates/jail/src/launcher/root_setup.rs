@@ -734,7 +734,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn process_file_systems_are_found_whole() {
+    fn all_proc_mounts_are_found() {
         let table = "22 1 0:5 / /host/dev rw - devtmpfs devtmpfs rw\n\
                      23 1 0:21 / /host/proc rw,nosuid shared:12 - proc proc rw\n\
                      24 23 0:21 /sys /host/proc/sys ro - proc proc rw\n\

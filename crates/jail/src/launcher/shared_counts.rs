@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn half_of_each_limit_is_kept() {
+    fn half_of_each_limit_is_reserved() {
         // In a separate process, since other tests share the limits.
         in_a_fork(|| {
             let before = getrlimit(Resource::Sigpending);

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_nested_too_deep_counts_as_too_much_and_is_removed_all_the_same() {
+    fn too_deep_nesting_counts_as_over_the_limit_and_is_still_removed() {
         let place = TestFolder::new("deep");
         let mut at = openat(CWD, place.text(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
         for _ in 0..1000 {
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn deleted_files_count_as_long_as_somebody_has_them() {
+    fn deleted_files_count_while_a_process_has_them_open() {
         let place = TestFolder::new("deleted");
         let path = place.0.join("a");
         std::fs::write(&path, vec![1; 100_000]).unwrap();
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deleted_file_that_is_only_mapped_is_found_whatever_of_it_is() {
+    fn deleted_files_are_found_by_their_mappings() {
         let maps = "7f00-8f00 rw-s 00000000 08:01 5 /tmp/x/home/a (deleted)\n\
                     1000-2000 r--p 00000000 08:01 6 /tmp/x/home/b (deleted)\n\
                     3000-4000 rw-s 00000000 00:01 7 /dev/zero (deleted)\n\

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_started_by_a_protected_process_is_not_protected() {
+    fn children_of_a_protected_process_are_not_protected() {
         assert_eq!(raised(PROTECTED_SCORE, FIRST_PROCESS_SCORE), FIRST_PROCESS_SCORE);
         assert_eq!(raised(0, INTERPRETER_SCORE), INTERPRETER_SCORE);
         assert_eq!(raised(-100, FIRST_PROCESS_SCORE), 0, "somebody chose that score");
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_this_group_was_killed_for_memory_meanwhile() {
+    fn no_process_of_this_cgroup_was_killed_for_memory() {
         assert_ne!(Kills::from_now().any(), Some(true));
     }
 }

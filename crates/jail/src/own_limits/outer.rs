@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_counts_for_its_user_with_all_its_threads() {
+    fn all_threads_of_a_process_count_for_its_user() {
         let status = "Name:\tx\nUid:\t1000\t0\t0\t0\nThreads:\t7\n";
         assert_eq!(tasks_in(status, 1000), Some(7));
         assert_eq!(tasks_in(status, 0), None);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn the_machine_always_has_a_limit_that_is_not_reached() {
+    fn the_machine_wide_limit_exists_and_is_not_reached() {
         let (limit, used) = nearest_process_limit().unwrap();
         assert!(used > 0 && used < limit.max, "{limit:?}");
         assert!(limit.max >= lowest_process_limit().unwrap().max);

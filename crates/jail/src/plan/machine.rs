@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_processor_is_one_and_no_sandbox_has_more_than_the_machine() {
+    fn a_fraction_of_a_cpu_counts_as_one_and_the_machine_is_the_maximum() {
         for (asked, count, quota) in [
             (500, 1, "50000"),
             (1000, 1, "100000"),
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_the_limit_and_each_file_has_its_folder() {
+    fn the_shown_memory_is_the_limit_and_each_file_has_its_folder() {
         let files = machine().files(300 << 20, 1000);
         assert!(file(&files, "meminfo").starts_with("MemTotal:         307200 kB\nMemFree:          307200 kB\n"));
         assert_eq!(

@@ -38,7 +38,7 @@ fn position(steps: &[Step], name: &str) -> usize {
 }
 
 #[test]
-fn locks_come_in_the_order_that_works() {
+fn lockdown_steps_are_in_a_working_order() {
     let steps = make(&Host::default(), &template(), &request());
     let order = [
         "take the inside identity",
@@ -73,7 +73,7 @@ fn an_interpreter_below_a_private_folder_is_mounted_after_that_folder() {
 }
 
 #[test]
-fn the_first_process_is_shut_in_proc_where_sandboxes_have_roots_id() {
+fn the_first_process_is_hidden_in_proc_where_sandboxes_run_as_root() {
     let name = "make /proc/1 read-only";
     for first_is_reached in [false, true] {
         let host = Host {
@@ -90,7 +90,7 @@ fn the_first_process_is_shut_in_proc_where_sandboxes_have_roots_id() {
 }
 
 #[test]
-fn what_lies_behind_a_link_has_no_place_of_its_own() {
+fn the_target_of_a_link_gets_no_separate_mount() {
     let host = Host {
         links: vec![("/lib".into(), "usr/lib".into())],
         trees: vec![tree("/l/0", "/lib/firmware"), tree("/l/1", "/srv")],
@@ -102,7 +102,7 @@ fn what_lies_behind_a_link_has_no_place_of_its_own() {
 }
 
 #[test]
-fn a_rule_for_a_folder_is_not_repeated_for_what_lies_below_it() {
+fn a_rule_for_a_folder_is_not_repeated_for_its_contents() {
     let host = Host {
         trees: vec![
             tree("/l/0", "/usr"),
@@ -123,7 +123,7 @@ fn a_rule_for_a_folder_is_not_repeated_for_what_lies_below_it() {
 }
 
 #[test]
-fn every_step_of_a_layer_names_a_layer_that_reports_know() {
+fn every_step_names_a_layer_known_to_the_report() {
     for step in make(&Host::default(), &template(), &request()) {
         if let Some(layer) = step.layer() {
             assert!(NAMESPACE_LEVEL_LAYERS.contains(&layer), "{layer}");
@@ -132,7 +132,7 @@ fn every_step_of_a_layer_names_a_layer_that_reports_know() {
 }
 
 #[test]
-fn one_that_enters_is_locked_like_the_first_process() {
+fn an_entering_process_is_locked_down_like_the_first_one() {
     let made = make(&Host::default(), &template(), &request());
     let entered = enter(&Host::default(), &template(), &request());
     for step in &made[position(&made, "limit Core")..] {
@@ -153,7 +153,7 @@ fn attached_folders_have_prepared_mount_points_and_no_more() {
 }
 
 #[test]
-fn where_nothing_charges_memory_one_process_is_held_a_little_below_the_limit() {
+fn without_memory_cgroups_a_process_is_limited_a_little_below_the_limit() {
     let limit = |charged| {
         resource_limits(
             &Host {

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn every_layer_of_the_level_is_in_the_plan_and_the_filter_comes_last() {
+    fn the_plan_has_every_layer_and_ends_with_the_filter() {
         let steps = steps(None);
         for layer in PROCESS_LEVEL_LAYERS
             .into_iter()
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn the_processes_that_the_owner_has_already_are_not_taken_from_the_sandbox() {
+    fn existing_processes_of_the_owner_do_not_reduce_the_process_limit() {
         assert!(steps(None).contains(&Step::ResourceLimit {
             resource: Resource::Processes,
             soft: 429,
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn where_it_can_have_one_it_takes_an_id_of_its_own_before_all_else() {
+    fn a_separate_user_id_is_taken_first_where_possible() {
         assert_eq!(steps(Some(7)).first(), Some(&Step::HostIdentity { id: 7 }));
     }
 

@@ -300,7 +300,7 @@ mod tests {
     ];
 
     #[test]
-    fn a_visitor_may_call_with_its_parents_filter_and_its_own_exactly_what_everybody_else_may() {
+    fn the_filters_of_zygote_and_worker_together_allow_exactly_the_policy() {
         let zygotes = filter_of_zygote();
         for charged in [true, false] {
             let (whole, own) = (filter(charged), filter_of_worker(charged));
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parent_enters_namespaces_by_their_descriptors_and_never_by_a_process() {
+    fn a_zygote_enters_namespaces_by_descriptor_and_never_by_process() {
         let setns = u32::try_from(libc::SYS_setns).unwrap();
         let answer = |kind: u64| run(&filter_of_zygote(), AUDIT_ARCH, setns, [7, kind, 0, 0, 0, 0]);
         assert_eq!((answer(0), answer(0xffff_ffff_0000_0000)), (RET_ALLOW, RET_ALLOW));
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_visitor_puts_up_is_small() {
+    fn the_filter_installed_by_a_worker_is_small() {
         let (own, whole) = (filter_of_worker(true), filter(true));
         let (own, whole) = (own.instructions.len(), whole.instructions.len());
         assert!(own * 4 < whole, "{own} of {whole} instructions");
@@ -401,20 +401,20 @@ mod tests {
     }
 
     #[test]
-    fn the_filter_is_small_enough_for_the_kernel_and_for_its_jumps() {
+    fn the_filter_fits_the_kernel_limit_and_its_jump_offsets() {
         let count = filter(true).instructions.len();
         assert!(count < 4096, "{count} instructions");
     }
 
     #[test]
-    fn what_nothing_charges_is_taken_away_where_memory_is_watched() {
+    fn uncharged_memory_is_denied_where_the_watchdog_counts_memory() {
         let number = u32::try_from(libc::SYS_memfd_create).unwrap();
         assert_eq!(run(filter(false), AUDIT_ARCH, number, [0; 6]), errno(libc::ENOSYS));
         assert_eq!(run(filter(true), AUDIT_ARCH, number, [0; 6]), RET_ALLOW);
     }
 
     #[test]
-    fn where_memory_is_watched_buffers_of_sockets_seem_to_be_set_and_are_not() {
+    fn under_the_watchdog_setting_socket_buffers_is_a_successful_no_op() {
         let number = u32::try_from(libc::SYS_setsockopt).unwrap();
         let set = |level, option| run(filter(false), AUDIT_ARCH, number, [3, level, option, 0, 4, 0]);
         for buffer in [7, 8] {

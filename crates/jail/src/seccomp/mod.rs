@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn what_must_never_be_reachable_is_not_in_the_policy() {
+    fn forbidden_calls_are_not_in_the_policy() {
         for name in [
             "ptrace",
             "process_vm_readv",
@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_away_without_a_control_group_is_in_the_policy_with_it() {
+    fn calls_denied_without_a_cgroup_are_in_the_policy_with_one() {
         for (number, action) in BLOCKED_WITHOUT_CGROUP {
             assert!(SYSCALL_POLICY.iter().any(|entry| entry.number == number), "{number}");
             assert!(
@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn pipes_keep_their_size_or_become_smaller_where_they_are_counted_by_number() {
+    fn pipes_cannot_grow_where_they_are_counted_by_number() {
         for policy in [
             policy(false),
             policy_without_namespaces(true),
@@ -509,7 +509,7 @@ mod tests {
 
     /// Every replacement of a policy line refuses at least what that line refuses.
     #[test]
-    fn nothing_that_the_policy_refuses_goes_through_where_more_is_taken_away() {
+    fn stricter_filters_allow_nothing_that_the_policy_refuses() {
         let narrower = [
             policy(false),
             policy_without_namespaces(true),
@@ -548,7 +548,7 @@ mod tests {
 
     #[cfg(target_arch = "x86_64")]
     #[test]
-    fn what_is_taken_away_without_namespaces_is_a_call_of_the_policy() {
+    fn calls_denied_without_namespaces_are_calls_of_the_policy() {
         let entries = policy_without_namespaces(true);
         for (name, action) in WITHOUT_NAMESPACES {
             assert!(
@@ -559,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn without_namespaces_prctl_is_as_in_the_policy_but_for_hiding() {
+    fn without_namespaces_prctl_differs_from_the_policy_only_in_dumpable() {
         let (Some(Action::AllowIf { any, .. }), Action::AllowIf { any: left, .. }) = (action_of("prctl"), NOT_HIDDEN)
         else {
             panic!("prctl has conditions");
@@ -571,7 +571,7 @@ mod tests {
     }
 
     #[test]
-    fn each_call_stands_once() {
+    fn each_call_is_listed_once() {
         let mut names: Vec<&str> = SYSCALL_POLICY.iter().map(|entry| entry.name).collect();
         names.sort_unstable();
         let count = names.len();
@@ -580,7 +580,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_clone_is_answered_so_that_libc_falls_back() {
+    fn clone3_is_refused_so_that_libc_falls_back() {
         assert_eq!(action_of("clone3"), Some(Action::Errno(libc::ENOSYS)));
     }
 }

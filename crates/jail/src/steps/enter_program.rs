@@ -512,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn the_way_in_ends_with_the_filter_and_closes_what_is_open_before_it() {
+    fn the_enter_program_ends_with_the_filter_and_closes_descriptors_before_it() {
         let EnterProgram { lock, .. } = made();
         let order = [
             libc::SYS_capset,
@@ -543,12 +543,12 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_that_cannot_be_written_down_is_no_way_in() {
+    fn a_plan_that_cannot_be_encoded_is_refused() {
         assert!(translate(&[Step::Root], DESCRIPTOR_COUNTS, |_| 0, |_| false).is_err());
     }
 
     #[test]
-    fn arguments_are_told_apart_in_json() {
+    fn each_kind_of_argument_is_distinct_in_json() {
         let arguments = [
             Argument::Number(5),
             Argument::Bytes(vec![1, 255]),

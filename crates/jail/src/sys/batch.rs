@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn each_argument_arrives_in_its_place_and_each_can_be_at_an_address() {
+    fn each_argument_arrives_in_order_and_may_be_read_from_an_address() {
         // Only mmap takes six arguments.
         let file = rustix::fs::memfd_create("six", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&file, 8192).unwrap();
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_that_fails_ends_it() {
+    fn the_first_failure_ends_the_batch() {
         let mut heard = 0_u32;
         let _ = (&raw mut heard).expose_provenance();
         let calls = [
@@ -286,7 +286,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::as_conversions, reason = "sigaction holds a handler as a number")]
-    fn a_call_that_a_signal_interrupts_is_made_again() {
+    fn an_interrupted_call_is_repeated() {
         extern "C" fn ignore(_signal: libc::c_int) {}
         let handler: extern "C" fn(libc::c_int) = ignore;
         // SAFETY: a handler that does nothing, for a signal that no other test uses; without SA_RESTART calls end with

@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_older_call_makes_a_child_with_a_descriptor_too() {
+    fn clone_without_clone3_also_returns_a_descriptor() {
         const SIGCHLD: u64 = 17;
         const CLONE_PIDFD: u64 = 0x1000;
         let mut pidfd: libc::c_int = -1;

@@ -274,7 +274,7 @@ mod tests {
     use crate::wire::{pair, send};
 
     #[test]
-    fn what_is_on_the_way_counts_but_for_what_a_visitors_siblings_get() {
+    fn descriptors_in_transit_count_except_those_sent_to_workers() {
         paths::host_is_as_it_is();
         let (ours, theirs) = pair().unwrap();
         let (own, other) = (fstat(&theirs).unwrap().st_ino, fstat(&ours).unwrap().st_ino);
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_of_descriptors_are_told_from_others() {
+    fn descriptor_reports_are_distinguished_from_others() {
         let is_one = |name: &str| is_report_of_descriptor(name.as_bytes());
         assert!(is_one("/proc/7/fdinfo/3") && is_one("/proc/7/task/9/fdinfo/3 (deleted)"));
         assert!(!is_one("/proc/7/fdinfo") && !is_one("/proc/7/maps") && !is_one("/home/user/fdinfo/3"));

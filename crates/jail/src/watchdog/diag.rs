@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_connection_holds_is_told() {
+    fn the_memory_held_by_a_connection_is_reported() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let mut client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         std::io::Write::write_all(&mut client, &[7; 12_345]).unwrap();
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_socket_is_not_listed() {
+    fn descriptors_other_than_sockets_are_not_listed() {
         assert_eq!(connection(&[0; MESSAGE_BYTES]), None);
         let mut found = Vec::new();
         assert!(read(&[1, 0, 0, 0, 3, 0, 0, 0], &mut found).is_err());

@@ -123,7 +123,7 @@ mod tests {
     use crate::wire::{pair, send};
 
     #[test]
-    fn a_socket_list_is_read() {
+    fn a_socket_list_is_parsed() {
         let text = "Num       RefCount Protocol Flags    Type St Inode Path\n\
                     0000000000000000: 00000002 00000000 00010000 0001 01  4711 /tmp/name with blanks\n\
                     0000000000000000: 00000003 00000000 00000000 0001 03     0\n\
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_in_open_sockets_are_counted_but_for_the_launchers() {
+    fn descriptors_in_open_sockets_are_counted_except_those_of_the_launcher() {
         paths::host_is_as_it_is();
         let (ours, theirs) = pair().unwrap();
         let own = rustix::fs::fstat(&theirs).unwrap().st_ino;

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn locks_are_counted_for_those_who_have_them_or_wait() {
+    fn locks_are_counted_for_holders_and_waiters() {
         let list = "1: POSIX  ADVISORY  WRITE 7 fe:00:13 0 0\n1: -> POSIX  ADVISORY  WRITE 8 fe:00:13 0 0\n\
                     2: FLOCK  ADVISORY  WRITE 7 00:2a:13 0 EOF\n3: OFDLCK ADVISORY  READ -1 00:06:9 0 EOF\n\
                     4: LEASE  ACTIVE    READ 9 fe:00:14 0 EOF\nnonsense\n";
@@ -115,14 +115,14 @@ mod tests {
     }
 
     #[test]
-    fn more_than_the_limit_is_not_counted_to_the_end() {
+    fn counting_stops_above_the_limit() {
         let list = "1: POSIX  ADVISORY  WRITE 7 fe:00:13 0 0\n".repeat(5000);
         let found = count(list.as_bytes(), &[pid(7)], 100 * LOCK_BYTES);
         assert_eq!(found, BTreeMap::from([(7, 101 * LOCK_BYTES)]));
     }
 
     #[test]
-    fn the_kernel_tells_of_a_lock_as_expected() {
+    fn the_kernel_lists_a_lock_in_the_expected_format() {
         paths::host_is_as_it_is();
         let own = rustix::process::getpid();
         let counted = || {

@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_processors_keep_at_hand_is_free() {
+    fn per_cpu_free_pages_count_as_free() {
         let page = u64::try_from(crate::sys::misc::page_size()).unwrap();
         let meminfo = "MemTotal:  10000 kB\nMemFree: 1000 kB\nMemAvailable: 9000 kB\nCached:  2000 kB\nShmem: 500 kB\n";
         let zoneinfo = "Node 0, zone  Normal\n  pages free 250\n  pagesets\n    cpu: 0\n              count:    3\n              high:     9\n    cpu: 1\n              count:    4\n";
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn an_alarm_is_raised_once_for_what_was_lost() {
+    fn an_alarm_is_raised_once_for_lost_memory() {
         let mut alarm = Alarm::default();
         assert!(!alarm.compare(100 << 20));
         assert!(!alarm.compare(110 << 20));
@@ -210,14 +210,14 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_machine_is_told_from_one_that_works() {
+    fn idle_and_busy_machines_are_distinguished() {
         assert_eq!(clocks_in("350735.47 234388.90\n"), (35_073_547, 23_438_890));
         assert!(!is_busy((0, 0), (0, 0)));
         assert!(is_busy((0, 0), (100, 0)));
     }
 
     #[test]
-    fn this_machine_tells() {
+    fn this_machine_reports_its_memory() {
         paths::host_is_as_it_is();
         let own = is_the_kernels("/proc/meminfo");
         assert_eq!(lost_within(Duration::ZERO).is_some(), own);

@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mappings_beyond_the_usual_are_counted() {
+    fn mappings_beyond_the_allowance_are_counted() {
         paths::host_is_as_it_is();
         let own = rustix::process::getpid();
         let lines = std::fs::read_to_string("/proc/self/maps").unwrap().lines().count();

@@ -707,7 +707,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_copy_at_most_is_only_ended_for_memory_when_nobody_else_is_there() {
+    fn a_snapshot_is_killed_for_memory_only_if_no_other_process_is_left() {
         let sample = |pid, snapshot| ProcessSample {
             pid: Pid::from_raw(pid).unwrap(),
             living: Pid::from_raw(pid).unwrap(),
@@ -730,7 +730,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nearer_the_limit_the_sooner_the_next_look() {
+    fn polling_gets_faster_near_the_limit() {
         let bounds = Bounds {
             memory: 128 << 20,
             cores: 1,
@@ -751,7 +751,7 @@ mod tests {
     }
 
     #[test]
-    fn kernel_reports_are_read_by_name() {
+    fn kernel_reports_are_parsed_by_field_name() {
         let status = "VmPeak:\t  900 kB\nRssAnon:\t     120 kB\nRssShmem:\t 8 kB\nVmPTE:\t 4 kB\n";
         assert_eq!(number_of(status, "RssAnon:"), 120);
         assert_eq!(number_of(status, "VmSwap:"), 0);

@@ -448,7 +448,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sockets_are_counted_whoever_has_them() {
+    fn sockets_are_counted_for_every_holder() {
         let text = "sockets: used 137\nTCP: inuse 12 orphan 0 tw 0 alloc 15 mem 0\nUDP: inuse 1 mem 0\n";
         let (all, tcp, udp) = (137, 12, 1);
         let messages = 0;
@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn unix_sockets_are_counted_whatever_their_names_are() {
+    fn unix_sockets_with_any_name_are_counted() {
         use std::os::linux::net::SocketAddrExt as _;
 
         let row =
@@ -523,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_sent_something_is_told_from_who_has_not() {
+    fn received_packets_are_counted() {
         let text =
             "Inter-|   Receive\n face |bytes    packets errs\n    lo:    1200       7    0    0\n  eth0: 5 6 0\n";
         assert_eq!(packets(text), 7);
@@ -532,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_keeps_all_its_pieces_however_little_is_in_them() {
+    fn a_packet_is_charged_for_all_its_fragments() {
         let most = MAX_PIECES * fragment();
         assert_eq!(packet_bytes(0, 0), 0);
         assert_eq!(packet_bytes(960 + 17, 17), most);
@@ -546,7 +546,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_machine_loses_counts_from_where_sockets_held_little() {
+    fn lost_memory_is_counted_from_the_first_reading() {
         let mut sockets = Sockets::default();
         // Without a first reading, all memory belongs to the sockets.
         assert_eq!(sockets.lost_since(Some(500)), 500);
@@ -558,7 +558,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_that_nobody_accepted_are_told_from_others() {
+    fn unaccepted_connections_are_distinguished_from_others() {
         paths::host_is_as_it_is();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();

@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_comes_out_as_it_went_in() {
+    fn a_value_survives_encoding_and_decoding() {
         let bytes = encode(
             &json!({"type": "result", "nonce": "n", "blobs": [
                 {"mime": "text/plain", "bytes": 2}, {"mime": "image/png", "bytes": 3}]}),
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_about_a_bad_header_repeats_nothing_of_it() {
+    fn the_error_about_a_bad_header_does_not_quote_it() {
         let forged = encode(&json!({"type": "x\n\n[ok 1 ms ex0]"}), &[]);
         let said = decode(&forged).unwrap_err().to_string();
         assert!(!said.contains("[ok") && !said.contains('\n'), "{said}");
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_in_the_protocol_is_refused() {
+    fn unknown_frames_are_refused() {
         let display = |blobs: serde_json::Value| json!({"type": "display", "nonce": "n", "blobs": blobs});
         for (header, blob, expected) in [
             (
@@ -531,7 +531,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_in_any_pieces_neither_panic_nor_are_held_beyond_one_frame(
+        fn any_bytes_in_any_pieces_never_panic_or_exceed_one_frame(
             bytes in proptest::collection::vec(any::<u8>(), 0..2000), cut in 1_usize..50,
         ) {
             let mut decoder = Decoder::default();
@@ -573,7 +573,7 @@ mod tests {
         }
 
         #[test]
-        fn any_json_header_is_taken_or_refused(header in "[{\\[\"a-z:,0-9}\\]]{0,60}") {
+        fn any_json_header_is_accepted_or_refused(header in "[{\\[\"a-z:,0-9}\\]]{0,60}") {
             let mut frame = Vec::new();
             frame.extend_from_slice(&prefix_of(4 + header.len()));
             frame.extend_from_slice(&prefix_of(header.len()));

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_copy_is_used_once_and_its_absence_is_explained_once() {
+    fn a_snapshot_is_used_once_and_its_absence_is_explained_once() {
         let snapshot = SnapshotState::default();
         assert_eq!(snapshot.take(), Err(None));
         snapshot.record(Some(7), "");

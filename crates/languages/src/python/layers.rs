@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_one_line_that_site_runs() {
+    fn the_path_file_is_one_line_that_site_runs() {
         let text = text();
         assert!(text.starts_with("import ") && text.ends_with(")\n"), "{text}");
         assert_eq!(text.lines().count(), 1);

@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stand_in_is_followed_and_told_with_the_reason() {
+    fn a_stand_in_is_followed_and_reported_with_the_reason() {
         let Ok(system) = locate(None) else {
             println!("skipped: this machine has no Python");
             return;
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn the_machines_python_is_found_and_described() {
+    fn the_system_python_is_found_and_described() {
         let Ok(runtime) = locate(None) else {
             println!("skipped: this machine has no Python");
             return;

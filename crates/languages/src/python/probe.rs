@@ -435,7 +435,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_versions_are_read_from_folder_names() {
+    fn names_and_versions_are_parsed_from_folder_names() {
         for (folder, expected) in [
             ("scikit_learn-1.5.0.dist-info", Some(("scikit-learn", "1.5.0"))),
             ("Pillow-9.4.0.egg-info", Some(("pillow", "9.4.0"))),
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn only_python_3_9_and_later_will_do() {
+    fn python_before_3_9_is_refused() {
         assert!(is_new_enough("3.9.0"));
         assert!(is_new_enough("3.14.1"));
         assert!(!is_new_enough("3.8.18"));
@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_that_hold_more_than_an_interpreter_are_not_shown() {
+    fn folders_that_hold_more_than_an_interpreter_are_not_mounted() {
         for folder in ["/", "/root", "/opt", "/home/someone"] {
             assert!(is_too_broad(Path::new(folder)), "{folder}");
         }
@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn trees_hold_no_system_folder_and_none_inside_another() {
+    fn mounted_trees_exclude_system_folders_and_nested_trees() {
         let folders = ["/dev/null/py/venv", "/usr", "/dev/null/py"].map(|path| Some(PathBuf::from(path)));
         assert_eq!(
             trees(folders, Path::new("/x")).ok(),
@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn libraries_elsewhere_are_shown_with_their_folder_and_stores_as_a_whole() {
+    fn libraries_elsewhere_are_mounted_with_their_folder_and_stores_as_a_whole() {
         let loaded = [
             "/usr/lib/libc.so.6",
             "/dev/null/py/lib/libpython.so",

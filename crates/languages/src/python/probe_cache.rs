@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_memory_that_others_can_write_is_not_believed() {
+    fn a_cache_writable_by_others_is_ignored() {
         let (_folder, python, memory) = place();
         let mode = |path: &Path, mode| std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
         keep(&memory, &python, b"3.11.2\0");
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_memory_that_was_cut_is_not_believed() {
+    fn a_truncated_cache_is_ignored() {
         let (_folder, python, memory) = place();
         keep(&memory, &python, b"3.11.2\0/usr\0");
         let file = memory.join(CACHE_FILE);

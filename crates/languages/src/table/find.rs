@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_toolchain_in_a_folder_of_its_own_is_shown_with_that_folder() {
+    fn a_toolchain_in_a_separate_folder_is_mounted_with_that_folder() {
         let place = tempfile::tempdir().unwrap();
         let root = place.path().canonicalize().unwrap();
         make(&root.join("tools/zig-1/bin/zig"));
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_of_npm_is_shown_with_the_packages_that_it_needs() {
+    fn an_npm_program_is_mounted_with_the_packages_it_needs() {
         let place = tempfile::tempdir().unwrap();
         let root = place.path().canonicalize().unwrap();
         let modules = root.join("node/lib/node_modules");
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_beside_the_program_it_is_a_link_to_is_kept() {
+    fn a_link_next_to_its_program_keeps_its_name() {
         let place = tempfile::tempdir().unwrap();
         let root = place.path().canonicalize().unwrap();
         make(&root.join("llvm/bin/clang"));
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn stand_ins_and_files_that_cannot_be_executed_are_passed_by() {
+    fn stand_ins_and_non_executable_files_are_skipped() {
         let place = tempfile::tempdir().unwrap();
         let root = place.path().canonicalize().unwrap();
         make(&root.join("shims/ruby"));
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_on_the_search_path_is_chosen_and_the_reason_names_what_was_passed_over() {
+    fn the_first_on_the_search_path_is_chosen_and_the_reason_names_skipped_ones() {
         let place = tempfile::tempdir().unwrap();
         let root = place.path().canonicalize().unwrap();
         for folder in ["node22", "system", "shims"] {
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_that_hold_far_more_than_a_program_are_never_shown() {
+    fn folders_that_hold_far_more_than_a_program_are_never_mounted() {
         for broad in [
             "/",
             "/opt",
@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_of_an_administrator_uncover_their_folder() {
+    fn a_program_in_usr_local_exposes_its_folder() {
         assert_eq!(
             covered_folder(Path::new("/usr/local/bin/node")),
             Some("/usr/local/bin".into())
@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn configuration_is_below_etc_and_one_part_deep() {
+    fn configuration_is_a_direct_child_of_etc() {
         for bad in [
             "/etc",
             "/etc/",

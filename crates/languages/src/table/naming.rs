@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn assignments_tell_commonjs_in_typescript() {
+    fn assignments_identify_commonjs_in_typescript() {
         for (source, common) in [
             ("import fs = require(\"node:fs\");", true),
             ("const a = 1;\nexport = a;", true),
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn modules_of_either_kind_are_told_apart() {
+    fn the_two_module_kinds_are_distinguished() {
         for (source, module) in [
             ("import fs from 'fs'\nfs.x()", true),
             ("export const a = 1", true),

@@ -20,7 +20,7 @@ run = ["{sh}", "{src}", "{args}"]
 "#;
 
 #[test]
-fn the_built_in_table_is_whole() {
+fn the_built_in_table_is_complete() {
     let table = Table::load(&[]).unwrap();
     assert!(table.0.len() >= 30, "{}", table.0.len());
     for name in [
@@ -39,14 +39,14 @@ fn the_built_in_table_is_whole() {
 }
 
 #[test]
-fn a_file_of_the_operators_adds_a_language_and_replaces_one() {
+fn an_operator_file_adds_a_language_and_replaces_one() {
     assert!(table(FORTH_TABLE).unwrap().0.contains_key("forth"));
     let replaced = table(&FORTH_TABLE.replace("forth", "ruby")).unwrap();
     assert_eq!(replaced.0["ruby"].install, "apt-get install gruby");
 }
 
 #[test]
-fn what_is_wrong_with_a_table_is_named_with_its_file() {
+fn an_error_in_a_table_is_named_with_its_file() {
     for (change, expected) in [
         (("install =", "instal ="), "instal"),
         (("{src}", "{source}"), "{source}"),
@@ -93,7 +93,7 @@ fn language(text: &str, name: &str) -> TableLanguage {
 
 #[test]
 #[cfg(unix)]
-fn arguments_and_sources_fill_items_and_are_never_looked_at_again() {
+fn arguments_and_sources_are_substituted_once() {
     let forth = language(FORTH_TABLE, "forth");
     let args = ["{src}".to_owned(), "a b".to_owned(), "$(id)".to_owned()];
     let program = forth.program("code", &args, &BTreeMap::new()).unwrap();
@@ -104,7 +104,7 @@ fn arguments_and_sources_fill_items_and_are_never_looked_at_again() {
 
 #[test]
 #[cfg(unix)]
-fn a_way_that_compiles_has_a_folder_and_tells_its_time() {
+fn a_compiled_run_has_a_build_folder_and_reports_its_time() {
     let text = FORTH_TABLE.replace(
         "run = [",
         "compile = [\"{sh}\", \"-o\", \"{bin}\", \"{src}\"]\ncompile_timeout_s = 7\nenv = { CACHE = \"{dir}/c\" }\nrun = [\"{bin}\", \"{memory_mb}\", ",
@@ -126,7 +126,7 @@ fn a_way_that_compiles_has_a_folder_and_tells_its_time() {
 }
 
 #[test]
-fn an_absent_language_says_how_to_get_it() {
+fn an_absent_language_has_an_install_hint() {
     let mut found = Detected::default();
     let finder = Finder::new(Vec::new(), Vec::new(), None);
     Table::load(&[]).unwrap().detect(&finder, None, &mut found);

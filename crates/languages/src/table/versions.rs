@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_found_in_what_programs_say() {
+    fn versions_are_parsed_from_program_output() {
         for (said, version) in [
             ("v20.20.2\n", "20.20.2"),
             ("go version go1.19.8 linux/amd64", "1.19.8"),

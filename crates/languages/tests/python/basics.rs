@@ -42,7 +42,7 @@ async fn the_last_expression_is_the_value_unless_a_semicolon_ends_it() {
 
 /// Lines that need no syntax tree to classify, and similar lines that do.
 #[tokio::test]
-async fn a_line_that_looks_like_an_assignment_or_a_call_means_what_it_would_mean_among_others() {
+async fn a_single_line_behaves_as_it_would_among_others() {
     let mut python = python!();
     python
         .run("class C: pass\nc, n, d = C(), 0, {}\nasync def later(v): return v\nf = lambda v=3: v")
@@ -172,7 +172,7 @@ async fn output_of_child_processes_belongs_to_the_cell() {
 }
 
 #[tokio::test]
-async fn what_background_threads_print_comes_with_a_later_cell() {
+async fn output_of_background_threads_is_delivered_with_a_later_cell() {
     let mut python = python!();
     python
         .run("import threading\ngo = threading.Event()\ndone = threading.Event()\ndef work():\n    go.wait()\n    print('late')\n    display('shown')\n    done.set()\nthreading.Thread(target=work, daemon=True).start()")
@@ -184,7 +184,7 @@ async fn what_background_threads_print_comes_with_a_later_cell() {
 }
 
 #[tokio::test]
-async fn displays_and_prints_keep_their_order_from_all_threads_and_when_nobody_answers() {
+async fn displays_and_prints_keep_their_order_across_threads_and_without_an_answer() {
     let mut python = python!();
     let ran = python
         .run("for i in range(20):\n    print(i)\n    display(i)")
@@ -202,7 +202,7 @@ async fn displays_and_prints_keep_their_order_from_all_threads_and_when_nobody_a
 }
 
 #[tokio::test]
-async fn much_that_is_written_between_two_cells_is_bounded_and_all_of_it_is_told_apart() {
+async fn output_between_two_cells_is_bounded_and_marked() {
     let mut python = python!();
     python
         .run("import os, threading, time\nline = b'x' * 99 + b'\\n'\ndef work():\n    while not os.path.exists('go'): time.sleep(0.001)\n    \
@@ -264,7 +264,7 @@ async fn a_megabyte_of_code_runs() {
 }
 
 #[tokio::test]
-async fn leaving_ends_the_cell_and_not_the_session() {
+async fn sys_exit_ends_the_cell_and_keeps_the_session() {
     let mut python = python!();
     python.run("x = 1").await.ok();
     for (code, expected) in [
@@ -311,7 +311,7 @@ async fn standard_input_is_served_to_the_code_and_to_its_children() {
 }
 
 #[tokio::test]
-async fn reading_standard_input_that_is_not_there_is_an_error_at_once() {
+async fn reading_absent_standard_input_is_an_immediate_error() {
     let mut python = python!();
     for code in [
         "input('x')",

@@ -36,7 +36,7 @@ fn chart(bundle: &MimeBundle) -> serde_json::Value {
 }
 
 #[tokio::test]
-async fn figures_come_back_shown_or_left_open() {
+async fn shown_and_open_figures_are_returned() {
     let Some(mut python) = data_python().await else { return };
     let ran = python
         .run("import matplotlib.pyplot as plt\nplt.plot([1, 2, 3], [4, 5, 6], label='up')\nplt.title('T'); plt.xlabel('x'); plt.ylabel('y [m]')\nprint('first')\nplt.show()\nprint('between')\nplt.bar(['a', 'b'], [1, 2]);")
@@ -63,7 +63,7 @@ async fn figures_come_back_shown_or_left_open() {
 }
 
 #[tokio::test]
-async fn a_figure_as_value_is_shown_once() {
+async fn a_figure_that_is_the_value_is_shown_once() {
     let Some(mut python) = data_python().await else { return };
     let ran = python
         .run("import matplotlib.pyplot as plt\nfig, ax = plt.subplots()\nax.scatter([1], [2])\nfig")
@@ -78,7 +78,7 @@ async fn a_figure_as_value_is_shown_once() {
 }
 
 #[tokio::test]
-async fn any_back_end_that_is_asked_for_is_ours() {
+async fn every_requested_matplotlib_back_end_is_replaced() {
     let Some(mut python) = data_python().await else { return };
     for name in ["Agg", "TkAgg", "QtAgg"] {
         let ran = python
@@ -123,7 +123,7 @@ async fn chart_data_is_bounded() {
 }
 
 #[tokio::test]
-async fn dates_and_boxes_and_pies_are_read_back() {
+async fn chart_data_of_dates_box_plots_and_pies_is_extracted() {
     let Some(mut python) = data_python().await else { return };
     let ran = python
         .run("import matplotlib.pyplot as plt, pandas as pd\nplt.plot(pd.date_range('2024-01-01', periods=2), [1, 2]); plt.show()\nplt.boxplot([[1, 2, 3]]); plt.show()\nplt.pie([1, 3], labels=['x', 'y']); plt.show()")
@@ -136,7 +136,7 @@ async fn dates_and_boxes_and_pies_are_read_back() {
 }
 
 #[tokio::test]
-async fn frames_are_text_that_fits() {
+async fn data_frames_are_text_within_the_bound() {
     let Some(mut python) = data_python().await else { return };
     let ran = python
         .run("import pandas as pd, numpy as np\npd.DataFrame(np.zeros((100_000, 12)), columns=[f'column_{i}' for i in range(12)])")
@@ -170,7 +170,7 @@ async fn frames_are_text_that_fits() {
 }
 
 #[tokio::test]
-async fn pictures_and_plotly_figures_have_their_kinds() {
+async fn pictures_and_plotly_figures_have_their_mime_types() {
     let Some(mut python) = data_python().await else { return };
     let ran = python
         .run("from PIL import Image\nImage.new('RGB', (8000, 4000), 'red')")
@@ -194,7 +194,7 @@ async fn pictures_and_plotly_figures_have_their_kinds() {
 }
 
 #[tokio::test]
-async fn a_missing_row_is_told_from_a_missing_column() {
+async fn errors_distinguish_a_missing_row_and_a_missing_column() {
     let Some(mut python) = data_python().await else { return };
     python
         .run("import pandas as pd\ndf = pd.DataFrame({'a': ['x', 'y'], 'b': [1, 2]})")
@@ -265,7 +265,7 @@ async fn progress_bars_leave_no_thread() {
 }
 
 #[tokio::test]
-async fn a_library_that_was_only_looked_for_is_set_up_when_it_is_imported() {
+async fn a_library_is_configured_on_import_and_not_on_lookup() {
     let Some(mut python) = data_python().await else { return };
     python
         .run("import importlib.util\nfor name in ('pandas', 'matplotlib'): importlib.util.find_spec(name)")
@@ -366,7 +366,7 @@ async fn the_data_of_every_kind_of_plot_can_be_read() {
 }
 
 #[tokio::test]
-async fn what_keeps_a_figure_from_being_drawn_is_an_error() {
+async fn a_figure_that_cannot_be_drawn_is_an_error() {
     let Some(mut python) = data_python().await else { return };
     let ran = python
         .run("import matplotlib.pyplot as plt\nfig, ax = plt.subplots(); ax.set_title('$\\\\frac{bad$'); plt.show()")
@@ -386,7 +386,7 @@ async fn what_keeps_a_figure_from_being_drawn_is_an_error() {
 }
 
 #[tokio::test]
-async fn pictures_frames_and_pages_are_shown_as_what_they_are() {
+async fn pictures_data_frames_and_html_are_shown_by_kind() {
     let Some(mut python) = data_python().await else { return };
     let ran = python
         .run("from PIL import Image\nImage.new('RGB', (5, 7)).show()")
@@ -408,7 +408,7 @@ async fn pictures_frames_and_pages_are_shown_as_what_they_are() {
 }
 
 #[tokio::test]
-async fn errors_of_tables_say_what_is_in_them() {
+async fn errors_of_tables_name_the_likely_mistake() {
     let Some(mut python) = data_python().await else { return };
     for (code, hint) in [
         (

@@ -87,14 +87,14 @@ async fn a_syntax_error_shows_its_line_and_nothing_of_the_driver() {
 }
 
 #[tokio::test]
-async fn a_syntax_error_behind_a_magic_is_the_one_that_is_shown() {
+async fn a_syntax_error_after_a_magic_is_the_one_reported() {
     let mut python = python!();
     let (traceback, ..) = failure(&mut python, "!true\nx = = 1").await;
     assert!(traceback.contains("line 2"), "{traceback}");
 }
 
 #[tokio::test]
-async fn deep_recursion_is_short() {
+async fn the_traceback_of_deep_recursion_is_short() {
     let mut python = python!();
     let (traceback, ..) = failure(&mut python, "def f(n):\n    return f(n + 1)\nf(0)").await;
     assert!(traceback.len() < 2000, "{traceback}");
@@ -157,7 +157,7 @@ async fn an_absent_module_names_the_package_to_install() {
 }
 
 #[tokio::test]
-async fn causes_that_the_server_knows_are_classed() {
+async fn errors_with_known_causes_are_classified() {
     let mut python = python!();
     for (code, class) in [
         ("raise MemoryError", "memory"),
@@ -245,7 +245,7 @@ async fn a_warning_is_shown_once_for_each_place() {
 }
 
 #[tokio::test]
-async fn errors_are_told_also_where_every_warning_is_one() {
+async fn errors_are_reported_when_warnings_are_errors() {
     let mut python = python!();
     let strict = "import warnings\nwarnings.simplefilter('error')\n{}['k']";
     let (traceback, ..) = failure(&mut python, strict).await;

@@ -30,7 +30,7 @@ async fn await_works_at_the_top_and_asyncio_run_too() {
 }
 
 #[tokio::test]
-async fn what_cells_define_can_be_pickled_and_sent_to_workers() {
+async fn definitions_of_cells_can_be_pickled_and_sent_to_workers() {
     let mut python = python!();
     python
         .run("import pickle, multiprocessing, dataclasses\nfrom concurrent.futures import ProcessPoolExecutor\n@dataclasses.dataclass\nclass P:\n    x: int\n    y: int = 2\ndef double(p): return P(p.x * 2, p.y)")
@@ -59,7 +59,7 @@ async fn what_cells_define_can_be_pickled_and_sent_to_workers() {
 }
 
 #[tokio::test]
-async fn workers_that_are_fresh_interpreters_find_what_cells_define() {
+async fn spawned_workers_find_the_definitions_of_cells() {
     let mut python = python!();
     python
         .run("import math, multiprocessing as mp, functools\nfrom concurrent.futures import ProcessPoolExecutor\nSCALE = 3\n\
@@ -106,7 +106,7 @@ async fn workers_that_are_fresh_interpreters_find_what_cells_define() {
 }
 
 #[tokio::test]
-async fn the_source_of_nested_things_can_be_had() {
+async fn inspect_finds_the_source_of_nested_definitions() {
     let mut python = python!();
     python
         .run("import inspect, dataclasses\nclass Outer:\n    class Inner:\n        class Deep: x = 1\n        def m(self): pass\n\
@@ -132,7 +132,7 @@ async fn the_source_of_nested_things_can_be_had() {
 }
 
 #[tokio::test]
-async fn objects_without_a_text_of_their_own_are_shown_by_what_can_be_read() {
+async fn objects_without_a_repr_are_shown_by_their_attributes() {
     let mut python = python!();
     python
         .run("class L:\n    def _repr_latex_(self): return '$x^2$'\nclass J:\n    def _repr_json_(self): return {'a': [1, None]}\n\
@@ -177,7 +177,7 @@ async fn objects_without_a_text_of_their_own_are_shown_by_what_can_be_read() {
 }
 
 #[tokio::test]
-async fn the_source_of_what_cells_define_can_be_had() {
+async fn inspect_finds_the_source_of_definitions_in_cells() {
     let mut python = python!();
     python
         .run("# first\ndef f(x):\n    return x\n\nclass C:\n    a = 1")
@@ -195,7 +195,7 @@ async fn the_source_of_what_cells_define_can_be_had() {
 }
 
 #[tokio::test]
-async fn shell_lines_run_and_can_be_kept() {
+async fn shell_lines_run_and_their_output_can_be_assigned() {
     let mut python = python!();
     python.run("name = 'Ada'").await.ok();
     assert_eq!(
@@ -244,7 +244,7 @@ async fn shell_lines_run_and_can_be_kept() {
 }
 
 #[tokio::test]
-async fn what_only_looks_like_a_magic_is_left_alone() {
+async fn lookalikes_of_magics_are_left_alone() {
     let mut python = python!();
     for (code, expected) in [
         ("a, b = 7, 4\na % b", "3"),
@@ -260,7 +260,7 @@ async fn what_only_looks_like_a_magic_is_left_alone() {
 }
 
 #[tokio::test]
-async fn line_magics_do_their_work() {
+async fn line_magics_work() {
     let mut python = python!();
     let home = python.sandbox.home();
     assert_eq!(python.run("%pwd").await.ok().text(), format!("'{}'", home.display()));
@@ -305,7 +305,7 @@ async fn line_magics_do_their_work() {
 }
 
 #[tokio::test]
-async fn a_file_is_written_as_it_stands() {
+async fn writefile_writes_the_cell_unchanged() {
     let mut python = python!();
     python.run("%%writefile w.txt\n\nx\n\ny\n").await.ok();
     python.run("%%writefile -a w.txt\n\nz").await.ok();
@@ -314,7 +314,7 @@ async fn a_file_is_written_as_it_stands() {
 }
 
 #[tokio::test]
-async fn forgetting_the_past_keeps_variables() {
+async fn clearing_the_history_keeps_variables() {
     let mut python = python!();
     python.run("kept = 'v'").await.ok();
     python.run("%reset -f in").await.ok();
@@ -341,7 +341,7 @@ async fn commands_see_the_names_of_the_function_that_runs_them() {
 }
 
 #[tokio::test]
-async fn every_expression_is_shown_where_that_is_asked_for() {
+async fn every_expression_is_shown_if_requested() {
     let mut python = python!();
     python
         .run("%config InteractiveShell.ast_node_interactivity = 'all'")
@@ -352,7 +352,7 @@ async fn every_expression_is_shown_where_that_is_asked_for() {
 }
 
 #[tokio::test]
-async fn classes_made_from_the_librarys_are_shown_like_those() {
+async fn subclasses_of_library_classes_are_shown_like_their_base() {
     let mut python = python!();
     python
         .run("from collections import *\nfrom types import SimpleNamespace")
@@ -373,7 +373,7 @@ async fn classes_made_from_the_librarys_are_shown_like_those() {
 }
 
 #[tokio::test]
-async fn a_picture_that_is_not_there_is_an_error() {
+async fn a_missing_picture_file_is_an_error() {
     let mut python = python!();
     let ran = python
         .run("from IPython.display import Image, Audio\nImage('nosuch.png')")
@@ -389,7 +389,7 @@ async fn a_picture_that_is_not_there_is_an_error() {
 }
 
 #[tokio::test]
-async fn modules_that_changed_are_loaded_again() {
+async fn autoreload_reloads_changed_modules() {
     let mut python = python!();
     python.run("%load_ext autoreload\n%autoreload 2").await.ok();
     let first = "def v():\n    return 1\nclass C:\n    def m(self):\n        return 'old'\n";
@@ -414,7 +414,7 @@ async fn modules_that_changed_are_loaded_again() {
 }
 
 #[tokio::test]
-async fn cell_magics_do_their_work() {
+async fn cell_magics_work() {
     let mut python = python!();
     let ran = python.run("%%bash\nx=1\necho $x $((1+1))").await.ok();
     assert_eq!(ran.stdout, "1 2\n");
@@ -451,7 +451,7 @@ async fn cell_magics_do_their_work() {
 }
 
 #[tokio::test]
-async fn installing_says_what_is_there_and_what_cannot_be_had() {
+async fn installing_reports_present_and_missing_packages() {
     let mut python = python!();
     for code in [
         "%pip install nothing-like-this",
@@ -468,7 +468,7 @@ async fn installing_says_what_is_there_and_what_cannot_be_had() {
 }
 
 #[tokio::test]
-async fn questions_are_answered() {
+async fn help_questions_are_answered() {
     let mut python = python!();
     python
         .run("def area(r):\n    '''Of a circle.'''\n    return 3 * r * r")
@@ -562,7 +562,7 @@ async fn notebook_imports_work_without_ipython() {
 }
 
 #[tokio::test]
-async fn future_imports_last() {
+async fn future_imports_apply_to_later_cells() {
     let mut python = python!();
     python.run("from __future__ import annotations").await.ok();
     assert_eq!(
@@ -588,7 +588,7 @@ async fn a_deleted_working_folder_is_replaced() {
 }
 
 #[tokio::test]
-async fn path_files_of_a_virtual_environment_count() {
+async fn path_files_of_a_virtual_environment_are_honoured() {
     let Some(system) = crate::support::language() else {
         return;
     };
@@ -631,7 +631,7 @@ async fn path_files_of_a_virtual_environment_count() {
 
 /// Preloads modules of every shape; the session must stay intact.
 #[tokio::test]
-async fn modules_that_behave_badly_are_loaded_ahead_or_named_and_the_session_works() {
+async fn misbehaving_modules_are_preloaded_or_named_and_the_session_works() {
     let mut python = python!();
     python
         .run(

@@ -37,7 +37,7 @@ async fn a_crash_is_seen_at_once_and_named() {
 }
 
 #[tokio::test]
-async fn a_daemon_that_holds_the_output_open_does_not_delay_the_news_of_a_crash() {
+async fn a_daemon_that_holds_the_output_open_does_not_delay_a_crash_report() {
     let mut python = python!();
     let ran = python
         .run("import os, subprocess\nsubprocess.Popen(['sleep', '20'])\nos._exit(1)")
@@ -46,7 +46,7 @@ async fn a_daemon_that_holds_the_output_open_does_not_delay_the_news_of_a_crash(
 }
 
 #[tokio::test]
-async fn what_a_thread_breaks_after_its_cell_is_mended_for_the_next_one() {
+async fn damage_by_a_thread_after_its_cell_is_repaired_for_the_next_one() {
     let mut python = python!();
     for late in [
         "with open('log', 'w') as f: sys.stdout = f; time.sleep(0.3)",
@@ -70,7 +70,7 @@ async fn what_a_thread_breaks_after_its_cell_is_mended_for_the_next_one() {
 }
 
 #[tokio::test]
-async fn broken_streams_and_descriptors_are_mended_for_the_next_cell() {
+async fn broken_streams_and_descriptors_are_repaired_for_the_next_cell() {
     let mut python = python!();
     for code in [
         "import sys, os, io, builtins; sys.stdout = None",
@@ -154,7 +154,7 @@ async fn files_named_like_modules_of_the_driver_do_not_break_it() {
 }
 
 #[tokio::test]
-async fn values_whose_text_misbehaves_do_no_harm() {
+async fn values_with_a_failing_repr_do_no_harm() {
     let mut python = python!();
     python
         .run("class Raises:\n    def __repr__(self): raise ValueError('no text')\n    _repr_html_ = __repr__")
@@ -217,7 +217,7 @@ async fn values_whose_text_misbehaves_do_no_harm() {
 }
 
 #[tokio::test]
-async fn a_million_displays_are_sixty_five() {
+async fn a_million_displays_are_cut_to_sixty_five() {
     let mut python = python!();
     let ran = python.run("for i in range(100_000): display(i)").await.ok();
     assert_eq!(ran.displays.len(), 65);
@@ -283,7 +283,7 @@ async fn frames_forged_for_another_cell_are_dropped() {
 }
 
 #[tokio::test]
-async fn frames_that_are_none_end_the_session() {
+async fn invalid_frames_end_the_session() {
     for forged in [
         "send({'type': 'root'})",
         "send({'type': 'done'})",
@@ -314,7 +314,7 @@ async fn a_flood_of_forged_frames_is_read_and_dropped() {
 }
 
 #[tokio::test]
-async fn an_inside_end_that_is_no_driver_is_refused() {
+async fn a_process_that_is_not_the_driver_is_refused() {
     for (script, part) in [
         ("exit 3", "status 3"),
         ("echo no such module >&2; exit 1", "no such module"),
@@ -336,7 +336,7 @@ const READY_CODE: &str =
     r#"header='{"type":"ready","version":"3","pid":1}'; printf "\\x2a\\0\\0\\0\\x26\\0\\0\\0$header" >&4; "#;
 
 #[tokio::test]
-async fn an_inside_end_that_closes_its_channel_ends_the_session() {
+async fn a_driver_that_closes_its_channel_ends_the_session() {
     let mut python = Python::pretender(&format!("{READY_CODE} exec 3<&- 4>&-; sleep 60"))
         .await
         .unwrap();
@@ -345,7 +345,7 @@ async fn an_inside_end_that_closes_its_channel_ends_the_session() {
 }
 
 #[tokio::test]
-async fn an_inside_end_that_never_reads_can_be_killed() {
+async fn a_driver_that_never_reads_can_be_killed() {
     let mut python = Python::pretender(&format!("{READY_CODE} head -c5 <&3 >/dev/null; echo on; sleep 600"))
         .await
         .unwrap();

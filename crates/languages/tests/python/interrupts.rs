@@ -10,7 +10,7 @@ use crate::python;
 const READY_CODE: &str = "print('on', flush=True)\n";
 
 #[tokio::test]
-async fn blocking_code_yields_and_the_variables_stay() {
+async fn blocking_code_is_interrupted_and_variables_stay() {
     let mut python = python!();
     python
         .run("x = 42\nimport asyncio, subprocess, time, threading")
@@ -41,7 +41,7 @@ async fn blocking_code_yields_and_the_variables_stay() {
 }
 
 #[tokio::test]
-async fn an_interrupt_before_the_loop_of_an_await_is_made_leaves_nothing_that_complains() {
+async fn an_interrupt_before_the_event_loop_exists_leaves_no_warning() {
     for _ in 0..20 {
         let mut python = python!();
         let code = format!("{READY_CODE}await __import__('asyncio').sleep(600)");
@@ -66,7 +66,7 @@ async fn an_interrupt_that_hits_a_finalizer_is_not_lost() {
 }
 
 #[tokio::test]
-async fn the_code_may_clean_up() {
+async fn interrupted_code_may_clean_up() {
     let mut python = python!();
     let ran = python
         .run_interrupted(&format!(
@@ -78,7 +78,7 @@ async fn the_code_may_clean_up() {
 }
 
 #[tokio::test]
-async fn an_interrupt_that_is_swallowed_is_only_one() {
+async fn a_swallowed_interrupt_is_not_repeated() {
     let mut python = python!();
     let code = format!(
         "import time\ncaught = 0\ntry:\n    {READY_CODE}    time.sleep(600)\nexcept KeyboardInterrupt:\n    caught += 1\ntime.sleep(0.6)\ncaught"
@@ -88,7 +88,7 @@ async fn an_interrupt_that_is_swallowed_is_only_one() {
 
 /// Simulates a signal just before the call: Python records it, and the call does not notice.
 #[tokio::test]
-async fn an_interrupt_that_python_has_noted_and_not_raised_ends_what_waits() {
+async fn a_pending_interrupt_ends_a_blocking_call() {
     let mut python = python!();
     let code = format!(
         "import _thread, signal, threading, time\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\n\
@@ -110,7 +110,7 @@ async fn code_that_handles_interrupts_itself_gets_one() {
 }
 
 #[tokio::test]
-async fn an_interrupt_that_hits_the_telling_of_what_cannot_be_raised_is_not_lost() {
+async fn an_interrupt_in_an_unraisable_hook_is_not_lost() {
     let mut python = python!();
     let code = format!(
         "import sys, time\nclass Slow:\n    def write(self, text):\n        {READY_CODE}        time.sleep(600)\n\
@@ -147,7 +147,7 @@ async fn an_interrupt_between_cells_is_ignored() {
 }
 
 #[tokio::test]
-async fn interrupts_at_any_moment_break_nothing() {
+async fn interrupts_at_any_moment_keep_the_session_intact() {
     let mut python = python!();
     python.run("x = 0\nimport time").await.ok();
     let (mut done, mut stopped) = (0, 0);

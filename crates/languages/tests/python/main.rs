@@ -33,7 +33,7 @@ pub(crate) use python;
 /// A cell's output, value and error must not depend on snapshots: every test of this program runs a second time, with
 /// snapshots.
 #[test]
-fn everything_is_the_same_with_copies() {
+fn all_tests_also_pass_with_snapshots() {
     if support::with_copies() {
         return;
     }

@@ -35,7 +35,7 @@ async fn settle(python: &mut Python) {
 }
 
 #[tokio::test]
-async fn a_session_goes_on_in_its_copy() {
+async fn a_session_continues_in_its_snapshot() {
     if !with_copies() {
         return;
     }
@@ -79,7 +79,7 @@ async fn a_crash_in_compiled_code_names_the_line() {
 }
 
 #[tokio::test]
-async fn without_copies_a_dead_session_is_over() {
+async fn without_snapshots_a_dead_session_is_lost() {
     if with_copies() {
         return;
     }
@@ -99,7 +99,7 @@ fn faults(pid: &str) -> u64 {
 }
 
 #[tokio::test]
-async fn a_cell_does_not_pay_for_the_copy_before_it() {
+async fn a_cell_does_not_wait_for_the_snapshot_before_it() {
     const ROUND_COUNT: u32 = 12;
     if !with_copies() {
         return;
@@ -125,7 +125,7 @@ async fn a_cell_does_not_pay_for_the_copy_before_it() {
 }
 
 #[tokio::test]
-async fn nothing_stays_of_the_cell_that_is_rehearsed_after_a_copy() {
+async fn the_warm_up_cell_after_a_snapshot_leaves_no_trace() {
     if !with_copies() {
         return;
     }
@@ -151,7 +151,7 @@ async fn nothing_stays_of_the_cell_that_is_rehearsed_after_a_copy() {
 }
 
 #[tokio::test]
-async fn copies_leave_a_program_alone_that_replaces_what_python_has() {
+async fn snapshots_tolerate_programs_that_replace_builtins() {
     if !with_copies() {
         return;
     }
@@ -184,7 +184,7 @@ async fn copies_leave_a_program_alone_that_replaces_what_python_has() {
 }
 
 #[tokio::test]
-async fn what_a_program_shows_when_its_things_end_is_not_lost_between_cells() {
+async fn output_of_finalizers_between_cells_is_not_lost() {
     if !with_copies() {
         return;
     }

@@ -3,7 +3,7 @@
 use crate::python;
 
 #[tokio::test]
-async fn what_cells_were_and_gave_can_be_had_again() {
+async fn inputs_and_outputs_of_earlier_cells_are_available() {
     let mut python = python!();
     python.run("40 + 2").await.ok();
     python.run("'two'").await.ok();
@@ -56,7 +56,7 @@ async fn the_history_is_bounded() {
 }
 
 #[tokio::test]
-async fn values_that_show_themselves_do() {
+async fn values_with_their_own_display_method_use_it() {
     let mut python = python!();
     let ran = python
         .run("class D:\n    def _ipython_display_(self): print('shown')\nD()")
@@ -73,7 +73,7 @@ async fn values_that_show_themselves_do() {
 }
 
 #[tokio::test]
-async fn functions_can_be_registered_that_show_values() {
+async fn formatters_can_be_registered() {
     let mut python = python!();
     python
         .run("class P:\n    pass\nf = get_ipython().display_formatter\nf.formatters['text/html'].for_type(P, lambda value: '<b>P</b>')\nf.formatters['text/plain'].for_type_by_name('__main__', 'P', lambda value, printer, cycle: printer.text('a P'))")
@@ -133,7 +133,7 @@ async fn cells_run_by_the_shell_give_a_result_object() {
 }
 
 #[tokio::test]
-async fn every_expression_is_shown_where_the_shell_is_told_to() {
+async fn every_expression_is_shown_if_the_shell_option_is_set() {
     let mut python = python!();
     python.run("from IPython.core.interactiveshell import InteractiveShell\nInteractiveShell.ast_node_interactivity = 'all'").await.ok();
     let ran = python.run("1\n'a'; 2\nx = 3\nx").await.ok();
@@ -152,7 +152,7 @@ async fn every_expression_is_shown_where_the_shell_is_told_to() {
 }
 
 #[tokio::test]
-async fn capturing_takes_displays_along() {
+async fn capture_includes_displays() {
     let mut python = python!();
     let ran = python.run("%%capture out\nprint('t'); display(5)\n7").await.ok();
     assert_eq!(
@@ -200,7 +200,7 @@ async fn commands_find_the_sessions_own_interpreter() {
 }
 
 #[tokio::test]
-async fn pip_of_a_shell_says_what_installs_packages() {
+async fn pip_in_a_shell_names_the_install_tool() {
     let mut python = python!();
     let ran = python.run("%%bash\necho first\npip install six").await;
     assert!(
@@ -243,7 +243,7 @@ async fn idle_threads_of_the_sessions_loop_are_ended() {
 }
 
 #[tokio::test]
-async fn hints_name_what_there_is() {
+async fn hints_name_existing_alternatives() {
     let mut python = python!();
     for (code, hint) in [
         ("prnit('hi')", "did you mean print?"),
@@ -291,7 +291,7 @@ async fn hints_name_what_there_is() {
 }
 
 #[tokio::test]
-async fn less_usual_magics_are_there() {
+async fn less_common_magics_exist() {
     let mut python = python!();
     assert_eq!(python.run("%%bash -s 3 4\necho $1 $2").await.ok().stdout, "3 4\n");
     let ran = python.run("%%bash --out kept\necho hi").await.ok();

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_list_the_loopback_is_open_and_elsewhere_is_not() {
+    fn without_tokens_only_the_loopback_is_open() {
         let folder = tempfile::tempdir().unwrap();
         let store = TokenStore::new(folder.path());
         let open = Authenticator::new(Some(store.clone()), Anonymous::Allowed);
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_token_closes_the_door_for_all_others_and_for_good() {
+    fn after_the_first_token_anonymous_callers_are_refused_permanently() {
         let folder = tempfile::tempdir().unwrap();
         let store = TokenStore::new(folder.path());
         let authenticator = Authenticator::new(Some(store.clone()), Anonymous::Allowed);
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_exactly_a_valid_token_is_refused() {
+    fn everything_but_an_exact_valid_token_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let store = TokenStore::new(folder.path());
         let authenticator = Authenticator::new(Some(store.clone()), Anonymous::Allowed);
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_list_lets_nobody_in() {
+    fn a_corrupt_token_list_refuses_everyone() {
         let folder = tempfile::tempdir().unwrap();
         let store = TokenStore::new(folder.path());
         let authenticator = Authenticator::new(Some(store.clone()), Anonymous::Allowed);

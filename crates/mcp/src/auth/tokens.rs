@@ -343,7 +343,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_are_kept_without_the_secret_and_only_for_their_owner() {
+    fn tokens_are_stored_without_the_secret_and_readable_by_their_owner_only() {
         let folder = tempfile::tempdir().unwrap();
         let store = TokenStore::new(&folder.path().join("deep/data"));
         assert!(store.list().unwrap().is_empty());
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_from_many_threads_are_all_kept() {
+    fn concurrent_changes_are_all_stored() {
         let folder = tempfile::tempdir().unwrap();
         let store = TokenStore::new(folder.path());
         std::thread::scope(|scope| {
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_another_form_is_an_error_and_stays_as_it_is() {
+    fn a_list_in_an_unknown_format_is_an_error_and_stays_unchanged() {
         let folder = tempfile::tempdir().unwrap();
         let store = TokenStore::new(folder.path());
         let hash = "0".repeat(63);
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_for_people() {
+    fn token_names_are_short_printable_text() {
         let folder = tempfile::tempdir().unwrap();
         let store = TokenStore::new(folder.path());
         for name in ["", "  ", "a\nb", "\u{1b}[2J", &"x".repeat(65)] {

@@ -291,7 +291,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn a_small_picture_goes_out_untouched() {
+    async fn a_small_picture_is_sent_unchanged() {
         let bytes = png_file(300, 200, false);
         let picture = fit(bytes.clone(), PICTURE_BYTES).await.unwrap();
         assert_eq!(picture.base64, STANDARD.encode(&bytes));

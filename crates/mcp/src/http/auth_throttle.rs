@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn guesses_are_counted_for_each_address_and_memory_is_bounded() {
+    fn failed_attempts_are_counted_for_each_address_in_bounded_memory() {
         let auth_throttle = AuthThrottle::default();
         let one = IpAddr::from([10, 0, 0, 1]);
         assert!((0..MAX_WRONG_TOKENS).all(|_| auth_throttle.count_wrong_token(one).is_ok()));

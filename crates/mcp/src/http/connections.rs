@@ -343,7 +343,7 @@ mod tests {
     use crate::http::HttpLimits;
 
     #[test]
-    fn strangers_make_room_and_then_whoever_has_most() {
+    fn unauthenticated_connections_are_closed_first_then_those_of_the_largest_caller() {
         let slots = ConnectionSlots::new(LimitsHandle::new(HttpLimits {
             connections: 3,
             ..HttpLimits::for_tests()
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_reads_nothing_is_given_up() {
+    async fn a_client_that_reads_nothing_is_disconnected() {
         let (ours, _theirs) = tokio::io::duplex(1024);
         let mut stream = WriteTimeoutStream::new(ours);
         stream.write_all(&[0; 1024]).await.unwrap();

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_asks_from_its_own_origin_only_and_may_be_linked_to_from_anywhere() {
+    fn the_page_makes_same_origin_requests_only_and_may_be_linked_from_anywhere() {
         let host_origin = HostOrigin::new(&["cell.example".into()], &["https://app.example".into()]).unwrap();
         let mut map = HeaderMap::new();
         let mut asked = |host: &str, origin: Option<&str>, site: Option<&str>, secure: bool| {
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn the_server_is_called_by_its_own_names_only() {
+    fn requests_need_a_host_name_of_the_server() {
         let host_origin = HostOrigin::default();
         for host in ["127.0.0.1:8123", "localhost:8123", "LOCALHOST:8123", "[::1]:8123"] {
             assert_eq!(asked(&host_origin, LOCAL_ADDRESS, &[("host", host)]), Ok(()), "{host}");
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn elsewhere_only_the_address_itself_and_what_the_operator_allows() {
+    fn other_addresses_accept_only_themselves_and_allowed_hosts() {
         let here = "10.0.0.5:8123";
         let host_origin = HostOrigin::new(&["cell.example".into(), "fixed.example:99".into()], &[]).unwrap();
         for host in ["10.0.0.5:8123", "cell.example", "Cell.Example:8123", "fixed.example:99"] {
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_mean_nothing_are_refused_at_the_start() {
+    fn invalid_host_names_are_refused_at_startup() {
         for host in [
             "",
             "*",

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_parent_sends_connections_and_nothing_else_is_taken() {
+    async fn only_sockets_are_accepted_from_the_parent_process() {
         let (parent, child) = UnixStream::pair().unwrap();
         let listening = Listener::parent(child).unwrap();
         send(&parent, &[]).unwrap();

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_would_be_kept_without_need_is_refused() {
+    fn oversized_ids_and_metadata_are_refused() {
         let long = "x".repeat(300 << 10);
         let many = vec![json!({"": 0}); 10_000];
         let meta = |meta: Value| json!({"name": "execute_code", "arguments": {"code": long}, "_meta": meta});

@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_is_what_prometheus_reads() {
+    fn the_page_is_in_the_prometheus_format() {
         let metrics = Metrics::default();
         metrics.answered("/mcp", 200);
         metrics.answered("/mcp", 200);

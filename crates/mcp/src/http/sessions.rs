@@ -237,7 +237,7 @@ mod tests {
         assert_eq!(sessions.count(), 1);
     }
     #[tokio::test]
-    async fn idle_sessions_end_by_the_limits_of_the_moment_unless_a_call_is_under_way() {
+    async fn idle_sessions_end_by_the_current_limits_unless_a_call_is_running() {
         let limits = LimitsHandle::new(HttpLimits::for_tests());
         let sessions = Arc::new(Sessions::new(Arc::clone(&limits)));
         let (called, _transport) = sessions.create_session().await.unwrap();

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_client_is_not_listened_to_while_it_does_not_read() {
+    async fn input_is_not_read_while_the_client_does_not_read_output() {
         let in_flight = Arc::new(InFlight::default());
         let mut unwritten_answers: Vec<UnwrittenAnswer> =
             (0..UNWRITTEN_ANSWERS).map(|_| in_flight.answer(None)).collect();
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn large_answers_wait_for_the_ones_before_them_to_leave() {
+    async fn large_answers_wait_until_earlier_ones_are_sent() {
         let in_flight = Arc::new(InFlight::default());
         let ids: Vec<RequestId> = (0..5).map(RequestId::Number).collect();
         for id in &ids {

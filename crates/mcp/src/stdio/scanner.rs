@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn the_id_is_found_wherever_it_stands() {
+    fn the_id_is_found_at_any_position() {
         for (text, id) in [
             (r#"{"jsonrpc":"2.0","id":7,"method":"x"}"#, Some(json!(7))),
             (

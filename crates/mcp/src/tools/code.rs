@@ -266,7 +266,7 @@ mod tests {
     use super::in_fence;
 
     #[test]
-    fn only_a_fence_around_everything_is_one() {
+    fn only_a_fence_around_the_whole_code_is_removed() {
         assert_eq!(in_fence("```python\nprint(1)\n```"), Some(("python", "print(1)\n")));
         assert_eq!(in_fence("\n``` js \n1\n\n```\n"), Some(("js", "1\n\n")));
         assert_eq!(in_fence("```\n```"), Some(("", "")));

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_else_is_read_and_what_exists_outside_is_not_told() {
+    fn nothing_else_is_read_and_the_error_hides_whether_it_exists() {
         let (root, allowed) = folders();
         symlink(root.path().join("secret"), allowed.join("out")).unwrap();
         symlink(root.path(), allowed.join("up")).unwrap();

@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_has_the_lines_that_were_asked_for() {
+    fn a_page_has_the_requested_lines() {
         let text = b"one\ntwo\n\nfour";
         assert_eq!(page(text, 0, u64::MAX), ("one\ntwo\n\nfour".into(), 4, 4, false));
         assert_eq!(page(text, 1, 2), ("two\n\n".into(), 2, 4, true));
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_longer_than_a_page_is_cut_and_says_so() {
+    fn a_line_longer_than_a_page_is_cut_and_marked() {
         let text = "x".repeat(50_000) + "\nnext\n";
         let (first, taken, seen, full) = page(text.as_bytes(), 0, u64::MAX);
         assert!(
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn text_and_binary_are_told_apart() {
+    fn text_and_binary_are_distinguished() {
         assert!(is_text("Grüße".as_bytes(), 7));
         assert!(is_text(b"", 0));
         assert!(is_text(&"a".repeat(50).bytes().chain([0xe4]).collect::<Vec<_>>(), 51));

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_npm_lists_is_checked_and_installed_and_changes_are_noted() {
+    fn packages_listed_by_npm_are_checked_and_installed_and_changes_are_reported() {
         let asked = specs(&["b", "a@^1"]);
         let argv = resolve(&NpmPolicy::default(), &asked);
         assert_eq!(argv[3..], ["sh", "resolve", "b@*", "a@^1"]);
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_hold_for_what_comes_along_and_a_forged_list_is_refused() {
+    fn lists_apply_to_dependencies_and_a_forged_list_is_refused() {
         let policy = NpmPolicy {
             deny: vec!["b".parse().unwrap()],
             ..NpmPolicy::default()
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn npm_looks_for_versions_of_the_age_that_the_operator_wants() {
+    fn npm_selects_versions_of_the_configured_age() {
         let policy = NpmPolicy {
             min_age: Some(Duration::from_secs(86_400)),
             ..NpmPolicy::default()

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_is_read_and_code_can_name_what_stands_at_the_top() {
+    fn a_lock_is_read_and_top_level_packages_are_importable() {
         let lock = parse(
             r#"{"packages": {"": {"dependencies": {}},
                 "node_modules/a": {"version": "1.0.0", "integrity": "sha512-aa=="},
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_leads_elsewhere_is_refused() {
+    fn entries_that_leave_the_folder_are_refused() {
         for entry in [
             r#""node_modules/a": {"resolved": "../x", "link": true}"#,
             r#""../x": {"version": "1.0.0", "integrity": "sha512-aa=="}"#,

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_hold_for_names_patterns_and_beginnings_of_versions() {
+    fn entries_match_names_patterns_and_version_prefixes() {
         let policy = NpmPolicy {
             allow: entries(&["lodash", "@acme/*", "zod@3", "left-pad@1.3.0"]),
             deny: entries(&["@acme/secret", "lodash@4.17.0"]),
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_to_the_user_needs_a_yes_and_what_it_needs_comes_with_it() {
+    fn packages_that_need_consent_are_asked_about_together_with_dependencies() {
         let spec = |text: &str| super::super::spec::parse_all(&[text.to_owned()]).unwrap();
         let policy = NpmPolicy {
             allow: entries(&["zod"]),
@@ -290,7 +290,7 @@ mod tests {
         assert!(open.settled(&spec("lodash")).offers("lodash", "4.0.0"));
     }
     #[test]
-    fn the_user_is_asked_about_the_versions_that_the_operator_left_open() {
+    fn the_user_is_asked_about_versions_the_operator_left_open() {
         let spec = |text: &str| super::super::spec::parse_all(&[text.to_owned()]).unwrap();
         let policy = NpmPolicy {
             allow: entries(&["lodash@4"]),

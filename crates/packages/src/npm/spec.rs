@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_ranges_are_read() {
+    fn names_and_ranges_are_parsed() {
         for (text, name, range) in [
             ("lodash", "lodash", "*"),
             (" zod@^3 ", "zod", "^3"),
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_not_a_name_is_refused_with_the_reason() {
+    fn everything_but_a_name_is_refused_with_the_reason() {
         for (text, why) in [
             ("-g", "options"),
             ("--registry=http://evil.example", "options"),

@@ -239,7 +239,7 @@ mod tests {
     use crate::config::{Surroundings, read};
 
     #[test]
-    fn what_is_printed_can_be_read_back() {
+    fn printed_settings_can_be_parsed_again() {
         let layers = read(&Surroundings::default()).unwrap();
         let text = as_text(&layers, Style::plain());
         assert!(text.contains("memory_mb = 512"), "{text}");

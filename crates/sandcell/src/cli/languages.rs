@@ -233,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_language_that_is_absent_comes_with_a_hint_and_the_others_with_none() {
+    fn only_an_absent_language_has_a_hint() {
         let row = |hint: Option<&str>| LanguageRow {
             name: "python".to_owned(),
             aliases: vec!["py".to_owned()],

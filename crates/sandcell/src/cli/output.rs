@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_terminal_is_not_driven_by_text_from_inside() {
+    fn text_from_a_sandbox_cannot_control_the_terminal() {
         assert_eq!(safe("a\u{1b}[2Jb\tc\n\r"), "a\\u{1b}[2Jb\tc\n\\r");
     }
 }

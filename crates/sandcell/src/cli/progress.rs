@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_that_stay_are_said_for_each_step_and_seldom_else() {
+    fn permanent_lines_are_printed_for_each_step_and_rarely_otherwise() {
         let told = ("downloading".to_owned(), Instant::now());
         assert!(is_new(None, "downloading") && is_new(Some(&told), "storing"));
         assert!(!is_new(Some(&told), "downloading"));
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bar_is_as_full_as_what_it_tells() {
+    fn a_progress_bar_is_as_full_as_its_numbers() {
         let at = |done, total| Preparing {
             text: "pulling a\u{1b}[2J".to_owned(),
             done,

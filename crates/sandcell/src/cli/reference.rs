@@ -133,17 +133,17 @@ fn is_fresh(name: &str, page: &str) {
 }
 
 #[test]
-fn the_page_of_commands_is_what_the_help_says() {
+fn the_page_of_commands_matches_the_help() {
     is_fresh("cli.md", &commands());
 }
 
 #[test]
-fn the_page_of_settings_is_what_the_table_says() {
+fn the_page_of_settings_matches_the_table() {
     is_fresh("settings.md", &settings());
 }
 
 #[test]
-fn the_page_of_languages_is_what_the_table_says() {
+fn the_page_of_languages_matches_the_table() {
     is_fresh("languages.md", &languages());
 }
 

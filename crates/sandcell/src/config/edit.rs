@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_several_words_or_toml() {
+    fn lists_may_be_words_or_toml() {
         for words in [
             &["a.example", "b.example"][..],
             &["a.example,b.example"],
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_changes_nothing_and_says_why() {
+    fn an_invalid_change_is_refused_with_the_reason() {
         for (text, key, words, expected) in [
             ("", "limits.memory", &["1"][..], "no setting `limits.memory`"),
             ("", "limits.memory_mb", &["much"], "a whole number from"),
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_is_taken_out_alone() {
+    fn removing_a_setting_leaves_the_others() {
         let out = |text: &str, key| unset(Path::new("config.toml"), text, setting(key).unwrap()).unwrap();
         let text = out(SAMPLE_FILE, "limits.memory_mb").unwrap();
         assert!(

@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn each_system_has_its_own_places_and_a_shells_home_on_windows_is_none() {
+    fn each_system_has_its_own_folders_and_windows_ignores_a_shell_home() {
         for (system, own, kept) in [
             (
                 System::Linux,
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_wins_and_a_relative_folder_is_none() {
+    fn an_explicit_folder_wins_and_a_relative_one_is_ignored() {
         let said = |name: &str| {
             (name == "XDG_CONFIG_HOME")
                 .then(|| "/said".into())

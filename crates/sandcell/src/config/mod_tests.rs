@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn the_defaults_are_those_of_the_contract() {
+fn the_defaults_are_the_documented_ones() {
     let settings = Settings::load(&Surroundings::default()).unwrap();
     assert_eq!(settings.backends, ["native"]);
     assert_eq!(settings.isolation_min, Level::Namespace);
@@ -21,7 +21,7 @@ fn the_defaults_are_those_of_the_contract() {
 }
 
 #[test]
-fn what_every_sandbox_gets_is_within_what_a_call_may_ask_for() {
+fn default_limits_are_within_the_limits_of_a_call() {
     let huge = Limits {
         memory: ByteSize::mib(1 << 20),
         cpus: Cpus::milli(1_024_000),
@@ -33,7 +33,7 @@ fn what_every_sandbox_gets_is_within_what_a_call_may_ask_for() {
 }
 
 #[test]
-fn modules_are_named_once_each_and_nothing_else_is_a_name() {
+fn preload_modules_are_deduplicated_and_must_be_names() {
     let names = |text: &str| modules(text.split(',').map(str::to_owned).collect());
     assert_eq!(
         names("numpy,matplotlib.pyplot,numpy").unwrap(),

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_may_leave_out_the_place_and_the_mode() {
+    fn a_mount_flag_may_omit_target_and_mode() {
         let folder = folder();
         let host = folder.path().to_str().unwrap();
         let name = folder.path().file_name().unwrap().to_str().unwrap();
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn the_colon_of_a_drive_parts_nothing() {
+    fn the_colon_of_a_drive_is_not_a_separator() {
         for (text, bytes) in [
             (r"C:\data:/mnt/d:ro", 2),
             ("C:/data:cow", 2),
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn places_that_belong_to_the_sandbox_are_refused() {
+    fn mounts_over_folders_of_the_sandbox_are_refused() {
         let folder = folder();
         for place in [
             "/",
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn mounts_in_one_another_are_refused() {
+    fn nested_mounts_are_refused() {
         let folder = folder();
         let at = |place: &str| from_flag(&format!("{}:{place}", folder.path().display())).unwrap();
         assert!(all(vec![at("/mnt/a"), at("/mnt/a/b")]).is_err());
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_names_what_is_wrong_with_it() {
+    fn an_invalid_mount_table_is_refused_with_the_reason() {
         for (text, part) in [
             ("hots = \"/\"", "hots"),
             ("sandbox = \"/mnt/x\"", "host"),

@@ -123,7 +123,7 @@ fn variables_that_are_not_settings_are_left_alone() {
 }
 
 #[test]
-fn what_is_not_built_yet_is_refused_by_name() {
+fn unimplemented_values_are_refused_by_name() {
     let said = [
         message(with_file("backend = \"kubernetes\"\n")),
         message(with_env(&[("SANDCELL_BACKEND", "kubernetes")])),
@@ -171,7 +171,7 @@ fn a_fault_in_the_syntax_names_the_line() {
 }
 
 #[test]
-fn the_seeds_name_means_the_back_end_and_ours_wins_over_it() {
+fn interpreter_type_sets_the_back_end_and_sandcell_backend_wins() {
     let layers = with_env(&[("INTERPRETER_TYPE", "native")]).unwrap();
     assert_eq!(layers["backend"].1, Origin::Environment("INTERPRETER_TYPE".to_owned()));
     let layers = with_env(&[("SANDCELL_BACKEND", "native"), ("INTERPRETER_TYPE", "native")]).unwrap();
@@ -186,7 +186,7 @@ fn a_dotenv_file_sets_our_names_only() {
 }
 
 #[test]
-fn a_dotenv_file_cannot_lower_the_wall_or_name_programs_and_folders_of_the_host() {
+fn a_dotenv_file_cannot_weaken_isolation_or_set_host_programs_and_folders() {
     for line in [
         "SANDCELL_ISOLATION_MIN=none",
         "SANDCELL_LIMITS_MIN=watched",
@@ -217,7 +217,7 @@ fn a_named_file_must_be_there_and_the_others_need_not() {
 }
 
 #[test]
-fn a_file_that_is_no_text_or_endless_is_refused() {
+fn a_binary_or_endless_file_is_refused() {
     let folder = Folder::new();
     let binary = folder.0.path().join("binary.toml");
     std::fs::write(&binary, [0xff, 0xfe]).unwrap();
@@ -231,7 +231,7 @@ fn a_file_that_is_no_text_or_endless_is_refused() {
 }
 
 #[test]
-fn a_flag_that_is_wrong_is_named_and_not_its_key() {
+fn an_error_names_the_flag_and_not_the_key() {
     for (key, flag, text, part) in [
         ("mount", "--mount", "/tmp:/etc", "--mount: /etc belongs to the sandbox"),
         (
@@ -289,7 +289,7 @@ fn mounts_of_flags_add_to_those_of_files_and_win_at_the_same_place() {
 
 proptest::proptest! {
     #[test]
-    fn no_text_makes_the_reader_panic(toml in ".{0,200}", dotenv in "(SANDCELL_[A-Z_]{0,20}=.{0,40}\n){0,4}") {
+    fn any_text_is_parsed_without_a_panic(toml in ".{0,200}", dotenv in "(SANDCELL_[A-Z_]{0,20}=.{0,40}\n){0,4}") {
         let _ = merge_toml(&mut Layered::new(), Path::new("x"), &toml);
         let _ = merge_dotenv(&mut Layered::new(), Path::new("x"), &dotenv);
     }
@@ -327,7 +327,7 @@ fn the_names_of_e2b_set_the_back_end_and_its_key_is_never_shown() {
 }
 
 #[test]
-fn a_project_may_bring_a_key_but_does_not_say_where_ours_goes() {
+fn a_project_may_set_a_key_but_not_the_address_it_is_sent_to() {
     let layers = with_dotenv("E2B_API_KEY=theirs\nE2B_API_URL=http://example.com\nE2B_DOMAIN=example.com\n").unwrap();
     assert!(matches!(layers["e2b.api_key"].0, Value::Secret(Some(_))));
     assert_eq!(layers["e2b.api_url"].0, Value::Text(None));
@@ -336,7 +336,7 @@ fn a_project_may_bring_a_key_but_does_not_say_where_ours_goes() {
 }
 
 #[test]
-fn the_table_of_a_back_end_may_stand_below_backend() {
+fn the_table_of_a_back_end_may_be_nested_below_backend() {
     for text in ["[backend.e2b]\nlevel = \"gvisor\"\n", "[e2b]\nlevel = \"gvisor\"\n"] {
         let layers = with_file(text).unwrap();
         assert_eq!(layers["e2b.level"].0, Value::Word("gvisor".to_owned()), "{text}");

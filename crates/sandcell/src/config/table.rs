@@ -766,7 +766,7 @@ mod tests {
     }
 
     #[test]
-    fn a_misspelt_key_finds_the_one_that_was_meant() {
+    fn a_misspelt_key_suggests_the_nearest_one() {
         let keys = || SETTINGS.iter().map(|setting| setting.key);
         assert_eq!(nearest("limits.memory", keys()), Some("limits.memory_mb"));
         for (written, meant) in [
@@ -788,7 +788,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_both_known_and_not_yet() {
+    fn no_value_is_both_implemented_and_announced() {
         for (key, words) in WORDS_NOT_YET {
             let setting = find(key).unwrap();
             for word in *words {

@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_switch_is_true_or_false_and_nothing_that_looks_like_it() {
+    fn a_switch_is_exactly_true_or_false() {
         assert_eq!(Kind::Switch.read_text("false"), Ok(Value::Switch(false)));
         assert_eq!(
             Kind::Switch.read_toml(&toml::Value::Boolean(true)),
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn not_a_number_is_in_no_range() {
+    fn nan_is_outside_every_range() {
         let kind = Kind::Number { min: 0.1, max: 4.0 };
         for text in ["nan", "inf", "-inf", "0", "4.1"] {
             assert!(kind.read_text(text).is_err(), "{text}");
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_may_be_one_word_and_drops_what_it_has_already() {
+    fn a_list_may_be_one_word_and_drops_duplicates() {
         let kind = Kind::ListOf(&["native", "docker"]);
         let one = Ok(Value::Words(vec!["native".to_owned()]));
         assert_eq!(kind.read_toml(&toml::Value::String("native".to_owned())), one);

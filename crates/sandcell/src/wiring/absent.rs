@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_is_absent_makes_no_sandbox_and_says_why() {
+    async fn an_absent_back_end_makes_no_sandbox_and_gives_the_reason() {
         for code in [Code::IsolationUnavailable, Code::BackendUnavailable] {
             let backend = AbsentBackend::new(Failure::new(code, "no user namespaces", "sysctl x=1"));
             let failure = Failure::from(backend.create(&SandboxSpec::default()).await.unwrap_err());

@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn they_are_tried_in_order_and_the_reasons_of_others_are_kept() {
+    async fn back_ends_are_tried_in_order_and_the_reasons_are_reported() {
         let all = chosen(&["down", "strong", "nowhere", "weak"], Level::None).await;
         assert_eq!(names(&all), ["strong", "weak"]);
         let absent: Vec<_> = all
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_below_the_floor_is_ever_used() {
+    async fn no_back_end_below_the_isolation_floor_is_used() {
         let some = chosen(&["weak", "strong"], Level::Namespace).await;
         assert_eq!(names(&some), ["strong"]);
         assert_eq!(some.absent[0].skipped.code, Code::IsolationUnavailable);

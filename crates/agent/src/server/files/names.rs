@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_comes_back_from_its_text() {
+    fn an_escaped_name_decodes_to_the_original() {
         for name in [
             &b"caf\xe9.txt"[..],
             b"\xff\xfe",
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn other_names_are_themselves() {
+    fn plain_names_are_not_escaped() {
         for text in ["plain", "é中😀", "a\\x41", "\\x", "\\xe", "\\xzz", "C:\\x"] {
             assert_eq!(from_text(text), None, "{text}");
             assert_eq!(to_text(text.as_bytes()), text);

@@ -108,7 +108,7 @@ fn rendered(page: &str, column: usize, found: &[(&'static Row, RowResult)]) -> S
 
 // A single test, since all back ends write one page.
 #[test]
-fn every_back_end_keeps_the_contract_and_the_page_says_what_each_can() {
+fn every_back_end_meets_the_contract_and_the_page_is_up_to_date() {
     let _turn = sandcell_e2e::begin!();
     fn here() {}
     let test = name_of(here);
@@ -134,7 +134,7 @@ fn every_back_end_keeps_the_contract_and_the_page_says_what_each_can() {
 }
 
 #[test]
-fn a_column_is_written_and_the_others_stay() {
+fn updating_a_column_keeps_the_others() {
     let all: Vec<_> = CONTRACT_ROWS.iter().map(|row| (row, RowResult::Yes)).collect();
     let first = rendered("", 0, &all);
     assert!(first.contains("| yes | ? | ? |"), "{first}");

@@ -53,7 +53,7 @@ fn a_request_in_the_body_of_one_for_the_page_is_not_answered() {
 }
 
 #[test]
-fn odd_requests_and_other_protocols_get_nothing() {
+fn malformed_requests_and_other_protocols_get_no_access() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = Server::start(&place, &["--page"]);
@@ -106,7 +106,7 @@ fn with_tasks(caller: &Caller, method: &str, params: Value) -> Value {
 }
 
 #[test]
-fn anothers_task_answers_exactly_like_one_that_never_was() {
+fn a_foreign_task_answers_exactly_like_an_unknown_one() {
     let _turn = begin!();
     let place = TestDir::new();
     let (_, ann) = token(&place, &["ann"]);
@@ -149,7 +149,7 @@ fn anothers_task_answers_exactly_like_one_that_never_was() {
 }
 
 #[test]
-fn no_address_of_a_resource_leads_out_of_its_sandbox() {
+fn no_resource_address_leaves_its_sandbox() {
     let _turn = begin!();
     let place = TestDir::new();
     let secret = place.write("secret-of-the-host.txt", "hush-of-the-host");
@@ -209,7 +209,7 @@ fn no_address_of_a_resource_leads_out_of_its_sandbox() {
 }
 
 #[test]
-fn sessions_cannot_be_guessed_and_guessing_them_costs_nobody_else() {
+fn sessions_cannot_be_guessed_and_guessing_does_not_affect_others() {
     let _turn = begin!();
     let place = TestDir::new();
     let (_, ann) = token(&place, &["ann"]);
@@ -240,7 +240,7 @@ fn sessions_cannot_be_guessed_and_guessing_them_costs_nobody_else() {
 }
 
 #[test]
-fn heads_and_bodies_that_drip_are_given_up() {
+fn slow_heads_and_bodies_time_out() {
     let _turn = begin!();
     let place = TestDir::new();
     let (_, secret) = token(&place, &["ann"]);

@@ -18,7 +18,7 @@ fn listing(server: &Server, host: &str, more: &str) -> String {
 }
 
 #[test]
-fn a_page_that_rebinds_a_name_to_the_loopback_reaches_nothing() {
+fn dns_rebinding_to_the_loopback_is_refused() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = Server::start(&place, &[]);
@@ -64,7 +64,7 @@ fn a_page_that_rebinds_a_name_to_the_loopback_reaches_nothing() {
 }
 
 #[test]
-fn pages_of_other_origins_are_refused_and_allowed_ones_may_read() {
+fn other_origins_are_refused_and_allowed_origins_may_read() {
     let _turn = begin!();
     let place = TestDir::with_settings("[http]\nallowed_origins = [\"http://localhost:6274\"]\n");
     let server = Server::start(&place, &[]);
@@ -115,7 +115,7 @@ fn pages_of_other_origins_are_refused_and_allowed_ones_may_read() {
 }
 
 #[test]
-fn without_a_valid_token_nobody_gets_in() {
+fn every_request_without_a_valid_token_is_refused() {
     let _turn = begin!();
     let place = TestDir::new();
     let (id, good) = token(&place, &["good"]);
@@ -169,7 +169,7 @@ fn without_a_valid_token_nobody_gets_in() {
 }
 
 #[test]
-fn a_server_that_others_can_reach_does_not_start_without_a_token() {
+fn a_remotely_reachable_server_does_not_start_without_a_token() {
     let _turn = begin!();
     let place = TestDir::new();
     for address in ["0.0.0.0:0", "[::]:0"] {
@@ -199,7 +199,7 @@ fn a_server_that_others_can_reach_does_not_start_without_a_token() {
 }
 
 #[test]
-fn what_the_protocol_does_not_know_is_refused_in_words() {
+fn unknown_protocol_requests_are_refused_with_a_reason() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = Server::start(&place, &[]);
@@ -251,7 +251,7 @@ fn what_the_protocol_does_not_know_is_refused_in_words() {
 }
 
 #[test]
-fn messages_that_are_none_get_an_answer_and_cost_nothing() {
+fn invalid_messages_get_an_answer_and_hold_no_resources() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = Server::start(&place, &[]);

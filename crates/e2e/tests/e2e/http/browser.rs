@@ -35,7 +35,7 @@ pub(super) const EVIL_MARKUP: &str =
     "<img src=x onerror=\"window.hit=1\"><script>window.hit=2</script><svg onload=window.hit=3>";
 
 #[test]
-fn what_came_from_code_is_shown_as_text_and_never_runs() {
+fn output_of_code_is_shown_as_text_and_never_runs() {
     fn here() {}
     let _turn = begin!();
     let place = TestDir::new();
@@ -97,7 +97,7 @@ fn what_came_from_code_is_shown_as_text_and_never_runs() {
 }
 
 #[test]
-fn what_runs_is_seen_at_once_and_can_be_cancelled_and_closed() {
+fn running_executions_appear_at_once_and_can_be_cancelled_and_closed() {
     fn here() {}
     let _turn = begin!();
     let place = TestDir::new();

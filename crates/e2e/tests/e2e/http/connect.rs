@@ -18,7 +18,7 @@ fn client(place: &TestDir, port: u16, token: Option<&str>) -> Client {
 }
 
 #[test]
-fn a_client_that_starts_again_finds_its_variables_and_leaves_nothing_on_the_way() {
+fn a_restarted_client_finds_its_variables_and_leaves_no_processes() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = Server::start(&place, &[]);
@@ -51,7 +51,7 @@ fn a_client_that_starts_again_finds_its_variables_and_leaves_nothing_on_the_way(
 }
 
 #[test]
-fn a_server_that_was_started_anew_is_used_without_a_word_of_the_client() {
+fn a_restarted_server_is_used_without_action_of_the_client() {
     let _turn = begin!();
     let place = TestDir::new();
     let port = free_port();
@@ -83,7 +83,7 @@ fn a_server_that_was_started_anew_is_used_without_a_word_of_the_client() {
 }
 
 #[test]
-fn the_token_of_the_environment_is_sent_and_a_wrong_one_is_told() {
+fn the_token_of_the_environment_is_sent_and_a_wrong_one_is_reported() {
     let _turn = begin!();
     let place = TestDir::new();
     let made = place.command(&["token", "create", "bridge"]).output().unwrap();
@@ -102,7 +102,7 @@ fn the_token_of_the_environment_is_sent_and_a_wrong_one_is_told() {
 }
 
 #[test]
-fn what_cannot_be_passed_on_to_is_refused_at_the_start() {
+fn an_invalid_connect_target_is_refused_at_startup() {
     let place = TestDir::new();
     for (arguments, said) in [
         (&["--connect", "http://sandcell.example.com/mcp"][..], "https://"),

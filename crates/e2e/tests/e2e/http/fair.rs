@@ -95,7 +95,7 @@ fn even(what: &str, [one, other]: [u64; 2]) {
 }
 
 #[test]
-fn processor_time_is_shared_evenly_however_long_and_many_the_calls_are() {
+fn cpu_time_is_shared_evenly_for_any_length_and_number_of_calls() {
     let _turn = begin!(alone);
     let place = TestDir::with_settings(TWO_PERMITS);
     let (_server, ann, bob) = two(&place);
@@ -134,7 +134,7 @@ fn a_flood_of_small_calls_does_not_crowd_out_fewer() {
 }
 
 #[test]
-fn who_keeps_more_sandboxes_busy_gets_no_more_of_the_processors() {
+fn more_busy_sandboxes_get_a_caller_no_more_cpu_time() {
     let _turn = begin!(alone);
     let place = TestDir::with_settings("[pool]\nparked = 0\n");
     let (_server, ann, bob) = two(&place);

@@ -46,9 +46,9 @@ pub fn free_port() -> u16 {
 }
 
 #[test]
-fn the_official_client_finds_the_issuer_and_gets_in_with_its_tokens() {
+fn the_official_client_finds_the_issuer_and_is_admitted_with_its_tokens() {
     let _turn = begin!();
-    let test = name_of(the_official_client_finds_the_issuer_and_gets_in_with_its_tokens);
+    let test = name_of(the_official_client_finds_the_issuer_and_is_admitted_with_its_tokens);
     let Some(python) = sdk(&test) else { return };
     let issuer = Issuer::start(&python);
     let port = free_port();
@@ -77,7 +77,7 @@ fn the_official_client_finds_the_issuer_and_gets_in_with_its_tokens() {
 }
 
 #[test]
-fn half_of_an_issuer_is_none_and_the_server_does_not_begin() {
+fn an_incomplete_issuer_setting_stops_the_start() {
     for (settings, said) in [
         ("issuer = \"https://id.example.com\"", "auth.resource"),
         ("resource = \"https://sandcell.example.com/mcp\"", "auth.issuer"),
@@ -95,7 +95,7 @@ fn half_of_an_issuer_is_none_and_the_server_does_not_begin() {
 }
 
 #[test]
-fn with_an_issuer_nobody_gets_in_without_a_token_and_own_tokens_stay_valid() {
+fn with_an_issuer_a_token_is_required_and_own_tokens_stay_valid() {
     let _turn = begin!();
     // No server listens there, so its keys are unavailable.
     let issuer = format!("http://127.0.0.1:{}", free_port());

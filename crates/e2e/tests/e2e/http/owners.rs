@@ -25,7 +25,7 @@ fn shape(answer: &Value, id: &str) -> String {
 }
 
 #[test]
-fn anothers_ids_answer_exactly_like_ids_that_never_were() {
+fn foreign_ids_answer_exactly_like_unknown_ones() {
     let _turn = begin!();
     let place = TestDir::new();
     let (server, ann, bob) = two(&place);
@@ -117,7 +117,7 @@ fn anothers_ids_answer_exactly_like_ids_that_never_were() {
 }
 
 #[test]
-fn a_stolen_session_is_worth_nothing_without_its_token() {
+fn a_stolen_session_id_is_useless_without_its_token() {
     let _turn = begin!();
     let place = TestDir::new();
     let (server, ann, bob) = two(&place);
@@ -222,7 +222,7 @@ fn a_caller_that_comes_back_finds_its_sandbox_and_variables() {
 }
 
 #[test]
-fn the_newest_protocol_cancels_by_hanging_up() {
+fn the_newest_protocol_cancels_by_closing_the_connection() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = Server::start(&place, &[]);
@@ -246,7 +246,7 @@ fn the_newest_protocol_cancels_by_hanging_up() {
 }
 
 #[test]
-fn fifty_callers_at_once_get_their_own_answers() {
+fn fifty_concurrent_callers_get_their_own_answers() {
     let _turn = begin!(alone);
     let place = TestDir::with_settings("[limits]\nsandboxes_per_caller = 60\n");
     let tokens: Vec<String> = (0..5).map(|n| token(&place, &[&format!("t{n}")]).1).collect();
@@ -290,7 +290,7 @@ fn fifty_callers_at_once_get_their_own_answers() {
 }
 
 #[test]
-fn a_flood_and_a_trickle_get_the_same_share() {
+fn a_flooding_and_a_slow_client_get_the_same_share() {
     let _turn = begin!(alone);
     let place = TestDir::with_settings("[limits]\nexecutions = 2\nexecutions_per_caller = 2\n");
     let (server, ann, bob) = two(&place);
@@ -359,7 +359,7 @@ fn the_official_client_works_with_sessions() {
 }
 
 #[test]
-fn bytes_that_are_uploaded_come_back_the_same() {
+fn uploaded_bytes_are_downloaded_unchanged() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = Server::start(&place, &[]);

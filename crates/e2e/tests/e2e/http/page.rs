@@ -62,7 +62,7 @@ fn value(reply: &Reply) -> Value {
 }
 
 #[test]
-fn there_is_no_page_unless_the_operator_wants_one() {
+fn the_page_exists_only_if_the_operator_enables_it() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = Server::start(&place, &[]);
@@ -526,7 +526,7 @@ fn the_executions_of_a_sandbox_are_a_notebook() {
 }
 
 #[test]
-fn guessing_tokens_on_the_page_is_slowed_down_and_told() {
+fn guessing_tokens_on_the_page_is_throttled_and_reported() {
     let _turn = begin!();
     let place = TestDir::new();
     let (_, secret) = token(&place, &["ann"]);
@@ -545,7 +545,7 @@ fn guessing_tokens_on_the_page_is_slowed_down_and_told() {
 }
 
 #[test]
-fn callers_see_and_end_their_own_things_only() {
+fn callers_see_and_end_only_their_own_sandboxes_and_executions() {
     let _turn = begin!();
     let place = TestDir::new();
     let (_, ann) = token(&place, &["ann"]);
@@ -628,7 +628,7 @@ fn callers_see_and_end_their_own_things_only() {
 }
 
 #[test]
-fn what_ran_before_a_restart_can_still_be_read() {
+fn executions_before_a_restart_are_still_readable() {
     let _turn = begin!();
     let place = TestDir::new();
     let (_, ann) = token(&place, &["ann"]);

@@ -161,7 +161,7 @@ fn two_hundred_hostile_executions_are_searched_and_paged_and_the_page_stays_smal
 }
 
 #[test]
-fn files_variables_and_use_of_a_sandbox_are_seen_and_its_notebook_is_saved() {
+fn files_variables_and_usage_of_a_sandbox_are_shown_and_its_notebook_is_saved() {
     fn here() {}
     let _turn = begin!();
     let place = TestDir::new();

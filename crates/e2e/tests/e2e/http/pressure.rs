@@ -8,7 +8,7 @@ use sandcell_e2e::test_dir::TestDir;
 use sandcell_e2e::{begin, until};
 
 #[test]
-fn those_who_only_connect_do_not_keep_out_those_who_are_let_in() {
+fn idle_connections_do_not_block_authenticated_clients() {
     let _turn = begin!();
     let place = TestDir::with_settings("[http]\nconnections = 8\n");
     let (_, secret) = token(&place, &["ann"]);
@@ -51,7 +51,7 @@ fn those_who_only_connect_do_not_keep_out_those_who_are_let_in() {
 }
 
 #[test]
-fn a_body_without_a_token_is_not_read_and_one_that_is_too_large_neither() {
+fn bodies_without_a_token_or_too_large_are_not_read() {
     let _turn = begin!();
     let place = TestDir::new();
     let (_, secret) = token(&place, &["ann"]);
@@ -91,7 +91,7 @@ fn a_body_without_a_token_is_not_read_and_one_that_is_too_large_neither() {
 }
 
 #[test]
-fn one_callers_flood_is_refused_and_others_do_not_notice() {
+fn the_flood_of_one_caller_is_refused_and_others_are_unaffected() {
     let _turn = begin!();
     let place =
         TestDir::with_settings("[http]\nrequests_per_caller = 4\nrequests_per_s = 20\nsessions_per_caller = 3\n");
@@ -135,7 +135,7 @@ fn one_callers_flood_is_refused_and_others_do_not_notice() {
 }
 
 #[test]
-fn large_messages_that_are_announced_and_do_not_come_shut_nobody_out() {
+fn announced_large_messages_that_never_arrive_block_no_client() {
     let _turn = begin!();
     let place = TestDir::new();
     let tokens: Vec<String> = (0..6).map(|n| token(&place, &[&format!("t{n}")]).1).collect();
@@ -171,7 +171,7 @@ fn large_messages_that_are_announced_and_do_not_come_shut_nobody_out() {
 }
 
 #[test]
-fn hanging_up_does_not_make_room_for_more() {
+fn disconnecting_does_not_evade_the_limits() {
     let _turn = begin!();
     let place = TestDir::with_settings("[http]\nrequests_per_caller = 2\n");
     let server = Server::start(&place, &[]);
@@ -216,7 +216,7 @@ fn memory(pid: u32) -> u64 {
 }
 
 #[test]
-fn those_who_ask_and_do_not_read_cost_little() {
+fn clients_that_do_not_read_answers_use_little_memory() {
     let _turn = begin!(alone);
     let place = TestDir::new();
     let (_, ann) = token(&place, &["ann"]);
@@ -260,7 +260,7 @@ fn those_who_ask_and_do_not_read_cost_little() {
 }
 
 #[test]
-fn connections_that_break_off_anywhere_leave_the_server_as_it_was() {
+fn connections_broken_at_any_point_leave_no_trace() {
     let _turn = begin!(alone);
     // Idle sandboxes have descriptors, too.
     let place = TestDir::with_settings("[pool]\nparked = 0\n");

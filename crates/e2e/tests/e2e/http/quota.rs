@@ -18,7 +18,7 @@ fn two(place: &TestDir) -> (Server, Caller, Caller) {
 }
 
 #[test]
-fn processor_time_that_is_used_up_is_the_callers_own() {
+fn an_exhausted_cpu_quota_affects_only_its_caller() {
     let _turn = begin!();
     let place = TestDir::with_settings("[quota]\ncpu_s = 1\n");
     let (_server, ann, bob) = two(&place);
@@ -34,7 +34,7 @@ fn processor_time_that_is_used_up_is_the_callers_own() {
 }
 
 #[test]
-fn memory_of_all_sandboxes_together_is_bounded_for_each_caller() {
+fn the_total_memory_of_a_callers_sandboxes_is_bounded() {
     let _turn = begin!();
     let place = TestDir::with_settings("[quota]\nmemory_mb = 1100\n");
     let (_server, ann, bob) = two(&place);

@@ -115,7 +115,7 @@ fn open(place: &TestDir) -> (Server, Client) {
 }
 
 #[test]
-fn a_sandbox_is_made_used_looked_at_and_closed() {
+fn a_sandbox_is_created_used_inspected_and_closed() {
     let _turn = begin!();
     let place = TestDir::new();
     let (_server, client) = open(&place);
@@ -208,7 +208,7 @@ fn code_runs_once_with_files_both_ways() {
 }
 
 #[test]
-fn output_comes_as_events_while_the_code_runs() {
+fn output_arrives_as_events_while_the_code_runs() {
     let _turn = begin!();
     let place = TestDir::new();
     let (_server, client) = open(&place);
@@ -255,7 +255,7 @@ fn output_comes_as_events_while_the_code_runs() {
 }
 
 #[test]
-fn commands_run_beside_a_busy_session() {
+fn commands_run_in_parallel_with_a_busy_session() {
     let _turn = begin!();
     let place = TestDir::new();
     let (_server, client) = open(&place);
@@ -380,7 +380,7 @@ fn files_are_raw_bytes_both_ways_in_ranges_and_parts() {
 }
 
 #[test]
-fn code_ends_when_its_client_goes_away() {
+fn code_ends_when_its_client_disconnects() {
     let _turn = begin!();
     let place = TestDir::new();
     let (_server, client) = open(&place);
@@ -420,7 +420,7 @@ fn code_ends_when_its_client_goes_away() {
 }
 
 #[test]
-fn a_slow_reader_of_events_holds_nothing_up_and_learns_what_it_missed() {
+fn a_slow_reader_of_events_blocks_nothing_and_sees_the_gaps() {
     let _turn = begin!();
     let place = TestDir::with_settings("[limits]\noutput_kept_mb = 1\n");
     let (server, client) = open(&place);
@@ -460,7 +460,7 @@ fn a_slow_reader_of_events_holds_nothing_up_and_learns_what_it_missed() {
 }
 
 #[test]
-fn what_is_wrong_with_a_request_is_named() {
+fn an_invalid_request_is_refused_with_the_reason() {
     let _turn = begin!();
     let place = TestDir::new();
     let (server, client) = open(&place);
@@ -703,7 +703,7 @@ fn the_description_is_valid_openapi_and_names_every_resource() {
 }
 
 #[test]
-fn an_operator_can_leave_them_out() {
+fn an_operator_can_disable_the_rest_routes() {
     let _turn = begin!();
     let place = TestDir::with_settings("[http]\nrest = false\n");
     let (server, client) = open(&place);

@@ -88,7 +88,7 @@ fn programs_of_many_languages_read_their_input_and_end_well() {
 }
 
 #[test]
-fn what_went_wrong_has_the_words_of_sandbox_fusion() {
+fn errors_have_the_format_of_sandbox_fusion() {
     fn here() {}
     let _turn = begin!();
     let place = TestDir::new();
@@ -173,7 +173,7 @@ fn what_went_wrong_has_the_words_of_sandbox_fusion() {
 }
 
 #[test]
-fn files_go_in_and_come_back_in_base64() {
+fn files_are_uploaded_and_returned_in_base64() {
     let _turn = begin!();
     let place = TestDir::new();
     let (_server, client) = open(&place);
@@ -193,7 +193,7 @@ fn files_go_in_and_come_back_in_base64() {
 }
 
 #[test]
-fn requests_of_the_wrong_form_are_told_which_field_it_is() {
+fn malformed_requests_are_refused_with_the_field() {
     let _turn = begin!();
     let place = TestDir::new();
     let (_server, client) = open(&place);
@@ -216,7 +216,7 @@ fn requests_of_the_wrong_form_are_told_which_field_it_is() {
 }
 
 #[test]
-fn more_programs_than_a_caller_may_have_sandboxes_wait_for_their_turn() {
+fn programs_beyond_the_sandbox_limit_wait_in_a_queue() {
     let _turn = begin!();
     let place = TestDir::with_settings("[limits]\nsandboxes_per_caller = 2\n");
     let (_server, client) = open(&place);

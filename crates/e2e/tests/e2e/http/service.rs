@@ -9,7 +9,7 @@ use sandcell_e2e::test_dir::TestDir;
 use sandcell_e2e::{begin, python, until};
 
 #[test]
-fn health_is_for_everybody_and_metrics_for_who_may_see_them() {
+fn health_is_public_and_metrics_need_authorization() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = Server::start(&place, &[]);
@@ -50,7 +50,7 @@ fn health_is_for_everybody_and_metrics_for_who_may_see_them() {
 }
 
 #[test]
-fn calls_under_way_are_answered_before_the_server_ends() {
+fn running_calls_are_answered_before_the_server_ends() {
     let _turn = begin!();
     let place = TestDir::new();
     let mut server = Server::start(&place, &[]);
@@ -77,7 +77,7 @@ fn calls_under_way_are_answered_before_the_server_ends() {
 }
 
 #[test]
-fn calls_that_take_too_long_do_not_hold_up_the_end() {
+fn long_calls_do_not_delay_shutdown() {
     let _turn = begin!();
     let place = TestDir::with_settings("[http]\ndrain_s = 1\n");
     let mut server = Server::start(&place, &[]);
@@ -104,7 +104,7 @@ fn calls_that_take_too_long_do_not_hold_up_the_end() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_named() {
+fn a_port_in_use_is_named() {
     let _turn = begin!();
     let place = TestDir::new();
     let first = Server::start(&place, &[]);
@@ -162,7 +162,7 @@ fn over_tls(server: &Server, certificate: &str, secret: &str) -> Result<String, 
 }
 
 #[test]
-fn tls_serves_the_certificate_as_it_is_now() {
+fn tls_serves_the_current_certificate() {
     let _turn = begin!();
     let folder = sandcell_e2e::sources().join("crates/e2e/tests/e2e/http/certificates");
     let file = |name: &str| folder.join(name);

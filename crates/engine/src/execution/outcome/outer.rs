@@ -78,7 +78,7 @@ mod tests {
     use sandcell_sandbox::OuterProcesses;
 
     #[test]
-    fn an_outer_limit_of_processes_is_named_where_a_sandbox_can_reach_it() {
+    fn an_outer_process_limit_is_named_where_a_sandbox_can_reach_it() {
         let named = |scope, max, used| {
             let usage = Usage {
                 outer_processes: Some(OuterProcesses { scope, max, used }),
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn the_outer_limit_is_named_where_the_own_one_was_not_reached() {
+    fn the_outer_limit_is_named_where_the_limit_of_the_sandbox_was_not_reached() {
         let own = 512 << 20;
         let named = |peak_mib: u64, outer_mib: Option<u64>| {
             let usage = Usage {

@@ -79,7 +79,7 @@ fn out_of_memory_is_named_even_without_a_kill() {
 }
 
 #[test]
-fn a_crash_of_a_session_that_was_restored_loses_nothing_and_says_so() {
+fn a_crash_with_a_restored_session_is_reported_without_a_loss() {
     let limits = Limits::default();
     let restored = Restored {
         cell: 4,
@@ -114,7 +114,7 @@ fn a_signal_after_refused_processes_is_the_process_limit() {
 }
 
 #[test]
-fn a_segmentation_fault_and_an_exit_are_crashes_named_as_what_they_are() {
+fn a_segmentation_fault_and_an_exit_are_crashes_with_their_own_names() {
     let outcome = died_with(Exit::Signal(11), 0, 0);
     assert_eq!((outcome.status, code_of(&outcome)), (Status::Error, Code::Crashed));
     assert!(outcome.cause.unwrap().message.contains("segmentation fault"));
@@ -244,7 +244,7 @@ fn no_text_from_the_code_is_in_the_cause() {
 }
 
 #[test]
-fn a_sandbox_that_ended_is_the_cause_unless_the_code_was_done() {
+fn the_end_of_the_sandbox_is_the_cause_unless_the_code_had_finished() {
     let limits = Limits::default();
     let terminated = Terminated::now(TerminationReason::Lost(EndReason::OutOfMemory));
     let outcome = outcome_of(Evidence {

@@ -256,13 +256,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_busy_sandboxes_of_a_caller_weigh_is_one_whole() {
+    fn the_weights_of_a_callers_busy_sandboxes_add_up_to_one() {
         assert_eq!([0, 1, 2, 16, 1000].map(weight_of), [1000, 1000, 500, 62, 1]);
         assert_eq!(weight_of(1_000_000), 1);
     }
 
     #[test]
-    fn one_that_used_little_is_idle_and_a_fresh_one_is_busy() {
+    fn a_sandbox_with_little_use_is_idle_and_a_new_one_is_busy() {
         let second = Duration::from_secs(1);
         let load = |used_us, fresh| Load {
             used_us,
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn rest_is_time_without_work_and_time_that_waits_for_devices() {
+    fn idle_time_includes_waiting_for_devices() {
         let stat = "cpu  10 20 30 400 50 6 7 8 90 0\ncpu0 1 2 3 4 5 6 7 8 9 0\n";
         assert_eq!(ticks(stat), (531, 450));
         assert_eq!(ticks(""), (0, 0));

@@ -91,7 +91,7 @@ mod tests {
     use crate::launcher::root_setup::in_a_fork;
 
     #[test]
-    fn the_kernel_tells_whether_many_are_in_flight() {
+    fn the_kernel_reports_many_descriptors_in_flight() {
         // In a separate process, whose limit no other test shares. Root is never refused.
         in_a_fork(|| {
             let user = rustix::process::Uid::from_raw(0x6fff_0000);

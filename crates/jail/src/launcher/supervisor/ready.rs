@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_a_number_and_back() {
+    fn a_token_converts_to_a_number_and_back() {
         for token in [
             Token::Requests,
             Token::Jail(0),

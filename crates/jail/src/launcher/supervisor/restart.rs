@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lost_one_is_replaced_at_once_and_those_that_end_early_after_longer_pauses() {
+    fn a_lost_process_is_replaced_at_once_and_early_exits_back_off() {
         let mut restart = Restart::default();
         let mut now = Instant::now();
         assert!(!restart.is_due(now));

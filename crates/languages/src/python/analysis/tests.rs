@@ -26,7 +26,7 @@ fn denied(source: &str) -> bool {
 }
 
 #[test]
-fn everything_of_the_strict_list_is_found_however_it_is_written() {
+fn every_strict_finding_is_found_in_any_spelling() {
     for source in [
         "import os",
         "import os.path as p",
@@ -58,7 +58,7 @@ fn everything_of_the_strict_list_is_found_however_it_is_written() {
 }
 
 #[test]
-fn ordinary_code_gives_nothing_to_refuse() {
+fn ordinary_code_has_no_strict_findings() {
     for source in [
         "import math, json\nfrom collections import Counter\nprint(Counter('abc'))",
         "import numpy as np\nnp.random.default_rng(1).normal(size=3)",
@@ -119,7 +119,7 @@ fn processor_time(work: impl Fn() -> Vec<Finding>) -> (Duration, usize) {
 }
 
 #[test]
-fn a_mebibyte_nested_or_chained_as_deep_as_it_goes_takes_no_time_and_no_stack() {
+fn a_mebibyte_of_deep_nesting_takes_bounded_time_and_stack() {
     let deep = 100_000;
     let sources = [
         "(".repeat(deep) + &")".repeat(deep),
@@ -160,7 +160,7 @@ fn a_mebibyte_nested_or_chained_as_deep_as_it_goes_takes_no_time_and_no_stack() 
 }
 
 #[test]
-fn what_only_notebooks_take_is_refused_and_operators_are_not() {
+fn notebook_syntax_is_refused_and_operators_are_not() {
     let advice = Advice {
         network: false,
         stdin: true,

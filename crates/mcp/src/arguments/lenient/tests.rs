@@ -84,7 +84,7 @@ fn names_that_can_mean_something_else_are_left_for_the_error() {
 }
 
 #[test]
-fn the_content_of_a_file_of_json_may_be_what_it_says() {
+fn the_content_of_a_json_file_may_be_a_json_value() {
     let sent = json!({"path": "a.json", "content": {"a": [1]}});
     assert_eq!(named_as(sent)["content"], json!("{\n  \"a\": [\n    1\n  ]\n}"));
     let other = json!({"path": "a.csv", "content": {"a": [1]}});
@@ -96,7 +96,7 @@ fn taken(name: &'static str, kind: Kind, sent: Value) -> Option<Value> {
 }
 
 #[test]
-fn an_optional_name_that_says_nothing_is_absent() {
+fn an_empty_optional_name_is_absent() {
     for nothing in ["", "  ", "null", "None", "undefined", "default"] {
         assert_eq!(taken("sandbox_id", Kind::Text, json!(nothing)), None, "{nothing}");
     }
@@ -255,7 +255,7 @@ fn variables_may_be_numbers_lines_and_lists() {
 }
 
 #[test]
-fn files_may_be_lists_and_json_may_be_what_it_says() {
+fn files_may_be_lists_and_json_content_may_be_a_value() {
     let files = |sent: Value| taken("files", Kind::TextMap(MapOf::Files), sent);
     let expected = json!({"a.csv": "a,b\n1,2\n"});
     for sent in [

@@ -183,7 +183,7 @@ fn without(claims: &Value, key: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_token_of_the_issuer_names_its_holder() {
+async fn a_token_of_the_issuer_identifies_its_holder() {
     let (ec, ed) = (Signer::ec(), Signer::ed());
     let issuer = Issuer::with(&[ec.jwk("one"), ed.jwk("two")]);
     let verifier = issuer.verifier();
@@ -217,7 +217,7 @@ async fn a_token_of_the_issuer_names_its_holder() {
 }
 
 #[tokio::test]
-async fn what_is_not_exactly_a_token_for_this_server_is_refused() {
+async fn everything_but_a_token_for_this_server_is_refused() {
     let (ours, strangers, ed) = (Signer::ec(), Signer::ec(), Signer::ed());
     let mut for_encryption = Signer::ec().jwk("enc");
     for_encryption["use"] = json!("enc");
@@ -330,7 +330,7 @@ async fn what_is_not_exactly_a_token_for_this_server_is_refused() {
 }
 
 #[tokio::test]
-async fn keys_may_change_and_a_flood_of_unknown_ones_does_not_reach_the_issuer() {
+async fn keys_may_rotate_and_a_flood_of_unknown_ones_does_not_reach_the_issuer() {
     let (old, new) = (Signer::ec(), Signer::ec());
     let issuer = Issuer::with(&[old.jwk("old")]);
     let verifier = issuer.verifier();
@@ -364,7 +364,7 @@ async fn keys_may_change_and_a_flood_of_unknown_ones_does_not_reach_the_issuer()
 }
 
 #[tokio::test]
-async fn an_issuer_that_cannot_be_asked_lets_nobody_in_whose_key_is_unknown() {
+async fn an_unreachable_issuer_means_unknown_keys_are_refused() {
     let key = Signer::ec();
     let issuer = Issuer::with(&[key.jwk("one")]);
     let token = key.token(&json!({"kid": "one"}), &issuer.claims());
@@ -415,7 +415,7 @@ async fn keys_are_found_by_openid_connect_and_where_the_operator_says() {
 }
 
 #[tokio::test]
-async fn callers_that_are_remembered_are_bounded() {
+async fn the_cache_of_callers_is_bounded() {
     let key = Signer::ec();
     let issuer = Issuer::with(&[key.jwk("one")]);
     let verifier = issuer.verifier();
@@ -434,7 +434,7 @@ async fn callers_that_are_remembered_are_bounded() {
 }
 
 #[test]
-fn settings_that_would_not_protect_are_refused() {
+fn insecure_settings_are_refused() {
     let good = OauthOptions {
         issuer: "https://id.example.com/realms/team".to_owned(),
         resource: RESOURCE_URL.to_owned(),

@@ -349,7 +349,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_whole_and_nothing_else_is_one() {
+    fn only_complete_addresses_are_accepted() {
         for (path, resource, methods) in [
             ("/api/overview", Resource::Overview, "GET"),
             ("/api/executions", Resource::Executions, "GET, POST"),
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_search_is_read_from_its_query_and_nothing_is_guessed() {
+    fn a_search_is_parsed_strictly_from_its_query() {
         let read = |text| search(&Query::parse(Some(text)).unwrap());
         let found = read("text=%25+caf%C3%A9%00&status=killed&before=ex1&limit=7").unwrap();
         assert_eq!(found.words, ["%", "café\0"]);

@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_has_no_script_or_style_of_its_own_and_loads_nothing_from_elsewhere() {
+    fn the_page_has_no_inline_script_or_style_and_loads_nothing_from_other_origins() {
         let html = std::str::from_utf8(PAGE_FILES[0].2).unwrap();
         assert_eq!(html.matches("<script").count(), 1, "one module, by its address");
         assert!(html.contains("<script type=\"module\" src=\"page/page.js\"></script>"));
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn only_pictures_are_told_to_be_anything() {
+    fn only_pictures_get_a_mime_type() {
         for (content, kind) in [
             (&b"\x89PNG\r\n\x1a\nrest"[..], "image/png"),
             (b"\xff\xd8\xffrest", "image/jpeg"),

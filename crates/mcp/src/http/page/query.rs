@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_known_fields_are_taken_once() {
+    fn each_known_field_is_accepted_once() {
         let query = Query::parse(Some("path=%2Ftmp%2Fa%20%26+b&append=true&offset=")).unwrap();
         assert_eq!(query.text("path"), Some("/tmp/a & b"));
         assert!(query.flag("append").unwrap() && query.flag("path").is_err());

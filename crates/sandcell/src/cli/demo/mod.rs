@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_not_as_promised_ends_the_demo() {
+    fn an_unexpected_answer_ends_the_demo() {
         let scene = &scenes::ANALYSIS_SCENES[0];
         let good = json!({"status": "ok", "cause": null});
         assert!(check(scene, &answer("100 years, 1871 to 1970", good.clone())).is_ok());

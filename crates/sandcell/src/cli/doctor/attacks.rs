@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_attack_is_there_once_and_says_what_it_tries() {
+    fn every_attack_is_listed_once_with_a_description() {
         let mut names: Vec<&str> = ATTACKS.iter().chain(FLOODS).map(|attack| attack.name).collect();
         let all = names.len();
         names.sort_unstable();

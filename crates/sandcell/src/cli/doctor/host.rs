@@ -185,12 +185,12 @@ mod tests {
     }
 
     #[test]
-    fn a_hardened_host_hears_nothing() {
+    fn a_hardened_host_gets_no_advice() {
         assert_eq!(judge(AS_ROOT, hardened), []);
     }
 
     #[test]
-    fn every_setting_that_is_bad_is_named_with_the_command_that_mends_it() {
+    fn every_bad_setting_is_named_with_the_command_that_fixes_it() {
         for setting in &KERNEL_SETTINGS {
             let bad = [0, 1, 2, 4].into_iter().find(|value| (setting.bad)(*value)).unwrap();
             let found = judge(AS_USER, |name| {
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_about_ordinary_users_is_not_told_to_root() {
+    fn advice_for_ordinary_users_is_not_given_to_root() {
         let found = judge(AS_ROOT, |name| {
             Some(i64::from(name.contains("apparmor") || name.contains("max_user")) * 9999)
         });

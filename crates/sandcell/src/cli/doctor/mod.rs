@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_cannot_isolate_is_not_ok_and_hears_why_and_what_mends_it() {
+    fn a_machine_that_cannot_isolate_is_not_ok_and_gets_the_cause_and_the_fix() {
         let report = unable();
         assert!(!report.ok());
         let text = as_text(&report, Style::plain());
@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn a_build_that_installs_no_packages_hears_nothing_of_installers() {
+    fn a_build_without_package_installs_mentions_no_installers() {
         let report = Report {
             uv: None,
             npm: None,
@@ -502,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn one_attack_that_is_not_held_makes_it_not_ok() {
+    fn one_successful_attack_makes_the_report_not_ok() {
         assert!(attacked(&[State::Held]).ok());
         let report = attacked(&[State::Held, State::Breached, State::NotTried]);
         assert!(!report.ok());
@@ -519,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attack_that_could_not_be_tried_is_no_breach_and_shows_nothing() {
+    fn an_attack_that_could_not_run_is_neither_a_breach_nor_a_pass() {
         let report = attacked(&[State::Held, State::NotTried]);
         assert!(!report.ok());
         let text = as_text(&report, Style::plain());

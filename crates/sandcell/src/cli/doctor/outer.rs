@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_said_of_limits_that_are_high_enough() {
+    fn high_enough_limits_are_not_mentioned() {
         assert_eq!(judge(OuterLimits::default(), &Limits::default()), []);
         let roomy = Some(1 << 40);
         let outer = OuterLimits {
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn each_limit_that_is_lower_than_a_sandboxes_own_is_named() {
+    fn each_limit_below_that_of_a_sandbox_is_named() {
         let outer = OuterLimits {
             memory: Some(100 << 20),
             processes: Some(50),

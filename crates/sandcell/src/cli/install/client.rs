@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_project_has_files_of_its_own_and_claude_desktop_has_none() {
+    fn a_project_has_separate_files_and_claude_desktop_has_none() {
         let folder = tempfile::tempdir().unwrap();
         let of = |client: Client| client.file(System::Linux, &Home::default(), Some(folder.path()));
         assert_eq!(of(Client::Vscode).unwrap(), folder.path().join(".vscode/mcp.json"));

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_not_there_is_told_and_one_that_is_has_no_trouble() {
+    fn a_missing_program_is_reported_and_a_present_one_is_not() {
         let own = std::env::current_exe().unwrap();
         let good = serde_json::json!({"mcpServers": {"sandcell": {"command": own, "args": ["serve"]}, "other": {"command": "x"}}});
         let rows = clients_in(&good.to_string());
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_cannot_be_read_are_told_and_those_of_others_are_not() {
+    fn unreadable_settings_are_reported_and_those_of_other_servers_are_not() {
         let broken = clients_in("{\"mcpServers\": {");
         assert!(broken[0].trouble.as_ref().unwrap().0.contains("not JSON"), "{broken:?}");
         assert_eq!(clients_in("{}"), []);

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_of_that_name_is_replaced_and_comes_back() {
+    fn an_entry_of_the_same_name_is_replaced_and_restored() {
         let former = "{\"mcpServers\": {\"sandcell\": {\"command\": \"old\", \"env\": {\"A\": \"1\"}}, \"z\": {}}}";
         let now = entry().put_into(former).unwrap();
         assert!(!now.contains("old") && now.contains("/usr/bin/sandcell"), "{now}");
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_clients_file_is_refused() {
+    fn a_file_that_is_not_client_configuration_is_refused() {
         for (text, error) in [
             ("[1, 2]", Unreadable::NoObject),
             ("\"text\"", Unreadable::NoObject),
@@ -292,7 +292,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_else_is_in_the_file_means_the_same_afterwards(
+        fn other_content_of_the_file_keeps_its_meaning(
             other in prop::collection::hash_map("[a-z]{1,5}", json(), 0..4),
             servers in prop::option::of(prop::collection::hash_map("[a-z]{1,5}", json(), 0..4)),
             pretty: bool,

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_of_that_name_is_replaced_and_comes_back() {
+    fn an_entry_of_the_same_name_is_replaced_and_restored() {
         let former = "[mcp_servers.sandcell]\ncommand = \"old\"\nenv = { A = \"1\" }\n\n[z]\na = 1\n";
         let now = entry().put_into(former).unwrap();
         assert!(!now.contains("old") && now.contains("/usr/bin/sandcell"), "{now}");
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_in_an_inline_table_are_found_and_what_is_no_toml_is_refused() {
+    fn servers_in_an_inline_table_are_found_and_invalid_toml_is_refused() {
         let inline = "mcp_servers = { sandcell = { command = \"old\" } }\n";
         let now = entry().put_into(inline).unwrap();
         let parsed: toml::Table = now.parse().unwrap();

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_words_of_a_program_lead_to_what_helps() {
+    fn the_last_output_of_a_program_leads_to_a_hint() {
         for (language, stderr, network, expected) in [
             (
                 "python",

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_terminal_is_given_pictures_in_its_own_protocol() {
+    fn a_terminal_gets_pictures_in_its_own_protocol() {
         let of = |set: &'static [(&str, &str)]| {
             Protocol::of(|name| {
                 let found = set.iter().find(|(own, _)| *own == name);

@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_collected_is_bounded_and_says_so() {
+    fn collected_output_is_bounded_and_marked_as_cut() {
         let mut collected = Collected::default();
         collect(&mut collected, OutputStream::Stdout, &[b'x'; 700], ByteSize::kib(1));
         assert!(!collected.truncated);
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_console_gets_whole_characters_and_marks_for_what_is_none() {
+    fn a_console_gets_whole_characters_and_replacement_characters() {
         let mut undecoded = Undecoded::default();
         let parts: [&[u8]; 5] = [b"a\xc3", b"\xa9 \xff.", b"\xf0\x9f", b"\x98\x80", b"\xc3"];
         let texts = parts.map(|part| undecoded.text(part));
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_program_without_stdin_sees_its_end() {
+    async fn a_program_without_stdin_reads_end_of_file() {
         assert!(no_stdin().recv().await.is_none());
     }
 }

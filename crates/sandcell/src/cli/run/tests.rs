@@ -14,7 +14,7 @@ fn parse(args: &[&str]) -> Result<RunArgs, clap::Error> {
 }
 
 #[test]
-fn what_follows_two_dashes_belongs_to_the_program() {
+fn arguments_after_two_dashes_belong_to_the_program() {
     let args = parse(&["a.py", "--json", "--", "--timeout", "x"]).unwrap();
     assert_eq!(args.args, ["--timeout", "x"]);
     assert!(args.json && args.timeout.is_none());
@@ -22,7 +22,7 @@ fn what_follows_two_dashes_belongs_to_the_program() {
 }
 
 #[test]
-fn limits_that_are_none_are_refused() {
+fn invalid_limits_are_refused() {
     for bad in [
         ["--timeout", "0"],
         ["--timeout", "-1"],
@@ -42,7 +42,7 @@ fn limits_that_are_none_are_refused() {
 }
 
 #[test]
-fn a_wish_that_is_no_path_names_the_flag() {
+fn an_invalid_path_is_refused_with_its_flag() {
     for bad in ["out.txt:", ":x", "../x:y", "..", "/"] {
         assert!(OutputFile::parse(bad).unwrap_err().message.contains("--out"), "{bad}");
     }
@@ -62,7 +62,7 @@ fn a_wish_that_is_no_path_names_the_flag() {
 }
 
 #[test]
-fn a_source_that_is_too_long_or_gone_is_told() {
+fn a_too_long_or_missing_source_is_reported() {
     let failure = read_bounded(Path::new("/dev/zero"), ByteSize::kib(4)).unwrap_err();
     assert_eq!(failure.code, Code::LimitReached);
     let failure = read_bounded(Path::new("/no/such/file"), ByteSize::kib(4)).unwrap_err();

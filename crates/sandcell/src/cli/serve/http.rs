@@ -233,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_or_a_port_says_where_to_listen() {
+    fn the_listen_address_may_be_an_address_or_a_port() {
         for (text, address) in [
             ("127.0.0.1:8123", "127.0.0.1:8123"),
             ("localhost:8123", "127.0.0.1:8123"),
@@ -258,7 +258,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn no_more_files_are_asked_for_than_a_system_gives() {
+    fn the_open_file_limit_requested_is_within_the_hard_limit() {
         for (system, maximum, most) in [
             (System::Linux, Some(1 << 20), Some(1 << 20)),
             (System::Linux, None, None),
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_loopback_is_for_this_machine_alone() {
+    fn only_loopback_addresses_count_as_local() {
         for (address, open) in [
             ("127.0.0.1", false),
             ("127.8.8.8", false),
