@@ -71,22 +71,22 @@ macro_rules! cases {
 }
 
 cases![
-    a_program_runs_and_its_output_and_status_come_back,
-    its_home_is_where_every_sandbox_has_it,
+    a_program_runs_and_its_output_and_status_are_returned,
+    the_home_folder_is_home_user,
     standard_input_reaches_the_program,
-    output_before_control_comes_before_it,
+    output_is_delivered_before_later_control_bytes,
     a_program_that_does_not_exist_is_an_error,
     a_program_with_a_required_folder_is_not_started_in_another_one,
-    signals_end_a_program_and_all_it_started,
+    signals_end_a_program_and_its_descendants,
     files_are_written_listed_and_read,
-    special_files_and_missing_ones_are_refused,
-    what_is_outside_cannot_be_written,
-    a_full_disk_is_told_as_such,
+    special_and_missing_files_are_refused,
+    read_only_folders_cannot_be_written,
+    a_full_disk_is_reported_as_such,
     too_many_processes_are_refused,
-    too_much_memory_is_refused_or_ended_and_counted,
-    usage_counts_what_runs,
+    excessive_memory_is_refused_or_killed_and_counted,
+    usage_counts_running_programs,
     many_sandboxes_do_not_mix,
-    a_closed_sandbox_is_gone_and_closing_twice_is_fine,
+    a_closed_sandbox_is_gone_and_can_be_closed_twice,
     a_dropped_sandbox_ends,
     shutdown_ends_everything,
 ];
@@ -159,7 +159,7 @@ async fn python(sandbox: &dyn Sandbox, code: &str) -> ProcessResult {
     collect(process).await
 }
 
-async fn a_program_runs_and_its_output_and_status_come_back(backend: Arc<dyn Backend>) {
+async fn a_program_runs_and_its_output_and_status_are_returned(backend: Arc<dyn Backend>) {
     let sandbox = backend.create(&spec()).await.unwrap();
     let process = sandbox
         .spawn(command(
@@ -190,7 +190,7 @@ async fn a_program_with_a_required_folder_is_not_started_in_another_one(backend:
     assert_ne!(collect(process.await.unwrap()).await.exit, Exit::Code(0));
 }
 
-async fn its_home_is_where_every_sandbox_has_it(backend: Arc<dyn Backend>) {
+async fn the_home_folder_is_home_user(backend: Arc<dyn Backend>) {
     let sandbox = backend.create(&spec()).await.unwrap();
     let script = "pwd; echo $HOME; touch file; ls";
     let process = sandbox.spawn(command(&["sh", "-c", script], sandbox.base_env()));
@@ -220,7 +220,7 @@ async fn standard_input_reaches_the_program(backend: Arc<dyn Backend>) {
     assert_eq!(seen.exit, Exit::Code(0));
 }
 
-async fn output_before_control_comes_before_it(backend: Arc<dyn Backend>) {
+async fn output_is_delivered_before_later_control_bytes(backend: Arc<dyn Backend>) {
     let sandbox = backend.create(&spec()).await.unwrap();
     let code = "import os\nfor i in range(200):\n os.write(1, b'x' * 5000)\n os.write(4, b'c')";
     let with_control = Command {
@@ -262,7 +262,7 @@ async fn a_program_that_does_not_exist_is_an_error(backend: Arc<dyn Backend>) {
     assert!(matches!(error, SandboxError::Spawn { .. }), "{error:?}");
 }
 
-async fn signals_end_a_program_and_all_it_started(backend: Arc<dyn Backend>) {
+async fn signals_end_a_program_and_its_descendants(backend: Arc<dyn Backend>) {
     let sandbox = backend.create(&spec()).await.unwrap();
     // Images may lack setsid(1).
     let script = "python3 -I -S -c 'import os, time; os.setsid(); time.sleep(1000)' & \
@@ -325,7 +325,7 @@ async fn files_are_written_listed_and_read(backend: Arc<dyn Backend>) {
     assert_eq!(seen.stdout, "10485763\n");
 }
 
-async fn special_files_and_missing_ones_are_refused(backend: Arc<dyn Backend>) {
+async fn special_and_missing_files_are_refused(backend: Arc<dyn Backend>) {
     let sandbox = backend.create(&spec()).await.unwrap();
     let code = "import os\nos.mkfifo('fifo'); os.symlink('/proc/self/environ', 'link'); os.symlink('loop', 'loop')";
     assert_eq!(python(&*sandbox, code).await.exit, Exit::Code(0));
@@ -346,7 +346,7 @@ async fn special_files_and_missing_ones_are_refused(backend: Arc<dyn Backend>) {
     }
 }
 
-async fn what_is_outside_cannot_be_written(backend: Arc<dyn Backend>) {
+async fn read_only_folders_cannot_be_written(backend: Arc<dyn Backend>) {
     let sandbox = backend.create(&spec()).await.unwrap();
     let path = SandboxPath::parse("/usr/lib/x").unwrap();
     let error = sandbox
@@ -360,7 +360,7 @@ async fn what_is_outside_cannot_be_written(backend: Arc<dyn Backend>) {
     );
 }
 
-async fn a_full_disk_is_told_as_such(backend: Arc<dyn Backend>) {
+async fn a_full_disk_is_reported_as_such(backend: Arc<dyn Backend>) {
     let sandbox = backend.create(&spec()).await.unwrap();
     let path = SandboxPath::parse("big").unwrap();
     let error = sandbox
@@ -384,7 +384,7 @@ async fn too_many_processes_are_refused(backend: Arc<dyn Backend>) {
     assert_eq!(seen.stdout, "True True\n", "{}", seen.stderr);
 }
 
-async fn too_much_memory_is_refused_or_ended_and_counted(backend: Arc<dyn Backend>) {
+async fn excessive_memory_is_refused_or_killed_and_counted(backend: Arc<dyn Backend>) {
     let sandbox = backend.create(&spec()).await.unwrap();
     let code = "parts = []\nwhile True:\n parts.append(bytearray(8 << 20))";
     let seen = python(&*sandbox, code).await;
@@ -404,7 +404,7 @@ async fn too_much_memory_is_refused_or_ended_and_counted(backend: Arc<dyn Backen
     assert_eq!(python(&*sandbox, "print(1)").await.stdout, "1\n");
 }
 
-async fn usage_counts_what_runs(backend: Arc<dyn Backend>) {
+async fn usage_counts_running_programs(backend: Arc<dyn Backend>) {
     let sandbox = backend.create(&spec()).await.unwrap();
     let before = sandbox.usage().await.unwrap();
     let code = "x = bytearray(40 << 20)\nsum(range(3_000_000))\nopen('f', 'wb').write(b'x' * (2 << 20))\nprint('ready', flush=True)\nimport time; time.sleep(1000)";
@@ -442,7 +442,7 @@ async fn many_sandboxes_do_not_mix(backend: Arc<dyn Backend>) {
     }
 }
 
-async fn a_closed_sandbox_is_gone_and_closing_twice_is_fine(backend: Arc<dyn Backend>) {
+async fn a_closed_sandbox_is_gone_and_can_be_closed_twice(backend: Arc<dyn Backend>) {
     let sandbox = backend.create(&spec()).await.unwrap();
     sandbox.close().await.unwrap();
     sandbox.close().await.unwrap();

@@ -28,18 +28,18 @@ fn main() {
         let refused = Failure::from(LocalBackend::start(floor).unwrap_err());
         assert_eq!(refused.code, Code::IsolationUnavailable, "{refused}");
     }
-    let nobody_holds = "nobody holds limits here";
+    let no_limits = "this back end enforces no limits";
     let without = [
-        ("its_home_is_where_every_sandbox_has_it", "it has no root of its own"),
+        ("the_home_folder_is_home_user", "it has no separate root folder"),
         (
-            "signals_end_a_program_and_all_it_started",
-            "what detaches itself is not found again without a process namespace",
+            "signals_end_a_program_and_its_descendants",
+            "a detached process is not found without a PID namespace",
         ),
-        ("what_is_outside_cannot_be_written", "nothing is outside"),
-        ("a_full_disk_is_told_as_such", nobody_holds),
-        ("too_many_processes_are_refused", nobody_holds),
-        ("too_much_memory_is_refused_or_ended_and_counted", nobody_holds),
-        ("usage_counts_what_runs", nobody_holds),
+        ("read_only_folders_cannot_be_written", "every folder is writable"),
+        ("a_full_disk_is_reported_as_such", no_limits),
+        ("too_many_processes_are_refused", no_limits),
+        ("excessive_memory_is_refused_or_killed_and_counted", no_limits),
+        ("usage_counts_running_programs", no_limits),
     ];
     sandcell_contract::run("local", &without, Vec::new(), || async {
         let backend: Arc<dyn Backend> = LocalBackend::start(Level::None).unwrap();

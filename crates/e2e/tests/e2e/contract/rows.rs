@@ -46,18 +46,30 @@ pub(super) const CONTRACT_ROWS: &[Row] = &[
         "an error has its traceback and keeps the variables",
         errors_keep_variables,
     ),
-    must("Sessions", "the last expression's value comes back", values_come_back),
-    must("Sessions", "a reset forgets variables and keeps files", a_reset_forgets),
+    must(
+        "Sessions",
+        "the value of the last expression is returned",
+        values_are_returned,
+    ),
+    must(
+        "Sessions",
+        "a reset removes variables and keeps files",
+        a_reset_removes_variables,
+    ),
     may("Sessions", "code can read standard input", standard_input),
-    must("Files", "tools and code see the same files", files_are_the_same),
-    must("Files", "bytes come back as they were", bytes_come_back),
-    must("Files", "folders are listed, all the way down", folders_are_listed),
-    must("Files", "a missing file is told as such", missing_files),
-    must("Files", "files that a run is asked for outlive it", outputs_outlive),
-    may("Limits", "`memory_mb` is held", memory_is_held),
-    may("Limits", "`disk_mb` is held", disk_is_held),
+    must("Files", "tools and code see the same files", tools_and_code_share_files),
+    must("Files", "bytes are read back unchanged", bytes_are_unchanged),
+    must("Files", "folders are listed recursively", folders_are_listed),
+    must("Files", "a missing file is reported as `not_found`", missing_files),
+    must(
+        "Files",
+        "the requested output files of a run outlive it",
+        outputs_outlive,
+    ),
+    may("Limits", "`memory_mb` is enforced", memory_is_enforced),
+    may("Limits", "`disk_mb` is enforced", disk_is_enforced),
     may("Limits", "processes are limited", processes_are_limited),
-    must("Limits", "output is cut, and the rest can be read", output_is_cut),
+    must("Limits", "long output is cut and the rest can be read", output_is_cut),
     must(
         "Time",
         "a time-out ends the code and keeps the variables",
@@ -65,46 +77,54 @@ pub(super) const CONTRACT_ROWS: &[Row] = &[
     ),
     must(
         "Time",
-        "code that ignores interrupts ends all the same",
-        the_stubborn_end,
+        "code that ignores interrupts is killed",
+        uninterruptible_code_is_killed,
     ),
     must(
         "Time",
-        "a call that takes long comes back, and the code goes on",
-        long_calls_come_back,
+        "a long call is answered with `running` and the code continues",
+        long_calls_are_answered,
     ),
     must(
         "Cancel",
         "a cancelled execution ends and keeps the variables",
         cancels_keep_variables,
     ),
-    must("Crash", "a crash is told, and the sandbox goes on", crashes_are_told),
-    may("Crash", "variables come back after a crash", variables_come_back),
+    must(
+        "Crash",
+        "a crash is reported and the sandbox stays usable",
+        crashes_are_reported,
+    ),
+    may("Crash", "variables are restored after a crash", variables_are_restored),
     must(
         "Concurrency",
         "sandboxes do not see each other's variables and files",
-        sandboxes_are_apart,
+        sandboxes_are_separate,
     ),
     must(
         "Concurrency",
-        "calls into one session wait for each other",
-        calls_take_turns,
+        "calls of one session run one after another",
+        calls_run_in_order,
     ),
-    must("Clean-up", "a closed sandbox is gone", closed_is_gone),
+    must(
+        "Clean-up",
+        "a closed sandbox no longer exists",
+        closed_sandboxes_do_not_exist,
+    ),
     must("Clean-up", "nothing is left when the server ends", nothing_is_left),
     must(
         "Errors",
-        "unknown ids, languages and bad arguments have code and remedy",
-        errors_are_told,
+        "unknown ids, unknown languages and bad arguments are refused with a code and a remedy",
+        errors_have_code_and_remedy,
     ),
     must(
         "Errors",
-        "results say which back end and level it was",
-        results_say_where,
+        "results state the back end and the isolation level",
+        results_name_the_back_end,
     ),
-    may("More", "results say processor time and peak memory", costs_are_told),
+    may("More", "results state CPU time and peak memory", costs_are_reported),
     may("More", "packages can be installed", packages_install),
-    may("More", "a sandbox can have an image of its own", images),
+    may("More", "a sandbox can use another image", images),
     may("More", "folders can be mounted read-only", |back_end| {
         mounts(back_end, "ro")
     }),
@@ -156,13 +176,13 @@ fn errors_keep_variables(back_end: &BackEnd) -> RowResult {
     RowResult::Yes
 }
 
-fn values_come_back(back_end: &BackEnd) -> RowResult {
+fn values_are_returned(back_end: &BackEnd) -> RowResult {
     assert!(back_end.server().text("x = 20\nx + 22").contains("42"));
     assert_eq!(back_end.server().text("None").trim(), "");
     RowResult::Yes
 }
 
-fn a_reset_forgets(back_end: &BackEnd) -> RowResult {
+fn a_reset_removes_variables(back_end: &BackEnd) -> RowResult {
     let server = back_end.server();
     ok(server.run("gone = 1\nopen('stays.txt', 'w').write('x')"));
     let reset = server.call("reset_session_state", json!({}));
@@ -176,13 +196,13 @@ fn standard_input(back_end: &BackEnd) -> RowResult {
     let arguments = json!({"code": "print(input() + input())", "stdin": "a\nb\n"});
     let answer = back_end.server().call("execute_code", arguments);
     if answer.all().contains("no standard input") {
-        return RowResult::No("sessions there have none, which the result says".to_owned());
+        return RowResult::No("sessions have no standard input; the result states it".to_owned());
     }
     assert_eq!(ok(answer).output().trim(), "ab");
     RowResult::Yes
 }
 
-fn files_are_the_same(back_end: &BackEnd) -> RowResult {
+fn tools_and_code_share_files(back_end: &BackEnd) -> RowResult {
     let server = back_end.server();
     server.call("write_file", json!({"path": "a/b.txt", "content": "one\n"}));
     server.call(
@@ -196,7 +216,7 @@ fn files_are_the_same(back_end: &BackEnd) -> RowResult {
     RowResult::Yes
 }
 
-fn bytes_come_back(back_end: &BackEnd) -> RowResult {
+fn bytes_are_unchanged(back_end: &BackEnd) -> RowResult {
     let server = back_end.server();
     // 0, 255, 10, 128
     let arguments = json!({"path": "data.bin", "content_base64": "AP8KgA=="});
@@ -266,9 +286,9 @@ fn close(server: &Client, id: &str) {
     assert!(!closed.is_error(), "{closed:?}");
 }
 
-const TEMPLATE_DECIDES: &str = "its template decides, which the result says";
+const TEMPLATE_DECIDES: &str = "the template decides; the result states it";
 
-fn memory_is_held(back_end: &BackEnd) -> RowResult {
+fn memory_is_enforced(back_end: &BackEnd) -> RowResult {
     let server = back_end.server();
     let Some(id) = limited(server, json!({"memory_mb": 128}), "memory") else {
         return RowResult::No(TEMPLATE_DECIDES.to_owned());
@@ -285,7 +305,7 @@ fn memory_is_held(back_end: &BackEnd) -> RowResult {
     RowResult::Yes
 }
 
-fn disk_is_held(back_end: &BackEnd) -> RowResult {
+fn disk_is_enforced(back_end: &BackEnd) -> RowResult {
     let server = back_end.server();
     let Some(id) = limited(server, json!({"disk_mb": 16}), "disk") else {
         return RowResult::No(TEMPLATE_DECIDES.to_owned());
@@ -340,7 +360,7 @@ fn time_outs_keep_variables(back_end: &BackEnd) -> RowResult {
     RowResult::Yes
 }
 
-fn the_stubborn_end(back_end: &BackEnd) -> RowResult {
+fn uninterruptible_code_is_killed(back_end: &BackEnd) -> RowResult {
     let server = back_end.server();
     let code = "while True:\n    try:\n        while True: pass\n    except BaseException: pass";
     let ran = server.call("execute_code", json!({"code": code, "timeout_s": 1}));
@@ -349,7 +369,7 @@ fn the_stubborn_end(back_end: &BackEnd) -> RowResult {
     RowResult::Yes
 }
 
-fn long_calls_come_back(back_end: &BackEnd) -> RowResult {
+fn long_calls_are_answered(back_end: &BackEnd) -> RowResult {
     let server = back_end.server();
     let code = "import time\nprint('begun', flush=True)\ntime.sleep(2)\nprint('done')";
     let early = server.call("execute_code", json!({"code": code, "wait_s": 1}));
@@ -375,7 +395,7 @@ fn cancels_keep_variables(back_end: &BackEnd) -> RowResult {
     RowResult::Yes
 }
 
-fn crashes_are_told(back_end: &BackEnd) -> RowResult {
+fn crashes_are_reported(back_end: &BackEnd) -> RowResult {
     let server = back_end.server();
     let crashed = server.run("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)");
     assert!(crashed.status() != "ok", "{crashed:?}");
@@ -384,7 +404,7 @@ fn crashes_are_told(back_end: &BackEnd) -> RowResult {
     RowResult::Yes
 }
 
-fn variables_come_back(back_end: &BackEnd) -> RowResult {
+fn variables_are_restored(back_end: &BackEnd) -> RowResult {
     let server = back_end.server_of_its_own();
     ok(server.run("dear = 'variable'"));
     // On a busy machine snapshots are made less often than after each call.
@@ -401,10 +421,10 @@ fn variables_come_back(back_end: &BackEnd) -> RowResult {
         crashed.state_lost() || next.state_lost(),
         "lost without a word: {crashed:?} {next:?}"
     );
-    RowResult::No("they are lost, and the result says so".to_owned())
+    RowResult::No("they are lost; the result states it".to_owned())
 }
 
-fn sandboxes_are_apart(back_end: &BackEnd) -> RowResult {
+fn sandboxes_are_separate(back_end: &BackEnd) -> RowResult {
     let server = back_end.server();
     let made = server.call("create_sandbox", json!({"count": 4}));
     let ids: Vec<String> = serde_json::from_value(made.data()["sandbox_ids"].clone()).unwrap();
@@ -426,7 +446,7 @@ fn sandboxes_are_apart(back_end: &BackEnd) -> RowResult {
     RowResult::Yes
 }
 
-fn calls_take_turns(back_end: &BackEnd) -> RowResult {
+fn calls_run_in_order(back_end: &BackEnd) -> RowResult {
     let server = back_end.server();
     ok(server.run("turns = []"));
     let code = "import time\nturns.append('in')\ntime.sleep(0.05)\nturns.append('out')";
@@ -439,7 +459,7 @@ fn calls_take_turns(back_end: &BackEnd) -> RowResult {
     RowResult::Yes
 }
 
-fn closed_is_gone(back_end: &BackEnd) -> RowResult {
+fn closed_sandboxes_do_not_exist(back_end: &BackEnd) -> RowResult {
     let server = back_end.server();
     let made = server.call("create_sandbox", json!({}));
     let id = made.data()["sandbox_id"].as_str().expect("an id").to_owned();
@@ -473,7 +493,7 @@ fn nothing_is_left(back_end: &BackEnd) -> RowResult {
     RowResult::Yes
 }
 
-fn errors_are_told(back_end: &BackEnd) -> RowResult {
+fn errors_have_code_and_remedy(back_end: &BackEnd) -> RowResult {
     let server = back_end.server();
     let call = |arguments: Value| server.call("execute_code", arguments);
     refused(
@@ -492,7 +512,7 @@ fn errors_are_told(back_end: &BackEnd) -> RowResult {
     RowResult::Yes
 }
 
-fn results_say_where(back_end: &BackEnd) -> RowResult {
+fn results_name_the_back_end(back_end: &BackEnd) -> RowResult {
     let ran = ok(back_end.server().run("1"));
     let status = back_end
         .server()
@@ -506,7 +526,7 @@ fn results_say_where(back_end: &BackEnd) -> RowResult {
     RowResult::Yes
 }
 
-fn costs_are_told(back_end: &BackEnd) -> RowResult {
+fn costs_are_reported(back_end: &BackEnd) -> RowResult {
     let ran = ok(back_end
         .server()
         .run("x = bytearray(20 << 20)\nn = sum(range(3_000_000))"));
@@ -517,7 +537,7 @@ fn costs_are_told(back_end: &BackEnd) -> RowResult {
     {
         return RowResult::Yes;
     }
-    RowResult::No("the service does not tell them for one execution".to_owned())
+    RowResult::No("the service does not report them per execution".to_owned())
 }
 
 fn packages_install(back_end: &BackEnd) -> RowResult {
@@ -558,7 +578,7 @@ fn mounts(back_end: &BackEnd, mode: &str) -> RowResult {
         if ran.is_error() {
             return refusal(&ran);
         }
-        return RowResult::No("sandboxes there do not see folders of this machine".to_owned());
+        return RowResult::No("folders of this machine are not visible in its sandboxes".to_owned());
     }
     assert_eq!(
         ran.output().trim(),
