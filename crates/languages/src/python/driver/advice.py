@@ -1,6 +1,6 @@
-"""What to do about errors whose words do not say it: the ones that code written by models raises most, and what they stand for
-here. Only plain values and well-known tables are looked into; nothing of the caller's is called but what watches the
-statements of a database connection."""
+"""Hints for errors whose message does not state the remedy: those that model-written code raises most often, with
+their cause in a sandbox. Only plain values and well-known tables are inspected. The only code of the caller that
+runs is a trace callback of a database connection."""
 
 import sys
 
@@ -11,7 +11,7 @@ COROUTINE = core.standard("types").CoroutineType
 
 
 def failing(error):
-    """(frame, source line) of the caller's line that failed, or (None, "")."""
+    """Returns (frame, source line) of the caller's failing line, or (None, "")."""
     frame, number, entry = None, 0, error.__traceback__
     for _ in range(1000):
         if entry is None:
@@ -26,7 +26,7 @@ def failing(error):
 
 
 def named(error):
-    """[(name, value)] of the names on the failing line."""
+    """Returns [(name, value)] of the names on the failing line."""
     frame, line = failing(error)
     if frame is None:
         return []
@@ -88,7 +88,7 @@ def awaited(error):
 
 
 def signature(error, text):
-    """How the function that was called is to be called."""
+    """Returns the expected arguments of the called function."""
     name = text.partition("(")[0].strip()
     frame, _ = failing(error)
     if frame is None or not name.replace(".", "").isidentifier():
@@ -154,13 +154,13 @@ def indexed(error):
 
 
 def tables(error):
-    """[(name, data frame)] on the failing line."""
+    """Returns [(name, data frame)] of the failing line."""
     variables = core.part("variables")
     return [(name, value) for name, value in named(error) if variables.known(type(value)) == "pandas.DataFrame"]
 
 
 def table_text(error):
-    """Which columns of a table hold text where numbers are wanted."""
+    """Returns the columns of a table that contain text instead of numbers."""
     _, line = failing(error)
     said = str(error)
     for name, frame in tables(error):
@@ -269,7 +269,7 @@ def recursion(error):
 
 
 def database(error):
-    """The tables or columns that there are."""
+    """Returns the existing tables or columns."""
     text = str(error)
     sqlite = sys.modules.get("sqlite3")
     if sqlite is None or "no such" not in text:
@@ -278,7 +278,7 @@ def database(error):
         value = value.connection if type(value) is sqlite.Cursor else value
         if type(value) is not sqlite.Connection:
             continue
-        # As bytes, with a cursor of its own: the caller's factories for text and rows stay out of it.
+        # Read as bytes with a separate cursor, to bypass the caller's row and text factories.
         cursor = sqlite.Cursor(value)
         listing = "select cast(name as blob) from sqlite_master where type in ('table', 'view') limit 20"
         names = [name.decode("utf-8", "replace") for name, in cursor.execute(listing).fetchall()]
@@ -302,7 +302,7 @@ def environment(error):
 
 
 def picture(error):
-    """How a file that is no picture begins."""
+    """Returns the beginning of a file that is not a picture."""
     path = quoted(str(error))
     try:
         with open(path, "rb") as file:
@@ -319,7 +319,7 @@ def pickled(error):
 
 
 def waited(error):
-    """The child process that an interrupted cell waited for."""
+    """Returns the child process that an interrupted cell waited for."""
     subprocess = sys.modules.get("subprocess")
     for frame in errors.frames_of(error):
         child = frame.f_locals.get("self")
@@ -341,7 +341,7 @@ INSTALLERS = {"apt", "apt-get", "aptitude", "yum", "dnf", "apk", "pacman", "snap
 
 
 def of_command(command, code):
-    """Why a command line failed, where it most likely was for what a sandbox is; begins with a colon."""
+    """Returns why a command line failed, if a property of the sandbox is the likely cause; begins with a colon."""
     import os
 
     words = {word.rpartition("/")[2] for word in command.replace(";", " ").replace("|", " ").replace("&", " ").split()}
@@ -363,7 +363,7 @@ def of_command(command, code):
 
 
 def of(error):
-    """What to do about an error that nothing else explains; empty if there is nothing to add."""
+    """Returns the hint for an error without another explanation; empty if there is none."""
     if isinstance(error, RecursionError):
         return recursion(error)
     name = type(error).__name__

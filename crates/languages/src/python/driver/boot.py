@@ -15,10 +15,11 @@ if boot["magic"]:
     import _frozen_importlib_external as x
     if x.MAGIC_NUMBER.hex() != boot["magic"]:
         sys.exit("the driver was compiled for another Python than " + sys.version)
-# An interrupt of the first cell may come before the handler is there. It was announced, so it is not lost.
+# An interrupt of the first cell may arrive before its handler is installed. The host also sends a frame for it, so it
+# is not lost.
 import _signal
 _signal.signal(_signal.SIGINT, _signal.SIG_IGN)
-# Said as soon as nothing can go wrong any more: the host's answer is on its way while the rest is set up.
+# Sent as soon as the start can no longer fail: the host prepares its answer while the rest is set up.
 r = b'{"type":"ready","version":"%d.%d.%d","pid":%d}' % (*sys.version_info[:3], posix.getpid())
 n = len(r)
 posix.write(4, (n + 4).to_bytes(4, "little") + n.to_bytes(4, "little") + r)
@@ -32,7 +33,7 @@ def unpack(blobs, data):
         files[p["name"]] = data[at:at + p["bytes"]]
         at += p["bytes"]
 def undo(c, known=[]):
-    # What stands in zlib's place by then may be the program's.
+    # By now the program may have replaced the module zlib.
     if not known:
         m = sys.modules
         there, theirs = "zlib" in m, m.pop("zlib", None)

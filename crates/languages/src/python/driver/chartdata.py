@@ -1,4 +1,4 @@
-"""The data of figures, for readers without eyes: axes, labels, series and their points, all bounded."""
+"""Extracts the data of figures as text for language models: axes, labels, series and points, all bounded."""
 
 import sys
 
@@ -17,7 +17,7 @@ def text(value):
 
 
 def number(value):
-    """A JSON number, or text for what is none."""
+    """Returns a JSON number, or text for other values."""
     try:
         plain = float(value)
     except (TypeError, ValueError):
@@ -29,14 +29,14 @@ def number(value):
 
 
 def thin(values, limit=POINTS):
-    """At most `limit` of them, evenly chosen, with the first and the last."""
+    """Returns at most `limit` items, evenly spaced, including the first and the last."""
     if len(values) <= limit:
         return list(values)
     return [values[round(index * (len(values) - 1) / (limit - 1))] for index in range(limit)]
 
 
 def converter(axis):
-    """How numbers of this axis are written: as dates, as category names, or as they are."""
+    """Returns the formatter of this axis: dates, category names, or plain numbers."""
     kind = type(axis.get_converter() if hasattr(axis, "get_converter") else axis.converter).__name__
     if "Date" in kind or kind == "ConciseDateConverter":
         from matplotlib.dates import num2date
@@ -56,7 +56,7 @@ def converter(axis):
 
 
 def fixed_labels(axis):
-    """Labels that the code gave to ticks by hand (bars usually have them)."""
+    """Returns tick labels that the code has set explicitly, as for bars."""
     formatter = axis.get_major_formatter()
     if type(formatter).__name__ not in ("FixedFormatter", "FuncFormatter"):
         return {}
@@ -76,7 +76,7 @@ def series(kind, name, xs, ys, as_x=number, as_y=number):
 
 
 def of_axes(axes):
-    """The series of one pair of axes, by what they were drawn with."""
+    """Returns the series of one pair of axes, by drawing primitive."""
     as_x, as_y = converter(axes.xaxis), converter(axes.yaxis)
     found = []
     taken = set()
@@ -127,8 +127,8 @@ def of_axes(axes):
 
 
 def bars(container, as_x, as_y, axes):
-    """Bars and histograms: [place, height], with where a bar starts if that is not 0. A histogram's place is the range
-    of its bin."""
+    """Returns bars and histograms as [position, height], with the start of a bar if it is not 0. The position of a
+    histogram bar is the range of its bin."""
     lying = getattr(container, "orientation", "vertical") == "horizontal"
     patches = container.patches
     if lying:
@@ -152,7 +152,7 @@ def bars(container, as_x, as_y, axes):
 
 
 def flat_line(line, axes):
-    """A line across the axes (axhline, axvline), or None."""
+    """Returns a line across the axes (axhline, axvline), or None."""
     transform = line.get_transform()
     if transform == axes.get_yaxis_transform(which="grid"):
         return {"type": "hline", "at": line.get_ydata(orig=False)[0]}
@@ -162,7 +162,7 @@ def flat_line(line, axes):
 
 
 def error_bars(container, as_x, as_y):
-    """Points with their error bars: [x, y, low, high] (of x, if only that has some)."""
+    """Returns points with error bars: [x, y, low, high] (of x, if only x has some)."""
     line = container.lines[0]
     xs, ys = line.get_data(orig=False)
     found = series("errorbar", container.get_label(), xs, ys, as_x, as_y)
@@ -178,7 +178,7 @@ def error_bars(container, as_x, as_y):
 
 
 def spots(collection, as_x, as_y):
-    """A scatter plot: [x, y], and what colour and size say where they differ from point to point."""
+    """Returns a scatter plot: [x, y], with colour and size where they differ between points."""
     places = collection.get_offsets()
     found = series("scatter", collection.get_label(), places[:, 0], places[:, 1], as_x, as_y)
     values, sizes = collection.get_array(), collection.get_sizes()
@@ -190,7 +190,7 @@ def spots(collection, as_x, as_y):
 
 
 def area(collection, as_x, as_y):
-    """A filled area: [x, from, to]. Its outline goes along one border and comes back along the other."""
+    """Returns a filled area: [x, from, to]. Its outline follows one border and returns along the other."""
     corners = collection.get_paths()[0].vertices
     columns = {}
     for x, y in corners[:20000]:
@@ -204,7 +204,7 @@ def area(collection, as_x, as_y):
 
 
 def contour(collection, filled):
-    """The levels of a contour plot, and how far each reaches."""
+    """Returns the levels of a contour plot, with the extent of each."""
     levels = [number(level) for level in list(collection.levels)[:POINTS]]
     found = {"type": "contourf" if filled else "contour", "name": "", "total": len(levels), "fields": ["level"]}
     found["points"] = [[level] for level in levels]
@@ -213,7 +213,7 @@ def contour(collection, filled):
 
 
 def arrows(collection, as_x, as_y):
-    """A field of arrows: [x, y, dx, dy]."""
+    """Returns an arrow field: [x, y, dx, dy]."""
     rows = thin(list(zip(collection.X, collection.Y, collection.U, collection.V)))
     found = {"type": "quiver", "name": "", "total": len(collection.X), "fields": ["x", "y", "dx", "dy"]}
     found["points"] = [[as_x(x), as_y(y), number(u), number(v)] for x, y, u, v in rows]
@@ -221,7 +221,7 @@ def arrows(collection, as_x, as_y):
 
 
 def of_space(axes):
-    """The series of axes with three dimensions: [x, y, z]; of a surface the corners of its facets, thinned."""
+    """Returns the series of 3D axes: [x, y, z]. A surface is represented by a sample of its vertices."""
     found = []
     for line in axes.lines:
         if hasattr(line, "get_data_3d"):
@@ -239,7 +239,7 @@ def of_space(axes):
 
 
 def facets(collection):
-    """The different corners of what a surface or a wire frame consists of."""
+    """Returns the distinct vertices of a surface or wire frame."""
     if hasattr(collection, "_faces") and len(collection._faces):
         rows = [tuple(corner[:3]) for face in list(collection._faces)[:20000] for corner in face[:8]]
     elif hasattr(collection, "_vec"):
@@ -257,7 +257,7 @@ def in_space(kind, name, xs, ys, zs):
 
 
 def boxes(axes, taken, as_x):
-    """Box plots, put together again from their lines: [place, low, first quartile, median, third quartile, high]."""
+    """Reconstructs box plots from their lines: [position, low, first quartile, median, third quartile, high]."""
     lines = [(line, *[list(map(float, part)) for part in line.get_data(orig=False)]) for line in axes.lines[:600]]
     rows = []
     for box, xs, ys in lines:
@@ -286,7 +286,7 @@ def boxes(axes, taken, as_x):
 
 
 def grid(kind, values):
-    """A picture or a heat map: its shape and range, and its numbers if they are few."""
+    """Returns a picture or heat map: its shape and range, and its values if they are few."""
     shape = [int(side) for side in values.shape]
     found = {"type": kind, "name": "", "total": int(values.size), "shape": shape, "points": []}
     found["range"] = [number(values.min()), number(values.max())]
@@ -296,7 +296,7 @@ def grid(kind, values):
 
 
 def notes_of(axes):
-    """What stands in the axes as text, and what the colours mean."""
+    """Returns the text in the axes, and the colour legend."""
     found = {}
     notes = [text(item) for item in axes.texts[:40]]
     if any(notes):
@@ -311,7 +311,7 @@ def notes_of(axes):
 
 
 def of_figure(figure):
-    """A figure's charts: one for each pair of axes that shows data."""
+    """Returns the charts of a figure: one for each pair of axes with data."""
     charts = []
     for axes in figure.axes[:12]:
         if getattr(axes, "_colorbar", None) is not None:
@@ -343,7 +343,7 @@ def of_figure(figure):
 
 
 def of_plotly(figure):
-    """The same of a plotly figure."""
+    """Returns the charts of a plotly figure."""
     found = []
     for trace in list(figure.data)[:SERIES]:
         xs, ys = getattr(trace, "x", None), getattr(trace, "y", None)
@@ -363,7 +363,7 @@ def of_plotly(figure):
 
 
 def of_vega(spec):
-    """The same of a Vega-Lite specification whose data stands in it."""
+    """Returns the charts of a Vega-Lite specification with inline data."""
     sets = spec.get("datasets") or {}
     found = []
     for layer in (spec.get("layer") or spec.get("hconcat") or spec.get("vconcat") or [spec])[:SERIES]:

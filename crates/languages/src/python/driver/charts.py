@@ -1,4 +1,4 @@
-"""matplotlib: a back end whose figures become pictures, and the data of a figure for readers without eyes."""
+"""A matplotlib back end that turns figures into pictures, and into chart data for language models."""
 
 import sys
 
@@ -12,13 +12,13 @@ MIME = "application/vnd.sandcell.chart+json"
 
 
 def install():
-    """Makes the back end importable; returns the name that matplotlib knows it by."""
+    """Makes the back end importable. Returns its name for matplotlib."""
     if NAME not in sys.modules:
         module = type(sys)(NAME)
         from matplotlib.backends.backend_agg import FigureCanvasAgg, FigureManagerBase
 
         class FigureManager(FigureManagerBase):
-            """A figure's manager: showing means sending the picture."""
+            """The manager of a figure: showing it sends the picture."""
 
             def show(self):
                 show_one(self)
@@ -45,7 +45,7 @@ def managers():
 
 
 def show_one(manager):
-    """Sends a figure and closes it. What keeps it from being drawn is the caller's error, as in a notebook."""
+    """Sends a figure and closes it. A drawing error is the caller's error, as in a notebook."""
     figure = manager.canvas.figure
     helpers = sys.modules["matplotlib._pylab_helpers"]
     try:
@@ -60,25 +60,25 @@ def show_one(manager):
 
 
 class undrawn:
-    """Why the last figure could not be drawn."""
+    """The error of the last figure that could not be drawn."""
 
     error = None
 
 
 def show_all():
-    """Shows and closes every open figure, in the order of their making."""
+    """Shows and closes every open figure, in creation order."""
     for manager in managers():
         show_one(manager)
 
 
 def flush():
-    """At the end of a cell: figures that were left open."""
+    """Shows figures that a cell left open."""
     show_all()
 
 
 def warm():
-    """Draws a figure that pyplot does not know and nobody sees, so that the first one of a cell finds fonts and
-    libraries loaded."""
+    """Draws an invisible figure unknown to pyplot, so that fonts and libraries are loaded before the first figure of
+    a cell."""
     from matplotlib.figure import Figure
 
     figure = Figure()
@@ -87,10 +87,10 @@ def warm():
 
 
 def picture(figure):
-    """{mime: data} of a figure. If it is open, it is closed: showing it again would only repeat it."""
+    """Returns {mime: data} of a figure. An open figure is closed: showing it again would only repeat it."""
     found = {"text/plain": "Figure"}
     if not figure.axes and not figure.lines and not getattr(figure, "texts", None) and not getattr(figure, "subfigs", None):
-        # A white sheet says nothing.
+        # An empty figure has no useful picture.
         close(figure)
         return {"text/plain": "<Figure size %dx%d with 0 Axes>" % tuple(figure.get_size_inches() * figure.dpi)}
     try:
@@ -119,7 +119,7 @@ def close(figure):
 
 
 def png(figure):
-    """The picture, at fewer dots per inch where it would be larger than anyone can use."""
+    """Returns the picture. The resolution is lowered if the picture would be too large."""
     import io
 
     width, height = figure.get_size_inches()
@@ -137,7 +137,7 @@ def png(figure):
 
 
 class quietly:
-    """What libraries warn of while a figure is drawn is told once, in one line and without a place of ours."""
+    """Prints each drawing warning once, in one line and without a location in our code."""
 
     told = set()
 
@@ -156,7 +156,7 @@ class quietly:
 
 
 def fits_tight(figure, width, height):
-    """Text far outside the axes must not blow the picture up."""
+    """Ignores text far outside the axes when the picture size is computed."""
     try:
         box = figure.get_tightbbox()
     except Exception:
@@ -165,7 +165,7 @@ def fits_tight(figure, width, height):
 
 
 def summary(figure, data):
-    """One line for `text/plain`: size and what is in it."""
+    """Returns one line for `text/plain` with size and content."""
     width, height = figure.get_size_inches() * figure.dpi
     parts = []
     for chart in data["charts"]:

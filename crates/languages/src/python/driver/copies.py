@@ -1,22 +1,24 @@
-"""A frozen copy of the session: what is left when the session's process is killed.
+"""Snapshots: frozen forks of a session, from which it is restored when its process is killed.
 
-The copy is a fork, made between two cells: in the pause after one, or else before the next one if that could end the
-interpreter. It sleeps until a signal calls it, and becomes the session if the process that it was made of is gone by then.
-How it keeps out of the program's sight:
+The session forks a snapshot between two cells: in the idle time after one, or before the next one if that cell could
+end the interpreter. The snapshot sleeps until a signal wakes it, and becomes the session if the original process is
+gone by then. The program does not see it:
 
-- It is no child of the session's process (`os.wait()` would wait for it): a process in the middle makes it and ends.
-- It is in a process group of its own, so that signals to the program's group do not reach it, but in the same session
-  (of the system's), by which the sandbox's first process knows whose it is.
-- It has every descriptor of the program replaced by one that can do nothing. A number that is never handed out again
-  cannot be taken for the file that it stood for; whoever still uses it gets the error of a closed one.
-- Nobody's fork handlers are called, for the same reason and so that random states stay what they were.
+- It is not a child of the session's process, because `os.wait()` would wait for it: an intermediate process forks it
+  and exits.
+- It has a separate process group, so that signals to the program's group do not reach it. It is in the same kernel
+  session, by which the sandbox's first process knows its owner.
+- Every descriptor of the program is replaced by one without any function. A number that is never reused cannot be
+  mistaken for another file; code that still uses it gets the error of a closed one.
+- No fork handlers are called. Random states stay unchanged for the same reason.
 
-Threads do not survive a fork, so a session that has some keeps no copy. Child processes do not either, but there the
-restored session can say so: they are reported as killed, which they were.
+Threads do not survive a fork, so a session with threads has no snapshot. Child processes do not survive either, but
+the restored session reports them as killed, which is true.
 
-Time: the host says how long a pause must be to end in a snapshot. A cell that could end the interpreter waits for its snapshot
-in any case, so a crash costs no more than the cell that crashed. Memory: no copy is made above a share of the limit; what a copy costs while a cell runs is
-the launcher's matter, which knows it by its name.
+Time: the host sets how long the idle time must be for a snapshot. A cell that could end the interpreter always waits
+for its snapshot, so a crash loses no more than the cell that crashed. Memory: no snapshot is made above a share of
+the limit. The launcher, which knows snapshots by their process name, limits their cost while a cell runs.
+
 """
 
 import _signal
@@ -29,17 +31,17 @@ import posix
 select = core.standard("select")
 NAME = b"sandcell-copy"
 PAGE = posix.sysconf("SC_PAGESIZE")
-# The shortest pause that ends in a snapshot, in milliseconds.
+# The shortest idle time before a snapshot, in milliseconds.
 PAUSE_MS = 3
 CALL = _signal.SIGCONT
-# The cell that is rehearsed, as a frame, and the name of its text.
+# The warm-up cell as a frame, and the name of its text.
 REHEARSED = b'{"type":"run","nonce":"sandcell-0","cell":1,"code":"x = 1\\nx","stdin":null}'
 REHEARSED = (len(REHEARSED) + 4).to_bytes(4, "little") + len(REHEARSED).to_bytes(4, "little") + REHEARSED
 REHEARSAL = "<sandcell rehearsal>"
-# How often a copy looks whether the process that it was made of is still there, in seconds.
+# The interval at which a snapshot checks that its original process still exists, in seconds.
 LOOK = 10
 SIGNALS = _signal.valid_signals()
-# Functions, lines and operators that a harmless cell may have. Others make large values of small ones.
+# Functions, statements and operators that a harmless cell may contain. Others can make large values of small ones.
 ast = core._ast
 TOOLS = {"print": print, "str": str, "repr": repr, "len": len, "abs": abs}
 LINES, SUMS = (ast.Assign, ast.AugAssign, ast.Expr), (ast.Add, ast.Sub, ast.Div, ast.FloorDiv)
@@ -50,14 +52,14 @@ POLL.register(core.CONTROL_IN, select.POLLIN)
 
 
 class copy:
-    """The copy that there is."""
+    """The current snapshot."""
 
     pid = 0
     started = b""
     cell = 0
-    # Why there is none, as far as the host knows.
+    # The last reason reported to the host for the lack of a snapshot.
     why = None
-    # With so many threads at once some are not the program's own to end: a fork showed it.
+    # With this many threads, some are not the program's own to end. A fork sets this.
     threads = 1 << 30
 
 
@@ -65,7 +67,7 @@ class copy:
 
 
 def tend():
-    """Makes a copy in the pause after a cell. Returns whether a frame has come before."""
+    """Takes a snapshot in the idle time after a cell. Returns True if a frame arrived first."""
     try:
         if core.inbox.buffer:
             return True
@@ -74,13 +76,13 @@ def tend():
         if not keep() and copy.pid and not POLL.poll(0):
             rehearse()
     except Exception:
-        return True  # of what the program has replaced; the copy is made before the next cell, or never
+        return True  # caused by the program's replacements; the snapshot is taken before the next cell, or never
     return False
 
 
 def before(header):
-    """Makes the copy that is owed, before a cell that could end the interpreter. Returns whether this process is that copy,
-    and has become the session: the cell is not its own."""
+    """Takes the pending snapshot before a cell that could end the interpreter. Returns True if this process is the
+    snapshot and has become the session: then the cell is not its own."""
     try:
         return not is_harmless(header["code"]) and keep()
     except Exception:
@@ -89,7 +91,7 @@ def before(header):
 
 
 def keep():
-    """Makes a copy, or says why there is none. Returns whether this process is the copy."""
+    """Takes a snapshot, or reports why there is none. Returns True in the snapshot."""
     session.copy_owed = False
     why = obstacle()
     if why is None:
@@ -99,7 +101,8 @@ def keep():
 
 
 def is_harmless(text):
-    """Whether a cell only reckons with a few numbers and texts. It runs no code but ours, so it needs no copy."""
+    """Returns True if a cell only computes with a few numbers and texts. It runs no other code, so it needs no
+    snapshot."""
     if len(text) > 200 or session.reloads or session.formatted or session.loop is not None or is_watched():
         return False
     if core.shows_more() or not is_plain(session.outputs.get(session.cell + 1 - core.KEPT)):
@@ -107,12 +110,13 @@ def is_harmless(text):
     try:
         body = compile(text, "<sandcell>", "exec", core.ONLY_AST | session.future, True).body
     except Exception:
-        return False  # it is no Python, or the program watches what is compiled
+        return False  # it is not Python, or the program hooks compilation
     return all([type(line) in LINES and is_plain_line(line) for line in body])
 
 
 def is_plain_line(line):
-    """Whether an assignment to names, or an expression, has to do with plain values only: those that go, too."""
+    """Returns True if an assignment to names, or an expression, involves only plain values, including the replaced
+    ones."""
     targets = getattr(line, "targets", None) or [target for target in [getattr(line, "target", None)] if target]
     return is_reckoned(line.value) and all([type(target) is ast.Name and is_plain(value_of(target)) for target in targets])
 
@@ -131,7 +135,7 @@ def is_reckoned(node):
 
 
 def is_tool(node):
-    """Whether it is one of Python's own functions that make nothing large and call nothing of the program's."""
+    """Returns True for a built-in function that makes no large value and calls no code of the program."""
     name = getattr(node, "id", None)
     return name in TOOLS and name not in core.NAMES and vars(core.builtins)[name] is TOOLS[name]
 
@@ -148,7 +152,7 @@ def is_plain(value):
 
 
 def obstacle():
-    """Why no copy can be made now, or None."""
+    """Returns the reason why no snapshot is possible now, or None."""
     if _thread._count() or tasks() >= copy.threads:
         return "threads"
     if memory() * PAGE > session.copy_below:
@@ -157,7 +161,7 @@ def obstacle():
 
 
 def memory():
-    """Memory that belongs to no file, in pages."""
+    """Returns the anonymous memory, in pages."""
     fields = read_file("/proc/self/statm").split()
     return int(fields[1]) - int(fields[2])
 
@@ -191,29 +195,29 @@ def write_file(path, data):
 
 
 def note_faults():
-    """From now on a crash in compiled code leaves a note which line it came from, for the copy that goes on: stderr
-    would get it with our frames and the names of every library."""
+    """Makes a crash in compiled code write its line to a memory file, which the snapshot reads. On stderr,
+    faulthandler would also print our frames and the names of all libraries."""
     notes.fd = -1
     try:
         faulthandler = core.standard("faulthandler")
         if faulthandler.is_enabled():
-            return  # the program wants them elsewhere
+            return  # the program has its own setting
         fd = posix.memfd_create("sandcell-fault", 1)
         notes.fd = core.move_up(fd)
         core.close(fd)
         faulthandler.enable(notes.fd, False)
     except Exception:
-        pass  # an interpreter or a kernel without it: the result names the signal
+        pass  # not supported here: the result names only the signal
 
 
 class notes:
-    """Where they are written; None before the first copy."""
+    """The descriptor of the memory file; None before the first snapshot."""
 
     fd = None
 
 
 def make():
-    """Makes a copy in place of the one before. Returns whether this process is the copy: when it has become the session."""
+    """Takes a snapshot and replaces the one before. Returns True in the snapshot, after it has become the session."""
     if notes.fd is None:
         note_faults()
     old = copy.pid, copy.started
@@ -221,7 +225,7 @@ def make():
     mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, ())
     pid = -1
     try:
-        # A handler of the program's that has waited may raise here.
+        # A pending signal handler of the program may raise here.
         _signal.pthread_sigmask(_signal.SIG_BLOCK, SIGNALS)
         session.copying = True
         pid = fork_twice()
@@ -230,7 +234,7 @@ def make():
             become(name.strip(), mask)
             return True
         if pid > 0:
-            # Before handlers of the program's run again, which may raise.
+            # Before the program's signal handlers run again, because they may raise.
             copy.pid, copy.started, copy.cell = pid, start_of(pid), session.cell
             end(*old)
     except BaseException:
@@ -242,20 +246,20 @@ def make():
             session.copying = False
             _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
     if pid > 0 and tasks() > 1:
-        # Not those that end before a fork and begin again after it, as those of OpenBLAS do.
+        # Threads that end before a fork and restart after it, such as OpenBLAS's, are not counted.
         copy.threads = tasks()
         drop("threads")
     elif pid > 0:
         tell(None)
     elif copy.pid:
-        tell("processes")  # the one before is better than none
+        tell("processes")  # the previous snapshot is better than none
     else:
         drop("processes")
     return False
 
 
 def tell(why):
-    """Says which copy there is, and why none or no newer one."""
+    """Reports the current snapshot, and why there is none or no newer one."""
     copy.why = why
     header = {"type": "copy", "pid": copy.pid, "cell": copy.cell}
     if why:
@@ -264,14 +268,15 @@ def tell(why):
 
 
 def fork_twice():
-    """Makes the snapshot and the process between. Returns the snapshot's id: 0 in the snapshot, negative if there is none."""
+    """Forks the intermediate process, which forks the snapshot. Returns the snapshot's id: 0 in the snapshot,
+    negative on failure."""
     source, sink = core.pipe()
     pid, middle = -1, -1
     try:
         try:
             middle = core.fork()
         except OSError:
-            pass  # no process is to be had
+            pass  # the process limit is reached
         if middle == 0:
             return in_the_middle(sink)
         core.close(sink)
@@ -281,7 +286,7 @@ def fork_twice():
             try:
                 core.waitpid(middle, 0)
             except ChildProcessError:
-                pass  # where SIGCHLD is ignored the system reaps
+                pass  # with SIGCHLD ignored, the kernel reaps it
             forget_end(middle)
     finally:
         for fd in (source, sink):
@@ -291,7 +296,8 @@ def fork_twice():
 
 
 def forget_end(middle):
-    """Drops the SIGCHLD of the process between, so that no handler of the program is called for it. All signals are blocked here."""
+    """Drops the SIGCHLD of the intermediate process, so that no handler of the program is called for it. All signals
+    are blocked here."""
     signal = _signal.sigtimedwait({_signal.SIGCHLD}, 0)
     if signal is None:
         return
@@ -305,11 +311,11 @@ def forget_end(middle):
 
 
 def rehearse():
-    """Runs a cell that nobody hears of and that leaves nothing: the pages that every cell writes to are the copy's, too, and had
-    better be copied now than while somebody waits for the next one."""
+    """Runs a warm-up cell without any visible effect. Every cell writes to some pages that are shared with the
+    snapshot. They are copied now, and not while a caller waits for the next cell."""
     mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, ())
     try:
-        # Neither handlers of signals nor destructors may run in the session that stands in for this one.
+        # Neither signal handlers nor destructors may run in the substitute session.
         _signal.pthread_sigmask(_signal.SIG_BLOCK, SIGNALS)
         posix.getcwd()
         if not (is_watched() or _thread._count()):
@@ -322,13 +328,13 @@ def rehearse():
                 if collects:
                     gc.enable()
     except BaseException:
-        pass  # what the program has put in place of a module, or a hook of its own that raises; or its working folder is gone
+        pass  # a replaced module, a raising hook of the program, or a removed working folder
     finally:
         _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
 
 
 def is_watched():
-    """Whether the program watches what runs, or what is written."""
+    """Returns True if the program traces execution, or has replaced the output streams."""
     monitoring = getattr(sys, "monitoring", None)
     if sys.gettrace() or sys.getprofile() or (monitoring and any(map(monitoring.get_tool, range(6)))):
         return True
@@ -336,10 +342,10 @@ def is_watched():
 
 
 def stand_in():
-    """The rehearsal itself: all that a cell does, in another session with other names, to a host that does not listen."""
+    """Runs the warm-up cell completely, in a substitute session with separate names, and discards its frames."""
     inbox, names, write, stdin = core.inbox, core.NAMES, core.write, getattr(sys, "stdin", core.NO_STDIN)
     try:
-        # Nothing is opened for what is said: the program may watch even /dev/null.
+        # No file is opened to discard the frames: the program may watch even /dev/null.
         core.session, core.NAMES, core.write = core.Session(), {"x": 0}, swallow
         inbox.room[: len(REHEARSED)] = REHEARSED
         inbox.buffer += memoryview(inbox.room)[: len(REHEARSED)]
@@ -362,7 +368,7 @@ def swallow(_fd, data):
 
 
 def drop(why):
-    """Does without a copy, and says why if that is news."""
+    """Ends the snapshot, and reports the reason if it changed."""
     news = copy.pid or copy.why != why
     end(copy.pid, copy.started)
     copy.pid = 0
@@ -371,7 +377,7 @@ def drop(why):
 
 
 def end(pid, started):
-    """Ends a copy, unless somebody else has its number by now."""
+    """Kills a snapshot, unless its process id has been reused."""
     if pid and started and start_of(pid) == started:
         try:
             core.kill(pid, _signal.SIGKILL)
@@ -380,7 +386,7 @@ def end(pid, started):
 
 
 def start_of(pid):
-    """When the process was started; empty if there is none."""
+    """Returns the start time of the process; empty if there is none."""
     try:
         return read_file("/proc/%d/stat" % pid).rpartition(b")")[2].split()[19]
     except (OSError, IndexError):
@@ -388,7 +394,7 @@ def start_of(pid):
 
 
 def in_the_middle(sink):
-    """The process between the session and its copy. Only the copy comes back from here."""
+    """Runs the intermediate process between the session and its snapshot. Only the snapshot returns."""
     try:
         core.setpgid(0, 0)
         pid = core.fork()
@@ -404,9 +410,9 @@ def in_the_middle(sink):
 
 
 def freeze(origin):
-    """Lets go of everything, and sleeps until it is called and the process that it was made of is gone."""
+    """Releases everything, and sleeps until a signal arrives and the original process is gone."""
     write_file("/proc/self/comm", NAME)
-    # What grows is ended before what only waits.
+    # The OOM killer prefers a growing process to a sleeping snapshot.
     write_file("/proc/self/oom_score_adj", b"200")
     plug = posix.open("/", posix.O_PATH | posix.O_CLOEXEC)
     kept = {plug, *core.COPIES}
@@ -425,14 +431,14 @@ def freeze(origin):
         elif called:
             return
         else:
-            # It ended, and nobody called: the sandbox has no use for a copy.
+            # The original process ended without a wake-up: the sandbox has no use for a snapshot.
             alone += 1
             if alone > 1:
                 core._exit(0)
 
 
 def there(pid):
-    """Whether the process runs. One that nobody has reaped yet does not."""
+    """Returns True if the process runs. A zombie does not run."""
     try:
         return read_file("/proc/%d/stat" % pid).rpartition(b")")[2].split()[0] not in (b"Z", b"X")
     except (OSError, IndexError):
@@ -440,7 +446,7 @@ def there(pid):
 
 
 def become(name, mask):
-    """From here on this is the session."""
+    """Turns the snapshot into the session."""
     core.setsid()
     write_file("/proc/self/comm", name)
     core.be_killed_first()
@@ -459,7 +465,7 @@ def become(name, mask):
         try:
             action(things)
         except Exception:
-            pass  # a library that is not what it was: its things stay as they are
+            pass  # the library has changed: its objects stay unchanged
     del things
     core.guarded(core.part("imports").renumber)
     tell_libraries()
@@ -474,7 +480,7 @@ def become(name, mask):
 
 
 def tell_of_fault():
-    """Says where the one that died was in the program, if it left a note."""
+    """Prints where the dead process crashed in the program, if it left a note."""
     if notes.fd < 0:
         return
     try:
@@ -491,7 +497,7 @@ def tell_of_fault():
 
 
 def close_files(things):
-    """Files, sockets and databases report that they are closed."""
+    """Closes files, sockets and database connections."""
     file = _io.FileIO
     network = sys.modules.get("_socket")
     socket = network.socket if network else ()
@@ -513,7 +519,7 @@ def close_files(things):
 
 
 def end_children(things):
-    """Child processes were killed with the process whose children they were."""
+    """Marks child processes as killed: they died with their parent process."""
     subprocess = sys.modules.get("subprocess")
     if subprocess:
         for thing in things:
@@ -536,7 +542,7 @@ def end_children(things):
 
 
 def end_loops(things):
-    """Event loops are closed, with what waited in them. There is a new one for those who ask for the current one."""
+    """Closes event loops with their pending tasks, and makes a new current loop."""
     asyncio = sys.modules.get("asyncio")
     if not asyncio:
         return
@@ -551,8 +557,8 @@ def end_loops(things):
 
 
 def tell_libraries():
-    """The fork handlers that were not called when the copy was made. Those of the program itself are not meant for
-    this, and `random` is to go on where it was."""
+    """Calls the fork handlers that the snapshot skipped. Those of the program itself are not meant for this, and
+    `random` must continue its sequence."""
     for _before, _in_parent, function, _locks in core.AT_FORK:
         owner = getattr(function, "__module__", None) or type(getattr(function, "__self__", None)).__module__
         if callable(function) and owner not in ("__main__", "random"):
@@ -563,7 +569,7 @@ def tell_libraries():
 
 
 def forget_signals():
-    """What was sent to a process that slept was not meant for the program."""
+    """Discards signals that arrived while the snapshot slept: they were not meant for the program."""
     for number in _signal.sigpending():
         handler = _signal.getsignal(number)
         if handler is not None:
@@ -572,7 +578,7 @@ def forget_signals():
 
 
 def await_word(word):
-    """Reads past whatever the host had sent to the process that has died."""
+    """Skips the frames that the host had sent to the dead process."""
     seen = bytearray()
     while True:
         at = seen.find(word)

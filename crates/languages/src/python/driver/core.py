@@ -1,12 +1,14 @@
-"""The inside end of a Python session: reads cells from one descriptor, runs them in `__main__`, answers on another.
+"""The driver of a Python session: reads cells from one descriptor, runs them in `__main__` and answers on another.
 
-What it is not: a boundary. Code of a cell shares this process and can read, break or imitate everything here, so the host
-believes nothing that comes out. What this file owes the *well-meaning* caller is that ordinary accidents (a closed or
-replaced stdout, a shadowed builtin, a repr that raises, an interrupt at any moment) leave the session usable.
+This is not a security boundary. The code of a cell shares this process and can read, break or imitate everything
+here, so the host trusts none of its output. For well-meaning code, ordinary accidents (a closed or replaced stdout, a
+shadowed builtin, a repr that raises, an interrupt at any moment) leave the session usable.
 
-How: builtins are looked up in a private copy (the boot code put it into `__builtins__`), whatever is needed later is bound
-at start, only modules that the interpreter has loaded anyway are imported here (a cold start must cost little more than a
-bare one), and everything that a plain cell does not need sits in the other files, loaded at first use by `part`.
+Methods: builtins are looked up in a private copy, which the boot code put into `__builtins__`. Names that are needed
+later are bound at the start. Only modules that the interpreter has already loaded are imported, because a cold start
+must cost little more than a bare interpreter. Everything that a plain cell does not need is in the other files, which
+`part` loads at first use.
+
 """
 
 import sys
@@ -44,7 +46,7 @@ COROUTINE = 0x80
 
 PID = getpid()
 USER = posix.getuid()
-SHIMS = "/tmp/.sandcell-bin-%d"  # what stands for programs that commands of a cell start, for this user
+SHIMS = "/tmp/.sandcell-bin-%d"  # the stand-in programs for commands of cells, by user
 MAIN_THREAD = _thread.get_ident()
 STANDARD_PATH = list(sys.path)
 NOTHING = object()
@@ -52,24 +54,25 @@ SYSTEM = posix.system
 
 
 class Session:
-    """What changes while the session lives. It is an object: each change of a class makes Python look its names up anew."""
+    """The mutable state of the session. It is an instance, because each change of a class attribute invalidates
+    Python's lookup caches."""
 
     nonce = None  # of the running cell
     last_nonce = ""
     cell = 0
     armed = False  # an interrupt becomes KeyboardInterrupt
-    pending = False  # one came while the cell was between two stretches of user code
-    early = True  # one came while no cell ran, perhaps for the next one
+    pending = False  # one arrived while the cell ran driver code
+    early = True  # one arrived while no cell ran, perhaps for the next one
     sending = False  # the main thread writes a frame: an interrupt waits until it is whole
-    late = False  # one has waited
+    late = False  # an interrupt was deferred
     child = False  # this process is a fork made by user code
-    parent = False  # this process is a warmed parent, whose forks become sessions
-    copying = False  # a fork is under way, or this process is one, that nobody's fork handlers may see
-    copy_below = 0  # the memory up to which the session keeps a copy of itself; 0 for none
-    copy_after = 0  # for how many milliseconds others want the processors more
-    answers = True  # the host says when it has a display
-    whole = False  # nothing that a cell can break is broken, since the last one
-    copy_owed = False  # a cell has run since the last copy
+    parent = False  # this process is a zygote, whose forks become sessions
+    copying = False  # a snapshot is being forked, or this process is one: no fork handlers run
+    copy_below = 0  # the largest memory of a session that takes snapshots; 0 disables them
+    copy_after = 0  # the idle time before a snapshot, in milliseconds
+    answers = True  # the host acknowledges displays
+    whole = False  # the state that a cell can break was checked after the last one
+    copy_owed = False  # a cell has run since the last snapshot
     future = 0  # `from __future__` flags of earlier cells
     loop = None  # for top-level await
     syntax_error = None  # raised by the cell's own text, not by code it ran
@@ -78,16 +81,16 @@ class Session:
     shown = 0
     dropped = 0
     waiting = []  # displays made while no cell ran
-    captured = None  # where displays go instead, while something captures them
-    failed = None  # what methods that show the last value have raised, while they are asked
-    formatted = False  # functions are registered that show values
+    captured = None  # receives displays while output is captured
+    failed = None  # the errors of display methods of the last value, while they are called
+    formatted = False  # display functions are registered
     reloads = False  # modules that have changed are loaded again before each cell
     inputs = []  # `In`
     outputs = {}  # `Out`
     last = ("", "", "")  # `_`, `__` and `___`
-    reserve = None  # memory that a cell cannot take: the driver needs some after it, and code to delete what fills the rest
-    watched = False  # code that has taken all memory goes on with an error
-    flush_c = None  # writes what the C library has buffered, where that can be called
+    reserve = None  # reserved memory: the driver, and code that frees variables, needs some after a cell used up the rest
+    watched = False  # code that used up all memory gets an error and continues
+    flush_c = None  # flushes the buffers of the C library, where that is possible
 
 
 session = Session()
@@ -110,7 +113,7 @@ scan = make_scanner(_scanner_rules)
 
 
 def dump(value):
-    """JSON of what frames hold. The json module would cost more than the whole start."""
+    """Returns the JSON of a frame header. Importing the json module would take longer than the whole start."""
     return "".join(encode(value, 0)).encode("utf-8", "sandcell")
 
 
@@ -122,7 +125,7 @@ class Inbox:
 
     def __init__(self):
         self.buffer = bytearray()
-        # Kept, since so much memory is dear to get.
+        # Allocated once, because large allocations are slow.
         self.room = bytearray(1 << 16)
 
     def next(self):
@@ -133,14 +136,14 @@ class Inbox:
             self.read()
 
     def read(self):
-        """Takes what the host sends next. Without a host the session ends."""
+        """Reads the next bytes from the host. The session ends when the host has closed the channel."""
         size = readv(CONTROL_IN, (self.room,))
         if not size:
             _exit(0)
         self.buffer += memoryview(self.room)[:size]
 
     def ready(self):
-        """The first whole frame's header, or None. What stands behind the header is its `rest`."""
+        """Returns the header of the first complete frame, or None. Bytes after the header are its `rest`."""
         have = len(self.buffer)
         if have < 8:
             return None
@@ -155,8 +158,8 @@ class Inbox:
         return header
 
     def interrupt_waits(self, nonce):
-        """Whether the host asked for an interrupt of this cell before its code could be interrupted."""
-        # What was read along with the cell may hold it, too.
+        """Returns True if the host requested an interrupt of this cell before its code could be interrupted."""
+        # Bytes already read may contain the request as well.
         self.read_ahead()
         found = False
         frame = self.ready()
@@ -166,7 +169,7 @@ class Inbox:
         return found
 
     def read_ahead(self):
-        """Takes what the host has sent already."""
+        """Reads the bytes that have already arrived."""
         if POLL is not None:
             if POLL.poll(0):
                 self.read()
@@ -220,7 +223,7 @@ def send(header, blobs=()):
 
 
 def say(text):
-    """Writes to the real stderr, past whatever `sys.stderr` is now."""
+    """Writes to the real stderr, bypassing the current `sys.stderr`."""
     try:
         write(ERR_COPY, text.encode("utf-8", "backslashreplace"))
     except OSError:
@@ -231,8 +234,8 @@ def say(text):
 
 
 def on_interrupt(_signal_number, frame):
-    """SIGINT: ignored between cells, one KeyboardInterrupt in the code of a cell. When it hits `guarded` itself, whose
-    handlers must run undisturbed, it also disarms: a second one cannot come out."""
+    """Handles SIGINT: ignored between cells, one KeyboardInterrupt in the code of a cell. An interrupt inside
+    `guarded` itself also disarms, because its handlers must run undisturbed: a second one cannot be raised."""
     if session.nonce is None:
         session.early = True
         return
@@ -249,11 +252,11 @@ def on_interrupt(_signal_number, frame):
 
 
 def on_nudge(_signal_number, _frame):
-    """SIGURG: ends a call that waits, so that Python sees what it has noted before."""
+    """Handles SIGURG: interrupts a blocking call, so that Python processes pending signals."""
 
 
 def on_unraisable(unraisable, tell=sys.unraisablehook):
-    """An interrupt that hit a destructor, a callback or this would be lost: it is sent again, a moment later."""
+    """Resends an interrupt that hit a destructor, a callback or this function, because it would be lost."""
     try:
         if unraisable.exc_type is KeyboardInterrupt and session.armed:
             part("imports").interrupt_soon()
@@ -264,7 +267,7 @@ def on_unraisable(unraisable, tell=sys.unraisablehook):
 
 
 def guarded(function, *arguments):
-    """Calls what runs user code. Returns (value, None) or (None, exception), whatever happens."""
+    """Calls a function that runs user code. Always returns (value, None) or (None, exception)."""
     try:
         try:
             session.armed = True
@@ -289,7 +292,7 @@ CODES = {}
 
 
 def part(name):
-    """Another file of the driver, loaded at first use. It sees this one as `core`."""
+    """Returns another file of the driver, loaded at first use. It sees this module as `core`."""
     found = PARTS.get(name)
     if found is None:
         found = type(sys)("sandcell_" + name)
@@ -300,12 +303,12 @@ def part(name):
 
 
 def keep_code(name):
-    """Makes a part ready that can only be loaded later."""
+    """Loads the code of a part that cannot be loaded later."""
     CODES[name] = code_of(name)
 
 
 def standard(name):
-    """A module of the standard library, also where a file of the user's bears its name."""
+    """Returns a module of the standard library, even if a user file has the same name."""
     found = sys.modules.get(name)
     if found is None:
         path = sys.path
@@ -319,8 +322,8 @@ def standard(name):
 
 
 class Hooks:
-    """First and last in `sys.meta_path`: runs code after certain modules were imported, and makes the site folders'
-    .pth files (and the user's own site folder) count once an import would fail without them."""
+    """The first and the last entry of `sys.meta_path`. The first runs code after certain modules were imported. The
+    last adds the .pth files of the site folders, and the user site folder, when an import would otherwise fail."""
 
     wanted = {}
     site_done = False
@@ -341,15 +344,15 @@ class Hooks:
         else:
             return None
         if isinstance(spec.loader, type) or not hasattr(spec.loader, "exec_module"):
-            return spec  # a frozen module's loader is a class that all of them share
+            return spec  # the loader of frozen modules is one shared class
         original = spec.loader.exec_module
 
         def exec_module(module):
             original(module)
             try:
-                self.wanted.pop(name, id)(module)  # not when the spec is asked for, which many do without importing
+                self.wanted.pop(name, id)(module)  # not in find_spec, which many callers use without importing
             except Exception:
-                pass  # a library that changed: it works as it is
+                pass  # the library has changed: it works unadapted
 
         spec.loader.exec_module = exec_module
         return spec
@@ -367,7 +370,7 @@ class Hooks:
 
 
 def when_imported(name, action):
-    """Calls `action(module)` when the module is imported, or now if it is there."""
+    """Calls `action(module)` after the module is imported, or now if it is already loaded."""
     if name in sys.modules:
         action(sys.modules[name])
     else:
@@ -385,16 +388,16 @@ def find_site():
 
 
 def set_up_paths(of_site):
-    """Where modules are found. The last so many of the standard path are the site folders."""
+    """Sets the module search path. The last `of_site` entries of the standard path are the site folders."""
     asked = posix.environ.get(b"PYTHONPATH", b"").decode("utf-8", "surrogateescape")
-    # Packages appear in the layers' folders while the session runs. They win over those of the machine.
+    # Packages appear in the layer folders while the session runs. They win over packages of the machine.
     layers = BOOT.get("layers", [])
     own, site = STANDARD_PATH[: len(STANDARD_PATH) - of_site], STANDARD_PATH[len(STANDARD_PATH) - of_site :]
     sys.path[:] = ["", *[item for item in asked.split(":") if item], *own, *layers, *site]
 
 
 def set_up_commands():
-    """Commands of a cell find the session's own interpreter, and what stands for pip, first."""
+    """Puts the session's interpreter and the pip stand-in first on the PATH of commands."""
     path = posix.environ.get(b"PATH", b"/usr/local/bin:/usr/bin:/bin").decode("utf-8", "surrogateescape")
     own = [folder for folder in [sys.executable.rpartition("/")[0]] if folder not in path.split(":")]
     path = ":".join([SHIMS % USER] + own + [path])
@@ -407,7 +410,7 @@ def set_up_commands():
 def set_up_imports():
     sys.meta_path.insert(0, Hooks(False))
     sys.meta_path.append(Hooks(True))
-    sys.argv = ["ipykernel_launcher.py"]  # which argparse names in its messages
+    sys.argv = ["ipykernel_launcher.py"]  # argparse uses it in messages
     posix.system = lambda command: part("packages").system(command)
     if "os" in sys.modules:
         sys.modules["os"].system = posix.system
@@ -424,7 +427,7 @@ SOURCES = {}
 
 
 def remember(name, text):
-    """Keeps a cell's text for tracebacks and inspect.getsource; the oldest go when it is too much."""
+    """Stores the text of a cell for tracebacks and inspect.getsource. The oldest texts are dropped beyond the limit."""
     SOURCES[name] = text
     remember.size += len(text)
     while remember.size > SOURCES_LIMIT and len(SOURCES) > 1:
@@ -445,7 +448,7 @@ remember.size = 0
 
 
 def parse(text, name):
-    """The cell's syntax tree. Only what is no Python as it stands is tried as a notebook's dialect."""
+    """Returns the syntax tree of the cell. Notebook syntax is tried only if the text is not valid Python."""
     flags = ONLY_AST | TOP_LEVEL_AWAIT | session.future
     try:
         return compile(text, name, "exec", flags, True)
@@ -462,12 +465,12 @@ def parse(text, name):
 
 
 def shows_more():
-    """Whether more values of a cell are shown than the last one, or none."""
+    """Returns True if a cell shows other values than that of its last expression."""
     return "shell" in PARTS and PARTS["shell"].SHELL.ast_node_interactivity != "last_expr"
 
 
 def prepare(text, name):
-    """Compiles a cell: (code of the statements or None, code of the last expression or None)."""
+    """Compiles a cell and returns (code of the statements or None, code of the last expression or None)."""
     own_way = shows_more()
     tree = parse(text, name)
     last = None
@@ -497,7 +500,7 @@ def run_code(code):
 
 
 def execute(text, name):
-    """Runs a cell's text; returns the last expression's value or NOTHING."""
+    """Runs the text of a cell. Returns the value of the last expression, or NOTHING."""
     try:
         remember(name, text)
         if session.reloads:
@@ -506,7 +509,7 @@ def execute(text, name):
             return part("magics").cell(text, name)
         return run_text(text, name)
     finally:
-        session.reserve = None  # before any object is made
+        session.reserve = None  # freed before any allocation
 
 
 def run_text(text, name):
@@ -519,13 +522,13 @@ def run_text(text, name):
 
 
 def begin(header):
-    """What a cell does first, already interruptible."""
+    """Prepares a cell. This part is already interruptible."""
     if not session.whole or sys.stdout is not streams[1] or sys.stderr is not streams[2]:
         heal()
     session.whole = False
     try:
         getcwd()
-    except OSError:  # whoever else may change the sandbox's files can have removed it
+    except OSError:  # another process may have removed the folder
         part("imports").leave_folder()
     keep_input(header["code"])
     give_stdin(header.get("stdin"))
@@ -549,7 +552,7 @@ def run_cell(header):
     if error is None and session.early:
         session.early = False
         if inbox.interrupt_waits(session.nonce):
-            session.pending = True  # raised in the code: out of the reading it could lose half a frame
+            session.pending = True  # raised in the code: raising it while reading could lose half a frame
     if error is None:
         value, error = guarded(execute, header["code"], "<cell %d>" % header["cell"])
     if session.child or getpid() != PID:
@@ -574,7 +577,7 @@ def run_cell(header):
     send(report)
     session.nonce = None
     if session.pending:
-        session.early = True  # the host has the report: it may have been for the next cell
+        session.early = True  # the cell has been reported as done: the interrupt may be for the next one
     session.copy_owed = session.copy_below > 0
     guarded(heal)
 
@@ -583,7 +586,7 @@ def run_cell(header):
 
 
 def clip(text, limit=TEXT_LIMIT):
-    """At most `limit` bytes of UTF-8, with a note of how much there was."""
+    """Returns at most `limit` bytes of UTF-8, with a note about the total length."""
     total = str.__len__(text)
     data = str.__getitem__(text, slice(0, limit)).encode("utf-8", "backslashreplace")
     if total <= limit and len(data) <= limit:
@@ -593,7 +596,7 @@ def clip(text, limit=TEXT_LIMIT):
 
 
 def keep_input(text):
-    """`In`, `_i` and `_iN`. What is older than KEPT cells is forgotten, here as in `Out`."""
+    """Sets `In`, `_i` and `_iN`. Entries older than KEPT cells are removed, as in `Out`."""
     inputs, cell = session.inputs, session.cell
     del inputs[cell:]
     inputs.extend([""] * (cell - len(inputs)))
@@ -610,7 +613,7 @@ def keep_input(text):
 
 
 def keep_output(value):
-    """`_`, `__`, `___`, `_N` and `Out`. Names of the caller's own among them stay, as in a notebook."""
+    """Sets `_`, `__`, `___`, `_N` and `Out`. Variables of the caller with these names stay, as in a notebook."""
     if value is session.outputs:
         return
     session.outputs[session.cell] = NAMES["_%d" % session.cell] = value
@@ -621,7 +624,7 @@ def keep_output(value):
 
 
 def publish(value):
-    """The last expression's value: kept as `_` and sent."""
+    """Stores the value of the last expression as `_` and sends it."""
     keep_output(value)
     kind, failed = type(value), []
     if kind.__module__ != "builtins" or (kind is str and len(value) > HEAVY):
@@ -630,7 +633,7 @@ def publish(value):
         blobs = [("text/plain", repr(value).encode("ascii"))]
     else:
         blobs, failed = part("rich").result(value)
-    if blobs:  # else it has shown itself
+    if blobs:  # otherwise the value has displayed itself
         flush_streams()
         send({"type": "result", "nonce": session.nonce}, blobs)
     if failed:
@@ -638,9 +641,9 @@ def publish(value):
 
 
 def show(blobs):
-    """Sends a display, within the cell's number of them; between cells it waits for the next one."""
+    """Sends a display, up to the limit of the cell. Between cells it is queued for the next one."""
     if not blobs:
-        return  # it has shown itself
+        return  # the value has displayed itself
     if session.captured is not None:
         session.captured.append(blobs)
         return
@@ -663,13 +666,13 @@ def show(blobs):
 
 
 def display(*values, raw=False, **_options):
-    """Shows values in all their representations. With `raw` each is a ready mapping of MIME types."""
+    """Displays values in all their representations. With `raw`, each value is a mapping of MIME types."""
     for value in values:
         show(part("rich").bundle_of_raw(value) if raw else part("rich").displayed(value))
 
 
 def finish_output():
-    """After the cell's code: the note about dropped displays, and whatever stands in buffers."""
+    """Ends the output of a cell: adds the note about dropped displays and flushes all buffers."""
     if session.dropped:
         text = "%d more displays were left out (at most %d a cell)" % (session.dropped, DISPLAY_LIMIT)
         session.dropped = 0
@@ -695,7 +698,8 @@ COPIES = []
 
 
 def move_up(fd):
-    """A copy of `fd` at a high number, out of the way of loops that close the low ones; not inherited by programs."""
+    """Returns a duplicate of `fd` at a high number, which loops that close low descriptors do not reach. Programs do
+    not inherit it."""
     for base in (1000, 500, 200, 50):
         try:
             copy = dup2(fd, base + len(COPIES), False)
@@ -723,7 +727,7 @@ def know_outputs():
 
 
 def heal():
-    """Puts right what a cell left broken: the interrupt handler, descriptors 1 and 2, sys.stdout."""
+    """Repairs what a cell can break: the interrupt handler, descriptors 1 and 2, and sys.stdout."""
     if _signal.getsignal(_signal.SIGINT) is not on_interrupt:
         _signal.signal(_signal.SIGINT, on_interrupt)
         session.early = True
@@ -742,11 +746,11 @@ def heal():
         usable = hasattr(kind, "write") and not (kind.__module__ == "_io" and stream.closed)
         if not usable:
             setattr(sys, name, streams[fd])
-    session.whole = not _thread._count()  # threads can break it again
+    session.whole = not _thread._count()  # threads can break it again at any time
 
 
 class StdinMissing(EOFError):
-    """Reading standard input of a cell that has none."""
+    """The error for reading the standard input of a cell that has none."""
 
 
 StdinMissing.__name__ = StdinMissing.__qualname__ = "EOFError"
@@ -754,7 +758,7 @@ StdinMissing.__module__ = "builtins"
 
 
 class NoStdin(io.TextIOBase):
-    """Standard input of a cell that was given none: reading it is an error that says what to do."""
+    """The standard input of a cell without input: reading it raises an error with the remedy."""
 
     encoding = "utf-8"
     errors = "strict"
@@ -784,7 +788,7 @@ NO_STDIN = NoStdin()
 
 
 def give_stdin(text):
-    """Makes `text` (or nothing) standard input, of this process and of those that it starts."""
+    """Sets `text` (or nothing) as standard input of this process and its child processes."""
     sys.stdin = NO_STDIN
     if text is not None or session.stdin_text:
         part("imports").give_text(text)
@@ -794,7 +798,7 @@ def give_stdin(text):
 
 
 class Leaver:
-    """`exit` and `quit`: end the cell, not the session."""
+    """Implements `exit` and `quit`: they end the cell and keep the session."""
 
     def __init__(self, name):
         self.name = name
@@ -807,7 +811,7 @@ class Leaver:
 
 
 class Helper:
-    """`help(thing)`, without the interactive mode."""
+    """Implements `help(thing)` without the interactive mode."""
 
     def __repr__(self):
         return "help(thing) describes it"
@@ -820,7 +824,7 @@ class Helper:
 
 
 class Notice(Leaver):
-    """`copyright`, `credits` and `license`."""
+    """Implements `copyright`, `credits` and `license`."""
 
     def __repr__(self):
         return self.name
@@ -829,11 +833,11 @@ class Notice(Leaver):
         print(self.name)
 
 
-AT_FORK = []  # handlers that were registered: before, in the parent, in the child, and whether they are about locks only
+AT_FORK = []  # registered handlers: (before, in the parent, in the child, True if they only handle locks)
 
 
 def register_at_fork(**handlers):
-    """`os.register_at_fork`, within the rules of a session that copies itself."""
+    """Replaces `os.register_at_fork`, because snapshots of the session must not call the handlers."""
     part("imports").register_at_fork(**handlers)
 
 
@@ -847,7 +851,7 @@ def before_fork():
 
 
 def in_child():
-    """A fork made by user code keeps no hold on the session."""
+    """Detaches a fork made by user code from the session."""
     if session.parent or session.copying:
         return
     session.child = True
@@ -874,7 +878,7 @@ def make_main():
 
 
 def be_killed_first():
-    """When memory runs out, the interpreter goes before the sandbox's first process."""
+    """Makes the OOM killer prefer the interpreter to the first process of the sandbox."""
     try:
         with io.FileIO("/proc/self/oom_score_adj", "w") as file:
             file.write(b"300")
@@ -907,7 +911,7 @@ def answer(header):
 
 
 def set_up():
-    """What does not depend on whose session this becomes."""
+    """Sets up everything that does not depend on the caller of the session."""
     global NAMES
     _signal.signal(_signal.SIGINT, on_interrupt)
     _signal.signal(_signal.SIGURG, on_nudge)
@@ -921,7 +925,7 @@ def set_up():
 
 
 def be_at_places():
-    """Has this session's descriptors at their places."""
+    """Moves the descriptors of this session to their reserved numbers."""
     global PID
     PID = getpid()
     for fd, place in zip(TAKEN, COPIES):
@@ -931,7 +935,7 @@ def be_at_places():
 
 
 def find_places():
-    """Where a session's descriptors will be, and what forks do with them."""
+    """Reserves the descriptor numbers of a session and registers the handlers for forks."""
     global CONTROL_IN, CONTROL_OUT, OUT_COPY, ERR_COPY
     CONTROL_IN, CONTROL_OUT, OUT_COPY, ERR_COPY = [move_up(fd) for fd in TAKEN]
     really_register({"before": before_fork, "after_in_child": in_child})

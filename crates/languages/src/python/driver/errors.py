@@ -1,4 +1,4 @@
-"""Exceptions as the caller should read them: short tracebacks that point at their own lines, and what to do next."""
+"""Formats exceptions for the caller: short tracebacks that point at the caller's own lines, and the next step."""
 
 import sys
 
@@ -6,7 +6,7 @@ MESSAGE_LIMIT = 4000
 OWN_FOLDERS = ("/home/user/", "/tmp/")
 DEEPEST = 400
 
-# Import names whose package is called otherwise.
+# Import names that differ from the package name.
 PACKAGES = {
     "PIL": "pillow",
     "cv2": "opencv-python-headless",
@@ -70,7 +70,7 @@ LED = "which led to\n\n"
 INNER_LIMIT = 300
 
 def install_advice(packages):
-    """How packages are had here: the one place that says it."""
+    """Returns how to get packages in this session. No other code states it."""
     import importlib.util
 
     if core.session.packages:
@@ -95,7 +95,7 @@ CONTEXT = "\nDuring handling of the above exception, another exception occurred:
 
 
 def outcome(error):
-    """The end of a cell that raised, as fields of `done`."""
+    """Returns the fields of `done` for a cell that raised."""
     if isinstance(error, SystemExit):
         code, failure = core.guarded(core.part("imports").exit_code, error)
         return {"status": "exit", "exit_code": 1 if failure else code}
@@ -108,7 +108,7 @@ def outcome(error):
 
 
 def describe(error):
-    """The fields of `CellError` for an exception."""
+    """Returns the fields of `CellError` for an exception."""
     kind, hint = explain(error)
     if error is not core.session.syntax_error and not isinstance(error, MemoryError):
         sys.last_value, sys.last_type, sys.last_traceback = error, type(error), error.__traceback__
@@ -133,7 +133,7 @@ def message_of(error):
 
 
 def format_error(error):
-    """The traceback as text, without a line feed at the end."""
+    """Returns the traceback as text, without a trailing line feed."""
     traceback = core.standard("traceback")
     if error is core.session.syntax_error:
         shown = traceback.TracebackException(type(error), error, None)
@@ -152,14 +152,14 @@ def format_error(error):
 
 
 def render(shown, traceback, depth, values=()):
-    """One exception of a chain, after those that led to it; `values` stand below its stack."""
+    """Formats one exception of a chain, after its causes. `values` are printed below its stack."""
     lines = []
     before = shown.__cause__ or (None if shown.__suppress_context__ else shown.__context__)
     if before is not None and depth < 8 and not same_words(before, shown):
         lines += render(before, traceback, depth + 1)
         lines.append(LED if inside_only(before) else CAUSE if shown.__cause__ is not None else CONTEXT)
     if depth and inside_only(shown):
-        # No line of the caller's is in it: what it says is all that helps.
+        # No frame belongs to the caller, so the message is the only useful part.
         text = "".join(list(shown.format_exception_only())).rstrip("\n")
         return lines + [text if len(text) <= INNER_LIMIT else text[:INNER_LIMIT] + " ...", "\n"]
     stack = stack_lines(shown.stack, traceback)
@@ -175,9 +175,9 @@ def render(shown, traceback, depth, values=()):
 
 
 def last_lines(shown):
-    """What it says, under the name that its class goes by: some libraries give a class another name than its own."""
+    """Returns the message with the public class name: some libraries use another internal name."""
     lines = list(shown.format_exception_only())
-    # Its public name is a property in newer versions, which warns.
+    # In newer versions the public name is a property that emits a warning.
     kind = shown.__dict__.get("_exc_type") or shown.__dict__.get("exc_type")
     if kind is None:
         return lines
@@ -193,12 +193,13 @@ def inside_only(shown):
 
 
 def same_words(before, shown):
-    """Whether a library only raised the same again (pandas does, for every missing column)."""
+    """Returns True if a library only re-raised the same error, as pandas does for every missing column."""
     return inside_only(before) and list(before.format_exception_only()) == list(shown.format_exception_only())
 
 
 def stack_lines(stack, traceback):
-    """The caller's own frames with their source; runs of library frames become one line; ours vanish."""
+    """Returns the caller's frames with their source. Runs of library frames become one line, and driver frames are
+    removed."""
     lines, own, foreign = [], [], []
 
     def flush():
@@ -238,7 +239,7 @@ def is_own(filename):
 
 
 def library(filename):
-    """The name of the package that a file belongs to."""
+    """Returns the name of the package that contains a file."""
     for mark in ("/site-packages/", "/dist-packages/"):
         if mark in filename:
             return filename.rpartition(mark)[2].partition("/")[0].replace(".py", "")
@@ -254,7 +255,7 @@ def library(filename):
 
 
 def values_line(error):
-    """What the names on the failing line stood for: no code of theirs is run to say it."""
+    """Returns the values of names on the failing line, without running any of their code."""
     last = None
     entry = error.__traceback__
     for _ in range(1000):
@@ -276,7 +277,7 @@ def values_line(error):
 
 
 def names_in(line):
-    """The names of a line of source, each once, in order; not those of attributes and what stands in strings."""
+    """Returns the distinct names of a source line in order, without attributes and string contents."""
     import io
 
     tokenize = core.standard("tokenize")
@@ -315,7 +316,7 @@ def value_text(name, frame):
 
 
 def explain(error):
-    """(class, hint) of an exception or of what led to it."""
+    """Returns (class, hint) of an exception or of its cause."""
     seen = 0
     while error is not None and seen < 10:
         found = explain_one(error)
@@ -377,7 +378,7 @@ def explain_one(error):
     return "", ""
 
 
-# What programs that talk to others end with when they cannot.
+# Exit codes of network programs that could not connect.
 NETWORK_CODES = {"curl": (5, 6, 7, 28), "wget": (4,), "git": (1, 128), "apt": (100,), "apt-get": (100,), "ping": (1, 2),
                  "ssh": (255,), "scp": (1, 255), "rsync": (10, 255), "npm": (1, 146), "nslookup": (1,), "host": (1,)}
 NETWORK_WORDS = ("could not resolve host", "temporary failure in name resolution", "network is unreachable",
@@ -385,8 +386,8 @@ NETWORK_WORDS = ("could not resolve host", "temporary failure in name resolution
 
 
 def want_of_network(command, code, said=""):
-    """Whether a command that ended with this code most likely found no network: it says so, or there is none and it is
-    a program that wants some."""
+    """Returns True if a command with this exit code most likely failed for lack of a network: its output states that,
+    or there is no network and the program needs one."""
     if any([word in said.lower() for word in NETWORK_WORDS]):
         return True
     words = {word.rpartition("/")[2] for word in command.replace(";", " ").replace("|", " ").split()}
@@ -402,7 +403,7 @@ def want_of_network(command, code, said=""):
 
 
 def explain_command(error):
-    """(class, hint) of a command that failed."""
+    """Returns (class, hint) of a failed command."""
     command = error.cmd.decode("utf-8", "replace") if isinstance(error.cmd, bytes) else error.cmd
     command = command if isinstance(command, str) else " ".join([str(word) for word in list(command)[:50]])
     said = ""
@@ -482,7 +483,7 @@ def innermost(error):
 
 
 def from_socket(error):
-    """Whether the refusal came out of a call on a socket."""
+    """Returns True if a socket call caused the error."""
     last = innermost(error)
     if last is None:
         return False
@@ -522,15 +523,15 @@ def missing_module(error):
 
 
 def near_modules(name):
-    """Modules that a mistyped name may have meant: the well-known ones, and those of Python that have its letters
-    (many packages are called almost as one of them: lxml, httpx, typer)."""
+    """Returns modules that a mistyped name may have meant: well-known packages, and standard modules with the same
+    letters (many packages have a similar name: lxml, httpx, typer)."""
     near = core.standard("difflib").get_close_matches(name, sorted(KNOWN), 2, 0.8)
     same = [item for item in getattr(sys, "stdlib_module_names", ()) if sorted(item) == sorted(name)]
     return [item for item in near + same if item != name][:2]
 
 
 def own_looking(name):
-    """Whether a module of that name is one that people write themselves rather than install."""
+    """Returns True for a module name that people usually write themselves instead of installing it."""
     words = name.lower().split("_")
     return name.lower().startswith("my") or bool({"helper", "helpers", "utils", "util", "model", "models", "config",
                                                   "main", "module", "solution", "common", "lib", "test"} & set(words))
@@ -546,7 +547,7 @@ def stdin_ended(error):
 
 
 def file_hint(filename):
-    """Where a file of that name is, or names like it in the same folder, or what there is at all."""
+    """Returns where a file of that name is, else similar names in the folder, else its content."""
     import os
 
     folder, name = os.path.split(filename)
@@ -564,7 +565,7 @@ def file_hint(filename):
 
 
 def own_files():
-    """Files below the home folder, a bounded number of them."""
+    """Returns a bounded number of files below the home folder."""
     import os
 
     found, seen = [], 0
@@ -578,7 +579,7 @@ def own_files():
 
 
 def here():
-    """The working folder and what is in it."""
+    """Returns the working folder and its content."""
     import os
 
     try:
@@ -590,7 +591,7 @@ def here():
 
 
 def self_hint(error):
-    """A method that was written without self."""
+    """Returns a hint for a method without `self`."""
     text = str(error)
     if "takes 0 positional arguments but 1 was given" in text and "." in text.partition("()")[0]:
         return "is self missing? A method's first parameter is the object: def %s(self)" % (
@@ -611,7 +612,7 @@ REMOVED = {
 
 
 def attribute_hint(error):
-    """Names like the one that is missing. The value's own `__dir__` and `__getattr__` are not asked."""
+    """Returns similar attribute names. The value's own `__dir__` and `__getattr__` are not called."""
     name, value = getattr(error, "name", None), getattr(error, "obj", None)
     if not isinstance(name, str):
         return ""
@@ -638,7 +639,7 @@ def attribute_hint(error):
 
 
 def module_hint(error):
-    """What to call instead of a module: what bears its name inside it."""
+    """Returns a callable of the module with the module's name."""
     last = innermost(error)
     if last is None:
         return ""
@@ -657,7 +658,7 @@ def module_hint(error):
     return ""
 
 
-# Names of the standard library that came late: (module, name) -> version.
+# Names added to the standard library later: (module, name) -> version.
 NEWER = {
     **{("typing", name): (3, 12) for name in ("override", "TypeAliasType")},
     **{("typing", name): (3, 13) for name in ("ReadOnly", "TypeIs", "NoDefault")},
@@ -673,7 +674,7 @@ NEWER = {
 
 
 def missing_name(error):
-    """Names of a module like the one that could not be imported from it."""
+    """Returns similar names of a module for a failed `from` import."""
     module = sys.modules.get(error.name or "")
     parts = str(error).split("'")
     if module is None or len(parts) < 2:
@@ -695,7 +696,7 @@ ENDLESS = {"serve_forever", "run_forever", "mainloop", "run_simple", "run_app", 
 
 
 def endless_hint(error):
-    """What was interrupted, where it is something that never ends by itself."""
+    """Returns the interrupted call, if it never ends on its own."""
     names = [frame.f_code.co_name for frame in frames_of(error) if not is_own(frame.f_code.co_filename)]
     if any([name in ENDLESS for name in names if name != "run_until_complete"]):
         return "a server or main loop runs until it is stopped: start it in a thread or child process, or leave it out"
@@ -703,7 +704,7 @@ def endless_hint(error):
 
 
 def name_hint(error):
-    """Close names of the session, and modules that code often expects to be imported."""
+    """Returns similar variables of the session, and modules that code often expects to be imported."""
     name = getattr(error, "name", None)
     if not name:
         parts = str(error).split("'")

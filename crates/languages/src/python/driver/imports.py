@@ -1,13 +1,13 @@
-"""What happens at and after imports: the site folders that `-S` left out, and small changes to well-known modules."""
+"""Work at and after imports: the site folders that `-S` skipped, and small changes to well-known modules."""
 
 import _signal
 import posix
 import sys
 
-# In bytes: what is set aside while a cell runs. Loading a part of the driver and telling of an error takes some two MiB.
+# Reserved while a cell runs, in bytes. Loading a driver file and reporting an error takes about two MiB.
 RESERVE = 4 << 20
 PRIVATE = 0x22  # and of no file
-SHOWN_WAIT = 1000  # for the host's word that it has a display, in milliseconds
+SHOWN_WAIT = 1000  # the timeout for the host's acknowledgement of a display, in milliseconds
 LINE_BUFFERED = 1  # `_IOLBF`
 
 
@@ -20,7 +20,7 @@ class done:
 
 
 def find_site():
-    """The site folders of an interpreter that the host knows nothing about (a container's, say)."""
+    """Returns the site folders of an interpreter unknown to the host, such as a container's."""
     import site
 
     folder = sys.executable.rpartition("/")[0]
@@ -41,7 +41,7 @@ def existing(folders):
 
 
 def filled(folder):
-    """Whether packages have appeared there by now."""
+    """Returns True if packages have been installed there."""
     try:
         return bool(posix.listdir(folder))
     except OSError:
@@ -49,10 +49,11 @@ def filled(folder):
 
 
 def late_site():
-    """Before an import fails: what .pth files of the site folders add, and the user's own site folder.
+    """Adds the paths of .pth files and the user's site folder before an import fails.
 
-    They are not read at the start because most sessions never need them and some cost more than the interpreter itself.
-    Returns whether something was added.
+    They are not read at the start, because most sessions never need them and some cost more than the interpreter
+    itself. Returns True if a path was added.
+
     """
     import os
 
@@ -88,7 +89,7 @@ def late_site():
 
 
 def stdin_file(data):
-    """Standard input too large for a pipe: an unlinked file, read from its start."""
+    """Returns standard input too large for a pipe: an unlinked file, read from its start."""
     import os
 
     for folder in ("/tmp", "/dev/shm", "."):
@@ -107,7 +108,7 @@ def stdin_file(data):
 
 
 def give_text(text):
-    """Makes the text standard input, or takes the last one's away."""
+    """Sets the text as standard input, or removes the previous one."""
     core.session.stdin_text = text is not None
     if text is None:
         replace_fd0(posix.open("/dev/null", posix.O_RDONLY))
@@ -138,7 +139,7 @@ def replace_fd0(fd):
 
 
 def run_awaitable(coroutine):
-    """Top-level await: on a loop of the session's own that does not run between cells, so asyncio.run works too."""
+    """Runs top-level await on the session's loop. The loop does not run between cells, so asyncio.run works too."""
     task, contexts = None, []
     outer = keeping_context(coroutine, contexts)
     try:
@@ -161,7 +162,7 @@ def run_awaitable(coroutine):
 
 
 async def keeping_context(coroutine, contexts):
-    """A task has a context of its own: the one that it leaves is kept."""
+    """Runs a coroutine and keeps the context in which it ended, because a task has a separate context."""
     try:
         return await coroutine
     finally:
@@ -169,15 +170,15 @@ async def keeping_context(coroutine, contexts):
 
 
 def take_over(context):
-    """Makes context variables what they are in this context: cells are one after the other, whether they await or not."""
+    """Copies context variables from this context, so that they persist from cell to cell with and without await."""
     for variable, value in context.items():
         if variable.get(core.NOTHING) is not value:
             variable.set(value)
 
 
 def session_loop(asyncio):
-    """The session's own loop, made when it is first needed, and current. An interrupt waits until it is whole: half a
-    loop would complain when it goes, in some later cell."""
+    """Returns the session's loop, and makes it at the first use. Interrupts wait meanwhile: a half-made loop would
+    warn when it is collected in a later cell."""
     if core.session.loop is None or core.session.loop.is_closed():
         mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, [_signal.SIGINT])
         try:
@@ -192,8 +193,8 @@ def session_loop(asyncio):
 
 
 def in_hook(frame):
-    """Whether an interrupt hit the hook for what cannot be raised, and must not come out. Whatever comes out below it is
-    lost, so another one is sent."""
+    """Returns True if an interrupt hit the unraisable hook, and must not be raised. An interrupt raised in a callee
+    of the hook is lost, so it is sent again."""
     below = frame
     while below is not None and below.f_code is not core.UNRAISABLE:
         below = below.f_back
@@ -218,7 +219,7 @@ REHEARSED, PLAIN = "x = 1\nprint(end='')\nx", "print(end='')"
 
 
 def preload(header):
-    """Imports modules before the first cell. What they print is nobody's, and their names are in `sys.modules` only."""
+    """Imports modules before the first cell. Their output is dropped, and their names are only in `sys.modules`."""
     missing = []
     null = posix.open("/dev/null", posix.O_WRONLY | posix.O_CLOEXEC)
     for fd in (1, 2):
@@ -243,7 +244,7 @@ def preload(header):
 
 
 def get_ready(header):
-    """Loads modules, if any, and rehearses."""
+    """Loads modules, if any, and runs the warm-up cell."""
     told = {"type": "preloaded", "nonce": header["nonce"], "missing": [], "loaded": []}
     if header["modules"]:
         told = preload(header)
@@ -252,13 +253,13 @@ def get_ready(header):
 
 
 class mapping:
-    """What maps memory, bound before any code of a cell has run."""
+    """The mmap function, bound before any code of a cell has run."""
 
     make = None
 
 
 def reserve():
-    """Memory that nobody writes to: it costs nothing but the right to have it. None if there is no more."""
+    """Returns reserved memory that is never written to, so it uses only address space. None if there is none left."""
     try:
         if mapping.make is None:
             mapping.make = core.standard("mmap").mmap
@@ -268,7 +269,8 @@ def reserve():
 
 
 def rehearse():
-    """Runs a cell that nobody hears of and that leaves nothing: memory that every cell writes to is this process' own afterwards."""
+    """Runs a warm-up cell without any visible effect. Afterwards this process has private copies of the memory that
+    every cell writes to."""
     session, told, names = core.session, core.CONTROL_OUT, dict(core.NAMES)
     core.CONTROL_OUT = posix.open("/dev/null", posix.O_WRONLY | posix.O_CLOEXEC)
     session.nonce, session.cell = "sandcell-0", 1
@@ -281,7 +283,7 @@ def rehearse():
 
 
 def go_through(header, line, name):
-    """Takes all steps of a cell and of another one of one line, each as it is taken for a caller."""
+    """Runs all steps of a cell, and of another one-line cell, as for a caller."""
     step(core.begin, header)
     step(core.publish, step(core.execute, header["code"], name))
     step(core.run_text, line, name)
@@ -298,7 +300,7 @@ def step(function, *arguments):
 
 
 def forget(names):
-    """Leaves nothing of a cell that was rehearsed but the names that were there before it."""
+    """Removes all traces of a warm-up cell, and restores the names that existed before it."""
     session = core.session
     name = "<cell %d>" % session.cell
     session.nonce, session.last_nonce, session.cell, session.last = None, "", 0, ("", "", "")
@@ -312,14 +314,15 @@ def forget(names):
 
 
 def renumber():
-    """After a fork without Python's own round of it: the number that the system has for this thread is another one."""
+    """Updates the native id of this thread after a fork that bypassed Python's fork hooks."""
     threading = sys.modules.get("threading")
     if threading:
         threading.main_thread()._set_native_id()
 
 
 def await_shown():
-    """Waits until the host has a display: what is printed next would overtake it. An interrupt ends the waiting."""
+    """Waits until the host acknowledges a display, because later output would overtake it. An interrupt ends the
+    wait."""
     session = core.session
     if core._thread.get_ident() != core.MAIN_THREAD:
         return
@@ -348,7 +351,7 @@ def await_shown():
 
 
 def ends_silently(text, last):
-    """Whether a `;` follows the last expression. Behind it only brackets, comments and blanks are possible."""
+    """Returns True if a `;` follows the last expression, with only brackets, comments and blanks after it."""
     lines = text.encode("utf-8", "surrogatepass").split(b"\n")[last.end_lineno - 1 :]
     if lines:
         lines[0] = lines[0][last.end_col_offset :]
@@ -361,12 +364,12 @@ def leave_folder():
 
 
 def spell_out(error):
-    """Half a character becomes the words of its escape sequence, as `backslashreplace` has them, within JSON."""
+    """Encodes a lone surrogate as its escape sequence, like `backslashreplace`, within JSON."""
     return "".join(["\\\\u%04x" % ord(half) for half in error.object[error.start : error.end]]), error.end
 
 
 def settle():
-    """What was loaded stays: it is not looked through for garbage again and again, and copies share its pages."""
+    """Excludes loaded objects from garbage collection. They are not scanned again, and snapshots share their pages."""
     gc = core.standard("gc")
     gc.collect()
     gc.freeze()
@@ -376,15 +379,15 @@ def settle():
 
 
 def on_linecache(linecache, names=None):
-    """The cells' lines for tracebacks. An entry without a time stays when files are checked for changes."""
+    """Adds the lines of cells for tracebacks. An entry without a time stays when linecache checks files for changes."""
     for name in names or core.SOURCES:
         text = core.SOURCES[name]
-        # Each line with its line feed, the last one too: without it the marks below a line would be shifted.
+        # Each line has its line feed, even the last one: otherwise the marks below a line would be misaligned.
         linecache.cache[name] = (len(text), None, [line + "\n" for line in text.split("\n")], name)
 
 
 def on_inspect(inspect):
-    """getsource of classes made in cells: their module has no file, but the cell that made them can be found."""
+    """Makes inspect.getsource work for classes made in cells: their module has no file, but the cell can be found."""
     original = inspect.getfile
 
     def getfile(thing):
@@ -398,7 +401,7 @@ def on_inspect(inspect):
 
 
 def cell_of(kind):
-    """The cell that a class was made in: that of its methods, else the last one with a class of its name."""
+    """Returns the cell that defined a class: that of its methods, or the last one with a class of its name."""
     head = core.standard("re").compile(r"\bclass\s+%s\b" % kind.__name__)
     methods = [getattr(getattr(part, "fget", None) or part, "__code__", None) for part in vars(kind).values()]
     cells = [code.co_filename for code in methods if code is not None]
@@ -409,12 +412,12 @@ def cell_of(kind):
 
 
 def on_spawn(spawn):
-    """Workers that begin as fresh interpreters find the functions of cells."""
+    """Makes functions of cells available in workers that are fresh interpreters."""
     core.part("workers").on_spawn(spawn)
 
 
 def on_numba(caching):
-    """`cache=True`: a cell's functions are known by their text, as those of a notebook's are."""
+    """Supports `cache=True`: functions of cells are identified by their text, as in a notebook."""
     import os
 
     class CellCacheLocator(getattr(caching, "IPythonCacheLocator", None) or caching._IPythonCacheLocator):
@@ -433,13 +436,14 @@ def on_numba(caching):
 
 
 def on_rich(console):
-    """It would show pages and widgets, again with each step of a bar. Its text says the same once."""
+    """Makes rich print plain text. It would display pages and widgets, and repeat them for each step of a bar."""
     console._is_jupyter = lambda: False
 
 
 def on_warnings(warnings):
-    """A place in a cell warns once in the whole session. The registry of `__main__` knows line numbers only, so it is
-    emptied for each cell (else line 1 of a new cell would be silent), and this remembers the cell too."""
+    """Shows a warning once for each line of a cell in the whole session. The registry of `__main__` knows line
+    numbers only. It is emptied for each cell, otherwise line 1 of a new cell would be silent. This table also has
+    the cell."""
     seen = set()
     original = warnings._showwarnmsg_impl
 
@@ -458,15 +462,16 @@ def on_warnings(warnings):
 
 
 def on_pandas(pandas):
-    """pandas takes us for an 80 column terminal and would hide columns; a notebook shows up to 20."""
+    """Sets the column limit of pandas. It would assume an 80 column terminal and hide columns; a notebook shows up to
+    20."""
     pandas.set_option("display.max_columns", 20)
-    # What pandas.reset_option goes back to.
+    # The defaults of pandas.reset_option.
     options = core.standard("importlib").import_module("pandas._config.config")._registered_options
     options["display.max_columns"] = options["display.max_columns"]._replace(defval=20)
 
 
 def on_matplotlib(matplotlib):
-    """Figures go through our back end, whichever interactive one the code asks for."""
+    """Makes matplotlib use our back end, even if the code requests another interactive one."""
     load_fonts()
     charts = core.part("charts")
     ours = charts.install()
@@ -482,10 +487,11 @@ def on_matplotlib(matplotlib):
 
 
 def load_fonts():
-    """Makes matplotlib's list of fonts, which a fresh sandbox does not have yet, in less than half the time.
+    """Builds matplotlib's font list, which a new sandbox lacks, in less than half the time.
 
-    Without programs to be found it does not ask fc-list, which would only complain that it has no settings here; the
-    folders of fonts are searched all the same. And of the PostScript fonts only the heads are needed for the list.
+    With an empty PATH matplotlib does not call fc-list, which would only warn about missing settings; it still
+    searches the font folders. For the list, it needs only the headers of PostScript fonts.
+
     """
     import os
 
@@ -504,12 +510,12 @@ def load_fonts():
 
 
 def on_plotly(module):
-    """fig.show() has no browser to open here."""
+    """Makes fig.show() display the figure, because there is no browser."""
     module.BaseFigure.show = lambda figure, *_arguments, **_options: core.display(figure)
 
 
 def on_ipython(module):
-    """IPython as a library has no shell: what acts on one acts on this session."""
+    """Connects IPython, used as a library, to this session's shell."""
     if "__file__" not in module.__dict__:
         return  # the stand-in
     stand_ins = core.part("notebook").MODULES
@@ -528,15 +534,15 @@ def on_ipython(module):
 
 
 def on_multiprocessing(module):
-    """Functions of cells cannot be found by a fresh interpreter: fork stays the default where that has changed."""
+    """Keeps fork as the default start method: a fresh interpreter cannot find functions of cells."""
     default = module._default_context
     if sys.platform == "linux" and default._default_context.get_start_method() != "fork":
         default._default_context = module._concrete_contexts["fork"]
 
 
 def on_subprocess(subprocess):
-    """A `pip install` is the host's to do, whoever starts it; and workers are started as plain interpreters, which find packages:
-    the session's own has none of `site`."""
+    """Hands a `pip install` to the host, whatever starts it. Starts workers as plain interpreters, which find
+    packages: the session's own interpreter skips `site`."""
     packages = core.part("packages")
     subprocess._args_from_interpreter_flags = lambda: ["-B"]
     original = subprocess.Popen._execute_child
@@ -544,7 +550,7 @@ def on_subprocess(subprocess):
     def _execute_child(self, args, *rest, **options):
         other = packages.instead(args)
         if other is not args:
-            # Neither a shell nor another executable has a part in it.
+            # Not for a shell or another executable.
             rest = (None, *rest[1:])
             names = original.__code__.co_varnames
             place = names.index("shell") - 2 if "shell" in names else len(rest)
@@ -555,13 +561,13 @@ def on_subprocess(subprocess):
 
 
 def on_tqdm(module):
-    """Its monitor is a thread that never ends, and a session with threads keeps no copy of itself. What it is for (bars
-    that stand still for long) is not worth that."""
+    """Disables tqdm's monitor thread. It never ends, and a session with threads has no snapshot. It only refreshes
+    bars that stand still for long."""
     module.tqdm.monitor_interval = 0
 
 
 def on_ctypes(ctypes):
-    """What compiled code prints by the C library stands in a buffer of its own: it is written line by line, and after each cell."""
+    """Flushes the buffers of the C library: compiled code's output is written line by line, and after each cell."""
     try:
         library = ctypes.CDLL(None)
         out, flush = ctypes.c_void_p.in_dll(library, "stdout"), library.fflush
@@ -572,7 +578,7 @@ def on_ctypes(ctypes):
 
 
 def on_pillow(module):
-    """image.show() has no viewer to open here: the picture is displayed."""
+    """Makes image.show() display the picture, because there is no viewer."""
 
     class Shower(module.Viewer):
         def show(self, image, **_options):
@@ -583,8 +589,8 @@ def on_pillow(module):
 
 
 def on_asyncio(asyncio):
-    """Tasks that a cell makes outside of any coroutine belong to the session's loop, as in a notebook. They run
-    whenever a cell awaits, and a first step at the end of the cell that made them."""
+    """Runs tasks that a cell makes outside any coroutine on the session's loop, as in a notebook. They run whenever a
+    cell awaits, and take a first step at the end of the cell that made them."""
 
     def of_the_session(function):
         def call(*arguments, **options):
@@ -600,14 +606,14 @@ def on_asyncio(asyncio):
         return call
 
     make = asyncio.create_task
-    # Only what cells call: asyncio's own modules go on using theirs.
+    # Only for callers in cells: asyncio itself keeps its own functions.
     for name in ("create_task", "ensure_future", "gather"):
         setattr(asyncio, name, of_the_session(getattr(asyncio, name)))
 
 
 def end_idle_threads():
-    """The threads of the session's loop (those of `asyncio.to_thread`) that have nothing to do: the loop makes others
-    when it needs some."""
+    """Ends idle threads of the session's loop (those of `asyncio.to_thread`). The loop starts new ones when it needs
+    them."""
     loop = core.session.loop
     executor = getattr(loop, "_default_executor", None)
     threads = getattr(executor, "_threads", None)
@@ -619,7 +625,7 @@ def end_idle_threads():
 
 
 def start_tasks():
-    """A first step for tasks that wait on the session's loop."""
+    """Runs a first step of tasks that wait on the session's loop."""
     asyncio, loop = sys.modules.get("asyncio"), core.session.loop
     if asyncio is None or loop.is_closed() or loop.is_running() or not asyncio.all_tasks(loop):
         return
@@ -636,12 +642,12 @@ OF_LOCKS = (
 
 
 def register_at_fork(*, before=None, after_in_child=None, after_in_parent=None):
-    """What is registered is not called when it is the session that copies itself: the copy has the state of before (of
-    `random`, say), and nobody sees that it was made. A warmed parent has one thread, which holds no locks when it forks:
-    those need not be made anew, which takes long where many modules are loaded."""
+    """Registers fork handlers that are skipped for snapshots: a snapshot keeps the earlier state (of `random`, say),
+    and the program does not see it. A zygote has one thread, which holds no locks when it forks. Its locks need
+    not be made again, which is slow with many loaded modules."""
 
     given = {"before": before, "after_in_child": after_in_child, "after_in_parent": after_in_parent}
-    # What belongs together is called, or not called, together.
+    # Handlers registered together are called, or skipped, together.
     locks = all([of_locks(function) for function in given.values() if callable(function)])
 
     def unless_copying(function):
@@ -656,7 +662,7 @@ def register_at_fork(*, before=None, after_in_child=None, after_in_parent=None):
 
 
 def of_locks(function):
-    """Whether this only takes, releases or makes anew a lock, or those of the standard library."""
+    """Returns True if the function only acquires, releases or replaces locks of its own or of the standard library."""
     name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     return type(getattr(function, "__self__", None)) in LOCKS or name in OF_LOCKS
 
@@ -673,7 +679,7 @@ def exit_code(error):
 
 
 def end_child(error):
-    """A fork made by the cell has come to the end of its program, as a script's fork would."""
+    """Ends a fork made by the cell, as a script's fork would end."""
     code = 0
     if isinstance(error, SystemExit):
         code, failure = core.guarded(exit_code, error)

@@ -1,16 +1,16 @@
-"""What there is where something was looked up in vain: keys, rows, columns, positions."""
+"""Hints for failed lookups: existing keys, rows, columns and positions."""
 
 errors = core.part("errors")
 
 
 def close_to(asked, names):
-    """Names like the one that was asked for: first those that differ in case or blanks only."""
+    """Returns similar names: first those that differ in case or blanks only."""
     low = [name for name in names if name.strip().lower() == asked.strip().lower()]
     return low or core.standard("difflib").get_close_matches(asked, names, 3, 0.6)
 
 
 def key_hint(error):
-    """What there is instead of a missing key: columns or rows of a data frame, or keys of a plain dict."""
+    """Returns a hint for a missing key: the columns or rows of a data frame, or the keys of a plain dict."""
     asked = error.args[0] if len(error.args) == 1 else None
     holder = missing_in = None
     for frame in errors.frames_of(error):
@@ -41,7 +41,7 @@ def key_hint(error):
 
 
 def dict_hint(error, asked):
-    """Keys like the one that a plain dict on the failing line, or one inside of it, does not have."""
+    """Returns similar keys of the plain dict on the failing line, or of a dict nested in it."""
     last = errors.innermost(error)
     if last is None or type(asked) not in (str, int, float, bool):
         return ""
@@ -65,12 +65,13 @@ def dict_hint(error, asked):
 
 
 def picked(value, asked):
-    """[the item] of a plain key of a plain dict, or []; keys of other kinds could run code when they are compared."""
+    """Returns [the item] of a plain key of a plain dict, or []. Keys of other types could run user code when
+    compared."""
     return [item for key, item in list(value.items())[:1000] if type(key) is type(asked) and key == asked][:1]
 
 
 def without(line, name, frame, asked):
-    """How the plain dict that lacks the key is written on the line, and the dict; (name, None) if `name` leads to none."""
+    """Returns (expression, dict) of the plain dict that lacks the key; (name, None) if `name` leads to none."""
     whole = value = frame.f_locals.get(name, frame.f_globals.get(name))
     place = name
     found = core.standard("re").search(r"\b%s((?:\[(?:'[^']*'|\"[^\"]*\"|\w+)\])+)" % name, line)
@@ -92,7 +93,7 @@ def without(line, name, frame, asked):
 
 
 def inside(place, value, asked):
-    """(how it is written, the value) of a key that stands further inside; the nearest, of so many dicts."""
+    """Returns (expression, value) of the nearest nested dict that has the key, within a bounded search."""
     waiting = [(place, value)]
     for place, value in waiting:
         for key, item in list(value.items())[:50]:
@@ -107,7 +108,7 @@ def inside(place, value, asked):
 
 
 def outline(value, depth):
-    """What plain data is made of, in a line."""
+    """Returns the structure of plain data in one line."""
     kind = type(value)
     if kind is dict:
         items = ["%s: %s" % (repr(key)[:40], outline(item, depth - 1) if depth else "...") for key, item in list(value.items())[:8]]
@@ -119,7 +120,7 @@ def outline(value, depth):
 
 
 def index_hint(error):
-    """How long what was indexed on the failing line is."""
+    """Returns a hint with the length of the value indexed on the failing line."""
     last = None
     for frame in errors.frames_of(error):
         if errors.is_own(frame.f_code.co_filename) and not frame.f_code.co_filename.startswith("<sandcell "):

@@ -1,7 +1,8 @@
-"""The notebook's dialect: `!cmd`, `%magic`, `%%cell`, `name?`, indented cells.
+"""The notebook syntax: `!cmd`, `%magic`, `%%cell`, `name?`, indented cells.
 
-It is tried only for text that is no Python as it stands, and changes only lines that start a statement, so `a % b` and
-what stands in strings are never touched. Every rewrite keeps the line numbers.
+It is tried only for text that is not valid Python. It changes only lines that start a statement, so `a % b` and the
+content of strings are never changed. Every rewrite keeps the line numbers.
+
 """
 
 import builtins
@@ -16,7 +17,7 @@ MAGIC = re.compile(r"^(\s*)%([A-Za-z_]\w*)\s?(.*)$", re.S)
 
 
 class UsageError(Exception):
-    """A magic that is unknown or was used wrongly."""
+    """The error for an unknown or misused magic."""
 
 
 UsageError.__module__ = "builtins"
@@ -26,7 +27,7 @@ UsageError.__module__ = "builtins"
 
 
 def rewrite(text, failure):
-    """The cell as Python, or None if there is nothing to rewrite."""
+    """Returns the cell as Python, or None if there is nothing to rewrite."""
     lines = text.split("\n")
     changed = dedent(lines)
     changed = escapes(lines) or changed
@@ -34,7 +35,7 @@ def rewrite(text, failure):
 
 
 def dedent(lines):
-    """A cell that was cut out of something indented."""
+    """Removes the common indentation of a cell."""
     first = next((line for line in lines if line.strip() and not line.lstrip().startswith("#")), "")
     indent = first[: len(first) - len(first.lstrip())]
     if not indent:
@@ -46,7 +47,7 @@ def dedent(lines):
 
 
 def escapes(lines):
-    """Rewrites magic lines in place; returns whether there were any."""
+    """Rewrites magic lines in place. Returns True if there were any."""
     changed = False
     state = Scanner()
     number = 0
@@ -74,7 +75,7 @@ def is_magic(line):
 
 
 def rewritten(line):
-    """A magic line as a call, or None."""
+    """Returns a magic line as a call, or None."""
     bare = line.lstrip()
     indent = line[: len(line) - len(bare)]
     if bare.startswith("!!"):
@@ -99,7 +100,7 @@ def rewritten(line):
 
 
 class Scanner:
-    """Knows whether a new statement starts on the next line: brackets, triple quotes and backslashes keep one open."""
+    """Tracks whether a new statement starts on the next line: brackets, triple quotes and backslashes continue one."""
 
     def __init__(self):
         self.depth = 0
@@ -133,7 +134,7 @@ class Scanner:
         self.joined = line.endswith("\\")
 
     def inside(self, line, at):
-        """Goes on to the end of the string or of the line."""
+        """Skips to the end of the string or of the line."""
         while at < len(line):
             if line[at] == "\\":
                 at += 2
@@ -158,8 +159,8 @@ DOLLAR = re.compile(r"\$(\$?[\w.]+)(?=(?:[^']*'[^']*')*[^']*$)")
 
 
 def expand(command, frame):
-    """`{expression}` and `$name` of the caller's variables. As in a notebook the text stays as it is where one of them
-    cannot be had: `$HOME` and the braces of `awk` are the shell's."""
+    """Expands `{expression}` and `$name` of the caller's variables. As in a notebook, the text stays unchanged if one
+    of them fails: `$HOME` and the braces of `awk` belong to the shell."""
     if "{" not in command and "$" not in command:
         return command
     names = {**frame.f_globals, **frame.f_locals}
@@ -182,7 +183,7 @@ def expand(command, frame):
 
 
 class SList(list):
-    """What a command printed, line by line; `.s` and `.n` join it."""
+    """The output of a command, line by line; `.s` and `.n` join it."""
 
     @property
     def s(self):
@@ -201,7 +202,7 @@ class SList(list):
         return [core.standard("pathlib").Path(line) for line in self]
 
     def grep(self, pattern, prune=False, field=None):
-        """The lines that match a pattern (or for which a function is true); with `prune` the others."""
+        """Returns the lines that match a pattern (or for which a function is true); with `prune`, the others."""
         fits = pattern if callable(pattern) else lambda text: re.search(pattern, text, re.I)
 
         def part(line):
@@ -211,14 +212,14 @@ class SList(list):
         return SList([line for line in self if bool(fits(part(line))) != prune])
 
     def fields(self, *numbers):
-        """Words of each line, by their places."""
+        """Returns words of each line, by index."""
         rows = [line.split() for line in self]
         if not numbers:
             return rows
         return SList([" ".join([row[number] for number in numbers if -len(row) <= number < len(row)]) for row in rows])
 
     def sort(self, field=None, nums=False):
-        """The lines in order, by the word at a place, or by its number."""
+        """Returns the lines sorted by the word at an index, or by its number."""
 
         def key(line):
             words = line.split()
@@ -239,7 +240,7 @@ def run_shell(command, **options):
 
 
 def shell(command, frame=None):
-    """`!command`: its output goes where ours goes, what it says on stderr in its place among the rest, as in a notebook."""
+    """Runs `!command`. Its output goes to ours, and its stderr is in order with the rest, as in a notebook."""
     command = expand(command, frame or sys._getframe(1))
     command = packages().done(command)
     if command is None:
@@ -256,7 +257,7 @@ def packages():
 
 
 def capture(command, frame=None):
-    """`x = !command`: its output as lines."""
+    """Runs `x = !command` and returns its output as lines."""
     command = expand(command, frame or sys._getframe(1))
     subprocess = core.standard("subprocess")
     done = run_shell(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -268,7 +269,7 @@ def capture(command, frame=None):
 
 
 def line(name, arguments, frame=None):
-    """`%name arguments`."""
+    """Runs `%name arguments`."""
     function = LINE.get(name) or core.part("moremagics").LINE.get(name)
     if function is None:
         every = {**LINE, **core.part("moremagics").LINE}
@@ -305,9 +306,9 @@ def magic_cd(arguments, _frame):
         print(os.getcwd())
 
 
-# The folder before the last %cd.
+# The working folder before the last %cd.
 visited = []
-# All of them, for %dhist.
+# All earlier working folders, for %dhist.
 folders = []
 
 
@@ -351,7 +352,7 @@ def seconds(value):
 
 
 def timed(function):
-    """Calls it, and prints the times as notebooks do."""
+    """Calls the function and prints its times, as notebooks do."""
     import time
 
     wall, before = time.perf_counter(), os.times()
@@ -373,7 +374,7 @@ def magic_time(arguments, frame):
 
 
 def magic_timeit(arguments, frame, setup="pass", statement=None):
-    """Runs it often enough to measure, for about two seconds altogether."""
+    """Runs the code often enough to measure it, for about two seconds in total."""
     import timeit
 
     loops, runs, quiet, wanted = 0, 7, False, False
@@ -405,7 +406,7 @@ def magic_timeit(arguments, frame, setup="pass", statement=None):
 
 
 class TimeitResult:
-    """What `%timeit -o` gives: the times of each run, in seconds a loop."""
+    """The result of `%timeit -o`: the times of each run, in seconds per loop."""
 
     def __init__(self, report, loops, repeat, timings, average, stdev):
         self.report, self.loops, self.repeat, self.timings = report, loops, repeat, timings
@@ -441,7 +442,7 @@ def magic_run(arguments, _frame):
 
 
 def those(arguments):
-    """What the cells made, modules and functions too, of the types that are named if there are some."""
+    """Returns the names that cells defined, including modules and functions, restricted to the named types."""
     listed = core.part("variables").listing(core.NAMES, True)
     listed.sort(key=lambda item: item["name"])
     return [item for item in listed if not arguments or item["type"] in arguments.split()]
@@ -464,7 +465,7 @@ def magic_xdel(arguments, _frame):
 
 
 def magic_reset(arguments, _frame):
-    """Forgets all names; with `in`, `out` or `dhist` those of the session's past only, as in a notebook."""
+    """Deletes all names; with `in`, `out` or `dhist` only that part of the history, as in a notebook."""
     only = [word for word in arguments.split() if not word.startswith("-")]
     for word in only:
         if word not in ("in", "out", "dhist", "array"):
@@ -523,7 +524,7 @@ LINE.update(
 
 
 def cell(text, name):
-    """`%%magic` on the first line; the body keeps its line numbers."""
+    """Runs `%%magic` of the first line. The body keeps its line numbers."""
     before, _, rest = text.partition("%%")
     head, _, tail = rest.partition("\n")
     magic, _, arguments = head.strip().partition(" ")
@@ -538,7 +539,7 @@ def cell(text, name):
 
 
 def program(*words):
-    """A cell that is another program's input."""
+    """Runs a cell that is the input of another program."""
 
     def run(arguments, body, _name):
         subprocess = core.standard("subprocess")
@@ -556,7 +557,7 @@ def program(*words):
             core.NAMES[kept[name]] = getattr(done, name).decode("utf-8", "replace")
         core.NAMES["_exit_code"] = code
         if code and "no-raise" not in kept:
-            # Named by its text, as in a notebook; a long one by its beginning.
+            # Named after its text, as in a notebook; a long one after its beginning.
             named = body if body.endswith("\n") or len(body) >= 500 else body + "\n"
             error = subprocess.CalledProcessError(code, named[:500].encode("utf-8", "surrogateescape"))
             error.script = body[:10000]
@@ -567,7 +568,7 @@ def program(*words):
 
 
 def options_of(words):
-    """(the program's own arguments, what is to be done with its output) of a cell magic's first line."""
+    """Returns (the program's arguments, what to do with its output) of a cell magic's first line."""
     given, kept = [], {}
     words = list(words)
     while words:
@@ -604,7 +605,7 @@ def cell_timeit(arguments, body, _name):
 
 
 class Main:
-    """The frame of a cell, for magics that are not called from one."""
+    """Returns the frame of a cell, for magics that are not called from one."""
 
     f_globals = f_locals = core.NAMES
 
@@ -628,7 +629,7 @@ class Output:
 
 
 class Captured:
-    """What `%%capture name` keeps."""
+    """The output captured by `%%capture name`."""
 
     def __init__(self, stdout, stderr, outputs):
         self._stdout, self._stderr, self._outputs = stdout, stderr, outputs
@@ -658,7 +659,7 @@ class Captured:
 
 
 class Recorder:
-    """Keeps what is printed and displayed between `start` and `stop`."""
+    """Captures printed and displayed output between `start` and `stop`."""
 
     def __init__(self, stdout=True, stderr=True, display=True):
         io = core.standard("io")
@@ -730,7 +731,7 @@ CELL = {
 
 
 def ask(name, with_source):
-    """`name?`: signature and documentation; `name??` adds the source."""
+    """Shows `name?`: signature and documentation; `name??` adds the source."""
     if name.startswith("%"):
         table = CELL if name.startswith("%%") else LINE
         function = table.get(name.strip("%"))
@@ -765,13 +766,13 @@ def describe(name, with_source, frame):
 
 
 def shown(value):
-    """What an expression becomes that is shown though it is not the last one."""
+    """Displays the value of an expression that is not the last one."""
     if value is not None:
         core.display(value)
 
 
 class calls:
-    """What rewritten lines call."""
+    """The functions that rewritten lines call."""
 
     shell = staticmethod(shell)
     capture = staticmethod(capture)

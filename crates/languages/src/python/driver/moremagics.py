@@ -1,5 +1,4 @@
-"""Magics that few cells use, loaded by the first one that does: they look into the session's history, into things, into
-files, and at where time goes."""
+"""Less common magics, loaded at first use: session history, introspection, files, and profiling."""
 
 import os
 import sys
@@ -11,7 +10,7 @@ magics = core.part("magics")
 
 
 def cells_named(words):
-    """The texts of cells: `3`, `1-4`, or all but the running one."""
+    """Returns the texts of cells: `3`, `1-4`, or all but the running one."""
     inputs = core.session.inputs
     numbers = []
     for word in words:
@@ -39,7 +38,7 @@ def magic_history(arguments, _frame):
 
 
 def magic_rerun(arguments, frame):
-    """Runs earlier cells again; the last one before this if none is named."""
+    """Runs earlier cells again; by default the previous one."""
     words = [word for word in arguments.split() if not word.startswith("-")]
     for _number, text in cells_named(words) if words else cells_named([])[-2:-1]:
         value = core.run_text(text, "<cell %d>" % core.session.cell)
@@ -56,7 +55,7 @@ def magic_macro(arguments, _frame):
 
 
 class Macro:
-    """Cells that run again when the name stands alone."""
+    """Defines a macro: cells that run again when its name is a line of its own."""
 
     def __init__(self, value):
         self.value = value
@@ -111,7 +110,7 @@ def magic_pycat(arguments, _frame):
 
 
 def magic_load(arguments, _frame):
-    """Where a front end would put the file into the cell: its text."""
+    """Prints the text of the file, where a front end would insert it."""
     print("# %load " + arguments)
     magic_pycat(arguments.split()[-1] if arguments else "", None)
 
@@ -126,7 +125,7 @@ def magic_debug(_arguments, _frame):
 
 
 def magic_psearch(arguments, frame):
-    """Names like a pattern with `*`, of the session or of a module or value."""
+    """Returns names that match a pattern with `*`, of the session or of a module or value."""
     fnmatch = core.standard("fnmatch")
     holder, dot, pattern = arguments.strip().rpartition(".")
     names = dir(thing(holder, frame)) if dot else {**vars(magics.builtins), **magics.names_of(frame)}
@@ -167,7 +166,7 @@ def cell_prun(arguments, body, name):
 
 
 def magic_load_ext(arguments, _frame):
-    """Imports an extension and lets it register what it has."""
+    """Imports an extension and calls its registration function."""
     if arguments in BUILT_IN:
         return
     module = core.standard("importlib").import_module(arguments)
@@ -178,7 +177,7 @@ def magic_load_ext(arguments, _frame):
         load(core.part("shell").SHELL)
 
 
-# Extensions whose purpose is met here, or has no meaning.
+# Extensions that are built in here, or have no meaning.
 BUILT_IN = ("autoreload", "storemagic", "IPython.extensions.autoreload", "IPython.extensions.storemagic")
 
 
@@ -198,7 +197,7 @@ def magic_alias_magic(arguments, _frame):
 
 
 def magic_pylab(_arguments, _frame):
-    """The names of numpy and pyplot, as scripts of old expect them."""
+    """Imports the names of numpy and pyplot, as old scripts expect."""
     numpy = core.standard("importlib").import_module("numpy")
     pyplot = core.standard("importlib").import_module("matplotlib.pyplot")
     names = {name: value for module in (numpy, pyplot) for name, value in vars(module).items() if name[0] != "_"}
@@ -218,7 +217,7 @@ def magic_pprint(_arguments, _frame):
 
 
 def magic_xmode(arguments, _frame):
-    """Tracebacks have one form here, whatever is asked for."""
+    """Accepts any traceback mode; tracebacks have one form here."""
     print("Exception reporting mode: " + (arguments.strip() or "Context").capitalize())
 
 
@@ -229,7 +228,7 @@ def magic_dhist(_arguments, _frame):
 
 
 def magic_reset_selective(arguments, _frame):
-    """Forgets the cells' names that a pattern finds. Nobody is asked: there is nobody to answer."""
+    """Deletes variables that match a pattern. It never asks for confirmation, because there is no terminal."""
     patterns = [word for word in arguments.split() if word != "-f"]
     if not patterns:
         raise magics.UsageError("%reset_selective needs a pattern: %reset_selective -f ^data")

@@ -1,4 +1,4 @@
-"""`IPython` for interpreters that do not have it: the names that notebook code imports from it."""
+"""A stand-in for `IPython` in interpreters without it: the names that notebook code imports."""
 
 import importlib.machinery
 import sys
@@ -15,7 +15,7 @@ class Loader:
 
 
 def ipython_spec(name):
-    """The spec of a stand-in module, or None where the real IPython is or the name is not one of ours."""
+    """Returns the spec of a stand-in module; None if the real IPython exists or the name is not supported."""
     if name not in MODULES:
         return None
     spec = importlib.machinery.ModuleSpec(name, Loader(), is_package="__getattr__" in MODULES[name])
@@ -28,7 +28,7 @@ def display(*values, raw=False, display_id=None, **_options):
 
 
 class DisplayHandle:
-    """Shows again where a notebook would replace."""
+    """Displays the new value; a notebook would replace the old one."""
 
     def __init__(self, display_id=None):
         self.display_id = display_id if isinstance(display_id, str) else "%x" % id(self)
@@ -43,16 +43,16 @@ class DisplayHandle:
 
 
 def update_display(value, *, display_id, raw=False, **_options):
-    """Shows again: there is no place to replace."""
+    """Displays the value again: output cannot be replaced."""
     core.display(value, raw=raw)
 
 
 def clear_output(wait=False):
-    """Nothing to clear: what was printed stays."""
+    """Does nothing: printed output cannot be cleared."""
 
 
 class capture_output:
-    """What is printed and displayed inside of `with`, kept instead."""
+    """Captures the printed and displayed output of a `with` block."""
 
     def __init__(self, stdout=True, stderr=True, display=True):
         self.wanted = stdout, stderr, display
@@ -145,7 +145,7 @@ class Code(Shown):
 
 
 class IFrame:
-    """A page of elsewhere: only its address can be shown."""
+    """An external page: only its address can be shown."""
 
     def __init__(self, src="", width=None, height=None, **_options):
         self.src = src
@@ -170,7 +170,7 @@ class FileLinks(FileLink):
 
 
 class ProgressBar:
-    """A bar that prints how far it is."""
+    """A progress bar that prints its state."""
 
     def __init__(self, total):
         self.total, self.progress = total, 0
@@ -217,7 +217,7 @@ class Image(Shown):
 
 
 class Video(Shown):
-    """A film: named, not shown."""
+    """A video: it is named, not shown."""
 
     mime = "video/mp4"
 
@@ -229,7 +229,7 @@ class Video(Shown):
 
 
 class Audio(Shown):
-    """Sound: a file's bytes, or samples with a rate."""
+    """An audio clip: the bytes of a file, or samples with a rate."""
 
     mime = "audio/wav"
     reads_files = True
@@ -288,12 +288,12 @@ def get_ipython():
 
 
 def add_line(name, function):
-    """`%name` calls it with the rest of the line."""
+    """Registers a function for `%name`. It gets the rest of the line."""
     magics().LINE[name] = lambda arguments, frame: function(arguments)
 
 
 def add_cell(name, function):
-    """`%%name` calls it with the rest of the line and the cell."""
+    """Registers a function for `%%name`. It gets the rest of the line and the cell."""
 
     def run(arguments, body, _name):
         value = function(arguments, body.strip("\n") + "\n")
@@ -303,13 +303,13 @@ def add_cell(name, function):
 
 
 def add_both(name, function):
-    """`%name` calls it with the rest of the line, `%%name` with the cell too."""
+    """Registers a function for both: `%name` passes the rest of the line, `%%name` also the cell."""
     magics().LINE[name] = lambda arguments, frame: function(arguments, None)
     add_cell(name, function)
 
 
 def registering(*adders):
-    """A decorator: of a function, or with the name that the magic is to have."""
+    """Returns a decorator, used directly or with the name of the magic."""
 
     def register(function_or_name):
         if isinstance(function_or_name, str):
@@ -322,7 +322,7 @@ def registering(*adders):
 
 
 class Magics:
-    """What classes of magics inherit from."""
+    """The base class for classes of magics."""
 
     def __init__(self, shell=None, **_options):
         self.shell = shell
@@ -348,7 +348,7 @@ def marking(*kinds):
 
 
 def add_magics(maker, owner):
-    """The magics of a class, or of an object of one."""
+    """Returns the magics of a class or of its instance."""
     made = maker(owner) if isinstance(maker, type) else maker
     for base in type(made).__mro__:
         for name, function in vars(base).items():
@@ -360,7 +360,7 @@ ADDERS = {"line": add_line, "cell": add_cell, "both": add_both}
 
 
 def pretty(value, *_arguments, **_options):
-    """A value's plain text, without what is registered for displays."""
+    """Returns the plain text of a value, ignoring registered display functions."""
     return core.part("pretty").text_of(value, False)
 
 
@@ -373,7 +373,7 @@ def magics():
 
 
 def submodule(package):
-    """`IPython.lib` after `import IPython`, say."""
+    """Loads a submodule at first use, such as `IPython.lib` after `import IPython`."""
 
     def find(name):
         if "%s.%s" % (package, name) not in MODULES:
@@ -384,7 +384,7 @@ def submodule(package):
 
 
 def latex_to_png(text, encode=False, backend=None, wrap=False, color="Black", scale=1.0):
-    """A formula as a picture, or None where it cannot be drawn: without matplotlib, or when it is no mathtext."""
+    """Returns a formula as a picture; None without matplotlib, or if it is not valid mathtext."""
     try:
         mathtext = core.standard("importlib").import_module("matplotlib.mathtext")
         picture = core.standard("io").BytesIO()
@@ -428,7 +428,7 @@ MODULES = {
         "DisplayFormatter": shell.DisplayFormatter, "BaseFormatter": shell.Formatter,
         "PlainTextFormatter": shell.PlainFormatter,
     },
-    # Its shell is not ours: libraries ask whether pictures can be shown, and here they can.
+    # A terminal shell is a different class: libraries ask whether pictures can be shown, and here they can.
     "IPython.terminal": {},
     "IPython.terminal.interactiveshell": {"TerminalInteractiveShell": TerminalInteractiveShell},
     "IPython.lib": {},

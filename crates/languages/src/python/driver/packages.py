@@ -1,4 +1,4 @@
-"""Packages from within code: `pip install`, however it is started, is handed to the host, which installs what it may."""
+"""Package installs from code: every form of `pip install` is handed to the host, which decides what to install."""
 
 import os
 import posix
@@ -25,8 +25,8 @@ class shims:
 
 
 def make_shims():
-    """`pip` (and `python`, where only `python3` is installed), which commands of a cell expect; made when the first one is
-    about to start."""
+    """Writes the stand-ins for `pip` (and for `python`, where only `python3` exists), when a command is about to
+    start for the first time."""
     if shims.made:
         return
     shims.made = True
@@ -52,7 +52,7 @@ def make_shims():
 
 
 def pip_words(command):
-    """The arguments of a package manager's call, or None if the command is something else."""
+    """Returns the arguments of a package manager call, or None for any other command."""
     try:
         words = core.standard("shlex").split(command)
     except ValueError:  # a quote that is not closed
@@ -64,14 +64,14 @@ def pip_words(command):
     return None
 
 
-# Options of pip that make no difference here; all others are passed on, to be refused with the reason.
+# Options of pip without effect here. All others are passed on, and the host refuses them with a reason.
 HARMLESS = ("-q", "-qq", "-qqq", "--quiet", "-v", "--verbose", "-U", "--upgrade", "--user", "-y", "--yes",
             "--no-cache-dir", "--progress-bar=off", "--disable-pip-version-check", "--no-input", "--only-binary=:all:",
             "--break-system-packages", "--prefer-binary", "--system")  # fmt: skip
 
 
 def install(words):
-    """`pip install`: the host installs what it may. Without such a host: a clear error for what is not there."""
+    """Runs `pip install` through the host. Without a host that installs, missing packages are a clear error."""
     wanted = [word.strip("'\"") for word in words if word not in HARMLESS]
     if core.session.packages and wanted:
         print(ask_for_packages(wanted))
@@ -91,7 +91,7 @@ def install(words):
 
 
 def ask_for_packages(wanted):
-    """Has the host install packages while the cell waits; an interrupt ends the waiting."""
+    """Asks the host to install packages while the cell waits. An interrupt ends the wait."""
     session = core.session
     if core._thread.get_ident() != core.MAIN_THREAD or session.child:
         raise core.part("magics").UsageError("packages can be installed from the main thread of the session only")
@@ -104,7 +104,7 @@ def ask_for_packages(wanted):
         answer = core.inbox.ready()
         if answer is None:
             poll.poll()  # an interrupt comes out of here
-            # Not out of the middle of reading, which would lose a frame.
+            # Not in the middle of a read, which would lose a frame.
             session.armed = False
             core.inbox.read()
             session.armed = True
@@ -125,13 +125,13 @@ def ask_for_packages(wanted):
 # ---------------------------------------------------------------- in commands
 
 
-# Quoted text, or what ends the first command of a line; and where its output is to go.
+# Quoted text, or the end of the first command of a line; and its output redirections.
 ENDS = re.compile(r"""("[^"]*"|'[^']*')|(&&|;|\n|\|)""")
 GOES = re.compile(r"""("[^"]*"|'[^']*')|\s\d?>>?\s*(?!=)\S+|\s\d?>&\d""")
 
 
 def first_of(command):
-    """(the first command of a line, what stands between it and the rest, the rest)"""
+    """Returns (the first command of a line, its separator, the rest)."""
     for match in ENDS.finditer(command):
         if match.group(2):
             return command[: match.start()], match.group(2), command[match.end() :]
@@ -139,7 +139,7 @@ def first_of(command):
 
 
 def done(command):
-    """Installs what a command line begins with; returns what is left of it to run, or None."""
+    """Runs the install at the beginning of a command line. Returns the rest to run, or None."""
     while True:
         first, mark, rest = first_of(command.strip())
         words = pip_words(GOES.sub(lambda match: match.group(1) or "", first))
@@ -152,7 +152,7 @@ def done(command):
 
 
 def wanted_by(arguments):
-    """The arguments of `pip install` if that is what a program's arguments (a list, or a command line) are."""
+    """Returns the arguments of `pip install` if a program's arguments (a list, or a command line) are one."""
     try:
         if isinstance(arguments, str):
             if first_of(arguments.strip())[1] or "$" in arguments:
@@ -164,13 +164,13 @@ def wanted_by(arguments):
     if len(words) == 3 and words[1] == "-c" and os.path.basename(words[0]) in ("sh", "bash"):
         return wanted_by(words[2])
     found = pip_words(" ".join(words[:6])) if words else None
-    # An argument may hold blanks: taken from the list, not from the line.
+    # An argument may contain blanks, so it is taken from the list and not from the line.
     return None if found is None else words[words.index("install") + 1 :]
 
 
 def instead(arguments):
-    """The arguments of a program to start: those given, or if they are a `pip install` those of one that tells what came
-    of it, since the host has done it by then."""
+    """Returns the arguments of a program to start. A `pip install` is replaced by a program that prints its outcome,
+    since the host has already run it."""
     make_shims()
     words = wanted_by(arguments)
     if words is None or not core.session.packages or core.session.child:
@@ -185,7 +185,7 @@ def instead(arguments):
 
 
 def system(command):
-    """`os.system`: packages are installed by the host, all else is run."""
+    """Replaces `os.system`: the host installs packages, all else runs normally."""
     core.flush_streams()
     other = instead(command) if isinstance(command, str) else command
     if isinstance(other, list):

@@ -1,12 +1,12 @@
-"""The inside of a warmed parent: an interpreter that has loaded modules once, and whose children become sessions.
+"""The zygote: an interpreter that has loaded modules once, and whose forks become sessions.
 
-A child enters a sandbox by system calls that the launcher has written down, as numbers and bytes. They are carried out
-blindly and in order, by machine code that comes with them, and the first that fails ends the child: nothing is decided in a
-process that has run library code, and little of it is run.
-What is decided here is only what a session must not share with its siblings: random states, identities, what folders
-looked like, the environment.
+A fork enters a sandbox by system calls that the launcher has encoded as numbers and bytes. Machine code sent with
+them makes the calls blindly and in order. The first failure ends the fork: nothing is decided in a process that has
+run library code, and little of that code runs. This module handles only the state that a session must not share with
+its siblings: random states, identities, folder caches and the environment.
 
-Nothing of a caller's ever comes into the parent itself.
+No data of a caller ever enters the zygote.
+
 """
 
 import ctypes
@@ -40,28 +40,28 @@ previous = ctypes.c_long(0)
 
 
 class way:
-    """How children enter, as the launcher said last."""
+    """The latest system call lists of the launcher, by which forks enter a sandbox."""
 
     thread = 0  # the address where the C library keeps the number of this thread
-    carry_out = None  # the machine code that makes the calls of a list
+    carry_out = None  # machine code that makes the calls of a list
     user = None
     fork = let_go = enter = lock = ()
     kept = []
 
 
 def live():
-    """What a parent does. Only its children come back from here, each as a session."""
+    """Runs the zygote. Only its forks return from here, each as a session."""
     usual, while_loading = core.BOOT["env"], core.BOOT["env_loading"]
     change_environment({**usual, **while_loading}, [os_text(name) for name in posix.environ])
     try:
         core.standard("_locale").setlocale(0, "C.UTF-8")
     except Exception:
-        pass  # only what the C library says in words
+        pass  # this affects only the messages of the C library
     of_site = core.find_site()
     core.set_up_paths(of_site)
     core.set_up()
     new_streams()
-    # What every child runs lies close together if it is there before the modules.
+    # Loaded before the modules, the code that every fork runs is contiguous in memory.
     for name in LIKELY:
         core.part(name)
     core.keep_code("copies")
@@ -73,12 +73,12 @@ def live():
     if executable(bytes(16)) < 0 or not way.thread:
         core.say("sandcell: no memory that can be executed, or no GNU C library: no warmed interpreter\n")
         core._exit(70)
-    # The numbers stay taken: what children are handed lies above them.
+    # These numbers stay in use, so that descriptors passed to forks get higher ones.
     null, told = posix.open("/dev/null", posix.O_RDWR | posix.O_CLOEXEC), posix.dup(core.CONTROL_OUT)
     for fd in (core.CONTROL_IN, core.CONTROL_OUT):
         core.dup2(null, fd)
     core.close(null)
-    # What children would do all alike is done here: only what they are handed differs.
+    # Work that is the same for all forks is done here: forks differ only in the descriptors passed to them.
     core.find_places()
     core.POLL = core.standard("select").poll()
     core.POLL.register(core.CONTROL_IN, 1)
@@ -112,8 +112,8 @@ def live():
 
 
 def rehearse(of_site):
-    """Does what every child does, from its first frame on. What children would change of what they share costs each of them a page:
-    functions settle when they are called often, and the C library looks each of its own up once."""
+    """Runs the first steps of a fork as a warm-up. Each page of shared memory that forks change is copied for each of
+    them. After repeated calls functions are specialised, and the C library has resolved its symbols."""
     source, sink = core.pipe()
     core.dup2(source, core.CONTROL_IN, False)
     place = core.CONTROL_OUT
@@ -136,7 +136,8 @@ def rehearse(of_site):
 
 
 def give_back():
-    """Returns memory that loading has left unused to the system, where the C library can: each child would have its share of it."""
+    """Returns memory that imports have left unused to the system, where the C library can. Otherwise each fork would
+    be charged for it."""
     LIBRARY.malloc_trim(0)
 
 
@@ -144,7 +145,7 @@ def give_back():
 
 
 class Room:
-    """Room for one message with descriptors. What calls that are written down refer to lies where it is made."""
+    """A buffer for one message with descriptors. Encoded calls refer to its address."""
 
     def __init__(self, size):
         self.data, self.beside = bytearray(size), bytearray(16 + 4 * DESCRIPTORS)
@@ -153,11 +154,11 @@ class Room:
         self.header = (ctypes.c_long * 7)(0, 0, ctypes.addressof(self.part), 1, control, len(self.beside), 0)
         self.address, self.descriptors = ctypes.addressof(self.header), control + 16
         self.numbers = memoryview(self.beside)[16:].cast("i")
-        # One that did not come is none.
+        # A missing descriptor is -1.
         self.numbers[:] = memoryview(b"\xff" * 4 * DESCRIPTORS).cast("i")
 
     def receive(self, fd):
-        """How long the next message is; 0 if none comes any more."""
+        """Receives the next message and returns its length; 0 at the end of the channel."""
         self.header[5] = len(self.beside)
         size = receive(fd, self.address, 0)
         while size < 0 and ctypes.get_errno() == EINTR:
@@ -168,7 +169,7 @@ class Room:
         return not self.header[6] & _socket.MSG_CTRUNC
 
     def is_alone(self):
-        """Whether no descriptors have come along."""
+        """Returns True if the message has no descriptors."""
         return not self.header[5]
 
 
@@ -181,7 +182,7 @@ order, go, lane = ROOMS.values()
 
 
 def learn(told):
-    """Makes the calls ready, so that children have nothing to prepare."""
+    """Prepares the call lists, so that forks have nothing to prepare."""
     if way.carry_out is None:
         place = executable(bytes.fromhex(told["code"]))
         if place < 0:
@@ -195,7 +196,7 @@ def learn(told):
 
 
 def executable(code):
-    """Where these instructions stand now; -1 if they cannot."""
+    """Maps the instructions into memory and returns their address; -1 on failure."""
     size, nothing = ctypes.c_size_t(len(code)), ctypes.c_long(0)
     LIBRARY.mmap.restype = ctypes.c_long
     place = LIBRARY.mmap(nothing, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, nothing)
@@ -206,7 +207,8 @@ def executable(code):
 
 
 def ready(calls):
-    """What carries out calls takes. Each call has its number, a bit for each argument that stands at an address, and six arguments."""
+    """Encodes calls for the machine code. Each call has its number, a bit for each argument that is read from an
+    address, and six arguments."""
     numbers = []
     for number, *arguments in calls:
         found = [argument(value) for value in arguments] + [(0, False)] * (6 - len(arguments))
@@ -218,7 +220,7 @@ def ready(calls):
 
 
 def argument(value):
-    """The argument, and whether it stands at that address."""
+    """Returns the argument, and True if it is read from that address."""
     if value is None:
         return ctypes.addressof(previous), True
     if value is True:
@@ -244,8 +246,8 @@ def address(data):
 
 
 def thread_id():
-    """Where the C library keeps the number of this thread; 0 if that is not known. Others than GNU's have something else where a
-    thread that ends is noted."""
+    """Returns the address where the C library stores the id of this thread; 0 if unknown. Other C libraries than
+    GNU's store something else at the address that the kernel clears at the end of a thread."""
     found = ctypes.c_long(0)
     if LIBRARY.prctl(PR_GET_TID_ADDRESS, ctypes.c_long(ctypes.addressof(found)), 0, 0, 0):
         return 0
@@ -254,7 +256,7 @@ def thread_id():
 
 
 def make():
-    """Makes a child in the sandbox's process namespace; in the child it has entered when this returns."""
+    """Forks into the PID namespace of the sandbox. In the child it returns after entering the sandbox."""
     if not order.is_whole():
         return -1
     BEFORE()
@@ -270,7 +272,8 @@ def make():
 
 
 def enter():
-    """In the child: enters the sandbox, waits until the launcher has made it and admitted the child, locks itself."""
+    """Runs in the fork: enters the sandbox, waits until the launcher has made it and admitted the fork, and applies
+    the lockdown."""
     IN_CHILD()
     if way.carry_out(*way.enter) <= 0:
         core._exit(70)
@@ -290,7 +293,7 @@ def enter():
 
 
 def become(of_site):
-    """Takes what is this session's own, and lets go of what its siblings have as well."""
+    """Takes the state of this session, and drops the state shared with its siblings."""
     try:
         session.parent = False
         core.PID = core.getpid()
@@ -317,7 +320,7 @@ def become(of_site):
 
 
 def change_environment(variables, without):
-    """Sets these variables, and removes the others."""
+    """Sets `variables` and removes those named in `without`."""
     for name in without:
         posix.unsetenv(name)
         posix.environ.pop(os_bytes(name), None)
@@ -336,8 +339,8 @@ def os_text(data):
 
 
 def new_streams():
-    """Those that children will have, made once. What they ask of their descriptors when they are made a pipe answers, as
-    children's are; the parent's own lead nowhere."""
+    """Makes the standard streams of forks once. A stream inspects its descriptor when it is made. It gets a pipe
+    here, as in a session, because the zygote's own descriptors lead nowhere."""
     source, sink = core.pipe()
     for fd, name in ((1, "stdout"), (2, "stderr")):
         kept = posix.dup(fd)
@@ -354,7 +357,7 @@ def new_streams():
 
 
 def new_numpy():
-    """Seeds numpy's global generator again. The module `random` does so in its own fork handler."""
+    """Reseeds numpy's global generator. The module `random` does that in its own fork handler."""
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
 

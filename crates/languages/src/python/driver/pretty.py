@@ -1,7 +1,9 @@
-"""Values as text: containers broken over lines when they do not fit, as notebooks do it, and never without bound.
+"""Formats values as text. Containers are broken over lines when they do not fit, as in notebooks, and the length is
+always bounded.
 
-A value becomes a tree of strings, BREAKs and groups; a group is put on one line if that fits, else all its BREAKs become
-line feeds. Containers are cut after a thousand items, the whole text after `NODES`.
+A value becomes a tree of strings, BREAKs and groups. A group is put on one line if it fits, else all its BREAKs
+become line feeds. Containers are cut after a thousand items, the whole text after `NODES`.
+
 """
 
 import sys
@@ -13,7 +15,7 @@ BREAK = object()
 
 
 class Group(list):
-    """Items that are broken together, `indent` columns further in than what is around them."""
+    """Items that are broken together, `indent` columns deeper than their surroundings."""
 
     def __init__(self, indent, items=()):
         list.__init__(self, items)
@@ -27,7 +29,7 @@ class Builder:
         self.inside = []
 
     def build(self, value):
-        """The tree of a value."""
+        """Returns the tree of a value."""
         self.nodes += 1
         if self.nodes > NODES:
             return "..."
@@ -86,7 +88,7 @@ class Builder:
         return group
 
     def known(self, value, kind, known, itself):
-        """A value of the standard library's, or of a class made from it, as the call that makes it."""
+        """Formats an instance of a standard library class, or of a subclass, as the call that creates it."""
         name = known[0] if itself and known[0] else kind.__name__
         if id(value) in self.inside:
             return name + "(...)"
@@ -98,7 +100,7 @@ class Builder:
             self.inside.pop()
 
     def asked(self, value, method):
-        """What the value's own `_repr_pretty_` says."""
+        """Returns the output of the value's own `_repr_pretty_`."""
         if len(self.inside) > 60:
             return "..."
         cycle = id(value) in self.inside
@@ -177,7 +179,7 @@ PRINTERS = (
     (frozenset, lambda self, value: self.set_of(value, "frozenset({", "})", "frozenset()")),
 )
 class Raw(str):
-    """Text that is shown as it is."""
+    """Text that is shown unchanged."""
 
     def _repr_pretty_(self, printer, cycle):
         printer.text(str(self))
@@ -194,7 +196,7 @@ def pattern(value):
 
 
 FLAGS = ("DEBUG", "DOTALL", "IGNORECASE", "LOCALE", "MULTILINE", "UNICODE", "VERBOSE")
-# (module, class): (name that is shown or None for the class's own, value -> (arguments, named arguments))
+# (module, class): (displayed name or None for the class's own, value -> (arguments, named arguments))
 CALLS = {
     ("collections", "defaultdict"): (None, lambda value: ([value.default_factory, dict(value)], {})),
     ("collections", "OrderedDict"): (None, lambda value: ([list(value.items())] if value else [], {})),
@@ -210,7 +212,7 @@ CALLS = {
 
 
 class Printer:
-    """What `_repr_pretty_` methods write to: the calls that notebooks offer them."""
+    """The printer that `_repr_pretty_` methods write to, with the calls of notebooks."""
 
     def __init__(self, builder):
         self.builder = builder
@@ -286,7 +288,7 @@ def function_text(value):
 
 
 def flat_width(tree, room):
-    """The width of a tree on one line; more than `room` as soon as that is certain."""
+    """Returns the width of a tree on one line; more than `room` as soon as that is certain."""
     if tree is BREAK:
         return 1
     if isinstance(tree, str):
@@ -315,7 +317,7 @@ class Layout:
         self.column = indent
 
     def put(self, tree, indent, trailing):
-        """Writes a tree; `trailing` is the width of what follows it up to the next place to break."""
+        """Writes a tree; `trailing` is the width of the text after it, up to the next BREAK."""
         if isinstance(tree, str):
             self.text(tree)
             return
@@ -351,7 +353,7 @@ class Layout:
 
 
 def text_of(value, registered=True):
-    """The text of any value, with or without the functions that are registered for types. Runs user code (`__repr__`),
+    """Returns the text of any value, with or without functions registered for types. Runs user code (`__repr__`),
     which may do anything."""
     tree = Builder(registered and core.session.formatted).build(value)
     if isinstance(tree, str):

@@ -1,24 +1,25 @@
-"""`%autoreload`: modules whose files have changed since are loaded again before the next cell."""
+"""Implements `%autoreload`: reloads changed modules before the next cell."""
 
 import os
 import sys
 
 Function, Module = type(lambda: None), type(sys)
-# What belongs to a function itself, beside its name.
+# The attributes of a function that a reload replaces; its name stays.
 OF_FUNCTION = ("__code__", "__defaults__", "__kwdefaults__", "__doc__", "__dict__")
 OF_CLASS = ("__dict__", "__weakref__", "__module__", "__qualname__")
-# Where nothing changes.
+# Folders whose files do not change.
 FIXED = tuple({os.path.join(folder, "") for folder in (sys.prefix, sys.base_prefix, sys.exec_prefix)})
 
 
 class seen:
-    """When the files of modules were last changed, by the modules' names."""
+    """The last modification time of each module's file, by module name."""
 
     times = {}
 
 
 def magic_autoreload(arguments, _frame):
-    """`%autoreload 2` (or `1`, `3`): before each cell; `%autoreload 0`: no more; `%autoreload`: once, now."""
+    """Implements `%autoreload 2` (or `1`, `3`): reload before each cell; `%autoreload 0`: stop; `%autoreload`: reload
+    once, now."""
     mode = (arguments.split() or ["now"])[0].lower()
     if mode not in ("now", "0", "off", "1", "explicit", "2", "all", "3", "complete"):
         raise core.part("magics").UsageError("%%autoreload takes 0, 1, 2 or 3, not %r" % mode)
@@ -54,7 +55,7 @@ def load(name, module):
 
 
 def renew(old, new, name):
-    """Makes what others hold of the old module do what the new one does."""
+    """Updates an old function or class in place, so that existing references behave like the reloaded one."""
     kind = type(old)
     if old is new or kind is not type(new) or kind not in (Function, type) or old.__module__ != name:
         return
@@ -69,4 +70,4 @@ def renew(old, new, name):
             if key not in OF_CLASS:
                 setattr(old, key, value)
     except (AttributeError, TypeError, ValueError):
-        pass  # other closures or slots: what was made before stays as it was
+        pass  # different closures or slots: old objects keep their old behaviour

@@ -1,19 +1,21 @@
-"""Values in several representations (MIME bundles): the methods that notebooks know, and the types that matter most.
+"""Formats values in several representations (MIME bundles), by notebook methods and by support for the most common
+types.
 
-Every method of a value is user code: each runs in its own `try`, and what comes back is checked and bounded.
+Every method of a value is user code: each runs in its own `try`, and its result is checked and bounded.
+
 """
 
 import sys
 
-# Of pictures and pages; animations are such pages.
+# The limit for pictures and HTML pages, including animations.
 PICTURE_LIMIT = 4 << 20
 OTHER_LIMIT = 1 << 20
 TOTAL_LIMIT = 7 << 20
-# So many characters of text for a browser are shown to a reader as they are, and so many of the words in what is longer.
+# The maximum number of markup characters shown unchanged, and of text characters shown of longer markup.
 MARKUP_SHOWN = 4000
 WORDS_SHOWN = 500
 MARKUP = {"text/html": "HTML", "application/javascript": "JavaScript"}
-# What of a page is no text.
+# Elements of a page without readable text.
 UNREAD = ("script", "style", "svg", "head")
 PNG_URI = "data:image/png;base64,"
 
@@ -32,8 +34,8 @@ METHODS = (
 
 
 def bundle(value):
-    """[(mime, bytes)] of a value, `text/plain` first. None if the value has shown itself. Raises what its `__repr__`
-    raises, unless something else shows it."""
+    """Returns [(mime, bytes)] of a value, `text/plain` first. None if the value has displayed itself. Raises the
+    error of its `__repr__`, unless another representation exists."""
     if type(value) is str and not core.session.formatted:
         if len(value) > MARKUP_SHOWN and is_page(value):
             return checked({"text/html": value, "text/plain": value})
@@ -61,7 +63,7 @@ def bundle(value):
 
 
 def displayed(value):
-    """The same of a value that is only displayed: what its `__repr__` raises is told, and ends nothing."""
+    """Returns the same for a displayed value: an error of its `__repr__` is printed and ends nothing."""
     try:
         return bundle(value)
     except Exception as error:
@@ -70,7 +72,7 @@ def displayed(value):
 
 
 def result(value):
-    """(the same of a cell's value, what methods that show it have raised)"""
+    """Returns (the same for a cell's value, errors of its display methods)."""
     core.session.failed = failed = []
     try:
         return bundle(value), failed
@@ -79,8 +81,8 @@ def result(value):
 
 
 def tell(error):
-    """A method that shows a value failed, which ends nothing: of the last value it is the cell's error, once that was
-    shown as well as it can be; of others it is said on stderr."""
+    """Records a failed display method. For the value of a cell it is the cell's error, reported after the best
+    possible display; for others it is printed on stderr."""
     if core.session.failed is not None:
         core.session.failed.append(error)
         return
@@ -96,14 +98,14 @@ def number_text(value):
 
 
 def shows_itself(value):
-    """Whether it did, by its `_ipython_display_` or a function that is registered to show it."""
+    """Returns True if the value displayed itself, by `_ipython_display_` or a registered function."""
     if not core.session.formatted and getattr(type(value), "_ipython_display_", None) is None:
         return False
     return core.part("shell").shown_itself(value)
 
 
 def bundle_of_raw(data):
-    """The same of a ready mapping from MIME type to str, bytes or JSON."""
+    """Returns the same for a mapping from MIME type to str, bytes or JSON."""
     found = dict(data)
     if not isinstance(found.get("text/plain"), str):
         found["text/plain"] = attempt(lambda: readable(found)) or "<%s>" % ", ".join([str(mime) for mime in found])
@@ -123,7 +125,8 @@ def plain(value):
 
 
 def asked(value, found):
-    """What the value's own methods give. Looked up on the class, so objects that invent attributes invent none here."""
+    """Returns the results of the value's own methods. They are looked up on the class, so objects with dynamic
+    attributes have none."""
     kind = type(value)
     method = getattr(kind, "_repr_mimebundle_", None)
     if method is not None:
@@ -149,7 +152,7 @@ def asked(value, found):
 
 
 def ask(method):
-    """What a method of a value gives; one that raises gives nothing, and that is said."""
+    """Returns the result of a method of a value; one that raises gives None, and the error is reported."""
     try:
         return method()
     except NotImplementedError:
@@ -167,7 +170,7 @@ def attempt(function):
 
 
 def checked(found):
-    """Bytes within the limits; what had to go is said in the text."""
+    """Returns bytes within the limits; dropped parts are stated in the text."""
     notes, ready = [], []
     total = 0
     if attempt(lambda: is_address(found["text/plain"])):
@@ -192,13 +195,13 @@ def checked(found):
 
 
 def is_address(text):
-    """Whether a text is what Python says of objects that say nothing of themselves, or IPython of its own."""
+    """Returns True for a default repr of Python or IPython."""
     words = text[1:-1].split(" ") if text[:1] == "<" and text[-1:] == ">" else []
     return words[1:] == ["object"] or words[1:-1] in (["at"], ["object", "at"]) and words[-1][:2] == "0x"
 
 
 def readable(found):
-    """What stands for an object that has no text of its own: its most readable form, or None."""
+    """Returns the most readable form of an object without a repr, or None."""
     for mime in ("text/markdown", "text/latex", *[mime for mime in found if is_json(mime)], "text/html"):
         data = found.get(mime)
         if is_json(mime) and data is not None:
@@ -216,12 +219,12 @@ def is_json(mime):
 
 
 def is_page(text):
-    """Whether a text is a page with its pictures and programs in it, as animations are."""
+    """Returns True for an HTML page with embedded pictures and scripts, as animations are."""
     return text.lstrip()[:1] == "<" and "<script" in text and PNG_URI in text
 
 
 def describe_markup(found):
-    """Text for a browser is not for a reader: where it is long and there is no other, its words stand for it, and its picture."""
+    """Replaces long markup without another text by its words, and by its picture."""
     for mime, name in MARKUP.items():
         data = found.get(mime)
         if type(data) is str and len(data) > MARKUP_SHOWN and found["text/plain"] == data:
@@ -230,13 +233,13 @@ def describe_markup(found):
             found["text/plain"] = ("<%s, %d characters> %s%s" % (name, len(data), text[:WORDS_SHOWN], more)).rstrip()
             at = data.find(PNG_URI)
             if at >= 0 and not any([kind.startswith("image/") for kind in found]):
-                # Programs break long texts by a backslash.
+                # Generators break long text with a backslash.
                 picture = data[at + len(PNG_URI) :].partition('"')[0].partition("'")[0]
                 found["image/png"] = picture.replace("\\\n", "")
 
 
 def words(page):
-    """The text of a page, on one line, a little more than is shown."""
+    """Returns the text of a page on one line, a little longer than the shown part."""
     small, found, at, size = page.lower(), [], 0, 0
     while at < len(page) and size <= 2 * WORDS_SHOWN:
         tag = page.find("<", at)
@@ -278,7 +281,7 @@ def as_bytes(mime, data):
 
 
 def special(value, found):
-    """Adds what a type's own methods would not give, or not within bounds."""
+    """Adds representations that a type's own methods do not give, or not within bounds."""
     module = type(value).__module__ or ""
     top = module.partition(".")[0]
     if top == "matplotlib" and "matplotlib.figure" in sys.modules:
@@ -291,7 +294,7 @@ def special(value, found):
         if type(value).__name__ == "LazyFrame":
             return  # its columns are only known once it has worked
         if type(value).__name__ == "Styler":
-            # The frame below it can be read; how it is to look is only to be had as a page.
+            # The underlying data frame is readable as text; its styling exists only as a page.
             attempt(lambda: found.update({"text/plain": plain(value.data)}))
             attempt(lambda: frame(value.data, found))
             found.pop("application/vnd.sandcell.table+json", None)
@@ -305,7 +308,7 @@ def special(value, found):
 
 
 def pil_picture(image):
-    """A picture of bounded size; a large one loses detail here, not in the caller's variable."""
+    """Returns a picture of bounded size. A large one is reduced here, not in the caller's variable."""
     import io
 
     shown = image
@@ -328,7 +331,7 @@ def pil_picture(image):
 
 
 def frame(value, found):
-    """The shape and column types of a data frame, which its text leaves out."""
+    """Returns the shape and column types of a data frame, which its text omits."""
     shape = getattr(value, "shape", None)
     columns = getattr(value, "columns", None)
     if columns is None or not isinstance(shape, tuple) or len(shape) != 2:
@@ -344,7 +347,7 @@ def frame(value, found):
 
 
 def plotly(figure):
-    """Text for a reader, the figure's own JSON, and a page that loads plotly from the network of whoever opens it."""
+    """Returns readable text, the figure's JSON, and a page that loads plotly from the network of the viewer."""
     data = core.part("chartdata").of_plotly(figure)
     title = data.get("title") or "plotly figure"
     series = ", ".join(["%s (%d points)" % (item["name"] or item["type"], item["total"]) for item in data["series"]])
@@ -358,7 +361,7 @@ def plotly(figure):
 
 
 def drawn(draw, renderer):
-    """A picture, where the renderer that it takes is installed and works here."""
+    """Returns a picture, if the renderer that it needs is installed and works here."""
     if core.standard("importlib.util").find_spec(renderer) is None:
         return {}
     data = attempt(draw)
@@ -371,7 +374,7 @@ VEGA_PAGE = """<!doctype html><meta charset="utf-8"><div id="vis"></div>
 
 
 def altair(chart):
-    """Text for a reader, the specification, a page that shows it, and a picture if vl-convert is there."""
+    """Returns readable text, the specification, a page that shows it, and a picture if vl-convert is installed."""
     json = core.standard("json")
     spec = chart.to_dict()
     text = json.dumps(spec, allow_nan=False, default=str, ensure_ascii=False)

@@ -1,5 +1,5 @@
-"""What `get_ipython()` gives: the calls of a notebook's shell that programs and libraries make, its formatters for
-values, and how much of its history is kept. It is loaded by the first cell that asks for one of these."""
+"""The shell returned by `get_ipython()`: the methods that programs and libraries call, formatters for values, and the
+bounds of the history. The first cell that uses one of these loads this file."""
 
 import sys
 
@@ -7,7 +7,7 @@ builtins = core.standard("builtins")
 
 Coroutine = core.standard("types").CoroutineType
 
-# What `Out` may hold that is known to be large, in bytes: older values go first.
+# The maximum known size of values in `Out`, in bytes: older values are removed first.
 HEAVY = 64 << 20
 
 
@@ -15,13 +15,13 @@ HEAVY = 64 << 20
 
 
 class kept:
-    """The known sizes of what `Out` holds."""
+    """The known sizes of values in `Out`."""
 
     sizes = {}
 
 
 def weigh(value):
-    """Bounds `Out` by the memory of what is in it, as far as that can be known without asking the values."""
+    """Bounds `Out` by the memory of its values, as far as it is known without running their code."""
     outputs, sizes = core.session.outputs, kept.sizes
     kind = type(value)
     sizes[core.session.cell] = core.part("variables").size_of(value, kind)
@@ -35,7 +35,7 @@ def weigh(value):
 
 
 def alone():
-    """What `sys.getrefcount` says of a value that one name of a function holds: versions of Python differ."""
+    """Returns `sys.getrefcount` of a value with a single local reference: Python versions differ."""
     value = object()
     return sys.getrefcount(value)
 
@@ -47,7 +47,8 @@ def forget_output(cell):
     core.NAMES.pop("_%d" % cell, None)
     value = core.session.outputs.pop(cell, None)
     if type(value) is Coroutine and sys.getrefcount(value) == ALONE:
-        # The cell that made it is long over: the warning that nobody awaited it would come in the middle of another one.
+        # The cell that made it is long over. The warning about a coroutine that was never awaited would appear in an
+        # unrelated cell.
         value.close()
 
 
@@ -61,7 +62,7 @@ MIMES = (
 
 
 class Formatter:
-    """The functions that make one representation (a MIME type) of values, by their type."""
+    """The functions for one representation (a MIME type) of values, by type."""
 
     enabled = True
 
@@ -91,7 +92,7 @@ class Formatter:
         return before
 
     def pop(self, typ, default=KeyError):
-        """Takes a function back."""
+        """Removes a function."""
         if isinstance(typ, str):
             module, _, name = typ.rpartition(".")
             table, key = self.deferred_printers, (module, name)
@@ -103,7 +104,7 @@ class Formatter:
         return found
 
     def found(self, typ):
-        """The function for a class or one that it inherits from, or None."""
+        """Returns the function for a class or one of its bases, or None."""
         for base in typ.__mro__:
             function = self.type_printers.get(base)
             if function is None and self.deferred_printers:
@@ -113,14 +114,14 @@ class Formatter:
         return None
 
     def lookup_by_type(self, typ):
-        """The function for a class; KeyError where there is none."""
+        """Returns the function for a class; KeyError if there is none."""
         function = self.found(typ)
         if function is None:
             raise KeyError("No registered printer for %r" % typ)
         return function
 
     def lookup(self, obj):
-        """The function for a value; KeyError where there is none."""
+        """Returns the function for a value; KeyError if there is none."""
         return self.lookup_by_type(type(obj))
 
     def __call__(self, obj):
@@ -146,15 +147,15 @@ class PlainFormatter(Formatter):
 
 
 def configure(wanted):
-    """`%config InteractiveShell.ast_node_interactivity = 'all'`: which expressions of a cell are shown. What else notebooks set
-    this way (formats of pictures, colours) is decided elsewhere."""
+    """The option `InteractiveShell.ast_node_interactivity`: which expressions of a cell are shown. Other options of
+    notebooks (picture formats, colours) have no effect here."""
     name, _, value = wanted.partition("=")
     if name.strip().endswith("InteractiveShell.ast_node_interactivity") and value:
         SHELL.ast_node_interactivity = core.standard("ast").literal_eval(value.strip())
 
 
 def set_precision(wanted):
-    """`%precision`: how floats are shown. Empty: as Python does."""
+    """Sets `%precision`, the format of floats. Empty: as Python does."""
     plain = DISPLAY.formatters["text/plain"]
     form = "%%.%sf" % wanted if wanted.isdigit() else wanted
     if form:
@@ -174,7 +175,7 @@ def binary(mime):
 
 
 class DisplayFormatter:
-    """All formatters; `format` gives what a display of the value would show."""
+    """All formatters; `format` returns the representations that a display of the value would have."""
 
     def __init__(self):
         self.formatters = {mime: (PlainFormatter if mime == "text/plain" else Formatter)(mime) for mime in MIMES}
@@ -187,7 +188,7 @@ class DisplayFormatter:
         return list(self.formatters)
 
     def format(self, obj, include=None, exclude=None):
-        """(what represents it by MIME type, metadata)"""
+        """Returns (representations by MIME type, metadata)."""
         blobs = core.part("rich").bundle(obj) or ()
         found = {mime: data if binary(mime) else data.decode("utf-8") for mime, data in blobs}
         found = {mime: data for mime, data in found.items() if not mime.startswith(("application/vnd.sandcell", "text/vnd.sandcell"))}
@@ -199,7 +200,8 @@ DISPLAY = DisplayFormatter()
 
 
 def registered(value):
-    """What registered functions make of a value, by MIME type; plain text is the pretty printer's."""
+    """Returns the representations made by registered functions, by MIME type. The pretty printer makes the plain
+    text."""
     found, kind = {}, type(value)
     for mime, formatter in DISPLAY.formatters.items():
         function = formatter.found(kind) if mime != "text/plain" and formatter.enabled else None
@@ -215,7 +217,7 @@ def registered(value):
 
 
 def attempt(function, *values):
-    """Calls a function of the caller's that makes a representation; where it raises that is said, and it makes none."""
+    """Calls a display function of the caller. An error is printed, and it makes no representation."""
     try:
         return function(*values)
     except NotImplementedError:
@@ -226,7 +228,7 @@ def attempt(function, *values):
 
 
 def shown_itself(value):
-    """Whether the value was shown by its own `_ipython_display_`, or by what is registered to show it."""
+    """Returns True if the value was displayed by its `_ipython_display_` or a registered function."""
     kind = type(value)
     function = DISPLAY.ipython_display_formatter.found(kind)
     if function is None:
@@ -247,7 +249,7 @@ def shown_itself(value):
 
 
 class Events:
-    """Callbacks that libraries register with a notebook's shell: kept quiet, since nothing here redraws."""
+    """Callbacks that libraries register with a notebook's shell. They are ignored, since nothing here redraws."""
 
     callbacks = {}
 
@@ -258,7 +260,7 @@ class Events:
 
 
 class ExecutionResult:
-    """What `run_cell` gives back."""
+    """The result of `run_cell`."""
 
     execution_count = error_before_exec = error_in_exec = info = result = None
 
@@ -277,7 +279,7 @@ class ExecutionResult:
 
 
 class InteractiveShell:
-    """The calls of a notebook's shell that programs make."""
+    """The methods of a notebook's shell that programs call."""
 
     config = {}
     events = Events()
@@ -326,7 +328,7 @@ class InteractiveShell:
         return lines if split else lines.n
 
     def run_cell(self, raw_cell, store_history=False, silent=False, shell_futures=True, cell_id=None):
-        """Runs a cell's text as if it had been sent: what fails is told on stderr and in the result."""
+        """Runs a cell's text like a sent cell. An error is printed on stderr and is in the result."""
         done = ExecutionResult()
         done.execution_count = core.session.cell if store_history else None
         try:
@@ -387,14 +389,14 @@ class InteractiveShell:
             core.say(core.part("errors").describe(error)["traceback"] + "\n")
 
     def nothing(self, *_arguments, **_options):
-        """What has no meaning without a front end."""
+        """Accepts a call that has no meaning without a front end."""
 
     enable_gui = enable_matplotlib = enable_pylab = set_next_input = set_custom_exc = nothing
     register_post_execute = nothing
 
 
 class ZMQInteractiveShell(InteractiveShell):
-    """A notebook's."""
+    """The class name of a notebook's shell."""
 
 
 ZMQInteractiveShell.__module__ = "ipykernel.zmqshell"
@@ -410,8 +412,8 @@ def magics():
 
 
 def interactive(tree):
-    """The statements of a cell with those made into displays that `ast_node_interactivity` names. The last one is the
-    cell's value where it is to be shown: returns (tree, whether it is)."""
+    """Returns (tree, True if the last expression is the value): the statements of a cell, with the expressions
+    selected by `ast_node_interactivity` turned into displays."""
     ast = core.standard("ast")
     wish = SHELL.ast_node_interactivity
     if wish == "none" or not tree.body:

@@ -1,4 +1,4 @@
-"""A listing of a session's variables that runs no user code: only exact, well-known types are looked into."""
+"""Lists the variables of a session without running user code: only exact, well-known types are inspected."""
 
 import sys
 
@@ -7,7 +7,8 @@ PREVIEW = 80
 
 
 def listing(names, every=False):
-    """[{name, type, shape, bytes, preview}] of what the cells made; modules, functions and dunders are left out."""
+    """Returns [{name, type, shape, bytes, preview}] of the names that cells defined, without modules, functions and
+    dunders."""
     found = []
     for name, value in list(names.items()):
         if type(name) is not str or name.startswith("_") or len(found) >= LIMIT:
@@ -30,7 +31,7 @@ def listing(names, every=False):
 
 
 def known(kind):
-    """'numpy.ndarray', 'pandas.DataFrame', … if it is exactly that library's class."""
+    """Returns 'numpy.ndarray', 'pandas.DataFrame', … if the type is exactly that library's class."""
     for module, name in (
         ("numpy", "ndarray"),
         ("pandas", "DataFrame"),
@@ -67,7 +68,7 @@ def size_of(value, kind):
 
 
 def columns_of(frame):
-    """The columns of a pandas data frame with their types, as far as a line holds them."""
+    """Returns the columns of a pandas data frame with their types, within the length of one line."""
     text = "%d rows x %d columns: " % frame.shape
     for number, (name, kind) in enumerate(zip(list(frame.columns)[:40], frame.dtypes)):
         one = "%s %s" % (preview_of(name, type(name), 2), str(kind)[:30])
@@ -78,7 +79,7 @@ def columns_of(frame):
 
 
 def preview_of(value, kind, depth=0):
-    """A short text, of plain values only; others are named by their type."""
+    """Returns a short text of plain values; other values are represented by their type."""
     if kind in (int, bool, float, complex, type(None)):
         if kind is int and value.bit_length() > 2000:
             return "int of %d bits" % value.bit_length()

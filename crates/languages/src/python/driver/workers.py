@@ -1,9 +1,10 @@
-"""Worker processes that begin as fresh interpreters (`spawn` and `forkserver` of multiprocessing).
+"""Support for worker processes that are fresh interpreters (`spawn` and `forkserver` of multiprocessing).
 
-Such a worker imports the file of `__main__`, which a session does not have. So one is written for it, with what a script's
-file would have: imports, functions and classes of the cells, and the values that those use. The rest of the cells is not
-run again. What the file lacks is an error at its first use: a worker that cannot find a function would end without a
-word, and its pool would wait for it for ever.
+Such a worker imports the file of `__main__`, which a session does not have. This module writes one with the content
+of a typical script: imports, functions and classes of the cells, and the values that they use. Other statements of
+the cells are not run again. A missing name is an error at its first use: a worker that cannot find a function would
+exit silently, and its pool would wait forever.
+
 """
 
 import sys
@@ -11,11 +12,12 @@ import sys
 import _ast as ast
 import posix
 
-# Bytes of values that are handed to workers, all together, as pickles.
+# The maximum total size of pickled values passed to workers, in bytes.
 VALUES_LIMIT = 64 << 20
 KEPT = ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef
 PATH = "/tmp/.sandcell-main-%d.py"
-# What the file does: values first, since decorators and defaults want them; then definitions; then what needs those.
+# The program of the file. Values come first, because decorators and defaults need them; then definitions; then values
+# that need those definitions.
 PROGRAM = '''import marshal, pickle, sys
 sys.modules["__main__"] = sys.modules[__name__]
 VALUES, CODES = %r, %r
@@ -53,7 +55,7 @@ define(CODES)
 
 
 def on_spawn(spawn):
-    """Names the file in what workers are told."""
+    """Adds the path of the file to the preparation data of workers."""
     original = spawn.get_preparation_data
 
     def get_preparation_data(name):
@@ -67,7 +69,7 @@ def on_spawn(spawn):
 
 
 def write_main():
-    """Writes the file as the session is now; returns its path."""
+    """Writes the file for the current state of the session and returns its path."""
     codes = definitions()
     used = set()
     for code in codes:
@@ -88,11 +90,11 @@ def write_main():
 
 
 def definitions():
-    """The code of each statement of the cells that defines something, in their order."""
+    """Returns the code of each defining statement of the cells, in order."""
     found, kept = [], core.session.syntax_error
     for name, text in list(core.SOURCES.items()):
         if text.lstrip().startswith("%%"):
-            # The rest of a timed cell, say; what is no Python is left out below.
+            # For example the body of a timed cell; text that is not Python is skipped below.
             text = "\n" + text.partition("\n")[2]
         try:
             lines = list(defining(core.parse(text, name).body))
@@ -105,7 +107,7 @@ def definitions():
 
 
 def defining(body):
-    """Statements that define something, also below conditions; not what a script does when it is run."""
+    """Yields statements that define something, also inside conditions, but not the `__main__` block of a script."""
     for line in body:
         lambdas = type(line) is ast.Assign and type(line.value) is ast.Lambda
         if type(line) in KEPT or lambdas:
@@ -122,7 +124,7 @@ def parts(node):
 
 
 def collect(code, names):
-    """All names that code may look up, with those of the functions in it."""
+    """Collects all names that the code, and the functions in it, may look up."""
     names.update(code.co_names)
     for constant in code.co_consts:
         if type(constant) is type(code):
@@ -130,7 +132,7 @@ def collect(code, names):
 
 
 def defined_here(value):
-    """Whether it is a module, or a function or class of the session: those are made anew."""
+    """Returns True for a module, and for a function or class of the session: the worker defines those itself."""
     kind = type(value)
     if kind is type(sys):
         return True
@@ -138,7 +140,7 @@ def defined_here(value):
 
 
 def picked(names):
-    """Pickles of these values, as far as they can be had and are not too large together."""
+    """Returns pickles of these values. Values that cannot be pickled or exceed the total limit are left out."""
     pickle, found, left = core.standard("pickle"), {}, VALUES_LIMIT
     for name in names:
         try:

@@ -1,6 +1,7 @@
-"""Saves the pictures that a program shows in a folder that is read when the program is over.
+"""Saves the pictures that a program shows in a folder. The host reads the folder after the program has ended.
 
-Nothing is loaded before the program loads a library that draws.
+Nothing is loaded before the program imports a plotting library.
+
 """
 
 import sys
@@ -43,7 +44,7 @@ save.full = False
 
 
 def backend(module):
-    """A matplotlib back end: to show a figure is to save it."""
+    """A matplotlib back end that saves each shown figure."""
     from matplotlib._pylab_helpers import Gcf
     from matplotlib.backends.backend_agg import FigureCanvasAgg, FigureManagerBase
 
@@ -76,7 +77,7 @@ def backend(module):
 
 
 def on_matplotlib(matplotlib):
-    """There is no window here, so each back end for windows means ours."""
+    """Replaces every interactive back end by ours: there is no window here."""
     import os
 
     ours = "module://" + BACKEND
@@ -92,7 +93,7 @@ def on_matplotlib(matplotlib):
 
 
 def on_image_show(module):
-    """Pillow's Image.show() looks for a program with a window."""
+    """Saves pictures shown by Pillow's Image.show(), which would look for a viewer with a window."""
 
     class Saver(module.Viewer):
         def show_image(self, image, **_options):
@@ -123,7 +124,7 @@ class Loader:
 
 
 class Finder:
-    """Finds our back end, and adapts a few libraries right after they are loaded."""
+    """Finds our back end, and adapts a few libraries right after their import."""
 
     @staticmethod
     def find_spec(name, path=None, target=None):
@@ -153,7 +154,7 @@ class Finder:
 
 
 def load_hidden():
-    """Loads the machine's own sitecustomize module, which this one has hidden."""
+    """Loads the host's sitecustomize module, which this file shadows."""
     here = __file__.rpartition("/")[0]
     sys.path[:] = [folder for folder in sys.path if folder != here]
     own = sys.modules.pop(__name__)
