@@ -31,7 +31,7 @@ const BOOT_SOURCE: &str = include_str!("driver/boot.py");
 const DRIVER_FILES: [DriverFile; 19] = [
     file("core", include_str!("driver/core.py")),
     file("imports", include_str!("driver/imports.py")),
-    file("copies", include_str!("driver/copies.py")),
+    file("snapshots", include_str!("driver/snapshots.py")),
     file("errors", include_str!("driver/errors.py")),
     file("advice", include_str!("driver/advice.py")),
     file("lookups", include_str!("driver/lookups.py")),
@@ -47,7 +47,7 @@ const DRIVER_FILES: [DriverFile; 19] = [
     file("reloads", include_str!("driver/reloads.py")),
     file("variables", include_str!("driver/variables.py")),
     file("workers", include_str!("driver/workers.py")),
-    file("parent", include_str!("driver/parent.py")),
+    file("zygote", include_str!("driver/zygote.py")),
 ];
 
 /// The number of files, from the first one on, that are in the first frame.

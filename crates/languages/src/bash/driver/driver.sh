@@ -1,9 +1,9 @@
-# The inside end of a Bash session: reads cells from descriptor 3, answers on descriptor 4.
+# The driver of a Bash session: reads cells from descriptor 3, answers on descriptor 4.
 #
-# One shell evaluates cell after cell, so variables, functions, options and the working folder stay. `exit`, `set -e`
-# and an interrupt end a shell; the last thing it does is to hand its state to a new one, which takes its place in the
-# same process. Frames carry the code as raw bytes behind a small header, because a shell cannot read JSON.
-# Names of its own begin with __sandcell_, local ones with __sandcell__: a cell may make any other name `readonly`.
+# One shell evaluates all cells, so variables, functions, options and the working folder stay. `exit`, `set -e` and an
+# interrupt end a shell. At its end, it passes its state to a new shell, which replaces it in the same process. Frames
+# carry the code as raw bytes after a small header, because a shell cannot parse JSON. Internal names begin with
+# __sandcell_, local ones with __sandcell__: a cell may make any other name `readonly`.
 __sandcell_byte() {
   local __sandcell__c
   IFS= builtin read -r -d '' -n 1 -u "$__sandcell_in" __sandcell__c || return 1
@@ -73,14 +73,14 @@ __sandcell_next() {
     esac
   done
 }
-# Whether the next frame announces an interrupt of this cell, which came before it.
+# Succeeds if the next frame announces an interrupt of this cell that arrived before it.
 __sandcell_announced() {
   builtin read -t 0 -u "$__sandcell_in" || return 1
   local LC_ALL=C
   __sandcell_size && __sandcell_size && __sandcell_text "$__sandcell_n" || builtin exit 0
   [[ $__sandcell_t == *'"interrupt"'*"\"$__sandcell_nonce\""* ]]
 }
-# The names of all variables, without another process.
+# Lists the names of all variables without starting a process.
 __sandcell_names() {
   local __sandcell__first
   __sandcell_names=()
@@ -88,14 +88,14 @@ __sandcell_names() {
     builtin eval "__sandcell_names+=(\"\${!$__sandcell__first@}\")"
   done
 }
-# A text as it stands between the quotes of JSON; what cannot be printed is written as the shell would read it.
+# Escapes a text for a JSON string; unprintable characters are written in shell quoting.
 __sandcell_quote() {
   __sandcell_q=${1@Q}
   __sandcell_q=${__sandcell_q//\\/\\\\}
   __sandcell_q=${__sandcell_q//\"/\\\"}
 }
-# Answers with the variables that cells have made. Of a name that stands for another nothing more is said, because what it
-# stands for may hold commands.
+# Answers with the variables that cells have made. A nameref is listed without its target, because the target may
+# contain commands.
 __sandcell_variables() {
   local LC_ALL=C.UTF-8 IFS=' ' __sandcell__list= __sandcell__count=0 __sandcell__name __sandcell__kind
   local __sandcell__shape __sandcell__shown __sandcell__nocase=
@@ -136,8 +136,9 @@ __sandcell_variables() {
   [[ -z $__sandcell__nocase ]] || builtin shopt -s nocasematch
   __sandcell_send "{\"type\":\"variables\",\"nonce\":\"$1\",\"variables\":[${__sandcell__list#,}]}"
 }
-# The shell's state as commands. What bash keeps itself is left out. No name of the user's is hidden by a local one, and
-# no process is started for each variable: on a busy machine that takes longer than an interrupt may.
+# Prints the state of the shell as commands, without the variables that bash itself maintains. No local name shadows a
+# user's variable, and no process is started for each variable: on a busy machine that takes longer than an interrupt
+# may.
 __sandcell_state() {
   builtin trap '' INT
   local __sandcell__name
@@ -159,9 +160,9 @@ __sandcell_state() {
   builtin umask
   builtin printf '__sandcell_given=%q\n' "$__sandcell_given"
 }
-# Where cells print, their programs behind `> >(…)` may still write when they are over: those are waited for, each once. They are
-# the children that are no jobs and have a pipe as standard input, which a new one takes a moment to have. Nothing is looked
-# at as long as the cell has started none.
+# Waits once for programs behind `> >(…)`, which may still write to the cell's output after its end. They are children
+# that are not jobs and have a pipe as standard input; a new one takes a moment to have it. Nothing is checked if the
+# cell has started none.
 __sandcell_settle() {
   [[ ${!} != "$__sandcell_last" ]] || return 0
   local IFS=$' \t\n' __sandcell__pid __sandcell__open __sandcell__n=0
@@ -180,14 +181,14 @@ __sandcell_settle() {
   __sandcell_known=" ${__sandcell__children[*]} "
   __sandcell_last=${!}
 }
-# Adds the processes of jobs to those that are known.
+# Adds the processes of jobs to the known ones.
 __sandcell_jobs() {
   local __sandcell__line
   while IFS= builtin read -r __sandcell__line; do
     [[ ! $__sandcell__line =~ ^(\[[0-9]+\][-+]?)?\ *([0-9]+)\  ]] || __sandcell_known+="${BASH_REMATCH[2]} "
   done <<< "$(builtin jobs -l)"
 }
-# A cell has come to its end; its options are kept in __sandcell_flags and are off.
+# Ends a cell. Its options are saved in __sandcell_flags and switched off.
 __sandcell_after() {
   builtin trap : INT
   local __sandcell__user=$__sandcell_user_exit
@@ -202,7 +203,7 @@ __sandcell_after() {
     __sandcell_done "$__sandcell_nonce" exit "$__sandcell_status"
   fi
 }
-# The shell ends: another one goes on with what this one knew.
+# Replaces the ending shell by a new one with the same state.
 __sandcell_leave() {
   { local __sandcell__status=$?; local __sandcell__flags=${-//[^efunvx]/}; builtin set +efunvx; } 2>/dev/null
   builtin trap : INT
@@ -226,7 +227,7 @@ __sandcell_interrupt() {
   __sandcell_stopped=1
   builtin exit 130
 }
-# An exit trap of the user's runs at the end of its cell; the shell's own is ours.
+# Runs a user's exit trap at the end of its cell. The shell's own exit trap belongs to the driver.
 trap() {
   case ${*: -1} in
     EXIT|exit|0)
@@ -238,7 +239,7 @@ trap() {
   esac
   builtin trap "$@"
 }
-# What bash keeps itself.
+# Variables that bash itself maintains.
 __sandcell_own=" _ BASH BASHOPTS BASHPID BASH_ALIASES BASH_ARGC BASH_ARGV BASH_ARGV0 BASH_CMDS BASH_COMMAND BASH_COMPAT \
 BASH_EXECUTION_STRING BASH_LINENO BASH_LOADABLES_PATH BASH_REMATCH BASH_SOURCE BASH_SUBSHELL BASH_VERSINFO BASH_VERSION \
 COMP_WORDBREAKS DIRSTACK EPOCHREALTIME EPOCHSECONDS EUID FUNCNAME GROUPS HISTCMD HOSTNAME HOSTTYPE LINENO MACHTYPE OPTERR \

@@ -1,8 +1,8 @@
-// The inside end of a JavaScript session: reads cells from descriptor 3, answers on descriptor 4.
+// The driver of a JavaScript session: reads cells from descriptor 3, answers on descriptor 4.
 //
-// Cells are evaluated by V8's own console mode (`Runtime.evaluate` with `replMode`): it allows `await` at the top level
-// and declaring `const` and `let` again, and gives the last expression's value. Everything that user code could replace
-// is taken into constants here, before any of it runs.
+// V8's console mode (`Runtime.evaluate` with `replMode`) evaluates the cells. It allows top-level `await`
+// and redeclared `const` and `let`, and returns the value of the last expression. Everything that user code could replace
+// is bound to constants here, before user code runs.
 "use strict";
 {
   const fs = require("fs");
@@ -26,15 +26,17 @@
   const kill = process.kill.bind(process);
 
   const TEXT_LIMIT = 64 << 10;
-  // What does not keep a cell from being over, although a program would wait for it. Intervals are the same.
+  // Resources that do not keep a cell running, although a program would wait for them. Intervals are treated the same
+  // way.
   const LASTING = new Set(["TTYWrap", "TCPServerWrap", "UDPWrap", "SignalWrap", "FSEventWrap", "StatWatcher", "PipeServerWrap"]);
-  // A child process or a worker may be a server, too: it is waited for only so long. Connections are often kept.
+  // The maximum wait for resources that may never end, such as a server in a child process or worker, and kept-alive
+  // connections.
   const CHILD_MS = 10_000;
   const WAITED_MS = { ProcessWrap: CHILD_MS, PipeWrap: CHILD_MS, MessagePort: CHILD_MS, TCPSocketWrap: 500 };
   const DRAIN_STEP_MS = 2;
-  // What is written and not yet taken is waited for so many steps.
+  // The maximum number of steps to wait until written output is flushed.
   const FLUSH_STEPS_MAX = 2500;
-  // From so many timers of a cell on, those that are over are forgotten.
+  // Above this number of timers of a cell, finished ones are dropped.
   const TIMERS_KEPT = 1000;
 
   class Exit extends Error {
@@ -45,10 +47,11 @@
   }
 
   let cell = null; // {nonce, number, stop, fail, done, value, cut, wake}
-  let announced = null; // the nonce of an interrupt that came before its cell
-  let residue = false; // something goes on that was waited for in vain
+  let announced = null; // the nonce of an interrupt that arrived before its cell
+  let residue = false; // work of an earlier cell continues after its maximum wait
 
-  // A pipe is written to at once and whole, as a file is: nothing that code has printed is left over when it throws or exits.
+  // Writes to pipes are made synchronous, as writes to files are: no printed output is lost when code throws or
+  // exits.
   const outputs = [process.stdout, process.stderr];
   for (const stream of outputs) {
     stream._handle?.setBlocking?.(true);
@@ -75,7 +78,7 @@
     }
   }
 
-  // At most so much of a text, without half of a character at the end.
+  // Returns at most `most` code units of a text, without splitting a surrogate pair.
   function cut(text, most) {
     const half = /[\uD800-\uDBFF]$/.test(text.slice(0, most)) && text.length > most;
     return text.slice(0, half ? most - 1 : most);
@@ -90,7 +93,7 @@
 
   // ------------------------------------------------------------------ imports
 
-  // Passes over strings, comments and regular expressions, and calls back at each `import` that is code.
+  // Skips strings, comments and regular expressions, and calls `found` at each `import` keyword.
   function eachImport(code, found) {
     let at = 0;
     let last = "";
@@ -156,7 +159,7 @@
 
   const STATIC = /^import\s*(?:([\w$]+)\s*,?\s*)?(?:\*\s*as\s+([\w$]+)\s*|\{([^}]*)\}\s*)?(?:from\s*)?(["'])([^"'\n]+)\4(?:\s*(?:with|assert)\s*\{[^}]*\})?\s*;?/;
 
-  // Scripts have no static imports, and V8's console no dynamic ones: both become calls of our own.
+  // Scripts allow no static imports, and V8's console no dynamic ones: both become calls of a helper function.
   function rewriteImports(code) {
     if (!code.includes("import") && !code.includes("export")) return code;
     const parts = [];
@@ -179,7 +182,7 @@
       let text = target + ";";
       if (all) text = `const ${all} = ${target}; ` + (main ? `const { default: ${main} } = ${all};` : "");
       else if (names.length > 0) text = `const { ${names.join(", ")} } = ${target};`;
-      // Lines stay where they are, so that errors name the author's.
+      // Line numbers stay unchanged, so that errors name the author's lines.
       parts.push(code.slice(from, start), text, "\n".repeat(whole.split("\n").length - 1));
       from = start + whole.length;
       return from;
@@ -203,7 +206,7 @@
 
   const post = (method, params) => new Promise((resolve) => session.post(method, params, (error, result) => resolve(error ? { error } : result)));
 
-  // Runs the code until it returns or first waits. A SIGINT meanwhile throws.
+  // Runs the code until it returns or first awaits. SIGINT throws meanwhile.
   const enter = new vm.Script("globalThis[Symbol.for('sandcell.enter')]()", { filename: "sandcell" });
   let entering = null;
   Object.defineProperty(globalThis, Symbol.for("sandcell.enter"), { value: () => entering() });
@@ -211,10 +214,11 @@
   let taken;
   Object.defineProperty(globalThis, Symbol.for("sandcell.take"), { value: (value) => void (taken = value) });
 
-  // The value that the inspector only describes.
+  // Returns the value of an inspector object.
   const valueOf = async (object) => (await boxed(object))[0];
 
-  // The same in an array: a promise would ask the value itself whether it is one, and run code of its own.
+  // Returns the value in an array: a promise resolved with the bare value would call its `then`, which runs user
+  // code.
   async function boxed(object) {
     if (!object) return [undefined];
     if (object.objectId) {
@@ -247,7 +251,8 @@
 
   const isInterrupt = (error) => error?.code === "ERR_SCRIPT_EXECUTION_INTERRUPTED";
 
-  // What a program would wait for before it ends, by kind, and whether something is there that it is not waited for.
+  // Returns what a program would wait for before it ends, by kind, and whether there are resources that it would not
+  // wait for.
   function pending() {
     const intervals = [...live].filter((timer) => timer.hasRef()).length;
     const counts = { Timeout: -intervals };
@@ -259,7 +264,7 @@
     return { counts, lasting };
   }
 
-  // The same without the driver's own channel.
+  // The same without the driver's control channel.
   function pendingOfOthers() {
     control.unref();
     const found = pending();
@@ -267,8 +272,8 @@
     return found;
   }
 
-  // Waits for what this cell has set going; what was there before it is not its matter. Node lists most of that by kind, but
-  // neither workers nor what it compresses and encrypts: then the cell is over when the event loop has nothing to do.
+  // Waits for the asynchronous work of this cell, but not of earlier ones. Node lists most resources by kind, but
+  // neither workers nor compression and encryption jobs: then the cell ends when the event loop is idle.
   async function drain(running) {
     const began = Date.now();
     const { counts: before, lasting: lastingBefore } = running.before;
@@ -289,7 +294,7 @@
     }
   }
 
-  // Waits a moment; true if the event loop has nothing to do any more.
+  // Waits briefly; resolves to true if the event loop is idle.
   function step(running) {
     return new Promise((resolve) => {
       const idle = () => over(true);
@@ -305,7 +310,7 @@
     });
   }
 
-  // Until all that was written is in the pipes. A child may have made them such as do not wait.
+  // Waits until all output is in the pipes. A child process may have made them non-blocking.
   async function flush() {
     for (const stream of outputs) while (stream.writableCorked > 0 && !stream.destroyed) stream.uncork();
     for (let n = 0; n < FLUSH_STEPS_MAX && outputs.some((stream) => stream.writableLength > 0 && !stream.destroyed); n++) {
@@ -348,7 +353,7 @@
     return missing ? `the module ${missing[1]} is not there; use what comes with Node, or bring its files with write_file` : "";
   }
 
-  // The line that does not parse: V8 tells it apart from the error.
+  // Describes a syntax error: V8 reports its line separately from the error.
   function describeSyntax(result, code, number) {
     const details = result.exceptionDetails;
     const line = code.split("\n")[details.lineNumber] ?? "";
@@ -360,7 +365,7 @@
 
   const interrupted = { name: "Interrupted", message: "", traceback: "Interrupted: the code was stopped from outside" };
 
-  // Values of libraries can be huge: the more there is to say, the less deep it goes.
+  // Values of libraries can be huge: the longer the text, the lower the depth.
   function show(value) {
     let text = "";
     for (const depth of [2, 1, 0, -1]) {
@@ -370,14 +375,14 @@
     return text;
   }
 
-  // How a cell ends that this was thrown in.
+  // Returns the end of a cell that threw this error.
   function endOf(error, number) {
     if (error instanceof Exit) return { status: "exit", exit_code: error.exitCode };
     if (isInterrupt(error)) return { status: "interrupted", exit_code: 130, error: interrupted };
     return { status: "error", exit_code: 1, error: { ...describe(error, number), hint: hintOf(error), class: classOf(error) } };
   }
 
-  // Evaluates the code and notes its value, or how it failed.
+  // Evaluates the code and records its value or its failure.
   async function work(running, header) {
     try {
       const result = await evaluate(header.code, running.number);
@@ -397,7 +402,7 @@
     }
   }
 
-  // The value as text, if there is one. To show it may run code of its own.
+  // Returns the value as text, or null. Formatting may run user code.
   function shown(running) {
     if (running.value === undefined || running.cut) return null;
     try {
@@ -408,8 +413,8 @@
     }
   }
 
-  // An error, an exit and an interrupt end a cell as they end a program: timers that it has set do not go off any more. What
-  // else it has set going is waited for, so that what that prints is in its own result.
+  // An error, an exit and an interrupt end a cell as they end a program: its timers are cleared. Other asynchronous
+  // work is waited for, so that its output is in its own result.
   async function run(header) {
     const running = { nonce: header.nonce, number: header.cell, done: null, cut: false, before: pendingOfOthers() };
     cell = running;
@@ -441,7 +446,7 @@
     session.post("Runtime.releaseObjectGroup", { objectGroup: "cell" });
   }
 
-  // ------------------------------------------------------------------ what code may do that would end the session
+  // ------------------------------------------------------------------ actions of code that would end the session
 
   process.exit = process.reallyExitOfUser = (code) => {
     const number = Number(code ?? process.exitCode ?? 0) & 255;
@@ -452,7 +457,7 @@
 
   process.on("SIGINT", () => cell?.fail({ code: "ERR_SCRIPT_EXECUTION_INTERRUPTED" }));
 
-  // The first error that nobody caught is the cell's. Others are written, as those are that come between cells.
+  // The first uncaught error belongs to the cell. Others, and those between cells, are printed.
   const astray = (error) => {
     if (cell && !cell.done) return cell.fail(error);
     if (!(error instanceof Exit)) writeSync(2, describe(error).traceback + "\n");
@@ -460,8 +465,8 @@
   process.on("uncaughtException", astray);
   process.on("unhandledRejection", astray);
 
-  // Timers of the running cell, and all intervals: those that are not cleared would keep a program alive for ever, so a cell does
-  // not wait for them.
+  // Timers of the running cell, and all intervals. An interval that is not cleared would keep a program alive
+  // forever, so a cell does not wait for intervals.
   let made = [];
   let mostMade = TIMERS_KEPT;
   const live = new Set();
@@ -547,7 +552,7 @@
   const prototypeOf = Object.getPrototypeOf;
   let given = new Set();
 
-  // What it is called, without running any code of its own.
+  // Returns the type name of a value without running user code.
   function kindOf(value) {
     if (value === null || typeof value !== "object") return value === null ? "null" : typeof value;
     if (util.types.isProxy(value)) return "Proxy";
@@ -591,7 +596,7 @@
     }
     const { names = [] } = await post("Runtime.globalLexicalScopeNames", {});
     for (const name of names.slice(-NAMES)) {
-      // One that was never given a value has none, and is an error.
+      // A binding that was never initialised has no value; evaluating it is an error.
       const { result, exceptionDetails, error } = await post("Runtime.evaluate", { expression: name, silent: true });
       if (!error && !exceptionDetails) found.push([name, ...(await boxed(result))]);
     }
@@ -606,7 +611,7 @@
     try {
       listed = await listing();
     } catch {
-      // An odd value is no reason to say nothing else.
+      // A value that cannot be inspected must not prevent an answer.
     }
     send({ type: "variables", nonce, variables: listed });
   }

@@ -1,2 +1,3 @@
-// Pipes are written to at once and whole, as files are: else a program that throws or exits loses what is not taken yet.
+// Writes to pipes are made synchronous, as writes to files are. Otherwise a program that throws or exits loses
+// buffered output.
 for (const stream of [process.stdout, process.stderr]) stream._handle?.setBlocking?.(true);

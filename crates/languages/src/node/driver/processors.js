@@ -1,4 +1,4 @@
-// The kernel tells on which processors a program may run, which are all of the machine's; `cpus` knows how many are the sandbox's.
+// The affinity mask lists all CPUs of the machine; `cpus` has those of the sandbox.
 {
   const os = require("os"), allowed = os.availableParallelism;
   if (allowed) os.availableParallelism = () => Math.min(allowed(), os.cpus().length || 1);

@@ -1,5 +1,5 @@
-// Sends what fetch asks for through the proxy that the environment names. Node does so itself from 22.21 and 24 on; before,
-// it knows those variables not at all. Each connection is a tunnel through the proxy, and is otherwise what it always was.
+// Sends requests of fetch through the proxy of the environment. Node does that itself from 22.21 and 24 on; older
+// versions ignore these variables. Each connection is a tunnel through the proxy, and otherwise unchanged.
 {
   const { env, versions } = process;
   const [major, minor] = versions.node.split(".").map(Number);
@@ -26,7 +26,7 @@
       ask.end();
     };
 
-    // What fetch calls for each connection that it needs.
+    // Called by fetch for each new connection.
     const connect = ({ hostname, port, protocol, servername }, done) => {
       const host = hostname.replace(/^\[|\]$/g, "");
       const number = port || (protocol === "https:" ? 443 : 80);
@@ -45,7 +45,7 @@
       socket.once("connect", () => opened(null, socket)).once("error", opened);
     };
 
-    // What fetch is made of is loaded at its first use, and so is this.
+    // The implementation of fetch is loaded at its first use, and so is this.
     const late = () => {
       globalThis.fetch = plain;
       void globalThis.Headers;

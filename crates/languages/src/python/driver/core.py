@@ -72,7 +72,7 @@ class Session:
     copy_after = 0  # the idle time before a snapshot, in milliseconds
     answers = True  # the host acknowledges displays
     whole = False  # the state that a cell can break was checked after the last one
-    copy_owed = False  # a cell has run since the last snapshot
+    snapshot_due = False  # a cell has run since the last snapshot
     future = 0  # `from __future__` flags of earlier cells
     loop = None  # for top-level await
     syntax_error = None  # raised by the cell's own text, not by code it ran
@@ -578,7 +578,7 @@ def run_cell(header):
     session.nonce = None
     if session.pending:
         session.early = True  # the cell has been reported as done: the interrupt may be for the next one
-    session.copy_owed = session.copy_below > 0
+    session.snapshot_due = session.copy_below > 0
     guarded(heal)
 
 
@@ -721,7 +721,7 @@ def open_stream(fd):
     return io.TextIOWrapper(raw, "UTF-8", "backslashreplace", line_buffering=True)
 
 
-def know_outputs():
+def record_outputs():
     IDENTITIES.update([(fd, identity(fd)) for fd in (1, 2)])
     session.whole = True
 
@@ -877,7 +877,7 @@ def make_main():
     return main
 
 
-def be_killed_first():
+def raise_oom_score():
     """Makes the OOM killer prefer the interpreter to the first process of the sandbox."""
     try:
         with io.FileIO("/proc/self/oom_score_adj", "w") as file:
@@ -889,10 +889,10 @@ def be_killed_first():
 def serve():
     """Serves frames until the host closes its end."""
     while True:
-        while session.copy_owed and not part("copies").tend():
+        while session.snapshot_due and not part("snapshots").snapshot_when_idle():
             pass
         header = inbox.next()
-        if session.copy_owed and header.get("type") == "run" and part("copies").before(header):
+        if session.snapshot_due and header.get("type") == "run" and part("snapshots").snapshot_before(header):
             continue
         answer(header)
 
@@ -924,37 +924,37 @@ def set_up():
     set_up_imports()
 
 
-def be_at_places():
+def place_descriptors():
     """Moves the descriptors of this session to their reserved numbers."""
     global PID
     PID = getpid()
-    for fd, place in zip(TAKEN, COPIES):
+    for fd, place in zip(INITIAL_DESCRIPTORS, COPIES):
         dup2(fd, place, False)
     close(3)
     close(4)
 
 
-def find_places():
+def reserve_descriptors():
     """Reserves the descriptor numbers of a session and registers the handlers for forks."""
     global CONTROL_IN, CONTROL_OUT, OUT_COPY, ERR_COPY
-    CONTROL_IN, CONTROL_OUT, OUT_COPY, ERR_COPY = [move_up(fd) for fd in TAKEN]
+    CONTROL_IN, CONTROL_OUT, OUT_COPY, ERR_COPY = [move_up(fd) for fd in INITIAL_DESCRIPTORS]
     really_register({"before": before_fork, "after_in_child": in_child})
 
 
-TAKEN = CONTROL_IN, CONTROL_OUT, OUT_COPY, ERR_COPY = 3, 4, 1, 2
+INITIAL_DESCRIPTORS = CONTROL_IN, CONTROL_OUT, OUT_COPY, ERR_COPY = 3, 4, 1, 2
 NAMES, IDENTITIES, streams = {}, {}, {1: sys.stdout, 2: sys.stderr}
 if BOOT.get("parent"):
     rest = inbox.next()
     unpack(rest["blobs"], rest["rest"])
-    part("parent").live()
+    part("zygote").run_zygote()
 else:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(encoding="UTF-8", errors="backslashreplace", line_buffering=True)
-    find_places()
-    be_at_places()
-    be_killed_first()
+    reserve_descriptors()
+    place_descriptors()
+    raise_oom_score()
     set_up_paths(find_site())
     set_up_commands()
     set_up()
-    know_outputs()
+    record_outputs()
 serve()

@@ -7,7 +7,7 @@ import sys
 # Reserved while a cell runs, in bytes. Loading a driver file and reporting an error takes about two MiB.
 RESERVE = 4 << 20
 PRIVATE = 0x22  # and of no file
-SHOWN_WAIT = 1000  # the timeout for the host's acknowledgement of a display, in milliseconds
+DISPLAY_ACK_TIMEOUT_MS = 1000  # the timeout for the host's acknowledgement of a display, in milliseconds
 LINE_BUFFERED = 1  # `_IOLBF`
 
 
@@ -338,7 +338,7 @@ def await_shown():
             if frame is not None:
                 if frame.get("type") == "shown" and frame["nonce"] == session.nonce and frame["count"] >= session.shown:
                     break
-            elif poll.poll(SHOWN_WAIT):
+            elif poll.poll(DISPLAY_ACK_TIMEOUT_MS):
                 core.inbox.read()
             else:
                 session.answers = session.pending

@@ -29,7 +29,7 @@ PR_GET_TID_ADDRESS = 40
 PROT_READ, PROT_WRITE, PROT_EXEC = 1, 2, 4
 MAP_PRIVATE, MAP_ANONYMOUS = 2, 0x20
 # Files of the driver that sessions are likely to need, loaded here once for all of them.
-LIKELY = ("imports", "errors", "lookups", "pretty", "rich", "charts", "shell", "notebook", "packages", "magics", "variables")
+SHARED_PARTS = ("imports", "errors", "lookups", "pretty", "rich", "charts", "shell", "notebook", "packages", "magics", "variables")
 MESSAGE = 1 << 17
 DESCRIPTORS = 16
 EINTR = 4
@@ -39,17 +39,17 @@ session = core.session
 previous = ctypes.c_long(0)
 
 
-class way:
+class entry:
     """The latest system call lists of the launcher, by which forks enter a sandbox."""
 
     thread = 0  # the address where the C library keeps the number of this thread
-    carry_out = None  # machine code that makes the calls of a list
+    run_calls = None  # machine code that makes the calls of a list
     user = None
     fork = let_go = enter = lock = ()
     kept = []
 
 
-def live():
+def run_zygote():
     """Runs the zygote. Only its forks return from here, each as a session."""
     usual, while_loading = core.BOOT["env"], core.BOOT["env_loading"]
     change_environment({**usual, **while_loading}, [os_text(name) for name in posix.environ])
@@ -62,15 +62,15 @@ def live():
     core.set_up()
     new_streams()
     # Loaded before the modules, the code that every fork runs is contiguous in memory.
-    for name in LIKELY:
+    for name in SHARED_PARTS:
         core.part(name)
-    core.keep_code("copies")
+    core.keep_code("snapshots")
     core.standard("time")
     core.part("imports").reserve()
     loaded = core.part("imports").preload(core.inbox.next())
     change_environment(usual, while_loading)
-    way.thread = thread_id()
-    if executable(bytes(16)) < 0 or not way.thread:
+    entry.thread = thread_id()
+    if executable(bytes(16)) < 0 or not entry.thread:
         core.say("sandcell: no memory that can be executed, or no GNU C library: no warmed interpreter\n")
         core._exit(70)
     # These numbers stay in use, so that descriptors passed to forks get higher ones.
@@ -79,17 +79,17 @@ def live():
         core.dup2(null, fd)
     core.close(null)
     # Work that is the same for all forks is done here: forks differ only in the descriptors passed to them.
-    core.find_places()
+    core.reserve_descriptors()
     core.POLL = core.standard("select").poll()
     core.POLL.register(core.CONTROL_IN, 1)
     _signal.signal(_signal.SIGINT, core.on_interrupt)
-    rehearse(of_site)
+    warm_up(of_site)
     for fd in core.COPIES:
         core.close(fd)
     sys.path_importer_cache.clear()
     gc.collect()
     gc.freeze()
-    core.guarded(give_back)
+    core.guarded(trim_heap)
     place, core.CONTROL_OUT = core.CONTROL_OUT, told
     core.send(loaded)
     core.CONTROL_OUT = place
@@ -101,17 +101,17 @@ def live():
             core._exit(0)
         header, _ = core.scan(order.data[:size].decode("ascii"), 0)
         if "way" in header:
-            learn(header["way"])
+            set_calls(header["way"])
         elif "enter" in header:
             child = make()
             if child == 0:
                 become(of_site)
                 return
-            way.carry_out(*way.let_go)
+            entry.run_calls(*entry.let_go)
             core.write(LAUNCHER, b'{"forked":{"child":%d}}' % child)
 
 
-def rehearse(of_site):
+def warm_up(of_site):
     """Runs the first steps of a fork as a warm-up. Each page of shared memory that forks change is copied for each of
     them. After repeated calls functions are specialised, and the C library has resolved its symbols."""
     source, sink = core.pipe()
@@ -135,7 +135,7 @@ def rehearse(of_site):
         core.close(fd)
 
 
-def give_back():
+def trim_heap():
     """Returns memory that imports have left unused to the system, where the C library can. Otherwise each fork would
     be charged for it."""
     LIBRARY.malloc_trim(0)
@@ -181,18 +181,18 @@ ROOMS = {"order": Room(MESSAGE), "go": Room(64), "lane": Room(64)}
 order, go, lane = ROOMS.values()
 
 
-def learn(told):
+def set_calls(told):
     """Prepares the call lists, so that forks have nothing to prepare."""
-    if way.carry_out is None:
+    if entry.run_calls is None:
         place = executable(bytes.fromhex(told["code"]))
         if place < 0:
             core._exit(70)
-        way.carry_out = ctypes.PYFUNCTYPE(ctypes.c_long, ctypes.c_void_p, ctypes.c_long, ctypes.c_void_p)(place)
-    way.kept = []
-    if way.user != told["user"]:
-        way.user = core.USER = told["user"]
+        entry.run_calls = ctypes.PYFUNCTYPE(ctypes.c_long, ctypes.c_void_p, ctypes.c_long, ctypes.c_void_p)(place)
+    entry.kept = []
+    if entry.user != told["user"]:
+        entry.user = core.USER = told["user"]
         core.set_up_commands()
-    way.fork, way.let_go, way.enter, way.lock = [ready(told[name]) for name in ("fork", "let_go", "enter", "lock")]
+    entry.fork, entry.let_go, entry.enter, entry.lock = [ready(told[name]) for name in ("fork", "let_go", "enter", "lock")]
 
 
 def executable(code):
@@ -215,7 +215,7 @@ def ready(calls):
         numbers += [number, sum([1 << place for place in range(6) if found[place][1]])]
         numbers += [value for value, _ in found]
     kept = (ctypes.c_long * len(numbers))(*numbers)
-    way.kept.append(kept)
+    entry.kept.append(kept)
     return ctypes.c_void_p(ctypes.addressof(kept)), ctypes.c_long(len(calls)), ctypes.c_void_p(ctypes.addressof(previous))
 
 
@@ -224,7 +224,7 @@ def argument(value):
     if value is None:
         return ctypes.addressof(previous), True
     if value is True:
-        return way.thread, False
+        return entry.thread, False
     if isinstance(value, str):
         return address(bytes.fromhex(value)), False
     if isinstance(value, list):
@@ -241,7 +241,7 @@ def argument(value):
 
 def address(data):
     kept = ctypes.create_string_buffer(data, len(data))
-    way.kept.append(kept)
+    entry.kept.append(kept)
     return ctypes.addressof(kept)
 
 
@@ -260,7 +260,7 @@ def make():
     if not order.is_whole():
         return -1
     BEFORE()
-    child = way.carry_out(*way.fork)
+    child = entry.run_calls(*entry.fork)
     if child:
         IN_PARENT()
         return child
@@ -275,7 +275,7 @@ def enter():
     """Runs in the fork: enters the sandbox, waits until the launcher has made it and admitted the fork, and applies
     the lockdown."""
     IN_CHILD()
-    if way.carry_out(*way.enter) <= 0:
+    if entry.run_calls(*entry.enter) <= 0:
         core._exit(70)
     if lane.is_alone():
         (output, stdout), (errors, stderr), (control, into), (out_of, answers) = [core.pipe() for _ in range(4)]
@@ -285,7 +285,7 @@ def enter():
         agent.detach()
         for place, fd in enumerate((stdout, stderr, control, answers)):
             lane.numbers[place] = fd
-    if way.carry_out(*way.lock) < 0:
+    if entry.run_calls(*entry.lock) < 0:
         core._exit(70)
 
 
@@ -297,7 +297,7 @@ def become(of_site):
     try:
         session.parent = False
         core.PID = core.getpid()
-        core.know_outputs()
+        core.record_outputs()
         header = core.inbox.next()
         if header.get("type") != "begin":
             core._exit(70)

@@ -32,26 +32,26 @@ select = core.standard("select")
 NAME = b"sandcell-copy"
 PAGE = posix.sysconf("SC_PAGESIZE")
 # The shortest idle time before a snapshot, in milliseconds.
-PAUSE_MS = 3
-CALL = _signal.SIGCONT
+MIN_IDLE_MS = 3
+WAKE_SIGNAL = _signal.SIGCONT
 # The warm-up cell as a frame, and the name of its text.
-REHEARSED = b'{"type":"run","nonce":"sandcell-0","cell":1,"code":"x = 1\\nx","stdin":null}'
-REHEARSED = (len(REHEARSED) + 4).to_bytes(4, "little") + len(REHEARSED).to_bytes(4, "little") + REHEARSED
-REHEARSAL = "<sandcell rehearsal>"
+WARM_UP_FRAME = b'{"type":"run","nonce":"sandcell-0","cell":1,"code":"x = 1\\nx","stdin":null}'
+WARM_UP_FRAME = (len(WARM_UP_FRAME) + 4).to_bytes(4, "little") + len(WARM_UP_FRAME).to_bytes(4, "little") + WARM_UP_FRAME
+WARM_UP_NAME = "<sandcell rehearsal>"
 # The interval at which a snapshot checks that its original process still exists, in seconds.
-LOOK = 10
+CHECK_INTERVAL = 10
 SIGNALS = _signal.valid_signals()
 # Functions, statements and operators that a harmless cell may contain. Others can make large values of small ones.
 ast = core._ast
-TOOLS = {"print": print, "str": str, "repr": repr, "len": len, "abs": abs}
-LINES, SUMS = (ast.Assign, ast.AugAssign, ast.Expr), (ast.Add, ast.Sub, ast.Div, ast.FloorDiv)
+HARMLESS_FUNCTIONS = {"print": print, "str": str, "repr": repr, "len": len, "abs": abs}
+HARMLESS_STATEMENTS, HARMLESS_OPERATORS = (ast.Assign, ast.AugAssign, ast.Expr), (ast.Add, ast.Sub, ast.Div, ast.FloorDiv)
 
 session = core.session
 POLL = core.POLL = select.poll()
 POLL.register(core.CONTROL_IN, select.POLLIN)
 
 
-class copy:
+class snapshot:
     """The current snapshot."""
 
     pid = 0
@@ -66,34 +66,34 @@ class copy:
 # ---------------------------------------------------------------- when
 
 
-def tend():
+def snapshot_when_idle():
     """Takes a snapshot in the idle time after a cell. Returns True if a frame arrived first."""
     try:
         if core.inbox.buffer:
             return True
-        if POLL.poll(max(PAUSE_MS, session.copy_after)):
+        if POLL.poll(max(MIN_IDLE_MS, session.copy_after)):
             return True
-        if not keep() and copy.pid and not POLL.poll(0):
-            rehearse()
+        if not take_or_report() and snapshot.pid and not POLL.poll(0):
+            warm_up()
     except Exception:
         return True  # caused by the program's replacements; the snapshot is taken before the next cell, or never
     return False
 
 
-def before(header):
+def snapshot_before(header):
     """Takes the pending snapshot before a cell that could end the interpreter. Returns True if this process is the
     snapshot and has become the session: then the cell is not its own."""
     try:
-        return not is_harmless(header["code"]) and keep()
+        return not is_harmless(header["code"]) and take_or_report()
     except Exception:
-        session.copy_owed = False
+        session.snapshot_due = False
     return False
 
 
-def keep():
+def take_or_report():
     """Takes a snapshot, or reports why there is none. Returns True in the snapshot."""
-    session.copy_owed = False
-    why = obstacle()
+    session.snapshot_due = False
+    why = snapshot_obstacle()
     if why is None:
         return make()
     drop(why)
@@ -111,33 +111,33 @@ def is_harmless(text):
         body = compile(text, "<sandcell>", "exec", core.ONLY_AST | session.future, True).body
     except Exception:
         return False  # it is not Python, or the program hooks compilation
-    return all([type(line) in LINES and is_plain_line(line) for line in body])
+    return all([type(line) in HARMLESS_STATEMENTS and is_plain_line(line) for line in body])
 
 
 def is_plain_line(line):
     """Returns True if an assignment to names, or an expression, involves only plain values, including the replaced
     ones."""
     targets = getattr(line, "targets", None) or [target for target in [getattr(line, "target", None)] if target]
-    return is_reckoned(line.value) and all([type(target) is ast.Name and is_plain(value_of(target)) for target in targets])
+    return is_plain_expression(line.value) and all([type(target) is ast.Name and is_plain(value_of(target)) for target in targets])
 
 
-def is_reckoned(node):
+def is_plain_expression(node):
     kind = type(node)
     if kind is ast.BinOp:
-        return type(node.op) in SUMS and is_reckoned(node.left) and is_reckoned(node.right)
+        return type(node.op) in HARMLESS_OPERATORS and is_plain_expression(node.left) and is_plain_expression(node.right)
     if kind is ast.Compare:
-        return all(map(is_reckoned, [node.left, *node.comparators]))
+        return all(map(is_plain_expression, [node.left, *node.comparators]))
     if kind is ast.UnaryOp:
-        return is_reckoned(node.operand)
+        return is_plain_expression(node.operand)
     if kind is ast.Call:
-        return is_tool(node.func) and not node.keywords and all(map(is_reckoned, node.args))
+        return is_harmless_function(node.func) and not node.keywords and all(map(is_plain_expression, node.args))
     return kind is ast.Constant and is_plain(node.value) or kind is ast.Name and is_plain(value_of(node))
 
 
-def is_tool(node):
+def is_harmless_function(node):
     """Returns True for a built-in function that makes no large value and calls no code of the program."""
     name = getattr(node, "id", None)
-    return name in TOOLS and name not in core.NAMES and vars(core.builtins)[name] is TOOLS[name]
+    return name in HARMLESS_FUNCTIONS and name not in core.NAMES and vars(core.builtins)[name] is HARMLESS_FUNCTIONS[name]
 
 
 def value_of(name):
@@ -151,9 +151,9 @@ def is_plain(value):
     return value is None or kind in (float, bool) or kind is int and value.bit_length() < 10000
 
 
-def obstacle():
+def snapshot_obstacle():
     """Returns the reason why no snapshot is possible now, or None."""
-    if _thread._count() or tasks() >= copy.threads:
+    if _thread._count() or tasks() >= snapshot.threads:
         return "threads"
     if memory() * PAGE > session.copy_below:
         return "memory"
@@ -220,7 +220,7 @@ def make():
     """Takes a snapshot and replaces the one before. Returns True in the snapshot, after it has become the session."""
     if notes.fd is None:
         note_faults()
-    old = copy.pid, copy.started
+    old = snapshot.pid, snapshot.started
     origin, name = core.PID, read_file("/proc/self/comm")
     mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, ())
     pid = -1
@@ -235,7 +235,7 @@ def make():
             return True
         if pid > 0:
             # Before the program's signal handlers run again, because they may raise.
-            copy.pid, copy.started, copy.cell = pid, start_of(pid), session.cell
+            snapshot.pid, snapshot.started, snapshot.cell = pid, start_of(pid), session.cell
             end(*old)
     except BaseException:
         if core.getpid() != origin:
@@ -247,21 +247,21 @@ def make():
             _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
     if pid > 0 and tasks() > 1:
         # Threads that end before a fork and restart after it, such as OpenBLAS's, are not counted.
-        copy.threads = tasks()
+        snapshot.threads = tasks()
         drop("threads")
     elif pid > 0:
-        tell(None)
-    elif copy.pid:
-        tell("processes")  # the previous snapshot is better than none
+        report_snapshot(None)
+    elif snapshot.pid:
+        report_snapshot("processes")  # the previous snapshot is better than none
     else:
         drop("processes")
     return False
 
 
-def tell(why):
+def report_snapshot(why):
     """Reports the current snapshot, and why there is none or no newer one."""
-    copy.why = why
-    header = {"type": "copy", "pid": copy.pid, "cell": copy.cell}
+    snapshot.why = why
+    header = {"type": "copy", "pid": snapshot.pid, "cell": snapshot.cell}
     if why:
         header["why"] = why
     core.send(header)
@@ -278,7 +278,7 @@ def fork_twice():
         except OSError:
             pass  # the process limit is reached
         if middle == 0:
-            return in_the_middle(sink)
+            return run_intermediate(sink)
         core.close(sink)
         sink = -1
         if middle > 0:
@@ -310,7 +310,7 @@ def forget_end(middle):
         core.kill(core.PID, _signal.SIGCHLD)
 
 
-def rehearse():
+def warm_up():
     """Runs a warm-up cell without any visible effect. Every cell writes to some pages that are shared with the
     snapshot. They are copied now, and not while a caller waits for the next cell."""
     mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, ())
@@ -323,7 +323,7 @@ def rehearse():
             collects = gc.isenabled()
             gc.disable()
             try:
-                stand_in()
+                run_warm_up_cell()
             finally:
                 if collects:
                     gc.enable()
@@ -341,39 +341,39 @@ def is_watched():
     return sys.stdout is not core.streams[1] or sys.stderr is not core.streams[2]
 
 
-def stand_in():
+def run_warm_up_cell():
     """Runs the warm-up cell completely, in a substitute session with separate names, and discards its frames."""
     inbox, names, write, stdin = core.inbox, core.NAMES, core.write, getattr(sys, "stdin", core.NO_STDIN)
     try:
         # No file is opened to discard the frames: the program may watch even /dev/null.
-        core.session, core.NAMES, core.write = core.Session(), {"x": 0}, swallow
-        inbox.room[: len(REHEARSED)] = REHEARSED
-        inbox.buffer += memoryview(inbox.room)[: len(REHEARSED)]
+        core.session, core.NAMES, core.write = core.Session(), {"x": 0}, discard_frame
+        inbox.room[: len(WARM_UP_FRAME)] = WARM_UP_FRAME
+        inbox.buffer += memoryview(inbox.room)[: len(WARM_UP_FRAME)]
         header = inbox.ready()
         vars(core.session).update(
             nonce=header["nonce"], cell=header["cell"], future=session.future, whole=True, waiting=[], inputs=[], outputs={}
         )
-        core.part("imports").go_through(header, "x += 1", REHEARSAL)
+        core.part("imports").go_through(header, "x += 1", WARM_UP_NAME)
     finally:
         core.session, core.NAMES, core.write, sys.stdin = session, names, write, stdin
         inbox.buffer.clear()
-        core.remember.size -= len(core.SOURCES.pop(REHEARSAL, ""))
+        core.remember.size -= len(core.SOURCES.pop(WARM_UP_NAME, ""))
         cache = getattr(sys.modules.get("linecache"), "cache", None)
         if type(cache) is dict:
-            cache.pop(REHEARSAL, None)
+            cache.pop(WARM_UP_NAME, None)
 
 
-def swallow(_fd, data):
+def discard_frame(_fd, data):
     return len(data)
 
 
 def drop(why):
     """Ends the snapshot, and reports the reason if it changed."""
-    news = copy.pid or copy.why != why
-    end(copy.pid, copy.started)
-    copy.pid = 0
+    news = snapshot.pid or snapshot.why != why
+    end(snapshot.pid, snapshot.started)
+    snapshot.pid = 0
     if news:
-        tell(why)
+        report_snapshot(why)
 
 
 def end(pid, started):
@@ -393,7 +393,7 @@ def start_of(pid):
         return b""
 
 
-def in_the_middle(sink):
+def run_intermediate(sink):
     """Runs the intermediate process between the session and its snapshot. Only the snapshot returns."""
     try:
         core.setpgid(0, 0)
@@ -425,8 +425,8 @@ def freeze(origin):
     core.close(plug)
     alone = 0
     while True:
-        called = _signal.sigtimedwait({CALL}, LOOK)
-        if there(origin):
+        called = _signal.sigtimedwait({WAKE_SIGNAL}, CHECK_INTERVAL)
+        if is_running(origin):
             alone = 0
         elif called:
             return
@@ -437,7 +437,7 @@ def freeze(origin):
                 core._exit(0)
 
 
-def there(pid):
+def is_running(pid):
     """Returns True if the process runs. A zombie does not run."""
     try:
         return read_file("/proc/%d/stat" % pid).rpartition(b")")[2].split()[0] not in (b"Z", b"X")
@@ -449,7 +449,7 @@ def become(name, mask):
     """Turns the snapshot into the session."""
     core.setsid()
     write_file("/proc/self/comm", name)
-    core.be_killed_first()
+    core.raise_oom_score()
     core.PID = core.getpid()
     session.stdin_text = False
     session.waiting = []
@@ -459,7 +459,7 @@ def become(name, mask):
         core.dup2(source, fd)
     if null > 2:
         core.close(null)
-    copy.pid, copy.why = 0, None
+    snapshot.pid, snapshot.why = 0, None
     things = core.standard("gc").get_objects()
     for action in (close_files, end_children, end_loops):
         try:
@@ -468,18 +468,18 @@ def become(name, mask):
             pass  # the library has changed: its objects stay unchanged
     del things
     core.guarded(core.part("imports").renumber)
-    tell_libraries()
-    forget_signals()
+    call_fork_handlers()
+    discard_signals()
     session.copying = session.whole = False
     _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
     base = session.last_nonce.rpartition("-")[0]
-    await_word(b"\nsandcell-resume %s\n" % base.encode("ascii"))
-    tell_of_fault()
-    session.copy_owed = True
+    skip_to_marker(b"\nsandcell-resume %s\n" % base.encode("ascii"))
+    report_fault()
+    session.snapshot_due = True
     core.send({"type": "resumed", "nonce": base, "cell": session.cell})
 
 
-def tell_of_fault():
+def report_fault():
     """Prints where the dead process crashed in the program, if it left a note."""
     if notes.fd < 0:
         return
@@ -556,7 +556,7 @@ def end_loops(things):
         asyncio.set_event_loop(session.loop)
 
 
-def tell_libraries():
+def call_fork_handlers():
     """Calls the fork handlers that the snapshot skipped. Those of the program itself are not meant for this, and
     `random` must continue its sequence."""
     for _before, _in_parent, function, _locks in core.AT_FORK:
@@ -568,7 +568,7 @@ def tell_libraries():
                 pass
 
 
-def forget_signals():
+def discard_signals():
     """Discards signals that arrived while the snapshot slept: they were not meant for the program."""
     for number in _signal.sigpending():
         handler = _signal.getsignal(number)
@@ -577,15 +577,15 @@ def forget_signals():
             _signal.signal(number, handler)
 
 
-def await_word(word):
+def skip_to_marker(marker):
     """Skips the frames that the host had sent to the dead process."""
     seen = bytearray()
     while True:
-        at = seen.find(word)
+        at = seen.find(marker)
         if at >= 0:
-            core.inbox.buffer[:] = seen[at + len(word) :]
+            core.inbox.buffer[:] = seen[at + len(marker) :]
             return
-        del seen[: max(0, len(seen) - len(word))]
+        del seen[: max(0, len(seen) - len(marker))]
         data = core.read(core.CONTROL_IN, 1 << 16)
         if not data:
             core._exit(0)
