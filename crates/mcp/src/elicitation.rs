@@ -123,7 +123,7 @@ impl Elicitation {
         };
         let number: u64 = seal.open_json_with(state, &call).map_err(|_| {
             ErrorData::invalid_params(
-                "the requestState is not of this call or too old; make the call without it, and the user is asked again",
+                "the requestState belongs to another call or is too old; make the call without it, and the user is asked again",
                 None,
             )
         })?;
@@ -184,7 +184,7 @@ fn question(left: &ConsentRequired) -> Value {
     let mut wants = Vec::new();
     if !left.packages.is_empty() {
         let packages = left.packages.join(", ");
-        wants.push(format!("install {packages} (with what it needs) for code in a sandbox"));
+        wants.push(format!("install {packages} (with dependencies) for code in a sandbox"));
     }
     if !left.hosts.is_empty() {
         wants.push(format!("let code in a sandbox reach {}", left.hosts.join(", ")));
@@ -195,7 +195,7 @@ fn question(left: &ConsentRequired) -> Value {
         "requestedSchema": {
             "type": "object",
             "properties": {
-                ANSWER_FIELD: {"type": "boolean", "title": "Allow", "description": "Holds for this one call"},
+                ANSWER_FIELD: {"type": "boolean", "title": "Allow", "description": "Applies to this call only"},
             },
             "required": [ANSWER_FIELD],
         },

@@ -38,7 +38,7 @@ fn write(engine: &Arc<Engine>, (mounts, lives): (&[Mount], SandboxLifetime), nam
     let sentences = [
         "Runs code in isolated sandboxes. Start with execute_code: without sandbox_id it uses your default sandbox, \
          made at first use. Between calls of the same sandbox and language, variables, imports, functions and files \
-         stay. After a crash or kill the session is restored to before that call where it can be, else its \
+         stay. After a crash or kill the session is restored to before that call if possible, else its \
          variables are lost; the result says which (restored, state_lost)."
             .to_owned(),
         languages_text(&languages, named),
@@ -58,7 +58,7 @@ fn write(engine: &Arc<Engine>, (mounts, lives): (&[Mount], SandboxLifetime), nam
         limits_text(config),
         lives.sentence().to_owned(),
         format!(
-            "A call answers after at most {} s: status running means the code goes on, get_execution waits for it. \
+            "A call answers after at most {} s: status running means the code continues, get_execution waits for it. \
              Long output is cut in the middle; get_execution reads any part, read_file pages files.",
             MAX_WAIT.as_secs()
         ),
@@ -90,7 +90,7 @@ fn languages_text(languages: &[LanguageInfo], named: usize) -> String {
     text.push_str(&sessions.join(", "));
     if !others.is_empty() {
         text.push_str(if sessions.is_empty() { "" } else { " keep variables; " });
-        text.push_str(&format!("each run a program of its own: {}", others.join(", ")));
+        text.push_str(&format!("each call runs a separate program: {}", others.join(", ")));
     }
     text.push('.');
     let languages: Vec<&LanguageInfo> = languages.iter().filter(|language| language.name == "python").collect();
@@ -98,7 +98,7 @@ fn languages_text(languages: &[LanguageInfo], named: usize) -> String {
         return text;
     }
     if languages.iter().all(|language| language.libraries.is_empty()) {
-        text.push_str(" No data libraries (numpy, pandas, matplotlib) are there: only what comes with the language.");
+        text.push_str(" No data libraries (numpy, pandas, matplotlib): only the standard library.");
     }
     for language in languages.into_iter().filter(|language| !language.libraries.is_empty()) {
         text.push_str(&format!(

@@ -65,7 +65,7 @@ fn hints() -> sandcell_engine::Hints {
         bring_data: "bring the data with write_file or upload_file, or make it in the code".to_owned(),
         bring_packages: "install_package installs packages of Python and npm, as does `packages` of create_run_close"
             .to_owned(),
-        give_stdin: "pass stdin with the call, one line for each input(): nobody is there to type".to_owned(),
+        give_stdin: "pass stdin with the call, one line for each input()".to_owned(),
         read_rest: Some(READ_REST.to_owned()),
     }
 }

@@ -134,9 +134,9 @@ fn message(expiring: &ExpiryNotice) -> LoggingMessageNotificationParam {
         None => id.to_owned(),
     };
     let (why, remedy) = match expiring.why {
-        ExpiryReason::Idle => ("nothing was called in it", "any call in it prolongs that"),
+        ExpiryReason::Idle => ("nothing was called in it", "any call in it extends that time"),
         ExpiryReason::Lifetime => (
-            "its lifetime is over then, whatever is called",
+            "its lifetime ends then, even if it is in use",
             "read_file saves what is needed; create_sandbox makes another with a longer lifetime_s",
         ),
     };

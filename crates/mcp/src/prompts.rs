@@ -26,7 +26,7 @@ pub(crate) const PROMPTS: &[Prompt] = &[
     Prompt {
         name: "analyze_data",
         title: "Analyze a data file",
-        description: "Looks at a file of the sandbox, answers a question about it, and draws what helps",
+        description: "Looks at a file of the sandbox, answers a question about it, and draws useful plots",
         arguments: &[
             Argument {
                 name: "path",
@@ -35,7 +35,7 @@ pub(crate) const PROMPTS: &[Prompt] = &[
             },
             Argument {
                 name: "question",
-                description: "What to find out; without it: what is worth knowing",
+                description: "The question; default: what is worth knowing",
                 required: false,
             },
         ],
@@ -44,7 +44,7 @@ pub(crate) const PROMPTS: &[Prompt] = &[
     Prompt {
         name: "fix_code",
         title: "Find out why code fails",
-        description: "Reproduces a fault in the sandbox, mends it, and shows by a test that it is gone",
+        description: "Reproduces a bug in the sandbox, fixes it, and proves the fix with a test",
         arguments: &[
             Argument {
                 name: "code",

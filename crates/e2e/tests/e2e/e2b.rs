@@ -144,7 +144,7 @@ fn the_fallback_is_used_with_the_reason_and_never_below_the_isolation_floor() {
             .to_string()
             .contains("E2B_API_KEY")
     );
-    assert!(ran.verdict().contains("passed over: back end e2b"), "{}", ran.verdict());
+    assert!(ran.verdict().contains("skipped: back end e2b"), "{}", ran.verdict());
     let again = server.run("1");
     assert_eq!(
         again.meta()["isolation"]["passed_over"][0]["backend"],
@@ -152,7 +152,7 @@ fn the_fallback_is_used_with_the_reason_and_never_below_the_isolation_floor() {
         "every result says it"
     );
     let status = server.call("get_sandbox_status", json!({"sandbox_id": again.sandbox()}));
-    assert!(status.all().contains("passed over: back end e2b"), "{status:?}");
+    assert!(status.all().contains("skipped: back end e2b"), "{status:?}");
     // With a key, but the isolation floor is higher than the service's level.
     let place = TestDir::with_settings("isolation_min = \"microvm\"\n");
     let server = Client::start(&mut command(&place, &fake, &["serve", "--backend", "e2b"]));

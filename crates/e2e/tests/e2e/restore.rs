@@ -191,7 +191,7 @@ fn without_memory_for_a_snapshot_an_older_one_is_restored_and_the_result_states_
     let answer = kept.dies("os._exit(1)");
     assert_eq!(restored(&answer, "crashed")["missed"], 1, "{answer:?}");
     let said =
-        "what the call after it changed in them is gone, because no process could be started to keep a copy of it";
+        "changes by the call after it are lost, because no process could be started to keep a copy of it";
     assert!(answer.verdict().contains(said), "{}", answer.verdict());
     assert_eq!(kept.server.text("print(keep)").trim(), "1");
 }

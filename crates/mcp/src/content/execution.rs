@@ -251,7 +251,7 @@ pub(crate) fn isolation(isolation: &Isolation, passed_over: &[SkippedBackend]) -
 pub(crate) fn passed_over_lines(passed_over: &[SkippedBackend]) -> String {
     let line = |passed: &SkippedBackend| {
         format!(
-            "\npassed over: back end {}: {} (to use it: {})",
+            "\nskipped: back end {}: {} (to use it: {})",
             passed.backend,
             shorten(&passed.message, CAUSE_BYTES),
             shorten(&passed.remedy, CAUSE_BYTES)
@@ -622,7 +622,7 @@ fn expiry_line(expiry: &Expiry) -> Option<String> {
     }
     expiry.idles_soon().map(|idle| {
         format!(
-            "expires: this sandbox ends after {} without a call; any call in it prolongs that",
+            "expires: this sandbox ends after {} without a call; any call in it extends that time",
             rough(idle)
         )
     })
@@ -653,10 +653,10 @@ fn restored_line(restored: &Restored) -> String {
     let variables = match restored.missed {
         0 => format!("variables and imports are as they were before this call, after {cell}"),
         1 => format!(
-            "variables and imports are as they were after {cell}; what the call after it changed in them is gone{because}"
+            "variables and imports are as they were after {cell}; changes by the call after it are lost{because}"
         ),
         more => format!(
-            "variables and imports are as they were after {cell}; what the {more} calls after it changed in them is gone{because}"
+            "variables and imports are as they were after {cell}; what the {more} calls after it are lost{because}"
         ),
     };
     format!(

@@ -254,7 +254,7 @@ async fn another_back_end_was_preferred() {
         ..view
     };
     let text = shown_as(&later).await;
-    assert!(!text.contains("passed over"), "told once in the text: {text}");
+    assert!(!text.contains("skipped: back end"), "told once in the text: {text}");
 }
 
 #[tokio::test]

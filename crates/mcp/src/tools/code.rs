@@ -181,18 +181,18 @@ fn in_fence(code: &str) -> Option<(&str, &str)> {
 pub(crate) fn create_run_close(facts: &ToolFacts) -> Tool {
     Tool {
         name: "create_run_close",
-        description: "Run code once in a fresh sandbox that is removed afterwards: nothing is kept, and nothing of \
-                      your other sandboxes is seen. For independent or untrusted snippets. Files named in outputs \
-                      come back as resources."
+        description: "Run code once in a fresh sandbox that is removed afterwards: nothing is kept, and it sees \
+                      nothing of your other sandboxes. For independent or untrusted snippets. Files named in outputs \
+                      are returned as resources."
             .into(),
         fields: vec![
             code_field(),
             language_field(facts),
             Field::new("files", Kind::TextMap(MapOf::Files), json!({"data.csv": "a,b\n1,2\n"}))
-                .about("Text files to put there: path to content"),
+                .about("Text files to write first: path to content"),
             packages_field(facts),
             stdin_field(),
-            Field::new("outputs", Kind::Texts(ListOf::Paths), json!(["plot.png"])).about("Paths of files to hand back"),
+            Field::new("outputs", Kind::Texts(ListOf::Paths), json!(["plot.png"])).about("Paths of files to return"),
             timeout_field(facts),
             wait_field(facts),
             memory_field(),

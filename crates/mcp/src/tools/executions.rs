@@ -25,7 +25,7 @@ pub(super) fn get_execution(facts: &ToolFacts) -> Tool {
     Tool {
         name: "get_execution",
         description: "Wait for a running execution and get its result, or read a part of a long output. Without \
-                      execution_id: your newest one, also where the client cut its call off. Alone: the whole result, \
+                      execution_id: your newest one, even if the client cut its call off. Alone: the whole result, \
                       waiting up to wait_s. With stream, offset, limit or find: that part of the stream at once, with \
                       next_offset and eof."
             .into(),
@@ -134,7 +134,7 @@ fn cancelled_by_client() -> Failure {
     Failure::new(
         sandcell_sandbox::Code::Cancelled,
         "the client cancelled the wait",
-        "the execution goes on; cancel_execution stops it",
+        "the execution continues; cancel_execution stops it",
     )
 }
 
@@ -292,8 +292,8 @@ pub(super) fn one_line(text: &str) -> String {
 pub(super) fn reset_session_state(facts: &ToolFacts) -> Tool {
     Tool {
         name: "reset_session_state",
-        description: "Restart the interpreters of a sandbox and forget their variables; files and packages stay. \
-                      For a clean start or a session in a bad state. The history begins a new view."
+        description: "Restart the interpreters of a sandbox and delete their variables; files and packages stay. \
+                      For a clean start or a session in a bad state. The history starts a new view."
             .into(),
         fields: vec![
             sandbox_field(),
@@ -302,7 +302,7 @@ pub(super) fn reset_session_state(facts: &ToolFacts) -> Tool {
                 Kind::Choice(facts.languages.clone()),
                 json!(facts.default_language()),
             )
-            .about("Only this one's; all when left out"),
+            .about("Only this language's; default all"),
         ],
         output: None,
         effect: Effect::Removes,
@@ -319,11 +319,11 @@ async fn reset(mut call: Call) -> Result<Answer, Failure> {
         .await?;
     let text = match (&view.sandbox_id, view.languages.as_slice()) {
         (None, _) => {
-            "you have no sandbox yet, so there was nothing to forget; the history begins a new view".to_owned()
+            "you have no sandbox yet, so there was nothing to reset; the history starts a new view".to_owned()
         }
-        (Some(id), []) => format!("no interpreter was running in {id}; the history begins a new view"),
+        (Some(id), []) => format!("no interpreter was running in {id}; the history starts a new view"),
         (Some(id), languages) => format!(
-            "restarted {} in {id}: its variables are gone, files and packages stay; the history begins a new view",
+            "restarted {} in {id}: its variables are gone, files and packages stay; the history starts a new view",
             languages.join(", ")
         ),
     };

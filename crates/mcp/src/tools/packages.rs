@@ -40,7 +40,7 @@ pub(super) fn install_package(facts: &ToolFacts) -> Tool {
     Tool {
         name: "install_package",
         description: format!(
-            "Make packages importable in a sandbox, also in a session that runs: variables stay. Use it when an import \
+            "Make packages importable in a sandbox, also in a running session: variables stay. Use it when an import \
              fails. Names with versions as for pip (numpy, pandas>=2,<3); no options, files or URLs.{npm} The sandbox \
              itself gets no network."
         ),
@@ -50,7 +50,7 @@ pub(super) fn install_package(facts: &ToolFacts) -> Tool {
                 Kind::Texts(ListOf::Packages),
                 json!(["numpy", "pandas>=2,<3"]),
             ),
-            Field::new("package", Kind::Text, json!("numpy")).about("The same for one"),
+            Field::new("package", Kind::Text, json!("numpy")).about("A single package"),
             Field::new("language", Kind::Choice(languages), json!(default)).default(json!(default)),
             sandbox_field(),
             seconds_field("timeout_s", 0.001, 3600.0, 300).default(json!(TIMEOUT_S)),

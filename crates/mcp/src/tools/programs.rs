@@ -19,7 +19,7 @@ use crate::schema::{Field, Kind, ListOf, MapOf};
 pub(super) fn run_command(facts: &ToolFacts) -> Tool {
     Tool {
         name: "run_command",
-        description: "Run a program in a sandbox, next to its sessions and to other programs. command is a line for \
+        description: "Run a program in a sandbox, in parallel with sessions and programs. command is a line for \
                       Bash (sh where there is no Bash); argv is a program with its arguments, without a shell. The \
                       result is that of execute_code."
             .into(),
@@ -83,7 +83,7 @@ pub(super) fn write_stdin(facts: &ToolFacts) -> Tool {
     Tool {
         name: "write_stdin",
         description: "Write to the standard input of a program that run_command started with keep_stdin. All of the \
-                      data is taken, or none and the answer is busy: the program has not read what came before."
+                      data is accepted, or none if the answer is busy: the program has not read earlier data."
             .into(),
         fields: vec![
             Field::new("execution_id", Kind::Text, json!("ex7d…")).required(),

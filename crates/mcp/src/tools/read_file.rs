@@ -29,7 +29,7 @@ pub(super) fn read_file() -> Tool {
             path_field().required(),
             count_field("offset", 0, 200).about("First line, from 0 (bytes with base64)"),
             count_field("limit", 1, 100).about("Lines (bytes with base64)"),
-            Field::new("base64", Kind::Flag, json!(true)).about("Give the bytes in base64"),
+            Field::new("base64", Kind::Flag, json!(true)).about("Return bytes as base64"),
             sandbox_field(),
         ],
         output: None,
@@ -181,9 +181,9 @@ async fn picture(target: &Target, first: FileAnswer<FileChunk>) -> Result<Answer
     let (blocks, about) = match pictures::fit(whole.value.bytes.clone(), PICTURE_BYTES).await {
         Ok(picture) => {
             let about = if picture.shrunk {
-                "shown smaller than it is"
+                "shown scaled down"
             } else {
-                "shown as it is"
+                "shown in full size"
             };
             let image = Block::Image {
                 mime: picture.mime,

@@ -52,10 +52,10 @@ pub(crate) fn create_sandbox(facts: &ToolFacts) -> Tool {
             json!(1),
         ),
         count_field("disk_mb", 1, 1024),
-        seconds_field("lifetime_s", 1.0, MAX_LIFETIME.as_secs_f64(), 3600).about("End it after this even when in use"),
+        seconds_field("lifetime_s", 1.0, MAX_LIFETIME.as_secs_f64(), 3600).about("Ends after this even when in use"),
         Field::new("label", Kind::Text, json!("analysis")),
         Field::new("key", Kind::Text, json!("task-7"))
-            .about("Your own name for it: the same key and arguments give the same living sandbox"),
+            .about("Your name for it: the same key and arguments return the same live sandbox"),
         network_field(facts),
     ];
     if facts.backends.len() > 1 {
@@ -68,14 +68,14 @@ pub(crate) fn create_sandbox(facts: &ToolFacts) -> Tool {
     if facts.images {
         fields.push(
             Field::new("image", Kind::Text, json!("python:3.13-slim"))
-                .about("Container image; its programs are what runs (python needs python3)"),
+                .about("Container image; its programs are used (python needs python3)"),
         );
     }
     fields.push(wait_field(facts));
     Tool {
         name: "create_sandbox",
-        description: "Make one or more sandboxes with limits of your own, or to keep tasks apart. Not needed for \
-                      execute_code. Each ends by itself when nothing was called for a while (idle_expires_at). If \
+        description: "Make one or more sandboxes with your own limits, or to separate tasks. Not needed for \
+                      execute_code. Each ends after a time without calls (idle_expires_at). If \
                       there is no room for all, none is made."
             .into(),
         fields,
@@ -104,7 +104,7 @@ async fn make(call: &Call, request: CreateRequest, wait: Duration) -> Result<Vec
             made = &mut making => Ok(made),
             () = tokio::time::sleep(wait) => Err(Failure::new(
                 Code::Busy,
-                format!("the sandbox is still being made after {} s, and that goes on", wait.as_secs_f64()),
+                format!("the sandbox is still being created after {} s; creation continues", wait.as_secs_f64()),
                 "get_sandbox_status lists it; its state is starting until it can be used",
             )),
         }
@@ -253,9 +253,9 @@ async fn close(mut call: Call) -> Result<Answer, Failure> {
 pub(super) fn get_sandbox_status() -> Tool {
     Tool {
         name: "get_sandbox_status",
-        description: "How a sandbox stands: state, expiry, memory, CPU, disk and processes against their limits, what the \
-                      last executions added to memory, live sessions with their variables, and what isolates it. Without \
-                      sandbox_id: all of yours, a line each."
+        description: "Status of a sandbox: state, expiry, memory, CPU, disk and processes against their limits, what the \
+                      last executions added to memory, live sessions with their variables, and isolation. Without \
+                      sandbox_id: all of yours, one per line."
             .into(),
         fields: vec![sandbox_field()],
         output: Some(schema::output_list(

@@ -43,7 +43,7 @@ pub(super) fn tools(interpreters: Interpreters) -> Vec<Tool> {
 pub(super) fn instructions(engine: &Arc<Engine>, interpreters: Interpreters) -> Vec<String> {
     let variables = match interpreters {
         Interpreters::Fresh => {
-            "Each run_code call is a process of its own: variables and imports do not stay, so write whole scripts. \
+            "Each run_code call is a separate process: variables and imports do not stay, so write whole scripts. \
              Files do stay, in the working folder /home/user."
         }
         Interpreters::Kept => "Variables, imports and files (in /home/user) stay from one run_code call to the next.",
@@ -70,7 +70,7 @@ pub(super) fn instructions(engine: &Arc<Engine>, interpreters: Interpreters) -> 
 
 fn run_code(interpreters: Interpreters) -> Tool {
     let what_stays = match interpreters {
-        Interpreters::Fresh => "Each call is a process of its own: no variable stays, files do.",
+        Interpreters::Fresh => "Each call is a separate process: files stay, variables do not.",
         Interpreters::Kept => "Variables and files stay for the next call.",
     };
     Tool {
