@@ -197,7 +197,7 @@ impl Index {
     async fn project(&self, name: &str) -> Response<Body> {
         let sound = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         if name.is_empty() || name.len() > 200 || !name.chars().all(sound) {
-            return plain(StatusCode::NOT_FOUND, "that is no project's name");
+            return plain(StatusCode::NOT_FOUND, "it is not a project name");
         }
         let name = normalised(name);
         if let Some(page) = self.state().pages.get(&name) {

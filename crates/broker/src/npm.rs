@@ -231,7 +231,7 @@ impl NpmIndex {
         }
         let name = path.replace("%2f", "/").replace("%2F", "/");
         if !is_name(&name) {
-            return plain(StatusCode::NOT_FOUND, "that is no package's name");
+            return plain(StatusCode::NOT_FOUND, "it is not a package name");
         }
         match self.package(&name, port).await {
             Ok(page) => {

@@ -15,7 +15,7 @@ pub enum ImageError {
     NotAllowed,
     #[error("it is not stored here, and `images.pull` is \"never\"")]
     NotHere,
-    #[error("{registry} does not have it")]
+    #[error("{registry} does not have this image")]
     Absent { registry: String },
     #[error("{registry} requires a login with access to it")]
     Unauthorized { registry: String },
@@ -25,7 +25,7 @@ pub enum ImageError {
     Unreachable { registry: String, reason: String },
     #[error("{registry} answered with status {status}")]
     Status { registry: String, status: u16 },
-    #[error("{registry} leads to {to}, which is not followed: {reason}")]
+    #[error("{registry} redirects to {to}, which is refused: {reason}")]
     Redirect {
         registry: String,
         to: String,
@@ -105,8 +105,8 @@ impl ImageError {
             Self::Unreachable { .. } | Self::Status { .. } => {
                 "try again; check that the server's machine reaches the registry, or bring the image as oci:/folder or docker-archive:/file.tar"
             }
-            Self::Redirect { .. } => "tell the operator: the registry leads away from the public network, or off TLS",
-            Self::Digest { .. } => "try again; if it stays, do not trust this registry",
+            Self::Redirect { .. } => "tell the operator: the registry redirects to a private address, or to plain HTTP",
+            Self::Digest { .. } => "try again; if it fails again, do not trust this registry",
             Self::Format { .. } | Self::Unpack(_) => "choose another image, or build it again",
             Self::Platform { .. } => "choose an image for this machine's architecture",
             Self::TooLarge { .. } => {
@@ -115,9 +115,9 @@ impl ImageError {
             Self::Local { .. } => "check the path on the server's machine",
             Self::DiskFull => "tell the operator: free space, `sandcell images prune`, or set data_dir to another disk",
             Self::Store { .. } => "tell the operator: the server must be able to write its data folder (data_dir)",
-            Self::Sandbox(_) => "`sandcell doctor` on the host says what is missing",
+            Self::Sandbox(_) => "`sandcell doctor` on the host shows what is missing",
             Self::Slow(_) | Self::Busy(_) | Self::Cancelled => "try again",
-            Self::Pulling(_) => "call again in a moment: the pull goes on, and the call waits for it",
+            Self::Pulling(_) => "call again in a moment: the pull continues, and the call waits for it",
         }
         .to_owned()
     }

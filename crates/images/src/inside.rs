@@ -193,7 +193,7 @@ fn entries(kind: Kind, input: &mut dyn Read, output: &mut dyn Write) -> Result<S
     for entry in archive.entries().map_err(|error| error_text(&error))? {
         let mut entry = entry.map_err(|error| error_text(&error))?;
         if is_sparse_by_pax(&mut entry)? {
-            return Err("it has a sparse file of a kind that is not known here".to_owned());
+            return Err("it has a sparse file in an unsupported format".to_owned());
         }
         let path = Path::parse(&entry.path_bytes()).map_err(str::to_owned)?;
         let record_kind = match entry.header().entry_type() {
@@ -262,7 +262,7 @@ fn whiteout(path: &Path) -> Result<Whiteout, String> {
     }
     match name.strip_prefix(WHITEOUT_PREFIX) {
         None => Ok(Whiteout::None),
-        Some(b"" | b"." | b"..") => Err("a name takes away what is not below it".to_owned()),
+        Some(b"" | b"." | b"..") => Err("a whiteout removes a name outside its folder".to_owned()),
         Some(name) => Ok(Whiteout::Of(RecordKind::Whiteout, folder.child(name))),
     }
 }
@@ -295,7 +295,7 @@ fn write_record(
     record.write(output).map_err(|error| error_text(&error))?;
     let copied = io::copy(entry, output).map_err(|error| error_text(&error))?;
     if copied != record.size {
-        return Err("a file ends before its time".to_owned());
+        return Err("a file is truncated".to_owned());
     }
     Ok(())
 }

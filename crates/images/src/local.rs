@@ -88,7 +88,7 @@ impl Folder {
     /// Returns the manifests of an OCI layout: those of the image with this name, or of its only image.
     pub(crate) fn index(&self, name: Option<&str>) -> Result<Vec<Descriptor>, ImageError> {
         let Document::Index(all) = Document::parse(&self.text("index.json", MANIFEST_MAX)?)? else {
-            return Err(self.local_error("its index.json is no index"));
+            return Err(self.local_error("its index.json is not an image index"));
         };
         let Some(name) = name else {
             return Ok(all);

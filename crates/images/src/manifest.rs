@@ -60,7 +60,8 @@ impl TryFrom<String> for Digest {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        text.parse().map_err(|()| format!("{text:.100?} is no SHA-256 digest"))
+        text.parse()
+            .map_err(|()| format!("{text:.100?} is not a SHA-256 digest"))
     }
 }
 
@@ -135,7 +136,7 @@ impl Document {
         const DOCUMENT_NAME: &str = "its manifest";
         let raw: Raw = serde_json::from_slice(bytes).map_err(|error| broken(DOCUMENT_NAME, error))?;
         if raw.schema_version != 2 {
-            return Err(broken(DOCUMENT_NAME, "it is of a version that is no longer in use"));
+            return Err(broken(DOCUMENT_NAME, "its schema version is obsolete"));
         }
         match (raw.manifests, raw.config, raw.layers) {
             (Some(manifests), None, None) => Ok(Self::Index(manifests)),
@@ -231,7 +232,7 @@ impl Settings {
         const DOCUMENT_NAME: &str = "its configuration";
         let raw: RawConfig = serde_json::from_slice(bytes).map_err(|error| broken(DOCUMENT_NAME, error))?;
         if raw.rootfs.diff_ids.len() != layers {
-            return Err(broken(DOCUMENT_NAME, "it speaks of another number of layers"));
+            return Err(broken(DOCUMENT_NAME, "its numbers of layers and digests differ"));
         }
         let known = |text: &str, own: &str| text.is_empty() || text == own;
         if !known(&raw.os, "linux") || !known(&raw.architecture, architecture()) {

@@ -81,7 +81,7 @@ impl Path {
         for part in text.split(|byte| *byte == b'/') {
             match part {
                 b"" | b"." => {}
-                b".." => return Err("a name leads upwards (..)"),
+                b".." => return Err("a name contains .."),
                 part if part.len() > PART_MAX => return Err("a part of a name has more than 255 bytes"),
                 part if part.contains(&0) => return Err("a name has a zero byte"),
                 part => parts.push(part),
@@ -165,11 +165,11 @@ impl Record {
 
     pub(crate) fn read(from: &mut dyn Read) -> Result<Self, ImageError> {
         let wrong = |reason: &str| ImageError::Unpack(reason.to_owned());
-        let cut = |_| wrong("the unpacker said too little");
+        let cut = |_| wrong("the unpacker's output is truncated");
         let mut head = [0; HEAD_BYTES];
         from.read_exact(&mut head).map_err(cut)?;
         let [kind, runs, n1, n0, t1, t0, size @ ..] = head;
-        let kind = RecordKind::of(kind).ok_or_else(|| wrong("the unpacker said something unknown"))?;
+        let kind = RecordKind::of(kind).ok_or_else(|| wrong("the unpacker's output has an unknown record"))?;
         let mut name = vec![0; usize::from(u16::from_be_bytes([n1, n0]))];
         let mut target = vec![0; usize::from(u16::from_be_bytes([t1, t0]))];
         from.read_exact(&mut name).map_err(cut)?;

@@ -178,7 +178,7 @@ impl Registry {
         let url = self
             .base
             .join(&format!("v2/{}/{path}", self.repository))
-            .map_err(|_| self.unreachable("the name makes no address"))?;
+            .map_err(|_| self.unreachable("the name is not a valid address"))?;
         let mut answer = self.follow(url.clone(), accept).await?;
         if answer.status() == StatusCode::UNAUTHORIZED {
             let wants = answer.headers().get_all(header::WWW_AUTHENTICATE);
@@ -226,7 +226,7 @@ impl Registry {
             url = to.ok_or_else(|| self.unreachable("it leads to no address"))?;
             self.check_redirect(&url)?;
         }
-        Err(self.unreachable("it leads from one address to the next without end"))
+        Err(self.unreachable("it redirects too many times"))
     }
 
     /// Checks that a URL from the registry may be requested.
@@ -280,7 +280,7 @@ impl Registry {
         let unauthorized = || ImageError::Unauthorized {
             registry: self.name.clone(),
         };
-        let mut url = Url::parse(realm).map_err(|_| self.unreachable("its realm of tokens is no address"))?;
+        let mut url = Url::parse(realm).map_err(|_| self.unreachable("its token realm is not a valid address"))?;
         self.check_redirect(&url)?;
         if let Some(service) = service {
             url.query_pairs_mut().append_pair("service", service);

@@ -326,7 +326,7 @@ impl LocalImages {
         if pulls.len() >= MAX_PULLS {
             return Err(ImageError::Busy(MAX_PULLS));
         }
-        let (sender, stage) = watch::channel(Stage::Pulling(step("the registry is being asked")));
+        let (sender, stage) = watch::channel(Stage::Pulling(step("asking the registry")));
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let (images, stop) = (Arc::clone(self), Arc::new(Notify::new()));
         let entry = PullEntry {
@@ -496,7 +496,7 @@ impl PullJob<'_> {
             stream: archive(path)?,
             known: None,
         };
-        (self.on_progress)(step("taking the archive apart"));
+        (self.on_progress)(step("reading the archive"));
         let config = &self.images.config;
         let limits = UnpackLimits {
             bytes: config.unpacked_max,
@@ -604,7 +604,7 @@ impl PullJob<'_> {
                 image = name_record.name,
                 left_out = name_record.left_out,
                 setuid = name_record.setuid,
-                "device nodes and pipes of the image were left out, and rights of other users were dropped"
+                "device nodes and pipes of the image were left out, and permissions of other users were dropped"
             );
         }
         self.store().remember(&name_record)
@@ -642,7 +642,7 @@ impl PullJob<'_> {
         if self.store().tree(&tree_key(digests)).is_some() {
             return Ok(());
         }
-        (self.on_progress)(step("laying the layers over one another"));
+        (self.on_progress)(step("merging the layers"));
         build_tree(
             self.store().clone(),
             Arc::clone(self.held),
@@ -674,13 +674,13 @@ async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ImageError> + Send + 'static,
 ) -> Result<T, ImageError> {
     let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|_| ImageError::Unpack("the task that wrote it broke off".to_owned()))?
+    done.map_err(|_| ImageError::Unpack("the task that wrote it ended unexpectedly".to_owned()))?
 }
 
 fn build(store: &Store, draft: &Draft, digests: &[Digest], layers: &[Layer]) -> Result<(), ImageError> {
     let gone = || ImageError::Store {
         step: "find a layer".to_owned(),
-        reason: "it is gone again".to_owned(),
+        reason: "it has been removed since".to_owned(),
     };
     let paths = |texts: &[String]| -> Result<Vec<record::Path>, ImageError> {
         texts
@@ -725,7 +725,7 @@ fn manifest_of(bytes: &[u8]) -> Result<Manifest, ImageError> {
         Document::Manifest(manifest) => Ok(manifest),
         Document::Index(_) => Err(ImageError::Format {
             what: "its manifest",
-            reason: "an index leads to another one".to_owned(),
+            reason: "an image index refers to another index".to_owned(),
         }),
     }
 }

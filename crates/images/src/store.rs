@@ -234,7 +234,7 @@ impl Store {
         let found: NameRecord = read(&path).filter(|found: &NameRecord| found.name == name)?;
         let touched = File::open(&path).and_then(|file| file.set_modified(SystemTime::now()));
         if let Err(error) = touched {
-            tracing::debug!(%error, "the use of an image could not be noted");
+            tracing::debug!(%error, "the last use of an image could not be recorded");
         }
         Some(found)
     }
@@ -357,7 +357,7 @@ impl Store {
         if let Ok(draft) = self.draft()
             && let Err(error) = std::fs::rename(path, draft.path().join("old"))
         {
-            tracing::warn!(%error, path = %path.display(), "a part of an image could not be removed");
+            tracing::warn!(%error, path = %path.display(), "an image file could not be removed");
         }
     }
 

@@ -28,7 +28,7 @@ pub(crate) struct Part<'a> {
 
 /// Builds the tree in a new folder.
 pub(crate) fn build(root: &std::path::Path, parts: &[Part<'_>]) -> Result<(), ImageError> {
-    let tree_error = |error: Errno| ImageError::store("lay the layers over one another", &error.into());
+    let tree_error = |error: Errno| ImageError::store("merge the layers", &error.into());
     let open = |path: &std::path::Path| rustix::fs::open(path, FOLDER_FLAGS | OFlags::NOFOLLOW, Mode::empty());
     std::fs::create_dir(root).map_err(|error| ImageError::store("make the tree's folder", &error))?;
     let tree = open(root).map_err(tree_error)?;

@@ -95,7 +95,7 @@ impl Unpacker<'_> {
         let moved = tokio::try_join!(feed(blob, handle.as_ref(), on_progress), take(events, pieces));
         let written = writer
             .await
-            .map_err(|_| ImageError::Unpack("the task that wrote it broke off".to_owned()))?;
+            .map_err(|_| ImageError::Unpack("the task that wrote it ended unexpectedly".to_owned()))?;
         if let Err(error) = sandbox.close().await {
             tracing::debug!(%error, "an unpacker's sandbox did not close in order");
         }
@@ -185,7 +185,7 @@ async fn take(
         .chars()
         .map(|c| if c.is_control() { ' ' } else { c })
         .collect();
-    let exit = exit.ok_or_else(|| ImageError::Sandbox("it ended before its time".to_owned()))?;
+    let exit = exit.ok_or_else(|| ImageError::Sandbox("it ended early".to_owned()))?;
     Ok((exit, output))
 }
 

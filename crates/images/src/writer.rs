@@ -71,7 +71,7 @@ pub(crate) fn write(
             writer.written.summary = summary(from, record.size)?;
             // The stream must end after the last record.
             if from.read(&mut [0]).is_ok_and(|more| more > 0) {
-                return Err(ImageError::Unpack("the unpacker went on after the end".to_owned()));
+                return Err(ImageError::Unpack("the unpacker wrote output after its end".to_owned()));
             }
             return Ok(writer.written);
         }
@@ -91,7 +91,7 @@ pub(crate) fn write(
 }
 
 fn summary(from: &mut dyn Read, size: u64) -> Result<Summary, ImageError> {
-    let broken = || ImageError::Unpack("the unpacker did not sum up".to_owned());
+    let broken = || ImageError::Unpack("the unpacker wrote no summary".to_owned());
     if size > END_MAX {
         return Err(broken());
     }
@@ -196,7 +196,7 @@ impl Writer {
             let count = usize::try_from(left).unwrap_or(BUFFER_BYTES).min(BUFFER_BYTES);
             let part = buffer.get_mut(..count).unwrap_or_default();
             from.read_exact(part)
-                .map_err(|_| unpack_error("the unpacker said too little"))?;
+                .map_err(|_| unpack_error("the unpacker's output is truncated"))?;
             file.write_all(part)?;
             left -= u64::try_from(count).unwrap_or(left);
         }

@@ -69,14 +69,14 @@ impl Bases {
     ) -> Result<BaseInfo, Failure> {
         let name = base_name(name).ok_or_else(|| {
             Failure::invalid(
-                "that is no name for a base",
+                "the name of the base is invalid",
                 "use lower-case letters, digits, - and _, at most 40 of them",
             )
         })?;
         let exact = lock_file.map(lock::parse).transpose()?;
         if exact.is_some() && !packages.is_empty() {
             return Err(Failure::invalid(
-                "a lock file and names of packages cannot be used together",
+                "a lock file and package names cannot be used together",
                 "put everything into the lock file, or leave it out",
             ));
         }

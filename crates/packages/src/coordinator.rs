@@ -62,7 +62,7 @@ impl Coordinator {
         self.store.as_ref().ok_or_else(|| {
             Failure::new(
                 Code::PackageFailed,
-                "there is no folder to keep packages in",
+                "there is no folder to store packages in",
                 "tell the operator: set data_dir (or HOME) for the server",
             )
         })
@@ -85,7 +85,7 @@ impl Coordinator {
         if store.full() {
             return Err(Failure::new(
                 Code::DiskFull,
-                "the packages that are kept already take all the room that the operator gives them",
+                "stored packages already use all the disk space that the operator allows",
                 "use packages that are installed already, or ask the operator to raise packages.kept_mb",
             ));
         }
@@ -137,7 +137,7 @@ pub(crate) fn caller_answer(got: InstallResult, wanted: &Wanted, asked: &[&str],
     let mut installed = compare(locked, &wanted.held, asked, loaded);
     let left_out = |name: &&str| {
         let known = got.answer.locked.iter().any(|one| one.name == **name);
-        (!known).then(|| format!("{name} was not installed: the condition behind its `;` does not hold here"))
+        (!known).then(|| format!("{name} was not installed: its marker (after `;`) does not match this sandbox"))
     };
     installed.notes.extend(asked.iter().filter_map(left_out));
     // A sandbox has a small number of slots for layers.
@@ -171,7 +171,7 @@ pub(crate) fn too_long(limit: Duration) -> Failure {
     Failure::new(
         Code::Timeout,
         format!(
-            "the installation was not done within {} s; nothing of it is left",
+            "the installation did not finish within {} s, and was undone",
             limit.as_secs_f64()
         ),
         "call again with a larger timeout_s, or with fewer packages",
@@ -181,8 +181,8 @@ pub(crate) fn too_long(limit: Duration) -> Failure {
 pub(crate) fn broken() -> Failure {
     Failure::new(
         Code::Internal,
-        "the installation broke off",
-        "try again; the server's log says more",
+        "the installation ended unexpectedly",
+        "try again; the server's log has details",
     )
 }
 

@@ -74,9 +74,9 @@ pub(crate) fn install(
             "the sandbox needs pip 22.2 or newer: use another template, or install the packages in the code",
         )
     };
-    let report: Report = serde_json::from_slice(printed).map_err(|_| garbled("nothing that can be read"))?;
+    let report: Report = serde_json::from_slice(printed).map_err(|_| garbled("output that is not JSON"))?;
     if report.install.len() > MAX_PACKAGES {
-        return Err(garbled("more packages than one installation brings"));
+        return Err(garbled("more packages than one installation allows"));
     }
     let mut locked = Vec::new();
     for Item { metadata } in report.install {

@@ -125,7 +125,7 @@ impl Installer {
         if chunk.total > LIST_MAX {
             return Err(internal("the list of versions is too long"));
         }
-        String::from_utf8(chunk.bytes.to_vec()).map_err(|_| internal("the list of versions is no text"))
+        String::from_utf8(chunk.bytes.to_vec()).map_err(|_| internal("the list of versions is not text"))
     }
 
     async fn spawn(&self, argv: Vec<String>) -> Result<Process, Failure> {
@@ -337,7 +337,7 @@ pub(crate) async fn receive_files(
     let exit = read_output(&mut process, &mut output, Some(pieces)).await?;
     let written = writer
         .await
-        .map_err(|_| internal("the task that wrote the packages broke off"))?;
+        .map_err(|_| internal("the task that wrote the packages ended unexpectedly"))?;
     let ended = ended(exit, &output);
     match written {
         Ok(unpacked) if ended.ok => Ok(Ok(unpacked)),

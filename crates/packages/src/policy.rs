@@ -302,11 +302,13 @@ impl Policy {
             // The rules have no open questions, and the user was not asked about this package.
             let remedy = if left.iter().all(|entry| entry.versions.is_some()) {
                 format!(
-                    "left to the user is {}: name {name} with such a version among the packages of the call, so that the user is asked",
+                    "the user's consent is needed for {}: name {name} with such a version among the packages of the call, so that the user is asked",
                     texts(&mut left.into_iter())
                 )
             } else {
-                format!("it is left to the user: name {name} among the packages of the call, so that the user is asked")
+                format!(
+                    "it needs the user's consent: name {name} among the packages of the call, so that the user is asked"
+                )
             };
             return Failure::new(Code::PackageNotAllowed, message, remedy);
         }

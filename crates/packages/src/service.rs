@@ -63,8 +63,8 @@ pub struct Bounds {
 pub(crate) fn refused_link(what: &str, reason: &str) -> Failure {
     Failure::new(
         Code::NetworkDenied,
-        format!("the {what} leads where nothing is fetched from: {reason}"),
-        "choose another package; if the index is meant to lead there, ask the operator to name that origin in packages.origins of the settings",
+        format!("the {what} links to a forbidden address: {reason}"),
+        "choose another package; if the link is intended, ask the operator to name that origin in packages.origins of the settings",
     )
 }
 
@@ -309,7 +309,7 @@ impl PythonPackages {
             return Failure::new(
                 Code::PackageFailed,
                 format!("the package index could not be used: {reason}"),
-                "try again later; if it stays, the operator can check the machine's index settings (pip.conf, uv.toml, PIP_INDEX_URL, proxies), and name origins in packages.origins to which the index leads and only a proxy does",
+                "try again later; if it fails again, the operator can check the machine's index settings (pip.conf, uv.toml, PIP_INDEX_URL, proxies), and name origins in packages.origins to which the index links and only a proxy does",
             );
         }
         let asked = |name: &&String| specs.iter().any(|spec| spec.name == **name);
@@ -318,7 +318,7 @@ impl PythonPackages {
             return Failure::new(
                 Code::PackageFailed,
                 format!("there is no package called {name} on the index{like}"),
-                "check the name; the package of a module is often called otherwise than the module",
+                "check the name; a package often has another name than its module",
             );
         }
         if let Some(name) = problems.too_new.iter().find(asked).or(problems.too_new.first()) {
@@ -336,7 +336,7 @@ impl PythonPackages {
             return self
                 .config
                 .policy
-                .refusal(format!("no version of {name} that the operator allows fits"), name);
+                .refusal(format!("no version of {name} allowed by the operator fits"), name);
         }
         failure
     }

@@ -54,7 +54,7 @@ pub(crate) fn parse_all(texts: &[String]) -> Result<Vec<Spec>, Failure> {
                 "{} packages in one call; at most {REQUIREMENTS_MAX} are possible",
                 texts.len()
             ),
-            "name the packages that the code imports; what they need comes by itself",
+            "name the packages that the code imports; dependencies are installed with them",
         ));
     }
     let mut specs: Vec<Spec> = Vec::new();
@@ -90,7 +90,7 @@ pub(crate) fn parse(text: &str) -> Result<Spec, Failure> {
     if name.contains("--") || name.len() > 100 {
         return Err(refused(
             text,
-            "that is no project's name",
+            "it is not a project name",
             "check the name on the package index",
         ));
     }

@@ -207,7 +207,7 @@ impl Unpacker {
     /// Ends the stream, and returns the result.
     pub(crate) fn finish(mut self) -> Result<Unpacked, UnpackError> {
         if !self.ended || self.open.is_some() {
-            return Err(UnpackError::Breach("it broke off"));
+            return Err(UnpackError::Breach("it is truncated"));
         }
         let digest = self.hash.finalize();
         self.done.hash = digest.iter().map(|byte| format!("{byte:02x}")).collect();

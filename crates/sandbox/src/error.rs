@@ -218,7 +218,7 @@ impl From<SandboxError> for Failure {
             SandboxError::Setup { .. } => Self::new(
                 Code::BackendUnavailable,
                 message,
-                "close sandboxes that are no longer needed and try again; `sandcell doctor` on the host says what is missing",
+                "close sandboxes that are no longer needed and try again; `sandcell doctor` on the host shows what is missing",
             ),
             SandboxError::Unavailable { remedy, .. } => Self::new(Code::BackendUnavailable, message, remedy),
             SandboxError::Refused(failure) => *failure,

@@ -175,7 +175,7 @@ async fn put(docker: &Docker, agent: &Agent, container: &str) -> Result<(), Erro
         Err(Error::DockerResponseServerError {
             status_code: 500,
             message: format!(
-                "the agent that was put into the volume {} is not what is in it",
+                "the volume {} does not contain the agent that was written to it",
                 agent.volume()
             ),
         })

@@ -83,7 +83,7 @@ impl AsyncRead for StdoutReader {
                 Some(Ok(LogOutput::Console { .. })) => {
                     return Poll::Ready(Err(io::Error::new(
                         io::ErrorKind::InvalidData,
-                        "the daemon's stream has lost its labels",
+                        "the daemon's stream has an invalid frame header",
                     )));
                 }
                 Some(Err(error)) => return Poll::Ready(Err(io::Error::other(error))),

@@ -244,10 +244,10 @@ fn unreachable(address: &Address, error: &io::Error, start: &str) -> SandboxErro
     match error.kind() {
         ErrorKind::NotFound => unavailable(format!("there is no Docker daemon at {address}"), start),
         ErrorKind::ConnectionRefused => {
-            unavailable(format!("the Docker daemon at {address} does not run any more"), start)
+            unavailable(format!("the Docker daemon at {address} is no longer running"), start)
         }
         ErrorKind::PermissionDenied => unavailable(
-            format!("this user may not talk to the Docker daemon at {address}"),
+            format!("this user may not access the Docker daemon at {address}"),
             PERMISSION_ADVICE,
         ),
         _ => unavailable(
@@ -274,7 +274,7 @@ pub(super) fn failed(address: &Address, error: &Error) -> SandboxError {
             "look at the daemon's log, and restart it if it hangs",
         ),
         Error::APIVersionParseError {} | Error::JsonDataError { .. } => unavailable(
-            format!("what listens at {address} does not speak Docker's protocol"),
+            format!("the service at {address} does not speak Docker's protocol"),
             HOST_ADVICE,
         ),
         other => match system_error(other) {
@@ -282,7 +282,7 @@ pub(super) fn failed(address: &Address, error: &Error) -> SandboxError {
                 unavailable(format!("there is no Docker daemon at {address} any more"), START_ADVICE)
             }
             Some(ErrorKind::PermissionDenied) => unavailable(
-                format!("this user may not talk to the Docker daemon at {address}"),
+                format!("this user may not access the Docker daemon at {address}"),
                 PERMISSION_ADVICE,
             ),
             Some(_) | None => unavailable(format!("{address}: {}", chain(other)), START_ADVICE),
@@ -308,7 +308,7 @@ fn refused(status: u16, message: &str) -> SandboxError {
     let lower = message.to_lowercase();
     let has = |words: &[&str]| words.iter().any(|word| lower.contains(word));
     let remedy = if has(&["no space left on device", "disk quota"]) {
-        "make room where the daemon keeps its data (`docker system df`, `docker system prune`)"
+        "free disk space in the daemon's data folder (`docker system df`, `docker system prune`)"
     } else if has(&["unknown runtime", "unknown or invalid runtime", "runtime name"]) {
         "set `docker.runtime` to one that `docker info` lists, or leave it empty"
     } else if has(&["apparmor", "seccomp"]) {
@@ -316,9 +316,9 @@ fn refused(status: u16, message: &str) -> SandboxError {
     } else if status == 403 {
         PERMISSION_ADVICE
     } else {
-        "the daemon's log says more; `sandcell doctor` on the host looks at the daemon"
+        "the daemon's log has details; `sandcell doctor` on the host checks the daemon"
     };
-    unavailable(format!("the daemon said: {message}"), remedy)
+    unavailable(format!("the daemon reported: {message}"), remedy)
 }
 
 /// Returns the error and its sources as one line; the client's texts often omit the sources.
@@ -428,7 +428,7 @@ mod tests {
         let none = told(&["none", "nothing"]);
         assert!(none.message.contains("none, nor where others usually"), "{none}");
         let dead = told(&["none", "dead"]);
-        assert!(dead.message.contains("dead does not run any more"), "{dead}");
+        assert!(dead.message.contains("dead is no longer running"), "{dead}");
         assert!(dead.remedy.contains("`colima start`"), "{dead}");
         let _listener = std::os::unix::net::UnixListener::bind(place("alive")).unwrap();
         assert_eq!(
@@ -446,7 +446,7 @@ mod tests {
         assert!(missing.message.contains("there is no Docker daemon"), "{missing}");
         drop(std::os::unix::net::UnixListener::bind(folder.path().join("dead")).unwrap());
         let dead = told(at("dead")).await;
-        assert!(dead.message.contains("does not run any more"), "{dead}");
+        assert!(dead.message.contains("is no longer running"), "{dead}");
         // A server that accepts connections but does not speak a daemon's protocol.
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();

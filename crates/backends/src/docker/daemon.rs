@@ -177,7 +177,7 @@ async fn sweep(docker: Docker) {
         if let (Some(id), Some(server)) = (container.id, server)
             && labels::is_gone(&server)
         {
-            tracing::info!(container = id, "removing what an earlier server left");
+            tracing::info!(container = id, "removing a container of an earlier server");
             let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
             if let Err(error) = docker.remove_container(&id, Some(options)).await {
                 tracing::debug!(container = id, %error, "it could not be removed");

@@ -88,7 +88,7 @@ impl Images {
         self.pulled(name, wait_limit).await?;
         self.look(name).await?.ok_or_else(|| SandboxError::Image {
             image: name.to_owned(),
-            reason: "it was pulled, and is gone again".to_owned(),
+            reason: "it was pulled, but has been removed since".to_owned(),
             remedy: "call again; check whether another program removes images on the daemon's machine".to_owned(),
         })
     }
@@ -97,7 +97,7 @@ impl Images {
         if !is_reference(name) {
             return Err(SandboxError::Image {
                 image: one_line(name),
-                reason: "this is no image's name".to_owned(),
+                reason: "this is not an image name".to_owned(),
                 remedy: "write it like alpine:3.20 or registry.example/name@sha256:…".to_owned(),
             });
         }
@@ -117,7 +117,7 @@ impl Images {
             JobState::Done => return Ok(()),
             JobState::Running(progress) => (
                 format!("it is being pulled: {}", shown(&progress)),
-                "call again in a moment: the pull goes on, and the call waits for it".to_owned(),
+                "call again in a moment: the pull continues, and the call waits for it".to_owned(),
             ),
             JobState::TooMany(most) => (
                 format!("{most} other images are being pulled"),
@@ -196,7 +196,7 @@ fn sum(name: &str, layers: &HashMap<String, Layer>) -> Preparing {
 /// Returns the progress as a part of a sentence.
 fn shown(progress: &Preparing) -> String {
     if progress.total == 0 {
-        return "the registry is being asked".to_owned();
+        return "asking the registry".to_owned();
     }
     let (done, total) = (progress.done / 1_000_000, progress.total / 1_000_000);
     format!("{done} of {total} MB so far")
@@ -240,7 +240,7 @@ fn remedy(name: &str, reason: &str) -> String {
         "`docker login` again as the user who runs this server, or correct config.json in DOCKER_CONFIG or ~/.docker"
             .to_owned()
     } else if has(&["no space left"]) {
-        "make room where the daemon keeps its data (`docker system df`, `docker system prune`)".to_owned()
+        "free disk space in the daemon's data folder (`docker system df`, `docker system prune`)".to_owned()
     } else {
         format!(
             "check that the daemon's machine reaches the registry, or bring the image there (`docker load`) and name it: {name}"

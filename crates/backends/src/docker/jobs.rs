@@ -93,7 +93,7 @@ impl Jobs {
         let ended = ended.map(|ended| ended.map(|stage| stage.clone()));
         let seen = match ended {
             Ok(Ok(stage)) => stage,
-            Ok(Err(_)) => Stage::Failed("it broke off".to_owned()),
+            Ok(Err(_)) => Stage::Failed("it ended unexpectedly".to_owned()),
             Err(_) => stage.borrow().clone(),
         };
         match seen {
@@ -159,7 +159,7 @@ impl Jobs {
         if running.get(name).is_some_and(|one| one.stage.receiver_count() == 0)
             && let Some(one) = running.remove(name)
         {
-            tracing::info!(work = name, "given up");
+            tracing::info!(work = name, "abandoned");
             one.stop.notify_one();
         }
     }
@@ -237,7 +237,7 @@ mod tests {
         let broken = jobs
             .join("a", WaitLimit::Call, max_duration, |_| async { panic!("on purpose") })
             .await;
-        assert_eq!(broken, JobState::Failed("it broke off".to_owned()));
+        assert_eq!(broken, JobState::Failed("it ended unexpectedly".to_owned()));
         assert_eq!(
             jobs.join("a", WaitLimit::Call, max_duration, |_| async { Ok(()) })
                 .await,

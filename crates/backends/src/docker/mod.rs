@@ -189,8 +189,12 @@ impl DockerBackend {
             };
             let _ = sender.send(made);
         });
-        made.await
-            .unwrap_or_else(|_| Err(connect::unavailable("the making of a container broke off", "try again")))
+        made.await.unwrap_or_else(|_| {
+            Err(connect::unavailable(
+                "the creation of a container ended unexpectedly",
+                "try again",
+            ))
+        })
     }
 }
 

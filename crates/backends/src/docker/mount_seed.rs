@@ -94,7 +94,7 @@ async fn copy(client: &AgentClient, mount: &Mount) -> Result<(), SandboxError> {
                 "{host} could not be copied to {target}: {}",
                 connect::one_line(&String::from_utf8_lossy(&stderr))
             ),
-            "`sandcell doctor` on the host looks at the daemon; the mount can be left out",
+            "`sandcell doctor` on the host checks the daemon; the mount can be left out",
         )),
     }
 }

@@ -65,7 +65,7 @@ impl DaemonInfo {
         ];
         for (layer, held) in held {
             if held == Some(false) {
-                missing.push((layer, "the daemon's machine gives it no such control group".to_owned()));
+                missing.push((layer, "the daemon's machine has no cgroup controller for it".to_owned()));
             }
         }
         let options = info.security_options.unwrap_or_default();
@@ -138,7 +138,7 @@ pub(super) fn layers(found: &DaemonInfo) -> Vec<LayerReport> {
     } else if found.level == Level::Container {
         layers.push(missing(
             "user_namespace",
-            "the daemon's containers share the host's users; each sandbox has a separate user without rights there",
+            "the daemon's containers share the host's users; each sandbox has a separate user without privileges there",
             "start the daemon with `--userns-remap=default`, or use a rootless daemon",
         ));
     }

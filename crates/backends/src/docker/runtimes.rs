@@ -219,7 +219,7 @@ impl Runtimes {
                         "" => format!("{languages} is being installed into it"),
                         text => text.to_owned(),
                     },
-                    "call again in a moment: the installation goes on, and the call waits for it",
+                    "call again in a moment: the installation continues, and the call waits for it",
                 ));
             }
             JobState::TooMany(most) => {
@@ -237,7 +237,7 @@ impl Runtimes {
         }
         let prepared = is_there(daemon, &tag).await.ok_or_else(|| {
             failed(
-                format!("{languages} was installed, and the image with it is gone again"),
+                format!("{languages} was installed, but the image with it has been removed since"),
                 "call again; check whether another program removes images on the daemon's machine",
             )
         })?;
@@ -252,7 +252,7 @@ fn remedy(reason: &str) -> &'static str {
     if has(&["docker.mirrors"]) {
         "tell the operator: docker.mirrors names the hosts that installations may reach, network.private addresses that are not public"
     } else if has(&["no space left", "No space left"]) {
-        "make room where the daemon keeps its data (`docker system df`, `sandcell prepared prune`)"
+        "free disk space in the daemon's data folder (`docker system df`, `sandcell prepared prune`)"
     } else {
         "choose an image that has it (python:3.13-slim), or tell the operator: docker.languages says what is installed into images, docker.mirrors from where"
     }
@@ -370,7 +370,7 @@ impl Installation {
         for lacked in &self.lack.runtimes {
             if !lacked.programs.iter().any(|program| there.contains(program)) {
                 return Err(format!(
-                    "{} were installed, and brought no {}",
+                    "{} were installed, but did not provide {}",
                     packages(self.lack.manager, lacked).join(" "),
                     lacked.programs.join(" and no ")
                 ));
@@ -475,7 +475,7 @@ impl Installation {
                 }
                 Some(ProcessEvent::Exited { exit: how }) => exit = Some(how),
                 None => {
-                    return Err("the container that installs ended: out of memory, or removed by somebody".to_owned());
+                    return Err("the container that installs ended: out of memory, or removed from outside".to_owned());
                 }
             }
         }
@@ -647,6 +647,6 @@ mod tests {
         );
         assert_eq!(complaint("apk", "a\nb\nc\nd"), "apk said: b; c; d");
         assert!(remedy("(docker.mirrors does not allow x)").contains("docker.mirrors"));
-        assert!(remedy("No space left on device").contains("make room"));
+        assert!(remedy("No space left on device").contains("free disk space"));
     }
 }

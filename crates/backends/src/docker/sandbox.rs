@@ -260,7 +260,7 @@ impl Sandbox for DockerSandbox {
         self.check_alive()?;
         if !self.usual {
             return Err(SandboxError::Unsupported(format!(
-                "installing packages into the image {}, which is not the usual one,",
+                "installing packages into the image {}, which is not the default one,",
                 self.image
             )));
         }

@@ -116,7 +116,7 @@ fn add(
     archive: &mut Builder<PieceWriter<'_>>,
 ) -> io::Result<()> {
     if depth > MAX_DEPTH {
-        return Err(io::Error::other("folders lie too deep in each other"));
+        return Err(io::Error::other("folders are nested too deeply"));
     }
     let about = path.symlink_metadata()?;
     let modified = about

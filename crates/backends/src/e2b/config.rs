@@ -66,7 +66,7 @@ impl Addresses {
     pub(super) fn of(config: &E2bConfig) -> Result<Self, SandboxError> {
         if !is_host(&config.domain) {
             return Err(unavailable(
-                "the domain is no host name",
+                "the domain is not a host name",
                 "correct E2B_DOMAIN or e2b.domain, such as e2b.app",
             ));
         }
@@ -138,7 +138,7 @@ pub(super) fn is_id(text: &str) -> bool {
 fn address(text: &str, variable: &str) -> Result<Url, SandboxError> {
     let wrong = || {
         unavailable(
-            format!("{variable} is no http or https address of a host"),
+            format!("{variable} is not an http or https address of a host"),
             format!("correct {variable}, or leave it out"),
         )
     };

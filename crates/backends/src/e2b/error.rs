@@ -27,7 +27,7 @@ pub(super) enum ServiceError {
     #[error("{0}")]
     Garbled(String),
     /// The sandbox does not exist any more.
-    #[error("the sandbox does not exist any more")]
+    #[error("the sandbox no longer exists")]
     Gone,
 }
 
@@ -84,7 +84,7 @@ impl ServiceError {
     pub(super) fn into_sandbox_error(self) -> SandboxError {
         match self {
             Self::Gone => SandboxError::Gone(EndReason::Expired),
-            other => unavailable(other.to_string(), "try again; the status page of the service says more"),
+            other => unavailable(other.to_string(), "try again; see the status page of the service"),
         }
     }
 
@@ -96,7 +96,7 @@ impl ServiceError {
                 "set E2B_API_KEY to a valid key of the account at E2B_DOMAIN",
             ),
             Self::Status { status: 429, .. } => unavailable(
-                format!("the account has no more room just now ({self})"),
+                format!("the account is at its limit ({self})"),
                 "close sandboxes that are not needed, or try again later",
             ),
             Self::Status { status: 400 | 404, .. } => unavailable(
@@ -107,7 +107,7 @@ impl ServiceError {
                 format!("the service cannot be reached: {self}"),
                 "check the network, E2B_DOMAIN and E2B_API_URL",
             ),
-            _ => unavailable(self.to_string(), "try again; the status page of the service says more"),
+            _ => unavailable(self.to_string(), "try again; see the status page of the service"),
         }
     }
 

@@ -39,7 +39,7 @@ impl ConnectError {
 pub(super) enum FrameError {
     #[error("a message of {0} bytes is longer than {MAX_MESSAGE_BYTES}")]
     TooLong(u64),
-    #[error("a message has flags {0:#04x}, which were not agreed on")]
+    #[error("a message has flags {0:#04x}, which are not supported")]
     Flags(u8),
     #[error("a message is no JSON")]
     Json,

@@ -116,7 +116,7 @@ impl Inside {
             runtime.spawn(async move {
                 // A sandbox that cannot be killed now ends when its lifetime is over.
                 if !matches!(timeout(KILL_TIMEOUT, inside.kill()).await, Ok(Ok(()))) {
-                    tracing::warn!("a sandbox could not be ended; it ends when its time there is over");
+                    tracing::warn!("a sandbox could not be ended; it ends at its time-out there");
                 }
             });
         }
@@ -261,7 +261,7 @@ impl Inside {
         };
         let answer = self.ask(request, ANSWER_TIMEOUT).await?;
         serde_json::from_slice(&answer)
-            .map_err(|_| ServiceError::Garbled(format!("{method} was answered with no JSON")))
+            .map_err(|_| ServiceError::Garbled(format!("{method} was answered without JSON")))
     }
 
     /// Checks a sandbox that was not found: wakes it if it is paused, and records its end if it does not exist.

@@ -141,7 +141,7 @@ impl Language for RemoteLanguage {
         }
         let path = format!("{HOME}/.sandcell-program.{}", self.known.extension);
         let file = SandboxPath::parse(&path)
-            .map_err(|error| Failure::new(Code::Internal, format!("{path} is no path: {error}"), "report this"))?;
+            .map_err(|error| Failure::new(Code::Internal, format!("{path} is not a path: {error}"), "report this"))?;
         let words = self.known.runs.iter().map(|&word| word.to_owned());
         Ok(Program {
             files: vec![(file, Bytes::copy_from_slice(code.as_bytes()))],

@@ -129,11 +129,7 @@ fn layers(config: &E2bConfig, level: Level) -> Vec<LayerReport> {
         ..active(name)
     };
     let network = match (config.debug, config.internet) {
-        (Debug::On, _) => degraded(
-            "network",
-            "debug mode: nothing closes the network",
-            "leave E2B_DEBUG out",
-        ),
+        (Debug::On, _) => degraded("network", "debug mode: the network is open", "leave E2B_DEBUG out"),
         (Debug::Off, Internet::Open) => degraded("network", "it is open by setting", "set e2b.internet = false"),
         (Debug::Off, Internet::Closed) => active("network"),
     };
@@ -144,7 +140,7 @@ fn layers(config: &E2bConfig, level: Level) -> Vec<LayerReport> {
             _ => degraded(
                 "microvm",
                 "the service is not E2B's own, so its isolation is unknown",
-                "set e2b.level to what it gives",
+                "set e2b.level to its isolation level",
             ),
         },
         network,
@@ -212,9 +208,11 @@ impl Backend for E2bBackend {
             let (inside, info) = Self::make(&service, &wanted).await?;
             Ok((KillOnDrop(Some(inside)), info))
         });
-        let made: Result<(KillOnDrop, Option<Info>), ServiceError> = making
-            .await
-            .unwrap_or_else(|_| Err(ServiceError::Garbled("the task that made it broke off".to_owned())));
+        let made: Result<(KillOnDrop, Option<Info>), ServiceError> = making.await.unwrap_or_else(|_| {
+            Err(ServiceError::Garbled(
+                "the task that made it ended unexpectedly".to_owned(),
+            ))
+        });
         let (guard, info) = made.map_err(|error| error.into_service_error(self.service.template()))?;
         let inside = guard.release().ok_or(SandboxError::Gone(EndReason::Closed))?;
         self.remember(&inside);
@@ -231,7 +229,7 @@ impl Backend for E2bBackend {
         let open = live.iter().filter(|inside| inside.end(EndReason::Closed));
         let kills = join_all(open.map(|inside| inside.kill()));
         if timeout(SHUTDOWN_TIMEOUT, kills).await.is_err() {
-            tracing::warn!("sandboxes did not end within {SHUTDOWN_TIMEOUT:?}; they end when their time is over");
+            tracing::warn!("sandboxes did not end within {SHUTDOWN_TIMEOUT:?}; they end at their time-out");
         }
     }
 }

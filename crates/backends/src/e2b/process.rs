@@ -72,7 +72,7 @@ pub(super) async fn spawn(inside: &Arc<Inside>, command: Command) -> Result<Proc
             }
             if event.get("keepalive").is_none() {
                 return Err(ServiceError::Garbled(
-                    "a program said something before it started".to_owned(),
+                    "a program wrote output before it started".to_owned(),
                 ));
             }
         }

@@ -47,7 +47,7 @@ pub(super) enum ResultLine {
 pub(super) enum LineError {
     #[error("a line is longer than {MAX_LINE_BYTES} bytes")]
     TooLong,
-    #[error("a line is no JSON object")]
+    #[error("a line is not a JSON object")]
     Json,
 }
 

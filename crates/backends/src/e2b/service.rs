@@ -209,12 +209,12 @@ impl Service {
         let domain = created.domain.filter(|domain| !domain.is_empty());
         if !is_id(&created.sandbox_id) || domain.as_deref().is_some_and(|domain| !is_host(domain)) {
             return Err(ServiceError::Garbled(
-                "the service gave an id or a domain that is none".to_owned(),
+                "the service returned an invalid id or domain".to_owned(),
             ));
         }
         let token = |text: Option<String>| text.filter(|text| !text.is_empty()).map(Secret::new);
         let token = |text| token(text).map(|token| header(&token).ok_or(())).transpose();
-        let garbled = |()| ServiceError::Garbled("the service gave a token that is none".to_owned());
+        let garbled = |()| ServiceError::Garbled("the service returned an invalid token".to_owned());
         Ok(CreatedSandbox {
             id: created.sandbox_id,
             version: Version::parse(&created.envd_version),
@@ -303,7 +303,7 @@ impl Service {
         for _ in 0..MAX_RETRIES {
             match self.once(method, url.clone(), body, once, ANSWER_TIMEOUT).await {
                 Err((error, Retry::After(wait))) => {
-                    tracing::debug!(trouble = %error, "the service is asked again");
+                    tracing::debug!(trouble = %error, "the request is sent again");
                     sleep(wait.unwrap_or(pause).min(MAX_RETRY_PAUSE)).await;
                     pause = pause.saturating_mul(2);
                 }
@@ -397,7 +397,7 @@ fn read<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, ServiceError> 
     // The parser's message may quote the answer, which contains tokens.
     serde_json::from_slice(body).map_err(|error| {
         ServiceError::Garbled(format!(
-            "the service's answer is not what was agreed on (line {}, column {})",
+            "the service's answer has an unexpected format (line {}, column {})",
             error.line(),
             error.column()
         ))
@@ -420,7 +420,7 @@ fn header(secret: &Secret) -> Option<HeaderValue> {
 fn idempotency() -> Result<String, ServiceError> {
     let mut bytes = [0_u8; 16];
     getrandom::fill(&mut bytes)
-        .map_err(|error| ServiceError::Garbled(format!("the system gave no random bytes: {error}")))?;
+        .map_err(|error| ServiceError::Garbled(format!("the system returned no random bytes: {error}")))?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 

@@ -129,7 +129,9 @@ impl E2bSession {
                 }
             }
         }
-        Err(ServiceError::Garbled("what the cell says broke off".to_owned()))
+        Err(ServiceError::Garbled(
+            "the output stream of the cell ended early".to_owned(),
+        ))
     }
 
     /// Waits until the interpreter answers again; may wait forever.

@@ -369,7 +369,7 @@ async fn a_busy_service_is_retried_and_makes_one_sandbox() {
     assert!(refused.to_string().contains("503"), "{refused}");
     fake.answer_next(&[(429, "Retry-After: 0\r\n"); 4]);
     let refused = backend.create(&SandboxSpec::default()).await.unwrap_err();
-    assert!(refused.to_string().contains("no more room"), "{refused}");
+    assert!(refused.to_string().contains("at its limit"), "{refused}");
     assert_eq!(fake.ids().len(), 1);
     fake.had_no_faults();
 }

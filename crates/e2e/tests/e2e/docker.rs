@@ -490,7 +490,7 @@ fn a_user_without_access_to_the_daemon_gets_a_remedy() {
     }
     let (said, _) = without(&format!("host = \"{host}\""));
     assert!(
-        said.contains("may not talk") && said.contains("usermod -aG docker"),
+        said.contains("may not access") && said.contains("usermod -aG docker"),
         "{said}"
     );
 }

@@ -254,7 +254,7 @@ fn a_lying_or_failing_registry_is_reported_and_leaves_nothing() {
         Answer::Status(404, ""),
         &plain,
         "image_unavailable",
-        "does not have it",
+        "does not have this image",
     );
     try_with(
         &blob,
@@ -275,7 +275,7 @@ fn a_lying_or_failing_registry_is_reported_and_leaves_nothing() {
         Answer::Status(307, "Location: /v2/team/tool/manifests/latest\r\n"),
         &plain,
         "image_unavailable",
-        "without end",
+        "too many times",
     );
     try_with(
         "manifests/latest",
@@ -343,7 +343,7 @@ fn hostile_layers_are_refused_and_touch_nothing_outside() {
         ),
         (vec![Entry::HardLink("h", "../../etc/passwd")], "upwards"),
         (vec![Entry::Link("l", &away), Entry::HardLink("h", "l/x")], "hard link"),
-        (vec![Entry::File("a/.wh...", 0o644, b"")], "takes away"),
+        (vec![Entry::File("a/.wh...", 0o644, b"")], "outside its folder"),
     ]
     .into_iter()
     .enumerate()

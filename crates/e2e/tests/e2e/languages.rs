@@ -580,7 +580,7 @@ fn the_first_program_on_the_search_path_runs_and_the_choice_is_reported() {
     let listed: Value = serde_json::from_slice(&out.stdout).unwrap();
     assert_eq!(listed[0]["program"], json!(python), "{listed}");
     let expected = format!(
-        "the first usable one on PATH, started by {}; passed over: {} starts none outside of a project",
+        "the first usable one on PATH, started by {}; skipped: {} starts none outside of a project",
         stand_in.display(),
         nothing.display()
     );

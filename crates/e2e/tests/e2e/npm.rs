@@ -194,10 +194,10 @@ fn npm_packages_are_present_at_the_start_of_a_sandbox_a_run_and_in_a_base() {
             "{more:?}"
         );
         for (package, part) in [
-            ("npm:git+https://evil.example/x", "not taken"),
+            ("npm:git+https://evil.example/x", "not accepted"),
             ("npm:--registry=x", "options"),
-            ("npm:npm:demo-one", "not taken"),
-            ("npm:", "no package's name"),
+            ("npm:npm:demo-one", "not accepted"),
+            ("npm:", "not a package name"),
             ("pypi:npm:demo-one", "npm is not on this machine"),
         ] {
             let refused = server.call("create_sandbox", json!({"packages": [package]}));
@@ -256,11 +256,11 @@ fn invalid_npm_names_are_refused_and_operator_lists_apply_to_dependencies() {
         let server = server(&place, &registry.url());
         for (package, part) in [
             ("--registry=http://evil.example", "options"),
-            ("git+https://evil.example/x", "not taken"),
-            ("file:/etc", "not taken"),
-            ("me/repository", "not taken"),
-            ("x@npm:demo-one", "not taken"),
-            ("demo-one; touch x", "no package's name"),
+            ("git+https://evil.example/x", "not accepted"),
+            ("file:/etc", "not accepted"),
+            ("me/repository", "not accepted"),
+            ("x@npm:demo-one", "not accepted"),
+            ("demo-one; touch x", "not a package name"),
             ("fs", "built in"),
         ] {
             let answer = install(&server, json!([package]));

@@ -170,7 +170,7 @@ impl Default for Hints {
             more_time: "make the work smaller, or give it more time".to_owned(),
             more_disk: "delete files that are not needed, or give the sandbox a larger disk".to_owned(),
             bring_data: "bring the data in as a file, or make it in the code".to_owned(),
-            bring_packages: "have the packages installed, or use what the language has itself".to_owned(),
+            bring_packages: "have the packages installed, or use the standard library".to_owned(),
             give_stdin: "give the code standard input, one line for each input(): no user can type".to_owned(),
             read_rest: None,
         }

@@ -99,7 +99,7 @@ fn random(kind: &str) -> Result<Arc<str>, Failure> {
     getrandom::fill(&mut bytes).map_err(|error| {
         Failure::new(
             Code::Internal,
-            format!("the system gave no random bytes for an id: {error}"),
+            format!("the system returned no random bytes for an id: {error}"),
             "try again",
         )
     })?;

@@ -226,7 +226,7 @@ mod tests {
             notes: vec!["note".into()],
         };
         let asked = ["Scikit_Learn[x]>=1".to_owned(), "numpy".to_owned()];
-        let expected = "installed scikit-learn 1.0\nwith what they need: six 1.0\nalready there: numpy 1.0\nnote\n";
+        let expected = "installed scikit-learn 1.0\ndependencies: six 1.0\nalready there: numpy 1.0\nnote\n";
         assert_eq!(install_summary(&installed, &asked), expected);
     }
 }

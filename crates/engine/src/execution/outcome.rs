@@ -211,7 +211,7 @@ fn own_end(evidence: &Evidence<'_>) -> Outcome {
         Ending::Broke(failure) => killed(failure.code, failure.message.clone(), failure.remedy.clone()),
         Ending::Abandoned | Ending::NeverRan => killed(
             Code::Internal,
-            "the code was not followed to its end".to_owned(),
+            "the end of the code was not observed".to_owned(),
             "run it again".to_owned(),
         ),
     }
@@ -301,7 +301,7 @@ fn raised(error: &CellError, evidence: &Evidence<'_>) -> Outcome {
                 "{name}: the sandbox reaches {} and nothing else, and only through its proxy",
                 evidence.network.hosts.join(", ")
             ),
-            "use a client that heeds HTTP_PROXY and HTTPS_PROXY (most do), or SOCKS 5 at 127.0.0.1:3128; names are not \
+            "use a client that supports HTTP_PROXY and HTTPS_PROXY (most do), or SOCKS 5 at 127.0.0.1:3128; names are not \
              resolved inside"
                 .to_owned(),
         ),
@@ -375,7 +375,7 @@ fn died(what: &str, exit: Exit, evidence: &Evidence<'_>) -> Outcome {
             format!(
                 "{what} {}: the sandbox may use {} MiB, and its peak was {} MiB{}{lost}",
                 if starved {
-                    "ended for want of memory"
+                    "ended because memory was refused"
                 } else {
                     "was killed for memory"
                 },
@@ -423,13 +423,13 @@ fn stopped(stop: &Stop, lives: bool, evidence: &Evidence<'_>) -> Outcome {
     let how = match (&evidence.ending, evidence.step) {
         (Ending::NeverRan, _) => String::new(),
         (Ending::Abandoned, _) | (_, Step::GivenUp) => format!(
-            "was still there {} after being killed, so its sandbox was closed",
+            "was still running {} after being killed, so its sandbox was closed",
             span(KILL_TIMEOUT)
         ),
         (_, Step::Free | Step::Interrupted) => format!("was interrupted{variables}"),
         (_, Step::Killed) if matches!(stop, Stop::Reset | Stop::SandboxEnded(_)) => format!("was killed{variables}"),
         (_, Step::Killed) => format!(
-            "did not yield within {} and was killed{variables}",
+            "did not stop within {} of its interrupt and was killed{variables}",
             span(INTERRUPT_GRACE)
         ),
     };
@@ -474,7 +474,7 @@ fn stopped(stop: &Stop, lives: bool, evidence: &Evidence<'_>) -> Outcome {
                 Status::Cancelled,
                 Code::Cancelled,
                 format!("{why}: the code {how}"),
-                "run it again if it is still wanted",
+                "run it again if it is still needed",
             )
         }
     };

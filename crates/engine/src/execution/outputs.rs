@@ -107,7 +107,7 @@ async fn read_one(
         .map_err(|error| Failure::from(error).message)?;
     let size = chunk.total.max(bytes_of(chunk.bytes.len()));
     if size > limit {
-        return Err(format!("{path} has {size} bytes; at most {limit} can be handed back"));
+        return Err(format!("{path} has {size} bytes; at most {limit} can be returned"));
     }
     if size > room {
         return Err(format!(

@@ -109,7 +109,7 @@ impl Executions {
         for (path, _) in &program.files {
             if req.files.iter().any(|(file, _)| file == path) {
                 return Err(Failure::invalid(
-                    format!("{path} is where the program itself is stored"),
+                    format!("{path} is reserved for the program itself"),
                     "give the file another name inside the sandbox",
                 ));
             }
@@ -318,7 +318,7 @@ impl ProgramJob {
                 })),
                 Some(exit) => Ending::Program(exit),
                 None => Ending::Broke(crate::sandbox::files::too_slow(
-                    "the compiler could not be followed to its end",
+                    "the end of the compiler was not observed",
                 )),
             },
             stop: None,
@@ -527,7 +527,7 @@ pub(crate) async fn follow(
             (None, Step::GivenUp) => Ending::Abandoned,
             (None, Step::Free | Step::Interrupted | Step::Killed) => Ending::Broke(Failure::new(
                 Code::SessionLost,
-                "the program could not be followed to its end",
+                "the end of the program was not observed",
                 "run it again",
             )),
         },

@@ -77,7 +77,7 @@ impl ExecutionStore {
         {
             return Err(Failure::new(
                 Code::Expired,
-                format!("the output of execution {key} is not kept any more"),
+                format!("the output of execution {key} is no longer stored"),
                 "run the code again; get_execution_history still lists it",
             ));
         }

@@ -74,7 +74,7 @@ async fn ready(target: Target) -> Result<(Target, Arc<dyn Sandbox>), Failure> {
 async fn in_time<T>(call: impl Future<Output = Result<T, FileError>>) -> Result<T, Failure> {
     match timeout(FILE_CALL_TIMEOUT, call).await {
         Ok(done) => Ok(done?),
-        Err(_) => Err(too_slow("the file call was not answered")),
+        Err(_) => Err(too_slow("the back end did not answer the file call")),
     }
 }
 
@@ -82,7 +82,7 @@ pub(crate) fn too_slow(what: &str) -> Failure {
     Failure::new(
         Code::Timeout,
         format!("{what} within {} s", FILE_CALL_TIMEOUT.as_secs()),
-        "try again; if it stays, close the sandbox and use a new one",
+        "try again; if it fails again, close the sandbox and use a new one",
     )
 }
 
@@ -91,7 +91,7 @@ fn answer<T>(target: &Target, value: T) -> FileAnswer<T> {
     let left = target.record.expiry().and_then(|expiry| expiry.ends_soon());
     let ending = left.map(|left| {
         format!(
-            "this sandbox ends in {} s with its variables and files, whatever is called",
+            "this sandbox ends in {} s with its variables and files, even if it is in use",
             left.as_secs()
         )
     });

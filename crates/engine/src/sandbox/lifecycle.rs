@@ -189,7 +189,7 @@ impl Drop for Guard<'_> {
             self.sandboxes.registry.remove(self.record);
             self.record.set_failed(Failure::new(
                 Code::Internal,
-                "the task of the sandbox ended unexpectedly",
+                "the task that made the sandbox ended unexpectedly",
                 "call again for a new sandbox; the server's log has details",
             ));
         }
@@ -214,7 +214,7 @@ async fn create_with_interest(sandboxes: &Sandboxes, record: &Record, plan: &Pla
             }
             return Err(Failure::new(
                 Code::Cancelled,
-                "the sandbox was given up before its image was ready",
+                "the sandbox was cancelled before its image was ready",
                 "call again; the image is pulled again unless other callers wait for it",
             ));
         }

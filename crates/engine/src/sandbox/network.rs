@@ -40,7 +40,7 @@ impl Sandboxes {
         let network = network.as_ref().as_ref().ok_or_else(|| {
             Failure::new(
                 Code::NetworkDenied,
-                "the operator has taken the network away while the sandbox was made",
+                "the operator removed network access while the sandbox was being made",
                 "leave network out; the operator can allow hosts with network.allow in the settings",
             )
         })?;

@@ -326,7 +326,7 @@ mod tests {
         let found = locate_among(vec![none.clone(), own.clone()], 2, None).unwrap();
         assert_eq!(found.executable, system.executable);
         let expected = format!(
-            "the first usable one on PATH, started by {}; passed over: {} starts none outside of a project",
+            "the first usable one on PATH, started by {}; skipped: {} starts none outside of a project",
             own.display(),
             none.display()
         );

@@ -215,7 +215,7 @@ pub(crate) fn reason(on_path: bool, through: Option<&Path>, passed_over: Option<
         reason.push_str(&format!(", started by {}", file.display()));
     }
     if let Some(other) = passed_over {
-        reason.push_str(&format!("; passed over: {other}"));
+        reason.push_str(&format!("; skipped: {other}"));
     }
     reason
 }
@@ -420,7 +420,7 @@ mod tests {
         let found = finder(&[shims.clone(), bin("node22")]).find("node").unwrap();
         assert_eq!(found.path, bin("node22").join("node"));
         let expected = format!(
-            "the first usable one on PATH; passed over: {} starts none outside of a project",
+            "the first usable one on PATH; skipped: {} starts none outside of a project",
             shims.join("node").display()
         );
         assert_eq!(found.reason, expected);

@@ -120,7 +120,7 @@ pub enum TokenError {
         source: io::Error,
     },
     /// The system gave no random bytes.
-    #[error("the system gave no random bytes")]
+    #[error("the system returned no random bytes")]
     Random(#[source] io::Error),
 }
 

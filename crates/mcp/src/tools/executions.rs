@@ -318,9 +318,7 @@ async fn reset(mut call: Call) -> Result<Answer, Failure> {
         .reset(&call.caller, sandbox.as_deref(), language.as_deref())
         .await?;
     let text = match (&view.sandbox_id, view.languages.as_slice()) {
-        (None, _) => {
-            "you have no sandbox yet, so there was nothing to reset; the history starts a new view".to_owned()
-        }
+        (None, _) => "you have no sandbox yet, so there was nothing to reset; the history starts a new view".to_owned(),
         (Some(id), []) => format!("no interpreter was running in {id}; the history starts a new view"),
         (Some(id), languages) => format!(
             "restarted {} in {id}: its variables are gone, files and packages stay; the history starts a new view",

@@ -253,10 +253,11 @@ async fn close(mut call: Call) -> Result<Answer, Failure> {
 pub(super) fn get_sandbox_status() -> Tool {
     Tool {
         name: "get_sandbox_status",
-        description: "Status of a sandbox: state, expiry, memory, CPU, disk and processes against their limits, what the \
+        description:
+            "Status of a sandbox: state, expiry, memory, CPU, disk and processes against their limits, what the \
                       last executions added to memory, live sessions with their variables, and isolation. Without \
                       sandbox_id: all of yours, one per line."
-            .into(),
+                .into(),
         fields: vec![sandbox_field()],
         output: Some(schema::output_list(
             &[],

@@ -20,7 +20,7 @@ const walk = (folder) => {
       const file = fs.openSync(full), part = Buffer.alloc(1 << 18);
       for (let left = found.size; left > 0; ) {
         const read = fs.readSync(file, part, 0, Math.min(left, part.length));
-        if (read === 0) throw new Error("a file became shorter while it was read");
+        if (read === 0) throw new Error("a file shrank while it was read");
         write(part.subarray(0, read));
         left -= read;
       }

@@ -13,7 +13,7 @@ for folder, folders, names in os.walk(root):
             continue  # uv's own
         found = os.lstat(path)
         if not stat.S_ISREG(found.st_mode):
-            sys.stderr.write("left out, since it is no regular file: %r\n" % os.path.relpath(path, root))
+            sys.stderr.write("left out, because it is not a regular file: %r\n" % os.path.relpath(path, root))
             continue
         inner = os.fsencode(os.path.relpath(path, root))
         out.write(b"F" + struct.pack("<IBQ", len(inner), found.st_mode >> 6 & 1, found.st_size) + inner)
@@ -22,7 +22,7 @@ for folder, folders, names in os.walk(root):
             while left:
                 data = file.read(min(left, 1 << 18))
                 if not data:
-                    sys.exit("a file became shorter while it was read")
+                    sys.exit("a file shrank while it was read")
                 out.write(data)
                 left -= len(data)
         count += 1

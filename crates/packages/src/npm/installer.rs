@@ -138,7 +138,7 @@ impl Installer {
         let chunk = files.read(&path("package-lock.json")?, 0, LIST_MAX).await?;
         let text = String::from_utf8(chunk.bytes.to_vec()).ok();
         let text = text.filter(|_| chunk.total <= LIST_MAX);
-        lock::parse(&text.ok_or_else(|| internal("npm's list of versions is too long or no text"))?)
+        lock::parse(&text.ok_or_else(|| internal("npm's list of versions is too long or not text"))?)
     }
 
     /// Downloads and unpacks exactly the resolved versions, and writes the files into the draft.

@@ -94,7 +94,7 @@ fn unreadable(what: &str) -> Failure {
     Failure::new(
         Code::PackageFailed,
         format!("npm's list of exact versions cannot be used: {what}"),
-        "every package needs a name, a version and a hash; links and folders are not taken",
+        "every package needs a name, a version and a hash; links and folders are not accepted",
     )
 }
 

@@ -267,7 +267,7 @@ impl NpmPackages {
             return Failure::new(
                 Code::PackageFailed,
                 format!("the npm registry could not be used: {reason}"),
-                "try again later; if it stays, the operator can check the machine's settings (.npmrc, npm_config_registry, proxies)",
+                "try again later; if it fails again, the operator can check the machine's settings (.npmrc, npm_config_registry, proxies)",
             );
         }
         if let Some(name) = problems.unknown.first() {
@@ -295,7 +295,7 @@ impl NpmPackages {
             return self
                 .config
                 .policy
-                .refusal(format!("no version of {name} that the operator allows fits"));
+                .refusal(format!("no version of {name} allowed by the operator fits"));
         }
         failure
     }

@@ -39,7 +39,7 @@ impl FromStr for NpmEntry {
         }
         let sound = |c: char| c.is_ascii_alphanumeric() || "-.+".contains(c);
         if version.is_some_and(|version| version.is_empty() || !version.chars().all(sound)) {
-            return Err("after @ an entry has the beginning of versions, such as 3 or 1.2.0".to_owned());
+            return Err("after @ an entry has a version prefix, such as 3 or 1.2.0".to_owned());
         }
         Ok(Self {
             text: text.to_owned(),
@@ -169,7 +169,7 @@ impl NpmPolicy {
                 Code::PackageNotAllowed,
                 format!("it would install {} {}", one.name, one.version),
                 format!(
-                    "{} is left to the user: name it among the packages of the call, so that the user is asked",
+                    "{} needs the user's consent: name it among the packages of the call, so that the user is asked",
                     one.name
                 ),
             )),

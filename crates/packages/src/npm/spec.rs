@@ -104,7 +104,7 @@ fn parse(text: &str) -> Result<Spec, Failure> {
     }
     if text.contains("://") || text.contains("git+") || text.contains(':') {
         return Err(refused(
-            "addresses, version control, files and other names for a package are not taken",
+            "addresses, version control, files and aliases are not accepted",
         ));
     }
     let cut = text.get(1..).and_then(|rest| rest.find('@')).map(|place| place + 1);
@@ -113,17 +113,17 @@ fn parse(text: &str) -> Result<Spec, Failure> {
         None => (text, "*"),
     };
     if !name.starts_with('@') && (name.contains('/') || name.starts_with('.')) {
-        return Err(refused("files and repositories are not taken"));
+        return Err(refused("files and repositories are not accepted"));
     }
     if !is_name(name) {
-        return Err(refused("that is no package's name"));
+        return Err(refused("it is not a package name"));
     }
     if BUILT_IN.contains(&name) {
-        return Err(refused("it is built in, just require it"));
+        return Err(refused("it is built in: require it without installing"));
     }
     let plain = |b: u8| b.is_ascii_alphanumeric() || b" .*^~<>=|-+".contains(&b);
     if range.is_empty() || range.starts_with('-') || !range.bytes().all(plain) {
-        return Err(refused("what follows the name is no version or range"));
+        return Err(refused("the text after the name is not a version or range"));
     }
     Ok(Spec {
         name: name.to_owned(),
@@ -171,24 +171,24 @@ mod tests {
             ("git+ssh://git@host/x", "version control"),
             ("https://evil.example/x.tgz", "addresses"),
             ("file:../x", "files"),
-            ("x@npm:y@1", "other names"),
+            ("x@npm:y@1", "aliases"),
             ("github:me/x", "version control"),
             ("me/x", "repositories"),
             ("./x", "files"),
             ("../x", "files"),
-            ("x@../y", "no version or range"),
-            ("x@", "no version or range"),
-            ("x@-1", "no version or range"),
-            ("x;touch y", "no package's name"),
-            ("x@1;y", "no version or range"),
-            ("$(x)", "no package's name"),
-            ("l\u{f6}dash", "no package's name"),
+            ("x@../y", "not a version or range"),
+            ("x@", "not a version or range"),
+            ("x@-1", "not a version or range"),
+            ("x;touch y", "not a package name"),
+            ("x@1;y", "not a version or range"),
+            ("$(x)", "not a package name"),
+            ("l\u{f6}dash", "not a package name"),
             ("a\nb", "control character"),
-            ("", "no package's name"),
-            ("@", "no package's name"),
-            ("@x", "no package's name"),
-            ("@x/y/z", "no package's name"),
-            ("node_modules", "no package's name"),
+            ("", "not a package name"),
+            ("@", "not a package name"),
+            ("@x", "not a package name"),
+            ("@x/y/z", "not a package name"),
+            ("node_modules", "not a package name"),
             ("fs", "built in"),
         ] {
             let failure = parse(text).unwrap_err();

@@ -137,7 +137,7 @@ pub(super) async fn pull(
     stop: &mut Stop,
 ) -> Result<StoredImage, Failure> {
     let sender = watch::Sender::new(Preparing {
-        text: "the registry is being asked".to_owned(),
+        text: "asking the registry".to_owned(),
         ..Preparing::default()
     });
     let mut steps = sender.subscribe();

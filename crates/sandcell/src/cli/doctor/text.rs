@@ -24,7 +24,7 @@ pub(super) fn of(report: &Report, style: Style) -> String {
         Ok(version) => {
             text.push_str(&format!("{} Python {version}\n", style.green("✓")));
             // The first program on PATH is the expected choice. Other choices are worth a line each.
-            let shown = |choice: &&Choice| choice.language == "python" || choice.reason.contains("passed over");
+            let shown = |choice: &&Choice| choice.language == "python" || choice.reason.contains("skipped: ");
             for Choice {
                 language,
                 program,
