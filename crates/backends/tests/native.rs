@@ -18,7 +18,7 @@ fn main() {
 
     become_launcher_if_asked();
     let config = || NativeConfig {
-        warm: true,
+        zygotes: true,
         spares: SPARE_COUNT,
         trees: vec![],
         added: vec![],

@@ -162,7 +162,7 @@ pub(crate) fn read_origins(texts: &[String]) -> Result<Vec<Url>, String> {
         let url = Url::parse(text.trim()).ok();
         url.filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
             .filter(|url| url.path() == "/" && url.query().is_none() && url.username().is_empty())
-            .ok_or_else(|| format!("{text:?} is no origin like https://files.example or http://10.0.0.7:8081"))
+            .ok_or_else(|| format!("{text:?} is not an origin such as https://files.example or http://10.0.0.7:8081"))
     };
     texts.iter().map(read).collect()
 }

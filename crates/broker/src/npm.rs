@@ -153,7 +153,7 @@ fn address(text: &str, place: &str) -> Result<Url, String> {
             }
             url
         })
-        .ok_or_else(|| format!("{place} names a registry of npm that is not an http or https address"))
+        .ok_or_else(|| format!("{place} names a npm registry that is not an http or https address"))
 }
 
 /// The registry of one installation.
@@ -197,7 +197,7 @@ impl NpmIndex {
             .max_buf_size(64 << 10)
             .serve_connection(TokioIo::new(stream), service);
         if let Err(error) = connection.await {
-            tracing::debug!(%error, "a connection to the npm registry broke off");
+            tracing::debug!(%error, "a connection to the npm registry failed");
         }
     }
 
@@ -280,9 +280,9 @@ impl NpmIndex {
         let from = Arc::clone(&response.page);
         let body = response.all().await?;
         let page: Value =
-            serde_json::from_slice(&body).map_err(|_| bad("what it says is not the JSON of a package"))?;
+            serde_json::from_slice(&body).map_err(|_| bad("its answer is not package JSON"))?;
         let versions = page.get("versions").and_then(Value::as_object);
-        let versions = versions.ok_or_else(|| bad("what it says of the package has no versions"))?;
+        let versions = versions.ok_or_else(|| bad("its package document has no versions"))?;
         let times = page.get("time").and_then(Value::as_object);
         let mut kept = Map::new();
         for (version, says) in versions {

@@ -81,7 +81,7 @@ impl Egress {
             .serve_connection(TokioIo::new(stream), service)
             .with_upgrades();
         if let Err(error) = connection.await {
-            tracing::debug!(%error, "a connection to the network proxy broke off");
+            tracing::debug!(%error, "a connection to the network proxy failed");
         }
     }
 }
@@ -112,8 +112,8 @@ async fn answer(egress: Arc<Egress>, request: Request<Incoming>, permit: Arc<Own
     };
     match exchange(&egress, stream, request).await {
         Ok(response) if response.status() != StatusCode::SWITCHING_PROTOCOLS => response,
-        Ok(_) => plain(StatusCode::BAD_GATEWAY, "the host wants another protocol than HTTP"),
-        Err(error) => plain(StatusCode::BAD_GATEWAY, &format!("{target} broke off: {error}")),
+        Ok(_) => plain(StatusCode::BAD_GATEWAY, "the host requires another protocol than HTTP"),
+        Err(error) => plain(StatusCode::BAD_GATEWAY, &format!("the connection to {target} failed: {error}")),
     }
 }
 
@@ -127,7 +127,7 @@ async fn exchange(
     // The task ends with its connection, which has an idle time-out.
     tokio::spawn(egress.while_open(async move {
         if let Err(error) = connection.await {
-            tracing::debug!(%error, "a connection to a host broke off");
+            tracing::debug!(%error, "a connection to a host failed");
         }
     }));
     let (mut head, body) = sender.send_request(request).await?.into_parts();

@@ -194,7 +194,7 @@ mod tests {
         assert_eq!(
             connected_to(&names, "files.example").await,
             None,
-            "nobody has checked it"
+            "it is unchecked"
         );
         for _ in 0..3 {
             names.check(&host, 443).await.unwrap();

@@ -52,7 +52,7 @@ struct Page {
 pub(crate) fn parse(body: &[u8], is_json: bool, page: &Url) -> Result<Vec<File>, String> {
     let files = if is_json {
         serde_json::from_slice::<Page>(body)
-            .map_err(|error| format!("what it says is not the JSON of a package index: {error}"))?
+            .map_err(|error| format!("the answer is not package index JSON: {error}"))?
             .files
     } else {
         html(&String::from_utf8_lossy(body), page)

@@ -32,7 +32,7 @@ pub use api::time::rfc3339_millis as timestamp;
 pub use api::*;
 pub use execution::progress::Watch;
 pub use records::metrics::Counts;
-pub use records::sinks::{Auditor, EventKind, Finished, HistorySink, Observers, SecurityEvent, StoredView};
+pub use records::sinks::{Auditor, EventKind, FinishedExecution, HistorySink, Observers, SecurityEvent, StoredView};
 pub use records::spans::TRACE_TARGET;
 pub use sandbox::expiry::ExpiryNotices;
 
@@ -440,7 +440,7 @@ impl Engine {
     ///
     /// # Errors
     /// When the caller has no such execution there, or there is no permanent history.
-    pub async fn stored_execution(&self, principal: &Principal, id: &str) -> Result<KeptExecution, Failure> {
+    pub async fn stored_execution(&self, principal: &Principal, id: &str) -> Result<StoredExecution, Failure> {
         let found = match &self.executions.sandboxes.records.observers.history_sink {
             Some(history_sink) => history_sink.find(principal, id).await,
             None => None,

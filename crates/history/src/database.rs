@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _, Transaction, params};
-use sandcell_engine::{KeptPicture, StoredView};
+use sandcell_engine::{StoredPicture, StoredView};
 
 use crate::clock::{moment, now};
 use crate::row::{Row, status};
@@ -500,7 +500,7 @@ impl Database {
 
     /// Returns the pictures of an execution, in order. A database with version 1 of the schema has no table for them
     /// until the next write.
-    fn pictures(&self, id: &str) -> rusqlite::Result<Vec<KeptPicture>> {
+    fn pictures(&self, id: &str) -> rusqlite::Result<Vec<StoredPicture>> {
         if !self.connection.table_exists(None, "pictures")? {
             return Ok(Vec::new());
         }
@@ -516,7 +516,7 @@ impl Database {
         id: &str,
         number: u32,
         (owner, oldest): (&str, i64),
-    ) -> Result<Option<KeptPicture>, HistoryError> {
+    ) -> Result<Option<StoredPicture>, HistoryError> {
         let ask = || {
             if !self.connection.table_exists(None, "pictures")? {
                 return Ok(None);
@@ -614,9 +614,9 @@ pub(crate) fn pattern(text: &str) -> String {
     pattern
 }
 
-fn picture(row: &rusqlite::Row<'_>) -> rusqlite::Result<KeptPicture> {
+fn picture(row: &rusqlite::Row<'_>) -> rusqlite::Result<StoredPicture> {
     let bytes: Vec<u8> = row.get(3)?;
-    Ok(KeptPicture {
+    Ok(StoredPicture {
         number: row.get(0)?,
         name: row.get(1)?,
         mime: row.get(2)?,

@@ -1,6 +1,8 @@
 //! A row of the history.
 
-use sandcell_engine::{ExecutionId, Finished, HistoryRecord, KeptExecution, KeptPicture, SandboxId, Status};
+use sandcell_engine::{
+    ExecutionId, FinishedExecution, HistoryRecord, SandboxId, Status, StoredExecution, StoredPicture,
+};
 use serde::Serialize;
 
 use crate::clock::millis;
@@ -60,7 +62,7 @@ pub struct Row {
     pub traceback: Option<String>,
     /// The pictures of the execution. Empty if the query asked only for short texts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub pictures: Vec<KeptPicture>,
+    pub pictures: Vec<StoredPicture>,
     #[serde(skip)]
     pub(crate) code_preview: String,
     #[serde(skip)]
@@ -73,7 +75,7 @@ pub struct Row {
 
 impl Row {
     /// Returns the row of a finished execution, cut to the limits.
-    pub(crate) fn of(done: Finished) -> Self {
+    pub(crate) fn of(done: FinishedExecution) -> Self {
         let whole = |number: u128| u64::try_from(number).unwrap_or(u64::MAX);
         Self {
             execution_id: done.record.execution_id.to_string(),
@@ -116,7 +118,7 @@ impl Row {
     }
 
     /// Returns the size of a queued execution in bytes, before it is cut to the limits.
-    pub(crate) fn weight_of(done: &Finished) -> u64 {
+    pub(crate) fn weight_of(done: &FinishedExecution) -> u64 {
         let optional = |text: &Option<String>| text.as_ref().map_or(0, String::len);
         let texts = done.code.len() + done.stdout.len() + done.stderr.len();
         let bytes = ROW_OVERHEAD_BYTES
@@ -162,8 +164,8 @@ impl Row {
 impl Row {
     /// Returns everything that the caller sees. None if an id is not one that the engine creates.
     #[must_use]
-    pub fn into_kept(self) -> Option<KeptExecution> {
-        Some(KeptExecution {
+    pub fn into_stored(self) -> Option<StoredExecution> {
+        Some(StoredExecution {
             record: self.record()?,
             code: self.code,
             stdout: self.stdout,
@@ -182,9 +184,9 @@ impl Row {
 }
 
 /// Drops pictures that exceed the limits.
-fn bounded(pictures: Vec<KeptPicture>) -> Vec<KeptPicture> {
+fn bounded(pictures: Vec<StoredPicture>) -> Vec<StoredPicture> {
     let mut left = MAX_PICTURE_BYTES;
-    let fits = |picture: &KeptPicture| {
+    let fits = |picture: &StoredPicture| {
         let rest = left.checked_sub(picture.bytes.len());
         left = rest.unwrap_or(left);
         rest.is_some()
@@ -192,8 +194,8 @@ fn bounded(pictures: Vec<KeptPicture>) -> Vec<KeptPicture> {
     pictures.into_iter().filter(fits).take(MAX_PICTURES).collect()
 }
 
-fn picture_bytes(pictures: &[KeptPicture]) -> usize {
-    let one = |picture: &KeptPicture| ROW_OVERHEAD_BYTES / 4 + picture.name.len() + picture.bytes.len();
+fn picture_bytes(pictures: &[StoredPicture]) -> usize {
+    let one = |picture: &StoredPicture| ROW_OVERHEAD_BYTES / 4 + picture.name.len() + picture.bytes.len();
     pictures.iter().map(one).sum()
 }
 

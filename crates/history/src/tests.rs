@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use sandcell_engine::{
-    ExecutionId, Finished, HistoryQuery, HistoryRecord, HistorySink as _, KeptPicture, Principal, Status,
+    ExecutionId, FinishedExecution, HistoryQuery, HistoryRecord, HistorySink as _, Principal, Status, StoredPicture,
 };
 use sandcell_sandbox::ByteSize;
 
@@ -23,8 +23,8 @@ fn id(number: u32) -> String {
     format!("ex{number:026}")
 }
 
-fn finished(number: u32, owner: &str, code: &str) -> Finished {
-    Finished {
+fn finished(number: u32, owner: &str, code: &str) -> FinishedExecution {
+    FinishedExecution {
         owner: Principal::new(owner),
         record: HistoryRecord {
             execution_id: ExecutionId::parse(&id(number)).unwrap(),
@@ -63,7 +63,7 @@ fn file(folder: &tempfile::TempDir) -> std::path::PathBuf {
 async fn a_row_is_visible_to_its_owner_only_and_before_it_is_on_disk() {
     let folder = tempfile::tempdir().unwrap();
     let writer = Writer::start(file(&folder), TEST_LIMITS, WriterRole::Server).unwrap();
-    writer.keep(finished(1, "ann", "x = 'whole'"));
+    writer.record(finished(1, "ann", "x = 'whole'"));
     let (ann, bob) = (Principal::new("ann"), Principal::new("bob"));
     let kept = writer.find(&ann, &id(1)).await.unwrap();
     assert_eq!((kept.code.as_str(), kept.stdout.as_str()), ("x = 'whole'", "printed"));
@@ -71,7 +71,7 @@ async fn a_row_is_visible_to_its_owner_only_and_before_it_is_on_disk() {
     assert!(writer.find(&ann, &id(2)).await.is_none());
     let mut old = finished(3, "ann", "old");
     old.started = SystemTime::now() - 2 * ONE_DAY;
-    writer.keep(old);
+    writer.record(old);
     assert!(writer.find(&ann, &id(3)).await.is_none(), "older than what is shown");
 }
 
@@ -90,9 +90,9 @@ async fn a_search_finds_whole_texts_in_all_rows_of_its_caller_page_by_page() {
     for number in 0..300 {
         let mut row = finished(number, "ann", &format!("{}# 100%_{number}\n", "x = 1\n".repeat(100)));
         row.stderr = format!("Warning {}", number % 3);
-        writer.keep(row);
+        writer.record(row);
     }
-    writer.keep(finished(900, "bob", "needle of bob"));
+    writer.record(finished(900, "bob", "needle of bob"));
     let (ann, bob) = (Principal::new("ann"), Principal::new("bob"));
     let mut query = about(&["WARNING 2"]);
     let mut pages = Vec::new();
@@ -161,7 +161,7 @@ async fn a_search_finds_whole_texts_in_all_rows_of_its_caller_page_by_page() {
         assert_eq!(writer.search(&ann, &query).await.unwrap().total, found, "{query:?}");
     }
     writer.reset(&ann, SystemTime::now());
-    writer.keep(finished(301, "ann", "a new view"));
+    writer.record(finished(301, "ann", "a new view"));
     assert_eq!(writer.search(&ann, &about(&[])).await.unwrap().total, 1);
 }
 
@@ -169,7 +169,7 @@ async fn a_search_finds_whole_texts_in_all_rows_of_its_caller_page_by_page() {
 async fn a_search_that_takes_too_long_ends_and_reports_that() {
     let folder = tempfile::tempdir().unwrap();
     let writer = Writer::start(file(&folder), TEST_LIMITS, WriterRole::Server).unwrap();
-    (0..200).for_each(|number| writer.keep(finished(number, "ann", "x")));
+    (0..200).for_each(|number| writer.record(finished(number, "ann", "x")));
     writer.close().await;
     let page = crate::search::search(&file(&folder), "ann", &about(&["x"]), 0, Duration::ZERO).unwrap();
     assert!(!page.complete && page.total > 0 && page.total < 200, "{page:?}");
@@ -199,9 +199,9 @@ async fn codes(writer: &Writer, owner: &str, last_n: usize) -> Option<(u64, Vec<
 async fn rows_outlive_the_server_and_belong_to_their_callers() {
     let folder = tempfile::tempdir().unwrap();
     let writer = Writer::start(file(&folder), TEST_LIMITS, WriterRole::Server).unwrap();
-    writer.keep(finished(1, "a", "one"));
-    writer.keep(finished(2, "b", "two"));
-    writer.keep(finished(3, "a", "three"));
+    writer.record(finished(1, "a", "one"));
+    writer.record(finished(2, "b", "two"));
+    writer.record(finished(3, "a", "three"));
     let expected = Some((2, vec!["three".to_owned(), "one".to_owned()]));
     assert_eq!(codes(&writer, "a", 10).await, expected);
     writer.close().await;
@@ -216,10 +216,10 @@ async fn rows_outlive_the_server_and_belong_to_their_callers() {
 async fn a_reset_begins_a_new_view_for_its_caller_and_keeps_the_rows() {
     let folder = tempfile::tempdir().unwrap();
     let writer = Writer::start(file(&folder), TEST_LIMITS, WriterRole::Server).unwrap();
-    writer.keep(finished(1, "a", "old"));
-    writer.keep(finished(2, "b", "other"));
+    writer.record(finished(1, "a", "old"));
+    writer.record(finished(2, "b", "other"));
     writer.reset(&Principal::new("a"), SystemTime::now());
-    writer.keep(finished(3, "a", "new"));
+    writer.record(finished(3, "a", "new"));
     assert_eq!(codes(&writer, "a", 10).await, Some((1, vec!["new".to_owned()])));
     assert_eq!(codes(&writer, "b", 10).await, Some((1, vec!["other".to_owned()])));
     assert_eq!(rows(&file(&folder), "a"), ["new", "old"]);
@@ -229,8 +229,8 @@ async fn a_reset_begins_a_new_view_for_its_caller_and_keeps_the_rows() {
 async fn a_hidden_row_is_stored_for_the_operator_only() {
     let folder = tempfile::tempdir().unwrap();
     let writer = Writer::start(file(&folder), TEST_LIMITS, WriterRole::Server).unwrap();
-    writer.keep(finished(1, "a", "seen"));
-    writer.keep(Finished {
+    writer.record(finished(1, "a", "seen"));
+    writer.record(FinishedExecution {
         shown: false,
         ..finished(2, "a", "unseen")
     });
@@ -246,8 +246,8 @@ async fn a_busy_caller_does_not_evict_the_rows_of_a_quiet_one() {
         ..TEST_LIMITS
     };
     let writer = Writer::start(file(&folder), keep, WriterRole::Server).unwrap();
-    writer.keep(finished(1, "quiet", "kept"));
-    (2..300).for_each(|number| writer.keep(finished(number, "busy", &number.to_string())));
+    writer.record(finished(1, "quiet", "kept"));
+    (2..300).for_each(|number| writer.record(finished(number, "busy", &number.to_string())));
     assert_eq!(codes(&writer, "quiet", 10).await, Some((1, vec!["kept".to_owned()])));
     let (total, shown) = codes(&writer, "busy", 50).await.unwrap();
     assert_eq!((total, shown.len()), (298, 9));
@@ -264,7 +264,7 @@ async fn the_size_of_the_rows_and_of_the_file_is_bounded() {
     let writer = Writer::start(file(&folder), keep, WriterRole::Server).unwrap();
     let large = "x".repeat(900_000);
     for number in 0..60 {
-        writer.keep(finished(number, "a", &large));
+        writer.record(finished(number, "a", &large));
         // Closing keeps the queue short: this test is not about the queue.
         writer.close().await;
     }
@@ -279,8 +279,8 @@ async fn old_rows_are_deleted() {
     let writer = Writer::start(file(&folder), TEST_LIMITS, WriterRole::Server).unwrap();
     let mut old = finished(1, "a", "old");
     old.started = SystemTime::now() - ONE_DAY - Duration::from_secs(1);
-    writer.keep(old);
-    writer.keep(finished(2, "a", "new"));
+    writer.record(old);
+    writer.record(finished(2, "a", "new"));
     assert_eq!(codes(&writer, "a", 10).await.unwrap().1, ["new"]);
     drop(writer);
     let again = Writer::start(file(&folder), TEST_LIMITS, WriterRole::Server).unwrap();
@@ -296,7 +296,7 @@ async fn a_corrupt_file_is_left_alone_and_memory_answers_instead() {
         .collect();
     std::fs::write(file(&folder), &garbage).unwrap();
     let writer = Writer::start(file(&folder), TEST_LIMITS, WriterRole::Server).unwrap();
-    writer.keep(finished(1, "a", "one"));
+    writer.record(finished(1, "a", "one"));
     assert_eq!(codes(&writer, "a", 10).await, None);
     writer.close().await;
     assert_eq!(std::fs::read(file(&folder)).unwrap(), garbage);
@@ -315,11 +315,11 @@ async fn a_file_that_is_removed_or_replaced_is_made_again_and_takes_the_next_row
     std::fs::create_dir(&data).unwrap();
     let path = Database::file(&data);
     let writer = Writer::start(path.clone(), TEST_LIMITS, WriterRole::Server).unwrap();
-    writer.keep(finished(1, "a", "one"));
+    writer.record(finished(1, "a", "one"));
     assert_eq!(codes(&writer, "a", 10).await.unwrap().1, ["one"]);
     // Removes the whole folder, like `rm -r`.
     std::fs::remove_dir_all(&data).unwrap();
-    writer.keep(finished(2, "a", "two"));
+    writer.record(finished(2, "a", "two"));
     assert_eq!(codes(&writer, "a", 10).await.unwrap().1, ["two"]);
     assert_eq!(rows(&path, "a"), ["two"]);
     // Another database replaces the file. The old write-ahead log is not applied to it.
@@ -331,7 +331,7 @@ async fn a_file_that_is_removed_or_replaced_is_made_again_and_takes_the_next_row
         std::fs::remove_file(path.with_extension(end)).unwrap();
     }
     std::fs::rename(&other, &path).unwrap();
-    writer.keep(finished(4, "a", "four"));
+    writer.record(finished(4, "a", "four"));
     writer.close().await;
     drop(writer);
     assert_eq!(rows(&path, "a"), ["four", "three"]);
@@ -341,11 +341,11 @@ async fn a_file_that_is_removed_or_replaced_is_made_again_and_takes_the_next_row
 async fn a_file_that_is_overwritten_is_left_alone_and_a_new_one_takes_the_rows_that_waited() {
     let folder = tempfile::tempdir().unwrap();
     let writer = Writer::start(file(&folder), TEST_LIMITS, WriterRole::Server).unwrap();
-    writer.keep(finished(1, "a", "one"));
+    writer.record(finished(1, "a", "one"));
     assert!(codes(&writer, "a", 10).await.is_some());
     let garbage = vec![0xa5; 8192];
     std::fs::write(file(&folder), &garbage).unwrap();
-    writer.keep(finished(2, "a", "two"));
+    writer.record(finished(2, "a", "two"));
     assert_eq!(codes(&writer, "a", 10).await, None, "memory has to answer");
     assert_eq!(std::fs::read(file(&folder)).unwrap(), garbage);
     std::fs::rename(file(&folder), folder.path().join("broken")).unwrap();
@@ -395,7 +395,7 @@ async fn a_file_locked_at_the_start_gets_the_rows_later() {
     let writer = Writer::start(file(&folder), TEST_LIMITS, WriterRole::Command).unwrap();
     tokio::time::sleep(std::time::Duration::from_millis(2500)).await;
     drop(other);
-    writer.keep(finished(0, "a", "one"));
+    writer.record(finished(0, "a", "one"));
     writer.close().await;
     assert_eq!(rows(&file(&folder), "a"), ["one"]);
 }
@@ -444,7 +444,7 @@ fn only_its_owner_reads_the_file() {
 }
 
 #[test]
-fn rows_are_found_by_what_is_in_them_and_can_be_deleted() {
+fn rows_are_found_by_their_content_and_can_be_deleted() {
     let folder = tempfile::tempdir().unwrap();
     let mut database = Database::open(&file(&folder), 64 << 20).unwrap();
     let all: Vec<Row> = [(1, "100%"), (2, "100 x"), (3, "a_b"), (4, "a-b")]
@@ -491,7 +491,7 @@ async fn two_servers_share_a_database() {
         Writer::start(file(&folder), TEST_LIMITS, WriterRole::Server).unwrap(),
     ];
     for number in 0..200_u32 {
-        both[usize::from(number % 2 == 1)].keep(finished(number, "a", &number.to_string()));
+        both[usize::from(number % 2 == 1)].record(finished(number, "a", &number.to_string()));
     }
     for writer in &both {
         writer.close().await;
@@ -503,15 +503,15 @@ async fn two_servers_share_a_database() {
 }
 
 /// Returns an execution with this number of pictures of this size.
-fn painted(number: u32, owner: &str, pictures: u32, bytes: usize) -> Finished {
-    let picture = |number| KeptPicture {
+fn painted(number: u32, owner: &str, pictures: u32, bytes: usize) -> FinishedExecution {
+    let picture = |number| StoredPicture {
         number,
         name: format!("plot-{number}.png"),
         mime: "image/png".to_owned(),
         size: u64::try_from(bytes).unwrap(),
         bytes: vec![7; bytes].into(),
     };
-    Finished {
+    FinishedExecution {
         pictures: (0..pictures).map(picture).collect(),
         ..finished(number, owner, "plot()")
     }
@@ -528,7 +528,7 @@ fn painted_rows(path: &Path) -> i64 {
 async fn pictures_outlive_the_server_and_are_deleted_with_their_execution() {
     let folder = tempfile::tempdir().unwrap();
     let writer = Writer::start(file(&folder), TEST_LIMITS, WriterRole::Server).unwrap();
-    writer.keep(painted(1, "ann", 2, 1000));
+    writer.record(painted(1, "ann", 2, 1000));
     writer.close().await;
     drop(writer);
     let writer = Writer::start(file(&folder), TEST_LIMITS, WriterRole::Server).unwrap();
@@ -557,7 +557,7 @@ async fn pictures_count_toward_the_size_and_those_of_one_execution_are_bounded()
     };
     let writer = Writer::start(file(&folder), keep, WriterRole::Server).unwrap();
     for number in 0..10 {
-        writer.keep(painted(number, "ann", 1, 1 << 20));
+        writer.record(painted(number, "ann", 1, 1 << 20));
     }
     writer.close().await;
     drop(writer);
@@ -569,7 +569,7 @@ async fn pictures_count_toward_the_size_and_those_of_one_execution_are_bounded()
     // A picture above the limit is dropped, and later pictures still fit.
     let mut many = painted(1, "ann", 40, 1000);
     many.pictures[1] = painted(1, "ann", 1, 5 << 20).pictures.remove(0);
-    writer.keep(many);
+    writer.record(many);
     let kept = writer.find(&Principal::new("ann"), &id(1)).await.unwrap();
     let numbers: Vec<u32> = kept.pictures.iter().map(|picture| picture.number).collect();
     assert_eq!((numbers.len(), numbers[0], numbers[1]), (16, 0, 2));
@@ -579,7 +579,7 @@ async fn pictures_count_toward_the_size_and_those_of_one_execution_are_bounded()
 async fn an_old_file_without_pictures_is_readable_and_upgraded_on_the_first_write() {
     let folder = tempfile::tempdir().unwrap();
     let writer = Writer::start(file(&folder), TEST_LIMITS, WriterRole::Server).unwrap();
-    writer.keep(finished(1, "ann", "before"));
+    writer.record(finished(1, "ann", "before"));
     writer.close().await;
     drop(writer);
     let connection = rusqlite::Connection::open(file(&folder)).unwrap();
@@ -589,7 +589,7 @@ async fn an_old_file_without_pictures_is_readable_and_upgraded_on_the_first_writ
     drop(connection);
     assert_eq!(rows(&file(&folder), "ann"), ["before"]);
     let writer = Writer::start(file(&folder), TEST_LIMITS, WriterRole::Server).unwrap();
-    writer.keep(painted(2, "ann", 1, 10));
+    writer.record(painted(2, "ann", 1, 10));
     let ann = Principal::new("ann");
     assert_eq!(writer.find(&ann, &id(2)).await.unwrap().pictures.len(), 1);
     assert_eq!(writer.find(&ann, &id(1)).await.unwrap().code, "before");

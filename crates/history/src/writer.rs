@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use async_trait::async_trait;
 use sandcell_engine::{
-    Finished, HistoryPage, HistoryQuery, HistorySink, KeptExecution, KeptPicture, Principal, StoredView,
+    FinishedExecution, HistoryPage, HistoryQuery, HistorySink, Principal, StoredExecution, StoredPicture, StoredView,
 };
 use tokio::sync::{Semaphore, oneshot};
 
@@ -90,7 +90,7 @@ struct RowQueue {
 
 #[derive(Debug)]
 enum QueueEntry {
-    Row(Box<Finished>),
+    Row(Box<FinishedExecution>),
     Reset(String, i64),
 }
 
@@ -107,13 +107,13 @@ enum Request {
     Find {
         owner: String,
         id: String,
-        answer: oneshot::Sender<Option<Box<KeptExecution>>>,
+        answer: oneshot::Sender<Option<Box<StoredExecution>>>,
     },
     Picture {
         owner: String,
         id: String,
         number: u32,
-        answer: oneshot::Sender<Option<KeptPicture>>,
+        answer: oneshot::Sender<Option<StoredPicture>>,
     },
     /// Asks for a write of all pending rows. The answer is true if all rows are in the file.
     Written(oneshot::Sender<bool>),
@@ -193,7 +193,7 @@ impl Writer {
 
 #[async_trait]
 impl HistorySink for Writer {
-    fn keep(&self, row: Finished) {
+    fn record(&self, row: FinishedExecution) {
         let weight = Row::weight_of(&row);
         let heavy = self.waiting.fetch_add(weight, Ordering::Relaxed) > MAX_QUEUE_BYTES;
         let queued = if heavy {
@@ -244,7 +244,7 @@ impl HistorySink for Writer {
             .ok()
     }
 
-    async fn find(&self, who: &Principal, id: &str) -> Option<KeptExecution> {
+    async fn find(&self, who: &Principal, id: &str) -> Option<StoredExecution> {
         let (answer, answered) = oneshot::channel();
         let request = Request::Find {
             owner: who.0.to_string(),
@@ -258,7 +258,7 @@ impl HistorySink for Writer {
         found.map(|kept| *kept)
     }
 
-    async fn picture(&self, who: &Principal, id: &str, number: u32) -> Option<KeptPicture> {
+    async fn picture(&self, who: &Principal, id: &str, number: u32) -> Option<StoredPicture> {
         let (answer, answered) = oneshot::channel();
         let request = Request::Picture {
             owner: who.0.to_string(),
@@ -421,7 +421,7 @@ impl WriterThread {
                 let oldest = Database::oldest(self.keep.age);
                 let row = self.with(|database, _| database.find(&id)).flatten();
                 let own = row.filter(|row| row.owner == owner && row.started_ms >= oldest);
-                let _send_result = answer.send(own.and_then(Row::into_kept).map(Box::new));
+                let _send_result = answer.send(own.and_then(Row::into_stored).map(Box::new));
             }
             Request::Picture {
                 owner,

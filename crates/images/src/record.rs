@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn records_come_back_as_they_were_written() {
+    fn records_are_read_back_unchanged() {
         let mut link = Record::new(RecordKind::Symlink, Path::parse(b"a/l").unwrap());
         link.target = b"/etc/passwd".to_vec();
         let mut file = Record::new(RecordKind::File, Path::parse(b"\xff/f").unwrap());

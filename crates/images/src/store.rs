@@ -146,7 +146,7 @@ impl Store {
         if !found.is_dir() || found.uid() != rustix::process::geteuid().as_raw() {
             return Err(ImageError::Store {
                 step: format!("look at {}", self.root.display()),
-                reason: "it is somebody else's".to_owned(),
+                reason: "it has another owner".to_owned(),
             });
         }
         let private = std::fs::Permissions::from_mode(0o700);

@@ -5,7 +5,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use sandcell_engine::{KeptExecution, Status};
+use sandcell_engine::{Status, StoredExecution};
 use serde_json::{Value, json};
 
 const SVG_MIME: &str = "image/svg+xml";
@@ -14,7 +14,7 @@ const NOTEBOOK_MIMES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", SVG_M
 
 /// A notebook of these executions, in this order.
 #[must_use]
-pub fn notebook(rows: &[KeptExecution]) -> Value {
+pub fn notebook(rows: &[StoredExecution]) -> Value {
     let mut count = 0;
     let cells: Vec<Value> = rows.iter().map(|row| cell(row, &mut count)).collect();
     json!({
@@ -28,7 +28,7 @@ pub fn notebook(rows: &[KeptExecution]) -> Value {
     })
 }
 
-fn cell(row: &KeptExecution, count: &mut u32) -> Value {
+fn cell(row: &StoredExecution, count: &mut u32) -> Value {
     // Refused code has no sandbox.
     let ran = row.record.sandbox_id.is_some();
     let source = match row.record.language.as_str() {
@@ -62,7 +62,7 @@ fn installation(code: &str) -> Option<String> {
 }
 
 /// Code that is shown and not run.
-fn text(row: &KeptExecution) -> Value {
+fn text(row: &StoredExecution) -> Value {
     let why = match &row.record.error {
         Some(error) if row.record.sandbox_id.is_none() => format!("refused: {error}"),
         _ => format!("ran as {}", row.record.language),
@@ -84,7 +84,7 @@ fn text(row: &KeptExecution) -> Value {
     })
 }
 
-fn metadata(row: &KeptExecution) -> Value {
+fn metadata(row: &StoredExecution) -> Value {
     json!({"sandcell": {
         "execution_id": row.record.execution_id,
         "sandbox_id": row.record.sandbox_id,
@@ -96,7 +96,7 @@ fn metadata(row: &KeptExecution) -> Value {
     }})
 }
 
-fn outputs(row: &KeptExecution, count: u32) -> Vec<Value> {
+fn outputs(row: &StoredExecution, count: u32) -> Vec<Value> {
     let mut outputs = Vec::new();
     for (name, text) in [("stdout", &row.stdout), ("stderr", &row.stderr)] {
         if !text.is_empty() {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandcell_sandbox::{Code, Consent, Failure, Held, Installed, Packages as _, of_registry};
+use sandcell_sandbox::{Code, Consent, Failure, Installed, PackageVersion, Packages as _, of_registry};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -35,9 +35,9 @@ pub struct BaseInfo {
     /// The version of Python that its Python packages need. Empty if it has none.
     pub python: String,
     /// The Python packages.
-    pub packages: Vec<Held>,
+    pub packages: Vec<PackageVersion>,
     /// The npm packages.
-    pub npm: Vec<Held>,
+    pub npm: Vec<PackageVersion>,
     /// The size in bytes.
     pub bytes: u64,
     /// True if it works with the Python and the Node of this machine.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use sandcell_sandbox::{Code, Failure, Held, Installed, Wanted};
+use sandcell_sandbox::{Code, Failure, Installed, PackageRequest, PackageVersion};
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
 use crate::lock::Locked;
@@ -121,7 +121,7 @@ impl RequestLocks {
 }
 
 /// Returns the answer for a sandbox that has all requested packages.
-pub(crate) fn all_present_answer(present: Vec<Held>) -> Installed {
+pub(crate) fn all_present_answer(present: Vec<PackageVersion>) -> Installed {
     Installed {
         present,
         reused: true,
@@ -132,8 +132,8 @@ pub(crate) fn all_present_answer(present: Vec<Held>) -> Installed {
 /// Returns the answer for the caller: the new packages, the requested packages that were present, those excluded by
 /// their own environment marker, and the changed versions. `loaded` is the language's word for using a package in a
 /// session.
-pub(crate) fn caller_answer(got: InstallResult, wanted: &Wanted, asked: &[&str], loaded: &str) -> Installed {
-    let locked: Vec<Held> = got.answer.locked.iter().map(Locked::held).collect();
+pub(crate) fn caller_answer(got: InstallResult, wanted: &PackageRequest, asked: &[&str], loaded: &str) -> Installed {
+    let locked: Vec<PackageVersion> = got.answer.locked.iter().map(Locked::held).collect();
     let mut installed = compare(locked, &wanted.held, asked, loaded);
     let left_out = |name: &&str| {
         let known = got.answer.locked.iter().any(|one| one.name == **name);
@@ -147,9 +147,10 @@ pub(crate) fn caller_answer(got: InstallResult, wanted: &Wanted, asked: &[&str],
 }
 
 /// Splits packages into new ones and those that the sandbox has. A note names each package whose version changes.
-pub(crate) fn compare(locked: Vec<Held>, held: &[Held], asked: &[&str], loaded: &str) -> Installed {
-    let (there, added): (Vec<Held>, Vec<Held>) = locked.into_iter().partition(|one| held.contains(one));
-    let changed = |one: &Held| {
+pub(crate) fn compare(locked: Vec<PackageVersion>, held: &[PackageVersion], asked: &[&str], loaded: &str) -> Installed {
+    let (there, added): (Vec<PackageVersion>, Vec<PackageVersion>) =
+        locked.into_iter().partition(|one| held.contains(one));
+    let changed = |one: &PackageVersion| {
         let before = held.iter().find(|held| held.name == one.name)?;
         Some(format!(
             "{} changed from {} to {}: if it was {loaded} already, restart the session (reset_session_state)",
@@ -193,7 +194,7 @@ mod tests {
     #[test]
     fn a_layer_is_made_for_new_packages_only_and_an_unmet_marker_is_reported() {
         let held = vec![Locked::new("six", "1.0").held(), Locked::new("old", "1.0").held()];
-        let wanted = |held: &[Held]| Wanted {
+        let wanted = |held: &[PackageVersion]| PackageRequest {
             owner: "me".into(),
             packages: Vec::new(),
             held: held.to_vec(),

@@ -5,7 +5,7 @@
 //! code in it can install any package. The lists apply to packages that a tool call requests.
 
 use pep508_rs::PackageName;
-use sandcell_sandbox::{Code, Failure, Held, Installed};
+use sandcell_sandbox::{Code, Failure, Installed, PackageVersion};
 use serde::Deserialize;
 
 use crate::lock::Locked;
@@ -93,11 +93,11 @@ pub(crate) fn install(
     }
     policy.check_lock(&locked)?;
     let is_new = |spec: &&Spec| locked.iter().any(|one| one.name == spec.name);
-    let present = specs.iter().filter(|spec| !is_new(spec)).map(|spec| Held {
+    let present = specs.iter().filter(|spec| !is_new(spec)).map(|spec| PackageVersion {
         name: spec.name.clone(),
         version: String::new(),
     });
-    let held = |one: &Locked| Held {
+    let held = |one: &Locked| PackageVersion {
         name: one.name.clone(),
         version: one.version.clone(),
     };

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sandcell_broker::Index;
 use sandcell_sandbox::{
-    Backend, Channel, Code, Command, Exit, Failure, Held, LAYERS, Limits, Process, ProcessEvent, Sandbox, SandboxPath,
-    SandboxSpec, StdinMode, WriteMode,
+    Backend, Channel, Code, Command, Exit, Failure, LAYERS, Limits, PackageVersion, Process, ProcessEvent, Sandbox,
+    SandboxPath, SandboxSpec, StdinMode, WriteMode,
 };
 use tokio::sync::{mpsc, watch};
 
@@ -159,7 +159,7 @@ impl Installer {
     }
 
     /// Resolves exact versions. Packages in the sandbox keep their versions if possible.
-    pub(crate) async fn resolve(&self, specs: &[Spec], held: &[Held]) -> Result<Vec<Locked>, Failure> {
+    pub(crate) async fn resolve(&self, specs: &[Spec], held: &[PackageVersion]) -> Result<Vec<Locked>, Failure> {
         let wanted: Vec<&str> = specs.iter().map(|spec| spec.text.as_str()).collect();
         self.put(WANTED_FILE, wanted.join("\n") + "\n").await?;
         let pins: Vec<String> = held

@@ -1,7 +1,7 @@
 //! The exact packages of an installation: names, versions and hashes. The list comes from the installer's sandbox, so
 //! every line is parsed strictly.
 
-use sandcell_sandbox::{Code, Failure, Held};
+use sandcell_sandbox::{Code, Failure, PackageVersion};
 use serde::{Deserialize, Serialize};
 
 /// The maximum number of distributions in one installation.
@@ -27,8 +27,8 @@ impl Locked {
         }
     }
 
-    pub(crate) fn held(&self) -> Held {
-        Held {
+    pub(crate) fn held(&self) -> PackageVersion {
+        PackageVersion {
             name: self.name.clone(),
             version: self.version.clone(),
         }

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use async_trait::async_trait;
 use sandcell_broker::{Client, FetchProblems, Index, Machine, Rules};
-use sandcell_sandbox::{Backend, Code, Consent, Failure, Held, Installed, Limits, Packages, Wanted};
+use sandcell_sandbox::{Backend, Code, Consent, Failure, Installed, Limits, PackageRequest, PackageVersion, Packages};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -373,7 +373,7 @@ impl PythonPackages {
 struct InstallRequest<'a> {
     owner: &'a str,
     specs: &'a [Spec],
-    held: &'a [Held],
+    held: &'a [PackageVersion],
     exact: Option<&'a [Locked]>,
 }
 
@@ -404,11 +404,11 @@ impl Packages for PythonPackages {
         }
     }
 
-    async fn install(&self, wanted: Wanted, progress: &watch::Sender<String>) -> Result<Installed, Failure> {
+    async fn install(&self, wanted: PackageRequest, progress: &watch::Sender<String>) -> Result<Installed, Failure> {
         let specs = spec::parse_all(&wanted.packages)?;
         let settled = self.settled(&specs, &wanted.consent)?;
         let held = |spec: &Spec| wanted.held.iter().find(|held| spec.is_satisfied_by(held)).cloned();
-        let present: Vec<Held> = specs.iter().filter_map(held).collect();
+        let present: Vec<PackageVersion> = specs.iter().filter_map(held).collect();
         if present.len() == specs.len() {
             return Ok(all_present_answer(present));
         }

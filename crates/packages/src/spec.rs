@@ -29,7 +29,7 @@ pub(crate) struct Spec {
 
 impl Spec {
     /// Returns true if an installed package satisfies the requirement. Only the resolver checks extras.
-    pub(crate) fn is_satisfied_by(&self, held: &sandcell_sandbox::Held) -> bool {
+    pub(crate) fn is_satisfied_by(&self, held: &sandcell_sandbox::PackageVersion) -> bool {
         let version = held.version.parse::<pep440_rs::Version>();
         let fits = |version| {
             self.versions

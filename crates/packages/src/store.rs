@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use sandcell_sandbox::{Code, Failure, Held};
+use sandcell_sandbox::{Code, Failure, PackageVersion};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -126,7 +126,7 @@ pub(crate) struct Part {
     /// The interpreter that can use them.
     #[serde(rename = "python")]
     pub(crate) platform: String,
-    pub(crate) packages: Vec<Held>,
+    pub(crate) packages: Vec<PackageVersion>,
     pub(crate) bytes: u64,
 }
 

@@ -54,12 +54,12 @@ impl Consent {
     pub fn refusal(&self, code: Code, wanted: &str, how: &str, setting: &str) -> Failure {
         let (why, remedy) = match self {
             Self::Declined => (
-                "the user was asked and said no",
-                "go on without it, or agree on something else with the user before you ask again".to_owned(),
+                "the user was asked and declined",
+                "continue without it; ask again only for something that the user agreed to".to_owned(),
             ),
             Self::NoAnswer => (
                 "the user was asked and did not answer in time",
-                "make the same call again when the user is there: the question comes again".to_owned(),
+                "make the same call again when the user is available: the question is repeated".to_owned(),
             ),
             Self::CannotAsk => (
                 "the user decides, and this client has no way to ask (MCP elicitation)",

@@ -34,9 +34,10 @@ pub use files::{Entry, EntryKind, FileChunk, Files, HOME, Listing, PathError, Sa
 pub use images::{Image, Images};
 pub use isolation::{Degree, Isolation, LayerReport, LayerState, LeftOut, Level};
 pub use limits::{ByteSize, Cpus, Limits, MAX_TIMEOUT};
-pub use network::{Connection, Denied, Forward, Network, PROXY_PORT, Way};
+pub use network::{Connection, Denied, EgressRoute, Forward, Network, PROXY_PORT};
 pub use packages::{
-    Held, Installed, LAYERS, LAYERS_MAX, Packages, SYSTEM_PATH, Wanted, layer_places, of_registry, program_places,
+    Installed, LAYERS, LAYERS_MAX, PackageRequest, PackageVersion, Packages, SYSTEM_PATH, layer_places, of_registry,
+    program_places,
 };
 pub use process::{
     Channel, Command, Compile, Exit, Gathered, Pictures, Process, ProcessEvent, ProcessHandle, Program, Signal,

@@ -64,7 +64,7 @@ pub struct Denied {
 }
 
 /// The connection of one sandbox to its allowed hosts. Dropping it closes the connection.
-pub trait Way: Send + Sync + std::fmt::Debug {
+pub trait EgressRoute: Send + Sync + std::fmt::Debug {
     /// Returns the number of denials so far.
     fn count(&self) -> u64;
 
@@ -93,5 +93,5 @@ pub trait Network: Send + Sync + std::fmt::Debug {
     ///
     /// # Errors
     /// [`check`](Self::check) did not make this rule.
-    fn open(&self, rule: &NetworkRule, forward: Forward, sandbox: &str) -> Result<Arc<dyn Way>, Failure>;
+    fn open(&self, rule: &NetworkRule, forward: Forward, sandbox: &str) -> Result<Arc<dyn EgressRoute>, Failure>;
 }

@@ -49,7 +49,7 @@ pub fn of_registry<'a>(text: &'a str, registry: &str) -> Option<&'a str> {
 
 /// A package that a sandbox has or gets.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Held {
+pub struct PackageVersion {
     /// Its normalised name.
     pub name: String,
     /// Its version.
@@ -58,13 +58,13 @@ pub struct Held {
 
 /// A request to install packages.
 #[derive(Debug, Clone)]
-pub struct Wanted {
+pub struct PackageRequest {
     /// The owner of the sandbox. Packages are shared between sandboxes of the same owner only.
     pub owner: String,
     /// The requirements, as the caller wrote them.
     pub packages: Vec<String>,
     /// The packages that the sandbox already has.
-    pub held: Vec<Held>,
+    pub held: Vec<PackageVersion>,
     /// The time limit.
     pub timeout: Duration,
     /// The user's answer for packages that need consent.
@@ -77,9 +77,9 @@ pub struct Installed {
     /// The folder to attach to the sandbox. None if the sandbox already has everything.
     pub folder: Option<PathBuf>,
     /// The new packages, by name. A package that the sandbox has in another version is listed with the new version.
-    pub added: Vec<Held>,
+    pub added: Vec<PackageVersion>,
     /// The requested packages that were already present.
-    pub present: Vec<Held>,
+    pub present: Vec<PackageVersion>,
     /// True if an earlier installation of the same set was reused.
     pub reused: bool,
     /// Sentences that the caller should read.
@@ -115,7 +115,7 @@ pub trait Packages: Send + Sync + std::fmt::Debug {
     ///
     /// # Errors
     /// The cause, for the caller to read.
-    async fn install(&self, wanted: Wanted, progress: &watch::Sender<String>) -> Result<Installed, Failure>;
+    async fn install(&self, wanted: PackageRequest, progress: &watch::Sender<String>) -> Result<Installed, Failure>;
 
     /// Returns the program that resolves packages in a sandbox that installs them itself. The allow and deny lists
     /// apply there too.

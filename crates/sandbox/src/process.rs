@@ -140,7 +140,7 @@ pub enum SignalScope {
 
 /// A started program: its events, and the handle that controls it.
 ///
-/// `events` is bounded. If nobody reads it, the program blocks once its pipes are full; this is the flow control.
+/// `events` is bounded. If it is not read, the program blocks once its pipes are full; this is the flow control.
 #[derive(Debug)]
 pub struct Process {
     /// The program's output and end.

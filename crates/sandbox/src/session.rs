@@ -301,13 +301,13 @@ pub trait Session: Send + std::fmt::Debug {
     fn last_cell(&mut self) {}
 
     /// Sets the time after the next cell during which snapshot work yields the processors to others.
-    fn give_way(&mut self, time: Duration) {
+    fn set_snapshot_delay(&mut self, time: Duration) {
         let _ = time;
     }
 
-    /// Returns true if the session takes snapshots of itself after cells (see [`give_way`](Self::give_way) for the
-    /// time).
-    fn keeps_copies(&self) -> bool {
+    /// Returns true if the session takes snapshots of itself after cells. See
+    /// [`set_snapshot_delay`](Self::set_snapshot_delay) for the time.
+    fn takes_snapshots(&self) -> bool {
         false
     }
 

@@ -11,7 +11,6 @@ mod docker;
 mod e2b;
 #[cfg(all(target_os = "linux", feature = "native"))]
 pub(crate) mod images;
-pub(crate) mod lasting;
 mod list;
 #[cfg(all(target_os = "linux", feature = "native"))]
 mod native;
@@ -20,6 +19,7 @@ pub(crate) mod network;
 #[cfg(all(target_os = "linux", feature = "native"))]
 pub(crate) mod packages;
 mod select;
+pub(crate) mod sinks;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -315,15 +315,15 @@ pub(crate) async fn wire_briefly(
 /// Makes an engine for a command that runs the operator's own executions: they are stored in the history.
 pub(crate) async fn wire_once(mut settings: Settings, launcher: Launcher, found: Detected) -> WiredEngine {
     settings.engine.pool = sandcell_engine::PoolConfig::default();
-    let witnesses = lasting::witnesses(&settings);
-    wire_with(settings, launcher.for_few(), found, VersionQuery::Required, witnesses).await
+    let observers = sinks::command_observers(&settings);
+    wire_with(settings, launcher.for_few(), found, VersionQuery::Required, observers).await
 }
 
 /// Makes the engine of a server.
 pub(crate) async fn wire(settings: Settings, launcher: Launcher) -> WiredEngine {
     let found = languages(&settings);
-    let witnesses = lasting::witnesses_of_a_server(&settings);
-    let wired = wire_with(settings, launcher, found, VersionQuery::Required, witnesses).await;
+    let observers = sinks::server_observers(&settings);
+    let wired = wire_with(settings, launcher, found, VersionQuery::Required, observers).await;
     log_capacity(&wired.engine);
     wired.engine.note(SecurityEvent::new(
         EventKind::ServerStarted,
@@ -371,7 +371,7 @@ async fn wire_with(
     launcher: Launcher,
     mut found: Detected,
     ask: VersionQuery,
-    witnesses: Observers,
+    observers: Observers,
 ) -> WiredEngine {
     let SelectedBackends {
         mut working,
@@ -454,7 +454,7 @@ async fn wire_with(
     #[cfg(not(any(feature = "docker", all(target_os = "linux", feature = "native"))))]
     let network = None;
     WiredEngine {
-        engine: Engine::with_observers(settings.engine, working, languages, packages, network, witnesses),
+        engine: Engine::with_observers(settings.engine, working, languages, packages, network, observers),
         found,
         backends,
         problems,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use sandcell_sandbox::{
-    Code, Consent, Denied, Failure, Forward, Held, Installed, Network, NetworkRule, Packages, Wanted, Way,
+    Code, Consent, Denied, EgressRoute, Failure, Forward, PackageVersion, Installed, Network, NetworkRule, Packages, PackageRequest, EgressRoute,
 };
 use tokio::sync::watch;
 
@@ -62,8 +62,8 @@ impl Packages for FakePackages {
         need_consent(packages)
     }
 
-    async fn install(&self, wanted: Wanted, _progress: &watch::Sender<String>) -> Result<Installed, Failure> {
-        let added = wanted.packages.into_iter().map(|name| Held {
+    async fn install(&self, wanted: PackageRequest, _progress: &watch::Sender<String>) -> Result<Installed, Failure> {
+        let added = wanted.packages.into_iter().map(|name| PackageVersion {
             name,
             version: "1.0".to_owned(),
         });
@@ -122,7 +122,7 @@ impl Network for FakeNetwork {
         need_consent(hosts)
     }
 
-    fn open(&self, _rule: &NetworkRule, _forward: Forward, _sandbox: &str) -> Result<Arc<dyn Way>, Failure> {
+    fn open(&self, _rule: &NetworkRule, _forward: Forward, _sandbox: &str) -> Result<Arc<dyn EgressRoute>, Failure> {
         Ok(Arc::new(NoTraffic))
     }
 }
@@ -130,7 +130,7 @@ impl Network for FakeNetwork {
 #[derive(Debug)]
 struct NoTraffic;
 
-impl Way for NoTraffic {
+impl EgressRoute for NoTraffic {
     fn count(&self) -> u64 {
         0
     }

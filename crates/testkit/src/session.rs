@@ -164,11 +164,11 @@ impl Session for FakeSession {
         Ok(CellOutcome { status: CellStatus::Ok })
     }
 
-    fn give_way(&mut self, time: Duration) {
+    fn set_snapshot_delay(&mut self, time: Duration) {
         self.inside.world.waits.lock().unwrap().push(time);
     }
 
-    fn keeps_copies(&self) -> bool {
+    fn takes_snapshots(&self) -> bool {
         true
     }
 

@@ -387,7 +387,7 @@ mod tests {
                 .unwrap()
             {
                 Some(ProcessEvent::Output { channel, bytes }) => {
-                    assert!(!closed.contains(&channel), "{channel:?} goes on after its end");
+                    assert!(!closed.contains(&channel), "{channel:?} continues after its end");
                     match channel {
                         Channel::Stdout => output += bytes.len(),
                         _ => control += bytes.len(),

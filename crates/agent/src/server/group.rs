@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_without_control_files_is_no_group() {
+    fn a_folder_without_control_files_is_not_a_cgroup() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(Files::find(folder.path()), None);
         std::fs::create_dir(folder.path().join("memory")).unwrap();

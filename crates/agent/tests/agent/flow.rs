@@ -26,7 +26,7 @@ async fn a_program_that_does_not_read_blocks_its_writer_only() {
 }
 
 #[tokio::test]
-async fn a_large_input_goes_through_and_comes_back_whole() {
+async fn a_large_input_is_echoed_unchanged() {
     let (_server, client) = connect().await;
     let mut wanted = command(&["cat"]);
     wanted.stdin = StdinMode::Piped;
@@ -43,7 +43,7 @@ async fn a_large_input_goes_through_and_comes_back_whole() {
 }
 
 #[tokio::test]
-async fn writing_to_a_program_that_has_closed_its_input_is_no_error() {
+async fn writing_to_a_program_that_has_closed_its_input_is_not_an_error() {
     let (_server, client) = connect().await;
     let mut wanted = shell("exec <&-; echo closed; sleep 1000");
     wanted.stdin = StdinMode::Piped;

@@ -68,7 +68,7 @@ async fn a_slow_reader_does_not_block_other_connections() {
     }
     assert!(
         written < 12_000_000,
-        "{written} bytes went into a connection that nobody reads"
+        "{written} bytes went into a connection without a reader"
     );
     assert_eq!(run(&client, shell("echo alive")).await.out(), "alive\n");
     let second = dial(forward.port);

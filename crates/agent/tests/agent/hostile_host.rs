@@ -196,7 +196,7 @@ fn a_host_that_does_not_read_cannot_make_the_agent_hold_more_than_its_bound() {
     std::thread::sleep(std::time::Duration::from_secs(1));
     assert!(
         !writer.is_finished(),
-        "the agent reads on though nobody takes its answers"
+        "the agent reads on although its answers are not read"
     );
     drop(from);
     assert!(writer.join().unwrap() < 16 << 20);

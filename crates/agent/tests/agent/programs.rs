@@ -251,7 +251,7 @@ async fn a_program_that_reads_its_own_output_does_not_block_control_or_its_end()
 }
 
 #[tokio::test]
-async fn signals_reach_the_group_and_an_ended_program_is_no_error() {
+async fn signals_reach_the_group_and_an_ended_program_is_not_an_error() {
     let (_server, client) = connect().await;
     let mut process = client
         .spawn(shell(

@@ -68,7 +68,7 @@ async fn a_reader_that_stalls_blocks_only_its_own_program() {
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert!(
         memory().saturating_sub(before) < 4 << 20,
-        "a stalled flood goes on growing"
+        "a stalled flood keeps growing"
     );
     // A late reader still receives everything in order.
     let process = &mut idle[0];

@@ -65,7 +65,7 @@ impl Images {
     }
 
     /// Inspects the image, pulls it if needed, and waits until the pull is done.
-    pub(super) async fn bring(self: &Arc<Self>, name: &str) -> Result<(), SandboxError> {
+    pub(super) async fn pull_image(self: &Arc<Self>, name: &str) -> Result<(), SandboxError> {
         self.found(name, WaitLimit::UntilDone).await.map(drop)
     }
 

@@ -1,6 +1,6 @@
 //! Jobs that outlive the calls that started them: image pulls and installations of languages.
 //!
-//! A call waits for some seconds and then reports the job's progress. The next call for the same job goes on waiting.
+//! A call waits for some seconds and then reports the job's progress. The next call for the same job continues to wait.
 //! So a client that gives up loses no work.
 
 use std::collections::HashMap;

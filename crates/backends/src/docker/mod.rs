@@ -244,7 +244,7 @@ impl Backend for DockerBackend {
     }
 
     async fn pull_image(&self, image: Option<&str>) -> Result<(), SandboxError> {
-        self.images.bring(image.unwrap_or(&self.image)).await
+        self.images.pull_image(image.unwrap_or(&self.image)).await
     }
 
     fn abandon(&self, image: &str) {

@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exit_is_no_error() {
+    fn an_exit_is_not_an_error() {
         let raised = |name: &str, message: &str| {
             status(Some(CellError {
                 name: name.into(),

@@ -101,7 +101,7 @@ fn subject_of(error: &StepError) -> StepSubject {
 /// Explains the error numbers that identify the cause by themselves.
 fn by_number(errno: Errno, subject: StepSubject, layer: Option<&str>, facts: &HostFacts) -> Option<Cause> {
     let limit = |limit: Option<u64>| limit.map_or_else(|| "not limited here".to_owned(), |limit| limit.to_string());
-    let told = |cause: String, remedy: &str| {
+    let explained = |cause: String, remedy: &str| {
         Some(Cause {
             cause,
             remedy: remedy.to_owned(),
@@ -110,26 +110,26 @@ fn by_number(errno: Errno, subject: StepSubject, layer: Option<&str>, facts: &Ho
     match errno {
         Errno::NOSPC | Errno::USERS if subject == StepSubject::Namespaces => Some(used_up(layer, facts)),
         Errno::ROFS if matches!(subject, StepSubject::Namespaces | StepSubject::Proc) => proc(facts),
-        Errno::NODEV if matches!(subject, StepSubject::Root | StepSubject::Namespaces) => told(
+        Errno::NODEV if matches!(subject, StepSubject::Root | StepSubject::Namespaces) => explained(
             "this kernel has no overlay file system".to_owned(),
             "load it: `sudo modprobe overlay` (lasting: `echo overlay | sudo tee /etc/modules-load.d/overlay.conf`)",
         ),
-        Errno::MFILE => told(
+        Errno::MFILE => explained(
             format!("the limit of open files (ulimit -Hn) is {}", limit(facts.open_files)),
             "raise it where the server is started: `ulimit -Hn 65536`, systemd `LimitNOFILE=65536`, Docker `--ulimit nofile=65536`",
         ),
-        Errno::NFILE => told(
+        Errno::NFILE => explained(
             "the machine has no more open files to give (fs.file-max)".to_owned(),
             "sudo sysctl -w fs.file-max=1000000",
         ),
-        Errno::FBIG => told(
+        Errno::FBIG => explained(
             format!(
                 "the limit of a file's size (ulimit -f) is {} bytes",
                 limit(facts.file_size)
             ),
             "raise it where the server is started: `ulimit -f unlimited`, systemd `LimitFSIZE=infinity`",
         ),
-        Errno::NOMEM => told(
+        Errno::NOMEM => explained(
             "no memory is left, on the machine or in the server's control group".to_owned(),
             "end what uses it, or give the server's control group more (systemd `MemoryMax=`, Docker `--memory`)",
         ),
@@ -178,21 +178,21 @@ fn used_up(layer: Option<&str>, facts: &HostFacts) -> Cause {
 fn namespaces(errno: Errno, facts: &HostFacts) -> Option<Cause> {
     let setting = |name: &str| facts.settings.get(name).copied();
     let ordinary = !facts.holds(CAP_SYS_ADMIN);
-    let told = |cause: &str, remedy: String| {
+    let explained = |cause: &str, remedy: String| {
         Some(Cause {
             cause: cause.to_owned(),
             remedy: or_process_level(remedy, facts),
         })
     };
     if facts.chrooted && errno == Errno::PERM {
-        return told(
+        return explained(
             "this process is in a chroot, where the kernel makes no user namespaces",
             "start it in a separate root (`systemd-nspawn`, `bwrap`, a container, `unshare -m` with pivot_root)"
                 .to_owned(),
         );
     }
     if ordinary && setting("kernel.unprivileged_userns_clone") == Some(0) {
-        return told(
+        return explained(
             "kernel.unprivileged_userns_clone is 0: only root may make user namespaces",
             "`sudo sysctl -w kernel.unprivileged_userns_clone=1` (lasting in /etc/sysctl.d), or run the server as root"
                 .to_owned(),
@@ -202,8 +202,8 @@ fn namespaces(errno: Errno, facts: &HostFacts) -> Option<Cause> {
         return Some(filtered(facts));
     }
     if ordinary && setting("kernel.apparmor_restrict_unprivileged_userns").is_some_and(|value| value != 0) {
-        return told(
-            "AppArmor takes the rights in user namespaces away from programs without a profile of their own \
+        return explained(
+            "AppArmor denies capabilities in user namespaces to programs without their own profile \
              (kernel.apparmor_restrict_unprivileged_userns is 1)",
             "give sandcell a profile (docs/guides/hosts.md has it), or `sudo sysctl -w \
              kernel.apparmor_restrict_unprivileged_userns=0`, or run the server as root"
@@ -211,7 +211,7 @@ fn namespaces(errno: Errno, facts: &HostFacts) -> Option<Cause> {
         );
     }
     if facts.root && !facts.holds(CAP_SETFCAP) && errno == Errno::PERM {
-        return told(
+        return explained(
             "root without CAP_SETFCAP may not map its own id into a user namespace",
             "run the server as an ordinary user (Docker: `--user 1000:1000`), or add the capability (Docker: `--cap-add SETFCAP`)"
                 .to_owned(),
@@ -221,7 +221,7 @@ fn namespaces(errno: Errno, facts: &HostFacts) -> Option<Cause> {
         return Some(confined);
     }
     if errno == Errno::INVAL {
-        return told(
+        return explained(
             "this kernel was built without one of the namespaces that sandboxes need",
             "use a kernel with all of them, as distributions have".to_owned(),
         );
@@ -281,7 +281,7 @@ fn proc(facts: &HostFacts) -> Option<Cause> {
     let remedy = match facts.container {
         Some(_) => allowed(facts),
         None => "take away what is mounted over /proc (`findmnt -R /proc` lists it), or have one whole /proc mounted \
-                 anywhere beside it; in a unit of systemd leave out ProtectKernelTunables=, ProtectProc= and ProcSubset="
+                 anywhere next to it; in a systemd unit leave out ProtectKernelTunables=, ProtectProc= and ProcSubset="
             .to_owned(),
     };
     Some(Cause {

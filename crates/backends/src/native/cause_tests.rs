@@ -54,7 +54,7 @@ const PROC_STEP: (&str, &str) = ("mount /proc", "private_proc");
 const LANDLOCK_STEP: (&str, &str) = ("restrict files with Landlock", "landlock");
 
 #[track_caller]
-fn told((step, layer): (&str, &str), errno: Errno, facts: &HostFacts, cause: &str, remedy: &str) -> Cause {
+fn assert_cause((step, layer): (&str, &str), errno: Errno, facts: &HostFacts, cause: &str, remedy: &str) -> Cause {
     let found = explain(&failed(step, layer, errno), facts).expect("a cause");
     assert!(found.cause.contains(cause), "{cause}: {found:?}");
     assert!(found.remedy.contains(remedy), "{remedy}: {found:?}");
@@ -69,7 +69,7 @@ fn told((step, layer): (&str, &str), errno: Errno, facts: &HostFacts, cause: &st
 }
 
 #[test]
-fn dockers_filter_is_named_with_all_options_at_once_whatever_fails_first() {
+fn the_docker_filter_is_named_with_all_options_for_any_first_failure() {
     let docker = container(Container::Docker);
     for (step, errno) in [
         (MAKE_STEP, Errno::PERM),
@@ -82,13 +82,13 @@ fn dockers_filter_is_named_with_all_options_at_once_whatever_fails_first() {
             landlock: (step == LANDLOCK_STEP).then_some(Errno::PERM.raw_os_error()),
             ..docker.clone()
         };
-        let found = told(step, errno, &facts, "", "--security-opt seccomp=unconfined");
+        let found = assert_cause(step, errno, &facts, "", "--security-opt seccomp=unconfined");
         for option in ["apparmor=unconfined", "systempaths=unconfined"] {
             assert!(found.remedy.contains(option), "{found:?}");
         }
         assert!(!found.remedy.contains("sysctl"), "{found:?}");
     }
-    told(
+    assert_cause(
         MAKE_STEP,
         Errno::PERM,
         &docker,
@@ -99,7 +99,7 @@ fn dockers_filter_is_named_with_all_options_at_once_whatever_fails_first() {
         selinux: true,
         ..docker
     };
-    told(MAKE_STEP, Errno::PERM, &labelled, "filter", "label=disable");
+    assert_cause(MAKE_STEP, Errno::PERM, &labelled, "filter", "label=disable");
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn other_container_runtimes_get_their_own_options() {
         (Container::Nspawn, "--system-call-filter="),
         (Container::Service, "RestrictNamespaces="),
     ] {
-        told(
+        assert_cause(
             MAKE_STEP,
             Errno::PERM,
             &container(manager),
@@ -119,7 +119,7 @@ fn other_container_runtimes_get_their_own_options() {
             option,
         );
     }
-    told(MAKE_STEP, Errno::PERM, &container(Container::Sandcell), "", "outside");
+    assert_cause(MAKE_STEP, Errno::PERM, &container(Container::Sandcell), "", "outside");
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn lxcfs_over_proc_is_named_by_the_files_it_covers() {
         proc_covered: ["/proc/cpuinfo", "/proc/meminfo"].map(str::to_owned).to_vec(),
         ..machine()
     };
-    told(
+    assert_cause(
         PROC_STEP,
         Errno::PERM,
         &facts,
@@ -140,7 +140,7 @@ fn lxcfs_over_proc_is_named_by_the_files_it_covers() {
         container: None,
         ..facts
     };
-    told(PROC_STEP, Errno::PERM, &bare, "/proc/cpuinfo", "findmnt -R /proc");
+    assert_cause(PROC_STEP, Errno::PERM, &bare, "/proc/cpuinfo", "findmnt -R /proc");
 }
 
 #[test]
@@ -149,14 +149,14 @@ fn a_read_only_proc_is_named_at_the_maps_of_ids_too() {
         proc_read_only: true,
         ..machine()
     };
-    told(
+    assert_cause(
         ("map ids", "user_namespace"),
         Errno::ROFS,
         &facts,
         "/proc is read-only",
         "ProtectKernelTunables=",
     );
-    told(PROC_STEP, Errno::PERM, &facts, "/proc is read-only", "findmnt");
+    assert_cause(PROC_STEP, Errno::PERM, &facts, "/proc is read-only", "findmnt");
 }
 
 #[test]
@@ -169,25 +169,25 @@ fn absent_landlock_and_filtered_landlock_are_distinguished() {
         container: filtered.then_some(Container::Nspawn),
         ..machine()
     };
-    let told =
-        |facts: HostFacts, cause: &str, remedy: &str| told(LANDLOCK_STEP, Errno::OPNOTSUPP, &facts, cause, remedy);
-    told(
+    let assert_cause =
+        |facts: HostFacts, cause: &str, remedy: &str| assert_cause(LANDLOCK_STEP, Errno::OPNOTSUPP, &facts, cause, remedy);
+    assert_cause(
         lacks(Errno::PERM, true, (6, 1)),
         "in front of Landlock",
         "landlock_create_ruleset",
     );
-    told(
+    assert_cause(
         lacks(Errno::NOSYS, true, (6, 1)),
         "in front of Landlock",
         "landlock_create_ruleset",
     );
-    told(lacks(Errno::OPNOTSUPP, false, (6, 1)), "not switched on", "lsm=");
-    told(
+    assert_cause(lacks(Errno::OPNOTSUPP, false, (6, 1)), "not switched on", "lsm=");
+    assert_cause(
         lacks(Errno::NOSYS, false, (6, 1)),
         "built without Landlock",
         "CONFIG_SECURITY_LANDLOCK",
     );
-    told(lacks(Errno::NOSYS, false, (5, 10)), "Linux 5.10", "5.13 or newer");
+    assert_cause(lacks(Errno::NOSYS, false, (5, 10)), "Linux 5.10", "5.13 or newer");
 }
 
 #[test]
@@ -206,7 +206,7 @@ fn layers_missing_at_the_process_level_are_named() {
         "set a separate user id for each sandbox (root lacks CAP_SETUID)",
         "user_namespace",
     );
-    told(step, Errno::PERM, &machine(), "level `process`", "as an ordinary user");
+    assert_cause(step, Errno::PERM, &machine(), "level `process`", "as an ordinary user");
 }
 
 #[test]
@@ -214,7 +214,7 @@ fn exhausted_namespaces_are_reported_with_the_setting() {
     let mut facts = machine();
     let step = ("make namespaces", "network_namespace");
     let setting = "sysctl -w user.max_net_namespaces=10000";
-    told(
+    assert_cause(
         step,
         Errno::NOSPC,
         &facts,
@@ -222,22 +222,22 @@ fn exhausted_namespaces_are_reported_with_the_setting() {
         setting,
     );
     facts.settings.insert("user.max_net_namespaces".to_owned(), 0);
-    let found = told(step, Errno::NOSPC, &facts, "user.max_net_namespaces is 0", setting);
+    let found = assert_cause(step, Errno::NOSPC, &facts, "user.max_net_namespaces is 0", setting);
     assert!(!found.remedy.contains("on the host"), "{found:?}");
     facts.container = Some(Container::Docker);
-    told(step, Errno::NOSPC, &facts, "is 0", "on the host");
+    assert_cause(step, Errno::NOSPC, &facts, "is 0", "on the host");
     facts
         .settings
         .insert("user.max_net_namespaces".to_owned(), i64::from(i32::MAX));
-    told(step, Errno::NOSPC, &facts, "of a namespace around this one", setting);
-    told(
+    assert_cause(step, Errno::NOSPC, &facts, "of a namespace around this one", setting);
+    assert_cause(
         ("make namespaces", "mount_namespace"),
         Errno::NOSPC,
         &facts,
         "max_mnt",
         "max_mnt",
     );
-    told(MAKE_STEP, Errno::USERS, &facts, "max_user", "max_user");
+    assert_cause(MAKE_STEP, Errno::USERS, &facts, "max_user", "max_user");
 }
 
 #[test]
@@ -259,7 +259,7 @@ fn settings_that_forbid_user_namespaces_are_named_to_affected_users() {
         let mut facts = user();
         facts.settings.insert(name.to_owned(), value);
         for errno in [Errno::PERM, Errno::ACCESS] {
-            told(MAKE_STEP, errno, &facts, cause, remedy);
+            assert_cause(MAKE_STEP, errno, &facts, cause, remedy);
         }
         let root = HostFacts {
             settings: facts.settings,
@@ -279,18 +279,18 @@ fn a_chroot_lost_capabilities_and_other_policies_are_distinguished() {
         chrooted: true,
         ..user()
     };
-    told(MAKE_STEP, Errno::PERM, &chrooted, "chroot", "bwrap");
+    assert_cause(MAKE_STEP, Errno::PERM, &chrooted, "chroot", "bwrap");
     let bare = HostFacts {
         capabilities: 0,
         ..machine()
     };
-    told(MAKE_STEP, Errno::PERM, &bare, "CAP_SETFCAP", "--user 1000:1000");
+    assert_cause(MAKE_STEP, Errno::PERM, &bare, "CAP_SETFCAP", "--user 1000:1000");
     let confined = HostFacts {
         apparmor: Some("docker-default (enforce)".to_owned()),
         container: Some(Container::Docker),
         ..machine()
     };
-    told(
+    assert_cause(
         ROOT_STEP,
         Errno::ACCESS,
         &confined,
@@ -301,14 +301,14 @@ fn a_chroot_lost_capabilities_and_other_policies_are_distinguished() {
         selinux: true,
         ..user()
     };
-    told(MAKE_STEP, Errno::PERM, &selinux, "SELinux", "ausearch");
+    assert_cause(MAKE_STEP, Errno::PERM, &selinux, "SELinux", "ausearch");
     assert_eq!(explain(&failed(MAKE_STEP.0, MAKE_STEP.1, Errno::PERM), &user()), None);
 }
 
 #[test]
 fn device_rules_of_a_cgroup_are_named() {
     let step = ("make device nodes", "private_root");
-    told(step, Errno::PERM, &machine(), "device rules", "--device-cgroup-rule");
+    assert_cause(step, Errno::PERM, &machine(), "device rules", "--device-cgroup-rule");
 }
 
 #[test]
@@ -317,21 +317,21 @@ fn an_old_kernel_and_one_without_overlay_are_named() {
         kernel: (5, 10),
         ..machine()
     };
-    told(
+    assert_cause(
         ("mount /usr", "private_root"),
         Errno::PERM,
         &old,
         "Linux 5.10",
         "5.13 or newer",
     );
-    told(
+    assert_cause(
         ("make device nodes", "private_root"),
         Errno::NOSYS,
         &old,
         "mount_setattr",
         "bullseye-backports",
     );
-    told(
+    assert_cause(
         ("mount /usr", "private_root"),
         Errno::NODEV,
         &machine(),
@@ -343,7 +343,7 @@ fn an_old_kernel_and_one_without_overlay_are_named() {
 #[test]
 fn a_folder_that_cannot_be_id_mapped_is_named() {
     let step = ("prepare the mount /mnt/data", "private_root");
-    told(step, Errno::INVAL, &machine(), "with other ids", "ext4");
+    assert_cause(step, Errno::INVAL, &machine(), "with other ids", "ext4");
 }
 
 #[test]
@@ -359,7 +359,7 @@ fn outer_limits_are_named_with_their_values() {
         (Errno::NFILE, "fs.file-max", "sysctl -w fs.file-max"),
         (Errno::NOMEM, "no memory is left", "MemoryMax="),
     ] {
-        told(("prepare /etc", "private_root"), errno, &facts, cause, remedy);
+        assert_cause(("prepare /etc", "private_root"), errno, &facts, cause, remedy);
     }
 }
 

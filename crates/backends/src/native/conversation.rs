@@ -341,7 +341,7 @@ impl Conversation {
 
     /// Starts a zygote, which gets its control channel's two descriptors. The returned receiver fails when the zygote
     /// ends.
-    pub(super) async fn warm(
+    pub(super) async fn start_zygote(
         &self,
         parent: u64,
         argv: Vec<String>,
@@ -360,7 +360,7 @@ impl Conversation {
     }
 
     /// Ends a zygote if the socket has room for the message. It ends with the launcher in any case.
-    pub(super) fn cool(&self, parent: u64) {
+    pub(super) fn stop_zygote(&self, parent: u64) {
         let _ = wire::send(self.socket.as_fd(), &ToLauncher::Cool { parent }, &[]);
     }
 }
@@ -443,14 +443,14 @@ impl Jail {
 
     /// Assigns its owner for the fair share of processors. A busy launcher may miss the message; then the share is only
     /// less fair.
-    pub(super) fn belongs_to(&self, caller: u64) {
+    pub(super) fn assign_owner(&self, caller: u64) {
         let message = ToLauncher::Belongs { id: self.id, caller };
         let _ = wire::send(self.conversation.socket.as_fd(), &message, &[]);
     }
 
     /// Sets its priority. A busy launcher may miss the message; it corrects the priority itself later.
-    pub(super) fn comes_last(&self, last: bool) {
-        let message = ToLauncher::ComesLast { id: self.id, last };
+    pub(super) fn set_low_priority(&self, low: bool) {
+        let message = ToLauncher::ComesLast { id: self.id, last: low };
         let _ = wire::send(self.conversation.socket.as_fd(), &message, &[]);
     }
 
@@ -477,7 +477,7 @@ impl Jail {
     }
 
     /// Returns the zygote whose child was requested with the jail and is not taken yet.
-    pub(super) fn expects(&self) -> Option<u64> {
+    pub(super) fn pending_worker(&self) -> Option<u64> {
         lock(&self.entered).as_ref().map(|(parent, _)| *parent)
     }
 

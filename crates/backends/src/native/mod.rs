@@ -11,9 +11,9 @@ mod faults;
 mod launchers;
 mod liveness;
 mod options;
-mod parent;
 mod report;
 mod sandbox;
+mod zygote;
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -119,7 +119,7 @@ pub struct NativeConfig {
     /// The source of images; none: sandboxes of images are unsupported.
     pub images: Option<Arc<dyn Images>>,
     /// True if children of zygotes can enter new sandboxes.
-    pub warm: bool,
+    pub zygotes: bool,
     /// The number of spares: [`SPARE_COUNT`], or zero if only one sandbox is needed.
     pub spares: usize,
     /// A layer whose set-up is made to fail, in test builds.
@@ -170,7 +170,7 @@ impl NativeBackend {
             mounts: config.mounts.into_iter().map(mount).collect(),
             process_level: Level::Process.satisfies(config.isolation_min),
             spares: config.spares,
-            enterable: config.warm,
+            enterable: config.zygotes,
             disabled: config.disabled_layer,
             skipped: config.skipped_layer,
         };
@@ -415,7 +415,7 @@ impl Backend for NativeBackend {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let folders = attached.iter().map(|folder| sandbox::whole_path(folder));
         let folders = folders.collect::<Result<Vec<_>, _>>()?;
-        parent::start(self.launchers.get().await?, number, argv, folders).await
+        zygote::start(self.launchers.get().await?, number, argv, folders).await
     }
 
     fn capacity(&self) -> Option<Capacity> {
@@ -483,10 +483,10 @@ impl NativeBackend {
             asked => asked?,
         };
         if let Some(caller) = spec.caller {
-            jail.belongs_to(caller);
+            jail.assign_owner(caller);
         }
         if spec.ahead {
-            jail.comes_last(true);
+            jail.set_low_priority(true);
         }
         let folder = match timeout(CREATE_DEADLINE, jail.made()).await {
             Ok(Answer::Made(folder)) => folder,

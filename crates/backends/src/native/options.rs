@@ -70,7 +70,7 @@ pub(super) fn no_own_user(facts: &HostFacts) -> Cause {
         .collect();
     if !facts.root {
         return Cause {
-            cause: "sandboxes run as your own user on the host, not as a user of their own".to_owned(),
+            cause: "sandboxes run as your own user on the host, not as a separate user".to_owned(),
             remedy: "run the server as root to give each sandbox a separate host user".to_owned(),
         };
     }

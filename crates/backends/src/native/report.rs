@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_of_processes_is_named_with_what_raises_it() {
+    fn a_process_limit_is_named_with_its_remedy() {
         for layer in [None, Some("user_namespace".to_owned())] {
             let error = StepError {
                 step: "start a process".to_owned(),

@@ -90,11 +90,11 @@ impl Sandbox for NativeSandbox {
     }
 
     fn assign_owner(&self, caller: u64) {
-        self.jail.belongs_to(caller);
+        self.jail.assign_owner(caller);
     }
 
     fn raise_priority(&self) {
-        self.jail.comes_last(false);
+        self.jail.set_low_priority(false);
     }
 
     async fn spawn(&self, command: Command) -> Result<Process, SandboxError> {
@@ -129,7 +129,7 @@ impl Sandbox for NativeSandbox {
     }
 
     fn pending_worker(&self) -> Option<u64> {
-        self.jail.expects()
+        self.jail.pending_worker()
     }
 
     fn memory_limit(&self) -> Option<u64> {

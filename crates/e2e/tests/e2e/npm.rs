@@ -346,7 +346,7 @@ fn a_hostile_npm_package_touches_nothing_and_a_bad_registry_is_named() {
         ("bomb", "disk_full"),
         ("wants-git", "package_failed"),
         ("wants-file", "package_failed"),
-        ("garbage", "not the JSON of a package"),
+        ("garbage", "not package JSON"),
         ("broken", "status 500"),
         ("not-there", "there is no npm package called not-there"),
     ] {

@@ -355,7 +355,7 @@ fn a_failing_or_misbehaving_index_is_named_in_time() {
     let (place, index) = (TestDir::new(), stocked());
     let mad = server(&place, &index);
     for (package, part) in [
-        ("garbage", "not the JSON of a package index"),
+        ("garbage", "not package index JSON"),
         ("broken", "status 500"),
         ("endless", "more than"),
         ("no-such-package-anywhere", "there is no package called"),

@@ -414,11 +414,11 @@ fn pictures_are_saved_next_to_each_other_and_named() {
 }
 
 #[test]
-fn what_matplotlib_and_pillow_show_is_a_file() {
+fn pictures_shown_by_matplotlib_and_pillow_become_files() {
     let _turn = begin!();
     let Some(data) = std::env::var_os("SANDCELL_TEST_DATA_PYTHON") else {
         return skip(
-            "what_matplotlib_and_pillow_show_is_a_file",
+            "pictures_shown_by_matplotlib_and_pillow_become_files",
             "no Python with data libraries (SANDCELL_TEST_DATA_PYTHON names it)",
         );
     };

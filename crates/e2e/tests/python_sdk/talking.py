@@ -111,7 +111,7 @@ async def asking(mode, where):
         one = {"packages": ["demo-one==1.0"]}
         for answer in ("declined", "cancelled", "not ticked"):
             no = await client.call_tool("install_package", one)
-            refused(f"what was {answer} is not installed", no, "package_not_allowed", "said no")
+            refused(f"what was {answer} is not installed", no, "package_not_allowed", "declined")
         check("the question names it", "demo-one==1.0" in user.asked[0], user.asked)
         inside = await client.call_tool("execute_code", {"code": "!pip install demo-one==1.0"})
         check("code inside asks nobody", len(user.asked) == 3, user.asked)
@@ -127,7 +127,7 @@ async def asking(mode, where):
         fresh = await client.call_tool("create_sandbox", one)
         check("a new sandbox asks anew", len(user.asked) == 5 and not wire(fresh).get("isError"), text(fresh))
         no = await client.call_tool("create_sandbox", {"network": ["api.example.com"]})
-        refused("a host that was declined is not reached", no, "network_denied", "said no")
+        refused("a host that was declined is not reached", no, "network_denied", "declined")
         both = {"code": "import demo_one\nprint(demo_one.answer)", "network": ["api.example.com"], **one}
         yes = await client.call_tool("create_run_close", both)
         check("one question for both", "demo-one" in user.asked[6] and "api.example.com" in user.asked[6], user.asked)

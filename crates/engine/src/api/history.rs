@@ -32,7 +32,7 @@ pub struct HistoryRecord {
 
 /// A finished execution in the permanent history.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct KeptExecution {
+pub struct StoredExecution {
     /// Its row.
     #[serde(flatten)]
     pub record: HistoryRecord,
@@ -59,12 +59,12 @@ pub struct KeptExecution {
     /// Bytes written to standard error.
     pub stderr_bytes: u64,
     /// The pictures that it displayed.
-    pub pictures: Vec<KeptPicture>,
+    pub pictures: Vec<StoredPicture>,
 }
 
 /// A picture that an execution displayed, in the permanent history.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct KeptPicture {
+pub struct StoredPicture {
     /// Its number within the execution, as [`Artifact::number`](crate::Artifact::number).
     pub number: u32,
     /// A short name, such as `plot-1.png`.

@@ -69,7 +69,7 @@ impl Job {
                             installing = Some((Instant::now(), work.boxed()));
                         }
                         SessionEvent::Install { .. } => {
-                            let busy = Err("another installation of this session is under way".to_owned());
+                            let busy = Err("another installation of this session is running".to_owned());
                             answer_install(&interrupter, busy).await;
                         }
                         SessionEvent::Begun => {
@@ -135,6 +135,6 @@ impl Job {
 /// Answers an installation request of a cell. A cell that no longer reads gets no answer.
 async fn answer_install(to: &Arc<dyn Interrupter>, result: Result<String, String>) {
     if !matches!(timeout(END_NOTICE_TIMEOUT, to.installed(result)).await, Ok(Ok(()))) {
-        tracing::debug!("the answer to an installation could not be handed to its cell");
+        tracing::debug!("the answer to an installation could not be delivered to its cell");
     }
 }

@@ -211,7 +211,7 @@ impl Executions {
 fn over(id: &ExecutionId) -> Failure {
     Failure::new(
         Code::Expired,
-        format!("execution {id} has ended, so nothing reads its input"),
+        format!("execution {id} has ended, so its input is not read"),
         "get_execution has its result; run_command starts it again",
     )
 }
@@ -226,7 +226,7 @@ fn closed(id: &ExecutionId) -> Failure {
 fn full(id: &ExecutionId) -> Failure {
     Failure::new(
         Code::Busy,
-        format!("execution {id} has not read what was written before; nothing of this was written"),
+        format!("execution {id} has not read the earlier data; none of this data was written"),
         "call again with the same data, or cancel_execution",
     )
 }

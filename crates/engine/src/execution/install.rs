@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use sandcell_sandbox::{CellStatus, Consent, Failure, Held, Installed, OutputStream, SessionEvent, Usage};
+use sandcell_sandbox::{CellStatus, Consent, Failure, Installed, OutputStream, PackageVersion, SessionEvent, Usage};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -181,13 +181,13 @@ pub(crate) fn install_summary(installed: &Installed, asked: &[String]) -> String
         bare.to_lowercase().replace(['_', '.'], "-")
     };
     let names: Vec<String> = asked.iter().map(name).collect();
-    let (own, more): (Vec<&Held>, Vec<&Held>) = installed
+    let (own, more): (Vec<&PackageVersion>, Vec<&PackageVersion>) = installed
         .added
         .iter()
         .partition(|one| names.contains(&one.name.to_lowercase().replace(['_', '.'], "-")));
-    let list = |held: &[&Held]| {
+    let list = |held: &[&PackageVersion]| {
         // A package that the sandbox already had is known by its name only.
-        let text = |one: &&Held| format!("{} {}", one.name, one.version).trim_end().to_owned();
+        let text = |one: &&PackageVersion| format!("{} {}", one.name, one.version).trim_end().to_owned();
         let texts: Vec<String> = held.iter().map(text).collect();
         texts.join(", ")
     };
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn requested_packages_are_listed_first() {
-        let held = |name: &str| Held {
+        let held = |name: &str| PackageVersion {
             name: name.into(),
             version: "1.0".into(),
         };

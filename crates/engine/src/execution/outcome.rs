@@ -12,7 +12,7 @@ use crate::sandbox::network::NetworkEvidence;
 use crate::sandbox::state::{Terminated, TerminationReason, span};
 use crate::{Cause, CodeError, Hints, Phase, Restored, SANDBOX_LOST, Status};
 
-const RESTORED_REMEDY: &str = "correct the code and call again: the next call goes on in the restored session";
+const RESTORED_REMEDY: &str = "correct the code and call again: the next call continues in the restored session";
 const FRESH_SESSION_REMEDY: &str = "the next call gets a fresh interpreter; files are still there";
 
 /// The outcome of an execution.

@@ -538,8 +538,8 @@ impl Execution {
         let live = lock(&self.live);
         let texts = bytes_of(live.result.as_ref().map_or(0, String::len));
         MIN_WEIGHT_BYTES
-            + live.stdout.kept()
-            + live.stderr.kept()
+            + live.stdout.stored_bytes()
+            + live.stderr.stored_bytes()
             + live.artifacts.bytes()
             + texts
             + bytes_of(self.code.len())

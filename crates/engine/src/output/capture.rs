@@ -161,7 +161,7 @@ impl Capture {
     }
 
     /// Returns the number of bytes in memory.
-    pub(crate) fn kept(&self) -> u64 {
+    pub(crate) fn stored_bytes(&self) -> u64 {
         bytes_of(self.head.len() + self.tail.len())
     }
 
@@ -186,7 +186,7 @@ impl Capture {
         let lost = self.lost();
         if lost == 0 && kept <= window.saturating_mul(2) {
             return StreamEnds {
-                front: self.kept_range(0, kept),
+                front: self.stored_range(0, kept),
                 back: Vec::new(),
                 total: self.total,
                 lost,
@@ -197,8 +197,8 @@ impl Capture {
         // The back part must not reach over a gap: text without a marker was written without a gap.
         let back = if lost > 0 { back.min(self.tail.len()) } else { back };
         StreamEnds {
-            front: self.kept_range(0, front),
-            back: self.kept_range(kept - back, kept),
+            front: self.stored_range(0, front),
+            back: self.stored_range(kept - back, kept),
             total: self.total,
             lost,
         }
@@ -224,7 +224,7 @@ impl Capture {
         let end = from
             .saturating_add(limit)
             .min(usize::try_from(stretch).unwrap_or(usize::MAX));
-        let bytes = self.kept_range(from, end);
+        let bytes = self.stored_range(from, end);
         let next = offset + bytes_of(bytes.len());
         let at_gap = lost > 0 && next == head;
         RawSlice {
@@ -261,11 +261,11 @@ impl Capture {
     /// Returns the last bytes, at most `most`.
     pub(crate) fn end(&self, most: usize) -> Vec<u8> {
         let kept = self.head.len() + self.tail.len();
-        self.kept_range(kept.saturating_sub(most), kept)
+        self.stored_range(kept.saturating_sub(most), kept)
     }
 
     /// Returns bytes by their position among the stored ones.
-    fn kept_range(&self, from: usize, to: usize) -> Vec<u8> {
+    fn stored_range(&self, from: usize, to: usize) -> Vec<u8> {
         let cut = |part: &[u8], start: usize| -> Vec<u8> {
             let from = from.saturating_sub(start).min(part.len());
             let to = to.saturating_sub(start).clamp(from, part.len());

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, SystemTime};
 
-use sandcell_sandbox::{Failure, Held};
+use sandcell_sandbox::{Failure, PackageVersion};
 
 use crate::admission::policy::bytes_of;
 use crate::api::time::{rfc3339, rfc3339_millis};
@@ -208,7 +208,7 @@ impl History {
     }
 
     /// Records installed packages.
-    pub(crate) fn installed(&mut self, principal: &Principal, packages: &[Held]) {
+    pub(crate) fn installed(&mut self, principal: &Principal, packages: &[PackageVersion]) {
         let caller_history = self.caller_history(principal);
         for one in packages {
             let text = format!("{} {}", one.name, one.version);

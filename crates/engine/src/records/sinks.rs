@@ -9,14 +9,14 @@ use async_trait::async_trait;
 use sandcell_sandbox::{ByteSize, Code};
 
 use crate::{
-    Artifact, Cause, ExecutionId, ExecutionView, HistoryPage, HistoryQuery, HistoryRecord, KeptExecution, KeptPicture,
-    Principal, SandboxId,
+    Artifact, Cause, ExecutionId, ExecutionView, HistoryPage, HistoryQuery, HistoryRecord, Principal, SandboxId,
+    StoredExecution, StoredPicture,
 };
 
 /// A finished execution or refused code, for the permanent history. It does not contain the code's standard input and
 /// environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finished {
+pub struct FinishedExecution {
     /// The owner.
     pub owner: Principal,
     /// The row as its owner sees it.
@@ -48,10 +48,10 @@ pub struct Finished {
     /// Bytes written to standard error.
     pub stderr_bytes: u64,
     /// The pictures that it displayed.
-    pub pictures: Vec<KeptPicture>,
+    pub pictures: Vec<StoredPicture>,
 }
 
-impl KeptPicture {
+impl StoredPicture {
     /// Returns the artifact as a picture, if its code displayed it as one.
     fn of(artifact: &Artifact) -> Option<Self> {
         let is_picture = artifact.shown && artifact.mime.starts_with("image/");
@@ -81,7 +81,7 @@ pub struct StoredView {
 #[async_trait]
 pub trait HistorySink: Debug + Send + Sync {
     /// Stores a row, soon. Must return at once.
-    fn keep(&self, row: Finished);
+    fn record(&self, row: FinishedExecution);
 
     /// Starts the caller's next view after the rows already received. Must return at once.
     fn reset(&self, principal: &Principal, at: SystemTime);
@@ -96,11 +96,11 @@ pub trait HistorySink: Debug + Send + Sync {
 
     /// Returns one of the caller's rows with all of its stored content. None if the caller has no such row, or on
     /// failure. Must be bounded in time.
-    async fn find(&self, principal: &Principal, id: &str) -> Option<KeptExecution>;
+    async fn find(&self, principal: &Principal, id: &str) -> Option<StoredExecution>;
 
     /// Returns one picture of one of the caller's rows. None if the caller has no such picture, or on failure. Must be
     /// bounded in time.
-    async fn picture(&self, principal: &Principal, id: &str, number: u32) -> Option<KeptPicture>;
+    async fn picture(&self, principal: &Principal, id: &str, number: u32) -> Option<StoredPicture>;
 
     /// Stores all received rows. Must be bounded in time.
     async fn close(&self);
@@ -262,7 +262,7 @@ impl Observers {
             });
         }
         if let Some(history_sink) = &self.history_sink {
-            history_sink.keep(Finished {
+            history_sink.record(FinishedExecution {
                 owner: owner.clone(),
                 record,
                 shown,
@@ -278,7 +278,7 @@ impl Observers {
                 peak_memory: view.peak_memory,
                 stdout_bytes: view.stdout.total_bytes,
                 stderr_bytes: view.stderr.total_bytes,
-                pictures: view.artifacts.iter().filter_map(KeptPicture::of).collect(),
+                pictures: view.artifacts.iter().filter_map(StoredPicture::of).collect(),
             });
         }
     }
@@ -299,7 +299,7 @@ impl Observers {
             ..SecurityEvent::new(EventKind::CallRefused, failure.message.clone())
         });
         if let Some(history_sink) = &self.history_sink {
-            history_sink.keep(Finished {
+            history_sink.record(FinishedExecution {
                 owner: principal.clone(),
                 record,
                 shown,

@@ -146,13 +146,13 @@ pub(crate) fn denied_so_far(record: &Record) -> u64 {
 
 impl Record {
     /// Stores its route.
-    fn set_route(&self, route: Arc<dyn sandcell_sandbox::Way>) {
+    fn set_route(&self, route: Arc<dyn sandcell_sandbox::EgressRoute>) {
         // A record has one sandbox, which is made once.
         drop(self.route.set(route));
     }
 
     /// Returns its route.
-    pub(crate) fn route(&self) -> Option<&Arc<dyn sandcell_sandbox::Way>> {
+    pub(crate) fn route(&self) -> Option<&Arc<dyn sandcell_sandbox::EgressRoute>> {
         self.route.get()
     }
 }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandcell_sandbox::{
-    Code, Command, Consent, ConsentRequired, Exit, Failure, HOME, Installed, Packages, Sandbox, StdinMode, Wanted,
-    gather, of_registry,
+    Code, Command, Consent, ConsentRequired, Exit, Failure, HOME, Installed, PackageRequest, Packages, Sandbox,
+    StdinMode, gather, of_registry,
 };
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
@@ -50,7 +50,7 @@ impl Sandboxes {
             Failure::new(
                 Code::InvalidArgument,
                 format!("packages of {language} cannot be installed here"),
-                "use what the language has itself, or write the files that you need",
+                "use the standard library, or write the files that you need",
             )
         })
     }
@@ -141,7 +141,7 @@ impl Sandboxes {
         let _turn = record.installing.lock().await;
         let mut all = Installed::default();
         for Order { installer, packages } in orders {
-            let wanted = Wanted {
+            let wanted = PackageRequest {
                 owner: record.owner.0.to_string(),
                 packages,
                 held: record.packages(installer.language()),
@@ -186,7 +186,7 @@ impl Sandboxes {
 async fn install_inside(
     sandbox: &dyn Sandbox,
     installer: &dyn Packages,
-    wanted: &Wanted,
+    wanted: &PackageRequest,
 ) -> Result<Installed, Failure> {
     let both = async {
         let resolve = installer.resolve_inside(&wanted.packages, &wanted.consent)?;
@@ -237,7 +237,7 @@ async fn run_inside(sandbox: &dyn Sandbox, argv: Vec<String>) -> Result<Vec<u8>,
     Err(Failure::new(
         Code::PackageFailed,
         format!(
-            "the installation failed in the sandbox, which says: {}",
+            "the installation failed in the sandbox: {}",
             plain_line(preview(last, MAX_ERROR_CHARS).as_bytes())
         ),
         "check the names and versions; the sandbox needs a network and its own pip or npm",
@@ -270,8 +270,8 @@ async fn arrange(sandbox: &dyn Sandbox, argv: Vec<String>) -> Result<Option<Stri
     let done = done.filter(|done| done.exit == Some(Exit::Code(0))).ok_or_else(|| {
         Failure::new(
             Code::PackageFailed,
-            "the packages are there, but could not be linked into node_modules of the home folder",
-            "look whether node_modules can be written and the disk is not full, and install them again",
+            "the packages are installed, but could not be linked into node_modules of the home folder",
+            "check that node_modules is writable and the disk is not full, and install them again",
         )
     })?;
     Ok(skipped_note(&done.stdout))
@@ -287,7 +287,7 @@ fn skipped_note(printed: &[u8]) -> Option<String> {
         .collect();
     (!names.is_empty()).then(|| {
         format!(
-            "left alone, since node_modules of the home folder has something of that name: {}",
+            "not linked, because node_modules of the home folder already has this name: {}",
             names.join(", ")
         )
     })

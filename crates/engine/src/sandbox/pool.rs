@@ -380,7 +380,7 @@ impl Pool {
                 tracing::warn!("the modules of `preload` could not be loaded: {error}");
                 if modules.failures >= MAX_PRELOAD_FAILURES {
                     tracing::warn!(
-                        "idle sandboxes load no modules any more, after {MAX_PRELOAD_FAILURES} failures in a row"
+                        "idle sandboxes no longer preload modules, after {MAX_PRELOAD_FAILURES} failures in a row"
                     );
                     modules.wanted.clear();
                 }
@@ -448,7 +448,7 @@ async fn start_zygote(sandboxes: &Arc<Sandboxes>) {
     if modules.is_empty() {
         tracing::debug!("sessions do not begin as forks of a zygote: {why}");
     } else {
-        tracing::info!("the modules of `preload` are loaded in each sandbox for itself: {why}");
+        tracing::info!("the modules of `preload` are loaded separately in each sandbox: {why}");
     }
 }
 

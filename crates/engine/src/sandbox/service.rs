@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use futures::future::{join, join_all};
-use sandcell_sandbox::{Backend, Failure, Held, NetworkRule, SandboxSpec, Usage};
+use sandcell_sandbox::{Backend, Failure, NetworkRule, PackageVersion, SandboxSpec, Usage};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout};
 
@@ -163,7 +163,7 @@ impl Sandboxes {
     }
 
     /// Formats a package: `numpy 2.1.0`, or `zod 3.25.0 (javascript)` for a language that is not the first.
-    fn shown(&self, (language, held): &(String, Held)) -> String {
+    fn shown(&self, (language, held): &(String, PackageVersion)) -> String {
         let first = self
             .packages
             .get()

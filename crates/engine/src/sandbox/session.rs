@@ -73,8 +73,8 @@ impl LiveSession {
 
     /// Sets the pause after the next cell in which the session takes a snapshot of itself.
     pub(crate) fn set_snapshot_pause(&mut self, crowded: bool) {
-        if self.session.keeps_copies() {
-            self.session.give_way(if crowded {
+        if self.session.takes_snapshots() {
+            self.session.set_snapshot_delay(if crowded {
                 CROWD_PRIORITY_DURATION
             } else {
                 SNAPSHOT_PAUSE

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, SystemTime};
 
-use sandcell_sandbox::{Code, EndReason, Failure, Held, Isolation, Limits, NetworkRule, Sandbox, Usage, Way};
+use sandcell_sandbox::{
+    Code, EgressRoute, EndReason, Failure, Isolation, Limits, NetworkRule, PackageVersion, Sandbox, Usage,
+};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -178,11 +180,11 @@ pub(crate) struct Record {
     /// Held during an installation: one at a time.
     pub(crate) installing: tokio::sync::Mutex<()>,
     /// Installed packages, each with its language.
-    held: Mutex<Vec<(String, Held)>>,
+    held: Mutex<Vec<(String, PackageVersion)>>,
     /// The memory budget for the output of its running executions.
     pub(crate) output: OnceLock<Arc<Budget>>,
     /// Its route to the allowed hosts.
-    pub(crate) route: OnceLock<Arc<dyn Way>>,
+    pub(crate) route: OnceLock<Arc<dyn EgressRoute>>,
     /// Its isolation, shared by all its executions.
     isolation: OnceLock<Arc<Isolation>>,
     skipped: Mutex<Vec<SkippedBackend>>,
@@ -430,19 +432,19 @@ impl Record {
     }
 
     /// Returns the installed packages of a language.
-    pub(crate) fn packages(&self, language: &str) -> Vec<Held> {
+    pub(crate) fn packages(&self, language: &str) -> Vec<PackageVersion> {
         let held = lock(&self.held);
         let own = held.iter().filter(|(of, _)| of == language);
         own.map(|(_, one)| one.clone()).collect()
     }
 
     /// Returns all installed packages, each with its language.
-    pub(crate) fn all_packages(&self) -> Vec<(String, Held)> {
+    pub(crate) fn all_packages(&self) -> Vec<(String, PackageVersion)> {
         lock(&self.held).clone()
     }
 
     /// Adds packages. Another version replaces the previous one.
-    pub(crate) fn add_packages(&self, language: &str, added: &[Held]) {
+    pub(crate) fn add_packages(&self, language: &str, added: &[PackageVersion]) {
         let mut held = lock(&self.held);
         held.retain(|(of, one)| of != language || added.iter().all(|new| new.name != one.name));
         held.extend(added.iter().map(|one| (language.to_owned(), one.clone())));
@@ -505,9 +507,9 @@ mod tests {
         let expired = Terminated::now(TerminationReason::Idle(idle));
         tokio::time::advance(idle).await;
         let visit = record.start_use().unwrap();
-        assert!(!record.begin_close(&expired, true), "somebody is in it");
+        assert!(!record.begin_close(&expired, true), "it is in use");
         drop(visit);
-        assert!(!record.begin_close(&expired, true), "somebody just left it");
+        assert!(!record.begin_close(&expired, true), "it was in use just before");
         tokio::time::advance(idle).await;
         assert!(record.begin_close(&expired, true));
         assert_eq!(record.start_use().unwrap_err().code, Code::Expired);

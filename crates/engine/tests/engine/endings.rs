@@ -386,7 +386,7 @@ async fn a_sandbox_lost_while_idle_is_reported_with_the_next_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn closing_a_sandbox_ends_what_runs_in_it() {
+async fn closing_a_sandbox_ends_its_running_code() {
     let bench = Bench::new();
     let running = bench.start("note on\nsleep 20000", "on").await;
     bench

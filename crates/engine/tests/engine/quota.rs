@@ -37,7 +37,7 @@ async fn the_memory_of_all_sandboxes_stays_within_the_quota_and_is_released() {
     let other = Principal::new("other");
     assert!(
         bench.engine.create(&other, of(1)).await.is_ok(),
-        "each caller has a quota of its own"
+        "each caller has a separate quota"
     );
     assert_eq!(
         bench.engine.create(&other, of(2)).await.unwrap_err().code,

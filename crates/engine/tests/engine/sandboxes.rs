@@ -110,7 +110,7 @@ async fn an_idle_sandbox_expires_and_its_id_says_when() {
     tokio::time::sleep(Duration::from_secs(29 * 60)).await;
     bench.exec("cell").await;
     tokio::time::sleep(Duration::from_secs(29 * 60)).await;
-    assert_eq!(bench.world.live(), 1, "a call starts the idle time anew");
+    assert_eq!(bench.world.live(), 1, "a call restarts the idle time");
     tokio::time::sleep(Duration::from_secs(2 * 60)).await;
     assert_eq!(bench.world.live(), 0);
     let failure = bench.exec_in(first.sandbox_id.as_str(), "cell").await.unwrap_err();

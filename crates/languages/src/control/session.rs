@@ -106,7 +106,7 @@ pub struct DriverSession {
     copy_below: u64,
     /// The pause between a cell and its snapshot, in milliseconds, which leaves the processors to others.
     copy_after: u64,
-    /// Code that exhausts its memory goes on with an error.
+    /// Code that exhausts its memory gets an error and continues.
     watched: bool,
     aftermath: Aftermath,
     code: CodeIn,
@@ -155,7 +155,7 @@ struct DisplayTotals {
     bytes: usize,
 }
 
-/// Returns true if a per-process limit bounds memory there, so that code which exhausts it goes on.
+/// Returns true if a per-process limit bounds memory there, so that code which exhausts it can continue.
 fn is_watched(sandbox: &dyn Sandbox) -> bool {
     let degraded = &sandbox.isolation().degraded;
     degraded.iter().any(|layer| layer.starts_with("memory_limit: "))
@@ -634,7 +634,7 @@ async fn look_again() {
 /// Sends an event to the caller. A caller that no longer listens does not stop the cell.
 async fn pass(to: &mpsc::Sender<SessionEvent>, event: SessionEvent) {
     if to.send(event).await.is_err() {
-        tracing::trace!("nobody listens to this cell any more");
+        tracing::trace!("the caller of this cell no longer listens");
     }
 }
 
@@ -761,11 +761,11 @@ impl Session for DriverSession {
         self.copy_below = 0;
     }
 
-    fn give_way(&mut self, time: Duration) {
+    fn set_snapshot_delay(&mut self, time: Duration) {
         self.copy_after = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     }
 
-    fn keeps_copies(&self) -> bool {
+    fn takes_snapshots(&self) -> bool {
         self.copy_below > 0
     }
 

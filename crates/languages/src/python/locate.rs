@@ -79,11 +79,11 @@ impl From<LocateError> for Failure {
                 "set python = to an interpreter that runs, or leave it out to use the machine's own"
             }
             LocateError::NotVisible { .. } => {
-                "put the library into a folder of its own that the interpreter finds without LD_LIBRARY_PATH: by an rpath (`patchelf --set-rpath`) or by `ldconfig`"
+                "put the library into a separate folder that the interpreter finds without LD_LIBRARY_PATH: by an rpath (`patchelf --set-rpath`) or by `ldconfig`"
             }
             LocateError::TooOld { .. } => "install a newer python3, or set python = to one",
             LocateError::TooBroad { .. } => {
-                "make a virtual environment in a folder of its own and set python = to its bin/python"
+                "make a virtual environment in a separate folder and set python = to its bin/python"
             }
         };
         Self::new(Code::LanguageUnavailable, error.to_string(), remedy)

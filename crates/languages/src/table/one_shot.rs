@@ -254,7 +254,7 @@ async fn feed(handle: Arc<dyn ProcessHandle>, stdin: Option<String>) {
 /// Sends an event. A caller that no longer listens does not stop the cell.
 pub(super) async fn hand_on(events: &mpsc::Sender<SessionEvent>, event: SessionEvent) {
     if events.send(event).await.is_err() {
-        tracing::trace!("nobody listens to this cell any more");
+        tracing::trace!("the caller of this cell no longer listens");
     }
 }
 

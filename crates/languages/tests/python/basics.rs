@@ -146,7 +146,7 @@ async fn state_survives_fifty_cells() {
 }
 
 #[tokio::test]
-async fn output_comes_in_order_and_before_the_end() {
+async fn output_arrives_in_order_and_before_the_end() {
     let mut python = python!();
     let ran = python
         .run("import sys\nfor i in range(2000): print(i)\nprint('e', file=sys.stderr)\ndisplay(1)\nprint('after', end='')\n7")

@@ -334,7 +334,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_a_picture_is_refused() {
+    async fn non_pictures_are_refused() {
         assert_eq!(
             fit(Bytes::from_static(b"GIF89a"), PICTURE_BYTES).await,
             Err(PictureError::NotAPicture)

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use sandcell_engine::{Cause, ExecutionId, ExecutionView, HistoryRecord, KeptExecution, SandboxId, Shown, Status};
+use sandcell_engine::{Cause, ExecutionId, ExecutionView, HistoryRecord, StoredExecution, SandboxId, Shown, Status};
 use sandcell_sandbox::{ByteSize, Code, Isolation, Level};
 
 use super::UNKNOWN_EXECUTION;
@@ -76,8 +76,8 @@ pub(crate) fn cause(code: Code, message: &str, remedy: &str) -> Option<Cause> {
 }
 
 /// An execution as in the lasting history.
-pub(crate) fn kept(code: &str) -> KeptExecution {
-    KeptExecution {
+pub(crate) fn kept(code: &str) -> StoredExecution {
+    StoredExecution {
         record: HistoryRecord {
             execution_id: ExecutionId::parse(UNKNOWN_EXECUTION).unwrap(),
             sandbox_id: Some(sandbox_id()),

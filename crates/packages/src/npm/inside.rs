@@ -6,7 +6,7 @@
 
 use std::time::SystemTime;
 
-use sandcell_sandbox::{Failure, Held, Installed};
+use sandcell_sandbox::{Failure, Installed, PackageVersion};
 
 use super::LINK_SCRIPT;
 use super::lock::{self, Lock};
@@ -51,7 +51,7 @@ pub(super) fn install(
     Ok((argv, installed))
 }
 
-fn top(lock: Lock) -> Vec<Held> {
+fn top(lock: Lock) -> Vec<PackageVersion> {
     lock.top.iter().map(crate::lock::Locked::held).collect()
 }
 

@@ -1,7 +1,7 @@
 //! A caller's package request: `name` or `@scope/name`, each with an optional `@` and a version, a range or a tag.
 //! Pure.
 
-use sandcell_sandbox::{Failure, Held};
+use sandcell_sandbox::{Failure, PackageVersion};
 
 /// The maximum number of packages in one request.
 const SPECS_MAX: usize = 100;
@@ -64,7 +64,7 @@ impl Spec {
     }
 
     /// Returns true if an installed package certainly satisfies the request.
-    pub(crate) fn is_satisfied_by(&self, held: &Held) -> bool {
+    pub(crate) fn is_satisfied_by(&self, held: &PackageVersion) -> bool {
         held.name == self.name && (self.range == "*" || self.range == held.version)
     }
 }

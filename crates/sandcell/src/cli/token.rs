@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::{output, printed};
 use crate::config::Settings;
-use crate::wiring::lasting;
+use crate::wiring::sinks;
 
 const DAY_S: u64 = 86_400;
 
@@ -78,14 +78,14 @@ pub(super) fn run(args: &TokenArgs, settings: &Settings) -> Result<ExitCode, Fai
             let made = store.create(name, lifetime, usage).map_err(failure)?;
             let end = made.token.expires_at().unwrap_or_else(|| "never".to_owned());
             let detail = format!("{} for {name:?}, expires: {end}", made.token.id);
-            lasting::note(settings, SecurityEvent::new(EventKind::TokenCreated, detail));
+            sinks::note(settings, SecurityEvent::new(EventKind::TokenCreated, detail));
             show_new(&made, *json)
         }
         TokenCommand::List { json } => show_all(&store.list().map_err(failure)?, *json),
         TokenCommand::Revoke { id } => {
             let token = store.revoke(id).map_err(failure)?;
             let detail = format!("{} of {:?}", token.id, token.name);
-            lasting::note(settings, SecurityEvent::new(EventKind::TokenRevoked, detail));
+            sinks::note(settings, SecurityEvent::new(EventKind::TokenRevoked, detail));
             printed(
                 output::text(&format!("revoked {} ({})\n", token.id, output::safe(&token.name)))
                     .map(|()| ExitCode::SUCCESS),

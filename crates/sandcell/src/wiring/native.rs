@@ -51,7 +51,7 @@ pub(super) async fn make(context: BackendContext<'_>) -> Result<Arc<dyn Backend>
         mounts: settings.mounts.clone(),
         isolation_min: settings.isolation_min,
         limits_min: settings.limits_min,
-        warm: settings.engine.pool.warm,
+        zygotes: settings.engine.pool.warm,
         spares,
         disabled_layer: for_tests("SANDCELL_TEST_DISABLE"),
         skipped_layer: for_tests("SANDCELL_TEST_SKIP"),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use sandcell_broker::{Denial, DenialReason, Egress, EgressLimits, EgressRules};
-use sandcell_sandbox::{Code, Consent, Denied, Failure, Forward, Network, NetworkRule, Way};
+use sandcell_sandbox::{Code, Consent, Denied, EgressRoute, Failure, Forward, Network, NetworkRule};
 use tokio::task::{AbortHandle, JoinSet};
 
 use crate::config::NetworkSettings;
@@ -109,7 +109,7 @@ impl Network for BrokerNetwork {
         Ok(NetworkRule::Hosts(asked.iter().map(ToString::to_string).collect()))
     }
 
-    fn open(&self, rule: &NetworkRule, mut forward: Forward, sandbox: &str) -> Result<Arc<dyn Way>, Failure> {
+    fn open(&self, rule: &NetworkRule, mut forward: Forward, sandbox: &str) -> Result<Arc<dyn EgressRoute>, Failure> {
         let NetworkRule::Hosts(hosts) = rule else {
             return Err(Failure::invalid("there is no network to open", "name hosts"));
         };
@@ -156,7 +156,7 @@ impl Drop for BrokerWay {
     }
 }
 
-impl Way for BrokerWay {
+impl EgressRoute for BrokerWay {
     fn count(&self) -> u64 {
         self.egress.denied()
     }

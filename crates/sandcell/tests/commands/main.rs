@@ -76,7 +76,7 @@ mod native {
         async fn start() -> Self {
             let found = sandcell_languages::detect(&sandcell_languages::Settings::default());
             let config = NativeConfig {
-                warm: false,
+                zygotes: false,
                 spares: SPARE_COUNT,
                 trees: found.trees.clone(),
                 added: vec![],

@@ -199,7 +199,7 @@ fn a_revoked_token_ends_at_once_with_its_sessions_and_streams() {
 }
 
 #[test]
-fn a_caller_that_comes_back_finds_its_sandbox_and_variables() {
+fn a_returning_caller_finds_its_sandbox_and_variables() {
     let _turn = begin!();
     let place = TestDir::new();
     let server = Server::start(&place, &[]);

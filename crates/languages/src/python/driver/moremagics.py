@@ -55,7 +55,7 @@ def magic_macro(arguments, _frame):
 
 
 class Macro:
-    """Defines a macro: cells that run again when its name is a line of its own."""
+    """Defines a macro: cells that run again when a line is its name."""
 
     def __init__(self, value):
         self.value = value
@@ -121,7 +121,7 @@ def magic_tb(_arguments, _frame):
 
 
 def magic_debug(_arguments, _frame):
-    raise magics.UsageError("there is nobody to type into a debugger here: print what is of interest, or see %tb")
+    raise magics.UsageError("an interactive debugger is not available here: print the values of interest, or see %tb")
 
 
 def magic_psearch(arguments, frame):

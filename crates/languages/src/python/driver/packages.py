@@ -7,7 +7,7 @@ import sys
 re = core.standard("re")
 
 PIP = """#!/bin/sh
-# pip has no network of its own here, so only its other commands are run.
+# pip has no network here, so only its other commands run.
 if [ "$1" = install ]; then
     shift
     echo "pip has no network here, so this was not installed: $*" >&2

@@ -7,7 +7,7 @@ use std::time::Duration;
 use hyper::header::{CONTENT_DISPOSITION, HeaderValue};
 use hyper::{Response, StatusCode};
 use sandcell_engine::{
-    Engine, ExecutionView, HistoryQuery, HistoryRecord, KeptExecution, KeptPicture, Principal, StreamName, StreamPart,
+    Engine, ExecutionView, HistoryQuery, HistoryRecord, StoredExecution, StoredPicture, Principal, StreamName, StreamPart,
 };
 use sandcell_sandbox::{Code, Failure};
 use serde_json::{Value, json};
@@ -51,7 +51,7 @@ fn note(left_out: u64, shown: usize) -> Value {
 }
 
 /// The newest executions of a sandbox, oldest first, and the number of all.
-async fn gather(engine: &Arc<Engine>, caller: &Principal, id: &str) -> Result<(Vec<KeptExecution>, u64), Failure> {
+async fn gather(engine: &Arc<Engine>, caller: &Principal, id: &str) -> Result<(Vec<StoredExecution>, u64), Failure> {
     let mut query = HistoryQuery {
         sandbox: Some(id.to_owned()),
         limit: PAGE_ROWS,
@@ -85,7 +85,7 @@ async fn gather(engine: &Arc<Engine>, caller: &Principal, id: &str) -> Result<(V
     Ok((cells, total))
 }
 
-fn weight(cell: &KeptExecution) -> usize {
+fn weight(cell: &StoredExecution) -> usize {
     let texts = [&cell.code, &cell.stdout, &cell.stderr].map(String::len);
     let more = [&cell.result, &cell.traceback].map(|text| text.as_ref().map_or(0, String::len));
     // Base64 needs a third more bytes.
@@ -94,7 +94,7 @@ fn weight(cell: &KeptExecution) -> usize {
 }
 
 /// Returns an execution in full: the lasting history has its code as it was given. None if it is gone by now.
-async fn whole(engine: &Arc<Engine>, caller: &Principal, record: HistoryRecord) -> Option<KeptExecution> {
+async fn whole(engine: &Arc<Engine>, caller: &Principal, record: HistoryRecord) -> Option<StoredExecution> {
     let id = record.execution_id.to_string();
     if let Ok(kept) = engine.stored_execution(caller, &id).await {
         return Some(kept);
@@ -110,9 +110,9 @@ async fn whole(engine: &Arc<Engine>, caller: &Principal, record: HistoryRecord) 
     Some(from_memory(record, view, code.text))
 }
 
-fn from_memory(record: HistoryRecord, view: ExecutionView, code: String) -> KeptExecution {
+fn from_memory(record: HistoryRecord, view: ExecutionView, code: String) -> StoredExecution {
     let pictures = view.artifacts.into_iter().filter(|file| file.shown);
-    KeptExecution {
+    StoredExecution {
         record,
         code,
         stdout_bytes: view.stdout.total_bytes,
@@ -126,7 +126,7 @@ fn from_memory(record: HistoryRecord, view: ExecutionView, code: String) -> Kept
         cpu_ms: u64::try_from(view.cpu.as_millis()).unwrap_or(u64::MAX),
         peak_memory_bytes: view.peak_memory.as_bytes(),
         pictures: pictures
-            .map(|file| KeptPicture {
+            .map(|file| StoredPicture {
                 number: file.number,
                 size: u64::try_from(file.bytes.len()).unwrap_or(u64::MAX),
                 name: file.name,

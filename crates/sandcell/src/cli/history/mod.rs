@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand, ValueEnum};
-use sandcell_engine::{EventKind, KeptPicture, SecurityEvent};
+use sandcell_engine::{EventKind, SecurityEvent, StoredPicture};
 use sandcell_history::{Database, Filter, HistoryError, Row};
 use sandcell_sandbox::{Code, Failure};
 use serde_json::{Value, json};
 
 use super::{output, printed};
 use crate::config::Settings;
-use crate::wiring::lasting;
+use crate::wiring::sinks;
 
 /// The maximum number of executions in a notebook.
 const MAX_NOTEBOOK_CELLS: u32 = 2000;
@@ -160,7 +160,7 @@ pub(super) fn run(args: &HistoryArgs, settings: &Settings) -> Result<ExitCode, F
             let count = database.forget(&ids).map_err(failure)?;
             if count > 0 {
                 let detail = format!("{count} rows, of {}", ids.join(" "));
-                lasting::note(settings, SecurityEvent::new(EventKind::HistoryForgotten, detail));
+                sinks::note(settings, SecurityEvent::new(EventKind::HistoryForgotten, detail));
             }
             printed(output::text(&format!("{count} deleted\n")).map(|()| ExitCode::SUCCESS))
         }
@@ -364,7 +364,7 @@ fn story(row: &Row) -> String {
         };
         text.push_str(&format!("\n{name}:\n{}\n", output::safe(part.trim_end_matches('\n'))));
     }
-    let picture = |one: &KeptPicture| format!("{} ({} KB)", output::safe(&one.name), one.size.div_ceil(1024));
+    let picture = |one: &StoredPicture| format!("{} ({} KB)", output::safe(&one.name), one.size.div_ceil(1024));
     let pictures: Vec<String> = row.pictures.iter().map(picture).collect();
     if !pictures.is_empty() {
         let pictures = pictures.join(", ");

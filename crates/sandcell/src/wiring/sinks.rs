@@ -6,26 +6,26 @@ use sandcell_engine::{Auditor, HistorySink, Observers, SecurityEvent};
 
 use crate::config::Settings;
 
-/// The source of the executions that are recorded.
+/// The kind of process whose executions are recorded.
 #[derive(Debug, Clone, Copy)]
-enum Who {
+enum ProcessKind {
     Command,
     Server,
 }
 
 /// Returns the observers of a command's executions. An observer that fails is reported and left out; code runs
 /// nevertheless.
-pub(crate) fn witnesses(settings: &Settings) -> Observers {
+pub(crate) fn command_observers(settings: &Settings) -> Observers {
     Observers {
-        history_sink: keeper(settings, Who::Command),
+        history_sink: history_sink(settings, ProcessKind::Command),
         auditor: None,
     }
 }
 
 /// Returns the observers of a server's executions and security events.
-pub(crate) fn witnesses_of_a_server(settings: &Settings) -> Observers {
+pub(crate) fn server_observers(settings: &Settings) -> Observers {
     Observers {
-        history_sink: keeper(settings, Who::Server),
+        history_sink: history_sink(settings, ProcessKind::Server),
         auditor: auditor(settings),
     }
 }
@@ -42,33 +42,33 @@ pub(crate) fn note(settings: &Settings, event: SecurityEvent) {
         tracing::error!("{error}: {cause}. {} is not in it", event.kind.as_str());
     }
     #[cfg(not(unix))]
-    let _nobody_keeps_it = (settings, event);
+    let _unused = (settings, event);
 }
 
 #[cfg(all(unix, feature = "history"))]
-fn keeper(settings: &Settings, who: Who) -> Option<Arc<dyn HistorySink>> {
+fn history_sink(settings: &Settings, kind: ProcessKind) -> Option<Arc<dyn HistorySink>> {
     use sandcell_history::{Database, Retention, Writer, WriterRole};
-    let whose = match who {
-        Who::Command => WriterRole::Command,
-        Who::Server => WriterRole::Server,
+    let role = match kind {
+        ProcessKind::Command => WriterRole::Command,
+        ProcessKind::Server => WriterRole::Server,
     };
     let history = settings.history.as_ref()?;
-    let keep = Retention {
+    let retention = Retention {
         rows: history.rows,
         age: history.age,
         bytes: history.size.as_bytes(),
     };
-    match Writer::start(Database::file(&history.folder), keep, whose) {
+    match Writer::start(Database::file(&history.folder), retention, role) {
         Ok(writer) => Some(Arc::new(writer)),
         Err(error) => {
-            tracing::warn!(%error, "the history is kept in memory only: its thread could not be started");
+            tracing::warn!(%error, "the history is in memory only: its thread could not be started");
             None
         }
     }
 }
 
 #[cfg(not(all(unix, feature = "history")))]
-fn keeper(_settings: &Settings, _who: Who) -> Option<Arc<dyn HistorySink>> {
+fn history_sink(_settings: &Settings, _kind: ProcessKind) -> Option<Arc<dyn HistorySink>> {
     None
 }
 

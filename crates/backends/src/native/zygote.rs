@@ -38,7 +38,7 @@ pub(super) async fn start(
     let writer = pipe::Sender::from_owned_fd(our_output).map_err(setup)?;
     let mut reader = pipe::Receiver::from_owned_fd(our_input).map_err(setup)?;
     let ended = conversation
-        .warm(number, argv.to_vec(), folders, [their_input, their_output])
+        .start_zygote(number, argv.to_vec(), folders, [their_input, their_output])
         .await?;
     let (sender, events) = mpsc::channel(EVENT_QUEUE_CAPACITY);
     let launcher = Arc::clone(&conversation);
@@ -110,7 +110,7 @@ impl ProcessHandle for ParentHandle {
 
     /// Any signal ends the zygote, since there is only one way to end it.
     async fn signal(&self, _signal: Signal, _scope: SignalScope) -> Result<(), SandboxError> {
-        self.conversation.cool(self.number);
+        self.conversation.stop_zygote(self.number);
         Ok(())
     }
 }
@@ -118,6 +118,6 @@ impl ProcessHandle for ParentHandle {
 impl Drop for ParentHandle {
     fn drop(&mut self) {
         self.reading.abort();
-        self.conversation.cool(self.number);
+        self.conversation.stop_zygote(self.number);
     }
 }
