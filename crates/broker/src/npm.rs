@@ -279,8 +279,7 @@ impl NpmIndex {
         let response = self.client.begin_with(&link, PAGE_MAX, &parts).await?;
         let from = Arc::clone(&response.page);
         let body = response.all().await?;
-        let page: Value =
-            serde_json::from_slice(&body).map_err(|_| bad("its answer is not package JSON"))?;
+        let page: Value = serde_json::from_slice(&body).map_err(|_| bad("its answer is not package JSON"))?;
         let versions = page.get("versions").and_then(Value::as_object);
         let versions = versions.ok_or_else(|| bad("its package document has no versions"))?;
         let times = page.get("time").and_then(Value::as_object);

@@ -113,7 +113,10 @@ async fn answer(egress: Arc<Egress>, request: Request<Incoming>, permit: Arc<Own
     match exchange(&egress, stream, request).await {
         Ok(response) if response.status() != StatusCode::SWITCHING_PROTOCOLS => response,
         Ok(_) => plain(StatusCode::BAD_GATEWAY, "the host requires another protocol than HTTP"),
-        Err(error) => plain(StatusCode::BAD_GATEWAY, &format!("the connection to {target} failed: {error}")),
+        Err(error) => plain(
+            StatusCode::BAD_GATEWAY,
+            &format!("the connection to {target} failed: {error}"),
+        ),
     }
 }
 

@@ -191,11 +191,7 @@ mod tests {
     async fn only_public_addresses_are_connected_to_and_a_second_dns_answer_changes_nothing() {
         let names = PublicNames::new(rebinding(&["127.0.0.1", "1.1.1.1", "169.254.169.254"], &["127.0.0.1"]));
         let host = Host::parse("files.example").unwrap();
-        assert_eq!(
-            connected_to(&names, "files.example").await,
-            None,
-            "it is unchecked"
-        );
+        assert_eq!(connected_to(&names, "files.example").await, None, "it is unchecked");
         for _ in 0..3 {
             names.check(&host, 443).await.unwrap();
             assert_eq!(connected_to(&names, "files.example").await, Some(parsed(&["1.1.1.1"])));

@@ -169,8 +169,9 @@ fn absent_landlock_and_filtered_landlock_are_distinguished() {
         container: filtered.then_some(Container::Nspawn),
         ..machine()
     };
-    let assert_cause =
-        |facts: HostFacts, cause: &str, remedy: &str| assert_cause(LANDLOCK_STEP, Errno::OPNOTSUPP, &facts, cause, remedy);
+    let assert_cause = |facts: HostFacts, cause: &str, remedy: &str| {
+        assert_cause(LANDLOCK_STEP, Errno::OPNOTSUPP, &facts, cause, remedy)
+    };
     assert_cause(
         lacks(Errno::PERM, true, (6, 1)),
         "in front of Landlock",

@@ -288,5 +288,9 @@ fn streams_of_one_sandbox_share_a_storage_budget_and_release_it() {
     for _ in 0..8 {
         alone.push(&flood);
     }
-    assert!(alone.stored_bytes() >= (4 << 20) - (1 << 20), "{}", alone.stored_bytes());
+    assert!(
+        alone.stored_bytes() >= (4 << 20) - (1 << 20),
+        "{}",
+        alone.stored_bytes()
+    );
 }

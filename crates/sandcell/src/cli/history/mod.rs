@@ -232,7 +232,7 @@ fn wanted(database: &Database, ids: &[String], filters: &ExecutionFilter) -> Res
 }
 
 fn export(rows: Vec<Row>, out: Option<&Path>) -> Result<ExitCode, Failure> {
-    let rows: Vec<_> = rows.into_iter().filter_map(Row::into_kept).collect();
+    let rows: Vec<_> = rows.into_iter().filter_map(Row::into_stored).collect();
     let notebook = sandcell_mcp::notebook(&rows);
     let Some(path) = out else {
         return printed(output::json(&notebook).map(|()| ExitCode::SUCCESS));
