@@ -16,7 +16,10 @@ const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 22] = [
     ("sandbox", &[]),
     ("jail", &[]),
     ("agent", &["fuzz", "jail", "sandbox"]),
-    ("backends", &["agent", "broker", "contract", "fake-e2b", "jail", "sandbox"]),
+    (
+        "backends",
+        &["agent", "broker", "contract", "fake-e2b", "jail", "sandbox"],
+    ),
     ("languages", &["fuzz", "sandbox"]),
     ("broker", &[]),
     ("packages", &["broker", "sandbox"]),

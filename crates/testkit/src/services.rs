@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use sandcell_sandbox::{
-    Code, Consent, Denied, EgressRoute, Failure, Forward, PackageVersion, Installed, Network, NetworkRule, Packages, PackageRequest, EgressRoute,
+    Code, Consent, Denied, EgressRoute, Failure, Forward, Installed, Network, NetworkRule, PackageRequest,
+    PackageVersion, Packages,
 };
 use tokio::sync::watch;
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use sandcell_engine::{Cause, ExecutionId, ExecutionView, HistoryRecord, StoredExecution, SandboxId, Shown, Status};
+use sandcell_engine::{Cause, ExecutionId, ExecutionView, HistoryRecord, SandboxId, Shown, Status, StoredExecution};
 use sandcell_sandbox::{ByteSize, Code, Isolation, Level};
 
 use super::UNKNOWN_EXECUTION;

@@ -7,7 +7,8 @@ use std::time::Duration;
 use hyper::header::{CONTENT_DISPOSITION, HeaderValue};
 use hyper::{Response, StatusCode};
 use sandcell_engine::{
-    Engine, ExecutionView, HistoryQuery, HistoryRecord, StoredExecution, StoredPicture, Principal, StreamName, StreamPart,
+    Engine, ExecutionView, HistoryQuery, HistoryRecord, Principal, StoredExecution, StoredPicture, StreamName,
+    StreamPart,
 };
 use sandcell_sandbox::{Code, Failure};
 use serde_json::{Value, json};
