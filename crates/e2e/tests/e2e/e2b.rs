@@ -180,7 +180,7 @@ fn packages_are_installed_inside_under_the_operators_lists() {
     let installed = server.call("install_package", json!({"package": "python-dateutil>=2"}));
     assert_eq!(
         installed.output(),
-        "installed python-dateutil 2.9.0\nwith what they need: six 1.17.0\n",
+        "installed python-dateutil 2.9.0\ndependencies: six 1.17.0\n",
         "{installed:?}\n{}",
         server.log()
     );
@@ -249,7 +249,7 @@ fn packages_of_npm_are_installed_inside_under_the_operators_lists() {
     let installed = install(&server, &id, &["demo-one@1"]);
     assert_eq!(
         installed.output(),
-        "installed demo-one 1.0.0\nwith what they need: @scope/helper 1.5.0\n",
+        "installed demo-one 1.0.0\ndependencies: @scope/helper 1.5.0\n",
         "{installed:?}\n{}",
         server.log()
     );

@@ -196,7 +196,7 @@ pub(crate) fn install_summary(installed: &Installed, asked: &[String]) -> String
         lines.push(format!("installed {}", list(&own)));
     }
     if !more.is_empty() {
-        lines.push(format!("with what they need: {}", list(&more)));
+        lines.push(format!("dependencies: {}", list(&more)));
     }
     if !installed.present.is_empty() {
         lines.push(format!(

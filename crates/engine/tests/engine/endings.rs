@@ -58,7 +58,7 @@ async fn code_that_ignores_the_interrupt_is_killed_after_two_seconds() {
     let (code, message) = cause(&view);
     assert_eq!(code, Code::Timeout);
     assert!(
-        message.contains("did not yield within 2 s and was killed; variables are lost"),
+        message.contains("did not stop within 2 s of its interrupt and was killed; variables are lost"),
         "{message}"
     );
     let next = bench.exec("get x").await;

@@ -105,7 +105,7 @@ async fn outputs_that_are_too_large_are_listed_as_missing() {
     let view = bench.once(req).await.unwrap();
     assert_eq!(
         view.missing_outputs,
-        ["/home/user/big has 101 bytes; at most 100 can be handed back"]
+        ["/home/user/big has 101 bytes; at most 100 can be returned"]
     );
 }
 
