@@ -58,7 +58,7 @@ impl Entry {
     pub(crate) fn of(event: &SecurityEvent) -> Self {
         let short = |text: &str| text.chars().take(MAX_TEXT_CHARS).collect::<String>();
         Self {
-            at: sandcell_engine::timestamp(std::time::SystemTime::now()),
+            at: sandcell_sandbox::rfc3339_millis(std::time::SystemTime::now()),
             event: event.kind.as_str().to_owned(),
             principal: event.principal.as_ref().map(|principal| short(&principal.0)),
             sandbox: event.sandbox.as_ref().map(ToString::to_string),
@@ -71,7 +71,7 @@ impl Entry {
     /// Returns an entry about the log itself.
     pub(crate) fn about_log(event: &str, detail: String) -> Self {
         Self {
-            at: sandcell_engine::timestamp(std::time::SystemTime::now()),
+            at: sandcell_sandbox::rfc3339_millis(std::time::SystemTime::now()),
             event: event.to_owned(),
             principal: None,
             sandbox: None,

@@ -28,7 +28,6 @@ use tokio_util::sync::CancellationToken;
 
 pub use admission::policy::{MAX_LIFETIME, MIN_MEMORY};
 pub use admission::scheduler::processors;
-pub use api::time::rfc3339_millis as timestamp;
 pub use api::*;
 pub use execution::progress::Watch;
 pub use records::metrics::Counts;

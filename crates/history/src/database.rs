@@ -3,13 +3,13 @@
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _, Transaction, params};
 use sandcell_engine::{StoredPicture, StoredView};
+use sandcell_sandbox::{from_unix_millis, unix_millis};
 
-use crate::clock::{moment, now};
 use crate::row::{Row, status};
 
 /// The version of the schema. A newer sandcell wrote a database with a larger number.
@@ -433,7 +433,7 @@ impl Database {
             }
             Ok(StoredView {
                 total: u64::try_from(total).unwrap_or(0),
-                began: moment(began),
+                began: from_unix_millis(began),
                 records,
             })
         };
@@ -576,7 +576,7 @@ impl Database {
 
     /// Returns the start time before which rows are hidden, even if they are not deleted yet.
     pub(crate) fn oldest(age: Duration) -> i64 {
-        now().saturating_sub(i64::try_from(age.as_millis()).unwrap_or(i64::MAX))
+        unix_millis(SystemTime::now()).saturating_sub(i64::try_from(age.as_millis()).unwrap_or(i64::MAX))
     }
 }
 

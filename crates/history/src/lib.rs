@@ -9,7 +9,6 @@
 #![forbid(unsafe_code)]
 #![cfg(unix)]
 
-mod clock;
 mod database;
 mod retention;
 mod row;

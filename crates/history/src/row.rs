@@ -1,11 +1,8 @@
 //! A row of the history.
 
-use sandcell_engine::{
-    ExecutionId, FinishedExecution, HistoryRecord, SandboxId, Status, StoredExecution, StoredPicture,
-};
+use sandcell_engine::{ExecutionId, FinishedExecution, HistoryRecord, StoredExecution, StoredPicture, SandboxId, Status};
+use sandcell_sandbox::unix_millis;
 use serde::Serialize;
-
-use crate::clock::millis;
 
 /// The maximum size of stored code in bytes. No execution has more.
 const MAX_CODE_BYTES: usize = 1 << 20;
@@ -100,7 +97,7 @@ impl Row {
             code_preview: masked(done.record.code_preview),
             stdout_preview: masked(done.record.stdout_preview),
             pictures: bounded(done.pictures),
-            started_ms: millis(done.started),
+            started_ms: unix_millis(done.started),
             shown: done.shown,
         }
     }

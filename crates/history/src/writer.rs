@@ -15,9 +15,9 @@ use async_trait::async_trait;
 use sandcell_engine::{
     FinishedExecution, HistoryPage, HistoryQuery, HistorySink, Principal, StoredExecution, StoredPicture, StoredView,
 };
+use sandcell_sandbox::unix_millis;
 use tokio::sync::{Semaphore, oneshot};
 
-use crate::clock::{millis, now};
 use crate::database::{Database, HistoryError};
 use crate::retention::{HistorySize, Retention};
 use crate::row::Row;
@@ -138,7 +138,7 @@ impl Writer {
             size: HistorySize::default(),
             last_trim: None,
             warned: false,
-            began_ms: now(),
+            began_ms: unix_millis(SystemTime::now()),
             waiting: Arc::clone(&waiting),
             rows: Arc::clone(&rows),
         };
@@ -207,7 +207,7 @@ impl HistorySink for Writer {
     }
 
     fn reset(&self, who: &Principal, at: SystemTime) {
-        self.enqueue(QueueEntry::Reset(who.0.to_string(), millis(at)));
+        self.enqueue(QueueEntry::Reset(who.0.to_string(), unix_millis(at)));
     }
 
     async fn view(&self, who: &Principal, last_n: usize, sandbox: Option<&str>) -> Option<StoredView> {

@@ -13,11 +13,12 @@ use rmcp::RoleServer;
 use rmcp::model::{LoggingLevel, LoggingMessageNotificationParam, ProtocolVersion};
 use rmcp::service::{Peer, RequestContext};
 use sandcell_engine::{ExecutionId, ExpiryNotice, ExpiryNotices, ExpiryReason, Watch};
+use sandcell_sandbox::rfc3339;
 use serde_json::json;
 use tokio::task::AbortHandle;
 
 use crate::limits::ANNOUNCE_DELAY;
-use crate::time::{rfc3339, rough};
+use crate::time::rough;
 
 /// The level of messages about ends.
 const EXPIRY_LEVEL: LoggingLevel = LoggingLevel::Warning;

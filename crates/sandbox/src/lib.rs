@@ -21,6 +21,7 @@ mod python;
 mod secret;
 mod session;
 mod system;
+mod time;
 
 pub use analysis::{Advice, Finding, Severity};
 pub use backend::{
@@ -50,3 +51,4 @@ pub use session::{
     OutputStream, Session, SessionEvent, SessionFeatures, Variable,
 };
 pub use system::{System, plain_path};
+pub use time::{from_unix_millis, rfc3339, rfc3339_millis, unix_millis};

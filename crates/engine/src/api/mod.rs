@@ -7,7 +7,6 @@ pub(crate) mod ids;
 mod requests;
 mod sandboxes;
 pub(crate) mod sync;
-pub(crate) mod time;
 
 pub use config::*;
 pub use executions::*;

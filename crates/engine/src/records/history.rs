@@ -6,10 +6,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, SystemTime};
 
-use sandcell_sandbox::{Failure, PackageVersion};
+use sandcell_sandbox::{Failure, PackageVersion, rfc3339, rfc3339_millis};
 
 use crate::admission::policy::bytes_of;
-use crate::api::time::{rfc3339, rfc3339_millis};
 use crate::output::preview;
 use crate::{ExecutionId, HistoryPage, HistoryQuery, HistoryRecord, HistoryView, Principal, SandboxId, Status};
 

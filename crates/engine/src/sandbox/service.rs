@@ -4,13 +4,12 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use futures::future::{join, join_all};
-use sandcell_sandbox::{Backend, Failure, NetworkRule, PackageVersion, SandboxSpec, Usage};
+use sandcell_sandbox::{Backend, Failure, PackageVersion, NetworkRule, SandboxSpec, Usage, rfc3339};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout};
 
 use crate::admission::policy;
 use crate::api::sync::lock;
-use crate::api::time::rfc3339;
 use crate::records::history::MAX_VIEW_ROWS;
 use crate::records::sinks::{EventKind, SecurityEvent};
 use crate::sandbox::lifecycle::{CLOSE_TIMEOUT, Plan};

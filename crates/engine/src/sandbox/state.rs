@@ -5,15 +5,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, SystemTime};
 
-use sandcell_sandbox::{
-    Code, EgressRoute, EndReason, Failure, Isolation, Limits, NetworkRule, PackageVersion, Sandbox, Usage,
-};
+use sandcell_sandbox::{Code, EndReason, Failure, PackageVersion, Isolation, Limits, NetworkRule, Sandbox, Usage, EgressRoute, rfc3339};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::SkippedBackend;
 use crate::api::sync::lock;
-use crate::api::time::rfc3339;
 use crate::output::Budget;
 use crate::sandbox::session::SessionSlot;
 use crate::{CreateRequest, MemoryGrowth, Principal, SandboxId};

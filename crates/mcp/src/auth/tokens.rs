@@ -311,9 +311,9 @@ fn seconds(time: SystemTime) -> u64 {
 }
 
 fn at(seconds: u64) -> String {
-    // Times as late as the year 300,000 are shown approximately, since no real token has one.
+    // The bound is far after the year 9999, the last that has a text.
     let time = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds.min(1 << 43)));
-    crate::time::rfc3339(time.unwrap_or(SystemTime::UNIX_EPOCH))
+    sandcell_sandbox::rfc3339(time.unwrap_or(SystemTime::UNIX_EPOCH))
 }
 
 fn random(characters: usize) -> Result<String, TokenError> {

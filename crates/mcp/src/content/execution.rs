@@ -10,7 +10,7 @@ use std::time::Duration;
 use sandcell_engine::{
     Artifact, ExecutionView, Expiry, MemoryUse, Phase, Restored, SANDBOX_LOST, Shown, SkippedBackend, Status,
 };
-use sandcell_sandbox::{ByteSize, Code, Isolation};
+use sandcell_sandbox::{ByteSize, Code, Isolation, rfc3339};
 use serde_json::{Map, Value, json};
 use tokio::time::timeout;
 
@@ -21,7 +21,7 @@ use crate::limits::{
     CHART_BYTES, MAX_RESULT_LINKS, MAX_RESULT_PICTURES, PICTURES_ANSWER_BYTES, RESULT_BYTES, ROOM_TIMEOUT,
 };
 use crate::stdio::in_flight::AnswerRoom;
-use crate::time::{rfc3339, rough, span};
+use crate::time::{rough, span};
 
 /// The MIME type of data that was taken from a chart.
 const CHART_MIME: &str = "application/vnd.sandcell.chart+json";

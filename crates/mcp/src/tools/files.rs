@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use bytes::Bytes;
 use futures::FutureExt as _;
 use sandcell_engine::FileAnswer;
-use sandcell_sandbox::{Entry, EntryKind, Failure, Listing, SandboxPath, WriteMode};
+use sandcell_sandbox::{Entry, EntryKind, Failure, Listing, SandboxPath, WriteMode, from_unix_millis, rfc3339};
 use serde_json::{Value, json};
 
 use super::{Call, Effect, Tool, sandbox_field};
@@ -13,7 +13,6 @@ use crate::answer::{Answer, notice_lines};
 use crate::arguments::{Arguments, sandbox_path};
 use crate::limits::LIST_ENTRIES;
 use crate::schema::{self, Field, Kind};
-use crate::time::rfc3339_ms;
 
 pub(super) fn path_field() -> Field {
     Field::new("path", Kind::Text, json!("data.csv"))
@@ -102,7 +101,7 @@ fn list_text(path: &SandboxPath, answer: &FileAnswer<Listing>) -> String {
         text.push_str(": empty");
     }
     for entry in &listing.entries {
-        let modified = rfc3339_ms(entry.modified_ms);
+        let modified = rfc3339(from_unix_millis(entry.modified_ms));
         let name = shown_name(&entry.name);
         let _ = match entry.kind {
             EntryKind::File => write!(text, "\n{name}  {} bytes  {modified}", entry.size),
@@ -125,7 +124,7 @@ fn entry_data(entry: &Entry) -> Value {
         "name": entry.name,
         "type": entry.kind,
         "size": entry.size,
-        "modified": rfc3339_ms(entry.modified_ms),
+        "modified": rfc3339(from_unix_millis(entry.modified_ms)),
     });
     if let (Some(target), Some(data)) = (&entry.target, data.as_object_mut()) {
         data.insert("target".into(), json!(target));

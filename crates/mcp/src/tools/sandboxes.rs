@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use futures::FutureExt as _;
 use sandcell_engine::{CreateRequest, MAX_LIFETIME, MemoryGrowth, SandboxView, SessionView, Watch};
-use sandcell_sandbox::{Code, Consent, Cpus, Failure};
+use sandcell_sandbox::{Code, Consent, Cpus, Failure, rfc3339};
 use serde_json::{Value, json};
 use tracing::Instrument as _;
 
@@ -22,7 +22,7 @@ use crate::arguments::Arguments;
 use crate::content::execution;
 use crate::content::text::shorten;
 use crate::schema::{self, Field, Kind, MapOf};
-use crate::time::{rfc3339, rough};
+use crate::time::rough;
 
 /// A number that exceeds every server's limit. Larger numbers are mistakes.
 const MAX_SANDBOXES: i64 = 1000;

@@ -326,7 +326,7 @@ fn live(view: &ExecutionView) -> Value {
     let text = |shown: &sandcell_engine::Shown| json!({"text": shown.text, "truncated": shown.truncated});
     json!({
         "about": execution_object(view),
-        "started_at": sandcell_engine::timestamp(view.started),
+        "started_at": sandcell_sandbox::rfc3339_millis(view.started),
         "stdout": text(&view.stdout),
         "stderr": text(&view.stderr),
         "result": view.result,
