@@ -253,7 +253,7 @@ fn settings_that_forbid_user_namespaces_are_named_to_affected_users() {
         (
             "kernel.apparmor_restrict_unprivileged_userns",
             1,
-            "AppArmor takes",
+            "AppArmor denies",
             "docs/guides/hosts.md",
         ),
     ] {
