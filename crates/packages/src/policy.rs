@@ -556,7 +556,12 @@ mod tests {
             );
         }
         let refused = listed.settled(&[spec("numpy==1.26")]).check(&spec("numpy==1.26"));
-        assert!(refused.unwrap_err().remedy.contains("consent is needed for numpy>=2,<3"));
+        assert!(
+            refused
+                .unwrap_err()
+                .remedy
+                .contains("consent is needed for numpy>=2,<3")
+        );
         // The extras are those of the package with the consent.
         let all = Policy {
             ask: vec!["*".parse().unwrap()],
