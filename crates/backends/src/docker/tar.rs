@@ -337,6 +337,48 @@ mod tests {
         );
     }
 
+    /// The agent in a sandbox reads archives with a parser of its own.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn the_agent_unpacks_what_is_written_here() {
+        use std::os::unix::fs::{PermissionsExt as _, symlink};
+        let place = tempfile::tempdir().unwrap();
+        let from = place.path().join("from");
+        let (long, far) = ("l".repeat(200), "../t/".repeat(60));
+        std::fs::create_dir_all(from.join(&long)).unwrap();
+        symlink(&far, from.join(&long).join("link")).unwrap();
+        std::fs::write(from.join(&long).join("program"), [b'x'; 1000]).unwrap();
+        std::fs::set_permissions(from.join(&long).join("program"), std::fs::Permissions::from_mode(0o755)).unwrap();
+        std::fs::write(from.join("empty"), "").unwrap();
+        let (sender, mut receiver) = mpsc::channel(1000);
+        let content = FolderContent::Copy {
+            world_readable_only: false,
+        };
+        of_folder(&from, ".", content, &sender).unwrap();
+        let mut archive = Vec::new();
+        while let Ok(piece) = receiver.try_recv() {
+            archive.extend_from_slice(&piece);
+        }
+        let to = place.path().join("to");
+        std::fs::create_dir(&to).unwrap();
+        sandcell_agent::unpack::unpack(archive.as_slice(), &to).unwrap();
+        let target = to.join(&long).join("link").read_link().unwrap();
+        assert_eq!(target.to_str(), Some(far.as_str()));
+        assert_eq!(std::fs::read(to.join(&long).join("program")).unwrap(), [b'x'; 1000]);
+        let about = |folder: &Path| folder.join(&long).join("program").metadata().unwrap();
+        assert_eq!(about(&to).permissions().mode() & 0o777, 0o755);
+        let seconds = |folder: &Path| {
+            about(folder)
+                .modified()
+                .unwrap()
+                .duration_since(UNIX_EPOCH)
+                .unwrap()
+                .as_secs()
+        };
+        assert_eq!(seconds(&to), seconds(&from));
+        assert_eq!(std::fs::read(to.join("empty")).unwrap(), b"");
+    }
+
     #[test]
     fn an_archive_that_failed_has_no_end() {
         let place = tempfile::tempdir().unwrap();
