@@ -134,6 +134,15 @@ pub(crate) fn copy_of(path: impl rustix::path::Arg) -> io::Result<OwnedFd> {
     Ok(open_tree(CWD, path, flags)?)
 }
 
+/// Makes a detached copy of one mount, to show it with other ids.
+pub(crate) fn single_copy_of(path: impl rustix::path::Arg) -> io::Result<OwnedFd> {
+    Ok(open_tree(
+        CWD,
+        path,
+        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC,
+    )?)
+}
+
 fn below_root(path: &str) -> String {
     format!("{}{path}", paths::NEW_ROOT)
 }

@@ -3,138 +3,48 @@
 //!
 //! A fork inherits all descriptors of its maker. The launcher has a dozen for each sandbox. With a thousand sandboxes,
 //! closing inherited descriptors took each spare longer than all its other work. The fork server has two.
+//!
+//! - **Process:** one fork of the launcher, only if sandboxes have namespaces.
+//! - **Started by:** the supervisor, after the preparation, and again when it is lost.
+//! - **Rights:** it leaves the host's mounts, except process file systems. If it clones first processes, it enters the
+//!   shared user namespace, and then has capabilities only there. Otherwise it keeps the launcher's rights, since its
+//!   spares need them. It has no filter: only the launcher's requests reach it, and it runs no foreign code.
+//! - **May:** clone, join cgroups that the launcher has opened for it, take sandboxes' ids and map them.
+//! - **Ends:** when the launcher closes its socket, kills it, or dies (`PR_SET_PDEATHSIG`). Its children are the
+//!   launcher's and live on.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Signal, WaitId, WaitIdOptions, waitid};
-use serde::{Deserialize, Serialize};
+use rustix::fs::Mode;
+use rustix::mount::{UnmountFlags, unmount};
+use rustix::process::Signal;
 
-use super::faults;
-use super::process::{Activity, activity_in};
-use super::root_setup::{self, Prepared};
-use super::shared_userns;
-use super::spare::{self, CLONE_PARENT, Entry};
-use super::spare_init;
+use super::base::faults;
+use super::base::fork::{CLONE_PARENT, keep_descriptors};
+use super::base::messages::{FromForkServer, ToForkServer};
+use super::base::prepared::Prepared;
+use super::base::shared_userns;
+use super::first_process::Entry;
+use super::spare::{self, spare_init};
 use crate::cgroup::Ways;
-use crate::kernel_files::small_file;
 use crate::own_limits::oom;
 use crate::paths;
-use crate::spec::{Request, Site};
+use crate::spec::Site;
+use crate::steps::{attach, copy_of};
 use crate::sys;
 use crate::sys::clone::{Forked, exit_now, fork};
-use crate::wire::{StepError, hung_up, pair, receive_one, send, send_through_floods};
+use crate::wire::{StepError, hung_up, receive_one, send, send_through_floods};
 
-const SIGCHLD: u64 = 17;
-/// The time for which the launcher waits for the exit status of its fork server.
-const EXIT_STATUS_WAIT: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: 5_000_000,
-};
 /// Layers for which a test may show the host's files instead.
 const HOST_VISIBLE_LAYERS: [&str; 4] = ["user_namespace", "mount_namespace", "private_root", "private_proc"];
 
-/// A message from the launcher to the fork server.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) enum ToForkServer {
-    /// Make one process. Carries the process's end of its socket, a first process's device folder if it is private, and
-    /// the means to join its cgroup: the folder to clone it into, or the files that it writes to.
-    Fork {
-        /// The host id of its sandbox's user.
-        host_id: u32,
-        /// The request that a first process prepares for while it waits. Null: none.
-        ahead: Option<Request>,
-    },
-}
-
-/// A message from the fork server to the launcher, in the order of requests.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) enum FromForkServer {
-    /// The process runs. Carries its pidfd.
-    Forked {
-        /// Its id on the host.
-        pid: u32,
-    },
-    /// The process could not be made.
-    Failed(StepError),
-}
-
-/// The launcher's handle of the fork server.
-pub(super) struct ForkServer {
-    pub(super) pid: u32,
-    pub(super) socket: OwnedFd,
-    /// True if it makes first processes instead of spares.
-    pub(super) of_first: bool,
-    pidfd: OwnedFd,
-}
-
-impl ForkServer {
-    pub(super) fn start(prepared: &mut Prepared, entry: Entry) -> io::Result<Self> {
-        let (ours, theirs) = pair()?;
-        let of_first = spare_init::clones_first_processes(prepared);
-        match fork(0, SIGCHLD, None)? {
-            Forked::Child => run(prepared, theirs, of_first, entry),
-            Forked::Parent { pid, pidfd } => Ok(Self {
-                pid,
-                socket: ours,
-                of_first,
-                pidfd,
-            }),
-        }
-    }
-
-    /// Asks for one process. A first process gets this device folder and prepares for this request.
-    pub(super) fn request_process(
-        &self,
-        socket: &OwnedFd,
-        host_id: u32,
-        ahead: Option<Request>,
-        devices: Option<&OwnedFd>,
-        ways: &Ways,
-    ) -> io::Result<()> {
-        let descriptors_to_send = [socket]
-            .into_iter()
-            .chain(devices)
-            .chain(&ways.folder)
-            .chain(&ways.tasks);
-        let descriptors_to_send: Vec<_> = descriptors_to_send.map(AsFd::as_fd).collect();
-        send(
-            self.socket.as_fd(),
-            &ToForkServer::Fork { host_id, ahead },
-            &descriptors_to_send,
-        )
-    }
-
-    /// Returns the signal that ended a fork server that has hung up, if it has ended.
-    pub(super) fn killed_by(&self) -> Option<i32> {
-        // A process closes its files a moment before its end is reported.
-        let _ = poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&EXIT_STATUS_WAIT));
-        // Leaves it to be reaped as a stray.
-        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        let status = waitid(WaitId::PidFd(self.pidfd.as_fd()), options).ok().flatten();
-        status.and_then(|status| status.terminating_signal())
-    }
-
-    /// Returns true if it is stopped by a signal.
-    pub(super) fn is_stopped(&self) -> bool {
-        let status = small_file(&format!("{}/proc/{}/status", paths::host(), self.pid));
-        activity_in(&status) == Some(Activity::Stopped)
-    }
-
-    /// Kills it. Its children live on. It is reaped later as a stray, so that a process stuck in the kernel does not
-    /// block the launcher.
-    pub(super) fn end(self) {
-        let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
-    }
-}
-
 /// Runs the fork server. `socket` is connected to the launcher.
-fn run(prepared: &mut Prepared, socket: OwnedFd, of_first: bool, entry: Entry) -> ! {
+pub(super) fn run(prepared: &mut Prepared, socket: OwnedFd, of_first: bool, entry: Entry) -> ! {
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     // Its children inherit the score, and cannot lower it.
     oom::prefer_as_victim(paths::host(), oom::FIRST_PROCESS_SCORE);
-    let Ok((socket, shared_userns)) = spare::keep_descriptors(socket, prepared.shared_userns.as_ref()) else {
+    let Ok((socket, shared_userns)) = keep_descriptors(socket, prepared.shared_userns.as_ref()) else {
         exit_now(2)
     };
     // The old descriptor number is closed already.
@@ -144,7 +54,7 @@ fn run(prepared: &mut Prepared, socket: OwnedFd, of_first: bool, entry: Entry) -
     }
     // A test may show the host's files instead of a layer.
     if !faults::any_skipped(&prepared.template, &HOST_VISIBLE_LAYERS)
-        && (sys::misc::unshare(libc::CLONE_NEWNS).is_err() || root_setup::unmount_host().is_err())
+        && (sys::misc::unshare(libc::CLONE_NEWNS).is_err() || unmount_host().is_err())
     {
         exit_now(2);
     }
@@ -203,4 +113,54 @@ fn run(prepared: &mut Prepared, socket: OwnedFd, of_first: bool, entry: Entry) -
         }
     }
     exit_now(0)
+}
+
+/// Removes the host's files from this process's mount namespace, except `/proc`. The kernel copies every mount here for
+/// each sandbox, and removes the copies afterwards. In a user namespace, the kernel allows a new process file system
+/// only if an existing one is fully visible, so every full one stays.
+fn unmount_host() -> io::Result<()> {
+    let host = paths::host();
+    let table = std::fs::read(format!("{host}/proc/self/mountinfo"))?;
+    let table = String::from_utf8_lossy(&table);
+    let proc = format!("{host}/proc");
+    let others = process_file_systems(&table).filter(|path| *path != proc && path.starts_with(host));
+    let mut kept = vec![copy_of(&proc)?];
+    kept.extend(others.filter_map(|path| copy_of(path).ok()));
+    unmount(host, UnmountFlags::DETACH)?;
+    for (number, mount) in kept.iter().enumerate() {
+        let path = if number == 0 {
+            proc.clone()
+        } else {
+            format!("{proc}{number}")
+        };
+        rustix::fs::mkdir(path.as_str(), Mode::from_raw_mode(0o555))?;
+        attach(mount, &path)?;
+    }
+    Ok(())
+}
+
+/// Returns the paths at which process file systems are mounted as a whole, from a mount table.
+fn process_file_systems(table: &str) -> impl Iterator<Item = &str> {
+    table.lines().filter_map(|line| {
+        let (mount, kind) = line.split_once(" - ")?;
+        let mut fields = mount.split(' ').skip(3);
+        let (root, path) = (fields.next()?, fields.next()?);
+        (kind.starts_with("proc ") && root == "/" && !path.contains('\\')).then_some(path)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn process_file_systems_are_found_whole() {
+        let table = "22 1 0:5 / /host/dev rw - devtmpfs devtmpfs rw\n\
+                     23 1 0:21 / /host/proc rw,nosuid shared:12 - proc proc rw\n\
+                     24 23 0:21 /sys /host/proc/sys ro - proc proc rw\n\
+                     25 1 0:30 / /host/a\\040b rw - proc proc rw\n\
+                     26 1 0:31 / /host/mnt/proc rw - proc none rw\n";
+        let found: Vec<_> = process_file_systems(table).collect();
+        assert_eq!(found, ["/host/proc", "/host/mnt/proc"]);
+    }
 }

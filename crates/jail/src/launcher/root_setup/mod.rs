@@ -1,36 +1,47 @@
 //! Prepares the launcher once: a private root with all parts of sandboxes at short names.
+//!
+//! - **Process:** the launcher, before its event loop. Trials run in short forks, since a process in a user namespace
+//!   cannot leave it.
+//! - **Started by:** the supervisor: [`EarlySetup::run`] while the server reads its settings, [`prepare`] with its
+//!   specification, and [`etc_stub::copy`] after the answer.
+//! - **Rights:** the launcher's. Here it makes its namespaces and gives up the host's root as its own. As an ordinary
+//!   user it also leaves the host's user namespace.
+//! - **May:** mount, read the host's files and mount table, make the parent folder of cgroups and remove those of dead
+//!   launchers. It sends nothing and starts no process that lives on.
+//! - **Ends:** with a [`Prepared`], which every fork of the launcher inherits, or with the error of the first step that
+//!   failed. Then the launcher reports it and exits.
+
+pub(super) mod etc_stub;
+mod host_trees;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Component, Path};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, Timespec, Timestamps};
-use rustix::mount::{
-    MountAttrFlags, MountPropagationFlags, OpenTreeFlags, UnmountFlags, mount_change, open_tree, unmount,
-};
-
-use rustix::process::{WaitId, WaitIdOptions, waitid};
+use rustix::mount::{MountAttrFlags, MountPropagationFlags, mount_change};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use super::etc_stub;
-use super::faults;
-use super::host_trees::{Owner, Survey};
-use super::mount_table::MountTable;
-use super::shared_userns;
-use super::subreaper::PrivateFolders;
-use crate::cgroup::{Groups, Instance};
+use super::base::faults;
+use super::base::fork::in_a_fork;
+use super::base::host_ids::HOST_IDS;
+use super::base::mount_table::MountTable;
+use super::base::namespace_layers::{all_namespaces, no_namespaces};
+use super::base::prepared::Prepared;
+use super::base::private_folders::PrivateFolders;
+use super::base::shared_userns;
+use crate::cgroup::Groups;
 use crate::kernel_files::write_once;
 use crate::landlock::WITH_SCOPES;
 use crate::own_limits::open_files::OpenFiles;
 use crate::paths;
-use crate::plan::Machine;
-use crate::plan::without_namespaces;
-use crate::plan::{self, Folder, Host, Tree, View, Zeros};
+use crate::plan::without_namespaces as process_level_plan;
+use crate::plan::{self, Folder, Host, Machine, Tree, View, Zeros};
 use crate::spec::{Added, Template};
-use crate::steps::{self, DEVICE_NODES, attach, copy_of, device_folder, devices_from, memory};
+use crate::steps::{self, attach, devices_from, memory, single_copy_of};
 use crate::sys;
-use crate::sys::clone::{Forked, exit_now, fork};
 use crate::wire::{DescribedError, Report, StepError};
+use host_trees::{Owner, Survey};
 
 /// Folders of the host's /usr that are covered, since they may hold an administrator's files.
 const COVERED_FOLDERS: [&str; 6] = [
@@ -53,27 +64,6 @@ const LAYERS_FOR_WORKERS: [&str; 8] = [
     "cgroup_namespace",
     "private_root",
 ];
-
-/// The result of the preparation.
-pub(super) struct Prepared {
-    pub(super) host: Host,
-    pub(super) mounts: MountTable,
-    pub(super) template: Template,
-    pub(super) groups: Option<Groups>,
-    /// This launcher's identity among those that create groups in the same folder.
-    pub(super) instance: Option<Instance>,
-    /// Folders of dead launchers that could not be removed yet.
-    pub(super) leftovers: Vec<String>,
-    pub(super) report: Report,
-    /// This process's ids on the host. Sandboxes run with them if the server is not root.
-    pub(super) ids: (u32, u32),
-    /// The shared user namespace above those of all sandboxes, from which workers enter. None if no worker enters.
-    pub(super) shared_userns: Option<OwnedFd>,
-    /// The private folders of sandboxes without namespaces. None with namespaces.
-    pub(super) private_folders: Option<PrivateFolders>,
-    /// True if this kernel has time namespaces.
-    pub(super) time_namespaces: bool,
-}
 
 /// Converts an error to one that names the failed step.
 fn step<T>(name: &str, layer: Option<&str>, result: io::Result<T>) -> Result<T, StepError> {
@@ -187,7 +177,7 @@ fn own_ids() -> (u32, u32) {
 fn enter_own_root(root: bool, ids: (u32, u32)) -> Result<(), StepError> {
     own_namespaces(root, ids).map_err(|error| StepError {
         step: "make namespaces of the launcher".to_owned(),
-        ..super::spare::no_namespaces(&error)
+        ..no_namespaces(&error)
     })?;
     step("make the launcher's root", Some("private_root"), own_root())
 }
@@ -322,7 +312,7 @@ fn trial(root: bool, ids: (u32, u32)) -> io::Result<()> {
 /// Tries to make a sandbox's namespaces, and the operations that a host may refuse in them: a /proc mount if parts of
 /// this /proc are covered, read-only mounts, and overlays, which some kernels lack.
 fn trial_of_a_sandbox() -> io::Result<()> {
-    sys::misc::unshare(super::spare::all_namespaces())?;
+    sys::misc::unshare(all_namespaces())?;
     in_a_fork(|| {
         let plain = MountAttrFlags::MOUNT_ATTR_NOSUID;
         steps::fresh("proc", &[], plain)?;
@@ -334,26 +324,6 @@ fn trial_of_a_sandbox() -> io::Result<()> {
         steps::fresh("overlay", &[("userxattr", String::new()), ("lowerdir", lower)], plain)?;
         Ok(())
     })
-}
-
-/// Runs `work` in a separate process. Its memory and namespaces end with it.
-pub(super) fn in_a_fork(work: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
-    const SIGCHLD: u64 = 17;
-    match fork(0, SIGCHLD, None)? {
-        Forked::Child => exit_now(
-            work()
-                .err()
-                .map_or(0, |error| error.raw_os_error().unwrap_or(libc::EIO)),
-        ),
-        Forked::Parent { pidfd, .. } => {
-            let status = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED)?;
-            match status.and_then(|status| status.exit_status()) {
-                Some(0) => Ok(()),
-                Some(errno) => Err(io::Error::from_raw_os_error(errno)),
-                None => Err(io::Error::from_raw_os_error(libc::ECHILD)),
-            }
-        }
-    }
 }
 
 /// Returns true if each sandbox can have a different id without a user namespace. If root cannot assign ids, this is an
@@ -370,7 +340,7 @@ fn can_take_ids(user: u32) -> io::Result<bool> {
         let mut numbers = line.split_whitespace().map(str::parse::<u32>);
         Some((numbers.next()?.ok()?, numbers.next()?.ok()?, numbers.next()?.ok()?))
     });
-    let (first, last) = super::supervisor::HOST_IDS;
+    let (first, last) = HOST_IDS;
     let covers = |(inside, _, count): (u32, u32, u32)| inside <= first && last <= inside.saturating_add(count);
     let (mut all, mut real_root) = (false, false);
     for line in lines {
@@ -426,7 +396,7 @@ fn without_namespaces(template: Template, ids: (u32, u32), missing: StepError) -
     let host = Host {
         root,
         memory_is_charged: found.is_ok(),
-        readable: without_namespaces::readable(&template),
+        readable: process_level_plan::readable(&template),
         ..Host::default()
     };
     let report = Report {
@@ -515,35 +485,13 @@ fn own_root() -> io::Result<()> {
 }
 
 /// Makes the device folder. An ordinary user's sandboxes use the host's nodes. As root each sandbox gets separate nodes
-/// from [`private_devices`], so that locks on them stay inside.
+/// from [`private_devices`](super::base::devices::private_devices), so that locks on them stay inside.
 fn devices(root: bool) -> io::Result<()> {
     let folder = paths::DEVICE_FOLDER;
     if root {
         return Ok(());
     }
     devices_from(&format!("{}/dev", paths::host()), folder, Zeros::Device)
-}
-
-/// Makes the device folder of one sandbox, with separate nodes, as a detached mount. Only root can make nodes.
-pub(super) fn private_devices(zeros: Zeros) -> io::Result<OwnedFd> {
-    let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-    let folder = memory(64 << 10, 64, "0755", flags)?;
-    device_folder(&folder)?;
-    for (name, major, minor) in DEVICE_NODES {
-        let minor = if name == "zero" { zeros.minor() } else { minor };
-        let (kind, mode) = (rustix::fs::FileType::CharacterDevice, Mode::from_raw_mode(0o666));
-        rustix::fs::mknodat(&folder, name, kind, mode, rustix::fs::makedev(major, minor))?;
-        rustix::fs::chmodat(&folder, name, mode, AtFlags::empty())?;
-    }
-    sys::mount::restrict(folder.as_fd(), sys::mount::Attributes::READ_ONLY)?;
-    Ok(folder)
-}
-
-/// Makes the device folder of one sandbox, if sandboxes have separate ones.
-pub(super) fn own_devices(prepared: &Prepared) -> io::Result<Option<OwnedFd>> {
-    let own = prepared.host.root && prepared.private_folders.is_none();
-    own.then(|| private_devices(Zeros::on(prepared.host.memory_is_charged)))
-        .transpose()
 }
 
 /// Makes the stub of /etc. It reveals nothing about the machine's users.
@@ -665,82 +613,7 @@ fn operators_folders(host: &mut Host, template: &Template, survey: &mut Survey<'
 }
 
 fn try_mapping_ids(source: &str) -> io::Result<()> {
-    let ids = format!("0 {} 1", super::supervisor::HOST_IDS.0);
+    let ids = format!("0 {} 1", HOST_IDS.0);
     let namespace = shared_userns::make_userns(&ids, &ids)?;
     sys::mount::map_ids(single_copy_of(source)?.as_fd(), namespace.as_fd())
-}
-
-/// Opens the tree of an image, a host folder, as a detached mount.
-pub(super) fn tree_of_image(folder: &Path) -> io::Result<OwnedFd> {
-    let plain = folder.is_absolute() && !folder.components().any(|part| part == Component::ParentDir);
-    if !plain {
-        return Err(io::Error::from_raw_os_error(libc::EINVAL));
-    }
-    single_copy_of(format!("{}{}", paths::host(), folder.display()))
-}
-
-/// Removes the host's files from this process's mount namespace, except `/proc`. The kernel copies every mount here for
-/// each sandbox, and removes the copies afterwards. In a user namespace, the kernel allows a new process file system
-/// only if an existing one is fully visible, so every full one stays.
-pub(super) fn unmount_host() -> io::Result<()> {
-    let host = paths::host();
-    let table = std::fs::read(format!("{host}/proc/self/mountinfo"))?;
-    let table = String::from_utf8_lossy(&table);
-    let proc = format!("{host}/proc");
-    let others = process_file_systems(&table).filter(|path| *path != proc && path.starts_with(host));
-    let mut kept = vec![copy_of(&proc)?];
-    kept.extend(others.filter_map(|path| copy_of(path).ok()));
-    unmount(host, UnmountFlags::DETACH)?;
-    for (number, mount) in kept.iter().enumerate() {
-        let path = if number == 0 {
-            proc.clone()
-        } else {
-            format!("{proc}{number}")
-        };
-        rustix::fs::mkdir(path.as_str(), Mode::from_raw_mode(0o555))?;
-        attach(mount, &path)?;
-    }
-    Ok(())
-}
-
-/// Returns the paths at which process file systems are mounted as a whole, from a mount table.
-fn process_file_systems(table: &str) -> impl Iterator<Item = &str> {
-    table.lines().filter_map(|line| {
-        let (mount, kind) = line.split_once(" - ")?;
-        let mut fields = mount.split(' ').skip(3);
-        let (root, path) = (fields.next()?, fields.next()?);
-        (kind.starts_with("proc ") && root == "/" && !path.contains('\\')).then_some(path)
-    })
-}
-
-/// Makes a detached copy of one mount, to show it with other ids.
-pub(super) fn single_copy_of(path: impl rustix::path::Arg) -> io::Result<OwnedFd> {
-    Ok(open_tree(
-        CWD,
-        path,
-        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC,
-    )?)
-}
-
-/// Shows an operator's folder, in this process's mount namespace, with its owner as the sandbox's user.
-pub(super) fn mount_with_ids(source: &str, user_namespace: &OwnedFd) -> io::Result<()> {
-    let mount = single_copy_of(source)?;
-    sys::mount::map_ids(mount.as_fd(), user_namespace.as_fd())?;
-    attach(&mount, source)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn all_proc_mounts_are_found() {
-        let table = "22 1 0:5 / /host/dev rw - devtmpfs devtmpfs rw\n\
-                     23 1 0:21 / /host/proc rw,nosuid shared:12 - proc proc rw\n\
-                     24 23 0:21 /sys /host/proc/sys ro - proc proc rw\n\
-                     25 1 0:30 / /host/a\\040b rw - proc proc rw\n\
-                     26 1 0:31 / /host/mnt/proc rw - proc none rw\n";
-        let found: Vec<_> = process_file_systems(table).collect();
-        assert_eq!(found, ["/host/proc", "/host/mnt/proc"]);
-    }
 }

@@ -1,8 +1,17 @@
-//! Sandboxes without namespaces: their private files, and the subreaper of each sandbox.
+//! The subreaper of a sandbox without namespaces: its first process's parent, which finds all that the sandbox leaves.
 //!
-//! A spare stays as the subreaper of its sandbox. An orphan in the sandbox becomes a child of the agent, then of the
-//! subreaper, then of the launcher. So if one of the three is killed, another one finds all remaining processes. The
-//! subreaper also counts and removes the private files, since they have no separate file system.
+//! An orphan in the sandbox becomes a child of the agent, then of the subreaper, then of the launcher. So if one of the
+//! three is killed, another one finds all remaining processes. The subreaper also counts and removes the private files,
+//! since they have no separate file system.
+//!
+//! - **Process:** one for each sandbox of the `process` level. With namespaces none of this runs.
+//! - **Started by:** nobody: a spare stays as the subreaper after its request.
+//! - **Rights:** the launcher's: the server's user, in the host's namespaces, without any filter. The sandbox cannot
+//!   signal it (Landlock's scopes), and as root has another id.
+//! - **May:** fork the first process, kill and reap the sandbox's processes, read their `/proc`, and count and remove
+//!   the private folder.
+//! - **Ends:** after the first process or the launcher has ended, or too many private files were found. It then kills
+//!   all descendants and removes the folder. It has no death signal: it detects the launcher's end by its socket.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,12 +20,15 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::Mode;
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+use rustix::process::{Pid, Signal};
 
-use super::root_setup::Prepared;
-use super::spare::{Entry, FromSpare, Resources, Steps, first_process, wait_for_ids};
-use super::tree_walk;
-use crate::claim;
+use super::base::fork::SIGCHLD;
+use super::base::messages::FromSpare;
+use super::base::orphans::{kill_descendants, reap};
+use super::base::prepared::Prepared;
+use super::base::private_folders::PrivateFolders;
+use super::base::tree_walk;
+use super::first_process::{Entry, Resources, Steps, first_process, wait_for_ids};
 use crate::paths;
 use crate::plan::Step;
 use crate::plan::without_namespaces::{self, PrivateFolder};
@@ -28,112 +40,73 @@ use crate::wire::{StepError, send};
 const MIN_COUNT_INTERVAL: Duration = Duration::from_millis(25);
 /// The number of consecutive counts during which a process may hide its descriptors.
 const MAX_HIDDEN_COUNTS: u32 = 20;
-/// The time limit to kill all processes.
-const KILL_TIMEOUT: Duration = Duration::from_secs(5);
-/// The folder in which private folders are made.
-const FOLDERS_PARENT: &str = "/tmp";
-const FOLDER_PREFIX: &str = "sandcell-";
-const SIGCHLD: u64 = 17;
 
-/// This launcher's folder for private files. Its lock tells later launchers that it is in use.
-pub(super) struct PrivateFolders {
-    folder: String,
-    _lock: OwnedFd,
-}
-
-impl PrivateFolders {
-    /// Makes the folder, and removes the folders of dead launchers.
-    pub(super) fn make(root: bool) -> io::Result<Self> {
-        sweep();
-        let mut random = [0_u8; 8];
-        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
-        let name: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
-        let folder = format!("{FOLDERS_PARENT}/{FOLDER_PREFIX}{name}");
-        let lock = claim::make(&folder, 0o700)?;
-        if root {
-            // Sandboxes have different ids. They must reach their folders, which are closed to each other.
-            rustix::fs::chmod(folder.as_str(), Mode::from_raw_mode(0o711))?;
+/// Runs a spare after its request: starts the first process, watches it, and removes all that it leaves.
+pub(super) fn guard(
+    private_folders: &PrivateFolders,
+    prepared: &Prepared,
+    socket: &OwnedFd,
+    request: &Request,
+    descriptors: Vec<OwnedFd>,
+    host_id: u32,
+    entry: Entry,
+) -> Result<(), StepError> {
+    let failed = |step: &str, error: &io::Error| StepError::new(step, None, error);
+    let Ok([input, output]) = <[OwnedFd; 2]>::try_from(descriptors) else {
+        return Err(failed(
+            "take the agent's descriptors",
+            &io::ErrorKind::InvalidInput.into(),
+        ));
+    };
+    // A subreaper outlives the launcher until its sandbox has ended. It detects the launcher's end by the socket.
+    let folder = private_folders.folder_of(std::process::id());
+    let ready = rustix::process::set_parent_process_death_signal(None)
+        .and_then(|()| rustix::process::set_child_subreaper(Some(Pid::INIT)))
+        .and_then(|()| rustix::fs::mkdir(folder.as_str(), Mode::from_raw_mode(0o700)));
+    ready.map_err(|error| failed("make the subreaper", &error.into()))?;
+    let own = prepared.host.root.then_some(host_id);
+    if let Some(id) = own {
+        let (user, group) = (rustix::process::Uid::from_raw(id), rustix::process::Gid::from_raw(id));
+        rustix::fs::chown(folder.as_str(), Some(user), Some(group))
+            .map_err(|error| failed("give the private folder to the sandbox", &error.into()))?;
+    }
+    let others = if own.is_some() { 0 } else { tasks_of(prepared.ids.0) };
+    let resources = PrivateFolder {
+        folder: folder.clone(),
+        id: own,
+        others,
+    };
+    let steps: Vec<Step> = without_namespaces::make(&prepared.host, request, &resources);
+    match fork(0, SIGCHLD, None).map_err(|error| failed("start the first process", &error))? {
+        Forked::Child => {
+            let own = Resources {
+                folder: Some(&folder),
+                devices: None,
+            };
+            wait_for_ids(socket);
+            first_process(
+                prepared,
+                socket,
+                Steps::all(request, &steps),
+                [input, output],
+                own,
+                entry,
+            )
         }
-        Ok(Self { folder, _lock: lock })
-    }
-
-    /// Returns the private folder of the sandbox whose spare has this process id.
-    pub(super) fn folder_of(&self, spare: u32) -> String {
-        format!("{}/{spare}", self.folder)
-    }
-
-    /// Removes everything.
-    pub(super) fn remove(&self) {
-        tree_walk::remove(&self.folder);
-    }
-
-    /// Runs a spare after its request: starts the first process, watches it, and removes all that it leaves.
-    pub(super) fn guard(
-        &self,
-        prepared: &Prepared,
-        socket: &OwnedFd,
-        request: &Request,
-        descriptors: Vec<OwnedFd>,
-        host_id: u32,
-        entry: Entry,
-    ) -> Result<(), StepError> {
-        let failed = |step: &str, error: &io::Error| StepError::new(step, None, error);
-        let Ok([input, output]) = <[OwnedFd; 2]>::try_from(descriptors) else {
-            return Err(failed(
-                "take the agent's descriptors",
-                &io::ErrorKind::InvalidInput.into(),
-            ));
-        };
-        // A subreaper outlives the launcher until its sandbox has ended. It detects the launcher's end by the socket.
-        let folder = self.folder_of(std::process::id());
-        let ready = rustix::process::set_parent_process_death_signal(None)
-            .and_then(|()| rustix::process::set_child_subreaper(Some(Pid::INIT)))
-            .and_then(|()| rustix::fs::mkdir(folder.as_str(), Mode::from_raw_mode(0o700)));
-        ready.map_err(|error| failed("make the subreaper", &error.into()))?;
-        let own = prepared.host.root.then_some(host_id);
-        if let Some(id) = own {
-            let (user, group) = (rustix::process::Uid::from_raw(id), rustix::process::Gid::from_raw(id));
-            rustix::fs::chown(folder.as_str(), Some(user), Some(group))
-                .map_err(|error| failed("give the private folder to the sandbox", &error.into()))?;
-        }
-        let others = if own.is_some() { 0 } else { tasks_of(prepared.ids.0) };
-        let resources = PrivateFolder {
-            folder: folder.clone(),
-            id: own,
-            others,
-        };
-        let steps: Vec<Step> = without_namespaces::make(&prepared.host, request, &resources);
-        match fork(0, SIGCHLD, None).map_err(|error| failed("start the first process", &error))? {
-            Forked::Child => {
-                let own = Resources {
-                    folder: Some(&folder),
-                    devices: None,
-                };
-                wait_for_ids(socket);
-                first_process(
-                    prepared,
-                    socket,
-                    Steps::all(request, &steps),
-                    [input, output],
-                    own,
-                    entry,
-                )
+        Forked::Parent { pid, pidfd } => {
+            drop((input, output));
+            let sent = send(socket.as_fd(), &FromSpare::Cloned { pid }, &[pidfd.as_fd()]);
+            if sent.is_ok() && wait_for_end(socket, (pid, &pidfd), &folder, request) {
+                let _ = send(socket.as_fd(), &FromSpare::Full, &[]);
             }
-            Forked::Parent { pid, pidfd } => {
-                drop((input, output));
-                let sent = send(socket.as_fd(), &FromSpare::Cloned { pid }, &[pidfd.as_fd()]);
-                if sent.is_ok() && wait_for_end(socket, (pid, &pidfd), &folder, request) {
-                    let _ = send(socket.as_fd(), &FromSpare::Full, &[]);
-                }
-                let _ = rustix::process::pidfd_send_signal(&pidfd, Signal::KILL);
-                kill_descendants(|_| false);
-                tree_walk::remove(&folder);
-                if crate::wire::hung_up(socket) {
-                    // No other process can do it. The last subreaper succeeds.
-                    let _ = rustix::fs::rmdir(self.folder.as_str());
-                }
-                exit_now(0)
+            let _ = rustix::process::pidfd_send_signal(&pidfd, Signal::KILL);
+            kill_descendants(|_| false);
+            tree_walk::remove(&folder);
+            if crate::wire::hung_up(socket) {
+                // No other process can do it. The last subreaper succeeds.
+                let _ = rustix::fs::rmdir(private_folders.folder.as_str());
             }
+            exit_now(0)
         }
     }
 }
@@ -182,33 +155,6 @@ fn wait_for_end(socket: &OwnedFd, (agent, first): (u32, &OwnedFd), folder: &str,
     }
 }
 
-fn own_pid() -> Pid {
-    rustix::process::getpid()
-}
-
-/// Removes the folders of dead launchers, whose lock is free.
-fn sweep() {
-    let me = rustix::process::geteuid();
-    let Ok(entries) = std::fs::read_dir(FOLDERS_PARENT) else {
-        return;
-    };
-    for entry in entries.flatten().take(4096) {
-        let name = entry.file_name();
-        let Some(random) = name.to_str().and_then(|name| name.strip_prefix(FOLDER_PREFIX)) else {
-            continue;
-        };
-        if random.len() != 16 || !random.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            continue;
-        }
-        let path = format!("{FOLDERS_PARENT}/{FOLDER_PREFIX}{random}");
-        if let claim::Owner::Dead(lock) = claim::owner(&path)
-            && rustix::fs::fstat(&lock).is_ok_and(|status| status.st_uid == me.as_raw())
-        {
-            tree_walk::remove(&path);
-        }
-    }
-}
-
 /// Returns the number of processes and threads that a user has on the whole machine.
 fn tasks_of(user: u32) -> u64 {
     let Ok(entries) = std::fs::read_dir(format!("{}/proc", paths::host())) else {
@@ -229,48 +175,4 @@ fn tasks_of(user: u32) -> u64 {
             threads.and_then(|text| text.trim().parse().ok()).unwrap_or(1_u64)
         })
         .sum()
-}
-
-/// Kills every descendant of this process except the trees that `is_spared` accepts, until a walk finds none. A process
-/// with a pending KILL completes no fork, and orphans become children of this process, so each walk finds the processes
-/// that the last one missed. Returns true if none is left.
-pub(super) fn kill_descendants(is_spared: impl Fn(Pid) -> bool) -> bool {
-    let deadline = Instant::now() + KILL_TIMEOUT;
-    loop {
-        if !kill_walk(&is_spared) {
-            return true;
-        }
-        if Instant::now() > deadline {
-            return false;
-        }
-        let _ = rustix::thread::nanosleep(&Timespec {
-            tv_sec: 0,
-            tv_nsec: 500_000,
-        });
-    }
-}
-
-/// Walks once. Returns true if it found a live process.
-pub(super) fn kill_walk(is_spared: &impl Fn(Pid) -> bool) -> bool {
-    let mut found = false;
-    for child in crate::watchdog::children(own_pid()) {
-        if is_spared(child) {
-            continue;
-        }
-        for pid in crate::watchdog::descendants(child) {
-            let _ = kill_process(pid, Signal::KILL);
-        }
-        found = true;
-    }
-    reap(is_spared);
-    found
-}
-
-/// Reaps ended children.
-fn reap(is_spared: impl Fn(Pid) -> bool) {
-    for child in crate::watchdog::children(own_pid()) {
-        if !is_spared(child) {
-            let _ = waitid(WaitId::Pid(child), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
-        }
-    }
 }

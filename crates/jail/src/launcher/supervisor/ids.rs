@@ -10,13 +10,8 @@ use std::os::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, socket_with};
 
-/// The first host id for sandboxes, above the ids of distributions and container managers.
-const FIRST_HOST_ID: u32 = 0x7000_0000;
-const BLOCK_COUNT: u32 = 1 << 14;
-/// The number of host ids that one launcher hands out.
-pub(in crate::launcher) const IDS_PER_LAUNCHER: u32 = 1 << 14;
-/// The first and last id that any launcher hands out.
-pub(in crate::launcher) const HOST_IDS: (u32, u32) = (FIRST_HOST_ID, FIRST_HOST_ID + BLOCK_COUNT * IDS_PER_LAUNCHER);
+use crate::launcher::base::host_ids::{BLOCK_COUNT, FIRST_HOST_ID, IDS_PER_LAUNCHER};
+
 /// The maximum number of blocks to try that another launcher owns.
 const MAX_ATTEMPTS: u32 = 64;
 

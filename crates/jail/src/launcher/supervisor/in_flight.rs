@@ -88,7 +88,7 @@ impl Supervisor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::launcher::root_setup::in_a_fork;
+    use crate::launcher::base::fork::in_a_fork;
 
     #[test]
     fn the_kernel_reports_many_descriptors_in_flight() {

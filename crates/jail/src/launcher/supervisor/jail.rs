@@ -4,6 +4,8 @@ use rustix::process::{PidfdFlags, WaitIdStatus, kill_process, pidfd_open};
 
 use super::ready::Interest;
 use super::*;
+use crate::launcher::base::messages::ToSpare;
+use crate::launcher::first_process::PRIVATE_FILES;
 use crate::spec::Site;
 
 impl Jail {
@@ -33,7 +35,7 @@ impl Jail {
                 let mapped = found.and_then(|found| {
                     self.namespaces = found;
                     faults::at(Some(&self.request), Site::Ids)?;
-                    group_id.map_or(Ok(()), |group| map_ids(pid, self.host_id, group))
+                    group_id.map_or(Ok(()), |group| shared_userns::map_ids(pid, self.host_id, group))
                 });
                 match mapped.and_then(|()| send(socket.as_fd(), &ToSpare::Mapped, &[])) {
                     Ok(()) => {
@@ -187,7 +189,7 @@ impl Jail {
             namespaces.release();
         }
         if let Some(group) = &mut self.group {
-            group.name_private_files(format!("{}/proc/{pid}/root{}", paths::host(), spare::PRIVATE_FILES));
+            group.name_private_files(format!("{}/proc/{pid}/root{}", paths::host(), PRIVATE_FILES));
         }
     }
 

@@ -1,7 +1,22 @@
 //! The launcher's event loop: takes requests, maps ids, watches memory, reaps processes, and removes ended sandboxes.
+//!
+//! - **Process:** the launcher itself, with one thread.
+//! - **Started by:** the server, which executes its own program again ([`start`](super::start)). All other
+//!   processes of this folder's parent are forks of this one.
+//! - **Rights:** those of the server's user, without any filter. As the machine's root it has all capabilities and a
+//!   private mount namespace. As an ordinary user it has a user namespace with one id mapped, and all capabilities only
+//!   there. If namespaces cannot be made, it stays in the host's. Its environment is empty, and its only way to others
+//!   is the server's socket.
+//! - **May:** mount, make and enter namespaces, make cgroups, write the id maps of its children, signal its children,
+//!   and read the host's `/proc`. It opens no network connection, and executes no program itself.
+//! - **Ends:** when the server's socket hangs up or the preparation fails. It first kills all that it has started and
+//!   removes all cgroups. If it is killed, the kernel kills the others (`PR_SET_PDEATHSIG`), except subreapers, which
+//!   detect it by their sockets.
 
+mod attach;
 mod descriptor_budget;
 mod fair;
+mod fork_server_handle;
 mod ids;
 mod in_flight;
 mod jail;
@@ -9,6 +24,7 @@ mod ready;
 mod restart;
 mod spares;
 mod workers;
+mod zygote_handle;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -19,25 +35,24 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 
-use super::attach;
-use super::etc_stub;
-use super::faults;
-use super::namespaces::Namespaces;
-use super::root_setup::{self, EarlySetup, Prepared, prepare};
-use super::shared_counts;
-use super::shared_userns;
-use super::spare::{self, Entry, FromSpare, ToSpare};
-use super::subreaper;
-use super::tree_walk;
-use super::zygote::Zygote;
+use super::base::faults;
+use super::base::messages::FromSpare;
+use super::base::namespaces::Namespaces;
+use super::base::orphans;
+use super::base::prepared::Prepared;
+use super::base::shared_counts;
+use super::base::shared_userns;
+use super::base::tree_walk;
+use super::first_process::Entry;
+use super::root_setup::{EarlySetup, etc_stub, prepare};
 use fair::{Balance, Load};
 use ids::HostIds;
-pub(super) use ids::{HOST_IDS, IDS_PER_LAUNCHER};
 use in_flight::Floods;
 use jail::readable;
 use ready::{Interest, Listener, Ready, Token};
 use spares::Spares;
 use workers::Worker;
+use zygote_handle::Zygote;
 
 use crate::cgroup::{Group, Groups};
 use crate::kernel_files::write_once;
@@ -45,8 +60,7 @@ use crate::own_limits::oom;
 use crate::own_limits::open_files::OpenFiles;
 use crate::paths;
 use crate::plan::Shows;
-use crate::spec::{INSIDE_ID, Request};
-use crate::sys::clone::{Forked, fork};
+use crate::spec::Request;
 use crate::watchdog;
 use crate::wire::{
     FromLauncher, Killer, StepError, ToLauncher, Usage, hung_up, is_gone, pair, pause, receive, receive_what_fits,
@@ -75,7 +89,6 @@ const REMOVAL_TIMEOUT: Duration = Duration::from_secs(2);
 /// The same when the launcher ends, since no process can remove the cgroup later. Processes with many kernel objects
 /// (millions of watches) exit slowly.
 const FINAL_REMOVAL_TIMEOUT: Duration = Duration::from_secs(120);
-const SIGCHLD: u64 = 17;
 /// A sandbox that is in creation, is running, or has ended and is not yet cleaned up.
 struct Jail {
     state: State,
@@ -530,27 +543,6 @@ impl Supervisor {
         }
     }
 
-    fn attach(&self, id: u64, number: usize, folder: &std::path::Path) -> Result<(), StepError> {
-        let running = |jail: &&Jail| matches!(jail.state, State::Running { .. });
-        match self
-            .jails
-            .get(&id)
-            .filter(running)
-            .and_then(|jail| jail.namespaces.as_ref())
-        {
-            Some(namespaces) => {
-                let opened = namespaces.for_folders();
-                let opened = opened.map_err(|error| StepError::new("open the sandbox's namespaces", None, &error))?;
-                attach::attach(&self.prepared.mounts, &opened, folder, number)
-            }
-            None => Err(StepError {
-                step: "find the sandbox".into(),
-                layer: None,
-                errno: libc::ESRCH,
-            }),
-        }
-    }
-
     /// Returns the host id of the next sandbox's user. As root no other sandbox has it; otherwise it is the server's
     /// user.
     fn next_host_id(&mut self) -> io::Result<u32> {
@@ -671,7 +663,7 @@ impl Supervisor {
         self.check_for_floods(now);
         self.check_workers();
         self.remove_leftovers();
-        let alone = self.prepared.private_folders.is_none() || !subreaper::kill_walk(&|child| self.is_known(child));
+        let alone = self.prepared.private_folders.is_none() || !orphans::kill_walk(&|child| self.is_known(child));
         let mut finished = Vec::new();
         for (id, jail) in &mut self.jails {
             self.strays |= jail.fail_without_spare();
@@ -743,13 +735,13 @@ impl Supervisor {
         self.zygotes.clear();
         if self.prepared.private_folders.is_some() {
             // Orphans of dead subreapers are children of this process now. They would keep their cgroup busy.
-            subreaper::kill_descendants(|child| self.is_known(child));
+            orphans::kill_descendants(|child| self.is_known(child));
         }
         let since = Instant::now();
         while !(self.jails.is_empty() && self.prepared.leftovers.is_empty()) && since.elapsed() < FINAL_REMOVAL_TIMEOUT
         {
             if self.prepared.private_folders.is_some() {
-                subreaper::kill_walk(&|child| self.is_known(child));
+                orphans::kill_walk(&|child| self.is_known(child));
             }
             if self.prepared.shared_userns.is_some() {
                 self.reap_strays();
@@ -775,14 +767,8 @@ impl Supervisor {
             instance.remove();
         }
         if let Some(private_folders) = &self.prepared.private_folders {
-            subreaper::kill_descendants(|_| false);
+            orphans::kill_descendants(|_| false);
             private_folders.remove();
         }
     }
-}
-
-pub(super) fn map_ids(pid: u32, user: u32, group: u32) -> io::Result<()> {
-    let proc = format!("{}/proc/{pid}", paths::host());
-    write_once(&format!("{proc}/uid_map"), &format!("{INSIDE_ID} {user} 1"))?;
-    write_once(&format!("{proc}/gid_map"), &format!("{INSIDE_ID} {group} 1"))
 }

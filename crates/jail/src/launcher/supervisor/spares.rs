@@ -1,10 +1,18 @@
 //! The part of the event loop that makes spares and assigns each to a requested sandbox.
 
+use std::path::Component;
+
+use super::fork_server_handle::ForkServer;
 use super::restart::Restart;
 use super::*;
-use crate::launcher::fork_server::{ForkServer, FromForkServer};
+use crate::launcher::base::devices;
+use crate::launcher::base::fork::SIGCHLD;
+use crate::launcher::base::messages::{FromForkServer, ToSpare};
+use crate::launcher::spare;
 use crate::own_limits::oom;
 use crate::spec::Site;
+use crate::steps::single_copy_of;
+use crate::sys::clone::{Forked, fork};
 
 /// The maximum number of open requests to the fork server: requests and answers must fit into the socket.
 const MAX_OPEN_ORDERS: usize = 16;
@@ -290,7 +298,7 @@ impl Supervisor {
                 &io::ErrorKind::Unsupported.into(),
             ));
         }
-        root_setup::tree_of_image(image).map_err(|error| StepError::new("show the image", Some("private_root"), &error))
+        tree_of_image(image).map_err(|error| StepError::new("show the image", Some("private_root"), &error))
     }
 
     /// Assigns spares to the requests, and asks for missing ones. Returns false if the server is gone.
@@ -557,7 +565,7 @@ impl Supervisor {
     /// Makes the device folder of a first process for the fork server. No process in the shared namespace can make one.
     fn first_process_devices(&self) -> io::Result<Option<OwnedFd>> {
         match &self.spares.fork_server {
-            Some(fork_server) if fork_server.of_first => root_setup::own_devices(&self.prepared),
+            Some(fork_server) if fork_server.of_first => devices::own_devices(&self.prepared),
             _ => Ok(None),
         }
     }
@@ -670,4 +678,13 @@ impl Supervisor {
             self.prepared.leftovers.extend(group.folders());
         }
     }
+}
+
+/// Opens the tree of an image, a host folder, as a detached mount.
+fn tree_of_image(folder: &Path) -> io::Result<OwnedFd> {
+    let plain = folder.is_absolute() && !folder.components().any(|part| part == Component::ParentDir);
+    if !plain {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    single_copy_of(format!("{}{}", paths::host(), folder.display()))
 }

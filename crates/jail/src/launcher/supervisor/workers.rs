@@ -14,12 +14,13 @@ use rustix::fs::stat;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitIdStatus};
 use rustix::process::{pidfd_open, pidfd_send_signal, waitid};
 
+use super::attach::view;
+use super::zygote_handle::Zygote;
 use super::{Jail, State, Supervisor};
 use crate::cgroup::Group;
 use crate::kernel_files::small_file;
-use crate::launcher::attach::view;
-use crate::launcher::namespaces::Namespaces;
-use crate::launcher::zygote::{FromZygote, ToZygote, Zygote};
+use crate::launcher::base::messages::{FromZygote, ToZygote};
+use crate::launcher::base::namespaces::Namespaces;
 use crate::paths;
 use crate::steps::enter_program::DescriptorCounts;
 use crate::watchdog;

@@ -35,7 +35,7 @@ const ALTERNATIVES_FOLDER: &str = "/etc/alternatives";
 
 /// Copies these files and folders of the host's /etc to the stub, with the links that every program may need. Copies
 /// these small trees to their places. The umask of the process is 022.
-pub(super) fn copy(wanted: &[PathBuf], small: &[String]) -> io::Result<()> {
+pub(in crate::launcher) fn copy(wanted: &[PathBuf], small: &[String]) -> io::Result<()> {
     for path in small {
         let (from, to) = (format!("{}{path}", paths::host()), format!("{}{path}", paths::NEW_ROOT));
         entry(
@@ -70,7 +70,7 @@ pub(super) fn copy(wanted: &[PathBuf], small: &[String]) -> io::Result<()> {
 }
 
 /// Returns true if a host tree is small enough to copy, and world-readable.
-pub(super) fn is_small(path: &Path) -> bool {
+pub(in crate::launcher) fn is_small(path: &Path) -> bool {
     let plain = path.starts_with(SMALL_TREES_PARENT) && !path.components().any(|part| part == Component::ParentDir);
     let from = format!("{}{}", paths::host(), path.display());
     plain

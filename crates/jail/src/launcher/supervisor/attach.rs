@@ -13,34 +13,46 @@ use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use super::mount_table::MountTable;
-use super::namespaces::ForFolders;
-use super::root_setup::single_copy_of;
+use super::{Jail, State, Supervisor};
+use crate::launcher::base::folder_view::FolderView;
+use crate::launcher::base::fork::SIGCHLD;
+use crate::launcher::base::mount_table::MountTable;
+use crate::launcher::base::namespaces::ForFolders;
 use crate::paths;
 use crate::plan;
-use crate::steps::{attach as put, overlay};
+use crate::steps::{attach as put, overlay, single_copy_of};
 use crate::sys::clone::{Forked, exit_now, fork};
 use crate::wire::{MOUNTED_BELOW_STEP, StepError};
 
-const SIGCHLD: u64 = 17;
 /// The exit status of a fork whose error has no system number.
 const UNKNOWN_ERROR_STATUS: i32 = 255;
 
-/// A folder that is not mounted yet.
-pub(super) struct View {
-    /// The detached overlay.
-    pub(super) mount: OwnedFd,
-    /// Its path inside.
-    pub(super) path: String,
+impl Supervisor {
+    /// Attaches a folder to a sandbox that is running.
+    pub(super) fn attach(&self, id: u64, number: usize, folder: &Path) -> Result<(), StepError> {
+        let running = |jail: &&Jail| matches!(jail.state, State::Running { .. });
+        match self
+            .jails
+            .get(&id)
+            .filter(running)
+            .and_then(|jail| jail.namespaces.as_ref())
+        {
+            Some(namespaces) => {
+                let opened = namespaces.for_folders();
+                let opened = opened.map_err(|error| StepError::new("open the sandbox's namespaces", None, &error))?;
+                attach(&self.prepared.mounts, &opened, folder, number)
+            }
+            None => Err(StepError {
+                step: "find the sandbox".into(),
+                layer: None,
+                errno: libc::ESRCH,
+            }),
+        }
+    }
 }
 
 /// Attaches `folder` as number `number` to the sandbox with these namespaces.
-pub(super) fn attach(
-    mounts: &MountTable,
-    namespaces: &ForFolders,
-    folder: &Path,
-    number: usize,
-) -> Result<(), StepError> {
+fn attach(mounts: &MountTable, namespaces: &ForFolders, folder: &Path, number: usize) -> Result<(), StepError> {
     let view = view(mounts, folder, number)?;
     move_in(&view, namespaces).map_err(|error| named("attach the folder", &error))
 }
@@ -55,7 +67,7 @@ fn named(name: &str, error: &io::Error) -> StepError {
 
 /// Makes a view of `folder` as attached folder `number`. Refuses a folder with a mount below it. An overlay shows one
 /// file system: root's overlay would show the files that the mount hides, and the kernel refuses an ordinary user's.
-pub(super) fn view(mounts: &MountTable, folder: &Path, number: usize) -> Result<View, StepError> {
+pub(super) fn view(mounts: &MountTable, folder: &Path, number: usize) -> Result<FolderView, StepError> {
     if let Some(mount) = mounts.below(folder).next() {
         let (folder, path) = (folder.display(), mount.path.display());
         let refused = io::Error::from_raw_os_error(libc::EINVAL);
@@ -68,7 +80,7 @@ pub(super) fn view(mounts: &MountTable, folder: &Path, number: usize) -> Result<
     let attachment = plan::attach(&source, number)
         .ok_or_else(|| named("find a free mount point", &io::Error::from_raw_os_error(libc::ENOSPC)))?;
     let mount = view_of(&attachment.source).map_err(|error| named("make a view of the folder", &error))?;
-    Ok(View {
+    Ok(FolderView {
         mount,
         path: attachment.path,
     })
@@ -82,7 +94,7 @@ fn view_of(source: &str) -> io::Result<OwnedFd> {
     view
 }
 
-fn move_in(view: &View, namespaces: &ForFolders) -> io::Result<()> {
+fn move_in(view: &FolderView, namespaces: &ForFolders) -> io::Result<()> {
     match fork(0, SIGCHLD, None)? {
         Forked::Child => {
             let moved = move_into_link_name_space(namespaces.user.as_fd(), Some(LinkNameSpaceType::User))

@@ -18,26 +18,26 @@ const LOCAL_FILE_SYSTEMS: [&str; 25] = [
 
 /// One mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Mount {
+pub(in crate::launcher) struct Mount {
     id: u64,
     parent: u64,
     /// Its mount point on the host.
-    pub(super) path: PathBuf,
+    pub(in crate::launcher) path: PathBuf,
     /// The type of its file system.
-    pub(super) kind: String,
+    pub(in crate::launcher) kind: String,
 }
 
 /// The visible mounts of the host, parents first. Computed from the mount table only: a file system that is accessed
 /// may never answer.
 #[derive(Debug, Default)]
-pub(super) struct MountTable(Vec<Mount>);
+pub(in crate::launcher) struct MountTable(Vec<Mount>);
 
 impl MountTable {
     /// Reads this process's mount table.
     ///
     /// # Errors
     /// The error of reading `/proc`.
-    pub(super) fn read() -> io::Result<Self> {
+    pub(in crate::launcher) fn read() -> io::Result<Self> {
         let table = std::fs::read(format!("{}/proc/self/mountinfo", paths::host()))?;
         Ok(Self::parse(&table, Path::new(paths::host())))
     }
@@ -75,13 +75,13 @@ impl MountTable {
     }
 
     /// Returns the mounts strictly below a host path, parents first.
-    pub(super) fn below(&self, path: &Path) -> impl Iterator<Item = &Mount> {
+    pub(in crate::launcher) fn below(&self, path: &Path) -> impl Iterator<Item = &Mount> {
         let is_below = move |mount: &&Mount| mount.path != path && mount.path.starts_with(path);
         self.0.iter().filter(is_below)
     }
 
     /// Returns the mount at a host path.
-    pub(super) fn at(&self, path: &Path) -> Option<&Mount> {
+    pub(in crate::launcher) fn at(&self, path: &Path) -> Option<&Mount> {
         self.0.iter().find(|mount| mount.path == path)
     }
 }
@@ -102,13 +102,13 @@ impl Mount {
     }
 
     /// Returns true if sandboxes may see its files.
-    pub(super) fn is_local(&self) -> bool {
+    pub(in crate::launcher) fn is_local(&self) -> bool {
         LOCAL_FILE_SYSTEMS.contains(&self.kind.as_str())
     }
 }
 
 /// Returns the launcher's path of a host path.
-pub(super) fn on_host(path: &Path) -> PathBuf {
+pub(in crate::launcher) fn on_host(path: &Path) -> PathBuf {
     let mut seen = OsString::from(paths::host());
     seen.push(path);
     PathBuf::from(seen)

@@ -2,11 +2,11 @@
 //! contain none of it: their functions do nothing.
 
 #[cfg(feature = "fault-injection")]
-pub(super) use injected::{
+pub(in crate::launcher) use injected::{
     POSSIBLE, any_skipped, at, empty_environment, environment_is_kept, in_place_of, layer, needs_own, skipped, step,
 };
 #[cfg(not(feature = "fault-injection"))]
-pub(super) use none::{
+pub(in crate::launcher) use none::{
     POSSIBLE, any_skipped, at, empty_environment, environment_is_kept, in_place_of, layer, needs_own, skipped, step,
 };
 

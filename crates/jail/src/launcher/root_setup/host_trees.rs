@@ -15,11 +15,10 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatxFlags, statx};
 
-use super::mount_table::{Mount, MountTable, on_host};
-use super::root_setup::single_copy_of;
+use crate::launcher::base::mount_table::{Mount, MountTable, on_host};
 use crate::paths;
 use crate::plan::{Inner, InnerView, Tree, View};
-use crate::steps::{attach, copy_of, overlay};
+use crate::steps::{attach, copy_of, overlay, single_copy_of};
 use crate::wire::{DescribedError, SkippedPath};
 
 /// The maximum number of overlays for one folder that is split. Each costs every sandbox some 60 microseconds.

@@ -12,12 +12,13 @@ use rustix::fs::{Mode, OFlags, fstat};
 use crate::paths;
 
 /// The order in which a first process sends them. Some kernels have no time namespace.
-pub(super) const NAMESPACE_NAMES: [&str; 8] = ["user", "mnt", "pid", "net", "ipc", "uts", "cgroup", "time"];
+pub(in crate::launcher) const NAMESPACE_NAMES: [&str; 8] =
+    ["user", "mnt", "pid", "net", "ipc", "uts", "cgroup", "time"];
 /// The number of leading namespaces that serve to attach folders.
 const FOLDER_NAMESPACES: usize = 2;
 
 /// The namespaces of one sandbox.
-pub(super) struct Namespaces {
+pub(in crate::launcher) struct Namespaces {
     /// Its first process. No other code reaps it while this lives.
     pid: u32,
     /// Their numbers, in the order of [`NAMESPACE_NAMES`].
@@ -29,17 +30,17 @@ pub(super) struct Namespaces {
 }
 
 /// The two namespaces that serve to attach folders.
-pub(super) struct ForFolders {
-    pub(super) user: OwnedFd,
-    pub(super) mount: OwnedFd,
+pub(in crate::launcher) struct ForFolders {
+    pub(in crate::launcher) user: OwnedFd,
+    pub(in crate::launcher) mount: OwnedFd,
 }
 
 /// The namespaces that a worker enters first. It gets the mount namespace when the sandbox is complete.
-pub(super) struct Entrances {
+pub(in crate::launcher) struct Entrances {
     /// In the order of [`NAMESPACE_NAMES`], except for the first two: pid, user, then the others.
-    pub(super) all: Vec<OwnedFd>,
+    pub(in crate::launcher) all: Vec<OwnedFd>,
     /// The number of the process namespace.
-    pub(super) pid_number: u64,
+    pub(in crate::launcher) pid_number: u64,
 }
 
 fn number(namespace: &OwnedFd) -> io::Result<u64> {
@@ -55,7 +56,7 @@ fn open(process: impl std::fmt::Display, name: &str) -> io::Result<OwnedFd> {
 }
 
 /// Opens all namespaces of a process that this kernel has.
-pub(super) fn open_all(process: impl std::fmt::Display) -> io::Result<Vec<OwnedFd>> {
+pub(in crate::launcher) fn open_all(process: impl std::fmt::Display) -> io::Result<Vec<OwnedFd>> {
     let mut found = Vec::with_capacity(NAMESPACE_NAMES.len());
     for name in NAMESPACE_NAMES {
         match open(&process, name) {
@@ -69,7 +70,7 @@ pub(super) fn open_all(process: impl std::fmt::Display) -> io::Result<Vec<OwnedF
 
 impl Namespaces {
     /// Opens the namespaces of a new process: all of them if it can be entered, otherwise those for folders.
-    pub(super) fn of(pid: u32, enterable: bool) -> io::Result<Self> {
+    pub(in crate::launcher) fn of(pid: u32, enterable: bool) -> io::Result<Self> {
         let held = if enterable {
             open_all(pid)?
         } else {
@@ -79,7 +80,7 @@ impl Namespaces {
     }
 
     /// Takes the namespaces that a first process has sent.
-    pub(super) fn received(pid: u32, held: Vec<OwnedFd>) -> io::Result<Self> {
+    pub(in crate::launcher) fn received(pid: u32, held: Vec<OwnedFd>) -> io::Result<Self> {
         if held.len() < FOLDER_NAMESPACES {
             return Err(io::ErrorKind::InvalidData.into());
         }
@@ -92,7 +93,7 @@ impl Namespaces {
     }
 
     /// Closes all of them if this process can open them again.
-    pub(super) fn release(&mut self) {
+    pub(in crate::launcher) fn release(&mut self) {
         let found = NAMESPACE_NAMES.iter().zip(&self.numbers).all(|(name, expected)| {
             let again = open(self.pid, name).and_then(|again| number(&again));
             again.is_ok_and(|found| found == *expected)
@@ -103,7 +104,7 @@ impl Namespaces {
     }
 
     /// Returns true if a worker may still enter.
-    pub(super) const fn are_open(&self) -> bool {
+    pub(in crate::launcher) const fn are_open(&self) -> bool {
         self.numbers.len() > FOLDER_NAMESPACES && !self.used
     }
 
@@ -121,11 +122,11 @@ impl Namespaces {
         Ok(found)
     }
 
-    pub(super) fn mount(&self) -> io::Result<OwnedFd> {
+    pub(in crate::launcher) fn mount(&self) -> io::Result<OwnedFd> {
         self.get(1)
     }
 
-    pub(super) fn for_folders(&self) -> io::Result<ForFolders> {
+    pub(in crate::launcher) fn for_folders(&self) -> io::Result<ForFolders> {
         Ok(ForFolders {
             user: self.get(0)?,
             mount: self.mount()?,
@@ -133,7 +134,7 @@ impl Namespaces {
     }
 
     /// Returns the namespaces for a worker. Works once, even if the worker never enters.
-    pub(super) fn entrances(&mut self) -> io::Result<Entrances> {
+    pub(in crate::launcher) fn entrances(&mut self) -> io::Result<Entrances> {
         if !self.are_open() {
             return Err(io::ErrorKind::NotFound.into());
         }
@@ -147,7 +148,7 @@ impl Namespaces {
 }
 
 impl Entrances {
-    pub(super) fn descriptors(&self) -> impl Iterator<Item = std::os::fd::BorrowedFd<'_>> {
+    pub(in crate::launcher) fn descriptors(&self) -> impl Iterator<Item = std::os::fd::BorrowedFd<'_>> {
         self.all.iter().map(AsFd::as_fd)
     }
 }

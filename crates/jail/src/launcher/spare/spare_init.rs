@@ -4,6 +4,9 @@
 //!
 //! No spare is needed if nothing has to be mounted specially, and if the fork server may put processes into groups: the
 //! fork server is in the shared user namespace and clones first processes directly.
+//!
+//! [`clone_first_process`] runs in the fork server. All else runs in the clone: see
+//! [`first_process`](crate::launcher::first_process) for its rights and its end.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,14 +14,17 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use super::faults;
-use super::namespaces;
-use super::root_setup::Prepared;
-use super::shared_userns;
-use super::spare::{
-    self, Entry, FromSpare, NAMESPACE_LAYERS, Resources, Steps, first_process, keep_descriptors, wait_for_request,
-};
 use crate::cgroup::Ways;
+use crate::launcher::base::faults;
+use crate::launcher::base::fork::{CLONE_PARENT, keep_descriptors};
+use crate::launcher::base::messages::FromSpare;
+use crate::launcher::base::namespace_layers::{NAMESPACE_LAYERS, TIME_NAMESPACE, all_namespaces, no_namespaces};
+use crate::launcher::base::namespaces;
+use crate::launcher::base::prepared::Prepared;
+use crate::launcher::base::shared_userns;
+use crate::launcher::first_process::{
+    Entry, Resources, Steps, agent_descriptors, first_process, run_steps, wait_for_request,
+};
 use crate::paths;
 use crate::plan::{self, Host, Shows};
 use crate::spec::{Request, Site};
@@ -29,7 +35,7 @@ use crate::wire::{StepError, hung_up, send, send_through_floods};
 
 /// Returns true if the fork server clones first processes. Only the machine's root can show an operator's folders with
 /// other ids. On version 2 only root may clone into cgroups that root has made.
-pub(super) fn clones_first_processes(prepared: &Prepared) -> bool {
+pub(in crate::launcher) fn clones_first_processes(prepared: &Prepared) -> bool {
     let for_root_alone =
         !prepared.host.mounts.is_empty() || prepared.groups.as_ref().is_some_and(|groups| groups.version() == "v2");
     prepared.shared_userns.is_some() && !(prepared.host.root && for_root_alone)
@@ -37,7 +43,7 @@ pub(super) fn clones_first_processes(prepared: &Prepared) -> bool {
 
 /// Clones a first process, as the launcher's child, and maps its ids. This process is in the shared namespace. The
 /// child inherits its descriptors.
-pub(super) fn clone_first_process(
+pub(in crate::launcher) fn clone_first_process(
     prepared: &Prepared,
     socket: OwnedFd,
     ways: &Ways,
@@ -48,15 +54,15 @@ pub(super) fn clone_first_process(
     shared_userns::take_id(prepared, host_id)
         .map_err(|error| StepError::new("take the namespace's owner's id", Some("user_namespace"), &error))?;
     // A cgroup namespace's root is the cgroup at its creation, so it is made after the process has joined.
-    let namespaces = spare::all_namespaces() & !libc::CLONE_NEWCGROUP;
-    let mut flags = spare::CLONE_PARENT | u64::from(namespaces.unsigned_abs());
+    let namespaces = all_namespaces() & !libc::CLONE_NEWCGROUP;
+    let mut flags = CLONE_PARENT | u64::from(namespaces.unsigned_abs());
     if prepared.time_namespaces {
-        flags |= spare::TIME_NAMESPACE;
+        flags |= TIME_NAMESPACE;
     }
     let folder = ways.folder.as_ref().map(AsFd::as_fd);
     let made = faults::at(ahead.as_ref(), Site::Clone)
         .and_then(|()| fork(flags, 0, folder))
-        .map_err(|error| spare::no_namespaces(&error))?;
+        .map_err(|error| no_namespaces(&error))?;
     let Forked::Parent { pid, pidfd } = made else {
         run(prepared, socket, ways, devices, ahead, entry)
     };
@@ -102,7 +108,7 @@ fn run(
         let mut plan = plan::make(&prepared.host, &prepared.template, request);
         plan.truncate(plan::ahead(&plan));
         done = plan.len();
-        spare::run_steps(prepared, Steps::all(request, &plan), &socket, &mut devices)
+        run_steps(prepared, Steps::all(request, &plan), &socket, &mut devices)
     });
     if let (Some(_), Err(error)) = (&ahead, &ready) {
         // Later requests get another process. A request that already has this one gets the error.
@@ -138,7 +144,7 @@ fn run(
             let shown = image.map_or(Ok(()), |image| attach(&image, paths::IMAGE_TREE));
             shown.map_err(|error| StepError::new("show the image", Some("private_root"), &error))
         })
-        .and_then(|()| spare::agent_descriptors(descriptors));
+        .and_then(|()| agent_descriptors(descriptors));
     let agents = match agents {
         Ok(agents) => agents,
         Err(error) => {

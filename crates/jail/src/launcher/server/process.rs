@@ -5,6 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid};
 
+use crate::launcher::base::activity::{Activity, activity_in};
+
 /// The maximum number of descendants to find.
 const MAX_DESCENDANTS: usize = 1 << 16;
 
@@ -22,20 +24,6 @@ pub enum Exit {
     Code(i32),
     /// This signal ended it.
     Signal(i32),
-}
-
-/// The current activity of a process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Activity {
-    /// It is stopped or traced.
-    Stopped,
-    /// It waits for an event.
-    Waits {
-        /// Its count of context switches.
-        runs: u64,
-    },
-    /// It runs, or waits for a processor.
-    Runs,
 }
 
 impl Process {
@@ -104,23 +92,6 @@ impl Process {
                 let _ = pidfd_send_signal(&process, Signal::KILL);
             }
         }
-    }
-}
-
-/// Parses `/proc/PID/status`.
-pub(super) fn activity_in(status: &str) -> Option<Activity> {
-    let field = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name));
-        line.map(str::trim)
-    };
-    match field("State:")?.chars().next()? {
-        'T' | 't' => Some(Activity::Stopped),
-        'S' | 'D' | 'I' => {
-            let count = |name| field(name).and_then(|text| text.parse::<u64>().ok());
-            let runs = count("voluntary_ctxt_switches:")?.saturating_add(count("nonvoluntary_ctxt_switches:")?);
-            Some(Activity::Waits { runs })
-        }
-        _ => Some(Activity::Runs),
     }
 }
 

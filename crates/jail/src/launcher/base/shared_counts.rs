@@ -14,7 +14,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::mount::MountAttrFlags;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-use super::root_setup::in_a_fork;
+use super::fork::in_a_fork;
 use crate::paths;
 use crate::steps;
 use crate::sys;
@@ -27,7 +27,7 @@ const WATCH_TABLES: [(&str, &str); 2] = [
 
 /// Limits all users of this process's namespace together to half of the watches of one host user. Their watches are
 /// charged to the namespace's owner, so this also limits users in namespaces below.
-pub(super) fn bound_watches() -> io::Result<()> {
+pub(in crate::launcher) fn bound_watches() -> io::Result<()> {
     let host = format!("{}/proc/sys/", paths::host());
     let mut bounds = Vec::new();
     for (name, of_host) in WATCH_TABLES {
@@ -70,7 +70,7 @@ fn write_bounds(folder: BorrowedFd<'_>, bounds: &[(&str, String)]) -> io::Result
 
 /// Halves this process's soft limits of the counts that namespaces charge to their owner. This applies to namespaces
 /// that it and its children make. The hard limits stay.
-pub(super) fn keep_half() -> io::Result<()> {
+pub(in crate::launcher) fn keep_half() -> io::Result<()> {
     // The kernel compares pages of locked memory with this limit in bytes.
     let page = u64::try_from(crate::sys::misc::page_size()).unwrap_or(1);
     let parts = [

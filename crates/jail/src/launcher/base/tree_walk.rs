@@ -20,9 +20,9 @@ const MAX_REMOVED_ENTRIES: u64 = 10_000_000;
 
 /// The usage of private files.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct TreeUsage {
-    pub(super) bytes: u64,
-    pub(super) inodes: u64,
+pub(in crate::launcher) struct TreeUsage {
+    pub(in crate::launcher) bytes: u64,
+    pub(in crate::launcher) inodes: u64,
 }
 
 fn open_folder(parent: BorrowedFd<'_>, name: &CString) -> Result<OwnedFd, Errno> {
@@ -58,7 +58,7 @@ fn names(folder: BorrowedFd<'_>) -> Vec<(CString, FileType)> {
 
 /// Counts the files below a folder, until there are more than `max_inodes`. Nesting deeper than [`MAX_OPEN_DEPTH`]
 /// counts as too much: ordinary programs do not do that, and the count would take too long.
-pub(super) fn count(path: &str, max_inodes: u64) -> TreeUsage {
+pub(in crate::launcher) fn count(path: &str, max_inodes: u64) -> TreeUsage {
     let mut used = TreeUsage::default();
     let mut seen = BTreeSet::new();
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -103,14 +103,14 @@ pub(super) fn count(path: &str, max_inodes: u64) -> TreeUsage {
 
 /// The deleted files that processes still hold.
 #[derive(Debug, Default)]
-pub(super) struct DeletedFiles {
+pub(in crate::launcher) struct DeletedFiles {
     used: TreeUsage,
     /// Processes whose descriptors are unreadable.
-    pub(super) hidden: BTreeSet<i32>,
+    pub(in crate::launcher) hidden: BTreeSet<i32>,
 }
 
 impl TreeUsage {
-    pub(super) fn plus(self, deleted: &DeletedFiles) -> Self {
+    pub(in crate::launcher) fn plus(self, deleted: &DeletedFiles) -> Self {
         Self {
             bytes: self.bytes.saturating_add(deleted.used.bytes),
             inodes: self.inodes.saturating_add(deleted.used.inodes),
@@ -120,7 +120,7 @@ impl TreeUsage {
 
 /// Counts deleted files of a folder that are still open or mapped in one of these processes. A file that is only mapped
 /// may have any size and cannot be read, so it counts as too much. Ordinary programs keep a mapped file open as well.
-pub(super) fn deleted(folder: &str, processes: &[Pid]) -> DeletedFiles {
+pub(in crate::launcher) fn deleted(folder: &str, processes: &[Pid]) -> DeletedFiles {
     let mut found = DeletedFiles::default();
     let mut seen = BTreeSet::new();
     for pid in processes {
@@ -166,7 +166,7 @@ fn mapped_deleted<'a>(maps: &'a str, folder: &'a str) -> impl Iterator<Item = u6
 }
 
 /// Removes a folder and its content. No process runs in it any more.
-pub(super) fn remove(path: &str) {
+pub(in crate::launcher) fn remove(path: &str) {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let Ok(top) = openat(CWD, path, flags, Mode::empty()) else {
         return;

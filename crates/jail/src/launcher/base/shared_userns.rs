@@ -10,19 +10,19 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::process::{DumpableBehavior, Gid, Uid, set_dumpable_behavior};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use super::root_setup::Prepared;
+use super::fork::SIGCHLD;
+use super::host_ids::{HOST_IDS, IDS_PER_LAUNCHER};
+use super::namespace_layers::NAMESPACE_LAYERS;
+use super::prepared::Prepared;
 use super::shared_counts;
-use super::spare::NAMESPACE_LAYERS;
-use super::supervisor::{HOST_IDS, IDS_PER_LAUNCHER, map_ids};
 use crate::kernel_files::write_once;
 use crate::paths;
+use crate::spec::INSIDE_ID;
 use crate::sys::clone::{Forked, exit_now, fork};
 use crate::wire::{StepError, pair, receive_one, send};
 
-const SIGCHLD: u64 = 17;
-
 /// Makes a user namespace with these id maps.
-pub(super) fn make_userns(users: &str, groups: &str) -> io::Result<OwnedFd> {
+pub(in crate::launcher) fn make_userns(users: &str, groups: &str) -> io::Result<OwnedFd> {
     let (user_flag, _) = NAMESPACE_LAYERS[0];
     let maker = rustix::process::getpid();
     match fork(user_flag, SIGCHLD, None)? {
@@ -63,7 +63,7 @@ pub(super) fn make_userns(users: &str, groups: &str) -> io::Result<OwnedFd> {
 const NAMESPACE_OWNER_ID: u32 = HOST_IDS.0 - 1;
 
 /// Makes the shared namespace. As root it maps the ids of this launcher's block, else the id of the server's user.
-pub(super) fn make(prepared: &Prepared, first_id: u32) -> io::Result<OwnedFd> {
+pub(in crate::launcher) fn make(prepared: &Prepared, first_id: u32) -> io::Result<OwnedFd> {
     if prepared.host.root {
         return make_below_limit(prepared, &format!("{first_id} {first_id} {IDS_PER_LAUNCHER}"));
     }
@@ -99,14 +99,18 @@ fn make_below_limit(prepared: &Prepared, ids: &str) -> io::Result<OwnedFd> {
 }
 
 /// Enters the shared namespace. As root this process then takes the sandbox's id, which is mapped there.
-pub(super) fn enter_as(prepared: &Prepared, shared_userns: &OwnedFd, host_id: u32) -> Result<(), StepError> {
+pub(in crate::launcher) fn enter_as(
+    prepared: &Prepared,
+    shared_userns: &OwnedFd,
+    host_id: u32,
+) -> Result<(), StepError> {
     enter(prepared, shared_userns)
         .and_then(|()| take_id(prepared, host_id))
         .map_err(|error| StepError::new("enter the common namespace", Some("user_namespace"), &error))
 }
 
 /// Enters it and leaves all groups of the host.
-pub(super) fn enter(prepared: &Prepared, shared_userns: &OwnedFd) -> io::Result<()> {
+pub(in crate::launcher) fn enter(prepared: &Prepared, shared_userns: &OwnedFd) -> io::Result<()> {
     move_into_link_name_space(shared_userns.as_fd(), Some(LinkNameSpaceType::User))?;
     if prepared.host.root {
         rustix::thread::set_thread_groups(&[])?;
@@ -115,7 +119,7 @@ pub(super) fn enter(prepared: &Prepared, shared_userns: &OwnedFd) -> io::Result<
 }
 
 /// As root: takes a sandbox's id within the shared namespace. Processes that this one clones have that id.
-pub(super) fn take_id(prepared: &Prepared, host_id: u32) -> io::Result<()> {
+pub(in crate::launcher) fn take_id(prepared: &Prepared, host_id: u32) -> io::Result<()> {
     if prepared.host.root {
         let (user, group) = (Uid::from_raw(host_id), Gid::from_raw(host_id));
         rustix::thread::set_thread_res_gid(group, group, group)?;
@@ -127,7 +131,14 @@ pub(super) fn take_id(prepared: &Prepared, host_id: u32) -> io::Result<()> {
 }
 
 /// Maps the ids of a child in a new user namespace. Only a process in the parent namespace may do this.
-pub(super) fn map_child(prepared: &Prepared, pid: u32, host_id: u32) -> io::Result<()> {
+pub(in crate::launcher) fn map_child(prepared: &Prepared, pid: u32, host_id: u32) -> io::Result<()> {
     let group = if prepared.host.root { host_id } else { prepared.ids.1 };
     map_ids(pid, host_id, group)
+}
+
+/// Maps one user and one group of the host to the inside user of a new user namespace.
+pub(in crate::launcher) fn map_ids(pid: u32, user: u32, group: u32) -> io::Result<()> {
+    let proc = format!("{}/proc/{pid}", paths::host());
+    write_once(&format!("{proc}/uid_map"), &format!("{INSIDE_ID} {user} 1"))?;
+    write_once(&format!("{proc}/gid_map"), &format!("{INSIDE_ID} {group} 1"))
 }
