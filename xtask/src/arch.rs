@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 use crate::command::root;
+use crate::rust_paths;
 
 /// Allowed dependencies between crates, tests included. An unlisted crate is an error, so a new one is a decision.
 const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 22] = [
@@ -61,11 +62,51 @@ const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 22] = [
 /// Crates for tests: other crates may use them as dev-dependencies only, so that no program contains them.
 const TEST_ONLY_CRATES: [&str; 5] = ["contract", "e2e", "fake-e2b", "fuzz", "testkit"];
 
-/// Folders of a crate from the top down: a file uses only its own folder and those below it.
-const FLOORS: [(&str, &[&str]); 1] = [(
-    "crates/engine/src",
-    &["execution", "sandbox", "records", "output", "admission", "api"],
-)];
+/// Modules of a folder from the top down: a file uses only its own module and those below it. A module is a folder or a
+/// file. A folder within a listed one may be listed too.
+const FLOORS: [(&str, &[&str]); 3] = [
+    (
+        "crates/engine/src",
+        &["execution", "sandbox", "records", "output", "admission", "api"],
+    ),
+    (
+        "crates/jail/src",
+        &[
+            "launcher",
+            "container",
+            "watchdog",
+            "own_limits",
+            "cgroup",
+            "steps",
+            "landlock",
+            "spawn",
+            "plan",
+            "masked_paths",
+            "direct_pipes",
+            "wire",
+            "spec",
+            "claim",
+            "kernel_files",
+            "paths",
+            "sys",
+            "seccomp",
+        ],
+    ),
+    (
+        "crates/jail/src/launcher",
+        &[
+            "server",
+            "supervisor",
+            "fork_server",
+            "spare",
+            "subreaper",
+            "first_process",
+            "zygote",
+            "root_setup",
+            "base",
+        ],
+    ),
+];
 
 /// The only crate that may hold `unsafe`, and where in it.
 const UNSAFE_CRATE: &str = "jail";
@@ -146,28 +187,42 @@ fn test_crates_in_programs(name: &str, manifest: &toml::Table) -> Vec<String> {
         .collect()
 }
 
-/// Paths of the file that lead to a folder above its own.
+/// Returns the file's paths that lead to a module above its own, in every listed folder that holds the file.
 fn arrows_up(path: &Path, text: &str) -> Vec<String> {
-    let Some((folders, inside)) = FLOORS
-        .iter()
-        .find_map(|(root, folders)| Some((*folders, path.strip_prefix(root).ok()?)))
-    else {
-        return Vec::new();
-    };
-    let own = inside
-        .components()
-        .next()
-        .map(|folder| folder.as_os_str().to_string_lossy());
-    let Some(floor) = folders.iter().position(|folder| own.as_deref() == Some(*folder)) else {
-        return Vec::new();
-    };
-    let above = folders.iter().take(floor);
-    above
-        .filter(|folder| {
-            text.contains(&format!("crate::{folder}::")) || text.contains(&format!("super::super::{folder}"))
-        })
-        .map(|folder| format!("{}: uses {folder}/, which is above its own folder", path.display()))
-        .collect()
+    let mut faults = BTreeSet::new();
+    for (root, floors) in FLOORS {
+        let (Ok(inside), Some((crate_folder, modules))) = (path.strip_prefix(root), root.split_once("/src")) else {
+            continue;
+        };
+        let own = inside.with_extension("");
+        let own = own.iter().next().unwrap_or_default().to_string_lossy();
+        if path.extension().is_none_or(|extension| extension != "rs") || matches!(&*own, "lib" | "main" | "mod") {
+            continue;
+        }
+        let shown = path.display();
+        let Some(floor) = floors.iter().position(|listed| *listed == own) else {
+            faults.insert(format!(
+                "{shown}: {own} is not in the order of {root} (xtask/src/arch.rs)"
+            ));
+            continue;
+        };
+        let below_src = path
+            .strip_prefix(crate_folder)
+            .and_then(|path| path.strip_prefix("src"));
+        let modules: Vec<&str> = modules.split('/').filter(|name| !name.is_empty()).collect();
+        for names in rust_paths::used(below_src.unwrap_or(path), text) {
+            if names.len() <= modules.len() || !modules.iter().zip(&names).all(|(module, name)| module == name) {
+                continue;
+            }
+            let used = names.get(modules.len()).map(String::as_str).unwrap_or_default();
+            if used == "*" {
+                faults.insert(format!("{shown}: uses all of {root}, so its arrows cannot be seen"));
+            } else if floors.iter().take(floor).any(|above| *above == used) {
+                faults.insert(format!("{shown}: uses {used}, which is above {own} in {root}"));
+            }
+        }
+    }
+    faults.into_iter().collect()
 }
 
 /// Files of another crate that the file makes its own module, and files of tests that a program contains. A crate that
@@ -389,6 +444,41 @@ mod tests {
         );
         let whole = Path::new("crates/engine/src/lib.rs");
         assert_eq!(arrows_up(whole, "use crate::execution::job::Job;").len(), 0);
+        let grouped = "use crate::{\n    execution::job::Job,\n    records::spans,\n};";
+        assert_eq!(arrows_up(sandbox, grouped).len(), 1);
+        assert_eq!(arrows_up(sandbox, "use super::super::execution::job::Job;").len(), 1);
+        assert_eq!(arrows_up(sandbox, "use super::super::*;").len(), 1);
+        let head = Path::new("crates/engine/src/sandbox/mod.rs");
+        assert_eq!(arrows_up(head, "use super::execution::job::Job;").len(), 1);
+    }
+
+    #[test]
+    fn a_folder_within_a_folder_has_an_order_too() {
+        let spare = Path::new("crates/jail/src/launcher/spare/spare_init.rs");
+        let found = arrows_up(spare, "use crate::launcher::{base::fork, supervisor::State};");
+        assert_eq!(
+            found,
+            [
+                "crates/jail/src/launcher/spare/spare_init.rs: uses supervisor, which is above spare in crates/jail/src/launcher"
+            ]
+        );
+        assert_eq!(arrows_up(spare, "use super::super::fork_server::run;").len(), 1);
+        assert_eq!(
+            arrows_up(spare, "use crate::launcher::base::fork; use crate::plan;").len(),
+            0
+        );
+        let plan = Path::new("crates/jail/src/plan/host.rs");
+        assert_eq!(
+            arrows_up(plan, "use crate::launcher::base::fork; use crate::steps;").len(),
+            2
+        );
+    }
+
+    #[test]
+    fn a_module_that_is_in_no_order_is_found() {
+        assert_eq!(arrows_up(Path::new("crates/jail/src/new.rs"), "").len(), 1);
+        assert_eq!(arrows_up(Path::new("crates/jail/src/launcher/new/mod.rs"), "").len(), 1);
+        assert_eq!(arrows_up(Path::new("crates/jail/src/wire.rs"), "").len(), 0);
     }
 
     #[test]

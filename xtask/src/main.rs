@@ -12,6 +12,7 @@ mod dist;
 mod ordinary_user;
 mod panics;
 mod profile;
+mod rust_paths;
 mod tally;
 mod test;
 
