@@ -1,6 +1,8 @@
 //! A row of the history.
 
-use sandcell_engine::{ExecutionId, FinishedExecution, HistoryRecord, StoredExecution, StoredPicture, SandboxId, Status};
+use sandcell_engine::{
+    ExecutionId, FinishedExecution, HistoryRecord, SandboxId, Status, StoredExecution, StoredPicture,
+};
 use sandcell_sandbox::unix_millis;
 use serde::Serialize;
 

@@ -6,9 +6,9 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use sandcell_engine::{
-    Artifact, CodeError, ExecutionView, HistoryRecord, Phase, RunningView, SandboxView, SessionView, Status, timestamp,
+    Artifact, CodeError, ExecutionView, HistoryRecord, Phase, RunningView, SandboxView, SessionView, Status,
 };
-use sandcell_sandbox::{ByteSize, Code, Cpus, EntryKind, Failure, Isolation, Usage};
+use sandcell_sandbox::{ByteSize, Code, Cpus, EntryKind, Failure, Isolation, Usage, rfc3339_millis};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
@@ -348,7 +348,7 @@ impl From<&ExecutionView> for Execution {
             missing_files: view.missing_outputs.clone(),
             stdout_bytes: view.stdout.total_bytes,
             stderr_bytes: view.stderr.total_bytes,
-            started_at: timestamp(view.started),
+            started_at: rfc3339_millis(view.started),
             duration_ms: millis(view.duration),
             cpu_ms: millis(view.cpu),
             peak_memory_mb: tenths_of_mib(view.peak_memory),
@@ -451,9 +451,9 @@ impl From<&SandboxView> for Sandbox {
             label: view.label.clone(),
             key: view.key.clone(),
             created: view.made_now,
-            created_at: timestamp(view.created),
-            idle_expires_at: timestamp(view.idle_expires),
-            ends_at: view.ends.map(timestamp),
+            created_at: rfc3339_millis(view.created),
+            idle_expires_at: rfc3339_millis(view.idle_expires),
+            ends_at: view.ends.map(rfc3339_millis),
             limits: SandboxLimits {
                 memory_mb: view.limits.memory.as_mib(),
                 cpus: cores(view.limits.cpus),

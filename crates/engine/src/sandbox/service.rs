@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use futures::future::{join, join_all};
-use sandcell_sandbox::{Backend, Failure, PackageVersion, NetworkRule, SandboxSpec, Usage, rfc3339};
+use sandcell_sandbox::{Backend, Failure, NetworkRule, PackageVersion, SandboxSpec, Usage, rfc3339};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout};
 

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, SystemTime};
 
-use sandcell_sandbox::{Code, EndReason, Failure, PackageVersion, Isolation, Limits, NetworkRule, Sandbox, Usage, EgressRoute, rfc3339};
+use sandcell_sandbox::{
+    Code, EgressRoute, EndReason, Failure, Isolation, Limits, NetworkRule, PackageVersion, Sandbox, Usage, rfc3339,
+};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
