@@ -656,7 +656,7 @@ fn restored_line(restored: &Restored) -> String {
             "variables and imports are as they were after {cell}; changes by the call after it are lost{because}"
         ),
         more => format!(
-            "variables and imports are as they were after {cell}; what the {more} calls after it are lost{because}"
+            "variables and imports are as they were after {cell}; changes by the {more} calls after it are lost{because}"
         ),
     };
     format!(
