@@ -10,7 +10,7 @@
 //! - **May:** as root, mount the operator's folders and an image in its own mount namespace; clone the first process
 //!   and map its ids. It has the launcher's socket and, if there is one, the shared user namespace.
 //! - **Ends:** when it has reported the first process or an error, when the launcher closes its socket or kills it, and
-//!   when the launcher dies (`PR_SET_PDEATHSIG`). Without namespaces it stays, as the [subreaper](super::subreaper).
+//!   when the launcher dies (`PR_SET_PDEATHSIG`). Without namespaces it stays, as the [`super::subreaper`].
 
 pub(super) mod spare_init;
 
