@@ -374,7 +374,10 @@ fn packages_reach_running_containers_and_stay_read_only() {
         "create_sandbox",
         json!({"packages": ["demo_one==1.0"], "image": docker.bare}),
     );
-    assert!(other.is_error() && other.all().contains("usual"), "{other:?}");
+    assert!(
+        other.is_error() && other.all().contains("which is not the default one"),
+        "{other:?}"
+    );
 }
 
 /// Returns the server's first answer with these settings of the daemon, and the doctor's report to the operator.

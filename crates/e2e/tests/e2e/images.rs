@@ -339,9 +339,9 @@ fn hostile_layers_are_refused_and_touch_nothing_outside() {
     for (number, (entries, word)) in [
         (
             vec![Entry::File("../../../../../../tmp/escape", 0o644, b"x")],
-            "upwards",
+            "a name contains ..",
         ),
-        (vec![Entry::HardLink("h", "../../etc/passwd")], "upwards"),
+        (vec![Entry::HardLink("h", "../../etc/passwd")], "a name contains .."),
         (vec![Entry::Link("l", &away), Entry::HardLink("h", "l/x")], "hard link"),
         (vec![Entry::File("a/.wh...", 0o644, b"")], "outside its folder"),
     ]

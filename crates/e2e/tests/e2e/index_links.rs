@@ -106,7 +106,7 @@ fn an_npm_registry_cannot_link_to_local_services() {
     for number in 0..addresses.len() {
         let answer = npm::install(&server, json!([format!("led{number}")]));
         let text = answer.refused("network_denied");
-        assert!(text.contains("npm registry leads"), "{text}");
+        assert!(text.contains("npm registry links to a forbidden address"), "{text}");
     }
     assert_eq!(service.seen.load(Ordering::SeqCst), 0);
 }
