@@ -14,6 +14,10 @@ fn downloaded(folder: &Path, ending: &str) -> Vec<u8> {
         let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
         let path = { files }.find(|path| path.to_string_lossy().ends_with(ending))?;
         let bytes = std::fs::read(&path).unwrap();
+        // The browser reserves the name with an empty file.
+        if bytes.is_empty() {
+            return None;
+        }
         std::fs::remove_file(&path).unwrap();
         Some(bytes)
     })
