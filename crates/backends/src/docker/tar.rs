@@ -337,7 +337,7 @@ mod tests {
         );
     }
 
-    /// The agent in a sandbox reads archives with a parser of its own.
+    /// The agent in a sandbox does not use the crate `tar` to unpack archives, so the two must agree.
     #[cfg(target_os = "linux")]
     #[test]
     fn the_agent_unpacks_what_is_written_here() {

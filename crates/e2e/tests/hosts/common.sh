@@ -115,7 +115,7 @@ container() {
 # Answers system calls of what is started with an error: `probe $without ERRNO CALL... --`, also twice.
 without="/usr/bin/python3 -I -S $FILTER"
 
-# Puts this shell into a control group of its own below the machine's: `group CONTROLLER`. Its folder is $group.
+# Puts this shell into a new control group below the machine's: `group CONTROLLER`. Its folder is $group.
 group() {
   local top=/sys/fs/cgroup/$1
   [ -d "$top" ] || not_required "there is no hierarchy of $1 here"

@@ -28,7 +28,7 @@ const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 /// An execution's id that no test makes.
 const UNKNOWN_EXECUTION: &str = "exbbbbbbbbbbbbbbbbbbbbbbbbbb";
 
-/// What differs from run to run in transcripts.
+/// Replacements for the parts of transcripts that change from run to run.
 const FILTERS: [(&str, &str); 5] = [
     (r"\bsb[a-z2-7]{26}\b", "<sandbox>"),
     (r"\bex[a-z2-7]{26}\b", "<execution>"),

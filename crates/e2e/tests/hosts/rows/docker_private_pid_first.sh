@@ -3,7 +3,7 @@
 # run: ok
 . "$COMMON"
 [ -n "${SANDCELL_TEST_DOCKER_HOST:-}" ] || skip "no daemon: eval \"\$(.ci/docker)\""
-# The probe runs the commands here, each in a container of its own.
+# The probe runs the commands here, each in a new container.
 export DOCKER_HOST=$SANDCELL_TEST_DOCKER_HOST
 cat >"$W/run-in-container" <<S
 #!/bin/sh

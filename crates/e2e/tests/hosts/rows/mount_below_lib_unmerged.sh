@@ -1,4 +1,4 @@
-# A file system below /lib where that is a folder of its own.
+# A file system below /lib where /lib is a folder, not a link to /usr/lib.
 # run: ok
 . "$COMMON"
 empty_root

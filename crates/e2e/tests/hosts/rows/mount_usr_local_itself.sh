@@ -1,4 +1,4 @@
-# /usr/local is a file system of its own.
+# /usr/local is a separate file system.
 # run: ok
 . "$COMMON"
 mount --bind /usr/local /usr/local

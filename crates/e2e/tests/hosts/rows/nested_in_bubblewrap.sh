@@ -1,4 +1,4 @@
-# In bubblewrap with a /proc of its own, whose parts bubblewrap covers: the mount in the way is named.
+# In bubblewrap with a separate /proc, parts of which bubblewrap covers: the error names the covering mount.
 # run: refused isolation_unavailable cause="private_proc" says="/proc/bus"
 . "$COMMON"
 command -v bwrap >/dev/null || skip "no bwrap (apt-get install bubblewrap)"

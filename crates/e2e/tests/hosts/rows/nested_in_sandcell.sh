@@ -1,4 +1,4 @@
-# In a sandbox of its own: namespaces are denied there.
+# Inside a sandcell sandbox, where namespaces are denied.
 # run: refused isolation_unavailable cause="user_namespace" says="sandcell"
 . "$COMMON"
 # What runs inside is the probe; what it leaves comes back as files.

@@ -1,7 +1,7 @@
 # As the first process of a PID namespace: whoever is orphaned is reaped, and the end is silent.
 # run: ok
 . "$COMMON"
-# Groups of its own: the machine's servers are not seen from a PID namespace.
+# A separate group: a PID namespace does not show the machine's servers.
 for controller in cpu cpuacct memory pids freezer unified; do group "$controller"; done
 export WITH="unshare --pid --fork --mount-proc"
 [ "$ID" = 0 ] || WITH="unshare --user --map-root-user --pid --fork --mount-proc"

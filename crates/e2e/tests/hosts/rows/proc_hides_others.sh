@@ -1,4 +1,4 @@
-# Others' processes are hidden (hidepid=2), in a process file system of a PID namespace of its own.
+# Processes of other users are hidden (hidepid=2), in the process file system of a separate PID namespace.
 # run: ok
 . "$COMMON"
 mount -t proc -o hidepid=2 proc /proc

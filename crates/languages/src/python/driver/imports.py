@@ -662,7 +662,7 @@ def register_at_fork(*, before=None, after_in_child=None, after_in_parent=None):
 
 
 def of_locks(function):
-    """Returns True if the function only acquires, releases or replaces locks of its own or of the standard library."""
+    """Returns True if the function only acquires, releases or replaces locks, its own or the standard library's."""
     name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     return type(getattr(function, "__self__", None)) in LOCKS or name in OF_LOCKS
 
