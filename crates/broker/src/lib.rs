@@ -30,4 +30,4 @@ pub use host::{Host, Pattern, Target};
 pub use index::{Allows, FetchProblems, Index, Rules};
 pub use machine::{Machine, MachineError};
 pub use npm::{NpmIndex, NpmMachine};
-pub use registry_login::{HUB_KEY, RegistryLogin, registry_login};
+pub use registry_login::{HUB_KEY, RegistryLogin, is_hub, registry_login};

@@ -153,7 +153,7 @@ fn address(text: &str, place: &str) -> Result<Url, String> {
             }
             url
         })
-        .ok_or_else(|| format!("{place} names a npm registry that is not an http or https address"))
+        .ok_or_else(|| format!("{place} names an npm registry that is not an http or https address"))
 }
 
 /// The registry of one installation.

@@ -4,7 +4,7 @@
 //! or contains the logins (`auths`). Each pull reads them again, so a login takes effect at once. They are neither kept
 //! nor logged, and no error shows them.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
@@ -43,7 +43,7 @@ impl std::fmt::Debug for RegistryLogin {
 }
 
 /// Returns the login that a file has for a registry (`host` or `host:port`), if there is one. Neither the file nor a
-/// login needs to exist.
+/// login needs to exist. If the file names a helper for the registry, only the helper is asked.
 ///
 /// # Errors
 /// Describes the fault of the file or of the credential helper.
@@ -56,22 +56,18 @@ pub async fn registry_login(file: &Path, registry: &str) -> Result<Option<Regist
     } else {
         registry
     };
-    let stored = config.login(registry);
-    let Some(program) = config.program(registry) else {
-        return stored;
-    };
-    match (ask_helper(program, registry).await, stored) {
-        // A login in the file serves where the helper has none or fails.
-        (Ok(None) | Err(_), Ok(Some(login))) => Ok(Some(login)),
-        (asked, _) => asked,
+    // As in Docker, a helper decides alone: a stored login beside it may be of another account.
+    match config.program(registry) {
+        Some(program) => ask_helper(program, registry).await,
+        None => config.login(registry),
     }
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Config {
-    auths: HashMap<String, StoredLogin>,
-    cred_helpers: HashMap<String, String>,
+    auths: BTreeMap<String, StoredLogin>,
+    cred_helpers: BTreeMap<String, String>,
     creds_store: Option<String>,
 }
 
@@ -117,28 +113,15 @@ fn without_scheme(key: &str) -> &str {
 impl Config {
     /// Returns the credential helper for a registry.
     fn program(&self, registry: &str) -> Option<&str> {
-        let own = self
-            .cred_helpers
-            .iter()
-            .find(|(key, _)| is_same_registry(key, registry));
-        let store = || self.creds_store.as_deref();
-        own.map(|(_, program)| program.as_str())
-            .or_else(store)
+        let own = entry(&self.cred_helpers, registry).map(String::as_str);
+        own.or(self.creds_store.as_deref())
             .filter(|program| !program.is_empty())
     }
 
     fn login(&self, registry: &str) -> Result<Option<RegistryLogin>, String> {
-        let exact = self.auths.get(registry);
-        let found = exact.or_else(|| {
-            let mut keys: Vec<&String> = self
-                .auths
-                .keys()
-                .filter(|key| is_same_registry(key, registry))
-                .collect();
-            keys.sort();
-            keys.first().and_then(|key| self.auths.get(*key))
-        });
-        let Some(login) = found else { return Ok(None) };
+        let Some(login) = entry(&self.auths, registry) else {
+            return Ok(None);
+        };
         let (mut username, mut password) = (login.username.clone(), login.password.clone());
         if let Some(auth) = login.auth.as_deref().filter(|auth| !auth.is_empty()) {
             let pair = STANDARD
@@ -166,13 +149,17 @@ impl Config {
     }
 }
 
-fn is_same_registry(key: &str, registry: &str) -> bool {
-    let (key, registry) = (without_scheme(key), without_scheme(registry));
-    key == registry || (is_hub(key) && is_hub(registry))
+/// Returns a registry's entry: the one of exactly this name, else the first in another spelling.
+fn entry<'a, T>(entries: &'a BTreeMap<String, T>, registry: &str) -> Option<&'a T> {
+    let host = without_scheme(registry);
+    let is_same = |key: &str| without_scheme(key) == host || (is_hub(without_scheme(key)) && is_hub(host));
+    let other = || entries.iter().find(|(key, _)| is_same(key)).map(|(_, found)| found);
+    entries.get(registry).or_else(other)
 }
 
 /// Returns true for the names of Docker's own registry.
-fn is_hub(name: &str) -> bool {
+#[must_use]
+pub fn is_hub(name: &str) -> bool {
     matches!(name, "index.docker.io" | "docker.io" | "registry-1.docker.io")
 }
 
@@ -280,14 +267,16 @@ mod tests {
                 "{registry}"
             );
         }
+        // Where a helper fails, a stored login is not used in its place.
         let text = r#"{"auths":{"lab":{"username":"u","password":"p"}, "docker.io":{}},"credsStore":"no-such-helper"}"#;
         std::fs::write(&file, text).unwrap();
-        assert_eq!(pair(registry_login(&file, "lab").await.unwrap()), own("u", "p"));
-        let missing = registry_login(&file, "docker.io").await.unwrap_err();
-        assert!(
-            missing.contains(HUB_KEY) && missing.contains("no-such-helper"),
-            "{missing}"
-        );
+        for (registry, name) in [("lab", "lab"), ("docker.io", HUB_KEY)] {
+            let missing = registry_login(&file, registry).await.unwrap_err();
+            assert!(
+                missing.contains(name) && missing.contains("no-such-helper"),
+                "{missing}"
+            );
+        }
     }
 
     #[test]
@@ -328,6 +317,8 @@ mod tests {
         let config = config(r#"{"credHelpers": {"https://gcr.example": "gcr"}, "credsStore": "ring"}"#);
         assert_eq!(config.program("gcr.example"), Some("gcr"));
         assert_eq!(config.program(HUB_KEY), Some("ring"));
+        let both = r#"{"credHelpers": {"docker.io": "a", "https://index.docker.io/v1/": "b"}}"#;
+        assert_eq!(super::tests::config(both).program(HUB_KEY), Some("b"), "the exact name");
         assert_eq!(super::tests::config(r#"{"credsStore": ""}"#).program(HUB_KEY), None);
     }
 

@@ -45,7 +45,35 @@ pub(crate) struct File {
 
 #[derive(Debug, Deserialize)]
 struct Page {
+    #[serde(deserialize_with = "first_files")]
     files: Vec<File>,
+}
+
+/// Reads at most [`FILES_MAX`] files of a list. The rest is checked and not stored.
+fn first_files<'de, D: serde::Deserializer<'de>>(list: D) -> Result<Vec<File>, D::Error> {
+    struct FirstFiles;
+
+    impl<'de> serde::de::Visitor<'de> for FirstFiles {
+        type Value = Vec<File>;
+
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("a list of files")
+        }
+
+        fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut list: A) -> Result<Vec<File>, A::Error> {
+            let mut files = Vec::new();
+            while files.len() < FILES_MAX {
+                match list.next_element()? {
+                    Some(file) => files.push(file),
+                    None => return Ok(files),
+                }
+            }
+            while list.next_element::<serde::de::IgnoredAny>()?.is_some() {}
+            Ok(files)
+        }
+    }
+
+    list.deserialize_seq(FirstFiles)
 }
 
 /// Parses a page of an index. Addresses become absolute. Files without an `http(s)` address are omitted.
@@ -65,7 +93,7 @@ pub(crate) fn parse(body: &[u8], is_json: bool, page: &Url) -> Result<Vec<File>,
         file.url = url.into();
         Some(file)
     };
-    Ok(files.into_iter().take(FILES_MAX).filter_map(absolute).collect())
+    Ok(files.into_iter().filter_map(absolute).collect())
 }
 
 /// Returns the JSON page with these files.
@@ -279,6 +307,11 @@ mod tests {
         assert_eq!(parse(format!("<a{endless}>").as_bytes(), false, &page()), Ok(vec![]));
         let many = "<a href=a.whl>".repeat(FILES_MAX + 1);
         assert_eq!(html(&many, &page()).len(), FILES_MAX);
+        let file = r#"{"filename":"a.whl","url":"a.whl"}"#;
+        let many_files = format!(r#"{{"files":[{}]}}"#, vec![file; FILES_MAX + 1].join(","));
+        let read: Page = serde_json::from_str(&many_files).unwrap();
+        assert_eq!(read.files.len(), FILES_MAX);
+        assert!(parse(br#"{"files":[{"filename":"a.whl","url":"a.whl"},]}"#, true, &page()).is_err());
         assert_eq!(parse(many.as_bytes(), false, &page()).unwrap().len(), FILES_MAX);
     }
 

@@ -112,7 +112,7 @@ mod tests {
             put("token.json", r#"{"auths": {"docker.io": {"identitytoken": "t"}}}"#),
             put(
                 "config.json",
-                r#"{"auths":{"https://index.docker.io/v1/":{"auth":"bWU6c2VjcmV0"}},"credsStore":"x"}"#,
+                r#"{"auths":{"https://index.docker.io/v1/":{"auth":"bWU6c2VjcmV0"}}}"#,
             ),
             put(
                 "later.json",

@@ -231,8 +231,10 @@ impl Settings {
     pub(crate) fn parse(bytes: &[u8], layers: usize) -> Result<Self, ImageError> {
         const DOCUMENT_NAME: &str = "its configuration";
         let raw: RawConfig = serde_json::from_slice(bytes).map_err(|error| broken(DOCUMENT_NAME, error))?;
-        if raw.rootfs.diff_ids.len() != layers {
-            return Err(broken(DOCUMENT_NAME, "its numbers of layers and digests differ"));
+        let listed = raw.rootfs.diff_ids.len();
+        if listed != layers {
+            let reason = format!("it lists {listed} layers, and the manifest {layers}");
+            return Err(broken(DOCUMENT_NAME, reason));
         }
         let known = |text: &str, own: &str| text.is_empty() || text == own;
         if !known(&raw.os, "linux") || !known(&raw.architecture, architecture()) {

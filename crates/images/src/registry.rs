@@ -52,7 +52,7 @@ pub(crate) struct Registry {
     name: String,
     base: Url,
     repository: String,
-    /// Files with credentials, which are read when the registry requires a login.
+    /// Files with credentials, which are read when the registry sends a challenge, as the large ones do for public images, too.
     logins: Vec<PathBuf>,
     login: tokio::sync::OnceCell<Option<Login>>,
     token: tokio::sync::Mutex<Option<Secret>>,

@@ -6,7 +6,9 @@ use std::time::SystemTime;
 
 use async_trait::async_trait;
 use sandcell_broker::{Client, FetchProblems, Index, Machine, Rules};
-use sandcell_sandbox::{Backend, Code, Consent, Failure, Installed, Limits, PackageRequest, PackageVersion, Packages};
+use sandcell_sandbox::{
+    Backend, Code, Consent, Failure, Installed, Limits, PackageRequest, PackageVersion, Packages, rfc3339,
+};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -309,7 +311,7 @@ impl PythonPackages {
             return Failure::new(
                 Code::PackageFailed,
                 format!("the package index could not be used: {reason}"),
-                "try again later; if it fails again, the operator can check the machine's index settings (pip.conf, uv.toml, PIP_INDEX_URL, proxies), and name origins in packages.origins to which the index links and only a proxy does",
+                "try again later; if it fails again, the operator can check the machine's index settings (pip.conf, uv.toml, PIP_INDEX_URL, proxies), and name in packages.origins the origins that the index links to and that only a proxy reaches",
             );
         }
         let asked = |name: &&String| specs.iter().any(|spec| spec.name == **name);
@@ -447,49 +449,5 @@ impl Packages for PythonPackages {
             .python
             .map(|part| bases::start_with(store, name, part, &self.platform()));
         part.transpose()
-    }
-}
-
-/// Formats a time in UTC with whole seconds.
-pub(crate) fn rfc3339(time: SystemTime) -> String {
-    let seconds = time
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap_or_default()
-        .as_secs();
-    let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    // Converts days to a date, after Howard Hinnant's `civil_from_days`.
-    let shifted = days + 719_468;
-    let (era, of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 {
-        shifted_month + 3
-    } else {
-        shifted_month - 9
-    };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    format!(
-        "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z",
-        rest / 3600,
-        rest / 60 % 60,
-        rest % 60
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-
-    #[test]
-    fn a_time_is_formatted_as_in_an_index() {
-        let at = |seconds| rfc3339(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
-        assert_eq!(at(0), "1970-01-01T00:00:00Z");
-        assert_eq!(at(951_782_399), "2000-02-28T23:59:59Z");
-        assert_eq!(at(951_782_400), "2000-02-29T00:00:00Z");
-        assert_eq!(at(1_795_255_287), "2026-11-21T10:01:27Z");
     }
 }

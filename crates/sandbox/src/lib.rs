@@ -51,4 +51,4 @@ pub use session::{
     OutputStream, Session, SessionEvent, SessionFeatures, Variable,
 };
 pub use system::{System, plain_path};
-pub use time::{from_unix_millis, rfc3339, rfc3339_millis, unix_millis};
+pub use time::{from_unix_millis, parse_rfc3339, rfc3339, rfc3339_millis, unix_millis};

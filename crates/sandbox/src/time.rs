@@ -20,6 +20,12 @@ pub fn rfc3339_millis(time: SystemTime) -> String {
     humantime::format_rfc3339_millis(with_text(time)).to_string()
 }
 
+/// Reads a time in UTC such as `2026-11-21T00:35:07.53Z`.
+#[must_use]
+pub fn parse_rfc3339(text: &str) -> Option<SystemTime> {
+    humantime::parse_rfc3339(text).ok()
+}
+
 /// Returns the milliseconds since 1970.
 #[must_use]
 pub fn unix_millis(time: SystemTime) -> i64 {
@@ -27,10 +33,11 @@ pub fn unix_millis(time: SystemTime) -> i64 {
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// Returns the time at these milliseconds since 1970.
+/// Returns the time at these milliseconds since 1970. Not every system can express times after the year 9999.
 #[must_use]
 pub fn from_unix_millis(millis: i64) -> SystemTime {
-    UNIX_EPOCH + Duration::from_millis(u64::try_from(millis).unwrap_or(0))
+    let millis = u64::try_from(millis).unwrap_or(0).min(MAX_SECONDS * 1000 + 999);
+    UNIX_EPOCH + Duration::from_millis(millis)
 }
 
 /// Returns the nearest time that has a text.
@@ -83,5 +90,11 @@ mod tests {
         assert_eq!(rfc3339(before), "1970-01-01T00:00:00Z");
         assert_eq!(rfc3339_millis(before), "1970-01-01T00:00:00.000Z");
         assert_eq!((unix_millis(before), from_unix_millis(-5)), (0, UNIX_EPOCH));
+    }
+
+    #[test]
+    fn any_milliseconds_have_a_text() {
+        assert_eq!(rfc3339(from_unix_millis(i64::MAX)), "9999-12-31T23:59:59Z");
+        assert_eq!(rfc3339(from_unix_millis(i64::MIN)), "1970-01-01T00:00:00Z");
     }
 }

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use bollard::auth::DockerCredentials;
-use sandcell_broker::{HUB_KEY, registry_login};
+use sandcell_broker::{HUB_KEY, is_hub, registry_login};
 
 /// The place of the stored logins.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl CredentialSource {
 /// Returns the registry of an image, as stored logins name it.
 pub(super) fn registry(image: &str) -> &str {
     match image.split_once('/') {
-        Some(("docker.io" | "index.docker.io" | "registry-1.docker.io", _)) => HUB_KEY,
+        Some((first, _)) if is_hub(first) => HUB_KEY,
         Some((first, _)) if first.contains(['.', ':']) || first == "localhost" => first,
         _ => HUB_KEY,
     }

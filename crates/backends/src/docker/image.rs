@@ -223,7 +223,10 @@ fn is_reference(name: &str) -> bool {
 
 fn remedy(name: &str, reason: &str) -> String {
     let has = |words: &[&str]| words.iter().any(|word| reason.contains(word));
-    if has(&[
+    if has(&["the login for", "config.json"]) {
+        "`docker login` again as the user who runs this server, or correct config.json in DOCKER_CONFIG or ~/.docker"
+            .to_owned()
+    } else if has(&[
         "denied",
         "unauthorized",
         "not found",
@@ -236,9 +239,6 @@ fn remedy(name: &str, reason: &str) -> String {
         format!(
             "check the name; for a private image `docker login {at}` as the user who runs this server, or `docker pull {name}` on the daemon's machine"
         )
-    } else if has(&["the login for", "config.json"]) {
-        "`docker login` again as the user who runs this server, or correct config.json in DOCKER_CONFIG or ~/.docker"
-            .to_owned()
     } else if has(&["no space left"]) {
         "free disk space in the daemon's data folder (`docker system df`, `docker system prune`)".to_owned()
     } else {

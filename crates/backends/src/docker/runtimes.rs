@@ -370,9 +370,9 @@ impl Installation {
         for lacked in &self.lack.runtimes {
             if !lacked.programs.iter().any(|program| there.contains(program)) {
                 return Err(format!(
-                    "{} were installed, but did not provide {}",
+                    "installed {}, which provides none of {}",
                     packages(self.lack.manager, lacked).join(" "),
-                    lacked.programs.join(" and no ")
+                    lacked.programs.join(", ")
                 ));
             }
         }

@@ -23,7 +23,8 @@ fn header(kind: EntryType, mode: u32, size: u64, modified: u64) -> Header {
     header.set_uid(0);
     header.set_gid(0);
     header.set_size(size);
-    header.set_mtime(modified);
+    // The agent reads octal numbers, of which a header has room for eleven digits (until the year 2242).
+    header.set_mtime(modified.min((8 << 30) - 1));
     header
 }
 
@@ -350,6 +351,9 @@ mod tests {
         std::fs::write(from.join(&long).join("program"), [b'x'; 1000]).unwrap();
         std::fs::set_permissions(from.join(&long).join("program"), std::fs::Permissions::from_mode(0o755)).unwrap();
         std::fs::write(from.join("empty"), "").unwrap();
+        let far_future = UNIX_EPOCH + std::time::Duration::from_secs(9_000_000_000);
+        let dated = std::fs::File::options().write(true).open(from.join("empty")).unwrap();
+        dated.set_modified(far_future).unwrap();
         let (sender, mut receiver) = mpsc::channel(1000);
         let content = FolderContent::Copy {
             world_readable_only: false,

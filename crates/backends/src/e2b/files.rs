@@ -6,7 +6,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use reqwest::Method;
-use sandcell_sandbox::{Entry, EntryKind, FileChunk, FileError, Files, Listing, SandboxPath, WriteMode};
+use sandcell_sandbox::{
+    Entry, EntryKind, FileChunk, FileError, Files, Listing, SandboxPath, WriteMode, parse_rfc3339, unix_millis,
+};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
@@ -128,34 +130,7 @@ fn whole(value: Option<&Value>) -> u64 {
 
 /// Parses a time such as `2026-11-20T21:47:20.53Z` into milliseconds since 1970; returns 0 for anything else.
 fn milliseconds(text: &str) -> i64 {
-    let number = |range: std::ops::Range<usize>| text.get(range).and_then(|part| part.parse::<i64>().ok());
-    let parts = (
-        number(0..4),
-        number(5..7),
-        number(8..10),
-        number(11..13),
-        number(14..16),
-        number(17..19),
-    );
-    let (Some(year), Some(month), Some(day), Some(hour), Some(minute), Some(second)) = parts else {
-        return 0;
-    };
-    // Days since 1970 in the Gregorian calendar, with years that begin in March.
-    let year = if month <= 2 { year - 1 } else { year };
-    let era = year.div_euclid(400);
-    let of_era = year.rem_euclid(400);
-    let of_year = (153 * (month + if month > 2 { -3 } else { 9 }) + 2) / 5 + day - 1;
-    let days = era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468;
-    let fraction: String = text
-        .get(19..)
-        .and_then(|rest| rest.strip_prefix('.'))
-        .unwrap_or_default()
-        .chars()
-        .take_while(char::is_ascii_digit)
-        .chain("000".chars())
-        .take(3)
-        .collect();
-    ((days * 24 + hour) * 60 + minute) * 60_000 + second * 1000 + fraction.parse().unwrap_or(0)
+    parse_rfc3339(text).map_or(0, unix_millis)
 }
 
 #[async_trait]

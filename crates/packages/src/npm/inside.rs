@@ -6,14 +6,13 @@
 
 use std::time::SystemTime;
 
-use sandcell_sandbox::{Failure, Installed, PackageVersion};
+use sandcell_sandbox::{Failure, Installed, PackageVersion, rfc3339};
 
 use super::LINK_SCRIPT;
 use super::lock::{self, Lock};
 use super::policy::NpmPolicy;
 use super::spec::Spec;
 use crate::coordinator::compare;
-use crate::service::rfc3339;
 
 /// The shell script that runs npm in the sandbox.
 const NPM_SCRIPT: &str = include_str!("../inside/npm.sh");

@@ -16,7 +16,7 @@ use std::time::SystemTime;
 
 use async_trait::async_trait;
 use sandcell_broker::{Client, FetchProblems, Machine, NpmIndex, NpmMachine, Rules};
-use sandcell_sandbox::{Backend, Code, Consent, Failure, Installed, PackageRequest, PackageVersion, Packages};
+use sandcell_sandbox::{Backend, Code, Consent, Failure, Installed, PackageRequest, PackageVersion, Packages, rfc3339};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -24,7 +24,7 @@ pub use policy::{NpmEntry, NpmPolicy};
 
 use crate::bases::{self, OPERATOR_OWNER};
 use crate::coordinator::{Coordinator, InstallResult, MAX_ANSWER_AGE, all_present_answer, caller_answer, too_long};
-use crate::service::{Bounds, refused_link, rfc3339};
+use crate::service::{Bounds, refused_link};
 use crate::store::{Answer, Layer, Part, Store, key};
 use installer::{Installer, Setup};
 use spec::Spec;

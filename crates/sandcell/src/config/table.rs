@@ -577,7 +577,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "images.auth_file",
         Kind::Path,
         "",
-        "The file with the credentials for registries, as `docker login` and `podman login` write it. Empty: the files of the server's user.",
+        "The file with the credentials for registries, as `docker login` and `podman login` write it. Credential helpers that it names are run. Empty: the files of the server's user.",
     ),
     plain(
         "images.download_mb",

@@ -1,6 +1,6 @@
 //! Images that need no container daemon: their settings, and the location of registry logins.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use sandcell_images::{Allow, Config, LocalImages};
@@ -63,12 +63,13 @@ fn real_program(found: PathBuf) -> PathBuf {
 
 /// Returns the files where other tools store logins.
 fn usual_logins() -> Vec<PathBuf> {
-    let folder = |name: &str, rest: &str| {
+    let path = |name: &str| {
         let value = std::env::var_os(name).filter(|value| !value.is_empty())?;
-        Some(Path::new(&value).join(rest)).filter(|path| path.is_absolute())
+        Some(PathBuf::from(value)).filter(|path| path.is_absolute())
     };
+    let folder = |name: &str, rest: &str| path(name).map(|folder| folder.join(rest));
     [
-        folder("REGISTRY_AUTH_FILE", ""),
+        path("REGISTRY_AUTH_FILE"),
         folder("XDG_RUNTIME_DIR", "containers/auth.json"),
         folder("DOCKER_CONFIG", "config.json").or_else(|| folder("HOME", ".docker/config.json")),
     ]
