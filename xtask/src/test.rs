@@ -44,12 +44,12 @@ const ON_VERSION_2: [&str; 8] = [
     "zygote::sandboxes_made_ahead_have_low_cpu_weight_until_they_are_idle",
 ];
 
-/// Tests of a build that is never shipped: those that can make single steps and layers fail or leave them out, the one with the
-/// fixtures of the conformance suite, and the one with traces.
-const SPECIAL_TESTS: [&str; 5] = ["launch", "layers", "injected", "conformance", "traces"];
+/// Tests of a build that is never shipped: those that can make single steps and layers fail or leave them out, and the one
+/// with traces.
+const SPECIAL_TESTS: [&str; 4] = ["launch", "layers", "injected", "traces"];
 pub const SPECIAL_FEATURES: &str =
-    "sandcell/fault-injection,sandcell/conformance,sandcell/otel,sandcell-e2e/fault-injection,sandcell-e2e/otel";
-/// A test of the program's own package: cargo builds the program for such a test only.
+    "sandcell/fault-injection,sandcell/otel,sandcell-e2e/fault-injection,sandcell-e2e/otel";
+/// An integration test of the package `sandcell`. Cargo builds the binary only for tests of its own package.
 const TEST_BESIDE_BINARY: &str = "commands";
 
 /// Builds all tests, so that something else can be built at the same time.
@@ -242,7 +242,7 @@ fn end_to_end() -> Result<PathBuf> {
     executable(&["test", "--no-run", "--workspace"], "e2e")
 }
 
-/// The program as it is handed out.
+/// The program in the release profile.
 fn release_binary() -> Result<PathBuf> {
     executable(
         &["build", "--release", "--package", "sandcell", "--bin", "sandcell"],
@@ -319,9 +319,18 @@ fn long(tests: &str, variables: &[(&str, u32)]) -> Result<()> {
     )
 }
 
-/// The benchmark, in the release profile.
+/// The benchmark, of a program that is optimized like the one that is handed out.
 pub fn bench(rounds: u32, write: bool, data: Option<(&Path, &str)>, uv: Option<&Path>) -> Result<()> {
-    let binary = release_binary()?;
+    let profile = [
+        "build",
+        "--profile",
+        "profiling",
+        "--package",
+        "sandcell",
+        "--bin",
+        "sandcell",
+    ];
+    let binary = executable(&profile, "sandcell")?;
     let mut command = cargo();
     command
         .args(["bench", "--package", "sandcell-e2e", "--bench", "calls"])

@@ -105,7 +105,7 @@ pub enum AttackError {
         /// The key.
         key: &'static str,
     },
-    /// A line has no value, or a key that means nothing.
+    /// A line has no value, or an unknown key.
     #[error("{attack}: `# {line}` means nothing")]
     Unknown {
         /// The attack's name.
@@ -157,7 +157,7 @@ const HEAD_KEYS: [&str; 16] = [
 impl Attack {
     /// Returns true when the attack uses two sandboxes.
     #[must_use]
-    pub fn meets(&self) -> bool {
+    pub fn uses_two_sandboxes(&self) -> bool {
         self.steps
             .iter()
             .any(|step| matches!(step, Step::Code { second: true, .. }))
@@ -324,7 +324,7 @@ mod tests {
         assert_eq!(attack.expect, ExpectedResult::HeldOrCause(vec!["timeout"]));
         assert_eq!(attack.limits, [("memory", "64"), ("disk", "1")]);
         assert_eq!(attack.timeout_s, Some(2.5));
-        assert!(attack.meets() && !attack.is_plain());
+        assert!(attack.uses_two_sandboxes() && !attack.is_plain());
         let arguments = serde_json::json!({"path": "x"});
         assert_eq!(
             attack.steps,

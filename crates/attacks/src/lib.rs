@@ -54,7 +54,7 @@ impl AttackFile {
 ///
 /// # Errors
 ///
-/// A file is not as [`Attack`] says.
+/// A file does not follow the grammar of [`Attack`].
 pub fn all() -> Result<Vec<Attack>, AttackError> {
     FILES.iter().map(Attack::parse).collect()
 }

@@ -18,7 +18,7 @@ const FEATURES: [(&str, bool); 2] = [
 /// Returns the program under test: the one that `SANDCELL_TEST_BIN` names, else the one that cargo builds now.
 ///
 /// Cargo names a program only to tests of the same package. A program found in the target folder could be older than the
-/// sources, so cargo is asked for it, once in each test program.
+/// sources, so cargo is asked for it, once in each test process; nextest has one for each test, so set the variable for it.
 pub fn binary() -> PathBuf {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY

@@ -58,7 +58,7 @@ impl Bench {
         Self::build(change, world, backends, languages)
     }
 
-    /// An engine with these languages, whose cells are scripts all the same.
+    /// An engine with these languages. Their cells are still scripts.
     pub fn with_languages(languages: Vec<LanguageInfo>, change: impl FnOnce(&mut EngineConfig)) -> Self {
         let world = Arc::new(World::default());
         let backends = vec![FakeBackend::new("fake", world.clone())];

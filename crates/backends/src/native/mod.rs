@@ -91,7 +91,7 @@ fn agent(
     }
 }
 
-/// Starts the launcher. Call it in `main` before any thread exists and before configuration is read.
+/// Starts the launcher. Call it before the runtime starts: its fork is cheapest before the first thread.
 ///
 /// # Errors
 /// The process could not be started.

@@ -190,7 +190,7 @@ fn without_memory_for_a_snapshot_an_older_one_is_restored_and_the_result_states_
     assert_eq!(kept.server.run(full).status(), "ok");
     let answer = kept.dies("os._exit(1)");
     assert_eq!(restored(&answer, "crashed")["missed"], 1, "{answer:?}");
-    let said = "changes by the call after it are lost, because no process could be started to keep a copy of it";
+    let said = "changes by the call after it are lost, because no process could be started for a snapshot";
     assert!(answer.verdict().contains(said), "{}", answer.verdict());
     assert_eq!(kept.server.text("print(keep)").trim(), "1");
 }

@@ -152,7 +152,7 @@ impl Target {
 
     /// Makes one attack.
     pub fn try_out(&mut self, attack: &Attack) -> Outcome {
-        let own = attack.fresh || attack.meets() || attack.steps.len() > 1;
+        let own = attack.fresh || attack.uses_two_sandboxes() || attack.steps.len() > 1;
         let first = match (&self.shared, own) {
             (Some(shared), false) => shared.clone(),
             (None, false) => self
@@ -166,7 +166,11 @@ impl Target {
                 .clone(),
             (_, true) => self.create(),
         };
-        let second = if attack.meets() { Some(self.create()) } else { None };
+        let second = if attack.uses_two_sandboxes() {
+            Some(self.create())
+        } else {
+            None
+        };
         let idle = machine::private_memory(self.client.pid());
         forget_peak(self.client.pid());
         let (answer, trouble) = self.run_steps(attack, &first, second.as_deref());

@@ -2,10 +2,11 @@
 //!
 //! It is this program executed again with an empty environment, before the configuration is read, so its memory holds
 //! no secret. Its sandboxes' first processes are its children. When the server ends, the launcher kills them all,
-//! cleans up and exits. When the launcher ends, the kernel kills them.
+//! cleans up and exits. When the launcher ends, the kernel kills them. (Without namespaces they are the children of a
+//! subreaper, which kills them.)
 //!
-//! Each folder is the code of one process. None of them executes another program, except a zygote: all others are forks
-//! of the launcher.
+//! Each folder except `base` holds the code of one process, or of one phase of it (`root_setup`). Every process here
+//! except the server is the launcher or a fork of it. Of the forks, only a zygote executes another program.
 //!
 //! | folder | process | starts it | rights | ends |
 //! |---|---|---|---|---|
@@ -14,8 +15,8 @@
 //! | `root_setup/` | the launcher, before its event loop | | the same | when the launcher is prepared |
 //! | `fork_server/` | fork server | the supervisor | the launcher's without the host's files, or only the shared user namespace's | with the launcher |
 //! | `spare/` | spare | the fork server, else the supervisor | the launcher's until it has a request | when it has cloned the first process |
-//! | `subreaper/` | subreaper, without namespaces only | is a spare before | the launcher's | when its sandbox is removed |
-//! | `first_process/` | a sandbox's first process | a spare or the fork server | given up step by step | when the agent ends |
+//! | `subreaper/` | subreaper, without namespaces only | none: a spare turns into it | the launcher's | when its sandbox is removed |
+//! | `first_process/` | a sandbox's first process | a spare, the fork server or a subreaper | given up step by step | when the agent ends |
 //! | `zygote/` | zygote | the supervisor | `CAP_SYS_ADMIN` in the shared user namespace | when the server no longer wants it |
 //! | `base/` | several of these | | | |
 //!

@@ -55,9 +55,9 @@ impl SnapshotState {
 /// Explains a word of the protocol, as the end of a sentence. Unknown words are ignored.
 fn reason(why: &str) -> Option<String> {
     let text = match why {
-        "threads" => "it had other threads running, which a copy of it could not have kept",
-        "memory" => "it used too much of its memory limit to keep a copy",
-        "processes" => "no process could be started to keep a copy of it",
+        "threads" => "it had other threads running, which a snapshot cannot keep",
+        "memory" => "it used too much of its memory limit for a snapshot",
+        "processes" => "no process could be started for a snapshot",
         _ => return None,
     };
     Some(text.to_owned())

@@ -1,8 +1,7 @@
 //! Types and helpers that several of the launcher's processes use: messages, namespaces, ids, forks, and the result of
 //! the preparation.
 //!
-//! No process begins here. Each file's head names a user where it is not obvious. Nothing here uses the folders of the
-//! processes.
+//! No process has its entry point here. Nothing here uses the folders of the processes.
 
 pub(super) mod activity;
 pub(super) mod devices;

@@ -5,7 +5,8 @@
 //!   launcher, or of the subreaper.
 //! - **Rights:** at first all capabilities in the sandbox's own namespaces, and no caller's code. [`run_steps`] carries
 //!   out its plan, and with each step it may do less: identity, mounts, the new root, resource limits, capabilities,
-//!   `no_new_privs`, Landlock, and last the system-call filter. Without namespaces it only has fewer steps.
+//!   `no_new_privs`, Landlock, and last the system-call filter. Without namespaces it begins with the server's
+//!   rights and has the steps of [`plan::without_namespaces`](crate::plan::without_namespaces).
 //! - **May:** once locked, what [`plan`](crate::plan) and `policy/seccomp.policy` allow. Before, it uses only the
 //!   launcher's socket and the descriptors that came with the request.
 //! - **Ends:** at the first step that fails, when the entry returns, when the launcher kills it, and when its parent
@@ -127,11 +128,11 @@ pub(super) fn first_process(
 }
 
 /// A folder of a sandbox's private files, which all share one file system.
-pub(super) const PRIVATE_FILES: &str = "/tmp";
+pub(super) const PRIVATE_FILES_INSIDE: &str = "/tmp";
 
 fn hand_files_over(socket: &OwnedFd) -> io::Result<()> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let folder = rustix::fs::open(PRIVATE_FILES, flags, Mode::empty())?;
+    let folder = rustix::fs::open(PRIVATE_FILES_INSIDE, flags, Mode::empty())?;
     send_through_floods(socket.as_fd(), &FromSpare::Files, &[folder.as_fd()])
 }
 

@@ -9,7 +9,7 @@
 //! - **Rights:** it leaves the host's mounts, except process file systems. If it clones first processes, it enters the
 //!   shared user namespace, and then has capabilities only there. Otherwise it keeps the launcher's rights, since its
 //!   spares need them. It has no filter: only the launcher's requests reach it, and it runs no foreign code.
-//! - **May:** clone, join cgroups that the launcher has opened for it, take sandboxes' ids and map them.
+//! - **May:** clone, put its children into cgroups that the launcher has opened for it, take sandboxes' ids and map them.
 //! - **Ends:** when the launcher closes its socket, kills it, or dies (`PR_SET_PDEATHSIG`). Its children are the
 //!   launcher's and live on.
 

@@ -2,12 +2,12 @@
 //!
 //! - **Process:** the launcher, before its event loop. Trials run in short forks, since a process in a user namespace
 //!   cannot leave it.
-//! - **Started by:** the supervisor: [`EarlySetup::run`] while the server reads its settings, [`prepare`] with its
+//! - **Started by:** the supervisor: [`EarlySetup::run`] while the server starts its runtime, [`prepare`] with its
 //!   specification, and [`etc_stub::copy`] after the answer.
 //! - **Rights:** the launcher's. Here it makes its namespaces and gives up the host's root as its own. As an ordinary
 //!   user it also leaves the host's user namespace.
-//! - **May:** mount, read the host's files and mount table, make the parent folder of cgroups and remove those of dead
-//!   launchers. It sends nothing and starts no process that lives on.
+//! - **May:** mount, read the host's files and mount table, make the parent folder of cgroups, move the server's processes into
+//!   a leaf cgroup, and remove the cgroups of dead launchers. It sends nothing and starts no process that lives on.
 //! - **Ends:** with a [`Prepared`], which every fork of the launcher inherits, or with the error of the first step that
 //!   failed. Then the launcher reports it and exits.
 
@@ -71,7 +71,7 @@ fn step<T>(name: &str, layer: Option<&str>, result: io::Result<T>) -> Result<T, 
 }
 
 /// The part of the preparation that does not depend on the server's request and affects only this process. It runs
-/// while the server reads its settings. It excludes cgroups: preparing them can move processes, so the server must be
+/// while the server starts its runtime. It excludes cgroups: preparing them can move processes, so the server must be
 /// known to be alive.
 pub(super) struct EarlySetup {
     empty_environment: bool,

@@ -1,8 +1,8 @@
 //! The server's side of the launcher: starts it, detects its end, and kills it.
 //!
 //! - **Process:** the server. Nothing here runs in the launcher.
-//! - **Started by:** an operator or a client. The server calls [`start`] before it starts its first thread and before
-//!   it reads its settings, and again when a launcher is lost.
+//! - **Started by:** an operator or a client. The server calls [`start`] after it has read its settings and before it
+//!   starts its runtime, and again when a launcher is lost.
 //! - **Rights:** those of the server's user. It forks, executes its own program, and sends signals to the launcher and
 //!   its descendants.
 //! - **Ends:** independently of the launcher. Closing the socket ends the launcher.
@@ -34,7 +34,8 @@ pub struct Launcher {
     pub process: Process,
 }
 
-/// Starts a launcher. Call it before the first thread.
+/// Starts a launcher. The fork is cheapest before the first thread, and safe later: the child only makes system calls
+/// until it executes the program.
 ///
 /// Does not wait for the launcher to run. If it cannot be executed, its socket hangs up.
 ///

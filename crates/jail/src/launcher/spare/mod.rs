@@ -7,7 +7,7 @@
 //! - **Started by:** the fork server, else the supervisor. It is a child of the launcher in both cases.
 //! - **Rights:** the launcher's, until it has its request. With a shared user namespace it then enters that one with
 //!   its sandbox's id. Without one, as root, it takes its sandbox's id.
-//! - **May:** as root, mount the operator's folders and an image in its own mount namespace; clone the first process
+//! - **May:** mount an image, and as root the operator's folders, in its own mount namespace; clone the first process
 //!   and map its ids. It has the launcher's socket and, if there is one, the shared user namespace.
 //! - **Ends:** when it has reported the first process or an error, when the launcher closes its socket or kills it, and
 //!   when the launcher dies (`PR_SET_PDEATHSIG`). Without namespaces it stays, as the [`super::subreaper`].

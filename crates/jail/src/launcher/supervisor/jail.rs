@@ -5,7 +5,7 @@ use rustix::process::{PidfdFlags, WaitIdStatus, kill_process, pidfd_open};
 use super::ready::Interest;
 use super::*;
 use crate::launcher::base::messages::ToSpare;
-use crate::launcher::first_process::PRIVATE_FILES;
+use crate::launcher::first_process::PRIVATE_FILES_INSIDE;
 use crate::spec::Site;
 
 impl Jail {
@@ -189,7 +189,7 @@ impl Jail {
             namespaces.release();
         }
         if let Some(group) = &mut self.group {
-            group.name_private_files(format!("{}/proc/{pid}/root{}", paths::host(), PRIVATE_FILES));
+            group.name_private_files(format!("{}/proc/{pid}/root{}", paths::host(), PRIVATE_FILES_INSIDE));
         }
     }
 

@@ -1,8 +1,8 @@
 //! The launcher's event loop: takes requests, maps ids, watches memory, reaps processes, and removes ended sandboxes.
 //!
 //! - **Process:** the launcher itself, with one thread.
-//! - **Started by:** the server, which executes its own program again ([`start`](super::start)). All other
-//!   processes of this folder's parent are forks of this one.
+//! - **Started by:** the server, which executes its own program again ([`start`](super::start)). All
+//!   processes of `launcher/` except the server are forks of this one.
 //! - **Rights:** those of the server's user, without any filter. As the machine's root it has all capabilities and a
 //!   private mount namespace. As an ordinary user it has a user namespace with one id mapped, and all capabilities only
 //!   there. If namespaces cannot be made, it stays in the host's. Its environment is empty, and its only way to others

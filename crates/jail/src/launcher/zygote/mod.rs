@@ -1,6 +1,6 @@
 //! A zygote: an interpreter that has loaded the modules that sandboxes need, and whose workers enter them.
 //!
-//! It runs library code before anything is locked, so it gets only what it needs.
+//! It runs library code with the power to enter sandboxes, so it gets nothing else.
 //!
 //! - **Process:** a fork of the launcher that executes an interpreter. This code runs until then.
 //! - **Started by:** the supervisor, when the server asks for it.
