@@ -45,8 +45,12 @@ impl Tally {
     /// The tests that failed and may run a second time: a few that drive a whole server, whose time a busy machine may
     /// have taken. An attack that came through once has come through, however often it is stopped afterwards.
     pub fn take_second_chances(&mut self) -> Vec<String> {
+        self.take_second_chances_of(|name| name.contains("::") && !name.contains("tests::"))
+    }
+
+    /// The same among tests for which `driving` says that they drive a whole server.
+    pub fn take_second_chances_of(&mut self, driving: impl Fn(&String) -> bool) -> Vec<String> {
         let failing = std::mem::take(&mut self.failing);
-        let driving = |name: &String| name.contains("::") && !name.contains("tests::");
         let all = u64::try_from(failing.len()).is_ok_and(|number| number == self.failed);
         if !all || failing.len() > SECOND_CHANCES || !failing.iter().all(driving) {
             return Vec::new();

@@ -19,8 +19,9 @@ use super::conversation::{Conversation, Health};
 use super::facts::HostFacts;
 use super::{NativeBackend, report};
 
-/// The time a caller waits for a replacement launcher.
-const REPLACE_DEADLINE: Duration = Duration::from_secs(5);
+/// The time a caller waits for a replacement launcher: longer than a start takes on a machine that is slow or overloaded,
+/// and shorter than the creation of a sandbox may take in all.
+const REPLACE_DEADLINE: Duration = Duration::from_secs(15);
 /// After this many failed starts callers get an error instead of waiting.
 const FAILED_ATTEMPTS: u32 = 5;
 /// The pause before a second start in a row; it doubles with each further start.
@@ -121,11 +122,11 @@ impl Launchers {
         match found.as_ref().map(|found| found.as_deref()) {
             Ok(Ok(Current::Ready(conversation))) => Ok(Arc::clone(conversation)),
             Ok(Ok(Current::Replacing { why, .. })) => Err(NativeBackend::unavailable(format!(
-                "its launcher has ended, and another one could not be started: {why}"
+                "its launcher ended or does not answer, and another one could not be started: {why}"
             ))),
             Ok(Ok(Current::Closed) | Err(_)) => Err(NativeBackend::unavailable("it was shut down")),
             Err(_) => Err(NativeBackend::unavailable(format!(
-                "its launcher has ended, and another one was not ready within {REPLACE_DEADLINE:?}"
+                "its launcher ended or does not answer, and another one was not ready within {REPLACE_DEADLINE:?}"
             ))),
         }
     }
