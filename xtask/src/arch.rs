@@ -12,14 +12,15 @@ use crate::command::root;
 use crate::rust_paths;
 
 /// Allowed dependencies between crates, tests included. An unlisted crate is an error, so a new one is a decision.
-const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 22] = [
+const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 23] = [
     ("attacks", &[]),
     ("sandbox", &[]),
+    ("settings", &["sandbox"]),
     ("jail", &[]),
     ("agent", &["fuzz", "jail", "sandbox"]),
     (
         "backends",
-        &["agent", "broker", "contract", "fake-e2b", "jail", "sandbox"],
+        &["agent", "broker", "contract", "fake-e2b", "jail", "sandbox", "settings"],
     ),
     ("languages", &["fuzz", "sandbox"]),
     ("broker", &[]),
@@ -49,6 +50,7 @@ const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 22] = [
             "packages",
             "rest",
             "sandbox",
+            "settings",
         ],
     ),
     ("contract", &["sandbox"]),

@@ -1,6 +1,8 @@
 //! The back ends, one folder and one feature each. This file is the list.
 #![forbid(unsafe_code)]
 
+use sandcell_settings::Setting;
+
 #[cfg(feature = "docker")]
 pub mod docker;
 #[cfg(all(target_os = "linux", feature = "native"))]
@@ -8,3 +10,9 @@ pub mod native;
 
 #[cfg(feature = "e2b")]
 pub mod e2b;
+
+/// The tables of settings that back ends of this build declare themselves.
+pub const SETTINGS: &[&[Setting]] = &[
+    #[cfg(feature = "e2b")]
+    e2b::E2bConfig::SETTINGS,
+];

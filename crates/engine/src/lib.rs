@@ -193,9 +193,12 @@ impl Engine {
             name: backend.name(),
             isolation: backend.isolation().clone(),
             layers: backend.layers().to_vec(),
-            left_out: backend.left_out().to_vec(),
-            supports_images: backend.supports_images(),
-            uses_host_programs: backend.uses_host_programs(),
+            left_out: backend
+                .this_machine()
+                .map(|machine| machine.left_out().to_vec())
+                .unwrap_or_default(),
+            supports_images: backend.images().is_some(),
+            uses_host_programs: backend.this_machine().is_some(),
         };
         self.executions.sandboxes.backends.iter().map(view).collect()
     }
@@ -204,7 +207,8 @@ impl Engine {
     /// bounds them.
     #[must_use]
     pub fn capacity(&self) -> Option<Capacity> {
-        self.executions.sandboxes.backends.first()?.capacity()
+        let machine = self.executions.sandboxes.backends.first()?.this_machine()?;
+        Some(machine.capacity())
     }
 
     /// Returns the engine's counters since its start, and its current numbers.

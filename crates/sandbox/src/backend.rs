@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Code, Command, Files, Forward, Isolation, LayerReport, LeftOut, Limits, Process, SandboxError, Session,
-    SessionError,
+    Attachments, BackendImages, Code, Command, Files, Forward, Isolation, LayerReport, Limits, OwnSessions, Ports,
+    Priority, Process, SandboxError, ThisMachine, ZygoteEntry, Zygotes,
 };
 
 /// The parameters of a new sandbox.
@@ -23,12 +23,12 @@ pub struct SandboxSpec {
     pub env: BTreeMap<String, String>,
     /// A container image, if the back end supports images.
     pub image: Option<String>,
-    /// The number of the caller that it is made for, as in [`Sandbox::assign_owner`].
+    /// The number of the caller that it is made for, as in [`Priority::assign_owner`](crate::Priority::assign_owner).
     pub caller: Option<u64>,
     /// True if no call waits for this sandbox yet. Back ends that can give it low priority until
-    /// [`Sandbox::raise_priority`].
+    /// [`Priority::raise`](crate::Priority::raise).
     pub ahead: bool,
-    /// The number of the zygote whose worker will enter the sandbox ([`Sandbox::adopt`]). Back ends that can fork the
+    /// The number of the zygote whose worker will enter the sandbox ([`ZygoteEntry::adopt`](crate::ZygoteEntry::adopt)). Back ends that can fork the
     /// worker while they make the sandbox.
     pub entered_by: Option<u64>,
 }
@@ -90,61 +90,20 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
     /// Returns the state of each isolation layer, with reasons and remedies.
     fn layers(&self) -> &[LayerReport];
 
-    /// Returns the host mounts that lie below the folders that sandboxes see, and that are not shown.
-    fn left_out(&self) -> &[LeftOut] {
-        &[]
-    }
-
-    /// Returns the number of sandboxes that fit within the limits of this machine. None if the machine has no such
-    /// limits. Reads several system files.
-    fn capacity(&self) -> Option<crate::Capacity> {
+    /// Returns what a back end knows whose sandboxes use the programs of this machine. None: the programs come from
+    /// elsewhere.
+    fn this_machine(&self) -> Option<&dyn ThisMachine> {
         None
     }
 
-    /// Returns true if a specification may name an image.
-    fn supports_images(&self) -> bool {
-        false
-    }
-
-    /// Returns true if a sandbox without an image uses the programs of this machine.
-    fn uses_host_programs(&self) -> bool {
-        false
-    }
-
-    /// Returns the progress of the image pull that sandboxes of this image wait for. `None` as argument means the
-    /// default image. Returns none if no pull is in progress. Cheap: callers poll it while a call waits.
-    fn preparing(&self, image: Option<&str>) -> Option<Preparing> {
-        let _ = image;
+    /// Returns the images of a back end whose specifications may name one.
+    fn images(&self) -> Option<&dyn BackendImages> {
         None
     }
 
-    /// Pulls the image that sandboxes use, and waits until it is available. None means the default image.
-    /// [`Backend::preparing`] reports the progress meanwhile. This is for an operator's command; a tool call is asked
-    /// to retry instead.
-    ///
-    /// # Errors
-    /// [`SandboxError::Image`] with the reason.
-    async fn pull_image(&self, image: Option<&str>) -> Result<(), SandboxError> {
-        let _ = image;
-        Ok(())
-    }
-
-    /// Aborts the pull of this image, unless a call waits for it at this moment. Called when the last interested caller
-    /// has given up.
-    fn abandon(&self, image: &str) {
-        let _ = image;
-    }
-
-    /// Starts a zygote: an interpreter outside every sandbox, whose forks enter sandboxes of this back end
-    /// ([`Sandbox::adopt`]). It sees the files of a fresh sandbox that has these folders attached
-    /// ([`Sandbox::attach`]). It must never run a caller's code. `argv` is the program with its arguments. It has a
-    /// control channel, an empty environment and no output.
-    ///
-    /// # Errors
-    /// [`SandboxError::Unsupported`] if the back end has no zygotes.
-    async fn start_zygote(&self, argv: &[String], attached: &[PathBuf]) -> Result<Zygote, SandboxError> {
-        let _ = (argv, attached);
-        Err(SandboxError::Unsupported("warmed interpreters".to_owned()))
+    /// Returns the zygotes of a back end whose sandboxes forks can enter.
+    fn zygotes(&self) -> Option<&dyn Zygotes> {
+        None
     }
 
     /// Makes a sandbox. On failure, or if the future is dropped, nothing of it remains.
@@ -158,15 +117,6 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
     async fn shutdown(&self);
 }
 
-/// A zygote: an interpreter whose forks enter sandboxes.
-#[derive(Debug)]
-pub struct Zygote {
-    /// The number that [`Sandbox::adopt`] takes.
-    pub number: u64,
-    /// Its control channel. Dropping the handle kills the zygote; its forks live on.
-    pub process: Process,
-}
-
 /// A sandbox. Dropping the last reference ends it.
 #[async_trait]
 pub trait Sandbox: Send + Sync + std::fmt::Debug {
@@ -176,34 +126,8 @@ pub trait Sandbox: Send + Sync + std::fmt::Debug {
     /// Returns the environment that its programs start with.
     fn base_env(&self) -> &BTreeMap<String, String>;
 
-    /// Assigns the sandbox to the caller of this number. Back ends that can share the processors equally between
-    /// callers, regardless of the number of busy sandboxes of each. Sandboxes without this call belong to caller 0.
-    /// Cheap.
-    fn assign_owner(&self, caller: u64) {
-        let _ = caller;
-    }
-
-    /// Ends the low priority of a sandbox that was made [`ahead`](SandboxSpec::ahead), since a call may wait for it
-    /// from now on. Cheap.
-    fn raise_priority(&self) {}
-
     /// Starts a program inside.
     async fn spawn(&self, command: Command) -> Result<Process, SandboxError>;
-
-    /// Lets a worker of this zygote enter. Returns it as if it were a program with a control channel that was started
-    /// here. At most one worker can enter; later programs are started in the usual way.
-    ///
-    /// # Errors
-    /// The sandbox cannot be entered, the zygote is gone or unknown, or a step failed. The sandbox is unchanged.
-    async fn adopt(&self, parent: u64) -> Result<Process, SandboxError> {
-        let _ = parent;
-        Err(SandboxError::Unsupported("warmed interpreters".to_owned()))
-    }
-
-    /// Returns the zygote whose worker waits in this sandbox to be adopted ([`SandboxSpec::entered_by`]).
-    fn pending_worker(&self) -> Option<u64> {
-        None
-    }
 
     /// Returns the container image that its programs come from. None if they are the host's.
     fn image(&self) -> Option<&str> {
@@ -218,40 +142,34 @@ pub trait Sandbox: Send + Sync + std::fmt::Debug {
     /// Returns its files.
     fn files(&self) -> &dyn Files;
 
-    /// Shows a host folder in the running sandbox, read-only. Returns its path inside. The paths are
-    /// [`LAYERS`](crate::LAYERS)`/0`, `/1` and so on in call order, at most [`LAYERS_MAX`](crate::LAYERS_MAX). The
-    /// caller must have made the folder for this purpose: code inside can read everything in it.
-    async fn attach(&self, folder: &Path) -> Result<String, SandboxError> {
-        let _ = folder;
-        Err(SandboxError::Unsupported("installing packages".to_owned()))
-    }
-
-    /// Returns the attached folders, in call order.
-    async fn attached(&self) -> Vec<PathBuf> {
-        Vec::new()
-    }
-
-    /// Returns true if packages that were built for this machine's interpreters can be attached.
-    fn takes_packages(&self) -> bool {
-        true
-    }
-
     /// Returns true if programs inside install the packages, over the sandbox's network. Packages are then not attached
     /// as folders ([`Packages::resolve_inside`](crate::Packages::resolve_inside)).
     fn installs_inside(&self) -> bool {
         false
     }
 
-    /// Opens a loopback port inside. Its connections arrive here. The sandbox has no other way out.
-    async fn forward(&self, port: u16) -> Result<Forward, SandboxError> {
-        let _ = port;
-        Err(SandboxError::Unsupported("network".to_owned()))
+    /// Returns its share of the processors, where the back end can set one.
+    fn priority(&self) -> Option<&dyn Priority> {
+        None
     }
 
-    /// Opens a session of this language by a mechanism of the back end. None if there is no such mechanism: the
-    /// language then starts its driver as a program inside.
-    async fn open_session(&self, language: &str) -> Option<Result<Box<dyn Session>, SessionError>> {
-        let _ = language;
+    /// Returns the way by which a zygote's worker enters it.
+    fn zygote_entry(&self) -> Option<&dyn ZygoteEntry> {
+        None
+    }
+
+    /// Returns the host folders that it shows, where folders can be added to a running sandbox.
+    fn attachments(&self) -> Option<&dyn Attachments> {
+        None
+    }
+
+    /// Returns its loopback ports, where connections to them can arrive at the server.
+    fn ports(&self) -> Option<&dyn Ports> {
+        None
+    }
+
+    /// Returns the sessions that the back end opens itself. None: a language starts its driver as a program inside.
+    fn own_sessions(&self) -> Option<&dyn OwnSessions> {
         None
     }
 
@@ -263,6 +181,30 @@ pub trait Sandbox: Send + Sync + std::fmt::Debug {
 
     /// Waits until it has ended, for any reason.
     async fn ended(&self) -> Ended;
+}
+
+impl dyn Sandbox + '_ {
+    /// Shows a host folder, as [`Attachments::attach`].
+    ///
+    /// # Errors
+    /// [`SandboxError::Unsupported`] if folders cannot be added.
+    pub async fn attach(&self, folder: &Path) -> Result<String, SandboxError> {
+        match self.attachments() {
+            Some(attachments) => attachments.attach(folder).await,
+            None => Err(SandboxError::Unsupported("installing packages".to_owned())),
+        }
+    }
+
+    /// Opens a loopback port, as [`Ports::forward`].
+    ///
+    /// # Errors
+    /// [`SandboxError::Unsupported`] if its ports do not lead to the server.
+    pub async fn forward(&self, port: u16) -> Result<Forward, SandboxError> {
+        match self.ports() {
+            Some(ports) => ports.forward(port).await,
+            None => Err(SandboxError::Unsupported("network".to_owned())),
+        }
+    }
 }
 
 /// The resource usage of a sandbox, and the limits that it has hit.

@@ -94,13 +94,28 @@ pub struct LeftOut {
     pub reason: String,
 }
 
+impl Degree {
+    /// Returns the mechanism of the memory limit that these layers describe.
+    #[must_use]
+    pub fn of_memory(layers: &[LayerReport]) -> Self {
+        let mut limits = layers.iter().filter(|layer| layer.name == "memory_limit");
+        match limits.any(|layer| layer.state != LayerState::Active) {
+            true => Self::Watched,
+            false => Self::Enforced,
+        }
+    }
+}
+
 /// The isolation in force around one sandbox, as every result reports it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Isolation {
     /// The back end's name.
     pub backend: String,
     /// Its level.
     pub level: Level,
+    /// The mechanism of the memory limit. Results show it among the layers.
+    #[serde(skip)]
+    pub memory: Degree,
     /// The names of the layers in force.
     pub layers: Vec<String>,
     /// The layers that are weaker than they could be, each as `name: reason`.

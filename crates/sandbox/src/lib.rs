@@ -5,6 +5,7 @@
 //! data structures.
 #![forbid(unsafe_code)]
 
+mod abilities;
 mod analysis;
 mod backend;
 mod capacity;
@@ -23,10 +24,13 @@ mod session;
 mod system;
 mod time;
 
+pub use abilities::{
+    Attachments, BackendImages, OwnSessions, Ports, Priority, ThisMachine, Zygote, ZygoteEntry, Zygotes,
+};
 pub use analysis::{Advice, Finding, Severity};
 pub use backend::{
     Backend, EndReason, Ended, Mount, MountMode, NetworkRule, OuterProcesses, OuterScope, Preparing, Sandbox,
-    SandboxSpec, Usage, Zygote,
+    SandboxSpec, Usage,
 };
 pub use capacity::{Bound, Capacity};
 pub use consent::{Consent, ConsentRequired};

@@ -11,46 +11,13 @@ use std::time::{Duration, SystemTime};
 use sandcell_engine::{Engine, NetworkedSandbox};
 use sandcell_sandbox::Failure;
 
-use crate::config::{Layered, Settings, Surroundings, read};
+use crate::config::{Layered, Settings, Surroundings, read, table};
 use crate::signals::{HangUps, OnHangUp};
 use crate::telemetry;
 use crate::wiring::ReloadTargets;
 
 /// The interval between checks of the settings files.
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
-/// Settings that a running server applies, by their names or tables. Existing sandboxes keep their values.
-const LIVE_SETTINGS: [&str; 29] = [
-    "analysis",
-    "http.connections",
-    "http.drain_s",
-    "http.requests_per_caller",
-    "http.requests_per_s",
-    "http.session_idle_s",
-    "http.sessions_per_caller",
-    "limits.cpus",
-    "limits.disk_mb",
-    "limits.executions",
-    "limits.executions_per_caller",
-    "limits.file_mb",
-    "limits.idle_s",
-    "limits.inodes",
-    "limits.memory_mb",
-    "limits.output_inline_kb",
-    "limits.output_kept_mb",
-    "limits.processes",
-    "limits.sandboxes",
-    "limits.sandboxes_per_caller",
-    "limits.timeout_s",
-    "log",
-    "network.",
-    "packages.",
-    "pool.memory_mb",
-    "pool.parked",
-    "preload",
-    "quota.",
-    "upload_from",
-];
-
 /// The maximum number of sandboxes, and of hosts of each, in one log line.
 const MAX_SANDBOXES_LOGGED: usize = 20;
 const MAX_HOSTS_LOGGED: usize = 8;
@@ -216,10 +183,9 @@ impl Drop for ReloadTask {
     }
 }
 
+/// Existing sandboxes keep the values of their creation.
 fn is_live(key: &str) -> bool {
-    LIVE_SETTINGS
-        .iter()
-        .any(|live| key == *live || (live.ends_with('.') && key.starts_with(live)))
+    table::find(key).is_some_and(|setting| setting.declaration.live)
 }
 
 fn stamps(around: &Surroundings) -> Vec<Stamp> {
@@ -239,14 +205,9 @@ fn stamp(file: &Path) -> Stamp {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::table::SETTINGS;
 
     #[test]
-    fn every_live_setting_exists() {
-        for live in LIVE_SETTINGS {
-            let known = |key: &str| key == live || (live.ends_with('.') && key.starts_with(live));
-            assert!(SETTINGS.iter().any(|setting| known(setting.key)), "{live}");
-        }
+    fn floors_and_folders_never_change_in_a_running_server() {
         for fixed in [
             "isolation_min",
             "limits_min",
@@ -255,6 +216,9 @@ mod tests {
             "limits.history_rows",
         ] {
             assert!(!is_live(fixed), "{fixed}");
+        }
+        for live in ["limits.cpus", "packages.allow", "network.deny", "quota.cpu_s", "log"] {
+            assert!(is_live(live), "{live}");
         }
     }
 }

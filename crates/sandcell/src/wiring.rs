@@ -423,7 +423,7 @@ async fn wire_with(
     #[cfg(all(target_os = "linux", feature = "native"))]
     let images = working
         .first()
-        .filter(|first| first.name() == "native" && first.supports_images())
+        .filter(|first| first.name() == "native" && first.images().is_some())
         .cloned();
     #[cfg(all(target_os = "linux", feature = "native"))]
     let languages = match &images {

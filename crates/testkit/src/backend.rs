@@ -1,6 +1,7 @@
 //! The scripted back end and its sandboxes.
 
 use std::collections::{BTreeMap, HashSet};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -8,9 +9,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use sandcell_sandbox::{
-    Backend, Channel, Command, EndReason, Ended, Entry, EntryKind, Exit, FileChunk, FileError, Files, Isolation,
-    LayerReport, Level, Listing, Process, ProcessEvent, ProcessHandle, Sandbox, SandboxError, SandboxPath, SandboxSpec,
-    Signal, SignalScope, Usage, WriteMode,
+    Attachments, Backend, Channel, Command, Degree, EndReason, Ended, Entry, EntryKind, Exit, FileChunk, FileError,
+    Files, Isolation, LAYERS, LayerReport, Level, Listing, Process, ProcessEvent, ProcessHandle, Sandbox, SandboxError,
+    SandboxPath, SandboxSpec, Signal, SignalScope, Usage, WriteMode,
 };
 use tokio::sync::{mpsc, watch};
 
@@ -141,6 +142,7 @@ impl FakeBackend {
             isolation: Isolation {
                 backend: name.to_owned(),
                 level: Level::Namespace,
+                memory: Degree::Enforced,
                 layers: vec!["pretence".to_owned()],
                 degraded: Vec::new(),
             },
@@ -220,6 +222,7 @@ impl Backend for FakeBackend {
             inside,
             isolation: self.isolation.clone(),
             env,
+            attached: Mutex::default(),
         }))
     }
 
@@ -283,6 +286,7 @@ pub(crate) struct FakeSandbox {
     pub inside: Arc<Inside>,
     isolation: Isolation,
     env: BTreeMap<String, String>,
+    attached: Mutex<Vec<PathBuf>>,
 }
 
 impl Drop for FakeSandbox {
@@ -355,6 +359,24 @@ impl Sandbox for FakeSandbox {
         let delay = *self.inside.world.end_delay.lock().unwrap();
         tokio::time::sleep(delay).await;
         Ended { reason }
+    }
+
+    fn attachments(&self) -> Option<&dyn Attachments> {
+        Some(self)
+    }
+}
+
+/// Folders are accepted and not shown: no program reads them.
+#[async_trait]
+impl Attachments for FakeSandbox {
+    async fn attach(&self, folder: &Path) -> Result<String, SandboxError> {
+        let mut attached = self.attached.lock().unwrap();
+        attached.push(folder.to_owned());
+        Ok(format!("{LAYERS}/{}", attached.len() - 1))
+    }
+
+    async fn attached(&self) -> Vec<PathBuf> {
+        self.attached.lock().unwrap().clone()
     }
 }
 

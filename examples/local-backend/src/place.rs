@@ -9,7 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use sandcell_agent::client::AgentClient;
 use sandcell_sandbox::{
-    Command, EndReason, Ended, Files, Forward, Isolation, Process, Sandbox, SandboxError, SandboxSpec, Usage,
+    Command, EndReason, Ended, Files, Isolation, Process, Sandbox, SandboxError, SandboxSpec, Usage,
 };
 use tempfile::TempDir;
 use tokio::process::Child;
@@ -112,7 +112,8 @@ async fn keep(place: Arc<Place>, client: AgentClient, mut child: Child, folder: 
     place.ended.send_replace(Some(Ended { reason }));
 }
 
-/// A place as a sandbox.
+/// A place as a sandbox. It has no ports: code here has the machine's own network anyway, and a way out with rules would
+/// promise what it does not hold.
 #[derive(Debug)]
 pub(super) struct LocalSandbox {
     place: Arc<Place>,
@@ -169,11 +170,6 @@ impl Sandbox for LocalSandbox {
 
     fn files(&self) -> &dyn Files {
         self.client.files()
-    }
-
-    async fn forward(&self, _port: u16) -> Result<Forward, SandboxError> {
-        // Code here has the machine's own network anyway; a way out with rules would promise what it does not hold.
-        Err(SandboxError::Unsupported("network".to_owned()))
     }
 
     async fn usage(&self) -> Result<Usage, SandboxError> {

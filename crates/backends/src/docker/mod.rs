@@ -29,7 +29,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use sandcell_sandbox::{
-    Backend, Degree, Isolation, LayerReport, Level, Mount, Network, Preparing, Sandbox, SandboxError, SandboxSpec,
+    Backend, BackendImages, Degree, Isolation, LayerReport, Level, Mount, Network, Preparing, Sandbox, SandboxError,
+    SandboxSpec,
 };
 use tokio::sync::{Mutex, oneshot};
 use tokio::time::timeout;
@@ -181,7 +182,7 @@ impl DockerBackend {
                 memory,
                 image: name,
                 usual,
-                attached: Mutex::new(0),
+                attached: Mutex::default(),
             });
             let made = match made {
                 Ok(made) => mount_seed::seed(&made.client, &mounts).await.map(|()| made),
@@ -234,24 +235,8 @@ impl Backend for DockerBackend {
         &self.layers
     }
 
-    fn supports_images(&self) -> bool {
-        true
-    }
-
-    fn preparing(&self, image: Option<&str>) -> Option<Preparing> {
-        let name = image.unwrap_or(&self.image);
-        self.images.progress(name).or_else(|| self.runtimes.progress(name))
-    }
-
-    async fn pull_image(&self, image: Option<&str>) -> Result<(), SandboxError> {
-        self.images.pull_image(image.unwrap_or(&self.image)).await
-    }
-
-    fn abandon(&self, image: &str) {
-        // All callers that name no image share the default image.
-        if image != self.image {
-            self.images.abandon(image);
-        }
+    fn images(&self) -> Option<&dyn BackendImages> {
+        Some(self)
     }
 
     async fn create(&self, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>, SandboxError> {
@@ -271,6 +256,25 @@ impl Backend for DockerBackend {
         let all = futures::future::join_all(ending.iter().map(|container| container.removed()));
         if timeout(SHUTDOWN_TIMEOUT, all).await.is_err() {
             tracing::warn!("containers did not end within {SHUTDOWN_TIMEOUT:?}");
+        }
+    }
+}
+
+#[async_trait]
+impl BackendImages for DockerBackend {
+    fn preparing(&self, image: Option<&str>) -> Option<Preparing> {
+        let name = image.unwrap_or(&self.image);
+        self.images.progress(name).or_else(|| self.runtimes.progress(name))
+    }
+
+    async fn pull(&self, image: Option<&str>) -> Result<(), SandboxError> {
+        self.images.pull_image(image.unwrap_or(&self.image)).await
+    }
+
+    fn abandon(&self, image: &str) {
+        // All callers that name no image share the default image.
+        if image != self.image {
+            self.images.abandon(image);
         }
     }
 }

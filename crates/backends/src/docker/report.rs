@@ -157,6 +157,7 @@ pub(super) fn isolation(found: &DaemonInfo, layers: &[LayerReport]) -> Isolation
     Isolation {
         backend: NAME.to_owned(),
         level: found.level,
+        memory: Degree::of_memory(layers),
         layers: layers
             .iter()
             .filter(|layer| layer.state == LayerState::Active)

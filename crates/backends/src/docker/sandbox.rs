@@ -1,7 +1,7 @@
 //! One container: its creation, its end, and its sandbox.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -14,8 +14,8 @@ use bollard::query_parameters::{
 use sandcell_agent::client::AgentClient;
 use sandcell_agent::protocol::DISK_FULL_STATUS;
 use sandcell_sandbox::{
-    ByteSize, Command, EndReason, Ended, Files, Forward, Isolation, LAYERS, LAYERS_MAX, Process, Sandbox, SandboxError,
-    Usage,
+    Attachments, ByteSize, Command, EndReason, Ended, Files, Forward, Isolation, LAYERS, LAYERS_MAX, Ports, Process,
+    Sandbox, SandboxError, Usage,
 };
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -211,8 +211,8 @@ pub(super) struct DockerSandbox {
     pub(super) image: String,
     /// True for the default image, for which packages are installed.
     pub(super) usual: bool,
-    /// The number of attached folders, failed attempts included: each path is used once.
-    pub(super) attached: tokio::sync::Mutex<usize>,
+    /// The attached folders, failed attempts included: each path is used once.
+    pub(super) attached: tokio::sync::Mutex<Vec<PathBuf>>,
 }
 
 impl DockerSandbox {
@@ -256,29 +256,12 @@ impl Sandbox for DockerSandbox {
         self.client.files()
     }
 
-    async fn attach(&self, folder: &Path) -> Result<String, SandboxError> {
-        self.check_alive()?;
-        if !self.usual {
-            return Err(SandboxError::Unsupported(format!(
-                "installing packages into the image {}, which is not the default one,",
-                self.image
-            )));
-        }
-        let mut attached = self.attached.lock().await;
-        let number = *attached;
-        if number >= LAYERS_MAX {
-            return Err(SandboxError::Full {
-                what: format!("at most {LAYERS_MAX} sets of packages fit into one sandbox"),
-            });
-        }
-        *attached += 1;
-        self.daemon.upload(&self.container.name, folder, number).await?;
-        Ok(format!("{LAYERS}/{number}"))
+    fn attachments(&self) -> Option<&dyn Attachments> {
+        Some(self)
     }
 
-    async fn forward(&self, port: u16) -> Result<Forward, SandboxError> {
-        self.check_alive()?;
-        self.client.forward(port, "network").await
+    fn ports(&self) -> Option<&dyn Ports> {
+        Some(self)
     }
 
     async fn usage(&self) -> Result<Usage, SandboxError> {
@@ -321,5 +304,40 @@ impl Sandbox for DockerSandbox {
     async fn ended(&self) -> Ended {
         // When the stream ends, because the agent ended or broke the protocol, the container ends.
         self.container.ended().await
+    }
+}
+
+#[async_trait]
+impl Attachments for DockerSandbox {
+    async fn attach(&self, folder: &Path) -> Result<String, SandboxError> {
+        self.check_alive()?;
+        if !self.usual {
+            return Err(SandboxError::Unsupported(format!(
+                "installing packages into the image {}, which is not the default one,",
+                self.image
+            )));
+        }
+        let mut attached = self.attached.lock().await;
+        let number = attached.len();
+        if number >= LAYERS_MAX {
+            return Err(SandboxError::Full {
+                what: format!("at most {LAYERS_MAX} sets of packages fit into one sandbox"),
+            });
+        }
+        attached.push(folder.to_owned());
+        self.daemon.upload(&self.container.name, folder, number).await?;
+        Ok(format!("{LAYERS}/{number}"))
+    }
+
+    async fn attached(&self) -> Vec<PathBuf> {
+        self.attached.lock().await.clone()
+    }
+}
+
+#[async_trait]
+impl Ports for DockerSandbox {
+    async fn forward(&self, port: u16) -> Result<Forward, SandboxError> {
+        self.check_alive()?;
+        self.client.forward(port, "network").await
     }
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use reqwest::Url;
 use sandcell_sandbox::{Level, SandboxError, Secret};
+use sandcell_settings::{Kind, SettingType, Value, operator, project, whole};
 
 use super::error::unavailable;
 
@@ -14,27 +15,41 @@ pub(super) const INTERPRETER_PORT: u16 = 49_999;
 /// E2B's own domains.
 const OWN_DOMAINS: [&str; 2] = ["e2b.app", "e2b.dev"];
 
-/// The operator's settings.
-#[derive(Debug, Clone)]
-pub struct E2bConfig {
-    /// The account's API key.
-    pub key: Option<Secret>,
-    /// The service's domain, such as `e2b.app`.
-    pub domain: String,
-    /// The address of the service's API; none: `https://api.` and the domain.
-    pub api_url: Option<String>,
-    /// One address for all ports of all sandboxes; none: each sandbox has its own, below the domain.
-    pub sandbox_url: Option<String>,
-    /// Debug mode: one sandbox on this machine without a service; its ports are ports of this machine.
-    pub debug: Debug,
-    /// The template of new sandboxes.
-    pub template: String,
-    /// The time that a sandbox outlives a vanished server.
-    pub lifetime: Duration,
-    /// The isolation level of sandboxes; none: derived from the domain.
-    pub level: Option<Level>,
-    /// Internet access of sandboxes.
-    pub internet: Internet,
+sandcell_settings::settings! {
+    /// The operator's settings for the E2B service.
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct E2bConfig in "e2b." {
+        /// The key of the E2B account, for the back end `e2b`; `E2B_API_KEY` means the same. It is never shown.
+        "api_key" => key: Option<Secret> = project(Kind::Secret, "").also("E2B_API_KEY"),
+
+        /// The domain of the E2B service; `E2B_DOMAIN` means the same.
+        "domain" => domain: String = operator(Kind::Text, "e2b.app").also("E2B_DOMAIN"),
+
+        /// The address of its API, for a self-hosted service; `E2B_API_URL` means the same. Empty: `https://api.` and
+        /// the domain.
+        "api_url" => api_url: Option<String> = operator(Kind::Text, "").also("E2B_API_URL"),
+
+        /// One address for all ports of all sandboxes; `E2B_SANDBOX_URL` means the same. Empty: each port has a
+        /// separate address below the domain.
+        "sandbox_url" => sandbox_url: Option<String> = operator(Kind::Text, "").also("E2B_SANDBOX_URL"),
+
+        /// Uses this machine's ports 49983 and 49999 as the only sandbox, without a service; `E2B_DEBUG` means the
+        /// same.
+        "debug" => debug: Debug = operator(Kind::Flag, "false").also_lenient_flag("E2B_DEBUG"),
+
+        /// The template of E2B sandboxes; it must contain a code interpreter.
+        "template" => template: String = project(Kind::Text, "code-interpreter-v1"),
+
+        /// The time that an E2B sandbox outlives a crashed server, in seconds. A running server keeps its sandboxes
+        /// alive.
+        "timeout_s" => lifetime: Duration = project(whole(15, 86_400), "300"),
+
+        /// The isolation level of the service. `auto`: `microvm` at E2B's own domain, `container` elsewhere.
+        "level" => level: Option<Level> = operator(Kind::OneOf(&["auto", "microvm", "gvisor", "container"]), "auto"),
+
+        /// Lets E2B sandboxes reach the internet.
+        "internet" => internet: Internet = operator(Kind::Flag, "false"),
+    }
 }
 
 /// Debug mode, which uses no service.
@@ -51,6 +66,26 @@ pub enum Debug {
 pub enum Internet {
     Closed,
     Open,
+}
+
+impl SettingType for Debug {
+    fn from_value(key: &str, value: &Value) -> Option<Self> {
+        Some(if bool::from_value(key, value)? {
+            Self::On
+        } else {
+            Self::Off
+        })
+    }
+}
+
+impl SettingType for Internet {
+    fn from_value(key: &str, value: &Value) -> Option<Self> {
+        Some(if bool::from_value(key, value)? {
+            Self::Open
+        } else {
+            Self::Closed
+        })
+    }
 }
 
 /// The addresses of the service and of sandboxes.

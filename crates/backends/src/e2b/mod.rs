@@ -24,7 +24,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::future::join_all;
 use sandcell_sandbox::{
-    Backend, EndReason, Isolation, LayerReport, LayerState, Level, Sandbox, SandboxError, SandboxSpec, SessionFeatures,
+    Backend, Degree, EndReason, Isolation, LayerReport, LayerState, Level, Sandbox, SandboxError, SandboxSpec,
+    SessionFeatures,
 };
 use tokio::time::timeout;
 
@@ -161,6 +162,7 @@ fn isolation(level: Level, layers: &[LayerReport]) -> Isolation {
     Isolation {
         backend: NAME.to_owned(),
         level,
+        memory: Degree::of_memory(layers),
         layers: layers.iter().filter(active).map(|layer| layer.name.clone()).collect(),
         degraded: layers.iter().filter_map(reason).collect(),
     }

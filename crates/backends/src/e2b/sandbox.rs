@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use sandcell_sandbox::{
-    Command, EndReason, Ended, Files, HOME, Isolation, Process, Sandbox, SandboxError, Session, SessionError, Usage,
+    Command, EndReason, Ended, Files, HOME, Isolation, OwnSessions, Process, Sandbox, SandboxError, Session,
+    SessionError, Usage,
 };
 
 use super::files::E2bFiles;
@@ -71,11 +72,8 @@ impl Sandbox for E2bSandbox {
         &self.files
     }
 
-    async fn open_session(&self, language: &str) -> Option<Result<Box<dyn Session>, SessionError>> {
-        Some(match E2bSession::open(&self.inside, language).await {
-            Ok(session) => Ok(Box::new(session)),
-            Err(error) => Err(error),
-        })
+    fn own_sessions(&self) -> Option<&dyn OwnSessions> {
+        Some(self)
     }
 
     async fn usage(&self) -> Result<Usage, SandboxError> {
@@ -98,6 +96,13 @@ impl Sandbox for E2bSandbox {
         Ended {
             reason: self.inside.ended().await,
         }
+    }
+}
+
+#[async_trait]
+impl OwnSessions for E2bSandbox {
+    async fn open_session(&self, language: &str) -> Result<Box<dyn Session>, SessionError> {
+        Ok(Box::new(E2bSession::open(&self.inside, language).await?))
     }
 }
 

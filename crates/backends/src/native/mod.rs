@@ -31,8 +31,9 @@ use sandcell_jail::oom;
 use sandcell_jail::open_files::OpenFiles;
 use sandcell_jail::spec::{Added, Fault, Request, Site, Template};
 use sandcell_sandbox::{
-    Backend, Capacity, Degree, Image, Images, Isolation, LayerReport, LeftOut, Level, Limits, Mount, MountMode,
-    Preparing, SYSTEM_PATH, Sandbox, SandboxError, SandboxSpec, Zygote, program_places,
+    Backend, BackendImages, Capacity, Degree, Image, Images, Isolation, LayerReport, LeftOut, Level, Limits, Mount,
+    MountMode, Preparing, SYSTEM_PATH, Sandbox, SandboxError, SandboxSpec, ThisMachine, Zygote, Zygotes,
+    program_places,
 };
 use tokio::net::UnixStream;
 use tokio::sync::watch;
@@ -199,6 +200,11 @@ impl NativeBackend {
             fault_file: config.fault_file,
             path: search_path(&config.programs),
         }))
+    }
+
+    /// An image needs a separate root, which the process level does not have.
+    fn supports_images(&self) -> bool {
+        self.images.is_some() && self.isolation.level.satisfies(Level::Namespace)
     }
 
     /// Returns the image of this name, if this back end supports images.
@@ -386,40 +392,16 @@ impl Backend for NativeBackend {
         &self.layers
     }
 
-    fn left_out(&self) -> &[LeftOut] {
-        &self.left_out
+    fn this_machine(&self) -> Option<&dyn ThisMachine> {
+        Some(self)
     }
 
-    fn preparing(&self, image: Option<&str>) -> Option<Preparing> {
-        self.images.as_ref()?.preparing(image?)
+    fn images(&self) -> Option<&dyn BackendImages> {
+        self.supports_images().then_some(self)
     }
 
-    fn abandon(&self, image: &str) {
-        if let Some(images) = &self.images {
-            images.abandon(image);
-        }
-    }
-
-    fn supports_images(&self) -> bool {
-        self.images.is_some() && self.isolation.level.satisfies(Level::Namespace)
-    }
-
-    fn uses_host_programs(&self) -> bool {
-        true
-    }
-
-    async fn start_zygote(&self, argv: &[String], attached: &[PathBuf]) -> Result<Zygote, SandboxError> {
-        if !self.enterable {
-            return Err(SandboxError::Unsupported("warmed interpreters".to_owned()));
-        }
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let folders = attached.iter().map(|folder| sandbox::whole_path(folder));
-        let folders = folders.collect::<Result<Vec<_>, _>>()?;
-        zygote::start(self.launchers.get().await?, number, argv, folders).await
-    }
-
-    fn capacity(&self) -> Option<Capacity> {
-        Some(self.machine.capacity(self.launchers.count()))
+    fn zygotes(&self) -> Option<&dyn Zygotes> {
+        self.enterable.then_some(self)
     }
 
     async fn create(&self, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>, SandboxError> {
@@ -446,6 +428,44 @@ impl Backend for NativeBackend {
 
     async fn shutdown(&self) {
         self.launchers.shut_down().await;
+    }
+}
+
+impl ThisMachine for NativeBackend {
+    fn left_out(&self) -> &[LeftOut] {
+        &self.left_out
+    }
+
+    fn capacity(&self) -> Capacity {
+        self.machine.capacity(self.launchers.count())
+    }
+}
+
+#[async_trait]
+impl BackendImages for NativeBackend {
+    fn preparing(&self, image: Option<&str>) -> Option<Preparing> {
+        self.images.as_ref()?.preparing(image?)
+    }
+
+    /// Images are pulled by `sandcell images pull`, and by the first sandbox that needs them.
+    async fn pull(&self, _image: Option<&str>) -> Result<(), SandboxError> {
+        Ok(())
+    }
+
+    fn abandon(&self, image: &str) {
+        if let Some(images) = &self.images {
+            images.abandon(image);
+        }
+    }
+}
+
+#[async_trait]
+impl Zygotes for NativeBackend {
+    async fn start_zygote(&self, argv: &[String], attached: &[PathBuf]) -> Result<Zygote, SandboxError> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let folders = attached.iter().map(|folder| sandbox::whole_path(folder));
+        let folders = folders.collect::<Result<Vec<_>, _>>()?;
+        zygote::start(self.launchers.get().await?, number, argv, folders).await
     }
 }
 

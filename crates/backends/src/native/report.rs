@@ -168,6 +168,7 @@ pub(super) fn isolation(found: &Report, layers: &[LayerReport]) -> Isolation {
     Isolation {
         backend: NAME.to_owned(),
         level: level(found),
+        memory: Degree::of_memory(layers),
         layers: layers.iter().filter(there).map(|layer| layer.name.clone()).collect(),
         degraded: layers
             .iter()

@@ -9,7 +9,8 @@ use async_trait::async_trait;
 use sandcell_agent::client::{AgentClient, AgentEnd};
 use sandcell_jail::plan::{self, MAX_ATTACHMENTS};
 use sandcell_sandbox::{
-    ByteSize, Command, EndReason, Ended, Files, Forward, Image, Isolation, Level, Process, Sandbox, SandboxError, Usage,
+    Attachments, ByteSize, Command, EndReason, Ended, Files, Forward, Image, Isolation, Level, Ports, Priority,
+    Process, Sandbox, SandboxError, Usage, ZygoteEntry,
 };
 use tokio::time::timeout;
 
@@ -89,14 +90,6 @@ impl Sandbox for NativeSandbox {
         &self.env
     }
 
-    fn assign_owner(&self, caller: u64) {
-        self.jail.assign_owner(caller);
-    }
-
-    fn raise_priority(&self) {
-        self.jail.set_low_priority(false);
-    }
-
     async fn spawn(&self, command: Command) -> Result<Process, SandboxError> {
         self.check_alive()?;
         self.client.spawn(command).await
@@ -104,32 +97,6 @@ impl Sandbox for NativeSandbox {
 
     fn image(&self) -> Option<&str> {
         self.image.as_ref().map(|image| image.name.as_str())
-    }
-
-    async fn adopt(&self, parent: u64) -> Result<Process, SandboxError> {
-        self.check_alive()?;
-        if self.image.is_some() {
-            return Err(SandboxError::Unsupported(
-                "a warmed interpreter in a sandbox of an image".to_owned(),
-            ));
-        }
-        if self.entered.swap(true, Ordering::Relaxed) {
-            return Err(SandboxError::Unsupported("entering a sandbox twice".to_owned()));
-        }
-        // The agent answers when the child has arrived. Dropping the request ends a child that arrives too late.
-        let (_, process) = tokio::try_join!(self.jail.enter(parent), async {
-            timeout(ADOPT_DEADLINE, self.client.adopt()).await.unwrap_or_else(|_| {
-                Err(SandboxError::Setup {
-                    step: "let a warmed interpreter's child in".to_owned(),
-                    source: std::io::ErrorKind::TimedOut.into(),
-                })
-            })
-        })?;
-        Ok(process)
-    }
-
-    fn pending_worker(&self) -> Option<u64> {
-        self.jail.pending_worker()
     }
 
     fn memory_limit(&self) -> Option<u64> {
@@ -140,41 +107,21 @@ impl Sandbox for NativeSandbox {
         self.client.files()
     }
 
-    fn takes_packages(&self) -> bool {
-        self.image.is_none()
+    fn priority(&self) -> Option<&dyn Priority> {
+        Some(self)
     }
 
-    async fn attach(&self, folder: &Path) -> Result<String, SandboxError> {
-        self.check_alive()?;
-        if !self.takes_packages() {
-            return Err(SandboxError::Unsupported(
-                "packages in a sandbox of an image".to_owned(),
-            ));
-        }
-        let mut attached = self.attached.lock().await;
-        let number = attached.len();
-        let full = || SandboxError::Full {
-            what: format!("at most {MAX_ATTACHMENTS} sets of packages fit into one sandbox"),
-        };
-        let attachment = plan::attach("", number).ok_or_else(full)?;
-        let whole = whole_path(folder)?;
-        // The folder may be attached even if the answer is lost.
-        attached.push(folder.to_owned());
-        self.jail.attach(number, whole).await?;
-        Ok(attachment.path)
+    fn zygote_entry(&self) -> Option<&dyn ZygoteEntry> {
+        self.image.is_none().then_some(self)
     }
 
-    async fn attached(&self) -> Vec<PathBuf> {
-        self.attached.lock().await.clone()
+    fn attachments(&self) -> Option<&dyn Attachments> {
+        self.image.is_none().then_some(self)
     }
 
-    async fn forward(&self, port: u16) -> Result<Forward, SandboxError> {
-        self.check_alive()?;
-        // Below the namespace level a sandbox shares the host's loopback interface.
-        if !self.isolation.level.satisfies(Level::Namespace) {
-            return Err(SandboxError::Unsupported("network".to_owned()));
-        }
-        self.client.forward(port, "network").await
+    /// Below the namespace level a sandbox shares the host's loopback interface.
+    fn ports(&self) -> Option<&dyn Ports> {
+        self.isolation.level.satisfies(Level::Namespace).then_some(self)
     }
 
     async fn usage(&self) -> Result<Usage, SandboxError> {
@@ -227,5 +174,69 @@ impl Sandbox for NativeSandbox {
                 }
             }
         }
+    }
+}
+
+impl Priority for NativeSandbox {
+    fn assign_owner(&self, caller: u64) {
+        self.jail.assign_owner(caller);
+    }
+
+    fn raise(&self) {
+        self.jail.set_low_priority(false);
+    }
+}
+
+#[async_trait]
+impl ZygoteEntry for NativeSandbox {
+    async fn adopt(&self, zygote: u64) -> Result<Process, SandboxError> {
+        self.check_alive()?;
+        if self.entered.swap(true, Ordering::Relaxed) {
+            return Err(SandboxError::Unsupported("entering a sandbox twice".to_owned()));
+        }
+        // The agent answers when the child has arrived. Dropping the request ends a child that arrives too late.
+        let (_, process) = tokio::try_join!(self.jail.enter(zygote), async {
+            timeout(ADOPT_DEADLINE, self.client.adopt()).await.unwrap_or_else(|_| {
+                Err(SandboxError::Setup {
+                    step: "let a warmed interpreter's child in".to_owned(),
+                    source: std::io::ErrorKind::TimedOut.into(),
+                })
+            })
+        })?;
+        Ok(process)
+    }
+
+    fn pending_worker(&self) -> Option<u64> {
+        self.jail.pending_worker()
+    }
+}
+
+#[async_trait]
+impl Attachments for NativeSandbox {
+    async fn attach(&self, folder: &Path) -> Result<String, SandboxError> {
+        self.check_alive()?;
+        let mut attached = self.attached.lock().await;
+        let number = attached.len();
+        let full = || SandboxError::Full {
+            what: format!("at most {MAX_ATTACHMENTS} sets of packages fit into one sandbox"),
+        };
+        let attachment = plan::attach("", number).ok_or_else(full)?;
+        let whole = whole_path(folder)?;
+        // The folder may be attached even if the answer is lost.
+        attached.push(folder.to_owned());
+        self.jail.attach(number, whole).await?;
+        Ok(attachment.path)
+    }
+
+    async fn attached(&self) -> Vec<PathBuf> {
+        self.attached.lock().await.clone()
+    }
+}
+
+#[async_trait]
+impl Ports for NativeSandbox {
+    async fn forward(&self, port: u16) -> Result<Forward, SandboxError> {
+        self.check_alive()?;
+        self.client.forward(port, "network").await
     }
 }

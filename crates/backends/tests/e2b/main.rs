@@ -51,7 +51,7 @@ async fn sandbox(backend: &E2bBackend) -> Arc<dyn Sandbox> {
 }
 
 async fn session(sandbox: &Arc<dyn Sandbox>) -> Box<dyn Session> {
-    sandbox.open_session("python").await.unwrap().unwrap()
+    sandbox.own_sessions().unwrap().open_session("python").await.unwrap()
 }
 
 fn cell(code: &str) -> Cell {
@@ -152,7 +152,7 @@ async fn a_session_keeps_variables_and_returns_all_output() {
         text(&run(&mut session, "print(x)").await.1, OutputStream::Stdout),
         "40\n"
     );
-    let other = place.open_session("cobol").await.unwrap();
+    let other = place.own_sessions().unwrap().open_session("cobol").await;
     assert!(other.unwrap_err().to_string().contains("python, javascript"));
     place.close().await.unwrap();
     place.close().await.unwrap();
@@ -188,7 +188,7 @@ async fn interrupted_code_keeps_its_variables_and_killed_code_loses_them() {
     let (status, _) = run(&mut session, "while True: pass").await;
     assert!(matches!(status, Ok(CellStatus::Died(_))), "{status:?}");
     drop(session);
-    let mut fresh = place.open_session("python").await.unwrap().unwrap();
+    let mut fresh = place.own_sessions().unwrap().open_session("python").await.unwrap();
     let (status, _) = run(&mut fresh, "x").await;
     assert!(matches!(status, Ok(CellStatus::Error(_))), "{status:?}");
     let (status, _) = run(&mut fresh, "import os\nos._exit(1)").await;
@@ -334,7 +334,7 @@ async fn an_expired_sandbox_is_reported_as_expired() {
     assert!(place.usage().await.is_err());
     // A new sandbox works.
     let again = sandbox(&backend).await;
-    let mut session = again.open_session("python").await.unwrap().unwrap();
+    let mut session = again.own_sessions().unwrap().open_session("python").await.unwrap();
     assert!(run(&mut session, "1").await.0.is_ok());
     fake.had_no_faults();
 }

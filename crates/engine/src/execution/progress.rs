@@ -7,6 +7,7 @@ use sandcell_sandbox::{Backend, OutputStream, Preparing};
 use tokio::sync::Notify;
 
 use crate::execution::state::Execution;
+use crate::sandbox::lifecycle;
 use crate::{ExecutionId, OutputPart, Progress};
 
 /// Follows the progress of a call: the preparation of its sandbox, and then its execution. Empty before that.
@@ -87,6 +88,6 @@ impl Watch {
     pub(crate) fn prepares(&self, backends: Vec<Arc<dyn Backend>>, image: Option<String>) {
         self.0
             .preparing
-            .get_or_init(|| Box::new(move || backends.iter().find_map(|backend| backend.preparing(image.as_deref()))));
+            .get_or_init(|| Box::new(move || lifecycle::preparing(&backends, image.as_deref())));
     }
 }

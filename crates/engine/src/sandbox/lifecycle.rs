@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandcell_sandbox::{Backend, Code, Failure, LAYERS, Language, Sandbox, SandboxError, SandboxSpec};
+use sandcell_sandbox::{Backend, Code, Failure, LAYERS, Language, Preparing, Sandbox, SandboxError, SandboxSpec};
 use tokio::sync::Semaphore;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -56,8 +56,8 @@ pub(crate) async fn run_lifecycle(sandboxes: Arc<Sandboxes>, record: Arc<Record>
     let caller = sandboxes.caller_numbers.number(&record.owner);
     let made = match take_idle(&sandboxes, &record, &plan) {
         Some((sandbox, skipped)) => {
-            if let Some(caller) = caller {
-                sandbox.assign_owner(caller);
+            if let (Some(caller), Some(priority)) = (caller, sandbox.priority()) {
+                priority.assign_owner(caller);
             }
             Ok((sandbox, skipped))
         }
@@ -208,8 +208,8 @@ async fn create_with_interest(sandboxes: &Sandboxes, record: &Record, plan: &Pla
         made = create(sandboxes, plan) => made,
         _terminated = record.wait_closing() => {
             if sandboxes.image_interests.remove(image, &record.owner) {
-                for backend in &plan.backends {
-                    backend.abandon(image);
+                for images in plan.backends.iter().filter_map(|backend| backend.images()) {
+                    images.abandon(image);
                 }
             }
             return Err(Failure::new(
@@ -220,14 +220,16 @@ async fn create_with_interest(sandboxes: &Sandboxes, record: &Record, plan: &Pla
         }
     };
     // If the image is still being prepared, the caller retries, so its interest stays.
-    if plan
-        .backends
-        .iter()
-        .all(|backend| backend.preparing(Some(image)).is_none())
-    {
+    if preparing(&plan.backends, Some(image)).is_none() {
         sandboxes.image_interests.remove(image, &record.owner);
     }
     made
+}
+
+/// Returns the progress of the first back end that prepares this image (none: its default image).
+pub(crate) fn preparing(backends: &[Arc<dyn Backend>], image: Option<&str>) -> Option<Preparing> {
+    let mut images = backends.iter().filter_map(|backend| backend.images());
+    images.find_map(|images| images.preparing(image))
 }
 
 /// Waits until the sandbox has a reason to end.
@@ -328,7 +330,7 @@ async fn create_with_any(plan: &Plan, spec: &SandboxSpec) -> Result<CreatedSandb
         let mut made = timeout(CREATE_TIMEOUT, backend.create(spec)).await;
         if matches!(made, Ok(Err(SandboxError::Image { .. })))
             && began.elapsed() < IMAGE_RETRY_WINDOW
-            && backend.preparing(spec.image.as_deref()).is_some()
+            && preparing(std::slice::from_ref(backend), spec.image.as_deref()).is_some()
         {
             made = timeout(CREATE_TIMEOUT, backend.create(spec)).await;
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use sandcell_sandbox::{
     Code, Command, Consent, ConsentRequired, Exit, Failure, HOME, Installed, PackageRequest, Packages, Sandbox,
-    StdinMode, gather, of_registry,
+    SandboxError, StdinMode, gather, of_registry,
 };
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
@@ -131,7 +131,10 @@ impl Sandboxes {
         if orders.is_empty() {
             return Ok(None);
         }
-        if !sandbox.takes_packages() && !sandbox.installs_inside() {
+        if sandbox.attachments().is_none() && !sandbox.installs_inside() {
+            if sandbox.image().is_none() {
+                return Err(SandboxError::Unsupported("installing packages".to_owned()).into());
+            }
             return Err(Failure::invalid(
                 "packages cannot be installed in a sandbox of an image: they are made for this machine's interpreter",
                 "choose an image that has them, or a sandbox without an image",

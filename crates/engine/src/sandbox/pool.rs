@@ -541,7 +541,9 @@ async fn make(sandboxes: &Arc<Sandboxes>) -> Result<IdleSandbox, Failure> {
         session = Some((language.clone(), opened));
     }
     let usage = read_usage(sandbox.as_ref()).await;
-    sandbox.raise_priority();
+    if let Some(priority) = sandbox.priority() {
+        priority.raise();
+    }
     Ok(IdleSandbox {
         limits,
         sandbox,

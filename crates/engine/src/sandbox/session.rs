@@ -121,13 +121,13 @@ pub(crate) async fn open_session(
     language: &dyn Language,
     sandbox: &Arc<dyn Sandbox>,
 ) -> Result<Box<dyn Session>, SessionError> {
-    match sandbox.open_session(&language.info().name).await {
-        Some(opened) => opened,
-        None => match language.inside(sandbox.as_ref()).await {
-            Ok(Some(inside)) => inside.open(sandbox.clone()).await,
-            Ok(None) => language.open(sandbox.clone()).await,
-            Err(failure) => Err(SandboxError::Refused(Box::new(failure)).into()),
-        },
+    if let Some(sessions) = sandbox.own_sessions() {
+        return sessions.open_session(&language.info().name).await;
+    }
+    match language.inside(sandbox.as_ref()).await {
+        Ok(Some(inside)) => inside.open(sandbox.clone()).await,
+        Ok(None) => language.open(sandbox.clone()).await,
+        Err(failure) => Err(SandboxError::Refused(Box::new(failure)).into()),
     }
 }
 

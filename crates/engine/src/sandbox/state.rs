@@ -491,6 +491,7 @@ mod tests {
             planned: Arc::new(Isolation {
                 backend: "none".to_owned(),
                 level: Level::None,
+                memory: sandcell_sandbox::Degree::Enforced,
                 layers: Vec::new(),
                 degraded: Vec::new(),
             }),

@@ -16,9 +16,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use sandcell_sandbox::{
-    Aftermath, Cell, CellOutcome, CellStatus, Channel, Command, EndReason, Exit, Interrupter, MimeBundle, NotLoaded,
-    OutputStream, Process, ProcessEvent, ProcessHandle, Sandbox, SandboxError, Session, SessionError, SessionEvent,
-    SessionFeatures, Signal, SignalScope, Variable,
+    Aftermath, Cell, CellOutcome, CellStatus, Channel, Command, Degree, EndReason, Exit, Interrupter, MimeBundle,
+    NotLoaded, OutputStream, Process, ProcessEvent, ProcessHandle, Sandbox, SandboxError, Session, SessionError,
+    SessionEvent, SessionFeatures, Signal, SignalScope, Variable,
 };
 use serde_json::json;
 use tokio::sync::{Mutex, mpsc};
@@ -157,8 +157,7 @@ struct DisplayTotals {
 
 /// Returns true if a per-process limit bounds memory there, so that code which exhausts it can continue.
 fn is_watched(sandbox: &dyn Sandbox) -> bool {
-    let degraded = &sandbox.isolation().degraded;
-    degraded.iter().any(|layer| layer.starts_with("memory_limit: "))
+    sandbox.isolation().memory == Degree::Watched
 }
 
 /// The reason why a session has no snapshots, as the end of a sentence.
@@ -183,19 +182,18 @@ impl DriverSession {
         Ok(session)
     }
 
-    /// Opens a session in a child of this zygote, which has loaded these modules. `start.boot` is the child's first
-    /// input.
+    /// Opens a session in a zygote's worker that has entered the sandbox. The zygote has loaded these modules.
+    /// `start.boot` is the worker's first input.
     ///
     /// # Errors
     /// As for [`DriverSession::open`]. The sandbox is unchanged, and the session can be started normally.
-    pub async fn adopt(
+    pub async fn adopted(
         sandbox: &dyn Sandbox,
-        parent: u64,
+        worker: Process,
         preloaded: Arc<PreloadedModules>,
         start: Start,
     ) -> Result<Self, SessionError> {
-        let process = sandbox.adopt(parent).await?;
-        let mut session = Self::of(process, &start, Some(sandbox))?;
+        let mut session = Self::of(worker, &start, Some(sandbox))?;
         session.be_ready(start).await?;
         session.preloaded = preloaded;
         Ok(session)

@@ -107,21 +107,29 @@ impl PythonLanguage {
             stdin: StdinMode::Null,
             control: true,
         };
-        let expected = sandbox.pending_worker();
-        let chosen = match sandbox.image() {
-            None => self.zygotes.choose(&sandbox.attached().await, expected),
-            Some(_) => None,
+        let Some(entry) = sandbox.zygote_entry() else {
+            return self.open_cold(sandbox, command, driver).await;
         };
+        let expected = entry.pending_worker();
+        let attached = match sandbox.attachments() {
+            Some(attachments) => attachments.attached().await,
+            None => Vec::new(),
+        };
+        let chosen = self.zygotes.choose(&attached, expected);
         if let (Some(number), None) = (expected, &chosen) {
             // A child waits there, but no session will use it.
-            if let Ok(unwanted) = sandbox.adopt(number).await {
+            if let Ok(unwanted) = entry.adopt(number).await {
                 let _ = unwanted.handle.signal(Signal::Kill, SignalScope::Tree).await;
             }
         }
         if let Some(chosen) = chosen {
             let boot = driver::begin_frame(&command.env, &command.cwd);
             let start = self.start(command.clone(), boot);
-            let adopted = DriverSession::adopt(sandbox, chosen.number, Arc::clone(&chosen.preloaded), start).await;
+            let worker = entry.adopt(chosen.number).await.map_err(SessionError::from);
+            let adopted = match worker {
+                Ok(worker) => DriverSession::adopted(sandbox, worker, Arc::clone(&chosen.preloaded), start).await,
+                Err(error) => Err(error),
+            };
             let error = match adopted {
                 Ok(session) => {
                     self.driver.compile_in_background(false);

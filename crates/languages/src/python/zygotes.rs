@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use sandcell_sandbox::{Backend, NotLoaded, SessionError};
+use sandcell_sandbox::{Backend, NotLoaded, SandboxError, SessionError};
 
 use crate::control::{DriverSession, PreloadedModules, Snapshots, Start};
 
@@ -94,7 +94,9 @@ impl Zygotes {
     }
 
     async fn start_alone(self: &Arc<Self>, recipe: Recipe) -> Result<Vec<NotLoaded>, SessionError> {
-        let parent = recipe.backend.start_zygote(&recipe.argv, &recipe.attached).await?;
+        let unsupported = || SandboxError::Unsupported("warmed interpreters".to_owned());
+        let zygotes = recipe.backend.zygotes().ok_or_else(unsupported)?;
+        let parent = zygotes.start_zygote(&recipe.argv, &recipe.attached).await?;
         let start = Start {
             boot: recipe.boot.clone(),
             copies: Snapshots::Unsupported,

@@ -167,7 +167,7 @@ fn say_built(settings: &Settings, base: &BaseInfo, use_it: bool) -> io::Result<(
     );
     if use_it {
         text.push_str("  every new sandbox starts with it\n");
-    } else if settings.packages.base.as_deref() != Some(base.name.as_str()) {
+    } else if settings.base.as_deref() != Some(base.name.as_str()) {
         text.push_str(&format!(
             "  to start every sandbox with it: sandcell config set base {}\n",
             base.name

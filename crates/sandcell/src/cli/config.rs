@@ -11,8 +11,8 @@ use serde_json::json;
 use super::output::{self, Style};
 use super::printed;
 use super::replace::replace;
-use crate::config::table::{SETTINGS, Setting};
-use crate::config::{Layered, Origin, Surroundings, Value, edit, read, read_if_there};
+use crate::config::table;
+use crate::config::{Layered, Origin, Surroundings, edit, read, read_if_there};
 
 /// The first line of a new settings file.
 const FILE_HEADER: &str =
@@ -92,7 +92,11 @@ pub(super) fn run(args: &ConfigArgs, file: Option<PathBuf>) -> Result<ExitCode, 
 
 /// Writes a setting into the user's file, or into the file that `--config` names. Reports a stronger source of the
 /// same setting.
-pub(super) fn set(setting: &'static Setting, words: &[String], file: Option<PathBuf>) -> Result<(), Failure> {
+pub(super) fn set(
+    setting: &'static sandcell_settings::Setting,
+    words: &[String],
+    file: Option<PathBuf>,
+) -> Result<(), Failure> {
     let path = target(file.clone())?;
     let text = read_if_there(&path)?.unwrap_or_default();
     write(&path, &edit::set(&path, &text, setting, words)?)?;
@@ -180,7 +184,7 @@ fn edit_file(path: &Path) -> Result<ExitCode, Failure> {
 }
 
 fn as_json(layers: &Layered) -> serde_json::Value {
-    let rows = SETTINGS.iter().filter_map(|setting| {
+    let rows = table::settings().filter_map(|setting| {
         let (value, origin) = layers.get(setting.key)?;
         Some(json!({
             "key": setting.key,
@@ -196,7 +200,7 @@ fn as_json(layers: &Layered) -> serde_json::Value {
 fn as_text(layers: &Layered, style: Style) -> String {
     let mut text = String::new();
     let mut table = "";
-    for setting in SETTINGS {
+    for setting in table::settings() {
         let Some((value, origin)) = layers.get(setting.key) else {
             continue;
         };
@@ -208,7 +212,7 @@ fn as_text(layers: &Layered, style: Style) -> String {
         let line = match value.to_json() {
             serde_json::Value::Null => format!("# {name} is not set"),
             serde_json::Value::Array(items) if setting.key == "mount" => mounts(&items),
-            _ if matches!(value, Value::Secret(_)) => format!("# {name} is set and not shown"),
+            _ if matches!(value, sandcell_settings::Value::Secret(_)) => format!("# {name} is set and not shown"),
             value => format!("{name} = {value}"),
         };
         let from = match origin {
@@ -259,7 +263,7 @@ mod tests {
     #[test]
     fn every_setting_is_in_the_json() {
         let rows = as_json(&read(&Surroundings::default()).unwrap());
-        assert_eq!(rows.as_array().unwrap().len(), SETTINGS.len());
+        assert_eq!(rows.as_array().unwrap().len(), table::settings().count());
         assert_eq!(rows[0]["key"], "backend");
         assert_eq!(rows[0]["origin"], "default");
     }

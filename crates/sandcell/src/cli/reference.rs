@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::CommandFactory;
 
 use super::Cli;
-use crate::config::table::{OTHER_VARIABLES, SETTINGS};
+use crate::config::table::{self, OTHER_VARIABLES};
 
 fn commands() -> String {
     let mut page = String::from(
@@ -56,18 +56,19 @@ fn settings() -> String {
          `.env` may come with a stranger's project, so settings marked *operator* are refused there.\n\n\
          | setting | takes | default | environment | |\n|---|---|---|---|---|\n",
     );
-    for setting in SETTINGS {
-        let default = if setting.default.is_empty() {
+    for setting in table::settings() {
+        let declaration = &setting.declaration;
+        let default = if declaration.default.is_empty() {
             String::new()
         } else {
-            format!("`{}`", setting.default)
+            format!("`{}`", declaration.default)
         };
         let _infallible = writeln!(
             page,
             "| `{}`{} | {} | {default} | `{}` | {} |",
             setting.key,
-            if setting.dotenv { "" } else { " *operator*" },
-            setting.kind.describe(),
+            if declaration.dotenv { "" } else { " *operator*" },
+            declaration.kind.describe(),
             setting.env_name(),
             setting.doc,
         );

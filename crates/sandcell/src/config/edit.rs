@@ -3,14 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use sandcell_sandbox::System;
+use sandcell_settings::{Kind, Setting, Value};
 use toml_edit::{Array, DocumentMut, Item, Table, TableLike};
 
 use super::error::ConfigError;
 use super::folders;
 pub(crate) use super::source::check;
 use super::source::known;
-use super::table::Setting;
-use super::value::{Kind, Value};
 
 /// Returns the path of the user's own settings file.
 pub(crate) fn users_file() -> Option<PathBuf> {
@@ -26,7 +25,7 @@ pub(crate) fn setting(key: &str) -> Result<&'static Setting, ConfigError> {
 /// Returns the file's text with this value of the setting. Words are written as in an environment variable, and
 /// several make a list. A word that begins like TOML is read as TOML.
 pub(crate) fn set(file: &Path, text: &str, setting: &'static Setting, words: &[String]) -> Result<String, ConfigError> {
-    if matches!(setting.kind, Kind::Mounts) {
+    if matches!(setting.declaration.kind, Kind::Mounts) {
         return Err(invalid(
             setting,
             "has separate tables: write them with `sandcell config edit`".to_owned(),
@@ -58,8 +57,8 @@ pub(crate) fn unset(file: &Path, text: &str, setting: &'static Setting) -> Resul
 }
 
 fn read(setting: &Setting, words: &[String]) -> Result<Value, String> {
-    let separator = match setting.kind {
-        Kind::Requirements => ";",
+    let separator = match setting.declaration.kind {
+        Kind::Requirements { .. } => ";",
         _ => ",",
     };
     let text = words.join(separator);
@@ -67,11 +66,11 @@ fn read(setting: &Setting, words: &[String]) -> Result<Value, String> {
         let table = format!("value = {text}").parse::<toml::Table>();
         let value = table.ok().and_then(|mut table| table.remove("value"));
         return match value {
-            Some(value) => setting.kind.read_toml(&value),
+            Some(value) => setting.declaration.kind.read_toml(&value),
             None => Err("is no value in TOML: mind the quotes and brackets".to_owned()),
         };
     }
-    setting.kind.read_text(&text)
+    setting.declaration.kind.read_text(&text)
 }
 
 fn invalid(setting: &Setting, reason: String) -> ConfigError {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use sandcell_sandbox::Failure;
+use sandcell_settings::WrongType;
 
 /// The reason that settings were refused. The first error ends the program; none is ever skipped.
 #[derive(Debug, thiserror::Error)]
@@ -77,6 +78,17 @@ pub(crate) enum ConfigError {
         /// The variable.
         key: String,
     },
+}
+
+/// A disagreement between a setting's declaration and its type: a bug.
+impl From<WrongType> for ConfigError {
+    fn from(wrong: WrongType) -> Self {
+        Self::Invalid {
+            place: "the table of settings".to_owned(),
+            key: wrong.key.to_owned(),
+            reason: "has a type that its declaration does not fit".to_owned(),
+        }
+    }
 }
 
 impl From<ConfigError> for Failure {

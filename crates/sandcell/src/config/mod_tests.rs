@@ -45,10 +45,3 @@ fn preload_modules_are_deduplicated_and_must_be_names() {
     let many: Vec<String> = (0..65).map(|number| format!("m{number}")).collect();
     assert!(modules(many).is_err());
 }
-
-#[test]
-fn cores_become_thousandths() {
-    assert_eq!(cpus(0.05), Cpus::milli(50));
-    assert_eq!(cpus(1.5), Cpus::milli(1500));
-    assert_eq!(cpus(1024.0), Cpus::milli(1_024_000));
-}

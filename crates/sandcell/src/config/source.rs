@@ -8,12 +8,12 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use sandcell_sandbox::System;
+use sandcell_settings::{Kind, OtherName, Setting, Value, mount};
 
 use super::dotenv;
 use super::error::ConfigError;
 use super::folders;
-use super::table::{self, Setting};
-use super::value::{Kind, Value};
+use super::table;
 
 /// The maximum number of bytes read of one file.
 const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -21,19 +21,6 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 const VARIABLE_PREFIX: &str = "SANDCELL_";
 /// The prefix of the test suite's variables, which are not settings.
 const TEST_PREFIX: &str = "SANDCELL_TEST_";
-/// Environment variables of programs that sandcell is compatible with, and the setting that each one sets; none:
-/// known, but without a use yet.
-const SEED_NAMES: &[(&str, Option<&str>)] = &[
-    ("INTERPRETER_TYPE", Some("backend")),
-    ("E2B_API_KEY", Some("e2b.api_key")),
-    ("E2B_DOMAIN", Some("e2b.domain")),
-    ("E2B_API_URL", Some("e2b.api_url")),
-    ("E2B_SANDBOX_URL", Some("e2b.sandbox_url")),
-    ("E2B_DEBUG", Some("e2b.debug")),
-    ("DOCKER_HOST", Some("docker.host")),
-    ("DOCKER_CERT_PATH", Some("docker.cert_path")),
-];
-
 /// The source of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Origin {
@@ -139,8 +126,8 @@ pub(crate) fn read(around: &Surroundings) -> Result<Layered, ConfigError> {
 
 fn defaults() -> Result<Layered, ConfigError> {
     let mut layered = Layered::new();
-    for setting in table::SETTINGS {
-        let value = parse_text(setting, setting.default, "the table of settings")?;
+    for setting in table::settings() {
+        let value = parse_text(setting, setting.declaration.default, "the table of settings")?;
         layered.insert(setting.key, (value, Origin::Default));
     }
     Ok(layered)
@@ -196,7 +183,7 @@ fn merge_toml(layered: &mut Layered, file: &Path, text: &str) -> Result<(), Conf
     let place = file.display().to_string();
     for (key, value) in flatten("", parsed) {
         let setting = known(&place, &key)?;
-        let parsed = setting.kind.read_toml(&value).map_err(|reason| {
+        let parsed = setting.declaration.kind.read_toml(&value).map_err(|reason| {
             let words = match &value {
                 toml::Value::String(text) => vec![text.as_str()],
                 toml::Value::Array(items) => items.iter().filter_map(toml::Value::as_str).collect(),
@@ -215,7 +202,7 @@ fn flatten(prefix: &str, table: toml::Table) -> Vec<(String, toml::Value)> {
     for (name, value) in table {
         let key = canonical(&format!("{prefix}{name}")).to_owned();
         let below = format!("{key}.");
-        let is_ours = key == "backend" || table::SETTINGS.iter().any(|setting| setting.key.starts_with(&below));
+        let is_ours = key == "backend" || table::settings().any(|setting| setting.key.starts_with(&below));
         match value {
             toml::Value::Table(inner) if is_ours => flat.extend(flatten(&below, inner)),
             other => flat.push((key, other)),
@@ -227,9 +214,13 @@ fn flatten(prefix: &str, table: toml::Table) -> Vec<(String, toml::Value)> {
 /// Returns the key without the prefix `backend.`: back ends' tables may also stand below `[backend]`, if that is a
 /// table.
 fn canonical(key: &str) -> &str {
-    match key.strip_prefix("backend.") {
-        Some(rest) if rest == "e2b" || rest.starts_with("e2b.") => rest,
-        Some(_) | None => key,
+    let Some(rest) = key.strip_prefix("backend.") else {
+        return key;
+    };
+    let table = rest.split('.').next().unwrap_or(rest);
+    match table::find("backend").map(|setting| setting.declaration.kind) {
+        Some(Kind::ListOf(names)) if names.contains(&table) => rest,
+        _ => key,
     }
 }
 
@@ -240,12 +231,12 @@ pub(super) fn known(place: &str, key: &str) -> Result<&'static Setting, ConfigEr
     Err(ConfigError::Unknown {
         place: place.to_owned(),
         key: key.to_owned(),
-        nearest: table::nearest(key, table::SETTINGS.iter().map(|setting| setting.key)).map(str::to_owned),
+        nearest: table::nearest(key, table::settings().map(|setting| setting.key)).map(str::to_owned),
     })
 }
 
 fn parse_text(setting: &'static Setting, text: &str, place: &str) -> Result<Value, ConfigError> {
-    setting.kind.read_text(text).map_err(|reason| {
+    setting.declaration.kind.read_text(text).map_err(|reason| {
         let words: Vec<&str> = text.split(',').map(str::trim).collect();
         refused(setting, place, &words, reason)
     })
@@ -270,16 +261,19 @@ fn refused(setting: &Setting, place: &str, words: &[&str], reason: String) -> Co
     }
 }
 
-fn is_seed_name(name: &str) -> bool {
-    SEED_NAMES.iter().any(|(seed, _)| *seed == name)
+/// Returns the setting that another program's variable of this name sets.
+fn by_other_name(name: &str) -> Option<(&'static Setting, OtherName)> {
+    let named = |setting: &'static Setting| Some((setting, setting.declaration.other_name?));
+    table::settings()
+        .filter_map(named)
+        .find(|(_, other)| other.name == name)
 }
 
-/// Normalises another product's variable to the value that the product itself reads.
-fn normalize_seed<'a>(name: &str, text: &'a str) -> &'a str {
-    match name {
-        "E2B_DEBUG" if text.eq_ignore_ascii_case("true") => "true",
-        // E2B's own libraries treat every other value as false.
-        "E2B_DEBUG" => "false",
+/// Returns the value that the other program itself reads from the text of its variable.
+fn normalize_other<'a>(name: &str, text: &'a str) -> &'a str {
+    match by_other_name(name) {
+        Some((_, other)) if other.is_lenient_flag && text.eq_ignore_ascii_case("true") => "true",
+        Some((_, other)) if other.is_lenient_flag => "false",
         _ => text,
     }
 }
@@ -288,16 +282,16 @@ fn is_ours(name: &str) -> bool {
     (name.starts_with(VARIABLE_PREFIX)
         && !name.starts_with(TEST_PREFIX)
         && !table::OTHER_VARIABLES.iter().any(|(other, _)| *other == name))
-        || is_seed_name(name)
+        || by_other_name(name).is_some()
 }
 
-/// Returns the setting of one of our variables; none for a known variable without a use yet.
-fn by_variable(place: &str, name: &str) -> Result<Option<&'static Setting>, ConfigError> {
-    if let Some((_, key)) = SEED_NAMES.iter().find(|(seed, _)| *seed == name) {
-        return Ok(key.and_then(table::find));
+/// Returns the setting of one of our variables.
+fn by_variable(place: &str, name: &str) -> Result<&'static Setting, ConfigError> {
+    if let Some((setting, _)) = by_other_name(name) {
+        return Ok(setting);
     }
-    if let Some(setting) = table::SETTINGS.iter().find(|setting| setting.env_name() == name) {
-        return Ok(Some(setting));
+    if let Some(setting) = table::settings().find(|setting| setting.env_name() == name) {
+        return Ok(setting);
     }
     let key = name
         .strip_prefix(VARIABLE_PREFIX)
@@ -305,11 +299,11 @@ fn by_variable(place: &str, name: &str) -> Result<Option<&'static Setting>, Conf
         .to_lowercase()
         .replace("__", ".");
     if let Some(setting) = table::find(canonical(&key)) {
-        return Ok(Some(setting));
+        return Ok(setting);
     }
     // Names are compared without their common prefix, which would make any two of them similar.
     let others = table::OTHER_VARIABLES.iter().map(|(other, _)| *other);
-    let nearest = table::nearest(&key, table::SETTINGS.iter().map(|setting| setting.key))
+    let nearest = table::nearest(&key, table::settings().map(|setting| setting.key))
         .and_then(table::find)
         .map(Setting::env_name)
         .or_else(|| table::nearest(name, others).map(str::to_owned));
@@ -334,15 +328,13 @@ fn merge_dotenv(layered: &mut Layered, file: &Path, text: &str) -> Result<(), Co
     weakest_first(&mut variables);
     let place = file.display().to_string();
     for (name, value) in variables {
-        let Some(setting) = by_variable(&place, &name)? else {
-            continue;
-        };
-        if !setting.dotenv && is_seed_name(&name) {
+        let setting = by_variable(&place, &name)?;
+        if !setting.declaration.dotenv && by_other_name(&name).is_some() {
             // The file belongs to a project that uses the name for another purpose.
             tracing::debug!("{name} is not taken from {place}");
             continue;
         }
-        if !setting.dotenv {
+        if !setting.declaration.dotenv {
             return Err(ConfigError::NotFromProject { place, key: name });
         }
         let value = parse_text(setting, &value, &format!("{name} in {place}"))?;
@@ -359,9 +351,7 @@ fn merge_environment(layered: &mut Layered, env: &[(OsString, OsString)]) -> Res
         .collect();
     weakest_first(&mut variables);
     for (name, value) in variables {
-        let Some(setting) = by_variable("the environment", &name)? else {
-            continue;
-        };
+        let setting = by_variable("the environment", &name)?;
         let place = format!("{name} in the environment");
         let text = value.to_str().ok_or_else(|| ConfigError::Invalid {
             place: place.clone(),
@@ -371,7 +361,7 @@ fn merge_environment(layered: &mut Layered, env: &[(OsString, OsString)]) -> Res
         if text.is_empty() && !name.starts_with(VARIABLE_PREFIX) {
             continue;
         }
-        let text = normalize_seed(&name, text);
+        let text = normalize_other(&name, text);
         let value = parse_text(setting, text, &place)?;
         layered.insert(setting.key, (value, Origin::Environment(name)));
     }
@@ -386,12 +376,12 @@ fn merge_flag(layered: &mut Layered, flag: &FlagValue) -> Result<(), ConfigError
     let (Some(setting), false) = (table::find(flag.key), flag.texts.is_empty()) else {
         return Ok(());
     };
-    let value = if let Kind::Mounts = setting.kind {
+    let value = if let Kind::Mounts = setting.declaration.kind {
         // Each flag is one mount, commas included. Flags add to the file's mounts and win over a mount at the same
         // path.
         let mut mounts = Vec::new();
         for text in &flag.texts {
-            mounts.push(super::mount::from_flag(text).map_err(invalid)?);
+            mounts.push(mount::from_flag(text).map_err(invalid)?);
         }
         if let Some((Value::Mounts(before), _)) = layered.get(setting.key) {
             let kept = before
@@ -400,7 +390,7 @@ fn merge_flag(layered: &mut Layered, flag: &FlagValue) -> Result<(), ConfigError
             let kept: Vec<_> = kept.cloned().collect();
             mounts.splice(0..0, kept);
         }
-        Value::Mounts(super::mount::all(mounts).map_err(invalid)?)
+        Value::Mounts(mount::all(mounts).map_err(invalid)?)
     } else {
         parse_text(setting, &flag.texts.join(","), flag.flag).map_err(|error| match error {
             ConfigError::Invalid { reason, .. } => invalid(reason),

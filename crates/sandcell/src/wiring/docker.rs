@@ -9,6 +9,7 @@ use sandcell_sandbox::{Backend, Code, Failure, Network, SandboxSpec};
 use tokio::time::timeout;
 
 use crate::config::Settings;
+use crate::config::table::PullPolicy;
 
 /// The back end's name.
 pub(super) const NAME: &str = docker::NAME;
@@ -34,7 +35,10 @@ pub(super) async fn backend(settings: &Settings) -> Result<Arc<dyn Backend>, Fai
         certificates: own.certificates.clone(),
         image: own.image.clone(),
         runtime: own.runtime.clone(),
-        pull: if own.pull { Pull::Missing } else { Pull::Never },
+        pull: match own.pull {
+            PullPolicy::Missing => Pull::Missing,
+            PullPolicy::Never => Pull::Never,
+        },
         credentials: CredentialSource::of_this_user(),
         runtimes: runtimes.collect(),
         mirrors: mirrors(settings)?,
@@ -86,7 +90,7 @@ pub(super) async fn languages(backend: &dyn Backend, settings: &Settings) -> (De
 
 /// Returns the failure for a sandbox that was not ready in time.
 fn not_ready_in_time(backend: &dyn Backend, image: &str) -> Failure {
-    match backend.preparing(None) {
+    match backend.images().and_then(|images| images.preparing(None)) {
         Some(preparing) => Failure::new(
             Code::ImageUnavailable,
             format!("image {image} is not ready yet: {}", preparing.text),

@@ -7,6 +7,7 @@ use sandcell_images::{Allow, Config, LocalImages};
 use sandcell_sandbox::{Code, Failure};
 
 use crate::config::Settings;
+use crate::config::table::PullPolicy;
 
 /// Makes the image store from the settings; none without a data folder.
 pub(crate) fn of(settings: &Settings) -> Result<Option<Arc<LocalImages>>, Failure> {
@@ -41,8 +42,8 @@ pub(crate) fn of(settings: &Settings) -> Result<Option<Arc<LocalImages>>, Failur
         data,
         program: real_program(program),
         allow: allow.collect::<Result<_, _>>()?,
-        folders: own.folders.clone(),
-        pull: own.pull,
+        folders: settings.image_folders.clone(),
+        pull: own.pull == PullPolicy::Missing,
         insecure: own.insecure.clone(),
         mirrors: mirrors.collect::<Result<_, _>>()?,
         logins: own.auth_file.clone().map_or_else(usual_logins, |file| vec![file]),

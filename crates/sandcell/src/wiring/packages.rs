@@ -50,7 +50,7 @@ pub(super) fn installers_elsewhere(
     problems: &mut Vec<Failure>,
 ) -> Installers {
     let mut settings = settings.clone();
-    settings.packages.base = None;
+    settings.base = None;
     let python = python_packages(&settings, backend, languages)
         .inspect_err(|failure| tracing::warn!("packages cannot be installed: {failure}"));
     // Without languages of this machine there are no tools of it.
@@ -86,19 +86,20 @@ impl Installers {
         // Invalid lists are an error even if no installer uses them.
         let (python, npm) = (python_policy(own)?, npm_policy(own)?);
         Ok(Self {
-            python: self.python.as_ref().map(|one| one.with_rules(python, bounds(own))),
-            npm: self.npm.as_ref().map(|one| one.with_rules(npm, bounds(own))),
+            python: self.python.as_ref().map(|one| one.with_rules(python, bounds(settings))),
+            npm: self.npm.as_ref().map(|one| one.with_rules(npm, bounds(settings))),
         })
     }
 }
 
 /// Returns the limits of an installation.
-fn bounds(own: &PackageSettings) -> Bounds {
+fn bounds(settings: &Settings) -> Bounds {
+    let own = &settings.packages;
     Bounds {
         limits: limits(own.disk),
         file_max: own.file.as_bytes(),
         total_max: own.download.as_bytes(),
-        kept_max: kept(own),
+        kept_max: kept(settings),
         origins: own.origins.clone(),
     }
 }
@@ -129,8 +130,8 @@ fn npm_packages(
         data: settings.data_dir.clone(),
         policy: npm_policy(own)?,
         tools: npm_tools(languages)?,
-        bounds: bounds(own),
-        base: own.base.clone(),
+        bounds: bounds(settings),
+        base: settings.base.clone(),
         variable: |name| std::env::var(name).ok(),
     };
     Ok((config.tools.is_some() || elsewhere).then(|| NpmPackages::new(config, backend.clone())))
@@ -187,11 +188,14 @@ fn python_policy(own: &PackageSettings) -> Result<Policy, Failure> {
 }
 
 /// Returns the limits on stored installations.
-fn kept(own: &PackageSettings) -> StoreLimits {
-    let all = StoreLimits::total_only(own.kept.as_bytes());
+fn kept(settings: &Settings) -> StoreLimits {
+    let all = StoreLimits::total_only(settings.packages.kept.as_bytes());
     StoreLimits {
-        caller_bytes: own.caller_kept.map_or(all.caller_bytes, ByteSize::as_bytes),
-        caller_packages: own.caller_packages.unwrap_or(all.caller_packages),
+        caller_bytes: settings
+            .quota
+            .package_bytes
+            .map_or(all.caller_bytes, ByteSize::as_bytes),
+        caller_packages: settings.quota.packages.unwrap_or(all.caller_packages),
         ..all
     }
 }
@@ -253,9 +257,9 @@ fn python_packages(
         python_version: python.info().version.clone(),
         // A changed image behind the same name shows in the interpreter's version, or in a digest in `docker.image`.
         image: (backend.name() == "docker").then(|| settings.docker.image.clone()),
-        bounds: bounds(own),
+        bounds: bounds(settings),
         uv: uv(settings),
-        base: own.base.clone(),
+        base: settings.base.clone(),
         variable: |name| std::env::var(name).ok(),
     };
     Ok(PythonPackages::new(config, backend.clone()))

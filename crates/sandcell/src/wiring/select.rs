@@ -212,6 +212,7 @@ mod tests {
         let backend: Arc<dyn Backend> = Arc::new(Pretence(Isolation {
             backend: name.to_owned(),
             level,
+            memory: sandcell_sandbox::Degree::Enforced,
             layers: Vec::new(),
             degraded: Vec::new(),
         }));

@@ -232,7 +232,7 @@ fn uv(settings: &Settings) -> Option<Result<std::path::PathBuf, ()>> {
 /// Returns the command that gives every sandbox a base; none where they have one.
 #[cfg(all(target_os = "linux", feature = "native"))]
 async fn base(settings: &Settings) -> Option<String> {
-    if settings.packages.base.is_some()
+    if settings.base.is_some()
         || settings
             .backends
             .first()

@@ -144,7 +144,7 @@ async fn run(args: &RunArgs, mut settings: Settings, launcher: Launcher) -> Resu
     settings.engine.file_bytes = ByteSize::mib(MAX_FILE_MB);
     settings.engine.hints = hints();
     settings.images.allow = vec!["*".to_owned()];
-    settings.images.folders = vec![PathBuf::from("/")];
+    settings.image_folders = vec![PathBuf::from("/")];
     #[cfg(any(feature = "docker", all(target_os = "linux", feature = "native")))]
     wiring::network::check(&args.network, &settings.network)?;
     allow_hosts(&mut settings.network, &args.network);
@@ -228,9 +228,9 @@ fn show_step(progress: &mut Progress, step: &str) {
 async fn use_matching_base(args: &RunArgs, settings: &mut Settings, language: &str) -> Result<(), Failure> {
     let native = settings.backends.first().is_some_and(|name| name == "native");
     let wanted = !args.packages.is_empty() && args.image.is_none() && language == "python";
-    if wanted && native && settings.packages.base.is_none() && settings.data_dir.is_some() {
+    if wanted && native && settings.base.is_none() && settings.data_dir.is_some() {
         let (bases, _) = wiring::bases(settings, None).await?;
-        settings.packages.base = bases.having(&args.packages)?;
+        settings.base = bases.having(&args.packages)?;
     }
     Ok(())
 }
@@ -282,7 +282,7 @@ async fn pull_image(
         return pull_from_daemon(args, wired, stop).await;
     };
     if let Some(images) = wiring::images::of(settings)?
-        && settings.images.pull
+        && settings.images.pull == crate::config::table::PullPolicy::Missing
         && !images.has(name)
     {
         super::images::pull(&images, name, backend, stop).await?;
@@ -306,13 +306,13 @@ async fn pull_from_daemon(
     wired: &wiring::WiredEngine,
     stop: &mut signals::Stop,
 ) -> Result<(), Failure> {
-    let Some(backend) = &wired.preferred else {
+    let Some(images) = wired.preferred.as_ref().and_then(|backend| backend.images()) else {
         return Ok(());
     };
     let image = args.image.as_deref();
     let mut progress = Progress::new();
     let mut tick = tokio::time::interval(Duration::from_millis(250));
-    let pull = backend.pull_image(image);
+    let pull = images.pull(image);
     tokio::pin!(pull);
     loop {
         tokio::select! {
@@ -321,7 +321,7 @@ async fn pull_from_daemon(
                 return pulled.map_err(Failure::from);
             }
             _ = tick.tick() => {
-                if let Some(preparing) = backend.preparing(image) {
+                if let Some(preparing) = images.preparing(image) {
                     progress.show(&preparing);
                 }
             }

@@ -15,7 +15,7 @@ use sandcell_sandbox::{Code, Failure};
 use tokio_util::sync::CancellationToken;
 
 use super::{ServeArgs, output, unknown_tool};
-use crate::config::{RestResources, Settings, Surroundings};
+use crate::config::{Settings, Surroundings};
 use crate::reload::Reloader;
 use crate::signals::{self, OnHangUp};
 use crate::wiring::{self, Launcher};
@@ -89,7 +89,7 @@ pub(super) async fn serve(
         output::failure(problem);
     }
     let engine = wired.engine.clone();
-    if rest == RestResources::Served {
+    if rest {
         http.endpoints = Some(Arc::new(Rest::new(engine.clone())));
     }
     let server = match HttpServer::new(engine.clone(), options, http, listener) {
@@ -137,14 +137,14 @@ pub(super) async fn trim_heap_when_quiet(activity: Activity) {
 }
 
 /// Prints the addresses and the access rule; programs read the first line.
-fn announce(server: &HttpServer, open: bool, secure: bool, page: Page, rest: RestResources) -> io::Result<()> {
+fn announce(server: &HttpServer, open: bool, secure: bool, page: Page, rest: bool) -> io::Result<()> {
     let address = server.address()?;
     let scheme = if secure { "https" } else { "http" };
     let mut text = format!("listening on {scheme}://{address}/mcp\n");
     if page == Page::Served {
         text.push_str(&format!("a page to look at: {scheme}://{address}/\n"));
     }
-    if rest == RestResources::Served {
+    if rest {
         text.push_str(&format!(
             "REST calls: {scheme}://{address}/v1 (described by /v1/openapi.json)\n"
         ));

@@ -5,24 +5,35 @@ use std::path::PathBuf;
 use sandcell_sandbox::{Mount, Secret};
 use serde_json::json;
 
-use super::mount;
+use crate::mount;
 
 /// The values that a setting accepts. Every reason to refuse a value is checked here, so that files, the environment
 /// and flags follow the same rules.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Kind {
-    /// True or false.
-    Switch,
+pub enum Kind {
     /// One of these words.
     OneOf(&'static [&'static str]),
     /// A list of these words, each at most once, at least one.
     ListOf(&'static [&'static str]),
     /// A whole number in this range.
-    Integer { min: u64, max: u64 },
+    Integer {
+        /// The least.
+        min: u64,
+        /// The greatest.
+        max: u64,
+    },
     /// A whole number up to this one, or empty: the demand determines the number.
-    Demand { max: u64 },
+    Demand {
+        /// The greatest.
+        max: u64,
+    },
     /// A number in this range.
-    Number { min: f64, max: f64 },
+    Number {
+        /// The least.
+        min: f64,
+        /// The greatest.
+        max: f64,
+    },
     /// An absolute path, or empty for none.
     Path,
     /// A list of absolute paths.
@@ -34,7 +45,10 @@ pub(crate) enum Kind {
     /// A short name, or empty for none.
     Name,
     /// A list of requirements of packages. As text they are separated by `;`, since versions have commas.
-    Requirements,
+    Requirements {
+        /// Checks one entry, and returns the reason to refuse it.
+        check: fn(&str) -> Result<(), String>,
+    },
     /// A list of texts; the code that uses the setting checks their form.
     Texts,
     /// A text in one line, or empty for none; the code that uses the setting checks its form.
@@ -43,34 +57,53 @@ pub(crate) enum Kind {
     Secret,
 }
 
+/// Returns the kind of whole numbers in this range.
+#[must_use]
+pub const fn whole(min: u64, max: u64) -> Kind {
+    Kind::Integer { min, max }
+}
+
 /// The text shown in place of a secret that is set.
-pub(crate) const HIDDEN_SECRET: &str = "(set, not shown)";
+const HIDDEN_SECRET: &str = "(set, not shown)";
 
 /// A value that its [`Kind`] has accepted.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Value {
-    Switch(bool),
+pub enum Value {
+    /// Of [`Kind::OneOf`].
     Word(String),
+    /// Of [`Kind::ListOf`].
     Words(Vec<String>),
+    /// Of [`Kind::Integer`].
     Integer(u64),
+    /// Of [`Kind::Demand`].
     Demand(Option<u64>),
+    /// Of [`Kind::Number`].
     Number(f64),
+    /// Of [`Kind::Path`].
     Path(Option<PathBuf>),
+    /// Of [`Kind::Paths`].
     Paths(Vec<PathBuf>),
+    /// Of [`Kind::Mounts`].
     Mounts(Vec<Mount>),
+    /// Of [`Kind::Flag`].
     Flag(bool),
+    /// Of [`Kind::Name`].
     Name(Option<String>),
+    /// Of [`Kind::Requirements`].
     Requirements(Vec<String>),
+    /// Of [`Kind::Texts`].
     Texts(Vec<String>),
+    /// Of [`Kind::Text`].
     Text(Option<String>),
+    /// Of [`Kind::Secret`].
     Secret(Option<Secret>),
 }
 
 impl Kind {
     /// Returns the accepted values, for people.
-    pub(crate) fn describe(self) -> String {
+    #[must_use]
+    pub fn describe(self) -> String {
         match self {
-            Self::Switch => "true or false".to_owned(),
             Self::OneOf(words) => format!("one of {}", quoted(words)),
             Self::ListOf(words) => format!("a list of {}", quoted(words)),
             Self::Integer { min, max } => format!("a whole number from {min} to {max}"),
@@ -81,7 +114,7 @@ impl Kind {
             Self::Mounts => "`[[mount]]` tables with host, sandbox and mode".to_owned(),
             Self::Flag => "true or false".to_owned(),
             Self::Name => "a name of lower-case letters, digits, - and _".to_owned(),
-            Self::Requirements => "a list of packages, such as [\"numpy>=2,<3\", \"acme-*\"]".to_owned(),
+            Self::Requirements { .. } => "a list of packages, such as [\"numpy>=2,<3\", \"acme-*\"]".to_owned(),
             Self::Texts => "a list of names".to_owned(),
             Self::Text => "a text of at most 500 characters in one line".to_owned(),
             Self::Secret => "a key".to_owned(),
@@ -89,7 +122,10 @@ impl Kind {
     }
 
     /// Reads a value from a file.
-    pub(crate) fn read_toml(self, value: &toml::Value) -> Result<Value, String> {
+    ///
+    /// # Errors
+    /// The reason to refuse it, as the end of a sentence about the setting.
+    pub fn read_toml(self, value: &toml::Value) -> Result<Value, String> {
         match (self, value) {
             (
                 Self::OneOf(_) | Self::Path | Self::Demand { .. } | Self::Name | Self::Text | Self::Secret,
@@ -98,11 +134,10 @@ impl Kind {
             // The operator meant the value as a key, so the error never repeats it.
             (Self::Secret, _) => Err(self.refuse("something else")),
             (Self::Flag, toml::Value::Boolean(flag)) => Ok(Value::Flag(*flag)),
-            (Self::Requirements, toml::Value::Array(items)) => {
+            (Self::Requirements { check }, toml::Value::Array(items)) => {
                 let texts = texts(items).ok_or_else(|| self.refuse("a list with something else in it"))?;
-                requirements(texts.into_iter())
+                requirements(check, texts.into_iter())
             }
-            (Self::Switch, toml::Value::Boolean(on)) => Ok(Value::Switch(*on)),
             (Self::ListOf(words), toml::Value::String(text)) => list_of(words, std::iter::once(text.as_str())),
             (Self::ListOf(words), toml::Value::Array(items)) => {
                 let texts = texts(items).ok_or_else(|| self.refuse("a list with something else in it"))?;
@@ -132,14 +167,12 @@ impl Kind {
     }
 
     /// Reads a value from an environment variable or a flag. Lists are separated by commas.
-    pub(crate) fn read_text(self, text: &str) -> Result<Value, String> {
+    ///
+    /// # Errors
+    /// As [`Kind::read_toml`].
+    pub fn read_text(self, text: &str) -> Result<Value, String> {
         let items = || text.split(',').map(str::trim).filter(|item| !item.is_empty());
         match self {
-            Self::Switch => match text {
-                "true" => Ok(Value::Switch(true)),
-                "false" => Ok(Value::Switch(false)),
-                _ => Err(self.refuse(&shown(text))),
-            },
             Self::OneOf(words) if words.contains(&text) => Ok(Value::Word(text.to_owned())),
             Self::OneOf(_) => Err(self.refuse(&shown(text))),
             Self::ListOf(words) => list_of(words, items()),
@@ -188,7 +221,9 @@ impl Kind {
                     Err(self.refuse(&shown(text)))
                 }
             }
-            Self::Requirements => requirements(text.split(';').map(str::trim).filter(|item| !item.is_empty())),
+            Self::Requirements { check } => {
+                requirements(check, text.split(';').map(str::trim).filter(|item| !item.is_empty()))
+            }
         }
     }
 
@@ -199,9 +234,9 @@ impl Kind {
 
 impl Value {
     /// Returns the value as `sandcell config --json` prints it.
-    pub(crate) fn to_json(&self) -> serde_json::Value {
+    #[must_use]
+    pub fn to_json(&self) -> serde_json::Value {
         match self {
-            Self::Switch(on) => json!(on),
             Self::Word(word) => json!(word),
             Self::Words(words) => json!(words),
             Self::Integer(number) => json!(number),
@@ -230,7 +265,8 @@ fn quoted(words: &[&str]) -> String {
 }
 
 /// Formats a piece of text for an error: quoted, control characters escaped, at most 80 characters.
-pub(crate) fn shown(text: &str) -> String {
+#[must_use]
+pub fn shown(text: &str) -> String {
     let short: String = text.chars().take(80).collect();
     let dots = if short.len() < text.len() { "…" } else { "" };
     format!("{short:?}{dots}")
@@ -287,13 +323,13 @@ fn paths<'a>(texts: impl Iterator<Item = &'a str>) -> Result<Value, String> {
     Ok(Value::Paths(paths?))
 }
 
-fn requirements<'a>(texts: impl Iterator<Item = &'a str>) -> Result<Value, String> {
-    let entry = |text: &str| {
-        #[cfg(all(target_os = "linux", feature = "native"))]
-        if let Err(error) = text.parse::<sandcell_packages::Entry>() {
-            return Err(format!("has an entry that cannot be read, {}: {error}", shown(text)));
-        }
-        Ok(text.to_owned())
+fn requirements<'a>(
+    check: fn(&str) -> Result<(), String>,
+    texts: impl Iterator<Item = &'a str>,
+) -> Result<Value, String> {
+    let entry = |text: &str| match check(text) {
+        Ok(()) => Ok(text.to_owned()),
+        Err(reason) => Err(format!("has an entry that cannot be read, {}: {reason}", shown(text))),
     };
     texts.map(entry).collect::<Result<_, _>>().map(Value::Requirements)
 }
@@ -337,23 +373,16 @@ mod tests {
     }
 
     #[test]
-    fn a_switch_is_exactly_true_or_false() {
-        assert_eq!(Kind::Switch.read_text("false"), Ok(Value::Switch(false)));
-        assert_eq!(
-            Kind::Switch.read_toml(&toml::Value::Boolean(true)),
-            Ok(Value::Switch(true))
-        );
+    fn a_flag_is_exactly_true_or_false() {
+        assert_eq!(Kind::Flag.read_text("false"), Ok(Value::Flag(false)));
+        assert_eq!(Kind::Flag.read_toml(&toml::Value::Boolean(true)), Ok(Value::Flag(true)));
         for text in ["", "0", "no", "True"] {
             assert!(
-                Kind::Switch.read_text(text).unwrap_err().contains("true or false"),
+                Kind::Flag.read_text(text).unwrap_err().contains("true or false"),
                 "{text}"
             );
         }
-        assert!(
-            Kind::Switch
-                .read_toml(&toml::Value::String("false".to_owned()))
-                .is_err()
-        );
+        assert!(Kind::Flag.read_toml(&toml::Value::String("false".to_owned())).is_err());
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use sandcell_sandbox::{HOME, Mount, MountMode, SandboxPath, System, plain_path};
 
-use super::value::shown;
+use crate::shown;
 
 /// Folders inside that belong to the sandbox itself: no mount may cover them or lie below them.
 const SYSTEM_FOLDERS: &[&str] = &[
@@ -20,7 +20,10 @@ const FORBIDDEN_SOURCES: &[&str] = &["/", "/dev", "/proc", "/sys"];
 const MAX_MOUNTS: usize = 32;
 
 /// Reads `HOST[:SANDBOX][:ro|:cow]`. A relative host path starts at the working folder.
-pub(crate) fn from_flag(text: &str) -> Result<Mount, String> {
+///
+/// # Errors
+/// The reason to refuse it, for people.
+pub fn from_flag(text: &str) -> Result<Mount, String> {
     let (rest, mode) = match text.rsplit_once(':') {
         Some((rest, "ro")) => (rest, MountMode::Ro),
         Some((rest, "cow")) => (rest, MountMode::Cow),
@@ -57,7 +60,10 @@ fn split(text: &str, from: usize) -> Option<(&str, &str)> {
 }
 
 /// Reads one `[[mount]]` table.
-pub(crate) fn from_toml(value: &toml::Value) -> Result<Mount, String> {
+///
+/// # Errors
+/// The reason to refuse it, for people.
+pub fn from_toml(value: &toml::Value) -> Result<Mount, String> {
     let table = value.as_table().ok_or("must be `[[mount]]` tables")?;
     for key in table.keys() {
         if !["host", "sandbox", "mode"].contains(&key.as_str()) {
@@ -82,7 +88,10 @@ pub(crate) fn from_toml(value: &toml::Value) -> Result<Mount, String> {
 }
 
 /// Checks mounts against each other: none may lie in another one.
-pub(crate) fn all(mounts: Vec<Mount>) -> Result<Vec<Mount>, String> {
+///
+/// # Errors
+/// The reason to refuse them, for people.
+pub fn all(mounts: Vec<Mount>) -> Result<Vec<Mount>, String> {
     if mounts.len() > MAX_MOUNTS {
         return Err(format!(
             "{} mounts are more than the {MAX_MOUNTS} that are possible",

@@ -1,0 +1,109 @@
+//! What only some back ends can do. Each ability is one trait. [`Backend`](crate::Backend) and
+//! [`Sandbox`](crate::Sandbox) return the trait where they have the ability, and none elsewhere.
+
+use std::path::{Path, PathBuf};
+
+use async_trait::async_trait;
+
+use crate::{Capacity, Forward, LeftOut, Preparing, Process, SandboxError, Session, SessionError};
+
+/// What a back end knows whose sandboxes use the programs of this machine.
+pub trait ThisMachine: Send + Sync {
+    /// Returns the host mounts that lie below the folders that sandboxes see, and that are not shown.
+    fn left_out(&self) -> &[LeftOut];
+
+    /// Returns the number of sandboxes that fit within the limits of this machine. Reads several system files.
+    fn capacity(&self) -> Capacity;
+}
+
+/// The container images of a back end.
+#[async_trait]
+pub trait BackendImages: Send + Sync {
+    /// Returns the progress of the image pull that sandboxes of this image wait for. `None` as argument means the
+    /// default image. Returns none if no pull is in progress. Cheap: callers poll it while a call waits.
+    fn preparing(&self, image: Option<&str>) -> Option<Preparing>;
+
+    /// Pulls the image that sandboxes use, and waits until it is available. None means the default image.
+    /// [`BackendImages::preparing`] reports the progress meanwhile. This is for an operator's command; a tool call is
+    /// asked to retry instead.
+    ///
+    /// # Errors
+    /// [`SandboxError::Image`] with the reason.
+    async fn pull(&self, image: Option<&str>) -> Result<(), SandboxError>;
+
+    /// Aborts the pull of this image, unless a call waits for it at this moment. Called when the last interested caller
+    /// has given up.
+    fn abandon(&self, image: &str);
+}
+
+/// The zygotes of a back end.
+#[async_trait]
+pub trait Zygotes: Send + Sync {
+    /// Starts a zygote: an interpreter outside every sandbox, whose forks enter sandboxes of this back end
+    /// ([`ZygoteEntry::adopt`]). It sees the files of a fresh sandbox that has these folders attached
+    /// ([`Attachments::attach`]). It must never run a caller's code. `argv` is the program with its arguments. It has a
+    /// control channel, an empty environment and no output.
+    async fn start_zygote(&self, argv: &[String], attached: &[PathBuf]) -> Result<Zygote, SandboxError>;
+}
+
+/// A zygote: an interpreter whose forks enter sandboxes.
+#[derive(Debug)]
+pub struct Zygote {
+    /// The number that [`ZygoteEntry::adopt`] takes.
+    pub number: u64,
+    /// Its control channel. Dropping the handle kills the zygote; its forks live on.
+    pub process: Process,
+}
+
+/// A sandbox that a zygote's worker can enter.
+#[async_trait]
+pub trait ZygoteEntry: Send + Sync {
+    /// Lets a worker of this zygote enter. Returns it as if it were a program with a control channel that was started
+    /// here. At most one worker can enter; later programs are started in the usual way.
+    ///
+    /// # Errors
+    /// A worker has entered already, the zygote is gone or unknown, or a step failed. The sandbox is unchanged.
+    async fn adopt(&self, zygote: u64) -> Result<Process, SandboxError>;
+
+    /// Returns the zygote whose worker waits in this sandbox to be adopted
+    /// ([`SandboxSpec::entered_by`](crate::SandboxSpec::entered_by)).
+    fn pending_worker(&self) -> Option<u64>;
+}
+
+/// A sandbox whose share of the processors can be set. Both calls are cheap.
+pub trait Priority: Send + Sync {
+    /// Assigns the sandbox to the caller of this number. Callers share the processors equally, regardless of the number
+    /// of busy sandboxes of each. Sandboxes without this call belong to caller 0.
+    fn assign_owner(&self, caller: u64);
+
+    /// Ends the low priority of a sandbox that was made [`ahead`](crate::SandboxSpec::ahead), since a call may wait for
+    /// it from now on.
+    fn raise(&self);
+}
+
+/// A running sandbox to which host folders can be added.
+#[async_trait]
+pub trait Attachments: Send + Sync {
+    /// Shows a host folder in the running sandbox, read-only. Returns its path inside. The paths are
+    /// [`LAYERS`](crate::LAYERS)`/0`, `/1` and so on in call order, at most [`LAYERS_MAX`](crate::LAYERS_MAX). The
+    /// caller must have made the folder for this purpose: code inside can read everything in it.
+    async fn attach(&self, folder: &Path) -> Result<String, SandboxError>;
+
+    /// Returns the attached folders, in call order.
+    async fn attached(&self) -> Vec<PathBuf>;
+}
+
+/// A sandbox whose loopback ports lead to the server.
+#[async_trait]
+pub trait Ports: Send + Sync {
+    /// Opens a loopback port inside; 0 lets the kernel choose. Its connections arrive here. The sandbox has no other
+    /// way out.
+    async fn forward(&self, port: u16) -> Result<Forward, SandboxError>;
+}
+
+/// A sandbox in which the back end opens sessions itself.
+#[async_trait]
+pub trait OwnSessions: Send + Sync {
+    /// Opens a session of this language.
+    async fn open_session(&self, language: &str) -> Result<Box<dyn Session>, SessionError>;
+}
