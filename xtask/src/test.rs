@@ -1,5 +1,6 @@
 //! `cargo xtask test | soak | bench`: builds the real binary once and puts it under test.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
@@ -44,11 +45,15 @@ const ON_VERSION_2: [&str; 8] = [
     "zygote::sandboxes_made_ahead_have_low_cpu_weight_until_they_are_idle",
 ];
 
-/// Tests of a build that is never shipped: those that can make single steps and layers fail or leave them out, and the one
-/// with traces.
+/// Tests of a program that is never shipped: those that can make single steps and layers fail or leave them out, and the
+/// one with traces.
 const SPECIAL_TESTS: [&str; 4] = ["launch", "layers", "injected", "traces"];
+/// All tests are built with the features of that program, so that the workspace is built once. The others test the release
+/// build, which has none of them.
 pub const SPECIAL_FEATURES: &str =
     "sandcell/fault-injection,sandcell/otel,sandcell-e2e/fault-injection,sandcell-e2e/otel";
+/// The arguments of that build. A part of the workspace would be built with other features of shared crates.
+const WORKSPACE: [&str; 3] = ["--workspace", "--features", SPECIAL_FEATURES];
 /// An integration test of the package `sandcell`. Cargo builds the binary only for tests of its own package.
 const TEST_BESIDE_BINARY: &str = "commands";
 
@@ -57,14 +62,29 @@ pub fn build() -> Result<()> {
     println!("test: building");
     let build = || {
         let mut command = cargo();
-        command.args(["test", "--no-run", "--quiet", "--workspace"]);
+        command.args(["test", "--no-run", "--quiet"]).args(WORKSPACE);
         command
     };
     must(&mut build())?;
-    must(build().args(["--test", "groups"]))?;
-    let special = SPECIAL_TESTS.iter().chain([&TEST_BESIDE_BINARY]);
-    let special = special.flat_map(|test| ["--test", test]);
-    must(build().args(["--features", SPECIAL_FEATURES]).args(special))
+    must(build().args(["--test", "groups"]))
+}
+
+/// Returns the arguments that choose all tests but those of the special program and the examples in the documentation.
+fn ordinary_tests() -> Result<Vec<String>> {
+    let text = output(cargo().args(["metadata", "--format-version", "1", "--no-deps", "--quiet"]))?;
+    let metadata: serde_json::Value = serde_json::from_str(&text).context("cargo metadata is not JSON")?;
+    let targets = metadata["packages"]
+        .as_array()
+        .context("cargo metadata has no packages")?
+        .iter()
+        .filter_map(|package| package["targets"].as_array())
+        .flatten();
+    let tests = targets.filter(|target| target["kind"][0] == "test" && target["test"] == true);
+    let names: BTreeSet<&str> = tests.filter_map(|target| target["name"].as_str()).collect();
+    let ordinary = names.into_iter().filter(|name| !SPECIAL_TESTS.contains(name));
+    let mut arguments = ["--lib", "--bins", "--examples"].map(str::to_owned).to_vec();
+    arguments.extend(ordinary.flat_map(|name| ["--test".to_owned(), name.to_owned()]));
+    Ok(arguments)
 }
 
 pub fn run(filters: &[String]) -> Result<()> {
@@ -97,59 +117,45 @@ pub fn run(filters: &[String]) -> Result<()> {
 /// Runs unit, property and end-to-end tests of the whole workspace, as the current user.
 fn everything(binary: &Path, skips: &Path, filters: &[String], tally: &mut Tally) -> Result<bool> {
     println!("test: the whole workspace");
-    let nextest = works(cargo().args(["nextest", "--version"]));
-    let mut command = cargo();
-    if nextest {
-        command.args([
-            "nextest",
-            "run",
-            "--no-tests=pass",
-            "--workspace",
-            "--no-fail-fast",
-            "--color=never",
-        ]);
-        command.args(filters);
-    } else {
-        command.args(["test", "--workspace", "--no-fail-fast", "--color=never", "--"]);
-        command.args(filters);
-    }
-    command
-        .env(BINARY_VARIABLE, binary)
-        .env(SKIPS_VARIABLE, skips)
-        .env("INSTA_UPDATE", "no");
-    let mut good = watched(&mut command, |line| tally.see(line))?;
-    if !good && !nextest {
-        let again = tally.take_second_chances();
+    let ordinary = ordinary_tests()?;
+    let tests = |runner: &[&str]| {
         let mut command = cargo();
-        command.args([
-            "test",
-            "--workspace",
-            "--no-fail-fast",
-            "--color=never",
-            "--",
-            "--exact",
-        ]);
+        command.args(runner).args(WORKSPACE).args(&ordinary);
         command
-            .args(&again)
-            .env(THREADS_VARIABLE, "1")
+            .args(["--no-fail-fast", "--color=never"])
             .env(BINARY_VARIABLE, binary)
             .env(SKIPS_VARIABLE, skips)
             .env("INSTA_UPDATE", "no");
+        command
+    };
+    let nextest = works(cargo().args(["nextest", "--version"]));
+    let mut command = match nextest {
+        true => tests(&["nextest", "run", "--no-tests=pass"]),
+        false => tests(&["test"]),
+    };
+    if !nextest {
+        command.arg("--");
+    }
+    let mut good = watched(command.args(filters), |line| tally.see(line))?;
+    if !good && !nextest {
+        let again = tally.take_second_chances();
+        let mut command = tests(&["test"]);
+        command.args(["--", "--exact"]).args(&again).env(THREADS_VARIABLE, "1");
         good = passes_again(&mut command, again, "", tally)?;
     }
-    if nextest && filters.is_empty() {
-        // nextest leaves the examples in the documentation out.
-        good &= watched(
-            cargo().args(["test", "--workspace", "--doc", "--quiet", "--color=never"]),
-            |line| tally.see(line),
-        )?;
+    if filters.is_empty() {
+        let mut command = cargo();
+        command
+            .arg("test")
+            .args(WORKSPACE)
+            .args(["--doc", "--quiet", "--color=never"]);
+        good &= watched(&mut command, |line| tally.see(line))?;
     }
     if cfg!(target_os = "linux") {
         let special = special_binary()?;
         for test in SPECIAL_TESTS {
             let mut command = cargo();
-            // The whole workspace: a part of it would rebuild shared crates with other features.
-            command.args(["test", "--workspace", "--features", SPECIAL_FEATURES, "--test", test]);
+            command.arg("test").args(WORKSPACE).args(["--test", test]);
             command
                 .args(["--color=never", "--"])
                 .args(filters)
@@ -206,7 +212,7 @@ fn on_version_2(binary: &Path, filters: &[String], tally: &mut Tally) -> Result<
         return Ok(true);
     };
     println!("test: control groups of version 2");
-    let groups = executable(&["test", "--no-run", "--workspace", "--test", "groups"], "groups")?;
+    let groups = test_executable(&["--test", "groups"], "groups")?;
     let end_to_end = end_to_end()?;
     let list = output(Command::new(&end_to_end).arg("--list"))?;
     for test in ON_VERSION_2 {
@@ -254,7 +260,7 @@ fn on_version_2(binary: &Path, filters: &[String], tally: &mut Tally) -> Result<
 
 /// The end-to-end tests as they were built for the whole workspace: for this package alone its dependencies would be built again.
 fn end_to_end() -> Result<PathBuf> {
-    executable(&["test", "--no-run", "--workspace"], "e2e")
+    test_executable(&[], "e2e")
 }
 
 /// The program in the release profile.
@@ -265,21 +271,9 @@ fn release_binary() -> Result<PathBuf> {
     )
 }
 
-/// The program that is never shipped, built like the tests of the whole workspace: alone it would be built with other
-/// features of shared crates.
+/// The program that is never shipped.
 fn special_binary() -> Result<PathBuf> {
-    executable(
-        &[
-            "test",
-            "--no-run",
-            "--workspace",
-            "--features",
-            SPECIAL_FEATURES,
-            "--test",
-            TEST_BESIDE_BINARY,
-        ],
-        "sandcell",
-    )
+    test_executable(&["--test", TEST_BESIDE_BINARY], "sandcell")
 }
 
 /// Runs these tests a second time, alone. True if there were any and all passed.
@@ -362,6 +356,14 @@ pub fn bench(rounds: u32, write: bool, data: Option<(&Path, &str)>, uv: Option<&
         command.env("SANDCELL_BENCH_UV", std::path::absolute(uv)?);
     }
     must(&mut command)
+}
+
+/// Builds these tests of the workspace, and returns the path of that executable.
+fn test_executable(tests: &[&str], target: &str) -> Result<PathBuf> {
+    let mut arguments = vec!["test", "--no-run"];
+    arguments.extend(WORKSPACE);
+    arguments.extend(tests);
+    executable(&arguments, target)
 }
 
 /// Builds with these arguments and says where cargo put the executable of that target.
