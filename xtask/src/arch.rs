@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 use crate::command::root;
-use crate::rust_paths;
+use crate::{circles, rust_paths};
 
 /// Allowed dependencies between crates, tests included. An unlisted crate is an error, so a new one is a decision.
 const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 23] = [
@@ -131,6 +131,7 @@ pub fn run() -> Result<()> {
 /// Returns every broken promise, as `path: description`.
 fn faults(root: &Path) -> Result<Vec<String>> {
     let mut faults = Vec::new();
+    let mut all = Vec::new();
     for (name, folder) in crates(root)? {
         arrows(&name, &folder, &mut faults)?;
         unsafe_is_forbidden(root, &name, &folder, &mut faults)?;
@@ -140,8 +141,12 @@ fn faults(root: &Path) -> Result<Vec<String>> {
             faults.extend(faults_of_file(&name, path, &text));
             faults.extend(arrows_up(path, &text));
             faults.extend(foreign_files(path, folder.strip_prefix(root).unwrap_or(&folder), &text));
+            if path.extension().is_some_and(|extension| extension == "rs") {
+                all.push((path.to_string_lossy().replace('\\', "/"), text));
+            }
         }
     }
+    faults.extend(circles::faults(&all));
     Ok(faults)
 }
 

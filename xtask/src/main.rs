@@ -7,6 +7,7 @@
 mod arch;
 mod audit;
 mod check;
+mod circles;
 mod command;
 mod dist;
 mod ordinary_user;

@@ -4,15 +4,13 @@
 use std::future::Future as _;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
-
-use crate::egress::Egress;
 
 /// The idle time after which a connection breaks off.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
@@ -20,20 +18,19 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 /// A connection with a byte budget.
 pub(crate) struct Counted<S> {
     stream: S,
-    egress: Weak<Egress>,
     budget: Arc<AtomicU64>,
-    host: String,
+    /// Records that the budget is used up.
+    on_used_up: Box<dyn Fn() + Send + Sync>,
     last_activity: Instant,
     idle: Pin<Box<Sleep>>,
 }
 
 impl<S> Counted<S> {
-    pub(crate) fn new(stream: S, egress: Weak<Egress>, budget: Arc<AtomicU64>, host: String) -> Self {
+    pub(crate) fn new(stream: S, budget: Arc<AtomicU64>, on_used_up: Box<dyn Fn() + Send + Sync>) -> Self {
         Self {
             stream,
-            egress,
             budget,
-            host,
+            on_used_up,
             last_activity: Instant::now(),
             idle: Box::pin(sleep(IDLE_TIMEOUT)),
         }
@@ -48,10 +45,7 @@ impl<S> Counted<S> {
         if before.is_ok_and(|before| before >= bytes) {
             return Ok(());
         }
-        if let Some(egress) = self.egress.upgrade() {
-            let reason = egress.used_up();
-            drop(egress.deny(self.host.clone(), reason));
-        }
+        (self.on_used_up)();
         Err(io::Error::other("the bytes of this sandbox are used up"))
     }
 

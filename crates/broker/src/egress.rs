@@ -377,12 +377,13 @@ impl Egress {
                 Ok(Ok(stream)) => {
                     // Disables Nagle's algorithm: small messages of a dialogue must not wait for each other.
                     let _nodelay_result = stream.set_nodelay(true);
-                    return Ok(Counted::new(
-                        stream,
-                        Arc::downgrade(self),
-                        Arc::clone(&self.budget),
-                        target.to_string(),
-                    ));
+                    let (egress, host) = (Arc::downgrade(self), target.to_string());
+                    let on_used_up = move || {
+                        if let Some(egress) = egress.upgrade() {
+                            drop(egress.deny(host.clone(), egress.used_up()));
+                        }
+                    };
+                    return Ok(Counted::new(stream, Arc::clone(&self.budget), Box::new(on_used_up)));
                 }
                 Ok(Err(error)) => last = error.to_string(),
                 Err(_) => last = "it does not answer".to_owned(),

@@ -90,7 +90,7 @@ impl Index {
             super::registry::append(&mut archive, &path, b'0', "", text.as_bytes());
         }
         archive.extend([0; 1024]);
-        let bytes = super::registry::gzip(&archive);
+        let bytes = super::oci::gzip(&archive);
         self.put(
             name,
             format!("{name}-{version}.tar.gz"),
@@ -335,7 +335,9 @@ fn zip(files: &[(String, Vec<u8>, u32)]) -> Vec<u8> {
         );
         let mut common = Vec::new();
         common.extend([20, 0, 0, 0, 0, 0, 0, 0, 0x21, 0x50]);
-        common.extend(crc32(content).to_le_bytes());
+        let mut sum = flate2::Crc::new();
+        sum.update(content);
+        common.extend(sum.sum().to_le_bytes());
         common.extend(size.to_le_bytes());
         common.extend(size.to_le_bytes());
         common.extend(name.to_le_bytes());
@@ -366,18 +368,4 @@ fn zip(files: &[(String, Vec<u8>, u32)]) -> Vec<u8> {
     out.extend(start.to_le_bytes());
     out.extend([0, 0]);
     out
-}
-
-pub(super) fn crc32(bytes: &[u8]) -> u32 {
-    let table: Vec<u32> = (0..256)
-        .map(|byte| {
-            (0..8).fold(
-                byte,
-                |crc, _| if crc & 1 == 1 { crc >> 1 ^ 0xEDB8_8320 } else { crc >> 1 },
-            )
-        })
-        .collect();
-    !bytes.iter().fold(!0_u32, |crc, byte| {
-        crc >> 8 ^ table[((crc ^ u32::from(*byte)) & 255) as usize]
-    })
 }

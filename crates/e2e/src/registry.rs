@@ -5,6 +5,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha512};
 
@@ -94,8 +96,8 @@ impl Registry {
             }
         }
         archive.extend([0; 1024]);
-        let bytes = gzip(&archive);
-        let own = format!("sha512-{}", base64(&Sha512::digest(&bytes)));
+        let bytes = super::oci::gzip(&archive);
+        let own = format!("sha512-{}", BASE64_STANDARD.encode(Sha512::digest(&bytes)));
         let published = Published {
             version: version.to_owned(),
             says,
@@ -207,35 +209,4 @@ pub(super) fn append(archive: &mut Vec<u8>, path: &str, kind: u8, target: &str, 
     archive.extend(head);
     archive.extend(bytes);
     archive.resize(archive.len().next_multiple_of(512), 0);
-}
-
-/// Wraps bytes as gzip without compression, which gzip permits.
-pub(super) fn gzip(bytes: &[u8]) -> Vec<u8> {
-    let mut out = vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255];
-    let mut chunks = bytes.chunks(65535).peekable();
-    while let Some(chunk) = chunks.next() {
-        out.push(u8::from(chunks.peek().is_none()));
-        let length = u16::try_from(chunk.len()).unwrap();
-        out.extend(length.to_le_bytes());
-        out.extend((!length).to_le_bytes());
-        out.extend(chunk);
-    }
-    out.extend(super::index::crc32(bytes).to_le_bytes());
-    out.extend(u32::try_from(bytes.len()).unwrap().to_le_bytes());
-    out
-}
-
-fn base64(bytes: &[u8]) -> String {
-    const BASE64_LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut out = String::new();
-    for chunk in bytes.chunks(3) {
-        let mut three = [0; 3];
-        three[..chunk.len()].copy_from_slice(chunk);
-        let number = u32::from_be_bytes([0, three[0], three[1], three[2]]);
-        for place in 0..4 {
-            let letter = BASE64_LETTERS[(number >> (18 - 6 * place) & 63) as usize];
-            out.push(if place <= chunk.len() { char::from(letter) } else { '=' });
-        }
-    }
-    out
 }

@@ -6,11 +6,30 @@ use std::sync::Arc;
 
 use crate::content::text::shorten;
 use crate::limits::{INSTRUCTIONS_BYTES, MAX_WAIT};
-use crate::server::SandboxLifetime;
 use crate::time::rough;
 
 /// The maximum number of data libraries, and of mounts, that are named. The rest is a number.
 const MAX_NAMED_MOUNTS: usize = 12;
+
+/// The lifetime of a server's sandboxes, for the instructions.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum SandboxLifetime {
+    /// They outlive the client that made them.
+    #[default]
+    OnTheirOwn,
+    /// They end with the client, and the server with it.
+    WithClient,
+}
+
+impl SandboxLifetime {
+    /// Returns the sentence about the lifetime for a model.
+    pub(crate) const fn sentence(self) -> &'static str {
+        match self {
+            Self::OnTheirOwn => "",
+            Self::WithClient => "Sandboxes end when this client disconnects; `sandcell serve --shared` keeps them.",
+        }
+    }
+}
 
 /// The instructions of the toolset `sandbox`.
 pub(crate) fn sandbox_toolset(engine: &Arc<Engine>, mounts: &[Mount], lives: SandboxLifetime) -> String {

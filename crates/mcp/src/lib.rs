@@ -15,6 +15,7 @@ mod content;
 mod convert;
 mod elicitation;
 mod http;
+mod in_flight;
 mod instructions;
 mod limits;
 mod notebook;
@@ -36,18 +37,19 @@ mod tools;
 
 pub use auth::oauth::{OauthError, OauthOptions};
 pub use auth::{Anonymous, NewToken, Token, TokenError, TokenStore, TokenUse};
-#[cfg(feature = "conformance")]
-pub use conformance::Fixture;
 pub use content::execution_object;
 pub use http::{
     Activity, BodyStream, EndpointBody, EndpointInput, EndpointRequest, Endpoints, HttpControl, HttpError, HttpLimits,
     HttpOptions, HttpServer, InvalidHostOrigin, LargeAnswer, LargeAnswers, NotFound, Page, RequestBody, TlsError,
     TlsFiles, holding,
 };
+pub use instructions::SandboxLifetime;
 pub use notebook::notebook;
 #[cfg(feature = "bridge")]
 pub use proxy::{ProxyError, Wake, proxy_stdio};
-pub use server::{SandboxLifetime, ServerOptions, UnknownTool};
+#[cfg(feature = "conformance")]
+pub use server::Fixture;
+pub use server::{ServerOptions, UnknownTool};
 pub use stdio::{ServeError, serve_stdio};
 pub use tools::{Interpreters, Toolset};
 

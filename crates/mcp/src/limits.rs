@@ -16,7 +16,7 @@ pub(crate) const PLAIN_MESSAGE_BYTES: usize = 256 << 10;
 pub(crate) const ABOUT_BYTES: usize = 16 << 10;
 /// The maximum number of concurrent requests of one connection; more are refused.
 pub(crate) const REQUESTS_IN_FLIGHT: usize = 256;
-/// Extra permits for requests that end something or report a state ([`Priority::Control`](crate::priority::Priority)).
+/// Extra permits for requests that end something or report a state (control requests).
 pub(crate) const CONTROL_REQUESTS: usize = 64;
 /// The maximum number of answers that wait for a client which does not read. Then the server stops reading from the
 /// client.

@@ -31,14 +31,26 @@ use tracing::Instrument as _;
 use crate::answer::{Answer, Block};
 use crate::content::execution;
 use crate::elicitation::{Elicitation, ElicitationOutcome};
+use crate::in_flight::{AnswerRoom, InFlight};
+use crate::instructions::SandboxLifetime;
 use crate::limits::{BULK_ANSWER_BYTES, DEFAULT_WAIT, MAX_WAIT, PROGRESS_INTERVAL, PROGRESS_SEND_TIMEOUT};
 use crate::notifications::{self, LogSubscription};
 use crate::prompts::Prompt;
 use crate::resources::Address;
-use crate::stdio::in_flight::{AnswerRoom, InFlight};
 use crate::tasks::{Job, Tasks};
 use crate::tools::{self, Tool, ToolFacts, Toolset, WaitLimits};
 use crate::{completion, convert, spans};
+
+/// The switch for the fixtures of the conformance suite.
+#[cfg(feature = "conformance")]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Fixture {
+    /// As in builds without the feature.
+    #[default]
+    Absent,
+    /// The tools, resources and prompts of the suite are there as well.
+    Present,
+}
 
 /// The options of the server.
 #[derive(Debug, Clone, Default)]
@@ -55,27 +67,7 @@ pub struct ServerOptions {
     pub wait: Option<Duration>,
     /// Adds the fixtures of the conformance suite to `serve --http`.
     #[cfg(feature = "conformance")]
-    pub conformance: crate::conformance::Fixture,
-}
-
-/// The lifetime of a server's sandboxes, for the instructions.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum SandboxLifetime {
-    /// They outlive the client that made them.
-    #[default]
-    OnTheirOwn,
-    /// They end with the client, and the server with it.
-    WithClient,
-}
-
-impl SandboxLifetime {
-    /// Returns the sentence about the lifetime for a model.
-    pub(crate) const fn sentence(self) -> &'static str {
-        match self {
-            Self::OnTheirOwn => "",
-            Self::WithClient => "Sandboxes end when this client disconnects; `sandcell serve --shared` keeps them.",
-        }
-    }
+    pub conformance: Fixture,
 }
 
 /// A tool was named that does not exist.

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 #![cfg(target_os = "linux")]
 
+mod base_part;
 mod bases;
 mod coordinator;
 mod index_port;

@@ -12,7 +12,7 @@ use sandcell_sandbox::{
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::bases::{self, OPERATOR_OWNER};
+use crate::base_part::{self, OPERATOR_OWNER};
 use crate::coordinator::{Coordinator, InstallResult, MAX_ANSWER_AGE, all_present_answer, caller_answer, too_long};
 use crate::inside;
 use crate::installer::{Installer, Setup};
@@ -366,7 +366,7 @@ impl PythonPackages {
             exact,
         };
         let got = settled.get(request, progress).await?;
-        bases::part(self.coordinator.store()?, got.answer)
+        base_part::part(self.coordinator.store()?, got.answer)
     }
 }
 
@@ -447,7 +447,7 @@ impl Packages for PythonPackages {
         let base = store.base(name).ok_or_else(|| store.no_base(name))?;
         let part = base
             .python
-            .map(|part| bases::start_with(store, name, part, &self.platform()));
+            .map(|part| base_part::start_with(store, name, part, &self.platform()));
         part.transpose()
     }
 }

@@ -4,21 +4,20 @@
 //! `message` has the facts for which the format has no field. If a caller is at its limit of sandboxes, its further
 //! requests wait in a queue: these clients send many requests at once, and do not retry rejected ones.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use hyper::{Response, StatusCode};
-use sandcell_engine::{Artifact, Engine, ExecutionView, Phase, Principal, ProgramRequest, Status, Watch};
+use sandcell_engine::{Artifact, Engine, ExecutionView, Phase, ProgramRequest, Status, Watch};
 use sandcell_mcp::{EndpointBody, RequestBody, holding};
-use sandcell_sandbox::{ByteSize, Code, Consent, Failure, OutputStream, SandboxPath, SessionEvent};
+use sandcell_sandbox::{ByteSize, Consent, Failure, OutputStream, SandboxPath, SessionEvent};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::commands::stdin_of;
@@ -33,10 +32,6 @@ pub(crate) const RUN_CODE_PATH: &str = "/run_code";
 const OUTPUT_BYTES: u64 = 1 << 20;
 /// Answers with more output than this count as large.
 const LARGE_OUTPUT_BYTES: u64 = 128 << 10;
-/// The maximum time that a request waits in the queue.
-const QUEUE_TIMEOUT: Duration = Duration::from_secs(60);
-/// The number of callers above which the queues of idle callers are removed.
-const IDLE_CALLERS: usize = 256;
 /// The capacity of a program's event channel. The engine keeps the output, so the channel can be small.
 const EVENT_CAPACITY: usize = 16;
 /// The exit code of a killed program, as Python's `subprocess` reports it.
@@ -217,41 +212,6 @@ impl Answer {
         } else {
             RunStatus::Failed
         };
-    }
-}
-
-/// The queues of callers, which bound the programs that each caller runs at once.
-#[derive(Debug, Default)]
-pub(crate) struct CallerQueues(Mutex<HashMap<Principal, Arc<Semaphore>>>);
-
-impl CallerQueues {
-    /// Waits until the caller runs fewer than `max_running` programs.
-    async fn acquire(&self, caller: &Principal, max_running: usize) -> Result<OwnedSemaphorePermit, Failure> {
-        let queue = {
-            let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            if all.len() > IDLE_CALLERS {
-                all.retain(|_, queue| Arc::strong_count(queue) > 1);
-            }
-            let queue = all
-                .entry(caller.clone())
-                .or_insert_with(|| Arc::new(Semaphore::new(max_running)));
-            if Arc::strong_count(queue) == 1 {
-                // No program runs or waits, so the queue takes over a changed limit.
-                *queue = Arc::new(Semaphore::new(max_running));
-            }
-            Arc::clone(queue)
-        };
-        match tokio::time::timeout(QUEUE_TIMEOUT, queue.acquire_owned()).await {
-            Ok(Ok(permit)) => Ok(permit),
-            Ok(Err(_)) | Err(_) => Err(Failure::new(
-                Code::Busy,
-                format!(
-                    "{max_running} of your programs were under way for {} s",
-                    QUEUE_TIMEOUT.as_secs()
-                ),
-                "send fewer at once",
-            )),
-        }
     }
 }
 

@@ -14,6 +14,7 @@ mod fusion;
 mod model;
 mod openapi;
 mod problem;
+mod queues;
 mod request;
 mod respond;
 mod routes;
@@ -31,7 +32,7 @@ use hyper::{Method, Response, Uri};
 use sandcell_engine::Engine;
 use sandcell_mcp::{EndpointBody, EndpointInput, EndpointRequest, Endpoints, NotFound};
 
-use crate::fusion::CallerQueues;
+use crate::queues::CallerQueues;
 use crate::request::{Call, Query};
 
 /// The resources of an engine.

@@ -12,7 +12,7 @@ use sandcell_mcp::{LargeAnswers, RequestBody};
 use sandcell_sandbox::{ByteSize, Code, Failure, SandboxPath};
 use serde::de::DeserializeOwned;
 
-use crate::fusion::CallerQueues;
+use crate::queues::CallerQueues;
 
 /// A request for one of the resources.
 pub(crate) struct Call<'a> {

@@ -8,11 +8,10 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::sync::{Semaphore, SemaphorePermit, oneshot, watch};
 use tokio::task::AbortHandle;
 
-use super::direct_pipes::NearEnds;
 use super::streams::{MAX_ABANDONED, Stream, StreamTable};
 use super::writer::FrameWriter;
 use super::{ANSWER_TIMEOUT, AgentEnd, timed_out};
-use crate::protocol::{DIRECT_PIPES_FEATURE, Decoder, Goodbye, Hello, Kind, ProtocolError, Reply, Request, WireError};
+use crate::protocol::{Decoder, Goodbye, Hello, Kind, ProtocolError, Reply, Request, WireError};
 
 /// The maximum number of requests in progress. Further requests wait for their turn.
 const MAX_REQUESTS: usize = 64;
@@ -23,8 +22,6 @@ pub(super) struct AgentConnection {
     /// The features that the agent announced.
     features: Vec<String>,
     table: Mutex<StreamTable>,
-    /// The near ends of the direct pipes, until a program has them.
-    direct_pipes: Mutex<Option<NearEnds>>,
     requests: Semaphore,
     /// Signals have a separate queue: a kill does not wait behind slow files.
     signals: Semaphore,
@@ -63,7 +60,6 @@ impl AgentConnection {
             writer,
             features: hello.features,
             table: Mutex::new(StreamTable::default()),
-            direct_pipes: Mutex::new(None),
             requests: Semaphore::new(MAX_REQUESTS),
             signals: Semaphore::new(MAX_REQUESTS),
             ended: watch::Sender::new(false),
@@ -82,18 +78,6 @@ impl AgentConnection {
     pub(super) fn table(&self) -> MutexGuard<'_, StreamTable> {
         // No code under this lock can panic, so the table is consistent.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    #[cfg(target_os = "linux")]
-    pub(super) fn put_direct_pipes(&self, direct_pipes: NearEnds) {
-        *self.direct_pipes.lock().unwrap_or_else(PoisonError::into_inner) = Some(direct_pipes);
-    }
-
-    pub(super) fn take_direct_pipes(&self) -> Option<NearEnds> {
-        if !self.has(DIRECT_PIPES_FEATURE) {
-            return None;
-        }
-        self.direct_pipes.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Sends a request and waits for its answer.

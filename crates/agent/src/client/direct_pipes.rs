@@ -14,7 +14,7 @@ use tokio::net::unix::pipe;
 use tokio::sync::{Mutex, mpsc};
 
 use super::connection::AgentConnection;
-use super::process::{EVENT_CAPACITY, closed_channel_error};
+use super::streams::{EVENT_CAPACITY, closed_channel_error};
 
 /// The maximum number of bytes for one read. A pipe holds no more.
 const MAX_READ_BYTES: usize = 64 << 10;

@@ -9,8 +9,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, ReadHalf, W
 use tokio::sync::{mpsc, oneshot};
 
 use super::connection::{AgentConnection, AskError};
-use super::reader::Credits;
-use super::streams::{ConnectionStream, Credit, Stream};
+use super::streams::{ConnectionStream, Credit, Credits, Stream};
 use crate::protocol::{
     BODY_CHANNEL, EmptyReply, FORWARD_FEATURE, ForwardReply, Kind, MAX_CONNECTIONS, MAX_DATA, ReceiveWindow, Reply,
     Request, WireError,

@@ -14,15 +14,16 @@ mod reader;
 mod streams;
 mod writer;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use sandcell_sandbox::{Command, Files, Forward, Process, SandboxError};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 pub use crate::protocol::UsageReply as InsideUsage;
-use crate::protocol::{EmptyReply, Request};
+use crate::protocol::{DIRECT_PIPES_FEATURE, EmptyReply, Request};
 use connection::AgentConnection;
+use direct_pipes::NearEnds;
 
 /// The time limit for the agent's HELLO.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -59,6 +60,8 @@ impl AgentEnd {
 pub struct AgentClient {
     connection: Arc<AgentConnection>,
     files: files::AgentFiles,
+    /// The near ends of direct pipes for the next program with a control channel.
+    direct_pipes: Arc<Mutex<Option<NearEnds>>>,
 }
 
 impl AgentClient {
@@ -78,6 +81,7 @@ impl AgentClient {
         Ok(Self {
             files: files::AgentFiles::new(Arc::clone(&connection)),
             connection,
+            direct_pipes: Arc::default(),
         })
     }
 
@@ -85,9 +89,16 @@ impl AgentClient {
     #[cfg(target_os = "linux")]
     pub fn use_direct_pipes(&self, direct_pipes: sandcell_jail::direct_pipes::DirectPipes) {
         // Without them the far ends are closed, and all bytes pass through the agent.
-        if let Ok(near_ends) = direct_pipes::NearEnds::new(direct_pipes) {
-            self.connection.put_direct_pipes(near_ends);
+        if let Ok(near_ends) = NearEnds::new(direct_pipes) {
+            *self.direct_pipes.lock().unwrap_or_else(PoisonError::into_inner) = Some(near_ends);
         }
+    }
+
+    fn take_direct_pipes(&self) -> Option<NearEnds> {
+        if !self.connection.has(DIRECT_PIPES_FEATURE) {
+            return None;
+        }
+        self.direct_pipes.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Starts a program.
@@ -96,7 +107,12 @@ impl AgentClient {
     /// [`SandboxError::Spawn`] with the system's error. Otherwise the connection has ended, or the agent does not
     /// answer.
     pub async fn spawn(&self, command: Command) -> Result<Process, SandboxError> {
-        process::spawn(&self.connection, command).await
+        let direct_pipes = if command.control {
+            self.take_direct_pipes()
+        } else {
+            None
+        };
+        process::spawn(&self.connection, command, direct_pipes).await
     }
 
     /// Adopts a process that enters the sandbox from outside, as a program with a control channel and without standard
@@ -105,7 +121,7 @@ impl AgentClient {
     /// # Errors
     /// No process can enter, or the expected process has ended. Otherwise the errors of [`AgentClient::spawn`].
     pub async fn adopt(&self) -> Result<Process, SandboxError> {
-        process::adopt(&self.connection).await
+        process::adopt(&self.connection, self.take_direct_pipes()).await
     }
 
     /// Opens a port on the loopback address inside (0: any free one) and forwards its connections to the host.

@@ -11,20 +11,20 @@ use tokio::sync::{Mutex, mpsc, oneshot};
 
 use super::connection::{AgentConnection, AskError};
 use super::direct_pipes::{NearEnds, PipeHandle};
-use super::streams::{Credit, ProgramStream, Stream};
+use super::streams::{Credit, EVENT_CAPACITY, ProgramStream, Stream, closed_channel_error};
 use crate::protocol::{
     ADOPT_FEATURE, EmptyReply, ErrorCode, HEIRS_FEATURE, MAX_DATA, ReceiveWindow, Request, SpawnReply, WireError,
     channel_number,
 };
 
-/// The capacity of a program's event channel. Together with the windows, one program makes the host hold at most about
-/// 2 MiB.
-pub(super) const EVENT_CAPACITY: usize = 16;
-
-pub(super) async fn spawn(agent: &Arc<AgentConnection>, command: Command) -> Result<Process, SandboxError> {
+/// Starts a program. `direct_pipes` replace the agent's way of a control channel.
+pub(super) async fn spawn(
+    agent: &Arc<AgentConnection>,
+    command: Command,
+    direct_pipes: Option<NearEnds>,
+) -> Result<Process, SandboxError> {
     let program = command.argv.first().cloned().unwrap_or_default();
     let (piped, control) = (command.stdin == StdinMode::Piped, command.control);
-    let direct_pipes = if control { agent.take_direct_pipes() } else { None };
     let request = Request::Spawn {
         argv: command.argv,
         env: command.env,
@@ -40,11 +40,13 @@ pub(super) async fn spawn(agent: &Arc<AgentConnection>, command: Command) -> Res
 }
 
 /// Adopts a worker, which enters from outside, as a program.
-pub(super) async fn adopt(agent: &Arc<AgentConnection>) -> Result<Process, SandboxError> {
+pub(super) async fn adopt(
+    agent: &Arc<AgentConnection>,
+    direct_pipes: Option<NearEnds>,
+) -> Result<Process, SandboxError> {
     if !agent.has(ADOPT_FEATURE) {
         return Err(SandboxError::Unsupported("entering the sandbox".to_owned()));
     }
-    let direct_pipes = agent.take_direct_pipes();
     let request = Request::Adopt {
         lane: direct_pipes.is_some(),
     };
@@ -149,14 +151,6 @@ struct AgentProcess {
     stdin: Option<InputChannel>,
     control: Option<InputChannel>,
     pipe_handle: Option<PipeHandle>,
-}
-
-/// Returns the error for bytes on a channel that this side has closed.
-pub(super) fn closed_channel_error(channel: Channel) -> SandboxError {
-    SandboxError::Setup {
-        step: format!("write to {channel:?} after it was closed"),
-        source: std::io::Error::from(std::io::ErrorKind::BrokenPipe),
-    }
 }
 
 /// A channel to a program. Writers take turns, so the bytes of one write stay together.

@@ -9,14 +9,11 @@ use tokio::sync::mpsc::error::TrySendError;
 use super::AgentEnd;
 use super::connection::{AgentConnection, goodbye, protocol_error};
 use super::forward::{self, ConnectionEnds};
-use super::streams::{ProgramStream, Stream, StreamTable};
+use super::streams::{Credits, ProgramStream, Stream, StreamTable};
 use crate::protocol::{
     BODY_CHANNEL, Connected, Decoder, ErrorCode, Event, Frame, Kind, MAX_CONNECTIONS, OutBuffer, ProtocolError, Reply,
     WireError, channel_from_number,
 };
-
-/// CREDIT frames to send after a batch of frames: stream, channel, amount.
-pub(super) type Credits = Vec<(u32, u8, u32)>;
 
 /// The effects of a batch of frames, except changes of the table.
 #[derive(Default)]

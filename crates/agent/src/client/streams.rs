@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use bytes::Bytes;
-use sandcell_sandbox::{Connection, ProcessEvent};
+use sandcell_sandbox::{Channel, Connection, ProcessEvent, SandboxError};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::AgentEnd;
@@ -14,6 +14,13 @@ use crate::protocol::{INITIAL_WINDOW, ProtocolError, ReceiveWindow, cost};
 /// The maximum number of streams that were given up and not confirmed yet. With more, the agent does not answer on
 /// purpose.
 pub(super) const MAX_ABANDONED: usize = 65_536;
+
+/// The capacity of a program's event channel. Together with the windows, one program makes the host hold at most about
+/// 2 MiB.
+pub(super) const EVENT_CAPACITY: usize = 16;
+
+/// CREDIT frames to send after a batch of frames: stream, channel, amount.
+pub(super) type Credits = Vec<(u32, u8, u32)>;
 
 /// The payload of a REPLY.
 pub(super) type Answer = oneshot::Sender<Vec<u8>>;
@@ -157,5 +164,13 @@ impl Credit {
     /// Wakes all waiting senders, since the other side takes no more bytes.
     pub(super) fn close(&self) {
         self.left.close();
+    }
+}
+
+/// Returns the error for bytes on a channel that this side has closed.
+pub(super) fn closed_channel_error(channel: Channel) -> SandboxError {
+    SandboxError::Setup {
+        step: format!("write to {channel:?} after it was closed"),
+        source: std::io::Error::from(std::io::ErrorKind::BrokenPipe),
     }
 }

@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 use tokio::time::sleep;
 
 use super::connect::{Address, failed};
-use super::sandbox::Container;
+use super::lifetime::Container;
 use super::{agent, labels, tar};
 
 /// The pause before the event stream is opened again after it broke off.

@@ -16,6 +16,7 @@ mod discovery;
 mod image;
 mod jobs;
 mod labels;
+mod lifetime;
 mod mount_seed;
 mod report;
 mod runtimes;

@@ -538,7 +538,7 @@ fn complaint(program: &str, said: &str) -> String {
 }
 
 /// Ends a container on drop.
-struct Ending(Arc<sandbox::Container>);
+struct Ending(Arc<super::lifetime::Container>);
 
 impl Drop for Ending {
     fn drop(&mut self) {

@@ -23,6 +23,7 @@ use tokio::time::{sleep, timeout};
 use super::attach_stream::{AttachState, StdoutReader};
 use super::connect::failed;
 use super::daemon::Daemon;
+use super::lifetime::Container;
 use super::{NAME, connect};
 
 /// The deadline of closing.
@@ -32,51 +33,6 @@ const END_REPORT_TIMEOUT: Duration = Duration::from_secs(1);
 /// The number of removal attempts, and the pause between them.
 const REMOVE_ATTEMPTS: u32 = 5;
 const REMOVE_INTERVAL: Duration = Duration::from_secs(1);
-
-/// The shared state of a container.
-#[derive(Debug)]
-pub(super) struct Container {
-    pub(super) name: String,
-    /// Turns true when a caller asks it to end.
-    asked: watch::Sender<bool>,
-    ended: watch::Sender<Option<Ended>>,
-    /// Turns true when nothing of it is left, or its removal was given up.
-    removed: watch::Sender<bool>,
-    /// The daemon reported that it ran out of memory.
-    pub(super) out_of_memory: AtomicBool,
-    /// The exit status that the daemon reported.
-    pub(super) died: watch::Sender<Option<u8>>,
-}
-
-impl Container {
-    pub(super) fn ask(&self) {
-        self.asked.send_replace(true);
-    }
-
-    fn has_ended(&self) -> Option<Ended> {
-        self.ended.borrow().clone()
-    }
-
-    /// Waits until nothing of it is left.
-    pub(super) async fn removed(&self) {
-        let mut removed = self.removed.subscribe();
-        // The sender lives as long as this borrow.
-        let _ = removed.wait_for(|removed| *removed).await;
-    }
-
-    async fn ended(&self) -> Ended {
-        let mut ended = self.ended.subscribe();
-        // The sender lives as long as this borrow, so the wait can only end with a value.
-        let seen = ended
-            .wait_for(Option::is_some)
-            .await
-            .ok()
-            .and_then(|ended| ended.clone());
-        seen.unwrap_or(Ended {
-            reason: EndReason::LauncherLost,
-        })
-    }
-}
 
 /// Creates a container, starts the agent in it, and supervises it in a separate task until its end.
 pub(super) async fn make(

@@ -8,14 +8,7 @@ use rustix::io::Errno;
 use sandcell_jail::wire::{MOUNTED_BELOW_STEP, StepError};
 
 use super::facts::{Container, HostFacts};
-use super::options::{CAP_SYS_ADMIN, allowed, or_process_level};
-
-/// The cause of a failure, and its remedy.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Cause {
-    pub(super) cause: String,
-    pub(super) remedy: String,
-}
+use super::options::{CAP_SYS_ADMIN, Cause, allowed, or_process_level};
 
 /// The part of the system that a step concerns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

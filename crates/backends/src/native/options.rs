@@ -1,7 +1,13 @@
 //! Remedies: the complete options that make a host allow sandboxes, one text for each kind of container.
 
-use super::cause::Cause;
 use super::facts::{Container, HostFacts};
+
+/// The cause of a failure, and its remedy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Cause {
+    pub(super) cause: String,
+    pub(super) remedy: String,
+}
 
 pub(super) const CAP_SYS_ADMIN: u32 = 21;
 

@@ -28,23 +28,13 @@ use rmcp::task_manager::TaskManager;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::server::Server;
+use crate::server::{Fixture, Server};
 
 /// The server, with the fixtures if requested.
 #[derive(Clone)]
 pub(crate) struct Handler {
     server: Server,
     fixtures: Option<Arc<Fixtures>>,
-}
-
-/// The switch for the fixtures.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Fixture {
-    /// As in builds without the feature.
-    #[default]
-    Absent,
-    /// The tools, resources and prompts of the suite are there as well.
-    Present,
 }
 
 /// The state of the fixtures.

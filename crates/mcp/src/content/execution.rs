@@ -17,10 +17,10 @@ use tokio::time::timeout;
 use super::pictures;
 use super::text::{Part, cut, fit, shorten};
 use crate::answer::{Answer, Block, Link, notice_lines};
+use crate::in_flight::AnswerRoom;
 use crate::limits::{
     CHART_BYTES, MAX_RESULT_LINKS, MAX_RESULT_PICTURES, PICTURES_ANSWER_BYTES, RESULT_BYTES, ROOM_TIMEOUT,
 };
-use crate::stdio::in_flight::AnswerRoom;
 use crate::time::{rough, span};
 
 /// The MIME type of data that was taken from a chart.

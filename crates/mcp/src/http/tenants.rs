@@ -15,12 +15,12 @@ use super::limits_handle::LimitsHandle;
 use super::sessions::Sessions;
 #[cfg(feature = "conformance")]
 use crate::conformance::Handler;
+use crate::in_flight::InFlight;
 use crate::limits::{CONTROL_REQUESTS, MESSAGE_BYTES};
 use crate::priority::Priority;
 #[cfg(not(feature = "conformance"))]
 use crate::server::Server as Handler;
 use crate::server::{Server, ServerOptions, UnknownTool};
-use crate::stdio::in_flight::InFlight;
 
 /// The maximum number of concurrent large answers of one caller. An answer of 10 MiB takes several times that: as
 /// bytes, in base64, in JSON.

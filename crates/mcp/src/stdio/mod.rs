@@ -1,6 +1,5 @@
 //! MCP over standard input and output: one JSON message a line. stdout carries nothing else.
 
-pub(crate) mod in_flight;
 pub(crate) mod scanner;
 pub(crate) mod transport;
 
@@ -12,9 +11,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 
 use crate::auth::STDIO_PRINCIPAL;
+use crate::in_flight::InFlight;
 use crate::limits::DISCONNECT_TIMEOUT;
 use crate::server::{Server, ServerOptions, UnknownTool};
-use in_flight::InFlight;
 use transport::LineTransport;
 
 /// The reasons why serving ended, except that the client left.

@@ -18,8 +18,8 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::in_flight::{InFlight, RequestAdmission, UnwrittenAnswer};
 use super::scanner::Scanner;
+use crate::in_flight::{InFlight, RequestAdmission, UnwrittenAnswer};
 use crate::limits::{
     ABOUT_BYTES, FLUSH_TIMEOUT, GRACE_AFTER_EOF, MESSAGE_BYTES, MESSAGE_DEPTH, MESSAGE_MARKS, PLAIN_MESSAGE_BYTES,
     REQUESTS_IN_FLIGHT,

@@ -8,7 +8,7 @@ use super::*;
 use crate::answer::{Answer, Block};
 use crate::content::{execution, pictures};
 use crate::convert;
-use crate::stdio::in_flight::AnswerRoom;
+use crate::in_flight::AnswerRoom;
 use crate::tests::views::{cause, isolation, shown, view};
 
 async fn result(view: &ExecutionView) -> Value {
@@ -434,7 +434,7 @@ async fn the_whole_result_stays_under_900_kb() {
 
 #[tokio::test(start_paused = true)]
 async fn pictures_that_there_is_no_room_for_are_linked() {
-    let in_flight = std::sync::Arc::new(crate::stdio::in_flight::InFlight::default());
+    let in_flight = std::sync::Arc::new(crate::in_flight::InFlight::default());
     let room = |id| {
         let id = rmcp::model::RequestId::Number(id);
         in_flight.begin(&id, crate::priority::Priority::Ordinary);

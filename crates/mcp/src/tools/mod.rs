@@ -24,8 +24,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::answer::Answer;
 use crate::arguments::Arguments;
+use crate::in_flight::AnswerRoom;
 use crate::schema::{Field, Kind, ListOf};
-use crate::stdio::in_flight::AnswerRoom;
 
 pub(crate) use code::{WaitLimits, create_run_close, execute_code, execute_request, once_request};
 pub(crate) use files::list_data;

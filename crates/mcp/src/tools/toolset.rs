@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use super::{Tool, ToolFacts, container, sandbox_toolset, script, unlisted_sandbox_tools};
 use crate::instructions;
+use crate::instructions::SandboxLifetime;
 use crate::prompts::{PROMPTS, Prompt};
-use crate::server::SandboxLifetime;
 
 /// A set of tools.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

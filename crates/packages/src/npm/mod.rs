@@ -22,7 +22,7 @@ use tokio::time::timeout;
 
 pub use policy::{NpmEntry, NpmPolicy};
 
-use crate::bases::{self, OPERATOR_OWNER};
+use crate::base_part::{self, OPERATOR_OWNER};
 use crate::coordinator::{Coordinator, InstallResult, MAX_ANSWER_AGE, all_present_answer, caller_answer, too_long};
 use crate::service::{Bounds, refused_link};
 use crate::store::{Answer, Layer, Part, Store, key};
@@ -252,7 +252,7 @@ impl NpmPackages {
         // The operator runs this command, so the operator's consent is implied.
         let settled = self.settled(&specs, &Consent::Given(self.consent_required(packages)))?;
         let got = settled.get(OPERATOR_OWNER, &specs, progress).await?;
-        bases::part(self.coordinator.store()?, got.answer)
+        base_part::part(self.coordinator.store()?, got.answer)
     }
 
     /// Replaces npm's failure by the broker's observation, which is more precise.
@@ -383,7 +383,7 @@ impl Packages for NpmPackages {
         let store = self.coordinator.store()?;
         // The Python part reports a base that does not exist.
         let part = store.base(name).and_then(|base| base.npm);
-        part.map(|part| bases::start_with(store, name, part, &self.platform()))
+        part.map(|part| base_part::start_with(store, name, part, &self.platform()))
             .transpose()
     }
 }
