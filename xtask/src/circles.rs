@@ -17,11 +17,11 @@ const FOLDERS: [&str; 7] = [
     "crates/mcp/src/content",
 ];
 
-/// The modules of one folder, and the modules that each uses, each with a file that does.
+/// For each module of one folder the modules that it uses, and for each of these a file that uses it.
 #[derive(Debug, Default)]
 struct Graph(BTreeMap<String, BTreeMap<String, String>>);
 
-/// Returns the circles among these source files. Each file is its path from the workspace's root, and its text.
+/// Returns one message for each use that may be a part of a circle. Each file is its path from the workspace's root, and its text.
 pub fn faults(files: &[(String, String)]) -> Vec<String> {
     let crates: BTreeSet<&str> = files
         .iter()
@@ -65,7 +65,8 @@ impl Graph {
         graph
     }
 
-    /// Removes modules that use none of the others, and modules that none uses, until all that is left is circles.
+    /// Removes modules that use none of the others, and modules that none uses. What is left at the end are circles and the
+    /// modules on the way from one circle to another.
     fn circles(mut self, folder: &str) -> Vec<String> {
         loop {
             let used: BTreeSet<String> = self.0.values().flat_map(BTreeMap::keys).cloned().collect();

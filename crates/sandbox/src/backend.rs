@@ -23,13 +23,13 @@ pub struct SandboxSpec {
     pub env: BTreeMap<String, String>,
     /// A container image, if the back end supports images.
     pub image: Option<String>,
-    /// The number of the caller that it is made for, as in [`Priority::assign_owner`](crate::Priority::assign_owner).
+    /// The number of the caller that it is made for, as in [`Priority::assign_owner`].
     pub caller: Option<u64>,
-    /// True if no call waits for this sandbox yet. Back ends that can give it low priority until
-    /// [`Priority::raise`](crate::Priority::raise).
+    /// True if no call waits for this sandbox yet. A back end that supports priorities gives it low priority until
+    /// [`Priority::raise`].
     pub ahead: bool,
-    /// The number of the zygote whose worker will enter the sandbox ([`ZygoteEntry::adopt`](crate::ZygoteEntry::adopt)). Back ends that can fork the
-    /// worker while they make the sandbox.
+    /// The number of the zygote whose worker will enter the sandbox ([`ZygoteEntry::adopt`]). A back end that
+    /// supports it forks the worker while it makes the sandbox.
     pub entered_by: Option<u64>,
 }
 
@@ -280,7 +280,7 @@ pub enum EndReason {
     AgentKilled,
     /// The kernel killed it, because the machine or an enclosing cgroup ran out of memory.
     OuterMemory,
-    /// The launcher that held it is gone.
+    /// The launcher that held it, or the container daemon, is gone.
     LauncherLost,
     /// The launcher that held it was killed.
     LauncherKilled,
@@ -325,14 +325,14 @@ impl std::fmt::Display for EndReason {
             }
             Self::LauncherLost => "the process that held it ended",
             Self::LauncherKilled => {
-                "the launcher, the process that held every sandbox, was killed from outside; another one takes its place"
+                "the launcher, the process that held this sandbox, was killed from outside; another one takes its place"
             }
             Self::LauncherOutOfMemory => {
-                "the kernel killed the launcher, the process that held every sandbox, because memory ran out on the machine or \
+                "the kernel killed the launcher, the process that held this sandbox, because memory ran out on the machine or \
                  in the server's control group; another one takes its place"
             }
             Self::LauncherStuck => {
-                "the launcher, the process that held every sandbox, did not answer (it was stopped, or hung in the kernel) and \
+                "the launcher, the process that held this sandbox, did not answer (it was stopped, or hung in the kernel) and \
                  was ended; another one takes its place"
             }
             Self::Expired => "it expired or was ended where it ran",

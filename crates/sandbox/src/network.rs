@@ -1,7 +1,7 @@
 //! Network access: the hosts that a sandbox may reach, and the only way to them.
 //!
 //! A sandbox has no route. A sandbox with network access has a port on its loopback address, whose connections leave it
-//! as byte streams ([`Sandbox::forward`](crate::Sandbox::forward)). The implementation of [`Network`] speaks HTTP and
+//! as byte streams ([`Ports::forward`](crate::Ports::forward)). The implementation of [`Network`] speaks HTTP and
 //! SOCKS on these streams, decides about each host, and opens the connection from the server.
 
 use std::sync::Arc;

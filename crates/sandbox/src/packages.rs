@@ -1,7 +1,7 @@
 //! Packages: the policy for them, and their way into a sandbox.
 //!
 //! An implementation of [`Packages`] turns a caller's requirements into host folders that never change afterwards. A
-//! back end shows such a folder in a sandbox with [`Sandbox::attach`](crate::Sandbox::attach).
+//! back end shows such a folder in a sandbox with [`Attachments::attach`](crate::Attachments::attach).
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -10,7 +10,7 @@ use crate::Value;
 /// A type that a field of settings may have. A time or a size takes its unit from the end of the setting's name: `_s`,
 /// `_days`, `_kb`, `_mb`.
 pub trait SettingType: Sized {
-    /// Makes it of a value; none if the value is of another kind.
+    /// Converts a value. None if its kind, its range or the unit in the name does not fit.
     fn from_value(key: &str, value: &Value) -> Option<Self>;
 }
 
@@ -70,7 +70,7 @@ impl SettingType for ByteSize {
 impl SettingType for Cpus {
     fn from_value(_key: &str, value: &Value) -> Option<Self> {
         let Value::Number(cores) = value else { return None };
-        // A duration has the conversion from a fraction that loses nothing and refuses what is out of range.
+        // The conversion to a duration refuses negative and endless numbers, and rounds 0.29 to 290 thousandths.
         let milli = Duration::try_from_secs_f64(*cores).ok()?.as_millis();
         Some(Self::milli(u32::try_from(milli).ok()?))
     }
@@ -179,7 +179,7 @@ impl SettingType for Option<Level> {
     }
 }
 
-/// 0 means none; so does an empty value where the demand decides.
+/// An empty `Demand` means none, and 0 is a number there. For whole numbers, 0 means none.
 impl SettingType for Option<usize> {
     fn from_value(key: &str, value: &Value) -> Option<Self> {
         match value {

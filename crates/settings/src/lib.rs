@@ -1,5 +1,5 @@
 //! Declares settings. A table of `config.toml` is a struct, and each of its settings is one field: the name, the type, the
-//! accepted values, the default and the purpose stand together, next to the code that uses them.
+//! accepted values, the default and the purpose stand together.
 //!
 //! ```
 //! use std::time::Duration;

@@ -13,7 +13,7 @@ const SYSTEM_FOLDERS: &[&str] = &[
 ];
 /// Folders inside that cannot be covered as a whole, but may hold mounts.
 const SHARED_FOLDERS: &[&str] = &["/", "/home", HOME, "/tmp", "/mnt", "/opt", "/srv"];
-/// Folders of the host that can never be project folders, even if the operator names them.
+/// Folders of the host that can never be mounted, even if the operator names them.
 const FORBIDDEN_SOURCES: &[&str] = &["/", "/dev", "/proc", "/sys"];
 
 /// The maximum number of mounts of a server; each costs time in every sandbox.

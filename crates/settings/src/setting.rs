@@ -38,7 +38,7 @@ pub struct OtherName {
     pub is_lenient_flag: bool,
 }
 
-/// Declares a setting that a `.env` file may set, such as a limit: a project may have it.
+/// Declares a setting that the `.env` file of a project may set, such as a limit.
 #[must_use]
 pub const fn project(kind: Kind, default: &'static str) -> Declaration {
     Declaration {
@@ -50,7 +50,7 @@ pub const fn project(kind: Kind, default: &'static str) -> Declaration {
     }
 }
 
-/// Declares a setting that a `.env` file may not set, since a project may come from a stranger.
+/// Declares a setting that only the operator may set: no `.env` file, since the project may come from a stranger.
 #[must_use]
 pub const fn operator(kind: Kind, default: &'static str) -> Declaration {
     Declaration {
@@ -137,10 +137,10 @@ macro_rules! settings {
                 },)*
             ];
 
-            /// Makes the struct of values by the settings' names.
+            /// Builds the struct. `value` returns the value of the setting with this name.
             ///
             /// # Errors
-            /// A field's type does not fit its declaration.
+            /// A value is missing, or a field's type does not fit its declaration.
             $visibility fn read<'a>(
                 value: impl Fn(&'static str) -> Option<&'a $crate::Value>,
             ) -> Result<Self, $crate::WrongType> {

@@ -7,13 +7,13 @@ use serde_json::json;
 
 use crate::mount;
 
-/// The values that a setting accepts. Every reason to refuse a value is checked here, so that files, the environment
-/// and flags follow the same rules.
+/// The values that a setting accepts. They are checked here, so that files, the environment and flags follow the same
+/// rules. Only the form of `Text` and `Texts` is checked by the code that uses them.
 #[derive(Debug, Clone, Copy)]
 pub enum Kind {
     /// One of these words.
     OneOf(&'static [&'static str]),
-    /// A list of these words, each at most once, at least one.
+    /// A list of at least one of these words. Duplicates are dropped.
     ListOf(&'static [&'static str]),
     /// A whole number in this range.
     Integer {
@@ -53,7 +53,7 @@ pub enum Kind {
     Texts,
     /// A text in one line, or empty for none; the code that uses the setting checks its form.
     Text,
-    /// A key or token: visible characters that no output shows, or empty for none.
+    /// A key or token without control characters, or empty for none. No output shows it.
     Secret,
 }
 
@@ -116,7 +116,7 @@ impl Kind {
             Self::Name => "a name of lower-case letters, digits, - and _".to_owned(),
             Self::Requirements { .. } => "a list of packages, such as [\"numpy>=2,<3\", \"acme-*\"]".to_owned(),
             Self::Texts => "a list of names".to_owned(),
-            Self::Text => "a text of at most 500 characters in one line".to_owned(),
+            Self::Text => "a text of at most 500 bytes in one line".to_owned(),
             Self::Secret => "a key".to_owned(),
         }
     }
@@ -166,7 +166,7 @@ impl Kind {
         }
     }
 
-    /// Reads a value from an environment variable or a flag. Lists are separated by commas.
+    /// Reads a value from an environment variable or a flag. Lists are separated by commas, requirements by `;`.
     ///
     /// # Errors
     /// As [`Kind::read_toml`].
@@ -198,7 +198,7 @@ impl Kind {
                 Some(text.trim().to_owned()).filter(|text| !text.is_empty()),
             )),
             Self::Secret if text.len() > 4096 || text.chars().any(char::is_control) => {
-                Err(self.refuse("one with control characters or without end"))
+                Err(self.refuse("one with control characters or of more than 4,096 bytes"))
             }
             Self::Secret => Ok(Value::Secret(
                 Some(text).filter(|text| !text.is_empty()).map(Secret::new),

@@ -15,7 +15,7 @@ use futures::StreamExt;
 use sandcell_sandbox::{Preparing, SandboxError};
 
 use super::connect::{Address, failed, one_line};
-use super::container::Image;
+use super::container_request::Image;
 use super::credentials::CredentialSource;
 use super::jobs::{JobState, Jobs, ProgressReporter, WaitLimit};
 

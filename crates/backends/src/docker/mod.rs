@@ -9,7 +9,7 @@
 mod agent;
 mod attach_stream;
 mod connect;
-mod container;
+mod container_request;
 mod credentials;
 mod daemon;
 mod discovery;
@@ -36,7 +36,7 @@ use sandcell_sandbox::{
 use tokio::sync::{Mutex, oneshot};
 use tokio::time::timeout;
 
-use container::{Common, Image};
+use container_request::{Common, Image};
 pub use credentials::CredentialSource;
 use daemon::Daemon;
 use image::Images;
@@ -162,11 +162,11 @@ impl DockerBackend {
 
     /// Creates a container of `image`, whose name is `name`.
     async fn container(&self, spec: &SandboxSpec, name: &str, image: &Image) -> Result<DockerSandbox, SandboxError> {
-        let user = container::user(self.next_user.fetch_add(1, Ordering::Relaxed));
-        let body = container::body(spec, image, &self.common, user);
+        let user = container_request::user(self.next_user.fetch_add(1, Ordering::Relaxed));
+        let body = container_request::body(spec, image, &self.common, user);
         let daemon = Arc::clone(&self.daemon);
         let (isolation, memory, name) = (self.isolation.clone(), spec.limits.memory, name.to_owned());
-        let env = container::environment(spec, image);
+        let env = container_request::environment(spec, image);
         let usual = name == self.image;
         let mounts = self.common.mounts.clone();
         let (sender, made) = oneshot::channel();

@@ -23,7 +23,7 @@ use sha2::{Digest, Sha256};
 use tokio::time::{interval, timeout};
 
 use super::connect::one_line;
-use super::container::{self, Common, Image};
+use super::container_request::{self, Common, Image};
 use super::daemon::Daemon;
 use super::jobs::{JobState, Jobs, ProgressReporter, WaitLimit};
 use super::labels;
@@ -325,7 +325,7 @@ impl Installation {
             Manager::Apt => &["/var/cache/apt", "/var/lib/apt/lists"],
             Manager::Apk => &[],
         };
-        let body = container::installing(&self.image, &self.common, caches);
+        let body = container_request::installing(&self.image, &self.common, caches);
         let made = sandbox::make(&self.daemon, body).await;
         let (container, client) = made.map_err(|error| error.to_string())?;
         // Removes the container in every case, also when this future is dropped.
