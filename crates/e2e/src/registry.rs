@@ -96,7 +96,7 @@ impl Registry {
             }
         }
         archive.extend([0; 1024]);
-        let bytes = super::oci::gzip(&archive);
+        let bytes = gzip(&archive);
         let own = format!("sha512-{}", BASE64_STANDARD.encode(Sha512::digest(&bytes)));
         let published = Published {
             version: version.to_owned(),
@@ -209,4 +209,11 @@ pub(super) fn append(archive: &mut Vec<u8>, path: &str, kind: u8, target: &str, 
     archive.extend(head);
     archive.extend(bytes);
     archive.resize(archive.len().next_multiple_of(512), 0);
+}
+
+/// Wraps bytes as gzip without compression, so that a package takes as much of the disk as an archive as it does unpacked.
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::none());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
 }
