@@ -7,13 +7,12 @@ use std::path::Path;
 use crate::rust_paths;
 
 /// Folders whose modules are checked like those of a crate.
-const FOLDERS: [&str; 7] = [
+const FOLDERS: [&str; 6] = [
     "crates/agent/src/client",
     "crates/agent/src/server",
     "crates/backends/src/docker",
     "crates/backends/src/e2b",
     "crates/backends/src/native",
-    "crates/jail/src/launcher",
     "crates/mcp/src/content",
 ];
 
@@ -53,10 +52,9 @@ impl Graph {
                 .strip_prefix(crate_folder)
                 .and_then(|path| path.strip_prefix("/src/"));
             for used in rust_paths::used(Path::new(below_src.unwrap_or(path)), text) {
-                let Some(name) = used.get(outer.len()).filter(|_| used.starts_with_names(&outer)) else {
-                    continue;
-                };
-                if *name != module && modules.contains(name) {
+                let Some(name) = used.get(outer.len()) else { continue };
+                let is_inside = outer.iter().zip(&used).all(|(outer, name)| outer == name);
+                if is_inside && *name != module && modules.contains(name) {
                     let arrows = graph.0.entry(module.clone()).or_default();
                     arrows.entry(name.clone()).or_insert_with(|| path.clone());
                 }
@@ -65,8 +63,8 @@ impl Graph {
         graph
     }
 
-    /// Removes modules that use none of the others, and modules that none uses. What is left at the end are circles and the
-    /// modules on the way from one circle to another.
+    /// Removes modules that use none of the others, and modules that none uses. Circles remain, and modules between two
+    /// circles.
     fn circles(mut self, folder: &str) -> Vec<String> {
         loop {
             let used: BTreeSet<String> = self.0.values().flat_map(BTreeMap::keys).cloned().collect();
@@ -87,16 +85,6 @@ impl Graph {
                 .map(move |(used, path)| format!("{path}: {module} uses {used}, and they are in a circle in {folder}"))
         });
         arrows.collect()
-    }
-}
-
-trait Names {
-    fn starts_with_names(&self, names: &[&str]) -> bool;
-}
-
-impl Names for Vec<String> {
-    fn starts_with_names(&self, names: &[&str]) -> bool {
-        self.len() >= names.len() && self.iter().zip(names).all(|(own, name)| own == name)
     }
 }
 
@@ -142,8 +130,11 @@ mod tests {
     #[test]
     fn a_circle_in_a_listed_folder_is_found() {
         let files = [
-            ("crates/jail/src/launcher/spare.rs", "use super::base::x;"),
-            ("crates/jail/src/launcher/base/mod.rs", "use crate::launcher::spare::y;"),
+            ("crates/agent/src/client/reader.rs", "use super::streams::x;"),
+            (
+                "crates/agent/src/client/streams/mod.rs",
+                "use crate::client::reader::y;",
+            ),
         ];
         assert_eq!(faults_of(&files).len(), 2);
     }

@@ -1,5 +1,5 @@
 use super::*;
-use sandcell_sandbox::{Degree, Isolation, LayerReport, Level, Sandbox, SandboxSpec};
+use sandcell_sandbox::{Isolation, LayerReport, Level, Sandbox, SandboxSpec};
 
 /// A back end that makes no sandbox.
 #[derive(Debug)]
@@ -96,7 +96,7 @@ fn a_runtime_shutdown_blocks_no_caller() {
     let backend: Arc<dyn Backend> = Arc::new(NoBackend(Isolation {
         backend: "none".to_owned(),
         level: Level::Process,
-        memory: Degree::Enforced,
+        memory: None,
         layers: Vec::new(),
         degraded: Vec::new(),
     }));

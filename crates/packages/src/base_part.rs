@@ -1,4 +1,4 @@
-//! The part of a base that one installer makes and uses.
+//! The part of a base from one installer: its Python packages, or its npm packages.
 
 use sandcell_sandbox::{Code, Failure, Installed};
 

@@ -1,5 +1,5 @@
-//! What only some back ends can do. Each ability is one trait. [`Backend`](crate::Backend) and
-//! [`Sandbox`](crate::Sandbox) return the trait where they have the ability, and none elsewhere.
+//! Optional features of back ends and sandboxes, one trait for each feature. A [`Backend`](crate::Backend) or a
+//! [`Sandbox`](crate::Sandbox) with the feature returns the trait. The others return none.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use async_trait::async_trait;
 
 use crate::{Capacity, Forward, LeftOut, Preparing, Process, SandboxError, Session, SessionError};
 
-/// What a back end knows whose sandboxes use the programs of this machine.
+/// Facts about this machine, from a back end that runs the machine's own programs in its sandboxes.
 pub trait ThisMachine: Send + Sync {
     /// Returns the host mounts that lie below the folders that sandboxes see, and that are not shown.
     fn left_out(&self) -> &[LeftOut];
@@ -23,7 +23,8 @@ pub trait BackendImages: Send + Sync {
     /// default image. Returns none if no pull is in progress. Cheap: callers poll it while a call waits.
     fn preparing(&self, image: Option<&str>) -> Option<Preparing>;
 
-    /// Pulls the image that sandboxes use, and waits until it is available. None means the default image.
+    /// Pulls the image that sandboxes use, and waits until it is available. None means the default image, if the back
+    /// end has one.
     /// [`BackendImages::preparing`] reports the progress meanwhile. This is for an operator's command; a tool call is
     /// asked to retry instead.
     ///
@@ -70,7 +71,7 @@ pub trait ZygoteEntry: Send + Sync {
     fn pending_worker(&self) -> Option<u64>;
 }
 
-/// A sandbox whose share of the processors can be set. Both calls are cheap.
+/// The processor share of a sandbox. Both calls are cheap.
 pub trait Priority: Send + Sync {
     /// Assigns the sandbox to the caller of this number. Callers share the processors equally, regardless of the number
     /// of busy sandboxes of each. Sandboxes without this call belong to caller 0.
@@ -93,7 +94,7 @@ pub trait Attachments: Send + Sync {
     async fn attached(&self) -> Vec<PathBuf>;
 }
 
-/// A sandbox whose loopback ports lead to the server.
+/// Loopback ports of a sandbox that lead to the server.
 #[async_trait]
 pub trait Ports: Send + Sync {
     /// Opens a loopback port inside; 0 lets the kernel choose. Its connections arrive here. The sandbox has no other

@@ -90,18 +90,17 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
     /// Returns the state of each isolation layer, with reasons and remedies.
     fn layers(&self) -> &[LayerReport];
 
-    /// Returns what a back end knows whose sandboxes use the programs of this machine. None: the programs come from
-    /// elsewhere.
+    /// Returns facts about this machine, if sandboxes use its programs. None if the programs come from elsewhere.
     fn this_machine(&self) -> Option<&dyn ThisMachine> {
         None
     }
 
-    /// Returns the images of a back end whose specifications may name one.
+    /// Returns the container images, if a specification may name one.
     fn images(&self) -> Option<&dyn BackendImages> {
         None
     }
 
-    /// Returns the zygotes of a back end whose sandboxes forks can enter.
+    /// Returns the zygotes, if forks of an interpreter can enter sandboxes.
     fn zygotes(&self) -> Option<&dyn Zygotes> {
         None
     }
@@ -148,27 +147,27 @@ pub trait Sandbox: Send + Sync + std::fmt::Debug {
         false
     }
 
-    /// Returns its share of the processors, where the back end can set one.
+    /// Returns its processor share, if the back end can set one.
     fn priority(&self) -> Option<&dyn Priority> {
         None
     }
 
-    /// Returns the way by which a zygote's worker enters it.
+    /// Returns the entry for a zygote's worker, if the sandbox has one.
     fn zygote_entry(&self) -> Option<&dyn ZygoteEntry> {
         None
     }
 
-    /// Returns the host folders that it shows, where folders can be added to a running sandbox.
+    /// Returns the attached host folders, if folders can be added to a running sandbox.
     fn attachments(&self) -> Option<&dyn Attachments> {
         None
     }
 
-    /// Returns its loopback ports, where connections to them can arrive at the server.
+    /// Returns its loopback ports, if they can lead to the server.
     fn ports(&self) -> Option<&dyn Ports> {
         None
     }
 
-    /// Returns the sessions that the back end opens itself. None: a language starts its driver as a program inside.
+    /// Returns the back end's own sessions. If there are none, a language starts its driver as a program inside.
     fn own_sessions(&self) -> Option<&dyn OwnSessions> {
         None
     }

@@ -95,14 +95,14 @@ pub struct LeftOut {
 }
 
 impl Degree {
-    /// Returns the mechanism of the memory limit that these layers describe.
+    /// Returns the mechanism of the memory limit, as the layer `memory_limit` describes it. None without that layer.
     #[must_use]
-    pub fn of_memory(layers: &[LayerReport]) -> Self {
-        let mut limits = layers.iter().filter(|layer| layer.name == "memory_limit");
-        match limits.any(|layer| layer.state != LayerState::Active) {
-            true => Self::Watched,
-            false => Self::Enforced,
-        }
+    pub fn of_memory(layers: &[LayerReport]) -> Option<Self> {
+        let limit = layers.iter().find(|layer| layer.name == "memory_limit")?;
+        Some(match limit.state {
+            LayerState::Active => Self::Enforced,
+            LayerState::Degraded | LayerState::Missing => Self::Watched,
+        })
     }
 }
 
@@ -113,9 +113,9 @@ pub struct Isolation {
     pub backend: String,
     /// Its level.
     pub level: Level,
-    /// The mechanism of the memory limit. Results show it among the layers.
+    /// The mechanism of the memory limit. None if this machine enforces none. Results show it among the layers.
     #[serde(skip)]
-    pub memory: Degree,
+    pub memory: Option<Degree>,
     /// The names of the layers in force.
     pub layers: Vec<String>,
     /// The layers that are weaker than they could be, each as `name: reason`.

@@ -1,5 +1,5 @@
-//! Declares settings. A table of `config.toml` is a struct, and each of its settings is one field: the name, the type, the
-//! accepted values, the default and the purpose stand together.
+//! Declares settings. A struct describes one table of `config.toml`. Each field describes one setting: its name, type,
+//! accepted values, default and purpose.
 //!
 //! ```
 //! use std::time::Duration;

@@ -9,11 +9,11 @@ pub struct Setting {
     pub key: &'static str,
     /// The purpose of the setting, as sentences.
     pub doc: &'static str,
-    /// What it accepts, and who may set it.
+    /// The accepted values, the default, and the sources that may set it.
     pub declaration: Declaration,
 }
 
-/// What a setting accepts, and who may set it.
+/// The accepted values of a setting, its default, and the sources that may set it.
 #[derive(Debug, Clone, Copy)]
 pub struct Declaration {
     /// The kind of value.

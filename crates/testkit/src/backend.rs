@@ -9,8 +9,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use sandcell_sandbox::{
-    Attachments, Backend, Channel, Command, Degree, EndReason, Ended, Entry, EntryKind, Exit, FileChunk, FileError,
-    Files, Isolation, LAYERS, LayerReport, Level, Listing, Process, ProcessEvent, ProcessHandle, Sandbox, SandboxError,
+    Attachments, Backend, Channel, Command, EndReason, Ended, Entry, EntryKind, Exit, FileChunk, FileError, Files,
+    Isolation, LAYERS, LayerReport, Level, Listing, Process, ProcessEvent, ProcessHandle, Sandbox, SandboxError,
     SandboxPath, SandboxSpec, Signal, SignalScope, Usage, WriteMode,
 };
 use tokio::sync::{mpsc, watch};
@@ -142,7 +142,7 @@ impl FakeBackend {
             isolation: Isolation {
                 backend: name.to_owned(),
                 level: Level::Namespace,
-                memory: Degree::Enforced,
+                memory: None,
                 layers: vec!["pretence".to_owned()],
                 degraded: Vec::new(),
             },

@@ -14,9 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use async_trait::async_trait;
 use sandcell_agent::server::{ServeEnd, ServerConfig, serve};
-use sandcell_sandbox::{
-    Backend, Degree, HOME, Isolation, LayerReport, LayerState, Level, Sandbox, SandboxError, SandboxSpec,
-};
+use sandcell_sandbox::{Backend, HOME, Isolation, LayerReport, LayerState, Level, Sandbox, SandboxError, SandboxSpec};
 
 use place::{LocalSandbox, Place};
 
@@ -82,7 +80,7 @@ impl LocalBackend {
             isolation: Isolation {
                 backend: NAME.to_owned(),
                 level: Level::None,
-                memory: Degree::Enforced,
+                memory: None,
                 layers: Vec::new(),
                 degraded: vec!["everything: code has all rights of the server's user".to_owned()],
             },

@@ -112,8 +112,8 @@ async fn keep(place: Arc<Place>, client: AgentClient, mut child: Child, folder: 
     place.ended.send_replace(Some(Ended { reason }));
 }
 
-/// A place as a sandbox. It has no ports: code here has the machine's own network anyway, and a way out with rules would
-/// promise what it does not hold.
+/// A place as a sandbox. It has no ports: its code uses the machine's own network, so rules for hosts could not be
+/// enforced.
 #[derive(Debug)]
 pub(super) struct LocalSandbox {
     place: Arc<Place>,

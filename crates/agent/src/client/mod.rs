@@ -21,7 +21,7 @@ use sandcell_sandbox::{Command, Files, Forward, Process, SandboxError};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 pub use crate::protocol::UsageReply as InsideUsage;
-use crate::protocol::{DIRECT_PIPES_FEATURE, EmptyReply, Request};
+use crate::protocol::{ADOPT_FEATURE, DIRECT_PIPES_FEATURE, EmptyReply, Request};
 use connection::AgentConnection;
 use direct_pipes::NearEnds;
 
@@ -121,6 +121,9 @@ impl AgentClient {
     /// # Errors
     /// No process can enter, or the expected process has ended. Otherwise the errors of [`AgentClient::spawn`].
     pub async fn adopt(&self) -> Result<Process, SandboxError> {
+        if !self.connection.has(ADOPT_FEATURE) {
+            return Err(SandboxError::Unsupported("entering the sandbox".to_owned()));
+        }
         process::adopt(&self.connection, self.take_direct_pipes()).await
     }
 

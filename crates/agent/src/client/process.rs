@@ -13,11 +13,10 @@ use super::connection::{AgentConnection, AskError};
 use super::direct_pipes::{NearEnds, PipeHandle};
 use super::streams::{Credit, EVENT_CAPACITY, ProgramStream, Stream, closed_channel_error};
 use crate::protocol::{
-    ADOPT_FEATURE, EmptyReply, ErrorCode, HEIRS_FEATURE, MAX_DATA, ReceiveWindow, Request, SpawnReply, WireError,
-    channel_number,
+    EmptyReply, ErrorCode, HEIRS_FEATURE, MAX_DATA, ReceiveWindow, Request, SpawnReply, WireError, channel_number,
 };
 
-/// Starts a program. `direct_pipes` replace the agent's way of a control channel.
+/// Starts a program. With `direct_pipes`, its output and its control channel bypass the agent.
 pub(super) async fn spawn(
     agent: &Arc<AgentConnection>,
     command: Command,
@@ -44,9 +43,6 @@ pub(super) async fn adopt(
     agent: &Arc<AgentConnection>,
     direct_pipes: Option<NearEnds>,
 ) -> Result<Process, SandboxError> {
-    if !agent.has(ADOPT_FEATURE) {
-        return Err(SandboxError::Unsupported("entering the sandbox".to_owned()));
-    }
     let request = Request::Adopt {
         lane: direct_pipes.is_some(),
     };

@@ -1,4 +1,4 @@
-//! The life of one container, as its task and its sandbox see it.
+//! The state of one container, shared by its task and its sandbox.
 
 use std::sync::atomic::AtomicBool;
 

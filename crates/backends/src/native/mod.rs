@@ -447,9 +447,12 @@ impl BackendImages for NativeBackend {
         self.images.as_ref()?.preparing(image?)
     }
 
-    /// Images are pulled by `sandcell images pull`, and by the first sandbox that needs them.
-    async fn pull(&self, _image: Option<&str>) -> Result<(), SandboxError> {
-        Ok(())
+    /// There is no default image.
+    async fn pull(&self, image: Option<&str>) -> Result<(), SandboxError> {
+        match image {
+            Some(name) => self.image(name).await.map(drop),
+            None => Ok(()),
+        }
     }
 
     fn abandon(&self, image: &str) {

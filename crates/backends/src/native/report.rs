@@ -13,8 +13,7 @@ use sandcell_sandbox::{
 use super::NAME;
 use super::cause;
 use super::facts::HostFacts;
-use super::options;
-use super::options::Cause;
+use super::options::{self, Cause};
 
 const EAGAIN: i32 = rustix::io::Errno::AGAIN.raw_os_error();
 /// The Landlock version that has every right this program requests.

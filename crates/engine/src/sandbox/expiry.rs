@@ -154,7 +154,7 @@ fn expiring(record: &Record) -> Option<ExpiryNotice> {
 
 #[cfg(test)]
 mod tests {
-    use sandcell_sandbox::{Degree, Isolation, Level, Limits, NetworkRule};
+    use sandcell_sandbox::{Isolation, Level, Limits, NetworkRule};
 
     use super::*;
     use crate::SandboxId;
@@ -172,7 +172,7 @@ mod tests {
             planned: Arc::new(Isolation {
                 backend: "none".to_owned(),
                 level: Level::None,
-                memory: Degree::Enforced,
+                memory: None,
                 layers: Vec::new(),
                 degraded: Vec::new(),
             }),

@@ -491,7 +491,7 @@ mod tests {
             planned: Arc::new(Isolation {
                 backend: "none".to_owned(),
                 level: Level::None,
-                memory: sandcell_sandbox::Degree::Enforced,
+                memory: None,
                 layers: Vec::new(),
                 degraded: Vec::new(),
             }),

@@ -157,7 +157,7 @@ struct DisplayTotals {
 
 /// Returns true if a per-process limit bounds memory there, so that code which exhausts it can continue.
 fn is_watched(sandbox: &dyn Sandbox) -> bool {
-    sandbox.isolation().memory == Degree::Watched
+    sandbox.isolation().memory == Some(Degree::Watched)
 }
 
 /// The reason why a session has no snapshots, as the end of a sentence.

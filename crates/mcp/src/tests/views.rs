@@ -3,7 +3,7 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use sandcell_engine::{Cause, ExecutionId, ExecutionView, HistoryRecord, SandboxId, Shown, Status, StoredExecution};
-use sandcell_sandbox::{ByteSize, Code, Degree, Isolation, Level};
+use sandcell_sandbox::{ByteSize, Code, Isolation, Level};
 
 use super::UNKNOWN_EXECUTION;
 
@@ -17,7 +17,7 @@ pub(crate) fn isolation(degraded: &[&str]) -> Isolation {
     Isolation {
         backend: "native".into(),
         level: Level::Namespace,
-        memory: Degree::Enforced,
+        memory: None,
         layers: ["user_namespace", "seccomp", "landlock"].map(str::to_owned).to_vec(),
         degraded: degraded.iter().map(|&layer| layer.to_owned()).collect(),
     }

@@ -6,6 +6,7 @@ use std::process::{Command, ExitCode};
 
 use clap::{Args, Subcommand};
 use sandcell_sandbox::{Code, Failure, plain_path};
+use sandcell_settings::{Setting, Value};
 use serde_json::json;
 
 use super::output::{self, Style};
@@ -92,11 +93,7 @@ pub(super) fn run(args: &ConfigArgs, file: Option<PathBuf>) -> Result<ExitCode, 
 
 /// Writes a setting into the user's file, or into the file that `--config` names. Reports a stronger source of the
 /// same setting.
-pub(super) fn set(
-    setting: &'static sandcell_settings::Setting,
-    words: &[String],
-    file: Option<PathBuf>,
-) -> Result<(), Failure> {
+pub(super) fn set(setting: &'static Setting, words: &[String], file: Option<PathBuf>) -> Result<(), Failure> {
     let path = target(file.clone())?;
     let text = read_if_there(&path)?.unwrap_or_default();
     write(&path, &edit::set(&path, &text, setting, words)?)?;
@@ -212,7 +209,7 @@ fn as_text(layers: &Layered, style: Style) -> String {
         let line = match value.to_json() {
             serde_json::Value::Null => format!("# {name} is not set"),
             serde_json::Value::Array(items) if setting.key == "mount" => mounts(&items),
-            _ if matches!(value, sandcell_settings::Value::Secret(_)) => format!("# {name} is set and not shown"),
+            _ if matches!(value, Value::Secret(_)) => format!("# {name} is set and not shown"),
             value => format!("{name} = {value}"),
         };
         let from = match origin {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use sandcell_engine::{Analysis, EngineConfig, PoolConfig, Quota};
 use sandcell_mcp::{HttpLimits, Interpreters, OauthOptions, Page, Toolset};
 use sandcell_sandbox::{ByteSize, Code, Cpus, Degree, Failure, Level, Limits, MAX_TIMEOUT, Mount, System};
-use sandcell_settings::Value;
+use sandcell_settings::{Value, WrongType};
 use sha2::{Digest as _, Sha256};
 
 pub(crate) use error::ConfigError;
@@ -274,7 +274,8 @@ impl Settings {
                 "container" => Toolset::Container,
                 "script" if table::ScriptSettings::read(value)?.persistent => Toolset::Script(Interpreters::Kept),
                 "script" => Toolset::Script(Interpreters::Fresh),
-                _ => Toolset::Sandbox,
+                "sandbox" => Toolset::Sandbox,
+                _ => return Err(WrongType { key: "toolset" }.into()),
             },
             wait: table::McpSettings::read(value)?.wait,
             values: layered.clone(),
@@ -314,8 +315,9 @@ impl Settings {
                 },
                 analysis: match general.analysis.as_str() {
                     "off" => Analysis::Off,
+                    "advisory" => Analysis::Advisory,
                     "strict" => Analysis::Strict,
-                    _ => Analysis::Advisory,
+                    _ => return Err(WrongType { key: "analysis" }.into()),
                 },
                 ..EngineConfig::default()
             },
@@ -356,7 +358,11 @@ fn history(
     limit: &table::LimitSettings,
     data_dir: Option<&Path>,
 ) -> Result<Option<HistorySettings>, ConfigError> {
-    let is_stored = table::HistoryTable::read(value_in(layered))?.store == "file";
+    let is_stored = match table::HistoryTable::read(value_in(layered))?.store.as_str() {
+        "file" => true,
+        "memory" => false,
+        _ => return Err(WrongType { key: "history.store" }.into()),
+    };
     let settings = |folder: &Path| HistorySettings {
         folder: folder.to_owned(),
         rows: limit.history_rows,

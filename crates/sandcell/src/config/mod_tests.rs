@@ -45,3 +45,61 @@ fn preload_modules_are_deduplicated_and_must_be_names() {
     let many: Vec<String> = (0..65).map(|number| format!("m{number}")).collect();
     assert!(modules(many).is_err());
 }
+
+#[test]
+fn every_accepted_word_has_a_meaning() {
+    for setting in table::settings() {
+        let sandcell_settings::Kind::OneOf(words) = setting.declaration.kind else {
+            continue;
+        };
+        for word in words {
+            let mut layers = read(&Surroundings::default()).unwrap();
+            let value = Value::Word((*word).to_owned());
+            layers.insert(setting.key, (value, Origin::Flag("--test")));
+            Settings::from_layers(&layers).unwrap();
+            #[cfg(feature = "e2b")]
+            sandcell_backends::e2b::E2bConfig::read(value_in(&layers)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_word_without_a_meaning_is_an_error_and_never_the_default() {
+    for key in [
+        "toolset",
+        "analysis",
+        "history.store",
+        "images.pull",
+        "docker.pull",
+        "isolation_min",
+        "limits_min",
+    ] {
+        let mut layers = read(&Surroundings::default()).unwrap();
+        layers.insert(key, (Value::Word("strictest".to_owned()), Origin::Flag("--test")));
+        let error = Settings::from_layers(&layers).unwrap_err();
+        assert!(error.to_string().contains(key), "{key}: {error}");
+    }
+}
+
+#[test]
+fn a_project_cannot_set_an_operators_setting_by_another_way_of_writing_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join(".env");
+    for line in [
+        "SANDCELL_E2B__DOMAIN=evil.example",
+        "SANDCELL_BACKEND__E2B__DOMAIN=evil.example",
+        "SANDCELL_BACKEND__DOCKER__HOST=tcp://evil.example:1",
+        "sandcell_e2b__domain=evil.example",
+        "DOCKER_HOST=tcp://evil.example:1",
+        "E2B_DOMAIN=evil.example",
+    ] {
+        std::fs::write(&file, line).unwrap();
+        let around = Surroundings {
+            dotenv: Some(file.clone()),
+            ..Surroundings::default()
+        };
+        let Ok(layers) = read(&around) else { continue };
+        let reached = layers.values().any(|(value, _)| format!("{value:?}").contains("evil"));
+        assert!(!reached, "{line}");
+    }
+}

@@ -68,8 +68,8 @@ sandcell_settings::settings! {
         /// read-only inside. Empty: sandcell finds the machine's own.
         "python" => python: Option<PathBuf> = operator(Kind::Path, ""),
 
-        /// What to do with findings of the static analysis of Python code: `advisory` returns them with the result,
-        /// `strict` refuses code with a finding of `sandcell check --profile strict`. The findings are advice, not
+        /// The handling of static-analysis findings in Python code: `advisory` returns them with the result, `strict`
+        /// refuses code with a finding of `sandcell check --profile strict`. The findings are advice, not
         /// protection: the sandbox protects.
         "analysis" => analysis: String = operator(Kind::OneOf(&["off", "advisory", "strict"]), "advisory").live(),
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use sandcell_sandbox::{
-    Backend, Code, Degree, Failure, Isolation, LayerReport, LayerState, Level, Sandbox, SandboxError, SandboxSpec,
+    Backend, Code, Failure, Isolation, LayerReport, LayerState, Level, Sandbox, SandboxError, SandboxSpec,
 };
 
 /// A back end that refuses every request with the reason of its absence.
@@ -28,7 +28,7 @@ impl AbsentBackend {
             isolation: Isolation {
                 backend: ABSENT_NAME.to_owned(),
                 level: Level::None,
-                memory: Degree::Enforced,
+                memory: None,
                 layers: Vec::new(),
                 degraded: Vec::new(),
             },

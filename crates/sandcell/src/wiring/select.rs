@@ -212,7 +212,7 @@ mod tests {
         let backend: Arc<dyn Backend> = Arc::new(Pretence(Isolation {
             backend: name.to_owned(),
             level,
-            memory: sandcell_sandbox::Degree::Enforced,
+            memory: None,
             layers: Vec::new(),
             degraded: Vec::new(),
         }));

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use rustix::process::{Pid, kill_process, kill_process_group};
 use sandcell_languages::python::{PythonLanguage, locate};
 use sandcell_sandbox::{
-    Cell, CellError, CellStatus, Channel, Command, Degree, EndReason, Ended, Entry, Exit, FileChunk, FileError, Files,
+    Cell, CellError, CellStatus, Channel, Command, EndReason, Ended, Entry, Exit, FileChunk, FileError, Files,
     Interrupter, Isolation, Level, Listing, MimeBundle, OutputStream, Process, ProcessEvent, ProcessHandle, Sandbox,
     SandboxError, SandboxPath, Session, SessionError, SessionEvent, Signal, SignalScope, Usage, WriteMode,
 };
@@ -45,7 +45,7 @@ impl HostSandbox {
             isolation: Isolation {
                 backend: "test".to_owned(),
                 level: Level::None,
-                memory: Degree::Enforced,
+                memory: None,
                 layers: Vec::new(),
                 degraded: Vec::new(),
             },
