@@ -368,9 +368,12 @@ impl Job {
         Ok((LiveSession::new(session), true))
     }
 
+    /// An interpreter does not start in a sandbox that ends meanwhile. The sandbox's end is then the true cause.
     async fn open_failure(&self, error: SessionError) -> EarlyEnd {
-        if matches!(error, SessionError::Sandbox(SandboxError::Gone(_)))
-            && let Some(terminated) = noticed_end(&self.record).await
+        if matches!(
+            error,
+            SessionError::Start { .. } | SessionError::Sandbox(SandboxError::Gone(_))
+        ) && let Some(terminated) = noticed_end(&self.record).await
         {
             return Ok(self.outcome_without_run(Stop::SandboxEnded(terminated)));
         }

@@ -1,5 +1,6 @@
 //! Code that does not end well: time-outs, cancelling, crashes, limits, lost sandboxes.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sandcell_engine::{ExecuteRequest, ExecutionView, Status};
@@ -412,4 +413,29 @@ async fn the_end_of_a_sandbox_is_the_cause_even_when_noticed_later() {
     assert_eq!((view.status, view.state_lost), (Status::Killed, true));
     assert!(cause(&view).1.contains("whole sandbox"), "{:?}", view.cause);
     assert!(bench.exec("cell").await.new_sandbox);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_interpreter_that_does_not_start_in_a_lost_sandbox_is_not_the_cause() {
+    let bench = Bench::new();
+    bench.world.open_fails.store(true, Ordering::SeqCst);
+    *bench.world.open_delay.lock().unwrap() = Duration::from_secs(1);
+    let (answer, ()) = tokio::join!(bench.try_exec(code_of("print 1")), async {
+        tokio::time::sleep(Duration::from_millis(900)).await;
+        bench.world.sandboxes.lock().unwrap()[0].end(EndReason::LauncherKilled);
+    });
+    let view = answer.unwrap();
+    let (code, message) = cause(&view);
+    assert_eq!(code, Code::SessionLost);
+    assert!(message.contains("killed from outside"), "{message}");
+    assert!(!message.contains("did not start"), "{message}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_interpreter_that_does_not_start_in_a_good_sandbox_is_the_cause() {
+    let bench = Bench::new();
+    bench.world.open_fails.store(true, Ordering::SeqCst);
+    let failure = bench.try_exec(code_of("print 1")).await.unwrap_err();
+    assert_eq!(failure.code, Code::LanguageUnavailable);
+    assert!(failure.message.contains("it exploded"), "{}", failure.message);
 }
