@@ -28,9 +28,10 @@ const row = (record) => {
 export const rows = () => [...document.querySelectorAll(".row")];
 
 export const show = () => {
-  const running = hooks.running();
-  const runs = new Set(running.map((one) => one.execution_id));
-  const records = history.records.filter((record) => !runs.has(record.execution_id));
+  const records = history.records;
+  // The answer about what runs may be older than the history, and records are of executions that ended.
+  const ended = new Set(records.map((record) => record.execution_id));
+  const running = hooks.running().filter((one) => !ended.has(one.execution_id));
   const current = (record) => record.execution_id === hooks.shown();
   list($("running"), running, (one) => one.execution_id, (one) => [one, current(one)], row);
   list($("history"), records, (one) => one.execution_id, (one) => [one, current(one)], row);
@@ -41,7 +42,7 @@ export const show = () => {
   $("history-empty").hidden = records.length > 0;
   $("history-empty").textContent = searched ? "Nothing here has all of these words." : "Nothing ran yet.";
   const from = pages * ROWS + 1;
-  $("history-count").textContent = pages > 0 || history.more ? `${from}–${from + history.records.length - 1} of ${history.total}` : history.total || "";
+  $("history-count").textContent = pages > 0 || history.more ? `${from}–${from + records.length - 1} of ${history.total}` : history.total || "";
   $("history-part").hidden = history.complete;
   $("pager").hidden = pages === 0 && !history.more;
   $("newer").disabled = pages === 0;
