@@ -11,8 +11,10 @@ pub mod native;
 #[cfg(feature = "e2b")]
 pub mod e2b;
 
-/// The tables of settings that back ends of this build declare themselves.
+/// The tables of settings that back ends of this build declare.
 pub const SETTINGS: &[&[Setting]] = &[
+    #[cfg(feature = "docker")]
+    docker::DockerSettings::SETTINGS,
     #[cfg(feature = "e2b")]
     e2b::E2bConfig::SETTINGS,
 ];

@@ -12,7 +12,7 @@
 )]
 
 fn main() {
-    use sandcell_backends::docker::{CredentialSource, DockerBackend, DockerConfig, Pull};
+    use sandcell_backends::docker::{CredentialSource, DockerBackend, DockerConfig, DockerSettings, Pull};
     use sandcell_sandbox::{Backend, Degree, Level};
     use std::sync::Arc;
 
@@ -25,11 +25,15 @@ fn main() {
     }
     sandcell_contract::run("docker", &[], Vec::new(), || async {
         let config = DockerConfig {
-            host: Some(std::env::var("SANDCELL_TEST_DOCKER_HOST").unwrap()),
-            certificates: None,
-            image: std::env::var("SANDCELL_TEST_IMAGE").unwrap(),
-            runtime: None,
-            pull: Pull::Never,
+            settings: DockerSettings {
+                host: Some(std::env::var("SANDCELL_TEST_DOCKER_HOST").unwrap()),
+                certificates: None,
+                image: std::env::var("SANDCELL_TEST_IMAGE").unwrap(),
+                runtime: None,
+                pull: Pull::Never,
+                languages: vec![],
+                mirrors: vec![],
+            },
             credentials: CredentialSource { folder: None },
             runtimes: vec![],
             mirrors: None,

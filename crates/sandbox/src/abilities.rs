@@ -19,6 +19,9 @@ pub trait ThisMachine: Send + Sync {
 /// The container images of a back end.
 #[async_trait]
 pub trait BackendImages: Send + Sync {
+    /// Returns the image of sandboxes that name none. None if such sandboxes are made without an image.
+    fn default_image(&self) -> Option<&str>;
+
     /// Returns the progress of the image pull that sandboxes of this image wait for. `None` as argument means the
     /// default image. Returns none if no pull is in progress. Cheap: callers poll it while a call waits.
     fn preparing(&self, image: Option<&str>) -> Option<Preparing>;

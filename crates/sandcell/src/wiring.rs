@@ -6,7 +6,7 @@
 
 mod absent;
 #[cfg(feature = "docker")]
-mod docker;
+pub(crate) mod docker;
 #[cfg(feature = "e2b")]
 mod e2b;
 #[cfg(all(target_os = "linux", feature = "native"))]
@@ -174,7 +174,8 @@ pub(crate) fn languages(settings: &Settings) -> Detected {
 /// may be a stand-in that opens a window. The back end detects the languages of the default image.
 #[cfg(all(feature = "docker", not(all(target_os = "linux", feature = "native"))))]
 pub(crate) fn languages(settings: &Settings) -> Detected {
-    sandcell_languages::suppose(&settings.docker.image, &wanted(settings))
+    let image = docker::own_settings(settings).map_or_else(|_| String::new(), |own| own.image);
+    sandcell_languages::suppose(&image, &wanted(settings))
 }
 
 fn wanted(settings: &Settings) -> sandcell_languages::Settings {

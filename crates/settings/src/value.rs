@@ -53,6 +53,8 @@ pub enum Kind {
     Texts,
     /// A text in one line, or empty for none; the code that uses the setting checks its form.
     Text,
+    /// A text in one line that is not empty; the code that uses the setting checks its form.
+    RequiredText,
     /// A key or token without control characters, or empty for none. No output shows it.
     Secret,
 }
@@ -93,7 +95,7 @@ pub enum Value {
     Requirements(Vec<String>),
     /// Of [`Kind::Texts`].
     Texts(Vec<String>),
-    /// Of [`Kind::Text`].
+    /// Of [`Kind::Text`] and [`Kind::RequiredText`].
     Text(Option<String>),
     /// Of [`Kind::Secret`].
     Secret(Option<Secret>),
@@ -117,6 +119,7 @@ impl Kind {
             Self::Requirements { .. } => "a list of packages, such as [\"numpy>=2,<3\", \"acme-*\"]".to_owned(),
             Self::Texts => "a list of names".to_owned(),
             Self::Text => "a text of at most 500 bytes in one line".to_owned(),
+            Self::RequiredText => "a text of 1 to 500 bytes in one line".to_owned(),
             Self::Secret => "a key".to_owned(),
         }
     }
@@ -128,7 +131,13 @@ impl Kind {
     pub fn read_toml(self, value: &toml::Value) -> Result<Value, String> {
         match (self, value) {
             (
-                Self::OneOf(_) | Self::Path | Self::Demand { .. } | Self::Name | Self::Text | Self::Secret,
+                Self::OneOf(_)
+                | Self::Path
+                | Self::Demand { .. }
+                | Self::Name
+                | Self::Text
+                | Self::RequiredText
+                | Self::Secret,
                 toml::Value::String(text),
             ) => self.read_text(text),
             // The operator meant the value as a key, so the error never repeats it.
@@ -193,8 +202,11 @@ impl Kind {
             Self::Path => Ok(Value::Path(Some(absolute(text)?))),
             Self::Paths => paths(items()),
             Self::Texts => Ok(Value::Texts(items().map(str::to_owned).collect())),
-            Self::Text if text.len() > 500 || text.chars().any(char::is_control) => Err(self.refuse(&shown(text))),
-            Self::Text => Ok(Value::Text(
+            Self::RequiredText if text.trim().is_empty() => Err(self.refuse("an empty one")),
+            Self::Text | Self::RequiredText if text.len() > 500 || text.chars().any(char::is_control) => {
+                Err(self.refuse(&shown(text)))
+            }
+            Self::Text | Self::RequiredText => Ok(Value::Text(
                 Some(text.trim().to_owned()).filter(|text| !text.is_empty()),
             )),
             Self::Secret if text.len() > 4096 || text.chars().any(char::is_control) => {

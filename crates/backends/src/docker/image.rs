@@ -14,6 +14,7 @@ use bollard::query_parameters::CreateImageOptionsBuilder;
 use futures::StreamExt;
 use sandcell_sandbox::{Preparing, SandboxError};
 
+use super::config::Pull;
 use super::connect::{Address, failed, one_line};
 use super::container_request::Image;
 use super::credentials::CredentialSource;
@@ -23,15 +24,6 @@ use super::jobs::{JobState, Jobs, ProgressReporter, WaitLimit};
 const PULL_TIMEOUT: Duration = Duration::from_secs(1800);
 /// The maximum number of layers per image whose progress is counted.
 const MAX_COUNTED_LAYERS: usize = 256;
-
-/// The policy for missing images.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pull {
-    /// Pull images that are missing.
-    Missing,
-    /// Never pull: the daemon must have the image.
-    Never,
-}
 
 /// The images of a daemon.
 #[derive(Debug)]

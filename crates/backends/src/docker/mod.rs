@@ -8,6 +8,7 @@
 
 mod agent;
 mod attach_stream;
+mod config;
 mod connect;
 mod container_request;
 mod credentials;
@@ -23,7 +24,7 @@ mod runtimes;
 mod sandbox;
 mod tar;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -36,11 +37,11 @@ use sandcell_sandbox::{
 use tokio::sync::{Mutex, oneshot};
 use tokio::time::timeout;
 
+pub use config::{DockerSettings, Pull};
 use container_request::{Common, Image};
 pub use credentials::CredentialSource;
 use daemon::Daemon;
 use image::Images;
-pub use image::Pull;
 use runtimes::Runtimes;
 pub use runtimes::{Prepared, Runtime};
 use sandbox::DockerSandbox;
@@ -50,19 +51,11 @@ pub const NAME: &str = "docker";
 /// The deadline of the shutdown of all containers.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The operator's settings for containers.
+/// The settings of this back end, and the parts of the server that it uses.
 #[derive(Debug, Clone)]
 pub struct DockerConfig {
-    /// The daemon's address, as in `DOCKER_HOST`; none: the usual addresses are tried.
-    pub host: Option<String>,
-    /// The folder with `ca.pem`, `cert.pem` and `key.pem` for a daemon over TCP.
-    pub certificates: Option<PathBuf>,
-    /// The image of sandboxes that name none.
-    pub image: String,
-    /// The runtime; none: the daemon's default.
-    pub runtime: Option<String>,
-    /// The policy for missing images.
-    pub pull: Pull,
+    /// The back end's own settings.
+    pub settings: DockerSettings,
     /// The place of registry logins.
     pub credentials: CredentialSource,
     /// The languages to install into images that lack them.
@@ -98,9 +91,10 @@ impl DockerBackend {
     /// # Errors
     /// [`SandboxError::Unavailable`]: there is no usable daemon. [`SandboxError::Isolation`]: it lacks a layer.
     pub async fn start(config: DockerConfig) -> Result<Arc<Self>, SandboxError> {
-        let (docker, address) = connect::connect(config.host.as_deref(), config.certificates.as_deref()).await?;
+        let settings = config.settings;
+        let (docker, address) = connect::connect(settings.host.as_deref(), settings.certificates.as_deref()).await?;
         let info = docker.info().await.map_err(|error| connect::failed(&address, &error))?;
-        let found = report::DaemonInfo::from_daemon(info, config.runtime.as_deref())?;
+        let found = report::DaemonInfo::from_daemon(info, settings.runtime.as_deref())?;
         report::check_floor(&found, config.isolation_min, config.limits_min)?;
         let layers = report::layers(&found);
         let seed = token_number();
@@ -108,15 +102,15 @@ impl DockerBackend {
             images: Arc::new(Images::new(
                 docker.clone(),
                 address.clone(),
-                config.pull,
+                settings.pull,
                 config.credentials,
             )),
             runtimes: Arc::new(Runtimes::new(config.runtimes, config.mirrors)),
             daemon: Daemon::new(docker, address),
             agent: Mutex::new(false),
-            image: config.image,
+            image: settings.image,
             common: Common {
-                runtime: config.runtime,
+                runtime: settings.runtime,
                 mounts: config.mounts,
                 agent: found.agent,
                 cores_milli: found.cores_milli,
@@ -263,6 +257,10 @@ impl Backend for DockerBackend {
 
 #[async_trait]
 impl BackendImages for DockerBackend {
+    fn default_image(&self) -> Option<&str> {
+        Some(&self.image)
+    }
+
     fn preparing(&self, image: Option<&str>) -> Option<Preparing> {
         let name = image.unwrap_or(&self.image);
         self.images.progress(name).or_else(|| self.runtimes.progress(name))

@@ -23,7 +23,7 @@ sandcell_settings::settings! {
         "api_key" => key: Option<Secret> = project(Kind::Secret, "").also("E2B_API_KEY"),
 
         /// The domain of the E2B service; `E2B_DOMAIN` means the same.
-        "domain" => domain: String = operator(Kind::Text, "e2b.app").also("E2B_DOMAIN"),
+        "domain" => domain: String = operator(Kind::RequiredText, "e2b.app").also("E2B_DOMAIN"),
 
         /// The address of its API, for a self-hosted service; `E2B_API_URL` means the same. Empty: `https://api.` and
         /// the domain.
@@ -38,7 +38,7 @@ sandcell_settings::settings! {
         "debug" => debug: Debug = operator(Kind::Flag, "false").also_lenient_flag("E2B_DEBUG"),
 
         /// The template of E2B sandboxes; it must contain a code interpreter.
-        "template" => template: String = project(Kind::Text, "code-interpreter-v1"),
+        "template" => template: String = project(Kind::RequiredText, "code-interpreter-v1"),
 
         /// The time that an E2B sandbox outlives a crashed server, in seconds. A running server keeps its sandboxes
         /// alive.

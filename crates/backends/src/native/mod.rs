@@ -443,6 +443,10 @@ impl ThisMachine for NativeBackend {
 
 #[async_trait]
 impl BackendImages for NativeBackend {
+    fn default_image(&self) -> Option<&str> {
+        None
+    }
+
     fn preparing(&self, image: Option<&str>) -> Option<Preparing> {
         self.images.as_ref()?.preparing(image?)
     }

@@ -38,7 +38,7 @@ enum PreparedCommand {
 }
 
 pub(super) fn run(args: &PreparedArgs, settings: &Settings) -> Result<ExitCode, Failure> {
-    let own = &settings.docker;
+    let own = wiring::docker::own_settings(settings)?;
     let (host, certificates) = (own.host.as_deref(), own.certificates.as_deref());
     let runtime = wiring::runtime()?;
     let (images, json) = match &args.command {

@@ -18,7 +18,7 @@ use sha2::{Digest as _, Sha256};
 
 pub(crate) use error::ConfigError;
 pub(crate) use source::{FlagValue, Layered, Origin, Surroundings, read, read_if_there};
-pub(crate) use table::{DockerSettings, ImageSettings, NetworkSettings, PackageSettings, QuotaSettings};
+pub(crate) use table::{ImageSettings, NetworkSettings, PackageSettings, QuotaSettings};
 
 /// The path of the user's own settings file, as people write it.
 pub(crate) const USERS_FILE: &str = if cfg!(windows) {
@@ -82,12 +82,6 @@ pub(crate) struct Settings {
         allow(dead_code, reason = "only back ends that are here have network")
     )]
     pub(crate) network: NetworkSettings,
-    /// The container daemon and image.
-    #[cfg_attr(
-        not(any(feature = "docker", all(target_os = "linux", feature = "native"))),
-        expect(dead_code, reason = "only the Docker back end makes containers")
-    )]
-    pub(crate) docker: DockerSettings,
     /// Images that need no container daemon.
     pub(crate) images: ImageSettings,
     /// Folders whose images calls may name.
@@ -100,7 +94,7 @@ pub(crate) struct Settings {
     pub(crate) wait: Duration,
     /// The values from which all others are made. Back ends read their own tables.
     #[cfg_attr(
-        not(feature = "e2b"),
+        not(any(feature = "docker", feature = "e2b")),
         expect(dead_code, reason = "only back ends that are here have tables")
     )]
     pub(crate) values: Layered,
@@ -232,13 +226,6 @@ impl Settings {
         let quota = QuotaSettings::read(value)?;
         let pool = table::PoolSettings::read(value)?;
         let service = table::ServiceTable::read(value)?;
-        let docker = DockerSettings::read(value)?;
-        if docker.image.is_empty() {
-            return Err(invalid(
-                "docker.image",
-                "is needed: the image of sandboxes that name none",
-            ));
-        }
         let limits = Limits {
             memory: limit.memory,
             cpus: limit.cpus,
@@ -266,7 +253,6 @@ impl Settings {
             base: general.base,
             packages: PackageSettings::read(value)?,
             network: NetworkSettings::read(value)?,
-            docker,
             images: ImageSettings::read(value)?,
             image_folders: general.upload_from.clone(),
             restore: table::SessionSettings::read(value)?.restore,

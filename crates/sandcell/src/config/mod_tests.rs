@@ -56,11 +56,19 @@ fn every_accepted_word_has_a_meaning() {
             let mut layers = read(&Surroundings::default()).unwrap();
             let value = Value::Word((*word).to_owned());
             layers.insert(setting.key, (value, Origin::Flag("--test")));
-            Settings::from_layers(&layers).unwrap();
-            #[cfg(feature = "e2b")]
-            sandcell_backends::e2b::E2bConfig::read(value_in(&layers)).unwrap();
+            read_all_tables(&layers).unwrap();
         }
     }
+}
+
+/// Reads the settings of this crate, and the tables of the back ends.
+fn read_all_tables(layers: &Layered) -> Result<(), ConfigError> {
+    Settings::from_layers(layers)?;
+    #[cfg(feature = "docker")]
+    sandcell_backends::docker::DockerSettings::read(value_in(layers))?;
+    #[cfg(feature = "e2b")]
+    sandcell_backends::e2b::E2bConfig::read(value_in(layers))?;
+    Ok(())
 }
 
 #[test]
@@ -70,13 +78,16 @@ fn a_word_without_a_meaning_is_an_error_and_never_the_default() {
         "analysis",
         "history.store",
         "images.pull",
+        #[cfg(feature = "docker")]
         "docker.pull",
+        #[cfg(feature = "e2b")]
+        "e2b.level",
         "isolation_min",
         "limits_min",
     ] {
         let mut layers = read(&Surroundings::default()).unwrap();
         layers.insert(key, (Value::Word("strictest".to_owned()), Origin::Flag("--test")));
-        let error = Settings::from_layers(&layers).unwrap_err();
+        let error = read_all_tables(&layers).unwrap_err();
         assert!(error.to_string().contains(key), "{key}: {error}");
     }
 }

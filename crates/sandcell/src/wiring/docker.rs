@@ -3,13 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandcell_backends::docker::{self, CredentialSource, DockerBackend, DockerConfig, Pull, Runtime};
+use sandcell_backends::docker::{self, CredentialSource, DockerBackend, DockerConfig, DockerSettings, Runtime};
 use sandcell_languages::{Detected, SYSTEM_PACKAGES};
-use sandcell_sandbox::{Backend, Code, Failure, Network, SandboxSpec};
+use sandcell_sandbox::{Backend, BackendImages, Code, Failure, SandboxSpec};
 use tokio::time::timeout;
 
-use crate::config::Settings;
-use crate::config::table::PullPolicy;
+use crate::config::{ConfigError, Settings, value_in};
 
 /// The back end's name.
 pub(super) const NAME: &str = docker::NAME;
@@ -17,9 +16,14 @@ pub(super) const NAME: &str = docker::NAME;
 /// The time limit for inspecting the image at the start. The start does not wait for a pull.
 const INSPECT_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Reads the back end's table.
+pub(crate) fn own_settings(settings: &Settings) -> Result<DockerSettings, ConfigError> {
+    Ok(DockerSettings::read(value_in(&settings.values))?)
+}
+
 /// Connects to the daemon.
 pub(super) async fn backend(settings: &Settings) -> Result<Arc<dyn Backend>, Failure> {
-    let own = &settings.docker;
+    let own = own_settings(settings)?;
     let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
     let runtimes = SYSTEM_PACKAGES
         .iter()
@@ -31,27 +35,16 @@ pub(super) async fn backend(settings: &Settings) -> Result<Arc<dyn Backend>, Fai
             apk: words(known.apk),
         });
     let config = DockerConfig {
-        host: own.host.clone(),
-        certificates: own.certificates.clone(),
-        image: own.image.clone(),
-        runtime: own.runtime.clone(),
-        pull: match own.pull {
-            PullPolicy::Missing => Pull::Missing,
-            PullPolicy::Never => Pull::Never,
-        },
         credentials: CredentialSource::of_this_user(),
         runtimes: runtimes.collect(),
-        mirrors: mirrors(settings)?,
+        // The network for installing system packages.
+        mirrors: super::network::reaching(&own.mirrors, &settings.network)?,
         mounts: settings.mounts.clone(),
         isolation_min: settings.isolation_min,
         limits_min: settings.limits_min,
+        settings: own,
     };
     Ok(DockerBackend::start(config).await?)
-}
-
-/// Returns the network for installing system packages.
-fn mirrors(settings: &Settings) -> Result<Option<Arc<dyn Network>>, Failure> {
-    super::network::reaching(&settings.docker.mirrors, &settings.network)
 }
 
 /// Returns the languages of the image. When no sandbox of the image can be made now, Python is assumed, and calls get
@@ -59,7 +52,10 @@ fn mirrors(settings: &Settings) -> Result<Option<Arc<dyn Network>>, Failure> {
 ///
 /// Also returns the reason that no sandbox can be made now.
 pub(super) async fn languages(backend: &dyn Backend, settings: &Settings) -> (Detected, Option<Failure>) {
-    let image = settings.docker.image.as_str();
+    let image = backend
+        .images()
+        .and_then(BackendImages::default_image)
+        .unwrap_or_default();
     let wanted = super::wanted(settings);
     let spec = SandboxSpec {
         limits: settings.engine.limits.clone(),

@@ -135,7 +135,7 @@ impl Network for BrokerNetwork {
                 }
             }
         });
-        Ok(Arc::new(BrokerWay {
+        Ok(Arc::new(BrokerRoute {
             egress,
             task: task.abort_handle(),
         }))
@@ -144,19 +144,19 @@ impl Network for BrokerNetwork {
 
 /// The network access of one sandbox.
 #[derive(Debug)]
-struct BrokerWay {
+struct BrokerRoute {
     egress: Arc<Egress>,
     task: AbortHandle,
 }
 
-impl Drop for BrokerWay {
+impl Drop for BrokerRoute {
     fn drop(&mut self) {
         self.task.abort();
         self.egress.close();
     }
 }
 
-impl EgressRoute for BrokerWay {
+impl EgressRoute for BrokerRoute {
     fn count(&self) -> u64 {
         self.egress.denied()
     }

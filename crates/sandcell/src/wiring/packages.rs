@@ -6,7 +6,7 @@ use sandcell_packages::{
     Bases, Bounds, Config, NpmConfig, NpmEntry, NpmPackages, NpmPolicy, NpmTools, Policy, PythonPackages, StoreLimits,
     find_npm, find_uv,
 };
-use sandcell_sandbox::{Backend, ByteSize, Code, Cpus, Failure, Language, Limits, Packages};
+use sandcell_sandbox::{Backend, BackendImages, ByteSize, Code, Cpus, Failure, Language, Limits, Packages};
 
 use crate::config::{PackageSettings, Settings};
 
@@ -256,7 +256,10 @@ fn python_packages(
         python: executable,
         python_version: python.info().version.clone(),
         // A changed image behind the same name shows in the interpreter's version, or in a digest in `docker.image`.
-        image: (backend.name() == "docker").then(|| settings.docker.image.clone()),
+        image: backend
+            .images()
+            .and_then(BackendImages::default_image)
+            .map(str::to_owned),
         bounds: bounds(settings),
         uv: uv(settings),
         base: settings.base.clone(),
