@@ -49,28 +49,28 @@ pub enum ToLauncher {
     },
     /// Start a zygote: an interpreter whose forks enter sandboxes. Carries its descriptors 3 (to read) and 4 (to
     /// write).
-    Warm {
+    StartZygote {
         /// The server's number for it, never used before.
-        parent: u64,
+        zygote: u64,
         /// The interpreter and its arguments.
         argv: Vec<String>,
         /// Read-only host folders that it sees in the same way as attached folders in sandboxes.
         folders: Vec<PathBuf>,
     },
     /// Kill a zygote. Its forks live on.
-    Cool {
+    StopZygote {
         /// The zygote.
-        parent: u64,
+        zygote: u64,
     },
     /// Let a worker of a zygote enter a sandbox. Each sandbox can be entered once.
     Enter {
         /// The sandbox.
         id: u64,
         /// The zygote.
-        parent: u64,
+        zygote: u64,
     },
     /// Assign the sandbox to this caller. Callers share the processors equally.
-    Belongs {
+    AssignOwner {
         /// The sandbox.
         id: u64,
         /// The caller's number. Sandboxes without this message belong to number 0.
@@ -78,11 +78,11 @@ pub enum ToLauncher {
     },
     /// Set or end the sandbox's low processor priority, for creation before any call waits for it. It ends one second
     /// after this message at the latest.
-    ComesLast {
+    SetPriority {
         /// The sandbox.
         id: u64,
         /// True for low priority.
-        last: bool,
+        low: bool,
     },
     /// Attach a host folder to a running sandbox, read-only.
     Attach {
@@ -145,9 +145,9 @@ pub enum FromLauncher {
         error: Option<StepError>,
     },
     /// A zygote has ended, or could not be started.
-    Cooled {
+    ZygoteEnded {
         /// The zygote.
-        parent: u64,
+        zygote: u64,
         /// The cause if it could not start or gave a reason. Null otherwise.
         error: Option<StepError>,
     },

@@ -43,7 +43,9 @@ fn describe(
     let mut detected = Detected::default();
     match python {
         Some(runtime) => {
-            detected.python = Some(Arc::new(PythonLanguage::new(runtime).with_copies(!settings.forgetful)));
+            detected.python = Some(Arc::new(
+                PythonLanguage::new(runtime).with_snapshots(!settings.forgetful),
+            ));
         }
         None => detected.missing.push(Missing {
             name: "python".to_owned(),
@@ -168,7 +170,7 @@ impl Language for PerSandboxLanguage {
             let interpreter = ["python3", "python"].iter().find(|name| programs.contains_key(**name));
             interpreter.map(|name| -> Arc<dyn Language> {
                 let python = PythonLanguage::new(unasked(name));
-                Arc::new(python.with_copies(!self.settings.forgetful))
+                Arc::new(python.with_snapshots(!self.settings.forgetful))
             })
         } else {
             let table = Table::load(&self.settings.tables)?;

@@ -219,7 +219,7 @@ pub fn detect(settings: &Settings) -> Detected {
             // Debian's library has links to this folder (`sitecustomize.py`).
             detected.config.extend(table::config(&["/etc/python3*".to_owned()]));
             detected.python = Some(Arc::new(
-                python::PythonLanguage::new(runtime).with_copies(!settings.forgetful),
+                python::PythonLanguage::new(runtime).with_snapshots(!settings.forgetful),
             ));
         }
         Err(error) => detected.missing.push(Missing {

@@ -59,7 +59,7 @@ pub trait Language: Send + Sync + std::fmt::Debug {
         attached: &[PathBuf],
     ) -> Result<Vec<NotLoaded>, SessionError> {
         let _ = (backend, modules, attached);
-        Err(SandboxError::Unsupported("warmed interpreters".to_owned()).into())
+        Err(SandboxError::Unsupported("zygotes".to_owned()).into())
     }
 
     /// Returns the back end's number of the zygote that a session in a sandbox with these folders would fork from.

@@ -40,8 +40,8 @@ pub struct World {
     pub preload_fails: AtomicBool,
     /// Interpreters that preloaded modules, and the memory of each one afterwards.
     pub preloaded: AtomicUsize,
-    /// Rehearsed cells.
-    pub rehearsed: AtomicUsize,
+    /// Warm-up cells that ran.
+    pub warm_up_cells: AtomicUsize,
     /// The snapshot pauses set for sessions, one for each cell.
     pub waits: Mutex<Vec<Duration>>,
     pub weight: AtomicU64,
@@ -75,7 +75,7 @@ impl Default for World {
             open_fails: AtomicBool::new(false),
             preload_fails: AtomicBool::new(false),
             preloaded: AtomicUsize::new(0),
-            rehearsed: AtomicUsize::new(0),
+            warm_up_cells: AtomicUsize::new(0),
             waits: Mutex::default(),
             weight: AtomicU64::new(0),
             fail_from: AtomicUsize::new(usize::MAX),

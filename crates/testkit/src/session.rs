@@ -179,7 +179,7 @@ impl Session for FakeSession {
     async fn preload(&mut self, modules: &[String]) -> Result<Vec<NotLoaded>, SessionError> {
         let world = &self.inside.world;
         if modules.is_empty() {
-            world.rehearsed.fetch_add(1, Ordering::SeqCst);
+            world.warm_up_cells.fetch_add(1, Ordering::SeqCst);
             return Ok(Vec::new());
         }
         world.preloaded.fetch_add(1, Ordering::SeqCst);

@@ -48,7 +48,7 @@ pub(super) async fn adopt(
     };
     begin(agent, request, direct_pipes, false, true)
         .await
-        .map_err(|error| spawn_error("a warmed interpreter".to_owned(), "", error))
+        .map_err(|error| spawn_error("a zygote".to_owned(), "", error))
 }
 
 async fn begin(

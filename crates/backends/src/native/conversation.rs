@@ -93,7 +93,7 @@ pub(super) struct Conversation {
     socket: UnixStream,
     jails: Mutex<HashMap<u64, Entry>>,
     /// The live zygotes. A zygote's sender is dropped when it ends.
-    parents: Mutex<HashMap<u64, oneshot::Sender<()>>>,
+    zygotes: Mutex<HashMap<u64, oneshot::Sender<()>>>,
     health: watch::Sender<Health>,
     process: Process,
     /// True once the process was reaped.
@@ -126,7 +126,7 @@ impl Conversation {
         let conversation = Arc::new(Self {
             socket: UnixStream::from_std(socket).map_err(setup)?,
             jails: Mutex::new(HashMap::new()),
-            parents: Mutex::new(HashMap::new()),
+            zygotes: Mutex::new(HashMap::new()),
             health: watch::Sender::new(Health::Well),
             process: launcher.process,
             reaped: watch::Sender::new(false),
@@ -263,11 +263,11 @@ impl Conversation {
                     }
                 }
             }
-            FromLauncher::Cooled { parent, error } => {
-                lock(&self.parents).remove(&parent);
+            FromLauncher::ZygoteEnded { zygote, error } => {
+                lock(&self.zygotes).remove(&zygote);
                 match error {
-                    Some(error) => tracing::warn!("a warmed interpreter could not be had: {error}"),
-                    None => tracing::debug!(parent, "a warmed interpreter has ended"),
+                    Some(error) => tracing::warn!("a zygote could not be started: {error}"),
+                    None => tracing::debug!(zygote, "a zygote has ended"),
                 }
             }
             FromLauncher::HelperKilled { what, signal } => {
@@ -298,9 +298,9 @@ impl Conversation {
     ) -> Result<Jail, SandboxError> {
         let (stage, seen) = watch::channel(Stage::Making);
         let (entering, entered) = entered_by
-            .map(|parent| {
+            .map(|zygote| {
                 let (sender, receiver) = oneshot::channel();
-                (sender, (parent, receiver))
+                (sender, (zygote, receiver))
             })
             .unzip();
         lock(&self.jails).insert(
@@ -343,25 +343,25 @@ impl Conversation {
     /// ends.
     pub(super) async fn start_zygote(
         &self,
-        parent: u64,
+        zygote: u64,
         argv: Vec<String>,
         folders: Vec<PathBuf>,
         descriptors: [OwnedFd; 2],
     ) -> Result<oneshot::Receiver<()>, SandboxError> {
         let (lives, ended) = oneshot::channel();
-        lock(&self.parents).insert(parent, lives);
-        self.send(&ToLauncher::Warm { parent, argv, folders }, &descriptors)
+        lock(&self.zygotes).insert(zygote, lives);
+        self.send(&ToLauncher::StartZygote { zygote, argv, folders }, &descriptors)
             .await
             .map_err(|source| SandboxError::Setup {
-                step: "ask the launcher for a warmed interpreter".to_owned(),
+                step: "ask the launcher for a zygote".to_owned(),
                 source,
             })?;
         Ok(ended)
     }
 
     /// Ends a zygote if the socket has room for the message. It ends with the launcher in any case.
-    pub(super) fn stop_zygote(&self, parent: u64) {
-        let _ = wire::send(self.socket.as_fd(), &ToLauncher::Cool { parent }, &[]);
+    pub(super) fn stop_zygote(&self, zygote: u64) {
+        let _ = wire::send(self.socket.as_fd(), &ToLauncher::StopZygote { zygote }, &[]);
     }
 }
 
@@ -444,13 +444,13 @@ impl Jail {
     /// Assigns its owner for the fair share of processors. A busy launcher may miss the message; then the share is only
     /// less fair.
     pub(super) fn assign_owner(&self, caller: u64) {
-        let message = ToLauncher::Belongs { id: self.id, caller };
+        let message = ToLauncher::AssignOwner { id: self.id, caller };
         let _ = wire::send(self.conversation.socket.as_fd(), &message, &[]);
     }
 
     /// Sets its priority. A busy launcher may miss the message; it corrects the priority itself later.
     pub(super) fn set_low_priority(&self, low: bool) {
-        let message = ToLauncher::ComesLast { id: self.id, last: low };
+        let message = ToLauncher::SetPriority { id: self.id, low };
         let _ = wire::send(self.conversation.socket.as_fd(), &message, &[]);
     }
 
@@ -478,15 +478,15 @@ impl Jail {
 
     /// Returns the zygote whose child was requested with the jail and is not taken yet.
     pub(super) fn pending_worker(&self) -> Option<u64> {
-        lock(&self.entered).as_ref().map(|(parent, _)| *parent)
+        lock(&self.entered).as_ref().map(|(zygote, _)| *zygote)
     }
 
     /// Lets a child of a zygote enter.
-    pub(super) async fn enter(&self, parent: u64) -> Result<(), SandboxError> {
+    pub(super) async fn enter(&self, zygote: u64) -> Result<(), SandboxError> {
         let gone = || SandboxError::Gone(self.has_ended().map_or(EndReason::LauncherLost, |ended| ended.reason));
         let made_with = lock(&self.entered).take();
         let receiver = match made_with {
-            Some((of, receiver)) if of == parent => receiver,
+            Some((of, receiver)) if of == zygote => receiver,
             Some(_) => return Err(SandboxError::Unsupported("entering a sandbox twice".to_owned())),
             None => {
                 let (sender, receiver) = oneshot::channel();
@@ -494,7 +494,7 @@ impl Jail {
                     Some(entry) => entry.entering.push(sender),
                     None => return Err(gone()),
                 }
-                let message = ToLauncher::Enter { id: self.id, parent };
+                let message = ToLauncher::Enter { id: self.id, zygote };
                 self.conversation.send(&message, &[]).await.map_err(|_| gone())?;
                 receiver
             }

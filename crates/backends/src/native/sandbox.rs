@@ -198,7 +198,7 @@ impl ZygoteEntry for NativeSandbox {
         let (_, process) = tokio::try_join!(self.jail.enter(zygote), async {
             timeout(ADOPT_DEADLINE, self.client.adopt()).await.unwrap_or_else(|_| {
                 Err(SandboxError::Setup {
-                    step: "let a warmed interpreter's child in".to_owned(),
+                    step: "let a zygote's worker in".to_owned(),
                     source: std::io::ErrorKind::TimedOut.into(),
                 })
             })

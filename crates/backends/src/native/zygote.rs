@@ -28,7 +28,7 @@ pub(super) async fn start(
     folders: Vec<PathBuf>,
 ) -> Result<Zygote, SandboxError> {
     let setup = |source: std::io::Error| SandboxError::Setup {
-        step: "make the pipes of a warmed interpreter".to_owned(),
+        step: "make the pipes of a zygote".to_owned(),
         source,
     };
     let pipes =
@@ -64,7 +64,7 @@ pub(super) async fn start(
         }
         drop(sender);
     });
-    let handle = ParentHandle {
+    let handle = ZygoteHandle {
         conversation,
         number,
         writer: Mutex::new(writer),
@@ -80,7 +80,7 @@ pub(super) async fn start(
 }
 
 #[derive(Debug)]
-struct ParentHandle {
+struct ZygoteHandle {
     conversation: Arc<Conversation>,
     number: u64,
     writer: Mutex<pipe::Sender>,
@@ -88,7 +88,7 @@ struct ParentHandle {
 }
 
 #[async_trait]
-impl ProcessHandle for ParentHandle {
+impl ProcessHandle for ZygoteHandle {
     async fn write(&self, channel: Channel, bytes: Bytes) -> Result<(), SandboxError> {
         if channel != Channel::Control {
             return Err(SandboxError::Unsupported(format!(
@@ -97,15 +97,13 @@ impl ProcessHandle for ParentHandle {
         }
         let mut writer = self.writer.lock().await;
         writer.write_all(&bytes).await.map_err(|source| SandboxError::Setup {
-            step: "write to a warmed interpreter".to_owned(),
+            step: "write to a zygote".to_owned(),
             source,
         })
     }
 
     async fn close(&self, _channel: Channel) -> Result<(), SandboxError> {
-        Err(SandboxError::Unsupported(
-            "closing a warmed interpreter's channel".to_owned(),
-        ))
+        Err(SandboxError::Unsupported("closing a zygote's channel".to_owned()))
     }
 
     /// Any signal ends the zygote, since there is only one way to end it.
@@ -115,7 +113,7 @@ impl ProcessHandle for ParentHandle {
     }
 }
 
-impl Drop for ParentHandle {
+impl Drop for ZygoteHandle {
     fn drop(&mut self) {
         self.reading.abort();
         self.conversation.stop_zygote(self.number);

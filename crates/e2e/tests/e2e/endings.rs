@@ -155,7 +155,7 @@ fn a_killed_idle_interpreter_is_not_handed_out() {
             found.retain(|seen| seen.name.starts_with("python"));
             found.iter().any(inside).then_some(found)
         });
-        // Wait until it has finished its rehearsal.
+        // Wait until its warm-up cell has ended.
         std::thread::sleep(Duration::from_millis(300));
         for seen in &killed {
             signal(seen.pid, Signal::KILL);

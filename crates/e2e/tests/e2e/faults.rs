@@ -148,7 +148,7 @@ fn every_tenant_goes_on(fault: impl Fn(u32), said: &str) {
     }
     assert_ne!(launcher(tenants.server.pid()).pid, first.pid);
     let log = tenants.server.log();
-    assert!(!log.contains("warmed interpreter does not work"), "{log}");
+    assert!(!log.contains("zygote does not work"), "{log}");
     let mut all = processes;
     are_gone(&all, &groups);
     all = machine::descendants(tenants.server.pid());

@@ -13,7 +13,7 @@ use sandcell_e2e::{DEFAULT_TIMEOUT, begin, is_root, machine, settled, until};
 const CAME_FROM_OUTSIDE: &str = "import os\nassert os.getppid() == 0, os.getppid()\n";
 
 /// Starts a server whose sessions are forks of a zygote with these modules.
-fn warmed(place: &TestDir) -> Client {
+fn with_zygote(place: &TestDir) -> Client {
     let server = Client::start(&mut place.command(&["serve"]));
     until(DEFAULT_TIMEOUT, "a session begins as a copy", || {
         let answer = fresh(&server, "import os\nprint(os.getppid())");
@@ -43,7 +43,7 @@ fn fresh_json(server: &Client, code: &str) -> Value {
 fn a_forked_session_has_the_modules_and_no_state_of_another_session() {
     let _turn = begin!();
     let place = place("\"wave\", \"decimal\"");
-    let server = warmed(&place);
+    let server = with_zygote(&place);
     let answer = fresh(
         &server,
         &format!(
@@ -66,7 +66,7 @@ fn a_forked_session_has_the_modules_and_no_state_of_another_session() {
 fn sessions_are_forked_by_default_and_their_warm_up_leaves_no_trace() {
     let _turn = begin!();
     let place = TestDir::new();
-    let server = warmed(&place);
+    let server = with_zygote(&place);
     let answer = fresh_json(
         &server,
         "import json, sys\n\
@@ -100,7 +100,7 @@ fn sessions_are_forked_by_default_and_their_warm_up_leaves_no_trace() {
 fn forked_sessions_share_no_randomness() {
     let _turn = begin!();
     let place = place("\"random\", \"tempfile\", \"uuid\", \"multiprocessing\", \"ssl\", \"secrets\"");
-    let server = warmed(&place);
+    let server = with_zygote(&place);
     let seen: Vec<Value> = (0..4)
         .map(|_| {
             fresh_json(
@@ -122,7 +122,7 @@ fn forked_sessions_share_no_randomness() {
 fn a_forked_session_is_placed_and_locked_down_like_a_started_program() {
     let _turn = begin!();
     let place = place("\"wave\"");
-    let server = warmed(&place);
+    let server = with_zygote(&place);
     let look = "import os, json, resource\n\
         names = ['Uid', 'Gid', 'Groups', 'CapInh', 'CapPrm', 'CapEff', 'CapBnd', 'CapAmb', 'NoNewPrivs', 'Seccomp', 'Cpus_allowed_list']\n\
         lines = dict(line.rstrip('\\n').split(':\\t', 1) for line in open('/proc/self/status') if ':\\t' in line)\n\
@@ -148,7 +148,7 @@ fn a_forked_session_is_placed_and_locked_down_like_a_started_program() {
 fn a_forked_session_holds_no_descriptor_to_the_outside() {
     let _turn = begin!();
     let place = place("\"wave\"");
-    let server = warmed(&place);
+    let server = with_zygote(&place);
     let found = fresh_json(
         &server,
         "import json, ctypes, signal\n\
@@ -183,7 +183,7 @@ fn a_forked_session_holds_no_descriptor_to_the_outside() {
 fn a_forked_session_can_crash_be_interrupted_and_be_killed_without_the_zygote() {
     let _turn = begin!();
     let place = place("\"wave\"");
-    let server = warmed(&place);
+    let server = with_zygote(&place);
     let made = server.call("create_sandbox", json!({}));
     let sandbox = made.data()["sandbox_id"].clone();
     let run = |code: &str, timeout: u64| {
@@ -206,7 +206,7 @@ fn a_forked_session_can_crash_be_interrupted_and_be_killed_without_the_zygote() 
 fn a_killed_zygote_costs_only_time() {
     let _turn = begin!(alone);
     let place = place("\"wave\"");
-    let mut server = warmed(&place);
+    let mut server = with_zygote(&place);
     let parents = parents_of(&server);
     assert!(!parents.is_empty(), "{:?}", machine::descendants(server.pid()));
     for parent in parents {
@@ -233,7 +233,7 @@ fn a_zygote_is_replaced_after_a_thousand_forks_unnoticed() {
     const RUNS_EACH: usize = 280;
     let _turn = begin!(alone);
     let place = place("\"wave\"");
-    let server = warmed(&place);
+    let server = with_zygote(&place);
     let before = settled(|| parents_of(&server));
     assert_eq!(before.len(), 1, "{before:?}");
     // The old zygote still makes the workers that were requested before its successor was ready.
@@ -257,7 +257,7 @@ fn a_zygote_is_replaced_after_a_thousand_forks_unnoticed() {
 fn a_restart_inside_a_sandbox_does_not_count_against_the_zygote() {
     let _turn = begin!();
     let place = place("\"wave\"");
-    let server = warmed(&place);
+    let server = with_zygote(&place);
     let made = server.call("create_sandbox", json!({}));
     let sandbox = made.data()["sandbox_id"].clone();
     // Only one process can enter a sandbox from outside.
@@ -275,7 +275,7 @@ fn a_restart_inside_a_sandbox_does_not_count_against_the_zygote() {
 fn a_session_killed_during_its_start_fails_only_its_own_call() {
     let _turn = begin!(alone);
     let place = place("\"wave\"");
-    let mut server = warmed(&place);
+    let mut server = with_zygote(&place);
     // The lasting processes of all sandboxes, without those that are ending and without spares in separate namespaces.
     let mut lasting = settled(|| machine::descendants(server.pid()));
     lasting.retain(|seen| machine::status(seen.pid, "NSpid").is_some_and(|ids| ids.split_whitespace().count() == 1));
@@ -309,7 +309,7 @@ fn a_session_killed_during_its_start_fails_only_its_own_call() {
 fn a_forked_session_enters_a_sandbox_with_a_session_of_another_language() {
     let _turn = begin!();
     let place = place("");
-    let server = warmed(&place);
+    let server = with_zygote(&place);
     let id = server.call("create_sandbox", json!({})).data()["sandbox_id"].clone();
     let bash = json!({"code": "echo $PPID", "language": "bash", "sandbox_id": id});
     assert_eq!(server.call("execute_code", bash).output().trim(), "1");
@@ -323,7 +323,7 @@ fn a_forked_session_enters_a_sandbox_with_a_session_of_another_language() {
 fn a_forked_session_takes_snapshots_without_seeing_them_end() {
     let _turn = begin!();
     let place = place("");
-    let server = warmed(&place);
+    let server = with_zygote(&place);
     let id = server.call("create_sandbox", json!({})).data()["sandbox_id"].clone();
     let run = |code: &str| server.call("execute_code", json!({"code": code, "sandbox_id": id}));
     let setup = "import os, signal, threading\nassert os.getppid() == 0\nx, ends = 41, []\n\
@@ -420,7 +420,7 @@ fn a_forked_session_equals_a_separately_started_interpreter() {
         let place = TestDir::with_settings(&format!("[pool]\nparked = 0\nwarm_parents = {warm}\n"));
         let mut command = place.command(&["serve"]);
         let server = if warm == "true" {
-            warmed(&place)
+            with_zygote(&place)
         } else {
             Client::start(&mut command)
         };
@@ -434,7 +434,7 @@ fn a_forked_session_equals_a_separately_started_interpreter() {
 fn a_forked_session_finds_the_stand_in_programs_of_commands() {
     let _turn = begin!();
     let place = place("");
-    let server = warmed(&place);
+    let server = with_zygote(&place);
     let found = fresh_json(
         &server,
         "import json, subprocess\n\
@@ -450,7 +450,7 @@ fn a_forked_session_finds_the_stand_in_programs_of_commands() {
 fn a_forked_session_has_exactly_the_environment_of_its_sandbox() {
     let _turn = begin!();
     let place = place("");
-    let server = warmed(&place);
+    let server = with_zygote(&place);
     let variables = json!({"PATH": "/usr/bin", "TZ": "UTC+3", "GREETING": "grüße", "MEMORY_LIMIT_MB": "7"});
     let id = server.call("create_sandbox", json!({"env": variables})).data()["sandbox_id"].clone();
     let code = "import os, time, subprocess, json\nassert os.getppid() == 0\n\
@@ -469,7 +469,7 @@ fn a_forked_session_has_exactly_the_environment_of_its_sandbox() {
 fn a_forked_session_has_working_locks_and_threads() {
     let _turn = begin!();
     let place = place("\"logging\", \"threading\", \"concurrent.futures\", \"multiprocessing.pool\", \"random\"");
-    let server = warmed(&place);
+    let server = with_zygote(&place);
     let seen = fresh_json(
         &server,
         "import concurrent.futures, io, json, logging, multiprocessing, random, threading\n\

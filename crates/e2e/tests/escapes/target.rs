@@ -90,22 +90,18 @@ impl Target {
         command.envs(variables.iter().copied());
         // Containers have no zygotes.
         let native = variables.iter().all(|(name, _)| *name != "SANDCELL_BACKEND");
-        let warmed = std::env::var("SANDCELL_TEST_PRELOAD").ok().filter(|_| native);
-        if let Some(modules) = &warmed {
+        let preloaded = std::env::var("SANDCELL_TEST_PRELOAD").ok().filter(|_| native);
+        if let Some(modules) = &preloaded {
             command
                 .env("SANDCELL_PRELOAD", modules)
                 .env("SANDCELL_POOL__WARM_PARENTS", "true");
         }
         let client = Client::start(&mut command);
-        if warmed.is_some() {
-            until(
-                DEFAULT_TIMEOUT,
-                "sessions begin as copies of a warmed interpreter",
-                || {
-                    let answer = client.call("create_run_close", json!({"code": "import os\nprint(os.getppid())"}));
-                    (answer.output().trim() == "0").then_some(())
-                },
-            );
+        if preloaded.is_some() {
+            until(DEFAULT_TIMEOUT, "sessions begin as forks of a zygote", || {
+                let answer = client.call("create_run_close", json!({"code": "import os\nprint(os.getppid())"}));
+                (answer.output().trim() == "0").then_some(())
+            });
         }
         let words = canary.words(client.pid(), &place);
         let mut target = Self {

@@ -114,7 +114,7 @@ struct State {
     /// The package folders that sandboxes currently start with.
     attached: Vec<PathBuf>,
     /// The contents of the current zygote, or of one that failed to start.
-    warmed: Option<ZygoteContents>,
+    zygote_contents: Option<ZygoteContents>,
 }
 
 /// A zygote's contents: its loaded modules, and the package folders that it sees.
@@ -149,7 +149,7 @@ impl Pool {
                 reported: HashSet::new(),
             },
             attached: Vec::new(),
-            warmed: None,
+            zygote_contents: None,
         };
         state.target = Self::bounds(&state).0;
         Self {
@@ -342,16 +342,16 @@ impl Pool {
     fn next_zygote(&self) -> Option<ZygoteContents> {
         let mut state = lock(&self.state);
         let wanted = (state.modules.wanted.clone(), state.attached.clone());
-        if state.warmed.as_ref() == Some(&wanted) {
+        if state.zygote_contents.as_ref() == Some(&wanted) {
             return None;
         }
-        state.warmed = Some(wanted.clone());
+        state.zygote_contents = Some(wanted.clone());
         Some(wanted)
     }
 
     /// Permits another attempt to start the zygote.
     fn retry_zygote(&self) {
-        lock(&self.state).warmed = None;
+        lock(&self.state).zygote_contents = None;
         self.wake.notify_one();
     }
 
@@ -530,7 +530,7 @@ async fn make(sandboxes: &Arc<Sandboxes>) -> Result<IdleSandbox, Failure> {
             }
         };
         let modules = sandboxes.pool.modules();
-        // Without modules this is a rehearsal.
+        // Without modules this runs the warm-up cell.
         if !(modules.is_empty() && sandboxes.pool.is_hurried()) {
             let outcome = opened.preload(&modules).await;
             if !modules.is_empty() {

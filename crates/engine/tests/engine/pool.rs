@@ -67,14 +67,14 @@ async fn the_pool_grows_for_bursts_before_a_call_misses() {
 #[tokio::test(start_paused = true)]
 async fn warm_up_cells_run_only_while_no_call_waits() {
     let bench = bench(ByteSize::mib(100), &[]);
-    let rehearsed = || bench.world.rehearsed.load(Ordering::SeqCst);
+    let warm_up_cells = || bench.world.warm_up_cells.load(Ordering::SeqCst);
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!((bench.engine.counts().waiting, rehearsed()), (1, 1));
+    assert_eq!((bench.engine.counts().waiting, warm_up_cells()), (1, 1));
     burst(&bench).await;
-    assert_eq!((bench.engine.counts().waiting, rehearsed()), (8, 1));
+    assert_eq!((bench.engine.counts().waiting, warm_up_cells()), (8, 1));
     bench.once(run_of("cell")).await.unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!((bench.engine.counts().waiting, rehearsed()), (8, 2));
+    assert_eq!((bench.engine.counts().waiting, warm_up_cells()), (8, 2));
 }
 
 #[tokio::test(start_paused = true)]

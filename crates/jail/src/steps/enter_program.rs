@@ -1,8 +1,8 @@
 //! The entry of a worker into a finished jail as plain data: system calls by number, with their arguments.
 //!
 //! A worker, a fork of the zygote, is an interpreter that has run library code, so it decides nothing. The launcher
-//! translates the plan [`enter`](crate::plan::enter) to a list of calls. The worker makes these calls in order, by
-//! [machine code](crate::sys::batch) that is sent with them. The first call that fails ends the worker.
+//! translates the plan [`enter`](crate::plan::enter) to a list of calls. The worker makes these calls in order. The
+//! first call that fails ends the worker.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,7 +13,6 @@ use serde::{Serialize, Serializer};
 use crate::plan::{Resource, Signals, Step};
 use crate::seccomp::{self, Filter};
 use crate::spec::INSIDE_ID;
-use crate::sys::batch;
 
 /// One argument of a call, or the call's number.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -110,8 +109,6 @@ pub(crate) type Call = Vec<Argument>;
 /// All calls of a zygote and its worker, in four stretches. The interpreter runs its own code in between.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct EnterProgram {
-    /// The machine code that carries out the calls, in hexadecimal.
-    pub(crate) code: String,
     /// The id that the worker takes.
     pub(crate) user: u32,
     /// In the zygote: forks the worker. The last call returns twice.
@@ -156,10 +153,6 @@ pub(crate) fn translate(
     limit_for: impl Fn(Resource) -> u64,
     is_known: impl Fn(u32) -> bool,
 ) -> io::Result<EnterProgram> {
-    let code = batch::code();
-    if code.is_empty() {
-        return Err(io::ErrorKind::Unsupported.into());
-    }
     let (mut user, mut become_user, mut lock) = (INSIDE_ID, Vec::new(), place_descriptors()?);
     for step in steps {
         match step {
@@ -209,7 +202,6 @@ pub(crate) fn translate(
     enter.extend(become_user);
     enter.extend(receive_direct_pipes());
     Ok(EnterProgram {
-        code: hexadecimal(code),
         user,
         fork: vec![with_descriptor(libc::SYS_setns, (Message::Order, 0), &[0]), fork()],
         let_go: (0..=counts.namespaces)

@@ -1,7 +1,6 @@
 //! The system calls that have no safe wrapper elsewhere. All of the project's unsafe code is here.
 #![expect(unsafe_code, reason = "this is the one place for it")]
 
-pub(crate) mod batch;
 pub(crate) mod clone;
 pub(crate) mod fd;
 pub(crate) mod heap;

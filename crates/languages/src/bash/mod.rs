@@ -24,7 +24,7 @@ pub(crate) async fn open(program: String, sandbox: &dyn Sandbox) -> Result<Drive
         DRIVER_SCRIPT,
     ];
     let start = Start {
-        copies: Snapshots::Unsupported,
+        snapshots: Snapshots::Unsupported,
         language: "bash".to_owned(),
         command: Command {
             argv: argv.map(str::to_owned).to_vec(),

@@ -1,7 +1,7 @@
 //! A live interpreter behind a driver.
 //!
 //! One decision is taken here: a session whose driver breaks the protocol is over; it is killed and never repaired. If
-//! only its interpreter has ended, the session continues from the driver's snapshot if there is one (`copies`);
+//! only its interpreter has ended, the session continues from the driver's snapshot if there is one (`snapshots`);
 //! otherwise it is over. Every wait for the inside has a deadline or is ended by [`Interrupter::kill`].
 
 mod ask;
@@ -57,7 +57,7 @@ pub struct Start {
     /// The first bytes on its control channel; may be empty.
     pub boot: Bytes,
     /// The snapshot mode, as far as the sandbox supports snapshots.
-    pub copies: Snapshots,
+    pub snapshots: Snapshots,
     /// The place of a cell's code.
     pub code: CodeIn,
     /// The features of its sessions.
@@ -161,8 +161,8 @@ fn is_watched(sandbox: &dyn Sandbox) -> bool {
 }
 
 /// The reason why a session has no snapshots, as the end of a sentence.
-fn why_no_copies(start: &Start, process: &Process) -> Option<&'static str> {
-    match start.copies {
+fn reason_without_snapshots(start: &Start, process: &Process) -> Option<&'static str> {
+    match start.snapshots {
         Snapshots::Kept if process.handle.has_heirs() => None,
         Snapshots::Kept => Some("this back end keeps no snapshots of sessions"),
         Snapshots::TurnedOff => Some("`sessions.restore` is off"),
@@ -204,7 +204,7 @@ impl DriverSession {
     ///
     /// # Errors
     /// It does not become ready.
-    pub async fn parent(
+    pub async fn zygote(
         process: Process,
         start: Start,
         modules: &[String],
@@ -233,13 +233,13 @@ impl DriverSession {
             language: start.language.clone(),
             reason: format!("no random numbers: {error}"),
         })?;
-        let why_none = why_no_copies(start, &process);
+        let without_snapshots = reason_without_snapshots(start, &process);
         Ok(Self {
             events: process.events,
             decoder: Decoder::default(),
             link: Arc::new(Link {
                 handle: process.handle,
-                snapshot: why_none.map_or_else(SnapshotState::default, SnapshotState::none),
+                snapshot: without_snapshots.map_or_else(SnapshotState::default, SnapshotState::none),
                 running: Mutex::new(None),
                 handed_over: !start.boot.is_empty(),
             }),
@@ -252,7 +252,7 @@ impl DriverSession {
             untold: None,
             open: 3,
             copy_below: match sandbox.and_then(|sandbox| sandbox.memory_limit()) {
-                _ if why_none.is_some() => 0,
+                _ if without_snapshots.is_some() => 0,
                 Some(limit) => limit / 10 * COPY_TENTHS,
                 None => COPY_ANY,
             },

@@ -54,7 +54,7 @@ pub(crate) async fn open(
         false => format!("{DRIVER_SCRIPT}{PROCESSORS_SCRIPT}"),
     };
     let start = Start {
-        copies: Snapshots::Unsupported,
+        snapshots: Snapshots::Unsupported,
         language: "javascript".to_owned(),
         command: Command {
             argv: [program.as_str(), "--no-warnings", "-e", driver.as_str()]

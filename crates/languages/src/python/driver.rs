@@ -195,11 +195,11 @@ impl Boot {
     }
 
     /// Returns the first input of an interpreter that becomes a zygote.
-    pub(super) fn frames_of_parent(&self) -> Bytes {
+    pub(super) fn zygote_frames(&self) -> Bytes {
         let mut header = self.site.clone();
         if let Some(fields) = header.as_object_mut() {
             // The driver evaluates it as Python, where a number has the same text as in JSON.
-            fields.insert("parent".to_owned(), 1.into());
+            fields.insert("zygote".to_owned(), 1.into());
             fields.insert("env".to_owned(), json!(usual_environment()));
             fields.insert("env_loading".to_owned(), json!(BTreeMap::from(WHILE_LOADING)));
         }

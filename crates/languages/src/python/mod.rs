@@ -43,7 +43,7 @@ pub struct PythonLanguage {
     /// The driver for sandboxes of an image, which contains a different interpreter.
     abroad: driver::Boot,
     zygotes: Arc<zygotes::Zygotes>,
-    copies: bool,
+    snapshots: bool,
 }
 
 impl PythonLanguage {
@@ -66,15 +66,15 @@ impl PythonLanguage {
             }),
             zygotes: Arc::default(),
             runtime,
-            copies: true,
+            snapshots: true,
         }
     }
 
     /// Sets whether sessions keep snapshots, from which they are restored when their interpreter dies. By default they
     /// do, in sandboxes that support snapshots.
     #[must_use]
-    pub fn with_copies(self, copies: bool) -> Self {
-        Self { copies, ..self }
+    pub fn with_snapshots(self, snapshots: bool) -> Self {
+        Self { snapshots, ..self }
     }
 
     /// The interpreter.
@@ -166,7 +166,7 @@ impl PythonLanguage {
             language: self.info.name.clone(),
             command,
             boot,
-            copies: match self.copies {
+            snapshots: match self.snapshots {
                 true => Snapshots::Kept,
                 false => Snapshots::TurnedOff,
             },
@@ -235,7 +235,7 @@ impl Language for PythonLanguage {
         let recipe = zygotes::Recipe {
             backend: Arc::clone(backend),
             argv: self.driver.argv(),
-            boot: self.driver.frames_of_parent(),
+            boot: self.driver.zygote_frames(),
             start: self.start(command, Bytes::new()),
             modules: modules.to_vec(),
             attached: attached.to_vec(),

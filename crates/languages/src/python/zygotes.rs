@@ -94,17 +94,17 @@ impl Zygotes {
     }
 
     async fn start_alone(self: &Arc<Self>, recipe: Recipe) -> Result<Vec<NotLoaded>, SessionError> {
-        let unsupported = || SandboxError::Unsupported("warmed interpreters".to_owned());
+        let unsupported = || SandboxError::Unsupported("zygotes".to_owned());
         let zygotes = recipe.backend.zygotes().ok_or_else(unsupported)?;
-        let parent = zygotes.start_zygote(&recipe.argv, &recipe.attached).await?;
+        let zygote = zygotes.start_zygote(&recipe.argv, &recipe.attached).await?;
         let start = Start {
             boot: recipe.boot.clone(),
-            copies: Snapshots::Unsupported,
+            snapshots: Snapshots::Unsupported,
             ..recipe.start.clone()
         };
-        let (driver, missing) = DriverSession::parent(parent.process, start, &recipe.modules).await?;
+        let (driver, missing) = DriverSession::zygote(zygote.process, start, &recipe.modules).await?;
         let zygote = Zygote {
-            number: parent.number,
+            number: zygote.number,
             preloaded: Arc::clone(driver.preloaded()),
             since: Instant::now(),
             children: AtomicU32::new(0),
@@ -174,7 +174,7 @@ impl Zygotes {
     /// Records that the child did not become a session in a sandbox where an interpreter could be started.
     pub(super) fn failed(self: &Arc<Self>, chosen: &ChosenZygote, error: &SessionError) {
         let zygote = &chosen.zygote;
-        tracing::debug!(%error, "no child of the warmed interpreter could be had");
+        tracing::debug!(%error, "the zygote forked no worker");
         if zygote.failures.fetch_add(1, Ordering::Relaxed) + 1 < FAILURES_MAX {
             return;
         }
@@ -186,7 +186,7 @@ impl Zygotes {
         drop(current);
         let mut pause = Duration::ZERO;
         if zygote.since.elapsed() < LIFE_MIN {
-            tracing::warn!("the warmed interpreter does not work; for a minute sessions start without it: {error}");
+            tracing::warn!("the zygote does not work; for a minute sessions start without it: {error}");
             pause = LIFE_MIN;
         }
         self.renew(zygote, pause);
@@ -209,7 +209,7 @@ impl Zygotes {
                 let Err(error) = zygotes.start_alone(recipe.clone()).await else {
                     return;
                 };
-                tracing::warn!("no other warmed interpreter could be started: {error}");
+                tracing::warn!("no other zygote could be started: {error}");
                 pause = LIFE_MIN;
             }
         });

@@ -34,11 +34,11 @@ pub(crate) use python;
 /// snapshots.
 #[test]
 fn all_tests_also_pass_with_snapshots() {
-    if support::with_copies() {
+    if support::with_snapshots() {
         return;
     }
     let ran = std::process::Command::new(std::env::current_exe().unwrap())
-        .env("SANDCELL_TEST_COPIES", "1")
+        .env("SANDCELL_TEST_SNAPSHOTS", "1")
         .env("RUST_TEST_THREADS", "2")
         .output()
         .unwrap();

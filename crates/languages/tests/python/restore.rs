@@ -3,7 +3,7 @@
 use sandcell_sandbox::{Aftermath, CellStatus, Exit};
 
 use crate::python;
-use crate::support::{Python, with_copies};
+use crate::support::{Python, with_snapshots};
 
 /// Runs code that kills its interpreter; returns the last cell that the restored session includes.
 async fn die(python: &mut Python, code: &str) -> u32 {
@@ -36,7 +36,7 @@ async fn settle(python: &mut Python) {
 
 #[tokio::test]
 async fn a_session_continues_in_its_snapshot() {
-    if !with_copies() {
+    if !with_snapshots() {
         return;
     }
     let mut python = python!();
@@ -55,7 +55,7 @@ async fn a_session_continues_in_its_snapshot() {
 
 #[tokio::test]
 async fn a_crash_in_compiled_code_names_the_line() {
-    if !with_copies() {
+    if !with_snapshots() {
         return;
     }
     let mut python = python!();
@@ -80,7 +80,7 @@ async fn a_crash_in_compiled_code_names_the_line() {
 
 #[tokio::test]
 async fn without_snapshots_a_dead_session_is_lost() {
-    if with_copies() {
+    if with_snapshots() {
         return;
     }
     let mut python = python!();
@@ -101,7 +101,7 @@ fn faults(pid: &str) -> u64 {
 #[tokio::test]
 async fn a_cell_does_not_wait_for_the_snapshot_before_it() {
     const ROUND_COUNT: u32 = 12;
-    if !with_copies() {
+    if !with_snapshots() {
         return;
     }
     let mut python = python!();
@@ -120,13 +120,13 @@ async fn a_cell_does_not_wait_for_the_snapshot_before_it() {
     }
     of_cells.sort_unstable();
     assert!(of_cells.len() >= 4, "few copies were made: {of_cells:?}");
-    // Without a rehearsal they are 90; with a rehearsal of only the cell's text they are 34.
+    // Without a warm-up cell they are 90; with a warm-up of only the cell's text they are 34.
     assert!(of_cells[of_cells.len() / 2] < 20, "{of_cells:?}");
 }
 
 #[tokio::test]
 async fn the_warm_up_cell_after_a_snapshot_leaves_no_trace() {
-    if !with_copies() {
+    if !with_snapshots() {
         return;
     }
     let mut python = python!();
@@ -152,7 +152,7 @@ async fn the_warm_up_cell_after_a_snapshot_leaves_no_trace() {
 
 #[tokio::test]
 async fn snapshots_tolerate_programs_that_replace_builtins() {
-    if !with_copies() {
+    if !with_snapshots() {
         return;
     }
     for replaces in [
@@ -160,7 +160,7 @@ async fn snapshots_tolerate_programs_that_replace_builtins() {
         "sys.modules['gc'] = None",
         "sys.stdin = None",
         "os.chdir(tempfile.mkdtemp()); os.rmdir(os.getcwd())",
-        "sys.addaudithook(lambda event, of: 1/0 if event == 'compile' and of[1] == '<sandcell rehearsal>' else None)",
+        "sys.addaudithook(lambda event, of: 1/0 if event == 'compile' and of[1] == '<sandcell warm-up>' else None)",
         "sys.setprofile(lambda *_: None)",
     ] {
         let mut python = python!();
@@ -185,7 +185,7 @@ async fn snapshots_tolerate_programs_that_replace_builtins() {
 
 #[tokio::test]
 async fn output_of_finalizers_between_cells_is_not_lost() {
-    if !with_copies() {
+    if !with_snapshots() {
         return;
     }
     let mut python = python!();

@@ -3,11 +3,11 @@
 
 #[cfg(feature = "fault-injection")]
 pub(in crate::launcher) use injected::{
-    POSSIBLE, any_skipped, at, empty_environment, environment_is_kept, in_place_of, layer, needs_own, skipped, step,
+    any_skipped, at, empty_environment, environment_is_kept, in_place_of, layer, needs_own, skipped, step,
 };
 #[cfg(not(feature = "fault-injection"))]
 pub(in crate::launcher) use none::{
-    POSSIBLE, any_skipped, at, empty_environment, environment_is_kept, in_place_of, layer, needs_own, skipped, step,
+    any_skipped, at, empty_environment, environment_is_kept, in_place_of, layer, needs_own, skipped, step,
 };
 
 #[cfg(not(feature = "fault-injection"))]
@@ -16,9 +16,6 @@ mod none {
 
     use crate::plan::Step;
     use crate::spec::{Request, Site, Template};
-
-    /// True if a request may contain a fault. Then nothing is prepared before the first request.
-    pub(in crate::launcher) const POSSIBLE: bool = false;
 
     pub(in crate::launcher) const fn skipped(_template: &Template, _layer: &str) -> bool {
         false
@@ -73,8 +70,6 @@ mod injected {
     use crate::plan::Step;
     use crate::spec::{Request, Site, Template};
     use crate::steps;
-
-    pub(in crate::launcher) const POSSIBLE: bool = true;
 
     fn names(list: Option<&str>, layer: &str) -> bool {
         list.is_some_and(|list| list.split(',').any(|name| name == layer))

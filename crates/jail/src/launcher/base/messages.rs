@@ -70,7 +70,7 @@ pub(in crate::launcher) enum FromSpare {
 #[serde(rename_all = "snake_case")]
 pub(in crate::launcher) enum ToZygote {
     /// The system calls by which the next workers enter.
-    Way(Box<EnterProgram>),
+    EntryProgram(Box<EnterProgram>),
     /// Fork a worker. Carries the namespaces pid, user, net, ipc, uts, cgroup and, if available, time, and the socket
     /// for the permission to go on.
     Enter {},

@@ -2,8 +2,7 @@
 //!
 //! - **Process:** the launcher, before its event loop. Trials run in short forks, since a process in a user namespace
 //!   cannot leave it.
-//! - **Started by:** the supervisor: [`EarlySetup::run`] while the server starts its runtime, [`prepare`] with its
-//!   specification, and [`etc_stub::copy`] after the answer.
+//! - **Started by:** the supervisor: [`prepare`] with its specification, and [`etc_stub::copy`] after the answer.
 //! - **Rights:** the launcher's. Here it makes its namespaces and gives up the host's root as its own. As an ordinary
 //!   user it also leaves the host's user namespace.
 //! - **May:** mount, read the host's files and mount table, make the parent folder of cgroups, move the server's processes into
@@ -70,73 +69,6 @@ fn step<T>(name: &str, layer: Option<&str>, result: io::Result<T>) -> Result<T, 
     result.map_err(|error| StepError::new(name, layer, &error))
 }
 
-/// The part of the preparation that does not depend on the server's request and affects only this process. It runs
-/// while the server starts its runtime. It excludes cgroups: preparing them can move processes, so the server must be
-/// known to be alive.
-pub(super) struct EarlySetup {
-    empty_environment: bool,
-    ids: (u32, u32),
-    /// True if this is the machine's root.
-    root: bool,
-    machine: Machine,
-    /// The way back to the host's files.
-    original_root: Option<OriginalRoot>,
-    /// The result of a trial to make namespaces, if there is no way back.
-    possible: io::Result<()>,
-    /// None if namespaces cannot be made.
-    entered: Option<Result<(), StepError>>,
-    prepared_root: Option<Result<(), StepError>>,
-}
-
-impl EarlySetup {
-    pub(super) fn run() -> Self {
-        let empty_environment = is_environment_empty();
-        let ids = own_ids();
-        let root = ids.0 == 0 && has_root_capabilities() && in_first_user_namespace();
-        let original_root = if root { OriginalRoot::open() } else { None };
-        let possible = match original_root {
-            Some(_) => Ok(()),
-            None => trial(root, ids),
-        };
-        let entered = possible.is_ok().then(|| enter_own_root(root, ids));
-        let prepared_root = matches!(entered, Some(Ok(()))).then(|| prepare_root(root));
-        Self {
-            empty_environment,
-            ids,
-            root,
-            machine: Machine::read(),
-            original_root,
-            possible,
-            entered,
-            prepared_root,
-        }
-    }
-
-    /// Returns the reason why no namespaces can be made, for a fallback to the `process` level. If there is one, this
-    /// process is back in the host's files.
-    fn missing(&mut self) -> Result<Option<io::Error>, StepError> {
-        if let Err(error) = std::mem::replace(&mut self.possible, Ok(())) {
-            return Ok(Some(error));
-        }
-        let Some(original_root) = &self.original_root else {
-            return Ok(None);
-        };
-        let found = match &self.entered {
-            Some(Err(error)) => Err(io::Error::from_raw_os_error(error.errno)),
-            Some(Ok(())) | None => in_a_fork(trial_of_a_sandbox),
-        };
-        if found.is_err() {
-            // A half-made root would show neither the host nor a jail.
-            step(
-                "go back to the host's files",
-                Some("private_root"),
-                original_root.restore(),
-            )?;
-        }
-        Ok(found.err())
-    }
-}
-
 /// This process's original mount namespace and root. Only root can return to them.
 struct OriginalRoot {
     namespace: OwnedFd,
@@ -184,23 +116,17 @@ fn enter_own_root(root: bool, ids: (u32, u32)) -> Result<(), StepError> {
 
 fn prepare_root(root: bool) -> Result<(), StepError> {
     step("prepare the devices", Some("private_root"), devices(root))?;
-    step("prepare /etc", Some("private_root"), etc())?;
-    // Built once here, since each sandbox's first process is a fork of this process. This is the likelier of two
-    // filters.
-    let _filter = crate::seccomp::filter(true);
-    Ok(())
+    step("prepare /etc", Some("private_root"), etc())
 }
 
 /// Prepares everything, once.
-pub(super) fn prepare(early: Option<EarlySetup>, template: Template) -> Result<Prepared, StepError> {
+pub(super) fn prepare(template: Template) -> Result<Prepared, StepError> {
+    let ids = own_ids();
     let process_level = |template, error| {
         let missing = StepError::new("make namespaces", Some("user_namespace"), &error);
-        without_namespaces(template, own_ids(), missing)
+        without_namespaces(template, ids, missing)
     };
-    let empty = early
-        .as_ref()
-        .map_or_else(is_environment_empty, |early| early.empty_environment);
-    if !faults::empty_environment(&template, empty) {
+    if !faults::empty_environment(&template, is_environment_empty()) {
         let error = io::Error::from_raw_os_error(libc::EPERM);
         let what = "look at the launcher's environment";
         return Err(StepError::new(what, Some("empty_environment"), &error));
@@ -210,32 +136,45 @@ pub(super) fn prepare(early: Option<EarlySetup>, template: Template) -> Result<P
     {
         return process_level(template, error);
     }
-    let mut early = early.unwrap_or_else(EarlySetup::run);
+    let root = ids.0 == 0 && has_root_capabilities() && in_first_user_namespace();
+    let original_root = if root { OriginalRoot::open() } else { None };
+    // Without a way back to the host's files, another process tries first.
     if template.process_level
-        && let Some(error) = early.missing()?
+        && original_root.is_none()
+        && let Err(error) = trial(root, ids)
     {
         return process_level(template, error);
     }
-    let EarlySetup {
-        ids,
-        root,
-        machine,
-        entered,
-        prepared_root,
-        ..
-    } = early;
-    // If namespaces cannot be made, this attempt names the failed step.
-    entered.unwrap_or_else(|| enter_own_root(root, ids))?;
-    prepared_root.unwrap_or_else(|| prepare_root(root))?;
+    let entered = enter_own_root(root, ids);
+    let prepared_root = match &entered {
+        Ok(()) => prepare_root(root),
+        Err(_) => Ok(()),
+    };
+    if template.process_level
+        && let Some(original_root) = original_root
+    {
+        let possible = match &entered {
+            Err(error) => Err(io::Error::from_raw_os_error(error.errno)),
+            Ok(()) => in_a_fork(trial_of_a_sandbox),
+        };
+        if let Err(error) = possible {
+            // A half-made root would show neither the host nor a jail.
+            let restored = original_root.restore();
+            step("go back to the host's files", Some("private_root"), restored)?;
+            return process_level(template, error);
+        }
+    }
+    entered?;
+    prepared_root?;
     let found = Groups::find(paths::host());
     let leftovers = found.as_ref().map(|(groups, _)| groups.sweep()).unwrap_or_default();
-    // Built here if it was not the likelier one.
+    // Built once here, since each sandbox's first process is a fork of this process.
     let _filter = crate::seccomp::filter(found.is_ok());
     let mut host = Host {
         root,
         memory_is_charged: found.is_ok(),
         first_is_reached: !root && ids.0 == 0,
-        machine,
+        machine: Machine::read(),
         ..Host::default()
     };
     let mounts = step("read the mount table", Some("private_root"), MountTable::read())?;

@@ -44,7 +44,7 @@ use super::base::shared_counts;
 use super::base::shared_userns;
 use super::base::tree_walk;
 use super::first_process::Entry;
-use super::root_setup::{EarlySetup, etc_stub, prepare};
+use super::root_setup::{etc_stub, prepare};
 use fair::{Balance, Load};
 use ids::HostIds;
 use in_flight::Floods;
@@ -196,13 +196,12 @@ pub(super) fn run(socket: OwnedFd, entry: Entry) -> i32 {
     // Each sandbox needs several descriptors here. The limit inside is set separately.
     let max_files = OpenFiles::raise().most();
     let _ = rustix::process::set_child_subreaper(rustix::process::Pid::from_raw(1));
-    let early = (!faults::POSSIBLE).then(EarlySetup::run);
     let mut buffer = Vec::new();
     let template = match receive(socket.as_fd(), &mut buffer) {
         Ok(Some((ToLauncher::Configure(template), _))) => template,
         _ => return 0,
     };
-    let prepared = match prepare(early, template) {
+    let prepared = match prepare(template) {
         Ok(prepared) => prepared,
         Err(error) => {
             let _ = send(socket.as_fd(), &FromLauncher::Refused(error), &[]);
@@ -508,22 +507,22 @@ impl Supervisor {
                 self.send_to_server(&FromLauncher::Attached { id, number, error })
                     .is_ok()
             }
-            Ok(Some((ToLauncher::Warm { parent, argv, folders }, descriptors))) => {
-                self.start_zygote(parent, &argv, &folders, descriptors)
+            Ok(Some((ToLauncher::StartZygote { zygote, argv, folders }, descriptors))) => {
+                self.start_zygote(zygote, &argv, &folders, descriptors)
             }
-            Ok(Some((ToLauncher::Cool { parent }, _))) => {
-                if let Some(zygote) = self.zygotes.get(&parent) {
+            Ok(Some((ToLauncher::StopZygote { zygote }, _))) => {
+                if let Some(zygote) = self.zygotes.get(&zygote) {
                     zygote.kill();
                 }
                 true
             }
-            Ok(Some((ToLauncher::Enter { id, parent }, _))) => self.request_entry(id, parent),
-            Ok(Some((ToLauncher::Belongs { id, caller }, _))) => {
+            Ok(Some((ToLauncher::Enter { id, zygote }, _))) => self.request_entry(id, zygote),
+            Ok(Some((ToLauncher::AssignOwner { id, caller }, _))) => {
                 self.assign_owner(id, caller);
                 true
             }
-            Ok(Some((ToLauncher::ComesLast { id, last }, _))) => {
-                self.set_low_priority(id, last);
+            Ok(Some((ToLauncher::SetPriority { id, low }, _))) => {
+                self.set_low_priority(id, low);
                 true
             }
             Ok(Some((ToLauncher::Ping {}, _))) => self.send_to_server(&FromLauncher::Pong {}).is_ok(),

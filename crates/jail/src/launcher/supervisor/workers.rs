@@ -131,7 +131,7 @@ impl Supervisor {
             }
             Err(error) => {
                 let error = Some(error);
-                self.send_to_server(&FromLauncher::Cooled { parent: number, error })
+                self.send_to_server(&FromLauncher::ZygoteEnded { zygote: number, error })
                     .is_ok()
             }
         }
@@ -287,11 +287,11 @@ impl Supervisor {
         let status = waitid(WaitId::PidFd(zygote.pidfd.as_fd()), options);
         let signal = status.ok().flatten().and_then(|status| status.terminating_signal());
         if let (Some(signal), false) = (signal, zygote.killed.get()) {
-            self.report_helper_killed("a warmed interpreter", signal);
+            self.report_helper_killed("a zygote", signal);
         }
         self.fail_entries(|worker| worker.is_pending_from(number), "hear from the zygote");
         let error = zygote.error;
-        let _ = self.send_to_server(&FromLauncher::Cooled { parent: number, error });
+        let _ = self.send_to_server(&FromLauncher::ZygoteEnded { zygote: number, error });
     }
 
     /// Reports that another process killed a helper process of the launcher.

@@ -112,7 +112,7 @@ impl Zygote {
             rustix::thread::capability_is_in_bounding_set(capability).is_ok()
         };
         let program = enter_program::translate(&steps, counts, limit_of, known).map_err(|source| error(&source))?;
-        send(self.socket.as_fd(), &ToZygote::Way(Box::new(program)), &[]).map_err(|source| error(&source))?;
+        send(self.socket.as_fd(), &ToZygote::EntryProgram(Box::new(program)), &[]).map_err(|source| error(&source))?;
         self.known_kind = Some((request, counts));
         Ok(())
     }

@@ -60,7 +60,7 @@ impl DriverSession {
         Ok(listed.unwrap_or_default())
     }
 
-    /// Loads modules; returns those that could not be loaded. Without modules it only rehearses a cell.
+    /// Loads modules; returns those that could not be loaded. Without modules it only runs the warm-up cell.
     pub(super) async fn load_modules(&mut self, modules: &[String]) -> Result<Vec<NotLoaded>, SessionError> {
         let modules: Vec<String> = modules
             .iter()

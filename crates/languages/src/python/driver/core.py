@@ -66,8 +66,8 @@ class Session:
     sending = False  # the main thread writes a frame: an interrupt waits until it is whole
     late = False  # an interrupt was deferred
     child = False  # this process is a fork made by user code
-    parent = False  # this process is a zygote, whose forks become sessions
-    copying = False  # a snapshot is being forked, or this process is one: no fork handlers run
+    is_zygote = False  # this process is a zygote, whose forks become sessions
+    is_snapshotting = False  # a snapshot is being forked, or this process is one: no fork handlers run
     copy_below = 0  # the largest memory of a session that takes snapshots; 0 disables them
     copy_after = 0  # the idle time before a snapshot, in milliseconds
     answers = True  # the host acknowledges displays
@@ -846,13 +846,13 @@ def really_register(handlers, register=posix.register_at_fork):
 
 
 def before_fork():
-    if not (session.parent or session.copying):
+    if not (session.is_zygote or session.is_snapshotting):
         flush_streams()
 
 
 def in_child():
     """Detaches a fork made by user code from the session."""
-    if session.parent or session.copying:
+    if session.is_zygote or session.is_snapshotting:
         return
     session.child = True
     session.loop = None
@@ -943,7 +943,7 @@ def reserve_descriptors():
 
 INITIAL_DESCRIPTORS = CONTROL_IN, CONTROL_OUT, OUT_COPY, ERR_COPY = 3, 4, 1, 2
 NAMES, IDENTITIES, streams = {}, {}, {1: sys.stdout, 2: sys.stderr}
-if BOOT.get("parent"):
+if BOOT.get("zygote"):
     rest = inbox.next()
     unpack(rest["blobs"], rest["rest"])
     part("zygote").run_zygote()

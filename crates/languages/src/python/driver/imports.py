@@ -215,7 +215,7 @@ def interrupt_again(nonce):
 
 # ---------------------------------------------------------------- modules loaded ahead
 
-REHEARSED, PLAIN = "x = 1\nprint(end='')\nx", "print(end='')"
+WARM_UP_CELL, PLAIN_CELL = "x = 1\nprint(end='')\nx", "print(end='')"
 
 
 def preload(header):
@@ -248,7 +248,7 @@ def get_ready(header):
     told = {"type": "preloaded", "nonce": header["nonce"], "missing": [], "loaded": []}
     if header["modules"]:
         told = preload(header)
-    core.guarded(rehearse)
+    core.guarded(warm_up)
     return told
 
 
@@ -268,14 +268,14 @@ def reserve():
         return None
 
 
-def rehearse():
+def warm_up():
     """Runs a warm-up cell without any visible effect. Afterwards this process has private copies of the memory that
     every cell writes to."""
     session, told, names = core.session, core.CONTROL_OUT, dict(core.NAMES)
     core.CONTROL_OUT = posix.open("/dev/null", posix.O_WRONLY | posix.O_CLOEXEC)
     session.nonce, session.cell = "sandcell-0", 1
     try:
-        go_through({"code": REHEARSED, "stdin": None}, PLAIN, "<cell 1>")
+        go_through({"code": WARM_UP_CELL, "stdin": None}, PLAIN_CELL, "<cell 1>")
     finally:
         core.close(core.CONTROL_OUT)
         core.CONTROL_OUT = told
@@ -650,14 +650,14 @@ def register_at_fork(*, before=None, after_in_child=None, after_in_parent=None):
     # Handlers registered together are called, or skipped, together.
     locks = all([of_locks(function) for function in given.values() if callable(function)])
 
-    def unless_copying(function):
+    def unless_snapshotting(function):
         def handler():
-            if not (core.session.copying or locks and core.session.parent):
+            if not (core.session.is_snapshotting or locks and core.session.is_zygote):
                 function()
 
         return handler if callable(function) else function
 
-    core.really_register({name: unless_copying(function) for name, function in given.items() if function is not None})
+    core.really_register({name: unless_snapshotting(function) for name, function in given.items() if function is not None})
     core.AT_FORK.append((before, after_in_parent, after_in_child, locks))
 
 

@@ -37,7 +37,7 @@ WAKE_SIGNAL = _signal.SIGCONT
 # The warm-up cell as a frame, and the name of its text.
 WARM_UP_FRAME = b'{"type":"run","nonce":"sandcell-0","cell":1,"code":"x = 1\\nx","stdin":null}'
 WARM_UP_FRAME = (len(WARM_UP_FRAME) + 4).to_bytes(4, "little") + len(WARM_UP_FRAME).to_bytes(4, "little") + WARM_UP_FRAME
-WARM_UP_NAME = "<sandcell rehearsal>"
+WARM_UP_NAME = "<sandcell warm-up>"
 # The interval at which a snapshot checks that its original process still exists, in seconds.
 CHECK_INTERVAL = 10
 SIGNALS = _signal.valid_signals()
@@ -227,7 +227,7 @@ def make():
     try:
         # A pending signal handler of the program may raise here.
         _signal.pthread_sigmask(_signal.SIG_BLOCK, SIGNALS)
-        session.copying = True
+        session.is_snapshotting = True
         pid = fork_twice()
         if not pid:
             freeze(origin)
@@ -243,7 +243,7 @@ def make():
         raise
     finally:
         if pid:
-            session.copying = False
+            session.is_snapshotting = False
             _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
     if pid > 0 and tasks() > 1:
         # Threads that end before a fork and restart after it, such as OpenBLAS's, are not counted.
@@ -470,7 +470,7 @@ def become(name, mask):
     core.guarded(core.part("imports").renumber)
     call_fork_handlers()
     discard_signals()
-    session.copying = session.whole = False
+    session.is_snapshotting = session.whole = False
     _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
     base = session.last_nonce.rpartition("-")[0]
     skip_to_marker(b"\nsandcell-resume %s\n" % base.encode("ascii"))

@@ -1,9 +1,9 @@
 """The zygote: an interpreter that has loaded modules once, and whose forks become sessions.
 
-A fork enters a sandbox by system calls that the launcher has encoded as numbers and bytes. Machine code sent with
-them makes the calls blindly and in order. The first failure ends the fork: nothing is decided in a process that has
-run library code, and little of that code runs. This module handles only the state that a session must not share with
-its siblings: random states, identities, folder caches and the environment.
+A fork enters a sandbox by system calls that the launcher has encoded as numbers and bytes. The fork makes the calls
+in order. The first failure ends it: nothing is decided in a process that has run library code. This module handles
+only the state that a session must not share with its siblings: random states, identities, folder caches and the
+environment.
 
 No data of a caller ever enters the zygote.
 
@@ -22,18 +22,17 @@ LIBRARY = ctypes.PyDLL(None)
 PYTHON = ctypes.pythonapi
 receive = ctypes.PyDLL(None, use_errno=True).recvmsg
 receive.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_int]
+system_call = ctypes.PyDLL(None, use_errno=True).syscall
+system_call.restype, system_call.argtypes = ctypes.c_long, [ctypes.c_long] * 7
 BEFORE, IN_PARENT, IN_CHILD = PYTHON.PyOS_BeforeFork, PYTHON.PyOS_AfterFork_Parent, PYTHON.PyOS_AfterFork_Child
 for function in (BEFORE, IN_PARENT, IN_CHILD):
     function.restype, function.argtypes = None, []
 PR_GET_TID_ADDRESS = 40
-PROT_READ, PROT_WRITE, PROT_EXEC = 1, 2, 4
-MAP_PRIVATE, MAP_ANONYMOUS = 2, 0x20
 # Files of the driver that sessions are likely to need, loaded here once for all of them.
 SHARED_PARTS = ("imports", "errors", "lookups", "pretty", "rich", "charts", "shell", "notebook", "packages", "magics", "variables")
 MESSAGE = 1 << 17
 DESCRIPTORS = 16
 EINTR = 4
-REHEARSALS = 20
 
 session = core.session
 previous = ctypes.c_long(0)
@@ -43,7 +42,6 @@ class entry:
     """The latest system call lists of the launcher, by which forks enter a sandbox."""
 
     thread = 0  # the address where the C library keeps the number of this thread
-    run_calls = None  # machine code that makes the calls of a list
     user = None
     fork = let_go = enter = lock = ()
     kept = []
@@ -70,8 +68,8 @@ def run_zygote():
     loaded = core.part("imports").preload(core.inbox.next())
     change_environment(usual, while_loading)
     entry.thread = thread_id()
-    if executable(bytes(16)) < 0 or not entry.thread:
-        core.say("sandcell: no memory that can be executed, or no GNU C library: no warmed interpreter\n")
+    if not entry.thread:
+        core.say("sandcell: no GNU C library: no zygote\n")
         core._exit(70)
     # These numbers stay in use, so that descriptors passed to forks get higher ones.
     null, told = posix.open("/dev/null", posix.O_RDWR | posix.O_CLOEXEC), posix.dup(core.CONTROL_OUT)
@@ -94,43 +92,42 @@ def run_zygote():
     core.send(loaded)
     core.CONTROL_OUT = place
     core.close(told)
-    session.parent = True
+    session.is_zygote = True
     while True:
         size = order.receive(LAUNCHER)
         if not size:
             core._exit(0)
         header, _ = core.scan(order.data[:size].decode("ascii"), 0)
-        if "way" in header:
-            set_calls(header["way"])
+        if "entry_program" in header:
+            set_calls(header["entry_program"])
         elif "enter" in header:
             child = make()
             if child == 0:
                 become(of_site)
                 return
-            entry.run_calls(*entry.let_go)
+            run_calls(entry.let_go)
             core.write(LAUNCHER, b'{"forked":{"child":%d}}' % child)
 
 
 def warm_up(of_site):
-    """Runs the first steps of a fork as a warm-up. Each page of shared memory that forks change is copied for each of
-    them. After repeated calls functions are specialised, and the C library has resolved its symbols."""
+    """Runs the first steps of a fork once, so that the code that they need is loaded, and the C library has resolved
+    its symbols."""
     source, sink = core.pipe()
     core.dup2(source, core.CONTROL_IN, False)
     place = core.CONTROL_OUT
     names, nonce = dict(core.NAMES), "sandcell-0"
     begin = {"type": "begin", "env": {}, "without": [], "cwd": "/"}
     ready = {"type": "preload", "nonce": nonce, "modules": []}
-    cell = {"type": "run", "nonce": nonce, "cell": 1, "code": core.part("imports").REHEARSED}
-    for _ in range(REHEARSALS):
-        for header in (begin, ready, cell):
-            core.CONTROL_OUT = sink
-            core.send(header)
-            core.CONTROL_OUT = place
-            if header is begin:
-                become(of_site)
-            else:
-                core.answer(core.inbox.next())
-        core.part("imports").forget(names)
+    cell = {"type": "run", "nonce": nonce, "cell": 1, "code": core.part("imports").WARM_UP_CELL}
+    for header in (begin, ready, cell):
+        core.CONTROL_OUT = sink
+        core.send(header)
+        core.CONTROL_OUT = place
+        if header is begin:
+            become(of_site)
+        else:
+            core.answer(core.inbox.next())
+    core.part("imports").forget(names)
     for fd in (source, sink):
         core.close(fd)
 
@@ -183,11 +180,6 @@ order, go, lane = ROOMS.values()
 
 def set_calls(told):
     """Prepares the call lists, so that forks have nothing to prepare."""
-    if entry.run_calls is None:
-        place = executable(bytes.fromhex(told["code"]))
-        if place < 0:
-            core._exit(70)
-        entry.run_calls = ctypes.PYFUNCTYPE(ctypes.c_long, ctypes.c_void_p, ctypes.c_long, ctypes.c_void_p)(place)
     entry.kept = []
     if entry.user != told["user"]:
         entry.user = core.USER = told["user"]
@@ -195,28 +187,32 @@ def set_calls(told):
     entry.fork, entry.let_go, entry.enter, entry.lock = [ready(told[name]) for name in ("fork", "let_go", "enter", "lock")]
 
 
-def executable(code):
-    """Maps the instructions into memory and returns their address; -1 on failure."""
-    size, nothing = ctypes.c_size_t(len(code)), ctypes.c_long(0)
-    LIBRARY.mmap.restype = ctypes.c_long
-    place = LIBRARY.mmap(nothing, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, nothing)
-    if place < 0:
-        return -1
-    ctypes.memmove(place, code, len(code))
-    return -1 if LIBRARY.mprotect(ctypes.c_void_p(place), size, PROT_READ | PROT_EXEC) else place
-
-
 def ready(calls):
-    """Encodes calls for the machine code. Each call has its number, a bit for each argument that is read from an
-    address, and six arguments."""
-    numbers = []
+    """Prepares calls: for each, whether an argument is read from an address, and the number with six arguments."""
+    prepared = []
     for number, *arguments in calls:
-        found = [argument(value) for value in arguments] + [(0, False)] * (6 - len(arguments))
-        numbers += [number, sum([1 << place for place in range(6) if found[place][1]])]
-        numbers += [value for value, _ in found]
-    kept = (ctypes.c_long * len(numbers))(*numbers)
-    entry.kept.append(kept)
-    return ctypes.c_void_p(ctypes.addressof(kept)), ctypes.c_long(len(calls)), ctypes.c_void_p(ctypes.addressof(previous))
+        found = [(number, False), *[argument(value) for value in arguments]]
+        found += [(0, False)] * (7 - len(found))
+        values = [value for value, _ in found]
+        at_address = [place for place, (_, there) in enumerate(found) if there]
+        prepared.append((at_address, values))
+    return prepared
+
+
+def run_calls(calls):
+    """Makes the calls in order. Stops at the first failed call. Repeats a call that a signal interrupted. Returns the
+    last result, or a negative error number."""
+    result = 0
+    for at_address, values in calls:
+        if at_address:
+            values = [ctypes.c_int.from_address(value).value if place in at_address else value for place, value in enumerate(values)]
+        result = system_call(*values)
+        while result == -1 and ctypes.get_errno() == EINTR:
+            result = system_call(*values)
+        if result == -1:
+            return -ctypes.get_errno()
+        previous.value = result
+    return result
 
 
 def argument(value):
@@ -260,7 +256,7 @@ def make():
     if not order.is_whole():
         return -1
     BEFORE()
-    child = entry.run_calls(*entry.fork)
+    child = run_calls(entry.fork)
     if child:
         IN_PARENT()
         return child
@@ -275,7 +271,7 @@ def enter():
     """Runs in the fork: enters the sandbox, waits until the launcher has made it and admitted the fork, and applies
     the lockdown."""
     IN_CHILD()
-    if entry.run_calls(*entry.enter) <= 0:
+    if run_calls(entry.enter) <= 0:
         core._exit(70)
     if lane.is_alone():
         (output, stdout), (errors, stderr), (control, into), (out_of, answers) = [core.pipe() for _ in range(4)]
@@ -285,7 +281,7 @@ def enter():
         agent.detach()
         for place, fd in enumerate((stdout, stderr, control, answers)):
             lane.numbers[place] = fd
-    if entry.run_calls(*entry.lock) < 0:
+    if run_calls(entry.lock) < 0:
         core._exit(70)
 
 
@@ -295,7 +291,7 @@ def enter():
 def become(of_site):
     """Takes the state of this session, and drops the state shared with its siblings."""
     try:
-        session.parent = False
+        session.is_zygote = False
         core.PID = core.getpid()
         core.record_outputs()
         header = core.inbox.next()

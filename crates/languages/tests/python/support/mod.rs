@@ -58,8 +58,8 @@ impl HostSandbox {
 }
 
 /// Returns true if sessions keep snapshots. All tests run either way.
-pub(crate) fn with_copies() -> bool {
-    std::env::var_os("SANDCELL_TEST_COPIES").is_some()
+pub(crate) fn with_snapshots() -> bool {
+    std::env::var_os("SANDCELL_TEST_SNAPSHOTS").is_some()
 }
 
 #[derive(Debug)]
@@ -81,7 +81,7 @@ impl HostProcess {
 impl Drop for HostProcess {
     fn drop(&mut self) {
         self.signal_group(rustix::process::Signal::KILL);
-        if !with_copies() {
+        if !with_snapshots() {
             return;
         }
         for entry in std::fs::read_dir("/proc").unwrap().flatten() {
@@ -138,7 +138,7 @@ impl ProcessHandle for HostProcess {
     }
 
     fn has_heirs(&self) -> bool {
-        with_copies()
+        with_snapshots()
     }
 
     async fn kill_but(&self, _heir: i32) -> Result<(), SandboxError> {
@@ -422,7 +422,7 @@ impl Python {
                 control: true,
             },
             boot: Bytes::from_static(b"boot"),
-            copies: match with_copies() {
+            snapshots: match with_snapshots() {
                 true => sandcell_languages::control::Snapshots::Kept,
                 false => sandcell_languages::control::Snapshots::TurnedOff,
             },
