@@ -256,7 +256,10 @@ def make():
     if not order.is_whole():
         return -1
     BEFORE()
-    child = run_calls(entry.fork)
+    try:
+        child = run_calls(entry.fork)
+    except BaseException:
+        core._exit(70)  # in the zygote or in the fork: neither may run on
     if child:
         IN_PARENT()
         return child
