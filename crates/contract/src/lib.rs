@@ -19,8 +19,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use libtest_mimic::{Arguments, Trial};
 use sandcell_sandbox::{
-    Backend, ByteSize, Channel, Code, Command, Cpus, EndReason, Exit, FileError, Limits, Process, ProcessEvent,
-    Sandbox, SandboxError, SandboxPath, SandboxSpec, Signal, SignalScope, StdinMode, WriteMode,
+    Backend, ByteSize, Channel, Code, Command, Cpus, EndReason, EntryKind, Exit, FileError, Limits, Process,
+    ProcessEvent, Sandbox, SandboxError, SandboxPath, SandboxSpec, Signal, SignalScope, StdinMode, WriteMode,
 };
 use tokio::time::timeout;
 
@@ -79,6 +79,7 @@ cases![
     a_program_with_a_required_folder_is_not_started_in_another_one,
     signals_end_a_program_and_its_descendants,
     files_are_written_listed_and_read,
+    entries_are_described_moved_and_removed,
     special_and_missing_files_are_refused,
     read_only_folders_cannot_be_written,
     a_full_disk_is_reported_as_such,
@@ -323,6 +324,55 @@ async fn files_are_written_listed_and_read(backend: Arc<dyn Backend>) {
     // Programs see the same file.
     let seen = python(&*sandbox, "import os\nprint(os.path.getsize('data/a.bin'))").await;
     assert_eq!(seen.stdout, "10485763\n");
+}
+
+async fn entries_are_described_moved_and_removed(backend: Arc<dyn Backend>) {
+    let sandbox = backend.create(&spec()).await.unwrap();
+    let files = sandbox.files();
+    let path = |text: &str| SandboxPath::parse(text).unwrap();
+    assert!(files.make_folder(&path("a/b/c")).await.unwrap());
+    assert!(!files.make_folder(&path("a/b/c")).await.unwrap());
+    files
+        .write(&path("a/f"), Bytes::from_static(b"12345"), WriteMode::Replace)
+        .await
+        .unwrap();
+    assert!(matches!(
+        files.make_folder(&path("a/f")).await.unwrap_err(),
+        FileError::Exists { .. }
+    ));
+    let code = "import os\nos.chmod('a/f', 0o640); os.symlink('a/f', 'link')\nprint(os.getuid(), os.getgid())";
+    let ids = python(&*sandbox, code).await.stdout;
+    let file = files.entry(&path("a/f")).await.unwrap();
+    assert_eq!((file.name.as_str(), file.kind, file.size), ("f", EntryKind::File, 5));
+    assert_eq!((file.mode, format!("{} {}\n", file.user, file.group)), (0o640, ids));
+    assert!(file.modified_ms > 1_700_000_000_000, "{file:?}");
+    let folder = files.entry(&path("a/b")).await.unwrap();
+    assert_eq!((folder.kind, folder.mode), (EntryKind::Folder, 0o755));
+    let link = files.entry(&path("link")).await.unwrap();
+    assert_eq!((link.kind, link.target.as_deref()), (EntryKind::Link, Some("a/f")));
+    let listed = files.list(&path("a"), false, 10).await.unwrap();
+    assert_eq!(listed.entries[1], file);
+
+    files.rename(&path("a/f"), &path("a/b/g")).await.unwrap();
+    files.rename(&path("a/b"), &path("moved")).await.unwrap();
+    assert_eq!(files.read(&path("moved/g"), 0, 9).await.unwrap().bytes, "12345");
+
+    for gone in ["link", "moved/g", "moved", "a"] {
+        files.remove(&path(gone)).await.unwrap();
+    }
+    for (missing, operation) in [("moved", "remove"), ("moved", "entry"), ("moved", "rename")] {
+        let error = match operation {
+            "remove" => files.remove(&path(missing)).await.unwrap_err(),
+            "entry" => files.entry(&path(missing)).await.unwrap_err(),
+            _ => files.rename(&path(missing), &path("x")).await.unwrap_err(),
+        };
+        assert!(matches!(error, FileError::NotFound { .. }), "{operation}: {error:?}");
+    }
+    let code = "import os\nos.mkdir('tree'); os.chdir('tree')\nfor i in range(100):\n os.mkdir('deep'); open('f', 'w').close(); os.chdir('deep')";
+    assert_eq!(python(&*sandbox, code).await.exit, Exit::Code(0));
+    files.remove(&path("tree")).await.unwrap();
+    let left = files.list(&SandboxPath::home(), true, 10).await.unwrap();
+    assert_eq!(left.entries, []);
 }
 
 async fn special_and_missing_files_are_refused(backend: Arc<dyn Backend>) {

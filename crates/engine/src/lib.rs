@@ -16,12 +16,12 @@ mod records;
 mod sandbox;
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use sandcell_sandbox::{
-    Backend, Capacity, ConsentRequired, Failure, FileChunk, Language, LanguageInfo, Listing, Network, Packages,
-    SandboxPath, SessionEvent, WriteMode,
+    Backend, Capacity, ConsentRequired, Entry, Failure, FileChunk, Language, LanguageInfo, Listing, Network, Packages,
+    SandboxPath, SessionEvent, Signal, WriteMode,
 };
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -30,6 +30,7 @@ pub use admission::policy::{MAX_LIFETIME, MIN_MEMORY};
 pub use admission::scheduler::processors;
 pub use api::*;
 pub use execution::progress::Watch;
+pub use output::Utf8;
 pub use records::metrics::Counts;
 pub use records::sinks::{Auditor, EventKind, FinishedExecution, HistorySink, Observers, SecurityEvent, StoredView};
 pub use records::spans::TRACE_TARGET;
@@ -325,6 +326,15 @@ impl Engine {
         self.executions.start_command(principal, req, input, cancel).await
     }
 
+    /// Sends a signal to the program of a running command and to its process group. The execution goes on until the
+    /// program ends.
+    ///
+    /// # Errors
+    /// The caller has no such execution, it is not a command, or it has ended.
+    pub fn signal_command(&self, principal: &Principal, id: &str, signal: Signal) -> Result<(), Failure> {
+        self.executions.signal_command(principal, id, signal)
+    }
+
     /// Writes to the standard input of a running command. Either all bytes are queued or none. If the program does not
     /// read, the call waits, for at most `wait`.
     ///
@@ -410,6 +420,20 @@ impl Engine {
     /// When the caller has no such sandbox.
     pub async fn close(&self, principal: &Principal, id: &str) -> Result<SandboxId, Failure> {
         self.executions.sandboxes.close(principal, id).await
+    }
+
+    /// Returns true if the caller has a sandbox with this id that accepts calls. Asking does not count as using it.
+    #[must_use]
+    pub fn has_sandbox(&self, principal: &Principal, id: &str) -> bool {
+        self.executions.sandboxes.registry.has(principal, id)
+    }
+
+    /// Sets the time from now until a sandbox ends, whether it is in use or not. Returns that moment.
+    ///
+    /// # Errors
+    /// When the caller has no such sandbox, or the time is not possible.
+    pub fn set_lifetime(&self, principal: &Principal, id: &str, left: Duration) -> Result<SystemTime, Failure> {
+        self.executions.sandboxes.set_lifetime(principal, id, left)
     }
 
     /// Returns one sandbox of the caller, or all of them. Naming one counts as using it; listing all does not.
@@ -578,6 +602,59 @@ impl Engine {
             .await
     }
 
+    /// Describes a file or folder of a sandbox. A link is described itself, not its target.
+    ///
+    /// # Errors
+    /// When there is no such sandbox or file.
+    pub async fn entry(
+        self: &Arc<Self>,
+        principal: &Principal,
+        sandbox: Option<&str>,
+        path: &SandboxPath,
+    ) -> Result<FileAnswer<Entry>, Failure> {
+        self.executions.sandboxes.entry(principal, sandbox, path).await
+    }
+
+    /// Makes a folder of a sandbox and its missing parents. The answer is false if the folder was there already.
+    ///
+    /// # Errors
+    /// When there is no such sandbox, or the folder cannot be made.
+    pub async fn make_folder(
+        self: &Arc<Self>,
+        principal: &Principal,
+        sandbox: Option<&str>,
+        path: &SandboxPath,
+    ) -> Result<FileAnswer<bool>, Failure> {
+        self.executions.sandboxes.make_folder(principal, sandbox, path).await
+    }
+
+    /// Moves a file or folder of a sandbox to another path, where it replaces a file.
+    ///
+    /// # Errors
+    /// When there is no such sandbox or file, or it cannot be moved there.
+    pub async fn move_file(
+        self: &Arc<Self>,
+        principal: &Principal,
+        sandbox: Option<&str>,
+        from: &SandboxPath,
+        to: &SandboxPath,
+    ) -> Result<FileAnswer<()>, Failure> {
+        self.executions.sandboxes.move_file(principal, sandbox, from, to).await
+    }
+
+    /// Removes a file of a sandbox, or a folder with everything in it.
+    ///
+    /// # Errors
+    /// When there is no such sandbox or file, or it cannot be removed.
+    pub async fn remove_file(
+        self: &Arc<Self>,
+        principal: &Principal,
+        sandbox: Option<&str>,
+        path: &SandboxPath,
+    ) -> Result<FileAnswer<()>, Failure> {
+        self.executions.sandboxes.remove_file(principal, sandbox, path).await
+    }
+
     /// Returns the caller's newest executions since the last reset. `last_n` is clamped to 1..=50.
     ///
     /// # Errors
@@ -611,6 +688,22 @@ impl Engine {
         language: Option<&str>,
     ) -> Result<ResetView, Failure> {
         self.executions.reset(principal, sandbox, language).await
+    }
+
+    /// Ends one session of a sandbox and the code that runs in it. The next execution gets a new interpreter. Returns
+    /// false if there was none. Files and the history stay.
+    ///
+    /// # Errors
+    /// When the caller has no such sandbox, or there is no such language.
+    pub async fn end_session(
+        &self,
+        principal: &Principal,
+        sandbox: &str,
+        language: &str,
+        session: Option<&str>,
+    ) -> Result<bool, Failure> {
+        let session = session.map(str::to_owned);
+        self.executions.end_session(principal, sandbox, language, session).await
     }
 
     /// Records a security event, if there is an auditor.

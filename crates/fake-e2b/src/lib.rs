@@ -571,13 +571,44 @@ impl Fake {
         let fields: &[_] = match method {
             "Stat" => &[("path", "string", true)],
             "ListDir" => &[("path", "string", true), ("depth", "u64", false)],
+            "MakeDir" | "Remove" => &[("path", "string", true)],
+            "Move" => &[("source", "string", true), ("destination", "string", true)],
             _ => return self.fault(request, "no such method"),
         };
         if let Err(fault) = shape(&body, fields) {
             return self.fault(request, fault);
         }
-        let path = body["path"].as_str().unwrap().to_owned();
+        let path = body["path"].as_str().or(body["source"].as_str()).unwrap().to_owned();
         let host = self.host_path(id, &path);
+        match method {
+            "MakeDir" if host.exists() => {
+                return Answer::json(
+                    409,
+                    &json!({"code": "already_exists", "message": "path exists already"}),
+                );
+            }
+            "MakeDir" => {
+                std::fs::create_dir_all(&host).unwrap();
+                return Answer::json(200, &json!({"entry": entry(&path, &host.metadata().unwrap())}));
+            }
+            "Remove" => {
+                let removed = match host.symlink_metadata() {
+                    Ok(found) if found.is_dir() => std::fs::remove_dir_all(&host),
+                    Ok(_) => std::fs::remove_file(&host),
+                    Err(_) => Ok(()),
+                };
+                removed.unwrap();
+                return Answer::json(200, &json!({}));
+            }
+            "Move" => {
+                let target = body["destination"].as_str().unwrap();
+                return match std::fs::rename(&host, self.host_path(id, target)) {
+                    Ok(()) => Answer::json(200, &json!({"entry": {"name": "moved", "path": target}})),
+                    Err(_) => Answer::json(404, &json!({"code": "not_found", "message": "path does not exist"})),
+                };
+            }
+            _ => {}
+        }
         let Ok(found) = std::fs::metadata(&host) else {
             return Answer::json(404, &json!({"code": "not_found", "message": "path does not exist"}));
         };

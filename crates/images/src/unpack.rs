@@ -83,7 +83,7 @@ impl Unpacker<'_> {
             stdin: StdinMode::Piped,
             control: false,
         };
-        let Process { events, handle } = sandbox.spawn(command).await.map_err(told)?;
+        let Process { events, handle, .. } = sandbox.spawn(command).await.map_err(told)?;
         let (pieces, waiting) = mpsc::channel::<Bytes>(QUEUE_CAPACITY);
         let (files, limits, kept) = (draft.path().join("files"), self.limits, Arc::clone(draft));
         let writer = tokio::task::spawn_blocking(move || {

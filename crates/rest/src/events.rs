@@ -11,7 +11,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use http_body_util::BodyExt as _;
 use hyper::{Response, StatusCode};
-use sandcell_engine::{ExecutionView, Watch};
+use sandcell_engine::{ExecutionView, Utf8, Watch};
 use sandcell_mcp::EndpointBody;
 use sandcell_sandbox::{Failure, OutputStream};
 use serde::Serialize;
@@ -20,7 +20,6 @@ use tokio::sync::mpsc;
 use crate::model::{Execution, Printed, Started};
 use crate::problem::failure_with_rest_calls;
 use crate::respond::{self, ChannelBody};
-use crate::utf8::Utf8;
 
 /// The maximum bytes of output in one event.
 const EVENT_BYTES: usize = 32 << 10;

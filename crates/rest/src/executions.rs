@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use hyper::{Response, StatusCode};
-use sandcell_engine::{Engine, ExecutionView, Principal, Status, Watch};
+use sandcell_engine::{Engine, ExecutionView, Principal, Status, Utf8, Watch};
 use sandcell_mcp::EndpointBody;
 use sandcell_sandbox::{Code, Failure, OutputStream};
 
@@ -13,7 +13,6 @@ use crate::model::{Executions, FinishedExecution, OutputText, RunningExecution};
 use crate::problem::Problem;
 use crate::request::{Call, seconds};
 use crate::run::{self, OUTPUT_BYTES};
-use crate::utf8::Utf8;
 use crate::{events, respond};
 
 /// The default number of finished executions in an answer.

@@ -20,7 +20,6 @@ mod respond;
 mod routes;
 mod run;
 mod sandboxes;
-mod utf8;
 
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, OnceLock};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use hyper::{Response, StatusCode};
-use sandcell_engine::{ExecuteRequest, ExecutionView, RunRequest, Status, Watch};
+use sandcell_engine::{ExecuteRequest, ExecutionView, RunRequest, Status, Utf8, Watch};
 use sandcell_mcp::{EndpointBody, LargeAnswers, holding};
 use sandcell_sandbox::{Consent, Failure, OutputStream};
 use tokio_util::sync::CancellationToken;
@@ -15,7 +15,6 @@ use crate::model::{Execution, Run, RunCode, RunOnce};
 use crate::problem::Problem;
 use crate::request::{Call, mebibytes, path, seconds};
 use crate::respond;
-use crate::utf8::Utf8;
 
 /// The default maximum bytes of each stream in an answer.
 pub(crate) const OUTPUT_BYTES: u64 = 1 << 20;
@@ -38,6 +37,7 @@ pub(crate) async fn code(call: Call<'_>) -> Result<Response<EndpointBody>, Probl
         timeout: timeout(asked.timeout_s)?,
         wait: wait(&call, asked.wait_s)?,
         watch: watch.clone(),
+        ..ExecuteRequest::default()
     };
     let (engine, caller) = (Arc::clone(call.engine), call.caller.clone());
     let running = async move { engine.execute(&caller, request, CancellationToken::new()).await }.boxed();

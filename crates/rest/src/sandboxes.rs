@@ -17,6 +17,7 @@ pub(crate) async fn create(call: Call<'_>) -> Result<Response<EndpointBody>, Pro
     let size = |name, size: Option<u64>| size.map(|size| mebibytes(name, size)).transpose();
     let lifetime = asked.lifetime_s.map(|time| seconds("lifetime_s", time));
     let request = CreateRequest {
+        idle: None,
         count: 1,
         key: asked.key,
         packages: asked.packages,

@@ -254,7 +254,7 @@ impl From<SandboxError> for Failure {
     }
 }
 
-/// An error of listing, reading or writing a file. Paths are inside the sandbox.
+/// An error of a file operation. Paths are inside the sandbox.
 #[derive(Debug, thiserror::Error)]
 #[expect(
     missing_docs,
@@ -280,6 +280,11 @@ pub enum FileError {
     TooLarge { path: String, size: u64, limit: u64 },
     #[error("{path} goes through too many symbolic links")]
     LinkLoop { path: String },
+    #[error("{path} exists already")]
+    Exists { path: String },
+    /// A rename between two of the sandbox's file systems, such as the home folder and `/tmp`.
+    #[error("{path} is on another file system of the sandbox")]
+    OtherFileSystem { path: String },
     #[error("{path}: {reason}")]
     Other { path: String, reason: String },
     #[error(transparent)]
@@ -312,6 +317,11 @@ impl From<FileError> for Failure {
                 "read it in parts with offset and limit, or write it in parts with append",
             ),
             FileError::LinkLoop { .. } => (Code::InvalidArgument, "name the file itself instead of a link"),
+            FileError::Exists { .. } => (Code::InvalidArgument, "choose another path, or remove what is there"),
+            FileError::OtherFileSystem { .. } => (
+                Code::InvalidArgument,
+                "copy it and remove the original, or choose a path in the same folder",
+            ),
             FileError::Other { .. } => (Code::InvalidArgument, "choose another path"),
         };
         Self::new(code, message, remedy)

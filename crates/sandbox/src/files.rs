@@ -107,11 +107,11 @@ pub enum EntryKind {
     Other,
 }
 
-/// One entry of a listing.
+/// One entry of a folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Its path relative to the listed folder. Bytes that are not UTF-8 appear as `\xNN`, and the file can be read by
-    /// that name.
+    /// Its path relative to the listed folder; its last name where it was asked for alone. Bytes that are not UTF-8
+    /// appear as `\xNN`, and the file can be read by that name.
     pub name: String,
     /// Its type; links are not followed.
     pub kind: EntryKind,
@@ -122,6 +122,15 @@ pub struct Entry {
     pub size: u64,
     /// Modification time in milliseconds since 1970 (UTC).
     pub modified_ms: i64,
+    /// The permission bits, such as `0o644`.
+    #[serde(default)]
+    pub mode: u32,
+    /// The owner's user id inside the sandbox.
+    #[serde(default)]
+    pub user: u32,
+    /// The group id inside the sandbox.
+    #[serde(default)]
+    pub group: u32,
 }
 
 /// The entries of a folder. Their number is bounded.
@@ -164,6 +173,19 @@ pub trait Files: Send + Sync {
 
     /// Writes a file and creates missing parent folders. Returns the file's new size.
     async fn write(&self, path: &SandboxPath, bytes: Bytes, mode: WriteMode) -> Result<u64, FileError>;
+
+    /// Describes a file or folder. A link is described itself, not its target.
+    async fn entry(&self, path: &SandboxPath) -> Result<Entry, FileError>;
+
+    /// Makes a folder and its missing parents. Returns false if the folder was there already.
+    async fn make_folder(&self, path: &SandboxPath) -> Result<bool, FileError>;
+
+    /// Gives a file, folder or link another path, as rename(2) does: it replaces a file at that path. Missing parent
+    /// folders are not made.
+    async fn rename(&self, from: &SandboxPath, to: &SandboxPath) -> Result<(), FileError>;
+
+    /// Removes a file, a link itself, or a folder with everything in it.
+    async fn remove(&self, path: &SandboxPath) -> Result<(), FileError>;
 }
 
 #[cfg(test)]

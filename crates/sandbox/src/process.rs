@@ -143,6 +143,8 @@ pub enum SignalScope {
 /// `events` is bounded. If it is not read, the program blocks once its pipes are full; this is the flow control.
 #[derive(Debug)]
 pub struct Process {
+    /// Its process id inside the sandbox, if the back end knows it.
+    pub pid: Option<u32>,
     /// The program's output and end.
     pub events: mpsc::Receiver<ProcessEvent>,
     /// The handle that controls it. Dropping the last clone kills the program and its group.
@@ -195,7 +197,7 @@ pub struct Gathered {
 /// Waits for a program's end and keeps at most `most` bytes of each stream. It has no deadline. Dropping the future
 /// kills the program.
 pub async fn gather(process: Process, most: usize) -> Gathered {
-    let Process { mut events, handle } = process;
+    let Process { mut events, handle, .. } = process;
     let mut gathered = Gathered {
         exit: None,
         stdout: Vec::new(),

@@ -323,6 +323,7 @@ impl Sandbox for FakeSandbox {
         let code = String::from_utf8(code.to_vec()).unwrap();
         tokio::spawn(program(code, command, sender, input, heard, self.inside.clone()));
         Ok(Process {
+            pid: Some(7),
             events,
             handle: Arc::new(FakeHandle {
                 stdin: Mutex::new(Some(stdin)),
@@ -391,6 +392,9 @@ impl Files for Inside {
             target: target.cloned(),
             size: u64::try_from(size).unwrap(),
             modified_ms: 0,
+            mode: 0o644,
+            user: 1000,
+            group: 1000,
         };
         let files = self.files.lock().unwrap();
         let files = files
@@ -453,6 +457,68 @@ impl Files for Inside {
         let size = u64::try_from(new.len()).unwrap();
         files.insert(path.to_string(), new);
         Ok(size)
+    }
+
+    async fn entry(&self, path: &SandboxPath) -> Result<Entry, FileError> {
+        self.check()?;
+        let not_found = || FileError::NotFound { path: path.to_string() };
+        let file = self.files.lock().unwrap().get(path.as_str()).map(Bytes::len);
+        let (kind, size) = match file {
+            Some(size) => (EntryKind::File, size),
+            None => match self.list(path, false, 1).await?.entries.is_empty() {
+                true => return Err(not_found()),
+                false => (EntryKind::Folder, 4096),
+            },
+        };
+        Ok(Entry {
+            name: path.name().to_owned(),
+            kind,
+            target: None,
+            size: u64::try_from(size).unwrap(),
+            modified_ms: 0,
+            mode: 0o644,
+            user: 1000,
+            group: 1000,
+        })
+    }
+
+    /// Folders exist where files are, so an empty one has a hidden file.
+    async fn make_folder(&self, path: &SandboxPath) -> Result<bool, FileError> {
+        self.check()?;
+        match self.entry(path).await.map(|entry| entry.kind) {
+            Ok(EntryKind::Folder) => Ok(false),
+            Ok(_) => Err(FileError::Exists { path: path.to_string() }),
+            Err(_) => {
+                let name = format!("{}/.folder", path.as_str());
+                self.files.lock().unwrap().insert(name, Bytes::new());
+                Ok(true)
+            }
+        }
+    }
+
+    /// The fake `/tmp` is another file system.
+    async fn rename(&self, from: &SandboxPath, to: &SandboxPath) -> Result<(), FileError> {
+        self.check()?;
+        if from.as_str().starts_with("/tmp/") != to.as_str().starts_with("/tmp/") {
+            return Err(FileError::OtherFileSystem { path: from.to_string() });
+        }
+        let mut files = self.files.lock().unwrap();
+        let bytes = files.remove(from.as_str());
+        let bytes = bytes.ok_or_else(|| FileError::NotFound { path: from.to_string() })?;
+        files.insert(to.to_string(), bytes);
+        Ok(())
+    }
+
+    async fn remove(&self, path: &SandboxPath) -> Result<(), FileError> {
+        self.check()?;
+        let below = format!("{}/", path.as_str());
+        let mut files = self.files.lock().unwrap();
+        let before = files.len();
+        files.retain(|name, _| name != path.as_str() && !name.starts_with(&below));
+        if files.len() == before {
+            return Err(FileError::NotFound { path: path.to_string() });
+        }
+        Ok(())
     }
 }
 

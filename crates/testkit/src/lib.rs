@@ -151,6 +151,7 @@ pub fn code_of(code: &str) -> ExecuteRequest {
         timeout: None,
         wait: None,
         watch: sandcell_engine::Watch::default(),
+        ..ExecuteRequest::default()
     }
 }
 

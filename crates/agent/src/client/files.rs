@@ -4,14 +4,16 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use sandcell_sandbox::{FileChunk, FileError, Files, Listing, SandboxError, SandboxPath, WriteMode};
+use sandcell_sandbox::{Entry, FileChunk, FileError, Files, Listing, SandboxError, SandboxPath, WriteMode};
+use serde::de::DeserializeOwned;
 use tokio::sync::oneshot;
 
 use super::connection::{AgentConnection, AskError};
 use super::streams::{Credit, Stream};
 use super::{ANSWER_TIMEOUT, AgentEnd, timed_out};
 use crate::protocol::{
-    BODY_CHANNEL, ErrorCode, MAX_DATA, MAX_TRANSFER, ReadReply, ReceiveWindow, Request, WireError, WriteReply,
+    BODY_CHANNEL, EmptyReply, ErrorCode, MAX_DATA, MAX_TRANSFER, MakeFolderReply, ReadReply, ReceiveWindow, Request,
+    WireError, WriteReply,
 };
 
 /// The files of the sandbox at the other end of a link.
@@ -23,6 +25,12 @@ pub(super) struct AgentFiles {
 impl AgentFiles {
     pub(super) fn new(agent: Arc<AgentConnection>) -> Self {
         Self { agent }
+    }
+
+    /// Sends a request that moves no content.
+    async fn ask<T: DeserializeOwned + Send>(&self, path: &SandboxPath, request: &Request) -> Result<T, FileError> {
+        let asked = self.agent.ask(request).await;
+        asked.map_err(|error| file_error(path, error))
     }
 
     /// Sends contents as credit arrives, until everything is sent or the agent has answered.
@@ -45,11 +53,7 @@ impl Files for AgentFiles {
             recursive,
             max,
         };
-        let listing: Listing = self
-            .agent
-            .ask(&request)
-            .await
-            .map_err(|error| file_error(path, error))?;
+        let listing: Listing = self.ask(path, &request).await?;
         if listing.entries.len() > max {
             let end = AgentEnd::ProtocolError("more entries than were asked for".to_owned());
             self.agent.end(end.clone());
@@ -116,6 +120,38 @@ impl Files for AgentFiles {
             .map_err(|error| file_error(path, error))?;
         Ok(reply.size)
     }
+
+    async fn entry(&self, path: &SandboxPath) -> Result<Entry, FileError> {
+        let request = Request::Entry {
+            path: path.as_str().to_owned(),
+        };
+        self.ask(path, &request).await
+    }
+
+    async fn make_folder(&self, path: &SandboxPath) -> Result<bool, FileError> {
+        let request = Request::MakeFolder {
+            path: path.as_str().to_owned(),
+        };
+        let reply: MakeFolderReply = self.ask(path, &request).await?;
+        Ok(reply.made)
+    }
+
+    async fn rename(&self, from: &SandboxPath, to: &SandboxPath) -> Result<(), FileError> {
+        let request = Request::Rename {
+            path: from.as_str().to_owned(),
+            to: to.as_str().to_owned(),
+        };
+        let _: EmptyReply = self.ask(from, &request).await?;
+        Ok(())
+    }
+
+    async fn remove(&self, path: &SandboxPath) -> Result<(), FileError> {
+        let request = Request::Remove {
+            path: path.as_str().to_owned(),
+        };
+        let _: EmptyReply = self.ask(path, &request).await?;
+        Ok(())
+    }
 }
 
 fn too_large(path: &SandboxPath, size: u64) -> FileError {
@@ -146,6 +182,8 @@ fn file_error(path: &SandboxPath, error: AskError) -> FileError {
         ErrorCode::ReadOnly => FileError::ReadOnly { path },
         ErrorCode::DiskFull => FileError::DiskFull { path },
         ErrorCode::LinkLoop => FileError::LinkLoop { path },
+        ErrorCode::Exists => FileError::Exists { path },
+        ErrorCode::OtherFileSystem => FileError::OtherFileSystem { path },
         ErrorCode::Unsupported => FileError::Sandbox(SandboxError::Unsupported(error.message)),
         ErrorCode::TooLarge | ErrorCode::Spawn | ErrorCode::Limit | ErrorCode::Invalid | ErrorCode::Failed => {
             FileError::Other {

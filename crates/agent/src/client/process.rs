@@ -76,7 +76,7 @@ async fn begin(
     let open = agent.open(&request, Stream::Program(Box::new(stream))).await;
     let open = open.map_err(AskError::Sandbox)?;
     let id = open.id;
-    let _pid: SpawnReply = open.answer(answered, &request).await?;
+    let reply: SpawnReply = open.answer(answered, &request).await?;
     let pipe_handle = direct_pipes.map(|near_ends| near_ends.start(&mut received));
     let handle = AgentProcess {
         agent: Arc::clone(agent),
@@ -86,6 +86,7 @@ async fn begin(
         pipe_handle,
     };
     Ok(Process {
+        pid: u32::try_from(reply.pid).ok(),
         events: received,
         handle: Arc::new(handle),
     })

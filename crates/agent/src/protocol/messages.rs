@@ -122,6 +122,19 @@ pub enum Request {
         path: String,
         mode: WriteMode,
     },
+    Entry {
+        path: String,
+    },
+    MakeFolder {
+        path: String,
+    },
+    Rename {
+        path: String,
+        to: String,
+    },
+    Remove {
+        path: String,
+    },
     Usage,
     Ping,
     Forward {
@@ -142,8 +155,21 @@ pub struct Connected {
 }
 
 /// The operations of this version.
-const OPERATIONS: [&str; 10] = [
-    "spawn", "signal", "succeed", "adopt", "list", "read", "write", "usage", "ping", "forward",
+const OPERATIONS: [&str; 14] = [
+    "spawn",
+    "signal",
+    "succeed",
+    "adopt",
+    "list",
+    "read",
+    "write",
+    "entry",
+    "make_folder",
+    "rename",
+    "remove",
+    "usage",
+    "ping",
+    "forward",
 ];
 
 /// The reason why a REQUEST's payload is not a [`Request`].
@@ -222,6 +248,13 @@ pub struct WriteReply {
     pub size: u64,
 }
 
+/// The answer to `make_folder`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MakeFolderReply {
+    /// False if the folder was there already.
+    pub made: bool,
+}
+
 /// The answer to `usage`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UsageReply {
@@ -291,6 +324,8 @@ pub enum ErrorCode {
     DiskFull,
     TooLarge,
     LinkLoop,
+    Exists,
+    OtherFileSystem,
     Spawn,
     Limit,
     Unsupported,

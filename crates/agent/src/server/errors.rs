@@ -16,6 +16,8 @@ pub(super) fn of_file(errno: Errno) -> WireError {
         Errno::NOSPC | Errno::DQUOT => ErrorCode::DiskFull,
         Errno::LOOP => ErrorCode::LinkLoop,
         Errno::FBIG => ErrorCode::TooLarge,
+        Errno::EXIST => ErrorCode::Exists,
+        Errno::XDEV => ErrorCode::OtherFileSystem,
         Errno::NXIO | Errno::NODEV => return not_regular("FIFO, socket or device"),
         Errno::MFILE | Errno::NFILE | Errno::NOMEM => ErrorCode::Limit,
         _ => ErrorCode::Failed,

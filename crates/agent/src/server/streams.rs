@@ -16,7 +16,7 @@ use serde::Serialize;
 use super::adopt::{AdoptEvent, EntrySocket};
 use super::children::Children;
 use super::errors;
-use super::files::{Job, Root, Step};
+use super::files::{self, Job, Root, Step};
 use super::forward::Forwards;
 use super::group::{CheckResult, Group};
 use super::program::{Part, Pipes, Program};
@@ -176,6 +176,22 @@ impl Streams {
             Request::Write { path, mode } => {
                 let path = self.config.real_path(&path).into_owned();
                 self.begin(stream, out, |root| Job::write(root, &path, mode));
+            }
+            Request::Entry { path } => {
+                let path = self.config.real_path(&path);
+                answer(stream, files::entry(&self.root, &path), out);
+            }
+            Request::MakeFolder { path } => {
+                let path = self.config.real_path(&path);
+                answer(stream, files::make_folder(&self.root, &path), out);
+            }
+            Request::Rename { path, to } => {
+                let (path, to) = (self.config.real_path(&path), self.config.real_path(&to));
+                answer(stream, files::rename(&self.root, &path, &to), out);
+            }
+            Request::Remove { path } => {
+                let path = self.config.real_path(&path).into_owned();
+                self.begin(stream, out, |root| Job::remove(root, &path));
             }
             Request::Usage => {
                 let group = self.group.as_mut().map(Group::usage);
@@ -626,6 +642,7 @@ impl Streams {
             Step::Listed(listing) => answer(stream, Ok(listing), out),
             Step::Read(reply) => answer(stream, Ok(reply), out),
             Step::Written(reply) => answer(stream, Ok(reply), out),
+            Step::Removed => answer(stream, Ok(EmptyReply {}), out),
             Step::Failed(error) => answer::<EmptyReply>(stream, Err(error), out),
         }
         self.jobs.remove(&stream);

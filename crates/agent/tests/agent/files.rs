@@ -452,3 +452,113 @@ async fn usage_counts_disk_and_inodes() {
     let before = place.client.usage().await.unwrap();
     assert!(before.disk > 0 && before.inodes > 0, "{before:?}");
 }
+
+#[tokio::test]
+async fn an_entry_is_described_itself_and_not_its_target() {
+    let place = Place::new().await;
+    std::fs::write(place.at("file"), "12345").unwrap();
+    std::fs::set_permissions(place.at("file"), PermissionsExt::from_mode(0o4751)).unwrap();
+    symlink("file", place.at("link")).unwrap();
+    let files = place.client.files();
+    let file = files.entry(&path(place.at("file"))).await.unwrap();
+    assert_eq!((file.name.as_str(), file.kind, file.size), ("file", EntryKind::File, 5));
+    let found = std::fs::metadata(place.at("file")).unwrap();
+    assert_eq!((file.mode, file.user, file.group), (0o4751, found.uid(), found.gid()));
+    let link = files.entry(&path(place.at("link"))).await.unwrap();
+    assert_eq!((link.kind, link.target.as_deref()), (EntryKind::Link, Some("file")));
+    assert_eq!(files.entry(&path("/")).await.unwrap().kind, EntryKind::Folder);
+    for (at, wanted) in [("/proc/self/status", "NotRegular"), ("/nothing/here", "NotFound")] {
+        let error = files.entry(&path(at)).await.unwrap_err();
+        assert!(format!("{error:?}").starts_with(wanted), "{at}: {error:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_folder_is_made_with_its_parents_and_only_once() {
+    let place = Place::new().await;
+    let files = place.client.files();
+    assert!(files.make_folder(&path(place.at("a/b/c"))).await.unwrap());
+    assert!(!files.make_folder(&path(place.at("a/b"))).await.unwrap());
+    std::fs::write(place.at("file"), "").unwrap();
+    let over = files.make_folder(&path(place.at("file"))).await.unwrap_err();
+    assert!(matches!(over, FileError::Exists { .. }), "{over:?}");
+    let below = files.make_folder(&path(place.at("file/x"))).await.unwrap_err();
+    assert!(matches!(below, FileError::NotDirectory { .. }), "{below:?}");
+    let inside_proc = files.make_folder(&path("/proc/x")).await.unwrap_err();
+    assert!(matches!(inside_proc, FileError::NotRegular { .. }), "{inside_proc:?}");
+}
+
+#[tokio::test]
+async fn a_rename_replaces_a_file_and_no_folder_with_entries() {
+    let place = Place::new().await;
+    let files = place.client.files();
+    for (name, text) in [("one", "1"), ("two", "2"), ("full/entry", "")] {
+        place.write(place.at(name), text, WriteMode::Replace).await.unwrap();
+    }
+    symlink("/nothing", place.at("dangling")).unwrap();
+    let rename = async |from: &str, to: &str| files.rename(&path(place.at(from)), &path(place.at(to))).await;
+    rename("one", "two").await.unwrap();
+    assert_eq!(place.read(place.at("two")).await.unwrap(), "1");
+    // The link is moved, not followed.
+    rename("dangling", "link").await.unwrap();
+    std::fs::create_dir(place.at("folder")).unwrap();
+    let onto = rename("folder", "full").await.unwrap_err();
+    assert!(matches!(onto, FileError::Exists { .. }), "{onto:?}");
+    for (from, to) in [("one", "three"), ("two", "no/such/folder")] {
+        let missing = rename(from, to).await.unwrap_err();
+        assert!(matches!(missing, FileError::NotFound { .. }), "{missing:?}");
+    }
+    assert_eq!(place.names(), ["folder", "full", "link", "two"]);
+}
+
+#[tokio::test]
+async fn a_folder_of_any_depth_is_removed_and_links_are_not_followed() {
+    let place = Place::new().await;
+    let files = place.client.files();
+    std::fs::create_dir(place.at("kept")).unwrap();
+    std::fs::write(place.at("kept/file"), "").unwrap();
+    std::fs::create_dir(place.at("tree")).unwrap();
+    symlink(place.at("kept"), place.at("tree/link")).unwrap();
+    // Far deeper than a path can be long.
+    let mut folder = std::fs::File::open(place.at("tree")).unwrap();
+    for level in 0..2000 {
+        rustix::fs::mkdirat(&folder, "a-folder-with-a-long-name", Mode::RWXU).unwrap();
+        if level % 10 == 0 {
+            mknodat(&folder, "fifo", FileType::Fifo, Mode::RWXU, 0).unwrap();
+        }
+        let flags = rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC;
+        folder = rustix::fs::openat(&folder, "a-folder-with-a-long-name", flags, Mode::empty())
+            .unwrap()
+            .into();
+    }
+    drop(folder);
+    for number in 0..3000 {
+        std::fs::write(place.at(&format!("tree/{number}")), "").unwrap();
+    }
+    files.remove(&path(place.at("tree"))).await.unwrap();
+    assert_eq!(place.names(), ["kept"]);
+    symlink("kept", place.at("link")).unwrap();
+    files.remove(&path(place.at("link"))).await.unwrap();
+    assert!(place.at("kept/file").exists());
+    let again = files.remove(&path(place.at("link"))).await.unwrap_err();
+    assert!(matches!(again, FileError::NotFound { .. }), "{again:?}");
+    let pseudo = files.remove(&path("/proc/self")).await.unwrap_err();
+    assert!(matches!(pseudo, FileError::NotRegular { .. }), "{pseudo:?}");
+}
+
+#[tokio::test]
+async fn names_that_are_not_utf_8_are_moved_and_removed_as_they_are_shown() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let place = Place::new().await;
+    let name = std::ffi::OsStr::from_bytes(b"caf\xe9");
+    std::fs::write(place.folder.path().join(name), "").unwrap();
+    let files = place.client.files();
+    files
+        .rename(&path(place.at("caf\\xe9")), &path(place.at("plain")))
+        .await
+        .unwrap();
+    assert_eq!(place.names(), ["plain"]);
+    std::fs::write(place.folder.path().join(name), "").unwrap();
+    files.remove(&path(place.at("caf\\xe9"))).await.unwrap();
+    assert_eq!(place.names(), ["plain"]);
+}

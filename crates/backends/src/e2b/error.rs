@@ -136,7 +136,8 @@ impl ServiceError {
                 FileError::NotDirectory { path }
             }
             "invalid_argument" if message.contains("is a directory") => FileError::IsDirectory { path },
-            "invalid_argument" | "already_exists" => FileError::Other {
+            "already_exists" => FileError::Exists { path },
+            "invalid_argument" => FileError::Other {
                 path,
                 reason: message.to_owned(),
             },

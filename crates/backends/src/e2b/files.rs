@@ -22,6 +22,10 @@ const FILE_SERVICE: &str = "filesystem.Filesystem";
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(60);
 /// The maximum depth of listings.
 const MAX_DEPTH: u32 = 16;
+/// The permission bits of a mode.
+const PERMISSION_BITS: u32 = 0o7777;
+/// The id of the service's ordinary user.
+const USER_ID: u32 = 1000;
 /// The separator of the parts of an upload.
 const PART_BOUNDARY: &str = "sandcell-5b1f0c7e9d4a";
 
@@ -29,20 +33,11 @@ const PART_BOUNDARY: &str = "sandcell-5b1f0c7e9d4a";
 #[derive(Debug)]
 pub(super) struct E2bFiles(pub(super) Arc<Inside>);
 
-/// The file at a path.
-struct FoundFile {
-    kind: EntryKind,
-    size: u64,
-}
-
 impl E2bFiles {
-    async fn stat(&self, path: &str) -> Result<FoundFile, ServiceError> {
+    async fn stat(&self, path: &str) -> Result<Entry, ServiceError> {
         let answer = self.0.call(FILE_SERVICE, "Stat", &json!({"path": path})).await?;
         let entry = answer.get("entry").unwrap_or(&Value::Null);
-        Ok(FoundFile {
-            kind: kind(entry),
-            size: whole(entry.get("size")),
-        })
+        Ok(described(text(entry, "name"), entry))
     }
 
     async fn fetch(&self, path: &str, offset: u64, len: u64) -> Result<Bytes, ServiceError> {
@@ -106,12 +101,30 @@ fn multipart(bytes: &[u8]) -> Bytes {
     body.into()
 }
 
+fn text(entry: &Value, key: &str) -> String {
+    entry.get(key).and_then(Value::as_str).unwrap_or_default().to_owned()
+}
+
+/// Returns the description of an entry. The service names owners, and only root's id is known.
+fn described(name: String, entry: &Value) -> Entry {
+    let id = |key: &str| if text(entry, key) == "root" { 0 } else { USER_ID };
+    Entry {
+        name,
+        kind: kind(entry),
+        target: entry.get("symlinkTarget").and_then(Value::as_str).map(str::to_owned),
+        size: whole(entry.get("size")),
+        modified_ms: milliseconds(&text(entry, "modifiedTime")),
+        mode: u32::try_from(whole(entry.get("mode"))).unwrap_or(0) & PERMISSION_BITS,
+        user: id("owner"),
+        group: id("group"),
+    }
+}
+
 fn kind(entry: &Value) -> EntryKind {
-    let text = |key: &str| entry.get(key).and_then(Value::as_str).unwrap_or_default();
-    if !text("symlinkTarget").is_empty() {
+    if !text(entry, "symlinkTarget").is_empty() {
         return EntryKind::Link;
     }
-    match text("type") {
+    match text(entry, "type").as_str() {
         "FILE_TYPE_FILE" => EntryKind::File,
         "FILE_TYPE_DIRECTORY" => EntryKind::Folder,
         "FILE_TYPE_SYMLINK" => EntryKind::Link,
@@ -146,19 +159,15 @@ impl Files for E2bFiles {
             .map_err(|error| error.into_file_error(folder))?;
         let prefix = format!("{}/", folder.trim_end_matches('/'));
         let listed = answer.get("entries").and_then(Value::as_array);
-        let text = |entry: &Value, key: &str| entry.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
         let mut entries: Vec<Entry> = listed
             .into_iter()
             .flatten()
-            .map(|entry| Entry {
-                name: match text(entry, "path").strip_prefix(&prefix) {
+            .map(|entry| {
+                let name = match text(entry, "path").strip_prefix(&prefix) {
                     Some(below) if !below.is_empty() => below.to_owned(),
                     Some(_) | None => text(entry, "name"),
-                },
-                kind: kind(entry),
-                target: entry.get("symlinkTarget").and_then(Value::as_str).map(str::to_owned),
-                size: whole(entry.get("size")),
-                modified_ms: milliseconds(&text(entry, "modifiedTime")),
+                };
+                described(name, entry)
             })
             .collect();
         entries.sort_by(|one, two| one.name.cmp(&two.name));
@@ -214,9 +223,42 @@ impl Files for E2bFiles {
         self.put(name, &bytes).await.map_err(fault)?;
         Ok(size)
     }
+
+    async fn entry(&self, path: &SandboxPath) -> Result<Entry, FileError> {
+        let name = path.as_str();
+        self.stat(name).await.map_err(|error| error.into_file_error(name))
+    }
+
+    async fn make_folder(&self, path: &SandboxPath) -> Result<bool, FileError> {
+        match self.change(path, "MakeDir", &json!({"path": path.as_str()})).await {
+            Ok(()) => Ok(true),
+            // The service says the same of a folder and of a file.
+            Err(FileError::Exists { .. }) => match self.entry(path).await?.kind {
+                EntryKind::Folder => Ok(false),
+                _ => Err(FileError::Exists { path: path.to_string() }),
+            },
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn rename(&self, from: &SandboxPath, to: &SandboxPath) -> Result<(), FileError> {
+        let body = json!({"source": from.as_str(), "destination": to.as_str()});
+        self.change(from, "Move", &body).await
+    }
+
+    async fn remove(&self, path: &SandboxPath) -> Result<(), FileError> {
+        // The service removes nothing at a path without a file, and does not say so.
+        self.entry(path).await?;
+        self.change(path, "Remove", &json!({"path": path.as_str()})).await
+    }
 }
 
 impl E2bFiles {
+    async fn change(&self, path: &SandboxPath, method: &str, body: &Value) -> Result<(), FileError> {
+        let changed = self.0.call(FILE_SERVICE, method, body).await;
+        changed.map(drop).map_err(|error| error.into_file_error(path.as_str()))
+    }
+
     /// Appends through a temporary file next to the target, since the service has no call that appends.
     async fn append(&self, path: &str, bytes: &Bytes) -> Result<(), ServiceError> {
         let temporary = format!("{path}.sandcell-part");

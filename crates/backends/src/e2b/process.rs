@@ -88,7 +88,11 @@ pub(super) async fn spawn(inside: &Arc<Inside>, command: Command) -> Result<Proc
         over: Arc::default(),
     });
     tokio::spawn(follow(stream, sender, handle.over.clone()));
-    Ok(Process { events, handle })
+    Ok(Process {
+        pid: u32::try_from(pid).ok(),
+        events,
+        handle,
+    })
 }
 
 /// Runs a short program to completion; the error holds its stderr.

@@ -73,6 +73,7 @@ pub(super) async fn start(
     Ok(Zygote {
         number,
         process: Process {
+            pid: None,
             events,
             handle: Arc::new(handle),
         },

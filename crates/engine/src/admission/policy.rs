@@ -12,6 +12,8 @@ use sandcell_sandbox::{
 
 use crate::{Analysis, CreateRequest, EngineConfig, SandboxId};
 
+/// The maximum length of the name of a session.
+const MAX_SESSION_NAME: usize = 64;
 /// The maximum lifetime that a request can ask for.
 pub const MAX_LIFETIME: Duration = Duration::from_secs(30 * 24 * 3600);
 /// The minimum memory limit. Below it no interpreter starts. A clear refusal is better than a puzzling crash later.
@@ -218,19 +220,38 @@ pub(crate) fn create(config: &EngineConfig, req: &CreateRequest, backends: &[&'s
             format!("choose one of: {}", backends.join(", ")),
         ));
     }
-    if let Some(lifetime) = req.lifetime
-        && (lifetime.is_zero() || lifetime > MAX_LIFETIME)
-    {
-        return Err(Failure::invalid(
-            format!("a lifetime of {} s is not possible", lifetime.as_secs_f64()),
-            format!("choose more than 0 and at most {} s", MAX_LIFETIME.as_secs()),
-        ));
-    }
+    lifetime(req.lifetime)?;
     label(req.label.as_deref())?;
     key(req)?;
     image(req.image.as_deref())?;
     env(&req.env)?;
     limits(config, req.memory, req.cpus, req.disk)
+}
+
+/// Checks the time until the end of a sandbox.
+pub(crate) fn lifetime(lifetime: Option<Duration>) -> Result<(), Failure> {
+    match lifetime {
+        Some(lifetime) if lifetime.is_zero() || lifetime > MAX_LIFETIME => Err(Failure::invalid(
+            format!("a lifetime of {} s is not possible", lifetime.as_secs_f64()),
+            format!("choose more than 0 and at most {} s", MAX_LIFETIME.as_secs()),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Checks the name of a session.
+pub(crate) fn session_name(name: &str) -> Result<String, Failure> {
+    let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'_');
+    if name.is_empty() || name.len() > MAX_SESSION_NAME || !name.bytes().all(fits) {
+        return Err(Failure::invalid(
+            format!(
+                "'{}' is not a name of a session",
+                crate::api::ids::quote_for_error(name)
+            ),
+            format!("use 1 to {MAX_SESSION_NAME} lower-case letters, digits, - and _"),
+        ));
+    }
+    Ok(name.to_owned())
 }
 
 fn label(label: Option<&str>) -> Result<(), Failure> {

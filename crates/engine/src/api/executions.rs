@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use sandcell_sandbox::{ByteSize, Code, Finding, Isolation};
+use sandcell_sandbox::{ByteSize, Code, Finding, Isolation, MimeBundle};
 use serde::{Deserialize, Serialize};
 
 use crate::{ExecutionId, Expiry, SandboxId, SkippedBackend};
@@ -177,8 +177,10 @@ pub struct ExecutionView {
     pub status: Status,
     /// The last step that it reached. Code that does not compile never runs.
     pub phase: Phase,
-    /// The program's exit code, if there is one.
+    /// The program's exit code, if there is one. A program that a signal ended has 128 and the signal's number.
     pub exit_code: Option<i32>,
+    /// The signal that ended the program or the interpreter.
+    pub signal: Option<u8>,
     /// The start time.
     pub started: SystemTime,
     /// The run time.
@@ -244,6 +246,19 @@ pub struct Restored {
     /// The reason, if known, as the end of a sentence that begins with "because".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
+}
+
+/// A value that code displayed, or the value of its last expression, in every representation that the code gave.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShownValue {
+    /// Its representations.
+    pub bundle: MimeBundle,
+    /// True for the value of the last expression.
+    pub is_result: bool,
+    /// The number of bytes on standard output before it.
+    pub stdout: u64,
+    /// The number of bytes on standard error before it.
+    pub stderr: u64,
 }
 
 /// A running or queued execution.

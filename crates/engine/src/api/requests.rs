@@ -10,12 +10,15 @@ use tokio::sync::watch;
 use crate::{Status, Watch};
 
 /// A request to run code in a session that keeps its variables.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct ExecuteRequest {
     /// The source.
     pub code: String,
     /// The language's name or alias.
     pub language: String,
+    /// The name of the session. None is the language's first session. Every other name is a session with variables of
+    /// its own: at most 64 lower-case letters, digits, `-` and `_`.
+    pub session: Option<String>,
     /// The sandbox. None means the caller's default one, which the engine makes if needed.
     pub sandbox_id: Option<String>,
     /// The content of standard input.
@@ -26,6 +29,10 @@ pub struct ExecuteRequest {
     pub wait: Option<Duration>,
     /// Follows the execution after its admission.
     pub watch: Watch,
+    /// True to keep every representation of displayed values and of the result for [`Watch::values`].
+    pub keep_values: bool,
+    /// Visibility of the execution in the caller's history.
+    pub in_history: InHistory,
 }
 
 /// A request to run code once in a fresh sandbox that the engine removes afterwards.
@@ -137,7 +144,10 @@ pub struct CreateRequest {
     /// The disk limit.
     pub disk: Option<ByteSize>,
     /// The sandbox ends after this time even when in use. None: only the idle rule ends it.
+    /// [`Engine::set_lifetime`](crate::Engine::set_lifetime) changes the end.
     pub lifetime: Option<Duration>,
+    /// The sandbox ends after this time without a call. None: the configured time.
+    pub idle: Option<Duration>,
     /// A label for people, at most 100 characters.
     pub label: Option<String>,
     /// The name of a back end.

@@ -53,6 +53,8 @@ pub struct SandboxView {
 pub struct SessionView {
     /// The language.
     pub language: String,
+    /// The name of the session. None for the language's first session.
+    pub name: Option<String>,
     /// The number of cells that have run since the session started.
     pub cells: u32,
     /// True if a cell runs now.

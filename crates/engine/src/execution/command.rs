@@ -5,12 +5,15 @@
 //! detaches (`setsid … &`) lives until its sandbox ends, as after a shell: ending all descendants would also end
 //! processes that sessions have detached.
 
+use std::convert::Infallible;
 use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use sandcell_sandbox::{Code, Command, Failure, SandboxError, SessionEvent, SignalScope, StdinMode};
+use sandcell_sandbox::{
+    Code, Command, Failure, ProcessHandle, SandboxError, SessionEvent, Signal, SignalScope, StdinMode,
+};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -65,6 +68,8 @@ impl CommandLine {
     }
 }
 
+/// The number of signals to a command that wait.
+const MAX_SIGNALS: usize = 16;
 /// The language name of commands in results and in the history.
 const COMMAND_LANGUAGE: &str = "command";
 /// The maximum time to wait for the start of the program. The call's own wait begins after it.
@@ -114,9 +119,12 @@ impl Executions {
     ) -> Result<ExecutionView, Failure> {
         let (wait, watch, line) = (req.wait, req.watch.clone(), req.command.line());
         match self.admit_command(principal, req, line.clone(), streams).await {
-            Ok(job) => {
+            Ok(mut job) => {
                 let execution = job.execution.clone();
                 execution.set_feed(feed);
+                let (signals, received) = mpsc::channel(MAX_SIGNALS);
+                execution.set_signals(Some(signals));
+                job.signals = received;
                 watch.follow(&execution);
                 tokio::spawn(job.run().instrument(execution.span()));
                 let patience = async {
@@ -204,8 +212,38 @@ impl Executions {
             timeout,
             req,
             streams,
+            signals: mpsc::channel(1).1,
         })
     }
+
+    /// Sends a signal to the program of a running command and to its process group.
+    pub(crate) fn signal_command(&self, principal: &Principal, id: &str, signal: Signal) -> Result<(), Failure> {
+        let execution = self.store.find(principal, id)?;
+        let signals = execution.signals().ok_or_else(|| match execution.is_finished() {
+            true => ended_before_signal(&execution.id),
+            false => Failure::invalid(
+                format!("execution {} is not a command", execution.id),
+                "only commands receive signals; cancel_execution stops other code",
+            ),
+        })?;
+        match signals.try_send(signal) {
+            Ok(()) => Ok(()),
+            Err(mpsc::error::TrySendError::Closed(_)) => Err(ended_before_signal(&execution.id)),
+            Err(mpsc::error::TrySendError::Full(_)) => Err(Failure::new(
+                Code::Busy,
+                format!("execution {} has {MAX_SIGNALS} signals that wait", execution.id),
+                "call again later",
+            )),
+        }
+    }
+}
+
+fn ended_before_signal(id: &ExecutionId) -> Failure {
+    Failure::new(
+        Code::Expired,
+        format!("execution {id} has ended, so it receives no signal"),
+        "get_execution has its result; run_command starts it again",
+    )
 }
 
 fn over(id: &ExecutionId) -> Failure {
@@ -252,6 +290,8 @@ struct CommandJob {
     timeout: Duration,
     req: CommandRequest,
     streams: Streams,
+    /// The signals that callers send.
+    signals: mpsc::Receiver<Signal>,
 }
 
 impl CommandJob {
@@ -287,6 +327,7 @@ impl CommandJob {
             timeout: limit,
             req,
             streams: (stdin, output),
+            signals,
         } = self;
         let _guard = guard;
         let sandbox = wait_for_sandbox(&execution, &record).await?;
@@ -328,10 +369,18 @@ impl CommandJob {
                 Err(_) => return Err(Err(crate::sandbox::files::too_slow("the command could not be started"))),
             }
         };
+        if let Some(pid) = process.pid {
+            execution.set_pid(pid);
+        }
         execution.begin();
         let meter = Meter::start(&record, &sandbox, true);
         let streams = (stdin, output);
-        let ran = follow(process, streams, &execution, &record, deadline, SignalScope::Group).await;
+        let forwarding = forward_signals(process.handle.clone(), signals);
+        let ran = tokio::select! {
+            biased;
+            ran = follow(process, streams, &execution, &record, deadline, SignalScope::Group) => ran,
+            never = forwarding => match never {},
+        };
         Ok(conclude_program(
             &executions.sandboxes,
             (&execution, &record),
@@ -342,6 +391,17 @@ impl CommandJob {
         )
         .await)
     }
+}
+
+/// Forwards signals to a program. Never ends: the end of the program ends it.
+async fn forward_signals(handle: Arc<dyn ProcessHandle>, mut signals: mpsc::Receiver<Signal>) -> Infallible {
+    while let Some(signal) = signals.recv().await {
+        if let Err(error) = handle.signal(signal, SignalScope::Group).await {
+            tracing::debug!(%error, "a signal did not reach its program");
+        }
+    }
+    drop(handle);
+    std::future::pending().await
 }
 
 #[cfg(test)]

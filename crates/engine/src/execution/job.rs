@@ -32,7 +32,7 @@ use crate::sandbox::session::open_session;
 use crate::sandbox::session::{LiveSession, QueueTicket, SessionSlot};
 use crate::sandbox::state::{Record, Terminated, TerminationReason, UseGuard};
 use crate::sandbox::usage::{Cost, Meter};
-use crate::{ExecuteRequest, ExecutionView, Principal, RunRequest};
+use crate::{ExecuteRequest, ExecutionView, InHistory, Principal, RunRequest};
 
 /// The maximum time to start an interpreter.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
@@ -77,10 +77,23 @@ impl Executions {
         let stdin = policy::Stdin::of(req.stdin.as_deref());
         let network = self.sandboxes.network_of(principal, req.sandbox_id.as_deref());
         let findings = policy::findings(&self.sandboxes.config(), language.as_ref(), &req.code, stdin, &network)?;
+        let session = req.session.as_deref().map(policy::session_name).transpose()?;
         let target = self.sandboxes.target(principal, req.sandbox_id.as_deref()).await?;
-        let mut job = self.job(target, language, req.code, req.stdin, timeout, None).await?;
+        let slot = match session {
+            Some(name) => SessionSlot::named(&target.record, language.as_ref(), name)?,
+            None => SessionSlot::of(&target.record, language.as_ref()),
+        };
+        let mut job = self
+            .job(target, (slot, language), req.code, req.stdin, timeout, None)
+            .await?;
         job.mode = mode;
         job.execution.set_findings(findings);
+        if req.keep_values {
+            job.execution.keep_values();
+        }
+        if req.in_history == InHistory::Unshown {
+            job.execution.hide_from_history();
+        }
         Ok(job)
     }
 
@@ -132,7 +145,8 @@ impl Executions {
             files: req.files,
             outputs: req.outputs,
         };
-        let job = self.job(target, language, req.code, req.stdin, timeout, Some(once));
+        let slot = SessionSlot::of(&target.record, language.as_ref());
+        let job = self.job(target, (slot, language), req.code, req.stdin, timeout, Some(once));
         let job = job.await.inspect_err(|_| self.sandboxes.discard(&record))?;
         job.execution.set_findings(findings);
         Ok(job)
@@ -141,15 +155,13 @@ impl Executions {
     async fn job(
         self: &Arc<Self>,
         target: Target,
-        language: Arc<dyn Language>,
+        (slot, language): (Arc<SessionSlot>, Arc<dyn Language>),
         code: String,
         stdin: Option<String>,
         timeout: Duration,
         once: Option<OneShotIo>,
     ) -> Result<Job, Failure> {
-        let ticket = SessionSlot::of(&target.record, language.as_ref())
-            .enqueue(self.sandboxes.config().queue)
-            .await?;
+        let ticket = slot.enqueue(self.sandboxes.config().queue).await?;
         let execution = Execution::new(
             &self.sandboxes.config(),
             &target.record,

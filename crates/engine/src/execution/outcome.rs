@@ -20,6 +20,8 @@ const FRESH_SESSION_REMEDY: &str = "the next call gets a fresh interpreter; file
 pub(crate) struct Outcome {
     pub(crate) status: Status,
     pub(crate) exit_code: Option<i32>,
+    /// The signal that ended the process.
+    pub(crate) signal: Option<u8>,
     pub(crate) error: Option<CodeError>,
     /// The addition of the code's session to the error. The code can forge it, so it is never a remedy.
     pub(crate) hint: Option<String>,
@@ -95,6 +97,7 @@ impl Outcome {
         Self {
             status: Status::Running,
             exit_code: None,
+            signal: None,
             error: None,
             hint: None,
             cause: None,
@@ -410,6 +413,10 @@ fn died(what: &str, exit: Exit, evidence: &Evidence<'_>) -> Outcome {
     };
     Outcome {
         exit_code: Some(exit_code),
+        signal: match exit {
+            Exit::Signal(signal) => Some(signal),
+            Exit::Code(_) => None,
+        },
         ..outcome
     }
 }

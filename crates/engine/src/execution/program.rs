@@ -461,7 +461,7 @@ pub(crate) async fn follow(
     scope: SignalScope,
 ) -> RunReport {
     let began = Instant::now();
-    let Process { mut events, handle } = process;
+    let Process { mut events, handle, .. } = process;
     let signals = ProcessInterrupter {
         handle: handle.clone(),
         scope,

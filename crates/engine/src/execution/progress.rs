@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 
 use crate::execution::state::Execution;
 use crate::sandbox::lifecycle;
-use crate::{ExecutionId, OutputPart, Progress};
+use crate::{ExecutionId, OutputPart, Progress, ShownValue};
 
 /// Follows the progress of a call: the preparation of its sandbox, and then its execution. Empty before that.
 #[derive(Clone, Default)]
@@ -76,6 +76,36 @@ impl Watch {
     pub fn output(&self, stream: OutputStream, offset: u64, limit: usize) -> Option<OutputPart> {
         let execution = self.0.execution.get()?;
         Some(execution.output(stream, offset, limit))
+    }
+
+    /// Waits until the execution has written more than these bytes of stdout and stderr, has shown more than this number
+    /// of values, or has finished.
+    pub async fn showed_more(&self, stdout: u64, stderr: u64, values: usize) {
+        self.admitted().await;
+        if let Some(execution) = self.0.execution.get() {
+            execution.showed_more(stdout, stderr, values).await;
+        }
+    }
+
+    /// Returns the values from this number on that the code has shown so far, if the request keeps them
+    /// ([`ExecuteRequest::keep_values`](crate::ExecuteRequest::keep_values)).
+    #[must_use]
+    pub fn values(&self, from: usize) -> Vec<ShownValue> {
+        let execution = self.0.execution.get();
+        execution.map(|execution| execution.values(from)).unwrap_or_default()
+    }
+
+    /// Waits until a command has started. Returns the process id of its program inside the sandbox, or none if the
+    /// execution has ended without one.
+    pub async fn started(&self) -> Option<u32> {
+        self.admitted().await;
+        let execution = self.0.execution.get()?;
+        tokio::select! {
+            biased;
+            () = execution.begun() => {}
+            () = execution.finished() => {}
+        }
+        execution.pid()
     }
 
     pub(crate) fn follow(&self, execution: &Arc<Execution>) {

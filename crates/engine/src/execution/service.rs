@@ -86,12 +86,13 @@ impl Executions {
         if let Some(record) = &record {
             let slots: Vec<(String, Arc<SessionSlot>)> = lock(&record.slots)
                 .iter()
-                .filter(|(name, _)| wanted.is_none_or(|wanted| wanted == name.as_str()))
-                .map(|(name, slot)| (name.clone(), slot.clone()))
+                .filter(|((language, _), _)| wanted.is_none_or(|wanted| wanted == language.as_str()))
+                .map(|((language, _), slot)| (language.clone(), slot.clone()))
                 .collect();
             let ended = join_all(slots.iter().map(|(_, slot)| self.restart(record, slot))).await;
             let ended = slots.into_iter().zip(ended).filter(|(_, ended)| *ended);
-            languages.extend(ended.map(|((name, _), _)| name));
+            languages.extend(ended.map(|((language, _), _)| language));
+            languages.dedup();
         }
         lock(&self.sandboxes.records.history).reset(principal);
         if let Some(history_sink) = &self.sandboxes.records.observers.history_sink {
@@ -100,6 +101,27 @@ impl Executions {
         Ok(ResetView {
             sandbox_id: record.map(|record| record.id.clone()),
             languages,
+        })
+    }
+
+    pub(crate) async fn end_session(
+        &self,
+        principal: &Principal,
+        sandbox: &str,
+        language: &str,
+        name: Option<String>,
+    ) -> Result<bool, Failure> {
+        let language = self.sandboxes.language(language)?.info().name.clone();
+        let record = self.sandboxes.registry.find(principal, sandbox)?.record;
+        let key = (language, name);
+        let slot = if key.1.is_some() {
+            lock(&record.slots).remove(&key)
+        } else {
+            lock(&record.slots).get(&key).cloned()
+        };
+        Ok(match slot {
+            Some(slot) => self.restart(&record, &slot).await,
+            None => false,
         })
     }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use sandcell_sandbox::{ByteSize, Code, Failure, Finding, Isolation, OutputStream, SessionEvent};
+use sandcell_sandbox::{ByteSize, Code, Failure, Finding, Isolation, MimeBundle, OutputStream, SessionEvent, Signal};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -28,7 +28,7 @@ use crate::sandbox::state::Record;
 use crate::sandbox::usage::Cost;
 use crate::{
     EngineConfig, ExecutionId, ExecutionView, Expiry, Hints, OutputPart, Principal, Progress, RunningView, SandboxId,
-    Shown, SkippedBackend, Status, StreamName, StreamSlice,
+    Shown, ShownValue, SkippedBackend, Status, StreamName, StreamSlice,
 };
 
 /// The minimum weight of an execution in the store, in bytes, so that many empty ones are bounded too.
@@ -43,6 +43,11 @@ const MAX_NOTE_CHARS: usize = 800;
 const MAX_PICTURE_LINE_CHARS: usize = 200;
 /// The maximum stored size of the last value's text, in bytes.
 const MAX_RESULT_BYTES: usize = 1 << 20;
+
+/// The maximum number of values of one execution that are kept in every representation.
+const MAX_VALUES: usize = 256;
+/// The maximum size of these values together, in bytes.
+const MAX_VALUE_BYTES: u64 = 32 << 20;
 
 /// One execution.
 #[derive(Debug)]
@@ -65,6 +70,10 @@ pub(crate) struct Execution {
     background: OnceLock<Background>,
     /// The sender for standard input from calls. Dropping it closes standard input.
     feed: Mutex<Option<mpsc::Sender<Bytes>>>,
+    /// The process id of its program inside the sandbox, once that runs.
+    pid: OnceLock<u32>,
+    /// The sender of signals to its program.
+    signals: Mutex<Option<mpsc::Sender<Signal>>>,
     /// Signals more output, and the end.
     progressed: Notify,
     live: Mutex<LiveState>,
@@ -88,6 +97,8 @@ struct LiveState {
     result: Option<String>,
     result_note: Option<String>,
     artifacts: Artifacts,
+    /// The displayed values, if the request keeps them.
+    values: Option<Values>,
     /// Lines for pictures that were displayed since the last output.
     pictures: Vec<String>,
     /// True if some of these lines are already in the output.
@@ -102,6 +113,14 @@ struct LiveState {
     /// The view of its end, for the first reader. Later readers get a new one. The store has thousands of executions,
     /// and a view repeats all of an execution's shown text.
     drawn: Option<Box<ExecutionView>>,
+}
+
+/// Displayed values in every representation, bounded.
+#[derive(Debug, Default)]
+struct Values {
+    all: Vec<ShownValue>,
+    bytes: u64,
+    dropped: u32,
 }
 
 /// The outcome and the cost of an execution.
@@ -143,6 +162,8 @@ impl Execution {
             unshown: AtomicBool::new(false),
             background: OnceLock::new(),
             feed: Mutex::default(),
+            pid: OnceLock::new(),
+            signals: Mutex::default(),
             progressed: Notify::new(),
             live: Mutex::new(LiveState {
                 started: SystemTime::now(),
@@ -152,6 +173,7 @@ impl Execution {
                 result: None,
                 result_note: None,
                 artifacts: Artifacts::default(),
+                values: None,
                 pictures: Vec::new(),
                 pictures_placed: false,
                 missing: Vec::new(),
@@ -216,6 +238,28 @@ impl Execution {
         self.delivered.clone()
     }
 
+    /// Keeps every representation of displayed values.
+    pub(crate) fn keep_values(&self) {
+        lock(&self.live).values = Some(Values::default());
+    }
+
+    /// Returns the kept values from this number on.
+    pub(crate) fn values(&self, from: usize) -> Vec<ShownValue> {
+        let live = lock(&self.live);
+        let kept = live.values.as_ref().and_then(|values| values.all.get(from..));
+        kept.unwrap_or_default().to_vec()
+    }
+
+    /// Waits until it has written more than these bytes of stdout and stderr, has shown more than this number of
+    /// values, or has finished.
+    pub(crate) async fn showed_more(&self, stdout: u64, stderr: u64, values: usize) {
+        self.changed_from(|live| {
+            let shown = live.values.as_ref().map_or(0, |values| values.all.len());
+            (live.stdout.total(), live.stderr.total(), shown) != (stdout, stderr, values)
+        })
+        .await;
+    }
+
     /// Removes the execution from its caller's view of the history.
     pub(crate) fn hide_from_history(&self) {
         self.unshown.store(true, Ordering::Relaxed);
@@ -233,6 +277,26 @@ impl Execution {
     /// Returns the sender of its standard input, while that is open.
     pub(crate) fn feed(&self) -> Option<mpsc::Sender<Bytes>> {
         lock(&self.feed).clone()
+    }
+
+    /// Sets the sender of signals to its program.
+    pub(crate) fn set_signals(&self, signals: Option<mpsc::Sender<Signal>>) {
+        *lock(&self.signals) = signals;
+    }
+
+    /// Returns the sender of signals to its program, while that can receive some.
+    pub(crate) fn signals(&self) -> Option<mpsc::Sender<Signal>> {
+        lock(&self.signals).clone()
+    }
+
+    /// Stores the process id of its program.
+    pub(crate) fn set_pid(&self, pid: u32) {
+        // A program is started once.
+        let _ = self.pid.set(pid);
+    }
+
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.pid.get().copied()
     }
 
     /// Marks the start of the code.
@@ -303,7 +367,9 @@ impl Execution {
                 }
             }
             SessionEvent::Background { stream, bytes } => live.stream(stream).push(&self.mark_background(&bytes)),
-            SessionEvent::Display(bundle) => match live.artifacts.display(&bundle) {
+            SessionEvent::Display(bundle) => match live.shown(&bundle) {
+                // Its reader shows the value itself.
+                _ if live.values.is_some() => {}
                 OutputTrace::Text(text) => {
                     live.place_pictures();
                     live.stdout.push(text.as_bytes());
@@ -319,6 +385,7 @@ impl Execution {
             },
             SessionEvent::Result(bundle) => {
                 live.artifacts.result(&bundle);
+                live.keep(&bundle, true);
                 live.result_note = bundle
                     .get(TABLE_LINE_MIME)
                     .map(|line| preview(&plain_line(line), MAX_NOTE_CHARS));
@@ -371,6 +438,7 @@ impl Execution {
             lock(&self.live).drawn = Some(Box::new(view));
         }
         self.set_feed(None);
+        self.set_signals(None);
         self.done.cancel();
         self.progressed.notify_waiters();
         true
@@ -379,7 +447,7 @@ impl Execution {
     fn settle(&self, outcome: &Outcome) {
         let mut live = lock(&self.live);
         live.state_lost |= outcome.state_lost;
-        let dropped = live.artifacts.notice();
+        let dropped = live.artifacts.notice().or_else(|| live.values.as_ref()?.notice());
         live.notices.extend(dropped);
         if live.pictures_placed {
             live.place_pictures();
@@ -457,6 +525,7 @@ impl Execution {
             status: outcome.status,
             phase: outcome.phase,
             exit_code: outcome.exit_code,
+            signal: outcome.signal,
             started: live.started,
             duration: cost.duration,
             cpu: cost.cpu,
@@ -541,20 +610,23 @@ impl Execution {
             + live.stdout.stored_bytes()
             + live.stderr.stored_bytes()
             + live.artifacts.bytes()
+            + live.values.as_ref().map_or(0, |values| values.bytes)
             + texts
             + bytes_of(self.code.len())
     }
 
     /// Waits until it has written more than these bytes of stdout and stderr, or has finished.
     pub(crate) async fn wrote_more(&self, stdout: u64, stderr: u64) {
+        self.changed_from(|live| (live.stdout.total(), live.stderr.total()) != (stdout, stderr))
+            .await;
+    }
+
+    /// Waits until its state is as wanted, or it has finished.
+    async fn changed_from(&self, wanted: impl Fn(&LiveState) -> bool) {
         loop {
             let mut progressed = pin!(self.progressed.notified());
             progressed.as_mut().enable();
-            let written = {
-                let live = lock(&self.live);
-                (live.stdout.total(), live.stderr.total())
-            };
-            if self.is_finished() || written != (stdout, stderr) {
+            if self.is_finished() || wanted(&lock(&self.live)) {
                 return;
             }
             progressed.await;
@@ -597,7 +669,44 @@ impl Execution {
     }
 }
 
+impl Values {
+    /// Returns a sentence about dropped values.
+    fn notice(&self) -> Option<String> {
+        (self.dropped > 0).then(|| {
+            format!(
+                "{} displayed values were dropped: one execution keeps {MAX_VALUES} with {} MiB together",
+                self.dropped,
+                MAX_VALUE_BYTES >> 20
+            )
+        })
+    }
+}
+
 impl LiveState {
+    /// Adds a displayed value.
+    fn shown(&mut self, bundle: &MimeBundle) -> OutputTrace {
+        self.keep(bundle, false);
+        self.artifacts.display(bundle)
+    }
+
+    /// Keeps a value for its reader, if there is room.
+    fn keep(&mut self, bundle: &MimeBundle, is_result: bool) {
+        let (stdout, stderr) = (self.stdout.total(), self.stderr.total());
+        let Some(values) = &mut self.values else { return };
+        let size = bundle.0.values().map(|part| bytes_of(part.len())).sum::<u64>();
+        if values.all.len() >= MAX_VALUES || values.bytes.saturating_add(size) > MAX_VALUE_BYTES {
+            values.dropped = values.dropped.saturating_add(1);
+            return;
+        }
+        values.bytes += size;
+        values.all.push(ShownValue {
+            bundle: bundle.clone(),
+            is_result,
+            stdout,
+            stderr,
+        });
+    }
+
     /// Writes the pending picture lines into the output, because text follows: the pictures' place is not the end.
     fn place_pictures(&mut self) {
         if self.pictures.is_empty() {

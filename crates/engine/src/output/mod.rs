@@ -9,12 +9,14 @@ mod clean;
 mod progress;
 mod show;
 mod slice;
+mod utf8;
 
 pub(crate) use capture::{Budget, Capture, StreamEnds};
 pub(crate) use clean::{plain_line, preview};
 pub(crate) use progress::{PROGRESS_TAIL_BYTES, recognise};
 pub(crate) use show::{Marker, Part, Rendered, WINDOW_BYTES, render};
 pub(crate) use slice::slice;
+pub use utf8::Utf8;
 
 #[cfg(test)]
 mod tests;

@@ -85,7 +85,8 @@ impl ExpiryNotifier {
 /// The notices already sent about one sandbox.
 #[derive(Debug, Default)]
 pub(crate) struct NotifiedState {
-    lifetime: bool,
+    /// The end of the lifetime that was reported. A caller can move it.
+    lifetime: Option<Instant>,
     /// The idle deadline that was reported. A call moves the deadline, and the next one is reported again.
     idle: Option<Instant>,
 }
@@ -102,11 +103,13 @@ impl NotifiedState {
             return None;
         }
         let now = Instant::now();
-        let lifetime = due_of_lifetime(record, ends).filter(|_| !self.lifetime);
+        let lifetime = due_of_lifetime(record, ends).filter(|_| self.lifetime != ends.lifetime);
         let idle = due_of_idle(record, ends).filter(|_| self.idle != Some(ends.idle));
         let is_due = |due: Option<Instant>| due.is_some_and(|due| due <= now);
         let (of_lifetime, of_idle) = (is_due(lifetime), is_due(idle));
-        self.lifetime |= of_lifetime;
+        if of_lifetime {
+            self.lifetime = ends.lifetime;
+        }
         if of_idle {
             self.idle = Some(ends.idle);
         }
@@ -120,7 +123,7 @@ impl NotifiedState {
 }
 
 fn due_of_lifetime(record: &Record, ends: &Deadlines) -> Option<Instant> {
-    let (end, whole) = (ends.lifetime?, record.params.lifetime?);
+    let (end, whole) = (ends.lifetime?, record.lifetime()?);
     end.checked_sub(WARN_WITHIN.min(whole / 5))
 }
 

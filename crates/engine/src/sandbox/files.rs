@@ -5,7 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use sandcell_sandbox::{Code, Failure, FileChunk, FileError, Files, Listing, Sandbox, SandboxPath, WriteMode};
+use sandcell_sandbox::{
+    Code, Command, Entry, Exit, Failure, FileChunk, FileError, Files, Listing, Sandbox, SandboxError, SandboxPath,
+    StdinMode, WriteMode, gather,
+};
 use tokio::time::timeout;
 
 use crate::admission::policy::{bytes_of, file_size};
@@ -16,6 +19,8 @@ use crate::{FileAnswer, Principal};
 
 /// The maximum time of one file call.
 pub(crate) const FILE_CALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// The maximum bytes of the messages of a program that moves a file.
+const MAX_MOVE_OUTPUT: usize = 4096;
 /// The maximum number of entries of one listing.
 const MAX_LISTING_ENTRIES: usize = 10_000;
 
@@ -64,6 +69,86 @@ impl Sandboxes {
         let size = in_time(live.files().write(path, bytes, mode)).await?;
         Ok(answer(&target, size))
     }
+
+    pub(crate) async fn entry(
+        self: &Arc<Self>,
+        principal: &Principal,
+        sandbox: Option<&str>,
+        path: &SandboxPath,
+    ) -> Result<FileAnswer<Entry>, Failure> {
+        let (target, live) = ready(self.target(principal, sandbox).await?).await?;
+        let entry = in_time(live.files().entry(path)).await?;
+        Ok(answer(&target, entry))
+    }
+
+    pub(crate) async fn make_folder(
+        self: &Arc<Self>,
+        principal: &Principal,
+        sandbox: Option<&str>,
+        path: &SandboxPath,
+    ) -> Result<FileAnswer<bool>, Failure> {
+        let (target, live) = ready(self.target(principal, sandbox).await?).await?;
+        let made = in_time(live.files().make_folder(path)).await?;
+        Ok(answer(&target, made))
+    }
+
+    pub(crate) async fn move_file(
+        self: &Arc<Self>,
+        principal: &Principal,
+        sandbox: Option<&str>,
+        from: &SandboxPath,
+        to: &SandboxPath,
+    ) -> Result<FileAnswer<()>, Failure> {
+        let (target, live) = ready(self.target(principal, sandbox).await?).await?;
+        in_time(rename_or_move(&live, from, to)).await?;
+        Ok(answer(&target, ()))
+    }
+
+    pub(crate) async fn remove_file(
+        self: &Arc<Self>,
+        principal: &Principal,
+        sandbox: Option<&str>,
+        path: &SandboxPath,
+    ) -> Result<FileAnswer<()>, Failure> {
+        let (target, live) = ready(self.target(principal, sandbox).await?).await?;
+        in_time(live.files().remove(path)).await?;
+        Ok(answer(&target, ()))
+    }
+}
+
+/// Renames a file. Where its new path is on another file system, the sandbox's `mv` copies it.
+async fn rename_or_move(live: &Arc<dyn Sandbox>, from: &SandboxPath, to: &SandboxPath) -> Result<(), FileError> {
+    let other = match live.files().rename(from, to).await {
+        Err(other @ FileError::OtherFileSystem { .. }) => other,
+        result => return result,
+    };
+    let argv = ["mv", "-T", "--", from.as_str(), to.as_str()];
+    let command = Command {
+        argv: argv.map(str::to_owned).to_vec(),
+        env: live.base_env().clone(),
+        cwd: "/".to_owned(),
+        stands_alone: true,
+        stdin: StdinMode::Null,
+        control: false,
+    };
+    let process = match live.spawn(command).await {
+        Ok(process) => process,
+        // An image without this program.
+        Err(SandboxError::Spawn { .. }) => return Err(other),
+        Err(error) => return Err(error.into()),
+    };
+    let ended = gather(process, MAX_MOVE_OUTPUT).await;
+    if ended.exit == Some(Exit::Code(0)) {
+        return Ok(());
+    }
+    let output = String::from_utf8_lossy(&ended.stderr).into_owned();
+    if output.contains("No space left") {
+        return Err(FileError::DiskFull { path: to.to_string() });
+    }
+    Err(FileError::Other {
+        path: from.to_string(),
+        reason: format!("it could not be moved to {to}: {}", output.trim()),
+    })
 }
 
 async fn ready(target: Target) -> Result<(Target, Arc<dyn Sandbox>), Failure> {

@@ -247,6 +247,7 @@ async fn wait_for_end(sandboxes: &Sandboxes, record: &Arc<Record>, sandbox: &dyn
             terminated = record.wait_closing() => return terminated,
             ended = &mut ended => TerminationReason::Lost(ended.reason),
             () = sandboxes.down.cancelled() => TerminationReason::Shutdown,
+            () = record.lifetime_changed() => continue,
             () = sleep_until_some(next_notice) => continue,
             () = sleep_until(next) => match expiry.lifetime {
                 Some(lifetime) if lifetime <= Instant::now() => TerminationReason::Lifetime,

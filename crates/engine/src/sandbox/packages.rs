@@ -160,7 +160,9 @@ impl Sandboxes {
                 installed
                     .notes
                     .extend(attach_packages(sandbox, installer.as_ref(), folder).await?);
-                let slot = lock(&record.slots).get(installer.language()).cloned();
+                let slot = lock(&record.slots)
+                    .get(&(installer.language().to_owned(), None))
+                    .cloned();
                 if let Some(slot) = slot {
                     slot.drop_stale(folder);
                 }

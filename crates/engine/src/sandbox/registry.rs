@@ -145,6 +145,13 @@ impl Registry {
         }
     }
 
+    /// True if the caller has a sandbox with this id that accepts calls.
+    pub(crate) fn has(&self, principal: &Principal, id: &str) -> bool {
+        let inner = lock(&self.inner);
+        let record = inner.live.get(&SandboxId(Arc::from(id)));
+        record.is_some_and(|record| record.owner == *principal && record.open())
+    }
+
     /// Returns the caller's default sandbox. Reserves it if there is none.
     pub(crate) fn default(&self, principal: &Principal, params: CreateParams) -> Result<Target, Failure> {
         let mut inner = lock(&self.inner);

@@ -92,7 +92,7 @@ impl Sandboxes {
             asked,
             limits,
             lifetime: req.lifetime,
-            idle: self.config().idle,
+            idle: req.idle.unwrap_or(self.config().idle),
             network,
             planned,
             replaces: None,
@@ -144,6 +144,12 @@ impl Sandboxes {
         Ok(record.id.clone())
     }
 
+    pub(crate) fn set_lifetime(&self, principal: &Principal, id: &str, left: Duration) -> Result<SystemTime, Failure> {
+        policy::lifetime(Some(left))?;
+        let record = self.registry.find(principal, id)?.record;
+        Ok(record.set_time_left(left))
+    }
+
     pub(crate) async fn status(&self, principal: &Principal, id: Option<&str>) -> Result<Vec<SandboxView>, Failure> {
         let Some(id) = id else {
             let records = self.registry.of(principal);
@@ -153,7 +159,8 @@ impl Sandboxes {
         let record = self.registry.find(principal, id)?.record;
         let mut view = self.inspect(&record).await;
         for session in &mut view.sessions {
-            let slot = lock(&record.slots).get(&session.language).cloned();
+            let key = (session.language.clone(), session.name.clone());
+            let slot = lock(&record.slots).get(&key).cloned();
             if let Some(slot) = slot {
                 session.variables = slot.variables().await;
             }
@@ -195,7 +202,7 @@ impl Sandboxes {
             made_now: false,
             created: record.created,
             idle_expires: SystemTime::now() + expiry.idle.saturating_duration_since(now),
-            ends: record.params.lifetime.map(|lifetime| record.created + lifetime),
+            ends: record.lifetime().map(|lifetime| record.created + lifetime),
             limits: record.params.limits.clone(),
             usage,
             packages: record.all_packages().iter().map(|held| self.shown(held)).collect(),

@@ -18,10 +18,17 @@ use crate::api::sync::lock;
 use crate::sandbox::state::Record;
 use crate::{ExecutionId, Restored, SessionView};
 
-/// The slot for one language's interpreter in one sandbox.
+/// The language and the name of a session in its sandbox. The first session of a language has no name.
+pub(crate) type SessionKey = (String, Option<String>);
+
+/// The maximum number of named sessions of one sandbox.
+const MAX_NAMED_SESSIONS: usize = 64;
+
+/// The slot for one interpreter of a language in one sandbox.
 #[derive(Debug)]
 pub(crate) struct SessionSlot {
     language: String,
+    name: Option<String>,
     turns: Arc<Semaphore>,
     state: Mutex<State>,
 }
@@ -142,18 +149,35 @@ pub(crate) struct QueueTicket {
 }
 
 impl SessionSlot {
-    /// Returns the slot of this language in a sandbox.
+    /// Returns the slot of this language's first session in a sandbox.
     pub(crate) fn of(record: &Record, language: &dyn Language) -> Arc<Self> {
-        let name = &language.info().name;
+        let key = (language.info().name.clone(), None);
         let mut slots = lock(&record.slots);
-        let slot = slots.entry(name.clone()).or_insert_with(|| {
-            Arc::new(Self {
-                language: name.clone(),
-                turns: Arc::new(Semaphore::new(1)),
-                state: Mutex::default(),
-            })
-        });
-        slot.clone()
+        slots.entry(key).or_insert_with_key(Self::empty).clone()
+    }
+
+    /// Returns the slot of a session with a name.
+    pub(crate) fn named(record: &Record, language: &dyn Language, name: String) -> Result<Arc<Self>, Failure> {
+        let key = (language.info().name.clone(), Some(name));
+        let mut slots = lock(&record.slots);
+        let named = slots.keys().filter(|(_, name)| name.is_some()).count();
+        if named >= MAX_NAMED_SESSIONS && !slots.contains_key(&key) {
+            return Err(Failure::new(
+                Code::LimitReached,
+                format!("the sandbox has {MAX_NAMED_SESSIONS} named sessions, which is the maximum"),
+                "end sessions that are no longer needed, or use another sandbox",
+            ));
+        }
+        Ok(slots.entry(key).or_insert_with_key(Self::empty).clone())
+    }
+
+    fn empty((language, name): &SessionKey) -> Arc<Self> {
+        Arc::new(Self {
+            language: language.clone(),
+            name: name.clone(),
+            turns: Arc::new(Semaphore::new(1)),
+            state: Mutex::default(),
+        })
     }
 
     /// Enters the queue. At most `queue` calls wait while one runs.
@@ -234,6 +258,7 @@ impl SessionSlot {
         };
         Some(SessionView {
             language: self.language.clone(),
+            name: self.name.clone(),
             cells,
             busy: state.running.is_some(),
             variables: None,

@@ -8,13 +8,13 @@ use std::time::{Duration, SystemTime};
 use sandcell_sandbox::{
     Code, EgressRoute, EndReason, Failure, Isolation, Limits, NetworkRule, PackageVersion, Sandbox, Usage, rfc3339,
 };
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::SkippedBackend;
 use crate::api::sync::lock;
 use crate::output::Budget;
-use crate::sandbox::session::SessionSlot;
+use crate::sandbox::session::{SessionKey, SessionSlot};
 use crate::{CreateRequest, MemoryGrowth, Principal, SandboxId};
 
 /// The number of executions whose effect on memory the record remembers.
@@ -145,6 +145,8 @@ struct State {
     busy: usize,
     last: Instant,
     usage: Option<Usage>,
+    /// The time from its creation to its end in any case.
+    lifetime: Option<Duration>,
 }
 
 /// The parameters of a sandbox that are fixed at its creation.
@@ -175,7 +177,8 @@ pub(crate) struct Record {
     born: Instant,
     state: Mutex<State>,
     changed: watch::Sender<()>,
-    pub(crate) slots: Mutex<BTreeMap<String, Arc<SessionSlot>>>,
+    lifetime_changed: Notify,
+    pub(crate) slots: Mutex<BTreeMap<SessionKey, Arc<SessionSlot>>>,
     /// Held during an installation: one at a time.
     pub(crate) installing: tokio::sync::Mutex<()>,
     /// Installed packages, each with its language.
@@ -203,6 +206,7 @@ pub(crate) struct Deadlines {
 
 impl Record {
     pub(crate) fn new(id: SandboxId, owner: Principal, params: CreateParams) -> Arc<Self> {
+        let lifetime = params.lifetime;
         Arc::new(Self {
             id,
             owner,
@@ -214,8 +218,10 @@ impl Record {
                 busy: 0,
                 last: Instant::now(),
                 usage: None,
+                lifetime,
             }),
             changed: watch::Sender::new(()),
+            lifetime_changed: Notify::new(),
             slots: Mutex::default(),
             installing: tokio::sync::Mutex::default(),
             held: Mutex::default(),
@@ -352,12 +358,19 @@ impl Record {
         self.changed.send_replace(());
     }
 
-    /// Refuses further calls. Returns false if it already did, or if `unless_busy` is set and the sandbox is in use.
+    /// Refuses further calls. Returns false if it already did, if `unless_busy` is set and the sandbox is in use, or if its
+    /// lifetime is the reason and was extended meanwhile.
     pub(crate) fn begin_close(&self, terminated: &Terminated, unless_busy: bool) -> bool {
         let left = {
             let mut state = lock(&self.state);
             let open = matches!(state.stage, Stage::Making | Stage::Live(_));
-            let left = open && !(unless_busy && (state.busy > 0 || Instant::now() < state.last + self.params.idle));
+            let extended = matches!(terminated.why, TerminationReason::Lifetime)
+                && state
+                    .lifetime
+                    .is_some_and(|lifetime| Instant::now() < self.born + lifetime);
+            let left = open
+                && !extended
+                && !(unless_busy && (state.busy > 0 || Instant::now() < state.last + self.params.idle));
             if left {
                 state.stage = Stage::Closing(terminated.clone());
             }
@@ -384,12 +397,30 @@ impl Record {
 
     /// Returns the expiry for callers. None if the sandbox is for one run.
     pub(crate) fn expiry(&self) -> Option<crate::Expiry> {
-        let lifetime = self.params.lifetime;
+        let lifetime = self.lifetime();
         (!self.is_for_one_run()).then(|| crate::Expiry {
             idle: self.params.idle,
             ends: lifetime.map(|lifetime| self.created + lifetime),
             lifetime,
         })
+    }
+
+    /// Returns the time from its creation to its end in any case.
+    pub(crate) fn lifetime(&self) -> Option<Duration> {
+        lock(&self.state).lifetime
+    }
+
+    /// Sets the time from now to its end. Returns that moment.
+    pub(crate) fn set_time_left(&self, left: Duration) -> SystemTime {
+        let lifetime = self.born.elapsed() + left;
+        lock(&self.state).lifetime = Some(lifetime);
+        self.lifetime_changed.notify_one();
+        self.created + lifetime
+    }
+
+    /// Waits until the time of its end was changed. For its task only.
+    pub(crate) async fn lifetime_changed(&self) {
+        self.lifetime_changed.notified().await;
     }
 
     /// Returns the key of its request.
@@ -404,7 +435,7 @@ impl Record {
         let since = if busy { Instant::now() } else { state.last };
         Deadlines {
             idle: since + self.params.idle,
-            lifetime: self.params.lifetime.map(|lifetime| self.born + lifetime),
+            lifetime: state.lifetime.map(|lifetime| self.born + lifetime),
             busy,
         }
     }

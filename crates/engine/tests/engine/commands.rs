@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sandcell_engine::{CommandLine, CommandRequest, ExecutionView, Principal, Status, Watch};
-use sandcell_sandbox::{Code, Failure, SandboxPath, WriteMode};
+use sandcell_sandbox::{Code, Failure, SandboxPath, Signal, WriteMode};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -151,4 +151,33 @@ async fn bad_requests_and_foreign_sandboxes_are_refused() {
         .engine
         .run_command(&stranger, foreign, stdin, output, CancellationToken::new());
     assert_eq!(refused.await.unwrap_err().code, Code::NotFound);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_signal_reaches_a_running_command_only() {
+    let bench = Bench::new();
+    put(&bench, "/home/user/hangs", "print begun\nstubborn").await;
+    let watch = Watch::default();
+    let req = CommandRequest {
+        watch: watch.clone(),
+        ..command(&["sh", "/home/user/hangs"])
+    };
+    let signals = async {
+        assert_eq!(watch.started().await, Some(7), "the id of the process");
+        let id = watch.admitted().await.to_string();
+        let stranger = Principal::new("stranger");
+        let send = |who, signal| bench.engine.signal_command(who, &id, signal);
+        assert_eq!(send(&stranger, Signal::Kill).unwrap_err().code, Code::NotFound);
+        send(&bench.me, Signal::Terminate).unwrap();
+        send(&bench.me, Signal::Kill).unwrap();
+        id
+    };
+    let ((view, _), id) = tokio::join!(run(&bench, req, &[]), signals);
+    let view = view.unwrap();
+    assert_eq!((view.exit_code, view.signal), (Some(137), Some(9)));
+    let late = bench.engine.signal_command(&bench.me, &id, Signal::Kill).unwrap_err();
+    assert_eq!(late.code, Code::Expired, "{late}");
+    let cell = bench.exec("cell").await;
+    let no_command = bench.engine.signal_command(&bench.me, cell.id.as_str(), Signal::Kill);
+    assert!(no_command.is_err());
 }

@@ -119,3 +119,32 @@ async fn a_file_call_that_hangs_times_out() {
     assert_eq!(failure.code, Code::Timeout);
     assert!(began.elapsed() <= Duration::from_secs(31));
 }
+
+#[tokio::test(start_paused = true)]
+async fn files_are_described_moved_and_removed() {
+    let bench = Bench::new();
+    write(&bench, "a.txt", "hello", WriteMode::Replace).await.unwrap();
+    let entry = bench.engine.entry(&bench.me, None, &path("a.txt")).await.unwrap();
+    assert_eq!((entry.value.name.as_str(), entry.value.size), ("a.txt", 5));
+    let made = async || {
+        bench
+            .engine
+            .make_folder(&bench.me, None, &path("folder"))
+            .await
+            .unwrap()
+            .value
+    };
+    assert_eq!((made().await, made().await), (true, false));
+    let (from, to) = (path("a.txt"), path("folder/b.txt"));
+    bench.engine.move_file(&bench.me, None, &from, &to).await.unwrap();
+    assert!(bench.engine.entry(&bench.me, None, &from).await.is_err());
+    bench
+        .engine
+        .remove_file(&bench.me, None, &path("folder"))
+        .await
+        .unwrap();
+    let failure = bench.engine.entry(&bench.me, None, &to).await.unwrap_err();
+    assert_eq!(failure.code, Code::NotFound);
+    let failure = bench.engine.remove_file(&bench.me, None, &to).await.unwrap_err();
+    assert_eq!(failure.code, Code::NotFound);
+}

@@ -599,3 +599,40 @@ async fn one_failed_creation_cancels_the_rest_of_the_batch() {
     bench.world.fail_from.store(usize::MAX, Ordering::SeqCst);
     assert_eq!(bench.create(100).await.unwrap().len(), 100, "no place stays taken");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_lifetime_can_be_extended_and_shortened() {
+    let bench = Bench::new();
+    let req = CreateRequest {
+        count: 1,
+        lifetime: Some(Duration::from_secs(100)),
+        idle: Some(Duration::from_secs(100_000)),
+        ..CreateRequest::default()
+    };
+    let id = bench.engine.create(&bench.me, req).await.unwrap()[0].id.to_string();
+    tokio::time::sleep(Duration::from_secs(90)).await;
+    bench
+        .engine
+        .set_lifetime(&bench.me, &id, Duration::from_secs(5000))
+        .unwrap();
+    // Far beyond its first end and the usual idle time.
+    tokio::time::sleep(Duration::from_secs(4000)).await;
+    assert!(bench.engine.has_sandbox(&bench.me, &id));
+    bench.exec_in(&id, "cell").await.unwrap();
+    bench
+        .engine
+        .set_lifetime(&bench.me, &id, Duration::from_secs(10))
+        .unwrap();
+    tokio::time::sleep(Duration::from_secs(11)).await;
+    let failure = bench.exec_in(&id, "cell").await.unwrap_err();
+    assert!(failure.message.contains("end of its lifetime"), "{failure}");
+    assert!(!bench.engine.has_sandbox(&bench.me, &id));
+    let (other, second) = (Principal::new("other"), Duration::from_secs(1));
+    let mine = bench.create(1).await.unwrap().remove(0);
+    assert!(bench.engine.set_lifetime(&other, &mine, second).is_err());
+    assert!(!bench.engine.has_sandbox(&other, &mine));
+    for impossible in [Duration::ZERO, Duration::MAX] {
+        let failure = bench.engine.set_lifetime(&bench.me, &mine, impossible).unwrap_err();
+        assert_eq!(failure.code, Code::InvalidArgument);
+    }
+}

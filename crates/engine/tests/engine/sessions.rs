@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use sandcell_engine::{ExecuteRequest, Status};
+use sandcell_engine::{ExecuteRequest, InHistory, Status, Watch};
 use sandcell_sandbox::Code;
 
 use sandcell_testkit::{Bench, code_of};
@@ -252,4 +252,113 @@ async fn a_cell_without_a_memory_reading_is_not_reported_as_low_on_memory() {
         .unwrap();
     let measured: Vec<_> = status[0].growth.iter().map(|one| one.execution_id.clone()).collect();
     assert_eq!(measured, [first.id, last.id]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn named_sessions_have_variables_of_their_own_and_end_alone() {
+    let bench = Bench::new();
+    let named = |name: &str, code: &str| ExecuteRequest {
+        session: Some(name.to_owned()),
+        ..code_of(code)
+    };
+    let sandbox = bench.exec("set x 1").await.sandbox_id.to_string();
+    bench.try_exec(named("a", "set x 2")).await.unwrap();
+    bench.try_exec(named("b-2_c", "set x 3")).await.unwrap();
+    let read = async |name: Option<&str>| {
+        let req = match name {
+            Some(name) => named(name, "get x"),
+            None => code_of("get x"),
+        };
+        bench.try_exec(req).await.unwrap().result
+    };
+    assert_eq!(read(None).await.as_deref(), Some("1"));
+    assert_eq!(read(Some("a")).await.as_deref(), Some("2"));
+    assert_eq!(read(Some("b-2_c")).await.as_deref(), Some("3"));
+    let views = bench.engine.status(&bench.me, Some(&sandbox)).await.unwrap();
+    let names: Vec<_> = views[0]
+        .sessions
+        .iter()
+        .map(|session| session.name.as_deref())
+        .collect();
+    assert_eq!(names, [None, Some("a"), Some("b-2_c")]);
+    let end = async |name| {
+        bench
+            .engine
+            .end_session(&bench.me, &sandbox, "script", name)
+            .await
+            .unwrap()
+    };
+    assert!(end(Some("a")).await);
+    assert!(!end(Some("a")).await, "it had ended");
+    assert_eq!(read(Some("a")).await, None);
+    assert_eq!(read(None).await.as_deref(), Some("1"));
+    assert!(end(None).await);
+    assert_eq!(read(None).await, None);
+    assert_eq!(read(Some("b-2_c")).await.as_deref(), Some("3"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn names_of_sessions_are_checked_and_their_number_is_bounded() {
+    let bench = Bench::new();
+    let named = |name: String| ExecuteRequest {
+        session: Some(name),
+        ..code_of("cell")
+    };
+    for name in ["", "A", "a b", "ä", &"n".repeat(65)] {
+        let failure = bench.try_exec(named(name.to_owned())).await.unwrap_err();
+        assert_eq!(failure.code, Code::InvalidArgument, "{name}");
+    }
+    for number in 0..64 {
+        bench.try_exec(named(format!("s{number}"))).await.unwrap();
+    }
+    let failure = bench.try_exec(named("one-more".to_owned())).await.unwrap_err();
+    assert_eq!(failure.code, Code::LimitReached, "{failure}");
+    bench.try_exec(named("s7".to_owned())).await.unwrap();
+    bench.exec("cell").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn shown_values_are_kept_for_a_reader_that_asks_and_are_then_no_output() {
+    let bench = Bench::new();
+    let watch = Watch::default();
+    let code = "print before\ndisplay shown\nprint after\nset x 42\nget x";
+    let view = bench
+        .try_exec(ExecuteRequest {
+            keep_values: true,
+            watch: watch.clone(),
+            ..code_of(code)
+        })
+        .await
+        .unwrap();
+    assert_eq!(view.stdout.text, "before\nafter\n");
+    let values = watch.values(0);
+    let seen: Vec<_> = values
+        .iter()
+        .map(|value| (value.bundle.text(), value.is_result, value.stdout))
+        .collect();
+    assert_eq!(seen, [("shown".to_owned(), false, 7), ("42".to_owned(), true, 13)]);
+    assert_eq!(watch.values(1).len(), 1);
+    assert!(watch.values(9).is_empty());
+    let plain = bench.exec("display shown").await;
+    assert_eq!(plain.stdout.text, "shown\n");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unshown_execution_is_not_in_the_callers_history() {
+    let bench = Bench::new();
+    bench.exec("print shown").await;
+    bench
+        .try_exec(ExecuteRequest {
+            in_history: InHistory::Unshown,
+            ..code_of("print unshown")
+        })
+        .await
+        .unwrap();
+    let history = bench.engine.history(&bench.me, 10, None).await.unwrap();
+    let codes: Vec<&str> = history
+        .records
+        .iter()
+        .map(|record| record.code_preview.as_str())
+        .collect();
+    assert_eq!(codes, ["print shown"]);
 }

@@ -140,6 +140,7 @@ impl OneShotSession {
         let Process {
             events: mut from,
             handle,
+            ..
         } = self.start(command).await?;
         if self.running.is_ending() {
             end(&handle).await;

@@ -33,6 +33,7 @@ pub(crate) fn view() -> ExecutionView {
         phase: sandcell_engine::Phase::Run,
         findings: Vec::new(),
         exit_code: Some(0),
+        signal: None,
         started: UNIX_EPOCH,
         duration: Duration::from_millis(12),
         cpu: Duration::from_millis(10),

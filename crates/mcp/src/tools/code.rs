@@ -130,6 +130,7 @@ pub(crate) fn execute_request(
         timeout: arguments.seconds("timeout_s"),
         wait: None,
         watch,
+        ..ExecuteRequest::default()
     })
 }
 

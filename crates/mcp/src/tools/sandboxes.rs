@@ -139,6 +139,7 @@ pub(crate) fn create_request(arguments: &mut Arguments, watch: Watch, consent: C
         cpus: arguments.number("cpus").map(milli),
         disk: arguments.mebibytes("disk_mb"),
         lifetime: arguments.seconds("lifetime_s"),
+        idle: None,
         label: arguments.text("label"),
         backend: arguments.text("backend"),
         image: arguments.text("image"),

@@ -121,6 +121,7 @@ mod native {
                 timeout: None,
                 wait,
                 watch: Watch::default(),
+                ..ExecuteRequest::default()
             };
             let ran = self.engine.execute(&self.me, req, CancellationToken::new());
             ran.await.unwrap()

@@ -6,12 +6,13 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
-use rustix::fs::{Dir, FileType, OFlags, fstat, readlinkat};
+use rustix::fs::{Dir, FileType, OFlags, fstat};
 use rustix::io::Errno;
-use sandcell_sandbox::{Entry, EntryKind};
+use sandcell_sandbox::Entry;
 
+use super::entry::{describe, target};
 use super::open::{Root, beneath, refuse_no_folder, refuse_pseudo};
-use super::{Step, errors, names};
+use super::{Step, errors};
 use crate::protocol::{ListReply, MAX_ENTRIES, WireError};
 
 /// The maximum number of entries that one listing reads.
@@ -165,9 +166,9 @@ impl List {
 
     /// Returns the target of a link, while the listing has room for it.
     fn target(&mut self, link: &OwnedFd) -> Option<String> {
-        let target = readlinkat(link, "", Vec::new()).ok()?;
-        self.targets_left = self.targets_left.checked_sub(target.to_bytes().len())?;
-        Some(names::to_text(target.to_bytes()))
+        let target = target(link)?;
+        self.targets_left = self.targets_left.checked_sub(target.len())?;
+        Some(target)
     }
 
     fn status(&self, path: &[u8]) -> Option<rustix::fs::Stat> {
@@ -189,30 +190,7 @@ impl List {
             known => known,
         };
         let target = (kind == FileType::Symlink).then(|| self.target(&file)).flatten();
-        self.done.push(Entry {
-            name: names::to_text(&path),
-            target,
-            kind: match kind {
-                FileType::RegularFile => EntryKind::File,
-                FileType::Directory => EntryKind::Folder,
-                FileType::Symlink => EntryKind::Link,
-                _ => EntryKind::Other,
-            },
-            size: u64::try_from(status.st_size).unwrap_or(0),
-            modified_ms: milliseconds(&status),
-        });
+        self.done.push(describe(&path, kind, target, &status));
         Ok(true)
     }
-}
-
-/// Returns the time of modification. The types of these fields differ between architectures.
-#[allow(
-    clippy::useless_conversion,
-    clippy::unnecessary_fallible_conversions,
-    reason = "the fields' types differ between architectures"
-)]
-fn milliseconds(status: &rustix::fs::Stat) -> i64 {
-    let seconds = i64::try_from(status.st_mtime).unwrap_or(0);
-    let nanoseconds = i64::try_from(status.st_mtime_nsec).unwrap_or(0);
-    seconds.saturating_mul(1000).saturating_add(nanoseconds / 1_000_000)
 }

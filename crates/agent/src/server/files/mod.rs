@@ -5,15 +5,18 @@
 
 use super::errors;
 
+mod entry;
 mod list;
 mod names;
 mod open;
 mod read;
+mod remove;
 mod write;
 
 use sandcell_sandbox::WriteMode;
 
 use crate::protocol::{ListReply, OutBuffer, ProtocolError, ReadReply, WireError, WriteReply};
+pub(super) use entry::{entry, make_folder, rename};
 pub(super) use open::Root;
 
 /// A file operation in progress.
@@ -21,6 +24,7 @@ pub(super) enum Job {
     List(list::List),
     Read(read::Read),
     Write(Box<write::Write>),
+    Remove(remove::Remove),
 }
 
 /// The result of a slice of work.
@@ -30,6 +34,7 @@ pub(super) enum Step {
     Listed(ListReply),
     Read(ReadReply),
     Written(WriteReply),
+    Removed,
     Failed(WireError),
 }
 
@@ -46,10 +51,14 @@ impl Job {
         write::Write::new(root, path, mode).map(|write| Self::Write(Box::new(write)))
     }
 
+    pub(super) fn remove(root: &Root, path: &str) -> Result<Self, WireError> {
+        remove::Remove::new(root, path).map(Self::Remove)
+    }
+
     /// Returns true if a slice can be done without a frame from the host.
     pub(super) fn can_go_on(&self) -> bool {
         match self {
-            Self::List(_) => true,
+            Self::List(_) | Self::Remove(_) => true,
             Self::Read(read) => read.can_go_on(),
             Self::Write(_) => false,
         }
@@ -61,6 +70,7 @@ impl Job {
             Self::List(list) => list.slice(),
             Self::Read(read) => read.slice(stream, out),
             Self::Write(_) => Step::Again,
+            Self::Remove(remove) => remove.slice(),
         }
     }
 
@@ -68,7 +78,9 @@ impl Job {
     pub(super) fn receive(&mut self, stream: u32, bytes: &[u8], out: &mut OutBuffer) -> Result<Step, ProtocolError> {
         match self {
             Self::Write(write) => write.receive(stream, bytes, out),
-            Self::List(_) | Self::Read(_) => Err(ProtocolError::new("data for an operation that takes none")),
+            Self::List(_) | Self::Read(_) | Self::Remove(_) => {
+                Err(ProtocolError::new("data for an operation that takes none"))
+            }
         }
     }
 
@@ -76,7 +88,9 @@ impl Job {
     pub(super) fn finish(&mut self) -> Result<Step, ProtocolError> {
         match self {
             Self::Write(write) => Ok(write.finish()),
-            Self::List(_) | Self::Read(_) => Err(ProtocolError::new("CLOSE for an operation that takes no data")),
+            Self::List(_) | Self::Read(_) | Self::Remove(_) => {
+                Err(ProtocolError::new("CLOSE for an operation that takes no data"))
+            }
         }
     }
 
@@ -84,7 +98,9 @@ impl Job {
     pub(super) fn refund(&mut self, amount: u32) -> Result<(), ProtocolError> {
         match self {
             Self::Read(read) => read.refund(amount),
-            Self::List(_) | Self::Write(_) => Err(ProtocolError::new("credit for an operation that sends no data")),
+            Self::List(_) | Self::Write(_) | Self::Remove(_) => {
+                Err(ProtocolError::new("credit for an operation that sends no data"))
+            }
         }
     }
 }

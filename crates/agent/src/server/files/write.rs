@@ -221,7 +221,7 @@ fn locate(root: &Root, path: &str) -> Result<(OwnedFd, String), WireError> {
 
 /// Opens a folder below the root and makes its missing parts. It makes one name at a time, each in a folder that was
 /// opened below the root.
-fn make_folder(root: &Root, path: &str) -> Result<OwnedFd, WireError> {
+pub(super) fn make_folder(root: &Root, path: &str) -> Result<OwnedFd, WireError> {
     let flags = OFlags::PATH | OFlags::DIRECTORY;
     match root.resolve(path, flags) {
         Err(Errno::NOENT) => {}
@@ -248,7 +248,8 @@ fn make_folder(root: &Root, path: &str) -> Result<OwnedFd, WireError> {
     Ok(folder)
 }
 
-fn temporary_name() -> Result<String, Errno> {
+/// Returns a random name for a temporary file.
+pub(super) fn temporary_name() -> Result<String, Errno> {
     let mut random = [0_u8; 12];
     getrandom(&mut random, GetRandomFlags::empty())?;
     Ok(format!(

@@ -213,6 +213,7 @@ impl Sandbox for HostSandbox {
             pump(child, [stdout, stderr, control_out], sender).await;
         });
         Ok(Process {
+            pid: None,
             events,
             handle: Arc::new(HostProcess {
                 group: std::sync::Mutex::new(group),
@@ -259,6 +260,22 @@ impl Files for NoFiles {
 
     async fn write(&self, path: &SandboxPath, _: Bytes, _: WriteMode) -> Result<u64, FileError> {
         Err(FileError::ReadOnly { path: path.to_string() })
+    }
+
+    async fn entry(&self, path: &SandboxPath) -> Result<Entry, FileError> {
+        Err(FileError::NotFound { path: path.to_string() })
+    }
+
+    async fn make_folder(&self, path: &SandboxPath) -> Result<bool, FileError> {
+        Err(FileError::ReadOnly { path: path.to_string() })
+    }
+
+    async fn rename(&self, from: &SandboxPath, _: &SandboxPath) -> Result<(), FileError> {
+        Err(FileError::NotFound { path: from.to_string() })
+    }
+
+    async fn remove(&self, path: &SandboxPath) -> Result<(), FileError> {
+        Err(FileError::NotFound { path: path.to_string() })
     }
 }
 

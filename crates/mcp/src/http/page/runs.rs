@@ -115,6 +115,7 @@ pub(super) async fn rerun(ask: &ApiRequest<'_>, id: &str) -> Result<Value, Failu
             timeout: None,
             wait: Some(Duration::ZERO),
             watch: Watch::default(),
+            ..ExecuteRequest::default()
         };
         let view = ask
             .engine

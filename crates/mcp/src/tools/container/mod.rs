@@ -212,6 +212,7 @@ async fn execute(mut call: Call) -> Result<Answer, Failure> {
         // No tool would wait for the rest.
         wait: None,
         watch: call.watch.clone(),
+        ..ExecuteRequest::default()
     };
     let ran = call.engine.execute(&call.caller, request, call.cancel).await?;
     let inline = call.engine.config().output_inline;

@@ -116,6 +116,7 @@ async fn run(mut call: Call, interpreters: Interpreters) -> Result<Answer, Failu
         // No tool would wait for the rest.
         wait: None,
         watch: call.watch.clone(),
+        ..ExecuteRequest::default()
     };
     let ran = match interpreters {
         Interpreters::Fresh => call.engine.execute_alone(&call.caller, request, call.cancel).await,

@@ -223,6 +223,7 @@ impl<'a> AttackedSandbox<'a> {
             timeout: Some(timeout),
             wait: None,
             watch: sandcell_engine::Watch::default(),
+            ..ExecuteRequest::default()
         };
         self.engine
             .execute(&self.caller, request, CancellationToken::new())

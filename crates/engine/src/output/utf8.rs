@@ -2,13 +2,13 @@
 
 /// The decoder, with the bytes of an incomplete character.
 #[derive(Debug, Default)]
-pub(crate) struct Utf8 {
+pub struct Utf8 {
     unfinished: Vec<u8>,
 }
 
 impl Utf8 {
     /// Decodes the next bytes. Invalid UTF-8 becomes U+FFFD.
-    pub(crate) fn text(&mut self, bytes: &[u8]) -> String {
+    pub fn text(&mut self, bytes: &[u8]) -> String {
         let mut all = std::mem::take(&mut self.unfinished);
         all.extend_from_slice(bytes);
         let end = whole_characters(&all);
@@ -17,12 +17,13 @@ impl Utf8 {
     }
 
     /// Returns the number of bytes that wait for the rest of their character.
-    pub(crate) fn held(&self) -> u64 {
+    #[must_use]
+    pub fn held(&self) -> u64 {
         u64::try_from(self.unfinished.len()).unwrap_or(0)
     }
 
     /// Decodes the remaining bytes at the end of the stream.
-    pub(crate) fn end(&mut self) -> String {
+    pub fn end(&mut self) -> String {
         String::from_utf8_lossy(&std::mem::take(&mut self.unfinished)).into_owned()
     }
 }
