@@ -12,7 +12,7 @@ use crate::command::root;
 use crate::{circles, rust_paths};
 
 /// Allowed dependencies between crates, tests included. An unlisted crate is an error, so a new one is a decision.
-const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 23] = [
+const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 24] = [
     ("attacks", &[]),
     ("sandbox", &[]),
     ("settings", &["sandbox"]),
@@ -33,6 +33,7 @@ const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 23] = [
     ("history", &["engine", "sandbox"]),
     ("mcp", &["engine", "sandbox", "testkit"]),
     ("rest", &["engine", "mcp", "sandbox"]),
+    ("e2b-server", &["engine", "mcp", "sandbox"]),
     (
         "sandcell",
         &[
@@ -41,6 +42,7 @@ const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 23] = [
             "audit",
             "backends",
             "broker",
+            "e2b-server",
             "engine",
             "history",
             "images",

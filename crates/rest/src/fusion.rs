@@ -218,7 +218,7 @@ impl Answer {
 /// Runs a program.
 pub(crate) async fn run_code(call: Call<'_>) -> Result<Response<EndpointBody>, Problem> {
     let asked = match &call.body {
-        RequestBody::Json(bytes) => read(bytes),
+        RequestBody::Whole(bytes) => read(bytes),
         RequestBody::Nothing | RequestBody::Stream(_) => read(&Bytes::new()),
     };
     let asked = match asked {

@@ -27,9 +27,9 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use hyper::{Method, Response, Uri};
+use hyper::{Response, Uri};
 use sandcell_engine::Engine;
-use sandcell_mcp::{EndpointBody, EndpointInput, EndpointRequest, Endpoints, NotFound};
+use sandcell_mcp::{Claim, EndpointBody, EndpointInput, EndpointRequest, Endpoints, NotFound, RequestHead};
 
 use crate::queues::CallerQueues;
 use crate::request::{Call, Query};
@@ -61,13 +61,21 @@ impl Rest {
 }
 
 impl Endpoints for Rest {
-    fn has(&self, path: &str) -> bool {
-        path == "/v1" || path.starts_with("/v1/") || path == fusion::RUN_CODE_PATH
+    fn label(&self) -> &'static str {
+        "/v1"
     }
 
-    fn find(&self, method: &Method, uri: &Uri) -> Result<EndpointInput, NotFound> {
-        let (route, _) = routes::find(method, uri.path())?;
-        Query::parse(uri.query(), route.query).ok_or(NotFound::Query)?;
+    fn claim(&self, head: RequestHead<'_>) -> Claim {
+        let path = head.uri.path();
+        match path == "/v1" || path.starts_with("/v1/") || path == fusion::RUN_CODE_PATH {
+            true => Claim::Address,
+            false => Claim::None,
+        }
+    }
+
+    fn find(&self, head: RequestHead<'_>) -> Result<EndpointInput, NotFound> {
+        let (route, _) = routes::find(head.method, head.uri.path())?;
+        Query::parse(head.uri.query(), route.query).ok_or(NotFound::Query)?;
         Ok(route.input)
     }
 

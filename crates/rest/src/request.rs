@@ -36,7 +36,7 @@ impl Call<'_> {
     /// Parses the JSON body as this type.
     pub(crate) fn json<T: DeserializeOwned>(&self) -> Result<T, Failure> {
         match &self.body {
-            RequestBody::Json(bytes) => json(bytes),
+            RequestBody::Whole(bytes) => json(bytes),
             RequestBody::Nothing | RequestBody::Stream(_) => json(&Bytes::new()),
         }
     }

@@ -11,7 +11,7 @@ use std::time::SystemTime;
 use sandcell_engine::Principal;
 
 use oauth::{BadToken, OauthOptions, ResourceMetadata, Verifier};
-pub use tokens::{NewToken, Token, TokenError, TokenStore, TokenUse};
+pub use tokens::{NewToken, Token, TokenError, TokenForm, TokenStore, TokenUse};
 use tokens::{digest, is_one_of};
 
 /// The principal of all callers without a token, where the operator allows such callers.

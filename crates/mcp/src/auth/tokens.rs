@@ -25,6 +25,8 @@ const NAME_CHARS: usize = 64;
 const TOKEN_ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 const ID_CHARS: usize = 10;
 const SECRET_CHARS: usize = 52;
+/// Random bytes of a token in E2B's form.
+const E2B_KEY_BYTES: usize = 20;
 
 /// A token's hash.
 pub(super) type Digest = [u8; 32];
@@ -37,6 +39,15 @@ pub enum TokenUse {
     Mcp,
     /// The metrics of the server, and nothing else.
     Metrics,
+}
+
+/// The form of a token's text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TokenForm {
+    /// `sandcell_`, its id and its secret.
+    Own,
+    /// `e2b_` and hexadecimal digits, as some versions of E2B's SDKs demand.
+    E2b,
 }
 
 /// A token as it is kept: without the secret.
@@ -191,6 +202,21 @@ impl TokenStore {
     ///
     /// Fails if the name is unusable or the file cannot be written.
     pub fn create(&self, name: &str, lifetime: Option<Duration>, usage: TokenUse) -> Result<NewToken, TokenError> {
+        self.create_as(TokenForm::Own, name, lifetime, usage)
+    }
+
+    /// Makes a token for MCP in this form.
+    ///
+    /// # Errors
+    ///
+    /// Fails like [`create`](Self::create).
+    pub fn create_as(
+        &self,
+        form: TokenForm,
+        name: &str,
+        lifetime: Option<Duration>,
+        usage: TokenUse,
+    ) -> Result<NewToken, TokenError> {
         let visible = |character: char| !character.is_control();
         if name.trim().is_empty() || name.chars().count() > NAME_CHARS || !name.chars().all(visible) {
             return Err(TokenError::Name);
@@ -201,7 +227,10 @@ impl TokenStore {
             return Err(TokenError::Full);
         }
         let id = format!("tk{}", random(ID_CHARS)?);
-        let secret = format!("sandcell_{id}_{}", random(SECRET_CHARS)?);
+        let secret = match form {
+            TokenForm::Own => format!("sandcell_{id}_{}", random(SECRET_CHARS)?),
+            TokenForm::E2b => format!("e2b_{}", hex(&random_bytes(E2B_KEY_BYTES)?)),
+        };
         let now = SystemTime::now();
         let token = Token {
             id,
@@ -316,9 +345,14 @@ fn at(seconds: u64) -> String {
     sandcell_sandbox::rfc3339(time.unwrap_or(SystemTime::UNIX_EPOCH))
 }
 
-fn random(characters: usize) -> Result<String, TokenError> {
-    let mut bytes = vec![0_u8; characters];
+fn random_bytes(count: usize) -> Result<Vec<u8>, TokenError> {
+    let mut bytes = vec![0_u8; count];
     getrandom::fill(&mut bytes).map_err(|error| TokenError::Random(io::Error::other(error)))?;
+    Ok(bytes)
+}
+
+fn random(characters: usize) -> Result<String, TokenError> {
+    let bytes = random_bytes(characters)?;
     let character = |byte: &u8| TOKEN_ALPHABET.get(usize::from(byte % 32)).map(|byte| char::from(*byte));
     Ok(bytes.iter().filter_map(character).collect())
 }

@@ -12,13 +12,14 @@ use http_body_util::combinators::BoxBody;
 use hyper::body::Incoming;
 use hyper::header::CONTENT_LENGTH;
 use hyper::http::request::Parts;
-use hyper::{HeaderMap, Method, Request, Response, Uri};
+use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use sandcell_engine::Principal;
 use sandcell_sandbox::{Code, Failure};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::BODY_TIMEOUT;
 use super::body::{self, Body};
+use super::host_origin::single_value;
 use super::pipeline::{BodyRoom, ConnectionInfo, Pipeline, is_json};
 use super::rejection::Rejection;
 use super::tenants::Tenant;
@@ -33,16 +34,94 @@ const PART_BYTES: usize = 1 << 20;
 /// The body of an endpoint's answer.
 pub type EndpointBody = BoxBody<Bytes, Infallible>;
 
+/// The head of a request whose sender is not known yet.
+#[derive(Debug, Clone, Copy)]
+#[expect(missing_docs, reason = "the names are the documentation")]
+pub struct RequestHead<'a> {
+    pub method: &'a Method,
+    pub uri: &'a Uri,
+    pub headers: &'a HeaderMap,
+}
+
+impl<'a> RequestHead<'a> {
+    /// Returns the head of a request.
+    #[must_use]
+    pub fn of<T>(request: &'a Request<T>) -> Self {
+        Self {
+            method: request.method(),
+            uri: request.uri(),
+            headers: request.headers(),
+        }
+    }
+
+    /// Returns a header as text. None if it is missing, appears twice, or is not plain text.
+    #[must_use]
+    pub fn header(&self, name: &'static str) -> Option<&'a str> {
+        single_value(self.headers, name).ok().flatten()
+    }
+}
+
+/// The claim of endpoints on a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Claim {
+    /// The request is not for these endpoints.
+    None,
+    /// It is for these endpoints, unless the server itself has its address.
+    Address,
+    /// It is for these endpoints, whatever its path is.
+    Any {
+        /// True if its `Host` header names something that these endpoints serve. Otherwise it is checked as usual.
+        host: bool,
+    },
+}
+
+/// The way in which endpoints identify the sender of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Credential {
+    /// The `Authorization` header, as for MCP.
+    Authorization,
+    /// This token of the server, from another header. It is ignored where no token is needed.
+    Token(String),
+    /// The endpoints know the sender by a secret that they gave out themselves.
+    Caller(Principal),
+    /// The sender gave no valid secret.
+    Refused(Refusal),
+}
+
+/// A refused request, in plain words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// The status.
+    pub status: StatusCode,
+    /// The failure.
+    pub failure: Failure,
+}
+
 /// Endpoints under separate addresses.
 pub trait Endpoints: std::fmt::Debug + Send + Sync {
-    /// Returns true if requests for this path are for these endpoints, even if no endpoint is at the path.
-    fn has(&self, path: &str) -> bool;
+    /// Returns the label of these endpoints in the metrics.
+    fn label(&self) -> &'static str;
+
+    /// Returns whether a request is for these endpoints, even if no endpoint is at its address.
+    fn claim(&self, head: RequestHead<'_>) -> Claim;
 
     /// Looks at the head of a request. Its sender is not known yet and nothing of its body was read.
     ///
     /// # Errors
     /// There is no such endpoint, or it does not take such requests.
-    fn find(&self, method: &Method, uri: &Uri) -> Result<EndpointInput, NotFound>;
+    fn find(&self, head: RequestHead<'_>) -> Result<EndpointInput, NotFound>;
+
+    /// Returns the secret by which the sender of a request is known.
+    fn credential(&self, head: RequestHead<'_>) -> Credential {
+        let _ = head;
+        Credential::Authorization
+    }
+
+    /// Puts a refusal of the server into the form of these endpoints. None: the common form.
+    fn refuse(&self, uri: &Uri, refusal: &Refusal) -> Option<Response<EndpointBody>> {
+        let _ = (uri, refusal);
+        None
+    }
 
     /// Answers a request that is the same for everybody; [`EndpointInput::Nothing`] only.
     fn answer_anybody(&self, uri: &Uri) -> Response<EndpointBody>;
@@ -62,6 +141,11 @@ pub enum EndpointInput {
     CallerAtOnce,
     /// A JSON object, read whole.
     Json,
+    /// A body of any type that is read whole. After a head it has few enough values that it can be parsed as JSON.
+    Whole {
+        /// The number of bytes before the JSON.
+        head: usize,
+    },
     /// Bytes of any length, read in parts.
     Stream,
 }
@@ -99,8 +183,8 @@ impl std::fmt::Debug for EndpointRequest<'_> {
 pub enum RequestBody<'a> {
     /// None.
     Nothing,
-    /// JSON of few enough values that it can be parsed.
-    Json(Bytes),
+    /// A whole body of few enough values that it can be parsed as JSON.
+    Whole(Bytes),
     /// Bytes in parts.
     Stream(BodyStream<'a>),
 }
@@ -197,11 +281,11 @@ impl Pipeline {
     /// Answers a request for one of the endpoints.
     pub(super) async fn endpoint(
         &self,
+        endpoints: &dyn Endpoints,
         request: Request<Incoming>,
         from: &ConnectionInfo,
     ) -> Result<Response<Body>, Rejection> {
-        let endpoints = self.endpoints.as_deref().ok_or_else(Rejection::no_such_address)?;
-        let wants = match endpoints.find(request.method(), request.uri()) {
+        let wants = match endpoints.find(RequestHead::of(&request)) {
             Ok(wants) => wants,
             Err(NotFound::Address) => return Err(Rejection::no_such_resource()),
             Err(NotFound::Method(allowed)) => return Err(Rejection::method(allowed)),
@@ -210,11 +294,13 @@ impl Pipeline {
         if wants == EndpointInput::Nothing {
             return Ok(endpoints.answer_anybody(request.uri()));
         }
-        let admission = self.admit(request.headers(), from, TokenUse::Mcp).await?;
+        let caller = self
+            .sender(endpoints.credential(RequestHead::of(&request)), &request, from)
+            .await?;
         if self.is_ending() {
             return Err(Rejection::ending());
         }
-        let tenant = self.tenant(&admission.caller)?;
+        let tenant = self.tenant(&caller)?;
         tenant.may_send().map_err(Rejection::too_fast)?;
         let priority = match wants {
             EndpointInput::CallerAtOnce => Priority::Control,
@@ -228,11 +314,14 @@ impl Pipeline {
         let body = match wants {
             EndpointInput::Nothing | EndpointInput::Caller | EndpointInput::CallerAtOnce => RequestBody::Nothing,
             EndpointInput::Json if !is_json(&parts.headers)? => return Err(Rejection::body_not_json()),
-            EndpointInput::Json => RequestBody::Json(self.json(&tenant, &parts.headers, incoming).await?),
+            EndpointInput::Json => RequestBody::Whole(self.json(&tenant, &parts.headers, incoming, 0).await?),
+            EndpointInput::Whole { head } => {
+                RequestBody::Whole(self.json(&tenant, &parts.headers, incoming, head).await?)
+            }
             EndpointInput::Stream => RequestBody::Stream(self.stream(&tenant, &parts.headers, incoming)?),
         };
         let request = EndpointRequest {
-            caller: admission.caller,
+            caller,
             parts,
             body,
             large: LargeAnswers {
@@ -249,11 +338,41 @@ impl Pipeline {
         Ok(response.map(|body| body::until(body::holding(body, (permit, call, Arc::clone(&tenant))), ended)))
     }
 
-    /// Reads a JSON body. Refuses a body that would take much memory when it is parsed.
-    async fn json(&self, tenant: &Tenant, headers: &HeaderMap, incoming: Incoming) -> Result<Bytes, Rejection> {
+    /// Returns the sender of a request for endpoints.
+    async fn sender(
+        &self,
+        credential: Credential,
+        request: &Request<Incoming>,
+        from: &ConnectionInfo,
+    ) -> Result<Principal, Rejection> {
+        let admission = match credential {
+            Credential::Authorization => self.admit(request.headers(), from, TokenUse::Mcp).await?,
+            Credential::Token(token) => {
+                let needed = self.authenticator.token_needed().unwrap_or(true);
+                let authorization = needed.then(|| format!("Bearer {token}"));
+                self.admit_by(authorization.as_deref(), from, TokenUse::Mcp).await?
+            }
+            Credential::Caller(caller) if self.authenticator.may_stay(&caller) => {
+                from.occupant.let_in(&caller);
+                return Ok(caller);
+            }
+            Credential::Caller(_) => return Err(Rejection::wrong_token()),
+            Credential::Refused(refusal) => return Err(Rejection::refused(refusal)),
+        };
+        Ok(admission.caller)
+    }
+
+    /// Reads a body with JSON after `head` bytes. Refuses a body that would take much memory when it is parsed.
+    async fn json(
+        &self,
+        tenant: &Tenant,
+        headers: &HeaderMap,
+        incoming: Incoming,
+        head: usize,
+    ) -> Result<Bytes, Rejection> {
         let bytes = self.read(tenant, headers, incoming).await?;
         let mut scanner = Scanner::default();
-        scanner.feed(&bytes);
+        scanner.feed(bytes.get(head..).unwrap_or_default());
         if scanner.deepest() > MESSAGE_DEPTH || scanner.marks() > MESSAGE_MARKS {
             return Err(Rejection::too_many_values());
         }

@@ -33,8 +33,8 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 pub use endpoints::{
-    BodyStream, EndpointBody, EndpointInput, EndpointRequest, Endpoints, LargeAnswer, LargeAnswers, NotFound,
-    RequestBody, holding,
+    BodyStream, Claim, Credential, EndpointBody, EndpointInput, EndpointRequest, Endpoints, LargeAnswer, LargeAnswers,
+    NotFound, Refusal, RequestBody, RequestHead, holding,
 };
 pub use host_origin::InvalidHostOrigin;
 pub use limits_handle::HttpControl;
@@ -115,8 +115,8 @@ pub struct HttpOptions {
     pub oauth: Option<OauthOptions>,
     /// The switch for the page.
     pub page: Page,
-    /// Endpoints outside MCP, if any.
-    pub endpoints: Option<Arc<dyn Endpoints>>,
+    /// Endpoints outside MCP. The first ones that claim a request answer it.
+    pub endpoints: Vec<Arc<dyn Endpoints>>,
     /// The certificate; none for plain HTTP.
     pub tls: Option<TlsFiles>,
 }
@@ -134,7 +134,7 @@ impl HttpOptions {
             oauth: None,
             tls: None,
             page: Page::Absent,
-            endpoints: None,
+            endpoints: Vec::new(),
         }
     }
 }
@@ -264,7 +264,7 @@ impl HttpServer {
             drain: CLOSE_TIMEOUT,
         };
         let http = HttpOptions {
-            endpoints: Some(endpoints),
+            endpoints: vec![endpoints],
             ..HttpOptions::local(limits, Anonymous::Parent)
         };
         let listener = Listener::parent(socket).map_err(HttpError::Socket)?;

@@ -25,7 +25,7 @@ use super::BODY_TIMEOUT;
 use super::auth_throttle::AuthThrottle;
 use super::body::{self, Body};
 use super::connections::Occupant;
-use super::endpoints::Endpoints;
+use super::endpoints::{Claim, Endpoints, RequestHead};
 use super::host_origin::{HostOrigin, single_value};
 use super::limits_handle::LimitsHandle;
 use super::message::{self, Kind, Message};
@@ -69,7 +69,7 @@ pub(crate) struct Pipeline {
     pub(crate) metrics: Metrics,
     pub(crate) engine: Arc<Engine>,
     page: Page,
-    pub(super) endpoints: Option<Arc<dyn Endpoints>>,
+    endpoints: Vec<Arc<dyn Endpoints>>,
     bulk: Arc<Semaphore>,
     incoming: Semaphore,
     /// Calls that are being answered.
@@ -110,7 +110,7 @@ impl Pipeline {
         limits: Arc<LimitsHandle>,
         engine: Arc<Engine>,
         page: Page,
-        endpoints: Option<Arc<dyn Endpoints>>,
+        endpoints: Vec<Arc<dyn Endpoints>>,
     ) -> Self {
         Self {
             host_origin,
@@ -155,19 +155,28 @@ impl Pipeline {
         let chunked = request.headers().contains_key(TRANSFER_ENCODING);
         let origin = request.headers().get(ORIGIN).cloned();
         let origin = origin.filter(|origin| origin.to_str().is_ok_and(|text| self.host_origin.may_read(text)));
-        let route = self.route_of(request.uri().path());
+        let (route, endpoints) = self.route_of(RequestHead::of(&request));
+        let uri = endpoints.map(|_| request.uri().clone());
         let origin = origin.filter(|_| !matches!(route, Route::Page | Route::Api));
-        let mut response = self.route(route, request, from).await.unwrap_or_else(|rejection| {
-            self.metrics.refused(rejection.reason);
-            if let Some(event) = rejection.event(from.peer) {
-                self.engine.note(event);
-            }
-            match route {
-                Route::Endpoint => rejection.into_plain_response(),
-                _ => rejection.into_response(),
-            }
-        });
-        self.metrics.answered(route.name(), response.status().as_u16());
+        let mut response = self
+            .route(route, endpoints, request, from)
+            .await
+            .unwrap_or_else(|rejection| {
+                self.metrics.refused(rejection.reason);
+                if let Some(event) = rejection.event(from.peer) {
+                    self.engine.note(event);
+                }
+                let own = endpoints
+                    .zip(uri.as_ref())
+                    .and_then(|(endpoints, uri)| endpoints.refuse(uri, &rejection.refusal()));
+                match (own, route) {
+                    (Some(response), _) => rejection.with_headers(response),
+                    (None, Route::Endpoint { .. }) => rejection.into_plain_response(),
+                    (None, _) => rejection.into_response(),
+                }
+            });
+        let label = endpoints.map_or_else(|| route.name(), Endpoints::label);
+        self.metrics.answered(label, response.status().as_u16());
         let headers = response.headers_mut();
         if let Some(origin) = origin {
             headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin);
@@ -187,6 +196,7 @@ impl Pipeline {
     async fn route(
         &self,
         route: Route,
+        endpoints: Option<&dyn Endpoints>,
         request: Request<Incoming>,
         from: &ConnectionInfo,
     ) -> Result<Response<Body>, Rejection> {
@@ -206,7 +216,7 @@ impl Pipeline {
             | Route::ResourceMetadata
             | Route::Page
             | Route::Api
-            | Route::Endpoint
+            | Route::Endpoint { .. }
             | Route::Old
             | Route::Other => {}
         }
@@ -221,6 +231,8 @@ impl Pipeline {
             Route::Page => self.host_origin.check_link(headers, from.here, from.secure)?,
             // Origins that the operator allowed for MCP may not use the page's API.
             Route::Api => self.host_origin.check_own(headers, from.here, from.secure)?,
+            // The endpoints have checked the name.
+            Route::Endpoint { own_host: true } => {}
             _ => self.host_origin.check(headers, from.here, from.secure)?,
         }
         let host = single_value(headers, HOST.as_str())?;
@@ -233,8 +245,13 @@ impl Pipeline {
             Route::Metrics => self.metrics(&request, from).await,
             Route::ResourceMetadata => self.resource_metadata(request.method()),
             Route::Mcp if request.method() == Method::OPTIONS => self.preflight(headers, "GET, POST, DELETE"),
-            Route::Endpoint if request.method() == Method::OPTIONS => self.preflight(headers, "GET, POST, PUT, DELETE"),
-            Route::Endpoint => self.endpoint(request, from).await,
+            Route::Endpoint { .. } if request.method() == Method::OPTIONS => {
+                self.preflight(headers, "GET, POST, PUT, DELETE")
+            }
+            Route::Endpoint { .. } => match endpoints {
+                Some(endpoints) => self.endpoint(endpoints, request, from).await,
+                None => Err(Rejection::no_such_address()),
+            },
             Route::Mcp => self.mcp(request, from).await,
             Route::Service if from.local => Ok(self.service()),
             Route::Page => page::file(request.method(), request.uri().path()),
@@ -243,8 +260,25 @@ impl Pipeline {
         }
     }
 
-    /// Returns the route of a path.
-    fn route_of(&self, path: &str) -> Route {
+    /// Returns the route of a request, and the endpoints that answer it.
+    fn route_of(&self, head: RequestHead<'_>) -> (Route, Option<&dyn Endpoints>) {
+        let claims = || self.endpoints.iter().map(|one| (one.claim(head), one.as_ref()));
+        for (claim, endpoints) in claims() {
+            if let Claim::Any { host } = claim {
+                return (Route::Endpoint { own_host: host }, Some(endpoints));
+            }
+        }
+        let route = self.own_route(head.uri.path());
+        if route == Route::Other
+            && let Some((_, endpoints)) = claims().find(|(claim, _)| *claim == Claim::Address)
+        {
+            return (Route::Endpoint { own_host: false }, Some(endpoints));
+        }
+        (route, None)
+    }
+
+    /// Returns the route of a path of the server itself.
+    fn own_route(&self, path: &str) -> Route {
         match (
             route(path),
             self.authenticator.resource_metadata(),
@@ -257,7 +291,6 @@ impl Pipeline {
             }
             (Route::Other, ..) if self.page == Page::Served && page::has_file(path) => Route::Page,
             (Route::Other, ..) if self.page == Page::Served && page::is_api(path) => Route::Api,
-            (Route::Other, ..) if self.endpoints.as_ref().is_some_and(|all| all.has(path)) => Route::Endpoint,
             (route, ..) => route,
         }
     }
@@ -285,10 +318,18 @@ impl Pipeline {
         from: &ConnectionInfo,
         wanted: TokenUse,
     ) -> Result<Admission, Rejection> {
-        let admitted = self
-            .authenticator
-            .admit(single_value(headers, AUTHORIZATION.as_str())?)
-            .await;
+        self.admit_by(single_value(headers, AUTHORIZATION.as_str())?, from, wanted)
+            .await
+    }
+
+    /// Returns the sender of a request with this authorization, if it may use `wanted`.
+    pub(super) async fn admit_by(
+        &self,
+        authorization: Option<&str>,
+        from: &ConnectionInfo,
+        wanted: TokenUse,
+    ) -> Result<Admission, Rejection> {
+        let admitted = self.authenticator.admit(authorization).await;
         let admission = admitted.map_err(|denied| {
             let rejection = match denied {
                 Denied::Missing => Rejection::no_token(),
@@ -540,7 +581,10 @@ enum Route {
     /// The API of the page.
     Api,
     /// An endpoint of another crate.
-    Endpoint,
+    Endpoint {
+        /// True if the `Host` header names something that the endpoints serve.
+        own_host: bool,
+    },
     Alive,
     Ready,
     /// The address of the first HTTP transport.
@@ -557,7 +601,7 @@ impl Route {
             Self::ResourceMetadata => "/.well-known",
             Self::Page => "/",
             Self::Api => "/api",
-            Self::Endpoint => "/v1",
+            Self::Endpoint { .. } => "other",
             Self::Alive => "/healthz",
             Self::Ready => "/readyz",
             Self::Old => "/sse",

@@ -1,6 +1,7 @@
 //! Responses to rejected requests: the HTTP status, its headers, and a body with the problem and its remedy, in the
 //! common format of failures.
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -11,10 +12,11 @@ use hyper::header::{
 };
 use hyper::{Response, StatusCode};
 use sandcell_engine::{EventKind, SecurityEvent};
-use sandcell_sandbox::Code;
+use sandcell_sandbox::{Code, Failure};
 use serde_json::{Value, json};
 
 use super::body::Body;
+use super::endpoints::Refusal;
 use crate::auth::oauth::ResourceMetadata;
 use crate::limits::{MESSAGE_DEPTH, MESSAGE_MARKS};
 
@@ -29,8 +31,8 @@ pub(crate) struct Rejection {
     pub(crate) reason: &'static str,
     code: Code,
     rpc_code: i32,
-    message: String,
-    remedy: &'static str,
+    message: Box<str>,
+    remedy: Cow<'static, str>,
     /// The id of the request, if it was already read.
     id: Option<Value>,
     headers: Vec<(HeaderName, HeaderValue)>,
@@ -43,8 +45,8 @@ impl Rejection {
             reason,
             code,
             rpc_code: REJECTED_ERROR,
-            message: message.to_owned(),
-            remedy,
+            message: message.into(),
+            remedy: remedy.into(),
             id: None,
             headers: Vec::new(),
         }
@@ -456,6 +458,29 @@ impl Rejection {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "ending", Code::Busy, message, remedy)
             .later(Duration::from_secs(5))
             .closing()
+    }
+
+    /// Builds the rejection of endpoints.
+    pub(crate) fn refused(refusal: Refusal) -> Self {
+        let Failure { code, message, remedy } = refusal.failure;
+        Self {
+            remedy: remedy.into(),
+            ..Self::new(refusal.status, "endpoint", code, &message, "")
+        }
+    }
+
+    /// Returns the rejection in plain words.
+    pub(crate) fn refusal(&self) -> Refusal {
+        Refusal {
+            status: self.status,
+            failure: Failure::new(self.code, self.message.as_ref(), self.remedy.as_ref()),
+        }
+    }
+
+    /// Adds this rejection's headers to an answer.
+    pub(crate) fn with_headers(self, mut response: Response<Body>) -> Response<Body> {
+        response.headers_mut().extend(self.headers);
+        response
     }
 
     /// Returns the answer for callers that do not use JSON-RPC.

@@ -39,6 +39,10 @@ pub(super) struct ServeArgs {
     #[arg(long, requires = "http")]
     page: bool,
 
+    /// Also serves E2B's API, for programs that use E2B's SDKs
+    #[arg(long, requires = "http")]
+    e2b: bool,
+
     /// Lets everyone who can reach the server run code, also from other machines, while no token exists
     #[arg(long, requires = "http")]
     dangerously_without_authentication: bool,
@@ -104,6 +108,11 @@ impl ServeArgs {
             key: "http.page",
             flag: "--page",
             texts: self.page.then(|| "true".to_owned()).into_iter().collect(),
+        });
+        flags.push(FlagValue {
+            key: "e2b_server.enabled",
+            flag: "--e2b",
+            texts: self.e2b.then(|| "true".to_owned()).into_iter().collect(),
         });
         flags
     }

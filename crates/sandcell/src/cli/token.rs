@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use sandcell_engine::{EventKind, SecurityEvent};
-use sandcell_mcp::{NewToken, Token, TokenError, TokenStore, TokenUse};
+use sandcell_mcp::{NewToken, Token, TokenError, TokenForm, TokenStore, TokenUse};
 use sandcell_sandbox::{Code, Failure};
 use serde_json::json;
 
@@ -40,6 +40,10 @@ enum TokenCommand {
         #[arg(long)]
         metrics: bool,
 
+        /// Makes a token in the form of E2B's keys, which E2B's SDKs demand. It also opens /mcp and /v1
+        #[arg(long, conflicts_with = "metrics")]
+        e2b: bool,
+
         /// Prints {id, name, token, expires_at}
         #[arg(long)]
         json: bool,
@@ -71,11 +75,13 @@ pub(super) fn run(args: &TokenArgs, settings: &Settings) -> Result<ExitCode, Fai
             name,
             expires,
             metrics,
+            e2b,
             json,
         } => {
             let lifetime = expires.map(|days| Duration::from_secs(days.saturating_mul(DAY_S)));
             let usage = if *metrics { TokenUse::Metrics } else { TokenUse::Mcp };
-            let made = store.create(name, lifetime, usage).map_err(failure)?;
+            let form = if *e2b { TokenForm::E2b } else { TokenForm::Own };
+            let made = store.create_as(form, name, lifetime, usage).map_err(failure)?;
             let end = made.token.expires_at().unwrap_or_else(|| "never".to_owned());
             let detail = format!("{} for {name:?}, expires: {end}", made.token.id);
             sinks::note(settings, SecurityEvent::new(EventKind::TokenCreated, detail));

@@ -170,6 +170,8 @@ pub(crate) struct HttpSettings {
     pub(crate) page: Page,
     /// Enables or disables the REST resources next to MCP.
     pub(crate) rest: bool,
+    /// The server for E2B's SDKs.
+    pub(crate) e2b: table::E2bServerSettings,
     /// The certificate and its key.
     pub(crate) tls: Option<(PathBuf, PathBuf)>,
     /// The limits of callers.
@@ -380,6 +382,7 @@ fn http(layered: &Layered) -> Result<HttpSettings, ConfigError> {
         origins: http.origins,
         page: if http.page { Page::Served } else { Page::Absent },
         rest: http.rest,
+        e2b: table::E2bServerSettings::read(value_in(layered))?,
         tls,
         limits: HttpLimits {
             connections: http.connections,

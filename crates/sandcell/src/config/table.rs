@@ -406,6 +406,20 @@ sandcell_settings::settings! {
 }
 
 sandcell_settings::settings! {
+    /// The server for E2B's SDKs.
+    #[derive(Debug, Clone, PartialEq)]
+    pub(crate) struct E2bServerSettings in "e2b_server." {
+        /// Serves E2B's API with `serve --http`, for programs that use E2B's SDKs. It uses the same tokens and limits as
+        /// MCP. `--e2b` means the same.
+        "enabled" => enabled: bool = operator(Kind::Flag, "false"),
+
+        /// The domain below which each port of a sandbox has a name, `PORT-ID.DOMAIN`, such as
+        /// `sandboxes.example.com`. Its names must lead to this server. Empty: `localhost` and the server's port.
+        "domain" => domain: String = operator(Kind::Text, ""),
+    }
+}
+
+sandcell_settings::settings! {
     /// Addresses and access of `serve --http`.
     #[derive(Debug, Clone, PartialEq)]
     pub(crate) struct HttpTable in "http." {
@@ -511,6 +525,7 @@ const TABLES: &[&[Setting]] = &[
     ServiceTable::SETTINGS,
     ImageSettings::SETTINGS,
     HttpTable::SETTINGS,
+    E2bServerSettings::SETTINGS,
     TraceSettings::SETTINGS,
     AuthSettings::SETTINGS,
 ];

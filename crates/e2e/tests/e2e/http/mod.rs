@@ -20,6 +20,8 @@ mod page_work;
 // REST resources, and those in the form of SandboxFusion.
 mod rest;
 mod run_code;
+// E2B's API: with E2B's SDKs, and with bad requests.
+mod e2b_server;
 // Fairness between two tenants that both use all capacity.
 mod fair;
 // Many clients for a long time, and the end of the server meanwhile.

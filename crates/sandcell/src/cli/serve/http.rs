@@ -7,6 +7,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sandcell_e2b_server::{E2bOptions, E2bServer};
 use sandcell_mcp::{Activity, Anonymous, HttpError, HttpOptions, HttpServer, Page, TlsFiles, TokenStore};
 use sandcell_rest::Rest;
 #[cfg(unix)]
@@ -73,7 +74,7 @@ pub(super) async fn serve(
         },
         oauth: settings.http.oauth.clone(),
         page: settings.http.page,
-        endpoints: None,
+        endpoints: Vec::new(),
         tls: settings
             .http
             .tls
@@ -82,7 +83,8 @@ pub(super) async fn serve(
     };
     let (secure, page) = (http.tls.is_some(), http.page);
     let options = args.options(&settings);
-    let rest = settings.http.rest;
+    let (rest, e2b) = (settings.http.rest, settings.http.e2b.clone());
+    let port = listener.local_addr().map_or(listen.0.port(), |address| address.port());
     let reloader = Reloader::new(around, OnHangUp::Reloads)?;
     let wired = wiring::wire(settings, launcher).await;
     for problem in &wired.problems {
@@ -90,7 +92,15 @@ pub(super) async fn serve(
     }
     let engine = wired.engine.clone();
     if rest {
-        http.endpoints = Some(Arc::new(Rest::new(engine.clone())));
+        http.endpoints.push(Arc::new(Rest::new(engine.clone())));
+    }
+    let domain = match e2b.domain.as_str() {
+        "" => format!("localhost:{port}"),
+        domain => domain.to_owned(),
+    };
+    if e2b.enabled {
+        let options = E2bOptions { domain: domain.clone() };
+        http.endpoints.push(Arc::new(E2bServer::new(engine.clone(), options)));
     }
     let server = match HttpServer::new(engine.clone(), options, http, listener) {
         Ok(server) => server,
@@ -99,7 +109,8 @@ pub(super) async fn serve(
             return Err(failure(&listen.0.to_string(), error));
         }
     };
-    announce(&server, open, secure, page, rest).map_err(|error| cannot_listen(&listen.0, &error))?;
+    let e2b = e2b.enabled.then_some(domain.as_str());
+    announce(&server, open, secure, page, rest, e2b).map_err(|error| cannot_listen(&listen.0, &error))?;
     let (first, second) = (CancellationToken::new(), CancellationToken::new());
     let signals = tokio::spawn({
         let (first, second) = (first.clone(), second.clone());
@@ -137,7 +148,14 @@ pub(super) async fn trim_heap_when_quiet(activity: Activity) {
 }
 
 /// Prints the addresses and the access rule; programs read the first line.
-fn announce(server: &HttpServer, open: bool, secure: bool, page: Page, rest: bool) -> io::Result<()> {
+fn announce(
+    server: &HttpServer,
+    open: bool,
+    secure: bool,
+    page: Page,
+    rest: bool,
+    e2b: Option<&str>,
+) -> io::Result<()> {
     let address = server.address()?;
     let scheme = if secure { "https" } else { "http" };
     let mut text = format!("listening on {scheme}://{address}/mcp\n");
@@ -147,6 +165,13 @@ fn announce(server: &HttpServer, open: bool, secure: bool, page: Page, rest: boo
     if rest {
         text.push_str(&format!(
             "REST calls: {scheme}://{address}/v1 (described by /v1/openapi.json)\n"
+        ));
+    }
+    if let Some(domain) = e2b {
+        text.push_str(&e2b_variables(
+            &format!("{scheme}://{address}"),
+            domain,
+            server.wants_tokens(),
         ));
     }
     text.push_str(match (server.wants_tokens(), open) {
@@ -163,6 +188,20 @@ fn announce(server: &HttpServer, open: bool, secure: bool, page: Page, rest: boo
     // A closed stderr is ignored: there is no other place for the message.
     let _nobody_listens = io::stderr().lock().write_all(text.as_bytes());
     Ok(())
+}
+
+/// Returns the environment variables of programs that use E2B's SDKs.
+fn e2b_variables(origin: &str, domain: &str, wants_tokens: bool) -> String {
+    let key = if wants_tokens {
+        "KEY    # made by `sandcell token create NAME --e2b`".to_owned()
+    } else {
+        // The SDKs demand a key of this form.
+        format!("e2b_{}", "0".repeat(40))
+    };
+    format!(
+        "E2B SDKs work with these variables:\n  E2B_API_URL={origin}\n  E2B_SANDBOX_URL={origin}\n  E2B_API_KEY={key}\n\
+         or, behind a TLS proxy for *.{domain}, with E2B_DOMAIN={domain} instead of the two addresses\n"
+    )
 }
 
 /// Returns true when users of other machines can reach the address.

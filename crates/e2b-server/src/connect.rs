@@ -1,0 +1,145 @@
+//! The Connect protocol with JSON: single answers, streams of framed messages, and error codes.
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+use http_body_util::{BodyExt as _, Full};
+use hyper::{HeaderMap, Response, StatusCode};
+use sandcell_mcp::EndpointBody;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::answer;
+use crate::limits::FRAME_HEAD_BYTES;
+use crate::problem::Problem;
+
+/// The type of single requests and answers.
+pub(crate) const UNARY_TYPE: &str = "application/json";
+/// The type of streams.
+pub(crate) const STREAM_TYPE: &str = "application/connect+json";
+/// The flag of a compressed message.
+const COMPRESSED: u8 = 1;
+/// The flag of the last message of a stream.
+const END: u8 = 2;
+
+/// Returns true for a path of a Connect service.
+pub(crate) fn is_connect(path: &str) -> bool {
+    ["/process.Process/", "/filesystem.Filesystem/"]
+        .iter()
+        .any(|service| path.starts_with(service))
+}
+
+/// Refuses a request that is not of this type.
+pub(crate) fn check_type(headers: &HeaderMap, expected: &str) -> Result<(), Problem> {
+    let kind = headers
+        .get("content-type")
+        .and_then(|kind| kind.to_str().ok())
+        .unwrap_or_default();
+    let essence = kind.split(';').next().unwrap_or_default().trim();
+    if !essence.eq_ignore_ascii_case(expected) {
+        let message = format!("the content type is {essence:?}: this call takes {expected}");
+        return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
+    }
+    let encoding = |name| headers.get(name).is_some_and(|encoding| encoding != "identity");
+    if encoding("content-encoding") || encoding("connect-content-encoding") {
+        return Err(Problem::unimplemented("compressed messages"));
+    }
+    Ok(())
+}
+
+/// Reads the one message of the request for a stream.
+pub(crate) fn message<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
+    let Some((head, message)) = body.split_at_checked(FRAME_HEAD_BYTES) else {
+        return Err(Problem::invalid("the body has no frame of Connect"));
+    };
+    let (flags, length) = match head {
+        [flags, length @ ..] => (
+            *flags,
+            length.iter().fold(0_usize, |sum, byte| sum << 8 | usize::from(*byte)),
+        ),
+        [] => (0, 0),
+    };
+    if flags & COMPRESSED != 0 {
+        return Err(Problem::unimplemented("compressed messages"));
+    }
+    if flags != 0 {
+        return Err(Problem::invalid(format!(
+            "the frame has the unknown flags {flags:#04x}"
+        )));
+    }
+    // The client may end its stream in the same body.
+    match message.split_at_checked(length) {
+        Some((message, [] | [END, ..])) => answer::parse(message),
+        Some(_) => Err(Problem::invalid("the stream has more than one message")),
+        None => Err(Problem::invalid(format!(
+            "the frame has {} of {length} bytes",
+            message.len()
+        ))),
+    }
+}
+
+/// Makes the frame of a message.
+pub(crate) fn frame(message: &Value) -> Bytes {
+    framed(0, message)
+}
+
+/// Makes the last frame of a stream that ended as it should.
+pub(crate) fn end() -> Bytes {
+    framed(END, &json!({}))
+}
+
+/// Makes the last frame of a stream that failed.
+pub(crate) fn failed(problem: &Problem) -> Bytes {
+    framed(
+        END,
+        &json!({"error": {"code": problem.code.as_str(), "message": problem.message}}),
+    )
+}
+
+/// Answers with a stream that has failed before its first event.
+pub(crate) fn failed_stream(problem: &Problem) -> Response<EndpointBody> {
+    let body = Full::new(failed(problem)).boxed();
+    answer::with_body(StatusCode::OK, STREAM_TYPE, body)
+}
+
+fn framed(flags: u8, message: &Value) -> Bytes {
+    let text = message.to_string();
+    let mut frame = BytesMut::with_capacity(FRAME_HEAD_BYTES + text.len());
+    frame.put_u8(flags);
+    frame.put_u32(u32::try_from(text.len()).unwrap_or(u32::MAX));
+    frame.put_slice(text.as_bytes());
+    frame.freeze()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(body: &[u8]) -> Result<Value, String> {
+        message(body).map_err(|problem| problem.message)
+    }
+
+    #[test]
+    fn a_message_is_read_from_its_frame() {
+        let framed = frame(&json!({"a": 1}));
+        assert_eq!(read(&framed), Ok(json!({"a": 1})));
+        let ended = [framed.as_ref(), end().as_ref()].concat();
+        assert_eq!(read(&ended), Ok(json!({"a": 1})));
+    }
+
+    #[test]
+    fn a_malformed_frame_is_refused_wherever_it_is_cut() {
+        let framed = frame(&json!({"text": "something long enough"}));
+        for end in 0..framed.len() {
+            assert!(read(&framed[..end]).is_err(), "{end} bytes");
+        }
+        for (body, expected) in [
+            (&b"\x01\0\0\0\x02{}"[..], "does not support compressed"),
+            (b"\x04\0\0\0\x02{}", "unknown flags 0x04"),
+            (b"\0\xff\xff\xff\xff{}", "2 of 4294967295 bytes"),
+            (b"\0\0\0\0\x02{}\0\0\0\0\x02{}", "more than one message"),
+            (b"\0\0\0\0\x02[1", "not as expected"),
+        ] {
+            let error = read(body).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}

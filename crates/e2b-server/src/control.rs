@@ -1,0 +1,473 @@
+//! The control plane: creates, lists, describes and ends sandboxes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use hyper::header::HeaderValue;
+use hyper::{Response, StatusCode};
+use sandcell_engine::{CreateRequest, MAX_LIFETIME, Principal, SandboxView};
+use sandcell_mcp::{EndpointBody, EndpointRequest};
+use sandcell_sandbox::{Consent, rfc3339_millis};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::limits::{CLIENT_ID, DEFAULT_TIMEOUT, ENVD_VERSION};
+use crate::problem::Problem;
+use crate::registry::Sandbox;
+use crate::routes::Operation;
+use crate::{State, answer};
+
+/// The templates of this server. Each is the machine's own programs.
+const TEMPLATES: [&str; 2] = ["base", "code-interpreter-v1"];
+/// The maximum number of sandboxes on one page of the list.
+const MAX_PAGE: usize = 100;
+/// The maximum length of an idempotency key.
+const MAX_KEY_BYTES: usize = 80;
+/// The prefix of keys of sandboxes, so that they differ from those of other interfaces.
+const KEY_PREFIX: &str = "e2b-";
+/// The maximum number of metadata entries, and the maximum length of each name and value.
+const MAX_METADATA: usize = 64;
+const MAX_METADATA_BYTES: usize = 4096;
+/// Hosts that mean the whole internet.
+const ALL_TRAFFIC: [&str; 2] = ["0.0.0.0/0", "::/0"];
+
+/// The body of a request for a sandbox.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct NewSandbox {
+    #[serde(rename = "templateID")]
+    template_id: Option<String>,
+    timeout: Option<u64>,
+    metadata: Option<BTreeMap<String, String>>,
+    env_vars: Option<BTreeMap<String, String>>,
+    auto_pause: Option<bool>,
+    #[serde(rename = "allow_internet_access")]
+    allow_internet_access: Option<bool>,
+    network: Option<NetworkRules>,
+    volume_mounts: Option<Vec<Value>>,
+    mcp: Option<Value>,
+    iam: Option<Value>,
+}
+
+/// Network rules of a new sandbox.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct NetworkRules {
+    allow_out: Option<Vec<String>>,
+    deny_out: Option<Vec<String>>,
+    #[serde(flatten)]
+    others: BTreeMap<String, Value>,
+}
+
+/// A number of seconds.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Seconds {
+    timeout: Option<u64>,
+    duration: Option<u64>,
+}
+
+/// Answers a call of the control plane.
+pub(crate) async fn answer(
+    state: &Arc<State>,
+    operation: Operation,
+    id: Option<String>,
+    request: EndpointRequest<'_>,
+) -> Result<Response<EndpointBody>, Problem> {
+    let caller = &request.caller;
+    let find = || {
+        let id = id.as_deref().unwrap_or_default();
+        let found = state.sandboxes.of(caller, id);
+        found
+            .filter(|sandbox| state.engine.has_sandbox(&sandbox.owner, &sandbox.id))
+            .ok_or_else(|| no_sandbox(id))
+    };
+    match operation {
+        Operation::Create => {
+            let key = match request.parts.headers.get("idempotency-key") {
+                Some(key) => Some(idempotency_key(key)?),
+                None => None,
+            };
+            create(state, caller, answer::read(&request.body)?, key).await
+        }
+        Operation::List => list(state, caller, request.parts.uri.query().unwrap_or_default()).await,
+        Operation::Info => {
+            let sandbox = find()?;
+            let view = view(state, &sandbox).await?;
+            Ok(answer::json(StatusCode::OK, &details(state, &sandbox, &view)))
+        }
+        Operation::Kill => {
+            let sandbox = find()?;
+            state.engine.close(&sandbox.owner, &sandbox.id).await?;
+            state.sandboxes.forget(&sandbox.id);
+            Ok(answer::empty(StatusCode::NO_CONTENT))
+        }
+        Operation::Connect => {
+            let sandbox = find()?;
+            let asked: Seconds = answer::read(&request.body)?;
+            extend(
+                state,
+                &sandbox,
+                asked.timeout.map_or(DEFAULT_TIMEOUT, Duration::from_secs),
+            )
+            .await?;
+            Ok(answer::json(StatusCode::OK, &created(state, &sandbox)))
+        }
+        Operation::Timeout => {
+            let sandbox = find()?;
+            let asked: Seconds = answer::read(&request.body)?;
+            let timeout = asked.timeout.ok_or_else(|| Problem::invalid("`timeout` is missing"))?;
+            if timeout == 0 {
+                // The sandbox is to end now.
+                state.engine.close(&sandbox.owner, &sandbox.id).await?;
+                state.sandboxes.forget(&sandbox.id);
+            } else {
+                let timeout = checked(Duration::from_secs(timeout))?;
+                state.engine.set_lifetime(&sandbox.owner, &sandbox.id, timeout)?;
+            }
+            Ok(answer::empty(StatusCode::NO_CONTENT))
+        }
+        Operation::Refreshes => {
+            let sandbox = find()?;
+            let asked: Seconds = answer::read(&request.body)?;
+            extend(
+                state,
+                &sandbox,
+                asked.duration.map_or(DEFAULT_TIMEOUT, Duration::from_secs),
+            )
+            .await?;
+            Ok(answer::empty(StatusCode::NO_CONTENT))
+        }
+        Operation::Metrics => {
+            let sandbox = find()?;
+            let view = view(state, &sandbox).await?;
+            Ok(answer::json(StatusCode::OK, &[metrics(&view)]))
+        }
+        Operation::Missing(what) => {
+            if id.is_some() {
+                find()?;
+            }
+            Err(Problem::unimplemented(what))
+        }
+    }
+}
+
+fn no_sandbox(id: &str) -> Problem {
+    let id: String = id.chars().take(64).filter(char::is_ascii_graphic).collect();
+    Problem::not_found(format!("sandbox \"{id}\" doesn't exist or you don't have access to it"))
+}
+
+/// Reads an idempotency key: letters, digits and dashes.
+fn idempotency_key(key: &HeaderValue) -> Result<String, Problem> {
+    let key = key.to_str().unwrap_or_default();
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    if key.is_empty() || key.len() > MAX_KEY_BYTES || !key.bytes().all(fits) {
+        return Err(Problem::invalid(format!(
+            "the idempotency key has 1 to {MAX_KEY_BYTES} letters, digits, - and _"
+        )));
+    }
+    Ok(format!("{KEY_PREFIX}{key}"))
+}
+
+async fn create(
+    state: &Arc<State>,
+    caller: &Principal,
+    asked: NewSandbox,
+    key: Option<String>,
+) -> Result<Response<EndpointBody>, Problem> {
+    let template = asked.template_id.unwrap_or_else(|| "base".to_owned());
+    let name = template.split(':').next().unwrap_or_default();
+    if !TEMPLATES.contains(&name) {
+        let shown: String = template.chars().take(64).collect();
+        return Err(Problem::not_found(format!(
+            "template '{shown}' not found: this server has {}",
+            TEMPLATES.join(" and ")
+        )));
+    }
+    if asked.auto_pause == Some(true) {
+        return Err(Problem::unimplemented("pausing a sandbox instead of ending it"));
+    }
+    if asked.volume_mounts.is_some_and(|mounts| !mounts.is_empty()) {
+        return Err(Problem::unimplemented("volumes"));
+    }
+    if asked.mcp.is_some_and(|mcp| !mcp.is_null()) {
+        return Err(Problem::unimplemented("MCP servers inside a sandbox"));
+    }
+    if asked.iam.is_some_and(|iam| !iam.is_null()) {
+        return Err(Problem::unimplemented("identities of a sandbox"));
+    }
+    let metadata = asked.metadata.unwrap_or_default();
+    let long = |text: &String| text.len() > MAX_METADATA_BYTES;
+    if metadata.len() > MAX_METADATA || metadata.iter().any(|(name, value)| long(name) || long(value)) {
+        return Err(Problem::invalid(format!(
+            "the metadata has at most {MAX_METADATA} entries of {MAX_METADATA_BYTES} bytes"
+        )));
+    }
+    let network = network(state, asked.allow_internet_access, asked.network.unwrap_or_default())?;
+    let env = asked.env_vars.unwrap_or_default();
+    let request = CreateRequest {
+        count: 1,
+        key,
+        env: env.clone(),
+        lifetime: Some(checked(asked.timeout.map_or(DEFAULT_TIMEOUT, Duration::from_secs))?),
+        // Only the lifetime ends it, as with E2B.
+        idle: Some(MAX_LIFETIME),
+        network,
+        consent: Consent::CannotAsk,
+        ..CreateRequest::default()
+    };
+    let made = state.engine.create(caller, request).await?;
+    let view = made.first().ok_or_else(|| {
+        Problem::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "the engine made no sandbox and gave no reason",
+        )
+    })?;
+    let sandbox = Sandbox::new(view, caller.clone(), template, metadata, env)?;
+    let sandbox = state.sandboxes.add(sandbox);
+    Ok(answer::json(StatusCode::CREATED, &created(state, &sandbox)))
+}
+
+/// Returns the hosts that a new sandbox can reach: those that the operator allows, or the requested ones of them.
+fn network(state: &State, internet: Option<bool>, rules: NetworkRules) -> Result<Vec<String>, Problem> {
+    if let Some((name, _)) = rules
+        .others
+        .iter()
+        .find(|(name, value)| !value.is_null() && *name != "allowPublicTraffic")
+    {
+        return Err(Problem::unimplemented(&format!("the network rule `{name}`")));
+    }
+    let is_all = |host: &String| ALL_TRAFFIC.contains(&host.as_str());
+    let denied = rules.deny_out.unwrap_or_default();
+    let requested = rules.allow_out.unwrap_or_default();
+    if denied.iter().any(|host| !is_all(host)) {
+        return Err(Problem::unimplemented(
+            "denying single hosts: deny all traffic and allow hosts",
+        ));
+    }
+    if internet == Some(false) && requested.is_empty() {
+        return Ok(Vec::new());
+    }
+    if !requested.is_empty() && !requested.iter().any(is_all) {
+        return Ok(requested);
+    }
+    if !denied.is_empty() {
+        return Ok(Vec::new());
+    }
+    let allowed = state.engine.network_allowed();
+    let asks = state.engine.consent_required(None, &[], &allowed);
+    Ok(if asks.is_empty() { allowed } else { Vec::new() })
+}
+
+fn checked(timeout: Duration) -> Result<Duration, Problem> {
+    if timeout.is_zero() || timeout > MAX_LIFETIME {
+        return Err(Problem::invalid(format!(
+            "Timeout cannot be 0 or greater than {} seconds",
+            MAX_LIFETIME.as_secs()
+        )));
+    }
+    Ok(timeout)
+}
+
+/// Lets a sandbox live for at least this long from now.
+async fn extend(state: &State, sandbox: &Sandbox, timeout: Duration) -> Result<(), Problem> {
+    let timeout = checked(timeout)?;
+    let ends = view(state, sandbox).await?.ends;
+    let wanted = SystemTime::now() + timeout;
+    if ends.is_none_or(|ends| ends < wanted) {
+        state.engine.set_lifetime(&sandbox.owner, &sandbox.id, timeout)?;
+    }
+    Ok(())
+}
+
+async fn view(state: &State, sandbox: &Sandbox) -> Result<SandboxView, Problem> {
+    let views = state.engine.status(&sandbox.owner, Some(&sandbox.id)).await?;
+    views.into_iter().next().ok_or_else(|| no_sandbox(&sandbox.id))
+}
+
+/// Returns the answer to a creation.
+fn created(state: &State, sandbox: &Sandbox) -> Value {
+    json!({
+        "templateID": sandbox.template,
+        "sandboxID": sandbox.id,
+        "clientID": CLIENT_ID,
+        "envdVersion": ENVD_VERSION,
+        "envdAccessToken": sandbox.access_token,
+        "trafficAccessToken": sandbox.traffic_token,
+        "domain": state.options.domain,
+    })
+}
+
+/// Returns the description of a sandbox.
+fn details(state: &State, sandbox: &Sandbox, view: &SandboxView) -> Value {
+    let mut details = listed(sandbox, view);
+    if let Some(object) = details.as_object_mut() {
+        object.insert("domain".to_owned(), state.options.domain.clone().into());
+        object.insert("envdAccessToken".to_owned(), sandbox.access_token.clone().into());
+    }
+    details
+}
+
+/// Returns the description of a sandbox in a list.
+fn listed(sandbox: &Sandbox, view: &SandboxView) -> Value {
+    let ends = view.ends.unwrap_or(view.idle_expires);
+    json!({
+        "templateID": sandbox.template,
+        "alias": sandbox.template,
+        "sandboxID": sandbox.id,
+        "clientID": CLIENT_ID,
+        "startedAt": rfc3339_millis(view.created),
+        "endAt": rfc3339_millis(ends),
+        "cpuCount": cores(view),
+        "memoryMB": view.limits.memory.as_mib(),
+        "diskSizeMB": view.limits.disk.as_mib(),
+        "metadata": sandbox.metadata,
+        "state": "running",
+        "envdVersion": ENVD_VERSION,
+    })
+}
+
+/// Returns the number of processors of a sandbox, rounded up: E2B has whole ones.
+fn cores(view: &SandboxView) -> u32 {
+    view.limits.cpus.as_milli().div_ceil(1000).max(1)
+}
+
+/// A filter and a page of the list.
+#[derive(Debug, Default)]
+struct ListQuery {
+    metadata: BTreeMap<String, String>,
+    paused_only: bool,
+    limit: Option<usize>,
+    after: Option<(u64, String)>,
+}
+
+impl ListQuery {
+    fn parse(query: &str) -> Result<Self, Problem> {
+        let mut parsed = Self::default();
+        for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+            match &*name {
+                // A query of its own, whose names and values are escaped twice.
+                "metadata" => {
+                    let pairs = form_urlencoded::parse(value.as_bytes());
+                    let pairs = pairs.map(|(name, value)| (unescaped(&name), unescaped(&value)));
+                    parsed.metadata.extend(pairs);
+                }
+                "state" => {
+                    let mut states = value.split(',');
+                    parsed.paused_only = !value.is_empty() && states.all(|state| state != "running");
+                }
+                "limit" => {
+                    let limit = value.parse().ok().filter(|limit| (1..=MAX_PAGE).contains(limit));
+                    parsed.limit = Some(limit.ok_or_else(|| Problem::invalid(format!("`limit` is 1 to {MAX_PAGE}")))?);
+                }
+                "nextToken" => {
+                    let parts = value.split_once('-');
+                    let after = parts.and_then(|(started, id)| Some((started.parse().ok()?, id.to_owned())));
+                    parsed.after = Some(after.ok_or_else(|| Problem::invalid("`nextToken` is not one of this list"))?);
+                }
+                _ => {}
+            }
+        }
+        Ok(parsed)
+    }
+}
+
+/// Returns a text of a query without escapes.
+fn unescaped(text: &str) -> String {
+    let mut parsed = form_urlencoded::parse(text.as_bytes());
+    parsed.next().map(|(name, _)| name.into_owned()).unwrap_or_default()
+}
+
+async fn list(state: &State, caller: &Principal, query: &str) -> Result<Response<EndpointBody>, Problem> {
+    let query = ListQuery::parse(query)?;
+    let views = state.engine.status(caller, None).await?;
+    let started = |view: &SandboxView| {
+        let since = view.created.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    };
+    let mut found: Vec<((u64, String), Value)> = views
+        .iter()
+        .filter_map(|view| Some((state.sandboxes.of(caller, view.id.as_str())?, view)))
+        .filter(|_| !query.paused_only)
+        .filter(|(sandbox, _)| {
+            let mut wanted = query.metadata.iter();
+            wanted.all(|(name, value)| sandbox.metadata.get(name) == Some(value))
+        })
+        .map(|(sandbox, view)| ((started(view), sandbox.id.clone()), listed(&sandbox, view)))
+        .collect();
+    // Newest first.
+    found.sort_by(|one, other| other.0.cmp(&one.0));
+    if let Some(after) = &query.after {
+        found.retain(|(place, _)| place < after);
+    }
+    let limit = query.limit.unwrap_or(MAX_PAGE);
+    let more = found.len() > limit;
+    found.truncate(limit);
+    let next = found
+        .last()
+        .filter(|_| more)
+        .map(|((started, id), _)| format!("{started}-{id}"));
+    let page: Vec<Value> = found.into_iter().map(|(_, listed)| listed).collect();
+    let mut response = answer::json(StatusCode::OK, &page);
+    if let Some(Ok(next)) = next.map(HeaderValue::try_from) {
+        response.headers_mut().insert("x-next-token", next);
+    }
+    Ok(response)
+}
+
+/// Returns the usage of a sandbox, as `envd` gives it.
+pub(crate) async fn sandbox_metrics(state: &State, sandbox: &Sandbox) -> Result<Response<EndpointBody>, Problem> {
+    let view = view(state, sandbox).await?;
+    Ok(answer::json(StatusCode::OK, &metrics(&view)))
+}
+
+fn metrics(view: &SandboxView) -> Value {
+    let now = SystemTime::now();
+    let usage = view.usage.unwrap_or_default();
+    let lived = now.duration_since(view.created).unwrap_or_default();
+    let unix = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    json!({
+        "timestamp": rfc3339_millis(now),
+        "timestampUnix": unix.as_secs(),
+        "cpuCount": cores(view),
+        "cpuUsedPct": percent(usage.cpu_us, lived),
+        "memUsed": usage.memory,
+        "memTotal": view.limits.memory.as_bytes(),
+        "memCache": 0,
+        "diskUsed": usage.disk,
+        "diskTotal": view.limits.disk.as_bytes(),
+    })
+}
+
+/// Returns the mean share of a processor since the creation, in percent with two decimals.
+fn percent(cpu_us: u64, lived: Duration) -> f64 {
+    let lived = lived.as_secs_f64().max(0.001);
+    let used = Duration::from_micros(cpu_us).as_secs_f64();
+    (used / lived * 10_000.0).round() / 100.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_is_filtered_by_metadata_and_state() {
+        let query = ListQuery::parse("metadata=user%3Dann%252520b%26app%3Dx&state=running,paused&limit=5").unwrap();
+        let metadata: Vec<(&str, &str)> = query.metadata.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+        assert_eq!(metadata, [("app", "x"), ("user", "ann b")]);
+        assert_eq!((query.limit, query.paused_only), (Some(5), false));
+        assert!(ListQuery::parse("state=paused").unwrap().paused_only);
+        for bad in ["limit=0", "limit=101", "limit=x", "nextToken=x", "nextToken=1"] {
+            assert!(ListQuery::parse(bad).is_err(), "{bad}");
+        }
+        let next = ListQuery::parse("nextToken=17-sb1").unwrap();
+        assert_eq!(next.after, Some((17, "sb1".to_owned())));
+    }
+
+    #[test]
+    fn a_share_of_the_processor_is_a_percentage() {
+        assert_eq!(percent(500_000, Duration::from_secs(2)), 25.0);
+        assert_eq!(percent(0, Duration::ZERO), 0.0);
+    }
+}

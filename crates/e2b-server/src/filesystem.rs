@@ -1,0 +1,231 @@
+//! The service `filesystem.Filesystem`: describes, lists, moves and removes files.
+
+use std::collections::VecDeque;
+
+use hyper::{Response, StatusCode};
+use sandcell_engine::Principal;
+use sandcell_mcp::{EndpointBody, EndpointRequest};
+use sandcell_sandbox::{Code, Entry, EntryKind, SandboxPath, from_unix_millis, rfc3339_millis};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::call::InSandbox;
+use crate::limits::{ROOT_ID, USER};
+use crate::paths::path;
+use crate::problem::Problem;
+use crate::users::check_user;
+use crate::{answer, connect};
+
+/// The maximum number of entries of a list.
+const MAX_ENTRIES: usize = 10_000;
+
+/// A request of the service.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Asked {
+    path: String,
+    source: String,
+    destination: String,
+    depth: Option<u32>,
+}
+
+/// Answers a call of the service.
+pub(crate) async fn answer(
+    call: InSandbox,
+    method: String,
+    request: EndpointRequest<'_>,
+) -> Result<Response<EndpointBody>, Problem> {
+    if method == "WatchDir" {
+        return Ok(connect::failed_stream(&Problem::unimplemented("watching folders")));
+    }
+    check_user(&request.parts.headers)?;
+    connect::check_type(&request.parts.headers, connect::UNARY_TYPE)?;
+    let asked: Asked = answer::read(&request.body)?;
+    let files = Files(&call);
+    let value = match method.as_str() {
+        "Stat" => {
+            let path = path(&asked.path)?;
+            json!({"entry": files.described(&path).await?})
+        }
+        "ListDir" => files.list(&path(&asked.path)?, asked.depth.unwrap_or(1).max(1)).await?,
+        "MakeDir" => files.make_folder(&path(&asked.path)?).await?,
+        "Move" => files.rename(&path(&asked.source)?, &path(&asked.destination)?).await?,
+        "Remove" => files.remove(&path(&asked.path)?).await?,
+        "CreateWatcher" | "GetWatcherEvents" | "RemoveWatcher" => {
+            return Err(Problem::unimplemented("watching folders"));
+        }
+        _ => return Err(Problem::new(StatusCode::NOT_FOUND, "the service has no such method")),
+    };
+    Ok(answer::json(StatusCode::OK, &value))
+}
+
+/// The files of a sandbox.
+struct Files<'a>(&'a InSandbox);
+
+impl Files<'_> {
+    fn owner(&self) -> &Principal {
+        &self.0.sandbox.owner
+    }
+
+    fn id(&self) -> Option<&str> {
+        Some(&self.0.sandbox.id)
+    }
+
+    async fn entry(&self, path: &SandboxPath) -> Result<Entry, Problem> {
+        let entry = self.0.state.engine.entry(self.owner(), self.id(), path).await;
+        entry.map(|entry| entry.value).map_err(|failure| match failure.code {
+            Code::NotFound => Problem::not_found(format!("path '{path}' does not exist")),
+            _ => failure.into(),
+        })
+    }
+
+    /// Returns the description of a file. A link has the type of its target.
+    async fn described(&self, path: &SandboxPath) -> Result<Value, Problem> {
+        let entry = self.entry(path).await?;
+        let kind = match entry.kind {
+            EntryKind::Link => self.target_kind(path, &entry).await,
+            kind => kind,
+        };
+        Ok(described(path.as_str(), &entry, kind))
+    }
+
+    /// Returns the type of a link's target, if that is known.
+    async fn target_kind(&self, link: &SandboxPath, entry: &Entry) -> EntryKind {
+        let target = entry.target.as_deref().unwrap_or_default();
+        let folder = link.as_str().rsplit_once('/').map_or("", |(folder, _)| folder);
+        let full = if target.starts_with('/') {
+            target.to_owned()
+        } else {
+            format!("{folder}/{target}")
+        };
+        match path(&full) {
+            Ok(target) => self.entry(&target).await.map_or(EntryKind::Other, |entry| entry.kind),
+            Err(_) => EntryKind::Other,
+        }
+    }
+
+    async fn list(&self, folder: &SandboxPath, depth: u32) -> Result<Value, Problem> {
+        let mut listed = Vec::new();
+        let mut pending = VecDeque::from([(folder.clone(), 1)]);
+        while let Some((folder, level)) = pending.pop_front() {
+            let left = MAX_ENTRIES - listed.len();
+            let engine = &self.0.state.engine;
+            let listing = match engine
+                .list_files(self.owner(), self.id(), &folder, false, left.max(1))
+                .await
+            {
+                Ok(answer) => answer.value,
+                // A folder that was removed meanwhile, or that the user may not read, has no entries.
+                Err(failure) if level > 1 && matches!(failure.code, Code::NotFound | Code::DeniedByPolicy) => continue,
+                Err(failure) if failure.code == Code::NotFound => {
+                    return Err(Problem::not_found(format!("path '{folder}' does not exist")));
+                }
+                Err(failure) => return Err(failure.into()),
+            };
+            if listing.omitted > 0 || listing.entries.len() > left {
+                return Err(Problem::new(
+                    StatusCode::TOO_MANY_REQUESTS,
+                    format!("the folder has more than {MAX_ENTRIES} entries: list a smaller one"),
+                ));
+            }
+            for entry in listing.entries {
+                let full = format!("{}/{}", folder.as_str().trim_end_matches('/'), entry.name);
+                let inner = SandboxPath::parse(&full);
+                let kind = match (&entry.kind, &inner) {
+                    (EntryKind::Link, Ok(link)) => self.target_kind(link, &entry).await,
+                    (kind, _) => *kind,
+                };
+                if let (EntryKind::Folder, true, Ok(inner)) = (entry.kind, level < depth, inner) {
+                    pending.push_back((inner, level + 1));
+                }
+                listed.push(described(&full, &entry, kind));
+            }
+        }
+        Ok(json!({"entries": listed}))
+    }
+
+    async fn make_folder(&self, path: &SandboxPath) -> Result<Value, Problem> {
+        let made = self.0.state.engine.make_folder(self.owner(), self.id(), path).await?;
+        if !made.value {
+            return Err(Problem::new(
+                StatusCode::CONFLICT,
+                format!("directory already exists: {path}"),
+            ));
+        }
+        Ok(json!({"entry": self.described(path).await?}))
+    }
+
+    async fn rename(&self, from: &SandboxPath, to: &SandboxPath) -> Result<Value, Problem> {
+        let engine = &self.0.state.engine;
+        self.entry(from).await?;
+        if let Some((folder, _)) = to.as_str().rsplit_once('/').filter(|(folder, _)| !folder.is_empty()) {
+            engine
+                .make_folder(self.owner(), self.id(), &crate::paths::path(folder)?)
+                .await?;
+        }
+        engine.move_file(self.owner(), self.id(), from, to).await?;
+        Ok(json!({"entry": self.described(to).await?}))
+    }
+
+    /// Removes a file or folder. As with E2B, it is no error if there is none.
+    async fn remove(&self, path: &SandboxPath) -> Result<Value, Problem> {
+        match self.0.state.engine.remove_file(self.owner(), self.id(), path).await {
+            Ok(_) => Ok(json!({})),
+            Err(failure) if failure.code == Code::NotFound => Ok(json!({})),
+            Err(failure) => Err(failure.into()),
+        }
+    }
+}
+
+/// Returns the description of a file in `envd`'s form.
+fn described(path: &str, entry: &Entry, kind: EntryKind) -> Value {
+    let name = path.rsplit('/').next().unwrap_or_default();
+    let owner = |id: u32| if id == ROOT_ID { "root" } else { USER };
+    let modified = from_unix_millis(entry.modified_ms);
+    let mut value = json!({
+        "name": if name.is_empty() { "/" } else { name },
+        "type": match kind {
+            EntryKind::Folder => "FILE_TYPE_DIRECTORY",
+            // The SDKs leave out entries of other types.
+            EntryKind::File | EntryKind::Link | EntryKind::Other => "FILE_TYPE_FILE",
+        },
+        "path": path,
+        "size": entry.size.to_string(),
+        "mode": entry.mode,
+        "permissions": permissions(entry.kind, entry.mode),
+        "owner": owner(entry.user),
+        "group": owner(entry.group),
+        "modifiedTime": rfc3339_millis(modified),
+    });
+    if let (Some(target), Some(object)) = (&entry.target, value.as_object_mut()) {
+        object.insert("isSymlink".to_owned(), true.into());
+        object.insert("symlinkTarget".to_owned(), target.clone().into());
+    }
+    value
+}
+
+/// Returns permissions as `ls` shows them.
+fn permissions(kind: EntryKind, mode: u32) -> String {
+    let first = match kind {
+        EntryKind::File => '-',
+        EntryKind::Folder => 'd',
+        EntryKind::Link => 'L',
+        EntryKind::Other => '?',
+    };
+    let letters = "rwxrwxrwx".chars().enumerate();
+    std::iter::once(first)
+        .chain(letters.map(|(place, letter)| if mode & (0o400 >> place) == 0 { '-' } else { letter }))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn permissions_are_those_of_ls() {
+        assert_eq!(permissions(EntryKind::File, 0o644), "-rw-r--r--");
+        assert_eq!(permissions(EntryKind::Folder, 0o755), "drwxr-xr-x");
+        assert_eq!(permissions(EntryKind::File, 0o000), "----------");
+    }
+}

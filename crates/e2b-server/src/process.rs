@@ -1,0 +1,389 @@
+//! The service `process.Process`: starts programs and follows them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use hyper::{HeaderMap, Response, StatusCode};
+use sandcell_engine::{CommandLine, CommandRequest, ExecutionView, Status, Watch};
+use sandcell_mcp::{EndpointBody, EndpointRequest, RequestBody};
+use sandcell_sandbox::{Code, Failure, MAX_TIMEOUT, OutputStream, SessionEvent, Signal};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::call::InSandbox;
+use crate::paths::path;
+use crate::problem::Problem;
+use crate::processes::{Event, INPUT, Process, Selector};
+use crate::users::check_user;
+use crate::{answer, bodies, connect};
+
+/// The interval of keep-alive events, unless the request names one.
+const KEEP_ALIVE: Duration = Duration::from_secs(90);
+/// The number of events of a program that wait for its followers.
+const OUTPUT: usize = 16;
+/// The maximum time that a request waits until a program takes its standard input.
+const INPUT_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The request to start a program.
+#[derive(Debug, Deserialize)]
+struct Start {
+    process: Config,
+    pty: Option<Value>,
+    tag: Option<String>,
+    stdin: Option<bool>,
+}
+
+/// A program to start.
+#[derive(Debug, Deserialize)]
+struct Config {
+    cmd: String,
+    #[serde(default)]
+    args: Vec<String>,
+    #[serde(default)]
+    envs: BTreeMap<String, String>,
+    cwd: Option<String>,
+}
+
+/// A request about a process.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct About {
+    process: Selector,
+    input: Input,
+    signal: Option<Value>,
+}
+
+/// Input for a process.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Input {
+    stdin: Option<String>,
+    pty: Option<String>,
+}
+
+/// Answers a call of the service.
+pub(crate) async fn answer(
+    call: InSandbox,
+    method: String,
+    request: EndpointRequest<'_>,
+) -> Result<Response<EndpointBody>, Problem> {
+    let headers = &request.parts.headers;
+    let RequestBody::Whole(body) = &request.body else {
+        return Err(Problem::invalid("the body is missing"));
+    };
+    match method.as_str() {
+        // Clients read the error of a stream in its last message only.
+        "Start" | "Connect" => {
+            let deadline = deadline(headers).map(|left| Instant::now() + left);
+            let process = match method.as_str() {
+                "Start" => start(&call, headers, body).await,
+                _ => follow(&call, headers, body),
+            };
+            Ok(match process {
+                Ok(process) => stream(&process, headers, deadline),
+                Err(problem) => connect::failed_stream(&problem),
+            })
+        }
+        "StreamInput" => Err(Problem::unimplemented("streams of input")),
+        _ => {
+            connect::check_type(headers, connect::UNARY_TYPE)?;
+            let about: About = answer::read(&request.body)?;
+            unary(&call, &method, about)
+                .await
+                .map(|value| answer::json(StatusCode::OK, &value))
+        }
+    }
+}
+
+async fn unary(call: &InSandbox, method: &str, about: About) -> Result<Value, Problem> {
+    let processes = &call.sandbox.processes;
+    match method {
+        "List" => {
+            let view = |process: &Arc<Process>| {
+                let mut view = json!({"config": process.config, "pid": process.pid});
+                if let (Some(tag), Some(object)) = (&process.tag, view.as_object_mut()) {
+                    object.insert("tag".to_owned(), tag.clone().into());
+                }
+                view
+            };
+            let listed: Vec<Value> = processes.running().iter().map(view).collect();
+            return Ok(json!({"processes": listed}));
+        }
+        "SendInput" => {
+            let process = processes.find(&about.process)?;
+            if about.input.pty.is_some() {
+                return Err(Problem::unimplemented("terminals"));
+            }
+            let text = about.input.stdin.unwrap_or_default();
+            let bytes = STANDARD
+                .decode(text)
+                .map_err(|_| Problem::invalid("`stdin` is not base64"))?;
+            let closed = || Problem::invalid("the standard input of the process is closed");
+            let stdin = process.stdin().ok_or_else(closed)?;
+            match tokio::time::timeout(INPUT_TIMEOUT, stdin.send(bytes.into())).await {
+                Ok(sent) => sent.map_err(|_| closed())?,
+                Err(_) => {
+                    let message = "the process does not read its standard input";
+                    return Err(Problem::new(StatusCode::GATEWAY_TIMEOUT, message));
+                }
+            }
+        }
+        "CloseStdin" => processes.find(&about.process)?.close_stdin(),
+        "SendSignal" => {
+            let process = processes.find(&about.process)?;
+            let signal = match about.signal.as_ref() {
+                Some(Value::String(name)) if name == "SIGNAL_SIGKILL" => Signal::Kill,
+                Some(Value::String(name)) if name == "SIGNAL_SIGTERM" => Signal::Terminate,
+                Some(Value::Number(number)) if number.as_u64() == Some(9) => Signal::Kill,
+                Some(Value::Number(number)) if number.as_u64() == Some(15) => Signal::Terminate,
+                _ => return Err(Problem::invalid("the signal is SIGNAL_SIGTERM or SIGNAL_SIGKILL")),
+            };
+            let (engine, owner) = (&call.state.engine, &call.sandbox.owner);
+            engine.signal_command(owner, &process.execution, signal)?;
+        }
+        "Update" => {
+            processes.find(&about.process)?;
+            return Err(Problem::unimplemented("terminals"));
+        }
+        _ => return Err(Problem::new(StatusCode::NOT_FOUND, "the service has no such method")),
+    }
+    Ok(json!({}))
+}
+
+/// Returns the process that a request wants to follow.
+fn follow(call: &InSandbox, headers: &HeaderMap, body: &[u8]) -> Result<Arc<Process>, Problem> {
+    connect::check_type(headers, connect::STREAM_TYPE)?;
+    let about: About = connect::message(body)?;
+    call.sandbox.processes.find_any(&about.process)
+}
+
+/// Starts a program.
+async fn start(call: &InSandbox, headers: &HeaderMap, body: &[u8]) -> Result<Arc<Process>, Problem> {
+    connect::check_type(headers, connect::STREAM_TYPE)?;
+    check_user(headers)?;
+    let asked: Start = connect::message(body)?;
+    if asked.pty.is_some_and(|pty| !pty.is_null()) {
+        return Err(Problem::unimplemented("terminals"));
+    }
+    let Config { cmd, args, envs, cwd } = asked.process;
+    let config = json!({"cmd": cmd, "args": args, "envs": envs, "cwd": cwd});
+    let (input, stdin) = mpsc::channel::<Bytes>(INPUT);
+    let input = Some(input).filter(|_| asked.stdin != Some(false));
+    let (output, events) = mpsc::channel(OUTPUT);
+    let watch = Watch::default();
+    let request = CommandRequest {
+        command: CommandLine::Argv([vec![cmd], args].concat()),
+        cwd: path(cwd.as_deref().unwrap_or("."))?,
+        env: envs,
+        sandbox_id: Some(call.sandbox.id.clone()),
+        timeout: Some(lifetime(headers)),
+        wait: None,
+        watch: watch.clone(),
+    };
+    let (engine, owner) = (Arc::clone(&call.state.engine), call.sandbox.owner.clone());
+    let mut running = tokio::spawn(async move {
+        let ran = engine.run_command(&owner, request, stdin, output, CancellationToken::new());
+        ran.await
+    });
+    let pid = tokio::select! {
+        biased;
+        pid = watch.started() => pid,
+        // It was refused, or it ended without having started.
+        ended = &mut running => return Err(not_started(joined(ended)?)),
+    };
+    let execution = watch.admitted().await.to_string();
+    let Some(pid) = pid else {
+        return Err(not_started(joined(running.await)?));
+    };
+    let process = Arc::new(Process::new(pid, asked.tag, config, execution, input));
+    call.sandbox.processes.add(&process);
+    tokio::spawn(pump(Arc::clone(&call.sandbox), Arc::clone(&process), events, running));
+    Ok(process)
+}
+
+type Running = tokio::task::JoinHandle<Result<ExecutionView, Failure>>;
+
+fn joined(
+    ended: Result<Result<ExecutionView, Failure>, tokio::task::JoinError>,
+) -> Result<Result<ExecutionView, Failure>, Problem> {
+    ended.map_err(|_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the server made a mistake"))
+}
+
+fn not_started(ended: Result<ExecutionView, Failure>) -> Problem {
+    match ended {
+        // The program or its folder; a sandbox that has ended is answered elsewhere.
+        Err(failure) if failure.code == Code::NotFound => Problem::invalid(failure.message),
+        Err(failure) => failure.into(),
+        Ok(view) => match view.cause {
+            Some(cause) => Problem::invalid(cause.message),
+            None => Problem::invalid("the program was not started"),
+        },
+    }
+}
+
+/// Returns the time limit of a program: the deadline of its request, if there is one.
+fn lifetime(headers: &HeaderMap) -> Duration {
+    deadline(headers).map_or(MAX_TIMEOUT, |deadline| deadline.min(MAX_TIMEOUT))
+}
+
+/// Returns the time until the end of a stream that its request names.
+fn deadline(headers: &HeaderMap) -> Option<Duration> {
+    let asked: Option<u32> = headers
+        .get("connect-timeout-ms")
+        .and_then(|value| value.to_str().ok()?.parse().ok());
+    let asked = asked.filter(|milliseconds| *milliseconds > 0)?;
+    Some(Duration::from_millis(asked.into()))
+}
+
+/// Forwards the output of a program to its followers until it ends.
+async fn pump(
+    sandbox: Arc<crate::registry::Sandbox>,
+    process: Arc<Process>,
+    mut events: mpsc::Receiver<SessionEvent>,
+    running: Running,
+) {
+    while let Some(event) = events.recv().await {
+        if let SessionEvent::Output { stream, bytes } = event {
+            let name = match stream {
+                OutputStream::Stdout => "stdout",
+                OutputStream::Stderr => "stderr",
+            };
+            process.tell(Event::Data(name, bytes)).await;
+        }
+    }
+    let end = match running.await {
+        Ok(Ok(view)) => ended(&view),
+        Ok(Err(failure)) => Err(failure.into()),
+        Err(_) => Err(Problem::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "the server made a mistake",
+        )),
+    };
+    sandbox.processes.ended(&process);
+    process.end(end).await;
+}
+
+/// Returns the end of a program in the words of `envd`.
+fn ended(view: &ExecutionView) -> Result<Value, Problem> {
+    if view.status == Status::Timeout {
+        return Err(too_late());
+    }
+    if let Some(signal) = view.signal {
+        let status = format!("signal: {}", signal_word(signal));
+        return Ok(json!({"exitCode": -1, "exited": false, "status": status, "error": status}));
+    }
+    let code = match (view.exit_code, view.status) {
+        (Some(code), _) => code,
+        (None, Status::Ok) => 0,
+        (None, _) => 1,
+    };
+    let status = format!("exit status {code}");
+    let mut end = json!({"exitCode": code, "exited": true, "status": status});
+    if let (1.., Some(object)) = (code, end.as_object_mut()) {
+        object.insert("error".to_owned(), status.into());
+    }
+    Ok(end)
+}
+
+fn too_late() -> Problem {
+    Problem::new(StatusCode::GATEWAY_TIMEOUT, "the deadline of the process has passed")
+}
+
+/// Waits until this moment. Waits forever if there is none.
+async fn sleep_until_some(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn signal_word(signal: u8) -> String {
+    match signal {
+        2 => "interrupt".to_owned(),
+        6 => "aborted".to_owned(),
+        9 => "killed".to_owned(),
+        11 => "segmentation fault".to_owned(),
+        13 => "broken pipe".to_owned(),
+        15 => "terminated".to_owned(),
+        other => format!("signal {other}"),
+    }
+}
+
+/// Answers with the events of a process from now on, until the deadline.
+fn stream(process: &Arc<Process>, headers: &HeaderMap, deadline: Option<Instant>) -> Response<EndpointBody> {
+    let keep_alive = headers
+        .get("keepalive-ping-interval")
+        .and_then(|value| value.to_str().ok()?.parse().ok());
+    let keep_alive = keep_alive
+        .filter(|seconds| *seconds > 0)
+        .map_or(KEEP_ALIVE, Duration::from_secs);
+    let mut events = process.follow();
+    let pid = process.pid;
+    let (parts, body) = bodies::channel(None);
+    tokio::spawn(async move {
+        let mut frame = connect::frame(&json!({"event": {"start": {"pid": pid}}}));
+        loop {
+            if parts.send(frame).await.is_err() {
+                return;
+            }
+            frame = tokio::select! {
+                biased;
+                () = parts.closed() => return,
+                () = sleep_until_some(deadline) => {
+                    drop(parts.send(connect::failed(&too_late())).await);
+                    return;
+                }
+                event = events.recv() => match event {
+                    Some(Event::Data(name, bytes)) => {
+                        connect::frame(&json!({"event": {"data": {name: STANDARD.encode(&bytes)}}}))
+                    }
+                    Some(Event::End(Ok(end))) => {
+                        drop(parts.send(connect::frame(&json!({"event": {"end": end}}))).await);
+                        drop(parts.send(connect::end()).await);
+                        return;
+                    }
+                    Some(Event::End(Err(problem))) => {
+                        drop(parts.send(connect::failed(&problem)).await);
+                        return;
+                    }
+                    None => {
+                        let slow = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the events were not read in time");
+                        drop(parts.send(connect::failed(&slow)).await);
+                        return;
+                    }
+                },
+                () = tokio::time::sleep(keep_alive) => connect::frame(&json!({"event": {"keepalive": {}}})),
+            };
+        }
+    });
+    answer::with_body(StatusCode::OK, connect::STREAM_TYPE, body)
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::header::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn the_deadline_of_the_request_bounds_the_program() {
+        let with = |value: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert("connect-timeout-ms", HeaderValue::from_static(value));
+            lifetime(&headers)
+        };
+        assert_eq!(with("1500"), Duration::from_millis(1500));
+        assert_eq!(with("0"), MAX_TIMEOUT);
+        assert_eq!(with("4000000000"), MAX_TIMEOUT);
+        assert_eq!(with("99999999999"), MAX_TIMEOUT);
+        assert_eq!(with("soon"), MAX_TIMEOUT);
+        assert_eq!(lifetime(&HeaderMap::new()), MAX_TIMEOUT);
+    }
+}

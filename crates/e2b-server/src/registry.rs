@@ -1,0 +1,103 @@
+//! The sandboxes that were created by E2B's API: their secrets, and what E2B's answers tell about them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use sandcell_engine::{Principal, SandboxView};
+
+use crate::State;
+use crate::contexts::Contexts;
+use crate::problem::Problem;
+use crate::processes::Processes;
+use crate::secrets::secret;
+
+/// The interval of the search for sandboxes that have ended.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
+
+/// A sandbox that was created by E2B's API.
+pub(crate) struct Sandbox {
+    pub(crate) id: String,
+    pub(crate) owner: Principal,
+    pub(crate) template: String,
+    pub(crate) metadata: BTreeMap<String, String>,
+    /// The environment variables of its creation.
+    pub(crate) env: BTreeMap<String, String>,
+    /// The secret for processes, files and the code interpreter.
+    pub(crate) access_token: String,
+    /// The secret for the code interpreter and the ports of programs.
+    pub(crate) traffic_token: String,
+    pub(crate) processes: Processes,
+    pub(crate) contexts: Contexts,
+}
+
+impl Sandbox {
+    /// Makes the record of a new sandbox, with new secrets.
+    pub(crate) fn new(
+        view: &SandboxView,
+        owner: Principal,
+        template: String,
+        metadata: BTreeMap<String, String>,
+        env: BTreeMap<String, String>,
+    ) -> Result<Self, Problem> {
+        Ok(Self {
+            id: view.id.to_string(),
+            owner,
+            template,
+            metadata,
+            env,
+            access_token: secret()?,
+            traffic_token: secret()?,
+            processes: Processes::default(),
+            contexts: Contexts::default(),
+        })
+    }
+}
+
+/// All sandboxes that were created by E2B's API.
+#[derive(Default)]
+pub(crate) struct Registry(Mutex<HashMap<String, Arc<Sandbox>>>);
+
+impl Registry {
+    fn all(&self) -> MutexGuard<'_, HashMap<String, Arc<Sandbox>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a sandbox. If there is one with its id already, that one stays and is returned.
+    pub(crate) fn add(&self, sandbox: Sandbox) -> Arc<Sandbox> {
+        let id = sandbox.id.clone();
+        self.all().entry(id).or_insert_with(|| Arc::new(sandbox)).clone()
+    }
+
+    pub(crate) fn find(&self, id: &str) -> Option<Arc<Sandbox>> {
+        self.all().get(id).cloned()
+    }
+
+    /// Returns the sandbox that this secret of a request belongs to.
+    pub(crate) fn known_by(&self, known: impl Fn(&Sandbox) -> bool) -> Option<Arc<Sandbox>> {
+        // Outside the lock: a signature takes a hash for each sandbox.
+        let all: Vec<Arc<Sandbox>> = self.all().values().cloned().collect();
+        all.into_iter().find(|sandbox| known(sandbox))
+    }
+
+    /// Returns a caller's sandbox.
+    pub(crate) fn of(&self, owner: &Principal, id: &str) -> Option<Arc<Sandbox>> {
+        self.find(id).filter(|sandbox| sandbox.owner == *owner)
+    }
+
+    pub(crate) fn forget(&self, id: &str) {
+        self.all().remove(id);
+    }
+}
+
+/// Removes sandboxes that have ended. Ends with the server.
+pub(crate) async fn forget_ended(state: Weak<State>) {
+    loop {
+        tokio::time::sleep(SWEEP_INTERVAL).await;
+        let Some(state) = state.upgrade() else { return };
+        state
+            .sandboxes
+            .all()
+            .retain(|id, sandbox| state.engine.has_sandbox(&sandbox.owner, id));
+    }
+}

@@ -1,0 +1,137 @@
+"""Creating, finding and ending sandboxes."""
+
+import time
+from datetime import datetime, timezone
+
+import httpx
+import pytest
+from e2b_code_interpreter import Sandbox
+from e2b import NotFoundException, SandboxException
+
+
+def listed(**filters):
+    pages = Sandbox.list(**filters)
+    found = []
+    while pages.has_next:
+        found += pages.next_items()
+    return found
+
+
+def test_a_sandbox_has_its_metadata_variables_and_end():
+    sandbox = Sandbox.create(timeout=90, metadata={"user": "ann b", "app": "x"}, envs={"GREETING": "hé"})
+    try:
+        info = sandbox.get_info()
+        assert info.metadata == {"user": "ann b", "app": "x"}
+        left = (info.end_at - datetime.now(timezone.utc)).total_seconds()
+        assert 80 < left <= 91, left
+        assert info.sandbox_id == sandbox.sandbox_id
+        assert sandbox.commands.run("echo $GREETING").stdout == "hé\n"
+        assert sandbox.run_code("import os; os.environ['GREETING']").text == "hé"
+    finally:
+        sandbox.kill()
+
+
+def test_a_killed_sandbox_is_gone_everywhere():
+    sandbox = Sandbox.create(timeout=60)
+    assert sandbox.is_running()
+    assert sandbox.kill() is True
+    assert sandbox.is_running() is False
+    assert sandbox.kill() is False
+    assert sandbox.sandbox_id not in [one.sandbox_id for one in listed()]
+    with pytest.raises(NotFoundException):
+        Sandbox.connect(sandbox.sandbox_id)
+    with pytest.raises(SandboxException):
+        sandbox.commands.run("true")
+    with pytest.raises(SandboxException):
+        sandbox.run_code("1")
+    with pytest.raises(SandboxException):
+        sandbox.files.read("/home/user/x")
+
+
+def test_a_list_is_filtered_and_paged(fresh):
+    more = [Sandbox.create(timeout=60, metadata={"batch": "seven & 8"}) for _ in range(3)]
+    try:
+        from e2b import SandboxQuery
+
+        found = listed(query=SandboxQuery(metadata={"batch": "seven & 8"}))
+        assert {one.sandbox_id for one in found} == {one.sandbox_id for one in more}
+        assert all(one.metadata == {"batch": "seven & 8"} for one in found)
+        paged = listed(query=SandboxQuery(metadata={"batch": "seven & 8"}), limit=1)
+        assert [one.sandbox_id for one in paged] == [one.sandbox_id for one in found]
+        assert fresh.sandbox_id in [one.sandbox_id for one in listed()]
+    finally:
+        for one in more:
+            one.kill()
+
+
+def test_the_end_can_be_moved(fresh):
+    fresh.set_timeout(30)
+    left = (fresh.get_info().end_at - datetime.now(timezone.utc)).total_seconds()
+    assert 20 < left <= 31, left
+    fresh.set_timeout(1)
+    deadline = time.time() + 10
+    while fresh.is_running() and time.time() < deadline:
+        time.sleep(0.1)
+    assert fresh.is_running() is False
+
+
+def test_connecting_reaches_the_same_sandbox(fresh):
+    fresh.run_code("x = 41")
+    fresh.files.write("note.txt", "kept")
+    again = Sandbox.connect(fresh.sandbox_id)
+    assert again.run_code("x + 1").text == "42"
+    assert again.files.read("note.txt") == "kept"
+
+
+def test_an_unknown_sandbox_is_not_found():
+    with pytest.raises(NotFoundException):
+        Sandbox.connect("sb" + "a" * 26)
+    assert Sandbox.kill("sb" + "a" * 26) is False
+
+
+def test_an_unknown_template_is_an_error():
+    with pytest.raises((NotFoundException, SandboxException), match="template"):
+        Sandbox.create("no-such-template")
+
+
+def test_missing_features_are_named():
+    with pytest.raises(SandboxException, match="(?i)does not support"):
+        Sandbox.create(timeout=60).pause()
+
+
+def test_a_request_without_the_sandboxs_secret_is_refused(fresh):
+    headers = {"E2b-Sandbox-Id": fresh.sandbox_id}
+    base = fresh.connection_config.sandbox_url if hasattr(fresh.connection_config, "sandbox_url") else None
+    import os
+
+    base = base or os.environ["E2B_SANDBOX_URL"]
+    for port, method, path in [
+        ("49983", "POST", "/process.Process/List"),
+        ("49983", "GET", "/files?path=/etc/passwd"),
+        ("49983", "GET", "/envs"),
+        ("49999", "POST", "/execute"),
+        ("49999", "GET", "/contexts"),
+        ("49999", "POST", "/contexts"),
+        ("8000", "GET", "/"),
+    ]:
+        head = {**headers, "E2b-Sandbox-Port": port}
+        plain = httpx.request(method, base + path, headers=head, json={} if method == "POST" else None)
+        assert plain.status_code == 401, (path, plain.text)
+        wrong = {**head, "X-Access-Token": "0" * 48}
+        refused = httpx.request(method, base + path, headers=wrong, json={} if method == "POST" else None)
+        assert refused.status_code == 502 and "was not found" in refused.text, (path, refused.text)
+
+
+def test_another_owner_finds_nothing(fresh, other_key):
+    assert fresh.sandbox_id not in [one.sandbox_id for one in listed(api_key=other_key)]
+    with pytest.raises(NotFoundException):
+        Sandbox.connect(fresh.sandbox_id, api_key=other_key)
+    assert Sandbox.kill(fresh.sandbox_id, api_key=other_key) is False
+    assert fresh.is_running()
+
+
+def test_a_wrong_key_is_refused(other_key):
+    from e2b import AuthenticationException
+
+    with pytest.raises(AuthenticationException):
+        Sandbox.create(api_key="e2b_" + "f" * 40)

@@ -1,0 +1,445 @@
+//! E2B's API: driven by E2B's own SDKs, and by bad requests.
+
+use std::io::{BufReader, Write as _};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+
+use sandcell_e2e::http::{Reply, Server, command, connect};
+use sandcell_e2e::test_dir::TestDir;
+use sandcell_e2e::{DEFAULT_TIMEOUT, begin, name_of, skip, sources, until};
+
+/// Makes a key in E2B's form.
+fn key(place: &TestDir, name: &str) -> String {
+    let made = command(place, &["token", "create", name, "--e2b"]);
+    let key = String::from_utf8(made).unwrap().trim().to_owned();
+    let digits = key.strip_prefix("e2b_").expect("a key of E2B's form");
+    assert!(
+        digits.len() == 40 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()),
+        "{key}"
+    );
+    key
+}
+
+/// The files of Python tests.
+const ALL: [&str; 4] = [
+    "test_commands.py",
+    "test_filesystem.py",
+    "test_control.py",
+    "test_interpreter.py",
+];
+
+/// Runs these Python tests with one release of E2B's SDK.
+fn python(test: &str, release: &str, files: &[&str]) {
+    let Some(sdks) = std::env::var_os("SANDCELL_TEST_E2B_SDKS") else {
+        skip(
+            test,
+            "no Python with E2B's SDKs (see CONTRIBUTING.md; SANDCELL_TEST_E2B_SDKS names the folder)",
+        );
+        return;
+    };
+    let place = TestDir::new();
+    let (ann, bob) = (key(&place, "ann"), key(&place, "bob"));
+    let server = Server::start(&place, &["--e2b"]);
+    let origin = format!("http://{}", server.address);
+    let line = format!("E2B_API_URL={origin}\n");
+    until(DEFAULT_TIMEOUT, "the variables are printed", || {
+        server.log().contains(&line).then_some(())
+    });
+    let output = Command::new(PathBuf::from(sdks).join(release).join("bin/python"))
+        .args(["-B", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short"])
+        .args(
+            files
+                .iter()
+                .map(|file| sources().join("crates/e2e/tests/e2b_sdk").join(file)),
+        )
+        .env_clear()
+        .env("PATH", "/usr/bin:/bin")
+        .env("HOME", place.work())
+        .env("E2B_API_URL", &origin)
+        .env("E2B_SANDBOX_URL", &origin)
+        .env("E2B_API_KEY", &ann)
+        .env("SANDCELL_TEST_E2B_OTHER_KEY", &bob)
+        .current_dir(place.work())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let said = format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(output.status.success(), "{said}\n{}", server.log());
+    assert!(said.contains(" passed") && !said.contains("skipped"), "{said}");
+}
+
+#[test]
+fn e2bs_newest_sdk_works() {
+    let _turn = begin!();
+    python(&name_of(e2bs_newest_sdk_works), "newest", &ALL);
+}
+
+#[test]
+fn e2bs_sdk_that_checks_keys_works() {
+    let _turn = begin!();
+    python(&name_of(e2bs_sdk_that_checks_keys_works), "august", &ALL);
+}
+
+#[test]
+fn e2bs_sdk_of_spring_works() {
+    let _turn = begin!();
+    // Its code interpreter ignores E2B_SANDBOX_URL, so it needs a domain with TLS.
+    python(&name_of(e2bs_sdk_of_spring_works), "april", &ALL[..2]);
+}
+
+#[test]
+fn e2bs_sdk_for_javascript_works() {
+    let _turn = begin!();
+    let of = |name| std::env::var_os(name);
+    let (Some(node), Some(modules)) = (of("SANDCELL_TEST_NODE"), of("SANDCELL_TEST_NODE_MODULES")) else {
+        skip(
+            &name_of(e2bs_sdk_for_javascript_works),
+            "no Node 22 with E2B's SDK (see CONTRIBUTING.md; SANDCELL_TEST_NODE and SANDCELL_TEST_NODE_MODULES name them)",
+        );
+        return;
+    };
+    let place = TestDir::new();
+    let server = Server::start(&place, &["--e2b"]);
+    let origin = format!("http://{}", server.address);
+    let output = Command::new(node)
+        .arg(sources().join("crates/e2e/tests/node_clients/e2b.mjs"))
+        .arg(modules)
+        .env_clear()
+        .env("E2B_API_URL", &origin)
+        .env("E2B_SANDBOX_URL", &origin)
+        .env("E2B_API_KEY", format!("e2b_{}", "0".repeat(40)))
+        .current_dir(place.work())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let seen: Value =
+        serde_json::from_str(&said).unwrap_or_else(|_| panic!("{said}{}", String::from_utf8_lossy(&output.stderr)));
+    let expected = json!({
+        "code": "21", "kept": "40", "error": "ZeroDivisionError", "js": "2", "command": ["out\n", "hi\n", 0], "failed": 3,
+        "read": "héllo", "list": [["a.txt", "file", 6]], "exists": [true, false], "bytes": true, "context": "/tmp",
+        "killed": true, "info": {"a": "b"}, "running": true, "paused": true, "gone": true, "after": false,
+    });
+    assert_eq!(seen, expected);
+}
+
+/// A program that speaks E2B's API by hand.
+struct Client {
+    address: SocketAddr,
+}
+
+impl Client {
+    fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Reply {
+        let mut head = format!(
+            "{method} {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nContent-Length: {}\r\n",
+            self.address,
+            body.len()
+        );
+        for (name, value) in headers {
+            head.push_str(&format!("{name}: {value}\r\n"));
+        }
+        let mut stream = connect(self.address);
+        // A server that refuses early may not read the whole request.
+        let _all_or_part = stream.write_all(&[format!("{head}\r\n").as_bytes(), body].concat());
+        Reply::read(&mut BufReader::new(stream)).expect("an answer")
+    }
+
+    /// Makes a sandbox. Returns its id and its secret.
+    fn sandbox(&self) -> (String, String) {
+        let body = json!({"templateID": "base", "timeout": 120});
+        let made = self.send("POST", "/sandboxes", &[JSON], body.to_string().as_bytes());
+        assert_eq!(made.status, 201, "{made:?}");
+        let made = made.message();
+        let text = |field: &str| made[field].as_str().unwrap().to_owned();
+        (text("sandboxID"), text("envdAccessToken"))
+    }
+}
+
+const JSON: (&str, &str) = ("Content-Type", "application/json");
+const STREAM: (&str, &str) = ("Content-Type", "application/connect+json");
+
+fn server(place: &TestDir) -> (Server, Client) {
+    let server = Server::start(place, &["--e2b"]);
+    let client = Client {
+        address: server.address,
+    };
+    (server, client)
+}
+
+/// Returns a message in a frame of Connect.
+fn framed(message: &Value) -> Vec<u8> {
+    let text = message.to_string();
+    let length = u32::try_from(text.len()).unwrap();
+    [&[0], &length.to_be_bytes()[..], text.as_bytes()].concat()
+}
+
+#[test]
+fn malformed_requests_of_e2bs_api_are_errors_in_its_form() {
+    let _turn = begin!();
+    let place = TestDir::new();
+    let (_server, client) = server(&place);
+    let (sandbox, secret) = client.sandbox();
+    let inside = |port: &'static str| {
+        [
+            ("E2b-Sandbox-Id", sandbox.as_str()),
+            ("E2b-Sandbox-Port", port),
+            ("X-Access-Token", secret.as_str()),
+        ]
+    };
+    let envd = |more: &[(&'static str, &'static str)]| [&inside("49983")[..], more].concat();
+    let start = framed(&json!({"process": {"cmd": "/bin/true"}}));
+    // The frames of a stream: cut, too long, compressed, unknown flags, none at all.
+    for (body, expected) in [
+        (start[..3].to_vec(), "no frame"),
+        (start[..start.len() - 1].to_vec(), "bytes"),
+        ([&[1], &start[1..]].concat(), "compressed"),
+        ([&[4], &start[1..]].concat(), "flags"),
+        ([&start[..], &start[..]].concat(), "more than one message"),
+        (vec![0, 255, 255, 255, 255], "bytes"),
+        (Vec::new(), "no frame"),
+        (framed(&json!({"process": {"args": []}})), "cmd"),
+    ] {
+        let reply = client.send("POST", "/process.Process/Start", &envd(&[STREAM]), &body);
+        assert_eq!(reply.status, 200, "{expected}: {reply:?}");
+        // The last message of the stream has the error.
+        let message: Value = serde_json::from_str(reply.body.split_at(5).1).unwrap();
+        assert!(message["error"]["code"].is_string(), "{message}");
+        assert!(
+            message["error"]["message"].as_str().unwrap().contains(expected),
+            "{expected}: {message}"
+        );
+    }
+    for (method, path, headers, body, status) in [
+        ("POST", "/process.Process/Start", envd(&[JSON]), start.clone(), 200),
+        ("POST", "/process.Process/Nothing", envd(&[JSON]), b"{}".to_vec(), 404),
+        ("GET", "/process.Process/List", envd(&[]), Vec::new(), 400),
+        (
+            "POST",
+            "/filesystem.Filesystem/Stat",
+            envd(&[JSON]),
+            b"{\"path\": 5}".to_vec(),
+            400,
+        ),
+        (
+            "POST",
+            "/filesystem.Filesystem/Stat",
+            envd(&[JSON]),
+            b"{\"path\": \"a\\u0000b\"}".to_vec(),
+            400,
+        ),
+        (
+            "POST",
+            "/filesystem.Filesystem/WatchDir",
+            envd(&[STREAM]),
+            start.clone(),
+            200,
+        ),
+        (
+            "POST",
+            "/files",
+            envd(&[("Content-Type", "text/plain")]),
+            b"x".to_vec(),
+            400,
+        ),
+        (
+            "POST",
+            "/files?path=a",
+            envd(&[("Content-Type", "multipart/form-data")]),
+            b"x".to_vec(),
+            400,
+        ),
+        (
+            "POST",
+            "/files?path=a",
+            envd(&[("Content-Type", "multipart/form-data; boundary=b")]),
+            b"--b\r\nno form".to_vec(),
+            400,
+        ),
+        (
+            "POST",
+            "/files?path=a",
+            envd(&[
+                ("Content-Type", "application/octet-stream"),
+                ("Content-Encoding", "gzip"),
+            ]),
+            b"not gzip at all".to_vec(),
+            400,
+        ),
+        ("GET", "/files?path=%00", envd(&[]), Vec::new(), 400),
+        (
+            "POST",
+            "/execute",
+            inside("49999").to_vec(),
+            b"{\"code\": [1]}".to_vec(),
+            400,
+        ),
+        (
+            "POST",
+            "/execute",
+            inside("49999").to_vec(),
+            b"{\"code\": \"1\", \"context_id\": \"x\", \"language\": \"python\"}".to_vec(),
+            400,
+        ),
+        (
+            "POST",
+            "/execute",
+            inside("49999").to_vec(),
+            b"{\"code\": \"1\", \"context_id\": \"x\"}".to_vec(),
+            404,
+        ),
+        ("POST", "/sandboxes", vec![JSON], b"[".to_vec(), 400),
+        (
+            "POST",
+            "/sandboxes",
+            vec![JSON],
+            b"{\"timeout\": 99999999999}".to_vec(),
+            400,
+        ),
+        ("POST", "/sandboxes", vec![JSON], b"{\"timeout\": -1}".to_vec(), 400),
+        (
+            "POST",
+            "/sandboxes",
+            vec![JSON, ("Idempotency-Key", "a b")],
+            b"{}".to_vec(),
+            400,
+        ),
+        (
+            "POST",
+            "/sandboxes",
+            vec![JSON],
+            b"{\"templateID\": \"other\"}".to_vec(),
+            404,
+        ),
+        (
+            "POST",
+            "/sandboxes",
+            vec![JSON],
+            b"{\"volumeMounts\": [{}]}".to_vec(),
+            501,
+        ),
+        ("GET", "/v2/sandboxes?limit=0", Vec::new(), Vec::new(), 400),
+        ("PATCH", "/sandboxes", Vec::new(), Vec::new(), 405),
+        ("GET", "/templates", Vec::new(), Vec::new(), 501),
+    ] {
+        let reply = client.send(method, path, &headers, &body);
+        assert_eq!(reply.status, status, "{method} {path}: {reply:?}");
+    }
+    // Nothing of this broke the sandbox or the server.
+    let code = json!({"code": "6 * 7"}).to_string();
+    let ran = client.send("POST", "/execute", &inside("49999"), code.as_bytes());
+    assert!(ran.body.contains("\"text\":\"42\""), "{ran:?}");
+}
+
+#[test]
+fn a_sandbox_is_opened_by_its_own_secret_only() {
+    let _turn = begin!();
+    let place = TestDir::new();
+    let (_server, client) = server(&place);
+    let (one, secret) = client.sandbox();
+    let (other, _) = client.sandbox();
+    let with = |id: &str, secret: &str| {
+        let headers = [
+            ("E2b-Sandbox-Id", id),
+            ("E2b-Sandbox-Port", "49983"),
+            ("X-Access-Token", secret),
+        ];
+        client.send("GET", "/health", &headers, b"")
+    };
+    assert_eq!(with(&one, &secret).status, 204);
+    let foreign = with(&other, &secret);
+    let unknown = with(&format!("sb{}", "a".repeat(26)), &secret);
+    assert_eq!((foreign.status, unknown.status), (502, 502));
+    // But for the id, both say the same.
+    let shape = |reply: &Reply, id: &str| reply.body.replace(id, "ID");
+    assert_eq!(
+        shape(&foreign, &other),
+        shape(&unknown, &format!("sb{}", "a".repeat(26)))
+    );
+    // Headers that appear twice could name two sandboxes.
+    let headers = [
+        ("E2b-Sandbox-Id", one.as_str()),
+        ("E2b-Sandbox-Id", other.as_str()),
+        ("X-Access-Token", secret.as_str()),
+    ];
+    assert_ne!(client.send("GET", "/envs", &headers, b"").status, 200);
+    // A name of the domain leads to the same sandbox, and needs the same secret.
+    let host = |id: &str, secret: Option<&str>| {
+        let mut request = format!("GET /health HTTP/1.1\r\nHost: 49983-{id}.localhost\r\nConnection: close\r\n");
+        if let Some(secret) = secret {
+            request.push_str(&format!("X-Access-Token: {secret}\r\n"));
+        }
+        let mut stream = connect(client.address);
+        stream.write_all(format!("{request}\r\n").as_bytes()).unwrap();
+        Reply::read(&mut BufReader::new(stream)).expect("an answer").status
+    };
+    assert_eq!(host(&one, Some(&secret)), 204);
+    assert_eq!(host(&one, None), 401);
+    assert_eq!(host(&other, Some(&secret)), 502);
+}
+
+#[test]
+fn without_the_switch_e2bs_addresses_are_nothing() {
+    let _turn = begin!();
+    let place = TestDir::new();
+    let server = Server::start(&place, &[]);
+    let client = Client {
+        address: server.address,
+    };
+    assert_eq!(client.send("POST", "/sandboxes", &[JSON], b"{}").status, 404);
+    let headers = [("E2b-Sandbox-Id", "sb1"), ("X-Access-Token", "x")];
+    assert_eq!(client.send("GET", "/envs", &headers, b"").status, 404);
+}
+
+#[test]
+fn a_client_that_leaves_interrupts_its_code_and_not_its_program() {
+    let _turn = begin!();
+    let place = TestDir::new();
+    let (_server, client) = server(&place);
+    let (sandbox, secret) = client.sandbox();
+    let leave = |port: &str, path: &str, kind: (&str, &str), body: &[u8], wanted: &str| {
+        let mut stream = connect(client.address);
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nHost: {}\r\nE2b-Sandbox-Id: {sandbox}\r\nE2b-Sandbox-Port: {port}\r\n\
+             X-Access-Token: {secret}\r\n{}: {}\r\nContent-Length: {}\r\n\r\n",
+            client.address,
+            kind.0,
+            kind.1,
+            body.len()
+        );
+        stream.write_all(&[head.as_bytes(), body].concat()).unwrap();
+        let mut seen = Vec::new();
+        let mut piece = [0; 4096];
+        while !String::from_utf8_lossy(&seen).contains(wanted) {
+            let read = std::io::Read::read(&mut stream, &mut piece).unwrap();
+            assert!(read > 0, "{}", String::from_utf8_lossy(&seen));
+            seen.extend_from_slice(&piece[..read]);
+        }
+    };
+    let code = json!({"code": "kept = 5\nprint('begun', flush=True)\nwhile True: pass"}).to_string();
+    leave("49999", "/execute", JSON, code.as_bytes(), "begun");
+    let inside = [
+        ("E2b-Sandbox-Id", sandbox.as_str()),
+        ("E2b-Sandbox-Port", "49999"),
+        ("X-Access-Token", secret.as_str()),
+    ];
+    let ran = client.send(
+        "POST",
+        "/execute",
+        &inside,
+        json!({"code": "kept"}).to_string().as_bytes(),
+    );
+    assert!(ran.body.contains("\"text\":\"5\""), "{ran:?}");
+    let script = json!({"process": {"cmd": "/bin/sh", "args": ["-c", "echo begun; sleep 1; touch went-on"]}});
+    leave("49983", "/process.Process/Start", STREAM, &framed(&script), "data");
+    until(DEFAULT_TIMEOUT, "the program has gone on", || {
+        let inside = [inside[0], ("E2b-Sandbox-Port", "49983"), inside[2]];
+        (client.send("GET", "/files?path=went-on", &inside, b"").status == 200).then_some(())
+    });
+}
