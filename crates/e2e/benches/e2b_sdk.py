@@ -32,6 +32,8 @@ LINES = [
 
 class Empty(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    # Head and body in one write: otherwise the kernel delays the second one.
+    wbufsize = 1 << 16
 
     def answer(self, status, body=b""):
         self.send_response(status)

@@ -286,8 +286,7 @@ async fn read_history(mut call: Call) -> Result<Answer, Failure> {
 fn reset_session_state() -> Tool {
     Tool {
         name: "reset_session_state",
-        description: "Forget the history and the list of installed packages, and start anew. Files and packages of \
-                      the sandbox stay."
+        description: "Forget the history and the list of installed packages. Files and packages of the sandbox stay."
             .into(),
         fields: Vec::new(),
         output: Some(schema::output(&[
