@@ -1,4 +1,4 @@
-//! The contexts of the code interpreter: sessions with variables of their own.
+//! The contexts of the code interpreter. A context is a session: it keeps its variables.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -347,7 +347,7 @@ impl ListQuery {
         let mut parsed = Self::default();
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {
             match &*name {
-                // A query of its own, whose names and values are escaped twice.
+                // The value is again a query string. Its names and values are percent-encoded twice.
                 "metadata" => {
                     let pairs = form_urlencoded::parse(value.as_bytes());
                     let pairs = pairs.map(|(name, value)| (unescaped(&name), unescaped(&value)));

@@ -95,9 +95,16 @@ pub(crate) async fn execute(call: InSandbox, request: EndpointRequest<'_>) -> Re
         true => None,
         false => Some(EnvChange::new(&context.language, &env)?),
     };
-    let turn = Arc::clone(&context.turn).lock_owned().await;
-    if let Some(change) = &change {
-        run_quietly(&call, &context, &change.set).await?;
+    let lock = Arc::clone(&context.turn).lock_owned().await;
+    let set = change.as_ref().map(|change| change.set.clone());
+    let turn = Turn(Some(TurnState {
+        call: call.clone(),
+        context: Arc::clone(&context),
+        change,
+        lock,
+    }));
+    if let Some(set) = set {
+        run_quietly(&call, &context, &set).await?;
     }
     let watch = Watch::default();
     let request = ExecuteRequest {
@@ -114,12 +121,6 @@ pub(crate) async fn execute(call: InSandbox, request: EndpointRequest<'_>) -> Re
     };
     let count = context.count.fetch_add(1, Ordering::Relaxed) + 1;
     let (parts, body) = bodies::channel(None);
-    let after = After {
-        call,
-        context,
-        change,
-        _turn: turn,
-    };
     tokio::spawn(async move {
         let lines = Lines {
             parts: parts.clone(),
@@ -132,7 +133,7 @@ pub(crate) async fn execute(call: InSandbox, request: EndpointRequest<'_>) -> Re
             () = parts.closed() => {}
             _sent_or_disconnected = lines.send_all(count, running, ended, &watch) => {}
         }
-        after.finish().await;
+        drop(turn);
     });
     Ok(answer::with_body(StatusCode::OK, LINES_TYPE, body))
 }
@@ -180,24 +181,35 @@ async fn run_quietly(call: &InSandbox, context: &Context, code: &str) -> Result<
     }
 }
 
-/// The end of an execution: its environment variables are taken back, and the next one has its turn.
-struct After {
+/// The turn of an execution in its context. When it is dropped, the environment variables of the execution are reset, and
+/// then the next execution begins.
+struct Turn(Option<TurnState>);
+
+struct TurnState {
     call: InSandbox,
     context: Arc<Context>,
     change: Option<EnvChange>,
-    _turn: OwnedMutexGuard<()>,
+    lock: OwnedMutexGuard<()>,
 }
 
-impl After {
-    async fn finish(self) {
-        if let Some(change) = &self.change
-            && let Err(problem) = run_quietly(&self.call, &self.context, &change.unset).await
-        {
-            tracing::debug!(
-                "environment variables of an execution were not taken back: {}",
-                problem.message
-            );
-        }
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let Some(TurnState {
+            call,
+            context,
+            change: Some(change),
+            lock,
+        }) = self.0.take()
+        else {
+            return;
+        };
+        // A client can disconnect at any moment, so this does not depend on its request.
+        tokio::spawn(async move {
+            if let Err(problem) = run_quietly(&call, &context, &change.unset).await {
+                tracing::debug!("could not reset environment variables: {}", problem.message);
+            }
+            drop(lock);
+        });
     }
 }
 

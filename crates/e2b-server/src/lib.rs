@@ -6,7 +6,7 @@
 //! limits of the caller before a request arrives here. This crate tells that service who the caller is: by an API key,
 //! or by the secret of a sandbox.
 //!
-//! What this server lacks is answered with status 501 and the code `unimplemented`.
+//! Calls that this server does not support get status 501 and the code `unimplemented`.
 #![forbid(unsafe_code)]
 
 mod answer;
@@ -52,7 +52,7 @@ pub use crate::limits::ENVD_VERSION;
 /// The settings of the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct E2bOptions {
-    /// The domain below which each port of a sandbox has a name: `PORT-ID.DOMAIN`. It may have a port of its own.
+    /// The domain of the host names of sandboxes, `PORT-ID.DOMAIN`. It can end with a port, as in `localhost:8123`.
     pub domain: String,
 }
 
@@ -168,12 +168,12 @@ async fn dispatch(
     request: EndpointRequest<'_>,
 ) -> Result<Response<EndpointBody>, Problem> {
     let sandbox = match &target {
-        Some(target) => Some(
-            state
-                .sandboxes
-                .find(&target.sandbox)
-                .ok_or_else(|| target.not_found())?,
-        ),
+        Some(target) => {
+            let found = state.sandboxes.find(&target.sandbox);
+            // The registry learns of ends later than the engine.
+            let live = found.filter(|sandbox| state.engine.has_sandbox(&sandbox.owner, &sandbox.id));
+            Some(live.ok_or_else(|| target.not_found())?)
+        }
         None => None,
     };
     let Some(sandbox) = sandbox else {

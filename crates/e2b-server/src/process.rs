@@ -188,10 +188,10 @@ async fn start(call: &InSandbox, headers: &HeaderMap, body: &[u8]) -> Result<Arc
         watch: watch.clone(),
     };
     let (engine, owner) = (Arc::clone(&call.state.engine), call.sandbox.owner.clone());
-    let mut running = tokio::spawn(async move {
-        let ran = engine.run_command(&owner, request, stdin, output, CancellationToken::new());
-        ran.await
-    });
+    // A client that disconnects before the program is in the table ends it: nobody could find it.
+    let cancel = CancellationToken::new();
+    let unlisted = cancel.clone().drop_guard();
+    let mut running = tokio::spawn(async move { engine.run_command(&owner, request, stdin, output, cancel).await });
     let pid = tokio::select! {
         biased;
         pid = watch.started() => pid,
@@ -204,6 +204,7 @@ async fn start(call: &InSandbox, headers: &HeaderMap, body: &[u8]) -> Result<Arc
     };
     let process = Arc::new(Process::new(pid, asked.tag, config, execution, input));
     call.sandbox.processes.add(&process);
+    unlisted.disarm();
     tokio::spawn(pump(Arc::clone(&call.sandbox), Arc::clone(&process), events, running));
     Ok(process)
 }

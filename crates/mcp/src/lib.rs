@@ -39,9 +39,9 @@ pub use auth::oauth::{OauthError, OauthOptions};
 pub use auth::{Anonymous, NewToken, Token, TokenError, TokenForm, TokenStore, TokenUse};
 pub use content::execution_object;
 pub use http::{
-    Activity, BodyStream, Claim, Credential, EndpointBody, EndpointInput, EndpointRequest, Endpoints, HttpControl,
-    HttpError, HttpLimits, HttpOptions, HttpServer, InvalidHostOrigin, LargeAnswer, LargeAnswers, NotFound, Page,
-    Refusal, RequestBody, RequestHead, TlsError, TlsFiles, holding,
+    Activity, BodyStream, ChannelBody, Claim, Credential, EndpointBody, EndpointInput, EndpointRequest, Endpoints,
+    HttpControl, HttpError, HttpLimits, HttpOptions, HttpServer, InvalidHostOrigin, LargeAnswer, LargeAnswers,
+    NotFound, Page, Refusal, RequestBody, RequestHead, TlsError, TlsFiles, holding,
 };
 pub use instructions::SandboxLifetime;
 pub use notebook::notebook;

@@ -12,14 +12,14 @@ use futures::future::BoxFuture;
 use http_body_util::BodyExt as _;
 use hyper::{Response, StatusCode};
 use sandcell_engine::{ExecutionView, Utf8, Watch};
-use sandcell_mcp::EndpointBody;
+use sandcell_mcp::{ChannelBody, EndpointBody};
 use sandcell_sandbox::{Failure, OutputStream};
 use serde::Serialize;
 use tokio::sync::mpsc;
 
 use crate::model::{Execution, Printed, Started};
 use crate::problem::failure_with_rest_calls;
-use crate::respond::{self, ChannelBody};
+use crate::respond;
 
 /// The maximum bytes of output in one event.
 const EVENT_BYTES: usize = 32 << 10;

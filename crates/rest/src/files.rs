@@ -8,14 +8,14 @@ use http_body_util::BodyExt as _;
 use hyper::header::{ACCEPT_RANGES, CONTENT_RANGE, HeaderValue, RANGE};
 use hyper::{Response, StatusCode};
 use sandcell_engine::{Engine, Principal};
-use sandcell_mcp::{EndpointBody, RequestBody};
+use sandcell_mcp::{ChannelBody, EndpointBody, RequestBody};
 use sandcell_sandbox::{Failure, SandboxPath, WriteMode};
 use tokio::sync::mpsc;
 
 use crate::model::{Folder, FolderEntry, WrittenFile};
 use crate::problem::Problem;
 use crate::request::Call;
-use crate::respond::{self, ChannelBody};
+use crate::respond;
 
 /// The maximum bytes of a file that are read at once.
 const PART_BYTES: u64 = 1 << 20;

@@ -1,13 +1,8 @@
 //! Makes answers. The output of code is sent as JSON, as events, or as bytes of a type that browsers do not show as a
 //! document.
 
-use std::convert::Infallible;
-use std::pin::Pin;
-use std::task::{Context, Poll};
-
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
-use hyper::body::{Body, Frame, SizeHint};
 use hyper::header::{
     CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS,
 };
@@ -15,7 +10,6 @@ use hyper::{Response, StatusCode};
 use sandcell_mcp::EndpointBody;
 use sandcell_sandbox::{Code, Failure};
 use serde::Serialize;
-use tokio::sync::mpsc;
 
 pub(crate) const JSON_TYPE: &str = "application/json";
 pub(crate) const BYTES_TYPE: &str = "application/octet-stream";
@@ -57,28 +51,4 @@ pub(crate) fn with_body(status: StatusCode, kind: &'static str, body: EndpointBo
         headers.insert(CONTENT_DISPOSITION, HeaderValue::from_static("attachment"));
     }
     response
-}
-
-/// A body that is read from a channel. The channel closes when the client stops reading, so that the sender can stop.
-pub(crate) struct ChannelBody {
-    pub(crate) parts: mpsc::Receiver<Bytes>,
-    /// The number of bytes that remain to be sent, if known. The connection is aborted if the channel ends before.
-    pub(crate) left: Option<u64>,
-}
-
-impl Body for ChannelBody {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let part = self.parts.poll_recv(cx);
-        if let (Poll::Ready(Some(part)), Some(left)) = (&part, &mut self.left) {
-            *left = left.saturating_sub(u64::try_from(part.len()).unwrap_or(u64::MAX));
-        }
-        part.map(|part| part.map(|part| Ok(Frame::data(part))))
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.left.map_or_else(SizeHint::default, SizeHint::with_exact)
-    }
 }

@@ -3,19 +3,21 @@
 //! sender is known.
 
 use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use http_body_util::BodyExt as _;
 use http_body_util::combinators::BoxBody;
-use hyper::body::Incoming;
+use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use hyper::header::CONTENT_LENGTH;
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use sandcell_engine::Principal;
 use sandcell_sandbox::{Code, Failure};
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use super::BODY_TIMEOUT;
 use super::body::{self, Body};
@@ -275,6 +277,32 @@ impl LargeAnswers<'_> {
 /// Wraps a body so that `held` lives until the body was sent or dropped.
 pub fn holding(body: EndpointBody, held: impl Send + Sync + Unpin + 'static) -> EndpointBody {
     body::holding(body, held)
+}
+
+/// A body that is read from a channel. The channel closes when the client stops reading, so that the sender can stop.
+#[derive(Debug)]
+pub struct ChannelBody {
+    /// The parts.
+    pub parts: mpsc::Receiver<Bytes>,
+    /// The number of bytes that remain to be sent, if known. The connection is aborted if the channel ends before.
+    pub left: Option<u64>,
+}
+
+impl HttpBody for ChannelBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let part = self.parts.poll_recv(cx);
+        if let (Poll::Ready(Some(part)), Some(left)) = (&part, &mut self.left) {
+            *left = left.saturating_sub(u64::try_from(part.len()).unwrap_or(u64::MAX));
+        }
+        part.map(|part| part.map(|part| Ok(Frame::data(part))))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.left.map_or_else(SizeHint::default, SizeHint::with_exact)
+    }
 }
 
 impl Pipeline {

@@ -33,8 +33,8 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 pub use endpoints::{
-    BodyStream, Claim, Credential, EndpointBody, EndpointInput, EndpointRequest, Endpoints, LargeAnswer, LargeAnswers,
-    NotFound, Refusal, RequestBody, RequestHead, holding,
+    BodyStream, ChannelBody, Claim, Credential, EndpointBody, EndpointInput, EndpointRequest, Endpoints, LargeAnswer,
+    LargeAnswers, NotFound, Refusal, RequestBody, RequestHead, holding,
 };
 pub use host_origin::InvalidHostOrigin;
 pub use limits_handle::HttpControl;

@@ -422,20 +422,18 @@ fn a_client_that_leaves_interrupts_its_code_and_not_its_program() {
             seen.extend_from_slice(&piece[..read]);
         }
     };
-    let code = json!({"code": "kept = 5\nprint('begun', flush=True)\nwhile True: pass"}).to_string();
+    let code = "kept = 5\nprint('begun', flush=True)\nwhile True: pass";
+    let code = json!({"code": code, "env_vars": {"ONCE": "x"}}).to_string();
     leave("49999", "/execute", JSON, code.as_bytes(), "begun");
     let inside = [
         ("E2b-Sandbox-Id", sandbox.as_str()),
         ("E2b-Sandbox-Port", "49999"),
         ("X-Access-Token", secret.as_str()),
     ];
-    let ran = client.send(
-        "POST",
-        "/execute",
-        &inside,
-        json!({"code": "kept"}).to_string().as_bytes(),
-    );
-    assert!(ran.body.contains("\"text\":\"5\""), "{ran:?}");
+    // Its variables are kept, and the environment variables of that run are reset.
+    let code = json!({"code": "kept, __import__('os').environ.get('ONCE')"}).to_string();
+    let ran = client.send("POST", "/execute", &inside, code.as_bytes());
+    assert!(ran.body.contains("\"text\":\"(5, None)\""), "{ran:?}");
     let script = json!({"process": {"cmd": "/bin/sh", "args": ["-c", "echo begun; sleep 1; touch went-on"]}});
     leave("49983", "/process.Process/Start", STREAM, &framed(&script), "data");
     until(DEFAULT_TIMEOUT, "the program has gone on", || {
