@@ -150,6 +150,6 @@ in_user_namespace() {
 # back as text.
 emulated() {
   [ -n "${SANDCELL_TEST_VM:-}" ] || skip "no emulated machine (SANDCELL_TEST_VM=.ci/vm)"
-  SANDCELL_CI_VM_SUITE=$1 SANDCELL_CI_VM_SECONDS=250 "$SANDCELL_TEST_VM" env W="$W" BIN="$BIN" HOME="$HOME" LANG="$LANG" \
+  SANDCELL_CI_VM_SUITE=$1 SANDCELL_CI_VM_SECONDS=400 "$SANDCELL_TEST_VM" env W="$W" BIN="$BIN" HOME="$HOME" LANG="$LANG" \
     sh -c "$AS sh '$PROBE' >/dev/null 2>&1; tar -C '$W' -c . | base64" | base64 -d | tar -x -C "$W"
 }
