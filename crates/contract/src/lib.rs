@@ -19,9 +19,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use libtest_mimic::{Arguments, Trial};
 use sandcell_sandbox::{
-    Backend, ByteSize, Channel, Code, Command, Cpus, EndReason, EntryKind, Exit, FileError, Limits, Process,
-    ProcessEvent, Sandbox, SandboxError, SandboxPath, SandboxSpec, Signal, SignalScope, StdinMode, WriteMode,
+    Backend, ByteSize, ChangeKind, Channel, Code, Command, Cpus, EndReason, EntryKind, Exit, FileError, Limits,
+    Process, ProcessEvent, Sandbox, SandboxError, SandboxPath, SandboxSpec, Signal, SignalScope, StdinMode,
+    TerminalSize, WriteMode,
 };
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
 
 /// The deadline of each case.
@@ -86,6 +88,10 @@ cases![
     too_many_processes_are_refused,
     excessive_memory_is_refused_or_killed_and_counted,
     usage_counts_running_programs,
+    a_program_runs_in_a_terminal,
+    a_program_is_reached_on_its_port,
+    changes_of_a_folder_are_reported,
+    a_paused_sandbox_stands_still,
     many_sandboxes_do_not_mix,
     a_closed_sandbox_is_gone_and_can_be_closed_twice,
     a_dropped_sandbox_ends,
@@ -113,6 +119,7 @@ fn command(argv: &[&str], env: &BTreeMap<String, String>) -> Command {
         stands_alone: false,
         stdin: StdinMode::Null,
         control: false,
+        terminal: None,
     }
 }
 
@@ -226,6 +233,7 @@ async fn output_is_delivered_before_later_control_bytes(backend: Arc<dyn Backend
     let code = "import os\nfor i in range(200):\n os.write(1, b'x' * 5000)\n os.write(4, b'c')";
     let with_control = Command {
         control: true,
+        terminal: None,
         ..command(&["python3", "-I", "-S", "-c", code], sandbox.base_env())
     };
     let mut process = sandbox.spawn(with_control).await.unwrap();
@@ -373,6 +381,105 @@ async fn entries_are_described_moved_and_removed(backend: Arc<dyn Backend>) {
     files.remove(&path("tree")).await.unwrap();
     let left = files.list(&SandboxPath::home(), true, 10).await.unwrap();
     assert_eq!(left.entries, []);
+}
+
+async fn a_program_runs_in_a_terminal(backend: Arc<dyn Backend>) {
+    let sandbox = backend.create(&spec()).await.unwrap();
+    let mut process = sandbox
+        .spawn(Command {
+            terminal: Some(TerminalSize { rows: 30, columns: 90 }),
+            ..command(
+                &["sh", "-c", "test -t 1 && stty size; read word; echo got $word"],
+                sandbox.base_env(),
+            )
+        })
+        .await
+        .unwrap();
+    let size = TerminalSize { rows: 40, columns: 77 };
+    process.handle.resize(size).await.unwrap();
+    let typed = Bytes::from_static(b"hi\n");
+    process.handle.write(Channel::Stdin, typed).await.unwrap();
+    let mut said = String::new();
+    while let Some(event) = process.events.recv().await {
+        match event {
+            ProcessEvent::Output { bytes, .. } => said.push_str(&String::from_utf8_lossy(&bytes)),
+            ProcessEvent::Exited { exit } => {
+                assert_eq!(exit, Exit::Code(0));
+                break;
+            }
+            ProcessEvent::Closed { .. } => {}
+        }
+    }
+    assert!(said.contains("30 90") || said.contains("40 77"), "{said:?}");
+    assert!(said.contains("got hi"), "{said:?}");
+    sandbox.close().await.unwrap();
+}
+
+async fn a_program_is_reached_on_its_port(backend: Arc<dyn Backend>) {
+    const SERVER: &str = "import socket\n\
+        s = socket.create_server(('127.0.0.1', 8000))\n\
+        print('ready', flush=True)\n\
+        c, _ = s.accept()\n\
+        c.sendall(c.recv(100).upper())";
+    let sandbox = backend.create(&spec()).await.unwrap();
+    let refused = sandbox.open_port(8000).await.unwrap_err();
+    assert!(
+        matches!(&refused, SandboxError::Refused(failure) if failure.code == Code::NotFound),
+        "{refused:?}"
+    );
+    let mut server = sandbox
+        .spawn(command(&["python3", "-c", SERVER], sandbox.base_env()))
+        .await
+        .unwrap();
+    while !matches!(server.events.recv().await, Some(ProcessEvent::Output { .. })) {}
+    let mut connection = sandbox.open_port(8000).await.unwrap();
+    connection.write_all(b"hello").await.unwrap();
+    let mut answer = Vec::new();
+    connection.read_to_end(&mut answer).await.unwrap();
+    assert_eq!(answer, b"HELLO");
+    sandbox.close().await.unwrap();
+}
+
+async fn changes_of_a_folder_are_reported(backend: Arc<dyn Backend>) {
+    let sandbox = backend.create(&spec()).await.unwrap();
+    let files = sandbox.files();
+    let path = |text: &str| SandboxPath::parse(text).unwrap();
+    files.make_folder(&path("watched")).await.unwrap();
+    let mut watch = files.watch(&path("watched"), true).await.unwrap();
+    let bytes = Bytes::from_static(b"1");
+    files
+        .write(&path("watched/deep/a"), bytes, WriteMode::Replace)
+        .await
+        .unwrap();
+    python(sandbox.as_ref(), "open('watched/by-program', 'w').write('1')").await;
+    let mut missing = vec!["deep", "deep/a", "by-program"];
+    while !missing.is_empty() {
+        let change = watch.next().await.expect("the watch goes on");
+        if change.kind == ChangeKind::Create {
+            missing.retain(|name| *name != change.name);
+        }
+    }
+    sandbox.close().await.unwrap();
+}
+
+async fn a_paused_sandbox_stands_still(backend: Arc<dyn Backend>) {
+    let sandbox = backend.create(&spec()).await.unwrap();
+    let mut counting = sandbox
+        .spawn(command(
+            &["sh", "-c", "while :; do echo x; sleep 0.05; done"],
+            sandbox.base_env(),
+        ))
+        .await
+        .unwrap();
+    assert!(counting.events.recv().await.is_some());
+    sandbox.pause().await.unwrap();
+    // What was written before may still be on its way.
+    let pause = Duration::from_millis(500);
+    while timeout(pause, counting.events.recv()).await.is_ok() {}
+    assert!(timeout(pause, counting.events.recv()).await.is_err(), "it stands still");
+    sandbox.resume().await.unwrap();
+    assert!(counting.events.recv().await.is_some(), "it goes on");
+    sandbox.close().await.unwrap();
 }
 
 async fn special_and_missing_files_are_refused(backend: Arc<dyn Backend>) {

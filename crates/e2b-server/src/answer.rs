@@ -1,10 +1,10 @@
 //! Answers, and errors in the forms that E2B's SDKs read.
 
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Full};
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use hyper::{Response, StatusCode};
-use sandcell_mcp::{EndpointBody, RequestBody};
+use sandcell_mcp::{EndpointBody, RequestBody, whole_body};
+use sandcell_sandbox::Code;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
@@ -16,6 +16,18 @@ const JSON_TYPE: &str = "application/json";
 impl Problem {
     /// Returns the answer: an error of Connect, or of plain HTTP.
     pub(crate) fn into_response(self, is_connect: bool) -> Response<EndpointBody> {
+        let is_final = self.status.is_server_error() || self.error_code.as_deref() == Some(Code::LimitReached.as_str());
+        let mut response = self.response(is_connect);
+        if is_final {
+            // The SDKs repeat some of these calls otherwise.
+            response
+                .headers_mut()
+                .insert("should-retry", HeaderValue::from_static("false"));
+        }
+        response
+    }
+
+    fn response(self, is_connect: bool) -> Response<EndpointBody> {
         if is_connect && self.status != StatusCode::BAD_GATEWAY {
             let body = json!({"code": self.code.as_str(), "message": self.message});
             return json(self.code.status(), &body);
@@ -31,7 +43,7 @@ impl Problem {
 /// Makes an answer of JSON.
 pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Response<EndpointBody> {
     match serde_json::to_vec(value) {
-        Ok(text) => with_body(status, JSON_TYPE, Full::new(text.into()).boxed()),
+        Ok(text) => with_body(status, JSON_TYPE, whole_body(text)),
         Err(error) => {
             tracing::error!(%error, "an answer could not be written");
             empty(StatusCode::INTERNAL_SERVER_ERROR)
@@ -41,18 +53,14 @@ pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Response<Endpo
 
 /// Makes an answer without a body.
 pub(crate) fn empty(status: StatusCode) -> Response<EndpointBody> {
-    let mut response = Response::new(Full::new(Bytes::new()).boxed());
+    let mut response = Response::new(whole_body(Bytes::new()));
     *response.status_mut() = status;
     response
 }
 
 /// Makes an answer of plain text.
 pub(crate) fn text(status: StatusCode, text: &'static str) -> Response<EndpointBody> {
-    with_body(
-        status,
-        "text/plain; charset=utf-8",
-        Full::new(Bytes::from_static(text.as_bytes())).boxed(),
-    )
+    with_body(status, "text/plain; charset=utf-8", whole_body(text))
 }
 
 /// Makes an answer with a body of this type.

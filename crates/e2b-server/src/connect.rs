@@ -1,11 +1,13 @@
 //! The Connect protocol with JSON: single answers, streams of framed messages, and error codes.
 
+use std::time::Duration;
+
 use bytes::{BufMut as _, Bytes, BytesMut};
-use http_body_util::{BodyExt as _, Full};
 use hyper::{HeaderMap, Response, StatusCode};
-use sandcell_mcp::EndpointBody;
+use sandcell_mcp::{EndpointBody, whole_body};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::answer;
 use crate::limits::FRAME_HEAD_BYTES;
@@ -15,6 +17,8 @@ use crate::problem::Problem;
 pub(crate) const UNARY_TYPE: &str = "application/json";
 /// The type of streams.
 pub(crate) const STREAM_TYPE: &str = "application/connect+json";
+/// The interval of keep-alive events, unless the request names one.
+const KEEP_ALIVE: Duration = Duration::from_secs(90);
 /// The flag of a compressed message.
 const COMPRESSED: u8 = 1;
 /// The flag of the last message of a stream.
@@ -76,6 +80,33 @@ pub(crate) fn message<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
     }
 }
 
+/// Returns the interval of keep-alive events of a stream.
+pub(crate) fn keep_alive(headers: &HeaderMap) -> Duration {
+    let asked = headers
+        .get("keepalive-ping-interval")
+        .and_then(|value| value.to_str().ok()?.parse().ok());
+    asked
+        .filter(|seconds| *seconds > 0)
+        .map_or(KEEP_ALIVE, Duration::from_secs)
+}
+
+/// Returns the time until the end of a stream that its request names.
+pub(crate) fn deadline(headers: &HeaderMap) -> Option<Duration> {
+    let asked: Option<u32> = headers
+        .get("connect-timeout-ms")
+        .and_then(|value| value.to_str().ok()?.parse().ok());
+    let asked = asked.filter(|milliseconds| *milliseconds > 0)?;
+    Some(Duration::from_millis(asked.into()))
+}
+
+/// Waits until this moment. Waits forever if there is none.
+pub(crate) async fn sleep_until_some(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
+}
+
 /// Makes the frame of a message.
 pub(crate) fn frame(message: &Value) -> Bytes {
     framed(0, message)
@@ -96,8 +127,7 @@ pub(crate) fn failed(problem: &Problem) -> Bytes {
 
 /// Answers with a stream that has failed before its first event.
 pub(crate) fn failed_stream(problem: &Problem) -> Response<EndpointBody> {
-    let body = Full::new(failed(problem)).boxed();
-    answer::with_body(StatusCode::OK, STREAM_TYPE, body)
+    answer::with_body(StatusCode::OK, STREAM_TYPE, whole_body(failed(problem)))
 }
 
 fn framed(flags: u8, message: &Value) -> Bytes {

@@ -43,8 +43,15 @@ impl Context {
 }
 
 impl Contexts {
-    pub(crate) fn all(&self) -> MutexGuard<'_, Vec<Arc<Context>>> {
+    fn all(&self) -> MutexGuard<'_, Vec<Arc<Context>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Describes all contexts: the default ones first.
+    pub(crate) fn views(&self) -> Vec<Value> {
+        let all = self.all();
+        let (default, made): (Vec<_>, Vec<_>) = all.iter().partition(|context| context.is_default);
+        default.into_iter().chain(made).map(|context| context.view()).collect()
     }
 
     pub(crate) fn find(&self, id: &str) -> Result<Arc<Context>, Problem> {

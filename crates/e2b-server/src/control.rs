@@ -8,16 +8,19 @@ use hyper::header::HeaderValue;
 use hyper::{Response, StatusCode};
 use sandcell_engine::{CreateRequest, MAX_LIFETIME, Principal, SandboxView};
 use sandcell_mcp::{EndpointBody, EndpointRequest};
-use sandcell_sandbox::{Consent, rfc3339_millis};
+use sandcell_sandbox::{Consent, parse_rfc3339, rfc3339_millis};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::limits::{CLIENT_ID, DEFAULT_TIMEOUT, ENVD_VERSION};
+use crate::limits::{CLIENT_ID, DEFAULT_TIMEOUT, ENVD_VERSION, OLD_DEFAULT_TIMEOUT};
 use crate::problem::Problem;
-use crate::registry::Sandbox;
+use crate::registry::{Sandbox, Terms};
 use crate::routes::Operation;
 use crate::{State, answer};
 
+/// The states of a sandbox.
+const RUNNING: &str = "running";
+const PAUSED: &str = "paused";
 /// The templates of this server. Each is the machine's own programs.
 const TEMPLATES: [&str; 2] = ["base", "code-interpreter-v1"];
 /// The maximum number of sandboxes on one page of the list.
@@ -42,6 +45,8 @@ struct NewSandbox {
     metadata: Option<BTreeMap<String, String>>,
     env_vars: Option<BTreeMap<String, String>>,
     auto_pause: Option<bool>,
+    auto_pause_memory: Option<bool>,
+    auto_resume: Option<AutoResume>,
     #[serde(rename = "allow_internet_access")]
     allow_internet_access: Option<bool>,
     network: Option<NetworkRules>,
@@ -50,10 +55,24 @@ struct NewSandbox {
     iam: Option<Value>,
 }
 
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct AutoResume {
+    enabled: bool,
+}
+
+/// A request to pause a sandbox.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct PauseRequest {
+    memory: Option<bool>,
+}
+
 /// Network rules of a new sandbox.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct NetworkRules {
+    allow_public_traffic: Option<bool>,
     allow_out: Option<Vec<String>>,
     deny_out: Option<Vec<String>>,
     #[serde(flatten)]
@@ -89,7 +108,11 @@ pub(crate) async fn answer(
                 Some(key) => Some(idempotency_key(key)?),
                 None => None,
             };
-            create(state, caller, answer::read(&request.body)?, key).await
+            let default = match request.parts.uri.path() {
+                "/sandboxes" => OLD_DEFAULT_TIMEOUT,
+                _ => DEFAULT_TIMEOUT,
+            };
+            create(state, caller, answer::read(&request.body)?, key, default).await
         }
         Operation::List => list(state, caller, request.parts.uri.query().unwrap_or_default()).await,
         Operation::Info => {
@@ -106,13 +129,29 @@ pub(crate) async fn answer(
         Operation::Connect => {
             let sandbox = find()?;
             let asked: Seconds = answer::read(&request.body)?;
-            extend(
-                state,
-                &sandbox,
-                asked.timeout.map_or(DEFAULT_TIMEOUT, Duration::from_secs),
-            )
-            .await?;
-            Ok(answer::json(StatusCode::OK, &created(state, &sandbox)))
+            let timeout = checked(asked.timeout.map_or(DEFAULT_TIMEOUT, Duration::from_secs))?;
+            let engine = &state.engine;
+            let status = if engine.resume(&sandbox.owner, &sandbox.id, Some(timeout)).await? {
+                StatusCode::CREATED
+            } else {
+                extend(state, &sandbox, timeout).await?;
+                StatusCode::OK
+            };
+            Ok(answer::json(status, &created(state, &sandbox)))
+        }
+        Operation::Pause => {
+            let sandbox = find()?;
+            let asked: PauseRequest = answer::read(&request.body)?;
+            if asked.memory == Some(false) {
+                return Err(Problem::unimplemented("pausing a sandbox without its processes"));
+            }
+            if !state.engine.pause(&sandbox.owner, &sandbox.id).await? {
+                return Err(Problem::new(
+                    StatusCode::CONFLICT,
+                    format!("sandbox \"{}\" is paused already", sandbox.id),
+                ));
+            }
+            Ok(answer::empty(StatusCode::NO_CONTENT))
         }
         Operation::Timeout => {
             let sandbox = find()?;
@@ -142,7 +181,10 @@ pub(crate) async fn answer(
         Operation::Metrics => {
             let sandbox = find()?;
             let view = view(state, &sandbox).await?;
-            Ok(answer::json(StatusCode::OK, &[metrics(&view)]))
+            let now = unix_seconds(SystemTime::now());
+            let asked = TimeRange::parse(request.parts.uri.query().unwrap_or_default());
+            let metrics: Vec<Value> = asked.has(now).then(|| metrics(&view)).into_iter().collect();
+            Ok(answer::json(StatusCode::OK, &metrics))
         }
         Operation::Missing(what) => {
             if id.is_some() {
@@ -175,6 +217,7 @@ async fn create(
     caller: &Principal,
     asked: NewSandbox,
     key: Option<String>,
+    default_timeout: Duration,
 ) -> Result<Response<EndpointBody>, Problem> {
     let template = asked.template_id.unwrap_or_else(|| "base".to_owned());
     let name = template.split(':').next().unwrap_or_default();
@@ -185,8 +228,9 @@ async fn create(
             TEMPLATES.join(" and ")
         )));
     }
-    if asked.auto_pause == Some(true) {
-        return Err(Problem::unimplemented("pausing a sandbox instead of ending it"));
+    let pauses_at_end = asked.auto_pause == Some(true);
+    if pauses_at_end && asked.auto_pause_memory == Some(false) {
+        return Err(Problem::unimplemented("pausing a sandbox without its processes"));
     }
     if asked.volume_mounts.is_some_and(|mounts| !mounts.is_empty()) {
         return Err(Problem::unimplemented("volumes"));
@@ -204,18 +248,29 @@ async fn create(
             "the metadata has at most {MAX_METADATA} entries of {MAX_METADATA_BYTES} bytes"
         )));
     }
-    let network = network(state, asked.allow_internet_access, asked.network.unwrap_or_default())?;
+    let rules = asked.network.unwrap_or_default();
+    let public = rules.allow_public_traffic == Some(true);
+    let network = network(state, asked.allow_internet_access, rules)?;
     let env = asked.env_vars.unwrap_or_default();
     let request = CreateRequest {
         count: 1,
         key,
-        env: env.clone(),
-        lifetime: Some(checked(asked.timeout.map_or(DEFAULT_TIMEOUT, Duration::from_secs))?),
+        env: env_of_all(&template, &env),
+        lifetime: Some(checked(asked.timeout.map_or(default_timeout, Duration::from_secs))?),
+        pauses_at_end,
         // Only the lifetime ends it, as with E2B.
         idle: Some(MAX_LIFETIME),
         network,
         consent: Consent::CannotAsk,
         ..CreateRequest::default()
+    };
+    let terms = Terms {
+        template,
+        metadata,
+        env,
+        public,
+        pauses_at_end,
+        resumes: asked.auto_resume.is_some_and(|resume| resume.enabled),
     };
     let made = state.engine.create(caller, request).await?;
     let view = made.first().ok_or_else(|| {
@@ -224,18 +279,24 @@ async fn create(
             "the engine made no sandbox and gave no reason",
         )
     })?;
-    let sandbox = Sandbox::new(view, caller.clone(), template, metadata, env)?;
+    let sandbox = Sandbox::new(view, caller.clone(), terms)?;
     let sandbox = state.sandboxes.add(sandbox);
     Ok(answer::json(StatusCode::CREATED, &created(state, &sandbox)))
 }
 
+/// Returns the environment variables of a new sandbox: the requested ones, and those by which programs know E2B.
+fn env_of_all(template: &str, requested: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let mut env = BTreeMap::from([
+        ("E2B_SANDBOX".to_owned(), "true".to_owned()),
+        ("E2B_TEMPLATE_ID".to_owned(), template.to_owned()),
+    ]);
+    env.extend(requested.clone());
+    env
+}
+
 /// Returns the hosts that a new sandbox can reach: those that the operator allows, or the requested ones of them.
 fn network(state: &State, internet: Option<bool>, rules: NetworkRules) -> Result<Vec<String>, Problem> {
-    if let Some((name, _)) = rules
-        .others
-        .iter()
-        .find(|(name, value)| !value.is_null() && *name != "allowPublicTraffic")
-    {
+    if let Some((name, _)) = rules.others.iter().find(|(_, value)| !value.is_null()) {
         return Err(Problem::unimplemented(&format!("the network rule `{name}`")));
     }
     let is_all = |host: &String| ALL_TRAFFIC.contains(&host.as_str());
@@ -289,7 +350,7 @@ async fn view(state: &State, sandbox: &Sandbox) -> Result<SandboxView, Problem> 
 /// Returns the answer to a creation.
 fn created(state: &State, sandbox: &Sandbox) -> Value {
     json!({
-        "templateID": sandbox.template,
+        "templateID": sandbox.terms.template,
         "sandboxID": sandbox.id,
         "clientID": CLIENT_ID,
         "envdVersion": ENVD_VERSION,
@@ -305,6 +366,9 @@ fn details(state: &State, sandbox: &Sandbox, view: &SandboxView) -> Value {
     if let Some(object) = details.as_object_mut() {
         object.insert("domain".to_owned(), state.options.domain.clone().into());
         object.insert("envdAccessToken".to_owned(), sandbox.access_token.clone().into());
+        let at_end = if sandbox.terms.pauses_at_end { "pause" } else { "kill" };
+        let lifecycle = json!({"autoResume": sandbox.terms.resumes, "onTimeout": at_end});
+        object.insert("lifecycle".to_owned(), lifecycle);
     }
     details
 }
@@ -313,8 +377,8 @@ fn details(state: &State, sandbox: &Sandbox, view: &SandboxView) -> Value {
 fn listed(sandbox: &Sandbox, view: &SandboxView) -> Value {
     let ends = view.ends.unwrap_or(view.idle_expires);
     json!({
-        "templateID": sandbox.template,
-        "alias": sandbox.template,
+        "templateID": sandbox.terms.template,
+        "alias": sandbox.terms.template,
         "sandboxID": sandbox.id,
         "clientID": CLIENT_ID,
         "startedAt": rfc3339_millis(view.created),
@@ -322,10 +386,14 @@ fn listed(sandbox: &Sandbox, view: &SandboxView) -> Value {
         "cpuCount": cores(view),
         "memoryMB": view.limits.memory.as_mib(),
         "diskSizeMB": view.limits.disk.as_mib(),
-        "metadata": sandbox.metadata,
-        "state": "running",
+        "metadata": sandbox.terms.metadata,
+        "state": if is_paused(view) { PAUSED } else { RUNNING },
         "envdVersion": ENVD_VERSION,
     })
+}
+
+fn is_paused(view: &SandboxView) -> bool {
+    view.state == PAUSED
 }
 
 /// Returns the number of processors of a sandbox, rounded up: E2B has whole ones.
@@ -337,7 +405,11 @@ fn cores(view: &SandboxView) -> u32 {
 #[derive(Debug, Default)]
 struct ListQuery {
     metadata: BTreeMap<String, String>,
-    paused_only: bool,
+    /// The wanted states. Empty: all.
+    states: Vec<String>,
+    template: Option<String>,
+    started_after: Option<SystemTime>,
+    oldest_first: bool,
     limit: Option<usize>,
     after: Option<(u64, String)>,
 }
@@ -354,9 +426,26 @@ impl ListQuery {
                     parsed.metadata.extend(pairs);
                 }
                 "state" => {
-                    let mut states = value.split(',');
-                    parsed.paused_only = !value.is_empty() && states.all(|state| state != "running");
+                    let states = value.split(',').filter(|state| !state.is_empty());
+                    parsed.states = states.map(str::to_owned).collect();
+                    if parsed
+                        .states
+                        .iter()
+                        .any(|state| ![RUNNING, PAUSED].contains(&state.as_str()))
+                    {
+                        return Err(Problem::invalid("`state` is running or paused"));
+                    }
                 }
+                "template" => parsed.template = Some(value.into_owned()),
+                "startedAfter" => {
+                    let after = parse_rfc3339(&value);
+                    parsed.started_after = Some(after.ok_or_else(|| Problem::invalid("`startedAfter` is not a time"))?);
+                }
+                "order" => match &*value {
+                    "asc" => parsed.oldest_first = true,
+                    "desc" => {}
+                    _ => return Err(Problem::invalid("`order` is asc or desc")),
+                },
                 "limit" => {
                     let limit = value.parse().ok().filter(|limit| (1..=MAX_PAGE).contains(limit));
                     parsed.limit = Some(limit.ok_or_else(|| Problem::invalid(format!("`limit` is 1 to {MAX_PAGE}")))?);
@@ -389,17 +478,33 @@ async fn list(state: &State, caller: &Principal, query: &str) -> Result<Response
     let mut found: Vec<((u64, String), Value)> = views
         .iter()
         .filter_map(|view| Some((state.sandboxes.of(caller, view.id.as_str())?, view)))
-        .filter(|_| !query.paused_only)
+        .filter(|(_, view)| {
+            let word = if is_paused(view) { PAUSED } else { RUNNING };
+            query.states.is_empty() || query.states.iter().any(|state| state == word)
+        })
+        .filter(|(_, view)| query.started_after.is_none_or(|after| view.created > after))
+        .filter(|(sandbox, _)| {
+            let of_template = |wanted: &String| *wanted == sandbox.terms.template;
+            query.template.as_ref().is_none_or(of_template)
+        })
         .filter(|(sandbox, _)| {
             let mut wanted = query.metadata.iter();
-            wanted.all(|(name, value)| sandbox.metadata.get(name) == Some(value))
+            wanted.all(|(name, value)| sandbox.terms.metadata.get(name) == Some(value))
         })
         .map(|(sandbox, view)| ((started(view), sandbox.id.clone()), listed(&sandbox, view)))
         .collect();
-    // Newest first.
-    found.sort_by(|one, other| other.0.cmp(&one.0));
+    found.sort_by(|one, other| one.0.cmp(&other.0));
+    if !query.oldest_first {
+        found.reverse();
+    }
     if let Some(after) = &query.after {
-        found.retain(|(place, _)| place < after);
+        found.retain(|(place, _)| {
+            if query.oldest_first {
+                place > after
+            } else {
+                place < after
+            }
+        });
     }
     let limit = query.limit.unwrap_or(MAX_PAGE);
     let more = found.len() > limit;
@@ -440,6 +545,37 @@ fn metrics(view: &SandboxView) -> Value {
     })
 }
 
+fn unix_seconds(time: SystemTime) -> u64 {
+    time.duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs()
+}
+
+/// A range of times in seconds since 1970. Both ends are optional.
+#[derive(Debug, Default)]
+struct TimeRange {
+    start: Option<u64>,
+    end: Option<u64>,
+}
+
+impl TimeRange {
+    fn parse(query: &str) -> Self {
+        let mut range = Self::default();
+        for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+            match &*name {
+                "start" => range.start = value.parse().ok(),
+                "end" => range.end = value.parse().ok(),
+                _ => {}
+            }
+        }
+        range
+    }
+
+    fn has(&self, time: u64) -> bool {
+        self.start.is_none_or(|start| start <= time) && self.end.is_none_or(|end| time <= end)
+    }
+}
+
 /// Returns the mean share of a processor since the creation, in percent with two decimals.
 fn percent(cpu_us: u64, lived: Duration) -> f64 {
     let lived = lived.as_secs_f64().max(0.001);
@@ -456,9 +592,22 @@ mod tests {
         let query = ListQuery::parse("metadata=user%3Dann%252520b%26app%3Dx&state=running,paused&limit=5").unwrap();
         let metadata: Vec<(&str, &str)> = query.metadata.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
         assert_eq!(metadata, [("app", "x"), ("user", "ann b")]);
-        assert_eq!((query.limit, query.paused_only), (Some(5), false));
-        assert!(ListQuery::parse("state=paused").unwrap().paused_only);
-        for bad in ["limit=0", "limit=101", "limit=x", "nextToken=x", "nextToken=1"] {
+        assert_eq!(
+            (query.limit, query.states),
+            (Some(5), vec!["running".to_owned(), "paused".to_owned()])
+        );
+        let query = ListQuery::parse("order=asc&template=base&startedAfter=2026-01-01T00%3A00%3A00Z").unwrap();
+        assert!(query.oldest_first && query.template.as_deref() == Some("base") && query.started_after.is_some());
+        for bad in [
+            "state=gone",
+            "order=up",
+            "startedAfter=x",
+            "limit=0",
+            "limit=101",
+            "limit=x",
+            "nextToken=x",
+            "nextToken=1",
+        ] {
             assert!(ListQuery::parse(bad).is_err(), "{bad}");
         }
         let next = ListQuery::parse("nextToken=17-sb1").unwrap();

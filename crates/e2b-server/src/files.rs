@@ -13,19 +13,19 @@ use flate2::write::MultiGzDecoder;
 use futures::stream;
 use hyper::header::{ACCEPT_RANGES, CONTENT_RANGE, HeaderValue, RANGE};
 use hyper::{HeaderMap, Method, Response, StatusCode, Uri};
-use sandcell_mcp::{BodyStream, EndpointBody, EndpointRequest, RequestBody};
+use sandcell_mcp::{BodySender, BodyStream, EndpointBody, EndpointRequest, RequestBody, channel_body};
 use sandcell_sandbox::{Code, Failure, FileChunk, SandboxPath, WriteMode};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
-use tokio::sync::mpsc;
 
+use crate::answer;
 use crate::call::InSandbox;
+use crate::limits::STREAM_CAPACITY;
 use crate::paths::path;
 use crate::problem::Problem;
 use crate::registry::Sandbox;
 use crate::users::{check_user, check_user_name};
-use crate::{answer, bodies};
 
 /// The maximum bytes of a file that are moved at once.
 const PART_BYTES: usize = 1 << 20;
@@ -65,21 +65,25 @@ pub(crate) fn is_signed(uri: &Uri) -> bool {
     uri.path() == "/files" && FileQuery::of(uri).signature.is_some()
 }
 
-/// Returns true if the signature of the address is valid for this sandbox.
-pub(crate) fn signature_fits(method: &Method, uri: &Uri, sandbox: &Sandbox) -> bool {
-    let query = FileQuery::of(uri);
-    let operation = if method == Method::GET { "read" } else { "write" };
+/// Returns true if the time of a signed address is over.
+pub(crate) fn is_expired(uri: &Uri) -> bool {
     let now = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap_or_default();
-    let expired = match query.expiration.as_deref().map(str::parse::<u64>) {
+    match FileQuery::of(uri).expiration.as_deref().map(str::parse::<u64>) {
         None => false,
         Some(Ok(end)) => Duration::from_secs(end) <= now,
         Some(Err(_)) => true,
-    };
+    }
+}
+
+/// Returns true if the signature of the address is that of this sandbox. The time of the address may be over.
+pub(crate) fn signature_fits(method: &Method, uri: &Uri, sandbox: &Sandbox) -> bool {
+    let query = FileQuery::of(uri);
+    let operation = if method == Method::GET { "read" } else { "write" };
     let expected = signature(&query, operation, &sandbox.access_token);
     let given = query.signature.unwrap_or_default();
-    bool::from(expected.as_bytes().ct_eq(given.as_bytes())) && !expired
+    bool::from(expected.as_bytes().ct_eq(given.as_bytes()))
 }
 
 fn signature(query: &FileQuery, operation: &str, token: &str) -> String {
@@ -157,7 +161,7 @@ async fn download(call: InSandbox, path: SandboxPath, headers: &HeaderMap) -> Re
         }
         return Ok(response);
     }
-    let (parts, body) = bodies::channel(Some(end - start));
+    let (parts, body) = channel_body(STREAM_CAPACITY, Some(end - start));
     tokio::spawn(file.send(first.bytes, start, end, parts));
     let status = if range.is_some() {
         StatusCode::PARTIAL_CONTENT
@@ -192,7 +196,7 @@ impl File {
     }
 
     /// Sends the bytes from `at` to `end`. Stops early if the file became shorter or can no longer be read.
-    async fn send(self, first: Bytes, mut at: u64, end: u64, parts: mpsc::Sender<Bytes>) {
+    async fn send(self, first: Bytes, mut at: u64, end: u64, parts: BodySender) {
         let mut part = first;
         loop {
             part.truncate(usize::try_from(end.saturating_sub(at)).unwrap_or(usize::MAX));

@@ -1,10 +1,8 @@
-//! The service `filesystem.Filesystem`: describes, lists, moves and removes files.
-
-use std::collections::VecDeque;
+//! The service `filesystem.Filesystem`: describes, lists, watches, moves and removes files.
 
 use hyper::{Response, StatusCode};
 use sandcell_engine::Principal;
-use sandcell_mcp::{EndpointBody, EndpointRequest};
+use sandcell_mcp::{EndpointBody, EndpointRequest, RequestBody};
 use sandcell_sandbox::{Code, Entry, EntryKind, SandboxPath, from_unix_millis, rfc3339_millis};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -14,19 +12,21 @@ use crate::limits::{ROOT_ID, USER};
 use crate::paths::path;
 use crate::problem::Problem;
 use crate::users::check_user;
-use crate::{answer, connect};
+use crate::{answer, connect, watch};
 
 /// The maximum number of entries of a list.
 const MAX_ENTRIES: usize = 10_000;
 
 /// A request of the service.
 #[derive(Debug, Default, Deserialize)]
-#[serde(default)]
+#[serde(default, rename_all = "camelCase")]
 struct Asked {
     path: String,
     source: String,
     destination: String,
     depth: Option<u32>,
+    recursive: bool,
+    watcher_id: String,
 }
 
 /// Answers a call of the service.
@@ -36,7 +36,9 @@ pub(crate) async fn answer(
     request: EndpointRequest<'_>,
 ) -> Result<Response<EndpointBody>, Problem> {
     if method == "WatchDir" {
-        return Ok(connect::failed_stream(&Problem::unimplemented("watching folders")));
+        // Clients read the error of a stream in its last message only.
+        let watched = watch_stream(&call, &request).await;
+        return Ok(watched.unwrap_or_else(|problem| connect::failed_stream(&problem)));
     }
     check_user(&request.parts.headers)?;
     connect::check_type(&request.parts.headers, connect::UNARY_TYPE)?;
@@ -51,12 +53,31 @@ pub(crate) async fn answer(
         "MakeDir" => files.make_folder(&path(&asked.path)?).await?,
         "Move" => files.rename(&path(&asked.source)?, &path(&asked.destination)?).await?,
         "Remove" => files.remove(&path(&asked.path)?).await?,
-        "CreateWatcher" | "GetWatcherEvents" | "RemoveWatcher" => {
-            return Err(Problem::unimplemented("watching folders"));
-        }
+        "CreateWatcher" => watch::create(&call, &path(&asked.path)?, asked.recursive).await?,
+        "GetWatcherEvents" => watch::events(&call, &asked.watcher_id).await?,
+        "RemoveWatcher" => watch::remove(&call, &asked.watcher_id)?,
         _ => return Err(Problem::new(StatusCode::NOT_FOUND, "the service has no such method")),
     };
     Ok(answer::json(StatusCode::OK, &value))
+}
+
+async fn watch_stream(call: &InSandbox, request: &EndpointRequest<'_>) -> Result<Response<EndpointBody>, Problem> {
+    let headers = &request.parts.headers;
+    connect::check_type(headers, connect::STREAM_TYPE)?;
+    check_user(headers)?;
+    let RequestBody::Whole(body) = &request.body else {
+        return Err(Problem::invalid("the body is missing"));
+    };
+    let asked: Asked = connect::message(body)?;
+    watch::stream(call, &path(&asked.path)?, asked.recursive, headers).await
+}
+
+/// A part of a recursive list.
+enum Pending {
+    /// An entry to list.
+    Entry(Value),
+    /// A folder to read, and its level.
+    Folder(SandboxPath, u32),
 }
 
 /// The files of a sandbox.
@@ -91,14 +112,7 @@ impl Files<'_> {
 
     /// Returns the type of a link's target, if that is known.
     async fn target_kind(&self, link: &SandboxPath, entry: &Entry) -> EntryKind {
-        let target = entry.target.as_deref().unwrap_or_default();
-        let folder = link.as_str().rsplit_once('/').map_or("", |(folder, _)| folder);
-        let full = if target.starts_with('/') {
-            target.to_owned()
-        } else {
-            format!("{folder}/{target}")
-        };
-        match path(&full) {
+        match path(&absolute(link.as_str(), entry.target.as_deref().unwrap_or_default())) {
             Ok(target) => self.entry(&target).await.map_or(EntryKind::Other, |entry| entry.kind),
             Err(_) => EntryKind::Other,
         }
@@ -106,9 +120,18 @@ impl Files<'_> {
 
     async fn list(&self, folder: &SandboxPath, depth: u32) -> Result<Value, Problem> {
         let mut listed = Vec::new();
-        let mut pending = VecDeque::from([(folder.clone(), 1)]);
-        while let Some((folder, level)) = pending.pop_front() {
-            let left = MAX_ENTRIES - listed.len();
+        // Entries and folders in the order of their paths; a folder's entries follow it.
+        let mut pending = vec![Pending::Folder(folder.clone(), 1)];
+        while let Some(next) = pending.pop() {
+            let (folder, level) = match next {
+                Pending::Entry(entry) => {
+                    listed.push(entry);
+                    continue;
+                }
+                Pending::Folder(folder, level) => (folder, level),
+            };
+            let waiting = pending.iter().filter(|next| matches!(next, Pending::Entry(_))).count();
+            let left = MAX_ENTRIES.saturating_sub(listed.len() + waiting);
             let engine = &self.0.state.engine;
             let listing = match engine
                 .list_files(self.owner(), self.id(), &folder, false, left.max(1))
@@ -128,6 +151,7 @@ impl Files<'_> {
                     format!("the folder has more than {MAX_ENTRIES} entries: list a smaller one"),
                 ));
             }
+            let mut found = Vec::new();
             for entry in listing.entries {
                 let full = format!("{}/{}", folder.as_str().trim_end_matches('/'), entry.name);
                 let inner = SandboxPath::parse(&full);
@@ -135,11 +159,12 @@ impl Files<'_> {
                     (EntryKind::Link, Ok(link)) => self.target_kind(link, &entry).await,
                     (kind, _) => *kind,
                 };
+                found.push(Pending::Entry(described(&full, &entry, kind)));
                 if let (EntryKind::Folder, true, Ok(inner)) = (entry.kind, level < depth, inner) {
-                    pending.push_back((inner, level + 1));
+                    found.push(Pending::Folder(inner, level + 1));
                 }
-                listed.push(described(&full, &entry, kind));
             }
+            pending.extend(found.into_iter().rev());
         }
         Ok(json!({"entries": listed}))
     }
@@ -199,9 +224,26 @@ fn described(path: &str, entry: &Entry, kind: EntryKind) -> Value {
     });
     if let (Some(target), Some(object)) = (&entry.target, value.as_object_mut()) {
         object.insert("isSymlink".to_owned(), true.into());
-        object.insert("symlinkTarget".to_owned(), target.clone().into());
+        object.insert("symlinkTarget".to_owned(), absolute(path, target).into());
     }
     value
+}
+
+/// Returns the absolute path of a link's target.
+fn absolute(link: &str, target: &str) -> String {
+    if target.starts_with('/') {
+        return target.to_owned();
+    }
+    let folder = link.rsplit_once('/').map_or("", |(folder, _)| folder);
+    let mut names: Vec<&str> = folder.split('/').filter(|name| !name.is_empty()).collect();
+    for name in target.split('/') {
+        match name {
+            "" | "." => {}
+            ".." => drop(names.pop()),
+            name => names.push(name),
+        }
+    }
+    format!("/{}", names.join("/"))
 }
 
 /// Returns permissions as `ls` shows them.
@@ -221,6 +263,19 @@ fn permissions(kind: EntryKind, mode: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_target_of_a_link_is_an_absolute_path() {
+        for (target, expected) in [
+            ("b", "/x/b"),
+            ("./b/", "/x/b"),
+            ("../../b", "/b"),
+            ("/b", "/b"),
+            ("", "/x"),
+        ] {
+            assert_eq!(absolute("/x/link", target), expected, "{target}");
+        }
+    }
 
     #[test]
     fn permissions_are_those_of_ls() {

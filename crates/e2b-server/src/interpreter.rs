@@ -6,30 +6,31 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
-use bytes::Bytes;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use http_body_util::{BodyExt as _, Full};
 use hyper::{Method, Response, StatusCode};
 use sandcell_engine::{ExecuteRequest, ExecutionView, InHistory, Status, Utf8, Watch};
-use sandcell_mcp::{EndpointBody, EndpointRequest};
-use sandcell_sandbox::{Failure, MAX_TIMEOUT, OutputStream, rfc3339_millis};
+use sandcell_mcp::{BodySender, Disconnected, EndpointBody, EndpointRequest, channel_body, whole_body};
+use sandcell_sandbox::{Code, Failure, MAX_TIMEOUT, OutputStream, rfc3339_millis};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::sync::{OwnedMutexGuard, mpsc};
+use tokio::sync::OwnedMutexGuard;
 use tokio_util::sync::CancellationToken;
 
+use crate::answer;
 use crate::call::InSandbox;
 use crate::contexts::{Context, DEFAULT_CWD, new_context};
+use crate::limits::STREAM_CAPACITY;
 use crate::paths::path;
 use crate::problem::Problem;
 use crate::values::{self, ascii};
-use crate::{answer, bodies};
 
 /// The type of the answer's lines.
 const LINES_TYPE: &str = "application/x-ndjson";
 /// The language of requests that name none.
 const DEFAULT_LANGUAGE: &str = "python";
+/// Languages whose default contexts are listed from the start.
+const LISTED_LANGUAGES: [&str; 2] = ["python", "javascript"];
 /// E2B's short names of languages.
 const ALIASES: [(&str, &str); 3] = [("js", "javascript"), ("ts", "typescript"), ("py", "python")];
 /// The interval of keep-alive lines.
@@ -120,7 +121,7 @@ pub(crate) async fn execute(call: InSandbox, request: EndpointRequest<'_>) -> Re
         _admitted = watch.admitted() => None,
     };
     let count = context.count.fetch_add(1, Ordering::Relaxed) + 1;
-    let (parts, body) = bodies::channel(None);
+    let (parts, body) = channel_body(STREAM_CAPACITY, None);
     tokio::spawn(async move {
         let lines = Lines {
             parts: parts.clone(),
@@ -131,7 +132,12 @@ pub(crate) async fn execute(call: InSandbox, request: EndpointRequest<'_>) -> Re
         tokio::select! {
             // Dropping the call interrupts the code.
             () = parts.closed() => {}
-            _sent_or_disconnected = lines.send_all(count, running, ended, &watch) => {}
+            sent = lines.send_all(count, running, ended, &watch) => {
+                if matches!(sent, Ok(Sent::UntilGone)) {
+                    // The SDKs then ask whether the sandbox lives.
+                    parts.break_off().await;
+                }
+            }
         }
         drop(turn);
     });
@@ -144,7 +150,7 @@ type Running = BoxFuture<'static, Result<ExecutionView, Failure>>;
 fn empty_execution(count: u64) -> Response<EndpointBody> {
     let lines = [number_line(count), end_line()];
     let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
-    answer::with_body(StatusCode::OK, LINES_TYPE, Full::new(Bytes::from(text)).boxed())
+    answer::with_body(StatusCode::OK, LINES_TYPE, whole_body(text))
 }
 
 fn number_line(count: u64) -> Value {
@@ -309,17 +315,13 @@ fn change_folder(language: &str, folder: &str) -> Result<String, Problem> {
 /// Lists contexts, or makes one.
 pub(crate) async fn contexts(call: InSandbox, request: EndpointRequest<'_>) -> Result<Response<EndpointBody>, Problem> {
     if request.parts.method == Method::GET {
-        // The first context exists from the start.
-        if let Ok(language) = language(&call, None) {
-            call.sandbox.contexts.default_of(&language)?;
+        // These contexts exist from the start.
+        for name in LISTED_LANGUAGES {
+            if let Ok(language) = language(&call, Some(name)) {
+                call.sandbox.contexts.default_of(&language)?;
+            }
         }
-        let listed: Vec<Value> = call
-            .sandbox
-            .contexts
-            .all()
-            .iter()
-            .map(|context| context.view())
-            .collect();
+        let listed: Vec<Value> = call.sandbox.contexts.views();
         return Ok(answer::json(StatusCode::OK, &listed));
     }
     let asked: NewContext = answer::read(&request.body)?;
@@ -368,12 +370,9 @@ async fn end_session(call: &InSandbox, context: &Context) -> Result<(), Problem>
     Ok(())
 }
 
-/// The client has closed the connection.
-struct Disconnected;
-
 /// Sends the lines of an execution.
 struct Lines {
-    parts: mpsc::Sender<Bytes>,
+    parts: BodySender,
     stdout: StreamProgress,
     stderr: StreamProgress,
     /// The number of sent values.
@@ -424,7 +423,7 @@ impl Lines {
         mut running: Running,
         ended: Option<ExecutionView>,
         watch: &Watch,
-    ) -> Result<(), Disconnected> {
+    ) -> Result<Sent, Disconnected> {
         self.line(&number_line(count)).await?;
         let mut ended: Option<Result<_, Failure>> = ended.map(Ok);
         loop {
@@ -437,10 +436,13 @@ impl Lines {
                     let name = if rest.1 { "stdout" } else { "stderr" };
                     self.text(name, rest.0).await?;
                 }
+                if is_gone(&end) {
+                    return Ok(Sent::UntilGone);
+                }
                 if let Some(error) = error(end) {
                     self.line(&error).await?;
                 }
-                return self.line(&end_line()).await;
+                return self.line(&end_line()).await.map(|()| Sent::Whole);
             }
             tokio::select! {
                 biased;
@@ -487,8 +489,25 @@ impl Lines {
     async fn line(&self, line: &Value) -> Result<(), Disconnected> {
         // Clients split lines at other separators of Unicode, too.
         let text = format!("{}\n", ascii(&line.to_string()));
-        self.parts.send(text.into()).await.map_err(|_| Disconnected)
+        self.parts.send(text.into()).await
     }
+}
+
+/// The result of sending an execution.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sent {
+    Whole,
+    /// The sandbox has ended meanwhile.
+    UntilGone,
+}
+
+/// Returns true if the sandbox of an execution has ended meanwhile, other than by an error of the code.
+pub(crate) fn is_gone(end: &Result<ExecutionView, Failure>) -> bool {
+    let code = match end {
+        Ok(view) => view.cause.as_ref().map(|cause| cause.code),
+        Err(failure) => Some(failure.code),
+    };
+    matches!(code, Some(Code::Cancelled | Code::Expired | Code::NotFound))
 }
 
 /// Returns the line of a failed execution.

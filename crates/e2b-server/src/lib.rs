@@ -10,7 +10,6 @@
 #![forbid(unsafe_code)]
 
 mod answer;
-mod bodies;
 mod call;
 mod connect;
 mod contexts;
@@ -20,6 +19,7 @@ mod filesystem;
 mod interpreter;
 mod limits;
 mod paths;
+mod ports;
 mod problem;
 mod process;
 mod processes;
@@ -29,6 +29,8 @@ mod secrets;
 mod target;
 mod users;
 mod values;
+mod watch;
+mod watchers;
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -182,6 +184,9 @@ async fn dispatch(
             _ => Err(Problem::new(StatusCode::NOT_FOUND, "there is nothing at this address")),
         };
     };
+    if !sandbox.terms.resumes && state.engine.is_paused(&sandbox.owner, &sandbox.id) {
+        return Err(target.map_or_else(Problem::gone, |target| target.paused()));
+    }
     let in_sandbox = InSandbox {
         state: Arc::clone(state),
         sandbox: Arc::clone(&sandbox),
@@ -189,7 +194,7 @@ async fn dispatch(
     let answered = match route {
         Route::Health => Ok(answer::empty(StatusCode::NO_CONTENT)),
         Route::InterpreterHealth => Ok(answer::text(StatusCode::OK, "OK")),
-        Route::Envs => Ok(answer::json(StatusCode::OK, &sandbox.env)),
+        Route::Envs => Ok(answer::json(StatusCode::OK, &sandbox.terms.env)),
         Route::EnvdMetrics => control::sandbox_metrics(state, &sandbox).await,
         Route::Files => files::answer(in_sandbox, request).await,
         Route::Process(method) => process::answer(in_sandbox, method, request).await,
@@ -198,7 +203,7 @@ async fn dispatch(
         Route::Contexts => interpreter::contexts(in_sandbox, request).await,
         Route::Context(id) => interpreter::remove_context(&in_sandbox, &id).await,
         Route::RestartContext(id) => interpreter::restart_context(&in_sandbox, &id).await,
-        Route::Port => Err(Problem::unimplemented("calls to ports of programs inside sandboxes")),
+        Route::Port(port) => ports::pass_on(in_sandbox, port, request).await,
         Route::Control(..) => Err(Problem::new(StatusCode::NOT_FOUND, "there is nothing at this address")),
     };
     // A sandbox that has ended answers like one that never was.

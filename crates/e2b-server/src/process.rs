@@ -9,8 +9,8 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use hyper::{HeaderMap, Response, StatusCode};
 use sandcell_engine::{CommandLine, CommandRequest, ExecutionView, Status, Watch};
-use sandcell_mcp::{EndpointBody, EndpointRequest, RequestBody};
-use sandcell_sandbox::{Code, Failure, MAX_TIMEOUT, OutputStream, SessionEvent, Signal};
+use sandcell_mcp::{EndpointBody, EndpointRequest, RequestBody, channel_body};
+use sandcell_sandbox::{Code, Failure, MAX_TIMEOUT, OutputStream, SessionEvent, Signal, TerminalSize};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -18,14 +18,14 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::call::InSandbox;
+use crate::interpreter::is_gone;
+use crate::limits::STREAM_CAPACITY;
 use crate::paths::path;
 use crate::problem::Problem;
 use crate::processes::{Event, INPUT, Process, Selector};
 use crate::users::check_user;
-use crate::{answer, bodies, connect};
+use crate::{answer, connect};
 
-/// The interval of keep-alive events, unless the request names one.
-const KEEP_ALIVE: Duration = Duration::from_secs(90);
 /// The number of events of a program that wait for its followers.
 const OUTPUT: usize = 16;
 /// The maximum time that a request waits until a program takes its standard input.
@@ -35,9 +35,39 @@ const INPUT_TIMEOUT: Duration = Duration::from_secs(30);
 #[derive(Debug, Deserialize)]
 struct Start {
     process: Config,
-    pty: Option<Value>,
+    pty: Option<Pty>,
     tag: Option<String>,
     stdin: Option<bool>,
+}
+
+/// A terminal.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(default)]
+struct Pty {
+    size: Size,
+}
+
+/// The size of a terminal. Newer SDKs leave it out.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(default)]
+struct Size {
+    cols: u16,
+    rows: u16,
+}
+
+impl Default for Size {
+    fn default() -> Self {
+        Self { cols: 80, rows: 24 }
+    }
+}
+
+impl From<Pty> for TerminalSize {
+    fn from(pty: Pty) -> Self {
+        Self {
+            rows: pty.size.rows,
+            columns: pty.size.cols,
+        }
+    }
 }
 
 /// A program to start.
@@ -58,6 +88,7 @@ struct About {
     process: Selector,
     input: Input,
     signal: Option<Value>,
+    pty: Option<Pty>,
 }
 
 /// Input for a process.
@@ -81,7 +112,7 @@ pub(crate) async fn answer(
     match method.as_str() {
         // Clients read the error of a stream in its last message only.
         "Start" | "Connect" => {
-            let deadline = deadline(headers).map(|left| Instant::now() + left);
+            let deadline = connect::deadline(headers).map(|left| Instant::now() + left);
             let process = match method.as_str() {
                 "Start" => start(&call, headers, body).await,
                 _ => follow(&call, headers, body),
@@ -118,13 +149,15 @@ async fn unary(call: &InSandbox, method: &str, about: About) -> Result<Value, Pr
         }
         "SendInput" => {
             let process = processes.find(&about.process)?;
-            if about.input.pty.is_some() {
-                return Err(Problem::unimplemented("terminals"));
-            }
-            let text = about.input.stdin.unwrap_or_default();
+            let text = match (about.input.pty, about.input.stdin, process.in_terminal) {
+                (Some(text), None, true) | (None, Some(text), false) => text,
+                (Some(_), _, false) => return Err(Problem::invalid("the process has no terminal: send `stdin`")),
+                (_, Some(_), true) => return Err(Problem::invalid("the process has a terminal: send `pty`")),
+                (None, None, _) => String::new(),
+            };
             let bytes = STANDARD
                 .decode(text)
-                .map_err(|_| Problem::invalid("`stdin` is not base64"))?;
+                .map_err(|_| Problem::invalid("the input is not base64"))?;
             let closed = || Problem::invalid("the standard input of the process is closed");
             let stdin = process.stdin().ok_or_else(closed)?;
             match tokio::time::timeout(INPUT_TIMEOUT, stdin.send(bytes.into())).await {
@@ -149,8 +182,10 @@ async fn unary(call: &InSandbox, method: &str, about: About) -> Result<Value, Pr
             engine.signal_command(owner, &process.execution, signal)?;
         }
         "Update" => {
-            processes.find(&about.process)?;
-            return Err(Problem::unimplemented("terminals"));
+            let process = processes.find(&about.process)?;
+            let size = about.pty.ok_or_else(|| Problem::invalid("`pty` is missing"))?;
+            let (engine, owner) = (&call.state.engine, &call.sandbox.owner);
+            engine.resize_terminal(owner, &process.execution, size.into())?;
         }
         _ => return Err(Problem::new(StatusCode::NOT_FOUND, "the service has no such method")),
     }
@@ -169,9 +204,6 @@ async fn start(call: &InSandbox, headers: &HeaderMap, body: &[u8]) -> Result<Arc
     connect::check_type(headers, connect::STREAM_TYPE)?;
     check_user(headers)?;
     let asked: Start = connect::message(body)?;
-    if asked.pty.is_some_and(|pty| !pty.is_null()) {
-        return Err(Problem::unimplemented("terminals"));
-    }
     let Config { cmd, args, envs, cwd } = asked.process;
     let config = json!({"cmd": cmd, "args": args, "envs": envs, "cwd": cwd});
     let (input, stdin) = mpsc::channel::<Bytes>(INPUT);
@@ -181,9 +213,10 @@ async fn start(call: &InSandbox, headers: &HeaderMap, body: &[u8]) -> Result<Arc
     let request = CommandRequest {
         command: CommandLine::Argv([vec![cmd], args].concat()),
         cwd: path(cwd.as_deref().unwrap_or("."))?,
-        env: envs,
+        env: with_sandbox_id(call, envs),
         sandbox_id: Some(call.sandbox.id.clone()),
         timeout: Some(lifetime(headers)),
+        terminal: asked.pty.map(TerminalSize::from),
         wait: None,
         watch: watch.clone(),
     };
@@ -202,11 +235,24 @@ async fn start(call: &InSandbox, headers: &HeaderMap, body: &[u8]) -> Result<Arc
     let Some(pid) = pid else {
         return Err(not_started(joined(running.await)?));
     };
-    let process = Arc::new(Process::new(pid, asked.tag, config, execution, input));
+    let process = Arc::new(Process::new(
+        (pid, asked.tag),
+        config,
+        execution,
+        input,
+        asked.pty.is_some(),
+    ));
     call.sandbox.processes.add(&process);
     unlisted.disarm();
     tokio::spawn(pump(Arc::clone(&call.sandbox), Arc::clone(&process), events, running));
     Ok(process)
+}
+
+/// Adds the variable with the sandbox's id, which is not known before the sandbox exists.
+fn with_sandbox_id(call: &InSandbox, mut env: BTreeMap<String, String>) -> BTreeMap<String, String> {
+    env.entry("E2B_SANDBOX_ID".to_owned())
+        .or_insert_with(|| call.sandbox.id.clone());
+    env
 }
 
 type Running = tokio::task::JoinHandle<Result<ExecutionView, Failure>>;
@@ -231,16 +277,7 @@ fn not_started(ended: Result<ExecutionView, Failure>) -> Problem {
 
 /// Returns the time limit of a program: the deadline of its request, if there is one.
 fn lifetime(headers: &HeaderMap) -> Duration {
-    deadline(headers).map_or(MAX_TIMEOUT, |deadline| deadline.min(MAX_TIMEOUT))
-}
-
-/// Returns the time until the end of a stream that its request names.
-fn deadline(headers: &HeaderMap) -> Option<Duration> {
-    let asked: Option<u32> = headers
-        .get("connect-timeout-ms")
-        .and_then(|value| value.to_str().ok()?.parse().ok());
-    let asked = asked.filter(|milliseconds| *milliseconds > 0)?;
-    Some(Duration::from_millis(asked.into()))
+    connect::deadline(headers).map_or(MAX_TIMEOUT, |deadline| deadline.min(MAX_TIMEOUT))
 }
 
 /// Forwards the output of a program to its followers until it ends.
@@ -253,6 +290,7 @@ async fn pump(
     while let Some(event) = events.recv().await {
         if let SessionEvent::Output { stream, bytes } = event {
             let name = match stream {
+                OutputStream::Stdout if process.in_terminal => "pty",
                 OutputStream::Stdout => "stdout",
                 OutputStream::Stderr => "stderr",
             };
@@ -260,6 +298,12 @@ async fn pump(
         }
     }
     let end = match running.await {
+        Ok(end) if is_gone(&end) => {
+            sandbox.processes.ended(&process);
+            // Its followers break off: the sandbox has ended.
+            process.end(None).await;
+            return;
+        }
         Ok(Ok(view)) => ended(&view),
         Ok(Err(failure)) => Err(failure.into()),
         Err(_) => Err(Problem::new(
@@ -268,7 +312,7 @@ async fn pump(
         )),
     };
     sandbox.processes.ended(&process);
-    process.end(end).await;
+    process.end(Some(end)).await;
 }
 
 /// Returns the end of a program in the words of `envd`.
@@ -297,14 +341,6 @@ fn too_late() -> Problem {
     Problem::new(StatusCode::GATEWAY_TIMEOUT, "the deadline of the process has passed")
 }
 
-/// Waits until this moment. Waits forever if there is none.
-async fn sleep_until_some(moment: Option<Instant>) {
-    match moment {
-        Some(moment) => tokio::time::sleep_until(moment).await,
-        None => std::future::pending().await,
-    }
-}
-
 fn signal_word(signal: u8) -> String {
     match signal {
         2 => "interrupt".to_owned(),
@@ -319,15 +355,10 @@ fn signal_word(signal: u8) -> String {
 
 /// Answers with the events of a process from now on, until the deadline.
 fn stream(process: &Arc<Process>, headers: &HeaderMap, deadline: Option<Instant>) -> Response<EndpointBody> {
-    let keep_alive = headers
-        .get("keepalive-ping-interval")
-        .and_then(|value| value.to_str().ok()?.parse().ok());
-    let keep_alive = keep_alive
-        .filter(|seconds| *seconds > 0)
-        .map_or(KEEP_ALIVE, Duration::from_secs);
+    let keep_alive = connect::keep_alive(headers);
     let mut events = process.follow();
     let pid = process.pid;
-    let (parts, body) = bodies::channel(None);
+    let (parts, body) = channel_body(STREAM_CAPACITY, None);
     tokio::spawn(async move {
         let mut frame = connect::frame(&json!({"event": {"start": {"pid": pid}}}));
         loop {
@@ -337,8 +368,8 @@ fn stream(process: &Arc<Process>, headers: &HeaderMap, deadline: Option<Instant>
             frame = tokio::select! {
                 biased;
                 () = parts.closed() => return,
-                () = sleep_until_some(deadline) => {
-                    drop(parts.send(connect::failed(&too_late())).await);
+                () = connect::sleep_until_some(deadline) => {
+                    let _gone = parts.send(connect::failed(&too_late())).await;
                     return;
                 }
                 event = events.recv() => match event {
@@ -346,17 +377,18 @@ fn stream(process: &Arc<Process>, headers: &HeaderMap, deadline: Option<Instant>
                         connect::frame(&json!({"event": {"data": {name: STANDARD.encode(&bytes)}}}))
                     }
                     Some(Event::End(Ok(end))) => {
-                        drop(parts.send(connect::frame(&json!({"event": {"end": end}}))).await);
-                        drop(parts.send(connect::end()).await);
+                        let _gone = parts.send(connect::frame(&json!({"event": {"end": end}}))).await;
+                        let _gone = parts.send(connect::end()).await;
                         return;
                     }
+                    Some(Event::Gone) => return parts.break_off().await,
                     Some(Event::End(Err(problem))) => {
-                        drop(parts.send(connect::failed(&problem)).await);
+                        let _gone = parts.send(connect::failed(&problem)).await;
                         return;
                     }
                     None => {
                         let slow = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the events were not read in time");
-                        drop(parts.send(connect::failed(&slow)).await);
+                        let _gone = parts.send(connect::failed(&slow)).await;
                         return;
                     }
                 },

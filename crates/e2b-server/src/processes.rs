@@ -26,6 +26,8 @@ pub(crate) enum Event {
     Data(&'static str, Bytes),
     /// Its end, or the failure that ended it. Nothing follows.
     End(Result<Value, Problem>),
+    /// Its sandbox has ended. Nothing follows.
+    Gone,
 }
 
 /// A process that was started by a request.
@@ -36,6 +38,8 @@ pub(crate) struct Process {
     pub(crate) config: Value,
     /// Its execution in the engine.
     pub(crate) execution: String,
+    /// True if its input and output are a terminal.
+    pub(crate) in_terminal: bool,
     stdin: Mutex<Option<mpsc::Sender<Bytes>>>,
     followers: Mutex<Followers>,
 }
@@ -43,22 +47,23 @@ pub(crate) struct Process {
 #[derive(Default)]
 struct Followers {
     all: Vec<mpsc::Sender<Event>>,
-    end: Option<Result<Value, Problem>>,
+    end: Option<Event>,
 }
 
 impl Process {
     pub(crate) fn new(
-        pid: u32,
-        tag: Option<String>,
+        (pid, tag): (u32, Option<String>),
         config: Value,
         execution: String,
         stdin: Option<mpsc::Sender<Bytes>>,
+        in_terminal: bool,
     ) -> Self {
         Self {
             pid,
             tag,
             config,
             execution,
+            in_terminal,
             stdin: Mutex::new(stdin),
             followers: Mutex::default(),
         }
@@ -70,7 +75,7 @@ impl Process {
         let mut followers = lock(&self.followers);
         match &followers.end {
             // The new channel has room.
-            Some(end) => drop(sender.try_send(Event::End(end.clone()))),
+            Some(end) => drop(sender.try_send(end.clone())),
             None => followers.all.push(sender),
         }
         events
@@ -92,8 +97,9 @@ impl Process {
         }
     }
 
-    /// Stores the end and sends it to all followers.
-    pub(crate) async fn end(&self, end: Result<Value, Problem>) {
+    /// Stores the end and sends it to all followers. None: the sandbox has ended.
+    pub(crate) async fn end(&self, end: Option<Result<Value, Problem>>) {
+        let end = end.map_or(Event::Gone, Event::End);
         *lock(&self.stdin) = None;
         let followers = {
             let mut followers = lock(&self.followers);
@@ -101,7 +107,7 @@ impl Process {
             std::mem::take(&mut followers.all)
         };
         for follower in followers {
-            let sending = follower.send(Event::End(end.clone()));
+            let sending = follower.send(end.clone());
             // A follower that does not read learns of the end when it asks again.
             drop(tokio::time::timeout(SLOW_FOLLOWER, sending).await);
         }
@@ -205,7 +211,7 @@ mod tests {
 
     fn process(pid: u32, tag: Option<&str>) -> Arc<Process> {
         let tag = tag.map(str::to_owned);
-        Arc::new(Process::new(pid, tag, json!({}), "ex1".to_owned(), None))
+        Arc::new(Process::new((pid, tag), json!({}), "ex1".to_owned(), None, false))
     }
 
     #[tokio::test]
@@ -213,7 +219,7 @@ mod tests {
         let process = process(7, None);
         let mut early = process.follow();
         process.tell(Event::Data("stdout", Bytes::from_static(b"hi"))).await;
-        process.end(Ok(json!({"exitCode": 0}))).await;
+        process.end(Some(Ok(json!({"exitCode": 0})))).await;
         assert!(matches!(early.recv().await, Some(Event::Data("stdout", _))));
         assert!(matches!(early.recv().await, Some(Event::End(Ok(_)))));
         assert!(early.recv().await.is_none());
@@ -237,7 +243,7 @@ mod tests {
         for _ in 0..=EVENTS {
             process.tell(Event::Data("stdout", Bytes::from_static(b"x"))).await;
         }
-        process.end(Ok(json!({}))).await;
+        process.end(Some(Ok(json!({})))).await;
         assert_eq!(reading.await.unwrap(), EVENTS + 1);
         let mut got = 0;
         while stuck.recv().await.is_some() {

@@ -11,45 +11,52 @@ use crate::contexts::Contexts;
 use crate::problem::Problem;
 use crate::processes::Processes;
 use crate::secrets::secret;
+use crate::watchers::Watchers;
 
 /// The interval of the search for sandboxes that have ended.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
+
+/// The part of a request for a sandbox that the engine does not know.
+#[derive(Debug, Default)]
+pub(crate) struct Terms {
+    pub(crate) template: String,
+    pub(crate) metadata: BTreeMap<String, String>,
+    /// Its environment variables.
+    pub(crate) env: BTreeMap<String, String>,
+    /// True if the ports of its programs need no secret.
+    pub(crate) public: bool,
+    /// True if it is paused at the end of its lifetime.
+    pub(crate) pauses_at_end: bool,
+    /// True if requests for it resume it.
+    pub(crate) resumes: bool,
+}
 
 /// A sandbox that was created by E2B's API.
 pub(crate) struct Sandbox {
     pub(crate) id: String,
     pub(crate) owner: Principal,
-    pub(crate) template: String,
-    pub(crate) metadata: BTreeMap<String, String>,
-    /// The environment variables of its creation.
-    pub(crate) env: BTreeMap<String, String>,
+    pub(crate) terms: Terms,
     /// The secret for processes, files and the code interpreter.
     pub(crate) access_token: String,
     /// The secret for the code interpreter and the ports of programs.
     pub(crate) traffic_token: String,
     pub(crate) processes: Processes,
     pub(crate) contexts: Contexts,
+    pub(crate) watchers: Watchers,
 }
 
 impl Sandbox {
     /// Makes the record of a new sandbox, with new secrets.
-    pub(crate) fn new(
-        view: &SandboxView,
-        owner: Principal,
-        template: String,
-        metadata: BTreeMap<String, String>,
-        env: BTreeMap<String, String>,
-    ) -> Result<Self, Problem> {
+    pub(crate) fn new(view: &SandboxView, owner: Principal, terms: Terms) -> Result<Self, Problem> {
         Ok(Self {
             id: view.id.to_string(),
             owner,
-            template,
-            metadata,
-            env,
+            terms,
             access_token: secret()?,
             traffic_token: secret()?,
             processes: Processes::default(),
             contexts: Contexts::default(),
+            watchers: Watchers::default(),
         })
     }
 }

@@ -24,8 +24,8 @@ pub(crate) enum Route {
     Context(String),
     RestartContext(String),
     InterpreterHealth,
-    /// Any other port of the sandbox.
-    Port,
+    /// A port of a program in the sandbox.
+    Port(u16),
 }
 
 /// An operation of the control plane.
@@ -39,6 +39,7 @@ pub(crate) enum Operation {
     Timeout,
     Refreshes,
     Metrics,
+    Pause,
     /// A call that this server knows and does not have.
     Missing(&'static str),
 }
@@ -53,12 +54,13 @@ impl Route {
             | Self::InterpreterHealth
             | Self::Envs
             | Self::EnvdMetrics
-            | Self::Port
             | Self::Context(_) => EndpointInput::Caller,
             Self::Files => EndpointInput::Stream,
+            Self::Port(_) => EndpointInput::Raw,
             Self::Process(method) if matches!(method.as_str(), "Start" | "Connect") => {
                 EndpointInput::Whole { head: FRAME_HEAD_BYTES }
             }
+            Self::Filesystem(method) if method == "WatchDir" => EndpointInput::Whole { head: FRAME_HEAD_BYTES },
             Self::Control(..)
             | Self::Process(_)
             | Self::Filesystem(_)
@@ -107,7 +109,7 @@ pub(crate) fn find(method: &Method, path: &str, port: Option<u16>) -> Result<Rou
         None => control(method, &names),
         Some(ENVD_PORT) => envd(method, &names),
         Some(INTERPRETER_PORT) => interpreter(method, &names),
-        Some(_) => Ok(Route::Port),
+        Some(port) => Ok(Route::Port(port)),
     }
 }
 
@@ -134,7 +136,7 @@ fn control(method: &Method, names: &[&str]) -> Result<Route, NotFound> {
         ["sandboxes", id, "timeout"] if post => (Operation::Timeout, Some(*id)),
         ["sandboxes", id, "refreshes"] if post => (Operation::Refreshes, Some(*id)),
         ["sandboxes", id, "metrics"] if get => (Operation::Metrics, Some(*id)),
-        ["sandboxes", id, "pause"] if post => (Operation::Missing("pausing a sandbox"), Some(*id)),
+        ["sandboxes", id, "pause"] if post => (Operation::Pause, Some(*id)),
         ["sandboxes", id, "snapshots"] if post => (Operation::Missing("snapshots of a sandbox"), Some(*id)),
         ["sandboxes", id, "fork"] if post => (Operation::Missing("forks of a sandbox"), Some(*id)),
         ["sandboxes", id, "network"] if put => (Operation::Missing("network rules of a live sandbox"), Some(*id)),
@@ -237,7 +239,7 @@ mod tests {
             Ok(Route::Execute)
         );
         assert_eq!(find(&Method::POST, "/execute", Some(ENVD_PORT)), Err(NotFound::Address));
-        assert_eq!(find(&Method::GET, "/anything", Some(8000)), Ok(Route::Port));
+        assert_eq!(find(&Method::GET, "/anything", Some(8000)), Ok(Route::Port(8000)));
         // The control plane is not reached through a sandbox.
         assert_eq!(
             find(&Method::GET, "/sandboxes", Some(ENVD_PORT)),

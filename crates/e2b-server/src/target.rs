@@ -1,14 +1,21 @@
 //! The sandbox and the port that a request is for, and the secret that proves that its sender may use them.
 
+use std::sync::Arc;
+
 use hyper::StatusCode;
 use sandcell_mcp::{Credential, Refusal, RequestHead};
 use sandcell_sandbox::{Code, Failure};
 use subtle::ConstantTimeEq as _;
 
-use crate::limits::ENVD_PORT;
+use crate::limits::{ENVD_PORT, INTERPRETER_PORT};
 use crate::problem::Problem;
 use crate::registry::{Registry, Sandbox};
 use crate::{files, limits, routes};
+
+const ACCESS_HEADER: &str = "x-access-token";
+const TRAFFIC_HEADER: &str = "e2b-traffic-access-token";
+/// Headers that are for this server only, and that no program in a sandbox gets.
+pub(crate) const SECRET_HEADERS: [&str; 4] = [ACCESS_HEADER, TRAFFIC_HEADER, "e2b-sandbox-id", "e2b-sandbox-port"];
 
 /// The sandbox and the port that a request is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,13 +38,18 @@ impl Target {
         if head.headers.contains_key("e2b-sandbox-id") || !routes::is_of_envd(head.uri.path()) {
             return None;
         }
-        let known = |sandbox: &Sandbox| match head.header("x-access-token") {
+        let known = |sandbox: &Sandbox| match head.header(ACCESS_HEADER) {
             Some(secret) => sandbox.accepts(secret, ENVD_PORT),
             None => files::is_signed(head.uri) && files::signature_fits(head.method, head.uri, sandbox),
         };
-        let sandbox = sandboxes.known_by(known)?;
+        let sandbox = match sandboxes.known_by(known) {
+            Some(sandbox) => sandbox.id.clone(),
+            // A signature of no sandbox is refused as such.
+            None if files::is_signed(head.uri) => "of this signature".to_owned(),
+            None => return None,
+        };
         Some(Self {
-            sandbox: sandbox.id.clone(),
+            sandbox,
             port: ENVD_PORT,
             by_host: false,
         })
@@ -70,7 +82,10 @@ impl Target {
 
     /// Returns the sender of a request for this target.
     pub(crate) fn credential(&self, head: RequestHead<'_>, sandboxes: &Registry) -> Credential {
-        let secrets = ["x-access-token", "e2b-traffic-access-token"].map(|name| head.header(name));
+        let secrets = [ACCESS_HEADER, TRAFFIC_HEADER].map(|name| head.header(name));
+        if let Some(sandbox) = self.public_port(sandboxes) {
+            return Credential::Caller(sandbox.owner.clone());
+        }
         let signed = self.port == ENVD_PORT && files::is_signed(head.uri);
         if secrets.iter().all(Option::is_none) && !signed {
             return Credential::Refused(Refusal {
@@ -87,8 +102,19 @@ impl Target {
                 .iter()
                 .flatten()
                 .any(|secret| sandbox.accepts(secret, self.port));
-            known || (signed && files::signature_fits(head.method, head.uri, sandbox))
+            let secret = secrets.iter().any(Option::is_some);
+            known || (signed && !secret && files::signature_fits(head.method, head.uri, sandbox))
         });
+        if found.is_some() && signed && files::is_expired(head.uri) && secrets.iter().all(Option::is_none) {
+            return Credential::Refused(Refusal {
+                status: StatusCode::UNAUTHORIZED,
+                failure: Failure::new(
+                    Code::Unauthorized,
+                    "signature is already expired",
+                    "make a new address with the SDK",
+                ),
+            });
+        }
         match found {
             Some(sandbox) => Credential::Caller(sandbox.owner.clone()),
             None if signed => Credential::Refused(Refusal {
@@ -106,11 +132,29 @@ impl Target {
         }
     }
 
+    /// Returns the sandbox if this is a port of its programs that needs no secret.
+    fn public_port(&self, sandboxes: &Registry) -> Option<Arc<Sandbox>> {
+        let is_program = !matches!(self.port, ENVD_PORT | INTERPRETER_PORT);
+        let sandbox = sandboxes.find(&self.sandbox).filter(|_| is_program)?;
+        sandbox.terms.public.then_some(sandbox)
+    }
+
     fn failure(&self) -> Failure {
         Failure::new(
             Code::NotFound,
             format!("The sandbox {} was not found", self.sandbox),
             "create a new sandbox",
+        )
+    }
+
+    /// Returns the answer for a sandbox that is paused, in E2B's words for one that does not run.
+    pub(crate) fn paused(&self) -> Problem {
+        Problem::new(
+            StatusCode::BAD_GATEWAY,
+            format!(
+                "The sandbox {} was not found: it is paused (connect to it)",
+                self.sandbox
+            ),
         )
     }
 

@@ -16,9 +16,13 @@ const TEXTS: [(&str, &str); 6] = [
 ];
 /// The fields of a result for representations that are bytes. They are sent as base64.
 const BYTES: [(&str, &str); 3] = [("image/png", "png"), ("image/jpeg", "jpeg"), ("application/pdf", "pdf")];
-/// The field of a result for JSON.
-const JSON: (&str, &str) = ("application/json", "json");
-/// Representations for this server only.
+/// The fields of a result for representations that are JSON.
+const JSON: [(&str, &str); 3] = [
+    ("application/json", "json"),
+    ("application/vnd.sandcell.figure+json", "chart"),
+    ("application/vnd.sandcell.data+json", "data"),
+];
+/// Other representations that are not for clients.
 const INTERNAL: [&str; 2] = ["application/vnd.sandcell", "text/vnd.sandcell"];
 
 /// Returns the line of a value.
@@ -36,9 +40,9 @@ pub(crate) fn result(value: &ShownValue) -> Value {
             line.insert((*field).to_owned(), text.into());
         } else if let Some((_, field)) = BYTES.iter().find(|(known, _)| known == mime) {
             line.insert((*field).to_owned(), STANDARD.encode(bytes).into());
-        } else if mime == JSON.0 {
+        } else if let Some((_, field)) = JSON.iter().find(|(known, _)| known == mime) {
             let parsed = serde_json::from_slice(bytes).unwrap_or_else(|_| text().into());
-            line.insert(JSON.1.to_owned(), parsed);
+            line.insert((*field).to_owned(), parsed);
         } else if !INTERNAL.iter().any(|own| mime.starts_with(own)) {
             let content = match std::str::from_utf8(bytes) {
                 Ok(text) if mime.ends_with("json") => serde_json::from_str(text).unwrap_or_else(|_| text.into()),
@@ -110,11 +114,14 @@ mod tests {
                 ("text/html", b"<b>x</b>"),
                 ("application/geo+json", b"{\"b\": 2}"),
                 ("application/vnd.sandcell.table+json", b"{}"),
+                ("application/vnd.sandcell.figure+json", b"{\"type\": \"line\"}"),
+                ("application/vnd.sandcell.data+json", b"{\"x\": [1]}"),
             ],
             false,
         );
         let expected = json!({
-            "type": "result", "text": "<Figure>", "png": "iVBORw==", "json": {"a": [1]}, "html": "<b>x</b>",
+            "type": "result", "text": "<Figure>", "png": "iVBORw==", "json": {"a": [1]}, "chart": {"type": "line"},
+            "data": {"x": [1]}, "html": "<b>x</b>",
             "extra": {"application/geo+json": {"b": 2}}, "is_main_result": false,
         });
         assert_eq!(line, expected);

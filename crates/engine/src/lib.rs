@@ -21,7 +21,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use sandcell_sandbox::{
     Backend, Capacity, ConsentRequired, Entry, Failure, FileChunk, Language, LanguageInfo, Listing, Network, Packages,
-    SandboxPath, SessionEvent, Signal, WriteMode,
+    SandboxPath, SessionEvent, Signal, TerminalSize, WriteMode,
 };
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -35,6 +35,8 @@ pub use records::metrics::Counts;
 pub use records::sinks::{Auditor, EventKind, FinishedExecution, HistorySink, Observers, SecurityEvent, StoredView};
 pub use records::spans::TRACE_TARGET;
 pub use sandbox::expiry::ExpiryNotices;
+pub use sandbox::files::FolderWatch;
+pub use sandbox::ports::PortConnection;
 
 use crate::admission::caller_number::CallerNumbers;
 use crate::admission::quota::CpuQuota;
@@ -335,6 +337,14 @@ impl Engine {
         self.executions.signal_command(principal, id, signal)
     }
 
+    /// Gives the terminal of a running command another size.
+    ///
+    /// # Errors
+    /// The caller has no such execution, it is not a command, or it has ended.
+    pub fn resize_terminal(&self, principal: &Principal, id: &str, size: TerminalSize) -> Result<(), Failure> {
+        self.executions.resize_terminal(principal, id, size)
+    }
+
     /// Writes to the standard input of a running command. Either all bytes are queued or none. If the program does not
     /// read, the call waits, for at most `wait`.
     ///
@@ -434,6 +444,29 @@ impl Engine {
     /// When the caller has no such sandbox, or the time is not possible.
     pub fn set_lifetime(&self, principal: &Principal, id: &str, left: Duration) -> Result<SystemTime, Failure> {
         self.executions.sandboxes.set_lifetime(principal, id, left)
+    }
+
+    /// Pauses a sandbox: its processes are stopped, and it does not expire. The next call that needs it resumes it. Returns
+    /// false if it is paused already.
+    ///
+    /// # Errors
+    /// When the caller has no such sandbox, or its back end cannot pause it.
+    pub async fn pause(&self, principal: &Principal, id: &str) -> Result<bool, Failure> {
+        self.executions.sandboxes.pause(principal, id).await
+    }
+
+    /// Resumes a sandbox, which then ends after `left` (none: the rest of its lifetime). Returns false if it is not paused.
+    ///
+    /// # Errors
+    /// When the caller has no such sandbox, or it cannot be resumed.
+    pub async fn resume(&self, principal: &Principal, id: &str, left: Option<Duration>) -> Result<bool, Failure> {
+        self.executions.sandboxes.resume(principal, id, left).await
+    }
+
+    /// Returns true if the caller has a sandbox with this id and it is paused. Asking does not resume it.
+    #[must_use]
+    pub fn is_paused(&self, principal: &Principal, id: &str) -> bool {
+        self.executions.sandboxes.is_paused(principal, id)
     }
 
     /// Returns one sandbox of the caller, or all of them. Naming one counts as using it; listing all does not.
@@ -653,6 +686,38 @@ impl Engine {
         path: &SandboxPath,
     ) -> Result<FileAnswer<()>, Failure> {
         self.executions.sandboxes.remove_file(principal, sandbox, path).await
+    }
+
+    /// Watches a folder of a sandbox; `recursive` with the folders in it. The sandbox is in use until the watch is
+    /// dropped.
+    ///
+    /// # Errors
+    /// When there is no such sandbox or folder, or it cannot be watched.
+    pub async fn watch_folder(
+        self: &Arc<Self>,
+        principal: &Principal,
+        sandbox: Option<&str>,
+        path: &SandboxPath,
+        recursive: bool,
+    ) -> Result<FileAnswer<FolderWatch>, Failure> {
+        self.executions
+            .sandboxes
+            .watch_folder(principal, sandbox, path, recursive)
+            .await
+    }
+
+    /// Connects to a port of a sandbox's loopback address, where a program inside listens. The sandbox is in use until
+    /// the connection is dropped.
+    ///
+    /// # Errors
+    /// When there is no such sandbox, no program listens, or the sandbox shares its loopback address with the host.
+    pub async fn open_port(
+        self: &Arc<Self>,
+        principal: &Principal,
+        sandbox: &str,
+        port: u16,
+    ) -> Result<PortConnection, Failure> {
+        self.executions.sandboxes.open_port(principal, sandbox, port).await
     }
 
     /// Returns the caller's newest executions since the last reset. `last_n` is clamped to 1..=50.

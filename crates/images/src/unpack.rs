@@ -82,6 +82,7 @@ impl Unpacker<'_> {
             stands_alone: false,
             stdin: StdinMode::Piped,
             control: false,
+            terminal: None,
         };
         let Process { events, handle, .. } = sandbox.spawn(command).await.map_err(told)?;
         let (pieces, waiting) = mpsc::channel::<Bytes>(QUEUE_CAPACITY);

@@ -80,10 +80,11 @@ pub enum Step {
     Folder,
     Exec,
     Landlock,
+    Terminal,
 }
 
 impl Step {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Arguments,
         Self::Pipe,
         Self::Fork,
@@ -93,6 +94,7 @@ impl Step {
         Self::Folder,
         Self::Exec,
         Self::Landlock,
+        Self::Terminal,
     ];
 
     /// Returns the name in messages.
@@ -108,6 +110,7 @@ impl Step {
             Self::Folder => "cwd",
             Self::Exec => "exec",
             Self::Landlock => "landlock",
+            Self::Terminal => "terminal",
         }
     }
 
@@ -164,18 +167,19 @@ impl Program {
     }
 
     /// Forks, and the child becomes the program. It has exactly the given descriptors, numbered from 0. It leads a new
-    /// session. No signal is blocked or ignored.
+    /// session. No signal is blocked or ignored. With `in_terminal`, the first descriptor becomes its controlling
+    /// terminal.
     ///
     /// # Errors
     /// No pipe or no process could be made. Later steps fail through [`outcome`].
-    pub fn start(&self, descriptors: &[BorrowedFd<'_>]) -> Result<Started, SpawnError> {
+    pub fn start(&self, descriptors: &[BorrowedFd<'_>], in_terminal: bool) -> Result<Started, SpawnError> {
         if descriptors.len() < 3 || descriptors.len() > MAX_DESCRIPTORS {
             return Err(invalid("a program gets three to five descriptors"));
         }
         let (status, report) =
             pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).map_err(|error| failed(Step::Pipe, error.into()))?;
         match syscalls::fork().map_err(|error| failed(Step::Fork, error))? {
-            Fork::Child => self.become_program(descriptors, report.as_raw_fd()),
+            Fork::Child => self.become_program(descriptors, in_terminal, report.as_raw_fd()),
             Fork::Parent(pid) => {
                 let pid =
                     Pid::from_raw(pid).ok_or_else(|| failed(Step::Fork, io::Error::from_raw_os_error(libc::ESRCH)))?;
@@ -185,16 +189,16 @@ impl Program {
     }
 
     /// The child's side. Allocates nothing.
-    fn become_program(&self, descriptors: &[BorrowedFd<'_>], report: RawFd) -> ! {
+    fn become_program(&self, descriptors: &[BorrowedFd<'_>], in_terminal: bool, report: RawFd) -> ! {
         let mut report = report;
-        let (step, error) = self.steps(descriptors, &mut report);
+        let (step, error) = self.steps(descriptors, in_terminal, &mut report);
         let errno = error.raw_os_error().unwrap_or(libc::EINVAL);
         let [a, b, c, d] = errno.to_le_bytes();
         syscalls::write(report, &[step.number(), a, b, c, d]);
         syscalls::exit_now(127)
     }
 
-    fn steps(&self, descriptors: &[BorrowedFd<'_>], report: &mut RawFd) -> (Step, io::Error) {
+    fn steps(&self, descriptors: &[BorrowedFd<'_>], in_terminal: bool, report: &mut RawFd) -> (Step, io::Error) {
         if let Err(error) = syscalls::setsid() {
             return (Step::Session, error);
         }
@@ -206,6 +210,9 @@ impl Program {
         }
         if let Err(error) = arrange(descriptors, report) {
             return (Step::Descriptors, error);
+        }
+        if in_terminal && let Err(error) = syscalls::take_terminal(0) {
+            return (Step::Terminal, error);
         }
         for signal in 1..=LAST_SIGNAL {
             // KILL and STOP cannot be changed and need not be.

@@ -20,6 +20,8 @@ mod instructions;
 mod limits;
 mod notebook;
 mod notifications;
+#[cfg(feature = "bridge")]
+mod port_forward;
 mod priority;
 mod prompts;
 #[cfg(feature = "bridge")]
@@ -39,12 +41,15 @@ pub use auth::oauth::{OauthError, OauthOptions};
 pub use auth::{Anonymous, NewToken, Token, TokenError, TokenForm, TokenStore, TokenUse};
 pub use content::execution_object;
 pub use http::{
-    Activity, BodyStream, ChannelBody, Claim, Credential, EndpointBody, EndpointInput, EndpointRequest, Endpoints,
-    HttpControl, HttpError, HttpLimits, HttpOptions, HttpServer, InvalidHostOrigin, LargeAnswer, LargeAnswers,
-    NotFound, Page, Refusal, RequestBody, RequestHead, TlsError, TlsFiles, holding,
+    Activity, BodySender, BodyStream, BrokenOff, Claim, Credential, Disconnected, EndpointBody, EndpointInput,
+    EndpointRequest, Endpoints, HttpControl, HttpError, HttpLimits, HttpOptions, HttpServer, InvalidHostOrigin,
+    LargeAnswer, LargeAnswers, NotFound, Page, Refusal, RequestBody, RequestHead, TlsError, TlsFiles, channel_body,
+    holding, whole_body,
 };
 pub use instructions::SandboxLifetime;
 pub use notebook::notebook;
+#[cfg(feature = "bridge")]
+pub use port_forward::PortForward;
 #[cfg(feature = "bridge")]
 pub use proxy::{ProxyError, Wake, proxy_stdio};
 #[cfg(feature = "conformance")]

@@ -127,8 +127,24 @@ fn free_permit(permits: &Arc<Semaphore>, priority: Priority) -> Option<OwnedSema
     is_free.then(|| Arc::clone(permits).try_acquire_owned().ok()).flatten()
 }
 
-impl<W: AsyncWrite + Unpin + Send + 'static> Proxy<W> {
-    fn new(to: &str, token: Option<&str>, wake: Option<Wake>, out: W) -> Result<Self, ProxyError> {
+/// A client of one running server.
+pub(crate) struct ServerClient {
+    pub(crate) url: Url,
+    pub(crate) http: reqwest::Client,
+    pub(crate) token: Option<HeaderValue>,
+}
+
+impl std::fmt::Debug for ServerClient {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ServerClient")
+            .field("url", &self.url)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ServerClient {
+    /// Makes a client of the server at an address of its `/mcp`, or at `unix:` and the path of its socket.
+    pub(crate) fn new(to: &str, token: Option<&str>) -> Result<Self, ProxyError> {
         let socket = to.strip_prefix("unix:");
         if cfg!(not(unix)) && socket.is_some() {
             let reason = "cannot be used: this system has no such sockets";
@@ -169,11 +185,22 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Proxy<W> {
             http = http.unix_socket(path).pool_max_idle_per_host(0);
         }
         Ok(Self {
-            address: to.to_owned(),
             url: address,
+            http: http.build().map_err(ProxyError::Client)?,
+            token,
+        })
+    }
+}
+
+impl<W: AsyncWrite + Unpin + Send + 'static> Proxy<W> {
+    fn new(to: &str, token: Option<&str>, wake: Option<Wake>, out: W) -> Result<Self, ProxyError> {
+        let ServerClient { url, http, token } = ServerClient::new(to, token)?;
+        Ok(Self {
+            address: to.to_owned(),
+            url,
             wake,
             awake: AtomicBool::new(false),
-            http: http.build().map_err(ProxyError::Client)?,
+            http,
             token,
             session: Mutex::default(),
             beginning: tokio::sync::Mutex::default(),

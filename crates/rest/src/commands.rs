@@ -32,6 +32,7 @@ pub(crate) async fn command(call: Call<'_>) -> Result<Response<EndpointBody>, Pr
         env: asked.env,
         sandbox_id: Some(call.id().to_owned()),
         timeout: run::timeout(asked.timeout_s)?,
+        terminal: None,
         wait: run::wait(&call, asked.wait_s)?,
         watch: watch.clone(),
     };

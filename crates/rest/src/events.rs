@@ -7,15 +7,12 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures::future::BoxFuture;
-use http_body_util::BodyExt as _;
 use hyper::{Response, StatusCode};
 use sandcell_engine::{ExecutionView, Utf8, Watch};
-use sandcell_mcp::{ChannelBody, EndpointBody};
+use sandcell_mcp::{BodySender, Disconnected, EndpointBody, channel_body};
 use sandcell_sandbox::{Failure, OutputStream};
 use serde::Serialize;
-use tokio::sync::mpsc;
 
 use crate::model::{Execution, Printed, Started};
 use crate::problem::failure_with_rest_calls;
@@ -31,9 +28,6 @@ const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 /// A call that ends with its execution. Dropping it cancels an execution that the call started.
 pub(crate) type Running = BoxFuture<'static, Result<ExecutionView, Failure>>;
 
-/// The client has closed the connection.
-struct Disconnected;
-
 /// Answers with the events of an execution. Dropping the body drops `running`, which cancels an execution that the
 /// request started.
 ///
@@ -45,7 +39,7 @@ pub(crate) async fn answer(mut running: Running, watch: Watch) -> Result<Respons
         ended = &mut running => Some(ended?),
         _admitted = watch.admitted() => None,
     };
-    let (send, parts) = mpsc::channel(EVENT_CAPACITY);
+    let (send, body) = channel_body(EVENT_CAPACITY, None);
     tokio::spawn(async move {
         let events = EventSender { send: send.clone() };
         tokio::select! {
@@ -53,12 +47,11 @@ pub(crate) async fn answer(mut running: Running, watch: Watch) -> Result<Respons
             _sent_or_disconnected = events.send_all(running, ended, &watch) => {}
         }
     });
-    let body = ChannelBody { parts, left: None }.boxed();
     Ok(respond::with_body(StatusCode::OK, respond::EVENTS_TYPE, body))
 }
 
 struct EventSender {
-    send: mpsc::Sender<Bytes>,
+    send: BodySender,
 }
 
 impl EventSender {
@@ -136,7 +129,7 @@ impl EventSender {
     }
 
     async fn send(&self, text: String) -> Result<(), Disconnected> {
-        self.send.send(text.into()).await.map_err(|_| Disconnected)
+        self.send.send(text.into()).await
     }
 }
 

@@ -4,13 +4,11 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http_body_util::BodyExt as _;
 use hyper::header::{ACCEPT_RANGES, CONTENT_RANGE, HeaderValue, RANGE};
 use hyper::{Response, StatusCode};
 use sandcell_engine::{Engine, Principal};
-use sandcell_mcp::{ChannelBody, EndpointBody, RequestBody};
+use sandcell_mcp::{BodySender, EndpointBody, RequestBody, channel_body};
 use sandcell_sandbox::{Failure, SandboxPath, WriteMode};
-use tokio::sync::mpsc;
 
 use crate::model::{Folder, FolderEntry, WrittenFile};
 use crate::problem::Problem;
@@ -80,15 +78,14 @@ pub(crate) async fn read(call: Call<'_>) -> Result<Response<EndpointBody>, Probl
     if let Some(Range::Last(_)) = range {
         first = file.read(start, PART_BYTES).await?;
     }
-    let (send, parts) = mpsc::channel(1);
+    let (send, body) = channel_body(1, Some(end - start));
     tokio::spawn(file.send(first.bytes, start, end, send));
-    let left = Some(end - start);
     let status = if range.is_some() {
         StatusCode::PARTIAL_CONTENT
     } else {
         StatusCode::OK
     };
-    let mut response = respond::with_body(status, respond::BYTES_TYPE, ChannelBody { parts, left }.boxed());
+    let mut response = respond::with_body(status, respond::BYTES_TYPE, body);
     let headers = response.headers_mut();
     headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
     if range.is_some() {
@@ -155,7 +152,7 @@ impl File {
     }
 
     /// Sends the bytes from `start` to `end`. Stops early if the file became shorter or is no longer readable.
-    async fn send(self, first: Bytes, start: u64, end: u64, send: mpsc::Sender<Bytes>) {
+    async fn send(self, first: Bytes, start: u64, end: u64, send: BodySender) {
         let (mut part, mut at) = (first, start);
         loop {
             let left = usize::try_from(end.saturating_sub(at)).unwrap_or(usize::MAX);

@@ -219,7 +219,7 @@ impl Answer {
 pub(crate) async fn run_code(call: Call<'_>) -> Result<Response<EndpointBody>, Problem> {
     let asked = match &call.body {
         RequestBody::Whole(bytes) => read(bytes),
-        RequestBody::Nothing | RequestBody::Stream(_) => read(&Bytes::new()),
+        RequestBody::Nothing | RequestBody::Stream(_) | RequestBody::Raw(_) => read(&Bytes::new()),
     };
     let asked = match asked {
         Ok(asked) => asked,

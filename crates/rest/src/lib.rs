@@ -13,6 +13,7 @@ mod files;
 mod fusion;
 mod model;
 mod openapi;
+mod ports;
 mod problem;
 mod queues;
 mod request;
@@ -27,6 +28,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
+use hyper::upgrade::OnUpgrade;
 use hyper::{Response, Uri};
 use sandcell_engine::Engine;
 use sandcell_mcp::{Claim, EndpointBody, EndpointInput, EndpointRequest, Endpoints, NotFound, RequestHead};
@@ -88,6 +90,8 @@ impl Endpoints for Rest {
 
     fn answer<'a>(&'a self, request: EndpointRequest<'a>) -> BoxFuture<'a, Response<EndpointBody>> {
         async move {
+            let mut request = request;
+            let upgrade = request.parts.extensions.remove::<OnUpgrade>();
             let uri = &request.parts.uri;
             // The pipeline has already found the route.
             let Ok((route, ids)) = routes::find(&request.parts.method, uri.path()) else {
@@ -104,6 +108,8 @@ impl Endpoints for Rest {
                 headers: request.parts.headers,
                 body: request.body,
                 large: request.large,
+                upgrade,
+                ended: request.ended,
             };
             match AssertUnwindSafe((route.run)(call)).catch_unwind().await {
                 Ok(Ok(response)) => response,

@@ -7,10 +7,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::HeaderMap;
 use hyper::header::ACCEPT;
+use hyper::upgrade::OnUpgrade;
 use sandcell_engine::{Engine, Principal};
 use sandcell_mcp::{LargeAnswers, RequestBody};
 use sandcell_sandbox::{ByteSize, Code, Failure, SandboxPath};
 use serde::de::DeserializeOwned;
+use tokio_util::sync::CancellationToken;
 
 use crate::queues::CallerQueues;
 
@@ -25,6 +27,10 @@ pub(crate) struct Call<'a> {
     pub(crate) headers: HeaderMap,
     pub(crate) body: RequestBody<'a>,
     pub(crate) large: LargeAnswers<'a>,
+    /// The connection, for a resource that takes it over.
+    pub(crate) upgrade: Option<OnUpgrade>,
+    /// Fires when the caller has lost access or the server ends.
+    pub(crate) ended: CancellationToken,
 }
 
 impl Call<'_> {
@@ -37,7 +43,7 @@ impl Call<'_> {
     pub(crate) fn json<T: DeserializeOwned>(&self) -> Result<T, Failure> {
         match &self.body {
             RequestBody::Whole(bytes) => json(bytes),
-            RequestBody::Nothing | RequestBody::Stream(_) => json(&Bytes::new()),
+            RequestBody::Nothing | RequestBody::Stream(_) | RequestBody::Raw(_) => json(&Bytes::new()),
         }
     }
 

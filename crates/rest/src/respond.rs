@@ -2,12 +2,11 @@
 //! document.
 
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Full};
 use hyper::header::{
     CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::{Response, StatusCode};
-use sandcell_mcp::EndpointBody;
+use sandcell_mcp::{EndpointBody, whole_body};
 use sandcell_sandbox::{Code, Failure};
 use serde::Serialize;
 
@@ -35,7 +34,7 @@ pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Response<Endpo
 
 /// Makes an answer of bytes of this type.
 pub(crate) fn bytes(status: StatusCode, kind: &'static str, bytes: Bytes) -> Response<EndpointBody> {
-    with_body(status, kind, Full::new(bytes).boxed())
+    with_body(status, kind, whole_body(bytes))
 }
 
 /// Makes an answer with a body of this type.

@@ -8,7 +8,7 @@ use schemars::{Schema, SchemaGenerator};
 
 use crate::problem::Problem;
 use crate::request::{Call, QueryField, QueryKind};
-use crate::{commands, executions, files, fusion, model, run, sandboxes};
+use crate::{commands, executions, files, fusion, model, ports, run, sandboxes};
 
 type AnswerFuture<'a> = BoxFuture<'a, Result<Response<EndpointBody>, Problem>>;
 type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
@@ -78,7 +78,7 @@ const FILE_PATH: QueryField = field(
 );
 
 /// All routes.
-pub(crate) static ROUTES: [Route; 18] = [
+pub(crate) static ROUTES: [Route; 19] = [
     Route {
         method: Method::GET,
         path: "/v1/openapi.json",
@@ -232,6 +232,21 @@ pub(crate) static ROUTES: [Route; 18] = [
         body_schema: None,
         answers: &[ok("It is written.", Body::Json(schema::<model::WrittenFile>))],
         run: |call| files::write(call).boxed(),
+    },
+    Route {
+        method: Method::GET,
+        path: "/v1/sandboxes/{sandbox_id}/ports/{port}",
+        id: "connectToPort",
+        summary: "Connect to a program that listens in a sandbox: with `Upgrade: tcp` the connection becomes one to its port",
+        query: &[],
+        input: EndpointInput::Raw,
+        body_schema: None,
+        answers: &[RouteAnswer {
+            status: 101,
+            about: "From now on the connection carries the bytes of the port.",
+            body: Body::Any,
+        }],
+        run: |call| ports::connect(call).boxed(),
     },
     Route {
         method: Method::GET,

@@ -25,6 +25,7 @@ pub(crate) async fn create(call: Call<'_>) -> Result<Response<EndpointBody>, Pro
         memory: size("memory_mb", asked.memory_mb)?,
         cpus: asked.cpus.map(cores).transpose()?,
         disk: size("disk_mb", asked.disk_mb)?,
+        pauses_at_end: false,
         lifetime: lifetime.transpose()?,
         label: asked.label,
         backend: asked.backend,

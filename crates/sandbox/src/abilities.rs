@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
 
-use crate::{Capacity, Forward, LeftOut, Preparing, Process, SandboxError, Session, SessionError};
+use crate::{Capacity, Connection, Forward, LeftOut, Preparing, Process, SandboxError, Session, SessionError};
 
 /// Facts about this machine, from a back end that runs the machine's own programs in its sandboxes.
 pub trait ThisMachine: Send + Sync {
@@ -97,12 +97,18 @@ pub trait Attachments: Send + Sync {
     async fn attached(&self) -> Vec<PathBuf>;
 }
 
-/// Loopback ports of a sandbox that lead to the server.
+/// Loopback ports of a sandbox: ports that lead to the server, and ports of programs inside.
 #[async_trait]
 pub trait Ports: Send + Sync {
     /// Opens a loopback port inside; 0 lets the kernel choose. Its connections arrive here. The sandbox has no other
     /// way out.
     async fn forward(&self, port: u16) -> Result<Forward, SandboxError>;
+
+    /// Connects to a port of the loopback address inside, where a program listens. Dropping the connection aborts it.
+    ///
+    /// # Errors
+    /// [`SandboxError::Refused`] if no program listens there.
+    async fn open(&self, port: u16) -> Result<Box<dyn Connection>, SandboxError>;
 }
 
 /// A sandbox in which the back end opens sessions itself.

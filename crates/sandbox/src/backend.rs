@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Attachments, BackendImages, Code, Command, Files, Forward, Isolation, LayerReport, Limits, OwnSessions, Ports,
-    Priority, Process, SandboxError, ThisMachine, ZygoteEntry, Zygotes,
+    Attachments, BackendImages, Code, Command, Connection, Files, Forward, Isolation, LayerReport, Limits, OwnSessions,
+    Ports, Priority, Process, SandboxError, ThisMachine, ZygoteEntry, Zygotes,
 };
 
 /// The parameters of a new sandbox.
@@ -162,7 +162,7 @@ pub trait Sandbox: Send + Sync + std::fmt::Debug {
         None
     }
 
-    /// Returns its loopback ports, if they can lead to the server.
+    /// Returns its loopback ports, if it has a separate loopback address.
     fn ports(&self) -> Option<&dyn Ports> {
         None
     }
@@ -170,6 +170,16 @@ pub trait Sandbox: Send + Sync + std::fmt::Debug {
     /// Returns the back end's own sessions. If there are none, a language starts its driver as a program inside.
     fn own_sessions(&self) -> Option<&dyn OwnSessions> {
         None
+    }
+
+    /// Stops all its processes, until [`Sandbox::resume`].
+    async fn pause(&self) -> Result<(), SandboxError> {
+        Err(SandboxError::Unsupported("pausing a sandbox".to_owned()))
+    }
+
+    /// Lets the processes go on that [`Sandbox::pause`] has stopped.
+    async fn resume(&self) -> Result<(), SandboxError> {
+        Err(SandboxError::Unsupported("pausing a sandbox".to_owned()))
     }
 
     /// Returns the current usage. Counters only grow, so a caller can subtract two readings.
@@ -202,6 +212,19 @@ impl dyn Sandbox + '_ {
         match self.ports() {
             Some(ports) => ports.forward(port).await,
             None => Err(SandboxError::Unsupported("network".to_owned())),
+        }
+    }
+
+    /// Connects to a port inside, as [`Ports::open`].
+    ///
+    /// # Errors
+    /// [`SandboxError::Unsupported`] if its ports cannot be reached. [`SandboxError::Refused`] if no program listens.
+    pub async fn open_port(&self, port: u16) -> Result<Box<dyn Connection>, SandboxError> {
+        match self.ports() {
+            Some(ports) => ports.open(port).await,
+            None => Err(SandboxError::Unsupported(
+                "reaching ports of programs inside".to_owned(),
+            )),
         }
     }
 }

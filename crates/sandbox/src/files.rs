@@ -3,8 +3,9 @@
 use async_trait::async_trait;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
 
-use crate::FileError;
+use crate::{FileError, SandboxError};
 
 /// The sandbox user's home folder; relative paths start here.
 pub const HOME: &str = "/home/user";
@@ -161,6 +162,52 @@ pub enum WriteMode {
     Append,
 }
 
+/// The kind of a change in a watched folder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ChangeKind {
+    /// It was made, or moved here.
+    Create,
+    /// Its contents changed.
+    Write,
+    /// It was removed.
+    Remove,
+    /// It was moved away from this name.
+    Rename,
+    /// Its permissions or other attributes changed.
+    Chmod,
+    /// Changes were lost, since they came faster than they were read. The name is empty.
+    Overflow,
+}
+
+/// A change in a watched folder.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileChange {
+    /// The kind.
+    pub kind: ChangeKind,
+    /// The path of the changed file, relative to the watched folder.
+    pub name: String,
+}
+
+/// A watched folder. Dropping it ends the watch.
+#[derive(Debug)]
+pub struct FileWatch {
+    changes: mpsc::Receiver<FileChange>,
+}
+
+impl FileWatch {
+    /// Makes a watch of a source of changes. The source ends the watch when the channel is closed.
+    #[must_use]
+    pub const fn new(changes: mpsc::Receiver<FileChange>) -> Self {
+        Self { changes }
+    }
+
+    /// Returns the next change. None: the folder is gone, or the sandbox has ended.
+    pub async fn next(&mut self) -> Option<FileChange> {
+        self.changes.recv().await
+    }
+}
+
 /// The files of one sandbox, opened with the sandbox's rights. Links are followed inside the sandbox only. FIFOs,
 /// devices, sockets and pseudo file systems are refused.
 #[async_trait]
@@ -186,6 +233,11 @@ pub trait Files: Send + Sync {
 
     /// Removes a file, a link itself, or a folder with everything in it.
     async fn remove(&self, path: &SandboxPath) -> Result<(), FileError>;
+
+    /// Watches a folder; `recursive` with the folders in it.
+    async fn watch(&self, _path: &SandboxPath, _recursive: bool) -> Result<FileWatch, FileError> {
+        Err(SandboxError::Unsupported("watching folders".to_owned()).into())
+    }
 }
 
 #[cfg(test)]

@@ -35,7 +35,10 @@ pub use backend::{
 pub use capacity::{Bound, Capacity};
 pub use consent::{Consent, ConsentRequired};
 pub use error::{Code, Failure, FileError, SandboxError, SessionError};
-pub use files::{Entry, EntryKind, FileChunk, Files, HOME, Listing, PathError, SandboxPath, WriteMode};
+pub use files::{
+    ChangeKind, Entry, EntryKind, FileChange, FileChunk, FileWatch, Files, HOME, Listing, PathError, SandboxPath,
+    WriteMode,
+};
 pub use images::{Image, Images};
 pub use isolation::{Degree, Isolation, LayerReport, LayerState, LeftOut, Level};
 pub use limits::{ByteSize, Cpus, Limits, MAX_TIMEOUT};
@@ -46,7 +49,7 @@ pub use packages::{
 };
 pub use process::{
     Channel, Command, Compile, Exit, Gathered, Pictures, Process, ProcessEvent, ProcessHandle, Program, Signal,
-    SignalScope, StdinMode, gather,
+    SignalScope, StdinMode, TerminalSize, gather,
 };
 pub use python::{is_named_like_standard_module, is_standard_module};
 pub use secret::Secret;

@@ -21,6 +21,14 @@ pub enum StdinMode {
     Piped,
 }
 
+/// The size of a terminal, in characters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the names are the documentation")]
+pub struct TerminalSize {
+    pub rows: u16,
+    pub columns: u16,
+}
+
 /// A program to start: an argument list, never a shell string.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Command {
@@ -38,6 +46,9 @@ pub struct Command {
     /// True if the program gets a private two-way channel: it reads from descriptor 3 and writes to descriptor 4.
     /// Sessions use it for their driver.
     pub control: bool,
+    /// The size of the terminal that the program is started in. Its input and its output are that terminal; it has no
+    /// separate stderr. None: it has pipes.
+    pub terminal: Option<TerminalSize>,
 }
 
 /// A piece of code as a separate program: its files, and the steps that run it.
@@ -162,6 +173,11 @@ pub trait ProcessHandle: Send + Sync + std::fmt::Debug {
 
     /// Sends a signal. A signal to an ended process is not an error.
     async fn signal(&self, signal: Signal, scope: SignalScope) -> Result<(), SandboxError>;
+
+    /// Gives the program's terminal another size.
+    async fn resize(&self, _size: TerminalSize) -> Result<(), SandboxError> {
+        Err(SandboxError::Unsupported("changing the size of a terminal".to_owned()))
+    }
 
     /// Returns true if another process can replace the program ([`ProcessHandle::succeed`]).
     fn has_heirs(&self) -> bool {

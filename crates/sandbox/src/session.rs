@@ -101,6 +101,8 @@ pub struct Cell {
     pub number: u32,
     /// True if [`SessionEvent::Install`] is answered.
     pub packages: bool,
+    /// True if values shall also have their complete data as JSON, in a language that supports it.
+    pub exact: bool,
 }
 
 /// A standard stream.

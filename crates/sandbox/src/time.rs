@@ -20,10 +20,25 @@ pub fn rfc3339_millis(time: SystemTime) -> String {
     humantime::format_rfc3339_millis(with_text(time)).to_string()
 }
 
-/// Reads a time in UTC such as `2026-11-21T00:35:07.53Z`.
+/// Reads a time such as `2026-11-21T00:35:07.53Z` or `2026-11-21T01:35:07+01:00`.
 #[must_use]
 pub fn parse_rfc3339(text: &str) -> Option<SystemTime> {
-    humantime::parse_rfc3339(text).ok()
+    if text.ends_with('Z') {
+        return humantime::parse_rfc3339(text).ok();
+    }
+    let (local, offset) = text.split_at_checked(text.len().checked_sub("+00:00".len())?)?;
+    let local = humantime::parse_rfc3339(&format!("{local}Z")).ok()?;
+    let (hours, minutes) = offset.get(1..)?.split_once(':')?;
+    let (hours, minutes): (u64, u64) = (hours.parse().ok()?, minutes.parse().ok()?);
+    if hours > 23 || minutes > 59 {
+        return None;
+    }
+    let offset_length = Duration::from_secs((hours * 60 + minutes) * 60);
+    match offset.get(..1)? {
+        "+" => local.checked_sub(offset_length),
+        "-" => local.checked_add(offset_length),
+        _ => None,
+    }
 }
 
 /// Returns the milliseconds since 1970.
@@ -48,6 +63,24 @@ fn with_text(time: SystemTime) -> SystemTime {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_with_an_offset_are_read() {
+        let expected = parse_rfc3339("2026-11-21T00:35:07.5Z").unwrap();
+        for text in ["2026-11-21T01:35:07.5+01:00", "2026-11-20T19:05:07.5-05:30"] {
+            assert_eq!(parse_rfc3339(text), Some(expected), "{text}");
+        }
+        for text in [
+            "",
+            "+01:00",
+            "2026-11-21T01:35:07",
+            "2026-11-21T01:35:07+24:00",
+            "2026-11-21T01:35:07*01:00",
+            "é:00",
+        ] {
+            assert_eq!(parse_rfc3339(text), None, "{text}");
+        }
+    }
 
     #[test]
     fn dates_are_right_across_leap_years_and_centuries() {

@@ -59,6 +59,7 @@ impl Language for FakeLanguage {
                 stands_alone: false,
                 stdin: StdinMode::Null,
                 control: false,
+                terminal: None,
             },
             pictures: Some(Pictures {
                 folder: SandboxPath::parse("shown").unwrap(),

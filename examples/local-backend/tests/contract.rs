@@ -40,6 +40,14 @@ fn main() {
         ("too_many_processes_are_refused", no_limits),
         ("excessive_memory_is_refused_or_killed_and_counted", no_limits),
         ("usage_counts_running_programs", no_limits),
+        (
+            "a_program_is_reached_on_its_port",
+            "it shares the loopback address of the host",
+        ),
+        (
+            "a_paused_sandbox_stands_still",
+            "its processes cannot be stopped together without a PID namespace",
+        ),
     ];
     sandcell_contract::run("local", &without, Vec::new(), || async {
         let backend: Arc<dyn Backend> = LocalBackend::start(Level::None).unwrap();

@@ -156,7 +156,7 @@ impl AgentConnection {
         };
         for stream in streams.values() {
             match stream {
-                Stream::Question { .. } | Stream::Read { .. } | Stream::Port { .. } => {}
+                Stream::Question { .. } | Stream::Read { .. } | Stream::Port { .. } | Stream::Opening { .. } => {}
                 Stream::Connection(connection) => connection.credit.close(),
                 Stream::Write { credit, .. } => credit.close(),
                 Stream::Program(program) => {
@@ -261,9 +261,14 @@ fn name(request: &Request) -> &'static str {
         Request::MakeFolder { .. } => "make_folder",
         Request::Rename { .. } => "rename",
         Request::Remove { .. } => "remove",
+        Request::Pause => "pause",
+        Request::Resume => "resume",
         Request::Usage => "usage",
         Request::Ping => "ping",
         Request::Forward { .. } => "forward",
+        Request::Open { .. } => "open",
+        Request::Resize { .. } => "resize",
+        Request::Watch { .. } => "watch",
         Request::Adopt { .. } => "adopt",
     }
 }

@@ -4,17 +4,26 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use sandcell_sandbox::{Entry, FileChunk, FileError, Files, Listing, SandboxError, SandboxPath, WriteMode};
+use sandcell_sandbox::{
+    Entry, FileChange, FileChunk, FileError, FileWatch, Files, Listing, SandboxError, SandboxPath, WriteMode,
+};
 use serde::de::DeserializeOwned;
-use tokio::sync::oneshot;
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
+use tokio::sync::{mpsc, oneshot};
 
 use super::connection::{AgentConnection, AskError};
+use super::forward::{OpenedStream, ask_stream};
 use super::streams::{Credit, Stream};
 use super::{ANSWER_TIMEOUT, AgentEnd, timed_out};
 use crate::protocol::{
     BODY_CHANNEL, EmptyReply, ErrorCode, MAX_DATA, MAX_TRANSFER, MakeFolderReply, ReadReply, ReceiveWindow, Request,
-    WireError, WriteReply,
+    WATCH_FEATURE, WireError, WriteReply,
 };
+
+/// The maximum number of changes of a watched folder that wait to be read.
+const WATCH_CAPACITY: usize = 256;
+/// The maximum bytes of the description of one change.
+const MAX_CHANGE_BYTES: u64 = 64 << 10;
 
 /// The files of the sandbox at the other end of a link.
 #[derive(Debug, Clone)]
@@ -151,6 +160,43 @@ impl Files for AgentFiles {
         };
         let _: EmptyReply = self.ask(path, &request).await?;
         Ok(())
+    }
+
+    async fn watch(&self, path: &SandboxPath, recursive: bool) -> Result<FileWatch, FileError> {
+        if !self.agent.has(WATCH_FEATURE) {
+            return Err(SandboxError::Unsupported("watching folders".to_owned()).into());
+        }
+        let request = Request::Watch {
+            path: path.as_str().to_owned(),
+            recursive,
+        };
+        let stream = ask_stream(&self.agent, &request).await;
+        let stream = stream.map_err(|error| file_error(path, error))?;
+        let (changes, received) = mpsc::channel(WATCH_CAPACITY);
+        tokio::spawn(async move {
+            tokio::select! {
+                () = changes.closed() => {}
+                () = read_changes(stream, &changes) => {}
+            }
+        });
+        Ok(FileWatch::new(received))
+    }
+}
+
+/// Reads changes until the agent ends the watch or sends something else.
+async fn read_changes(stream: OpenedStream, changes: &mpsc::Sender<FileChange>) {
+    let mut reader = BufReader::new(stream);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let read = (&mut reader).take(MAX_CHANGE_BYTES).read_until(b'\n', &mut line).await;
+        let Ok(1..) = read else { return };
+        let Ok(change) = serde_json::from_slice(&line) else {
+            return;
+        };
+        if changes.send(change).await.is_err() {
+            return;
+        }
     }
 }
 

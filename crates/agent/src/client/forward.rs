@@ -1,18 +1,23 @@
-//! Forwarded ports: each connection to such a port inside becomes a byte stream for the port's owner on the host.
+//! Connections: each connection to a forwarded port inside becomes a byte stream for the port's owner on the host, and
+//! the host connects to ports on which programs inside listen.
 
 use std::net::Ipv4Addr;
+use std::pin::Pin;
 use std::sync::{Arc, Weak};
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use sandcell_sandbox::{Connection, Forward, SandboxError};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, ReadHalf, WriteHalf};
+use sandcell_sandbox::{Code, Connection, Failure, Forward, SandboxError};
+use tokio::io::{
+    AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream, ReadBuf, ReadHalf, WriteHalf,
+};
 use tokio::sync::{mpsc, oneshot};
 
 use super::connection::{AgentConnection, AskError};
 use super::streams::{ConnectionStream, Credit, Credits, Stream};
 use crate::protocol::{
-    BODY_CHANNEL, EmptyReply, FORWARD_FEATURE, ForwardReply, Kind, MAX_CONNECTIONS, MAX_DATA, ReceiveWindow, Reply,
-    Request, WireError,
+    BODY_CHANNEL, EmptyReply, ErrorCode, FORWARD_FEATURE, ForwardReply, Kind, MAX_CONNECTIONS, MAX_DATA, OPEN_FEATURE,
+    ReceiveWindow, Reply, Request, WireError,
 };
 
 /// The maximum number of bytes of one connection between its two tasks and its user, in each direction.
@@ -27,7 +32,12 @@ pub(super) struct ConnectionEnds {
 }
 
 /// Makes the three parts of a new connection: its entry in the table, the ends for the tasks, and the user's end.
-pub(super) fn pair(port: u32) -> (ConnectionStream, ConnectionEnds, Box<dyn Connection>) {
+pub(super) fn pair(port: Option<u32>) -> (ConnectionStream, ConnectionEnds, Box<dyn Connection>) {
+    let (stream, ends, theirs) = parts(port);
+    (stream, ends, Box::new(theirs))
+}
+
+fn parts(port: Option<u32>) -> (ConnectionStream, ConnectionEnds, DuplexStream) {
     let (ours, theirs) = tokio::io::duplex(CONNECTION_BUFFER_BYTES);
     let (from, to) = tokio::io::split(ours);
     let (arrived, taken) = mpsc::unbounded_channel();
@@ -44,7 +54,87 @@ pub(super) fn pair(port: u32) -> (ConnectionStream, ConnectionEnds, Box<dyn Conn
         from,
         credit,
     };
-    (stream, ends, Box::new(theirs))
+    (stream, ends, theirs)
+}
+
+/// Connects to a port on which a program inside listens.
+pub(super) async fn connect(agent: &Arc<AgentConnection>, port: u16) -> Result<Box<dyn Connection>, SandboxError> {
+    if !agent.has(OPEN_FEATURE) {
+        return Err(SandboxError::Unsupported(
+            "reaching ports of programs inside".to_owned(),
+        ));
+    }
+    let request = Request::Open {
+        address: Ipv4Addr::LOCALHOST,
+        port,
+    };
+    let opened = ask_stream(agent, &request).await.map_err(|error| match error {
+        AskError::Sandbox(error) => error,
+        AskError::Refused(error) => open_error(port, error),
+    })?;
+    Ok(Box::new(opened))
+}
+
+fn open_error(port: u16, error: WireError) -> SandboxError {
+    let message: String = error.message.chars().take(300).collect();
+    SandboxError::Refused(Box::new(match error.code {
+        ErrorCode::NotFound => Failure::new(
+            Code::NotFound,
+            format!("no program in the sandbox listens on port {port}"),
+            "start the program, wait until it listens on 127.0.0.1 or 0.0.0.0, and call again",
+        ),
+        ErrorCode::Limit => Failure::new(Code::LimitReached, message, "close other connections, and call again"),
+        _ => Failure::new(
+            Code::Internal,
+            format!("the port {port} could not be reached: {message}"),
+            "try again",
+        ),
+    }))
+}
+
+/// Opens a stream with this request, whose bytes are then read and written as a connection.
+pub(super) async fn ask_stream(agent: &Arc<AgentConnection>, request: &Request) -> Result<OpenedStream, AskError> {
+    let (connection, ends, theirs) = parts(None);
+    let (answer, answered) = oneshot::channel();
+    let open = agent.open(request, Stream::Opening { answer, connection }).await;
+    let open = open.map_err(AskError::Sandbox)?;
+    let id = open.id;
+    let _answer: EmptyReply = open.answer(answered, request).await?;
+    copy(agent, id, ends);
+    Ok(OpenedStream {
+        stream: theirs,
+        _guard: StreamGuard {
+            agent: Arc::downgrade(agent),
+            id,
+        },
+    })
+}
+
+/// A stream that the host has opened. Dropping it aborts it.
+#[derive(Debug)]
+pub(super) struct OpenedStream {
+    stream: DuplexStream,
+    _guard: StreamGuard,
+}
+
+impl AsyncRead for OpenedStream {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for OpenedStream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<std::io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
 }
 
 /// Opens a port.
@@ -72,20 +162,21 @@ pub(super) async fn open(agent: &Arc<AgentConnection>, port: u16, target: &str) 
             source: std::io::Error::other(error.message.chars().take(300).collect::<String>()),
         },
     })?;
-    let guard = PortGuard {
+    let guard = StreamGuard {
         agent: Arc::downgrade(agent),
         id,
     };
     Ok(Forward::new(reply.port, accepted, Box::new(guard)))
 }
 
-/// Keeps a port open.
-struct PortGuard {
+/// Keeps a stream open.
+#[derive(Debug)]
+struct StreamGuard {
     agent: Weak<AgentConnection>,
     id: u32,
 }
 
-impl Drop for PortGuard {
+impl Drop for StreamGuard {
     fn drop(&mut self) {
         if let Some(agent) = self.agent.upgrade() {
             agent.give_up(self.id);
@@ -107,6 +198,11 @@ pub(super) fn start(agent: &Arc<AgentConnection>, id: u32, connected: Result<Con
     agent
         .writer
         .send(|out| out.message(Kind::Reply, id, &Reply::Ok(EmptyReply {})));
+    copy(agent, id, ends);
+}
+
+/// Starts the two tasks of a connection.
+fn copy(agent: &Arc<AgentConnection>, id: u32, ends: ConnectionEnds) {
     tokio::spawn(copy_out(Arc::downgrade(agent), id, ends.arrived, ends.to));
     tokio::spawn(copy_in(Arc::downgrade(agent), id, ends.from, ends.credit));
 }

@@ -17,11 +17,11 @@ mod writer;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use sandcell_sandbox::{Command, Files, Forward, Process, SandboxError};
+use sandcell_sandbox::{Command, Connection, Files, Forward, Process, SandboxError};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 pub use crate::protocol::UsageReply as InsideUsage;
-use crate::protocol::{ADOPT_FEATURE, DIRECT_PIPES_FEATURE, EmptyReply, Request};
+use crate::protocol::{ADOPT_FEATURE, DIRECT_PIPES_FEATURE, EmptyReply, PAUSE_FEATURE, Request};
 use connection::AgentConnection;
 use direct_pipes::NearEnds;
 
@@ -135,6 +135,14 @@ impl AgentClient {
         forward::open(&self.connection, port, target).await
     }
 
+    /// Connects to a port of the loopback address inside.
+    ///
+    /// # Errors
+    /// The agent cannot do that, or no program listens on the port.
+    pub async fn open(&self, port: u16) -> Result<Box<dyn Connection>, SandboxError> {
+        forward::connect(&self.connection, port).await
+    }
+
     /// The sandbox's files.
     #[must_use]
     pub fn files(&self) -> &dyn Files {
@@ -150,6 +158,31 @@ impl AgentClient {
             .ask(&Request::Usage)
             .await
             .map_err(connection::AskError::into_sandbox)
+    }
+
+    /// Stops all processes of the sandbox.
+    ///
+    /// # Errors
+    /// The agent is not the first process of its sandbox, the connection is at its end, or the agent does not answer.
+    pub async fn pause(&self) -> Result<(), SandboxError> {
+        self.change(&Request::Pause).await
+    }
+
+    /// Lets the processes go on that [`AgentClient::pause`] has stopped.
+    ///
+    /// # Errors
+    /// As [`AgentClient::pause`].
+    pub async fn resume(&self) -> Result<(), SandboxError> {
+        self.change(&Request::Resume).await
+    }
+
+    async fn change(&self, request: &Request) -> Result<(), SandboxError> {
+        if !self.connection.has(PAUSE_FEATURE) {
+            return Err(SandboxError::Unsupported("pausing a sandbox".to_owned()));
+        }
+        let asked = self.connection.ask(request).await;
+        let _answer: EmptyReply = asked.map_err(connection::AskError::into_sandbox)?;
+        Ok(())
     }
 
     /// Checks that the agent answers.

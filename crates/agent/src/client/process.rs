@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use sandcell_sandbox::{
-    Channel, Code, Command, Failure, Process, ProcessHandle, SandboxError, Signal, SignalScope, StdinMode,
+    Channel, Code, Command, Failure, Process, ProcessHandle, SandboxError, Signal, SignalScope, StdinMode, TerminalSize,
 };
 use tokio::sync::{Mutex, mpsc, oneshot};
 
@@ -13,7 +13,8 @@ use super::connection::{AgentConnection, AskError};
 use super::direct_pipes::{NearEnds, PipeHandle};
 use super::streams::{Credit, EVENT_CAPACITY, ProgramStream, Stream, closed_channel_error};
 use crate::protocol::{
-    EmptyReply, ErrorCode, HEIRS_FEATURE, MAX_DATA, ReceiveWindow, Request, SpawnReply, WireError, channel_number,
+    EmptyReply, ErrorCode, HEIRS_FEATURE, MAX_DATA, ReceiveWindow, Request, SpawnReply, TERMINAL_FEATURE, WireError,
+    channel_number,
 };
 
 /// Starts a program. With `direct_pipes`, its output and its control channel bypass the agent.
@@ -23,7 +24,8 @@ pub(super) async fn spawn(
     direct_pipes: Option<NearEnds>,
 ) -> Result<Process, SandboxError> {
     let program = command.argv.first().cloned().unwrap_or_default();
-    let (piped, control) = (command.stdin == StdinMode::Piped, command.control);
+    let piped = command.stdin == StdinMode::Piped || command.terminal.is_some();
+    let control = command.control;
     let request = Request::Spawn {
         argv: command.argv,
         env: command.env,
@@ -32,7 +34,11 @@ pub(super) async fn spawn(
         stdin: command.stdin,
         control: command.control,
         lane: direct_pipes.is_some(),
+        terminal: command.terminal,
     };
+    if command.terminal.is_some() && !agent.has(TERMINAL_FEATURE) {
+        return Err(SandboxError::Unsupported("terminals".to_owned()));
+    }
     begin(agent, request, direct_pipes, piped, control)
         .await
         .map_err(|error| spawn_error(program, &command.cwd, error))
@@ -253,6 +259,11 @@ impl ProcessHandle for AgentProcess {
             spare: None,
         };
         self.request_done("agent signal", &request).await
+    }
+
+    async fn resize(&self, size: TerminalSize) -> Result<(), SandboxError> {
+        let request = Request::Resize { process: self.id, size };
+        self.request_done("agent resize", &request).await
     }
 
     fn has_heirs(&self) -> bool {

@@ -197,6 +197,13 @@ impl StreamTable {
                 }
                 drop(answer.send(payload.to_vec()));
             }
+            Some(Stream::Opening { answer, connection }) => {
+                let reply = serde_json::from_slice::<Reply<serde::de::IgnoredAny>>(payload);
+                if matches!(reply, Ok(Reply::Ok(_))) {
+                    self.streams.insert(id, Stream::Connection(connection));
+                }
+                drop(answer.send(payload.to_vec()));
+            }
             Some(Stream::Port { answer: None, .. } | Stream::Connection(_)) => {
                 return Err(ProtocolError::new("an answer without a request"));
             }
@@ -225,12 +232,12 @@ impl StreamTable {
             }
             _ => return Err(ProtocolError::new("a connection to a port that was never opened")),
         };
-        let own = |stream: &&Stream| matches!(stream, Stream::Connection(found) if found.port == asked.forward);
+        let own = |stream: &&Stream| matches!(stream, Stream::Connection(found) if found.port == Some(asked.forward));
         let limit = || WireError::new(ErrorCode::Limit, "too many connections");
         if self.streams.values().filter(own).count() >= MAX_CONNECTIONS {
             return Ok(Err(limit()));
         }
-        let (stream, ends, theirs) = forward::pair(asked.forward);
+        let (stream, ends, theirs) = forward::pair(Some(asked.forward));
         if connections.try_send(theirs).is_err() {
             return Ok(Err(limit()));
         }

@@ -67,14 +67,20 @@ pub(super) enum Stream {
         answer: Option<Answer>,
         connections: mpsc::Sender<Box<dyn Connection>>,
     },
-    /// A connection to a forwarded port.
+    /// A connection to a forwarded port, or to a port inside.
     Connection(ConnectionStream),
+    /// A connection that the host has asked for.
+    Opening {
+        answer: Answer,
+        connection: ConnectionStream,
+    },
 }
 
-/// A connection to a forwarded port.
+/// A connection.
 #[derive(Debug)]
 pub(super) struct ConnectionStream {
-    pub(super) port: u32,
+    /// The stream of the forwarded port. None: the host opened the connection.
+    pub(super) port: Option<u32>,
     /// Receives the bytes from inside. None after end of file. The window bounds the queue.
     pub(super) arrived: Option<mpsc::UnboundedSender<Bytes>>,
     pub(super) window: ReceiveWindow,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
-use sandcell_sandbox::{Channel, Exit, Listing, Signal, SignalScope, StdinMode, WriteMode};
+use sandcell_sandbox::{Channel, Exit, Listing, Signal, SignalScope, StdinMode, TerminalSize, WriteMode};
 use serde::{Deserialize, Serialize};
 
 use super::{PROTOCOL_NAME, PROTOCOL_VERSION, ProtocolError};
@@ -18,6 +18,18 @@ pub const ADOPT_FEATURE: &str = "adopt";
 
 /// The feature of an agent that can forward a port inside to the host.
 pub const FORWARD_FEATURE: &str = "forward";
+
+/// The feature of an agent that can connect to a port inside.
+pub const OPEN_FEATURE: &str = "open";
+
+/// The feature of an agent that can start a program in a terminal.
+pub const TERMINAL_FEATURE: &str = "terminal";
+
+/// The feature of an agent that can stop all processes of its sandbox.
+pub const PAUSE_FEATURE: &str = "pause";
+
+/// The feature of an agent that can watch folders.
+pub const WATCH_FEATURE: &str = "watch";
 
 /// HELLO.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,7 +50,17 @@ impl Hello {
         Self {
             protocol: PROTOCOL_NAME.to_owned(),
             version: PROTOCOL_VERSION,
-            features: ["spawn", "files", "usage", FORWARD_FEATURE].map(str::to_owned).to_vec(),
+            features: [
+                "spawn",
+                "files",
+                "usage",
+                FORWARD_FEATURE,
+                OPEN_FEATURE,
+                TERMINAL_FEATURE,
+                WATCH_FEATURE,
+            ]
+            .map(str::to_owned)
+            .to_vec(),
         }
     }
 
@@ -47,7 +69,7 @@ impl Hello {
     #[must_use]
     pub fn of_first_process() -> Self {
         let mut hello = Self::ours();
-        hello.features.push(HEIRS_FEATURE.to_owned());
+        hello.features.extend([HEIRS_FEATURE, PAUSE_FEATURE].map(str::to_owned));
         hello
     }
 
@@ -92,6 +114,12 @@ pub enum Request {
         control: bool,
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         lane: bool,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        terminal: Option<TerminalSize>,
+    },
+    Resize {
+        process: u32,
+        size: TerminalSize,
     },
     Signal {
         process: u32,
@@ -135,12 +163,22 @@ pub enum Request {
     Remove {
         path: String,
     },
+    Watch {
+        path: String,
+        recursive: bool,
+    },
+    Pause,
+    Resume,
     Usage,
     Ping,
     Forward {
         address: Ipv4Addr,
         port: u16,
         target: String,
+    },
+    Open {
+        address: Ipv4Addr,
+        port: u16,
     },
 }
 
@@ -155,7 +193,7 @@ pub struct Connected {
 }
 
 /// The operations of this version.
-const OPERATIONS: [&str; 14] = [
+const OPERATIONS: [&str; 19] = [
     "spawn",
     "signal",
     "succeed",
@@ -170,6 +208,11 @@ const OPERATIONS: [&str; 14] = [
     "usage",
     "ping",
     "forward",
+    "open",
+    "pause",
+    "resume",
+    "resize",
+    "watch",
 ];
 
 /// The reason why a REQUEST's payload is not a [`Request`].
@@ -413,7 +456,7 @@ mod tests {
 
     #[test]
     fn an_unknown_operation_is_answered_and_a_missing_one_is_a_protocol_error() {
-        for op in ["open", "no such thing"] {
+        for op in ["suspend", "no such thing"] {
             let payload = format!(r#"{{"op":"{op}","port":0}}"#);
             let Err(RequestError::Answer(error)) = parse_request(payload.as_bytes()) else {
                 panic!("{op}")

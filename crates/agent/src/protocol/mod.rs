@@ -7,8 +7,9 @@ mod window;
 pub use codec::{Decoder, Frame, Kind, MAX_FRAME, OutBuffer};
 pub use messages::{
     ADOPT_FEATURE, Connected, DIRECT_PIPES_FEATURE, EmptyReply, ErrorCode, Event, FORWARD_FEATURE, ForwardReply,
-    Goodbye, GroupUsage, HEIRS_FEATURE, Hello, ListReply, MakeFolderReply, ReadReply, Reply, Request, RequestError,
-    SpawnReply, UsageReply, WireError, WriteReply, channel_from_number, channel_number, parse_request,
+    Goodbye, GroupUsage, HEIRS_FEATURE, Hello, ListReply, MakeFolderReply, OPEN_FEATURE, PAUSE_FEATURE, ReadReply,
+    Reply, Request, RequestError, SpawnReply, TERMINAL_FEATURE, UsageReply, WATCH_FEATURE, WireError, WriteReply,
+    channel_from_number, channel_number, parse_request,
 };
 pub use window::{INITIAL_WINDOW, MAX_DATA, ReceiveWindow, SendWindow, cost};
 

@@ -42,6 +42,21 @@ pub(super) fn not_regular(kind: &str) -> WireError {
     }
 }
 
+/// Returns the error of a connection to a port inside.
+pub(super) fn of_connect(errno: Errno) -> WireError {
+    let (code, message) = match errno {
+        Errno::CONNREFUSED => (ErrorCode::NotFound, "no program listens on this port".to_owned()),
+        Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS => {
+            (ErrorCode::Limit, std::io::Error::from(errno).to_string())
+        }
+        _ => (ErrorCode::Failed, std::io::Error::from(errno).to_string()),
+    };
+    WireError {
+        errno: Some(errno.raw_os_error()),
+        ..WireError::new(code, message)
+    }
+}
+
 /// Returns the error for a program that was not started.
 pub(super) fn of_spawn(error: &SpawnError) -> WireError {
     WireError {

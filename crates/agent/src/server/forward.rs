@@ -1,22 +1,24 @@
-//! Forwarded ports: each connection to one becomes a stream that the agent opens to the host.
+//! Connections between ports inside and the host. Each connection to a forwarded port becomes a stream that the agent
+//! opens to the host; the host opens streams to ports on which programs inside listen.
 //!
-//! Code in the sandbox makes the connections, and the host interprets their bytes. This module only copies the bytes,
-//! with the windows of every channel, and bounds the simultaneous connections.
+//! The host interprets the bytes. This module only copies them, with the windows of every channel, and bounds the
+//! simultaneous connections of each kind.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType};
 
+use super::errors;
 use super::program::Part;
 use super::stdin::{InputPump, credit_sender};
 use super::stdout::{OutputPump, ReadResult};
 use crate::protocol::{
-    BODY_CHANNEL, Connected, ErrorCode, ForwardReply, Frame, Kind, MAX_CONNECTIONS, OutBuffer, ProtocolError, Reply,
-    WireError,
+    BODY_CHANNEL, Connected, EmptyReply, ErrorCode, ForwardReply, Frame, Kind, MAX_CONNECTIONS, OutBuffer,
+    ProtocolError, Reply, WireError,
 };
 
 /// The maximum number of simultaneously open ports.
@@ -31,10 +33,19 @@ const LISTEN_BACKLOG: i32 = 64;
 pub(super) struct Forwards {
     ports: BTreeMap<u32, Port>,
     connections: BTreeMap<u32, Connection>,
+    /// Connections to ports inside that are being made.
+    outgoing: BTreeMap<u32, Outgoing>,
     /// Streams that this side has reset and the host has not confirmed.
     resetting: BTreeSet<u32>,
     /// The highest stream id that this side has used.
     last_id: u32,
+}
+
+/// A connection that is being made.
+struct Outgoing {
+    socket: OwnedFd,
+    /// The addresses to try if this one fails, the next one last.
+    addresses: Vec<SocketAddr>,
 }
 
 struct Port {
@@ -43,13 +54,27 @@ struct Port {
 }
 
 struct Connection {
-    port: u32,
+    /// The stream of the forwarded port. None: the host opened the connection.
+    port: Option<u32>,
     input: InputPump,
     output: OutputPump,
-    /// True once the host has accepted the connection.
+    /// True once both sides have accepted the connection.
     open: bool,
     /// True once the program inside has received the end of file.
     shut_down: bool,
+}
+
+impl Connection {
+    fn new(port: Option<u32>, stream: u32, socket: OwnedFd) -> Result<Self, Errno> {
+        let copy = rustix::io::fcntl_dupfd_cloexec(&socket, 0)?;
+        Ok(Self {
+            port,
+            input: InputPump::new(socket),
+            output: OutputPump::new(stream, BODY_CHANNEL, Some(copy)),
+            open: false,
+            shut_down: false,
+        })
+    }
 }
 
 impl Forwards {
@@ -84,12 +109,94 @@ impl Forwards {
         Ok(ForwardReply { port })
     }
 
+    /// Connects to a port inside, for the host's stream. The answer follows once the connection is made.
+    pub(super) fn open(
+        &mut self,
+        stream: u32,
+        address: Ipv4Addr,
+        port: u16,
+        out: &mut OutBuffer,
+    ) -> Result<(), WireError> {
+        if !address.is_loopback() || port == 0 {
+            return Err(WireError::new(
+                ErrorCode::Invalid,
+                format!("{address}:{port} is not a port of the loopback address"),
+            ));
+        }
+        if self.outgoing.len() + self.connections_of_host() >= MAX_CONNECTIONS {
+            return Err(WireError::new(
+                ErrorCode::Limit,
+                format!("{MAX_CONNECTIONS} connections to ports are open already"),
+            ));
+        }
+        // Some programs listen on one of the two addresses only.
+        let addresses = vec![
+            SocketAddr::from((Ipv6Addr::LOCALHOST, port)),
+            SocketAddr::from((address, port)),
+        ];
+        self.attempt(stream, addresses, out)
+    }
+
+    fn connections_of_host(&self) -> usize {
+        self.connections.values().filter(|found| found.port.is_none()).count()
+    }
+
+    fn connections_of_ports(&self) -> usize {
+        self.connections.len() - self.connections_of_host()
+    }
+
+    /// Connects to the last of these addresses, and to the one before it if that fails.
+    fn attempt(&mut self, stream: u32, mut addresses: Vec<SocketAddr>, out: &mut OutBuffer) -> Result<(), WireError> {
+        let mut refused = Errno::CONNREFUSED;
+        while let Some(address) = addresses.pop() {
+            match connect(address) {
+                Ok((socket, true)) => return self.opened(stream, socket, out),
+                Ok((socket, false)) => {
+                    self.outgoing.insert(stream, Outgoing { socket, addresses });
+                    return Ok(());
+                }
+                Err(errno) if address.is_ipv4() => refused = errno,
+                Err(_) => {}
+            }
+        }
+        Err(errors::of_connect(refused))
+    }
+
+    /// Answers the host once a connection has been made or refused.
+    fn settle_attempt(&mut self, stream: u32, out: &mut OutBuffer) {
+        let Some(Outgoing { socket, addresses }) = self.outgoing.remove(&stream) else {
+            return;
+        };
+        let made = match rustix::net::sockopt::socket_error(&socket) {
+            Ok(Ok(())) => self.opened(stream, socket, out),
+            Ok(Err(_)) | Err(_) => self.attempt(stream, addresses, out),
+        };
+        if let Err(error) = made {
+            let _fits = out.message(Kind::Reply, stream, &Reply::<EmptyReply>::Error(error));
+        }
+    }
+
+    fn opened(&mut self, stream: u32, socket: OwnedFd, out: &mut OutBuffer) -> Result<(), WireError> {
+        let mut connection = Connection::new(None, stream, socket).map_err(errors::of_connect)?;
+        connection.open = true;
+        self.connections.insert(stream, connection);
+        let _fits = out.message(Kind::Reply, stream, &Reply::Ok(EmptyReply {}));
+        Ok(())
+    }
+
+    /// Returns true if this stream of the host is a connection to a port inside.
+    pub(super) fn has(&self, stream: u32) -> bool {
+        self.outgoing.contains_key(&stream)
+            || self.connections.contains_key(&stream)
+            || self.resetting.contains(&stream)
+    }
+
     /// Closes the port of a stream and aborts its connections.
     pub(super) fn close_port(&mut self, stream: u32, out: &mut OutBuffer) {
         if self.ports.remove(&stream).is_none() {
             return;
         }
-        let own = self.connections.iter().filter(|(_, found)| found.port == stream);
+        let own = self.connections.iter().filter(|(_, found)| found.port == Some(stream));
         let own: Vec<u32> = own.map(|(stream, _)| *stream).collect();
         for stream in own {
             self.reset(stream, out);
@@ -98,10 +205,13 @@ impl Forwards {
 
     /// Everything that can be polled.
     pub(super) fn polled<'a>(&'a self, mut add: impl FnMut(u32, Part, BorrowedFd<'a>, PollFlags)) {
-        if self.connections.len() < MAX_CONNECTIONS {
+        if self.connections_of_ports() < MAX_CONNECTIONS {
             for (stream, port) in &self.ports {
                 add(*stream, Part::Connecting, port.socket.as_fd(), PollFlags::IN);
             }
+        }
+        for (stream, attempt) in &self.outgoing {
+            add(*stream, Part::Connecting, attempt.socket.as_fd(), PollFlags::OUT);
         }
         for (stream, connection) in self.connections.iter().filter(|(_, found)| found.open) {
             if let Some(fd) = connection.input.polled() {
@@ -116,7 +226,11 @@ impl Forwards {
     /// Handles a port or a connection that is ready.
     pub(super) fn ready(&mut self, stream: u32, part: Part, out: &mut OutBuffer) {
         if part == Part::Connecting {
-            self.accept(stream, out);
+            if self.outgoing.contains_key(&stream) {
+                self.settle_attempt(stream, out);
+            } else {
+                self.accept(stream, out);
+            }
             return;
         }
         let Some(connection) = self.connections.get_mut(&stream) else {
@@ -132,7 +246,7 @@ impl Forwards {
     }
 
     fn accept(&mut self, stream: u32, out: &mut OutBuffer) {
-        while self.connections.len() < MAX_CONNECTIONS {
+        while self.connections_of_ports() < MAX_CONNECTIONS {
             let Some(port) = self.ports.get(&stream) else { return };
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let socket = match rustix::net::accept_with(&port.socket, flags) {
@@ -144,8 +258,8 @@ impl Forwards {
                 }
                 Err(_) => return,
             };
-            let (Some(id), Ok(copy)) = (self.last_id.checked_add(2), rustix::io::fcntl_dupfd_cloexec(&socket, 0))
-            else {
+            let Some(id) = self.last_id.checked_add(2) else { return };
+            let Ok(connection) = Connection::new(Some(stream), id, socket) else {
                 return;
             };
             let connected = Connected {
@@ -156,21 +270,14 @@ impl Forwards {
                 return;
             }
             self.last_id = id;
-            let connection = Connection {
-                port: stream,
-                input: InputPump::new(socket),
-                output: OutputPump::new(id, BODY_CHANNEL, Some(copy)),
-                open: false,
-                shut_down: false,
-            };
             self.connections.insert(id, connection);
         }
     }
 
-    /// Handles a frame of the host on a stream that this side has opened.
+    /// Handles a frame of the host on the stream of a connection.
     pub(super) fn frame(&mut self, frame: &Frame<'_>, out: &mut OutBuffer) -> Result<(), ProtocolError> {
         let stream = frame.stream;
-        if stream == 0 || stream > self.last_id {
+        if stream == 0 || (stream.is_multiple_of(2) && stream > self.last_id) {
             return Err(ProtocolError::new(format!(
                 "a frame on stream {stream}, which was never opened"
             )));
@@ -179,6 +286,7 @@ impl Forwards {
             // The host either gives the stream up or confirms this side's RESET.
             if !self.resetting.remove(&stream) {
                 self.connections.remove(&stream);
+                self.outgoing.remove(&stream);
                 out.reset(stream);
             }
             return Ok(());
@@ -247,6 +355,22 @@ fn body(channel: u8) -> Result<(), ProtocolError> {
         Ok(())
     } else {
         Err(ProtocolError::new("another channel than the connection's"))
+    }
+}
+
+/// Begins a connection. Returns its socket, and true if the connection has been made.
+fn connect(address: SocketAddr) -> rustix::io::Result<(OwnedFd, bool)> {
+    let family = if address.is_ipv4() {
+        AddressFamily::INET
+    } else {
+        AddressFamily::INET6
+    };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    match rustix::net::connect(&socket, &address) {
+        Ok(()) => Ok((socket, true)),
+        Err(Errno::INPROGRESS) => Ok((socket, false)),
+        Err(errno) => Err(errno),
     }
 }
 

@@ -11,13 +11,16 @@ mod files;
 mod forward;
 mod group;
 mod locks;
+mod pause;
 mod process_table;
 mod program;
 mod stdin;
 mod stdout;
 mod streams;
+mod terminal;
 mod tree;
 mod usage;
+mod watch;
 
 use std::borrow::Cow;
 use std::io;

@@ -8,11 +8,11 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal};
 use sandcell_jail::direct_pipes::DirectPipes;
 use sandcell_jail::spawn::{self, Outcome, SpawnError, Started, Step};
-use sandcell_sandbox::{Exit, StdinMode};
+use sandcell_sandbox::{Exit, StdinMode, TerminalSize};
 
 use super::stdin::{Flow, InputPump, credit_sender};
 use super::stdout::{Mark, OutputPump, ReadResult};
-use super::tree;
+use super::{terminal, tree};
 use crate::protocol::{Event, Kind, OutBuffer, ProtocolError};
 
 /// The descriptors of a program or a forwarded port that are polled.
@@ -27,12 +27,14 @@ pub(super) enum Part {
     Stderr,
     ControlIn,
     ControlOut,
-    /// A process inside connects to a forwarded port.
+    /// A process inside connects to a forwarded port, or a connection to a port inside has been made.
     Connecting,
     /// A connection to a forwarded port can take bytes.
     SocketIn,
     /// A connection to a forwarded port has bytes.
     SocketOut,
+    /// Files in watched folders have changed.
+    Changes,
 }
 
 const STDIN_CHANNEL: u8 = 0;
@@ -54,6 +56,8 @@ pub(super) struct Program {
     stdout: OutputPump,
     stderr: OutputPump,
     control_out: Option<OutputPump>,
+    /// The host's end of its terminal.
+    terminal: Option<OwnedFd>,
     /// Control bytes that wait for earlier bytes of stdout and stderr.
     held_control: Option<HeldControl>,
     /// Its end, once it has been reaped.
@@ -79,6 +83,7 @@ pub(super) struct Pipes {
     stdout: Option<OwnedFd>,
     stderr: Option<OwnedFd>,
     control: Option<(OwnedFd, OwnedFd)>,
+    terminal: Option<OwnedFd>,
     far_ends: Vec<OwnedFd>,
 }
 
@@ -145,11 +150,32 @@ impl Pipes {
                 stdout: Some(stdout),
                 stderr: Some(stderr),
                 control,
+                terminal: None,
                 far_ends,
             })
         };
         make().map_err(|error| SpawnError {
             step: Step::Pipe,
+            source: error.into(),
+        })
+    }
+
+    /// Makes a terminal in place of the pipes.
+    pub(super) fn terminal(size: TerminalSize) -> Result<Self, SpawnError> {
+        let make = || -> rustix::io::Result<Self> {
+            let (ours, theirs) = terminal::open(size)?;
+            let copy = |end: &OwnedFd| rustix::io::fcntl_dupfd_cloexec(end, 0);
+            Ok(Self {
+                stdin: Some(copy(&ours)?),
+                stdout: Some(copy(&ours)?),
+                stderr: None,
+                control: None,
+                terminal: Some(ours),
+                far_ends: vec![copy(&theirs)?, copy(&theirs)?, theirs],
+            })
+        };
+        make().map_err(|error| SpawnError {
+            step: Step::Terminal,
             source: error.into(),
         })
     }
@@ -161,6 +187,7 @@ impl Pipes {
             stdout: None,
             stderr: None,
             control: None,
+            terminal: None,
             far_ends: Vec::new(),
         }
     }
@@ -180,6 +207,7 @@ impl Pipes {
             stdout: Some(stdout),
             stderr: Some(stderr),
             control: Some((into, out_of)),
+            terminal: None,
             far_ends: Vec::new(),
         })
     }
@@ -213,6 +241,7 @@ impl Program {
             stdout: OutputPump::new(stream, STDOUT_CHANNEL, pipes.stdout),
             stderr: OutputPump::new(stream, STDERR_CHANNEL, pipes.stderr),
             control_out: control_out.map(|pipe| OutputPump::new(stream, CONTROL_CHANNEL, Some(pipe))),
+            terminal: pipes.terminal,
             held_control: None,
             exit: None,
             pending_exit: None,
@@ -229,6 +258,18 @@ impl Program {
             }
             Outcome::Failed(error) => Some(Err(error)),
         }
+    }
+
+    /// Tells the host that a program in a terminal has no stderr.
+    pub(super) fn report_channels(&self, out: &mut OutBuffer) {
+        if self.terminal.is_some() {
+            out.close(self.stream, STDERR_CHANNEL);
+        }
+    }
+
+    /// Gives its terminal another size. None: it has no terminal.
+    pub(super) fn resize(&self, size: TerminalSize) -> Option<rustix::io::Result<()>> {
+        self.terminal.as_ref().map(|terminal| terminal::resize(terminal, size))
     }
 
     /// Returns true until exec has succeeded.
@@ -272,7 +313,7 @@ impl Program {
     /// Copies the bytes of a pipe that is ready.
     pub(super) fn pipe_ready(&mut self, part: Part, flags: PollFlags, out: &mut OutBuffer) {
         match part {
-            Part::Start | Part::End | Part::Connecting | Part::SocketIn | Part::SocketOut => {}
+            Part::Start | Part::End | Part::Connecting | Part::SocketIn | Part::SocketOut | Part::Changes => {}
             Part::Stdin => self.feed(STDIN_CHANNEL, out),
             Part::ControlIn => self.feed(CONTROL_CHANNEL, out),
             Part::Stdout => drop(self.stdout.take(u64::MAX, out)),
@@ -343,9 +384,14 @@ impl Program {
         self.exit = Some(exit);
         self.pidfd = None;
         let control = self.control_out.as_ref().unwrap_or(&self.stderr);
+        let stdout = match &self.terminal {
+            // The kernel may still move bytes inside a terminal, so they cannot be counted.
+            Some(_) => Mark::EMPTY,
+            None => self.stdout.mark(),
+        };
         self.pending_exit = Some(PendingExit {
             exit,
-            marks: [self.stdout.mark(), self.stderr.mark(), control.mark()],
+            marks: [stdout, self.stderr.mark(), control.mark()],
         });
     }
 

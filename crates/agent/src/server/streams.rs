@@ -10,7 +10,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal};
 use sandcell_jail::direct_pipes::DirectPipes;
 use sandcell_jail::spawn::Program as Prepared;
-use sandcell_sandbox::{Exit, Signal as AskedSignal, SignalScope};
+use sandcell_sandbox::{Exit, Signal as AskedSignal, SignalScope, TerminalSize};
 use serde::Serialize;
 
 use super::adopt::{AdoptEvent, EntrySocket};
@@ -19,8 +19,10 @@ use super::errors;
 use super::files::{self, Job, Root, Step};
 use super::forward::Forwards;
 use super::group::{CheckResult, Group};
+use super::pause::Pause;
 use super::program::{Part, Pipes, Program};
 use super::tree::{self, Tree};
+use super::watch::Watches;
 use super::{ServerConfig, usage};
 use crate::protocol::{
     BODY_CHANNEL, EmptyReply, ErrorCode, Frame, Kind, OutBuffer, ProtocolError, Reply, Request, RequestError,
@@ -47,6 +49,9 @@ pub(super) struct Streams {
     entry: Option<EntrySocket>,
     jobs: BTreeMap<u32, Job>,
     forwards: Forwards,
+    watches: Watches,
+    /// The pause, while the processes are stopped.
+    pause: Option<Pause>,
     /// The highest stream id that the host has used.
     last_id: u32,
     /// The stream where the next round of work begins, so that all streams get a turn.
@@ -77,6 +82,8 @@ impl Streams {
             entry,
             jobs: BTreeMap::new(),
             forwards: Forwards::default(),
+            watches: Watches::default(),
+            pause: None,
             last_id: 0,
             turn: 0,
             first_process: children.first_process(),
@@ -116,6 +123,12 @@ impl Streams {
             return Err(ProtocolError::new(format!(
                 "a frame on stream {stream}, which was never opened"
             )));
+        }
+        if self.forwards.has(stream) {
+            return self.forwards.frame(frame, out);
+        }
+        if self.watches.has(stream) {
+            return self.watches.frame(frame, out);
         }
         match frame.kind {
             Kind::Data => {
@@ -193,6 +206,12 @@ impl Streams {
                 let path = self.config.real_path(&path).into_owned();
                 self.begin(stream, out, |root| Job::remove(root, &path));
             }
+            Request::Watch { path, recursive } => {
+                let path = self.config.real_path(&path);
+                answer(stream, self.watches.begin(&self.root, stream, &path, recursive), out);
+            }
+            Request::Pause => answer(stream, self.pause(), out),
+            Request::Resume => answer(stream, self.resume(), out),
             Request::Usage => {
                 let group = self.group.as_mut().map(Group::usage);
                 let counts = self.first_process && self.config.counts_processes;
@@ -203,6 +222,13 @@ impl Streams {
             Request::Forward { address, port, target } => {
                 answer(stream, self.forwards.listen(stream, address, port, target), out);
             }
+            Request::Open { address, port } => {
+                // The answer follows when the connection has been made or refused.
+                if let Err(error) = self.forwards.open(stream, address, port, out) {
+                    answer::<EmptyReply>(stream, Err(error), out);
+                }
+            }
+            Request::Resize { process, size } => answer(stream, self.resize(process, size), out),
         }
     }
 
@@ -230,6 +256,7 @@ impl Streams {
             stdin,
             control,
             lane,
+            terminal,
         } = request
         else {
             return Err(WireError::new(ErrorCode::Failed, "not a start"));
@@ -263,9 +290,14 @@ impl Streams {
                 ));
             }
         };
-        let pipes = Pipes::new(stdin, control, direct_pipes, &self.null).map_err(|error| errors::of_spawn(&error))?;
+        let pipes = match terminal {
+            Some(_) if control => return Err(WireError::new(ErrorCode::Invalid, "a terminal has no control channel")),
+            Some(size) => Pipes::terminal(size),
+            None => Pipes::new(stdin, control, direct_pipes, &self.null),
+        };
+        let pipes = pipes.map_err(|error| errors::of_spawn(&error))?;
         let started = prepared
-            .start(&pipes.far_ends())
+            .start(&pipes.far_ends(), terminal.is_some())
             .map_err(|error| errors::of_spawn(&error))?;
         let pidfd = children.open_pidfd(started.pid);
         let mut program = Program::new(stream, started, pipes, pidfd);
@@ -335,6 +367,10 @@ impl Streams {
             self.forwards.ready(stream, part, out);
             return;
         }
+        if part == Part::Changes {
+            self.watches.ready(&self.root, out);
+            return;
+        }
         let Some(program) = self.programs.get_mut(&stream) else {
             return;
         };
@@ -365,6 +401,7 @@ impl Streams {
                     let _unsupported = std::fs::write(format!("/proc/{pid}/oom_score_adj"), score);
                 }
                 answer(stream, Ok(SpawnReply { pid }), out);
+                program.report_channels(out);
             }
             Some(Err(error)) => {
                 answer::<EmptyReply>(stream, Err(errors::of_spawn(&error)), out);
@@ -390,6 +427,7 @@ impl Streams {
                 // Another child before its exec still holds a copy of the pipe that reports the start.
                 program.assume_started();
                 answer(stream, Ok(SpawnReply { pid: pid.as_raw_pid() }), out);
+                program.report_channels(out);
             }
             program.ended(exit);
         }
@@ -424,6 +462,32 @@ impl Streams {
             }
         }
         Ok(EmptyReply {})
+    }
+
+    fn pause(&mut self) -> Result<EmptyReply, WireError> {
+        if self.pause.is_none() {
+            self.pause = Some(Pause::begin(self.first_process).map_err(not_paused)?);
+        }
+        Ok(EmptyReply {})
+    }
+
+    fn resume(&mut self) -> Result<EmptyReply, WireError> {
+        if let Some(pause) = &self.pause {
+            pause.end().map_err(not_paused)?;
+            self.pause = None;
+        }
+        Ok(EmptyReply {})
+    }
+
+    /// Gives the terminal of a program another size.
+    fn resize(&self, stream: u32, size: TerminalSize) -> Result<EmptyReply, WireError> {
+        let invalid = |message: String| WireError::new(ErrorCode::Invalid, message);
+        let program = self.programs.get(&stream);
+        let program = program.ok_or_else(|| invalid(format!("stream {stream} belongs to no program")))?;
+        match program.resize(size) {
+            Some(done) => done.map(|()| EmptyReply {}).map_err(errors::of_file),
+            None => Err(invalid("the program has no terminal".to_owned())),
+        }
     }
 
     fn signal_tree(&self, program: Pid, others: &[Pid], signal: Signal) -> Result<(), WireError> {
@@ -591,6 +655,9 @@ impl Streams {
         if self.turn != 0 {
             self.forwards.polled(&mut add);
         }
+        if let Some(changes) = self.watches.polled() {
+            add(0, Part::Changes, changes, PollFlags::IN);
+        }
     }
 
     /// Returns the time until the next check of memory. None while no program runs.
@@ -646,6 +713,16 @@ impl Streams {
             Step::Failed(error) => answer::<EmptyReply>(stream, Err(error), out),
         }
         self.jobs.remove(&stream);
+    }
+}
+
+fn not_paused(error: io::Error) -> WireError {
+    WireError {
+        errno: error.raw_os_error(),
+        ..WireError::new(
+            ErrorCode::Failed,
+            format!("the processes could not be stopped or continued: {error}"),
+        )
     }
 }
 

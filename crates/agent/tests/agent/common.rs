@@ -70,6 +70,7 @@ pub(crate) fn command(argv: &[&str]) -> Command {
         stands_alone: false,
         stdin: StdinMode::Null,
         control: false,
+        terminal: None,
     }
 }
 

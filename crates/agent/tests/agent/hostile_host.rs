@@ -163,8 +163,8 @@ fn unknown_requests_are_answered_and_late_ones_are_ignored() {
         .collect();
     let expected = [
         "1 unsupported",
-        "3 unsupported",
-        "5 unsupported",
+        "3 invalid",
+        "5 invalid",
         "7 invalid",
         "9 invalid",
         "11 invalid",

@@ -15,4 +15,5 @@ mod flow;
 mod forward;
 mod hostile_agent;
 mod hostile_host;
+mod ports;
 mod programs;

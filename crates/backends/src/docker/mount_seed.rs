@@ -57,6 +57,7 @@ async fn copy(client: &AgentClient, mount: &Mount) -> Result<(), SandboxError> {
             stands_alone: false,
             stdin: StdinMode::Piped,
             control: false,
+            terminal: None,
         })
         .await?;
     let handle = process.handle.clone();

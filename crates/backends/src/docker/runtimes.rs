@@ -455,6 +455,7 @@ impl Installation {
             stands_alone: false,
             stdin: StdinMode::Null,
             control: false,
+            terminal: None,
         };
         let mut process = client.spawn(command).await.map_err(|error| error.to_string())?;
         let mut said = Vec::new();

@@ -14,8 +14,8 @@ use bollard::query_parameters::{
 use sandcell_agent::client::AgentClient;
 use sandcell_agent::protocol::DISK_FULL_STATUS;
 use sandcell_sandbox::{
-    Attachments, ByteSize, Command, EndReason, Ended, Files, Forward, Isolation, LAYERS, LAYERS_MAX, Ports, Process,
-    Sandbox, SandboxError, Usage,
+    Attachments, ByteSize, Command, Connection, EndReason, Ended, Files, Forward, Isolation, LAYERS, LAYERS_MAX, Ports,
+    Process, Sandbox, SandboxError, Usage,
 };
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -220,6 +220,16 @@ impl Sandbox for DockerSandbox {
         Some(self)
     }
 
+    async fn pause(&self) -> Result<(), SandboxError> {
+        self.check_alive()?;
+        self.client.pause().await
+    }
+
+    async fn resume(&self) -> Result<(), SandboxError> {
+        self.check_alive()?;
+        self.client.resume().await
+    }
+
     async fn usage(&self) -> Result<Usage, SandboxError> {
         self.check_alive()?;
         let inside = self.client.usage().await?;
@@ -295,5 +305,10 @@ impl Ports for DockerSandbox {
     async fn forward(&self, port: u16) -> Result<Forward, SandboxError> {
         self.check_alive()?;
         self.client.forward(port, "network").await
+    }
+
+    async fn open(&self, port: u16) -> Result<Box<dyn Connection>, SandboxError> {
+        self.check_alive()?;
+        self.client.open(port).await
     }
 }

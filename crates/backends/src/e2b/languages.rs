@@ -153,6 +153,7 @@ impl Language for RemoteLanguage {
                 stands_alone: false,
                 stdin: StdinMode::Null,
                 control: false,
+                terminal: None,
             },
             pictures: None,
         })

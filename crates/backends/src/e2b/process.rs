@@ -104,6 +104,7 @@ pub(super) async fn run(inside: &Arc<Inside>, argv: &[&str], patience: Duration)
         stands_alone: false,
         stdin: StdinMode::Null,
         control: false,
+        terminal: None,
     };
     let process = spawn(inside, command)
         .await

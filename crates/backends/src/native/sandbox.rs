@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use sandcell_agent::client::{AgentClient, AgentEnd};
 use sandcell_jail::plan::{self, MAX_ATTACHMENTS};
 use sandcell_sandbox::{
-    Attachments, ByteSize, Command, EndReason, Ended, Files, Forward, Image, Isolation, Level, Ports, Priority,
-    Process, Sandbox, SandboxError, Usage, ZygoteEntry,
+    Attachments, ByteSize, Command, Connection, EndReason, Ended, Files, Forward, Image, Isolation, Level, Ports,
+    Priority, Process, Sandbox, SandboxError, Usage, ZygoteEntry,
 };
 use tokio::time::timeout;
 
@@ -122,6 +122,16 @@ impl Sandbox for NativeSandbox {
     /// Below the namespace level a sandbox shares the host's loopback interface.
     fn ports(&self) -> Option<&dyn Ports> {
         self.isolation.level.satisfies(Level::Namespace).then_some(self)
+    }
+
+    async fn pause(&self) -> Result<(), SandboxError> {
+        self.check_alive()?;
+        self.client.pause().await
+    }
+
+    async fn resume(&self) -> Result<(), SandboxError> {
+        self.check_alive()?;
+        self.client.resume().await
     }
 
     async fn usage(&self) -> Result<Usage, SandboxError> {
@@ -238,5 +248,10 @@ impl Ports for NativeSandbox {
     async fn forward(&self, port: u16) -> Result<Forward, SandboxError> {
         self.check_alive()?;
         self.client.forward(port, "network").await
+    }
+
+    async fn open(&self, port: u16) -> Result<Box<dyn Connection>, SandboxError> {
+        self.check_alive()?;
+        self.client.open(port).await
     }
 }

@@ -60,6 +60,7 @@ fn cell(code: &str) -> Cell {
         stdin: None,
         number: 1,
         packages: false,
+        exact: false,
     }
 }
 
@@ -254,6 +255,7 @@ fn command(argv: &[&str], stdin: StdinMode) -> Command {
         stands_alone: false,
         stdin,
         control: false,
+        terminal: None,
     }
 }
 

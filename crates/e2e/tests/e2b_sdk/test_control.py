@@ -1,5 +1,6 @@
 """Creating, finding and ending sandboxes."""
 
+import threading
 import time
 from datetime import datetime, timezone
 
@@ -95,9 +96,13 @@ def test_an_unknown_template_is_an_error():
         Sandbox.create("no-such-template")
 
 
-def test_missing_features_are_named():
+def test_missing_features_are_named(fresh):
     with pytest.raises(SandboxException, match="(?i)does not support"):
-        Sandbox.create(timeout=60).pause()
+        Sandbox.create(timeout=60, network={"deny_out": ["192.0.2.1"]})
+    key, address = fresh.connection_config.api_key, fresh.connection_config.api_url
+    for method, path in (("POST", "snapshots"), ("POST", "fork"), ("PUT", "network"), ("GET", "logs")):
+        answer = httpx.request(method, f"{address}/sandboxes/{fresh.sandbox_id}/{path}", headers={"X-API-Key": key})
+        assert (answer.status_code, answer.json()["error_code"]) == (501, "unimplemented"), (path, answer.text)
 
 
 def test_a_request_without_the_sandboxs_secret_is_refused(fresh):
@@ -136,3 +141,41 @@ def test_a_wrong_key_is_refused(other_key):
 
     with pytest.raises(AuthenticationException):
         Sandbox.create(api_key="e2b_" + "f" * 40)
+
+
+def test_a_sandbox_without_a_timeout_lives_five_minutes():
+    sandbox = Sandbox.create()
+    try:
+        info = sandbox.get_info()
+        assert (info.end_at - info.started_at).total_seconds() == 300
+    finally:
+        sandbox.kill()
+
+
+def test_the_list_is_ordered_and_filtered(fresh):
+    later = Sandbox.create(timeout=60)
+    try:
+        key, address = later.connection_config.api_key, later.connection_config.api_url
+        get = lambda **query: [
+            one["sandboxID"]
+            for one in httpx.get(f"{address}/v2/sandboxes", params=query, headers={"X-API-Key": key}).json()
+            if one["sandboxID"] in (fresh.sandbox_id, later.sandbox_id)
+        ]
+        assert get() == get(order="desc") == [later.sandbox_id, fresh.sandbox_id]
+        assert get(order="asc") == [fresh.sandbox_id, later.sandbox_id]
+        assert get(template="none-such") == get(startedAfter="2090-01-01T00:00:00Z") == get(state="paused") == []
+        assert get(state="running", startedAfter="2020-01-01T00:00:00+01:00") != []
+    finally:
+        later.kill()
+
+
+def test_a_call_breaks_off_when_its_sandbox_is_killed():
+    for call in (
+        lambda sandbox: sandbox.run_code("import time; time.sleep(60)"),
+        lambda sandbox: sandbox.commands.run("sleep 60"),
+    ):
+        sandbox = Sandbox.create(timeout=60)
+        threading.Timer(1.0, sandbox.kill).start()
+        with pytest.raises(SandboxException) as broken:
+            call(sandbox)
+        assert not hasattr(broken.value, "exit_code"), broken.value

@@ -120,3 +120,18 @@ def test_signed_addresses_work_without_a_token_until_they_expire(sandbox):
     short = sandbox.download_url("signed.txt", use_signature_expiration=1)
     time.sleep(2.1)
     assert fetch(short).status_code in (401, 404)
+
+
+def test_a_deep_list_follows_each_folder_with_its_entries(fresh):
+    for path in ("deep/b/y/1", "deep/a", "deep/c", "deep/b/x"):
+        fresh.files.write(path, "")
+    paths = [entry.path.removeprefix("/home/user/deep/") for entry in fresh.files.list("deep", depth=3)]
+    assert paths == ["a", "b", "b/x", "b/y", "b/y/1", "c"]
+
+
+def test_an_expired_address_is_refused_as_such(fresh):
+    fresh.files.write("a", "1")
+    answer = httpx.get(fresh.download_url("a", use_signature_expiration=-100))
+    assert (answer.status_code, answer.json()["message"].startswith("signature is already expired")) == (401, True)
+    wrong = fresh.download_url("a", use_signature_expiration=100).replace("signature=v1_", "signature=v1_x")
+    assert httpx.get(wrong).status_code == 401

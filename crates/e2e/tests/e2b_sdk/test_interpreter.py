@@ -139,3 +139,10 @@ def test_a_run_that_needs_too_much_memory_says_so(fresh):
     ran = fresh.run_code("data = bytearray(10 ** 10)")
     assert ran.error is not None and ran.error.name in ("MemoryError", "OutOfMemory"), ran.error
     assert fresh.run_code("1 + 1").text == "2"
+
+
+def test_default_contexts_are_listed_first(fresh):
+    made = fresh.create_code_context()
+    listed = fresh.list_code_contexts()
+    assert [one.language for one in listed][:2] == ["python", "javascript"]
+    assert listed[-1].id == made.id

@@ -27,7 +27,20 @@ await sandbox.commands.sendStdin(background.pid, 'typed')
 seen.killed = await background.kill()
 seen.info = (await sandbox.getInfo()).metadata
 seen.running = await sandbox.isRunning()
-seen.paused = await sandbox.pause().catch(error => error.message.includes('does not support'))
+seen.paused = [await sandbox.pause(), (await sandbox.getInfo()).state, await sandbox.isRunning()]
+const again = await Sandbox.connect(sandbox.sandboxId, { timeoutMs: 60_000 })
+seen.resumed = (await again.runCode('x')).text
+const changes = []
+const watch = await again.files.watchDir('dir', change => changes.push([change.type, change.name]))
+await again.files.write('dir/b.txt', '1')
+for (let i = 0; i < 100 && changes.length < 2; i++) await new Promise(resolve => setTimeout(resolve, 50))
+await watch.stop()
+seen.changes = changes
+let said = ''
+const terminal = await again.pty.create({ cols: 90, rows: 20, onData: data => { said += Buffer.from(data).toString() } })
+await again.pty.sendInput(terminal.pid, Buffer.from('stty size; exit\n'))
+await terminal.wait()
+seen.terminal = said.includes('20 90')
 seen.gone = await sandbox.kill()
 seen.after = await sandbox.isRunning()
 console.log(JSON.stringify(seen))

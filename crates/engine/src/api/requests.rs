@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use sandcell_sandbox::{ByteSize, Consent, Cpus, SandboxPath};
+use sandcell_sandbox::{ByteSize, Consent, Cpus, SandboxPath, TerminalSize};
 use tokio::sync::watch;
 
 use crate::{Status, Watch};
@@ -146,6 +146,8 @@ pub struct CreateRequest {
     /// The sandbox ends after this time even when in use. None: only the idle rule ends it.
     /// [`Engine::set_lifetime`](crate::Engine::set_lifetime) changes the end.
     pub lifetime: Option<Duration>,
+    /// True if the sandbox is paused at the end of its lifetime, and does not end.
+    pub pauses_at_end: bool,
     /// The sandbox ends after this time without a call. None: the configured time.
     pub idle: Option<Duration>,
     /// A label for people, at most 100 characters.
@@ -175,6 +177,8 @@ pub struct CommandRequest {
     pub sandbox_id: Option<String>,
     /// The time limit.
     pub timeout: Option<Duration>,
+    /// The size of the terminal to run it in. Its output, stderr included, is then stdout. None: it has pipes.
+    pub terminal: Option<TerminalSize>,
     /// The time until the call answers `running`. None waits until the end.
     pub wait: Option<Duration>,
     /// Follows the execution after its admission.

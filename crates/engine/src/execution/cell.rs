@@ -14,6 +14,7 @@ use crate::execution::job::{END_NOTICE_TIMEOUT, Job, RunReport};
 use crate::execution::outcome::Ending;
 use crate::execution::termination::{Step, Stop, Termination};
 use crate::sandbox::packages::INSTALL_TIMEOUT;
+use crate::sandbox::pause::PauseClock;
 use crate::sandbox::session::LiveSession;
 
 /// The capacity of the channel for a session's events.
@@ -35,6 +36,7 @@ impl Job {
         let mut termination = Termination::new(interrupter.clone(), gentle, deadline);
         let (sender, mut events) = mpsc::channel::<SessionEvent>(EVENT_CAPACITY);
         let mut timer = pin!(sleep_until(termination.next()));
+        let mut pauses = PauseClock::new(record);
         let mut stopped = pin!(execution.stopped());
         let mut sandbox_ended = pin!(record.wait_closing());
         let (mut heard, mut closing) = (false, false);
@@ -52,7 +54,10 @@ impl Job {
                         termination.stop(Stop::SandboxEnded(end));
                     }
                     () = &mut timer, if installing.is_none() || termination.step() != Step::Free => {
-                        termination.advance();
+                        match pauses.postponement() {
+                            Some(paused) if termination.step() == Step::Free => termination.extend(paused),
+                            _ => termination.advance(),
+                        }
                     }
                     ended = &mut run => break Some(ended),
                     result = async { match &mut installing {

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sandcell_sandbox::{
-    Code, Command, Failure, ProcessHandle, SandboxError, SessionEvent, Signal, SignalScope, StdinMode,
+    Code, Command, Failure, ProcessHandle, SandboxError, SessionEvent, Signal, SignalScope, StdinMode, TerminalSize,
 };
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
@@ -25,7 +25,7 @@ use crate::execution::outcome::Outcome;
 use crate::execution::program::{SPAWN_TIMEOUT, Streams, conclude_program, follow};
 use crate::execution::service::Executions;
 use crate::execution::service::Finisher;
-use crate::execution::state::Execution;
+use crate::execution::state::{Execution, ProgramControl};
 use crate::execution::termination::Stop;
 use crate::sandbox::state::{Record, UseGuard};
 use crate::sandbox::usage::{Cost, Meter};
@@ -68,8 +68,8 @@ impl CommandLine {
     }
 }
 
-/// The number of signals to a command that wait.
-const MAX_SIGNALS: usize = 16;
+/// The number of signals and new sizes for a command that wait.
+const MAX_CONTROLS: usize = 16;
 /// The language name of commands in results and in the history.
 const COMMAND_LANGUAGE: &str = "command";
 /// The maximum time to wait for the start of the program. The call's own wait begins after it.
@@ -122,9 +122,9 @@ impl Executions {
             Ok(mut job) => {
                 let execution = job.execution.clone();
                 execution.set_feed(feed);
-                let (signals, received) = mpsc::channel(MAX_SIGNALS);
-                execution.set_signals(Some(signals));
-                job.signals = received;
+                let (controls, received) = mpsc::channel(MAX_CONTROLS);
+                execution.set_controls(Some(controls));
+                job.controls = received;
                 watch.follow(&execution);
                 tokio::spawn(job.run().instrument(execution.span()));
                 let patience = async {
@@ -193,6 +193,7 @@ impl Executions {
         streams: Streams,
     ) -> Result<CommandJob, Failure> {
         req.command.check()?;
+        req.terminal.map_or(Ok(()), terminal_size)?;
         policy::env(&req.env)?;
         let timeout = policy::timeout(&self.sandboxes.config(), req.timeout)?;
         let target = self.sandboxes.target(principal, req.sandbox_id.as_deref()).await?;
@@ -212,30 +213,50 @@ impl Executions {
             timeout,
             req,
             streams,
-            signals: mpsc::channel(1).1,
+            controls: mpsc::channel(1).1,
         })
     }
 
     /// Sends a signal to the program of a running command and to its process group.
     pub(crate) fn signal_command(&self, principal: &Principal, id: &str, signal: Signal) -> Result<(), Failure> {
+        self.control_command(principal, id, ProgramControl::Signal(signal))
+    }
+
+    /// Gives the terminal of a running command another size.
+    pub(crate) fn resize_terminal(&self, principal: &Principal, id: &str, size: TerminalSize) -> Result<(), Failure> {
+        terminal_size(size)?;
+        self.control_command(principal, id, ProgramControl::Resize(size))
+    }
+
+    fn control_command(&self, principal: &Principal, id: &str, control: ProgramControl) -> Result<(), Failure> {
         let execution = self.store.find(principal, id)?;
-        let signals = execution.signals().ok_or_else(|| match execution.is_finished() {
+        let controls = execution.controls().ok_or_else(|| match execution.is_finished() {
             true => ended_before_signal(&execution.id),
             false => Failure::invalid(
                 format!("execution {} is not a command", execution.id),
                 "only commands receive signals; cancel_execution stops other code",
             ),
         })?;
-        match signals.try_send(signal) {
+        match controls.try_send(control) {
             Ok(()) => Ok(()),
             Err(mpsc::error::TrySendError::Closed(_)) => Err(ended_before_signal(&execution.id)),
             Err(mpsc::error::TrySendError::Full(_)) => Err(Failure::new(
                 Code::Busy,
-                format!("execution {} has {MAX_SIGNALS} signals that wait", execution.id),
+                format!("execution {} has {MAX_CONTROLS} signals that wait", execution.id),
                 "call again later",
             )),
         }
     }
+}
+
+fn terminal_size(size: TerminalSize) -> Result<(), Failure> {
+    if size.rows == 0 || size.columns == 0 {
+        return Err(Failure::invalid(
+            "a terminal has at least one row and one column",
+            "pass positive numbers, such as 24 rows and 80 columns",
+        ));
+    }
+    Ok(())
 }
 
 fn ended_before_signal(id: &ExecutionId) -> Failure {
@@ -290,8 +311,8 @@ struct CommandJob {
     timeout: Duration,
     req: CommandRequest,
     streams: Streams,
-    /// The signals that callers send.
-    signals: mpsc::Receiver<Signal>,
+    /// The signals and sizes that callers send.
+    controls: mpsc::Receiver<ProgramControl>,
 }
 
 impl CommandJob {
@@ -327,7 +348,7 @@ impl CommandJob {
             timeout: limit,
             req,
             streams: (stdin, output),
-            signals,
+            controls,
         } = self;
         let _guard = guard;
         let sandbox = wait_for_sandbox(&execution, &record).await?;
@@ -353,6 +374,7 @@ impl CommandJob {
                 stands_alone: true,
                 stdin: StdinMode::Piped,
                 control: false,
+                terminal: req.terminal,
             };
             let starting = timeout(SPAWN_TIMEOUT, sandbox.spawn(command));
             let started = until_stopped(&execution, &record, Some(deadline), starting)
@@ -375,7 +397,7 @@ impl CommandJob {
         execution.begin();
         let meter = Meter::start(&record, &sandbox, true);
         let streams = (stdin, output);
-        let forwarding = forward_signals(process.handle.clone(), signals);
+        let forwarding = forward_controls(process.handle.clone(), controls);
         let ran = tokio::select! {
             biased;
             ran = follow(process, streams, &execution, &record, deadline, SignalScope::Group) => ran,
@@ -393,11 +415,15 @@ impl CommandJob {
     }
 }
 
-/// Forwards signals to a program. Never ends: the end of the program ends it.
-async fn forward_signals(handle: Arc<dyn ProcessHandle>, mut signals: mpsc::Receiver<Signal>) -> Infallible {
-    while let Some(signal) = signals.recv().await {
-        if let Err(error) = handle.signal(signal, SignalScope::Group).await {
-            tracing::debug!(%error, "a signal did not reach its program");
+/// Forwards signals and sizes to a program. Never ends: the end of the program ends it.
+async fn forward_controls(handle: Arc<dyn ProcessHandle>, mut controls: mpsc::Receiver<ProgramControl>) -> Infallible {
+    while let Some(control) = controls.recv().await {
+        let done = match control {
+            ProgramControl::Signal(signal) => handle.signal(signal, SignalScope::Group).await,
+            ProgramControl::Resize(size) => handle.resize(size).await,
+        };
+        if let Err(error) = done {
+            tracing::debug!(%error, "{control:?} did not reach its program");
         }
     }
     drop(handle);

@@ -303,6 +303,7 @@ impl Job {
             stdin: self.stdin.take(),
             number: live.cells.saturating_add(1),
             packages: self.executions.sandboxes.installer(&self.language.info().name).is_ok(),
+            exact: self.execution.keeps_values(),
         };
         let ran = self.drive(&mut live, cell, sandbox.as_ref(), deadline).await;
         let (outcome, cost) = self.conclude(ran, live, meter, &sandbox).await;

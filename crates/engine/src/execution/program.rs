@@ -28,6 +28,7 @@ use crate::execution::state::Execution;
 use crate::execution::termination::{Step, Stop, Termination};
 use crate::sandbox::network::NetworkEvidence;
 use crate::sandbox::packages::INSTALL_TIMEOUT;
+use crate::sandbox::pause::PauseClock;
 use crate::sandbox::registry::Target;
 use crate::sandbox::sandboxes::Sandboxes;
 use crate::sandbox::state::{Record, UseGuard};
@@ -471,6 +472,7 @@ pub(crate) async fn follow(
     let mut timer = pin!(sleep_until(termination.next()));
     let mut linger = pin!(sleep_until(deadline));
     let mut grace = pin!(sleep_until(deadline));
+    let mut pauses = PauseClock::new(record);
     let mut stopped = pin!(execution.stopped());
     let mut sandbox_ended = pin!(record.wait_closing());
     let (mut fed, mut heard, mut closing, mut swept) = (false, false, false, false);
@@ -484,7 +486,11 @@ pub(crate) async fn follow(
             stop = &mut stopped, if !heard => { heard = true; termination.stop(stop); }
             end = &mut sandbox_ended, if !closing => { closing = true; termination.stop(Stop::SandboxEnded(end)); }
             // The deadline also holds for a reader that does not take the rest of the output.
-            () = &mut timer => if exited { break } else { termination.advance() },
+            () = &mut timer => match pauses.postponement() {
+                Some(paused) if termination.step() == Step::Free => termination.extend(paused),
+                _ if exited => break,
+                _ => termination.advance(),
+            },
             () = &mut linger, if exited && pending.is_none() => break,
             () = &mut grace, if exited && !swept => { swept = true; sweep(handle.clone(), scope); }
             () = &mut feeding, if !fed => fed = true,

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use sandcell_sandbox::{ByteSize, Code, Failure, Finding, Isolation, MimeBundle, OutputStream, SessionEvent, Signal};
+use sandcell_sandbox::{
+    ByteSize, Code, Failure, Finding, Isolation, MimeBundle, OutputStream, SessionEvent, Signal, TerminalSize,
+};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -49,6 +51,14 @@ const MAX_VALUES: usize = 256;
 /// The maximum size of these values together, in bytes.
 const MAX_VALUE_BYTES: u64 = 32 << 20;
 
+/// A message to the program of a running command.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum ProgramControl {
+    Signal(Signal),
+    /// Another size of its terminal.
+    Resize(TerminalSize),
+}
+
 /// One execution.
 #[derive(Debug)]
 pub(crate) struct Execution {
@@ -72,8 +82,8 @@ pub(crate) struct Execution {
     feed: Mutex<Option<mpsc::Sender<Bytes>>>,
     /// The process id of its program inside the sandbox, once that runs.
     pid: OnceLock<u32>,
-    /// The sender of signals to its program.
-    signals: Mutex<Option<mpsc::Sender<Signal>>>,
+    /// The sender of signals and sizes to its program.
+    controls: Mutex<Option<mpsc::Sender<ProgramControl>>>,
     /// Signals more output, and the end.
     progressed: Notify,
     live: Mutex<LiveState>,
@@ -163,7 +173,7 @@ impl Execution {
             background: OnceLock::new(),
             feed: Mutex::default(),
             pid: OnceLock::new(),
-            signals: Mutex::default(),
+            controls: Mutex::default(),
             progressed: Notify::new(),
             live: Mutex::new(LiveState {
                 started: SystemTime::now(),
@@ -243,6 +253,11 @@ impl Execution {
         lock(&self.live).values = Some(Values::default());
     }
 
+    /// Returns true if every representation of displayed values is kept.
+    pub(crate) fn keeps_values(&self) -> bool {
+        lock(&self.live).values.is_some()
+    }
+
     /// Returns the kept values from this number on.
     pub(crate) fn values(&self, from: usize) -> Vec<ShownValue> {
         let live = lock(&self.live);
@@ -279,14 +294,14 @@ impl Execution {
         lock(&self.feed).clone()
     }
 
-    /// Sets the sender of signals to its program.
-    pub(crate) fn set_signals(&self, signals: Option<mpsc::Sender<Signal>>) {
-        *lock(&self.signals) = signals;
+    /// Sets the sender of signals and sizes to its program.
+    pub(crate) fn set_controls(&self, controls: Option<mpsc::Sender<ProgramControl>>) {
+        *lock(&self.controls) = controls;
     }
 
-    /// Returns the sender of signals to its program, while that can receive some.
-    pub(crate) fn signals(&self) -> Option<mpsc::Sender<Signal>> {
-        lock(&self.signals).clone()
+    /// Returns the sender of signals and sizes to its program, while that can receive some.
+    pub(crate) fn controls(&self) -> Option<mpsc::Sender<ProgramControl>> {
+        lock(&self.controls).clone()
     }
 
     /// Stores the process id of its program.
@@ -438,7 +453,7 @@ impl Execution {
             lock(&self.live).drawn = Some(Box::new(view));
         }
         self.set_feed(None);
-        self.set_signals(None);
+        self.set_controls(None);
         self.done.cancel();
         self.progressed.notify_waiters();
         true

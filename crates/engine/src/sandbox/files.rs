@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use sandcell_sandbox::{
-    Code, Command, Entry, Exit, Failure, FileChunk, FileError, Files, Listing, Sandbox, SandboxError, SandboxPath,
-    StdinMode, WriteMode, gather,
+    Code, Command, Entry, Exit, Failure, FileChange, FileChunk, FileError, FileWatch, Files, Listing, Sandbox,
+    SandboxError, SandboxPath, StdinMode, WriteMode, gather,
 };
 use tokio::time::timeout;
 
 use crate::admission::policy::{bytes_of, file_size};
 use crate::sandbox::registry::Target;
 use crate::sandbox::sandboxes::Sandboxes;
-use crate::sandbox::state::Terminated;
+use crate::sandbox::state::{Terminated, UseGuard};
 use crate::{FileAnswer, Principal};
 
 /// The maximum time of one file call.
@@ -114,6 +114,41 @@ impl Sandboxes {
         in_time(live.files().remove(path)).await?;
         Ok(answer(&target, ()))
     }
+
+    pub(crate) async fn watch_folder(
+        self: &Arc<Self>,
+        principal: &Principal,
+        sandbox: Option<&str>,
+        path: &SandboxPath,
+        recursive: bool,
+    ) -> Result<FileAnswer<FolderWatch>, Failure> {
+        let (target, live) = ready(self.target(principal, sandbox).await?).await?;
+        let watch = in_time(live.files().watch(path, recursive)).await?;
+        let without_value = answer(&target, ());
+        Ok(FileAnswer {
+            sandbox_id: without_value.sandbox_id,
+            new_sandbox: without_value.new_sandbox,
+            notices: without_value.notices,
+            value: FolderWatch {
+                watch,
+                _guard: target.guard,
+            },
+        })
+    }
+}
+
+/// A watched folder of a sandbox. Dropping it ends the watch.
+#[derive(Debug)]
+pub struct FolderWatch {
+    watch: FileWatch,
+    _guard: UseGuard,
+}
+
+impl FolderWatch {
+    /// Returns the next change. None: the folder is gone, or the sandbox has ended.
+    pub async fn next(&mut self) -> Option<FileChange> {
+        self.watch.next().await
+    }
 }
 
 /// Renames a file. Where its new path is on another file system, the sandbox's `mv` copies it.
@@ -130,6 +165,7 @@ async fn rename_or_move(live: &Arc<dyn Sandbox>, from: &SandboxPath, to: &Sandbo
         stands_alone: true,
         stdin: StdinMode::Null,
         control: false,
+        terminal: None,
     };
     let process = match live.spawn(command).await {
         Ok(process) => process,
@@ -151,7 +187,7 @@ async fn rename_or_move(live: &Arc<dyn Sandbox>, from: &SandboxPath, to: &Sandbo
     })
 }
 
-async fn ready(target: Target) -> Result<(Target, Arc<dyn Sandbox>), Failure> {
+pub(crate) async fn ready(target: Target) -> Result<(Target, Arc<dyn Sandbox>), Failure> {
     let live = target.record.ready().await?;
     Ok((target, live))
 }

@@ -247,9 +247,10 @@ async fn wait_for_end(sandboxes: &Sandboxes, record: &Arc<Record>, sandbox: &dyn
             terminated = record.wait_closing() => return terminated,
             ended = &mut ended => TerminationReason::Lost(ended.reason),
             () = sandboxes.down.cancelled() => TerminationReason::Shutdown,
-            () = record.lifetime_changed() => continue,
+            () = record.expiry_changed() => continue,
             () = sleep_until_some(next_notice) => continue,
             () = sleep_until(next) => match expiry.lifetime {
+                Some(lifetime) if lifetime <= Instant::now() && pauses(record, sandbox).await => continue,
                 Some(lifetime) if lifetime <= Instant::now() => TerminationReason::Lifetime,
                 Some(_) | None if expiry.busy => continue,
                 Some(_) | None => TerminationReason::Idle(record.params.idle),
@@ -257,6 +258,20 @@ async fn wait_for_end(sandboxes: &Sandboxes, record: &Arc<Record>, sandbox: &dyn
         };
         // A sandbox that a caller entered just now stays. The next round checks again.
         sandboxes.registry.begin_close(record, &Terminated::now(why));
+    }
+}
+
+/// Pauses a sandbox that does not end at the end of its lifetime. Returns false if it ends.
+async fn pauses(record: &Record, sandbox: &dyn Sandbox) -> bool {
+    if !record.params.pauses_at_end {
+        return false;
+    }
+    match record.pause(sandbox).await {
+        Ok(_) => true,
+        Err(failure) => {
+            tracing::warn!(sandbox = %record.id, "a sandbox could not be paused and ends: {}", failure.message);
+            false
+        }
     }
 }
 

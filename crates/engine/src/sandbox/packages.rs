@@ -223,6 +223,7 @@ fn installer_command(sandbox: &dyn Sandbox, argv: Vec<String>) -> Command {
         stands_alone: false,
         stdin: StdinMode::Null,
         control: false,
+        terminal: None,
     }
 }
 

@@ -93,6 +93,7 @@ impl Sandboxes {
             limits,
             lifetime: None,
             idle: self.config().idle,
+            pauses_at_end: false,
             network: NetworkRule::None,
             planned: self.planned(None)?,
             replaces: None,

@@ -93,6 +93,7 @@ impl Sandboxes {
             limits,
             lifetime: req.lifetime,
             idle: req.idle.unwrap_or(self.config().idle),
+            pauses_at_end: req.pauses_at_end,
             network,
             planned,
             replaces: None,
@@ -158,7 +159,9 @@ impl Sandboxes {
         // The guard ends here: a status call does not make the sandbox busy.
         let record = self.registry.find(principal, id)?.record;
         let mut view = self.inspect(&record).await;
-        for session in &mut view.sessions {
+        // The interpreters of a paused sandbox cannot answer.
+        let sessions = view.sessions.iter_mut().filter(|_| !record.is_paused());
+        for session in sessions {
             let key = (session.language.clone(), session.name.clone());
             let slot = lock(&record.slots).get(&key).cloned();
             if let Some(slot) = slot {

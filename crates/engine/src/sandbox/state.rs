@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use crate::SkippedBackend;
 use crate::api::sync::lock;
 use crate::output::Budget;
+use crate::sandbox::pause::Pauses;
 use crate::sandbox::session::{SessionKey, SessionSlot};
 use crate::{CreateRequest, MemoryGrowth, Principal, SandboxId};
 
@@ -119,6 +120,9 @@ pub(crate) fn span(duration: Duration) -> String {
     }
 }
 
+/// The time to a deadline that does not come.
+const FAR_FUTURE: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
 /// The purpose of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -159,6 +163,8 @@ pub(crate) struct CreateParams {
     pub(crate) limits: Limits,
     pub(crate) lifetime: Option<Duration>,
     pub(crate) idle: Duration,
+    /// True if it is paused at the end of its lifetime, and does not end.
+    pub(crate) pauses_at_end: bool,
     /// The hosts that it can reach.
     pub(crate) network: NetworkRule,
     /// The expected isolation, until the sandbox exists.
@@ -177,7 +183,8 @@ pub(crate) struct Record {
     born: Instant,
     state: Mutex<State>,
     changed: watch::Sender<()>,
-    lifetime_changed: Notify,
+    expiry_changed: Notify,
+    pub(crate) pauses: Pauses,
     pub(crate) slots: Mutex<BTreeMap<SessionKey, Arc<SessionSlot>>>,
     /// Held during an installation: one at a time.
     pub(crate) installing: tokio::sync::Mutex<()>,
@@ -221,7 +228,8 @@ impl Record {
                 lifetime,
             }),
             changed: watch::Sender::new(()),
-            lifetime_changed: Notify::new(),
+            expiry_changed: Notify::new(),
+            pauses: Pauses::default(),
             slots: Mutex::default(),
             installing: tokio::sync::Mutex::default(),
             held: Mutex::default(),
@@ -248,8 +256,14 @@ impl Record {
         }
     }
 
-    /// Waits until the sandbox is ready. Bounded: its task makes it within a deadline.
+    /// Waits until the sandbox is ready, and resumes it if it is paused. Bounded: its task makes it within a deadline.
     pub(crate) async fn ready(&self) -> Result<Arc<dyn Sandbox>, Failure> {
+        let sandbox = self.made().await?;
+        self.resume(&sandbox).await?;
+        Ok(sandbox)
+    }
+
+    async fn made(&self) -> Result<Arc<dyn Sandbox>, Failure> {
         self.until(|stage| match stage {
             Stage::Making => None,
             Stage::Live(sandbox) => Some(Ok(sandbox.clone())),
@@ -331,6 +345,7 @@ impl Record {
         let state = lock(&self.state);
         match &state.stage {
             Stage::Making => "starting",
+            Stage::Live(_) if self.is_paused() => "paused",
             Stage::Live(_) if state.busy > 0 => "busy",
             Stage::Live(_) => "idle",
             Stage::Failed(_) | Stage::Closing(_) | Stage::Ended(_) => "closing",
@@ -364,11 +379,13 @@ impl Record {
         let left = {
             let mut state = lock(&self.state);
             let open = matches!(state.stage, Stage::Making | Stage::Live(_));
+            let paused = unless_busy && self.is_paused();
             let extended = matches!(terminated.why, TerminationReason::Lifetime)
                 && state
                     .lifetime
                     .is_some_and(|lifetime| Instant::now() < self.born + lifetime);
             let left = open
+                && !paused
                 && !extended
                 && !(unless_busy && (state.busy > 0 || Instant::now() < state.last + self.params.idle));
             if left {
@@ -414,13 +431,24 @@ impl Record {
     pub(crate) fn set_time_left(&self, left: Duration) -> SystemTime {
         let lifetime = self.born.elapsed() + left;
         lock(&self.state).lifetime = Some(lifetime);
-        self.lifetime_changed.notify_one();
+        self.expiry_has_changed();
         self.created + lifetime
     }
 
-    /// Waits until the time of its end was changed. For its task only.
-    pub(crate) async fn lifetime_changed(&self) {
-        self.lifetime_changed.notified().await;
+    /// Returns the time to its end in any case.
+    pub(crate) fn time_left(&self) -> Option<Duration> {
+        let lifetime = self.lifetime()?;
+        Some(lifetime.saturating_sub(self.born.elapsed()))
+    }
+
+    /// Tells its task that its deadlines have changed.
+    pub(crate) fn expiry_has_changed(&self) {
+        self.expiry_changed.notify_one();
+    }
+
+    /// Waits until its deadlines were changed. For its task only.
+    pub(crate) async fn expiry_changed(&self) {
+        self.expiry_changed.notified().await;
     }
 
     /// Returns the key of its request.
@@ -428,8 +456,15 @@ impl Record {
         self.params.asked.as_ref()?.key.as_deref()
     }
 
-    /// Returns its current deadlines.
+    /// Returns its current deadlines. A paused sandbox has none that matter.
     pub(crate) fn deadlines(&self) -> Deadlines {
+        if self.is_paused() {
+            return Deadlines {
+                idle: Instant::now() + FAR_FUTURE,
+                lifetime: None,
+                busy: false,
+            };
+        }
         let state = lock(&self.state);
         let busy = state.busy > 0;
         let since = if busy { Instant::now() } else { state.last };
@@ -519,6 +554,7 @@ mod tests {
             lifetime: None,
             idle,
             network: NetworkRule::None,
+            pauses_at_end: false,
             planned: Arc::new(Isolation {
                 backend: "none".to_owned(),
                 level: Level::None,

@@ -20,6 +20,7 @@ fn command(words: &[&str]) -> CommandRequest {
         env: BTreeMap::new(),
         sandbox_id: None,
         timeout: None,
+        terminal: None,
         wait: None,
         watch: Watch::default(),
     }

@@ -33,6 +33,7 @@ pub(crate) async fn open(program: String, sandbox: &dyn Sandbox) -> Result<Drive
             stands_alone: false,
             stdin: StdinMode::Null,
             control: true,
+            terminal: None,
         },
         boot: bytes::Bytes::new(),
         code: CodeIn::Blobs,

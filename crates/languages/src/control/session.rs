@@ -706,7 +706,7 @@ impl Session for DriverSession {
             CodeIn::Header => {
                 let header = json!({
                     "type": "run", "cell": cell.number, "nonce": nonce, "code": cell.code, "stdin": cell.stdin,
-                    "packages": cell.packages,
+                    "packages": cell.packages, "exact": cell.exact,
                     "copy_below": self.copy_below, "copy_after": self.copy_after, "watched": self.watched,
                 });
                 encode(&header, &[])

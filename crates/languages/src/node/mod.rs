@@ -65,6 +65,7 @@ pub(crate) async fn open(
             stands_alone: false,
             stdin: StdinMode::Null,
             control: true,
+            terminal: None,
         },
         boot: bytes::Bytes::new(),
         code: CodeIn::Header,

@@ -28,7 +28,7 @@ pub struct DriverFile {
 
 const BOOT_SOURCE: &str = include_str!("driver/boot.py");
 
-const DRIVER_FILES: [DriverFile; 19] = [
+const DRIVER_FILES: [DriverFile; 20] = [
     file("core", include_str!("driver/core.py")),
     file("imports", include_str!("driver/imports.py")),
     file("snapshots", include_str!("driver/snapshots.py")),
@@ -39,6 +39,7 @@ const DRIVER_FILES: [DriverFile; 19] = [
     file("rich", include_str!("driver/rich.py")),
     file("charts", include_str!("driver/charts.py")),
     file("chartdata", include_str!("driver/chartdata.py")),
+    file("exact", include_str!("driver/exact.py")),
     file("magics", include_str!("driver/magics.py")),
     file("moremagics", include_str!("driver/moremagics.py")),
     file("notebook", include_str!("driver/notebook.py")),

@@ -106,6 +106,7 @@ impl PythonLanguage {
             stands_alone: false,
             stdin: StdinMode::Null,
             control: true,
+            terminal: None,
         };
         let Some(entry) = sandbox.zygote_entry() else {
             return self.open_cold(sandbox, command, driver).await;
@@ -206,6 +207,7 @@ impl Language for PythonLanguage {
                 stands_alone: false,
                 stdin: StdinMode::Null,
                 control: false,
+                terminal: None,
             },
             pictures: Some(Pictures {
                 folder: own_path(shown::PICTURE_FOLDER)?,
@@ -231,6 +233,7 @@ impl Language for PythonLanguage {
             stands_alone: false,
             stdin: StdinMode::Null,
             control: true,
+            terminal: None,
         };
         let recipe = zygotes::Recipe {
             backend: Arc::clone(backend),

@@ -270,6 +270,7 @@ pub(crate) async fn runtime_inside(python: &str, sandbox: &dyn Sandbox) -> Optio
         stands_alone: false,
         stdin: StdinMode::Null,
         control: false,
+        terminal: None,
     };
     let asked = async { Some(gather(sandbox.spawn(command).await.ok()?, INSIDE_MAX).await) };
     let answer = tokio::time::timeout(Duration::from_secs(10), asked).await.ok()??;

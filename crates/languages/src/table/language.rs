@@ -360,6 +360,7 @@ impl TableLanguage {
             stands_alone: false,
             stdin: StdinMode::Null,
             control: false,
+            terminal: None,
         }
     }
 

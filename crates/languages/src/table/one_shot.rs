@@ -211,6 +211,7 @@ impl OneShotSession {
             stands_alone: false,
             stdin: StdinMode::Null,
             control: false,
+            terminal: None,
         };
         let cleaned = timeout(CLEANUP_TIMEOUT, async {
             Ok::<_, SandboxError>(gather(self.sandbox.spawn(command).await?, MAX_COMPILER_OUTPUT_BYTES).await)

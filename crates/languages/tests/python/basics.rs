@@ -376,6 +376,7 @@ async fn variables_are_listed_without_running_their_code() {
         stdin: None,
         number: 1,
         packages: false,
+        exact: false,
     };
     sandcell_sandbox::Session::execute(&mut session, cell, &sender)
         .await

@@ -135,6 +135,140 @@ async fn chart_data_of_dates_box_plots_and_pies_is_extracted() {
     assert_eq!(points(2), serde_json::json!([["x", 25], ["y", 75]]));
 }
 
+/// Returns a representation as JSON.
+fn json(bundle: &MimeBundle, mime: &str) -> serde_json::Value {
+    serde_json::from_slice(bundle.get(mime).unwrap_or_else(|| panic!("no {mime} in {bundle:?}"))).unwrap()
+}
+
+const FIGURE: &str = "application/vnd.sandcell.figure+json";
+const DATA: &str = "application/vnd.sandcell.data+json";
+const JSON: &str = "application/json";
+
+#[tokio::test]
+async fn exact_data_is_only_sent_to_a_cell_that_asks_for_it() {
+    let Some(mut python) = data_python().await else { return };
+    let code = "import matplotlib.pyplot as plt, pandas as pd\nplt.plot([1, 2]); plt.show()\ndisplay(pd.DataFrame({'a': [1]}))\n{'a': 1}";
+    for exact in [false, true, false] {
+        python.exact = exact;
+        let ran = python.run(code).await.ok();
+        assert_eq!(ran.displays[0].get(FIGURE).is_some(), exact);
+        assert_eq!(ran.displays[1].get(DATA).is_some(), exact);
+        assert_eq!(ran.result.unwrap().get(JSON).is_some(), exact);
+    }
+}
+
+#[tokio::test]
+async fn exact_charts_have_the_shape_of_e2b() {
+    let Some(mut python) = data_python().await else { return };
+    python.exact = true;
+    let ran = python
+        .run(
+            "import matplotlib.pyplot as plt, datetime\n\
+             plt.plot([datetime.date(2024, 1, 1), datetime.date(2024, 1, 2)], [1, float('nan')]); plt.ylabel('Speed (m/s)'); plt.show()\n\
+             plt.bar(['a', 'b'], [1, 2], yerr=[.1, .1], label='g'); plt.axhline(1); plt.show()\n\
+             plt.barh(['a', 'b'], [3, 3]); plt.xlabel('Count'); plt.show()\n\
+             plt.pie([1, 3], labels=['x', 'y']); plt.show()\n\
+             plt.boxplot([[1, 2, 3, 4, 100]]); plt.show()\n\
+             plt.scatter([1], [2], c=[3]); plt.colorbar(plt.gca().collections[0]); plt.show()\n\
+             fig, axes = plt.subplots(1, 2); fig.suptitle('Both'); axes[0].plot([0, 1], [0, 1]); axes[1].imshow([[1]]); plt.show()\n\
+             plt.axes(projection='3d').scatter([1], [2], [3]); plt.show()\n\
+             plt.plot(range(100_000)); plt.show()",
+        )
+        .await
+        .ok();
+    let chart = |at: usize| json(&ran.displays[at], FIGURE);
+    let line = chart(0);
+    assert_eq!(line["type"], "line");
+    assert_eq!(
+        (&line["y_label"], &line["y_unit"]),
+        (&"Speed (m/s)".into(), &"m/s".into())
+    );
+    assert_eq!(
+        (&line["x_scale"], &line["y_scale"]),
+        (&"datetime".into(), &"linear".into())
+    );
+    assert_eq!(
+        line["elements"],
+        serde_json::json!([{"label": "Line 0", "points": [["2024-01-01", 1.0], ["2024-01-02", null]]}])
+    );
+    assert_eq!(
+        chart(1)["elements"],
+        serde_json::json!([{"label": "a", "group": "g", "value": 1.0}, {"label": "b", "group": "g", "value": 2.0}])
+    );
+    assert_eq!(
+        (&chart(2)["x_label"], &chart(2)["y_label"]),
+        (&().into(), &"Count".into())
+    );
+    assert_eq!(chart(2)["elements"][1]["label"], "b");
+    assert_eq!(
+        chart(3)["elements"],
+        serde_json::json!([{"label": "x", "angle": 90.0, "radius": 1.0}, {"label": "y", "angle": 270.0, "radius": 1.0}])
+    );
+    assert_eq!(
+        chart(4)["elements"],
+        serde_json::json!([{
+            "label": "1", "min": 1.0, "first_quartile": 2.0, "median": 3.0, "third_quartile": 4.0, "max": 4.0,
+            "outliers": [100.0],
+        }])
+    );
+    assert_eq!(chart(5)["type"], "scatter");
+    let both = chart(6);
+    assert_eq!((&both["type"], &both["title"]), (&"superchart".into(), &"Both".into()));
+    let types: Vec<_> = both["elements"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|chart| &chart["type"])
+        .collect();
+    assert_eq!(types, ["line", "unknown"]);
+    assert_eq!(chart(7)["type"], "unknown");
+    assert!(ran.displays[8].get(FIGURE).is_none());
+}
+
+#[tokio::test]
+async fn exact_tables_and_values_are_complete_or_absent() {
+    let Some(mut python) = data_python().await else { return };
+    python.exact = true;
+    let ran = python
+        .run("import pandas as pd\npd.DataFrame({'t': pd.to_datetime(['2024-01-01', None]), 'x': [1.5, float('inf')], 3: ['a', {'b': 1}]})")
+        .await
+        .ok();
+    assert_eq!(
+        json(&ran.result.unwrap(), DATA),
+        serde_json::json!({"t": ["2024-01-01T00:00:00", null], "x": [1.5, null], "3": ["a", {"b": 1}]})
+    );
+    for code in [
+        "pd.DataFrame([[1, 2]], columns=['a', 'a'])",
+        "pd.DataFrame({'a': range(50_001)})",
+    ] {
+        let ran = python.run(code).await.ok();
+        assert!(ran.result.unwrap().get(DATA).is_none(), "{code}");
+    }
+    for (code, expected) in [
+        (
+            "{'a': [1, 2.5, None, True, '\u{e9}']}",
+            serde_json::json!({"a": [1, 2.5, null, true, "\u{e9}"]}),
+        ),
+        ("[2 ** 64 - 1, -2 ** 63]", serde_json::json!([u64::MAX, i64::MIN])),
+    ] {
+        let ran = python.run(code).await.ok();
+        assert_eq!(json(&ran.result.unwrap(), JSON), expected, "{code}");
+    }
+    for code in [
+        "[(1, 2)]",
+        "{1: 2}",
+        "[float('nan')]",
+        "[2 ** 64]",
+        "['\\ud800']",
+        "a = []; a.append(a); a",
+        "[0] * 50_000",
+        "['x' * 600_000] * 2",
+    ] {
+        let ran = python.run(code).await.ok();
+        assert!(ran.result.unwrap().get(JSON).is_none(), "{code}");
+    }
+}
+
 #[tokio::test]
 async fn data_frames_are_text_within_the_bound() {
     let Some(mut python) = data_python().await else { return };

@@ -16,7 +16,12 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use super::rejection::Rejection;
 
 /// The body of an answer.
-pub(crate) type Body = BoxBody<Bytes, Infallible>;
+pub(crate) type Body = BoxBody<Bytes, BrokenOff>;
+
+/// The body of an answer broke off. The connection is then closed without the body's end, so that the client knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the answer broke off")]
+pub struct BrokenOff;
 
 /// Pieces of an answer on their way from the session to the connection.
 const CHANNEL_CAPACITY: usize = 4;
@@ -55,9 +60,9 @@ struct HoldingBody<H> {
 
 impl<H: Unpin> HttpBody for HoldingBody<H> {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = BrokenOff;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
         Pin::new(&mut self.body).poll_frame(cx)
     }
 
@@ -83,9 +88,9 @@ struct CancellableBody {
 
 impl HttpBody for CancellableBody {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = BrokenOff;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
         match Pin::new(&mut self.body).poll_frame(cx) {
             Poll::Pending => self.ended.as_mut().poll(cx).map(|()| None),
             ready => ready,
@@ -115,9 +120,9 @@ struct ChannelBody(mpsc::Receiver<Frame<Bytes>>);
 
 impl HttpBody for ChannelBody {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = BrokenOff;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
         self.0.poll_recv(cx).map(|frame| frame.map(Ok))
     }
 }
@@ -136,7 +141,12 @@ pub(crate) fn to_its_end(mut body: Body, held: impl Send + 'static) -> Body {
     ChannelBody(receive).boxed()
 }
 
-/// An answer of plain text.
-pub(crate) fn text(text: impl Into<Bytes>) -> Body {
-    http_body_util::Full::new(text.into()).boxed()
+/// Makes a body of bytes that are there already.
+pub fn whole_body(bytes: impl Into<Bytes>) -> Body {
+    infallible(http_body_util::Full::new(bytes.into()))
+}
+
+/// Wraps a body that cannot break off.
+pub(crate) fn infallible(body: impl HttpBody<Data = Bytes, Error = Infallible> + Send + Sync + 'static) -> Body {
+    body.map_err(|never| match never {}).boxed()
 }

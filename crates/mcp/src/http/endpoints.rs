@@ -2,7 +2,6 @@
 //! pipeline handles names, tokens, rates, places, sizes and the drain at the end. An endpoint sees only requests whose
 //! sender is known.
 
-use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -18,9 +17,10 @@ use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use sandcell_engine::Principal;
 use sandcell_sandbox::{Code, Failure};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio_util::sync::CancellationToken;
 
 use super::BODY_TIMEOUT;
-use super::body::{self, Body};
+use super::body::{self, Body, BrokenOff};
 use super::host_origin::single_value;
 use super::pipeline::{BodyRoom, ConnectionInfo, Pipeline, is_json};
 use super::rejection::Rejection;
@@ -34,7 +34,7 @@ use crate::stdio::scanner::Scanner;
 const PART_BYTES: usize = 1 << 20;
 
 /// The body of an endpoint's answer.
-pub type EndpointBody = BoxBody<Bytes, Infallible>;
+pub type EndpointBody = BoxBody<Bytes, BrokenOff>;
 
 /// The head of a request whose sender is not known yet.
 #[derive(Debug, Clone, Copy)]
@@ -150,6 +150,9 @@ pub enum EndpointInput {
     },
     /// Bytes of any length, read in parts.
     Stream,
+    /// The request as it arrives, with any method, for an endpoint that passes it on. The endpoint may take over the
+    /// connection: [`EndpointRequest::parts`] have hyper's `OnUpgrade`.
+    Raw,
 }
 
 /// The reasons why an address has no endpoint.
@@ -173,6 +176,8 @@ pub struct EndpointRequest<'a> {
     pub body: RequestBody<'a>,
     /// Room for a large answer.
     pub large: LargeAnswers<'a>,
+    /// Fires when the sender has lost access or the server ends. A connection that was taken over must end then.
+    pub ended: CancellationToken,
 }
 
 impl std::fmt::Debug for EndpointRequest<'_> {
@@ -189,6 +194,8 @@ pub enum RequestBody<'a> {
     Whole(Bytes),
     /// Bytes in parts.
     Stream(BodyStream<'a>),
+    /// The body as it arrives.
+    Raw(Incoming),
 }
 
 impl std::fmt::Debug for RequestBody<'_> {
@@ -279,25 +286,61 @@ pub fn holding(body: EndpointBody, held: impl Send + Sync + Unpin + 'static) -> 
     body::holding(body, held)
 }
 
-/// A body that is read from a channel. The channel closes when the client stops reading, so that the sender can stop.
+/// Makes a body that is sent while it is made, and its sender. At most `capacity` parts wait for the client. With a known
+/// length in bytes, the connection is aborted if the sender is dropped before it has sent them.
+#[must_use]
+pub fn channel_body(capacity: usize, length: Option<u64>) -> (BodySender, EndpointBody) {
+    let (send, parts) = mpsc::channel(capacity);
+    (BodySender(send), ChannelBody { parts, left: length }.boxed())
+}
+
+/// Sends the parts of a body.
+#[derive(Debug, Clone)]
+pub struct BodySender(mpsc::Sender<Result<Bytes, BrokenOff>>);
+
+/// The client has closed the connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Disconnected;
+
+impl BodySender {
+    /// Sends a part. Waits while the client does not read.
+    ///
+    /// # Errors
+    /// The client has closed the connection.
+    pub async fn send(&self, part: Bytes) -> Result<(), Disconnected> {
+        self.0.send(Ok(part)).await.map_err(|_| Disconnected)
+    }
+
+    /// Closes the connection without the end of the body, so that the client knows that something is missing.
+    pub async fn break_off(self) {
+        // A client that is gone need not be told.
+        let _gone = self.0.send(Err(BrokenOff)).await;
+    }
+
+    /// Waits until the client has closed the connection.
+    pub async fn closed(&self) {
+        self.0.closed().await;
+    }
+}
+
+/// A body that is read from a channel.
 #[derive(Debug)]
-pub struct ChannelBody {
-    /// The parts.
-    pub parts: mpsc::Receiver<Bytes>,
-    /// The number of bytes that remain to be sent, if known. The connection is aborted if the channel ends before.
-    pub left: Option<u64>,
+struct ChannelBody {
+    parts: mpsc::Receiver<Result<Bytes, BrokenOff>>,
+    /// The number of bytes that remain to be sent, if known.
+    left: Option<u64>,
 }
 
 impl HttpBody for ChannelBody {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = BrokenOff;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
         let part = self.parts.poll_recv(cx);
-        if let (Poll::Ready(Some(part)), Some(left)) = (&part, &mut self.left) {
+        if let (Poll::Ready(Some(Ok(part))), Some(left)) = (&part, &mut self.left) {
             *left = left.saturating_sub(u64::try_from(part.len()).unwrap_or(u64::MAX));
         }
-        part.map(|part| part.map(|part| Ok(Frame::data(part))))
+        part.map(|part| part.map(|part| part.map(Frame::data)))
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -347,6 +390,7 @@ impl Pipeline {
                 RequestBody::Whole(self.json(&tenant, &parts.headers, incoming, head).await?)
             }
             EndpointInput::Stream => RequestBody::Stream(self.stream(&tenant, &parts.headers, incoming)?),
+            EndpointInput::Raw => RequestBody::Raw(incoming),
         };
         let request = EndpointRequest {
             caller,
@@ -356,6 +400,7 @@ impl Pipeline {
                 pipeline: self,
                 tenant: &tenant,
             },
+            ended: tenant.end_token(),
         };
         let response = tokio::select! {
             biased;

@@ -32,9 +32,10 @@ use sandcell_engine::Engine;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+pub use body::{BrokenOff, whole_body};
 pub use endpoints::{
-    BodyStream, ChannelBody, Claim, Credential, EndpointBody, EndpointInput, EndpointRequest, Endpoints, LargeAnswer,
-    LargeAnswers, NotFound, Refusal, RequestBody, RequestHead, holding,
+    BodySender, BodyStream, Claim, Credential, Disconnected, EndpointBody, EndpointInput, EndpointRequest, Endpoints,
+    LargeAnswer, LargeAnswers, NotFound, Refusal, RequestBody, RequestHead, channel_body, holding,
 };
 pub use host_origin::InvalidHostOrigin;
 pub use limits_handle::HttpControl;

@@ -25,7 +25,7 @@ use super::BODY_TIMEOUT;
 use super::auth_throttle::AuthThrottle;
 use super::body::{self, Body};
 use super::connections::Occupant;
-use super::endpoints::{Claim, Endpoints, RequestHead};
+use super::endpoints::{Claim, EndpointInput, Endpoints, RequestHead};
 use super::host_origin::{HostOrigin, single_value};
 use super::limits_handle::LimitsHandle;
 use super::message::{self, Kind, Message};
@@ -185,7 +185,7 @@ impl Pipeline {
                 HeaderValue::from_static("Mcp-Session-Id, WWW-Authenticate"),
             );
         }
-        headers.insert(VARY, HeaderValue::from_static("Origin"));
+        headers.append(VARY, HeaderValue::from_static("Origin"));
         if chunked {
             // Two readers of the connection could disagree about the end of the body, so no request may follow.
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
@@ -245,7 +245,7 @@ impl Pipeline {
             Route::Metrics => self.metrics(&request, from).await,
             Route::ResourceMetadata => self.resource_metadata(request.method()),
             Route::Mcp if request.method() == Method::OPTIONS => self.preflight(headers, "GET, POST, DELETE"),
-            Route::Endpoint { .. } if request.method() == Method::OPTIONS => {
+            Route::Endpoint { .. } if request.method() == Method::OPTIONS && !takes_raw(endpoints, &request) => {
                 self.preflight(headers, "GET, POST, PUT, DELETE")
             }
             Route::Endpoint { .. } => match endpoints {
@@ -644,7 +644,12 @@ pub(super) fn is_json(headers: &HeaderMap) -> Result<bool, Rejection> {
 /// Hands a request to rmcp.
 async fn serve(tenant: &Tenant, request: Request<Full<Bytes>>) -> Response<Body> {
     let served = tenant.service.clone().call(request).await;
-    served.unwrap_or_else(|never| match never {})
+    served.unwrap_or_else(|never| match never {}).map(body::infallible)
+}
+
+/// Returns true if the endpoint of a request passes it on, whatever its method is.
+fn takes_raw(endpoints: Option<&dyn Endpoints>, request: &Request<Incoming>) -> bool {
+    endpoints.is_some_and(|endpoints| endpoints.find(RequestHead::of(request)) == Ok(EndpointInput::Raw))
 }
 
 /// Returns a permit for a request that was not read yet. If the ordinary permits are taken, a short request gets one
@@ -736,7 +741,7 @@ async fn reword_error(response: Response<Body>, message: &Message) -> Response<B
 }
 
 fn plain(status: StatusCode, text: impl Into<Bytes>) -> Response<Body> {
-    let mut response = Response::new(body::text(text));
+    let mut response = Response::new(body::whole_body(text));
     *response.status_mut() = status;
     let kind = HeaderValue::from_static("text/plain; charset=utf-8");
     response.headers_mut().insert(CONTENT_TYPE, kind);

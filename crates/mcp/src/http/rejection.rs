@@ -5,8 +5,6 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::{BodyExt as _, Full};
 use hyper::header::{
     ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
 };
@@ -15,7 +13,7 @@ use sandcell_engine::{EventKind, SecurityEvent};
 use sandcell_sandbox::{Code, Failure};
 use serde_json::{Value, json};
 
-use super::body::Body;
+use super::body::{Body, whole_body};
 use super::endpoints::Refusal;
 use crate::auth::oauth::ResourceMetadata;
 use crate::limits::{MESSAGE_DEPTH, MESSAGE_MARKS};
@@ -503,7 +501,7 @@ impl Rejection {
 }
 
 fn answer(status: StatusCode, more: Vec<(HeaderName, HeaderValue)>, body: &Value) -> Response<Body> {
-    let mut response = Response::new(Full::new(Bytes::from(body.to_string())).boxed());
+    let mut response = Response::new(whole_body(body.to_string()));
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

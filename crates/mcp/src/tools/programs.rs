@@ -64,6 +64,7 @@ async fn run(mut call: Call) -> Result<Answer, Failure> {
         env: arguments.text_map("env"),
         sandbox_id: arguments.text("sandbox_id"),
         timeout: arguments.seconds("timeout_s"),
+        terminal: None,
         wait: Some(waits.time),
         watch: call.watch.clone(),
     };

@@ -138,6 +138,7 @@ pub(crate) fn create_request(arguments: &mut Arguments, watch: Watch, consent: C
         memory: arguments.mebibytes("memory_mb"),
         cpus: arguments.number("cpus").map(milli),
         disk: arguments.mebibytes("disk_mb"),
+        pauses_at_end: false,
         lifetime: arguments.seconds("lifetime_s"),
         idle: None,
         label: arguments.text("label"),

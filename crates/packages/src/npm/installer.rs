@@ -99,6 +99,7 @@ impl Installer {
             stands_alone: false,
             stdin: StdinMode::Null,
             control: false,
+            terminal: None,
         };
         Ok(self.sandbox.spawn(command).await?)
     }

@@ -8,6 +8,8 @@ mod check;
 mod config;
 mod demo;
 mod doctor;
+#[cfg(feature = "bridge")]
+mod forward;
 #[cfg(all(unix, feature = "history"))]
 mod history;
 #[cfg(all(target_os = "linux", feature = "native"))]
@@ -77,6 +79,8 @@ enum Command {
     Images(images::ImagesArgs),
     #[cfg(feature = "docker")]
     Prepared(prepared::PreparedArgs),
+    #[cfg(feature = "bridge")]
+    Forward(forward::ForwardArgs),
     Token(token::TokenArgs),
     #[cfg(all(unix, feature = "history"))]
     History(history::HistoryArgs),
@@ -177,6 +181,8 @@ fn dispatch(cli: Cli) -> ExitCode {
         Command::Images(args) => images::main(&args, || load(file, Vec::new())),
         #[cfg(feature = "docker")]
         Command::Prepared(args) => ended(load(file, Vec::new()).and_then(|settings| prepared::run(&args, &settings))),
+        #[cfg(feature = "bridge")]
+        Command::Forward(args) => ended(forward::run(&args)),
         Command::Token(args) => ended(load(file, Vec::new()).and_then(|settings| token::run(&args, &settings))),
         #[cfg(all(unix, feature = "history"))]
         Command::History(args) => ended(load(file, Vec::new()).and_then(|settings| history::run(&args, &settings))),

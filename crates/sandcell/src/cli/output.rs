@@ -21,6 +21,13 @@ pub(crate) fn failure(failure: &Failure) {
     let _nobody_listens = io::stderr().lock().write_all(text.as_bytes());
 }
 
+/// Prints a line on stderr.
+#[cfg(feature = "bridge")]
+pub(crate) fn note(text: &str) {
+    // A closed stream is ignored.
+    let _nobody_reads = writeln!(io::stderr(), "{text}");
+}
+
 /// Prints a tip below an error of clap.
 pub(crate) fn tip(text: &str) {
     let style = Style::of(&io::stderr());

@@ -135,6 +135,7 @@ mod native {
             env: BTreeMap::new(),
             sandbox_id: None,
             timeout: Some(Duration::from_secs(30)),
+            terminal: None,
             wait: None,
             watch: Watch::default(),
         }

@@ -17,7 +17,8 @@ use sandcell_sandbox::WriteMode;
 
 use crate::protocol::{ListReply, OutBuffer, ProtocolError, ReadReply, WireError, WriteReply};
 pub(super) use entry::{entry, make_folder, rename};
-pub(super) use open::Root;
+pub(super) use open::{Root, folder_to_watch};
+pub(super) use write::{REPLACING_PREFIX, TEMPORARY_PREFIX};
 
 /// A file operation in progress.
 pub(super) enum Job {

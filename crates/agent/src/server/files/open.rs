@@ -86,6 +86,15 @@ impl Root {
     }
 }
 
+/// Opens a folder whose changes are to be reported.
+pub(in crate::server) fn folder_to_watch(root: &Root, path: &str) -> Result<OwnedFd, WireError> {
+    refuse_no_folder(&root.inspect(path)?)?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
+    let folder = root.resolve(path, flags).map_err(errors::of_file)?;
+    refuse_pseudo(&folder)?;
+    Ok(folder)
+}
+
 /// Opens an entry of a listing below a folder. Follows no link.
 pub(super) fn beneath(folder: impl AsFd, name: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;

@@ -131,7 +131,7 @@ impl Remove {
     /// Moves a folder out of the innermost one into the outermost one, which is read again at its end.
     fn move_up(&mut self, name: &[u8]) -> Result<(), WireError> {
         if let (Some(outermost), Some(level)) = (self.levels.first(), self.levels.last()) {
-            let temporary = write::temporary_name().map_err(errors::of_file)?;
+            let temporary = write::temporary_name(write::TEMPORARY_PREFIX).map_err(errors::of_file)?;
             let from = level.entries.fd().map_err(errors::of_file)?;
             let to = outermost.entries.fd().map_err(errors::of_file)?;
             renameat(from, name, to, temporary.as_str()).map_err(errors::of_file)?;

@@ -27,6 +27,11 @@ const MAX_PATH: usize = 4096;
 const NEW_MODE: u32 = 0o644;
 const KEPT_BITS: u32 = 0o777;
 
+/// The beginning of names of temporary files.
+pub(in crate::server) const TEMPORARY_PREFIX: &str = ".sandcell-";
+/// The beginning of the name of a temporary file that takes the place of another file.
+pub(in crate::server) const REPLACING_PREFIX: &str = ".sandcell-over-";
+
 /// A write in progress. Dropping it before its end undoes it.
 pub(in crate::server) struct Write {
     file: OwnedFd,
@@ -139,18 +144,18 @@ impl Drop for Write {
 
 fn begin_replace(root: &Root, path: &str) -> Result<(OwnedFd, Target), WireError> {
     let (folder, name) = locate(root, path)?;
-    let mode = match statat(&folder, name.as_str(), AtFlags::SYMLINK_NOFOLLOW) {
+    let (mode, prefix) = match statat(&folder, name.as_str(), AtFlags::SYMLINK_NOFOLLOW) {
         Ok(old) => {
             refuse_kind(FileType::from_raw_mode(old.st_mode))?;
             // A rename would replace even a file that its owner has made read-only. A write could not change that file.
             let effective = AtFlags::EACCESS | AtFlags::SYMLINK_NOFOLLOW;
             accessat(&folder, name.as_str(), Access::WRITE_OK, effective).map_err(errors::of_file)?;
-            Mode::from_raw_mode(old.st_mode & KEPT_BITS)
+            (Mode::from_raw_mode(old.st_mode & KEPT_BITS), REPLACING_PREFIX)
         }
-        Err(Errno::NOENT) => Mode::from_raw_mode(NEW_MODE),
+        Err(Errno::NOENT) => (Mode::from_raw_mode(NEW_MODE), TEMPORARY_PREFIX),
         Err(error) => return Err(errors::of_file(error)),
     };
-    let temporary = temporary_name().map_err(errors::of_file)?;
+    let temporary = temporary_name(prefix).map_err(errors::of_file)?;
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = openat(&folder, temporary.as_str(), flags, Mode::from_raw_mode(0o600)).map_err(errors::of_file)?;
     Ok((
@@ -249,11 +254,11 @@ pub(super) fn make_folder(root: &Root, path: &str) -> Result<OwnedFd, WireError>
 }
 
 /// Returns a random name for a temporary file.
-pub(super) fn temporary_name() -> Result<String, Errno> {
+pub(super) fn temporary_name(prefix: &str) -> Result<String, Errno> {
     let mut random = [0_u8; 12];
     getrandom(&mut random, GetRandomFlags::empty())?;
     Ok(format!(
-        ".sandcell-{}",
+        "{prefix}{}",
         random.iter().map(|byte| format!("{byte:02x}")).collect::<String>()
     ))
 }

@@ -24,23 +24,28 @@ fn key(place: &TestDir, name: &str) -> String {
 }
 
 /// The files of Python tests.
-const ALL: [&str; 4] = [
+const ALL: [&str; 7] = [
     "test_commands.py",
     "test_filesystem.py",
+    "test_live.py",
+    "test_pause.py",
     "test_control.py",
     "test_interpreter.py",
+    "test_data.py",
 ];
 
 /// Runs these Python tests with one release of E2B's SDK.
 fn python(test: &str, release: &str, files: &[&str]) {
-    let Some(sdks) = std::env::var_os("SANDCELL_TEST_E2B_SDKS") else {
+    let sdks = std::env::var_os("SANDCELL_TEST_E2B_SDKS");
+    let (Some(sdks), Ok(data)) = (sdks, std::env::var("SANDCELL_TEST_DATA_PYTHON")) else {
         skip(
             test,
-            "no Python with E2B's SDKs (see CONTRIBUTING.md; SANDCELL_TEST_E2B_SDKS names the folder)",
+            "no Python with E2B's SDKs, or none with data libraries (see CONTRIBUTING.md; SANDCELL_TEST_E2B_SDKS and \
+             SANDCELL_TEST_DATA_PYTHON name them)",
         );
         return;
     };
-    let place = TestDir::new();
+    let place = TestDir::with_settings(&format!("python = \"{data}\"\n"));
     let (ann, bob) = (key(&place, "ann"), key(&place, "bob"));
     let server = Server::start(&place, &["--e2b"]);
     let origin = format!("http://{}", server.address);
@@ -91,7 +96,79 @@ fn e2bs_sdk_that_checks_keys_works() {
 fn e2bs_sdk_of_spring_works() {
     let _turn = begin!();
     // Its code interpreter ignores E2B_SANDBOX_URL, so it needs a domain with TLS.
-    python(&name_of(e2bs_sdk_of_spring_works), "april", &ALL[..2]);
+    python(&name_of(e2bs_sdk_of_spring_works), "april", &ALL[..3]);
+}
+
+/// Runs a program of an agent framework, which uses E2B's SDK, against a server. It prints a line for each check.
+fn framework(command: &mut Command) {
+    let place = TestDir::new();
+    let server = Server::start(&place, &["--e2b"]);
+    let origin = format!("http://{}", server.address);
+    let output = command
+        .env_clear()
+        .env("PATH", "/usr/bin:/bin")
+        .env("HOME", place.work())
+        .env("E2B_API_URL", &origin)
+        .env("E2B_SANDBOX_URL", &origin)
+        .env("E2B_API_KEY", format!("e2b_{}", "0".repeat(40)))
+        .current_dir(place.work())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let said = format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(output.status.success(), "{said}\n{}", server.log());
+    assert!(
+        said.lines().filter(|line| line.starts_with("ok ")).count() > 10,
+        "{said}"
+    );
+}
+
+fn python_framework(test: &str, name: &str) {
+    let Some(sdks) = std::env::var_os("SANDCELL_TEST_E2B_SDKS") else {
+        skip(
+            test,
+            "no Python with agent frameworks (see CONTRIBUTING.md; SANDCELL_TEST_E2B_SDKS names the folder)",
+        );
+        return;
+    };
+    let programs = sources().join("crates/e2e/tests/e2b_sdk/frameworks");
+    let python = PathBuf::from(sdks).join(name).join("bin/python");
+    framework(
+        Command::new(python)
+            .arg("-B")
+            .arg(programs.join(format!("run_{name}.py"))),
+    );
+}
+
+#[test]
+fn smolagents_runs_its_code_here() {
+    let _turn = begin!();
+    python_framework(&name_of(smolagents_runs_its_code_here), "smolagents");
+}
+
+#[test]
+fn deep_agents_work_with_files_and_commands_here() {
+    let _turn = begin!();
+    python_framework(&name_of(deep_agents_work_with_files_and_commands_here), "deepagents");
+}
+
+#[test]
+fn computesdk_uses_this_server_as_its_provider() {
+    let _turn = begin!();
+    let of = |name| std::env::var_os(name);
+    let (Some(node), Some(modules)) = (of("SANDCELL_TEST_NODE"), of("SANDCELL_TEST_NODE_MODULES")) else {
+        skip(
+            &name_of(computesdk_uses_this_server_as_its_provider),
+            "no Node 22 with ComputeSDK (see CONTRIBUTING.md; SANDCELL_TEST_NODE and SANDCELL_TEST_NODE_MODULES name them)",
+        );
+        return;
+    };
+    let program = sources().join("crates/e2e/tests/node_clients/computesdk.mjs");
+    framework(Command::new(node).arg(program).arg(modules));
 }
 
 #[test]
@@ -125,7 +202,8 @@ fn e2bs_sdk_for_javascript_works() {
     let expected = json!({
         "code": "21", "kept": "40", "error": "ZeroDivisionError", "js": "2", "command": ["out\n", "hi\n", 0], "failed": 3,
         "read": "héllo", "list": [["a.txt", "file", 6]], "exists": [true, false], "bytes": true, "context": "/tmp",
-        "killed": true, "info": {"a": "b"}, "running": true, "paused": true, "gone": true, "after": false,
+        "killed": true, "info": {"a": "b"}, "running": true, "paused": [true, "paused", false],
+        "resumed": "20", "changes": [["create", "b.txt"], ["write", "b.txt"]], "terminal": true, "gone": true, "after": false,
     });
     assert_eq!(seen, expected);
 }
@@ -238,7 +316,7 @@ fn malformed_requests_of_e2bs_api_are_errors_in_its_form() {
             "POST",
             "/filesystem.Filesystem/WatchDir",
             envd(&[STREAM]),
-            start.clone(),
+            framed(&json!({"path": "/no/such/folder"})),
             200,
         ),
         (

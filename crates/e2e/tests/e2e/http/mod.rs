@@ -22,6 +22,8 @@ mod rest;
 mod run_code;
 // E2B's API: with E2B's SDKs, and with bad requests.
 mod e2b_server;
+// Ports of programs in sandboxes, on this machine.
+mod forward;
 // Fairness between two tenants that both use all capacity.
 mod fair;
 // Many clients for a long time, and the end of the server meanwhile.

@@ -56,6 +56,10 @@ impl Client {
         self.send("POST", path, JSON_HEADER, body.to_string().as_bytes())
     }
 
+    pub(super) fn delete(&self, path: &str) -> Reply {
+        self.send("DELETE", path, "", b"")
+    }
+
     /// Requests events without waiting for the answer.
     fn events(&self, path: &str, body: &Value) -> BufReader<TcpStream> {
         let more = format!("{JSON_HEADER}Accept: text/event-stream\r\n");

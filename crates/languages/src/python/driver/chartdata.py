@@ -154,9 +154,10 @@ def bars(container, as_x, as_y, axes):
 def flat_line(line, axes):
     """Returns a line across the axes (axhline, axvline), or None."""
     transform = line.get_transform()
-    if transform == axes.get_yaxis_transform(which="grid"):
+    # Equal transforms can be those of ordinary lines.
+    if transform is axes.get_yaxis_transform(which="grid"):
         return {"type": "hline", "at": line.get_ydata(orig=False)[0]}
-    if transform == axes.get_xaxis_transform(which="grid"):
+    if transform is axes.get_xaxis_transform(which="grid"):
         return {"type": "vline", "at": line.get_xdata(orig=False)[0]}
     return None
 

@@ -83,6 +83,7 @@ class Session:
     waiting = []  # displays made while no cell ran
     captured = None  # receives displays while output is captured
     failed = None  # the errors of display methods of the last value, while they are called
+    exact = False  # values of the cell also have their complete data, for programs
     formatted = False  # display functions are registered
     reloads = False  # modules that have changed are loaded again before each cell
     inputs = []  # `In`
@@ -544,7 +545,7 @@ def run_cell(header):
     session.pending = False
     session.nonce = session.last_nonce = header["nonce"]
     session.cell, session.packages = header["cell"], header.get("packages")
-    session.watched = header.get("watched")
+    session.watched, session.exact = header.get("watched"), header.get("exact")
     session.copy_below, session.copy_after = header.get("copy_below", 0), header.get("copy_after", 0)
     session.shown, session.dropped, session.captured, session.failed = 0, 0, None, None
     session.syntax_error = None

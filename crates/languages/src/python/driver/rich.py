@@ -50,6 +50,8 @@ def bundle(value):
         if core.session.formatted:
             found.update(core.part("shell").registered(value))
         asked(value, found)
+        if core.session.exact:
+            core.part("exact").add(value, found)
     if not isinstance(found.get("text/plain"), str):
         try:
             found["text/plain"] = plain(value)

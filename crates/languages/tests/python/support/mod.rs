@@ -395,6 +395,8 @@ impl Ran {
 pub(crate) struct Python {
     pub(crate) session: Box<dyn Session>,
     pub(crate) sandbox: Arc<HostSandbox>,
+    /// True if values of the next cells shall also have their complete data.
+    pub(crate) exact: bool,
     cells: u32,
 }
 
@@ -421,6 +423,7 @@ impl Python {
         Self {
             session: Box::new(language.open_session(sandbox.as_ref()).await.unwrap()),
             sandbox,
+            exact: false,
             cells: 0,
         }
     }
@@ -437,6 +440,7 @@ impl Python {
                 stands_alone: false,
                 stdin: sandcell_sandbox::StdinMode::Null,
                 control: true,
+                terminal: None,
             },
             boot: Bytes::from_static(b"boot"),
             snapshots: match with_snapshots() {
@@ -455,6 +459,7 @@ impl Python {
         Ok(Self {
             session: Box::new(session),
             sandbox,
+            exact: false,
             cells: 0,
         })
     }
@@ -495,6 +500,7 @@ impl Python {
             stdin: stdin.map(str::to_owned),
             number: self.cells,
             packages: false,
+            exact: self.exact,
         };
         let collect = async {
             let (mut stdout, mut stderr, mut background) = (Vec::new(), Vec::new(), Vec::new());

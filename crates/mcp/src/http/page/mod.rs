@@ -17,7 +17,6 @@ mod runs;
 mod sandbox_files;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Full};
 use hyper::header::{
     CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue,
     REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
@@ -26,7 +25,7 @@ use hyper::{HeaderMap, Method, Response, StatusCode};
 use sandcell_sandbox::{Code, Failure};
 use serde_json::{Value, json};
 
-use super::body::Body;
+use super::body::{Body, whole_body};
 use super::rejection::Rejection;
 
 /// The switch for the page.
@@ -174,7 +173,7 @@ fn answer(
     cache: &'static str,
     bytes: Bytes,
 ) -> Response<Body> {
-    let mut response = Response::new(Full::new(bytes).boxed());
+    let mut response = Response::new(whole_body(bytes));
     *response.status_mut() = status;
     let headers = response.headers_mut();
     for (name, value) in [
