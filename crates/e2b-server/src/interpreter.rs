@@ -124,6 +124,7 @@ pub(crate) async fn execute(call: InSandbox, request: EndpointRequest<'_>) -> Re
     let (parts, body) = channel_body(STREAM_CAPACITY, None);
     tokio::spawn(async move {
         let lines = Lines {
+            call,
             parts: parts.clone(),
             stdout: StreamProgress::new("stdout", OutputStream::Stdout),
             stderr: StreamProgress::new("stderr", OutputStream::Stderr),
@@ -372,6 +373,7 @@ async fn end_session(call: &InSandbox, context: &Context) -> Result<(), Problem>
 
 /// Sends the lines of an execution.
 struct Lines {
+    call: InSandbox,
     parts: BodySender,
     stdout: StreamProgress,
     stderr: StreamProgress,
@@ -436,7 +438,7 @@ impl Lines {
                     let name = if rest.1 { "stdout" } else { "stderr" };
                     self.text(name, rest.0).await?;
                 }
-                if is_gone(&end) {
+                if is_gone(&self.call, &end) {
                     return Ok(Sent::UntilGone);
                 }
                 if let Some(error) = error(end) {
@@ -502,12 +504,13 @@ enum Sent {
 }
 
 /// Returns true if the sandbox of an execution has ended meanwhile, other than by an error of the code.
-pub(crate) fn is_gone(end: &Result<ExecutionView, Failure>) -> bool {
+pub(crate) fn is_gone(call: &InSandbox, end: &Result<ExecutionView, Failure>) -> bool {
     let code = match end {
         Ok(view) => view.cause.as_ref().map(|cause| cause.code),
         Err(failure) => Some(failure.code),
     };
-    matches!(code, Some(Code::Cancelled | Code::Expired | Code::NotFound))
+    let ended = matches!(code, Some(Code::Cancelled | Code::Expired | Code::NotFound));
+    ended && !call.state.engine.has_sandbox(&call.sandbox.owner, &call.sandbox.id)
 }
 
 /// Returns the line of a failed execution.

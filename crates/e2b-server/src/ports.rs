@@ -12,18 +12,17 @@ use hyper::header::{
 use hyper::upgrade::OnUpgrade;
 use hyper::{HeaderMap, Request, Response, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
-use sandcell_mcp::{BrokenOff, EndpointBody, EndpointRequest, RequestBody, whole_body};
+use sandcell_mcp::{BrokenOff, EndpointBody, EndpointRequest, RequestBody, Takeover, holding, whole_body};
 use sandcell_sandbox::Code;
 use serde_json::json;
-use tokio::io::copy_bidirectional;
-use tokio_util::sync::CancellationToken;
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::answer;
 use crate::call::InSandbox;
 use crate::problem::Problem;
-use crate::target::SECRET_HEADERS;
+use crate::target::{INTERNAL_HEADERS, SECRETS};
 
-/// The maximum time to wait for both ends of a connection that changes its protocol.
+/// The maximum time for a program to change the protocol of its connection.
 const UPGRADE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Headers about one connection, which are not passed on.
 const OF_CONNECTION: [HeaderName; 7] = [
@@ -47,13 +46,17 @@ pub(crate) async fn pass_on(
     let EndpointRequest {
         mut parts,
         body: RequestBody::Raw(body),
-        ended,
+        takeover,
         ..
     } = request
     else {
         return Err(Problem::invalid("the body is missing"));
     };
     let (engine, sandbox) = (&call.state.engine, &call.sandbox);
+    let permit = match knows_secret(&parts.headers) {
+        true => None,
+        false => Some(sandbox.public_permit()?),
+    };
     let connection = match engine.open_port(&sandbox.owner, &sandbox.id, port).await {
         Ok(connection) => connection,
         Err(failure) if failure.code == Code::NotFound && engine.has_sandbox(&sandbox.owner, &sandbox.id) => {
@@ -88,12 +91,22 @@ pub(crate) async fn pass_on(
             ));
         };
         let program = hyper::upgrade::on(&mut response);
-        tokio::spawn(copy(client, program, ended));
+        let protocol = response.headers().get(UPGRADE).cloned();
+        remove_headers_of_connection(response.headers_mut());
+        let headers = response.headers_mut();
+        headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+        headers.extend(protocol.map(|protocol| (UPGRADE, protocol)));
+        tokio::spawn(join(client, program, takeover, permit));
         return Ok(response.map(|_| whole_body(Vec::new())));
     }
     remove_headers_of_connection(response.headers_mut());
     // The connection lives until the body was read.
-    Ok(response.map(|body| body.map_err(|_| BrokenOff).boxed()))
+    Ok(response.map(|body| holding(body.map_err(|_| BrokenOff).boxed(), permit)))
+}
+
+/// Returns true if the request has a secret. Only ports of public sandboxes get requests without one.
+fn knows_secret(headers: &HeaderMap) -> bool {
+    SECRETS.iter().any(|name| headers.contains_key(*name))
 }
 
 /// Returns the request as the program gets it.
@@ -106,7 +119,7 @@ fn outgoing(uri: &Uri, headers: &HeaderMap, upgrades: bool, body: Incoming) -> R
     let mut kept = headers.clone();
     remove_headers_of_connection(&mut kept);
     kept.remove(EXPECT);
-    for name in SECRET_HEADERS {
+    for name in INTERNAL_HEADERS {
         kept.remove(name);
     }
     if upgrades {
@@ -151,15 +164,12 @@ fn is_upgrade(headers: &HeaderMap) -> bool {
             .any(|word| word.trim().eq_ignore_ascii_case("upgrade"))
 }
 
-/// Copies bytes between a client and a program until one of them, the sandbox or the client's access ends.
-async fn copy(client: OnUpgrade, program: OnUpgrade, ended: CancellationToken) {
-    let both = tokio::time::timeout(UPGRADE_TIMEOUT, async { tokio::try_join!(client, program) }).await;
-    let Ok(Ok((client, program))) = both else { return };
-    let (mut client, mut program) = (TokioIo::new(client), TokioIo::new(program));
-    tokio::select! {
-        _ended = copy_bidirectional(&mut client, &mut program) => {}
-        () = ended.cancelled() => {}
+/// Connects the client with the program, after both have changed the protocol.
+async fn join(client: OnUpgrade, program: OnUpgrade, takeover: Takeover, permit: Option<OwnedSemaphorePermit>) {
+    if let Ok(Ok(program)) = tokio::time::timeout(UPGRADE_TIMEOUT, program).await {
+        takeover.copy(client, TokioIo::new(program)).await;
     }
+    drop(permit);
 }
 
 /// Returns E2B's answer for a port that no program listens on.

@@ -168,7 +168,13 @@ async fn unary(call: &InSandbox, method: &str, about: About) -> Result<Value, Pr
                 }
             }
         }
-        "CloseStdin" => processes.find(&about.process)?.close_stdin(),
+        "CloseStdin" => {
+            let process = processes.find(&about.process)?;
+            if process.in_terminal {
+                return Err(Problem::invalid("a terminal cannot be closed: send \\u0004 as `pty`"));
+            }
+            process.close_stdin();
+        }
         "SendSignal" => {
             let process = processes.find(&about.process)?;
             let signal = match about.signal.as_ref() {
@@ -183,6 +189,9 @@ async fn unary(call: &InSandbox, method: &str, about: About) -> Result<Value, Pr
         }
         "Update" => {
             let process = processes.find(&about.process)?;
+            if !process.in_terminal {
+                return Err(Problem::invalid("the process has no terminal"));
+            }
             let size = about.pty.ok_or_else(|| Problem::invalid("`pty` is missing"))?;
             let (engine, owner) = (&call.state.engine, &call.sandbox.owner);
             engine.resize_terminal(owner, &process.execution, size.into())?;
@@ -244,7 +253,7 @@ async fn start(call: &InSandbox, headers: &HeaderMap, body: &[u8]) -> Result<Arc
     ));
     call.sandbox.processes.add(&process);
     unlisted.disarm();
-    tokio::spawn(pump(Arc::clone(&call.sandbox), Arc::clone(&process), events, running));
+    tokio::spawn(pump(call.clone(), Arc::clone(&process), events, running));
     Ok(process)
 }
 
@@ -281,12 +290,7 @@ fn lifetime(headers: &HeaderMap) -> Duration {
 }
 
 /// Forwards the output of a program to its followers until it ends.
-async fn pump(
-    sandbox: Arc<crate::registry::Sandbox>,
-    process: Arc<Process>,
-    mut events: mpsc::Receiver<SessionEvent>,
-    running: Running,
-) {
+async fn pump(call: InSandbox, process: Arc<Process>, mut events: mpsc::Receiver<SessionEvent>, running: Running) {
     while let Some(event) = events.recv().await {
         if let SessionEvent::Output { stream, bytes } = event {
             let name = match stream {
@@ -298,8 +302,8 @@ async fn pump(
         }
     }
     let end = match running.await {
-        Ok(end) if is_gone(&end) => {
-            sandbox.processes.ended(&process);
+        Ok(end) if is_gone(&call, &end) => {
+            call.sandbox.processes.ended(&process);
             // Its followers break off: the sandbox has ended.
             process.end(None).await;
             return;
@@ -311,7 +315,7 @@ async fn pump(
             "the server made a mistake",
         )),
     };
-    sandbox.processes.ended(&process);
+    call.sandbox.processes.ended(&process);
     process.end(Some(end)).await;
 }
 

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use hyper::StatusCode;
 use sandcell_engine::{Principal, SandboxView};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::State;
 use crate::contexts::Contexts;
@@ -13,6 +15,8 @@ use crate::processes::Processes;
 use crate::secrets::secret;
 use crate::watchers::Watchers;
 
+/// The maximum number of simultaneous requests without a secret for the ports of a sandbox.
+const MAX_PUBLIC_REQUESTS: usize = 16;
 /// The interval of the search for sandboxes that have ended.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -43,6 +47,8 @@ pub(crate) struct Sandbox {
     pub(crate) processes: Processes,
     pub(crate) contexts: Contexts,
     pub(crate) watchers: Watchers,
+    /// Requests for ports without a secret that are answered at once. Without this bound they could use up the owner's.
+    public: Arc<Semaphore>,
 }
 
 impl Sandbox {
@@ -57,6 +63,19 @@ impl Sandbox {
             processes: Processes::default(),
             contexts: Contexts::default(),
             watchers: Watchers::default(),
+            public: Arc::new(Semaphore::new(MAX_PUBLIC_REQUESTS)),
+        })
+    }
+}
+
+impl Sandbox {
+    /// Returns a permit for a request without a secret.
+    pub(crate) fn public_permit(&self) -> Result<OwnedSemaphorePermit, Problem> {
+        Arc::clone(&self.public).try_acquire_owned().map_err(|_| {
+            Problem::new(
+                StatusCode::TOO_MANY_REQUESTS,
+                format!("the sandbox answers at most {MAX_PUBLIC_REQUESTS} requests without a secret at a time"),
+            )
         })
     }
 }

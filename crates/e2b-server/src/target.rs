@@ -14,8 +14,16 @@ use crate::{files, limits, routes};
 
 const ACCESS_HEADER: &str = "x-access-token";
 const TRAFFIC_HEADER: &str = "e2b-traffic-access-token";
+/// The headers with the secrets of a sandbox.
+pub(crate) const SECRETS: [&str; 2] = [ACCESS_HEADER, TRAFFIC_HEADER];
 /// Headers that are for this server only, and that no program in a sandbox gets.
-pub(crate) const SECRET_HEADERS: [&str; 4] = [ACCESS_HEADER, TRAFFIC_HEADER, "e2b-sandbox-id", "e2b-sandbox-port"];
+pub(crate) const INTERNAL_HEADERS: [&str; 5] = [
+    ACCESS_HEADER,
+    TRAFFIC_HEADER,
+    "e2b-sandbox-id",
+    "e2b-sandbox-port",
+    "x-api-key",
+];
 
 /// The sandbox and the port that a request is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,7 +90,7 @@ impl Target {
 
     /// Returns the sender of a request for this target.
     pub(crate) fn credential(&self, head: RequestHead<'_>, sandboxes: &Registry) -> Credential {
-        let secrets = [ACCESS_HEADER, TRAFFIC_HEADER].map(|name| head.header(name));
+        let secrets = SECRETS.map(|name| head.header(name));
         if let Some(sandbox) = self.public_port(sandboxes) {
             return Credential::Caller(sandbox.owner.clone());
         }

@@ -12,17 +12,34 @@ use crate::problem::Problem;
 
 /// The maximum number of watchers of a sandbox.
 const MAX_WATCHERS: usize = 64;
-/// The maximum number of changes of a watcher that wait to be fetched. Later ones are dropped.
+/// The maximum number and size of the changes of a watcher that wait to be fetched. Later ones are dropped.
 const MAX_WAITING: usize = 10_000;
+const MAX_WAITING_BYTES: usize = 256 << 10;
 
 /// The watchers of a sandbox.
 #[derive(Default)]
 pub(crate) struct Watchers(Mutex<HashMap<String, Watcher>>);
 
 struct Watcher {
-    changes: Arc<Mutex<VecDeque<FileChange>>>,
+    changes: Arc<Mutex<Waiting>>,
     /// Ends its task.
     _end: DropGuard,
+}
+
+#[derive(Default)]
+struct Waiting {
+    changes: VecDeque<FileChange>,
+    bytes: usize,
+}
+
+impl Waiting {
+    fn add(&mut self, change: FileChange) {
+        let bytes = self.bytes.saturating_add(change.name.len());
+        if self.changes.len() < MAX_WAITING && bytes <= MAX_WAITING_BYTES {
+            self.bytes = bytes;
+            self.changes.push_back(change);
+        }
+    }
 }
 
 impl Watchers {
@@ -35,7 +52,7 @@ impl Watchers {
     pub(crate) fn add(&self, id: &str, watch: FolderWatch) -> Result<(), Problem> {
         let mut all = lock(&self.0);
         check_room(&all)?;
-        let changes = Arc::<Mutex<VecDeque<FileChange>>>::default();
+        let changes = Arc::<Mutex<Waiting>>::default();
         let end = CancellationToken::new();
         let watcher = Watcher {
             changes: Arc::clone(&changes),
@@ -50,7 +67,7 @@ impl Watchers {
     pub(crate) fn take(&self, id: &str) -> Result<VecDeque<FileChange>, Problem> {
         let all = lock(&self.0);
         let watcher = all.get(id).ok_or_else(|| unknown(id))?;
-        Ok(std::mem::take(&mut *lock(&watcher.changes)))
+        Ok(std::mem::take(&mut *lock(&watcher.changes)).changes)
     }
 
     /// Ends a watcher.
@@ -73,7 +90,7 @@ fn check_room(all: &HashMap<String, Watcher>) -> Result<(), Problem> {
 }
 
 /// Keeps the changes of a folder until the watcher or the folder ends.
-async fn keep(mut watch: FolderWatch, changes: Arc<Mutex<VecDeque<FileChange>>>, end: CancellationToken) {
+async fn keep(mut watch: FolderWatch, changes: Arc<Mutex<Waiting>>, end: CancellationToken) {
     loop {
         let change = tokio::select! {
             biased;
@@ -81,10 +98,7 @@ async fn keep(mut watch: FolderWatch, changes: Arc<Mutex<VecDeque<FileChange>>>,
             change = watch.next() => change,
         };
         let Some(change) = change else { return };
-        let mut changes = lock(&changes);
-        if changes.len() < MAX_WAITING {
-            changes.push_back(change);
-        }
+        lock(&changes).add(change);
     }
 }
 

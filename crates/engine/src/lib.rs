@@ -578,6 +578,9 @@ impl Engine {
                 )
             })?,
         };
+        let sandboxes = &self.executions.sandboxes;
+        // Code in a paused sandbox cannot handle an interrupt.
+        let _not_paused = sandboxes.resume(principal, execution.sandbox_id.as_str(), None).await;
         Ok(self.executions.end(&execution, Stop::Cancelled).await)
     }
 

@@ -109,7 +109,7 @@ impl Endpoints for Rest {
                 body: request.body,
                 large: request.large,
                 upgrade,
-                ended: request.ended,
+                takeover: request.takeover,
             };
             match AssertUnwindSafe((route.run)(call)).catch_unwind().await {
                 Ok(Ok(response)) => response,

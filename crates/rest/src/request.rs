@@ -9,10 +9,9 @@ use hyper::HeaderMap;
 use hyper::header::ACCEPT;
 use hyper::upgrade::OnUpgrade;
 use sandcell_engine::{Engine, Principal};
-use sandcell_mcp::{LargeAnswers, RequestBody};
+use sandcell_mcp::{LargeAnswers, RequestBody, Takeover};
 use sandcell_sandbox::{ByteSize, Code, Failure, SandboxPath};
 use serde::de::DeserializeOwned;
-use tokio_util::sync::CancellationToken;
 
 use crate::queues::CallerQueues;
 
@@ -29,8 +28,7 @@ pub(crate) struct Call<'a> {
     pub(crate) large: LargeAnswers<'a>,
     /// The connection, for a resource that takes it over.
     pub(crate) upgrade: Option<OnUpgrade>,
-    /// Fires when the caller has lost access or the server ends.
-    pub(crate) ended: CancellationToken,
+    pub(crate) takeover: Takeover,
 }
 
 impl Call<'_> {

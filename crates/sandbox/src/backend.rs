@@ -177,7 +177,7 @@ pub trait Sandbox: Send + Sync + std::fmt::Debug {
         Err(SandboxError::Unsupported("pausing a sandbox".to_owned()))
     }
 
-    /// Lets the processes go on that [`Sandbox::pause`] has stopped.
+    /// Continues the processes that [`Sandbox::pause`] has stopped.
     async fn resume(&self) -> Result<(), SandboxError> {
         Err(SandboxError::Unsupported("pausing a sandbox".to_owned()))
     }

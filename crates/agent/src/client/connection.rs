@@ -11,7 +11,7 @@ use tokio::task::AbortHandle;
 use super::streams::{MAX_ABANDONED, Stream, StreamTable};
 use super::writer::FrameWriter;
 use super::{ANSWER_TIMEOUT, AgentEnd, timed_out};
-use crate::protocol::{Decoder, Goodbye, Hello, Kind, ProtocolError, Reply, Request, WireError};
+use crate::protocol::{Decoder, Goodbye, Hello, Kind, MAX_CONNECTIONS, ProtocolError, Reply, Request, WireError};
 
 /// The maximum number of requests in progress. Further requests wait for their turn.
 const MAX_REQUESTS: usize = 64;
@@ -25,6 +25,8 @@ pub(super) struct AgentConnection {
     requests: Semaphore,
     /// Signals have a separate queue: a kill does not wait behind slow files.
     signals: Semaphore,
+    /// So have connections to ports: a program that does not accept them delays nothing else.
+    opens: Semaphore,
     ended: watch::Sender<bool>,
     tasks: Mutex<Vec<AbortHandle>>,
 }
@@ -62,6 +64,7 @@ impl AgentConnection {
             table: Mutex::new(StreamTable::default()),
             requests: Semaphore::new(MAX_REQUESTS),
             signals: Semaphore::new(MAX_REQUESTS),
+            opens: Semaphore::new(MAX_CONNECTIONS),
             ended: watch::Sender::new(false),
             tasks: Mutex::new(Vec::with_capacity(2)),
         });
@@ -93,10 +96,10 @@ impl AgentConnection {
     /// Opens a stream with a request. If the returned guard is dropped before its answer has arrived, the stream is
     /// given up.
     pub(super) async fn open(&self, request: &Request, stream: Stream) -> Result<OpenStream<'_>, SandboxError> {
-        let queue = if matches!(request, Request::Signal { .. } | Request::Succeed { .. }) {
-            &self.signals
-        } else {
-            &self.requests
+        let queue = match request {
+            Request::Signal { .. } | Request::Succeed { .. } => &self.signals,
+            Request::Open { .. } => &self.opens,
+            _ => &self.requests,
         };
         let permit = tokio::time::timeout(ANSWER_TIMEOUT, queue.acquire()).await;
         let Ok(permit) = permit.map_err(|_| timed_out("queue"))? else {
@@ -170,6 +173,7 @@ impl AgentConnection {
         drop(streams);
         self.requests.close();
         self.signals.close();
+        self.opens.close();
         self.writer.end();
         self.ended.send_replace(true);
     }

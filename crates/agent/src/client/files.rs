@@ -21,9 +21,12 @@ use crate::protocol::{
 };
 
 /// The maximum number of changes of a watched folder that wait to be read.
-const WATCH_CAPACITY: usize = 256;
+const WATCH_CAPACITY: usize = 32;
 /// The maximum bytes of the description of one change.
 const MAX_CHANGE_BYTES: u64 = 64 << 10;
+
+/// The maximum length of the name in a change: a path and a name.
+const MAX_CHANGE_NAME: usize = 4096 + 256;
 
 /// The files of the sandbox at the other end of a link.
 #[derive(Debug, Clone)]
@@ -191,10 +194,10 @@ async fn read_changes(stream: OpenedStream, changes: &mpsc::Sender<FileChange>) 
         line.clear();
         let read = (&mut reader).take(MAX_CHANGE_BYTES).read_until(b'\n', &mut line).await;
         let Ok(1..) = read else { return };
-        let Ok(change) = serde_json::from_slice(&line) else {
+        let Ok(change) = serde_json::from_slice::<FileChange>(&line) else {
             return;
         };
-        if changes.send(change).await.is_err() {
+        if change.name.len() > MAX_CHANGE_NAME || changes.send(change).await.is_err() {
             return;
         }
     }

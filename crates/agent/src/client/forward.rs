@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use sandcell_sandbox::{Code, Connection, Failure, Forward, SandboxError};
@@ -20,6 +21,8 @@ use crate::protocol::{
     ReceiveWindow, Reply, Request, WireError,
 };
 
+/// The maximum time for a connection to a port inside.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 /// The maximum number of bytes of one connection between its two tasks and its user, in each direction.
 const CONNECTION_BUFFER_BYTES: usize = 64 << 10;
 
@@ -68,11 +71,16 @@ pub(super) async fn connect(agent: &Arc<AgentConnection>, port: u16) -> Result<B
         address: Ipv4Addr::LOCALHOST,
         port,
     };
-    let opened = ask_stream(agent, &request).await.map_err(|error| match error {
-        AskError::Sandbox(error) => error,
-        AskError::Refused(error) => open_error(port, error),
-    })?;
-    Ok(Box::new(opened))
+    match tokio::time::timeout(OPEN_TIMEOUT, ask_stream(agent, &request)).await {
+        Ok(Ok(opened)) => Ok(Box::new(opened)),
+        Ok(Err(AskError::Sandbox(error))) => Err(error),
+        Ok(Err(AskError::Refused(error))) => Err(open_error(port, error)),
+        Err(_) => Err(SandboxError::Refused(Box::new(Failure::new(
+            Code::Timeout,
+            format!("the program on port {port} accepts no connection"),
+            "let the program accept connections, and call again",
+        )))),
+    }
 }
 
 fn open_error(port: u16, error: WireError) -> SandboxError {
@@ -83,6 +91,7 @@ fn open_error(port: u16, error: WireError) -> SandboxError {
             format!("no program in the sandbox listens on port {port}"),
             "start the program, wait until it listens on 127.0.0.1 or 0.0.0.0, and call again",
         ),
+        ErrorCode::Invalid => Failure::invalid(message, "let the program listen on another port"),
         ErrorCode::Limit => Failure::new(Code::LimitReached, message, "close other connections, and call again"),
         _ => Failure::new(
             Code::Internal,

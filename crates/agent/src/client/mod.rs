@@ -168,7 +168,7 @@ impl AgentClient {
         self.change(&Request::Pause).await
     }
 
-    /// Lets the processes go on that [`AgentClient::pause`] has stopped.
+    /// Continues the processes that [`AgentClient::pause`] has stopped.
     ///
     /// # Errors
     /// As [`AgentClient::pause`].

@@ -50,6 +50,7 @@ struct Outgoing {
 
 struct Port {
     socket: OwnedFd,
+    number: u16,
     target: String,
 }
 
@@ -105,7 +106,12 @@ impl Forwards {
                 format!("the port could not be opened: {}", std::io::Error::from(errno)),
             )
         })?;
-        self.ports.insert(stream, Port { socket, target });
+        let open = Port {
+            socket,
+            number: port,
+            target,
+        };
+        self.ports.insert(stream, open);
         Ok(ForwardReply { port })
     }
 
@@ -121,6 +127,12 @@ impl Forwards {
             return Err(WireError::new(
                 ErrorCode::Invalid,
                 format!("{address}:{port} is not a port of the loopback address"),
+            ));
+        }
+        if self.ports.values().any(|open| open.number == port) {
+            return Err(WireError::new(
+                ErrorCode::Invalid,
+                format!("port {port} leads out of the sandbox, and no program listens on it"),
             ));
         }
         if self.outgoing.len() + self.connections_of_host() >= MAX_CONNECTIONS {

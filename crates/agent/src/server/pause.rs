@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::io;
 
-use rustix::process::Signal;
+use rustix::process::{Signal, getpid};
 
 use super::{process_table, tree};
 
@@ -26,14 +26,15 @@ impl Pause {
         Ok(Self { stopped_before })
     }
 
-    /// Lets the processes go on.
+    /// Continues the processes.
     pub(super) fn end(&self) -> io::Result<()> {
         if self.stopped_before.is_empty() {
             return tree::signal_all(Signal::CONT);
         }
         for entry in process_table::read()?.entries {
             let known = self.stopped_before.contains(&(entry.pid, entry.started));
-            if let Some(pid) = entry.id().filter(|_| entry.is_stopped() && !known) {
+            // Also one that is not stopped yet, since its stop may be pending.
+            if let Some(pid) = entry.id().filter(|pid| *pid != getpid() && !known) {
                 tree::signal_process(pid, Signal::CONT);
             }
         }

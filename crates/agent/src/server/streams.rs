@@ -261,6 +261,9 @@ impl Streams {
         else {
             return Err(WireError::new(ErrorCode::Failed, "not a start"));
         };
+        if self.pause.is_some() {
+            return Err(WireError::new(ErrorCode::Limit, "the sandbox is paused"));
+        }
         if self.programs.len() >= MAX_PROGRAMS {
             return Err(WireError::new(
                 ErrorCode::Limit,

@@ -1,7 +1,7 @@
 //! Watched folders: their changes go to the host as lines of JSON, on the stream of each watch.
 //!
-//! All watches share one inotify instance, since the kernel allows few. A watch that is not read loses changes, and is
-//! told so.
+//! All watches share one inotify instance, since the kernel allows few. A watch that is not read loses changes and then
+//! reports `overflow`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::MaybeUninit;
@@ -24,6 +24,8 @@ const MAX_WATCHES: usize = 64;
 const MAX_FOLDERS: usize = 512;
 /// The maximum depth of folders of one watch.
 const MAX_DEPTH: usize = 16;
+/// The maximum number of entries that are inspected when a folder and its folders are added.
+const MAX_INSPECTED: usize = 20_000;
 /// The maximum bytes of changes that wait for the host, for one watch.
 const MAX_WAITING_BYTES: usize = 64 << 10;
 /// The maximum number of events that are read before the rest of the agent has a turn.
@@ -235,6 +237,10 @@ impl Watches {
             };
             watch.add(kind, &name);
             touched.insert(stream);
+            if kind == ChangeKind::Rename && events.contains(ReadFlags::ISDIR) {
+                self.forget(stream, &name);
+                continue;
+            }
             if watch.recursive && kind == ChangeKind::Create && events.contains(ReadFlags::ISDIR) {
                 // It may be gone already, or be one too many.
                 if self.add(root, stream, name.clone()).is_err() || self.add_below(root, stream, &name, true).is_err() {
@@ -242,6 +248,30 @@ impl Watches {
                 }
             }
         }
+    }
+
+    /// Stops to watch a folder that was moved away, and the folders in it.
+    fn forget(&mut self, stream: u32, name: &str) {
+        let moved = |folder: &Folder| {
+            let rest = folder.name.strip_prefix(name);
+            folder.watch == stream && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        self.forget_folders(moved);
+    }
+
+    /// Stops to watch folders.
+    fn forget_folders(&mut self, gone: impl Fn(&Folder) -> bool) {
+        let inotify = self.inotify.as_ref();
+        self.folders.retain(|number, folders| {
+            folders.retain(|folder| !gone(folder));
+            if folders.is_empty()
+                && let Some(inotify) = inotify
+            {
+                // The folder may be gone.
+                let _gone = inotify::remove_watch(inotify, *number);
+            }
+            !folders.is_empty()
+        });
     }
 
     fn lose(&mut self, stream: u32) {
@@ -285,6 +315,7 @@ impl Watches {
             return Ok(());
         };
         let mut pending = vec![(name.to_owned(), 1)];
+        let mut inspected = 0;
         while let Some((name, depth)) = pending.pop() {
             let Ok(folder) = folder_to_watch(root, &joined(&base, &name)) else {
                 continue;
@@ -293,6 +324,13 @@ impl Watches {
                 let own_name = entry.file_name().to_string_lossy().into_owned();
                 if matches!(own_name.as_str(), "." | "..") {
                     continue;
+                }
+                inspected += 1;
+                if inspected > MAX_INSPECTED {
+                    return Err(WireError::new(
+                        ErrorCode::Limit,
+                        format!("a watched folder has at most {MAX_INSPECTED} entries with those of its folders"),
+                    ));
                 }
                 let entry_name = joined(&name, &own_name);
                 if report && let Some(watch) = self.watches.get_mut(&stream) {
@@ -323,17 +361,7 @@ impl Watches {
 
     fn remove(&mut self, stream: u32) {
         self.watches.remove(&stream);
-        let inotify = self.inotify.as_ref();
-        self.folders.retain(|number, folders| {
-            folders.retain(|folder| folder.watch != stream);
-            if folders.is_empty()
-                && let Some(inotify) = inotify
-            {
-                // The folder may be gone.
-                let _gone = inotify::remove_watch(inotify, *number);
-            }
-            !folders.is_empty()
-        });
+        self.forget_folders(|folder| folder.watch == stream);
         if self.watches.is_empty() {
             self.inotify = None;
             self.folders.clear();

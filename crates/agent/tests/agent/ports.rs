@@ -95,6 +95,50 @@ async fn a_port_without_a_program_is_named_and_too_many_connections_are_refused(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_port_that_leads_to_the_host_is_no_program() {
+    let (_server, client) = connect().await;
+    let forward = client.forward(0, "test").await.unwrap();
+    let refused = client.open(forward.port).await.unwrap_err();
+    assert!(refused.to_string().contains("leads out of the sandbox"), "{refused}");
+    drop(forward);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_program_that_accepts_nothing_delays_nothing_else() {
+    let (_server, client) = connect().await;
+    let socket = shortest_queue();
+    let port = socket.1;
+    // The queue of the listener is full after a few connections.
+    let waiting: Vec<_> = (0..16)
+        .map(|_| {
+            let client = client.clone();
+            tokio::spawn(async move { client.open(port).await.map(drop) })
+        })
+        .collect();
+    let pinged = tokio::time::timeout(std::time::Duration::from_secs(2), client.ping()).await;
+    assert!(pinged.is_ok());
+    let mut late = 0;
+    for one in waiting {
+        late += u32::from(
+            one.await
+                .unwrap()
+                .is_err_and(|error| error.to_string().contains("accepts no connection")),
+        );
+    }
+    assert!(late > 0);
+}
+
+/// A listener with the shortest queue.
+fn shortest_queue() -> (std::os::fd::OwnedFd, u16) {
+    use rustix::net::{AddressFamily, SocketType, bind, getsockname, listen, socket};
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    bind(&socket, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
+    listen(&socket, 0).unwrap();
+    let bound = SocketAddr::try_from(getsockname(&socket).unwrap()).unwrap();
+    (socket, bound.port())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_program_that_ends_ends_its_connection() {
     let (_server, client) = connect().await;
     let (listener, port) = listener((Ipv4Addr::LOCALHOST, 0));
@@ -234,6 +278,29 @@ async fn changes_of_a_watched_folder_arrive_in_order() {
     folder.close().unwrap();
     let ended = tokio::time::timeout(TEST_TIMEOUT, async { while watch.next().await.is_some() {} }).await;
     assert!(ended.is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_folder_is_reported_under_its_new_name_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let outside = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(folder.path().join("a/deep")).unwrap();
+    let (_server, client) = connect().await;
+    let path = SandboxPath::parse(folder.path().to_str().unwrap()).unwrap();
+    let mut watch = client.files().watch(&path, true).await.unwrap();
+    let inside = |name: &str| folder.path().join(name);
+    std::fs::rename(inside("a"), inside("b")).unwrap();
+    until(&mut watch, ChangeKind::Create, "b").await;
+    std::fs::write(inside("b/deep/x"), "").unwrap();
+    let seen = until(&mut watch, ChangeKind::Create, "b/deep/x").await;
+    assert!(!seen.iter().any(|change| change.name.starts_with('a')), "{seen:?}");
+    // What was moved out is not reported any more.
+    std::fs::rename(inside("b"), outside.path().join("b")).unwrap();
+    until(&mut watch, ChangeKind::Rename, "b").await;
+    std::fs::write(outside.path().join("b/deep/y"), "").unwrap();
+    std::fs::write(inside("last"), "").unwrap();
+    let seen = until(&mut watch, ChangeKind::Create, "last").await;
+    assert!(!seen.iter().any(|change| change.name.contains('y')), "{seen:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -88,3 +88,63 @@ def test_a_paused_sandbox_can_be_killed_and_strangers_cannot_pause(fresh, other_
     assert fresh.kill() is True
     with pytest.raises(NotFoundException):
         Sandbox.connect(fresh.sandbox_id)
+
+
+CONTINUES_ITSELF = r"""
+import ctypes, signal
+signal.signal(signal.SIGCONT, lambda *_: None)  # a timer whose signal is ignored stops
+libc = ctypes.CDLL(None, use_errno=True)
+class Event(ctypes.Structure):
+    _fields_ = [("value", ctypes.c_void_p), ("signo", ctypes.c_int), ("notify", ctypes.c_int), ("pad", ctypes.c_char * 48)]
+class Spec(ctypes.Structure):
+    _fields_ = [("interval_s", ctypes.c_long), ("interval_ns", ctypes.c_long), ("value_s", ctypes.c_long), ("value_ns", ctypes.c_long)]
+timer = ctypes.c_void_p()
+event = Event(signo=signal.SIGCONT, notify=0)
+assert libc.timer_create(1, ctypes.byref(event), ctypes.byref(timer)) == 0
+spec = Spec(0, 10_000_000, 0, 10_000_000)
+assert libc.timer_settime(timer, 0, ctypes.byref(spec), None) == 0
+print("ready", flush=True)
+while True:
+    pass
+"""
+
+
+def test_code_that_continues_itself_ends_its_paused_sandbox(fresh):
+    fresh.files.write("code.py", CONTINUES_ITSELF)
+    fresh.commands.run("python3 code.py", background=True, timeout=0)
+    time.sleep(1)
+    fresh.pause()
+    for _ in range(60):
+        if fresh.sandbox_id not in [one.sandbox_id for one in Sandbox.list().next_items()]:
+            return
+        time.sleep(0.5)
+    raise AssertionError("a paused sandbox that uses the processor lives on")
+
+
+def test_pauses_amid_other_calls_leave_the_sandbox_whole(fresh):
+    fresh.run_code("x = 1")
+    done, failed = threading.Event(), []
+
+    def ask(call):
+        while not done.is_set():
+            try:
+                call()
+            except (TimeoutException, NotFoundException):
+                pass  # the sandbox is paused just now
+            except Exception as error:
+                failed.append(error)
+
+    calls = [lambda: state(fresh), lambda: Sandbox.list().next_items(), lambda: fresh.files.exists("x")]
+    threads = [threading.Thread(target=ask, args=(call,)) for call in calls]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(30):
+            fresh.pause()
+            Sandbox.connect(fresh.sandbox_id, timeout=60)
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+    assert not failed, failed
+    assert fresh.run_code("x + 1").text == "2"

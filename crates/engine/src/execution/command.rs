@@ -242,7 +242,10 @@ impl Executions {
             Err(mpsc::error::TrySendError::Closed(_)) => Err(ended_before_signal(&execution.id)),
             Err(mpsc::error::TrySendError::Full(_)) => Err(Failure::new(
                 Code::Busy,
-                format!("execution {} has {MAX_CONTROLS} signals that wait", execution.id),
+                format!(
+                    "execution {} has {MAX_CONTROLS} signals or sizes that wait",
+                    execution.id
+                ),
                 "call again later",
             )),
         }

@@ -512,7 +512,7 @@ pub(crate) async fn until_stopped<T>(
 /// Waits for the sandbox. If the sandbox is closed during its creation, the execution ends in the same way as later.
 pub(crate) async fn wait_for_sandbox(
     execution: &Execution,
-    record: &Record,
+    record: &Arc<Record>,
 ) -> Result<Arc<dyn Sandbox>, Result<Stop, Failure>> {
     match until_stopped(execution, record, None, record.ready()).await {
         Ok(Ok(sandbox)) => Ok(sandbox),

@@ -500,6 +500,7 @@ fn sandbox_ended(terminated: &Terminated, evidence: &Evidence<'_>) -> Outcome {
         | TerminationReason::Lifetime
         | TerminationReason::Lost(_)
         | TerminationReason::Unresponsive
+        | TerminationReason::RanWhilePaused
         | TerminationReason::Shutdown => terminated.code(),
     };
     let limit = match code {

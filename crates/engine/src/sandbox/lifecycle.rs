@@ -249,8 +249,9 @@ async fn wait_for_end(sandboxes: &Sandboxes, record: &Arc<Record>, sandbox: &dyn
             () = sandboxes.down.cancelled() => TerminationReason::Shutdown,
             () = record.expiry_changed() => continue,
             () = sleep_until_some(next_notice) => continue,
+            () = record.ran_while_paused(sandbox), if record.is_paused() => TerminationReason::RanWhilePaused,
             () = sleep_until(next) => match expiry.lifetime {
-                Some(lifetime) if lifetime <= Instant::now() && pauses(record, sandbox).await => continue,
+                Some(lifetime) if lifetime <= Instant::now() && pauses(record).await => continue,
                 Some(lifetime) if lifetime <= Instant::now() => TerminationReason::Lifetime,
                 Some(_) | None if expiry.busy => continue,
                 Some(_) | None => TerminationReason::Idle(record.params.idle),
@@ -262,11 +263,15 @@ async fn wait_for_end(sandboxes: &Sandboxes, record: &Arc<Record>, sandbox: &dyn
 }
 
 /// Pauses a sandbox that does not end at the end of its lifetime. Returns false if it ends.
-async fn pauses(record: &Record, sandbox: &dyn Sandbox) -> bool {
+async fn pauses(record: &Arc<Record>) -> bool {
     if !record.params.pauses_at_end {
         return false;
     }
-    match record.pause(sandbox).await {
+    if record.time_left().is_some_and(|left| !left.is_zero()) {
+        // It was extended meanwhile.
+        return true;
+    }
+    match record.pause().await {
         Ok(_) => true,
         Err(failure) => {
             tracing::warn!(sandbox = %record.id, "a sandbox could not be paused and ends: {}", failure.message);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use sandcell_sandbox::{Failure, Sandbox};
+use sandcell_sandbox::{Code, Failure, Sandbox, SandboxError};
 use tokio::time::{Instant, timeout};
 
 use crate::Principal;
@@ -16,6 +16,9 @@ use crate::sandbox::state::Record;
 
 /// The minimum time to live of a sandbox that a call resumes.
 const MIN_LIFETIME: Duration = Duration::from_secs(300);
+/// The interval in which the processor time of a paused sandbox is read, and the most that it may grow meanwhile.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+const MAX_CPU_PAUSED_US: u64 = 100_000;
 /// The minimum time by which the deadline of code is postponed while its sandbox is paused.
 const MIN_POSTPONEMENT: Duration = Duration::from_secs(1);
 
@@ -46,8 +49,8 @@ impl Sandboxes {
         if target.record.is_paused() {
             return Ok(false);
         }
-        let sandbox = target.record.ready().await?;
-        target.record.pause(sandbox.as_ref()).await
+        target.record.ready().await?;
+        target.record.pause().await
     }
 
     /// Resumes a sandbox, which then ends after `left`. Returns false if it is not paused.
@@ -58,23 +61,13 @@ impl Sandboxes {
         left: Option<Duration>,
     ) -> Result<bool, Failure> {
         crate::admission::policy::lifetime(left)?;
-        let target = self.registry.find(principal, id)?;
-        if !target.record.is_paused() {
-            return Ok(false);
-        }
-        if let Some(left) = left {
-            lock(&target.record.pauses.state).wanted = Some(left);
-        }
-        target.record.ready().await.map(|_| true)
+        self.registry.find(principal, id)?.record.resume(left).await
     }
 
     pub(crate) fn is_paused(&self, principal: &Principal, id: &str) -> bool {
-        let found = self
-            .registry
-            .of(principal)
-            .into_iter()
-            .find(|record| record.id.as_str() == id);
-        found.is_some_and(|record| record.is_paused())
+        let mut all = self.registry.of(principal).into_iter();
+        all.find(|record| record.id.as_str() == id)
+            .is_some_and(|record| record.is_paused())
     }
 }
 
@@ -83,44 +76,72 @@ impl Record {
         lock(&self.pauses.state).since.is_some()
     }
 
-    /// Pauses the sandbox. Returns false if it is paused already.
-    pub(crate) async fn pause(&self, sandbox: &dyn Sandbox) -> Result<bool, Failure> {
-        let _changing = self.pauses.changing.lock().await;
-        if self.is_paused() {
-            return Ok(false);
+    /// Sets the time to live after the pause, if the sandbox is paused.
+    pub(crate) fn set_time_left_after_pause(&self, left: Duration) {
+        let mut state = lock(&self.pauses.state);
+        if state.since.is_some() {
+            state.wanted = Some(left);
         }
-        in_time(sandbox.pause()).await?;
+    }
+
+    /// Pauses the sandbox. Returns false if it is paused already, or not ready.
+    pub(crate) async fn pause(self: &Arc<Self>) -> Result<bool, Failure> {
+        // A client that goes away must not interrupt the change halfway.
+        let record = Arc::clone(self);
+        finished(tokio::spawn(async move { record.pause_now().await })).await
+    }
+
+    /// Resumes the sandbox if it is paused. It then ends after `left` (none: the rest of its lifetime, and five minutes at
+    /// least). Returns false if it is not paused. Waits for a pause that has begun.
+    pub(crate) async fn resume(self: &Arc<Self>, left: Option<Duration>) -> Result<bool, Failure> {
+        {
+            let _changing = self.pauses.changing.lock().await;
+            if !self.is_paused() {
+                return Ok(false);
+            }
+        }
+        let record = Arc::clone(self);
+        finished(tokio::spawn(async move { record.resume_now(left).await })).await
+    }
+
+    async fn pause_now(&self) -> Result<bool, Failure> {
+        let _changing = self.pauses.changing.lock().await;
+        let Some(sandbox) = self.live().filter(|_| !self.is_paused()) else {
+            return Ok(false);
+        };
+        if let Err(failure) = in_time(sandbox.pause()).await {
+            // The request may have arrived although its answer did not.
+            let _best_effort = in_time(sandbox.resume()).await;
+            return Err(failure);
+        }
+        let left = self.time_left();
         {
             let mut state = lock(&self.pauses.state);
             state.since = Some(Instant::now());
-            state.left = self.time_left();
+            (state.left, state.wanted) = (left, None);
         }
         self.expiry_has_changed();
         Ok(true)
     }
 
-    /// Resumes the sandbox if it is paused.
-    pub(crate) async fn resume(&self, sandbox: &Arc<dyn Sandbox>) -> Result<(), Failure> {
-        if !self.is_paused() {
-            return Ok(());
-        }
+    async fn resume_now(&self, wanted: Option<Duration>) -> Result<bool, Failure> {
         let _changing = self.pauses.changing.lock().await;
-        if !self.is_paused() {
-            return Ok(());
-        }
+        let Some(sandbox) = self.live().filter(|_| self.is_paused()) else {
+            return Ok(false);
+        };
         in_time(sandbox.resume()).await?;
         let left = {
             let mut state = lock(&self.pauses.state);
             let since = state.since.take();
             state.earlier += since.map_or(Duration::ZERO, |since| since.elapsed());
             let left = state.left.take().map(|left| left.max(MIN_LIFETIME));
-            state.wanted.take().or(left)
+            wanted.or(state.wanted.take()).or(left)
         };
         if let Some(left) = left {
             self.set_time_left(left);
         }
         self.expiry_has_changed();
-        Ok(())
+        Ok(true)
     }
 
     /// Returns the time for which the sandbox has been paused.
@@ -128,9 +149,33 @@ impl Record {
         let state = lock(&self.pauses.state);
         state.earlier + state.since.map_or(Duration::ZERO, |since| since.elapsed())
     }
+
+    /// Waits until code has run in the paused sandbox. A process can let itself continue, by a timer that sends SIGCONT.
+    pub(crate) async fn ran_while_paused(&self, sandbox: &dyn Sandbox) {
+        let mut before = None;
+        loop {
+            tokio::time::sleep(CHECK_INTERVAL).await;
+            let Ok(usage) = sandbox.usage().await else { continue };
+            let used = usage.cpu_us.saturating_sub(before.unwrap_or(usage.cpu_us));
+            if used > MAX_CPU_PAUSED_US {
+                return;
+            }
+            before = Some(usage.cpu_us);
+        }
+    }
 }
 
-async fn in_time(change: impl Future<Output = Result<(), sandcell_sandbox::SandboxError>>) -> Result<(), Failure> {
+async fn finished(change: tokio::task::JoinHandle<Result<bool, Failure>>) -> Result<bool, Failure> {
+    change.await.unwrap_or_else(|_| {
+        Err(Failure::new(
+            Code::Internal,
+            "the sandbox could not be paused or resumed",
+            "try again; the log of the server has the reason",
+        ))
+    })
+}
+
+async fn in_time(change: impl Future<Output = Result<(), SandboxError>>) -> Result<(), Failure> {
     match timeout(FILE_CALL_TIMEOUT, change).await {
         Ok(done) => Ok(done?),
         Err(_) => Err(too_slow("the back end did not pause or resume the sandbox")),

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use sandcell_sandbox::{Connection, Failure, NetworkRule, PROXY_PORT};
+use sandcell_sandbox::{Connection, Failure};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::timeout;
 
@@ -32,12 +32,6 @@ impl Sandboxes {
             return Err(Failure::invalid("0 is not a port", "pass a port from 1 to 65535"));
         }
         let target = self.target(principal, Some(sandbox)).await?;
-        if port == PROXY_PORT && target.record.params.network != NetworkRule::None {
-            return Err(Failure::invalid(
-                format!("port {PROXY_PORT} is the way of the sandbox to its allowed hosts, and no program of it"),
-                "let the program listen on another port",
-            ));
-        }
         let (target, live) = ready(target).await?;
         let connection = match timeout(FILE_CALL_TIMEOUT, live.open_port(port)).await {
             Ok(opened) => opened?,

@@ -43,6 +43,8 @@ pub(crate) enum TerminationReason {
     Lost(EndReason),
     /// Code in it could not be killed, so the whole sandbox was closed.
     Unresponsive,
+    /// Code in it ran while it was paused.
+    RanWhilePaused,
     /// The server ends.
     Shutdown,
 }
@@ -77,6 +79,9 @@ impl Terminated {
             TerminationReason::Lifetime => format!("expired at {at}, at the end of its lifetime"),
             TerminationReason::Lost(reason) => format!("was lost at {at}: {reason}"),
             TerminationReason::Unresponsive => format!("was closed at {at} because code in it could not be killed"),
+            TerminationReason::RanWhilePaused => {
+                format!("was closed at {at} because code in it continued although it was paused")
+            }
             TerminationReason::Shutdown => format!("was closed at {at} because the server ends"),
         }
     }
@@ -86,7 +91,9 @@ impl Terminated {
             TerminationReason::Closed => Code::NotFound,
             TerminationReason::Idle(_) | TerminationReason::Lifetime => Code::Expired,
             TerminationReason::Lost(reason) => reason.code(),
-            TerminationReason::Unresponsive | TerminationReason::Shutdown => Code::SessionLost,
+            TerminationReason::Unresponsive | TerminationReason::RanWhilePaused | TerminationReason::Shutdown => {
+                Code::SessionLost
+            }
         }
     }
 
@@ -120,7 +127,7 @@ pub(crate) fn span(duration: Duration) -> String {
     }
 }
 
-/// The time to a deadline that does not come.
+/// The time to the idle deadline of a paused sandbox.
 const FAR_FUTURE: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// The purpose of a sandbox.
@@ -257,9 +264,9 @@ impl Record {
     }
 
     /// Waits until the sandbox is ready, and resumes it if it is paused. Bounded: its task makes it within a deadline.
-    pub(crate) async fn ready(&self) -> Result<Arc<dyn Sandbox>, Failure> {
+    pub(crate) async fn ready(self: &Arc<Self>) -> Result<Arc<dyn Sandbox>, Failure> {
         let sandbox = self.made().await?;
-        self.resume(&sandbox).await?;
+        self.resume(None).await?;
         Ok(sandbox)
     }
 
@@ -431,6 +438,7 @@ impl Record {
     pub(crate) fn set_time_left(&self, left: Duration) -> SystemTime {
         let lifetime = self.born.elapsed() + left;
         lock(&self.state).lifetime = Some(lifetime);
+        self.set_time_left_after_pause(left);
         self.expiry_has_changed();
         self.created + lifetime
     }
@@ -456,7 +464,7 @@ impl Record {
         self.params.asked.as_ref()?.key.as_deref()
     }
 
-    /// Returns its current deadlines. A paused sandbox has none that matter.
+    /// Returns its current deadlines. A paused sandbox does not expire.
     pub(crate) fn deadlines(&self) -> Deadlines {
         if self.is_paused() {
             return Deadlines {

@@ -55,7 +55,6 @@ pub(crate) fn setsid() -> io::Result<()> {
     super::check(libc::c_long::from(unsafe { libc::setsid() })).map(drop)
 }
 
-/// Applies a Landlock ruleset to this process, in addition to earlier ones.
 /// Makes a terminal the controlling terminal of this process, which leads a session.
 pub(crate) fn take_terminal(descriptor: RawFd) -> io::Result<()> {
     // SAFETY: this request reads no memory.
@@ -65,6 +64,7 @@ pub(crate) fn take_terminal(descriptor: RawFd) -> io::Result<()> {
     .map(drop)
 }
 
+/// Applies a Landlock ruleset to this process, in addition to earlier ones.
 pub(crate) fn restrict_self(ruleset: RawFd) -> io::Result<()> {
     // SAFETY: landlock_restrict_self reads no memory; a number that is no ruleset gives an error.
     super::check(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset, 0) }).map(drop)

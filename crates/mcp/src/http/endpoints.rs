@@ -17,13 +17,13 @@ use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use sandcell_engine::Principal;
 use sandcell_sandbox::{Code, Failure};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
-use tokio_util::sync::CancellationToken;
 
 use super::BODY_TIMEOUT;
 use super::body::{self, Body, BrokenOff};
 use super::host_origin::single_value;
 use super::pipeline::{BodyRoom, ConnectionInfo, Pipeline, is_json};
 use super::rejection::Rejection;
+use super::takeover::Takeover;
 use super::tenants::Tenant;
 use crate::auth::TokenUse;
 use crate::limits::{MESSAGE_DEPTH, MESSAGE_MARKS};
@@ -176,8 +176,8 @@ pub struct EndpointRequest<'a> {
     pub body: RequestBody<'a>,
     /// Room for a large answer.
     pub large: LargeAnswers<'a>,
-    /// Fires when the sender has lost access or the server ends. A connection that was taken over must end then.
-    pub ended: CancellationToken,
+    /// The right to take over the connection of the request.
+    pub takeover: Takeover,
 }
 
 impl std::fmt::Debug for EndpointRequest<'_> {
@@ -381,6 +381,7 @@ impl Pipeline {
             .request_permit(priority)
             .ok_or_else(Rejection::too_many_requests)?;
         let call = self.begin();
+        let held: Arc<dyn Send + Sync> = Arc::new((permit, call, Arc::clone(&tenant)));
         let (parts, incoming) = request.into_parts();
         let body = match wants {
             EndpointInput::Nothing | EndpointInput::Caller | EndpointInput::CallerAtOnce => RequestBody::Nothing,
@@ -400,7 +401,10 @@ impl Pipeline {
                 pipeline: self,
                 tenant: &tenant,
             },
-            ended: tenant.end_token(),
+            takeover: Takeover {
+                ended: tenant.end_token(),
+                _held: Arc::clone(&held),
+            },
         };
         let response = tokio::select! {
             biased;
@@ -408,7 +412,7 @@ impl Pipeline {
             () = tenant.ended() => return Err(if self.is_ending() { Rejection::ending() } else { Rejection::wrong_token() }),
         };
         let ended = tenant.end_token();
-        Ok(response.map(|body| body::until(body::holding(body, (permit, call, Arc::clone(&tenant))), ended)))
+        Ok(response.map(|body| body::until(body::holding(body, held), ended)))
     }
 
     /// Returns the sender of a request for endpoints.

@@ -20,6 +20,7 @@ mod page;
 mod pipeline;
 mod rejection;
 mod sessions;
+mod takeover;
 mod tenants;
 mod tls;
 
@@ -40,6 +41,7 @@ pub use endpoints::{
 pub use host_origin::InvalidHostOrigin;
 pub use limits_handle::HttpControl;
 pub use page::Page;
+pub use takeover::Takeover;
 pub use tls::{TlsError, TlsFiles};
 
 use crate::auth::oauth::{OauthError, OauthOptions};
