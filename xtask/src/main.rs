@@ -1,4 +1,4 @@
-//! The developers' commands: `cargo xtask check | test | soak | bench | profile | dist | arch`.
+//! The developers' commands: `cargo xtask check | test | soak | bench | profile | dist | e2b-compat | arch`.
 //!
 //! They are not for users; the program itself is in `crates/`. The decision taken here: a step that a machine cannot do is
 //! reported as skipped. With `SANDCELL_TEST_REQUIRE=1` (CI) it fails instead.
@@ -10,6 +10,7 @@ mod check;
 mod circles;
 mod command;
 mod dist;
+mod e2b_compat;
 mod ordinary_user;
 mod panics;
 mod profile;
@@ -86,6 +87,9 @@ enum Chore {
     /// Makes the packages: a static binary, a wheel, an npm package, an MCP bundle, server.json, checksums and a list of
     /// contents. Installs each package offline from its file, and runs the demo from there
     Dist(dist::DistArguments),
+    /// Runs E2B's own test suites, from checkouts that are not part of this project, against the E2B server, and writes the
+    /// table of results
+    E2bCompat(e2b_compat::CompatArguments),
     /// Only the architecture test
     Arch,
 }
@@ -116,6 +120,7 @@ fn main() -> ExitCode {
         ),
         Chore::Profile { calls, seconds, out } => profile::run(calls, std::time::Duration::from_secs(seconds), out),
         Chore::Dist(arguments) => dist::run(&arguments),
+        Chore::E2bCompat(arguments) => e2b_compat::run(&arguments),
         Chore::Arch => arch::run(),
     };
     match outcome {

@@ -22,13 +22,12 @@ const SKIPS_VARIABLE: &str = "SANDCELL_TEST_SKIPS";
 const MACHINE_VARIABLE: &str = "SANDCELL_TEST_VM";
 
 /// Tests that do not depend on the server's user, and take minutes: Python in a notebook, messages to waiting clients,
-/// access over HTTP, bad HTTP requests and E2B's SDKs.
-const SAME_FOR_EVERYBODY: [&str; 7] = [
+/// access over HTTP and bad HTTP requests.
+const SAME_FOR_EVERYBODY: [&str; 6] = [
     "notebooks::",
     "notifications::",
     "http::attacks::",
     "http::browser::",
-    "http::e2b_server::",
     "http::oauth::",
     "inspector::",
 ];

@@ -157,7 +157,9 @@ pub(crate) async fn answer(
             let sandbox = find()?;
             let asked: Seconds = answer::read(&request.body)?;
             let timeout = asked.timeout.ok_or_else(|| Problem::invalid("`timeout` is missing"))?;
-            if timeout == 0 {
+            if timeout == 0 && sandbox.terms.pauses_at_end {
+                state.engine.pause(&sandbox.owner, &sandbox.id).await?;
+            } else if timeout == 0 {
                 // The sandbox is to end now.
                 state.engine.close(&sandbox.owner, &sandbox.id).await?;
                 state.sandboxes.forget(&sandbox.id);

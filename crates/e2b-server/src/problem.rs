@@ -73,9 +73,15 @@ impl From<Failure> for Problem {
 impl From<Refusal> for Problem {
     fn from(refusal: Refusal) -> Self {
         let Failure { code, message, remedy } = refusal.failure;
+        let message = if remedy.is_empty() {
+            message
+        } else {
+            format!("{message} ({remedy})")
+        };
         Self {
-            error_code: Some(code.as_str().to_owned()),
-            ..Self::new(refusal.status, format!("{message} ({remedy})"))
+            // E2B's clients compare some refusals as a whole.
+            error_code: (code != Code::Unauthorized).then(|| code.as_str().to_owned()),
+            ..Self::new(refusal.status, message)
         }
     }
 }

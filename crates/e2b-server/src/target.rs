@@ -116,11 +116,7 @@ impl Target {
         if found.is_some() && signed && files::is_expired(head.uri) && secrets.iter().all(Option::is_none) {
             return Credential::Refused(Refusal {
                 status: StatusCode::UNAUTHORIZED,
-                failure: Failure::new(
-                    Code::Unauthorized,
-                    "signature is already expired",
-                    "make a new address with the SDK",
-                ),
+                failure: Failure::new(Code::Unauthorized, "signature is already expired", ""),
             });
         }
         match found {

@@ -65,7 +65,10 @@ def test_a_sandbox_is_paused_at_its_end_instead_of_killed():
             time.sleep(0.1)
         assert state(made) == "paused"
         assert [one.state.value for one in Sandbox.list().next_items() if one.sandbox_id == made.sandbox_id] == ["paused"]
-        assert Sandbox.connect(made.sandbox_id, timeout=60).run_code("y").text == "5"
+        again = Sandbox.connect(made.sandbox_id, timeout=60)
+        assert again.run_code("y").text == "5"
+        again.set_timeout(0)
+        assert state(again) == "paused"
     finally:
         assert made.kill() is True
 
