@@ -38,7 +38,7 @@ const RELEASES: [Release; 3] = [
         interpreter: false,
     },
 ];
-/// What the suites need beside the SDK.
+/// The packages that the suites need in addition to the SDK.
 const PLUGINS: [&str; 5] = [
     "pytest-asyncio==1.5.0",
     "pytest-dotenv==0.5.2",

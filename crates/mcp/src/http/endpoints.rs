@@ -313,7 +313,7 @@ impl BodySender {
 
     /// Closes the connection without the end of the body, so that the client knows that something is missing.
     pub async fn break_off(self) {
-        // A client that is gone need not be told.
+        // The send fails if the client has closed the connection already. Then there is nothing to do.
         let _gone = self.0.send(Err(BrokenOff)).await;
     }
 
