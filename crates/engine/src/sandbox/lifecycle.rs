@@ -235,6 +235,7 @@ pub(crate) fn preparing(backends: &[Arc<dyn Backend>], image: Option<&str>) -> O
 /// Waits until the sandbox has a reason to end.
 async fn wait_for_end(sandboxes: &Sandboxes, record: &Arc<Record>, sandbox: &dyn Sandbox) -> Terminated {
     let mut ended = pin!(sandbox.ended());
+    let mut ran_while_paused = pin!(record.ran_while_paused(sandbox));
     let mut notified = NotifiedState::default();
     loop {
         let expiry = record.deadlines();
@@ -249,7 +250,7 @@ async fn wait_for_end(sandboxes: &Sandboxes, record: &Arc<Record>, sandbox: &dyn
             () = sandboxes.down.cancelled() => TerminationReason::Shutdown,
             () = record.expiry_changed() => continue,
             () = sleep_until_some(next_notice) => continue,
-            () = record.ran_while_paused(sandbox), if record.is_paused() => TerminationReason::RanWhilePaused,
+            () = &mut ran_while_paused => TerminationReason::RanWhilePaused,
             () = sleep_until(next) => match expiry.lifetime {
                 Some(lifetime) if lifetime <= Instant::now() && pauses(record).await => continue,
                 Some(lifetime) if lifetime <= Instant::now() => TerminationReason::Lifetime,

@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use sandcell_sandbox::{Code, Failure, Sandbox, SandboxError};
+use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
 use crate::Principal;
@@ -19,6 +20,8 @@ const MIN_LIFETIME: Duration = Duration::from_secs(300);
 /// The interval in which the processor time of a paused sandbox is read, and the most that it may grow meanwhile.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 const MAX_CPU_PAUSED_US: u64 = 100_000;
+/// The number of readings in a row that may fail.
+const MAX_FAILED_CHECKS: u32 = 3;
 /// The minimum time by which the deadline of code is postponed while its sandbox is paused.
 const MIN_POSTPONEMENT: Duration = Duration::from_secs(1);
 
@@ -28,6 +31,8 @@ pub(crate) struct Pauses {
     state: Mutex<State>,
     /// Held while the sandbox is paused or resumed.
     changing: tokio::sync::Mutex<()>,
+    /// Tells the sandbox's task that a pause has begun.
+    begun: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -120,6 +125,7 @@ impl Record {
             state.since = Some(Instant::now());
             (state.left, state.wanted) = (left, None);
         }
+        self.pauses.begun.notify_one();
         self.expiry_has_changed();
         Ok(true)
     }
@@ -150,17 +156,40 @@ impl Record {
         state.earlier + state.since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
-    /// Waits until code has run in the paused sandbox. A process can let itself continue, by a timer that sends SIGCONT.
+    /// Waits until code has run in the sandbox while it was paused, or until that cannot be checked any more. A process can
+    /// let itself continue, by a timer that sends SIGCONT.
     pub(crate) async fn ran_while_paused(&self, sandbox: &dyn Sandbox) {
-        let mut before = None;
+        loop {
+            let since = lock(&self.pauses.state).since;
+            match since {
+                Some(since) if self.ran_since(since, sandbox).await => return,
+                Some(_) => {}
+                None => self.pauses.begun.notified().await,
+            }
+        }
+    }
+
+    /// Watches one pause. Returns false when it is over.
+    async fn ran_since(&self, since: Instant, sandbox: &dyn Sandbox) -> bool {
+        let (mut before, mut failed) = (None, 0);
         loop {
             tokio::time::sleep(CHECK_INTERVAL).await;
-            let Ok(usage) = sandbox.usage().await else { continue };
+            let usage = timeout(CHECK_INTERVAL, sandbox.usage()).await;
+            if lock(&self.pauses.state).since != Some(since) {
+                return false;
+            }
+            let Ok(Ok(usage)) = usage else {
+                failed += 1;
+                if failed == MAX_FAILED_CHECKS {
+                    return true;
+                }
+                continue;
+            };
             let used = usage.cpu_us.saturating_sub(before.unwrap_or(usage.cpu_us));
             if used > MAX_CPU_PAUSED_US {
-                return;
+                return true;
             }
-            before = Some(usage.cpu_us);
+            (before, failed) = (Some(usage.cpu_us), 0);
         }
     }
 }
