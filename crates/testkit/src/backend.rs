@@ -213,6 +213,7 @@ impl Backend for FakeBackend {
             files: Mutex::default(),
             links: Mutex::default(),
             ended: watch::Sender::new(None),
+            paused: AtomicBool::new(false),
         });
         let mut sandboxes = self.world.sandboxes.lock().unwrap();
         let mut env = spec.env.clone();
@@ -249,6 +250,7 @@ pub struct Inside {
     /// Links by path, with their targets.
     pub links: Mutex<BTreeMap<String, String>>,
     pub ended: watch::Sender<Option<EndReason>>,
+    pub paused: AtomicBool,
 }
 
 impl Inside {
@@ -265,6 +267,14 @@ impl Inside {
             self.world.live.fetch_sub(1, Ordering::SeqCst);
         }
         ended
+    }
+
+    async fn set_paused(&self, paused: bool) -> Result<(), SandboxError> {
+        self.check()?;
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        self.paused.store(paused, Ordering::SeqCst);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        Ok(())
     }
 
     pub async fn gone(&self) -> EndReason {
@@ -334,6 +344,15 @@ impl Sandbox for FakeSandbox {
 
     fn files(&self) -> &dyn Files {
         self.inside.as_ref()
+    }
+
+    /// Takes a moment before and after the change, so that a caller can go away meanwhile.
+    async fn pause(&self) -> Result<(), SandboxError> {
+        self.inside.set_paused(true).await
+    }
+
+    async fn resume(&self) -> Result<(), SandboxError> {
+        self.inside.set_paused(false).await
     }
 
     async fn usage(&self) -> Result<Usage, SandboxError> {

@@ -8,6 +8,7 @@ mod history;
 mod keys;
 mod once;
 mod output;
+mod pauses;
 mod pool;
 mod programs;
 mod quota;
