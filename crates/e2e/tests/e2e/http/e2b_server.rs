@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use sandcell_e2e::http::{Reply, Server, command, connect};
 use sandcell_e2e::test_dir::TestDir;
-use sandcell_e2e::{DEFAULT_TIMEOUT, begin, name_of, skip, sources, until};
+use sandcell_e2e::{DEFAULT_TIMEOUT, begin, machine, name_of, skip, sources, until};
 
 /// Makes a key in E2B's form.
 fn key(place: &TestDir, name: &str) -> String {
@@ -517,5 +517,29 @@ fn a_client_that_leaves_interrupts_its_code_and_not_its_program() {
     until(DEFAULT_TIMEOUT, "the program has gone on", || {
         let inside = [inside[0], ("E2b-Sandbox-Port", "49983"), inside[2]];
         (client.send("GET", "/files?path=went-on", &inside, b"").status == 200).then_some(())
+    });
+}
+
+#[test]
+fn a_killed_server_leaves_no_process_of_a_paused_sandbox() {
+    let _turn = begin!();
+    let place = TestDir::new();
+    let (server, client) = server(&place);
+    let (sandbox, secret) = client.sandbox();
+    let inside = [
+        ("E2b-Sandbox-Id", sandbox.as_str()),
+        ("E2b-Sandbox-Port", "49999"),
+        ("X-Access-Token", secret.as_str()),
+    ];
+    let code = json!({"code": "import subprocess; subprocess.Popen(['sleep', '1000'])"}).to_string();
+    let ran = client.send("POST", "/execute", &inside, code.as_bytes());
+    assert_eq!(ran.status, 200, "{ran:?}");
+    let paused = client.send("POST", &format!("/sandboxes/{sandbox}/pause"), &[JSON], b"{}");
+    assert_eq!(paused.status, 204, "{paused:?}");
+    let processes = machine::descendants(server.pid());
+    assert!(processes.iter().any(|process| process.name == "sleep"), "{processes:?}");
+    machine::kill(server.pid());
+    until(DEFAULT_TIMEOUT, "everything has ended", || {
+        processes.iter().all(|process| !process.lives()).then_some(())
     });
 }
