@@ -43,8 +43,8 @@ pub use content::execution_object;
 pub use http::{
     Activity, BodySender, BodyStream, BrokenOff, Claim, Credential, Disconnected, EndpointBody, EndpointInput,
     EndpointRequest, Endpoints, HttpControl, HttpError, HttpLimits, HttpOptions, HttpServer, InvalidHostOrigin,
-    LargeAnswer, LargeAnswers, NotFound, Page, Refusal, RequestBody, RequestHead, Takeover, TlsError, TlsFiles,
-    channel_body, holding, whole_body,
+    LargeAnswer, LargeAnswers, NotFound, PORT_PROTOCOL, Page, Refusal, RequestBody, RequestHead, Takeover, TlsError,
+    TlsFiles, channel_body, holding, whole_body,
 };
 pub use instructions::SandboxLifetime;
 pub use notebook::notebook;

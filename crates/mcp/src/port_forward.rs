@@ -10,10 +10,9 @@ use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
+use crate::http::PORT_PROTOCOL;
 use crate::proxy::{ProxyError, ServerClient};
 
-/// The protocol to which the connection of a request is changed: bytes of the program's port.
-const PORT_PROTOCOL: &str = "tcp";
 /// The maximum number of simultaneous connections, as in a sandbox.
 const MAX_CONNECTIONS: usize = 64;
 

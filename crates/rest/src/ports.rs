@@ -2,14 +2,11 @@
 
 use hyper::header::{CONNECTION, HeaderValue, UPGRADE};
 use hyper::{HeaderMap, Response, StatusCode};
-use sandcell_mcp::{EndpointBody, whole_body};
+use sandcell_mcp::{EndpointBody, PORT_PROTOCOL, whole_body};
 use sandcell_sandbox::Failure;
 
 use crate::problem::Problem;
 use crate::request::Call;
-
-/// The protocol of the connection afterwards: the bytes of the port.
-const PROTOCOL: &str = "tcp";
 
 /// Connects to a port of a sandbox.
 pub(crate) async fn connect(call: Call<'_>) -> Result<Response<EndpointBody>, Problem> {
@@ -23,8 +20,8 @@ pub(crate) async fn connect(call: Call<'_>) -> Result<Response<EndpointBody>, Pr
         .filter(|_| asks_for_protocol(&call.headers))
         .ok_or_else(|| {
             Failure::invalid(
-                format!("the request does not ask for the protocol {PROTOCOL:?}"),
-                format!("send it over HTTP/1.1 with `Connection: Upgrade` and `Upgrade: {PROTOCOL}`"),
+                format!("the request does not ask for the protocol {PORT_PROTOCOL:?}"),
+                format!("send it over HTTP/1.1 with `Connection: Upgrade` and `Upgrade: {PORT_PROTOCOL}`"),
             )
         })?;
     let sandbox = call.ids.first().map_or("", String::as_str);
@@ -34,7 +31,7 @@ pub(crate) async fn connect(call: Call<'_>) -> Result<Response<EndpointBody>, Pr
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     let headers = response.headers_mut();
     headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
-    headers.insert(UPGRADE, HeaderValue::from_static(PROTOCOL));
+    headers.insert(UPGRADE, HeaderValue::from_static(PORT_PROTOCOL));
     Ok(response)
 }
 
@@ -42,5 +39,5 @@ fn asks_for_protocol(headers: &HeaderMap) -> bool {
     headers
         .get(UPGRADE)
         .and_then(|protocol| protocol.to_str().ok())
-        .is_some_and(|protocol| protocol.eq_ignore_ascii_case(PROTOCOL))
+        .is_some_and(|protocol| protocol.eq_ignore_ascii_case(PORT_PROTOCOL))
 }

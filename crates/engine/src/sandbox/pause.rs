@@ -70,9 +70,8 @@ impl Sandboxes {
     }
 
     pub(crate) fn is_paused(&self, principal: &Principal, id: &str) -> bool {
-        let mut all = self.registry.of(principal).into_iter();
-        all.find(|record| record.id.as_str() == id)
-            .is_some_and(|record| record.is_paused())
+        let record = self.registry.record(principal, id);
+        record.is_some_and(|record| record.is_paused())
     }
 }
 

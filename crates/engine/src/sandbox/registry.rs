@@ -147,9 +147,14 @@ impl Registry {
 
     /// True if the caller has a sandbox with this id that accepts calls.
     pub(crate) fn has(&self, principal: &Principal, id: &str) -> bool {
+        self.record(principal, id).is_some_and(|record| record.open())
+    }
+
+    /// Returns the caller's sandbox with this id. Asking does not count as using it.
+    pub(crate) fn record(&self, principal: &Principal, id: &str) -> Option<Arc<Record>> {
         let inner = lock(&self.inner);
         let record = inner.live.get(&SandboxId(Arc::from(id)));
-        record.is_some_and(|record| record.owner == *principal && record.open())
+        record.filter(|record| record.owner == *principal).cloned()
     }
 
     /// Returns the caller's default sandbox. Reserves it if there is none.

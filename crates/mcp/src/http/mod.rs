@@ -41,7 +41,7 @@ pub use endpoints::{
 pub use host_origin::InvalidHostOrigin;
 pub use limits_handle::HttpControl;
 pub use page::Page;
-pub use takeover::Takeover;
+pub use takeover::{PORT_PROTOCOL, Takeover};
 pub use tls::{TlsError, TlsFiles};
 
 use crate::auth::oauth::{OauthError, OauthOptions};

@@ -8,6 +8,8 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, copy, split};
 use tokio_util::sync::CancellationToken;
 
+/// The protocol of a connection that carries the bytes of a program's port.
+pub const PORT_PROTOCOL: &str = "tcp";
 /// The maximum time for a client to begin with the new protocol.
 const UPGRADE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time for which a program may still answer a client that has ended its side.

@@ -8,11 +8,8 @@ use sandcell_mcp::PortForward;
 use sandcell_sandbox::{Code, Failure};
 use tokio::net::TcpListener;
 
-use super::output;
+use super::{output, serve};
 use crate::signals;
-
-/// The variable that holds the token. An argument would be readable by every user of the machine.
-const TOKEN_VARIABLE: &str = "SANDCELL_TOKEN";
 
 /// Makes a program that listens in a sandbox of a running server reachable on this machine, until it is interrupted
 ///
@@ -52,9 +49,8 @@ pub(super) fn run(args: &ForwardArgs) -> Result<ExitCode, Failure> {
 
 async fn forward(args: &ForwardArgs) -> Result<ExitCode, Failure> {
     let mut stop = signals::Stop::listen()?;
-    let token = std::env::var(TOKEN_VARIABLE).ok();
-    let token = token.as_deref().map(str::trim).filter(|token| !token.is_empty());
-    let forward = PortForward::new(&args.to, token, &args.sandbox, args.port).await?;
+    let token = serve::token()?;
+    let forward = PortForward::new(&args.to, token.as_deref(), &args.sandbox, args.port).await?;
     let address = args
         .listen
         .unwrap_or_else(|| SocketAddr::from((Ipv4Addr::LOCALHOST, args.port)));

@@ -10,6 +10,9 @@ mod parent;
 #[cfg(unix)]
 mod socket;
 
+#[cfg(feature = "bridge")]
+pub(super) use connect::token;
+
 use std::process::ExitCode;
 
 use clap::Args;

@@ -11,6 +11,15 @@ use crate::signals;
 /// The variable that holds the token. An argument would be readable by every user of the machine.
 const TOKEN_VARIABLE: &str = "SANDCELL_TOKEN";
 
+/// Returns the token for a running server, if there is one.
+pub(in crate::cli) fn token() -> Result<Option<String>, Failure> {
+    match std::env::var(TOKEN_VARIABLE) {
+        Ok(token) if !token.trim().is_empty() => Ok(Some(token.trim().to_owned())),
+        Ok(_) | Err(std::env::VarError::NotPresent) => Ok(None),
+        Err(std::env::VarError::NotUnicode(_)) => Err(failure(&ProxyError::Token)),
+    }
+}
+
 /// Passes messages on until stdin is closed or a signal arrives.
 pub(super) async fn serve(args: &ServeArgs, url: &str) -> Result<ExitCode, Failure> {
     if let Some(flag) = args.flags().iter().find(|flag| !flag.texts.is_empty()) {
@@ -19,11 +28,7 @@ pub(super) async fn serve(args: &ServeArgs, url: &str) -> Result<ExitCode, Failu
             "give it to that server, or leave --connect out",
         ));
     }
-    let token = match std::env::var(TOKEN_VARIABLE) {
-        Ok(token) if !token.trim().is_empty() => Some(token.trim().to_owned()),
-        Ok(_) | Err(std::env::VarError::NotPresent) => None,
-        Err(std::env::VarError::NotUnicode(_)) => return Err(failure(&ProxyError::Token)),
-    };
+    let token = token()?;
     #[cfg(unix)]
     if let Some(path) = url.strip_prefix("unix:").filter(|path| path.starts_with('/')) {
         // An absent server is reported call by call. A server of another user is reported at once.
