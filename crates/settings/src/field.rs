@@ -86,6 +86,15 @@ impl SettingType for String {
     }
 }
 
+impl SettingType for toml::Table {
+    fn from_value(_key: &str, value: &Value) -> Option<Self> {
+        match value {
+            Value::Tables(table, _) => Some(table.clone()),
+            _ => None,
+        }
+    }
+}
+
 impl SettingType for Level {
     fn from_value(_key: &str, value: &Value) -> Option<Self> {
         let Value::Word(word) = value else { return None };

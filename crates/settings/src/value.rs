@@ -40,6 +40,13 @@ pub enum Kind {
     Paths,
     /// Folders of the host that sandboxes see.
     Mounts,
+    /// A table of named tables. Only files have it. The code that uses the setting reads it.
+    Tables {
+        /// Checks the table, and returns the reason to refuse it.
+        check: fn(&toml::Table) -> Result<(), String>,
+        /// The keys whose values are secrets, at any depth.
+        secret: &'static [&'static str],
+    },
     /// `true` or `false`.
     Flag,
     /// A short name, or empty for none.
@@ -87,6 +94,8 @@ pub enum Value {
     Paths(Vec<PathBuf>),
     /// Of [`Kind::Mounts`].
     Mounts(Vec<Mount>),
+    /// Of [`Kind::Tables`], with the keys whose values are secrets.
+    Tables(toml::Table, &'static [&'static str]),
     /// Of [`Kind::Flag`].
     Flag(bool),
     /// Of [`Kind::Name`].
@@ -114,6 +123,7 @@ impl Kind {
             Self::Path => "an absolute path".to_owned(),
             Self::Paths => "a list of absolute paths of folders".to_owned(),
             Self::Mounts => "`[[mount]]` tables with host, sandbox and mode".to_owned(),
+            Self::Tables { .. } => "a table of named tables".to_owned(),
             Self::Flag => "true or false".to_owned(),
             Self::Name => "a name of lower-case letters, digits, - and _".to_owned(),
             Self::Requirements { .. } => "a list of packages, such as [\"numpy>=2,<3\", \"acme-*\"]".to_owned(),
@@ -171,6 +181,10 @@ impl Kind {
                 let mounts: Result<Vec<_>, _> = items.iter().map(mount::from_toml).collect();
                 mounts.and_then(mount::all).map(Value::Mounts).map_err(unusable)
             }
+            (Self::Tables { check, secret }, toml::Value::Table(table)) => match check(table) {
+                Ok(()) => Ok(Value::Tables(table.clone(), secret)),
+                Err(reason) => Err(unusable(reason)),
+            },
             (_, other) => Err(self.refuse(&kind_of(other))),
         }
     }
@@ -215,6 +229,8 @@ impl Kind {
             Self::Secret => Ok(Value::Secret(
                 Some(text).filter(|text| !text.is_empty()).map(Secret::new),
             )),
+            Self::Tables { secret, .. } if text.is_empty() => Ok(Value::Tables(toml::Table::new(), secret)),
+            Self::Tables { .. } => Err("can be set in a file only".to_owned()),
             Self::Mounts => {
                 let mounts: Result<Vec<_>, _> = items().map(mount::from_flag).collect();
                 mounts.and_then(mount::all).map(Value::Mounts).map_err(unusable)
@@ -257,6 +273,7 @@ impl Value {
             Self::Path(path) => json!(path),
             Self::Paths(paths) => json!(paths),
             Self::Mounts(mounts) => json!(mounts),
+            Self::Tables(table, secret) => json!(without_secrets(table, secret)),
             Self::Flag(flag) => json!(flag),
             Self::Name(name) => json!(name),
             Self::Requirements(list) => json!(list),
@@ -265,6 +282,23 @@ impl Value {
             Self::Secret(secret) => json!(secret.as_ref().map(|_| HIDDEN_SECRET)),
         }
     }
+}
+
+/// Returns a table in which the values of these keys are hidden.
+fn without_secrets(table: &toml::Table, secret: &[&str]) -> toml::Table {
+    let hide = |(key, value): (&String, &toml::Value)| {
+        let shown = match value {
+            toml::Value::Table(inner) if secret.contains(&key.as_str()) => {
+                let hidden = |key: &String| (key.clone(), toml::Value::String(HIDDEN_SECRET.to_owned()));
+                toml::Value::Table(inner.keys().map(hidden).collect())
+            }
+            _ if secret.contains(&key.as_str()) => toml::Value::String(HIDDEN_SECRET.to_owned()),
+            toml::Value::Table(inner) => toml::Value::Table(without_secrets(inner, secret)),
+            other => other.clone(),
+        };
+        (key.clone(), shown)
+    };
+    table.iter().map(hide).collect()
 }
 
 fn unusable(reason: String) -> String {

@@ -25,7 +25,7 @@ pub(crate) fn setting(key: &str) -> Result<&'static Setting, ConfigError> {
 /// Returns the file's text with this value of the setting. Words are written as in an environment variable, and
 /// several make a list. A word that begins like TOML is read as TOML.
 pub(crate) fn set(file: &Path, text: &str, setting: &'static Setting, words: &[String]) -> Result<String, ConfigError> {
-    if matches!(setting.declaration.kind, Kind::Mounts) {
+    if matches!(setting.declaration.kind, Kind::Mounts | Kind::Tables { .. }) {
         return Err(invalid(
             setting,
             "has separate tables: write them with `sandcell config edit`".to_owned(),
@@ -81,10 +81,10 @@ fn invalid(setting: &Setting, reason: String) -> ConfigError {
     }
 }
 
-/// Returns the value as TOML; none for mounts, which have their own tables.
+/// Returns the value as TOML; none for mounts and other tables.
 fn item(value: &Value) -> Option<toml_edit::Value> {
     match value {
-        Value::Mounts(_) => None,
+        Value::Mounts(_) | Value::Tables(..) => None,
         // The JSON form of a secret hides it.
         Value::Secret(secret) => Some(secret.as_ref().map_or("", |secret| secret.expose()).into()),
         other => from_json(other.to_json()),
