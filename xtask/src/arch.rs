@@ -12,7 +12,7 @@ use crate::command::root;
 use crate::{circles, rust_paths};
 
 /// Allowed dependencies between crates, tests included. An unlisted crate is an error, so a new one is a decision.
-const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 24] = [
+const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 25] = [
     ("attacks", &[]),
     ("sandbox", &[]),
     ("settings", &["sandbox"]),
@@ -26,6 +26,7 @@ const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 24] = [
     ("broker", &[]),
     ("packages", &["broker", "sandbox"]),
     ("images", &["broker", "sandbox"]),
+    ("host-tools", &["sandbox"]),
     // Tests of the engine use the engine on a scripted world.
     ("engine", &["sandbox", "testkit"]),
     ("testkit", &["engine", "sandbox"]),
@@ -45,6 +46,7 @@ const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 24] = [
             "e2b-server",
             "engine",
             "history",
+            "host-tools",
             "images",
             "jail",
             "languages",
@@ -71,7 +73,15 @@ const TEST_ONLY_CRATES: [&str; 5] = ["contract", "e2e", "fake-e2b", "fuzz", "tes
 const FLOORS: [(&str, &[&str]); 3] = [
     (
         "crates/engine/src",
-        &["execution", "sandbox", "records", "output", "admission", "api"],
+        &[
+            "tool_calls",
+            "execution",
+            "sandbox",
+            "records",
+            "output",
+            "admission",
+            "api",
+        ],
     ),
     (
         "crates/jail/src",

@@ -14,13 +14,14 @@ mod execution;
 mod output;
 mod records;
 mod sandbox;
+mod tool_calls;
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use sandcell_sandbox::{
-    Backend, Capacity, ConsentRequired, Entry, Failure, FileChunk, Language, LanguageInfo, Listing, Network, Packages,
+    Backend, Capacity, Code, ConsentRequired, Entry, Failure, FileChunk, Language, LanguageInfo, Listing, Packages,
     SandboxPath, SessionEvent, Signal, TerminalSize, WriteMode,
 };
 use tokio::sync::mpsc;
@@ -89,20 +90,28 @@ impl Engine {
         packages: Option<Arc<dyn Packages>>,
     ) -> Arc<Self> {
         let packages = packages.into_iter().collect();
-        Self::with_observers(config, backends, languages, packages, None, Observers::default())
+        let outside = Outside {
+            packages,
+            ..Outside::default()
+        };
+        Self::with_observers(config, backends, languages, outside, Observers::default())
     }
 
-    /// Creates an engine like [`Engine::new`], with installers of packages (one for each kind), a network that connects
-    /// sandboxes to allowed hosts, and observers that store history and security events permanently.
+    /// Creates an engine like [`Engine::new`], with ways out of the sandboxes, and observers that store history and security
+    /// events permanently.
     #[must_use]
     pub fn with_observers(
         config: EngineConfig,
         backends: Vec<Arc<dyn Backend>>,
         languages: Vec<Arc<dyn Language>>,
-        packages: Vec<Arc<dyn Packages>>,
-        network: Option<Arc<dyn Network>>,
+        outside: Outside,
         observers: Observers,
     ) -> Arc<Self> {
+        let Outside {
+            network,
+            packages,
+            tools,
+        } = outside;
         let mut config = config;
         add_network_hint(&mut config, network.as_ref());
         let records = Records {
@@ -132,6 +141,7 @@ impl Engine {
             languages,
             packages: Replaceable::new(packages),
             network: Replaceable::new(network),
+            tools: Replaceable::new(tools),
         });
         tokio::spawn(pool::run(sandboxes.clone()));
         let executions = Executions {
@@ -149,10 +159,10 @@ impl Engine {
         self.executions.sandboxes.config()
     }
 
-    /// Replaces the settings for later requests: limits, quotas, pool size, allowed hosts and packages. Existing
+    /// Replaces the settings for later requests: limits, quotas, pool size, allowed hosts, packages and tools. Existing
     /// sandboxes keep the settings that they were made with. The age limit of the history stays.
-    pub fn change(&self, config: EngineConfig, network: Option<Arc<dyn Network>>, packages: Vec<Arc<dyn Packages>>) {
-        self.executions.sandboxes.change(config, network, packages);
+    pub fn change(&self, config: EngineConfig, outside: Outside) {
+        self.executions.sandboxes.change(config, outside);
     }
 
     /// Lists the sandboxes of all callers that can reach hosts, oldest first. They keep the hosts that they were made
@@ -572,7 +582,7 @@ impl Engine {
             Some(id) => self.executions.store.find(principal, id)?,
             None => self.executions.store.newest_running(principal).ok_or_else(|| {
                 Failure::new(
-                    sandcell_sandbox::Code::NotFound,
+                    Code::NotFound,
                     "nothing is running",
                     "get_execution_history lists what ran",
                 )
@@ -772,11 +782,6 @@ impl Engine {
     ) -> Result<bool, Failure> {
         let session = session.map(str::to_owned);
         self.executions.end_session(principal, sandbox, language, session).await
-    }
-
-    /// Records a security event, if there is an auditor.
-    pub fn note(&self, event: SecurityEvent) {
-        self.executions.sandboxes.records.observers.note(|| event);
     }
 
     /// Ends all sandboxes and refuses further calls. Waits until the permanent history has the records. Bounded (7 s).

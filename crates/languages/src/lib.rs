@@ -235,6 +235,9 @@ pub fn detect(settings: &Settings) -> Detected {
             let finder = Finder::of_this_machine();
             table.detect(&finder, settings.memory.as_deref(), &mut detected);
             detected.added.extend(java::with_limits(&finder));
+            detected
+                .added
+                .extend(finder.path_of("bash").and_then(|bash| bash::tools_program(&bash)));
         }
         Err(failure) => detected.problems.push(failure),
     }

@@ -89,6 +89,19 @@ fn write(engine: &Arc<Engine>, (mounts, lives): (&[Mount], SandboxLifetime), nam
     sentences.join("\n")
 }
 
+/// The sentence about the host's tools; none if the caller's code may use none.
+pub(crate) fn tools_sentence(servers: &[String]) -> Option<String> {
+    if servers.is_empty() {
+        return None;
+    }
+    Some(format!(
+        "Python code in sandboxes can call tools of the host: {}. tools.search(\"words\") and tools.list(\"SERVER\") find \
+         them, help(tools.SERVER.TOOL) shows the arguments, tools.SERVER.TOOL(name=value) calls one and returns its result \
+         as a Python value. Write one program for a whole task.",
+        some(servers, MAX_NAMED_MOUNTS)
+    ))
+}
+
 fn languages_text(languages: &[LanguageInfo], named: usize) -> String {
     if languages.is_empty() {
         return "Languages: none is installed here; execute_code says what to do.".into();

@@ -6,6 +6,8 @@
 #![forbid(unsafe_code)]
 
 mod answer;
+#[cfg(feature = "bridge")]
+mod approvals;
 mod arguments;
 mod auth;
 mod completion;
@@ -27,6 +29,8 @@ mod prompts;
 #[cfg(feature = "bridge")]
 mod proxy;
 mod resources;
+#[cfg(feature = "bridge")]
+mod rest_client;
 mod schema;
 mod server;
 mod spans;
@@ -37,6 +41,8 @@ mod tests;
 mod time;
 mod tools;
 
+#[cfg(feature = "bridge")]
+pub use approvals::{Approval, Approvals};
 pub use auth::oauth::{OauthError, OauthOptions};
 pub use auth::{Anonymous, NewToken, Token, TokenError, TokenForm, TokenStore, TokenUse};
 pub use content::execution_object;

@@ -3,15 +3,15 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use hyper::header::{AUTHORIZATION, CONNECTION, UPGRADE};
-use reqwest::{Response, StatusCode};
-use sandcell_sandbox::{Code, Failure};
+use hyper::header::{CONNECTION, UPGRADE};
+use reqwest::{Method, StatusCode};
+use sandcell_sandbox::Failure;
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
 use crate::http::PORT_PROTOCOL;
-use crate::proxy::{ProxyError, ServerClient};
+use crate::rest_client::{RestClient, refusal, unreachable};
 
 /// The maximum number of simultaneous connections, as in a sandbox.
 const MAX_CONNECTIONS: usize = 64;
@@ -19,7 +19,7 @@ const MAX_CONNECTIONS: usize = 64;
 /// Forwards to a port of a sandbox of a running server.
 #[derive(Debug, Clone)]
 pub struct PortForward {
-    client: Arc<ServerClient>,
+    client: Arc<RestClient>,
     sandbox: String,
     port: u16,
 }
@@ -30,17 +30,14 @@ impl PortForward {
     /// # Errors
     /// The address is not one, the server does not answer, or it has no such sandbox.
     pub async fn new(to: &str, token: Option<&str>, sandbox: &str, port: u16) -> Result<Self, Failure> {
-        let client = ServerClient::new(to, token).map_err(|error| not_an_address(&error))?;
         let forward = Self {
-            client: Arc::new(client),
+            client: Arc::new(RestClient::new(to, token)?),
             sandbox: sandbox.to_owned(),
             port,
         };
-        let found = forward.get(&format!("/v1/sandboxes/{sandbox}"), false).await?;
-        match found.status() {
-            StatusCode::OK => Ok(forward),
-            _ => Err(refusal(found).await),
-        }
+        let found = forward.client.request(Method::GET, &format!("/v1/sandboxes/{sandbox}"));
+        forward.client.send(found).await?;
+        Ok(forward)
     }
 
     /// Serves the connections of a local port until the future is dropped. `refused` learns of each connection that
@@ -71,7 +68,9 @@ impl PortForward {
 
     async fn connect(&self, mut stream: TcpStream) -> Result<(), Failure> {
         let path = format!("/v1/sandboxes/{}/ports/{}", self.sandbox, self.port);
-        let response = self.get(&path, true).await?;
+        let request = self.client.request(Method::GET, &path);
+        let request = request.header(CONNECTION, "Upgrade").header(UPGRADE, PORT_PROTOCOL);
+        let response = self.client.send(request).await?;
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
             return Err(refusal(response).await);
         }
@@ -80,55 +79,4 @@ impl PortForward {
         let _ended = copy_bidirectional(&mut stream, &mut upgraded).await;
         Ok(())
     }
-
-    async fn get(&self, path: &str, upgrade: bool) -> Result<Response, Failure> {
-        let ServerClient { url, http, token } = &*self.client;
-        let mut url = url.clone();
-        url.set_path(path);
-        let mut request = http.get(url);
-        if let Some(token) = token {
-            request = request.header(AUTHORIZATION, token.clone());
-        }
-        if upgrade {
-            request = request.header(CONNECTION, "Upgrade").header(UPGRADE, PORT_PROTOCOL);
-        }
-        request.send().await.map_err(|error| unreachable(&error))
-    }
-}
-
-/// Returns the failure that the server has answered with.
-async fn refusal(response: Response) -> Failure {
-    let status = response.status();
-    let text = response.bytes().await.unwrap_or_default();
-    serde_json::from_slice(&text).unwrap_or_else(|_| {
-        Failure::new(
-            Code::Internal,
-            format!("the server answered with status {status}"),
-            "check the address: it is the one that `sandcell serve --http` prints",
-        )
-    })
-}
-
-fn unreachable(error: &reqwest::Error) -> Failure {
-    Failure::new(
-        Code::BackendUnavailable,
-        format!("the server does not answer: {}", innermost(error)),
-        "start it with `sandcell serve --http PORT`, and check the address",
-    )
-}
-
-fn not_an_address(error: &ProxyError) -> Failure {
-    Failure::invalid(
-        error.to_string(),
-        "give the address that the server printed, such as http://127.0.0.1:8123/mcp",
-    )
-}
-
-/// Returns the innermost cause, which is the one that a person can do something about.
-fn innermost(error: &reqwest::Error) -> String {
-    let mut cause: &dyn std::error::Error = error;
-    while let Some(inner) = cause.source() {
-        cause = inner;
-    }
-    cause.to_string()
 }

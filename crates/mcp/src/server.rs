@@ -16,10 +16,10 @@ use rmcp::handler::server::ServerHandler;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CancelTaskParams, CompleteRequestParams, CompleteResult, CustomRequest,
     CustomResult, ErrorCode, ErrorData, GetPromptRequestParams, GetPromptResponse, GetTaskParams, GetTaskResult,
-    Implementation, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
-    PaginatedRequestParams, ProgressNotificationParam, ProgressToken, ProtocolVersion, ReadResourceRequestParams,
-    ReadResourceResponse, RequestMetaObject, ServerCapabilities, ServerConfig, ServerResult, SetLevelRequestParams,
-    Tool as McpTool, UpdateTaskParams,
+    Implementation, InputRequiredResult, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult,
+    ListToolsResult, PaginatedRequestParams, ProgressNotificationParam, ProgressToken, ProtocolVersion,
+    ReadResourceRequestParams, ReadResourceResponse, RequestMetaObject, ServerCapabilities, ServerConfig, ServerResult,
+    SetLevelRequestParams, Tool as McpTool, UpdateTaskParams,
 };
 use rmcp::service::{Peer, RequestContext};
 use sandcell_engine::{Engine, EventKind, ExecutionId, ExpiryNotices, Principal, Progress, SecurityEvent, Watch};
@@ -30,9 +30,10 @@ use tracing::Instrument as _;
 
 use crate::answer::{Answer, Block};
 use crate::content::execution;
-use crate::elicitation::{Elicitation, ElicitationOutcome};
+use crate::elicitation::{self, Elicitation, ElicitationOutcome, OpenQuestions};
 use crate::in_flight::{AnswerRoom, InFlight};
 use crate::instructions::SandboxLifetime;
+use crate::instructions::tools_sentence;
 use crate::limits::{BULK_ANSWER_BYTES, DEFAULT_WAIT, MAX_WAIT, PROGRESS_INTERVAL, PROGRESS_SEND_TIMEOUT};
 use crate::notifications::{self, LogSubscription};
 use crate::prompts::Prompt;
@@ -101,6 +102,7 @@ struct Inner {
     /// Expiry notifications of the caller's sandboxes, for calls that ask for them.
     soon: tokio::sync::Mutex<ExpiryNotices>,
     elicitation: Elicitation,
+    open_questions: OpenQuestions,
 }
 
 impl Server {
@@ -112,7 +114,10 @@ impl Server {
         in_flight: Arc<InFlight>,
     ) -> Result<Self, UnknownTool> {
         let wait = options.wait.unwrap_or(DEFAULT_WAIT);
-        let facts = ToolFacts::of(&engine, wait);
+        let facts = ToolFacts {
+            tool_servers: engine.tool_servers(&caller),
+            ..ToolFacts::of(&engine, wait)
+        };
         let mut tools = options.toolset.tools(&facts);
         let mut unlisted = options.toolset.unlisted_tools(&facts);
         if let Some(wanted) = &options.tools {
@@ -127,7 +132,10 @@ impl Server {
             tools.retain(is_wanted);
             unlisted.retain(is_wanted);
         }
-        let instructions = options.toolset.instructions(&engine, &options.mounts, options.lives);
+        let mut instructions = options.toolset.instructions(&engine, &options.mounts, options.lives);
+        if let Some(sentence) = tools_sentence(&facts.tool_servers) {
+            instructions = format!("{instructions}\n{sentence}");
+        }
         let soon = tokio::sync::Mutex::new(engine.expiry_notices(&caller));
         let inner = Inner {
             engine,
@@ -142,6 +150,7 @@ impl Server {
             tasks: Tasks::default(),
             soon,
             elicitation: Elicitation::default(),
+            open_questions: OpenQuestions::default(),
         };
         Ok(Self(Arc::new(inner), Arc::default()))
     }
@@ -240,11 +249,10 @@ impl Server {
         tool: &Tool,
         (request, consent): (CallToolRequestParams, Consent),
         context: &RequestContext<RoleServer>,
-        room: AnswerRoom,
+        (room, watch): (AnswerRoom, Watch),
     ) -> Answer {
         let cancel = self.0.gone.child_token();
         let given = request.arguments.unwrap_or_default();
-        let watch = Watch::default();
         let engine = Arc::clone(&self.0.engine);
         let allowed = (
             consent,
@@ -270,17 +278,23 @@ impl Server {
         let notified = notifications::notify_call(context, &self.0.soon, |now| warning.store(now, Ordering::Relaxed));
         let announced =
             notifications::announce(context, &self.1, &watch, |now| announcing.store(now, Ordering::Relaxed));
-        let mut notifying = std::pin::pin!(futures::future::join3(
+        let mut notifying = std::pin::pin!(futures::future::join4(
             progress(context, &sending, &watch),
             notified,
-            announced
+            announced,
+            elicitation::ask_about_tool_calls(
+                context,
+                (&self.0.engine, &self.0.open_questions),
+                &self.0.caller,
+                &watch
+            ),
         ));
         let outcome = loop {
             tokio::select! {
                 biased;
                 outcome = &mut call => break outcome,
                 () = context.ct.cancelled(), if !cancel.is_cancelled() => cancel.cancel(),
-                ((), (), ()) = &mut notifying => {}
+                ((), (), (), ()) = &mut notifying => {}
             }
         };
         // A notification in transit must not arrive after the answer.
@@ -292,6 +306,53 @@ impl Server {
             let _ = tokio::time::timeout(PROGRESS_SEND_TIMEOUT, sent).await;
         }
         outcome.unwrap_or_else(|_| Answer::failure(&panicked(tool.name)))
+    }
+}
+
+impl Server {
+    /// Returns the question that ends a call in the newest protocol.
+    fn round(
+        &self,
+        request: &CallToolRequestParams,
+        context: &RequestContext<RoleServer>,
+        watch: &Watch,
+    ) -> Result<Option<InputRequiredResult>, ErrorData> {
+        let (engine, caller) = (&*self.0.engine, &self.0.caller);
+        let execution = watch.execution_id();
+        self.0
+            .elicitation
+            .tool_round(request, context, (engine, caller), execution)
+    }
+
+    /// Waits for the execution of a call that was repeated with an answer about a tool call.
+    async fn go_on(
+        &self,
+        id: &str,
+        request: &CallToolRequestParams,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let (engine, caller) = (&self.0.engine, &self.0.caller);
+        let watch = elicitation::watch_of(context);
+        let wait = WaitLimits::new(self.0.wait, given_up_after(&context.meta)).usual;
+        let followed = engine.watch(caller, id, &watch);
+        let view = match followed {
+            Ok(()) => {
+                tokio::select! {
+                    biased;
+                    () = context.ct.cancelled() => engine.cancel(caller, Some(id)).await,
+                    view = engine.execution(caller, id, wait) => view,
+                }
+            }
+            Err(failure) => Err(failure),
+        };
+        if let Some(input) = self.round(request, context, &watch)? {
+            return Ok(input.into());
+        }
+        let answer = match view {
+            Ok(view) => execution::answer(&view, engine.config().output_inline, &[], &self.room(context)).await,
+            Err(failure) => Answer::failure(&failure),
+        };
+        Ok(convert::result(answer).into())
     }
 }
 
@@ -428,6 +489,13 @@ impl ServerHandler for Server {
             let remedy = format!("the tools are {}", names(&self.0.tools));
             return Err(convert::misuse(ErrorCode::INVALID_PARAMS, &message, &remedy));
         };
+        if let Some(id) = self
+            .0
+            .elicitation
+            .answer_round(&request, (&self.0.engine, &self.0.caller))
+        {
+            return self.go_on(&id, &request, &context).await;
+        }
         let left = tool.consent_required(&self.0.engine, request.arguments.as_ref().unwrap_or(&Map::new()));
         let consent = match self
             .0
@@ -449,10 +517,14 @@ impl ServerHandler for Server {
             let job = span.in_scope(|| self.begin(tool, request, consent));
             return Ok(self.0.tasks.follow(job, permit, &context.ct).await);
         }
+        let watch = elicitation::watch_of(&context);
         let answer = self
-            .run(tool, (request, consent), &context, room)
+            .run(tool, (request.clone(), consent), &context, (room, watch.clone()))
             .instrument(span.clone())
             .await;
+        if let Some(input) = self.round(&request, &context, &watch)? {
+            return Ok(input.into());
+        }
         span.record("failed", answer.failed);
         tracing::debug!(
             tool = tool.name,

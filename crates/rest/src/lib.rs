@@ -6,6 +6,7 @@
 //! authenticates callers and applies their limits before a request arrives here, for MCP and REST alike.
 #![forbid(unsafe_code)]
 
+mod approvals;
 mod commands;
 mod events;
 mod executions;

@@ -6,7 +6,8 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use sandcell_engine::{
-    Artifact, CodeError, ExecutionView, HistoryRecord, Phase, RunningView, SandboxView, SessionView, Status,
+    Artifact, CodeError, ExecutionView, HistoryRecord, PendingToolCall, Phase, RunningView, SandboxView, SessionView,
+    Status,
 };
 use sandcell_sandbox::{ByteSize, Code, Cpus, EntryKind, Failure, Isolation, Usage, rfc3339_millis};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -659,4 +660,58 @@ pub(crate) struct Printed {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands it over so")]
 const fn is_zero(number: &u64) -> bool {
     *number == 0
+}
+
+/// The questions about tool calls that wait for a person.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Approvals {
+    pub(crate) approvals: Vec<Approval>,
+}
+
+/// A call of a tool that waits for a person. The execution stands still meanwhile, and so does its clock.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Approval {
+    execution_id: String,
+    /// The number of the question within its execution.
+    number: u32,
+    /// The tool, as `SERVER.TOOL`.
+    tool: String,
+    /// The arguments as JSON text. Control and invisible characters are escaped, and a long text is cut in its middle.
+    arguments: String,
+    /// True if the server of the tool says that it changes nothing.
+    read_only: bool,
+}
+
+impl From<&PendingToolCall> for Approval {
+    fn from(pending: &PendingToolCall) -> Self {
+        Self {
+            execution_id: pending.execution_id.to_string(),
+            number: pending.number,
+            tool: format!("{}.{}", pending.question.server, pending.question.tool),
+            arguments: pending.question.arguments.clone(),
+            read_only: pending.question.read_only,
+        }
+    }
+}
+
+/// The answer to a question about a tool call.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ApprovalAnswer {
+    pub(crate) decision: ApprovalDecision,
+    /// With `once`: the number of calls of this tool that may be made, this one included. 1 if left out.
+    #[serde(default)]
+    pub(crate) calls: Option<u32>,
+}
+
+/// A decision about a tool call.
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ApprovalDecision {
+    /// The call is made.
+    Once,
+    /// All calls of this tool by this execution are made.
+    Run,
+    /// The call is refused.
+    Deny,
 }

@@ -49,15 +49,19 @@ pub(crate) const fn status(code: Code) -> StatusCode {
     match code {
         Code::InvalidArgument | Code::LanguageUnavailable => StatusCode::BAD_REQUEST,
         Code::Unauthorized => StatusCode::UNAUTHORIZED,
-        Code::DeniedByPolicy | Code::PackageNotAllowed | Code::NetworkDenied => StatusCode::FORBIDDEN,
+        Code::DeniedByPolicy | Code::PackageNotAllowed | Code::NetworkDenied | Code::ToolDenied => {
+            StatusCode::FORBIDDEN
+        }
         Code::NotFound => StatusCode::NOT_FOUND,
         Code::Busy | Code::Cancelled | Code::SessionLost => StatusCode::CONFLICT,
         Code::Expired => StatusCode::GONE,
-        Code::CodeRejected | Code::CodeFailed | Code::PackageFailed | Code::ImageUnavailable => {
+        Code::CodeRejected | Code::CodeFailed | Code::PackageFailed | Code::ImageUnavailable | Code::ToolFailed => {
             StatusCode::UNPROCESSABLE_ENTITY
         }
         Code::LimitReached => StatusCode::TOO_MANY_REQUESTS,
-        Code::BackendUnavailable | Code::IsolationUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+        Code::BackendUnavailable | Code::IsolationUnavailable | Code::ToolUnavailable => {
+            StatusCode::SERVICE_UNAVAILABLE
+        }
         Code::Timeout => StatusCode::GATEWAY_TIMEOUT,
         Code::OutOfMemory | Code::ProcessLimit | Code::DiskFull | Code::OutputLimit => StatusCode::INSUFFICIENT_STORAGE,
         Code::Crashed | Code::Internal => StatusCode::INTERNAL_SERVER_ERROR,

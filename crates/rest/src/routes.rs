@@ -8,7 +8,7 @@ use schemars::{Schema, SchemaGenerator};
 
 use crate::problem::Problem;
 use crate::request::{Call, QueryField, QueryKind};
-use crate::{commands, executions, files, fusion, model, ports, run, sandboxes};
+use crate::{approvals, commands, executions, files, fusion, model, ports, run, sandboxes};
 
 type AnswerFuture<'a> = BoxFuture<'a, Result<Response<EndpointBody>, Problem>>;
 type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
@@ -78,7 +78,7 @@ const FILE_PATH: QueryField = field(
 );
 
 /// All routes.
-pub(crate) static ROUTES: [Route; 19] = [
+pub(crate) static ROUTES: [Route; 21] = [
     Route {
         method: Method::GET,
         path: "/v1/openapi.json",
@@ -332,6 +332,31 @@ pub(crate) static ROUTES: [Route; 19] = [
         body_schema: None,
         answers: &[ok("The bytes of the file.", Body::Bytes)],
         run: |call| executions::file(call).boxed(),
+    },
+    Route {
+        method: Method::GET,
+        path: "/v1/approvals",
+        id: "listApprovals",
+        summary: "Calls of the host's tools that wait for a person",
+        query: &[],
+        input: EndpointInput::CallerAtOnce,
+        body_schema: None,
+        answers: &[ok("The questions.", Body::Json(schema::<model::Approvals>))],
+        run: |call| approvals::list(call).boxed(),
+    },
+    Route {
+        method: Method::POST,
+        path: "/v1/approvals/{execution_id}/{number}",
+        id: "answerApproval",
+        summary: "Decide about a call of a tool",
+        query: &[],
+        input: EndpointInput::Json,
+        body_schema: Some(schema::<model::ApprovalAnswer>),
+        answers: &[ok(
+            "The question is answered. These questions still wait.",
+            Body::Json(schema::<model::Approvals>),
+        )],
+        run: |call| approvals::answer(call).boxed(),
     },
     Route {
         method: Method::POST,

@@ -33,13 +33,16 @@ pub enum Code {
     PackageNotAllowed,
     PackageFailed,
     NetworkDenied,
+    ToolDenied,
+    ToolFailed,
+    ToolUnavailable,
     Busy,
     Internal,
 }
 
 impl Code {
     /// Every code, in the order of the reference.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 28] = [
         Self::InvalidArgument,
         Self::NotFound,
         Self::Expired,
@@ -63,6 +66,9 @@ impl Code {
         Self::PackageNotAllowed,
         Self::PackageFailed,
         Self::NetworkDenied,
+        Self::ToolDenied,
+        Self::ToolFailed,
+        Self::ToolUnavailable,
         Self::Busy,
         Self::Internal,
     ];
@@ -94,6 +100,9 @@ impl Code {
             Self::PackageNotAllowed => "package_not_allowed",
             Self::PackageFailed => "package_failed",
             Self::NetworkDenied => "network_denied",
+            Self::ToolDenied => "tool_denied",
+            Self::ToolFailed => "tool_failed",
+            Self::ToolUnavailable => "tool_unavailable",
             Self::Busy => "busy",
             Self::Internal => "internal",
         }

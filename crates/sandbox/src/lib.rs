@@ -23,6 +23,7 @@ mod secret;
 mod session;
 mod system;
 mod time;
+mod tools;
 
 pub use abilities::{
     Attachments, BackendImages, OwnSessions, Ports, Priority, ThisMachine, Zygote, ZygoteEntry, Zygotes,
@@ -59,3 +60,7 @@ pub use session::{
 };
 pub use system::{System, plain_path};
 pub use time::{from_unix_millis, parse_rfc3339, rfc3339, rfc3339_millis, unix_millis};
+pub use tools::{
+    HostTools, TOOLS_PORT, TOOLS_PROGRAMS, TOOLS_VARIABLE, ToolCall, ToolCaller, ToolLimits, ToolPort, ToolQuestion,
+    ToolRequest,
+};

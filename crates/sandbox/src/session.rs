@@ -103,6 +103,8 @@ pub struct Cell {
     pub packages: bool,
     /// True if values shall also have their complete data as JSON, in a language that supports it.
     pub exact: bool,
+    /// The execution of the cell, where the code can call tools of the host. It names the execution in its calls.
+    pub execution: Option<String>,
 }
 
 /// A standard stream.

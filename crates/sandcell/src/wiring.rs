@@ -20,11 +20,13 @@ pub(crate) mod network;
 pub(crate) mod packages;
 mod select;
 pub(crate) mod sinks;
+#[cfg(feature = "tools")]
+pub(crate) mod tools;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandcell_engine::{AbsentLanguage, Engine, EngineConfig, EventKind, Observers, SecurityEvent};
+use sandcell_engine::{AbsentLanguage, Engine, EngineConfig, EventKind, Observers, Outside, SecurityEvent};
 use sandcell_languages::Detected;
 use sandcell_mcp::{HttpControl, HttpLimits};
 use sandcell_sandbox::{Backend, ByteSize, Code, Failure, Language, Level, Limits, SandboxSpec};
@@ -255,8 +257,7 @@ pub(crate) struct ReloadTargets {
 #[derive(Debug)]
 pub(crate) struct CheckedSettings {
     config: EngineConfig,
-    network: Option<Arc<dyn sandcell_sandbox::Network>>,
-    packages: Vec<Arc<dyn sandcell_sandbox::Packages>>,
+    outside: Outside,
     http: HttpLimits,
 }
 
@@ -270,13 +271,17 @@ impl ReloadTargets {
     }
 
     /// Makes everything that these settings need, and changes nothing.
-    pub(crate) fn prepare(&self, settings: Settings) -> Result<CheckedSettings, Failure> {
+    pub(crate) fn prepare(&self, mut settings: Settings) -> Result<CheckedSettings, Failure> {
+        settings.engine.tools.answered_elsewhere = self.http.is_some() && settings.http.rest;
         Ok(CheckedSettings {
-            network: network_of(&settings)?,
-            #[cfg(all(target_os = "linux", feature = "native"))]
-            packages: self.installers.under(&settings)?.list(),
-            #[cfg(not(all(target_os = "linux", feature = "native")))]
-            packages: Vec::new(),
+            outside: Outside {
+                network: network_of(&settings)?,
+                #[cfg(all(target_os = "linux", feature = "native"))]
+                packages: self.installers.under(&settings)?.list(),
+                #[cfg(not(all(target_os = "linux", feature = "native")))]
+                packages: Vec::new(),
+                tools: tools_of(&settings)?,
+            },
             http: settings.http.limits,
             config: settings.engine,
         })
@@ -284,7 +289,7 @@ impl ReloadTargets {
 
     /// Applies the settings. Cannot fail.
     pub(crate) fn apply(&self, ready: CheckedSettings) {
-        self.engine.change(ready.config, ready.network, ready.packages);
+        self.engine.change(ready.config, ready.outside);
         if let Some(http) = &self.http {
             http.change(ready.http);
         }
@@ -454,8 +459,17 @@ async fn wire_with(
     });
     #[cfg(not(any(feature = "docker", all(target_os = "linux", feature = "native"))))]
     let network = None;
+    let tools = tools_of(&settings).unwrap_or_else(|failure| {
+        problems.push(failure);
+        None
+    });
+    let outside = Outside {
+        network,
+        packages,
+        tools,
+    };
     WiredEngine {
-        engine: Engine::with_observers(settings.engine, working, languages, packages, network, observers),
+        engine: Engine::with_observers(settings.engine, working, languages, outside, observers),
         found,
         backends,
         problems,
@@ -465,6 +479,18 @@ async fn wire_with(
         #[cfg(all(target_os = "linux", feature = "native"))]
         images,
         preferred,
+    }
+}
+
+/// Returns the tools that code in sandboxes may call; none where the settings name no server.
+fn tools_of(settings: &Settings) -> Result<Option<Arc<dyn sandcell_sandbox::HostTools>>, Failure> {
+    #[cfg(feature = "tools")]
+    return tools::tools(settings);
+    #[cfg(not(feature = "tools"))]
+    {
+        // The table is refused when the settings are read.
+        let _is_empty = settings;
+        Ok(None)
     }
 }
 

@@ -24,7 +24,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use sandcell_engine::{CreateRequest, Engine, EngineConfig, ExecuteRequest, ExecutionView, Principal, RunRequest};
+use sandcell_engine::{
+    CreateRequest, Engine, EngineConfig, ExecuteRequest, ExecutionView, Outside, Principal, RunRequest,
+};
 use sandcell_sandbox::{Backend, Failure, Language, LanguageInfo, Network, Packages, SessionEvent};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -95,7 +97,12 @@ impl Bench {
         let network = network.map(|network| -> Arc<dyn Network> { Arc::new(network) });
         let packages = packages.map(|packages| -> Arc<dyn Packages> { Arc::new(packages) });
         let config = EngineConfig::clone(&self.engine.config());
-        self.engine.change(config, network, packages.into_iter().collect());
+        let outside = Outside {
+            network,
+            packages: packages.into_iter().collect(),
+            tools: None,
+        };
+        self.engine.change(config, outside);
     }
 
     pub async fn try_exec(&self, req: ExecuteRequest) -> Result<ExecutionView, Failure> {

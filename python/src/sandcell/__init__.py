@@ -45,6 +45,9 @@ from ._errors import (
     SandcellError,
     SessionLostError,
     TimedOutError,
+    ToolDeniedError,
+    ToolFailedError,
+    ToolUnavailableError,
     UnauthorizedError,
 )
 from ._results import Artifact, Cause, FileInfo, FileList, HistoryRecord, Image, Run, RunError
@@ -95,6 +98,9 @@ __all__ = [
     "SandcellError",
     "SessionLostError",
     "TimedOutError",
+    "ToolDeniedError",
+    "ToolFailedError",
+    "ToolUnavailableError",
     "UnauthorizedError",
     "__version__",
     "configure",

@@ -175,6 +175,24 @@ class NetworkDeniedError(SandcellError):
     code = "network_denied"
 
 
+class ToolDeniedError(SandcellError):
+    """A call of a tool of the host is not allowed."""
+
+    code = "tool_denied"
+
+
+class ToolFailedError(SandcellError):
+    """A tool of the host reported an error."""
+
+    code = "tool_failed"
+
+
+class ToolUnavailableError(SandcellError):
+    """A server of tools cannot be used."""
+
+    code = "tool_unavailable"
+
+
 class BusyError(SandcellError):
     """The server has too much to do; try again later."""
 

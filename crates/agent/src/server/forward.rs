@@ -389,6 +389,9 @@ fn connect(address: SocketAddr) -> rustix::io::Result<(OwnedFd, bool)> {
 fn listen(address: SocketAddrV4) -> rustix::io::Result<(OwnedFd, u16)> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
+    // Its connections inherit it. Without it, the last piece of an answer in several pieces waits up to 44 ms for the
+    // acknowledgement of the others.
+    rustix::net::sockopt::set_tcp_nodelay(&socket, true)?;
     rustix::net::bind(&socket, &address)?;
     rustix::net::listen(&socket, LISTEN_BACKLOG)?;
     let bound = SocketAddrV4::try_from(rustix::net::getsockname(&socket)?).map_err(|_| Errno::AFNOSUPPORT)?;

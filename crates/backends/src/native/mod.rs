@@ -32,8 +32,8 @@ use sandcell_jail::open_files::OpenFiles;
 use sandcell_jail::spec::{Added, Fault, Request, Site, Template};
 use sandcell_sandbox::{
     Backend, BackendImages, Capacity, Degree, Image, Images, Isolation, LayerReport, LeftOut, Level, Limits, Mount,
-    MountMode, Preparing, SYSTEM_PATH, Sandbox, SandboxError, SandboxSpec, ThisMachine, Zygote, Zygotes,
-    program_places,
+    MountMode, Preparing, SYSTEM_PATH, Sandbox, SandboxError, SandboxSpec, TOOLS_PROGRAMS, TOOLS_VARIABLE, ThisMachine,
+    Zygote, Zygotes, program_places,
 };
 use tokio::net::UnixStream;
 use tokio::sync::watch;
@@ -315,10 +315,15 @@ fn environment(spec: &SandboxSpec, folder: Option<&str>, path: &str) -> BTreeMap
     let temporary = folder.map_or_else(|| "/tmp".to_owned(), |folder| format!("{folder}/tmp"));
     let cores = spec.limits.cpus.as_milli().div_ceil(1000).max(1).to_string();
     let memory = spec.limits.memory.as_mib().to_string();
+    // The program `tools` exists only where it works.
+    let path = match spec.env.contains_key(TOOLS_VARIABLE) {
+        true => format!("{TOOLS_PROGRAMS}:{path}"),
+        false => path.to_owned(),
+    };
     let own = [
         // For runtimes that would otherwise read the machine's memory, such as Java's.
         ("MEMORY_LIMIT_MB", memory.as_str()),
-        ("PATH", path),
+        ("PATH", path.as_str()),
         ("HOME", home.as_str()),
         ("USER", "user"),
         ("LOGNAME", "user"),

@@ -61,6 +61,7 @@ fn cell(code: &str) -> Cell {
         number: 1,
         packages: false,
         exact: false,
+        execution: None,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sandcell_sandbox::{ByteSize, Cpus, Limits};
+use sandcell_sandbox::{ByteSize, Cpus, Limits, ToolLimits};
 
 use crate::SkippedBackend;
 
@@ -54,6 +54,8 @@ pub struct EngineConfig {
     pub absent_backends: Vec<AbsentBackend>,
     /// The treatment of static-analysis findings.
     pub analysis: Analysis,
+    /// The bounds of the tool calls of one execution.
+    pub tools: ToolLimits,
 }
 
 /// The treatment of static-analysis findings. Advice, never protection.
@@ -137,6 +139,7 @@ impl Default for EngineConfig {
             absent: Vec::new(),
             absent_backends: Vec::new(),
             analysis: Analysis::default(),
+            tools: ToolLimits::default(),
         }
     }
 }

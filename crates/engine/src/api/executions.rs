@@ -7,7 +7,7 @@ use bytes::Bytes;
 use sandcell_sandbox::{ByteSize, Code, Finding, Isolation, MimeBundle};
 use serde::{Deserialize, Serialize};
 
-use crate::{ExecutionId, Expiry, SandboxId, SkippedBackend};
+use crate::{ExecutionId, Expiry, SandboxId, SkippedBackend, ToolCallCount};
 
 /// A text of an execution that can be read in parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -231,6 +231,10 @@ pub struct ExecutionView {
     pub skipped_backends: Vec<SkippedBackend>,
     /// Static-analysis findings about the code.
     pub findings: Vec<Finding>,
+    /// The host's tools that the code called, with the number of calls of each.
+    pub tool_calls: Vec<ToolCallCount>,
+    /// The host's tools whose calls wait for a person's approval.
+    pub waiting_for: Vec<String>,
 }
 
 /// The state of a restored session. Variables and imports are those of the snapshot. Files keep their current content.

@@ -7,6 +7,7 @@ pub(crate) mod ids;
 mod requests;
 mod sandboxes;
 pub(crate) mod sync;
+mod tools;
 
 pub use config::*;
 pub use executions::*;
@@ -14,3 +15,4 @@ pub use history::*;
 pub use ids::{ExecutionId, Principal, SandboxId};
 pub use requests::*;
 pub use sandboxes::*;
+pub use tools::*;

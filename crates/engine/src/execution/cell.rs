@@ -36,7 +36,8 @@ impl Job {
         let mut termination = Termination::new(interrupter.clone(), gentle, deadline);
         let (sender, mut events) = mpsc::channel::<SessionEvent>(EVENT_CAPACITY);
         let mut timer = pin!(sleep_until(termination.next()));
-        let mut pauses = PauseClock::new(record);
+        let _tools = execution.offer_tools(record);
+        let mut pauses = PauseClock::new(record, execution.tools());
         let mut stopped = pin!(execution.stopped());
         let mut sandbox_ended = pin!(record.wait_closing());
         let (mut heard, mut closing) = (false, false);

@@ -304,6 +304,7 @@ impl Job {
             number: live.cells.saturating_add(1),
             packages: self.executions.sandboxes.installer(&self.language.info().name).is_ok(),
             exact: self.execution.keeps_values(),
+            execution: (self.record.tools.limits().is_some()).then(|| self.execution.id.to_string()),
         };
         let ran = self.drive(&mut live, cell, sandbox.as_ref(), deadline).await;
         let (outcome, cost) = self.conclude(ran, live, meter, &sandbox).await;

@@ -472,7 +472,8 @@ pub(crate) async fn follow(
     let mut timer = pin!(sleep_until(termination.next()));
     let mut linger = pin!(sleep_until(deadline));
     let mut grace = pin!(sleep_until(deadline));
-    let mut pauses = PauseClock::new(record);
+    let _tools = execution.offer_tools(record);
+    let mut pauses = PauseClock::new(record, execution.tools());
     let mut stopped = pin!(execution.stopped());
     let mut sandbox_ended = pin!(record.wait_closing());
     let (mut fed, mut heard, mut closing, mut swept) = (false, false, false, false);

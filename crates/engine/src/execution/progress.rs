@@ -1,6 +1,7 @@
 //! The progress of a call, for its caller.
 
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use sandcell_sandbox::{Backend, OutputStream, Preparing};
@@ -8,7 +9,7 @@ use tokio::sync::Notify;
 
 use crate::execution::state::Execution;
 use crate::sandbox::lifecycle;
-use crate::{ExecutionId, OutputPart, Progress, ShownValue};
+use crate::{ExecutionId, OutputPart, PendingToolCall, Progress, ShownValue};
 
 /// Follows the progress of a call: the preparation of its sandbox, and then its execution. Empty before that.
 #[derive(Clone, Default)]
@@ -20,6 +21,8 @@ struct Watched {
     /// Signals that there is an execution.
     admitted: Notify,
     preparing: OnceLock<Prepares>,
+    can_ask: AtomicBool,
+    answers_at_questions: AtomicBool,
 }
 
 type Prepares = Box<dyn Fn() -> Option<Preparing> + Send + Sync>;
@@ -108,8 +111,36 @@ impl Watch {
         execution.pid()
     }
 
+    /// Says that the caller passes questions about tool calls on to a person ([`Watch::tool_question`]). Call this before the
+    /// request.
+    pub fn can_ask(&self) {
+        self.0.can_ask.store(true, Ordering::Relaxed);
+    }
+
+    /// Says the same as [`Watch::can_ask`], for a caller that needs an answer to its request before it can ask: the request
+    /// is answered with status running when a question arises.
+    pub fn can_ask_between_requests(&self) {
+        self.can_ask();
+        self.0.answers_at_questions.store(true, Ordering::Relaxed);
+    }
+
+    /// Waits for the next question about a tool call of the execution, with a number above this one.
+    pub async fn tool_question(&self, after: u32) -> PendingToolCall {
+        self.admitted().await;
+        match self.0.execution.get() {
+            Some(execution) => execution.tool_question_after(after).await,
+            None => std::future::pending().await,
+        }
+    }
+
     pub(crate) fn follow(&self, execution: &Arc<Execution>) {
         // A watch follows its first execution only.
+        if self.0.can_ask.load(Ordering::Relaxed) {
+            execution.set_can_ask();
+        }
+        if self.0.answers_at_questions.load(Ordering::Relaxed) {
+            execution.set_answers_at_questions();
+        }
         self.0.execution.get_or_init(|| execution.clone());
         self.0.admitted.notify_waiters();
     }

@@ -218,6 +218,7 @@ impl Executions {
                 // Termination is bounded, so this wait is too.
                 execution.finished().await;
             }
+            () = execution.question_for_caller() => {}
             () = patience => {}
         }
         caller.present = false;
@@ -236,8 +237,15 @@ impl Executions {
     /// Waits for the end of an execution. Returns its current state if that takes longer than `wait`.
     pub(crate) async fn wait(&self, execution: &Execution, wait: Duration) -> ExecutionView {
         if !execution.is_finished() && !wait.is_zero() {
+            let news = async {
+                tokio::select! {
+                    biased;
+                    () = execution.finished() => {}
+                    () = execution.question_for_caller() => {}
+                }
+            };
             // A time-out is not an error: the view reports the state.
-            drop(timeout(wait, execution.finished()).await);
+            drop(timeout(wait, news).await);
         }
         if execution.is_finished() {
             execution.delivered();

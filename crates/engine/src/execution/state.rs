@@ -1,5 +1,7 @@
 //! Executions: the state of each one while it runs and after its end.
 
+mod tools;
+
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -32,6 +34,7 @@ use crate::{
     EngineConfig, ExecutionId, ExecutionView, Expiry, Hints, OutputPart, Principal, Progress, RunningView, SandboxId,
     Shown, ShownValue, SkippedBackend, Status, StreamName, StreamSlice,
 };
+use tools::ToolState;
 
 /// The minimum weight of an execution in the store, in bytes, so that many empty ones are bounded too.
 const MIN_WEIGHT_BYTES: u64 = 4096;
@@ -84,6 +87,7 @@ pub(crate) struct Execution {
     pid: OnceLock<u32>,
     /// The sender of signals and sizes to its program.
     controls: Mutex<Option<mpsc::Sender<ProgramControl>>>,
+    tools: ToolState,
     /// Signals more output, and the end.
     progressed: Notify,
     live: Mutex<LiveState>,
@@ -174,6 +178,7 @@ impl Execution {
             feed: Mutex::default(),
             pid: OnceLock::new(),
             controls: Mutex::default(),
+            tools: ToolState::default(),
             progressed: Notify::new(),
             live: Mutex::new(LiveState {
                 started: SystemTime::now(),
@@ -565,6 +570,8 @@ impl Execution {
             isolation: live.isolation.clone(),
             skipped_backends: live.skipped_backends.clone(),
             findings: live.findings.clone(),
+            tool_calls: self.tool_counts(),
+            waiting_for: self.waiting_for(),
         }
     }
 

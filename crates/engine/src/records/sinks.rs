@@ -141,6 +141,8 @@ pub enum EventKind {
     UserAsked,
     /// A connection out of a sandbox that policy forbids.
     NetworkDenied,
+    /// Code in a sandbox called a tool of the host, or tried to.
+    ToolCalled,
     TokenCreated,
     TokenRevoked,
     /// The operator deleted rows of the history.
@@ -161,6 +163,7 @@ impl EventKind {
             Self::AuthFailed => "auth_failed",
             Self::UserAsked => "user_asked",
             Self::NetworkDenied => "network_denied",
+            Self::ToolCalled => "tool_called",
             Self::TokenCreated => "token_created",
             Self::TokenRevoked => "token_revoked",
             Self::HistoryForgotten => "history_forgotten",
@@ -336,7 +339,7 @@ const fn kind_of(cause: Code) -> Option<EventKind> {
         | Code::OutputLimit
         | Code::LimitReached => Some(EventKind::LimitHit),
         Code::NetworkDenied => Some(EventKind::NetworkDenied),
-        Code::PackageNotAllowed | Code::DeniedByPolicy | Code::CodeRejected | Code::Unauthorized => {
+        Code::PackageNotAllowed | Code::DeniedByPolicy | Code::CodeRejected | Code::ToolDenied | Code::Unauthorized => {
             Some(EventKind::CallRefused)
         }
         Code::InvalidArgument
@@ -351,6 +354,8 @@ const fn kind_of(cause: Code) -> Option<EventKind> {
         | Code::Cancelled
         | Code::SessionLost
         | Code::PackageFailed
+        | Code::ToolFailed
+        | Code::ToolUnavailable
         | Code::Busy
         | Code::Internal => None,
     }

@@ -88,9 +88,9 @@ pub(crate) async fn run_lifecycle(sandboxes: Arc<Sandboxes>, record: Arc<Record>
             return;
         }
     };
-    if let Err(failure) = sandboxes.open_route(&record, sandbox.as_ref()).await {
+    if let Err(failure) = open_ports(&sandboxes, &record, sandbox.as_ref()).await {
         if !matches!(timeout(CLOSE_TIMEOUT, sandbox.close()).await, Ok(Ok(()))) {
-            tracing::warn!(sandbox = %record.id, "a sandbox without its network did not close in order and is dropped");
+            tracing::warn!(sandbox = %record.id, "a sandbox without its ports did not close in order and is dropped");
         }
         guard.over = true;
         sandboxes.registry.remove(&record);
@@ -134,6 +134,7 @@ pub(crate) async fn run_lifecycle(sandboxes: Arc<Sandboxes>, record: Arc<Record>
         });
     tracing::debug!(sandbox = %record.id, "the sandbox {}", terminated.description());
     record.drop_sessions();
+    record.tools.close();
     if !matches!(timeout(CLOSE_TIMEOUT, sandbox.close()).await, Ok(Ok(()))) {
         tracing::warn!(sandbox = %record.id, "the sandbox did not close in order and is dropped");
     }
@@ -141,6 +142,12 @@ pub(crate) async fn run_lifecycle(sandboxes: Arc<Sandboxes>, record: Arc<Record>
     guard.over = true;
     sandboxes.registry.remove(&record);
     record.set_ended();
+}
+
+/// Opens the ports of a new sandbox that lead to the server.
+async fn open_ports(sandboxes: &Arc<Sandboxes>, record: &Arc<Record>, sandbox: &dyn Sandbox) -> Result<(), Failure> {
+    sandboxes.open_route(record, sandbox).await?;
+    sandboxes.open_tools(record, sandbox).await
 }
 
 /// Makes the sandbox when a turn is free, unless it is already closing by then.

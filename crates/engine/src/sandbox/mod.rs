@@ -1,5 +1,5 @@
 //! Sandboxes: their registry and owners, the task of each one, the pool, and the parts of a sandbox: sessions, packages,
-//! network and files.
+//! network, tools and files.
 
 pub(crate) mod expiry;
 pub(crate) mod fallback;
@@ -16,4 +16,5 @@ pub(crate) mod sandboxes;
 mod service;
 pub(crate) mod session;
 pub(crate) mod state;
+pub(crate) mod tools;
 pub(crate) mod usage;

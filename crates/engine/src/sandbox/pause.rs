@@ -14,6 +14,7 @@ use crate::api::sync::lock;
 use crate::sandbox::files::{FILE_CALL_TIMEOUT, too_slow};
 use crate::sandbox::sandboxes::Sandboxes;
 use crate::sandbox::state::Record;
+use crate::sandbox::tools::{ApprovalClock, ToolUse};
 
 /// The minimum time to live of a sandbox that a call resumes.
 const MIN_LIFETIME: Duration = Duration::from_secs(300);
@@ -210,23 +211,33 @@ async fn in_time(change: impl Future<Output = Result<(), SandboxError>>) -> Resu
     }
 }
 
-/// Measures the time that running code loses because its sandbox is paused.
+/// Measures the time that running code loses because its sandbox is paused, or because a person is asked about a call of
+/// a tool.
 pub(crate) struct PauseClock<'a> {
     record: &'a Record,
     seen: Duration,
+    approvals: ApprovalClock,
 }
 
 impl<'a> PauseClock<'a> {
-    pub(crate) fn new(record: &'a Record) -> Self {
+    pub(crate) fn new(record: &'a Record, tools: Option<Arc<ToolUse>>) -> Self {
         Self {
             seen: record.time_paused(),
             record,
+            approvals: ApprovalClock::new(tools),
         }
     }
 
-    /// Returns the time by which a deadline that has passed is to be postponed. None: the sandbox was not paused since the
+    /// Returns the time by which a deadline that has passed is to be postponed. None: the code has lost no time since the
     /// last call.
     pub(crate) fn postponement(&mut self) -> Option<Duration> {
+        match (self.pause(), self.approvals.postponement()) {
+            (None, None) => None,
+            (paused, asked) => Some(paused.unwrap_or_default().max(asked.unwrap_or_default())),
+        }
+    }
+
+    fn pause(&mut self) -> Option<Duration> {
         let now = self.record.time_paused();
         let lost = now.saturating_sub(std::mem::replace(&mut self.seen, now));
         if self.record.is_paused() {

@@ -1,10 +1,12 @@
 //! The state that all calls about sandboxes share: settings, back ends, languages, the registry and the pool. This module
 //! finds or makes the sandbox of a call.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sandcell_sandbox::{
-    Backend, Code, Failure, Isolation, Language, Limits, Network, NetworkRule, Packages, SandboxSpec,
+    Backend, Code, Failure, HostTools, Isolation, Language, Limits, Network, NetworkRule, Packages, SandboxSpec,
+    TOOLS_PORT, TOOLS_VARIABLE,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -21,7 +23,7 @@ use crate::sandbox::network::with_proxy;
 use crate::sandbox::pool::Pool;
 use crate::sandbox::registry::{Registry, Target};
 use crate::sandbox::state::{CreateParams, Kind, Record, Terminated, TerminationReason};
-use crate::{AbsentLanguage, EngineConfig, Principal};
+use crate::{AbsentLanguage, EngineConfig, Outside, Principal};
 
 /// The sandboxes of an engine, and the parts that make them.
 #[derive(Debug)]
@@ -31,6 +33,7 @@ pub(crate) struct Sandboxes {
     pub(crate) languages: Vec<Arc<dyn Language>>,
     pub(crate) packages: Replaceable<Vec<Arc<dyn Packages>>>,
     pub(crate) network: Replaceable<Option<Arc<dyn Network>>>,
+    pub(crate) tools: Replaceable<Option<Arc<dyn HostTools>>>,
     pub(crate) records: Records,
     pub(crate) registry: Registry,
     pub(crate) pool: Pool,
@@ -52,12 +55,12 @@ impl Sandboxes {
     }
 
     /// Replaces the settings for later requests. Existing sandboxes keep the settings that they were made with.
-    pub(crate) fn change(
-        &self,
-        wanted: EngineConfig,
-        network: Option<Arc<dyn Network>>,
-        packages: Vec<Arc<dyn Packages>>,
-    ) {
+    pub(crate) fn change(&self, wanted: EngineConfig, outside: Outside) {
+        let Outside {
+            network,
+            packages,
+            tools,
+        } = outside;
         let old = self.config();
         let mut config = EngineConfig {
             // Results of the start-up, and values that sized existing stores.
@@ -72,9 +75,12 @@ impl Sandboxes {
         self.scheduler.change(config.executions, config.executions_per_caller);
         self.cpu_quota.change(&config.quota);
         let pool = config.pool.clone();
-        let fresh = config.limits != old.limits || pool != old.pool;
+        // The variable of the tools' port is part of how the programs of idle sandboxes started.
+        let offered = tools.is_some() != self.tools.get().is_some();
+        let fresh = config.limits != old.limits || pool != old.pool || offered;
         self.config.set(config);
         self.network.set(network);
+        self.tools.set(tools);
         self.packages.set(packages);
         if fresh {
             self.pool.change(&pool);
@@ -122,7 +128,7 @@ impl Sandboxes {
         Plan {
             spec: SandboxSpec {
                 limits,
-                env: with_proxy(&network, std::collections::BTreeMap::new()),
+                env: self.environment(&network, BTreeMap::new()),
                 network,
                 image: None,
                 caller: None,
@@ -133,6 +139,18 @@ impl Sandboxes {
             turns: None,
             opens: None,
         }
+    }
+
+    /// Returns the variables of a sandbox's programs: those of the caller, and the addresses of the ports.
+    pub(crate) fn environment(
+        &self,
+        network: &NetworkRule,
+        mut env: BTreeMap<String, String>,
+    ) -> BTreeMap<String, String> {
+        if self.tools.get().is_some() {
+            env.insert(TOOLS_VARIABLE.to_owned(), format!("http://127.0.0.1:{TOOLS_PORT}"));
+        }
+        with_proxy(network, env)
     }
 
     /// Returns the sandbox of a call: the named one, or the default one. Makes the default one if needed.

@@ -13,7 +13,6 @@ use crate::api::sync::lock;
 use crate::records::history::MAX_VIEW_ROWS;
 use crate::records::sinks::{EventKind, SecurityEvent};
 use crate::sandbox::lifecycle::{CLOSE_TIMEOUT, Plan};
-use crate::sandbox::network::with_proxy;
 use crate::sandbox::packages::INSTALL_TIMEOUT;
 use crate::sandbox::registry::{Registry, Reservation};
 use crate::sandbox::sandboxes::Sandboxes;
@@ -76,7 +75,7 @@ impl Sandboxes {
             backends: self.backends.iter().filter(chosen).cloned().collect(),
             spec: SandboxSpec {
                 limits: limits.clone(),
-                env: with_proxy(&network, req.env),
+                env: self.environment(&network, req.env),
                 network: network.clone(),
                 image: req.image,
                 caller: None,

@@ -16,6 +16,7 @@ use crate::api::sync::lock;
 use crate::output::Budget;
 use crate::sandbox::pause::Pauses;
 use crate::sandbox::session::{SessionKey, SessionSlot};
+use crate::sandbox::tools::SandboxTools;
 use crate::{CreateRequest, MemoryGrowth, Principal, SandboxId};
 
 /// The number of executions whose effect on memory the record remembers.
@@ -201,6 +202,8 @@ pub(crate) struct Record {
     pub(crate) output: OnceLock<Arc<Budget>>,
     /// Its route to the allowed hosts.
     pub(crate) route: OnceLock<Arc<dyn EgressRoute>>,
+    /// The host's tools that its code may call.
+    pub(crate) tools: SandboxTools,
     /// Its isolation, shared by all its executions.
     isolation: OnceLock<Arc<Isolation>>,
     skipped: Mutex<Vec<SkippedBackend>>,
@@ -242,6 +245,7 @@ impl Record {
             held: Mutex::default(),
             output: OnceLock::new(),
             route: OnceLock::new(),
+            tools: SandboxTools::default(),
             isolation: OnceLock::new(),
             skipped: Mutex::default(),
             growth: Mutex::default(),

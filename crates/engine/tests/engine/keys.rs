@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sandcell_engine::{CreateRequest, Principal};
+use sandcell_engine::{CreateRequest, Outside, Principal};
 use sandcell_sandbox::{ByteSize, Code};
 
 use sandcell_testkit::Bench;
@@ -119,7 +119,7 @@ async fn changed_settings_apply_to_later_requests() {
     config.sandboxes_per_caller = 2;
     config.limits.memory = ByteSize::mib(300);
     config.timeout = Duration::from_secs(7);
-    bench.engine.change(config, None, Vec::new());
+    bench.engine.change(config, Outside::default());
     let refused = bench.create(1).await.unwrap_err();
     assert_eq!(refused.code, Code::LimitReached);
     assert!(refused.message.contains("2 of 2"), "{refused}");

@@ -20,7 +20,7 @@ use sandcell_sandbox::{
     NotLoaded, OutputStream, Process, ProcessEvent, ProcessHandle, Sandbox, SandboxError, Session, SessionError,
     SessionEvent, SessionFeatures, Signal, SignalScope, Variable,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::{Mutex, mpsc};
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -690,6 +690,14 @@ impl DisplayTotals {
     }
 }
 
+/// Adds the execution of a cell, which its code names when it calls tools of the host.
+fn with_execution(mut header: Value, execution: Option<String>) -> Value {
+    if let (Some(execution), Some(fields)) = (execution, header.as_object_mut()) {
+        fields.insert("execution".to_owned(), execution.into());
+    }
+    header
+}
+
 #[async_trait]
 impl Session for DriverSession {
     async fn execute(&mut self, cell: Cell, events: &mpsc::Sender<SessionEvent>) -> Result<CellOutcome, SessionError> {
@@ -709,7 +717,7 @@ impl Session for DriverSession {
                     "packages": cell.packages, "exact": cell.exact,
                     "copy_below": self.copy_below, "copy_after": self.copy_after, "watched": self.watched,
                 });
-                encode(&header, &[])
+                encode(&with_execution(header, cell.execution), &[])
             }
             CodeIn::Blobs => {
                 // A shell's variables cannot hold NUL, and skipping it would break the count.
@@ -720,7 +728,7 @@ impl Session for DriverSession {
                     .collect();
                 let lengths: Vec<_> = blobs.iter().map(|blob| json!({"bytes": blob.len()})).collect();
                 let header = json!({"type": "run", "cell": cell.number, "nonce": nonce, "blobs": lengths});
-                encode(&header, &blobs)
+                encode(&with_execution(header, cell.execution), &blobs)
             }
         };
         let result = self.run(&nonce, frame, events).await;

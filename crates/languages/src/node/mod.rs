@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use sandcell_sandbox::{Command, HOME, Sandbox, SessionError, SessionFeatures, StdinMode};
+use sandcell_sandbox::{Command, HOME, Sandbox, SessionError, SessionFeatures, StdinMode, TOOLS_VARIABLE};
 
 use crate::control::{CodeIn, DriverSession, Snapshots, Start};
 
@@ -18,24 +18,40 @@ const USE_PROXY: &str = "NODE_USE_ENV_PROXY";
 const OUTPUT_SCRIPT: &str = include_str!("driver/output.js");
 /// The script that makes Node count the processors that the sandbox may use.
 const PROCESSORS_SCRIPT: &str = include_str!("driver/processors.js");
+/// The script that defines the global `tools`, for code that can call tools of the host.
+const TOOLS_SCRIPT: &str = include_str!("driver/tools.js");
 /// The folder of scripts that programs load first. A session's driver contains them.
 const SCRIPT_FOLDER: &str = "/tmp/.sandcell-node";
 /// The variable with Node's own options.
 const OPTIONS_VARIABLE: &str = "NODE_OPTIONS";
 
-/// Makes a Node program load a script first, which completes its output and uses its environment's proxy, if there is
-/// one. Returns the path and the text of that script.
-pub(crate) fn with_preload(env: &mut BTreeMap<String, String>) -> (String, String) {
-    let (path, text) = match env.contains_key(USE_PROXY) {
-        true => (
-            format!("{SCRIPT_FOLDER}/proxy.cjs"),
-            format!("{OUTPUT_SCRIPT}{PROCESSORS_SCRIPT}{PROXY_SCRIPT}"),
-        ),
-        false => (
-            format!("{SCRIPT_FOLDER}/output.cjs"),
-            format!("{OUTPUT_SCRIPT}{PROCESSORS_SCRIPT}"),
-        ),
+/// Returns the scripts that code in this environment needs, in a session as well as in a program, and a name for them.
+fn scripts_for(env: &BTreeMap<String, String>) -> (&'static str, String) {
+    let (proxy, tools) = (env.contains_key(USE_PROXY), env.contains_key(TOOLS_VARIABLE));
+    let name = match (proxy, tools) {
+        (false, false) => "output",
+        (true, false) => "proxy",
+        (false, true) => "tools",
+        (true, true) => "proxy-tools",
     };
+    let mut text = PROCESSORS_SCRIPT.to_owned();
+    if proxy {
+        text.push_str(PROXY_SCRIPT);
+    }
+    if tools {
+        text.push_str(TOOLS_SCRIPT);
+    }
+    (name, text)
+}
+
+/// Makes a Node program load a script first, which completes its output, uses its environment's proxy and offers the
+/// host's tools, if there are any. Returns the path and the text of that script.
+pub(crate) fn with_preload(env: &mut BTreeMap<String, String>) -> (String, String) {
+    let (name, scripts) = scripts_for(env);
+    let (path, text) = (
+        format!("{SCRIPT_FOLDER}/{name}.cjs"),
+        format!("{OUTPUT_SCRIPT}{scripts}"),
+    );
     let options = env.entry(OPTIONS_VARIABLE.to_owned()).or_default();
     *options = format!("--require {path} {options}").trim_end().to_owned();
     (path, text)
@@ -49,10 +65,7 @@ pub(crate) async fn open(
 ) -> Result<DriverSession, SessionError> {
     let mut all = sandbox.base_env().clone();
     all.extend(env.clone());
-    let driver = match all.contains_key(USE_PROXY) {
-        true => format!("{DRIVER_SCRIPT}{PROCESSORS_SCRIPT}{PROXY_SCRIPT}"),
-        false => format!("{DRIVER_SCRIPT}{PROCESSORS_SCRIPT}"),
-    };
+    let driver = format!("{DRIVER_SCRIPT}{}", scripts_for(&all).1);
     let start = Start {
         snapshots: Snapshots::Unsupported,
         language: "javascript".to_owned(),

@@ -28,9 +28,10 @@ pub struct DriverFile {
 
 const BOOT_SOURCE: &str = include_str!("driver/boot.py");
 
-const DRIVER_FILES: [DriverFile; 20] = [
+const DRIVER_FILES: [DriverFile; 23] = [
     file("core", include_str!("driver/core.py")),
     file("imports", include_str!("driver/imports.py")),
+    file("tooloffer", include_str!("driver/tooloffer.py")),
     file("snapshots", include_str!("driver/snapshots.py")),
     file("errors", include_str!("driver/errors.py")),
     file("advice", include_str!("driver/advice.py")),
@@ -45,6 +46,8 @@ const DRIVER_FILES: [DriverFile; 20] = [
     file("notebook", include_str!("driver/notebook.py")),
     file("shell", include_str!("driver/shell.py")),
     file("packages", include_str!("driver/packages.py")),
+    file("hosttools", include_str!("driver/hosttools.py")),
+    file("toolcalls", include_str!("driver/toolcalls.py")),
     file("reloads", include_str!("driver/reloads.py")),
     file("variables", include_str!("driver/variables.py")),
     file("workers", include_str!("driver/workers.py")),
@@ -52,7 +55,7 @@ const DRIVER_FILES: [DriverFile; 20] = [
 ];
 
 /// The number of files, from the first one on, that are in the first frame.
-const AT_START: usize = 2;
+const AT_START: usize = 3;
 /// The delay before the driver is compiled, unless an interpreter needs it sooner.
 const COMPILE_DELAY: Duration = Duration::from_secs(10);
 /// The delay after the start of an interpreter that would have needed it: the start has the processors until then.

@@ -377,6 +377,7 @@ async fn variables_are_listed_without_running_their_code() {
         number: 1,
         packages: false,
         exact: false,
+        execution: None,
     };
     sandcell_sandbox::Session::execute(&mut session, cell, &sender)
         .await

@@ -18,6 +18,7 @@ mod hostile;
 mod interrupts;
 mod restore;
 mod shell;
+mod tools;
 
 /// Starts a session of the machine's Python, or returns from the test if there is none.
 macro_rules! python {

@@ -32,6 +32,8 @@ pub(crate) fn view() -> ExecutionView {
         status: Status::Ok,
         phase: sandcell_engine::Phase::Run,
         findings: Vec::new(),
+        tool_calls: Vec::new(),
+        waiting_for: Vec::new(),
         exit_code: Some(0),
         signal: None,
         started: UNIX_EPOCH,

@@ -91,16 +91,29 @@ impl CallWait {
     }
 }
 
+/// Adds a sentence about the host's tools to a description.
+fn with_tools(description: &str, facts: &ToolFacts) -> String {
+    match facts.tool_servers.is_empty() {
+        true => description.to_owned(),
+        false => format!(
+            "{description} Python code can call the host's tools as tools.SERVER.TOOL(name=value), many in one run: see \
+             the server's instructions."
+        ),
+    }
+}
+
 pub(crate) fn execute_code(facts: &ToolFacts) -> Tool {
     Tool {
         name: "execute_code",
-        description: "Run code in a sandbox and get its output, the last expression's value and its plots. Start \
+        description: with_tools(
+            "Run code in a sandbox and get its output, the last expression's value and its plots. Start \
                       here: nothing has to be created first. Variables, imports and files stay for the next call of \
                       the same sandbox and language; languages without sessions (see the server's instructions) keep \
                       only files. Code that takes longer than wait_s keeps running: the result \
                       then has status running and an execution_id for get_execution. The last text block is the \
-                      server's own status."
-            .into(),
+                      server's own status.",
+            facts,
+        ),
         fields: vec![
             code_field(),
             language_field(facts),
@@ -182,10 +195,12 @@ fn in_fence(code: &str) -> Option<(&str, &str)> {
 pub(crate) fn create_run_close(facts: &ToolFacts) -> Tool {
     Tool {
         name: "create_run_close",
-        description: "Run code once in a fresh sandbox that is removed afterwards: nothing is kept, and it sees \
+        description: with_tools(
+            "Run code once in a fresh sandbox that is removed afterwards: nothing is kept, and it sees \
                       nothing of your other sandboxes. For independent or untrusted snippets. Files named in outputs \
-                      are returned as resources."
-            .into(),
+                      are returned as resources.",
+            facts,
+        ),
         fields: vec![
             code_field(),
             language_field(facts),

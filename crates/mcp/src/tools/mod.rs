@@ -185,6 +185,8 @@ pub(crate) struct ToolFacts {
     pub(crate) network: bool,
     /// The default wait of a call.
     pub(crate) wait: Duration,
+    /// The servers whose tools the caller's code may use.
+    pub(crate) tool_servers: Vec<String>,
 }
 
 impl ToolFacts {
@@ -206,6 +208,7 @@ impl ToolFacts {
             package_languages: engine.package_languages(),
             network: !engine.network_allowed().is_empty(),
             wait,
+            tool_servers: Vec::new(),
         }
     }
 

@@ -29,6 +29,8 @@ mod serve;
 mod service;
 mod shell;
 mod token;
+#[cfg(feature = "tools")]
+mod tools;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -82,6 +84,8 @@ enum Command {
     #[cfg(feature = "bridge")]
     Forward(forward::ForwardArgs),
     Token(token::TokenArgs),
+    #[cfg(feature = "tools")]
+    Tools(tools::ToolsArgs),
     #[cfg(all(unix, feature = "history"))]
     History(history::HistoryArgs),
     #[cfg(unix)]
@@ -184,6 +188,8 @@ fn dispatch(cli: Cli) -> ExitCode {
         #[cfg(feature = "bridge")]
         Command::Forward(args) => ended(forward::run(&args)),
         Command::Token(args) => ended(load(file, Vec::new()).and_then(|settings| token::run(&args, &settings))),
+        #[cfg(feature = "tools")]
+        Command::Tools(args) => ended(load(file, Vec::new()).and_then(|settings| tools::run(&args, &settings))),
         #[cfg(all(unix, feature = "history"))]
         Command::History(args) => ended(load(file, Vec::new()).and_then(|settings| history::run(&args, &settings))),
         #[cfg(unix)]

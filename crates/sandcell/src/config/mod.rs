@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use sandcell_engine::{Analysis, EngineConfig, PoolConfig, Quota};
 use sandcell_mcp::{HttpLimits, Interpreters, OauthOptions, Page, Toolset};
-use sandcell_sandbox::{ByteSize, Code, Cpus, Degree, Failure, Level, Limits, MAX_TIMEOUT, Mount, System};
+use sandcell_sandbox::{ByteSize, Code, Cpus, Degree, Failure, Level, Limits, MAX_TIMEOUT, Mount, System, ToolLimits};
 use sandcell_settings::{Value, WrongType};
 use sha2::{Digest as _, Sha256};
 
@@ -82,6 +82,9 @@ pub(crate) struct Settings {
         allow(dead_code, reason = "only back ends that are here have network")
     )]
     pub(crate) network: NetworkSettings,
+    /// Servers of tools.
+    #[cfg_attr(not(feature = "tools"), expect(dead_code, reason = "only that feature has tools"))]
+    pub(crate) tools: toml::Table,
     /// Images that need no container daemon.
     pub(crate) images: ImageSettings,
     /// Folders whose images calls may name.
@@ -255,6 +258,7 @@ impl Settings {
             base: general.base,
             packages: PackageSettings::read(value)?,
             network: NetworkSettings::read(value)?,
+            tools: general.tools,
             images: ImageSettings::read(value)?,
             image_folders: general.upload_from.clone(),
             restore: table::SessionSettings::read(value)?.restore,
@@ -306,6 +310,14 @@ impl Settings {
                     "advisory" => Analysis::Advisory,
                     "strict" => Analysis::Strict,
                     _ => return Err(WrongType { key: "analysis" }.into()),
+                },
+                tools: ToolLimits {
+                    calls: limit.tool_calls,
+                    calls_at_once: limit.tool_calls_at_once,
+                    call_size: limit.tool_call,
+                    total_size: limit.tool_total,
+                    approval: limit.tool_approval,
+                    answered_elsewhere: false,
                 },
                 ..EngineConfig::default()
             },

@@ -24,6 +24,16 @@ fn check_requirement(text: &str) -> Result<(), String> {
     Ok(())
 }
 
+fn check_tools(table: &toml::Table) -> Result<(), String> {
+    #[cfg(feature = "tools")]
+    return sandcell_host_tools::check_servers(table);
+    #[cfg(not(feature = "tools"))]
+    match table.is_empty() {
+        true => Ok(()),
+        false => Err("this build of sandcell has no tools".to_owned()),
+    }
+}
+
 /// Says which images are pulled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PullPolicy {
@@ -93,6 +103,15 @@ sandcell_settings::settings! {
         /// name) and `mode`, `ro` (read-only) or `cow` (a private copy-on-write view). The host's folder is never
         /// written. `--mount` adds to them.
         "mount" => mounts: Vec<Mount> = operator(Kind::Mounts, ""),
+
+        /// Servers of tools (MCP) that code in sandboxes may call: `[tools.NAME]` with `command`, `args`, `env` and `cwd`,
+        /// or `url` and `headers`. `allow`, `ask` and `deny` are lists of patterns of tool names (`get_*`); `deny` wins
+        /// over `ask`, and `ask` over `allow`. A tool that no list names needs the approval of a person.
+        /// `read_only = "allow"` also allows the tools that the server describes as read-only. `callers` names the callers
+        /// whose code may use the server (the default is all), `timeout_s` is the time limit of a call (60), and
+        /// `description` is a line for the code that looks for tools. `${NAME}` in a value of `env` or `headers` is a
+        /// variable of sandcell's environment.
+        "tools" => tools: toml::Table = operator(Kind::Tables { check: check_tools, secret: &["env", "headers"] }, "").live(),
 
         /// The prepared base (`sandcell base build NAME …`) whose packages every sandbox has from the start. Empty:
         /// none.
@@ -238,6 +257,22 @@ sandcell_settings::settings! {
 
         /// The time without a call after which a sandbox without a running execution ends, in seconds.
         "idle_s" => idle: Duration = project(whole(1, 30 * 86_400), "1800").live(),
+
+        /// The maximum number of tool calls of one execution.
+        "tool_calls" => tool_calls: u32 = operator(whole(1, 1_000_000), "10000").live(),
+
+        /// The maximum number of concurrent tool calls of one execution; further ones wait.
+        "tool_calls_at_once" => tool_calls_at_once: usize = operator(whole(1, 1000), "16").live(),
+
+        /// The maximum size of the arguments of one tool call, and of its result, in MiB.
+        "tool_call_mb" => tool_call: ByteSize = operator(whole(1, 32), "8").live(),
+
+        /// The maximum size of all arguments and results of the tool calls of one execution, in MiB.
+        "tool_total_mb" => tool_total: ByteSize = operator(whole(1, 1 << 20), "256").live(),
+
+        /// The maximum time for a person to answer a question about a tool call, in seconds. Without an answer the call is
+        /// refused.
+        "tool_approval_s" => tool_approval: Duration = operator(whole(1, 86_400), "120").live(),
 
         /// The maximum number of finished executions in the history.
         "history_rows" => history_rows: usize = project(whole(1, 10_000_000), "10000"),

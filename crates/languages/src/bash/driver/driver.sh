@@ -58,6 +58,8 @@ __sandcell_next() {
     case $__sandcell__head in
       *'"type":"run"'*)
         __sandcell_nonce=${BASH_REMATCH[1]}
+        # The programs of the cell name it when they call tools of the host.
+        [[ ! $__sandcell__head =~ \"execution\":\"([^\"]+)\" ]] || builtin export "SANDCELL_EXECUTION=${BASH_REMATCH[1]}" 2>/dev/null
         __sandcell_text "${__sandcell__sizes[0]}" || builtin exit 0
         __sandcell_code=$__sandcell_t
         __sandcell_stdin=
@@ -252,7 +254,7 @@ __sandcell_last=
 __sandcell_known=' '
 if [[ -z $SANDCELL_AGAIN ]]; then
   __sandcell_names
-  __sandcell_given=" ${__sandcell_names[*]} OLDPWD BASH_ENV COLUMNS LINES LC_ALL "
+  __sandcell_given=" ${__sandcell_names[*]} OLDPWD BASH_ENV COLUMNS LINES LC_ALL SANDCELL_EXECUTION "
   exec {__sandcell_in}<&3 {__sandcell_out}>&4 3<&- 4>&- {__sandcell_1}>&1 {__sandcell_2}>&2
   __sandcell_send "{\"type\":\"ready\",\"version\":\"${BASH_VERSION%%[^0-9.]*}\",\"pid\":$$}"
 else

@@ -23,6 +23,7 @@
   const resources = process.getActiveResourcesInfo.bind(process);
   const nextTick = process.nextTick.bind(process);
   const pid = process.pid;
+  const { env } = process;
   const kill = process.kill.bind(process);
 
   const TEXT_LIMIT = 64 << 10;
@@ -430,6 +431,8 @@
     });
     running.fail = (error) => running.stop(endOf(error, running.number));
     giveStdin(header.stdin);
+    // The code and its programs name it when they call tools of the host.
+    if (header.execution) env.SANDCELL_EXECUTION = header.execution;
     if (announced === running.nonce) running.fail({ code: "ERR_SCRIPT_EXECUTION_INTERRUPTED" });
     else await Promise.race([work(running, header), stopped]);
     await drain(running);

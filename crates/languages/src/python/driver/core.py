@@ -84,6 +84,7 @@ class Session:
     captured = None  # receives displays while output is captured
     failed = None  # the errors of display methods of the last value, while they are called
     exact = False  # values of the cell also have their complete data, for programs
+    execution = None  # the host's id of the running cell, for calls of its tools
     formatted = False  # display functions are registered
     reloads = False  # modules that have changed are loaded again before each cell
     inputs = []  # `In`
@@ -299,7 +300,7 @@ def part(name):
         found = type(sys)("sandcell_" + name)
         found.__dict__.update(__builtins__=__builtins__, core=CORE)
         exec(CODES.pop(name, None) or code_of(name), found.__dict__)
-        PARTS[name] = found
+        found = PARTS.setdefault(name, found)  # another thread may have been faster
     return found
 
 
@@ -313,11 +314,14 @@ def standard(name):
     found = sys.modules.get(name)
     if found is None:
         path = sys.path
-        sys.path = STANDARD_PATH
-        try:
-            __import__(name)
-        finally:
-            sys.path = path
+        if path is STANDARD_PATH:
+            __import__(name)  # another call, perhaps of another thread, restores the path
+        else:
+            sys.path = STANDARD_PATH
+            try:
+                __import__(name)
+            finally:
+                sys.path = path
         found = sys.modules[name]
     return found
 
@@ -546,6 +550,7 @@ def run_cell(header):
     session.nonce = session.last_nonce = header["nonce"]
     session.cell, session.packages = header["cell"], header.get("packages")
     session.watched, session.exact = header.get("watched"), header.get("exact")
+    session.execution = header.get("execution")
     session.copy_below, session.copy_after = header.get("copy_below", 0), header.get("copy_after", 0)
     session.shown, session.dropped, session.captured, session.failed = 0, 0, None, None
     session.syntax_error = None
@@ -958,4 +963,6 @@ else:
     set_up_commands()
     set_up()
     record_outputs()
+if posix.environ.get(b"SANDCELL_TOOLS_URL"):
+    part("tooloffer")
 serve()

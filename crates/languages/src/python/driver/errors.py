@@ -300,9 +300,9 @@ def value_text(name, frame):
         return ""
     value = names[name]
     kind = type(value)
-    if kind in (type(sys), type(core.show), type(len), type) or issubclass(kind, type):
-        return ""
     variables = core.part("variables")
+    if variables.is_code(kind) or issubclass(kind, type):
+        return ""
     preview = variables.columns_of(value) if variables.known(kind) == "pandas.DataFrame" else variables.preview_of(value, kind)
     if preview.startswith("<"):
         known = variables.known(kind)

@@ -16,7 +16,7 @@ def listing(names, every=False):
         kind = type(value)
         if value is core.session.inputs or value is core.session.outputs:
             continue
-        if kind in (type(sys), type(listing), type(len), type) and not every:
+        if is_code(kind) and not every:
             continue
         found.append(
             {
@@ -28,6 +28,14 @@ def listing(names, every=False):
             }
         )
     return found
+
+
+def is_code(kind):
+    """Returns True for the types of modules, functions and classes, and of the host's tools."""
+    if kind in (type(sys), type(listing), type(len), type):
+        return True
+    offer = core.PARTS.get("tooloffer")
+    return offer is not None and issubclass(kind, offer.Named)
 
 
 def known(kind):

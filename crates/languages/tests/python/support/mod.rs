@@ -30,6 +30,11 @@ pub(crate) struct HostSandbox {
 
 impl HostSandbox {
     pub(crate) fn new() -> Arc<Self> {
+        Self::with_variables(&[])
+    }
+
+    /// Creates a sandbox whose programs have these variables, too.
+    pub(crate) fn with_variables(more: &[(&str, &str)]) -> Arc<Self> {
         let home = tempfile::tempdir().unwrap();
         // matplotlib takes a second or more to build its list of fonts, so all sandboxes of the tests share one.
         let fonts = std::env::temp_dir().join("sandcell-tests-matplotlib");
@@ -39,8 +44,11 @@ impl HostSandbox {
             ("PATH", "/usr/local/bin:/usr/bin:/bin"),
             ("LANG", "C.UTF-8"),
         ];
+        let env = env.iter().chain(more);
         Arc::new(Self {
-            env: env.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
+            env: env
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                .collect(),
             home,
             isolation: Isolation {
                 backend: "test".to_owned(),
@@ -397,6 +405,8 @@ pub(crate) struct Python {
     pub(crate) sandbox: Arc<HostSandbox>,
     /// True if values of the next cells shall also have their complete data.
     pub(crate) exact: bool,
+    /// The execution of the next cells.
+    pub(crate) execution: Option<String>,
     cells: u32,
 }
 
@@ -419,11 +429,15 @@ impl Python {
     }
 
     pub(crate) async fn with(language: &PythonLanguage) -> Self {
-        let sandbox = HostSandbox::new();
+        Self::inside(language, HostSandbox::new()).await
+    }
+
+    pub(crate) async fn inside(language: &PythonLanguage, sandbox: Arc<HostSandbox>) -> Self {
         Self {
             session: Box::new(language.open_session(sandbox.as_ref()).await.unwrap()),
             sandbox,
             exact: false,
+            execution: None,
             cells: 0,
         }
     }
@@ -460,6 +474,7 @@ impl Python {
             session: Box::new(session),
             sandbox,
             exact: false,
+            execution: None,
             cells: 0,
         })
     }
@@ -501,6 +516,7 @@ impl Python {
             number: self.cells,
             packages: false,
             exact: self.exact,
+            execution: self.execution.clone(),
         };
         let collect = async {
             let (mut stdout, mut stderr, mut background) = (Vec::new(), Vec::new(), Vec::new());

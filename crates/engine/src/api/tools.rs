@@ -1,0 +1,68 @@
+//! The ways out of sandboxes, and calls of the host's tools by executions.
+
+use std::sync::Arc;
+
+use sandcell_sandbox::{HostTools, Network, Packages, ToolQuestion};
+use serde::Serialize;
+
+use crate::ExecutionId;
+
+/// The ways out of the sandboxes of an engine.
+#[derive(Debug, Clone, Default)]
+pub struct Outside {
+    /// Connects sandboxes to allowed hosts.
+    pub network: Option<Arc<dyn Network>>,
+    /// The installers of packages, one for each kind.
+    pub packages: Vec<Arc<dyn Packages>>,
+    /// The host's tools.
+    pub tools: Option<Arc<dyn HostTools>>,
+}
+
+/// The calls of one tool by one execution.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ToolCallCount {
+    /// The tool, as `SERVER.TOOL`. `others` after the first 40 tools.
+    pub tool: String,
+    /// The number of calls that returned a result.
+    pub ok: u32,
+    /// The number of calls that failed.
+    pub failed: u32,
+    /// The number of calls that were not made: the operator's rules, a person or a limit refused them.
+    pub refused: u32,
+}
+
+/// A call of a tool that waits for a person's approval.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PendingToolCall {
+    /// The execution that makes the call.
+    pub execution_id: ExecutionId,
+    /// The number of the question within the execution, from 1.
+    pub number: u32,
+    /// The question.
+    pub question: ToolQuestion,
+}
+
+/// A person's answer to a question about a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ToolDecision {
+    /// The call is made.
+    Once,
+    /// This call and the next ones of the same tool are made, this number in all.
+    Calls(u32),
+    /// All calls of the same tool by this execution are made.
+    Execution,
+    /// The call is not made.
+    Deny,
+}
+
+impl ToolDecision {
+    /// Describes the decision for the audit log.
+    pub(crate) fn describe(self) -> String {
+        match self {
+            Self::Once => "this call may be made".to_owned(),
+            Self::Calls(calls) => format!("{calls} calls of the tool may be made"),
+            Self::Execution => "all calls of the tool by this execution may be made".to_owned(),
+            Self::Deny => "the call may not be made".to_owned(),
+        }
+    }
+}
