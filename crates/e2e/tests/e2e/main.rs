@@ -53,6 +53,8 @@ mod hostile_packages;
 // Packages of npm: our test registry, good and bad.
 mod memory;
 mod npm;
+// Tools of the host that code calls.
+mod host_tools;
 // Hosts that a sandbox may reach, and hosts that it may not.
 mod network;
 // No resources are left after any end of a server.
