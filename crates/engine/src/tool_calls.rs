@@ -1,8 +1,10 @@
 //! The engine's interface for calls of the host's tools: the questions to a person, the answers, and their record.
 
+use std::time::Duration;
+
 use sandcell_sandbox::{Code, Failure};
 
-use crate::{Engine, EventKind, PendingToolCall, Principal, SecurityEvent, ToolDecision};
+use crate::{Engine, EventKind, FunctionCall, FunctionResult, PendingToolCall, Principal, SecurityEvent, ToolDecision};
 
 impl Engine {
     /// Returns the servers whose tools this caller's code may use. Starts none of them.
@@ -58,6 +60,24 @@ impl Engine {
             ),
             "list the questions that wait; this one was answered or its time is over",
         ))
+    }
+
+    /// Delivers results of functions of the caller's program to code in a sandbox, and waits for the next calls: at most
+    /// `wait`, and until the sandbox ends. It does not count as using the sandbox.
+    ///
+    /// # Errors
+    /// When the caller has no such sandbox, or made it without functions.
+    pub async fn exchange_function_calls(
+        &self,
+        principal: &Principal,
+        sandbox: &str,
+        results: Vec<FunctionResult>,
+        wait: Duration,
+    ) -> Result<Vec<FunctionCall>, Failure> {
+        let sandboxes = &self.executions.sandboxes;
+        sandboxes
+            .exchange_function_calls(principal, sandbox, results, wait)
+            .await
     }
 
     /// Records a security event, if there is an auditor.

@@ -4,8 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use jsonschema::{PatternOptions, Validator};
-use sandcell_sandbox::{Code, Failure};
+use rmcp::model::ToolAnnotations;
+use sandcell_sandbox::{Code, Failure, FunctionSpec};
 use serde_json::{Map, Value};
+
+use crate::work;
 
 /// The maximum number of tools of a server. Further ones are left out.
 const MAX_TOOLS: usize = 2000;
@@ -16,7 +19,9 @@ const MAX_DESCRIPTION_BYTES: usize = 8 << 10;
 /// The maximum size of a schema. A tool with a larger input schema is left out; a larger output schema is dropped.
 const MAX_SCHEMA_BYTES: usize = 64 << 10;
 /// The maximum size of the list.
-const MAX_CATALOGUE_BYTES: usize = 16 << 20;
+pub(crate) const MAX_CATALOGUE_BYTES: usize = 4 << 20;
+/// The maximum size of one compiled pattern.
+const MAX_COMPILED_PATTERN_BYTES: usize = 128 << 10;
 /// The maximum number of reasons in one error about arguments.
 const MAX_REASONS: usize = 3;
 /// The maximum length of a reason.
@@ -41,7 +46,8 @@ pub struct Tool {
     pub output_schema: Option<Arc<Map<String, Value>>>,
     /// True if the server describes it as one that changes nothing.
     pub read_only: bool,
-    validator: OnceLock<Option<Validator>>,
+    /// The schema as a value, and compiled. None if it cannot be used.
+    compiled: OnceLock<Option<Box<(Value, Validator)>>>,
 }
 
 impl Tool {
@@ -50,10 +56,7 @@ impl Tool {
         let fits = |schema: &Map<String, Value>| json_bytes(schema) <= MAX_SCHEMA_BYTES;
         if tool.name.is_empty()
             || tool.name.len() > MAX_NAME_BYTES
-            || tool
-                .name
-                .chars()
-                .any(|c| c.is_control() || crate::question::is_invisible(c))
+            || !tool.name.chars().all(is_plain)
             || !fits(&tool.input_schema)
         {
             return None;
@@ -67,7 +70,7 @@ impl Tool {
             input_schema: tool.input_schema,
             output_schema: tool.output_schema.filter(|schema| fits(schema)),
             read_only: annotations.and_then(|all| all.read_only_hint).unwrap_or(false),
-            validator: OnceLock::new(),
+            compiled: OnceLock::new(),
         })
     }
 
@@ -82,13 +85,18 @@ impl Tool {
     /// # Errors
     /// Arguments that do not fit, with the first reasons; or a schema that cannot be used.
     pub(crate) fn check(&self, arguments: &Map<String, Value>) -> Result<(), Failure> {
-        let validator = self.validator.get_or_init(|| {
+        let compiled = self.compiled.get_or_init(|| {
             let schema = Value::Object(Map::clone(&self.input_schema));
+            work::of_schema(&schema).ok()?;
             // The engine without back-tracking: schema and arguments both come from outside.
-            let options = jsonschema::options().with_pattern_options(PatternOptions::regex());
-            options.build(&schema).ok()
+            let patterns = PatternOptions::regex().size_limit(MAX_COMPILED_PATTERN_BYTES);
+            let validator = jsonschema::options()
+                .with_pattern_options(patterns)
+                .build(&schema)
+                .ok()?;
+            Some(Box::new((schema, validator)))
         });
-        let Some(validator) = validator else {
+        let Some((schema, validator)) = compiled.as_deref() else {
             return Err(Failure::new(
                 Code::ToolUnavailable,
                 format!(
@@ -99,6 +107,15 @@ impl Tool {
             ));
         };
         let arguments = Value::Object(arguments.clone());
+        work::of_check(schema, &arguments).map_err(|error| {
+            Failure::invalid(
+                format!(
+                    "the arguments of {} cannot be checked against its schema: {error}",
+                    self.name
+                ),
+                "pass less at once, or flatter values",
+            )
+        })?;
         let reasons: Vec<String> = validator
             .iter_errors(&arguments)
             .take(MAX_REASONS)
@@ -134,6 +151,11 @@ impl Tool {
     }
 }
 
+/// Returns true for characters of names. A name with others could be read as text of this server.
+const fn is_plain(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/')
+}
+
 /// The tools of a server, by name.
 #[derive(Debug, Default)]
 pub(crate) struct Catalogue {
@@ -151,7 +173,8 @@ impl Catalogue {
                 all.left_out += 1;
                 continue;
             };
-            bytes += tool.description.len() + json_bytes(&tool.input_schema);
+            let output = tool.output_schema.as_ref().map_or(0, json_bytes);
+            bytes += tool.description.len() + json_bytes(&tool.input_schema) + output;
             let is_new = !all.tools.contains_key(&tool.name);
             if is_new && all.tools.len() < MAX_TOOLS && bytes <= MAX_CATALOGUE_BYTES {
                 all.tools.insert(tool.name.clone(), Arc::new(tool));
@@ -160,6 +183,18 @@ impl Catalogue {
             }
         }
         all
+    }
+
+    /// Returns the functions of a program as tools.
+    pub(crate) fn of_functions(functions: &[FunctionSpec]) -> Self {
+        let tool = |function: &FunctionSpec| {
+            // A schema that is no object admits no arguments.
+            let schema: Map<String, Value> = serde_json::from_str(&function.input_schema).unwrap_or_default();
+            let annotations = ToolAnnotations::new().read_only(function.read_only);
+            rmcp::model::Tool::new(function.name.clone(), function.description.clone(), schema)
+                .with_annotations(annotations)
+        };
+        Self::read(functions.iter().map(tool).collect())
     }
 
     /// Returns a tool.

@@ -33,12 +33,13 @@ const KEYS: [&str; 13] = [
     "timeout_s",
 ];
 /// Names that the module inside uses itself.
-const RESERVED_NAMES: [&str; 10] = [
+const RESERVED_NAMES: [&str; 11] = [
     "call",
     "catch",
     "constructor",
     "describe",
     "finally",
+    "functions",
     "list",
     "refresh",
     "search",

@@ -15,7 +15,7 @@ use sandcell_sandbox::{Code, Failure};
 use serde_json::{Map, Value};
 use tokio::time::timeout;
 
-use crate::catalogue::Catalogue;
+use crate::catalogue::{Catalogue, MAX_CATALOGUE_BYTES, json_bytes};
 use crate::config::{ServerConfig, Transport};
 use crate::http::MAX_MESSAGE_BYTES;
 use crate::stdio::{Program, StderrTail};
@@ -61,6 +61,8 @@ pub(crate) struct Live {
     service: RunningService<RoleClient, Client>,
     catalogue: Mutex<Arc<Catalogue>>,
     stale: Arc<AtomicBool>,
+    reading: tokio::sync::Mutex<()>,
+    since: Instant,
     _program: Option<Program>,
 }
 
@@ -116,7 +118,10 @@ impl Connection {
             live.refresh().await;
             return Ok(live);
         }
-        if slot.live.take().is_some() {
+        if let Some(ended) = slot.live.take() {
+            if ended.since.elapsed() < RETRY_INTERVAL {
+                slot.failed_at = Some(Instant::now());
+            }
             tracing::warn!(server = %self.config.name, "the server of tools has ended and is started again");
         }
         if slot.failed_at.is_some_and(|at| at.elapsed() < RETRY_INTERVAL) {
@@ -200,6 +205,8 @@ impl Connection {
             service,
             catalogue: Mutex::new(Arc::new(catalogue)),
             stale,
+            reading: tokio::sync::Mutex::default(),
+            since: Instant::now(),
             _program: program,
         })
     }
@@ -221,15 +228,17 @@ async fn with_stderr(error: ConnectionError, stderr: Option<&StderrTail>) -> Con
 
 /// Reads all pages of the list of tools.
 async fn list(peer: &Peer<RoleClient>) -> Result<Catalogue, ServiceError> {
-    let mut all = Vec::new();
+    let (mut all, mut bytes) = (Vec::new(), 0_usize);
     let mut cursor = None;
     for _page in 0..MAX_PAGES {
         let mut params = PaginatedRequestParams::default();
         params.cursor = cursor;
         let mut page = peer.list_tools(Some(params)).await?;
+        bytes = bytes.saturating_add(json_bytes(&page.tools));
         all.append(&mut page.tools);
         cursor = page.next_cursor;
-        if cursor.is_none() {
+        // More than this is not offered.
+        if cursor.is_none() || bytes > MAX_CATALOGUE_BYTES {
             break;
         }
     }
@@ -248,6 +257,8 @@ impl Live {
 
     /// Reads the list again if the server has said that it changed.
     async fn refresh(&self) {
+        // One reading at a time. The call of another reader goes on with the list that it has.
+        let Ok(_reading) = self.reading.try_lock() else { return };
         if !self.stale.swap(false, Ordering::Relaxed) {
             return;
         }
@@ -276,7 +287,11 @@ impl Live {
             .service
             .peer()
             .send_cancellable_request(request, PeerRequestOptions::no_options());
-        let mut handle = sent.await.map_err(|error| failure_of(tool, &error))?;
+        // A server that does not read its input must not hold the call beyond its time.
+        let mut handle = match timeout(time, sent).await {
+            Ok(sent) => sent.map_err(|error| failure_of(tool, &error))?,
+            Err(_) => return Err(unusable(tool, "its server does not read")),
+        };
         let why = tokio::select! {
             biased;
             answer = &mut handle.rx => {

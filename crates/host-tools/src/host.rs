@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use sandcell_sandbox::{Failure, Forward, HostTools, ToolCaller, ToolPort};
+use sandcell_sandbox::{Failure, Forward, Functions, HostTools, ToolCaller, ToolPort};
 use serde_json::{Map, Value};
 
 use crate::catalogue::Tool;
 use crate::config::ServerConfig;
 use crate::connection::{Connection, chain};
+use crate::offer::Offer;
 use crate::port::{ServedPort, serve};
 use crate::rules::Decision;
 use crate::servers::{Servers, denied};
@@ -101,7 +102,17 @@ impl HostTools for ConfiguredTools {
             .collect()
     }
 
-    fn open(&self, forward: Forward, caller: Arc<dyn ToolCaller>) -> Box<dyn ToolPort> {
-        Box::new(ServedPort::new(serve(Arc::clone(&self.servers), forward, caller)))
+    fn has_servers(&self) -> bool {
+        !self.servers.all.is_empty()
+    }
+
+    fn open(
+        &self,
+        forward: Forward,
+        caller: Arc<dyn ToolCaller>,
+        functions: Option<Arc<dyn Functions>>,
+    ) -> Box<dyn ToolPort> {
+        let offer = Offer::new(Arc::clone(&self.servers), caller, functions);
+        Box::new(ServedPort::new(serve(offer, forward)))
     }
 }

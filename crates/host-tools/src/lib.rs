@@ -16,6 +16,7 @@ mod config;
 mod connection;
 mod host;
 mod http;
+mod offer;
 mod plain;
 mod port;
 mod question;
@@ -23,6 +24,7 @@ mod rules;
 mod servers;
 mod stdio;
 mod value;
+mod work;
 
 pub use catalogue::Tool;
 pub use config::{ServerConfig, ServersError, Transport, check_servers, read_servers};

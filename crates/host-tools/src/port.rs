@@ -11,20 +11,25 @@ use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use sandcell_sandbox::{Code, Connection as Stream, Failure, Forward, ToolCaller, ToolPort};
+use sandcell_sandbox::{Code, Connection as Stream, Failure, Forward, ToolPort};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, JoinSet};
 
 use crate::catalogue::Tool;
-use crate::connection::Connection;
+use crate::offer::{CallRequest, Offer, Source};
 use crate::plain;
 use crate::rules::Decision;
-use crate::servers::{CallRequest, Servers, denied};
+use crate::servers::denied;
+use crate::work::has_more_values;
 
 /// The maximum number of connections of one sandbox. Further ones wait.
-const MAX_CONNECTIONS: usize = 64;
+const MAX_CONNECTIONS: usize = 32;
+/// The maximum number of values in one request.
+const MAX_VALUES: usize = 100_000;
+/// The maximum time that a list of the tools of all servers waits for one of them.
+const LIST_TIMEOUT: Duration = Duration::from_secs(5);
 /// The maximum time for the head of a request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(300);
 /// The maximum size of a head.
@@ -78,7 +83,8 @@ impl Drop for ServedPort {
 }
 
 /// Serves the connections of a port in a task.
-pub(crate) fn serve(servers: Arc<Servers>, mut forward: Forward, caller: Arc<dyn ToolCaller>) -> AbortHandle {
+pub(crate) fn serve(offer: Offer, mut forward: Forward) -> AbortHandle {
+    let offer = Arc::new(offer);
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let task = tokio::spawn(async move {
         // Dropping the set ends its connections.
@@ -88,9 +94,9 @@ pub(crate) fn serve(servers: Arc<Servers>, mut forward: Forward, caller: Arc<dyn
                 connection = forward.accept() => {
                     let Some(connection) = connection else { return };
                     let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
-                    let (servers, caller) = (Arc::clone(&servers), Arc::clone(&caller));
+                    let offer = Arc::clone(&offer);
                     serving.spawn(async move {
-                        serve_connection(servers, caller, connection).await;
+                        serve_connection(offer, connection).await;
                         drop(place);
                     });
                 }
@@ -101,10 +107,10 @@ pub(crate) fn serve(servers: Arc<Servers>, mut forward: Forward, caller: Arc<dyn
     task.abort_handle()
 }
 
-async fn serve_connection(servers: Arc<Servers>, caller: Arc<dyn ToolCaller>, connection: Box<dyn Stream>) {
+async fn serve_connection(offer: Arc<Offer>, connection: Box<dyn Stream>) {
     let service = service_fn(move |request| {
-        let (servers, caller) = (Arc::clone(&servers), Arc::clone(&caller));
-        async move { Ok::<_, std::convert::Infallible>(answer(&servers, caller.as_ref(), request).await) }
+        let offer = Arc::clone(&offer);
+        async move { Ok::<_, std::convert::Infallible>(answer(&offer, request).await) }
     });
     let served = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
@@ -118,7 +124,7 @@ async fn serve_connection(servers: Arc<Servers>, caller: Arc<dyn ToolCaller>, co
     }
 }
 
-async fn answer(servers: &Servers, caller: &dyn ToolCaller, request: Request<Incoming>) -> Response<Full<Bytes>> {
+async fn answer(offer: &Offer, request: Request<Incoming>) -> Response<Full<Bytes>> {
     let form = Form::wanted(request.headers());
     let path = request.uri().path().to_owned();
     let known = match path.as_str() {
@@ -146,12 +152,12 @@ async fn answer(servers: &Servers, caller: &dyn ToolCaller, request: Request<Inc
     let query = ToolQuery::read(request.uri().query());
     let of_one = query.as_ref().is_ok_and(|query| query.tool.is_some());
     let answer = match path.as_str() {
-        "/v1/servers" => Ok(list_servers(servers, caller)),
-        "/v1/tools" => match query {
-            Ok(query) => list_tools(servers, caller, &query).await,
+        "/v1/servers" => Ok(list_servers(offer)),
+        "/v1/tools" => match query.and_then(|query| offer.admit_list(execution_of(&request)?).map(|()| query)) {
+            Ok(query) => list_tools(offer, &query).await,
             Err(failure) => Err(failure),
         },
-        _ => call(servers, caller, request).await,
+        _ => call(offer, request).await,
     };
     let value = match answer {
         Ok(value) => value,
@@ -198,10 +204,11 @@ fn failed(form: Form, failure: &Failure) -> Response<Full<Bytes>> {
     respond(form, status, text)
 }
 
-fn list_servers(servers: &Servers, caller: &dyn ToolCaller) -> Value {
-    let all: Vec<Value> = servers
-        .of(caller.owner())
-        .map(|connection| json!({"name": connection.config.name, "description": connection.config.description}))
+fn list_servers(offer: &Offer) -> Value {
+    let all: Vec<Value> = offer
+        .sources()
+        .iter()
+        .map(|source| json!({"name": source.name(), "description": source.description()}))
         .collect();
     json!({"servers": all})
 }
@@ -241,32 +248,47 @@ impl ToolQuery {
 }
 
 /// Lists tools: of one server or all, those that match some words, at most a number of them.
-async fn list_tools(servers: &Servers, caller: &dyn ToolCaller, query: &ToolQuery) -> Result<Value, Failure> {
-    let connections: Vec<_> = match (&query.server, &query.tool) {
-        (Some(server), Some(tool)) => return find_tool(servers.find(server, Some(caller.owner()))?, tool).await,
+async fn list_tools(offer: &Offer, query: &ToolQuery) -> Result<Value, Failure> {
+    let sources = match (&query.server, &query.tool) {
+        (Some(server), Some(tool)) => return find_tool(&offer.find(server)?, tool).await,
         (None, Some(_)) => return Err(Failure::invalid("a tool needs its server", "name both: SERVER.TOOL")),
-        (Some(server), None) => vec![servers.find(server, Some(caller.owner()))?],
-        (None, None) => servers.of(caller.owner()).collect(),
+        (Some(server), None) => vec![offer.find(server)?],
+        (None, None) => offer.sources(),
     };
     let (mut found, mut failures) = (Vec::new(), Vec::new());
-    let lives = futures::future::join_all(connections.iter().map(|connection| connection.live())).await;
-    for (connection, live) in connections.iter().zip(lives) {
-        let config = &connection.config;
-        let live = match live {
-            Ok(live) => live,
-            Err(failure) if query.server.is_some() => return Err(failure),
+    let one = query.server.is_some();
+    let catalogues = sources.iter().map(|source| async move {
+        if one {
+            return source.catalogue().await;
+        }
+        let slow = || {
+            Failure::new(
+                Code::ToolUnavailable,
+                format!("the server {} is still starting", source.name()),
+                "ask again, or name the server",
+            )
+        };
+        tokio::time::timeout(LIST_TIMEOUT, source.catalogue())
+            .await
+            .unwrap_or_else(|_| Err(slow()))
+    });
+    let catalogues = futures::future::join_all(catalogues).await;
+    for (source, catalogue) in sources.iter().zip(catalogues) {
+        let catalogue = match catalogue {
+            Ok(catalogue) => catalogue,
+            Err(failure) if one => return Err(failure),
             Err(failure) => {
-                failures.push(json!({"server": config.name, "message": failure.message}));
+                failures.push(json!({"server": source.name(), "message": failure.message}));
                 continue;
             }
         };
-        for tool in live.catalogue().tools.values() {
-            let decision = config.rules.decide(&tool.name, tool.read_only);
+        for tool in catalogue.tools.values() {
+            let decision = source.decide(tool);
             if decision == Decision::Deny {
                 continue;
             }
-            if let Some(score) = score(&config.name, tool, &query.words) {
-                found.push((score, config.name.clone(), Arc::clone(tool), decision));
+            if let Some(score) = score(source.name(), tool, &query.words) {
+                found.push((score, source.name(), Arc::clone(tool), decision));
             }
         }
     }
@@ -276,20 +298,18 @@ async fn list_tools(servers: &Servers, caller: &dyn ToolCaller, query: &ToolQuer
     let tools: Vec<Value> = found
         .into_iter()
         .take(query.limit)
-        .map(|(_, server, tool, decision)| describe(&server, &tool, decision))
+        .map(|(_, server, tool, decision)| describe(server, &tool, decision))
         .collect();
     Ok(json!({"tools": tools, "total": total, "failed": failures}))
 }
 
 /// Lists one tool of a server.
-async fn find_tool(connection: &Arc<Connection>, name: &str) -> Result<Value, Failure> {
-    let live = connection.live().await?;
-    let config = &connection.config;
-    let catalogue = live.catalogue();
-    let tool = catalogue.find(&config.name, name)?;
-    match config.rules.decide(&tool.name, tool.read_only) {
-        Decision::Deny => Err(denied(&config.name, &tool.name)),
-        decision => Ok(json!({"tools": [describe(&config.name, tool, decision)], "total": 1, "failed": []})),
+async fn find_tool(source: &Source, name: &str) -> Result<Value, Failure> {
+    let catalogue = source.catalogue().await?;
+    let tool = catalogue.find(source.name(), name)?;
+    match source.decide(tool) {
+        Decision::Deny => Err(denied(source.name(), &tool.name)),
+        decision => Ok(json!({"tools": [describe(source.name(), tool, decision)], "total": 1, "failed": []})),
     }
 }
 
@@ -323,6 +343,18 @@ fn describe(server: &str, tool: &Tool, decision: Decision) -> Value {
     })
 }
 
+/// Returns the execution that a request names.
+fn execution_of(request: &Request<Incoming>) -> Result<Option<&str>, Failure> {
+    let header = request.headers().get(EXECUTION_HEADER);
+    header
+        .map(|value| {
+            value
+                .to_str()
+                .map_err(|_| Failure::invalid("the name of the execution cannot be read", "use the module `tools`"))
+        })
+        .transpose()
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct CallBody {
@@ -332,21 +364,11 @@ struct CallBody {
     arguments: Map<String, Value>,
 }
 
-async fn call(servers: &Servers, caller: &dyn ToolCaller, request: Request<Incoming>) -> Result<Value, Failure> {
-    let execution = match request.headers().get(EXECUTION_HEADER) {
-        None => None,
-        Some(value) => Some(
-            value
-                .to_str()
-                .map_err(|_| Failure::invalid("the name of the execution cannot be read", "use the module `tools`"))?
-                .to_owned(),
-        ),
-    };
-    // The arguments have their own bound; names and white space come on top.
-    let limited = Limited::new(
-        request.into_body(),
-        servers.max_bytes.saturating_mul(2).saturating_add(4096),
-    );
+async fn call(offer: &Offer, request: Request<Incoming>) -> Result<Value, Failure> {
+    let execution = execution_of(&request)?.map(str::to_owned);
+    // Before the body: refused requests must not cost memory.
+    offer.may_call(execution.as_deref())?;
+    let limited = Limited::new(request.into_body(), offer.max_bytes().saturating_add(4096));
     let body = limited.collect().await.map_err(|_| {
         Failure::new(
             Code::LimitReached,
@@ -354,7 +376,15 @@ async fn call(servers: &Servers, caller: &dyn ToolCaller, request: Request<Incom
             "pass less data; the operator can raise limits.tool_call_mb",
         )
     })?;
-    let body: CallBody = serde_json::from_slice(&body.to_bytes()).map_err(|error| {
+    let body = body.to_bytes();
+    if has_more_values(&body, MAX_VALUES) {
+        return Err(Failure::new(
+            Code::LimitReached,
+            format!("the arguments have more than {MAX_VALUES} values"),
+            "pass less at once",
+        ));
+    }
+    let body: CallBody = serde_json::from_slice(&body).map_err(|error| {
         Failure::invalid(
             format!("the request cannot be read: {error}"),
             "send {\"server\": …, \"tool\": …, \"arguments\": {…}}",
@@ -366,5 +396,5 @@ async fn call(servers: &Servers, caller: &dyn ToolCaller, request: Request<Incom
         arguments: body.arguments,
         execution,
     };
-    servers.call(caller, request).await
+    offer.call(request).await
 }

@@ -32,6 +32,7 @@ enum ArgumentValue {
     Flag(bool),
     Texts(Vec<String>),
     TextMap(BTreeMap<String, String>),
+    Objects(Vec<Map<String, Value>>),
 }
 
 impl Arguments {
@@ -134,6 +135,14 @@ impl Arguments {
         }
     }
 
+    /// A list of objects; empty when left out.
+    pub(crate) fn objects(&mut self, name: &str) -> Vec<Map<String, Value>> {
+        match self.0.remove(name) {
+            Some(ArgumentValue::Objects(objects)) => objects,
+            _ => Vec::new(),
+        }
+    }
+
     /// Returns true if the argument was given.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.0.contains_key(name)
@@ -232,6 +241,14 @@ fn read(field: &Field, value: Value) -> Result<ArgumentValue, Fault> {
             })
             .collect::<Result<_, _>>()
             .map(ArgumentValue::Texts),
+        (Kind::Objects, Value::Array(items)) => items
+            .into_iter()
+            .map(|item| match item {
+                Value::Object(object) => Ok(object),
+                other => Err(wrong(format!("must hold objects only, not {}", describe(&other)))),
+            })
+            .collect::<Result<_, _>>()
+            .map(ArgumentValue::Objects),
         (Kind::TextMap(_), Value::Object(entries)) => entries
             .into_iter()
             .map(|(key, item)| match item {

@@ -158,7 +158,8 @@ impl Elicitation {
             return Ok(None);
         };
         let call = tool_fingerprint(request, caller);
-        let options = SealOptions::new().associated_data(&call).ttl(QUESTION_TTL);
+        let ttl = QUESTION_TTL.max(engine.config().tools.approval);
+        let options = SealOptions::new().associated_data(&call).ttl(ttl);
         let round = ToolRound {
             execution: execution.to_string(),
             number: pending.number,

@@ -23,6 +23,8 @@ pub(crate) enum Kind {
     Texts(ListOf),
     /// An object of texts.
     TextMap(MapOf),
+    /// A list of objects. The tool checks their content. Only programs pass it.
+    Objects,
 }
 
 /// The content of a list of texts. It decides how to parse a list that arrives as a single text.
@@ -55,6 +57,7 @@ impl Kind {
             Self::Flag => "true or false",
             Self::Texts(_) => "a list of strings",
             Self::TextMap(_) => "an object whose values are strings",
+            Self::Objects => "a list of objects",
         }
     }
 }
@@ -133,6 +136,7 @@ impl Field {
             Kind::Flag => json!({"type": "boolean"}),
             Kind::Texts(_) => json!({"type": "array", "items": {"type": "string"}}),
             Kind::TextMap(_) => json!({"type": "object", "additionalProperties": {"type": "string"}}),
+            Kind::Objects => json!({"type": "array", "items": {"type": "object"}}),
         };
         if let Some(object) = schema.as_object_mut() {
             if !self.about.is_empty() {

@@ -497,6 +497,13 @@ impl ServerHandler for Server {
             return self.go_on(&id, &request, &context).await;
         }
         let left = tool.consent_required(&self.0.engine, request.arguments.as_ref().unwrap_or(&Map::new()));
+        if left.is_empty() && request.request_state.is_some() {
+            // The call must not run a second time.
+            return Err(ErrorData::invalid_params(
+                "the requestState belongs to another call or is too old; get_execution has the result of the first one",
+                None,
+            ));
+        }
         let consent = match self
             .0
             .elicitation

@@ -61,6 +61,6 @@ pub use session::{
 pub use system::{System, plain_path};
 pub use time::{from_unix_millis, parse_rfc3339, rfc3339, rfc3339_millis, unix_millis};
 pub use tools::{
-    HostTools, TOOLS_PORT, TOOLS_PROGRAMS, TOOLS_VARIABLE, ToolCall, ToolCaller, ToolLimits, ToolPort, ToolQuestion,
-    ToolRequest,
+    FUNCTIONS_SERVER, FunctionSpec, Functions, HostTools, TOOLS_PORT, TOOLS_PROGRAMS, TOOLS_VARIABLE, ToolCall,
+    ToolCaller, ToolLimits, ToolPort, ToolQuestion, ToolRequest,
 };

@@ -53,11 +53,49 @@ impl Default for ToolLimits {
 
 /// The tools of the host.
 pub trait HostTools: Send + Sync + std::fmt::Debug {
+    /// Returns true if there are servers.
+    fn has_servers(&self) -> bool;
+
     /// Returns the servers whose tools this caller may use, in the operator's order. Cheap: starts nothing.
     fn servers(&self, caller: &str) -> Vec<String>;
 
-    /// Serves the port of one sandbox until the result is dropped. Call this inside a tokio runtime.
-    fn open(&self, forward: Forward, caller: Arc<dyn ToolCaller>) -> Box<dyn ToolPort>;
+    /// Serves the port of one sandbox until the result is dropped. `functions` are those of the program that made the
+    /// sandbox. Call this inside a tokio runtime.
+    fn open(
+        &self,
+        forward: Forward,
+        caller: Arc<dyn ToolCaller>,
+        functions: Option<Arc<dyn Functions>>,
+    ) -> Box<dyn ToolPort>;
+}
+
+/// The name under which code calls the functions of the program that made its sandbox.
+pub const FUNCTIONS_SERVER: &str = "functions";
+
+/// A function of the program that made a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FunctionSpec {
+    /// Its name.
+    pub name: String,
+    /// What it does.
+    pub description: String,
+    /// The JSON Schema of its arguments, as JSON text of an object.
+    pub input_schema: String,
+    /// True if it changes nothing.
+    pub read_only: bool,
+}
+
+/// The functions of the program that made a sandbox. Code inside may call them without approval.
+#[async_trait]
+pub trait Functions: Send + Sync + std::fmt::Debug {
+    /// Returns the functions.
+    fn list(&self) -> &[FunctionSpec];
+
+    /// Calls a function with arguments as JSON text. Returns its result as JSON text.
+    ///
+    /// # Errors
+    /// The function raised an error, or the program does not answer.
+    async fn call(&self, name: &str, arguments: String) -> Result<String, Failure>;
 }
 
 /// The served port of one sandbox. Dropping it closes the port and cancels its calls.
@@ -81,6 +119,18 @@ pub struct ToolRequest {
 pub trait ToolCaller: Send + Sync + std::fmt::Debug {
     /// Returns the caller that owns the sandbox.
     fn owner(&self) -> &str;
+
+    /// Checks that an execution runs that may make one more call: the named one, or the newest one if none is named.
+    ///
+    /// # Errors
+    /// No such execution runs, or its budget is used up.
+    fn may_call(&self, execution: Option<&str>) -> Result<(), Failure>;
+
+    /// Admits a list of tools. An execution may ask for as many lists as it may make calls.
+    ///
+    /// # Errors
+    /// As [`ToolCaller::may_call`].
+    fn admit_list(&self, execution: Option<&str>) -> Result<(), Failure>;
 
     /// Admits a call for the running execution that code names, or for the newest one if it names none. Waits while too
     /// many calls of it are in progress.

@@ -485,7 +485,7 @@ async fn wire_with(
 /// Returns the tools that code in sandboxes may call; none where the settings name no server.
 fn tools_of(settings: &Settings) -> Result<Option<Arc<dyn sandcell_sandbox::HostTools>>, Failure> {
     #[cfg(feature = "tools")]
-    return tools::tools(settings);
+    return tools::tools(settings).map(Some);
     #[cfg(not(feature = "tools"))]
     {
         // The table is refused when the settings are read.

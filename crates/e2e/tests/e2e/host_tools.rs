@@ -1,5 +1,7 @@
 //! Tools of the host: MCP servers of the operator that code in sandboxes calls.
 
+mod functions;
+
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -503,7 +505,8 @@ fn every_call_is_in_the_audit_log_without_its_arguments() {
         server.wait(DEFAULT_TIMEOUT);
     }
     let audit = std::fs::read_to_string(place.path("data").join("audit.jsonl")).unwrap();
-    let lines: Vec<&str> = audit.lines().filter(|line| line.contains("tool_called")).collect();
+    let is_of_tools = |line: &&str| line.contains("tool_called") || line.contains("tool_refused");
+    let lines: Vec<&str> = audit.lines().filter(is_of_tools).collect();
     assert_eq!(lines.len(), 2, "{audit}");
     assert!(
         lines[0].contains("stub.echo: ok") && lines[0].contains("sha256") && lines[0].contains("\"ex"),
@@ -618,11 +621,14 @@ fn in_the_newest_protocol_the_question_ends_the_call_and_the_answer_continues_it
     let result = Answer(caller.send(&message, "").message()["result"].clone());
     assert_eq!(result.output().trim(), "stored a stored b 42", "{result:?}");
     assert_eq!(log(&place).matches("call store").count(), 2);
-    // An answer to another call is none: the code of that call runs, and asks.
+    // An answer to another call is refused, and that call does not run.
     message["id"] = json!(caller.fresh_id());
     message["params"]["arguments"]["code"] = json!("print(tools.stub.store(key='c', value=1))");
-    let round = caller.send(&message, "").message()["result"].clone();
-    assert_eq!(round["resultType"], "input_required", "{round}");
+    let refused = caller.send(&message, "").message();
+    assert!(
+        refused["error"]["message"].to_string().contains("requestState"),
+        "{refused}"
+    );
     assert_eq!(log(&place).matches("call store").count(), 2);
 }
 
@@ -737,57 +743,4 @@ fn a_server_that_starts_slowly_is_there_for_a_later_call() {
     eventually("the start has gone on", || {
         output(&server.run(&error_of("tools.slow.add(a=1, b=1)"))).contains("'sum': 2")
     });
-}
-
-#[test]
-fn bash_and_node_call_tools_too() {
-    let _turn = begin!();
-    let place = place_with("", "ask = [\"store\"]");
-    let server = Client::start(&mut place.command(&["serve"]));
-    let bash = |code: &str| server.call("execute_code", json!({"code": code, "language": "bash"}));
-    let answer = bash(
-        "tools call stub.add '{\"a\": 1, \"b\": 2}'; tools list stub | head -2; x=$(tools call stub.echo '{\"text\": \"a b\"}'); echo \"<$x>\"",
-    );
-    let text = output(&answer);
-    assert!(
-        text.contains("{\"sum\":3}") && text.contains("stub.add\t") && text.contains("<a b>"),
-        "{answer:?}"
-    );
-    assert!(
-        answer.verdict().contains("stub.add 1") && answer.verdict().contains("stub.echo 1"),
-        "{}",
-        answer.verdict()
-    );
-    let refused = bash("tools call stub.delete_all; echo \"status $?\"");
-    assert!(
-        refused.all().contains("does not allow") && refused.all().contains("status 1"),
-        "{refused:?}"
-    );
-    let large = bash("tools call stub.huge '{\"mib\": 2}' | wc -c");
-    assert!(
-        output(&large).contains("2097153") || output(&large).contains("2097152"),
-        "{large:?}"
-    );
-    // A command of Python code, and a program next to the sessions.
-    let shell = server.run("!tools call stub.echo '{\"text\": \"from a command\"}'");
-    assert!(output(&shell).contains("from a command"), "{shell:?}");
-    let none = Client::start(&mut TestDir::new().command(&["serve"]));
-    let absent = none.call("execute_code", json!({"code": "type tools", "language": "bash"}));
-    assert!(absent.all().contains("not found"), "{absent:?}");
-    let has_node = Command::new("sh")
-        .args(["-c", "PATH=/usr/local/bin:/usr/bin:/bin command -v node"])
-        .output()
-        .unwrap();
-    if !has_node.status.success() {
-        sandcell_e2e::skip("bash_and_node_call_tools_too", "no node");
-        return;
-    }
-    let code = "const one = await tools.stub.add({a: 1, b: 2}); console.log(one.sum, await tools.stub.echo({text: 'x'}));\n\
-                try { await tools.stub.fail() } catch (error) { console.log(error.code, error.message) }";
-    let node = server.call("execute_code", json!({"code": code, "language": "javascript"}));
-    assert!(
-        output(&node).contains("3 x") && output(&node).contains("tool_failed no such repository"),
-        "{node:?}"
-    );
-    assert!(node.verdict().contains("stub.fail 1 failed"), "{}", node.verdict());
 }

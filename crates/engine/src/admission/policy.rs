@@ -295,6 +295,7 @@ pub(crate) fn same_request(now: &CreateRequest, before: &CreateRequest, id: &San
         ("backend", now.backend != before.backend),
         ("image", now.image != before.image),
         ("network", now.network != before.network),
+        ("functions", now.functions != before.functions),
     ];
     let differs: Vec<&str> = differs
         .into_iter()

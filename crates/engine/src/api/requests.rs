@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use sandcell_sandbox::{ByteSize, Consent, Cpus, SandboxPath, TerminalSize};
+use sandcell_sandbox::{ByteSize, Consent, Cpus, FunctionSpec, SandboxPath, TerminalSize};
 use tokio::sync::watch;
 
 use crate::{Status, Watch};
@@ -162,6 +162,9 @@ pub struct CreateRequest {
     pub watch: Watch,
     /// The user's consent to the parts of the request that need it.
     pub consent: Consent,
+    /// Functions of the caller's program that code in the sandboxes may call
+    /// ([`Engine::exchange_function_calls`](crate::Engine::exchange_function_calls)).
+    pub functions: Vec<FunctionSpec>,
 }
 
 /// A request to run a program that needs no session in an existing sandbox, next to its other programs.

@@ -42,6 +42,26 @@ pub struct PendingToolCall {
     pub question: ToolQuestion,
 }
 
+/// A call of a function of the caller's program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FunctionCall {
+    /// Its number within the sandbox, from 1.
+    pub id: u64,
+    /// The function.
+    pub name: String,
+    /// The arguments, as JSON text of an object.
+    pub arguments: String,
+}
+
+/// The result of a call of a function.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FunctionResult {
+    /// The number of the call.
+    pub id: u64,
+    /// The value as JSON text, or the text of an error.
+    pub value: Result<String, String>,
+}
+
 /// A person's answer to a question about a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToolDecision {

@@ -141,8 +141,10 @@ pub enum EventKind {
     UserAsked,
     /// A connection out of a sandbox that policy forbids.
     NetworkDenied,
-    /// Code in a sandbox called a tool of the host, or tried to.
+    /// Code in a sandbox called a tool of the host.
     ToolCalled,
+    /// A call of a tool of the host was refused.
+    ToolRefused,
     TokenCreated,
     TokenRevoked,
     /// The operator deleted rows of the history.
@@ -164,6 +166,7 @@ impl EventKind {
             Self::UserAsked => "user_asked",
             Self::NetworkDenied => "network_denied",
             Self::ToolCalled => "tool_called",
+            Self::ToolRefused => "tool_refused",
             Self::TokenCreated => "token_created",
             Self::TokenRevoked => "token_revoked",
             Self::HistoryForgotten => "history_forgotten",

@@ -4,6 +4,7 @@
 pub(crate) mod expiry;
 pub(crate) mod fallback;
 pub(crate) mod files;
+pub(crate) mod functions;
 pub(crate) mod image_interest;
 pub(crate) mod lifecycle;
 pub(crate) mod network;

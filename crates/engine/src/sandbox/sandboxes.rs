@@ -76,7 +76,8 @@ impl Sandboxes {
         self.cpu_quota.change(&config.quota);
         let pool = config.pool.clone();
         // The variable of the tools' port is part of how the programs of idle sandboxes started.
-        let offered = tools.is_some() != self.tools.get().is_some();
+        let has_servers = |tools: &Option<Arc<dyn HostTools>>| tools.as_ref().is_some_and(|tools| tools.has_servers());
+        let offered = has_servers(&tools) != has_servers(&self.tools.get());
         let fresh = config.limits != old.limits || pool != old.pool || offered;
         self.config.set(config);
         self.network.set(network);
@@ -128,7 +129,7 @@ impl Sandboxes {
         Plan {
             spec: SandboxSpec {
                 limits,
-                env: self.environment(&network, BTreeMap::new()),
+                env: self.environment(&network, BTreeMap::new(), false),
                 network,
                 image: None,
                 caller: None,
@@ -146,8 +147,16 @@ impl Sandboxes {
         &self,
         network: &NetworkRule,
         mut env: BTreeMap<String, String>,
+        has_functions: bool,
     ) -> BTreeMap<String, String> {
-        if self.tools.get().is_some() {
+        let has_servers = || {
+            self.tools
+                .get()
+                .as_ref()
+                .as_ref()
+                .is_some_and(|tools| tools.has_servers())
+        };
+        if has_functions || has_servers() {
             env.insert(TOOLS_VARIABLE.to_owned(), format!("http://127.0.0.1:{TOOLS_PORT}"));
         }
         with_proxy(network, env)

@@ -12,6 +12,7 @@ use crate::admission::policy;
 use crate::api::sync::lock;
 use crate::records::history::MAX_VIEW_ROWS;
 use crate::records::sinks::{EventKind, SecurityEvent};
+use crate::sandbox::functions;
 use crate::sandbox::lifecycle::{CLOSE_TIMEOUT, Plan};
 use crate::sandbox::packages::INSTALL_TIMEOUT;
 use crate::sandbox::registry::{Registry, Reservation};
@@ -68,6 +69,7 @@ impl Sandboxes {
             .to_owned();
         self.check_packages(&language, &packages, &consent)?;
         let network = self.network_rule(&req.network, &consent)?;
+        functions::check(&req.functions)?;
         let planned = self.planned(req.backend.as_deref())?;
         let chosen = |b: &&Arc<dyn Backend>| req.backend.as_ref().is_none_or(|name| b.name() == name);
         req.watch.prepares(self.backends.clone(), req.image.clone());
@@ -75,7 +77,7 @@ impl Sandboxes {
             backends: self.backends.iter().filter(chosen).cloned().collect(),
             spec: SandboxSpec {
                 limits: limits.clone(),
-                env: self.environment(&network, req.env),
+                env: self.environment(&network, req.env, !req.functions.is_empty()),
                 network: network.clone(),
                 image: req.image,
                 caller: None,
@@ -109,6 +111,7 @@ impl Sandboxes {
         };
         if made_now {
             for record in &unclaimed.records {
+                record.tools.set_functions(req.functions.clone());
                 self.make(record, plan.clone());
             }
         }

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use sandcell_sandbox::{
-    Code, Failure, HostTools, Sandbox, SandboxError, TOOLS_PORT, ToolCall, ToolCaller, ToolLimits, ToolPort,
-    ToolQuestion, ToolRequest,
+    Code, Failure, FunctionSpec, Functions, HostTools, Sandbox, SandboxError, TOOLS_PORT, ToolCall, ToolCaller,
+    ToolLimits, ToolPort, ToolQuestion, ToolRequest,
 };
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{Instant, timeout};
@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::sync::lock;
 use crate::records::sinks::{EventKind, SecurityEvent};
+use crate::sandbox::functions::SandboxFunctions;
 use crate::sandbox::sandboxes::Sandboxes;
 use crate::sandbox::state::Record;
 use crate::{ExecutionId, PendingToolCall, Principal, ToolCallCount, ToolDecision};
@@ -31,6 +32,8 @@ const MAX_COUNTED_TOOLS: usize = 40;
 const OTHER_TOOLS: &str = "others";
 /// The maximum number of questions of one execution.
 const MAX_QUESTIONS: u32 = 50;
+/// The maximum time that one execution waits for a person in all: other threads of the code run meanwhile.
+const MAX_WAITED: Duration = Duration::from_secs(10 * 60);
 /// The maximum number of questions of one execution that wait for an answer at once.
 const MAX_PENDING_QUESTIONS: usize = 8;
 /// The minimum time by which a deadline is postponed while a person is asked.
@@ -54,6 +57,7 @@ pub(crate) struct ToolUse {
 #[derive(Debug, Default)]
 struct UseState {
     calls: u32,
+    lists: u32,
     bytes: u64,
     counts: BTreeMap<String, ToolCallCount>,
     questions: u32,
@@ -215,6 +219,16 @@ impl ToolUse {
                 "make fewer calls that need approval; the operator can allow the tool in the settings",
             ));
         }
+        if state.waited > MAX_WAITED {
+            return Err(Failure::new(
+                Code::LimitReached,
+                format!(
+                    "this execution has waited {} min for a person, which is the maximum",
+                    MAX_WAITED.as_secs() / 60
+                ),
+                "run the rest of the code as another execution",
+            ));
+        }
         state.questions += 1;
         let number = state.questions;
         let (answer, answered) = oneshot::channel();
@@ -263,10 +277,15 @@ impl ToolUse {
                 self.grant(&question, None);
                 Ok(())
             }
-            Ok(Ok(ToolDecision::Deny)) => denied(
-                "a person was asked and refused",
-                "continue without it; ask again only for something that the person agreed to".to_owned(),
-            ),
+            Ok(Ok(ToolDecision::Deny)) => {
+                lock(&self.state)
+                    .granted
+                    .remove(&(question.server.clone(), question.tool.clone()));
+                denied(
+                    "a person was asked and refused",
+                    "continue without it; ask again only for something that the person agreed to".to_owned(),
+                )
+            }
             Ok(Err(_)) | Err(_) => denied(
                 "a person was asked and did not answer in time",
                 "run the code again when the person is available: the question is repeated".to_owned(),
@@ -328,6 +347,8 @@ pub(crate) struct SandboxTools {
     port: Mutex<Option<Box<dyn ToolPort>>>,
     /// The bounds of each execution. Unset: the sandbox offers no tools.
     limits: OnceLock<ToolLimits>,
+    /// The functions of the program that made the sandbox.
+    functions: OnceLock<Arc<SandboxFunctions>>,
 }
 
 impl SandboxTools {
@@ -343,6 +364,18 @@ impl SandboxTools {
     /// Returns the bounds of an execution's calls. None: code in the sandbox cannot call tools.
     pub(crate) fn limits(&self) -> Option<&ToolLimits> {
         self.limits.get()
+    }
+
+    /// Sets the functions of the program that makes the sandbox. Call this before the sandbox is made.
+    pub(crate) fn set_functions(&self, specs: Vec<FunctionSpec>) {
+        if !specs.is_empty() {
+            self.functions.get_or_init(|| SandboxFunctions::new(specs));
+        }
+    }
+
+    /// Returns the functions of the program that made the sandbox.
+    pub(crate) fn functions(&self) -> Option<&Arc<SandboxFunctions>> {
+        self.functions.get()
     }
 
     /// Closes the port.
@@ -381,10 +414,21 @@ impl Sandboxes {
         sandbox: &dyn Sandbox,
     ) -> Result<(), Failure> {
         let tools = self.tools.get();
-        let Some(tools) = tools.as_ref() else { return Ok(()) };
+        let functions = record.tools.functions().cloned();
+        let offered = |tools: &&Arc<dyn HostTools>| functions.is_some() || tools.has_servers();
+        let Some(tools) = tools.as_ref().as_ref().filter(offered) else {
+            return match functions {
+                None => Ok(()),
+                Some(_) => Err(Failure::new(
+                    Code::ToolUnavailable,
+                    "this build of sandcell cannot offer functions to code",
+                    "make the sandbox without functions, or use a build with the feature `tools`",
+                )),
+            };
+        };
         let forward = match sandbox.forward(TOOLS_PORT).await {
             Ok(forward) => forward,
-            Err(SandboxError::Unsupported(_)) => return Ok(()),
+            Err(SandboxError::Unsupported(_)) if functions.is_none() => return Ok(()),
             Err(error) => return Err(error.into()),
         };
         let caller = Arc::new(RecordCaller {
@@ -392,7 +436,8 @@ impl Sandboxes {
             record: Arc::downgrade(record),
             owner: record.owner.clone(),
         });
-        *lock(&record.tools.port) = Some(tools.open(forward, caller));
+        let functions = functions.map(|functions| -> Arc<dyn Functions> { functions });
+        *lock(&record.tools.port) = Some(tools.open(forward, caller, functions));
         // A record has one sandbox, which is made once.
         let _ = record.tools.limits.set(self.config().tools.clone());
         Ok(())
@@ -432,7 +477,12 @@ impl RecordCaller {
             execution: execution.cloned(),
             code,
             ..SecurityEvent::new(
-                EventKind::ToolCalled,
+                // Refused calls have a separate bound in the log, so that they cannot hide others.
+                if end == "refused" {
+                    EventKind::ToolRefused
+                } else {
+                    EventKind::ToolCalled
+                },
                 format!(
                     "{}.{}: {end}; arguments of {} bytes, sha256 {}",
                     request.server, request.tool, request.bytes, request.digest
@@ -448,13 +498,27 @@ impl ToolCaller for RecordCaller {
         &self.owner.0
     }
 
+    fn may_call(&self, execution: Option<&str>) -> Result<(), Failure> {
+        let of = self.find(execution).ok_or_else(no_execution)?;
+        let calls = lock(&of.state).calls;
+        (calls < of.limits.calls)
+            .then_some(())
+            .ok_or_else(|| too_many_calls(&of.limits))
+    }
+
+    fn admit_list(&self, execution: Option<&str>) -> Result<(), Failure> {
+        let of = self.find(execution).ok_or_else(no_execution)?;
+        let mut state = lock(&of.state);
+        if state.lists >= of.limits.calls {
+            return Err(too_many_calls(&of.limits));
+        }
+        state.lists += 1;
+        Ok(())
+    }
+
     async fn begin(&self, execution: Option<&str>, request: &ToolRequest) -> Result<Box<dyn ToolCall>, Failure> {
         let Some(of) = self.find(execution) else {
-            let failure = Failure::new(
-                Code::ToolDenied,
-                "tools can be called only while an execution runs",
-                "call tools in the code of an execution, not in a background thread or process that outlives it",
-            );
+            let failure = no_execution();
             self.note(request, None, "refused", Some(failure.code));
             return Err(failure);
         };
@@ -502,24 +566,36 @@ impl RecordCaller {
         {
             let mut state = lock(&of.state);
             if state.calls >= of.limits.calls {
-                return Err(Failure::new(
-                    Code::LimitReached,
-                    format!(
-                        "this execution has made {} tool calls, which is the maximum",
-                        of.limits.calls
-                    ),
-                    "split the work into several executions, or use a tool that does more in one call",
-                ));
+                return Err(too_many_calls(&of.limits));
             }
             state.calls += 1;
         }
         of.add_bytes(request.bytes)?;
         tokio::select! {
             biased;
-            permit = Arc::clone(&of.at_once).acquire_owned() => permit.map_err(|_| stopped()),
             () = of.stopping.cancelled() => Err(stopped()),
+            permit = Arc::clone(&of.at_once).acquire_owned() => permit.map_err(|_| stopped()),
         }
     }
+}
+
+fn no_execution() -> Failure {
+    Failure::new(
+        Code::ToolDenied,
+        "tools can be used only while an execution runs",
+        "use tools in the code of an execution, not in a background thread or process that outlives it",
+    )
+}
+
+fn too_many_calls(limits: &ToolLimits) -> Failure {
+    Failure::new(
+        Code::LimitReached,
+        format!(
+            "this execution has made {} tool calls, which is the maximum",
+            limits.calls
+        ),
+        "split the work into several executions, or use a tool that does more in one call",
+    )
 }
 
 fn stopped() -> Failure {

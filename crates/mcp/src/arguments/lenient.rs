@@ -133,6 +133,7 @@ pub(super) fn value(field: &Field, value: Value) -> Option<Value> {
         Kind::Flag => flag(value),
         Kind::Texts(of) => texts(*of, value),
         Kind::TextMap(of) => text_map(*of, value),
+        Kind::Objects => Some(value),
     }
 }
 

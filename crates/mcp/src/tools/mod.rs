@@ -5,6 +5,7 @@ mod code;
 mod container;
 mod executions;
 mod files;
+mod functions;
 mod host_file;
 mod packages;
 mod programs;
@@ -241,7 +242,12 @@ pub(crate) fn sandbox_toolset(facts: &ToolFacts) -> Vec<Tool> {
 /// Tools of the toolset `sandbox` for programs such as the Python package. They can be called and are not listed:
 /// `execute_code` is enough for a model, and each listed tool adds its description to every conversation.
 pub(crate) fn unlisted_sandbox_tools(facts: &ToolFacts) -> Vec<Tool> {
-    vec![programs::run_command(facts), programs::write_stdin(facts)]
+    vec![
+        programs::run_command(facts),
+        programs::write_stdin(facts),
+        functions::create_sandbox_with_functions(facts),
+        functions::exchange_tool_calls(),
+    ]
 }
 
 /// The sandbox that a call is about.

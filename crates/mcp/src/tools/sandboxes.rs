@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use futures::FutureExt as _;
 use sandcell_engine::{CreateRequest, MAX_LIFETIME, MemoryGrowth, SandboxView, SessionView, Watch};
-use sandcell_sandbox::{Code, Consent, Cpus, Failure, rfc3339};
+use sandcell_sandbox::{Code, Consent, Cpus, Failure, FunctionSpec, rfc3339};
 use serde_json::{Value, json};
 use tracing::Instrument as _;
 
@@ -147,12 +147,21 @@ pub(crate) fn create_request(arguments: &mut Arguments, watch: Watch, consent: C
         network: arguments.texts("network"),
         watch,
         consent,
+        functions: Vec::new(),
     }
 }
 
-async fn create(mut call: Call) -> Result<Answer, Failure> {
+async fn create(call: Call) -> Result<Answer, Failure> {
+    create_with(call, Vec::new()).await
+}
+
+/// Makes sandboxes whose code may call these functions of the caller's program.
+pub(super) async fn create_with(mut call: Call, functions: Vec<FunctionSpec>) -> Result<Answer, Failure> {
     let wait = call.wait_limits.of(&mut call.arguments).time;
-    let request = create_request(&mut call.arguments, call.watch.clone(), call.consent.clone());
+    let request = CreateRequest {
+        functions,
+        ..create_request(&mut call.arguments, call.watch.clone(), call.consent.clone())
+    };
     let views = make(&call, request, wait).await?;
     let Some(first) = views.first() else {
         return Err(Failure::new(

@@ -15,12 +15,17 @@ pub(crate) fn configured(settings: &Settings) -> Result<Option<ConfiguredTools>,
             "correct the table in the settings",
         )
     })?;
-    let max_bytes = usize::try_from(settings.engine.tools.call_size.as_bytes()).unwrap_or(usize::MAX);
-    Ok((!servers.is_empty()).then(|| ConfiguredTools::new(servers, max_bytes)))
+    Ok((!servers.is_empty()).then(|| ConfiguredTools::new(servers, max_bytes(settings))))
 }
 
-/// Returns the tools for an engine.
-pub(super) fn tools(settings: &Settings) -> Result<Option<Arc<dyn HostTools>>, Failure> {
+/// Returns the tools for an engine. Without a server, sandboxes can still have functions of the program that makes them.
+pub(super) fn tools(settings: &Settings) -> Result<Arc<dyn HostTools>, Failure> {
     let tools = configured(settings)?;
-    Ok(tools.map(|tools| -> Arc<dyn HostTools> { Arc::new(tools) }))
+    Ok(Arc::new(tools.unwrap_or_else(|| {
+        ConfiguredTools::new(Vec::new(), max_bytes(settings))
+    })))
+}
+
+fn max_bytes(settings: &Settings) -> usize {
+    usize::try_from(settings.engine.tools.call_size.as_bytes()).unwrap_or(usize::MAX)
 }
