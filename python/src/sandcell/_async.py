@@ -160,7 +160,8 @@ class AsyncProcess:
 class AsyncSandbox:
     """A sandbox for asyncio, with the arguments and methods of :class:`sandcell.Sandbox`.
 
-    Cancelling a task that awaits :meth:`run` ends the code inside. Callbacks may be coroutine functions.
+    Cancelling a task that awaits :meth:`run` ends the code inside. Callbacks may be coroutine functions. Coroutine
+    functions among the ``tools`` run in the event loop that makes the sandbox, other functions in threads.
     """
 
     def __init__(
@@ -180,6 +181,7 @@ class AsyncSandbox:
         language: str = "python",
         url: str | None = None,
         token: str | None = None,
+        tools: Iterable[Callable[..., object]] | Mapping[str, Callable[..., object]] = (),
     ) -> None:
         self._core = Core(
             packages=packages,
@@ -196,6 +198,8 @@ class AsyncSandbox:
             language=language,
             url=url,
             token=token,
+            tools=tools,
+            in_loop=True,
         )
         #: The files of the sandbox.
         self.files = AsyncFiles(self._core)

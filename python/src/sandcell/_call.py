@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 #: The revision of MCP that both transports speak: without sessions, each request complete in itself.
 PROTOCOL = "2026-07-28"
+#: The tool that takes calls of functions; a request for it waits at the server most of the time.
+EXCHANGE = "exchange_tool_calls"
 #: Bytes of one request; the server drops larger ones.
 MAX_REQUEST = 16 << 20
 #: Bytes of one answer: far above what the server sends.

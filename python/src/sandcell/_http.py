@@ -10,7 +10,7 @@ import itertools
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from ._call import MAX_ANSWER, PROTOCOL, Call, encode
+from ._call import EXCHANGE, MAX_ANSWER, PROTOCOL, Call, encode
 from ._errors import (
     BackendUnavailableError,
     InternalError,
@@ -20,7 +20,7 @@ from ._errors import (
     UnauthorizedError,
     error_for,
 )
-from ._pool import MAX_REST_THREADS, MAX_THREADS, HttpPool, Outcome, Rest, RestCall, rest_error
+from ._pool import MAX_EXCHANGE_THREADS, MAX_REST_THREADS, MAX_THREADS, HttpPool, Outcome, Rest, RestCall, rest_error
 from ._stdio import outcome_of
 from ._version import VERSION
 
@@ -55,7 +55,9 @@ class HttpChannel(HttpPool):
         self._rest_base = f"{self._path[:-4]}/v1" if self._path.endswith("/mcp") else None
         self._numbers = itertools.count(1)
         super().__init__(f"{parts.scheme}://{parts.netloc}{self._path}", MAX_THREADS)
-        self._rest_pool = _RestPool(self)
+        self._rest_pool = _Connections(self, MAX_REST_THREADS)
+        # An exchange of each sandbox with functions waits at the service; other requests must not wait for those.
+        self._exchanges = _Connections(self, MAX_EXCHANGE_THREADS)
 
     def start(self, method: str, params: dict[str, Any], call: Call | None = None) -> Call:
         self.check()
@@ -75,7 +77,11 @@ class HttpChannel(HttpPool):
             headers["Authorization"] = f"Bearer {self._token}"
         body = encode(call.id, method, params, VERSION)
         number = call.id
-        self.submit(call, lambda connection: self._exchange(connection, number, body, headers))
+        pool: HttpPool = self
+        if name == EXCHANGE:
+            pool = self._exchanges
+            pool.check()
+        pool.submit(call, lambda connection: self._exchange(connection, number, body, headers))
         return call
 
     def rest(self, rest_call: RestCall, call: Call) -> bool:
@@ -100,6 +106,7 @@ class HttpChannel(HttpPool):
     def cancel(self, call: Call) -> None:
         super().cancel(call)
         self._rest_pool.cancel(call)
+        self._exchanges.cancel(call)
 
     def post(self, method: str, params: dict[str, Any]) -> None:
         try:
@@ -191,11 +198,11 @@ class HttpChannel(HttpPool):
         )
 
 
-class _RestPool(HttpPool):
-    """The connections for REST calls of a service."""
+class _Connections(HttpPool):
+    """More connections to a service, for requests of one kind."""
 
-    def __init__(self, channel: HttpChannel) -> None:
-        super().__init__(channel.url, MAX_REST_THREADS)
+    def __init__(self, channel: HttpChannel, max_threads: int) -> None:
+        super().__init__(channel.url, max_threads)
         self._channel = channel
 
     def connect(self) -> http.client.HTTPConnection:

@@ -12,7 +12,7 @@ import os
 import posixpath
 import time
 from collections.abc import Awaitable, Callable, Generator
-from typing import IO, Any, NamedTuple, Optional, TypeVar, Union
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, Optional, TypeVar, Union
 
 from . import _check
 from ._call import Call, Channel
@@ -31,6 +31,9 @@ from ._errors import (
     error_for,
 )
 from ._results import Artifact, FileInfo, FileList, HistoryRecord, Run, about, execution_of, unbase64
+
+if TYPE_CHECKING:
+    from ._functions import FunctionSet
 
 T = TypeVar("T")
 Effect = Union[tuple[Call, float], Awaitable[object]]
@@ -55,6 +58,7 @@ _PART = 20_000
 _MAX_PART = 1 << 20
 #: Bytes of HTML that are fetched for a notebook.
 _MAX_HTML = 1 << 20
+_MAKER_WITH_FUNCTIONS = "create_sandbox_with_functions"
 _VERSIONS = "check that package and program have the same version"
 _HOME = "/home/user"
 #: Exit code of the script about a file, when there is none.
@@ -415,6 +419,8 @@ class Core:
         language: Any,
         url: Any,
         token: Any,
+        tools: Any,
+        in_loop: bool,
     ) -> None:
         self.id: str | None = None
         self.closed = False
@@ -442,6 +448,11 @@ class Core:
             "label": _check.optional_text("label", label),
         }
         self._options = given(options)
+        self._maker = "create_sandbox"
+        self._functions = _functions(tools, in_loop)
+        if self._functions is not None:
+            self._maker = _MAKER_WITH_FUNCTIONS
+            self._options["functions"] = self._functions.specifications()
 
     def open(self) -> Operation[str]:
         """Makes the sandbox if it is not made yet, and returns its id. Two users at once make one."""
@@ -449,6 +460,7 @@ class Core:
             raise ExpiredError("this sandbox is closed", "make a new Sandbox")
         if self.id is not None:
             self.channel.check()
+            self._serve_functions()
             return self.id
         if self._channel is None:
             self._channel = open_channel(self._url, self._token)
@@ -461,12 +473,19 @@ class Core:
                     self._asked = time.monotonic()
                     self._made = Call()
                     wanted = {**self._options, "key": self._key, "wait_s": _WAIT}
-                    channel.start("tools/call", {"name": "create_sandbox", "arguments": wanted}, self._made)
+                    channel.start("tools/call", {"name": self._maker, "arguments": wanted}, self._made)
                 call = self._made
                 if not (yield call, _WAIT + _ANSWER_TIMEOUT):
-                    raise TimedOutError("the server did not answer create_sandbox in time", "try again; it may be busy")
+                    raise TimedOutError(f"the server did not answer {self._maker} in time", "try again; it may be busy")
                 try:
                     self.id = str(structured(accepted(call.result()))["sandbox_id"])
+                except InvalidArgumentError as error:
+                    # 'there is no tool "…"'
+                    if "no tool" not in error.message or _MAKER_WITH_FUNCTIONS not in error.message:
+                        raise
+                    raise BackendUnavailableError(
+                        "the server offers no functions of programs (tools=…): it is older than this package", _VERSIONS
+                    ) from None
                 except BusyError:
                     if self._made is call:
                         self._made = None
@@ -479,7 +498,12 @@ class Core:
             raise
         finally:
             self._openers -= 1
+        self._serve_functions()
         return self.id
+
+    def _serve_functions(self) -> None:
+        if self._functions is not None and self.id is not None and not self.closed:
+            self._functions.serve(self.channel, self.id)
 
     def attach(self, sandbox_id: str) -> None:
         """Uses a sandbox that was made earlier. The server decides whether this caller may, at the first use."""
@@ -574,9 +598,14 @@ class Core:
             # Gone already, with its server or by itself: that is what was wanted.
             if error.code not in ("not_found", "expired", "session_lost", "backend_unavailable"):
                 raise
+        finally:
+            if self._functions is not None:
+                self._functions.stop()
 
     def abandon(self) -> None:
         """Ends the sandbox without waiting: for objects that nobody closed."""
+        if self._functions is not None:
+            self._functions.stop()
         channel = self._channel
         if channel is None or (self.closed and self.id is not None):
             return
@@ -795,6 +824,16 @@ def _close_made(call: Call, channel: Channel) -> None:
     except (SandcellError, LookupError, TypeError):
         return
     channel.post("tools/call", {"name": "close_sandbox", "arguments": {"sandbox_id": sandbox}})
+
+
+def _functions(tools: Any, in_loop: bool) -> FunctionSet | None:
+    """Returns the functions that code may call; None if there are none. Only their users pay for the imports."""
+    if isinstance(tools, (tuple, list, dict)) and not tools:
+        return None
+    from ._functions import FunctionSet
+
+    found = FunctionSet(tools, in_loop)
+    return found if found.specifications() else None
 
 
 def open_channel(url: str | None, token: str | None) -> Channel:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 MAX_THREADS = 128
 #: The same for REST calls: a sandbox takes 32 file operations at once, and each holds memory of the server.
 MAX_REST_THREADS = 16
+#: The same for exchanges of function calls, one of which waits for each sandbox.
+MAX_EXCHANGE_THREADS = 1024
 #: Seconds without a byte; above the longest wait of a server (55 s) and its progress.
 _SILENCE_TIMEOUT = 600.0
 #: Seconds that an idle thread, and its connection, are kept.

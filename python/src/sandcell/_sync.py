@@ -149,6 +149,10 @@ class Sandbox:
     ``backend`` the name of a back end. With ``url`` and ``token`` it is a sandbox of a service
     (``sandcell serve --http``), else one of this machine. Arguments of a wrong type or value raise
     ``InvalidArgumentError``.
+
+    ``tools`` are functions of this program, a list or a dict of names and functions. Code in the sandbox calls them as
+    ``tools.functions.NAME(argument=value)``. Signatures and docstrings describe them to the code. They run in threads of
+    this program, at most 16 at once; each call of a coroutine function has an event loop of its own.
     """
 
     def __init__(
@@ -168,6 +172,7 @@ class Sandbox:
         language: str = "python",
         url: str | None = None,
         token: str | None = None,
+        tools: Iterable[Callable[..., object]] | Mapping[str, Callable[..., object]] = (),
     ) -> None:
         self._core = Core(
             packages=packages,
@@ -184,6 +189,8 @@ class Sandbox:
             language=language,
             url=url,
             token=token,
+            tools=tools,
+            in_loop=False,
         )
         #: The files of the sandbox.
         self.files = Files(self._core)
