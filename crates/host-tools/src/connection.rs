@@ -24,6 +24,8 @@ use crate::stdio::{Program, StderrTail};
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// The pause after a failed start. Calls in between get the same failure.
 const RETRY_INTERVAL: Duration = Duration::from_secs(3);
+/// The number of short lives in a row after which a server is started no more for that time.
+const MAX_SHORT_LIVES: u32 = 3;
 /// The maximum number of pages of a list.
 const MAX_PAGES: usize = 200;
 /// The maximum length of a server's error text.
@@ -53,6 +55,8 @@ pub(crate) struct Connection {
 struct Slot {
     live: Option<Arc<Live>>,
     failed_at: Option<Instant>,
+    /// The number of lives in a row that were shorter than the pause after a failed start.
+    short_lives: u32,
 }
 
 /// A server that runs.
@@ -119,7 +123,10 @@ impl Connection {
             return Ok(live);
         }
         if let Some(ended) = slot.live.take() {
-            if ended.since.elapsed() < RETRY_INTERVAL {
+            let was_short = ended.since.elapsed() < RETRY_INTERVAL;
+            slot.short_lives = if was_short { slot.short_lives + 1 } else { 0 };
+            if slot.short_lives >= MAX_SHORT_LIVES {
+                slot.short_lives = 0;
                 slot.failed_at = Some(Instant::now());
             }
             tracing::warn!(server = %self.config.name, "the server of tools has ended and is started again");
