@@ -12,6 +12,7 @@ use rustix::time::{ClockId, clock_gettime};
 use sandcell_jail::{Charged, OwnSockets, holds_sockets};
 
 use super::locks::Locks;
+use super::process_table::Entry;
 use super::usage::files;
 use super::{ContainerLimits, process_table};
 use crate::protocol::GroupUsage;
@@ -290,7 +291,7 @@ fn kill_largest() -> bool {
     let largest = others
         .filter_map(|entry| {
             let pid = entry.id().filter(|pid| *pid != own)?;
-            let snapshot = is_snapshot(pid);
+            let snapshot = is_snapshot(&table.entries, entry);
             Some((snapshot, resident(pid), pid))
         })
         .max_by_key(|(snapshot, pages, _)| (*snapshot, *pages));
@@ -308,9 +309,13 @@ fn kill_socket_holders() -> u64 {
     u64::try_from(killed.count()).unwrap_or(u64::MAX)
 }
 
-fn is_snapshot(pid: Pid) -> bool {
-    let name = std::fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero()));
-    name.is_ok_and(|name| name.trim_end() == SNAPSHOT_PROCESS_NAME)
+/// Returns true for a process with a snapshot's name whose session lives. When the process that leads the kernel session
+/// has ended, the snapshot is about to replace it.
+fn is_snapshot(table: &[Entry], entry: &Entry) -> bool {
+    let name = std::fs::read_to_string(format!("/proc/{}/comm", entry.pid));
+    let named = name.is_ok_and(|name| name.trim_end() == SNAPSHOT_PROCESS_NAME);
+    let leads = |other: &&Entry| other.pid == entry.session && other.pid != entry.pid && !other.is_dead();
+    named && table.iter().any(|other| leads(&other))
 }
 
 fn resident(pid: Pid) -> u64 {

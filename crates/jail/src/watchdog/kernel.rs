@@ -54,7 +54,6 @@ impl WatchRecord {
     pub(super) fn separate_memory(
         &mut self,
         group: &Group,
-        first: Pid,
         unaccepted: u64,
         cpu_us: u64,
         pids: Vec<Pid>,
@@ -86,7 +85,7 @@ impl WatchRecord {
         }
         let processes = single_snapshot(pids.into_iter().map(ProcessSample::of).collect());
         let uncounted = self
-            .snapshot_cost(first, &processes, used, limit)
+            .snapshot_cost(&processes, used, limit)
             .min(limit / SNAPSHOT_COST_DIVISOR);
         if used.saturating_sub(uncounted) > limit && !self.is_freeing_memory(&processes) {
             self.peak = self.peak.max(used);

@@ -5,7 +5,7 @@
 //! snapshot alone must not get another process killed. So an expensive snapshot is killed first, once the sandbox uses
 //! much of its limit. The cost of a cheap one is not counted. At most one process counts as a snapshot. Memory that it
 //! shares is counted for the other process. So a program that takes a snapshot's name gains no more than the cost of a
-//! cheap one.
+//! cheap one. Once the session has ended, its snapshot is about to replace it, and counts as any other process.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::cgroup::Group;
-use crate::kernel_files::small_file;
 use crate::paths;
 use crate::plan::SOCKET_BUFFER_BYTES;
 use crate::wire::Usage;
@@ -28,10 +27,15 @@ mod locks;
 mod lost;
 mod mappings;
 mod own_sockets;
+mod process;
 mod sockets;
 
 pub(crate) use lost::{ALARM_INTERVAL, Alarm};
 pub use own_sockets::{Charged, OwnSockets};
+use process::{
+    ProcessSample, exact_memory, is_snapshot, is_stopped, number_of, own_memory, status_of, tables_of, times,
+};
+pub(crate) use process::{children, descendants};
 pub use sockets::holds_sockets;
 use sockets::{Scope, net_file, open_socket_bytes, unaccepted_bytes};
 
@@ -42,8 +46,6 @@ const MAX_PROCESSES: usize = 4096;
 /// larger buffers; beyond that the kernel gives each pipe two pages.
 const DESCRIPTOR_BYTES: u64 = 4096;
 
-/// The process name of a session's snapshot.
-const SNAPSHOT_PROCESS_NAME: &str = "sandcell-copy";
 /// A snapshot's cost is measured from this many tenths of the limit on.
 const SNAPSHOT_CHECK_TENTHS: u64 = 7;
 /// The divisor of the limit for the allowed cost of a snapshot from there on.
@@ -141,22 +143,6 @@ struct SnapshotMark {
     faults: u64,
 }
 
-/// One process in one check.
-#[derive(Debug, Clone, Copy)]
-struct ProcessSample {
-    pid: Pid,
-    /// The thread whose folder in /proc describes it.
-    living: Pid,
-    bytes: u64,
-    tasks: u64,
-    /// True if it was stopped before the watchdog stopped it.
-    stopped: bool,
-    /// True if it is a session's snapshot.
-    snapshot: bool,
-    /// True if it was killed and is freeing its memory, which takes the kernel some time.
-    dying: bool,
-}
-
 impl WatchRecord {
     /// Starts the account: the sandbox is not charged for memory that the machine lost before.
     pub(crate) fn begin(&mut self) {
@@ -198,7 +184,7 @@ impl WatchRecord {
         let charged = group.charged();
         let (used, doubtful) = if charged + buffers > from {
             let unaccepted = if buffers > 0 { unaccepted_bytes(first) } else { 0 };
-            self.separate_memory(group, first, unaccepted, cpu_us, processes().collect())
+            self.separate_memory(group, unaccepted, cpu_us, processes().collect())
         } else {
             group.restore_hard_limit();
             (0, charged)
@@ -280,7 +266,7 @@ impl WatchRecord {
             .sum();
         let mut total = all - snapshots;
         if all > bounds.memory / 10 * SNAPSHOT_CHECK_TENTHS {
-            let cost = self.snapshot_cost(first, &processes, all, bounds.memory);
+            let cost = self.snapshot_cost(&processes, all, bounds.memory);
             // Only a snapshot whose memory is no longer shared costs this much and stays.
             if cost > bounds.memory / SNAPSHOT_COST_DIVISOR {
                 total += cost;
@@ -288,6 +274,8 @@ impl WatchRecord {
         }
         if total > bounds.memory {
             total = self.enforce(roots, bounds);
+        } else {
+            self.release_since = None;
         }
         self.peak = self.peak.max(total);
         self.count_tasks(roots, &processes, bounds);
@@ -336,9 +324,18 @@ impl WatchRecord {
         let (outside, in_sockets) = self.with_sockets(first, &processes, outside, bounds);
         // The quick count includes shared memory of forked processes for each of them. The exact count is expensive, so
         // it happens only now.
-        let share = |sample: &ProcessSample| proportional_memory(sample.living).unwrap_or(sample.bytes);
+        // Memory of killed processes is about to be freed. A session's processes end with it, and the session that
+        // replaces it must not be killed for them.
+        let freeing = self.is_freeing_memory(&processes);
+        let share = |sample: &ProcessSample| {
+            if freeing && sample.dying {
+                0
+            } else {
+                exact_memory(sample)
+            }
+        };
         let uncounted = self
-            .snapshot_cost(first, &processes, outside, bounds.memory)
+            .snapshot_cost(&processes, outside, bounds.memory)
             .min(bounds.memory / SNAPSHOT_COST_DIVISOR);
         let total = (processes.iter().map(share).sum::<u64>() + outside).saturating_sub(uncounted);
         let mut killed = Vec::new();
@@ -381,12 +378,16 @@ impl WatchRecord {
     fn kill_largest(&mut self, first: Pid, processes: &[ProcessSample], total: u64, bounds: Bounds) -> Vec<Pid> {
         // Memory of sockets and pipes is attributed to the process with the most descriptors.
         let weight = |sample: &ProcessSample| {
-            let own = proportional_memory(sample.living).unwrap_or(sample.bytes);
+            let own = exact_memory(sample);
             let locks = self.locks.of(sample.pid);
             let mapped = self.mappings.of(sample.living);
             own + locks + mapped + descriptors(sample.living) * (DESCRIPTOR_BYTES + SOCKET_BUFFER_BYTES)
         };
-        let others: Vec<ProcessSample> = processes.iter().filter(|sample| sample.pid != first).copied().collect();
+        let others: Vec<ProcessSample> = processes
+            .iter()
+            .filter(|sample| sample.pid != first && !sample.dying)
+            .copied()
+            .collect();
         let mut candidates: Vec<(u64, Pid)> = programs(&others)
             .iter()
             .map(|sample| (weight(sample), sample.pid))
@@ -405,7 +406,7 @@ impl WatchRecord {
     }
 
     /// Kills an expensive snapshot, which does not count as a kill for memory. Otherwise returns its cost.
-    fn snapshot_cost(&mut self, first: Pid, processes: &[ProcessSample], used: u64, limit: u64) -> u64 {
+    fn snapshot_cost(&mut self, processes: &[ProcessSample], used: u64, limit: u64) -> u64 {
         let Some(snapshot) = processes.iter().find(|sample| sample.snapshot).map(|sample| sample.pid) else {
             return 0;
         };
@@ -421,14 +422,8 @@ impl WatchRecord {
             return cost;
         }
         let mut cost = own_memory(snapshot);
-        // A session that just died leaves all shared memory to its snapshot, which is about to replace it.
-        let needed = || {
-            let mut others = processes
-                .iter()
-                .filter(|sample| !sample.snapshot && sample.pid != first);
-            !others.any(|sample| ProcessSample::of(sample.pid).bytes > 0)
-        };
-        if cost > limit / SNAPSHOT_COST_DIVISOR && !needed() {
+        // The session may have ended since the snapshot was found.
+        if cost > limit / SNAPSHOT_COST_DIVISOR && is_snapshot(snapshot, &status_of(snapshot).1) {
             let _gone = kill_process(snapshot, Signal::KILL);
             cost = 0;
         }
@@ -523,31 +518,6 @@ fn freeze(roots: ProcessRoots) -> Vec<ProcessSample> {
         .collect()
 }
 
-fn is_stopped(pid: Pid) -> bool {
-    let stat = small_file(&format!("{}/proc/{}/stat", paths::host(), pid.as_raw_nonzero()));
-    let state = stat.rsplit_once(") ").map(|(_, rest)| rest);
-    state.is_some_and(|rest| rest.starts_with(['T', 't']))
-}
-
-impl ProcessSample {
-    fn of(pid: Pid) -> Self {
-        let (living, status) = status_of(pid);
-        Self {
-            pid,
-            living,
-            bytes: private_memory_in(&status),
-            tasks: number_of(&status, "Threads:"),
-            stopped: false,
-            dying: !status.is_empty() && !status.contains("\nVmRSS:") && !has_ended(&status),
-            snapshot: status
-                .lines()
-                .next()
-                .and_then(|line| line.strip_prefix("Name:"))
-                .is_some_and(|name| name.trim() == SNAPSHOT_PROCESS_NAME),
-        }
-    }
-}
-
 /// Returns the usage of a sandbox without a cgroup.
 pub(crate) fn usage(first: u32, worker: Option<Pid>) -> Usage {
     let Some(first) = i32::try_from(first).ok().and_then(Pid::from_raw) else {
@@ -573,133 +543,6 @@ pub(crate) fn usage(first: u32, worker: Option<Pid>) -> Usage {
     }
     usage.memory_peak = usage.memory;
     usage
-}
-
-/// Returns a process and all its descendants. In a PID namespace orphans descend from the first process.
-pub(crate) fn descendants(first: Pid) -> Vec<Pid> {
-    let mut found = vec![first];
-    let mut next = 0;
-    while let Some(pid) = found.get(next).copied() {
-        next += 1;
-        found.extend(children(pid));
-        if found.len() > MAX_PROCESSES {
-            break;
-        }
-    }
-    found
-}
-
-/// Returns the children of all threads of a process.
-pub(crate) fn children(pid: Pid) -> Vec<Pid> {
-    let number = pid.as_raw_nonzero();
-    let tasks = format!("{}/proc/{number}/task", paths::host());
-    let of = |text: String| {
-        let pids = text.split_whitespace().filter_map(|pid| pid.parse().ok());
-        pids.filter_map(Pid::from_raw).collect::<Vec<_>>()
-    };
-    // The link count is two more than the number of threads. Most processes have one thread.
-    if rustix::fs::stat(tasks.as_str()).is_ok_and(|found| found.st_nlink == 3) {
-        return of(small_file(&format!("{tasks}/{number}/children")));
-    }
-    let mut found = Vec::new();
-    for task in std::fs::read_dir(tasks).into_iter().flatten().flatten() {
-        let children = std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
-        found.extend(of(children));
-    }
-    found
-}
-
-/// Returns the kernel's status of a process, and the thread it is from: another thread if the first has ended and
-/// others live.
-fn status_of(pid: Pid) -> (Pid, String) {
-    let of = |pid: Pid| small_file(&format!("{}/proc/{}/status", paths::host(), pid.as_raw_nonzero()));
-    let status = of(pid);
-    if !has_ended(&status) || number_of(&status, "Threads:") < 2 {
-        return (pid, status);
-    }
-    let tasks = std::fs::read_dir(format!("{}/proc/{}/task", paths::host(), pid.as_raw_nonzero()));
-    let others = tasks.into_iter().flatten().flatten().filter_map(|task| {
-        let other = Pid::from_raw(task.file_name().to_str()?.parse().ok()?)?;
-        Some((other, of(other)))
-    });
-    let mut living = others.filter(|(_, status)| !has_ended(status));
-    living.next().unwrap_or((pid, status))
-}
-
-fn has_ended(status: &str) -> bool {
-    status.contains("\nState:\tZ") || status.contains("\nState:\tX")
-}
-
-/// Returns the size of a process's page tables, in bytes.
-fn tables_of(pid: Pid) -> u64 {
-    number_of(&status_of(pid).1, "VmPTE:") * 1024
-}
-
-fn private_memory_in(status: &str) -> u64 {
-    ["RssAnon:", "RssShmem:", "VmPTE:", "VmSwap:"]
-        .iter()
-        .map(|name| number_of(status, name))
-        .sum::<u64>()
-        * 1024
-}
-
-/// Returns the memory that would be freed by the process's end, in bytes. Expensive.
-fn own_memory(pid: Pid) -> u64 {
-    let rollup = std::fs::read_to_string(format!("{}/proc/{}/smaps_rollup", paths::host(), pid.as_raw_nonzero()))
-        .unwrap_or_default();
-    (number_of(&rollup, "Private_Clean:") + number_of(&rollup, "Private_Dirty:")) * 1024
-}
-
-/// Returns a process's private memory and its share of shared memory, in bytes. None if the kernel does not report it;
-/// the process then counts in full.
-fn proportional_memory(pid: Pid) -> Option<u64> {
-    let proc = format!("{}/proc/{}", paths::host(), pid.as_raw_nonzero());
-    let rollup = std::fs::read_to_string(format!("{proc}/smaps_rollup")).ok()?;
-    let status = std::fs::read_to_string(format!("{proc}/status")).ok()?;
-    let tables = number_of(&status, "VmPTE:");
-    let shares: u64 = ["Pss_Anon:", "Pss_Shmem:", "SwapPss:"]
-        .iter()
-        .map(|name| number_of(&rollup, name))
-        .sum();
-    // A kernel that does not split the shares by type is of no help here.
-    (number_of(&rollup, "Pss_Anon:") > 0).then_some((shares + tables) * 1024)
-}
-
-/// Returns the number in a line such as `VmPTE:  4 kB`.
-fn number_of(status: &str, name: &str) -> u64 {
-    status
-        .lines()
-        .find_map(|line| line.strip_prefix(name))
-        .and_then(|rest| rest.split_whitespace().next())
-        .and_then(|number| number.parse().ok())
-        .unwrap_or(0)
-}
-
-/// The usage of a process so far.
-struct Times {
-    threads: u32,
-    /// Its processor time and that of its reaped children, in clock ticks.
-    ticks: u64,
-    /// The number of page faults on new or shared memory.
-    faults: u64,
-}
-
-fn times(pid: Pid) -> Times {
-    let stat = small_file(&format!("{}/proc/{}/stat", paths::host(), pid.as_raw_nonzero()));
-    let fields: Vec<u64> = stat
-        .rsplit_once(')')
-        .map(|(_, rest)| {
-            rest.split_whitespace()
-                .map(|field| field.parse().unwrap_or(0))
-                .collect()
-        })
-        .unwrap_or_default();
-    let field = |index: usize| fields.get(index).copied().unwrap_or(0);
-    Times {
-        threads: u32::try_from(field(17)).unwrap_or(u32::MAX),
-        ticks: fields.iter().skip(11).take(4).sum(),
-        faults: field(7),
-    }
 }
 
 #[cfg(test)]
@@ -748,12 +591,5 @@ mod tests {
         // An expensive check is not repeated continuously.
         assert!(check_interval(512 << 20, bounds, Duration::from_millis(10)) >= Duration::from_millis(10));
         assert!(check_interval(0, bounds, Duration::from_millis(10)) >= Duration::from_millis(30));
-    }
-
-    #[test]
-    fn kernel_reports_are_parsed_by_field_name() {
-        let status = "VmPeak:\t  900 kB\nRssAnon:\t     120 kB\nRssShmem:\t 8 kB\nVmPTE:\t 4 kB\n";
-        assert_eq!(number_of(status, "RssAnon:"), 120);
-        assert_eq!(number_of(status, "VmSwap:"), 0);
     }
 }
