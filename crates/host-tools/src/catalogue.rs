@@ -34,11 +34,11 @@ pub(crate) const WRAPPED_NAME: &str = "result";
 /// A tool of a server.
 #[derive(Debug)]
 pub struct Tool {
-    /// Its name.
+    /// The name, as the server lists it.
     pub name: String,
-    /// Its title for people.
+    /// The title, for people.
     pub title: Option<String>,
-    /// What it does.
+    /// The description, for people and models.
     pub description: String,
     /// The JSON schema of its arguments.
     pub input_schema: Arc<Map<String, Value>>,
@@ -185,16 +185,19 @@ impl Catalogue {
         all
     }
 
-    /// Returns the functions of a program as tools.
+    /// Returns the functions of a program as tools. Leaves out a function whose schema is no object.
     pub(crate) fn of_functions(functions: &[FunctionSpec]) -> Self {
         let tool = |function: &FunctionSpec| {
-            // A schema that is no object admits no arguments.
-            let schema: Map<String, Value> = serde_json::from_str(&function.input_schema).unwrap_or_default();
+            let schema: Map<String, Value> = serde_json::from_str(&function.input_schema).ok()?;
             let annotations = ToolAnnotations::new().read_only(function.read_only);
-            rmcp::model::Tool::new(function.name.clone(), function.description.clone(), schema)
-                .with_annotations(annotations)
+            let tool = rmcp::model::Tool::new(function.name.clone(), function.description.clone(), schema);
+            Some(tool.with_annotations(annotations))
         };
-        Self::read(functions.iter().map(tool).collect())
+        let tools: Vec<_> = functions.iter().filter_map(tool).collect();
+        let unreadable = functions.len() - tools.len();
+        let mut catalogue = Self::read(tools);
+        catalogue.left_out += unreadable;
+        catalogue
     }
 
     /// Returns a tool.

@@ -136,6 +136,32 @@ pub fn read_servers(table: &toml::Table) -> Result<Vec<ServerConfig>, ServersErr
     Ok(servers)
 }
 
+/// Returns a valid name for a server that has this name elsewhere.
+#[must_use]
+pub fn valid_server_name(name: &str) -> String {
+    let plain = |c: char| {
+        if c.is_ascii_alphanumeric() {
+            c.to_ascii_lowercase()
+        } else {
+            '_'
+        }
+    };
+    let mut valid: String = name
+        .trim_matches(|c: char| !c.is_ascii_alphanumeric())
+        .chars()
+        .map(plain)
+        .collect();
+    if !valid.starts_with(|c: char| c.is_ascii_lowercase()) {
+        valid = format!("server_{valid}");
+    }
+    // Every character is ASCII.
+    valid.truncate(MAX_NAME_CHARS);
+    if RESERVED_NAMES.contains(&valid.as_str()) {
+        valid.push_str("_server");
+    }
+    valid
+}
+
 /// Checks the name of a server, which code uses as an attribute.
 fn name_of(name: &str) -> Result<(), String> {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';

@@ -1,7 +1,7 @@
 //! The client of one server: starts it on first use, again after its end, and makes calls.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use rmcp::model::{
@@ -11,7 +11,7 @@ use rmcp::model::{
 use rmcp::service::{NotificationContext, Peer, PeerRequestOptions, RoleClient, RunningService, ServiceError};
 use rmcp::transport::async_rw::AsyncRwTransport;
 use rmcp::{ClientHandler, ServiceExt as _};
-use sandcell_sandbox::{Code, Failure};
+use sandcell_sandbox::{Code, Failure, root_cause, with_sources};
 use serde_json::{Map, Value};
 use tokio::time::timeout;
 
@@ -89,8 +89,28 @@ impl ClientHandler for Client {
     }
 }
 
+/// The connections in use. Changed settings keep the connection, and so the running process, of a server whose table is
+/// unchanged.
+#[derive(Debug, Clone, Default)]
+pub struct Connections(Arc<Mutex<Vec<Weak<Connection>>>>);
+
+impl Connections {
+    /// Returns the connection with this configuration: one in use, or else a new one.
+    pub(crate) fn of(&self, config: ServerConfig) -> Arc<Connection> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|connection| connection.strong_count() > 0);
+        let mut in_use = known.iter().filter_map(Weak::upgrade);
+        if let Some(found) = in_use.find(|connection| connection.config == config) {
+            return found;
+        }
+        let connection = Arc::new(Connection::new(config));
+        known.push(Arc::downgrade(&connection));
+        connection
+    }
+}
+
 impl Connection {
-    pub(crate) fn new(config: ServerConfig) -> Self {
+    fn new(config: ServerConfig) -> Self {
         Self {
             config,
             slot: tokio::sync::Mutex::default(),
@@ -141,7 +161,7 @@ impl Connection {
             }
             Err(error) => {
                 slot.failed_at = Some(Instant::now());
-                tracing::warn!(server = %self.config.name, "the server of tools cannot be used: {}", chain(&error));
+                tracing::warn!(server = %self.config.name, "the server of tools cannot be used: {}", with_sources(&error));
                 Err(self.unavailable())
             }
         }
@@ -172,7 +192,7 @@ impl Connection {
     async fn connect(&self, stderr: &mut Option<StderrTail>) -> Result<Live, ConnectionError> {
         let stale = Arc::new(AtomicBool::new(false));
         let client = Client { stale: stale.clone() };
-        let handshake = |error: &dyn std::error::Error| ConnectionError::Handshake(chain(error));
+        let handshake = |error: &dyn std::error::Error| ConnectionError::Handshake(with_sources(error));
         let (service, program) = match &self.config.transport {
             Transport::Command {
                 program,
@@ -194,13 +214,13 @@ impl Connection {
                     .map_err(|error| ConnectionError::Handshake(error.to_string()))?;
                 let served = client.serve(transport).await;
                 // The outer errors name types of the protocol library.
-                let error = |error: &dyn std::error::Error| ConnectionError::Handshake(innermost(error));
+                let error = |error: &dyn std::error::Error| ConnectionError::Handshake(root_cause(error));
                 (served.map_err(|reason| error(&reason))?, None)
             }
         };
         let catalogue = list(service.peer())
             .await
-            .map_err(|error| ConnectionError::List(chain(&error)))?;
+            .map_err(|error| ConnectionError::List(with_sources(&error)))?;
         if catalogue.left_out > 0 {
             tracing::warn!(
                 server = %self.config.name,
@@ -277,7 +297,7 @@ impl Live {
         }
     }
 
-    /// Calls a tool. When `stopped` is ready or the time is over, the server is told that the call is cancelled.
+    /// Calls a tool. Sends a cancellation to the server when `stopped` is ready, and when the time is over.
     ///
     /// # Errors
     /// The server refuses the call, ends, or does not answer in time.
@@ -345,27 +365,4 @@ fn failure_of(tool: &str, error: &ServiceError) -> Failure {
         ServiceError::TransportSend(_) | ServiceError::TransportClosed => unusable(tool, "its server has ended"),
         _ => unusable(tool, "its server answered with something that is not a result"),
     }
-}
-
-/// Returns the innermost cause of an error, which is the one that a person can do something about.
-fn innermost(error: &dyn std::error::Error) -> String {
-    let mut cause = error;
-    while let Some(inner) = cause.source() {
-        cause = inner;
-    }
-    cause.to_string()
-}
-
-/// Returns an error with its sources.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(source) = next {
-        let more = source.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        next = source.source();
-    }
-    text
 }

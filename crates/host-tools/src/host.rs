@@ -2,17 +2,16 @@
 
 use std::sync::Arc;
 
-use sandcell_sandbox::{Failure, Forward, Functions, HostTools, ToolCaller, ToolPort};
+use sandcell_sandbox::{Failure, Forward, Functions, HostTools, ToolCaller, ToolPort, with_sources};
 use serde_json::{Map, Value};
 
 use crate::catalogue::Tool;
 use crate::config::ServerConfig;
-use crate::connection::{Connection, chain};
-use crate::offer::Offer;
+use crate::connection::Connections;
+use crate::offer::{Offer, Source};
 use crate::port::{ServedPort, serve};
 use crate::rules::Decision;
 use crate::servers::{Servers, denied};
-use crate::value::value_of;
 
 /// The configured servers.
 #[derive(Debug)]
@@ -34,12 +33,13 @@ pub struct ServerState {
 }
 
 impl ConfiguredTools {
-    /// Makes the tools of these servers. Starts none of them. `max_bytes` bounds one call's arguments, and its result.
+    /// Makes the tools of these servers. Starts none of them. Servers that `connections` knows keep running. `max_bytes`
+    /// bounds one call's arguments, and its result.
     #[must_use]
-    pub fn new(servers: Vec<ServerConfig>, max_bytes: usize) -> Self {
+    pub fn new(servers: Vec<ServerConfig>, max_bytes: usize, connections: &Connections) -> Self {
         Self {
             servers: Arc::new(Servers {
-                all: servers.into_iter().map(Connection::new).map(Arc::new).collect(),
+                all: servers.into_iter().map(|server| connections.of(server)).collect(),
                 max_bytes,
             }),
         }
@@ -68,29 +68,27 @@ impl ConfiguredTools {
                     name,
                     left_out: 0,
                     unusable: Vec::new(),
-                    tools: Err(chain(&error)),
+                    tools: Err(with_sources(&error)),
                 },
             }
         });
         futures::future::join_all(states).await
     }
 
-    /// Calls a tool for the operator, who needs no approval. The arguments are checked as for code.
+    /// Calls a tool for the operator. No person is asked. The same checks of arguments apply as for calls by code.
     ///
     /// # Errors
     /// The tool is unknown or denied, its arguments do not fit, or the call fails.
     pub async fn call(&self, server: &str, tool: &str, arguments: Map<String, Value>) -> Result<Value, Failure> {
-        let connection = self.servers.find(server, None)?;
-        let live = connection.live().await?;
-        let catalogue = live.catalogue();
+        let source = Source::Server(Arc::clone(self.servers.find(server, None)?));
+        let catalogue = source.catalogue().await?;
         let tool = catalogue.find(server, tool)?;
-        if connection.config.rules.decide(&tool.name, tool.read_only) == Decision::Deny {
+        if source.decide(tool) == Decision::Deny {
             return Err(denied(server, &tool.name));
         }
         tool.check(&arguments)?;
-        let time = connection.config.timeout;
-        let result = live.call(&tool.name, arguments, time, std::future::pending()).await?;
-        value_of(tool, result)
+        let (value, _bytes) = source.call(tool, arguments, std::future::pending()).await?;
+        value
     }
 }
 

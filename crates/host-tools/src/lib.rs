@@ -27,6 +27,7 @@ mod value;
 mod work;
 
 pub use catalogue::Tool;
-pub use config::{ServerConfig, ServersError, Transport, check_servers, read_servers};
+pub use config::{ServerConfig, ServersError, Transport, check_servers, read_servers, valid_server_name};
+pub use connection::Connections;
 pub use host::{ConfiguredTools, ServerState};
 pub use rules::{Decision, Rules};

@@ -82,7 +82,7 @@ impl Source {
     }
 
     /// Calls a tool with checked arguments. Returns the answer to code, and its size before it became that.
-    async fn call(
+    pub(crate) async fn call(
         &self,
         tool: &Tool,
         arguments: Map<String, Value>,
@@ -169,8 +169,12 @@ impl Offer {
 
     /// Makes a call for code inside.
     pub(crate) async fn call(&self, request: CallRequest) -> Result<Value, Failure> {
-        // A map of values can always be written.
-        let text = serde_json::to_string(&request.arguments).unwrap_or_default();
+        let text = serde_json::to_string(&request.arguments).map_err(|error| {
+            Failure::invalid(
+                format!("the arguments cannot be written as JSON: {error}"),
+                "pass other values",
+            )
+        })?;
         let record = ToolRequest {
             server: name_for_records(&request.server),
             tool: name_for_records(&request.tool),
@@ -216,6 +220,7 @@ impl Offer {
             call.ask(question(source.name(), &tool.name, &request.arguments, tool.read_only))
                 .await?;
         }
+        call.made();
         let (value, bytes) = source.call(tool, request.arguments, call.stopped()).await?;
         if bytes > self.max_bytes() {
             return Err(too_large("the result is", bytes, self.max_bytes()));
@@ -247,10 +252,5 @@ fn name_for_records(name: &str) -> String {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

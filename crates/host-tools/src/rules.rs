@@ -16,14 +16,14 @@ pub struct Rules {
     pub allow_read_only: bool,
 }
 
-/// What happens to a call.
+/// The decision about a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
-    /// It is made.
+    /// The call is made.
     Allow,
     /// A person is asked.
     Ask,
-    /// It is refused.
+    /// The call is refused.
     Deny,
 }
 
@@ -44,7 +44,7 @@ impl Rules {
     }
 }
 
-/// A pattern of tool names: `*` stands for any characters. Upper and lower case differ.
+/// A pattern for the names of tools. `*` matches any number of characters. Matching is case-sensitive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern(String);
 

@@ -2,7 +2,7 @@
 
 use hyper::header::AUTHORIZATION;
 use reqwest::{Method, RequestBuilder, Response};
-use sandcell_sandbox::{Code, Failure};
+use sandcell_sandbox::{Code, Failure, root_cause};
 
 use crate::proxy::{ProxyError, ServerClient};
 
@@ -56,7 +56,7 @@ pub(crate) async fn refusal(response: Response) -> Failure {
 pub(crate) fn unreachable(error: &reqwest::Error) -> Failure {
     Failure::new(
         Code::BackendUnavailable,
-        format!("the server does not answer: {}", innermost(error)),
+        format!("the server does not answer: {}", root_cause(error)),
         "start it with `sandcell serve --http PORT`, and check the address",
     )
 }
@@ -66,13 +66,4 @@ fn not_an_address(error: &ProxyError) -> Failure {
         error.to_string(),
         "give the address that the server printed, such as http://127.0.0.1:8123/mcp",
     )
-}
-
-/// Returns the innermost cause, which is the one that a person can do something about.
-fn innermost(error: &reqwest::Error) -> String {
-    let mut cause: &dyn std::error::Error = error;
-    while let Some(inner) = cause.source() {
-        cause = inner;
-    }
-    cause.to_string()
 }

@@ -216,7 +216,7 @@ pub enum SandboxError {
 
 impl From<SandboxError> for Failure {
     fn from(error: SandboxError) -> Self {
-        let message = describe(&error);
+        let message = with_sources(&error);
         match error {
             SandboxError::Gone(reason) => Self::new(
                 reason.code(),
@@ -375,15 +375,30 @@ impl From<SessionError> for Failure {
     }
 }
 
-fn describe(error: &dyn std::error::Error) -> String {
+/// Returns an error with its sources, as one sentence. Leaves out a source that the text has already.
+#[must_use]
+pub fn with_sources(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(inner) = cause {
-        text.push_str(": ");
-        text.push_str(&inner.to_string());
+        let inner_text = inner.to_string();
+        if !text.contains(&inner_text) {
+            text.push_str(": ");
+            text.push_str(&inner_text);
+        }
         cause = inner.source();
     }
     text
+}
+
+/// Returns the innermost source of an error, which is the one that a person can do something about.
+#[must_use]
+pub fn root_cause(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    cause.to_string()
 }
 
 #[cfg(test)]

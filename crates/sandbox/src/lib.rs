@@ -35,7 +35,7 @@ pub use backend::{
 };
 pub use capacity::{Bound, Capacity};
 pub use consent::{Consent, ConsentRequired};
-pub use error::{Code, Failure, FileError, SandboxError, SessionError};
+pub use error::{Code, Failure, FileError, SandboxError, SessionError, root_cause, with_sources};
 pub use files::{
     ChangeKind, Entry, EntryKind, FileChange, FileChunk, FileWatch, Files, HOME, Listing, PathError, SandboxPath,
     WriteMode,

@@ -75,13 +75,13 @@ pub const FUNCTIONS_SERVER: &str = "functions";
 /// A function of the program that made a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FunctionSpec {
-    /// Its name.
+    /// The name, by which code calls the function.
     pub name: String,
-    /// What it does.
+    /// The description, for people and models.
     pub description: String,
     /// The JSON Schema of its arguments, as JSON text of an object.
     pub input_schema: String,
-    /// True if it changes nothing.
+    /// True if the function changes nothing.
     pub read_only: bool,
 }
 
@@ -161,6 +161,9 @@ pub struct ToolQuestion {
 pub trait ToolCall: Send + Sync {
     /// States that the tool exists. Results name only such tools: other names are text of the code.
     fn found(&self);
+
+    /// States that the request is sent to the source of the tool. A failure after this is no refusal.
+    fn made(&self);
 
     /// Asks a person. The time limit of the execution does not count this time.
     ///

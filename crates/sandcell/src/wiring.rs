@@ -217,6 +217,7 @@ pub(crate) struct WiredEngine {
     /// The package installers.
     #[cfg(all(target_os = "linux", feature = "native"))]
     pub(crate) installers: packages::Installers,
+    tools_factory: ToolsFactory,
     /// The preferred back end, if it makes sandboxes from local images.
     #[cfg(all(target_os = "linux", feature = "native"))]
     pub(crate) images: Option<Arc<dyn Backend>>,
@@ -231,6 +232,7 @@ impl WiredEngine {
             engine: Arc::clone(&self.engine),
             #[cfg(all(target_os = "linux", feature = "native"))]
             installers: self.installers.clone(),
+            tools_factory: self.tools_factory.clone(),
             http: None,
         }
     }
@@ -250,6 +252,7 @@ pub(crate) struct ReloadTargets {
     pub(crate) engine: Arc<Engine>,
     #[cfg(all(target_os = "linux", feature = "native"))]
     installers: packages::Installers,
+    tools_factory: ToolsFactory,
     http: Option<HttpControl>,
 }
 
@@ -280,7 +283,7 @@ impl ReloadTargets {
                 packages: self.installers.under(&settings)?.list(),
                 #[cfg(not(all(target_os = "linux", feature = "native")))]
                 packages: Vec::new(),
-                tools: tools_of(&settings)?,
+                tools: self.tools_factory.make(&settings)?,
             },
             http: settings.http.limits,
             config: settings.engine,
@@ -459,7 +462,8 @@ async fn wire_with(
     });
     #[cfg(not(any(feature = "docker", all(target_os = "linux", feature = "native"))))]
     let network = None;
-    let tools = tools_of(&settings).unwrap_or_else(|failure| {
+    let tools_factory = ToolsFactory::default();
+    let tools = tools_factory.make(&settings).unwrap_or_else(|failure| {
         problems.push(failure);
         None
     });
@@ -476,21 +480,31 @@ async fn wire_with(
         unready,
         #[cfg(all(target_os = "linux", feature = "native"))]
         installers,
+        tools_factory,
         #[cfg(all(target_os = "linux", feature = "native"))]
         images,
         preferred,
     }
 }
 
-/// Returns the tools that code in sandboxes may call; none where the settings name no server.
-fn tools_of(settings: &Settings) -> Result<Option<Arc<dyn sandcell_sandbox::HostTools>>, Failure> {
+/// Makes the tools that code in sandboxes may call, again for each change of the settings.
+#[derive(Debug, Clone, Default)]
+struct ToolsFactory {
     #[cfg(feature = "tools")]
-    return tools::tools(settings).map(Some);
-    #[cfg(not(feature = "tools"))]
-    {
-        // The table is refused when the settings are read.
-        let _is_empty = settings;
-        Ok(None)
+    connections: sandcell_host_tools::Connections,
+}
+
+impl ToolsFactory {
+    /// Returns the tools; none if this build has none.
+    fn make(&self, settings: &Settings) -> Result<Option<Arc<dyn sandcell_sandbox::HostTools>>, Failure> {
+        #[cfg(feature = "tools")]
+        return tools::tools(settings, &self.connections).map(Some);
+        #[cfg(not(feature = "tools"))]
+        {
+            // The table is refused when the settings are read.
+            let _is_empty = settings;
+            Ok(None)
+        }
     }
 }
 

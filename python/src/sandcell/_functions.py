@@ -43,7 +43,7 @@ _MAX_ERROR = 4000
 class FunctionSet:
     """The functions of one sandbox. The sandbox owns it; the thread that serves the calls does not.
 
-    With ``in_loop``, coroutines run in the event loop that makes the sandbox, else in one of their own.
+    If ``in_loop`` is true, coroutines run in the event loop that makes the sandbox. Otherwise they run in a separate loop.
     """
 
     def __init__(self, tools: Any, in_loop: bool) -> None:

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bollard::errors::Error;
 use bollard::{API_DEFAULT_VERSION, Docker};
-use sandcell_sandbox::{SandboxError, System};
+use sandcell_sandbox::{SandboxError, System, with_sources};
 use tokio::time::timeout;
 
 use super::NAME;
@@ -285,7 +285,7 @@ pub(super) fn failed(address: &Address, error: &Error) -> SandboxError {
                 format!("this user may not access the Docker daemon at {address}"),
                 PERMISSION_ADVICE,
             ),
-            Some(_) | None => unavailable(format!("{address}: {}", chain(other)), START_ADVICE),
+            Some(_) | None => unavailable(format!("{address}: {}", one_line(&with_sources(other))), START_ADVICE),
         },
     }
 }
@@ -319,21 +319,6 @@ fn refused(status: u16, message: &str) -> SandboxError {
         "the daemon's log has details; `sandcell doctor` on the host checks the daemon"
     };
     unavailable(format!("the daemon reported: {message}"), remedy)
-}
-
-/// Returns the error and its sources as one line; the client's texts often omit the sources.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        let inner_text = inner.to_string();
-        if !text.contains(&inner_text) {
-            text.push_str(": ");
-            text.push_str(&inner_text);
-        }
-        cause = inner.source();
-    }
-    one_line(&text)
 }
 
 /// Returns a daemon's message as one line of at most 400 characters.

@@ -1,6 +1,8 @@
 //! Tools of the host: MCP servers of the operator that code in sandboxes calls.
 
+mod containers;
 mod functions;
+mod processes;
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -20,7 +22,7 @@ const ALLOWED: &str =
 const TOKEN: &str = "token-of-the-stub-5e1f";
 
 /// Returns a place whose operator has one server of tools, `stub`, with more lines of settings before its table and in it.
-fn place_with(before: &str, table: &str) -> TestDir {
+pub(crate) fn place_with(before: &str, table: &str) -> TestDir {
     let place = TestDir::new();
     let program = place.write("server.py", SERVER);
     let log = place.work().join("stub.log");
@@ -84,7 +86,7 @@ fn answer(client: &Client, question: &Value, content: &Value) {
 }
 
 /// Code that prints the class, the code and the text of the error that an expression raises.
-fn error_of(expression: &str) -> String {
+pub(crate) fn error_of(expression: &str) -> String {
     format!(
         "try:\n    print('returned', {expression})\nexcept tools.ToolError as error:\n    print(type(error).__name__, error.code, error)\n"
     )
@@ -102,7 +104,7 @@ fn raw(requests: &str) -> String {
     )
 }
 
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     until(DEFAULT_TIMEOUT, what, || holds().then_some(()));
 }
 

@@ -71,6 +71,12 @@ struct UseState {
     waited: Duration,
 }
 
+impl UseState {
+    fn time_waited(&self) -> Duration {
+        self.waited + self.waiting_since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+}
+
 /// A question without an answer yet.
 #[derive(Debug)]
 struct Pending {
@@ -178,8 +184,7 @@ impl ToolUse {
 
     /// Returns the total time that a person was asked.
     pub(crate) fn time_waited(&self) -> Duration {
-        let state = lock(&self.state);
-        state.waited + state.waiting_since.map_or(Duration::ZERO, |since| since.elapsed())
+        lock(&self.state).time_waited()
     }
 
     /// Takes one call from what a person has allowed. Returns false if the tool is not allowed.
@@ -219,7 +224,7 @@ impl ToolUse {
                 "make fewer calls that need approval; the operator can allow the tool in the settings",
             ));
         }
-        if state.waited > MAX_WAITED {
+        if state.time_waited() > MAX_WAITED {
             return Err(Failure::new(
                 Code::LimitReached,
                 format!(
@@ -533,6 +538,7 @@ impl ToolCaller for RecordCaller {
                 of,
                 request: request.clone(),
                 found: AtomicBool::new(false),
+                made: AtomicBool::new(false),
                 ended: false,
                 _permit: permit,
             })),
@@ -612,6 +618,7 @@ struct RunningCall {
     of: Arc<ToolUse>,
     request: ToolRequest,
     found: AtomicBool,
+    made: AtomicBool,
     ended: bool,
     _permit: OwnedSemaphorePermit,
 }
@@ -619,12 +626,9 @@ struct RunningCall {
 impl RunningCall {
     fn record_end(&mut self, failure: Option<&Failure>) {
         self.ended = true;
-        let refused = failure.is_some_and(|failure| {
-            matches!(
-                failure.code,
-                Code::ToolDenied | Code::LimitReached | Code::NotFound | Code::InvalidArgument
-            )
-        });
+        // A server that does not start, and the end of the execution, refuse nothing.
+        let refuses = |failure: &Failure| !matches!(failure.code, Code::ToolUnavailable | Code::Cancelled);
+        let refused = !self.made.load(Ordering::Relaxed) && failure.is_some_and(refuses);
         let found = Some(&self.request).filter(|_| self.found.load(Ordering::Relaxed));
         self.of.count(found, |count| match failure {
             None => count.ok += 1,
@@ -645,6 +649,10 @@ impl RunningCall {
 impl ToolCall for RunningCall {
     fn found(&self) {
         self.found.store(true, Ordering::Relaxed);
+    }
+
+    fn made(&self) {
+        self.made.store(true, Ordering::Relaxed);
     }
 
     async fn ask(&self, question: ToolQuestion) -> Result<(), Failure> {

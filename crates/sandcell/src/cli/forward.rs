@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use sandcell_mcp::PortForward;
-use sandcell_sandbox::{Code, Failure};
+use sandcell_sandbox::Failure;
 use tokio::net::TcpListener;
 
 use super::{output, serve};
@@ -34,16 +34,7 @@ pub(super) struct ForwardArgs {
 }
 
 pub(super) fn run(args: &ForwardArgs) -> Result<ExitCode, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| {
-            Failure::new(
-                Code::Internal,
-                format!("no runtime could be made: {error}"),
-                "report this",
-            )
-        })?;
+    let runtime = crate::wiring::runtime()?;
     runtime.block_on(forward(args))
 }
 

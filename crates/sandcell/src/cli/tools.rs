@@ -82,16 +82,7 @@ struct ApproveArgs {
 }
 
 pub(super) fn run(args: &ToolsArgs, settings: &Settings) -> Result<ExitCode, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| {
-            Failure::new(
-                Code::Internal,
-                format!("no runtime could be made: {error}"),
-                "close other programs, and try again",
-            )
-        })?;
+    let runtime = crate::wiring::runtime()?;
     runtime.block_on(async {
         let tools = || {
             configured(settings)?.ok_or_else(|| {

@@ -126,7 +126,7 @@ def main():
     print("stub server starts", file=sys.stderr)
     time.sleep(float(os.environ.get("STUB_STARTS_IN", "0")))
     if os.environ.get("STUB_FAILS"):
-        print("the stub server was told to fail; secret path /srv/stub", file=sys.stderr)
+        print("the server fails as its settings ask; secret path /srv/stub", file=sys.stderr)
         sys.exit(7)
     for line in sys.stdin:
         message = json.loads(line)

@@ -189,7 +189,7 @@ def named(name, things, what, where):
 def missing(name, things, what, where):
     same = [each for each in things if spelling(each) == name]
     if len(same) > 1:
-        return "%s stands for several %ss: write %s" % (name, what, " or ".join(["%s[%r]" % (where, each) for each in same[:5]]))
+        return "%s is ambiguous: several %ss have this name in Python. Write %s" % (name, what, " or ".join(["%s[%r]" % (where, each) for each in same[:5]]))
     similar = near(str(name), list(things)[:5000])
     text = "%s has no %s %s" % (where, what, str(name)[:100])
     if similar:
