@@ -7,13 +7,13 @@ use std::time::{Duration, SystemTime};
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _, Transaction, params};
-use sandcell_engine::{StoredPicture, StoredView};
+use sandcell_engine::{StoredPicture, StoredView, ToolCallCount};
 use sandcell_sandbox::{from_unix_millis, unix_millis};
 
 use crate::row::{Row, status};
 
 /// The version of the schema. A newer sandcell wrote a database with a larger number.
-const SCHEMA_VERSION: i64 = 2;
+const SCHEMA_VERSION: i64 = 3;
 /// The size of a page in bytes.
 const PAGE_BYTES: u64 = 4096;
 /// The first bytes of every SQLite database.
@@ -69,6 +69,18 @@ const CREATE_PICTURES: &str = "
         bytes BLOB NOT NULL,
         PRIMARY KEY (execution, number)
     ) STRICT;
+";
+
+/// The table that version 3 of the schema added: the number of calls of each tool by an execution.
+const CREATE_TOOL_CALLS: &str = "
+    CREATE TABLE IF NOT EXISTS tool_calls (
+        execution TEXT NOT NULL REFERENCES executions (id) ON DELETE CASCADE,
+        tool TEXT NOT NULL,
+        ok INTEGER NOT NULL,
+        failed INTEGER NOT NULL,
+        refused INTEGER NOT NULL,
+        PRIMARY KEY (execution, tool)
+    ) STRICT, WITHOUT ROWID;
 ";
 
 const ALL_COLUMNS: &str = "id, owner, sandbox, language, status, started_ms, timestamp, duration_ms, cpu_ms, peak_bytes, \
@@ -321,7 +333,8 @@ impl Database {
         if schema_version < SCHEMA_VERSION {
             // Another process may do the same at the same time.
             it.execute_batch(&format!(
-                "BEGIN IMMEDIATE; {CREATE_TABLES} {CREATE_PICTURES} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
+                "BEGIN IMMEDIATE; {CREATE_TABLES} {CREATE_PICTURES} {CREATE_TOOL_CALLS} \
+                 PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
             ))?;
         }
         Ok(())
@@ -343,6 +356,9 @@ impl Database {
             )?;
             let mut picture = it.prepare(
                 "INSERT OR IGNORE INTO pictures (execution, number, name, mime, bytes) VALUES (?1, ?2, ?3, ?4, ?5)",
+            )?;
+            let mut calls = it.prepare(
+                "INSERT OR IGNORE INTO tool_calls (execution, tool, ok, failed, refused) VALUES (?1, ?2, ?3, ?4, ?5)",
             )?;
             for row in rows {
                 let new = insert.execute(params![
@@ -373,6 +389,9 @@ impl Database {
                 ])?;
                 for one in row.pictures.iter().filter(|_| new > 0) {
                     picture.execute(params![row.execution_id, one.number, one.name, one.mime, &*one.bytes])?;
+                }
+                for one in row.tool_calls.iter().filter(|_| new > 0) {
+                    calls.execute(params![row.execution_id, one.tool, one.ok, one.failed, one.refused])?;
                 }
                 if new > 0 && row.shown {
                     count.execute(params![row.owner, began_ms])?;
@@ -462,6 +481,7 @@ impl Database {
             if whole {
                 for row in &mut rows {
                     row.pictures = self.pictures(&row.execution_id)?;
+                    row.tool_calls = self.tool_calls(&row.execution_id)?;
                 }
             }
             Ok(rows)
@@ -479,6 +499,7 @@ impl Database {
             let mut row = self.connection.query_row(&sql, [id], read).optional()?;
             if let Some(row) = &mut row {
                 row.pictures = self.pictures(id)?;
+                row.tool_calls = self.tool_calls(id)?;
             }
             Ok(row)
         };
@@ -508,6 +529,26 @@ impl Database {
             .connection
             .prepare("SELECT number, name, mime, bytes FROM pictures WHERE execution = ?1 ORDER BY number")?;
         rows.query_map([id], picture)?.collect()
+    }
+
+    /// Returns the number of calls of each tool by an execution. A database with an older schema has no table for them
+    /// until the next write.
+    fn tool_calls(&self, id: &str) -> rusqlite::Result<Vec<ToolCallCount>> {
+        if !self.connection.table_exists(None, "tool_calls")? {
+            return Ok(Vec::new());
+        }
+        let mut rows = self
+            .connection
+            .prepare("SELECT tool, ok, failed, refused FROM tool_calls WHERE execution = ?1 ORDER BY tool")?;
+        let count = |row: &rusqlite::Row<'_>| {
+            Ok(ToolCallCount {
+                tool: row.get(0)?,
+                ok: row.get(1)?,
+                failed: row.get(2)?,
+                refused: row.get(3)?,
+            })
+        };
+        rows.query_map([id], count)?.collect()
     }
 
     /// Returns one picture of an execution, if the execution belongs to `owner` and is not older than `oldest`.
@@ -657,5 +698,6 @@ pub(crate) fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
         result: row.get(21)?,
         traceback: row.get(22)?,
         pictures: Vec::new(),
+        tool_calls: Vec::new(),
     })
 }

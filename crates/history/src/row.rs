@@ -1,7 +1,7 @@
 //! A row of the history.
 
 use sandcell_engine::{
-    ExecutionId, FinishedExecution, HistoryRecord, SandboxId, Status, StoredExecution, StoredPicture,
+    ExecutionId, FinishedExecution, HistoryRecord, SandboxId, Status, StoredExecution, StoredPicture, ToolCallCount,
 };
 use sandcell_sandbox::unix_millis;
 use serde::Serialize;
@@ -62,6 +62,9 @@ pub struct Row {
     /// The pictures of the execution. Empty if the query asked only for short texts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pictures: Vec<StoredPicture>,
+    /// The number of calls of each tool of the host. Empty if the query asked only for short texts.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tool_calls: Vec<ToolCallCount>,
     #[serde(skip)]
     pub(crate) code_preview: String,
     #[serde(skip)]
@@ -99,6 +102,7 @@ impl Row {
             code_preview: masked(done.record.code_preview),
             stdout_preview: masked(done.record.stdout_preview),
             pictures: bounded(done.pictures),
+            tool_calls: done.tool_calls,
             started_ms: unix_millis(done.started),
             shown: done.shown,
         }
@@ -178,6 +182,7 @@ impl Row {
             stdout_bytes: self.stdout_bytes,
             stderr_bytes: self.stderr_bytes,
             pictures: self.pictures,
+            tool_calls: self.tool_calls,
         })
     }
 }

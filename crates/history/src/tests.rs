@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use sandcell_engine::{
     ExecutionId, FinishedExecution, HistoryQuery, HistoryRecord, HistorySink as _, Principal, Status, StoredPicture,
+    ToolCallCount,
 };
 use sandcell_sandbox::ByteSize;
 
@@ -52,6 +53,7 @@ fn finished(number: u32, owner: &str, code: &str) -> FinishedExecution {
         stdout_bytes: 7,
         stderr_bytes: 0,
         pictures: Vec::new(),
+        tool_calls: Vec::new(),
     }
 }
 
@@ -576,6 +578,33 @@ async fn pictures_count_toward_the_size_and_those_of_one_execution_are_bounded()
 }
 
 #[tokio::test]
+async fn tool_calls_are_stored_with_their_execution_and_deleted_with_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let counts = |tool: &str, ok| ToolCallCount {
+        tool: tool.to_owned(),
+        ok,
+        failed: 1,
+        refused: 0,
+    };
+    let writer = Writer::start(file(&folder), TEST_LIMITS, WriterRole::Server).unwrap();
+    writer.record(FinishedExecution {
+        tool_calls: vec![counts("files.read", 2), counts("web.get", 7)],
+        ..finished(1, "ann", "1")
+    });
+    let ann = Principal::new("ann");
+    let stored = writer.find(&ann, &id(1)).await.unwrap();
+    assert_eq!(stored.tool_calls, [counts("files.read", 2), counts("web.get", 7)]);
+    writer.close().await;
+    let mut database = Database::open_existing(&file(&folder)).unwrap();
+    database.forget(&[id(1)]).unwrap();
+    let left: i64 = database
+        .connection()
+        .query_row("SELECT count(*) FROM tool_calls", [], |row| row.get(0))
+        .unwrap();
+    assert_eq!(left, 0);
+}
+
+#[tokio::test]
 async fn an_old_file_without_pictures_is_readable_and_upgraded_on_the_first_write() {
     let folder = tempfile::tempdir().unwrap();
     let writer = Writer::start(file(&folder), TEST_LIMITS, WriterRole::Server).unwrap();
@@ -584,7 +613,7 @@ async fn an_old_file_without_pictures_is_readable_and_upgraded_on_the_first_writ
     drop(writer);
     let connection = rusqlite::Connection::open(file(&folder)).unwrap();
     connection
-        .execute_batch("DROP TABLE pictures; PRAGMA user_version = 1;")
+        .execute_batch("DROP TABLE pictures; DROP TABLE tool_calls; PRAGMA user_version = 1;")
         .unwrap();
     drop(connection);
     assert_eq!(rows(&file(&folder), "ann"), ["before"]);

@@ -7,7 +7,7 @@ use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use sandcell_engine::{
     Artifact, CodeError, ExecutionView, HistoryRecord, PendingToolCall, Phase, RunningView, SandboxView, SessionView,
-    Status,
+    Status, ToolCallCount,
 };
 use sandcell_sandbox::{ByteSize, Code, Cpus, EntryKind, Failure, Isolation, Usage, rfc3339_millis};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -221,6 +221,10 @@ pub(crate) struct Execution {
     hint: Option<String>,
     /// Pictures that the code showed, and requested files.
     files: Vec<OutputFile>,
+    /// The number of calls of each tool of the host by the code.
+    tool_calls: Vec<ToolCalls>,
+    /// The tools whose calls wait for a person; see `/v1/approvals`.
+    waiting_for: Vec<String>,
     /// Requested files that could not be read, each with the reason.
     missing_files: Vec<String>,
     /// The number of bytes written to stdout.
@@ -251,6 +255,30 @@ pub(crate) struct Run {
     pub(crate) execution: Execution,
     /// True if `stdout` or `stderr` is cut; `/v1/executions/{execution_id}/output` has the rest.
     pub(crate) truncated: bool,
+}
+
+/// The calls of one tool by one execution.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct ToolCalls {
+    /// The tool, as `SERVER.TOOL`. `others` after the first 40 tools, and for tools that do not exist.
+    tool: String,
+    /// The number of calls that returned a result.
+    ok: u32,
+    /// The number of calls that failed.
+    failed: u32,
+    /// The number of calls that were not made: the operator's rules, a person or a limit refused them.
+    refused: u32,
+}
+
+impl From<&ToolCallCount> for ToolCalls {
+    fn from(count: &ToolCallCount) -> Self {
+        Self {
+            tool: count.tool.clone(),
+            ok: count.ok,
+            failed: count.failed,
+            refused: count.refused,
+        }
+    }
 }
 
 /// An error that code raised.
@@ -346,6 +374,8 @@ impl From<&ExecutionView> for Execution {
             cause,
             hint: view.hint.as_deref().map(with_rest_calls),
             files: view.artifacts.iter().map(|file| output_file(view, file)).collect(),
+            tool_calls: view.tool_calls.iter().map(ToolCalls::from).collect(),
+            waiting_for: view.waiting_for.clone(),
             missing_files: view.missing_outputs.clone(),
             stdout_bytes: view.stdout.total_bytes,
             stderr_bytes: view.stderr.total_bytes,
@@ -714,4 +744,14 @@ pub(crate) enum ApprovalDecision {
     Run,
     /// The call is refused.
     Deny,
+}
+
+impl ApprovalDecision {
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Once => "once",
+            Self::Run => "run",
+            Self::Deny => "deny",
+        }
+    }
 }

@@ -275,7 +275,7 @@ impl ReloadTargets {
 
     /// Makes everything that these settings need, and changes nothing.
     pub(crate) fn prepare(&self, mut settings: Settings) -> Result<CheckedSettings, Failure> {
-        settings.engine.tools.answered_elsewhere = self.http.is_some() && settings.http.rest;
+        settings.engine.tools.answered_elsewhere = self.http.is_some() && settings.answers_tool_questions();
         Ok(CheckedSettings {
             outside: Outside {
                 network: network_of(&settings)?,

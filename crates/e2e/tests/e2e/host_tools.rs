@@ -3,6 +3,7 @@
 mod containers;
 mod functions;
 mod processes;
+mod records;
 
 use std::process::Command;
 use std::time::{Duration, Instant};

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use serde::Serialize;
 
-use crate::{ExecutionId, SandboxId, Status};
+use crate::{ExecutionId, SandboxId, Status, ToolCallCount};
 
 /// A row of the history.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -60,6 +60,9 @@ pub struct StoredExecution {
     pub stderr_bytes: u64,
     /// The pictures that it displayed.
     pub pictures: Vec<StoredPicture>,
+    /// The number of calls of each tool of the host.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tool_calls: Vec<ToolCallCount>,
 }
 
 /// A picture that an execution displayed, in the permanent history.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sandcell_sandbox::{HostTools, Network, Packages, ToolQuestion};
+use sandcell_sandbox::{Failure, HostTools, Network, Packages, ToolQuestion};
 use serde::Serialize;
 
 use crate::ExecutionId;
@@ -76,6 +76,31 @@ pub enum ToolDecision {
 }
 
 impl ToolDecision {
+    /// The maximum number of calls that one decision allows.
+    const MAX_CALLS: u32 = 10_000;
+
+    /// Reads a decision from its word in requests, `once`, `run` or `deny`, and the number of calls next to `once`.
+    ///
+    /// # Errors
+    /// Another word, or a number of calls that does not go with the word.
+    pub fn read(word: &str, calls: Option<u32>) -> Result<Self, Failure> {
+        match (word, calls) {
+            ("once", None) => Ok(Self::Once),
+            ("once", Some(calls)) if (1..=Self::MAX_CALLS).contains(&calls) => Ok(Self::Calls(calls)),
+            ("once", Some(_)) => Err(Failure::invalid(
+                format!("`calls` is not a number from 1 to {}", Self::MAX_CALLS),
+                "name the number of calls of this tool that may be made",
+            )),
+            ("run", None) => Ok(Self::Execution),
+            ("deny", None) => Ok(Self::Deny),
+            ("run" | "deny", Some(_)) => Err(Failure::invalid(
+                "`calls` goes with the decision `once` only",
+                "leave calls out",
+            )),
+            _ => Err(Failure::invalid("`decision` is not one", "use once, run or deny")),
+        }
+    }
+
     /// Describes the decision for the audit log.
     pub(crate) fn describe(self) -> String {
         match self {

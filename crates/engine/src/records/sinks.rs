@@ -10,7 +10,7 @@ use sandcell_sandbox::{ByteSize, Code};
 
 use crate::{
     Artifact, Cause, ExecutionId, ExecutionView, HistoryPage, HistoryQuery, HistoryRecord, Principal, SandboxId,
-    StoredExecution, StoredPicture,
+    StoredExecution, StoredPicture, ToolCallCount,
 };
 
 /// A finished execution or refused code, for the permanent history. It does not contain the code's standard input and
@@ -49,6 +49,8 @@ pub struct FinishedExecution {
     pub stderr_bytes: u64,
     /// The pictures that it displayed.
     pub pictures: Vec<StoredPicture>,
+    /// The number of calls of each tool of the host.
+    pub tool_calls: Vec<ToolCallCount>,
 }
 
 impl StoredPicture {
@@ -285,6 +287,7 @@ impl Observers {
                 stdout_bytes: view.stdout.total_bytes,
                 stderr_bytes: view.stderr.total_bytes,
                 pictures: view.artifacts.iter().filter_map(StoredPicture::of).collect(),
+                tool_calls: view.tool_calls.clone(),
             });
         }
     }
@@ -326,6 +329,7 @@ impl Observers {
                 stdout_bytes: 0,
                 stderr_bytes: 0,
                 pictures: Vec::new(),
+                tool_calls: Vec::new(),
             });
         }
     }

@@ -106,5 +106,6 @@ pub(crate) fn kept(code: &str) -> StoredExecution {
         stdout_bytes: 0,
         stderr_bytes: 0,
         pictures: Vec::new(),
+        tool_calls: Vec::new(),
     }
 }

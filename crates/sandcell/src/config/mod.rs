@@ -195,6 +195,11 @@ impl Settings {
         self.engine.hints = self.toolset.hints();
     }
 
+    /// True if the HTTP service has a way to answer questions about tool calls.
+    pub(crate) fn answers_tool_questions(&self) -> bool {
+        self.http.rest || self.http.page == Page::Served
+    }
+
     /// Reads the settings of this process.
     pub(crate) fn load(around: &Surroundings) -> Result<Self, ConfigError> {
         Self::from_layers(&read(around)?)

@@ -7,6 +7,11 @@ use sandcell_e2e::{begin, name_of, skip};
 
 /// Starts a server with the page, a caller, and a browser that is signed in with the caller's token.
 pub(super) fn looked_in(place: &TestDir, test: &str) -> Option<(Server, Caller, Browser)> {
+    looked_in_at(place, test)
+}
+
+/// The same for a place with settings.
+pub(super) fn looked_in_at(place: &TestDir, test: &str) -> Option<(Server, Caller, Browser)> {
     let Some(program) = chromium() else {
         skip(test, "no browser (apt-get install chromium)");
         return None;

@@ -16,6 +16,7 @@ mod quota;
 mod accessibility;
 mod browser;
 mod page;
+mod page_approvals;
 mod page_work;
 // REST resources, and those in the form of SandboxFusion.
 mod rest;

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use hyper::body::Incoming;
 use hyper::{Method, Request, Response, StatusCode};
-use sandcell_engine::{Engine, ExecutionView, HistoryQuery, Principal, Status, StreamName, StreamPart};
+use sandcell_engine::{
+    Engine, ExecutionView, HistoryQuery, PendingToolCall, Principal, Status, StreamName, StreamPart,
+};
 use sandcell_sandbox::{Code, Failure};
 use serde_json::{Value, json};
 
@@ -39,6 +41,8 @@ enum Resource<'a> {
     Artifact(&'a str, u32),
     Cancel(&'a str),
     Rerun(&'a str),
+    /// A question about a tool call, by its number.
+    Approval(&'a str, u32),
     Sandboxes,
     Sandbox(&'a str),
     Close(&'a str),
@@ -59,6 +63,7 @@ impl<'a> Resource<'a> {
             ["executions", id] => Some(Self::Execution(id)),
             ["executions", id, "cancel"] => Some(Self::Cancel(id)),
             ["executions", id, "rerun"] => Some(Self::Rerun(id)),
+            ["executions", id, "approvals", number] => Some(Self::Approval(id, number.parse().ok()?)),
             ["executions", id, "files", number] => Some(Self::Artifact(id, number.parse().ok()?)),
             ["executions", id, name, offset] => {
                 let names = [
@@ -86,7 +91,9 @@ impl<'a> Resource<'a> {
         match self {
             Self::Executions => "GET, POST",
             Self::Content(_) => "GET, PUT",
-            Self::Runs | Self::Cancel(_) | Self::Rerun(_) | Self::Sandboxes | Self::Close(_) => "POST",
+            Self::Runs | Self::Cancel(_) | Self::Rerun(_) | Self::Approval(..) | Self::Sandboxes | Self::Close(_) => {
+                "POST"
+            }
             Self::Overview
             | Self::Execution(_)
             | Self::Text(..)
@@ -109,7 +116,7 @@ impl<'a> Resource<'a> {
 
     const fn priority(self) -> Priority {
         match self {
-            Self::Overview | Self::Cancel(_) | Self::Close(_) => Priority::Control,
+            Self::Overview | Self::Cancel(_) | Self::Approval(..) | Self::Close(_) => Priority::Control,
             _ => Priority::Ordinary,
         }
     }
@@ -165,7 +172,10 @@ impl Pipeline {
         } else {
             None
         };
-        let takes_json = matches!(resource, Resource::Executions | Resource::Runs | Resource::Sandboxes);
+        let takes_json = matches!(
+            resource,
+            Resource::Executions | Resource::Runs | Resource::Sandboxes | Resource::Approval(..)
+        );
         if parts.method == Method::POST && takes_json && !is_json(&parts.headers)? {
             return Err(Rejection::not_json());
         }
@@ -225,6 +235,7 @@ impl ApiRequest<'_> {
                 let view = engine.cancel(self.caller, Some(id)).await?;
                 json!({"execution_id": view.id, "status": view.status})
             }
+            Resource::Approval(id, number) => runs::decide(&self, id, number)?,
             Resource::Sandboxes => return Ok(data(StatusCode::CREATED, &runs::create(&self).await?)),
             Resource::Sandbox(id) => {
                 let views = engine.status(self.caller, Some(id)).await?;
@@ -291,9 +302,21 @@ async fn overview(engine: &Arc<Engine>, caller: &Principal) -> Result<Value, Fai
         "has_images": images,
         "sandboxes": sandboxes,
         "running": running,
+        "approvals": engine.pending_tool_calls(caller).iter().map(approval).collect::<Vec<_>>(),
         "history": history,
         "backends": backends,
     }))
+}
+
+/// A call of a tool that waits for the caller's approval.
+fn approval(pending: &PendingToolCall) -> Value {
+    json!({
+        "execution_id": pending.execution_id,
+        "number": pending.number,
+        "tool": format!("{}.{}", pending.question.server, pending.question.tool),
+        "arguments": pending.question.arguments,
+        "read_only": pending.question.read_only,
+    })
 }
 
 /// Returns an execution. One that is only in the lasting history has no files except pictures, and the answer states
@@ -361,6 +384,7 @@ mod tests {
             ),
             ("/api/executions/ex1/files/0", Resource::Artifact("ex1", 0), "GET"),
             ("/api/executions/ex1/rerun", Resource::Rerun("ex1"), "POST"),
+            ("/api/executions/ex1/approvals/2", Resource::Approval("ex1", 2), "POST"),
             ("/api/sandboxes", Resource::Sandboxes, "POST"),
             ("/api/sandboxes/sb1", Resource::Sandbox("sb1"), "GET"),
             ("/api/sandboxes/sb1/notebook", Resource::Notebook("sb1"), "GET"),
@@ -375,6 +399,7 @@ mod tests {
             "/api/executions/ex1/stdout/-1",
             "/api/executions/ex1/stdin/0",
             "/api/executions/ex1/files/x",
+            "/api/executions/ex1/approvals/-1",
             "/api/executions/ex1/files/99999999999",
             "/api/executions/../overview",
             "/api/sandboxes/sb1/",

@@ -50,7 +50,7 @@ const CONTENT_POLICY: &str = "default-src 'none'; script-src 'self'; style-src '
 const NO_PAGE: &str = "default-src 'none'; frame-ancestors 'none'; sandbox";
 
 /// A file of the page: where it is, its type, its bytes.
-const PAGE_FILES: [(&str, &str, &[u8]); 9] = [
+const PAGE_FILES: [(&str, &str, &[u8]); 10] = [
     ("/", "text/html; charset=utf-8", include_bytes!("files/index.html")),
     (
         "/page/page.css",
@@ -61,6 +61,11 @@ const PAGE_FILES: [(&str, &str, &[u8]); 9] = [
         "/page/page.js",
         "text/javascript; charset=utf-8",
         include_bytes!("files/page.js"),
+    ),
+    (
+        "/page/approvals.js",
+        "text/javascript; charset=utf-8",
+        include_bytes!("files/approvals.js"),
     ),
     (
         "/page/execution.js",

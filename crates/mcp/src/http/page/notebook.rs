@@ -126,6 +126,7 @@ fn from_memory(record: HistoryRecord, view: ExecutionView, code: String) -> Stor
         exit_code: view.exit_code,
         cpu_ms: u64::try_from(view.cpu.as_millis()).unwrap_or(u64::MAX),
         peak_memory_bytes: view.peak_memory.as_bytes(),
+        tool_calls: view.tool_calls,
         pictures: pictures
             .map(|file| StoredPicture {
                 number: file.number,

@@ -1,12 +1,13 @@
-//! Makes sandboxes and runs code for the page. Bodies have the arguments of the tools `create_sandbox`, `execute_code`
+//! Makes sandboxes, runs code and decides about tool calls for the page. Bodies have the arguments of the tools `create_sandbox`, `execute_code`
 //! and `create_run_close`, checked the same way. Answers do not wait for the code: the page polls the execution as it
 //! does any other.
 //!
 //! Requests that need the user's consent are refused here: a program with the token could consent as well as a person.
+//! Tool calls are different: REST accepts decisions about them from programs, and so do the settings.
 
 use std::time::Duration;
 
-use sandcell_engine::{ExecuteRequest, ExecutionView, RunRequest, StreamName, StreamPart, Watch};
+use sandcell_engine::{ExecuteRequest, ExecutionView, RunRequest, StreamName, StreamPart, ToolDecision, Watch};
 use sandcell_sandbox::{Code, Consent, Failure};
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
@@ -82,6 +83,24 @@ pub(super) async fn once(ask: &ApiRequest<'_>) -> Result<Value, Failure> {
         .run_once(ask.caller, request, CancellationToken::new())
         .await?;
     Ok(started(&view, None))
+}
+
+/// Decides about a tool call that waits for approval.
+pub(super) fn decide(ask: &ApiRequest<'_>, execution: &str, number: u32) -> Result<Value, Failure> {
+    let fields = fields(&ask.body)?;
+    let word = fields.get("decision").and_then(Value::as_str).unwrap_or_default();
+    // A number outside of the type is outside of the bound, as 0 is.
+    let count = |calls: &Value| calls.as_u64().and_then(|calls| u32::try_from(calls).ok());
+    let calls = fields.get("calls").map(|calls| count(calls).unwrap_or(0));
+    if let Some(field) = fields.keys().find(|field| *field != "decision" && *field != "calls") {
+        return Err(Failure::invalid(
+            format!("there is no field {field:?}"),
+            "send decision, and calls with the decision once",
+        ));
+    }
+    let decision = ToolDecision::read(word, calls)?;
+    ask.engine.answer_tool_call(ask.caller, execution, number, decision)?;
+    Ok(json!({"execution_id": execution, "number": number}))
 }
 
 /// Makes a sandbox.

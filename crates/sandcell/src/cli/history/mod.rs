@@ -305,6 +305,7 @@ fn whole(row: &Row) -> Value {
             ("result".to_owned(), json!(row.result)),
             ("traceback".to_owned(), json!(row.traceback)),
             ("pictures".to_owned(), json!(row.pictures)),
+            ("tool_calls".to_owned(), json!(row.tool_calls)),
         ]);
     }
     value
@@ -369,6 +370,13 @@ fn story(row: &Row) -> String {
     if !pictures.is_empty() {
         let pictures = pictures.join(", ");
         text.push_str(&format!("\npictures: {pictures}: `sandcell history export` has them\n"));
+    }
+    if !row.tool_calls.is_empty() {
+        text.push_str("\ntool calls:\n");
+    }
+    for one in &row.tool_calls {
+        let counts = format!("{} ok, {} failed, {} refused", one.ok, one.failed, one.refused);
+        text.push_str(&format!("{}: {counts}\n", output::safe(&one.tool)));
     }
     text
 }

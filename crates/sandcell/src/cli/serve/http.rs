@@ -86,7 +86,7 @@ pub(super) async fn serve(
     let (rest, e2b) = (settings.http.rest, settings.http.e2b.clone());
     let port = listener.local_addr().map_or(listen.0.port(), |address| address.port());
     let reloader = Reloader::new(around, OnHangUp::Reloads)?;
-    settings.engine.tools.answered_elsewhere = rest;
+    settings.engine.tools.answered_elsewhere = settings.answers_tool_questions();
     let wired = wiring::wire(settings, launcher).await;
     for problem in &wired.problems {
         output::failure(problem);

@@ -186,6 +186,13 @@ const keep = (shown, file) => async () => {
   }
 };
 
+/** The calls of tools by the code, a line each. */
+const toolCalls = (counts) =>
+  (counts ?? []).map((one) => {
+    const ends = [["ok", one.ok], ["failed", one.failed], ["refused", one.refused]].filter(([, count]) => count > 0);
+    return `${one.tool}: ${ends.map(([end, count]) => `${count} ${end}`).join(", ")}`;
+  }).join("\n");
+
 const liveDetail = ({ live, code }) => {
   const about = live.about;
   const running = about.status === "running";
@@ -208,6 +215,7 @@ const liveDetail = ({ live, code }) => {
     stream("stderr", live.stderr, "Errors and warnings"),
     part("Value", text("result") ?? live.result, { copy: true, more: live.result_cut && text("result") === undefined ? whole("result") : null }),
     part("Table", live.result_note),
+    part("Tool calls", toolCalls(about.tool_calls)),
     part("Traceback", live.error, { bad: true, copy: true }),
     part("Hint of the session", live.hint),
     gallery(about.execution_id, pictures),
@@ -231,6 +239,7 @@ const keptDetail = ({ kept, files }) => [
   part("Output", kept.stdout, { copy: true }),
   part("Errors and warnings", kept.stderr, { copy: true }),
   part("Value", kept.result, { copy: true }),
+  part("Tool calls", toolCalls(kept.tool_calls)),
   part("Traceback", kept.traceback ?? kept.error, { bad: true, copy: true }),
   gallery(kept.execution_id, files.filter((file) => isPicture(file.picture))),
 ];

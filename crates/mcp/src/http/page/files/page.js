@@ -1,5 +1,6 @@
 // The page: asks the server once a second while it is looked at, and shows the answers as text.
 
+import * as approvals from "./approvals.js";
 import * as detail from "./execution.js";
 import * as history from "./history.js";
 import { $, arrange, ask, bytes, clock, el, fail, hasToken, id, keepToken, list, narrow, pill, plain, Refused, say, sure, time } from "./lib.js";
@@ -55,6 +56,7 @@ const showDoor = (error) => {
   const tried = hasToken();
   keepToken(null);
   state.overview = null;
+  document.title = "sandcell";
   closeDetail(false);
   history.reset();
   clearTimeout(state.timer);
@@ -82,7 +84,7 @@ $("door-form").addEventListener("submit", (event) => {
 
 $("leave").addEventListener("click", () => {
   state.round += 1;
-  for (const place of ["sandboxes", "running", "history", "isolation", "run-where", "run-language"]) {
+  for (const place of ["approvals", "sandboxes", "running", "history", "isolation", "run-where", "run-language"]) {
     $(place).replaceChildren();
     $(place).dataset.looks = "";
   }
@@ -143,6 +145,7 @@ const showHouse = () => {
   $("sandboxes-empty").hidden = it.sandboxes.length > 0;
   $("sandboxes-count").textContent = `${it.sandboxes.length} of ${it.sandboxes_most}`;
   list($("isolation"), it.backends, (backend) => backend.name, (backend) => backend, backendPart);
+  approvals.show(it.approvals);
   run.update(it);
   sandbox.update(it.sandboxes);
   history.show();
@@ -183,6 +186,7 @@ const goBack = (was) => {
 history.begin({ shown: () => detail.execution.shown, running: () => state.overview?.running ?? [], open });
 detail.begin({ records: () => history.history.records, changed: goBack, soon, open, edit: (...code) => { closeDetail(false); run.edit(...code); } });
 sandbox.begin({ changed: goBack });
+approvals.begin({ open, soon });
 run.begin({ open, soon });
 
 const closeSandbox = async (box) => {

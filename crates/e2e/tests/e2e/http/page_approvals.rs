@@ -1,0 +1,108 @@
+use serde_json::json;
+
+use super::browser::{EVIL_MARKUP, looked_in_at};
+use crate::host_tools::{error_of, eventually, place_with};
+use sandcell_e2e::http::{Caller, Server, token};
+use sandcell_e2e::{begin, name_of};
+
+fn begin_calls(caller: &Caller, code: &str) -> String {
+    let started = caller.call("execute_code", json!({"code": code, "wait_s": 0}));
+    started.meta()["execution_id"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_person_approves_and_refuses_tool_calls_on_the_page() {
+    fn here() {}
+    let _turn = begin!();
+    // The page alone is a way to ask.
+    let place = place_with("[http]\nrest = false\n", "");
+    let Some((_server, ann, mut browser)) = looked_in_at(&place, &name_of(here)) else {
+        return;
+    };
+    assert_eq!(browser.value("document.getElementById('approvals-part').hidden"), true);
+    let evil = json!(format!("{EVIL_MARKUP}\u{202e}")).to_string();
+    let call = error_of(&format!("tools.stub.store(key={evil}, value=1)"));
+    let id = begin_calls(&ann, &call.repeat(4));
+    browser.wait("document.querySelector('#approvals .card bdi')?.textContent === 'stub.store'");
+    browser.wait("document.title === '(1) sandcell'");
+    let shown = browser.text("#approvals pre");
+    assert!(shown.contains("<img src=x") && shown.contains("\\u{202e}"), "{shown}");
+    assert_eq!(
+        browser.value("document.querySelectorAll('#approvals img, #approvals script').length"),
+        0
+    );
+    browser.shot("approval");
+    let press = |text: &str| {
+        format!("[...document.querySelectorAll('#approvals button')].find((one) => one.textContent === '{text}')")
+    };
+    let mut decide = |text: &str, key: &str| {
+        browser.wait(&format!(
+            "document.querySelector('#approvals [data-key=\"{id} {key}\"]')"
+        ));
+        // A new question cannot be answered at once.
+        browser.wait(&format!("!{}.disabled", press(text)));
+        // By keyboard.
+        browser.value(&format!("{}.focus()", press(text)));
+        browser.key("Enter");
+        browser.wait(&format!(
+            "!document.querySelector('#approvals [data-key=\"{id} {key}\"]')"
+        ));
+    };
+    decide("Allow once", "1");
+    decide("Refuse", "2");
+    decide("Allow all in this run", "3");
+    browser.wait("document.getElementById('approvals-part').hidden && document.title === 'sandcell'");
+    let ended = ann.call("get_execution", json!({"execution_id": id, "wait_s": 30}));
+    let text = ended.output();
+    assert_eq!(text.matches("returned stored").count(), 3, "{text}");
+    assert_eq!(text.matches("ToolDenied").count(), 1, "{text}");
+    // The page of the execution shows its calls.
+    browser.click(&format!("#history [data-id='{id}']"));
+    browser.wait("document.querySelector('#detail pre[data-part=\"Tool calls\"]')?.textContent === 'stub.store: 3 ok, 1 refused'");
+    assert!(browser.complaints.is_empty(), "{:?}", browser.complaints);
+    assert!(browser.value("window.hit ?? null").is_null());
+}
+
+#[test]
+fn a_decision_of_the_page_is_for_its_own_caller_and_is_checked() {
+    let _turn = begin!();
+    let place = place_with("", "");
+    let (_, mine) = token(&place, &["mine"]);
+    let (_, other) = token(&place, &["other"]);
+    let server = Server::start(&place, &["--page"]);
+    let ann = server.with_token(&mine);
+    let id = begin_calls(&ann, &error_of("tools.stub.store(key='a', value=1)"));
+    let post = |token: &str, number: &str, body: &str| {
+        server.raw(format!(
+            "POST /api/executions/{id}/approvals/{number} HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {token}\r\n\
+             Sandcell-Page: 1\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+            server.address,
+            body.len()
+        ))
+    };
+    let overview = || {
+        let headers = format!("Authorization: Bearer {mine}\r\nSandcell-Page: 1\r\n");
+        server.get("/api/overview", &headers).message()
+    };
+    eventually("the call waits", || overview()["approvals"][0]["number"] == 1);
+    assert_eq!(overview()["approvals"][0]["tool"], "stub.store");
+    for (token, number, body, status) in [
+        (&other, "1", r#"{"decision": "once"}"#, 404),
+        (&mine, "7", r#"{"decision": "once"}"#, 404),
+        (&mine, "1", r#"{"decision": "yes"}"#, 400),
+        (&mine, "1", r#"{}"#, 400),
+        (&mine, "1", r#"{"decision": "once", "calls": 0}"#, 400),
+        (&mine, "1", r#"{"decision": "once", "calls": -1}"#, 400),
+        (&mine, "1", r#"{"decision": "once", "calls": 99999999999}"#, 400),
+        (&mine, "1", r#"{"decision": "deny", "calls": 2}"#, 400),
+        (&mine, "1", r#"{"decision": "once", "for": 2}"#, 400),
+        (&mine, "-1", r#"{"decision": "once"}"#, 404),
+    ] {
+        let reply = post(token, number, body);
+        assert_eq!(reply.status, status, "{number} {body}: {}", reply.message());
+    }
+    assert_eq!(overview()["approvals"][0]["number"], 1, "nothing was decided");
+    assert_eq!(post(&mine, "1", r#"{"decision": "once", "calls": 3}"#).status, 200);
+    let ended = ann.call("get_execution", json!({"execution_id": id, "wait_s": 30}));
+    assert!(ended.output().contains("returned stored a"), "{}", ended.all());
+}
