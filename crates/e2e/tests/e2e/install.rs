@@ -292,3 +292,58 @@ fn doctor_reads_the_settings_written_into_the_project() {
         "{text}"
     );
 }
+
+#[test]
+fn servers_of_a_client_become_tools_of_code() {
+    let _turn = begin!();
+    let place = TestDir::new();
+    let stub = place.write("server.py", include_str!("host_tools/server.py"));
+    let client = place.path("home").join(".cursor/mcp.json");
+    std::fs::create_dir_all(client.parent().unwrap()).unwrap();
+    let settings = serde_json::json!({"mcpServers": {
+        "The Stub": {"command": "python3", "args": [stub], "env": {"TOKEN": "secret-of-the-client"}},
+        "editor": {"command": "x", "args": ["${workspaceFolder}"]},
+    }});
+    std::fs::write(&client, settings.to_string()).unwrap();
+    // With --print nothing is written.
+    let printed = install(&place, &["cursor", "--tools", "--print"]);
+    let text = String::from_utf8_lossy(&printed.stdout).into_owned();
+    assert!(
+        text.contains("[tools.the_stub]") && text.contains("mcpServers"),
+        "{text}"
+    );
+    let own = place.path("home").join(".config/sandcell/config.toml");
+    assert!(!own.exists());
+    let text = said(&install(&place, &["cursor", "--tools"]));
+    assert!(
+        text.contains("the tools of the_stub") && text.contains("The server editor was left out: args has a reference"),
+        "{text}"
+    );
+    assert!(!text.contains("secret-of-the-client"), "{text}");
+    let mode = own.metadata().unwrap().permissions().mode();
+    assert_eq!(mode & 0o077, 0, "the file holds credentials: {mode:o}");
+    let before = std::fs::read_to_string(&own).unwrap();
+    assert!(before.contains("secret-of-the-client"), "{before}");
+    // The client keeps its servers; a second time changes nothing.
+    let kept = parsed(&client);
+    assert_eq!(kept["mcpServers"]["The Stub"]["command"], "python3");
+    assert!(kept["mcpServers"]["sandcell"]["command"].is_string());
+    said(&install(&place, &["cursor", "--tools"]));
+    assert_eq!(std::fs::read_to_string(&own).unwrap(), before);
+    // A table of the operator stays as it is.
+    std::fs::write(&own, format!("# mine\n{}", before.replace("python3", "other"))).unwrap();
+    let text = said(&install(&place, &["cursor", "--tools"]));
+    assert!(text.contains("has another [tools.the_stub]"), "{text}");
+    assert!(std::fs::read_to_string(&own).unwrap().contains("other"));
+    std::fs::write(&own, format!("# mine\n{before}")).unwrap();
+    // The written table works, and asks: nobody can answer here.
+    let server = Client::start(&mut place.command(&["serve", "--config", own.to_str().unwrap()]));
+    let ran = server.run(
+        "print(tools.the_stub.add.__name__)\ntry: tools.the_stub.add(a=1, b=1)\nexcept tools.ToolDenied as e: print(e)",
+    );
+    assert!(
+        ran.output().contains("add\n") && ran.output().contains("has to approve"),
+        "{}",
+        ran.all()
+    );
+}

@@ -114,7 +114,7 @@ pub(super) fn set(setting: &'static Setting, words: &[String], file: Option<Path
 }
 
 /// Returns the file to change. A symbolic link stays a link: its target is changed.
-fn target(file: Option<PathBuf>) -> Result<PathBuf, Failure> {
+pub(super) fn target(file: Option<PathBuf>) -> Result<PathBuf, Failure> {
     let path = file.or_else(edit::users_file).ok_or_else(|| {
         Failure::new(
             Code::InvalidArgument,
@@ -125,7 +125,7 @@ fn target(file: Option<PathBuf>) -> Result<PathBuf, Failure> {
     Ok(std::fs::canonicalize(&path).map_or(path, plain_path))
 }
 
-fn write(path: &Path, text: &str) -> Result<(), Failure> {
+pub(super) fn write(path: &Path, text: &str) -> Result<(), Failure> {
     replace(path, text, None).map_err(|error| unwritable(path, &error))
 }
 

@@ -56,6 +56,51 @@ pub(crate) fn unset(file: &Path, text: &str, setting: &'static Setting) -> Resul
     checked(file, document).map(Some)
 }
 
+/// The result of adding tables of tools to a settings file.
+#[derive(Debug, PartialEq, Eq)]
+#[cfg(feature = "tools")]
+pub(crate) struct AddedTools {
+    /// The whole new text of the file.
+    pub(crate) text: String,
+    /// The text of the new tables alone.
+    pub(crate) new: String,
+    /// The names under which the file has other tables already. They stay.
+    pub(crate) different: Vec<String>,
+}
+
+/// Returns the file's text with these tables of tools. A table that is there stays.
+#[cfg(feature = "tools")]
+pub(crate) fn add_tools(file: &Path, text: &str, tables: &[(String, toml::Table)]) -> Result<AddedTools, ConfigError> {
+    let present: toml::Table = text.parse().unwrap_or_default();
+    let present = present.get("tools").and_then(toml::Value::as_table);
+    let mut added = AddedTools {
+        text: text.to_owned(),
+        new: String::new(),
+        different: Vec::new(),
+    };
+    for (name, table) in tables {
+        match present.and_then(|tools| tools.get(name)) {
+            Some(toml::Value::Table(old)) if old == table => {}
+            Some(_) => added.different.push(name.clone()),
+            None => {
+                let mut tools = toml::Table::new();
+                tools.insert(name.clone(), table.clone().into());
+                let mut whole = toml::Table::new();
+                whole.insert("tools".to_owned(), tools.into());
+                added.new.push('\n');
+                added.new.push_str(&whole.to_string());
+            }
+        }
+    }
+    if !added.new.is_empty() && !added.text.is_empty() && !added.text.ends_with('\n') {
+        added.text.push('\n');
+    }
+    added.text.push_str(&added.new);
+    // A `[tools]` that is written as one inline table cannot be continued; the error of the file names the line.
+    check(file, &added.text)?;
+    Ok(added)
+}
+
 fn read(setting: &Setting, words: &[String]) -> Result<Value, String> {
     let separator = match setting.declaration.kind {
         Kind::Requirements { .. } => ";",

@@ -86,7 +86,7 @@ fn of_client(client: Client, file: &Path, folders: &[PathBuf]) -> Vec<Configured
         .collect()
 }
 
-fn is_sandcell(program: &str) -> bool {
+pub(super) fn is_sandcell(program: &str) -> bool {
     Path::new(program).file_stem().is_some_and(|stem| stem == "sandcell")
 }
 

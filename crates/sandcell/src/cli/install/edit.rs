@@ -130,18 +130,30 @@ impl Entry {
 }
 
 /// Returns the name and program of each server in these settings.
-pub(super) fn programs(text: &str, servers: &str, format: Format) -> Result<Vec<(String, String)>, Unreadable> {
-    if format == Format::Toml {
-        return edit_toml::programs(text, servers);
-    }
-    let root = parse(text)?;
-    let Some(servers) = table(&root, servers)?.and_then(|servers| servers.to_serde_value()) else {
+pub(super) fn programs(text: &str, table: &str, format: Format) -> Result<Vec<(String, String)>, Unreadable> {
+    let all = servers(text, table, format)?.into_iter();
+    Ok(all
+        .filter_map(|(name, server)| Some((name, server.get("command")?.as_str()?.to_owned())))
+        .collect())
+}
+
+/// The name and the entry of a server.
+pub(super) type NamedServer = (String, serde_json::Map<String, Value>);
+
+/// Returns the name and entry of each server in these settings.
+pub(super) fn servers(text: &str, name: &str, format: Format) -> Result<Vec<NamedServer>, Unreadable> {
+    let servers = match format {
+        Format::Toml => edit_toml::table(text, name)?,
+        Format::Json => table(&parse(text)?, name)?.and_then(|servers| servers.to_serde_value()),
+    };
+    let Some(Value::Object(servers)) = servers else {
         return Ok(Vec::new());
     };
-    let all = servers.as_object().into_iter().flatten();
-    Ok(all
-        .filter_map(|(name, server)| Some((name.clone(), server.get("command")?.as_str()?.to_owned())))
-        .collect())
+    let entry = |(name, server)| match server {
+        Value::Object(entry) => Some((name, entry)),
+        _ => None,
+    };
+    Ok(servers.into_iter().filter_map(entry).collect())
 }
 
 fn parse(text: &str) -> Result<CstRootNode, Unreadable> {

@@ -71,19 +71,16 @@ pub(super) fn differs_only_by_entry(entry: &Entry, former: &str, now: &str) -> b
     former.is_some() && former == now
 }
 
-/// Returns the name and program of each server in these settings.
-pub(super) fn programs(text: &str, servers: &str) -> Result<Vec<(String, String)>, Unreadable> {
+/// Returns the table of this name, as JSON.
+pub(super) fn table(text: &str, name: &str) -> Result<Option<serde_json::Value>, Unreadable> {
     let mut document = parse(text)?;
-    let Some(item) = document.get_mut(servers) else {
-        return Ok(Vec::new());
+    let Some(item) = document.get_mut(name) else {
+        return Ok(None);
     };
-    let all = as_table(item, servers)?.iter();
-    Ok(all
-        .filter_map(|(name, server)| {
-            let program = server.as_table_like()?.get("command")?.as_str()?;
-            Some((name.to_owned(), program.to_owned()))
-        })
-        .collect())
+    as_table(item, name)?;
+    let whole: serde_json::Map<String, serde_json::Value> = toml::from_str(text.trim_start_matches('\u{feff}'))
+        .map_err(|error| Unreadable::Toml(error.message().to_owned()))?;
+    Ok(whole.get(name).cloned())
 }
 
 fn parse(text: &str) -> Result<DocumentMut, Unreadable> {
@@ -193,7 +190,7 @@ mod tests {
         let error = entry().put_into("mcp_servers = 1").unwrap_err();
         assert_eq!(error, Unreadable::NoTable("mcp_servers".to_owned()));
         assert_eq!(
-            programs(&now, "mcp_servers").unwrap(),
+            crate::cli::install::edit::programs(&now, "mcp_servers", Format::Toml).unwrap(),
             [("sandcell".to_owned(), "/usr/bin/sandcell".to_owned())]
         );
     }

@@ -7,6 +7,8 @@ mod client;
 mod configured;
 mod edit;
 mod edit_toml;
+#[cfg(feature = "tools")]
+mod import;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -51,6 +53,12 @@ pub(super) struct InstallArgs {
     #[arg(long)]
     shared: bool,
 
+    /// Also makes the client's other MCP servers callable by code in sandboxes: copies them as [tools.NAME] into
+    /// sandcell's own settings. Each call needs approval
+    #[cfg(feature = "tools")]
+    #[arg(long, conflicts_with = "undo")]
+    tools: bool,
+
     /// Arguments for `sandcell serve`, such as `--mount /data`
     #[arg(last = true, value_name = "ARGS")]
     arguments: Vec<String>,
@@ -78,14 +86,31 @@ pub(super) fn run(args: &InstallArgs, config: Option<&Path>) -> Result<ExitCode,
         entry: args.entry(config)?,
         path,
     };
+    // Reads before anything is written: a file that cannot be read changes nothing.
+    #[cfg(feature = "tools")]
+    let imported = match &edit.before {
+        Some(text) if args.tools => {
+            import::read(args.client, text, &args.name).map_err(|error| edit.unreadable(&error))?
+        }
+        _ => import::Imported::default(),
+    };
     if args.print {
         eprintln_path("would be written to", &edit.path);
-        return super::printed(output::text(&edit.installed()?).map(|()| ExitCode::SUCCESS));
+        let printed = super::printed(output::text(&edit.installed()?).map(|()| ExitCode::SUCCESS))?;
+        #[cfg(feature = "tools")]
+        if args.tools {
+            imported.finish(args.client, config, true)?;
+        }
+        return Ok(printed);
     }
     if args.undo {
         edit.undo()
     } else {
         let installed = edit.install(args.client)?;
+        #[cfg(feature = "tools")]
+        if args.tools {
+            imported.finish(args.client, config, false)?;
+        }
         if !args.shared {
             say("Sandboxes end with the client; with --shared they stay for the next one.");
         }
