@@ -36,6 +36,8 @@ pub struct World {
     /// The delay until the end of a sandbox is visible from outside.
     pub end_delay: Mutex<Duration>,
     pub open_fails: AtomicBool,
+    /// The duration of a listing of variables. It ends the interpreter if the sandbox is paused meanwhile.
+    pub listing_takes: Mutex<Duration>,
     /// Preloading modules ends the interpreter.
     pub preload_fails: AtomicBool,
     /// Interpreters that preloaded modules, and the memory of each one afterwards.
@@ -73,6 +75,7 @@ impl Default for World {
             open_delay: Mutex::default(),
             end_delay: Mutex::default(),
             open_fails: AtomicBool::new(false),
+            listing_takes: Mutex::default(),
             preload_fails: AtomicBool::new(false),
             preloaded: AtomicUsize::new(0),
             warm_up_cells: AtomicUsize::new(0),

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use sandcell_sandbox::{
     Cell, CellError, CellOutcome, CellStatus, Command, EndReason, Exit, Failure, Interrupter, Language, LanguageInfo,
     MimeBundle, NotLoaded, OutputStream, Pictures, Program, Sandbox, SandboxError, SandboxPath, Session, SessionError,
-    SessionEvent, SessionFeatures, StdinMode,
+    SessionEvent, SessionFeatures, StdinMode, Variable,
 };
 use tokio::sync::{mpsc, watch};
 
@@ -175,6 +175,23 @@ impl Session for FakeSession {
 
     fn interrupter(&self) -> Arc<dyn Interrupter> {
         Arc::new(FakeInterrupter(self.signals.clone()))
+    }
+
+    async fn variables(&mut self) -> Result<Vec<Variable>, SessionError> {
+        let time = *self.inside.world.listing_takes.lock().unwrap();
+        tokio::time::sleep(time).await;
+        if self.inside.paused.load(Ordering::SeqCst) {
+            self.dead = true;
+            return Err(SessionError::Protocol("it did not answer".to_owned()));
+        }
+        let variable = |(name, value): (&String, &String)| Variable {
+            name: name.clone(),
+            kind: "str".to_owned(),
+            shape: String::new(),
+            bytes: 0,
+            preview: value.clone(),
+        };
+        Ok(self.variables.iter().map(variable).collect())
     }
 
     async fn preload(&mut self, modules: &[String]) -> Result<Vec<NotLoaded>, SessionError> {

@@ -1,12 +1,11 @@
 //! Pauses: the processes of a paused sandbox are stopped, and it does not expire. The next call that needs the sandbox
 //! resumes it.
 
-use std::sync::Arc;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sandcell_sandbox::{Code, Failure, Sandbox, SandboxError};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, OwnedRwLockReadGuard, RwLock};
 use tokio::time::{Instant, timeout};
 
 use crate::Principal;
@@ -30,8 +29,9 @@ const MIN_POSTPONEMENT: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(crate) struct Pauses {
     state: Mutex<State>,
-    /// Held while the sandbox is paused or resumed.
-    changing: tokio::sync::Mutex<()>,
+    /// Written while the sandbox is paused or resumed. Read while its interpreters are asked something: a pause would be a
+    /// question without an answer.
+    changing: Arc<RwLock<()>>,
     /// Tells the sandbox's task that a pause has begun.
     begun: Notify,
 }
@@ -81,6 +81,12 @@ impl Record {
         lock(&self.pauses.state).since.is_some()
     }
 
+    /// Returns a guard that holds pauses up, or None if the sandbox is paused.
+    pub(crate) async fn running(&self) -> Option<OwnedRwLockReadGuard<()>> {
+        let guard = Arc::clone(&self.pauses.changing).read_owned().await;
+        (!self.is_paused()).then_some(guard)
+    }
+
     /// Sets the time to live after the pause, if the sandbox is paused.
     pub(crate) fn set_time_left_after_pause(&self, left: Duration) {
         let mut state = lock(&self.pauses.state);
@@ -100,7 +106,7 @@ impl Record {
     /// least). Returns false if it is not paused. Waits for a pause that has begun.
     pub(crate) async fn resume(self: &Arc<Self>, left: Option<Duration>) -> Result<bool, Failure> {
         {
-            let _changing = self.pauses.changing.lock().await;
+            let _changing = self.pauses.changing.read().await;
             if !self.is_paused() {
                 return Ok(false);
             }
@@ -110,7 +116,7 @@ impl Record {
     }
 
     async fn pause_now(&self) -> Result<bool, Failure> {
-        let _changing = self.pauses.changing.lock().await;
+        let _changing = self.pauses.changing.write().await;
         let Some(sandbox) = self.live().filter(|_| !self.is_paused()) else {
             return Ok(false);
         };
@@ -131,7 +137,7 @@ impl Record {
     }
 
     async fn resume_now(&self, wanted: Option<Duration>) -> Result<bool, Failure> {
-        let _changing = self.pauses.changing.lock().await;
+        let _changing = self.pauses.changing.write().await;
         let Some(sandbox) = self.live().filter(|_| self.is_paused()) else {
             return Ok(false);
         };

@@ -161,13 +161,14 @@ impl Sandboxes {
         // The guard ends here: a status call does not make the sandbox busy.
         let record = self.registry.find(principal, id)?.record;
         let mut view = self.inspect(&record).await;
-        // The interpreters of a paused sandbox cannot answer.
-        let sessions = view.sessions.iter_mut().filter(|_| !record.is_paused());
-        for session in sessions {
+        for session in &mut view.sessions {
             let key = (session.language.clone(), session.name.clone());
             let slot = lock(&record.slots).get(&key).cloned();
-            if let Some(slot) = slot {
-                session.variables = slot.variables().await;
+            // The interpreters of a paused sandbox cannot answer.
+            if let Some(slot) = slot
+                && let Some(running) = record.running().await
+            {
+                session.variables = slot.variables(running).await;
             }
         }
         Ok(vec![view])

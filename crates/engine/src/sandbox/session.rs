@@ -11,7 +11,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use sandcell_sandbox::{Code, Failure, Language, Sandbox, SandboxError, Session, SessionError, Variable};
-use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{AcquireError, OwnedRwLockReadGuard, OwnedSemaphorePermit, Semaphore};
 
 use crate::admission::scheduler::CROWD_PRIORITY_DURATION;
 use crate::api::sync::lock;
@@ -266,10 +266,11 @@ impl SessionSlot {
     }
 
     /// Returns the variables of an idle interpreter. None while it runs, or if there is none.
-    pub(crate) async fn variables(self: &Arc<Self>) -> Option<Vec<Variable>> {
+    pub(crate) async fn variables(self: &Arc<Self>, running: OwnedRwLockReadGuard<()>) -> Option<Vec<Variable>> {
         let slot = self.clone();
         // A separate task: the interpreter must return to the slot even if the caller disconnects.
         let listing = tokio::spawn(async move {
+            let _running = running;
             let _turn = slot.turns.clone().try_acquire_owned().ok()?;
             let mut live = slot.take()?;
             match live.session.variables().await {

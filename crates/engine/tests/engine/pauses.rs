@@ -150,3 +150,32 @@ async fn the_time_limit_of_code_does_not_count_a_pause() {
     let view = engine.execution(me, view.id.as_str(), MINUTE).await.unwrap();
     assert_eq!(status(&view), Status::Timeout, "the rest of the time did");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_waits_for_a_listing_of_variables_and_costs_no_session() {
+    let bench = Bench::new();
+    let (engine, me) = (&bench.engine, &bench.me);
+    let id = sandbox(&bench, false).await;
+    let run = async |code: &str| {
+        let request = ExecuteRequest {
+            sandbox_id: Some(id.clone()),
+            ..code_of(code)
+        };
+        engine.execute(me, request, CancellationToken::new()).await.unwrap()
+    };
+    run("set x 42").await;
+    *bench.world.listing_takes.lock().unwrap() = Duration::from_secs(3);
+    let (status, paused) = tokio::join!(engine.status(me, Some(&id)), async {
+        sleep(Duration::from_secs(1)).await;
+        engine.pause(me, &id).await
+    });
+    let variables = status.unwrap()[0].sessions[0].variables.clone().unwrap();
+    assert_eq!((variables[0].name.as_str(), paused.unwrap()), ("x", true));
+    assert!(engine.is_paused(me, &id));
+    // A paused sandbox is not asked.
+    assert_eq!(
+        engine.status(me, Some(&id)).await.unwrap()[0].sessions[0].variables,
+        None
+    );
+    assert_eq!(run("get x").await.result.as_deref(), Some("42"));
+}
