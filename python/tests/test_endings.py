@@ -192,6 +192,39 @@ print("fine")
     assert output == "fine\n", errors
 
 
+def test_a_sandbox_whose_making_was_interrupted_can_be_used_again() -> None:
+    code = """
+import signal, sandcell
+armed = False
+fired = 0
+def strike(number, frame):
+    if armed:
+        raise KeyboardInterrupt
+signal.signal(signal.SIGALRM, strike)
+sandcell.run("1")
+for step in range(100):
+    sandbox = sandcell.Sandbox()
+    try:
+        armed = True
+        signal.setitimer(signal.ITIMER_REAL, 0.0002 + 0.00005 * step)
+        try:
+            sandbox.run("x = 1").check()
+        finally:
+            armed = False
+    except KeyboardInterrupt:
+        armed = False
+        fired += 1
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    assert sandbox.run("6 * 7").check().result == "42"
+    sandbox.close()
+assert fired, "no interrupt struck"
+print("fine")
+"""
+    with program(code) as child:
+        output, errors = child.communicate(timeout=90)
+    assert output == "fine\n", errors
+
+
 def test_a_server_that_is_killed_is_named_and_replaced() -> None:
     from sandcell._stdio import _local
 

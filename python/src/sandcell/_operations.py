@@ -428,7 +428,7 @@ class Core:
         self._made: Call | None = None
         self._asked = 0.0
         self._openers = 0
-        self._key = f"python-{os.urandom(12).hex()}"
+        self._key = _fresh_key()
         self.timeout = _check.seconds("timeout", timeout)
         self.language = _check.text("language", language)
         self._url = _check.optional_text("url", url)
@@ -515,6 +515,8 @@ class Core:
         call, channel = self._made, self._channel
         self._made = None
         if call is not None and channel is not None:
+            # With the old key, the next use would get the sandbox that is closed here.
+            self._key = _fresh_key()
             channel.cancel(call)
             call.on_done(lambda: _close_made(call, channel))
 
@@ -834,6 +836,11 @@ def _functions(tools: Any, in_loop: bool) -> FunctionSet | None:
 
     found = FunctionSet(tools, in_loop)
     return found if found.specifications() else None
+
+
+def _fresh_key() -> str:
+    """Returns the key by which the server recognises a repeated creation."""
+    return f"python-{os.urandom(12).hex()}"
 
 
 def open_channel(url: str | None, token: str | None) -> Channel:
