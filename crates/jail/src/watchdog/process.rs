@@ -148,7 +148,8 @@ pub(super) fn private_memory_in(status: &str) -> u64 {
 pub(super) fn own_memory(pid: Pid) -> u64 {
     let rollup = std::fs::read_to_string(format!("{}/proc/{}/smaps_rollup", paths::host(), pid.as_raw_nonzero()))
         .unwrap_or_default();
-    (number_of(&rollup, "Private_Clean:") + number_of(&rollup, "Private_Dirty:")) * 1024
+    // Page tables belong to one process alone, and one that only reads can have many.
+    (number_of(&rollup, "Private_Clean:") + number_of(&rollup, "Private_Dirty:")) * 1024 + tables_of(pid)
 }
 
 /// Returns a process's private memory and its share of shared memory, in bytes. Counts all of its memory if the kernel
