@@ -308,15 +308,13 @@ fn servers_of_a_client_become_tools_of_code() {
     // With --print nothing is written.
     let printed = install(&place, &["cursor", "--tools", "--print"]);
     let text = String::from_utf8_lossy(&printed.stdout).into_owned();
-    assert!(
-        text.contains("[tools.the_stub]") && text.contains("mcpServers"),
-        "{text}"
-    );
+    assert!(text.contains("[tools.the_stub]"), "{text}");
     let own = place.path("home").join(".config/sandcell/config.toml");
     assert!(!own.exists());
     let text = said(&install(&place, &["cursor", "--tools"]));
     assert!(
-        text.contains("the tools of the_stub") && text.contains("The server editor was left out: args has a reference"),
+        text.contains("the tools of the_stub")
+            && text.contains("The server editor was left out: args has the reference ${workspaceFolder}"),
         "{text}"
     );
     assert!(!text.contains("secret-of-the-client"), "{text}");
@@ -333,8 +331,23 @@ fn servers_of_a_client_become_tools_of_code() {
     // A table of the operator stays as it is.
     std::fs::write(&own, format!("# mine\n{}", before.replace("python3", "other"))).unwrap();
     let text = said(&install(&place, &["cursor", "--tools"]));
-    assert!(text.contains("has another [tools.the_stub]"), "{text}");
+    assert!(text.contains("[tools.the_stub] is already in"), "{text}");
     assert!(std::fs::read_to_string(&own).unwrap().contains("other"));
+    // Settings that cannot take the tables leave the client as it is, too.
+    let client_before = std::fs::read_to_string(&client).unwrap();
+    std::fs::write(&own, "tools = {}\n").unwrap();
+    std::fs::remove_file(client.with_file_name("mcp.json.before-sandcell")).unwrap();
+    std::fs::write(&client, settings.to_string()).unwrap();
+    let failed = install(&place, &["cursor", "--tools"]);
+    assert_eq!(failed.status.code(), Some(1), "{failed:?}");
+    assert_eq!(std::fs::read_to_string(&client).unwrap(), settings.to_string());
+    std::fs::write(&client, client_before).unwrap();
+    // The programs of a repository do not become the user's.
+    let refused = install(&place, &["claude-code", "--project", "--tools"]);
+    assert!(
+        String::from_utf8_lossy(&refused.stderr).contains("cannot be used with"),
+        "{refused:?}"
+    );
     std::fs::write(&own, format!("# mine\n{before}")).unwrap();
     // The written table works, and asks: nobody can answer here.
     let server = Client::start(&mut place.command(&["serve", "--config", own.to_str().unwrap()]));

@@ -137,17 +137,26 @@ pub(super) fn programs(text: &str, table: &str, format: Format) -> Result<Vec<(S
         .collect())
 }
 
+/// Returns these settings as JSON.
+pub(super) fn settings(text: &str, format: Format) -> Result<serde_json::Map<String, Value>, Unreadable> {
+    if format == Format::Toml {
+        return edit_toml::settings(text);
+    }
+    match parse(text)?.to_serde_value() {
+        Some(Value::Object(settings)) => Ok(settings),
+        _ => Err(Unreadable::NoObject),
+    }
+}
+
 /// The name and the entry of a server.
 pub(super) type NamedServer = (String, serde_json::Map<String, Value>);
 
 /// Returns the name and entry of each server in these settings.
 pub(super) fn servers(text: &str, name: &str, format: Format) -> Result<Vec<NamedServer>, Unreadable> {
-    let servers = match format {
-        Format::Toml => edit_toml::table(text, name)?,
-        Format::Json => table(&parse(text)?, name)?.and_then(|servers| servers.to_serde_value()),
-    };
-    let Some(Value::Object(servers)) = servers else {
-        return Ok(Vec::new());
+    let servers = match settings(text, format)?.remove(name) {
+        None => return Ok(Vec::new()),
+        Some(Value::Object(servers)) => servers,
+        Some(_) => return Err(Unreadable::NoTable(name.to_owned())),
     };
     let entry = |(name, server)| match server {
         Value::Object(entry) => Some((name, entry)),

@@ -71,16 +71,9 @@ pub(super) fn differs_only_by_entry(entry: &Entry, former: &str, now: &str) -> b
     former.is_some() && former == now
 }
 
-/// Returns the table of this name, as JSON.
-pub(super) fn table(text: &str, name: &str) -> Result<Option<serde_json::Value>, Unreadable> {
-    let mut document = parse(text)?;
-    let Some(item) = document.get_mut(name) else {
-        return Ok(None);
-    };
-    as_table(item, name)?;
-    let whole: serde_json::Map<String, serde_json::Value> = toml::from_str(text.trim_start_matches('\u{feff}'))
-        .map_err(|error| Unreadable::Toml(error.message().to_owned()))?;
-    Ok(whole.get(name).cloned())
+/// Returns these settings as JSON.
+pub(super) fn settings(text: &str) -> Result<serde_json::Map<String, serde_json::Value>, Unreadable> {
+    toml::from_str(text.trim_start_matches('\u{feff}')).map_err(|error| Unreadable::Toml(error.message().to_owned()))
 }
 
 fn parse(text: &str) -> Result<DocumentMut, Unreadable> {

@@ -5,7 +5,7 @@
 //! reach more than the client did. No rule is copied but denials, so each call needs approval until the operator allows
 //! the tool.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use sandcell_host_tools::{read_servers, valid_server_name};
 use sandcell_sandbox::Failure;
@@ -15,6 +15,53 @@ use toml::Table;
 use super::client::{Client, Home};
 use super::edit;
 use crate::cli::config;
+use crate::config::edit::AddedTools;
+
+/// The maximum number of servers that one import takes: as many as the settings can have.
+const MAX_SERVERS: usize = 32;
+
+/// The keys of an entry that have a counterpart, or do not change what the server is and may do. An entry with another key
+/// is left out: it could be a restriction.
+const KNOWN_KEYS: [&str; 38] = [
+    "alwaysAllow",
+    "args",
+    "autoApprove",
+    "bearer_token_env_var",
+    "command",
+    "cwd",
+    "description",
+    "dev",
+    "disabled",
+    "disabledTools",
+    "disabled_tools",
+    "enabled",
+    "env",
+    "env_http_headers",
+    "env_vars",
+    "excludeTools",
+    "gallery",
+    "headers",
+    "httpUrl",
+    "http_headers",
+    "icon",
+    "id",
+    "name",
+    "path",
+    "serverUrl",
+    "source",
+    "startup_timeout_ms",
+    "startup_timeout_sec",
+    "timeout",
+    "title",
+    "tool_timeout_sec",
+    "transport",
+    "transportType",
+    "trust",
+    "type",
+    "url",
+    "version",
+    "displayName",
+];
 
 /// The servers of a client, as tables of sandcell's settings.
 #[derive(Debug, Default, PartialEq)]
@@ -28,19 +75,21 @@ pub(super) struct Imported {
 /// Reads the servers in a client's settings. Leaves out sandcell itself.
 pub(super) fn read(client: Client, text: &str, own_name: &str) -> Result<Imported, edit::Unreadable> {
     let mut imported = Imported::default();
+    let settings = edit::settings(text, client.format())?;
+    let is_off = switched_off(client, &settings);
     for (original, server) in edit::servers(text, client.table(), client.format())? {
-        let program = server.get("command").and_then(Value::as_str).unwrap_or_default();
-        if original == own_name || super::configured::is_sandcell(program) {
+        if original == own_name || starts_sandcell(&server) {
             continue;
         }
-        let name = valid_server_name(&original);
-        let taken = imported.tables.iter().any(|(other, _)| *other == name);
-        let table = if taken {
-            Err(format!("another server is named {name} already"))
+        let table = if is_off(&original) {
+            Err("the client has switched it off".to_owned())
+        } else if imported.tables.len() == MAX_SERVERS {
+            Err(format!("sandcell takes at most {MAX_SERVERS} servers"))
         } else {
-            convert(client, &server).and_then(|table| usable(&name, table))
+            convert(client, &server)
         };
-        match table {
+        let name = free_name(&original, &imported.tables);
+        match table.and_then(|table| usable(&name, table)) {
             Ok(table) => imported.tables.push((name, table)),
             Err(reason) => imported.left_out.push((original, reason)),
         }
@@ -48,55 +97,104 @@ pub(super) fn read(client: Client, text: &str, own_name: &str) -> Result<Importe
     Ok(imported)
 }
 
+/// Returns the test for servers that the client's settings switch off outside of their entries: Gemini's lists.
+fn switched_off(client: Client, settings: &Map<String, Value>) -> impl Fn(&str) -> bool {
+    let lists = settings.get("mcp").filter(|_| client == Client::Gemini);
+    move |name| {
+        let list = |key: &str| lists.and_then(|lists| lists.get(key)?.as_array());
+        let has = |names: &Vec<Value>| names.iter().any(|one| one == name);
+        list("excluded").is_some_and(has) || list("allowed").is_some_and(|names| !has(names))
+    }
+}
+
+/// Returns true for an entry that starts this program, also through another one such as `uvx`.
+fn starts_sandcell(server: &Map<String, Value>) -> bool {
+    let program = server.get("command").and_then(Value::as_str);
+    let arguments = server.get("args").and_then(Value::as_array).into_iter().flatten();
+    let mut words = program.into_iter().chain(arguments.filter_map(Value::as_str));
+    words.any(|word| super::configured::is_sandcell(&word.replace('\\', "/")))
+}
+
+/// Returns a valid name that no table has yet.
+fn free_name(original: &str, tables: &[(String, Table)]) -> String {
+    let name = valid_server_name(original);
+    let is_free = |name: &String| !tables.iter().any(|(other, _)| other == name);
+    let numbered = (2..).map(|number| format!("{}_{number}", name.get(..36).unwrap_or(&name)));
+    let mut names = std::iter::once(name.clone()).chain(numbered);
+    names.find(is_free).unwrap_or(name.clone())
+}
+
+/// What an import will write.
+pub(super) struct Prepared {
+    imported: Imported,
+    path: PathBuf,
+    before: String,
+    added: AddedTools,
+}
+
 impl Imported {
-    /// Writes the tables into sandcell's settings and reports the result. With `print`, only prints them.
-    pub(super) fn finish(mut self, client: Client, config: Option<&Path>, print: bool) -> Result<(), Failure> {
+    /// Makes sandcell's new settings and checks them. Writes nothing.
+    pub(super) fn prepare(mut self, config: Option<&Path>) -> Result<Prepared, Failure> {
         let path = config::target(config.map(Path::to_owned))?;
-        let text = crate::config::read_if_there(&path)?.unwrap_or_default();
-        let added = crate::config::edit::add_tools(&path, &text, &self.tables)?;
+        let before = crate::config::read_if_there(&path)?.unwrap_or_default();
+        let added = crate::config::edit::add_tools(&path, &before, &self.tables)?;
         let differs = |name: &String| added.different.contains(name);
-        self.left_out.extend(
-            self.tables
-                .iter()
-                .filter(|(name, _)| differs(name))
-                .map(|(name, _)| (name.clone(), format!("{} has another [tools.{name}]", path.display()))),
-        );
-        self.tables.retain(|(name, _)| !added.different.contains(name));
-        if print {
-            super::eprintln_path("would add these tools to", &path);
-            crate::cli::printed(crate::cli::output::text(&added.new).map(|()| std::process::ExitCode::SUCCESS))?;
-        } else if added.text != text {
-            config::write(&path, &added.text)?;
+        for (name, _) in self.tables.extract_if(.., |(name, _)| differs(name)) {
+            let reason = format!("[tools.{name}] is already in {} and differs; it stays", path.display());
+            self.left_out.push((name, reason));
         }
-        self.report(client, &path);
+        Ok(Prepared {
+            imported: self,
+            path,
+            before,
+            added,
+        })
+    }
+}
+
+impl Prepared {
+    /// Prints the new tables, and changes nothing.
+    pub(super) fn print(&self) -> Result<(), Failure> {
+        self.report_left_out();
+        super::eprintln_path("would add these tables to", &self.path);
+        crate::cli::printed(crate::cli::output::text(&self.added.new).map(|()| std::process::ExitCode::SUCCESS))?;
         Ok(())
     }
 
-    fn report(&self, client: Client, path: &Path) {
-        let names: Vec<&str> = self.tables.iter().map(|(name, _)| name.as_str()).collect();
-        for (name, reason) in &self.left_out {
-            let name: String = name.chars().take(80).flat_map(char::escape_debug).collect();
-            super::say(&format!("The server {name} was left out: {reason}."));
+    /// Writes the tables into sandcell's settings and reports the result.
+    pub(super) fn write(&self) -> Result<(), Failure> {
+        if self.added.text != self.before {
+            config::write(&self.path, &self.added.text)?;
         }
+        self.report_left_out();
+        let path = self.path.display();
+        let names: Vec<&str> = self.imported.tables.iter().map(|(name, _)| name.as_str()).collect();
         if names.is_empty() {
-            super::say(&format!(
-                "{} names no server whose tools code can call.",
-                client.title()
-            ));
-            return;
+            super::say("No server of tools was added.");
+            return Ok(());
         }
         super::say(&format!(
-            "Code in sandboxes can call the tools of {} ([tools] in {}). Each call needs your approval; name tools that \
+            "Code in sandboxes can call the tools of {} ([tools] in {path}). Each call needs your approval; name tools that \
              need none in `allow`. `sandcell tools list` shows all.",
             names.join(", "),
-            path.display()
         ));
-        let has_secrets = |(_, table): &(String, Table)| table.contains_key("env") || table.contains_key("headers");
-        if self.tables.iter().any(has_secrets) && is_readable_by_others(path) {
+        if is_readable_by_others(&self.path) {
             super::say(&format!(
-                "{} now holds the servers' credentials, and other users can read it: chmod 600 it.",
-                path.display()
+                "{path} can hold credentials of these servers, and other users can read it. To change that: chmod 600 {path}"
             ));
+        }
+        Ok(())
+    }
+
+    fn report_left_out(&self) {
+        for (name, reason) in &self.imported.left_out {
+            let name: String = name.chars().take(80).collect();
+            let line = format!("The server {name} was left out: {reason}.");
+            let line: String = line
+                .chars()
+                .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+                .collect();
+            super::say(&line);
         }
     }
 }
@@ -122,29 +220,28 @@ fn usable(name: &str, table: Table) -> Result<Table, String> {
 
 /// Returns a server's entry as a table of sandcell's settings, or the reason why it has no counterpart.
 fn convert(client: Client, server: &Map<String, Value>) -> Result<Table, String> {
-    let is = |key: &str, value: bool| server.get(key) == Some(&Value::Bool(value));
-    if is("disabled", true) || is("enabled", false) {
+    let is_not = |key: &str, value: bool| server.get(key).is_some_and(|found| found != &Value::Bool(value));
+    if is_not("disabled", false) || is_not("enabled", true) {
         return Err("the client has switched it off".to_owned());
     }
-    const WITHOUT_COUNTERPART: [&str; 6] = [
-        "envFile",
-        "includeTools",
-        "enabled_tools",
-        "oauth",
-        "authProviderType",
-        "sandboxed",
-    ];
-    if let Some(key) = WITHOUT_COUNTERPART.iter().find(|key| server.contains_key(**key)) {
-        return Err(format!("its setting {key} has no counterpart; write the table by hand"));
+    if let Some(key) = server.keys().find(|key| !KNOWN_KEYS.contains(&key.as_str())) {
+        let key: String = key.chars().take(40).collect();
+        return Err(format!(
+            "its setting {key:?} has no counterpart here; write the table by hand"
+        ));
     }
     let mut table = match way_of(client, server)? {
         Way::Program(entry) => program(client, entry)?,
         Way::Address(url) => address(client, server, url)?,
     };
+    let mut denied = Vec::new();
     for key in ["disabled_tools", "disabledTools", "excludeTools"] {
         if let Some(names) = server.get(key) {
-            table.insert("deny".to_owned(), texts(key, names)?);
+            denied.extend(texts(client, key, names)?);
         }
+    }
+    if !denied.is_empty() {
+        table.insert("deny".to_owned(), denied.into());
     }
     Ok(table)
 }
@@ -158,22 +255,33 @@ enum Way<'a> {
 
 fn way_of<'a>(client: Client, server: &'a Map<String, Value>) -> Result<Way<'a>, String> {
     let text = |key: &str| server.get(key).and_then(Value::as_str);
-    let transport = text("type").or_else(|| text("transport")).unwrap_or_default();
-    match server.get("command") {
-        Some(Value::String(_)) => return Ok(Way::Program(server)),
+    let transport = ["type", "transport", "transportType"].into_iter().find_map(text);
+    let addresses: Vec<&str> = ["httpUrl", "serverUrl", "url"]
+        .into_iter()
+        .filter(|key| server.contains_key(*key))
+        .collect();
+    let older = || "it speaks HTTP with server-sent events of 2024, which sandcell does not".to_owned();
+    match (server.get("command"), addresses.as_slice()) {
+        (Some(_), [_, ..]) => Err("it has a program and an address".to_owned()),
+        (Some(_), []) if transport.is_some_and(|transport| transport != "stdio") => {
+            Err("it has a program and another transport than stdio".to_owned())
+        }
+        (Some(Value::String(_)), []) => Ok(Way::Program(server)),
         // Zed until 2025.
-        Some(Value::Object(inner)) => return Ok(Way::Program(inner)),
-        Some(_) | None => {}
-    }
-    let older = "it speaks HTTP with server-sent events of 2024, which sandcell does not";
-    if let Some(url) = text("httpUrl").or_else(|| text("serverUrl")) {
-        return Ok(Way::Address(url));
-    }
-    match text("url") {
-        Some(_) if transport == "sse" => Err(older.to_owned()),
-        Some(_) if client == Client::Gemini && transport.is_empty() => Err(older.to_owned()),
-        Some(url) => Ok(Way::Address(url)),
-        None => Err("it has neither a program nor an address".to_owned()),
+        (Some(Value::Object(inner)), []) if !server.contains_key("args") && !server.contains_key("env") => {
+            Ok(Way::Program(inner))
+        }
+        (None, [key]) => match transport.unwrap_or_default() {
+            "sse" => Err(older()),
+            // Without a type these clients mean the older transport.
+            "" if *key == "url" && matches!(client, Client::Gemini | Client::Cline | Client::ClineCli) => Err(older()),
+            "" | "http" | "streamable-http" | "streamableHttp" | "streamable_http" => {
+                text(key).map(Way::Address).ok_or_else(|| format!("{key} is no text"))
+            }
+            _ => Err("its transport is not known".to_owned()),
+        },
+        (None, [_, _, ..]) => Err("it has several addresses".to_owned()),
+        _ => Err("it has neither a program nor an address".to_owned()),
     }
 }
 
@@ -181,19 +289,26 @@ fn program(client: Client, entry: &Map<String, Value>) -> Result<Table, String> 
     let mut table = Table::new();
     let name = entry.get("command").or_else(|| entry.get("path"));
     let name = name.and_then(Value::as_str).ok_or("its program is no text")?;
-    table.insert("command".to_owned(), resolved("command", name)?.into());
-    if let Some(args) = entry.get("args") {
-        table.insert("args".to_owned(), texts("args", args)?);
+    let name = resolved(client, "command", name)?;
+    // The client and sandcell start programs in different folders.
+    if Path::new(&name).is_relative() && name.contains(['/', '\\']) && !name.contains(":\\") {
+        return Err("its program is a relative path".to_owned());
+    }
+    table.insert("command".to_owned(), name.into());
+    if let Some(args) = entry.get("args").filter(|args| !args.is_null()) {
+        table.insert("args".to_owned(), texts(client, "args", args)?.into());
     }
     if let Some(folder) = entry.get("cwd").filter(|folder| !folder.is_null()) {
         let folder = folder.as_str().ok_or("cwd is no text")?;
-        table.insert("cwd".to_owned(), resolved("cwd", folder)?.into());
+        table.insert("cwd".to_owned(), resolved(client, "cwd", folder)?.into());
     }
     let mut env = secrets(client, "env", entry.get("env"))?;
     // Codex: variables that its own environment passes on.
     for name in entry.get("env_vars").and_then(Value::as_array).into_iter().flatten() {
         let name = name.as_str().ok_or("env_vars is no list of texts")?;
-        env.insert(name.to_owned(), format!("${{{name}}}").into());
+        // A value of the entry itself wins, as in the client.
+        env.entry(name.to_owned())
+            .or_insert_with(|| format!("${{{name}}}").into());
     }
     if !env.is_empty() {
         table.insert("env".to_owned(), env.into());
@@ -203,7 +318,7 @@ fn program(client: Client, entry: &Map<String, Value>) -> Result<Table, String> 
 
 fn address(client: Client, server: &Map<String, Value>, url: &str) -> Result<Table, String> {
     let mut table = Table::new();
-    table.insert("url".to_owned(), resolved("url", url)?.into());
+    table.insert("url".to_owned(), resolved(client, "url", url)?.into());
     let mut headers = secrets(client, "headers", server.get("headers"))?;
     // Codex.
     headers.extend(secrets(client, "http_headers", server.get("http_headers"))?);
@@ -211,6 +326,12 @@ fn address(client: Client, server: &Map<String, Value>, url: &str) -> Result<Tab
         headers.insert(header, format!("${{{}}}", name.as_str().unwrap_or_default()).into());
     }
     if let Some(name) = server.get("bearer_token_env_var").and_then(Value::as_str) {
+        if headers
+            .keys()
+            .any(|header| header.eq_ignore_ascii_case("authorization"))
+        {
+            return Err("it has a token and a header Authorization".to_owned());
+        }
         headers.insert("Authorization".to_owned(), format!("Bearer ${{{name}}}").into());
     }
     if !headers.is_empty() {
@@ -219,28 +340,29 @@ fn address(client: Client, server: &Map<String, Value>, url: &str) -> Result<Tab
     Ok(table)
 }
 
-fn texts(key: &str, value: &Value) -> Result<toml::Value, String> {
+fn texts(client: Client, key: &str, value: &Value) -> Result<Vec<toml::Value>, String> {
     let refuse = || format!("{key} is no list of texts");
     let items = value.as_array().ok_or_else(refuse)?.iter();
-    let items = items.map(|item| resolved(key, item.as_str().ok_or_else(refuse)?).map(toml::Value::String));
-    items.collect::<Result<Vec<_>, _>>().map(toml::Value::Array)
+    let text = |item: &Value| resolved(client, key, item.as_str().ok_or_else(refuse)?).map(toml::Value::String);
+    items.map(text).collect()
 }
 
-/// Returns a text in which the home folder is written out. Other references stand for values of the client.
-fn resolved(key: &str, text: &str) -> Result<String, String> {
+/// Returns a text of the entry in which the home folder is written out. sandcell expands no other references there.
+fn resolved(client: Client, key: &str, text: &str) -> Result<String, String> {
     let home = Home::of_this_process().folder;
     let home = home.as_deref().and_then(Path::to_str);
     let text = match home {
         Some(home) => text.replace("${userHome}", home),
         None => text.to_owned(),
     };
-    match text.contains("${") {
-        true => Err(format!(
-            "{key} has a reference that only the client knows ({})",
+    // Gemini reads `$NAME` everywhere.
+    if text.contains("${") || client == Client::Gemini && text.contains('$') {
+        return Err(format!(
+            "{key} has the reference {}, which sandcell does not expand there",
             reference_in(&text)
-        )),
-        false => Ok(text),
+        ));
     }
+    Ok(text)
 }
 
 /// Returns a table of texts. References to variables are written as sandcell writes them: `${NAME}`.
@@ -257,34 +379,51 @@ fn secrets(client: Client, key: &str, value: Option<&Value>) -> Result<Table, St
             Value::Bool(flag) => flag.to_string(),
             Value::Null | Value::Array(_) | Value::Object(_) => return Err(format!("{key}.{name} is no text")),
         };
-        let text = text.replace("${env:", "${");
-        // Gemini reads `$NAME`, too.
-        let text = if client == Client::Gemini {
-            with_braces(&text)
-        } else {
-            text
-        };
-        let mut rest = text.as_str();
-        while let Some((_, after)) = rest.split_once("${") {
-            let reference = after.split_once('}').map(|(name, _)| name).unwrap_or_default();
-            if !is_variable(reference) {
-                return Err(format!(
-                    "{key}.{name} has a reference that only the client knows ({})",
-                    reference_in(rest)
-                ));
-            }
-            rest = after;
-        }
+        let text = with_references(client, &text).ok_or_else(|| {
+            format!(
+                "{key}.{name} has the reference {}, which only the client can expand",
+                reference_in(&text)
+            )
+        })?;
         table.insert(name.clone(), text.into());
     }
     Ok(table)
 }
 
-/// Returns the first reference in a text, for people.
+/// Returns a text with the client's references to variables as `${NAME}`. None if it has something that sandcell would
+/// read in another way than the client.
+fn with_references(client: Client, text: &str) -> Option<String> {
+    let text = match client {
+        Client::Gemini => with_braces(text),
+        _ => text.to_owned(),
+    };
+    let prefix = match client {
+        Client::ClaudeCode | Client::Gemini => "",
+        Client::Cursor | Client::Vscode | Client::Windsurf => "env:",
+        // A `${` of these clients stands for itself.
+        Client::ClaudeDesktop | Client::Codex | Client::Zed | Client::Jetbrains | Client::Cline | Client::ClineCli => {
+            return (!text.contains("${")).then_some(text);
+        }
+    };
+    let mut parts = text.split("${");
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (reference, rest) = part.split_once('}')?;
+        let name = reference.strip_prefix(prefix).filter(|name| is_variable(name))?;
+        out.push_str(&format!("${{{name}}}{rest}"));
+    }
+    Some(out)
+}
+
+/// Returns the first reference in a text, for people. A text without an end of the reference can be a secret.
 fn reference_in(text: &str) -> String {
-    let from = text.find("${").and_then(|at| text.get(at..)).unwrap_or_default();
-    let whole = from.split_inclusive('}').next().unwrap_or(from);
-    whole.chars().take(60).flat_map(char::escape_debug).collect()
+    let from = text.find('$').and_then(|at| text.get(at..)).unwrap_or_default();
+    let whole = from.split_inclusive('}').next().unwrap_or_default();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "${}:_-/".contains(c);
+    match whole.len() <= 40 && whole.starts_with("${") && whole.ends_with('}') && whole.chars().all(plain) {
+        true => whole.to_owned(),
+        false => "with `$`".to_owned(),
+    }
 }
 
 fn is_variable(name: &str) -> bool {
@@ -397,7 +536,7 @@ mod tests {
             (
                 Client::Vscode,
                 serde_json::json!({"command": "x", "env": {"KEY": "${input:key}"}}),
-                "env.KEY has a reference that only the client knows (${input:key})",
+                "env.KEY has the reference ${input:key}",
             ),
             (
                 Client::Cursor,
@@ -454,13 +593,38 @@ mod tests {
     }
 
     #[test]
-    fn names_are_made_valid_and_two_of_one_name_do_not_mix() {
+    fn lists_of_the_client_and_wrapped_sandcells_count() {
+        let text = r#"{"mcp": {"excluded": ["a"]}, "mcpServers": {"a": {"command": "x"}, "b": {"command": "uvx", "args": ["sandcell", "serve"]}, "c": {"command": "z"}}}"#;
+        let imported = read(Client::Gemini, text, "sandcell").unwrap();
+        assert_eq!((imported.tables.len(), imported.left_out.len()), (1, 1));
+        let only = text.replace(r#""excluded": ["a"]"#, r#""allowed": ["a"]"#);
+        let imported = read(Client::Gemini, &only, "sandcell").unwrap();
+        assert_eq!(
+            (imported.tables[0].0.as_str(), imported.left_out[0].0.as_str()),
+            ("a", "c")
+        );
+        let many: Map<String, Value> = (0..40)
+            .map(|n| (format!("s{n}"), serde_json::json!({"command": "x"})))
+            .collect();
+        let imported = of(Client::Cursor, many.into());
+        assert_eq!((imported.tables.len(), imported.left_out.len()), (32, 8));
+    }
+
+    #[test]
+    fn a_value_of_the_entry_wins_over_one_of_the_environment() {
+        let codex = "[mcp_servers.y]\ncommand = \"y\"\nenv_vars = [\"PATH\"]\n[mcp_servers.y.env]\nPATH = \"own\"\n";
+        let imported = read(Client::Codex, codex, "sandcell").unwrap();
+        assert_eq!(imported.tables[0].1["env"]["PATH"].as_str(), Some("own"));
+    }
+
+    #[test]
+    fn names_are_made_valid_and_different() {
         let imported = of(
             Client::Cursor,
             serde_json::json!({"Search": {"command": "a"}, "My.Server": {"command": "b"}, "my-server": {"command": "c"}, "9": {"command": "d"}}),
         );
         let names: Vec<&str> = imported.tables.iter().map(|(name, _)| name.as_str()).collect();
-        assert_eq!(names, ["server_9", "my_server", "search_server"]);
-        assert_eq!(imported.left_out[0].0, "my-server");
+        assert_eq!(names, ["server_9", "my_server", "search_server", "my_server_2"]);
+        assert_eq!(imported.left_out, []);
     }
 }

@@ -54,9 +54,9 @@ pub(super) struct InstallArgs {
     shared: bool,
 
     /// Also makes the client's other MCP servers callable by code in sandboxes: copies them as [tools.NAME] into
-    /// sandcell's own settings. Each call needs approval
+    /// sandcell's own settings. Each call needs approval. With --print only these tables are printed
     #[cfg(feature = "tools")]
-    #[arg(long, conflicts_with = "undo")]
+    #[arg(long, conflicts_with_all = ["undo", "project"])]
     tools: bool,
 
     /// Arguments for `sandcell serve`, such as `--mount /data`
@@ -86,30 +86,31 @@ pub(super) fn run(args: &InstallArgs, config: Option<&Path>) -> Result<ExitCode,
         entry: args.entry(config)?,
         path,
     };
-    // Reads before anything is written: a file that cannot be read changes nothing.
+    // Everything is checked before anything is written.
     #[cfg(feature = "tools")]
-    let imported = match &edit.before {
-        Some(text) if args.tools => {
-            import::read(args.client, text, &args.name).map_err(|error| edit.unreadable(&error))?
+    let tools = match args.tools {
+        true => {
+            let text = edit.before.as_deref().unwrap_or_default();
+            let imported = import::read(args.client, text, &args.name).map_err(|error| edit.unreadable(&error))?;
+            Some(imported.prepare(config)?)
         }
-        _ => import::Imported::default(),
+        false => None,
     };
+    #[cfg(feature = "tools")]
+    if let Some(tools) = tools.as_ref().filter(|_| args.print) {
+        return tools.print().map(|()| ExitCode::SUCCESS);
+    }
     if args.print {
         eprintln_path("would be written to", &edit.path);
-        let printed = super::printed(output::text(&edit.installed()?).map(|()| ExitCode::SUCCESS))?;
-        #[cfg(feature = "tools")]
-        if args.tools {
-            imported.finish(args.client, config, true)?;
-        }
-        return Ok(printed);
+        return super::printed(output::text(&edit.installed()?).map(|()| ExitCode::SUCCESS));
     }
     if args.undo {
         edit.undo()
     } else {
         let installed = edit.install(args.client)?;
         #[cfg(feature = "tools")]
-        if args.tools {
-            imported.finish(args.client, config, false)?;
+        if let Some(tools) = tools {
+            tools.write()?;
         }
         if !args.shared {
             say("Sandboxes end with the client; with --shared they stay for the next one.");
