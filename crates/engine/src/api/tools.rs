@@ -97,7 +97,10 @@ impl ToolDecision {
                 "`calls` goes with the decision `once` only",
                 "leave calls out",
             )),
-            _ => Err(Failure::invalid("`decision` is not one", "use once, run or deny")),
+            _ => Err(Failure::invalid(
+                "`decision` is not known",
+                "`decision` must be once, run or deny",
+            )),
         }
     }
 

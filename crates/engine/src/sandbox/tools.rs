@@ -134,7 +134,17 @@ impl ToolUse {
 
     /// Answers a question, and returns it. None if it no longer waits.
     pub(crate) fn answer(&self, number: u32, decision: ToolDecision) -> Option<ToolQuestion> {
-        let Pending { question, answer } = lock(&self.state).pending.remove(&number)?;
+        let mut state = lock(&self.state);
+        let Pending { question, answer } = state.pending.remove(&number)?;
+        if decision == ToolDecision::Execution {
+            // It covers the calls of the same tool that wait already.
+            let same =
+                |other: &Pending| (&other.question.server, &other.question.tool) == (&question.server, &question.tool);
+            for (_, other) in state.pending.extract_if(.., |_, other| same(other)) {
+                let _its_call_is_over = other.answer.send(decision);
+            }
+        }
+        drop(state);
         answer.send(decision).ok().map(|()| question)
     }
 

@@ -106,3 +106,32 @@ fn a_decision_of_the_page_is_for_its_own_caller_and_is_checked() {
     let ended = ann.call("get_execution", json!({"execution_id": id, "wait_s": 30}));
     assert!(ended.output().contains("returned stored a"), "{}", ended.all());
 }
+
+#[test]
+fn allowing_a_run_covers_the_calls_that_wait_already() {
+    let _turn = begin!();
+    let place = place_with("", "");
+    let server = Server::start(&place, &["--page"]);
+    let code = "import threading\n\
+                def work(n): print(tools.stub.store(key=f'k{n}', value=n))\n\
+                threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]\n\
+                [thread.start() for thread in threads]; [thread.join() for thread in threads]; None";
+    let id = begin_calls(&server.caller(), code);
+    let waiting = || {
+        let overview = server.get("/api/overview", "Sandcell-Page: 1\r\n").message();
+        overview["approvals"].as_array().map_or(0, Vec::len)
+    };
+    eventually("four calls wait", || waiting() == 4);
+    let body = r#"{"decision": "run"}"#;
+    let reply = server.raw(format!(
+        "POST /api/executions/{id}/approvals/2 HTTP/1.1\r\nHost: {}\r\nSandcell-Page: 1\r\nContent-Type: application/json\r\n\
+         Connection: close\r\nContent-Length: {}\r\n\r\n{body}",
+        server.address,
+        body.len()
+    ));
+    assert_eq!(reply.status, 200, "{}", reply.message());
+    let ended = server
+        .caller()
+        .call("get_execution", json!({"execution_id": id, "wait_s": 30}));
+    assert_eq!(ended.output().matches("stored k").count(), 4, "{}", ended.all());
+}

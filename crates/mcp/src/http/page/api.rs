@@ -63,7 +63,9 @@ impl<'a> Resource<'a> {
             ["executions", id] => Some(Self::Execution(id)),
             ["executions", id, "cancel"] => Some(Self::Cancel(id)),
             ["executions", id, "rerun"] => Some(Self::Rerun(id)),
-            ["executions", id, "approvals", number] => Some(Self::Approval(id, number.parse().ok()?)),
+            ["executions", id, "approvals", number] if !number.starts_with('+') => {
+                Some(Self::Approval(id, number.parse().ok()?))
+            }
             ["executions", id, "files", number] => Some(Self::Artifact(id, number.parse().ok()?)),
             ["executions", id, name, offset] => {
                 let names = [
@@ -400,6 +402,7 @@ mod tests {
             "/api/executions/ex1/stdin/0",
             "/api/executions/ex1/files/x",
             "/api/executions/ex1/approvals/-1",
+            "/api/executions/ex1/approvals/+1",
             "/api/executions/ex1/files/99999999999",
             "/api/executions/../overview",
             "/api/sandboxes/sb1/",

@@ -14,7 +14,7 @@ const key = (one) => `${one.execution_id} ${one.number}`;
 const decide = async (one, decision) => {
   try {
     await ask(`executions/${id(one.execution_id)}/approvals/${one.number}`, { method: "POST", json: decision });
-    say(decision.decision === "deny" ? "The call is refused." : "The call is made.");
+    say(decision.decision === "deny" ? "You refused the call." : "You allowed the call.");
   } catch (error) {
     fail(error);
   }
