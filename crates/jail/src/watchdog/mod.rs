@@ -518,19 +518,15 @@ fn freeze(roots: ProcessRoots) -> Vec<ProcessSample> {
         .collect()
 }
 
-/// Returns the usage of a sandbox without a cgroup.
-pub(crate) fn usage(first: u32, worker: Option<Pid>) -> Usage {
+/// Returns the usage of a sandbox without a cgroup. `limit` is its memory limit in bytes.
+pub(crate) fn usage(first: u32, worker: Option<Pid>, limit: u64) -> Usage {
     let Some(first) = i32::try_from(first).ok().and_then(Pid::from_raw) else {
         return Usage::default();
     };
     let mut usage = Usage::default();
-    for sample in single_snapshot(
-        ProcessRoots { first, worker }
-            .descendants()
-            .into_iter()
-            .map(ProcessSample::of)
-            .collect(),
-    ) {
+    let descendants = ProcessRoots { first, worker }.descendants();
+    let processes = single_snapshot(descendants.into_iter().map(ProcessSample::of).collect());
+    for sample in &processes {
         usage.memory += if sample.snapshot {
             own_memory(sample.living)
         } else {
@@ -540,6 +536,10 @@ pub(crate) fn usage(first: u32, worker: Option<Pid>) -> Usage {
         usage.processes += times.threads;
         // A clock tick is 10 ms on every architecture that is supported.
         usage.cpu_us += times.ticks * 10_000;
+    }
+    if usage.memory > limit {
+        // This count has the shared memory of forked processes for each of them.
+        usage.memory = processes.iter().map(exact_memory).sum();
     }
     usage.memory_peak = usage.memory;
     usage

@@ -279,7 +279,7 @@ impl Jail {
     pub(super) fn usage(&self) -> Usage {
         let mut usage = match (&self.group, &self.state) {
             (Some(group), _) => group.usage(),
-            (None, State::Running { pid, .. }) => watchdog::usage(*pid, self.worker_pid()),
+            (None, State::Running { pid, .. }) => watchdog::usage(*pid, self.worker_pid(), self.request.memory),
             (None, _) => Usage::default(),
         };
         usage.memory_events += self.watch_record.kills;

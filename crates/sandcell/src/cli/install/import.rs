@@ -2,8 +2,8 @@
 //! table `[tools.NAME]` of sandcell's own settings. The client keeps its entries.
 //!
 //! A server whose entry has no exact counterpart is left out with the reason: a table with half of the meaning could
-//! reach more than the client did. No rule is copied but denials, so each call needs approval until the operator allows
-//! the tool.
+//! reach more than the client did. Only denials are copied, so each call needs approval until the operator allows the
+//! tool.
 
 use std::path::{Path, PathBuf};
 
@@ -224,7 +224,10 @@ fn convert(client: Client, server: &Map<String, Value>) -> Result<Table, String>
     if is_not("disabled", false) || is_not("enabled", true) {
         return Err("the client has switched it off".to_owned());
     }
-    if let Some(key) = server.keys().find(|key| !KNOWN_KEYS.contains(&key.as_str())) {
+    // Zed until 2025 had the program's keys in an object.
+    let inner = server.get("command").and_then(Value::as_object);
+    let mut keys = server.keys().chain(inner.into_iter().flat_map(Map::keys));
+    if let Some(key) = keys.find(|key| !KNOWN_KEYS.contains(&key.as_str())) {
         let key: String = key.chars().take(40).collect();
         return Err(format!(
             "its setting {key:?} has no counterpart here; write the table by hand"
@@ -267,7 +270,6 @@ fn way_of<'a>(client: Client, server: &'a Map<String, Value>) -> Result<Way<'a>,
             Err("it has a program and another transport than stdio".to_owned())
         }
         (Some(Value::String(_)), []) => Ok(Way::Program(server)),
-        // Zed until 2025.
         (Some(Value::Object(inner)), []) if !server.contains_key("args") && !server.contains_key("env") => {
             Ok(Way::Program(inner))
         }
@@ -299,8 +301,11 @@ fn program(client: Client, entry: &Map<String, Value>) -> Result<Table, String> 
         table.insert("args".to_owned(), texts(client, "args", args)?.into());
     }
     if let Some(folder) = entry.get("cwd").filter(|folder| !folder.is_null()) {
-        let folder = folder.as_str().ok_or("cwd is no text")?;
-        table.insert("cwd".to_owned(), resolved(client, "cwd", folder)?.into());
+        let folder = resolved(client, "cwd", folder.as_str().ok_or("cwd is no text")?)?;
+        if Path::new(&folder).is_relative() && !folder.contains(":\\") {
+            return Err("its folder is a relative path".to_owned());
+        }
+        table.insert("cwd".to_owned(), folder.into());
     }
     let mut env = secrets(client, "env", entry.get("env"))?;
     // Codex: variables that its own environment passes on.
@@ -542,6 +547,16 @@ mod tests {
                 Client::Cursor,
                 serde_json::json!({"command": "x", "args": ["${workspaceFolder}/a"]}),
                 "${workspaceFolder}",
+            ),
+            (
+                Client::Cursor,
+                serde_json::json!({"command": "x", "cwd": "y"}),
+                "relative path",
+            ),
+            (
+                Client::Zed,
+                serde_json::json!({"command": {"path": "x", "jail": 1}}),
+                "jail",
             ),
             (
                 Client::ClaudeCode,
