@@ -1,9 +1,33 @@
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::browser::{EVIL_MARKUP, looked_in_at};
 use crate::host_tools::{error_of, eventually, place_with};
-use sandcell_e2e::http::{Caller, Server, token};
+use sandcell_e2e::http::{Caller, Reply, Server, token};
 use sandcell_e2e::{begin, name_of};
+
+/// Sends a decision of the page. `token` is empty for a server without tokens.
+fn decide(server: &Server, token: &str, path: &str, body: &str) -> Reply {
+    let token = match token {
+        "" => String::new(),
+        token => format!("Authorization: Bearer {token}\r\n"),
+    };
+    server.raw(format!(
+        "POST /api/executions/{path} HTTP/1.1\r\nHost: {}\r\n{token}Sandcell-Page: 1\r\nContent-Type: application/json\r\n\
+         Connection: close\r\nContent-Length: {}\r\n\r\n{body}",
+        server.address,
+        body.len()
+    ))
+}
+
+/// Returns the calls that wait for approval.
+fn waiting(server: &Server, token: &str) -> Vec<Value> {
+    let headers = match token {
+        "" => "Sandcell-Page: 1\r\n".to_owned(),
+        token => format!("Sandcell-Page: 1\r\nAuthorization: Bearer {token}\r\n"),
+    };
+    let overview = server.get("/api/overview", &headers).message();
+    overview["approvals"].as_array().cloned().unwrap_or_default()
+}
 
 fn begin_calls(caller: &Caller, code: &str) -> String {
     let started = caller.call("execute_code", json!({"code": code, "wait_s": 0}));
@@ -72,20 +96,10 @@ fn a_decision_of_the_page_is_for_its_own_caller_and_is_checked() {
     let server = Server::start(&place, &["--page"]);
     let ann = server.with_token(&mine);
     let id = begin_calls(&ann, &error_of("tools.stub.store(key='a', value=1)"));
-    let post = |token: &str, number: &str, body: &str| {
-        server.raw(format!(
-            "POST /api/executions/{id}/approvals/{number} HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {token}\r\n\
-             Sandcell-Page: 1\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
-            server.address,
-            body.len()
-        ))
-    };
-    let overview = || {
-        let headers = format!("Authorization: Bearer {mine}\r\nSandcell-Page: 1\r\n");
-        server.get("/api/overview", &headers).message()
-    };
-    eventually("the call waits", || overview()["approvals"][0]["number"] == 1);
-    assert_eq!(overview()["approvals"][0]["tool"], "stub.store");
+    let post =
+        |token: &str, number: &str, body: &str| decide(&server, token, &format!("{id}/approvals/{number}"), body);
+    eventually("the call waits", || waiting(&server, &mine).len() == 1);
+    assert_eq!(waiting(&server, &mine)[0]["tool"], "stub.store");
     for (token, number, body, status) in [
         (&other, "1", r#"{"decision": "once"}"#, 404),
         (&mine, "7", r#"{"decision": "once"}"#, 404),
@@ -101,7 +115,7 @@ fn a_decision_of_the_page_is_for_its_own_caller_and_is_checked() {
         let reply = post(token, number, body);
         assert_eq!(reply.status, status, "{number} {body}: {}", reply.message());
     }
-    assert_eq!(overview()["approvals"][0]["number"], 1, "nothing was decided");
+    assert_eq!(waiting(&server, &mine)[0]["number"], 1, "nothing was decided");
     assert_eq!(post(&mine, "1", r#"{"decision": "once", "calls": 3}"#).status, 200);
     let ended = ann.call("get_execution", json!({"execution_id": id, "wait_s": 30}));
     assert!(ended.output().contains("returned stored a"), "{}", ended.all());
@@ -117,21 +131,96 @@ fn allowing_a_run_covers_the_calls_that_wait_already() {
                 threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]\n\
                 [thread.start() for thread in threads]; [thread.join() for thread in threads]; None";
     let id = begin_calls(&server.caller(), code);
-    let waiting = || {
-        let overview = server.get("/api/overview", "Sandcell-Page: 1\r\n").message();
-        overview["approvals"].as_array().map_or(0, Vec::len)
-    };
-    eventually("four calls wait", || waiting() == 4);
-    let body = r#"{"decision": "run"}"#;
-    let reply = server.raw(format!(
-        "POST /api/executions/{id}/approvals/2 HTTP/1.1\r\nHost: {}\r\nSandcell-Page: 1\r\nContent-Type: application/json\r\n\
-         Connection: close\r\nContent-Length: {}\r\n\r\n{body}",
-        server.address,
-        body.len()
-    ));
+    eventually("four calls wait", || waiting(&server, "").len() == 4);
+    let reply = decide(&server, "", &format!("{id}/approvals/2"), r#"{"decision": "run"}"#);
     assert_eq!(reply.status, 200, "{}", reply.message());
     let ended = server
         .caller()
         .call("get_execution", json!({"execution_id": id, "wait_s": 30}));
     assert_eq!(ended.output().matches("stored k").count(), 4, "{}", ended.all());
+}
+
+#[test]
+fn two_hundred_answers_at_once_reach_their_own_calls() {
+    let _turn = begin!();
+    let place = place_with("[limits]\nsandboxes_per_caller = 64\n", "");
+    let mut server = Server::start(&place, &["--page"]);
+    let caller = server.caller();
+    // Each of the executions asks four questions at once.
+    let ids: Vec<String> = (0..50)
+        .map(|n| {
+            let code = format!(
+                "import threading\nends = ['?'] * 4\n\
+                 def work(k):\n    try: ends[k] = tools.stub.store(key=f'{n}-{{k}}', value=k)\n    \
+                 except tools.ToolDenied: ends[k] = 'denied'\n\
+                 threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]\n\
+                 [thread.start() for thread in threads]; [thread.join() for thread in threads]\nprint(ends)"
+            );
+            let started = caller.call("create_run_close", json!({"code": code, "wait_s": 0}));
+            started.meta()["execution_id"]
+                .as_str()
+                .unwrap_or_else(|| panic!("{}", started.all()))
+                .to_owned()
+        })
+        .collect();
+    eventually("two hundred calls wait", || waiting(&server, "").len() == 200);
+    // A key of an even number is allowed, the others are refused.
+    let answers: Vec<_> = waiting(&server, "")
+        .into_iter()
+        .map(|question| {
+            let arguments: serde_json::Value = serde_json::from_str(question["arguments"].as_str().unwrap()).unwrap();
+            let allowed = arguments["value"].as_u64().unwrap().is_multiple_of(2);
+            let body = json!({"decision": if allowed { "once" } else { "deny" }}).to_string();
+            let path = format!(
+                "{}/approvals/{}",
+                question["execution_id"].as_str().unwrap(),
+                question["number"]
+            );
+            (path, body)
+        })
+        .collect();
+    let post = |path: &str, body: &str| decide(&server, "", path, body);
+    std::thread::scope(|scope| {
+        for part in answers.chunks(25) {
+            scope.spawn(move || {
+                for (path, body) in part {
+                    // A caller over its rate is told when to come again.
+                    let mut reply = post(path, body);
+                    while reply.status == 429 {
+                        std::thread::sleep(std::time::Duration::from_millis(100));
+                        reply = post(path, body);
+                    }
+                    assert_eq!(reply.status, 200, "{}", reply.message());
+                }
+            });
+        }
+    });
+    for (n, id) in ids.iter().enumerate() {
+        let ended = caller.call("get_execution", json!({"execution_id": id, "wait_s": 30}));
+        let expected = format!("['stored {n}-0', 'denied', 'stored {n}-2', 'denied']");
+        assert_eq!(ended.output().trim(), expected, "{}", ended.all());
+    }
+    assert!(waiting(&server, "").is_empty());
+    server.signal("-TERM");
+    assert_eq!(server.wait(sandcell_e2e::DEFAULT_TIMEOUT), Some(0), "{}", server.log());
+}
+
+#[test]
+fn a_server_killed_while_calls_wait_leaves_nothing() {
+    let _turn = begin!();
+    let place = place_with("", "");
+    let mut server = Server::start(&place, &["--page"]);
+    let id = begin_calls(&server.caller(), &error_of("tools.stub.store(key='a', value=1)"));
+    eventually("the call waits", || waiting(&server, "").len() == 1);
+    let everybody = sandcell_e2e::machine::descendants(server.pid());
+    server.signal("-KILL");
+    server.wait(sandcell_e2e::DEFAULT_TIMEOUT);
+    eventually("every process has ended", || {
+        !everybody.iter().any(|process| process.lives())
+    });
+    // The next server knows no question, and the old number decides nothing.
+    let server = Server::start(&place, &["--page"]);
+    assert!(waiting(&server, "").is_empty());
+    let reply = decide(&server, "", &format!("{id}/approvals/1"), r#"{"decision": "once"}"#);
+    assert_eq!(reply.status, 404, "{}", reply.message());
 }
