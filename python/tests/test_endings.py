@@ -159,8 +159,8 @@ def test_ctrl_c_in_the_terminal_does_not_reach_the_server() -> None:
     assert os.getpgid(_local.server._process.pid) != os.getpgid(0)
 
 
-def test_interrupts_at_any_moment_break_nothing() -> None:
-    code = """
+#: Defines ``interrupted``, which interrupts an action after a time, and counts the interrupts that struck.
+INTERRUPTS = """
 import signal, sandcell
 armed = False
 fired = 0
@@ -168,59 +168,52 @@ def strike(number, frame):
     if armed:
         raise KeyboardInterrupt
 signal.signal(signal.SIGALRM, strike)
-with sandcell.Sandbox() as sandbox:
-    sandbox.run("x = 5").check()
-    for step in range(150):
-        try:
-            armed = True
-            signal.setitimer(signal.ITIMER_REAL, 0.0002 + 0.0001 * step)
-            try:
-                sandbox.run("x")
-                sandbox.files.write("file", "y" * 50_000)
-            finally:
-                armed = False
-        except KeyboardInterrupt:
-            armed = False
-            fired += 1
-        signal.setitimer(signal.ITIMER_REAL, 0)
-    assert fired, "no interrupt struck"
-    assert sandbox.run("x").result == "5"
-print("fine")
-"""
-    with program(code) as child:
-        output, errors = child.communicate(timeout=90)
-    assert output == "fine\n", errors
-
-
-def test_a_sandbox_whose_making_was_interrupted_can_be_used_again() -> None:
-    code = """
-import signal, sandcell
-armed = False
-fired = 0
-def strike(number, frame):
-    if armed:
-        raise KeyboardInterrupt
-signal.signal(signal.SIGALRM, strike)
-sandcell.run("1")
-for step in range(100):
-    sandbox = sandcell.Sandbox()
+def interrupted(seconds, action):
+    global armed, fired
     try:
         armed = True
-        signal.setitimer(signal.ITIMER_REAL, 0.0002 + 0.00005 * step)
+        signal.setitimer(signal.ITIMER_REAL, seconds)
         try:
-            sandbox.run("x = 1").check()
+            action()
         finally:
             armed = False
     except KeyboardInterrupt:
         armed = False
         fired += 1
     signal.setitimer(signal.ITIMER_REAL, 0)
+"""
+
+
+def test_interrupts_at_any_moment_break_nothing() -> None:
+    code = """
+def work():
+    sandbox.run("x")
+    sandbox.files.write("file", "y" * 50_000)
+with sandcell.Sandbox() as sandbox:
+    sandbox.run("x = 5").check()
+    for step in range(150):
+        interrupted(0.0002 + 0.0001 * step, work)
+    assert fired, "no interrupt struck"
+    assert sandbox.run("x").result == "5"
+print("fine")
+"""
+    with program(INTERRUPTS + code) as child:
+        output, errors = child.communicate(timeout=90)
+    assert output == "fine\n", errors
+
+
+def test_a_sandbox_whose_making_was_interrupted_can_be_used_again() -> None:
+    code = """
+sandcell.run("1")
+for step in range(100):
+    sandbox = sandcell.Sandbox()
+    interrupted(0.0002 + 0.00005 * step, lambda: sandbox.run("x = 1").check())
     assert sandbox.run("6 * 7").check().result == "42"
     sandbox.close()
 assert fired, "no interrupt struck"
 print("fine")
 """
-    with program(code) as child:
+    with program(INTERRUPTS + code) as child:
         output, errors = child.communicate(timeout=90)
     assert output == "fine\n", errors
 

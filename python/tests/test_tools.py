@@ -468,7 +468,7 @@ def hang():
 def call(name, **arguments):
     return sandbox.run(json.dumps({"calls": [(name, arguments)]}), timeout=700).stdout
 def call_quietly(name):
-    # A daemon thread that prints a traceback while Python ends can abort it ("could not acquire lock for stderr").
+    # Python can abort at its end if a daemon thread prints a traceback then ("could not acquire lock for stderr").
     try:
         call(name)
     except sandcell.SandcellError:

@@ -519,36 +519,36 @@ impl Database {
         self.wrap_error(ask())
     }
 
-    /// Returns the pictures of an execution, in order. A database with version 1 of the schema has no table for them
-    /// until the next write.
     fn pictures(&self, id: &str) -> rusqlite::Result<Vec<StoredPicture>> {
-        if !self.connection.table_exists(None, "pictures")? {
-            return Ok(Vec::new());
-        }
-        let mut rows = self
-            .connection
-            .prepare("SELECT number, name, mime, bytes FROM pictures WHERE execution = ?1 ORDER BY number")?;
-        rows.query_map([id], picture)?.collect()
+        let sql = "SELECT number, name, mime, bytes FROM pictures WHERE execution = ?1 ORDER BY number";
+        self.parts("pictures", sql, id, picture)
     }
 
-    /// Returns the number of calls of each tool by an execution. A database with an older schema has no table for them
-    /// until the next write.
     fn tool_calls(&self, id: &str) -> rusqlite::Result<Vec<ToolCallCount>> {
-        if !self.connection.table_exists(None, "tool_calls")? {
-            return Ok(Vec::new());
-        }
-        let mut rows = self
-            .connection
-            .prepare("SELECT tool, ok, failed, refused FROM tool_calls WHERE execution = ?1 ORDER BY tool")?;
-        let count = |row: &rusqlite::Row<'_>| {
+        let sql = "SELECT tool, ok, failed, refused FROM tool_calls WHERE execution = ?1 ORDER BY tool";
+        self.parts("tool_calls", sql, id, |row| {
             Ok(ToolCallCount {
                 tool: row.get(0)?,
                 ok: row.get(1)?,
                 failed: row.get(2)?,
                 refused: row.get(3)?,
             })
-        };
-        rows.query_map([id], count)?.collect()
+        })
+    }
+
+    /// Returns the rows of an execution in another table. A database with an older schema lacks the table until the next
+    /// write.
+    fn parts<T>(
+        &self,
+        table: &str,
+        sql: &str,
+        id: &str,
+        read: impl FnMut(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
+    ) -> rusqlite::Result<Vec<T>> {
+        if !self.connection.table_exists(None, table)? {
+            return Ok(Vec::new());
+        }
+        self.connection.prepare(sql)?.query_map([id], read)?.collect()
     }
 
     /// Returns one picture of an execution, if the execution belongs to `owner` and is not older than `oldest`.

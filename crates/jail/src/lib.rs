@@ -49,4 +49,4 @@ pub use sys::fd::adopt;
 #[cfg(target_os = "linux")]
 pub use sys::heap::{configure_heap, trim_heap};
 #[cfg(target_os = "linux")]
-pub use watchdog::{Charged, OwnSockets, holds_sockets};
+pub use watchdog::{Charged, OwnSockets, SNAPSHOT_PROCESS_NAME, holds_sockets};

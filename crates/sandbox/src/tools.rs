@@ -162,7 +162,7 @@ pub trait ToolCall: Send + Sync {
     /// States that the tool exists. Results name only such tools: other names are text of the code.
     fn found(&self);
 
-    /// States that the request is sent to the source of the tool. A failure after this is no refusal.
+    /// Records that the request is about to be sent. A later failure counts as a failed call, not as a refused one.
     fn made(&self);
 
     /// Asks a person. The time limit of the execution does not count this time.

@@ -515,7 +515,7 @@ class Core:
         call, channel = self._made, self._channel
         self._made = None
         if call is not None and channel is not None:
-            # With the old key, the next use would get the sandbox that is closed here.
+            # The old key leads to the sandbox that is closed here; the next use needs a new one.
             self._key = _fresh_key()
             channel.cancel(call)
             call.on_done(lambda: _close_made(call, channel))

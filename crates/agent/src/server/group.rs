@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::time::{ClockId, clock_gettime};
-use sandcell_jail::{Charged, OwnSockets, holds_sockets};
+use sandcell_jail::{Charged, OwnSockets, SNAPSHOT_PROCESS_NAME, holds_sockets};
 
 use super::locks::Locks;
 use super::process_table::Entry;
@@ -30,9 +30,6 @@ const FULL_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 const IDLE_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// The processor time since the last full check, in microseconds, that is too short to allocate much memory.
 const IDLE_CPU_US: u64 = 500;
-
-/// The process name of a session's frozen snapshot. Snapshots are killed first, since their end loses nothing.
-const SNAPSHOT_PROCESS_NAME: &str = "sandcell-copy";
 
 /// The maximum size of a control group's file, in bytes.
 const MAX_FILE_BYTES: usize = 64 << 10;
@@ -309,8 +306,8 @@ fn kill_socket_holders() -> u64 {
     u64::try_from(killed.count()).unwrap_or(u64::MAX)
 }
 
-/// Returns true for a process with a snapshot's name whose session lives. When the process that leads the kernel session
-/// has ended, the snapshot is about to replace it.
+/// Returns true for a process with a snapshot's name whose kernel session has a living leader. After the leader's end, the
+/// snapshot replaces it.
 fn is_snapshot(table: &[Entry], entry: &Entry) -> bool {
     let name = std::fs::read_to_string(format!("/proc/{}/comm", entry.pid));
     let named = name.is_ok_and(|name| name.trim_end() == SNAPSHOT_PROCESS_NAME);

@@ -113,6 +113,20 @@ fn output(answer: &Answer) -> String {
     answer.output()
 }
 
+/// Starts code that waits for a tool. Returns when the call has arrived at the server of tools.
+fn begin_a_call(server: &Client, place: &TestDir) {
+    let code = json!({"code": "tools.stub.slow(seconds=600)", "wait_s": 1});
+    assert_eq!(server.call("execute_code", code).status(), "running");
+    eventually("the call arrives", || log(place).contains("call slow"));
+}
+
+/// Cancels an execution that waits for a tool. Returns when the server of tools has received the cancellation.
+fn cancel_a_call(server: &Client, place: &TestDir) {
+    begin_a_call(server, place);
+    server.call("cancel_execution", json!({}));
+    eventually("the cancellation arrives", || log(place).contains("cancelled"));
+}
+
 #[test]
 fn code_calls_tools_and_the_result_counts_the_calls() {
     let _turn = begin!();
@@ -300,14 +314,7 @@ fn cancelling_an_execution_cancels_its_calls_at_the_server() {
     let place = place();
     let server = Client::start(&mut place.command(&["serve"]));
     server.run("x = 5");
-    let call = server.begin_call(
-        "execute_code",
-        json!({"code": "tools.stub.slow(seconds=600)", "wait_s": 1}),
-    );
-    assert_eq!(call.answer().status(), "running");
-    eventually("the call arrives", || log(&place).contains("call slow"));
-    server.call("cancel_execution", json!({}));
-    eventually("the server of tools learns of it", || log(&place).contains("cancelled"));
+    cancel_a_call(&server, &place);
     assert_eq!(
         output(&server.run("print(x, tools.stub.add(a=1, b=1))")).trim(),
         "5 {'sum': 2}"

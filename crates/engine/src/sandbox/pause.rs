@@ -29,8 +29,8 @@ const MIN_POSTPONEMENT: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(crate) struct Pauses {
     state: Mutex<State>,
-    /// Written while the sandbox is paused or resumed. Read while its interpreters are asked something: a pause would be a
-    /// question without an answer.
+    /// Locked for writing while the sandbox is paused or resumed. Locked for reading while an interpreter is asked for its
+    /// variables, since a stopped interpreter does not answer.
     changing: Arc<RwLock<()>>,
     /// Tells the sandbox's task that a pause has begun.
     begun: Notify,
@@ -81,9 +81,9 @@ impl Record {
         lock(&self.pauses.state).since.is_some()
     }
 
-    /// Returns a guard that holds pauses up, or None if the sandbox is paused.
-    pub(crate) async fn running(&self) -> Option<OwnedRwLockReadGuard<()>> {
-        let guard = Arc::clone(&self.pauses.changing).read_owned().await;
+    /// Returns a guard that delays pauses. None if the sandbox is paused, or is about to be paused or resumed.
+    pub(crate) fn running(&self) -> Option<OwnedRwLockReadGuard<()>> {
+        let guard = Arc::clone(&self.pauses.changing).try_read_owned().ok()?;
         (!self.is_paused()).then_some(guard)
     }
 

@@ -164,9 +164,9 @@ impl Sandboxes {
         for session in &mut view.sessions {
             let key = (session.language.clone(), session.name.clone());
             let slot = lock(&record.slots).get(&key).cloned();
-            // The interpreters of a paused sandbox cannot answer.
+            // The interpreters of a paused sandbox do not answer.
             if let Some(slot) = slot
-                && let Some(running) = record.running().await
+                && let Some(running) = record.running()
             {
                 session.variables = slot.variables(running).await;
             }

@@ -137,7 +137,7 @@ impl ToolUse {
         let mut state = lock(&self.state);
         let Pending { question, answer } = state.pending.remove(&number)?;
         if decision == ToolDecision::Execution {
-            // It covers the calls of the same tool that wait already.
+            // The decision also applies to waiting calls of the same tool.
             let same =
                 |other: &Pending| (&other.question.server, &other.question.tool) == (&question.server, &question.tool);
             for (_, other) in state.pending.extract_if(.., |_, other| same(other)) {
@@ -636,7 +636,7 @@ struct RunningCall {
 impl RunningCall {
     fn record_end(&mut self, failure: Option<&Failure>) {
         self.ended = true;
-        // A server that does not start, and the end of the execution, refuse nothing.
+        // Neither a server that does not start nor the end of the execution is a refusal.
         let refuses = |failure: &Failure| !matches!(failure.code, Code::ToolUnavailable | Code::Cancelled);
         let refused = !self.made.load(Ordering::Relaxed) && failure.is_some_and(refuses);
         let found = Some(&self.request).filter(|_| self.found.load(Ordering::Relaxed));

@@ -5,7 +5,7 @@
 //! snapshot alone must not get another process killed. So an expensive snapshot is killed first, once the sandbox uses
 //! much of its limit. The cost of a cheap one is not counted. At most one process counts as a snapshot. Memory that it
 //! shares is counted for the other process. So a program that takes a snapshot's name gains no more than the cost of a
-//! cheap one. Once the session has ended, its snapshot is about to replace it, and counts as any other process.
+//! cheap one. After its session has ended, a snapshot counts as an ordinary process, because it replaces the session.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -32,6 +32,7 @@ mod sockets;
 
 pub(crate) use lost::{ALARM_INTERVAL, Alarm};
 pub use own_sockets::{Charged, OwnSockets};
+pub use process::SNAPSHOT_PROCESS_NAME;
 use process::{
     ProcessSample, exact_memory, is_snapshot, is_stopped, number_of, own_memory, status_of, tables_of, times,
 };
@@ -324,8 +325,8 @@ impl WatchRecord {
         let (outside, in_sockets) = self.with_sockets(first, &processes, outside, bounds);
         // The quick count includes shared memory of forked processes for each of them. The exact count is expensive, so
         // it happens only now.
-        // Memory of killed processes is about to be freed. A session's processes end with it, and the session that
-        // replaces it must not be killed for them.
+        // The kernel is about to free the memory of killed processes. When a session is killed, its other processes are
+        // killed, too. Their memory must not cause the kill of the session that replaces it.
         let freeing = self.is_freeing_memory(&processes);
         let share = |sample: &ProcessSample| {
             if freeing && sample.dying {
@@ -538,7 +539,7 @@ pub(crate) fn usage(first: u32, worker: Option<Pid>, limit: u64) -> Usage {
         usage.cpu_us += times.ticks * 10_000;
     }
     if usage.memory > limit {
-        // This count has the shared memory of forked processes for each of them.
+        // This sum counts shared memory once for each process. The exact count is expensive.
         usage.memory = processes.iter().map(exact_memory).sum();
     }
     usage.memory_peak = usage.memory;

@@ -6,8 +6,8 @@ use super::MAX_PROCESSES;
 use crate::kernel_files::small_file;
 use crate::paths;
 
-/// The process name of a session's snapshot.
-const SNAPSHOT_PROCESS_NAME: &str = "sandcell-copy";
+/// The process name of a session's snapshot. The driver of the session sets it.
+pub const SNAPSHOT_PROCESS_NAME: &str = "sandcell-copy";
 
 /// One process in one check.
 #[derive(Debug, Clone, Copy)]
@@ -21,7 +21,7 @@ pub(super) struct ProcessSample {
     pub(super) stopped: bool,
     /// True if it is a session's snapshot.
     pub(super) snapshot: bool,
-    /// True if it was killed and its memory is not free yet. On a busy machine this takes some time.
+    /// True if it was killed and the kernel has not freed its memory yet.
     pub(super) dying: bool,
 }
 
@@ -40,8 +40,8 @@ impl ProcessSample {
     }
 }
 
-/// Returns true for a process with a snapshot's name whose session lives. A snapshot belongs to the kernel session that
-/// its session's process leads. When that process ends, the snapshot replaces it and leads a session itself.
+/// Returns true for a process with a snapshot's name whose kernel session has a living leader. The leader is the process of
+/// the session. When the leader ends, the snapshot replaces it and becomes the leader of a new kernel session.
 pub(super) fn is_snapshot(pid: Pid, status: &str) -> bool {
     let name = status.lines().next().and_then(|line| line.strip_prefix("Name:"));
     if name.is_none_or(|name| name.trim() != SNAPSHOT_PROCESS_NAME) {
@@ -54,7 +54,7 @@ pub(super) fn is_snapshot(pid: Pid, status: &str) -> bool {
 }
 
 /// Returns the leader of a process's kernel session.
-pub(super) fn leader(pid: Pid) -> Option<Pid> {
+fn leader(pid: Pid) -> Option<Pid> {
     let stat = small_file(&format!("{}/proc/{}/stat", paths::host(), pid.as_raw_nonzero()));
     let session = stat.rsplit_once(") ")?.1.split_whitespace().nth(3)?;
     Pid::from_raw(session.parse().ok()?)
@@ -118,7 +118,7 @@ pub(super) fn is_stopped(pid: Pid) -> bool {
 }
 
 /// Returns true for a process that has not run since SIGKILL was sent to it.
-pub(super) fn is_killed(status: &str) -> bool {
+fn is_killed(status: &str) -> bool {
     let pending = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name));
         line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
@@ -127,7 +127,7 @@ pub(super) fn is_killed(status: &str) -> bool {
     (pending("SigPnd:") | pending("ShdPnd:")) & (1 << (libc::SIGKILL - 1)) != 0
 }
 
-pub(super) fn has_ended(status: &str) -> bool {
+fn has_ended(status: &str) -> bool {
     status.contains("\nState:\tZ") || status.contains("\nState:\tX")
 }
 
@@ -136,7 +136,7 @@ pub(super) fn tables_of(pid: Pid) -> u64 {
     number_of(&status_of(pid).1, "VmPTE:") * 1024
 }
 
-pub(super) fn private_memory_in(status: &str) -> u64 {
+fn private_memory_in(status: &str) -> u64 {
     ["RssAnon:", "RssShmem:", "VmPTE:", "VmSwap:"]
         .iter()
         .map(|name| number_of(status, name))
@@ -148,7 +148,7 @@ pub(super) fn private_memory_in(status: &str) -> u64 {
 pub(super) fn own_memory(pid: Pid) -> u64 {
     let rollup = std::fs::read_to_string(format!("{}/proc/{}/smaps_rollup", paths::host(), pid.as_raw_nonzero()))
         .unwrap_or_default();
-    // Page tables belong to one process alone, and one that only reads can have many.
+    // Page tables are never shared. A process that only reads can have many.
     (number_of(&rollup, "Private_Clean:") + number_of(&rollup, "Private_Dirty:")) * 1024 + tables_of(pid)
 }
 
@@ -159,7 +159,7 @@ pub(super) fn exact_memory(sample: &ProcessSample) -> u64 {
 }
 
 /// Returns a process's private memory and its share of shared memory, in bytes. None if the kernel does not report it.
-pub(super) fn proportional_memory(pid: Pid) -> Option<u64> {
+fn proportional_memory(pid: Pid) -> Option<u64> {
     let proc = format!("{}/proc/{}", paths::host(), pid.as_raw_nonzero());
     let rollup = std::fs::read_to_string(format!("{proc}/smaps_rollup")).ok()?;
     let status = std::fs::read_to_string(format!("{proc}/status")).ok()?;

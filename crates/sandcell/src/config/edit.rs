@@ -64,13 +64,14 @@ pub(crate) struct AddedTools {
     pub(crate) text: String,
     /// The text of the new tables alone.
     pub(crate) new: String,
-    /// The names under which the file has other tables already. They stay.
+    /// The names of tables that the file has already, with other content. They are unchanged.
     pub(crate) different: Vec<String>,
 }
 
-/// Returns the file's text with these tables of tools. A table that is there stays.
+/// Adds tables of tools to the text of a settings file. Keeps a table that the file has already.
 #[cfg(feature = "tools")]
 pub(crate) fn add_tools(file: &Path, text: &str, tables: &[(String, toml::Table)]) -> Result<AddedTools, ConfigError> {
+    // The check of the result below refuses a text that is not TOML.
     let present: toml::Table = text.parse().unwrap_or_default();
     let present = present.get("tools").and_then(toml::Value::as_table);
     let mut added = AddedTools {
@@ -96,7 +97,7 @@ pub(crate) fn add_tools(file: &Path, text: &str, tables: &[(String, toml::Table)
         added.text.push('\n');
     }
     added.text.push_str(&added.new);
-    // A `[tools]` that is written as one inline table cannot be continued; the error of the file names the line.
+    // TOML cannot add tables to an inline table `tools = {…}`. The error names its line.
     check(file, &added.text)?;
     Ok(added)
 }

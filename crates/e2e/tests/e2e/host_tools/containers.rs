@@ -5,7 +5,7 @@ use sandcell_e2e::docker::Daemon;
 use sandcell_e2e::{name_of, turns::Turn};
 use serde_json::json;
 
-use super::{error_of, eventually, log, output, place_with};
+use super::{cancel_a_call, error_of, output, place_with};
 
 #[test]
 fn code_in_a_container_calls_tools() {
@@ -40,13 +40,5 @@ fn code_in_a_container_calls_tools() {
         "{}",
         shell.all()
     );
-    // The end of an execution reaches the server of tools.
-    let call = server.begin_call(
-        "execute_code",
-        json!({"code": "tools.stub.slow(seconds=600)", "wait_s": 1}),
-    );
-    assert_eq!(call.answer().status(), "running");
-    eventually("the call arrives", || log(&place).contains("call slow"));
-    server.call("cancel_execution", json!({}));
-    eventually("the server of tools learns of it", || log(&place).contains("cancelled"));
+    cancel_a_call(&server, &place);
 }

@@ -7,7 +7,7 @@ use sandcell_e2e::http::Server;
 use sandcell_e2e::{begin, machine, until};
 use serde_json::json;
 
-use super::{DEFAULT_TIMEOUT, error_of, eventually, log, output, place, place_with};
+use super::{DEFAULT_TIMEOUT, begin_a_call, error_of, eventually, log, output, place, place_with};
 
 /// Returns the processes whose command line has this text.
 fn processes_with(text: &str) -> Vec<u32> {
@@ -63,8 +63,7 @@ fn a_killed_sandcell_leaves_no_server_of_tools() {
     server.run("tools.stub.add(a=1, b=1)");
     let program = place.work().join("server.py").display().to_string();
     assert_eq!(processes_with(&program).len(), 1);
-    let _call = server.begin_call("execute_code", json!({"code": "tools.stub.slow(seconds=600)"}));
-    eventually("the call arrives", || log(&place).contains("call slow"));
+    begin_a_call(&server, &place);
     machine::kill(server.pid());
     server.wait(DEFAULT_TIMEOUT);
     eventually("the server of tools ends", || processes_with(&program).is_empty());

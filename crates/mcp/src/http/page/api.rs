@@ -63,10 +63,8 @@ impl<'a> Resource<'a> {
             ["executions", id] => Some(Self::Execution(id)),
             ["executions", id, "cancel"] => Some(Self::Cancel(id)),
             ["executions", id, "rerun"] => Some(Self::Rerun(id)),
-            ["executions", id, "approvals", number] if !number.starts_with('+') => {
-                Some(Self::Approval(id, number.parse().ok()?))
-            }
-            ["executions", id, "files", number] => Some(Self::Artifact(id, number.parse().ok()?)),
+            ["executions", id, "approvals", number] => Some(Self::Approval(id, self::number(number)?)),
+            ["executions", id, "files", number] => Some(Self::Artifact(id, self::number(number)?)),
             ["executions", id, name, offset] => {
                 let names = [
                     StreamName::Stdout,
@@ -75,8 +73,7 @@ impl<'a> Resource<'a> {
                     StreamName::Code,
                 ];
                 let stream = names.into_iter().find(|stream| stream.as_str() == *name)?;
-                let offset = offset.parse().ok().filter(|offset| *offset >= 0)?;
-                Some(Self::Text(id, stream, offset))
+                Some(Self::Text(id, stream, number(offset)?))
             }
             ["sandboxes"] => Some(Self::Sandboxes),
             ["sandboxes", id] => Some(Self::Sandbox(id)),
@@ -127,6 +124,12 @@ impl<'a> Resource<'a> {
     const fn is_bulk(self) -> bool {
         matches!(self, Self::Artifact(..) | Self::Content(_) | Self::Notebook(_))
     }
+}
+
+/// Reads a number of an address: digits only.
+fn number<T: std::str::FromStr>(text: &str) -> Option<T> {
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|_| digits)
 }
 
 /// An admitted request.
@@ -399,6 +402,8 @@ mod tests {
             "/api/",
             "/api/overview/",
             "/api/executions/ex1/stdout/-1",
+            "/api/executions/ex1/stdout/+1",
+            "/api/executions/ex1/files/+1",
             "/api/executions/ex1/stdin/0",
             "/api/executions/ex1/files/x",
             "/api/executions/ex1/approvals/-1",

@@ -3,7 +3,7 @@
 //! does any other.
 //!
 //! Requests that need the user's consent are refused here: a program with the token could consent as well as a person.
-//! Tool calls are different: REST accepts decisions about them from programs, and so do the settings.
+//! Decisions about tool calls are accepted: REST accepts them from programs, too.
 
 use std::time::Duration;
 
@@ -89,7 +89,7 @@ pub(super) async fn once(ask: &ApiRequest<'_>) -> Result<Value, Failure> {
 pub(super) fn decide(ask: &ApiRequest<'_>, execution: &str, number: u32) -> Result<Value, Failure> {
     let fields = fields(&ask.body)?;
     let word = fields.get("decision").and_then(Value::as_str).unwrap_or_default();
-    // A number outside of the type is outside of the bound, as 0 is.
+    // 0 stands for anything that is not a number in the range.
     let count = |calls: &Value| calls.as_u64().and_then(|calls| u32::try_from(calls).ok());
     let calls = fields.get("calls").map(|calls| count(calls).unwrap_or(0));
     if let Some(field) = fields.keys().find(|field| *field != "decision" && *field != "calls") {

@@ -3,7 +3,7 @@
 
 use jsonc_parser::ParseOptions;
 use jsonc_parser::cst::{CstInputValue, CstObject, CstRootNode};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::edit_toml;
 
@@ -131,14 +131,14 @@ impl Entry {
 
 /// Returns the name and program of each server in these settings.
 pub(super) fn programs(text: &str, table: &str, format: Format) -> Result<Vec<(String, String)>, Unreadable> {
-    let all = servers(text, table, format)?.into_iter();
+    let all = servers(&mut settings(text, format)?, table)?.into_iter();
     Ok(all
         .filter_map(|(name, server)| Some((name, server.get("command")?.as_str()?.to_owned())))
         .collect())
 }
 
 /// Returns these settings as JSON.
-pub(super) fn settings(text: &str, format: Format) -> Result<serde_json::Map<String, Value>, Unreadable> {
+pub(super) fn settings(text: &str, format: Format) -> Result<Map<String, Value>, Unreadable> {
     if format == Format::Toml {
         return edit_toml::settings(text);
     }
@@ -149,14 +149,14 @@ pub(super) fn settings(text: &str, format: Format) -> Result<serde_json::Map<Str
 }
 
 /// The name and the entry of a server.
-pub(super) type NamedServer = (String, serde_json::Map<String, Value>);
+pub(super) type NamedServer = (String, Map<String, Value>);
 
-/// Returns the name and entry of each server in these settings.
-pub(super) fn servers(text: &str, name: &str, format: Format) -> Result<Vec<NamedServer>, Unreadable> {
-    let servers = match settings(text, format)?.remove(name) {
+/// Takes the servers out of these settings.
+pub(super) fn servers(settings: &mut Map<String, Value>, table: &str) -> Result<Vec<NamedServer>, Unreadable> {
+    let servers = match settings.remove(table) {
         None => return Ok(Vec::new()),
         Some(Value::Object(servers)) => servers,
-        Some(_) => return Err(Unreadable::NoTable(name.to_owned())),
+        Some(_) => return Err(Unreadable::NoTable(table.to_owned())),
     };
     let entry = |(name, server)| match server {
         Value::Object(entry) => Some((name, entry)),

@@ -1,8 +1,8 @@
 //! `sandcell install CLIENT --tools`: makes the client's other MCP servers callable by code in sandboxes. Each becomes a
 //! table `[tools.NAME]` of sandcell's own settings. The client keeps its entries.
 //!
-//! A server whose entry has no exact counterpart is left out with the reason: a table with half of the meaning could
-//! reach more than the client did. Only denials are copied, so each call needs approval until the operator allows the
+//! The import leaves out a server whose entry cannot be translated exactly, and reports the reason. A table with a part of
+//! the entry could allow more than the client allowed. Only denials are copied, so each call needs approval until the operator allows the
 //! tool.
 
 use std::path::{Path, PathBuf};
@@ -14,15 +14,15 @@ use toml::Table;
 
 use super::client::{Client, Home};
 use super::edit;
-use crate::cli::config;
+use crate::cli::{config, output};
 use crate::config::edit::AddedTools;
 
 /// The maximum number of servers that one import takes: as many as the settings can have.
 const MAX_SERVERS: usize = 32;
 
-/// The keys of an entry that have a counterpart, or do not change what the server is and may do. An entry with another key
-/// is left out: it could be a restriction.
-const KNOWN_KEYS: [&str; 38] = [
+/// The keys that an entry may have. The import translates them, or they change neither the server nor its rights. The
+/// import leaves out an entry with another key, because that key could be a restriction.
+const KNOWN_KEYS: [&str; 37] = [
     "alwaysAllow",
     "args",
     "autoApprove",
@@ -46,7 +46,6 @@ const KNOWN_KEYS: [&str; 38] = [
     "icon",
     "id",
     "name",
-    "path",
     "serverUrl",
     "source",
     "startup_timeout_ms",
@@ -63,6 +62,9 @@ const KNOWN_KEYS: [&str; 38] = [
     "displayName",
 ];
 
+/// The keys of the object `command` in old entries of Zed.
+const INNER_KEYS: [&str; 3] = ["args", "env", "path"];
+
 /// The servers of a client, as tables of sandcell's settings.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Imported {
@@ -75,9 +77,10 @@ pub(super) struct Imported {
 /// Reads the servers in a client's settings. Leaves out sandcell itself.
 pub(super) fn read(client: Client, text: &str, own_name: &str) -> Result<Imported, edit::Unreadable> {
     let mut imported = Imported::default();
-    let settings = edit::settings(text, client.format())?;
+    let mut settings = edit::settings(text, client.format())?;
+    let servers = edit::servers(&mut settings, client.table())?;
     let is_off = switched_off(client, &settings);
-    for (original, server) in edit::servers(text, client.table(), client.format())? {
+    for (original, server) in servers {
         if original == own_name || starts_sandcell(&server) {
             continue;
         }
@@ -97,7 +100,7 @@ pub(super) fn read(client: Client, text: &str, own_name: &str) -> Result<Importe
     Ok(imported)
 }
 
-/// Returns the test for servers that the client's settings switch off outside of their entries: Gemini's lists.
+/// Returns a function that tells if a list in the client's settings disables a server. Only Gemini has such lists.
 fn switched_off(client: Client, settings: &Map<String, Value>) -> impl Fn(&str) -> bool {
     let lists = settings.get("mcp").filter(|_| client == Client::Gemini);
     move |name| {
@@ -121,10 +124,11 @@ fn free_name(original: &str, tables: &[(String, Table)]) -> String {
     let is_free = |name: &String| !tables.iter().any(|(other, _)| other == name);
     let numbered = (2..).map(|number| format!("{}_{number}", name.get(..36).unwrap_or(&name)));
     let mut names = std::iter::once(name.clone()).chain(numbered);
-    names.find(is_free).unwrap_or(name.clone())
+    // There are more numbers than tables.
+    names.find(is_free).unwrap_or_default()
 }
 
-/// What an import will write.
+/// A checked import, before anything is written.
 pub(super) struct Prepared {
     imported: Imported,
     path: PathBuf,
@@ -157,7 +161,7 @@ impl Prepared {
     pub(super) fn print(&self) -> Result<(), Failure> {
         self.report_left_out();
         super::eprintln_path("would add these tables to", &self.path);
-        crate::cli::printed(crate::cli::output::text(&self.added.new).map(|()| std::process::ExitCode::SUCCESS))?;
+        crate::cli::printed(output::text(&self.added.new).map(|()| std::process::ExitCode::SUCCESS))?;
         Ok(())
     }
 
@@ -189,12 +193,8 @@ impl Prepared {
     fn report_left_out(&self) {
         for (name, reason) in &self.imported.left_out {
             let name: String = name.chars().take(80).collect();
-            let line = format!("The server {name} was left out: {reason}.");
-            let line: String = line
-                .chars()
-                .map(|c| if c.is_control() { '\u{fffd}' } else { c })
-                .collect();
-            super::say(&line);
+            let line = format!("The server {name} was left out: {reason}.").replace(['\n', '\t'], " ");
+            super::say(&output::safe(&line));
         }
     }
 }
@@ -218,16 +218,17 @@ fn usable(name: &str, table: Table) -> Result<Table, String> {
     read_servers(&all).map(|_| table).map_err(|error| error.reason)
 }
 
-/// Returns a server's entry as a table of sandcell's settings, or the reason why it has no counterpart.
+/// Translates a server's entry to a table of sandcell's settings. Returns the reason if that is impossible.
 fn convert(client: Client, server: &Map<String, Value>) -> Result<Table, String> {
     let is_not = |key: &str, value: bool| server.get(key).is_some_and(|found| found != &Value::Bool(value));
     if is_not("disabled", false) || is_not("enabled", true) {
         return Err("the client has switched it off".to_owned());
     }
-    // Zed until 2025 had the program's keys in an object.
+    // Zed before 2025 kept the program's keys in the object `command`.
     let inner = server.get("command").and_then(Value::as_object);
-    let mut keys = server.keys().chain(inner.into_iter().flat_map(Map::keys));
-    if let Some(key) = keys.find(|key| !KNOWN_KEYS.contains(&key.as_str())) {
+    let inner = inner.into_iter().flat_map(Map::keys);
+    let unknown = server.keys().find(|key| !KNOWN_KEYS.contains(&key.as_str()));
+    if let Some(key) = unknown.or_else(|| inner.into_iter().find(|key| !INNER_KEYS.contains(&key.as_str()))) {
         let key: String = key.chars().take(40).collect();
         return Err(format!(
             "its setting {key:?} has no counterpart here; write the table by hand"
@@ -275,7 +276,7 @@ fn way_of<'a>(client: Client, server: &'a Map<String, Value>) -> Result<Way<'a>,
         }
         (None, [key]) => match transport.unwrap_or_default() {
             "sse" => Err(older()),
-            // Without a type these clients mean the older transport.
+            // In these clients, an entry without a type uses the older transport.
             "" if *key == "url" && matches!(client, Client::Gemini | Client::Cline | Client::ClineCli) => Err(older()),
             "" | "http" | "streamable-http" | "streamableHttp" | "streamable_http" => {
                 text(key).map(Way::Address).ok_or_else(|| format!("{key} is no text"))
@@ -308,10 +309,10 @@ fn program(client: Client, entry: &Map<String, Value>) -> Result<Table, String> 
         table.insert("cwd".to_owned(), folder.into());
     }
     let mut env = secrets(client, "env", entry.get("env"))?;
-    // Codex: variables that its own environment passes on.
+    // The variables that Codex passes from its own environment.
     for name in entry.get("env_vars").and_then(Value::as_array).into_iter().flatten() {
         let name = name.as_str().ok_or("env_vars is no list of texts")?;
-        // A value of the entry itself wins, as in the client.
+        // A value in `env` takes precedence, as in Codex.
         env.entry(name.to_owned())
             .or_insert_with(|| format!("${{{name}}}").into());
     }
@@ -325,7 +326,7 @@ fn address(client: Client, server: &Map<String, Value>, url: &str) -> Result<Tab
     let mut table = Table::new();
     table.insert("url".to_owned(), resolved(client, "url", url)?.into());
     let mut headers = secrets(client, "headers", server.get("headers"))?;
-    // Codex.
+    // The keys of Codex.
     headers.extend(secrets(client, "http_headers", server.get("http_headers"))?);
     for (header, name) in secrets(client, "env_http_headers", server.get("env_http_headers"))? {
         headers.insert(header, format!("${{{}}}", name.as_str().unwrap_or_default()).into());
@@ -352,13 +353,13 @@ fn texts(client: Client, key: &str, value: &Value) -> Result<Vec<toml::Value>, S
     items.map(text).collect()
 }
 
-/// Returns a text of the entry in which the home folder is written out. sandcell expands no other references there.
+/// Replaces the reference to the home folder in a text outside of `env` and headers. sandcell expands no references there.
 fn resolved(client: Client, key: &str, text: &str) -> Result<String, String> {
     let home = Home::of_this_process().folder;
     let home = home.as_deref().and_then(Path::to_str);
-    let text = match home {
-        Some(home) => text.replace("${userHome}", home),
-        None => text.to_owned(),
+    let text = match (client, home) {
+        (Client::Cursor | Client::Vscode, Some(home)) => text.replace("${userHome}", home),
+        _ => text.to_owned(),
     };
     // Gemini reads `$NAME` everywhere.
     if text.contains("${") || client == Client::Gemini && text.contains('$') {
@@ -395,8 +396,8 @@ fn secrets(client: Client, key: &str, value: Option<&Value>) -> Result<Table, St
     Ok(table)
 }
 
-/// Returns a text with the client's references to variables as `${NAME}`. None if it has something that sandcell would
-/// read in another way than the client.
+/// Translates the client's references to variables to sandcell's form `${NAME}`. Returns None if sandcell and the client
+/// would expand the text to different values.
 fn with_references(client: Client, text: &str) -> Option<String> {
     let text = match client {
         Client::Gemini => with_braces(text),
@@ -405,7 +406,7 @@ fn with_references(client: Client, text: &str) -> Option<String> {
     let prefix = match client {
         Client::ClaudeCode | Client::Gemini => "",
         Client::Cursor | Client::Vscode | Client::Windsurf => "env:",
-        // A `${` of these clients stands for itself.
+        // These clients do not expand references: `${` is plain text there.
         Client::ClaudeDesktop | Client::Codex | Client::Zed | Client::Jetbrains | Client::Cline | Client::ClineCli => {
             return (!text.contains("${")).then_some(text);
         }
@@ -420,7 +421,8 @@ fn with_references(client: Client, text: &str) -> Option<String> {
     Some(out)
 }
 
-/// Returns the first reference in a text, for people. A text without an end of the reference can be a secret.
+/// Returns the first reference in a text, for error messages. Anything that does not have the form of a reference may be
+/// a secret, so it is not shown.
 fn reference_in(text: &str) -> String {
     let from = text.find('$').and_then(|at| text.get(at..)).unwrap_or_default();
     let whole = from.split_inclusive('}').next().unwrap_or_default();
@@ -548,6 +550,12 @@ mod tests {
                 serde_json::json!({"command": "x", "args": ["${workspaceFolder}/a"]}),
                 "${workspaceFolder}",
             ),
+            (
+                Client::Zed,
+                serde_json::json!({"command": "x", "args": ["${userHome}"]}),
+                "${userHome}",
+            ),
+            (Client::Cursor, serde_json::json!({"command": "x", "path": "y"}), "path"),
             (
                 Client::Cursor,
                 serde_json::json!({"command": "x", "cwd": "y"}),

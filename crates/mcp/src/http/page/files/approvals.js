@@ -2,7 +2,7 @@
 
 import { $, ask, el, fail, id, list, name, say } from "./lib.js";
 
-// A new question ignores clicks for this time: the click may have been meant for the question before it.
+// The buttons of a new question are disabled for this time, so that a double click cannot answer two questions.
 const GUARD_MS = 700;
 
 let hooks = { open: () => {}, soon: () => {} };
