@@ -53,7 +53,7 @@ pub(crate) const fn status(code: Code) -> StatusCode {
             StatusCode::FORBIDDEN
         }
         Code::NotFound => StatusCode::NOT_FOUND,
-        Code::Busy | Code::Cancelled | Code::SessionLost => StatusCode::CONFLICT,
+        Code::Busy | Code::Cancelled | Code::SessionLost | Code::CheckpointUnavailable => StatusCode::CONFLICT,
         Code::Expired => StatusCode::GONE,
         Code::CodeRejected | Code::CodeFailed | Code::PackageFailed | Code::ImageUnavailable | Code::ToolFailed => {
             StatusCode::UNPROCESSABLE_ENTITY

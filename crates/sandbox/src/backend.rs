@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Attachments, BackendImages, Code, Command, Connection, Files, Forward, Isolation, LayerReport, Limits, OwnSessions,
-    Ports, Priority, Process, SandboxError, ThisMachine, ZygoteEntry, Zygotes,
+    Ports, Priority, Process, SandboxError, SavedFiles, ThisMachine, ZygoteEntry, Zygotes,
 };
 
 /// The parameters of a new sandbox.
@@ -140,6 +140,11 @@ pub trait Sandbox: Send + Sync + std::fmt::Debug {
 
     /// Returns its files.
     fn files(&self) -> &dyn Files;
+
+    /// Returns the saved states of its private files, if it can keep any.
+    fn saved_files(&self) -> Option<&dyn SavedFiles> {
+        None
+    }
 
     /// Returns true if programs inside install the packages, over the sandbox's network. Packages are then not attached
     /// as folders ([`Packages::resolve_inside`](crate::Packages::resolve_inside)).

@@ -30,6 +30,7 @@ pub enum Code {
     OutputLimit,
     Cancelled,
     SessionLost,
+    CheckpointUnavailable,
     PackageNotAllowed,
     PackageFailed,
     NetworkDenied,
@@ -42,7 +43,7 @@ pub enum Code {
 
 impl Code {
     /// Every code, in the order of the reference.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 29] = [
         Self::InvalidArgument,
         Self::NotFound,
         Self::Expired,
@@ -63,6 +64,7 @@ impl Code {
         Self::OutputLimit,
         Self::Cancelled,
         Self::SessionLost,
+        Self::CheckpointUnavailable,
         Self::PackageNotAllowed,
         Self::PackageFailed,
         Self::NetworkDenied,
@@ -97,6 +99,7 @@ impl Code {
             Self::OutputLimit => "output_limit",
             Self::Cancelled => "cancelled",
             Self::SessionLost => "session_lost",
+            Self::CheckpointUnavailable => "checkpoint_unavailable",
             Self::PackageNotAllowed => "package_not_allowed",
             Self::PackageFailed => "package_failed",
             Self::NetworkDenied => "network_denied",

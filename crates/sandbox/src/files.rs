@@ -270,3 +270,71 @@ mod tests {
         assert_eq!(SandboxPath::parse(&"n/".repeat(3000)), Err(PathError::TooLong(6010)));
     }
 }
+
+/// The size of a saved state of files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct SavedSize {
+    /// The number of files and folders.
+    pub files: u64,
+    /// The size of the files in bytes.
+    pub bytes: u64,
+    /// The bytes that no earlier saved state has.
+    pub held: u64,
+}
+
+/// The differences between the private files and a saved state.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct SavedChanges {
+    /// Sorted by path.
+    pub changes: Vec<SavedChange>,
+    /// The number of differences beyond the bound.
+    pub omitted: u64,
+}
+
+/// A file or folder that differs from a saved state.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SavedChange {
+    /// Its absolute path inside the sandbox, in the notation of [`Entry::name`].
+    pub path: String,
+    /// The difference.
+    pub kind: SavedChangeKind,
+    /// Its size now, in bytes. 0 for removed ones, folders and links.
+    pub bytes: u64,
+    /// Its size in the saved state, in bytes.
+    pub bytes_before: u64,
+}
+
+/// A kind of difference.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "the names are the documentation")]
+pub enum SavedChangeKind {
+    Created,
+    Modified,
+    Removed,
+}
+
+/// Saved states of a sandbox's private files. Each has a number, which the caller chooses and uses once.
+#[async_trait]
+pub trait SavedFiles: Send + Sync {
+    /// Saves the files below these folders: at most `max_bytes`, and 20,000 files and folders.
+    ///
+    /// # Errors
+    /// There are more.
+    async fn save(&self, number: u32, folders: &[SandboxPath], max_bytes: u64) -> Result<SavedSize, SandboxError>;
+
+    /// Makes the files those of a saved state. Returns the number of entries that were written or removed.
+    ///
+    /// # Errors
+    /// A file could not be written. The files before it are restored.
+    async fn restore(&self, number: u32) -> Result<u64, SandboxError>;
+
+    /// Drops a saved state.
+    async fn forget(&self, number: u32) -> Result<(), SandboxError>;
+
+    /// Compares the files with a saved state.
+    async fn changes(&self, number: u32, max: usize) -> Result<SavedChanges, SandboxError>;
+
+    /// Reads at most `len` bytes from `offset` of a file, as a saved state has it.
+    async fn read(&self, number: u32, path: &SandboxPath, offset: u64, len: u64) -> Result<FileChunk, FileError>;
+}

@@ -38,7 +38,7 @@ pub use consent::{Consent, ConsentRequired};
 pub use error::{Code, Failure, FileError, SandboxError, SessionError, root_cause, with_sources};
 pub use files::{
     ChangeKind, Entry, EntryKind, FileChange, FileChunk, FileWatch, Files, HOME, Listing, PathError, SandboxPath,
-    WriteMode,
+    SavedChange, SavedChangeKind, SavedChanges, SavedFiles, SavedSize, WriteMode,
 };
 pub use images::{Image, Images};
 pub use isolation::{Degree, Isolation, LayerReport, LayerState, LeftOut, Level};

@@ -190,10 +190,31 @@ pub trait ProcessHandle: Send + Sync + std::fmt::Debug {
     }
 
     /// Makes an orphan of the program its heir, after the program's end was reported. Kills all else that the program
-    /// left, and sends SIGCONT to the heir. From then on the heir is the program, with the same channels. Another
+    /// left, and wakes the heir. From then on the heir is the program, with the same channels. Another
     /// [`ProcessEvent::Exited`] reports its end.
     async fn succeed(&self, _heir: i32) -> Result<(), SandboxError> {
         Err(SandboxError::Unsupported("heirs of a program".to_owned()))
+    }
+
+    /// Returns true if orphans of the program can be kept ([`ProcessHandle::keep`]).
+    fn keeps_heirs(&self) -> bool {
+        false
+    }
+
+    /// Keeps an orphan of the program, so that it can become the heir at any later time: no signal to the program's tree
+    /// reaches it. It ends with the handle. An expendable one may be ended before when memory runs short.
+    async fn keep(&self, _heir: i32, _expendable: bool) -> Result<(), SandboxError> {
+        Err(SandboxError::Unsupported("keeping heirs of a program".to_owned()))
+    }
+
+    /// Returns the kept orphans that still live.
+    async fn kept(&self) -> Result<Vec<i32>, SandboxError> {
+        Ok(Vec::new())
+    }
+
+    /// Ends a kept orphan. One that has ended is not an error.
+    async fn release(&self, _heir: i32) -> Result<(), SandboxError> {
+        Err(SandboxError::Unsupported("keeping heirs of a program".to_owned()))
     }
 }
 

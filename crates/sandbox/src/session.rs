@@ -315,6 +315,56 @@ pub trait Session: Send + std::fmt::Debug {
         false
     }
 
+    /// Returns the reason why the session cannot make checkpoints at all, as the end of a sentence that begins with
+    /// "because". None: it can, or it has no state.
+    fn checkpoint_obstacle(&self) -> Option<String> {
+        Some("only Python sessions can be kept".to_owned())
+    }
+
+    /// Keeps the session's state between two cells under a number, which the caller uses once. An expendable checkpoint
+    /// may be dropped when memory runs short.
+    ///
+    /// # Errors
+    /// The inner error is the reason why the state cannot be kept now, as the end of a sentence that begins with
+    /// "because". The outer one: the session ended because of the request.
+    async fn checkpoint(&mut self, number: u32, expendable: bool) -> Result<Result<(), String>, SessionError> {
+        let _ = (number, expendable);
+        Ok(Err("only Python sessions can be kept".to_owned()))
+    }
+
+    /// Returns the numbers of the checkpoints, some of which may have been dropped meanwhile.
+    fn checkpoints(&self) -> Vec<u32> {
+        Vec::new()
+    }
+
+    /// Asks for the checkpoints that still exist.
+    async fn existing_checkpoints(&mut self) -> Vec<u32> {
+        self.checkpoints()
+    }
+
+    /// Returns the memory that would be freed by the end of each checkpoint, in bytes. Takes some milliseconds.
+    async fn checkpoint_sizes(&mut self) -> Result<Vec<(u32, u64)>, SessionError> {
+        Ok(Vec::new())
+    }
+
+    /// Drops a checkpoint.
+    async fn drop_checkpoint(&mut self, number: u32) {
+        let _ = number;
+    }
+
+    /// Ends the interpreter and the processes that it started. The checkpoints stay.
+    async fn halt(&mut self) {}
+
+    /// Brings back the state of a checkpoint, any number of times; also after the interpreter has ended. Ends the
+    /// interpreter first.
+    ///
+    /// # Errors
+    /// The session is over.
+    async fn rewind(&mut self, number: u32) -> Result<(), SessionError> {
+        let _ = number;
+        Ok(())
+    }
+
     /// Returns the state of the session after [`CellStatus::Died`].
     fn aftermath(&self) -> Aftermath {
         Aftermath::Over { why: None }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use sandcell_sandbox::{
-    Entry, FileChange, FileChunk, FileError, FileWatch, Files, Listing, SandboxError, SandboxPath, WriteMode,
+    Code, Entry, Failure, FileChange, FileChunk, FileError, FileWatch, Files, Listing, SandboxError, SandboxPath,
+    SavedChanges, SavedFiles, SavedSize, WriteMode,
 };
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
@@ -17,7 +18,7 @@ use super::streams::{Credit, Stream};
 use super::{ANSWER_TIMEOUT, AgentEnd, timed_out};
 use crate::protocol::{
     BODY_CHANNEL, EmptyReply, ErrorCode, MAX_DATA, MAX_TRANSFER, MakeFolderReply, ReadReply, ReceiveWindow, Request,
-    WATCH_FEATURE, WireError, WriteReply,
+    RestoreFilesReply, SAVED_FILES_FEATURE, WATCH_FEATURE, WireError, WriteReply,
 };
 
 /// The maximum number of changes of a watched folder that wait to be read.
@@ -45,6 +46,39 @@ impl AgentFiles {
         asked.map_err(|error| file_error(path, error))
     }
 
+    /// Sends a request whose answer has contents, at most `limit` bytes.
+    async fn receive(&self, path: &SandboxPath, request: &Request, limit: usize) -> Result<FileChunk, FileError> {
+        let (answer, answered) = oneshot::channel();
+        let (contents, received) = oneshot::channel();
+        let stream = Stream::Read {
+            answer,
+            bytes: Vec::new(),
+            limit,
+            window: ReceiveWindow::default(),
+            contents,
+        };
+        let open = self.agent.open(request, stream).await?;
+        let reply: ReadReply = open
+            .answer(answered, request)
+            .await
+            .map_err(|error| file_error(path, error))?;
+        // The reader hands the contents over before the answer.
+        let bytes = received.await.map_err(|_| self.agent.error())?;
+        Ok(FileChunk {
+            bytes: bytes.into(),
+            total: reply.total,
+        })
+    }
+
+    /// Sends a request about saved states.
+    async fn ask_saved<T: DeserializeOwned + Send>(&self, request: &Request) -> Result<T, SandboxError> {
+        if !self.agent.has(SAVED_FILES_FEATURE) {
+            return Err(SandboxError::Unsupported("saving the files of a sandbox".to_owned()));
+        }
+        let asked = self.agent.ask(request).await;
+        asked.map_err(saved_error)
+    }
+
     /// Sends contents as credit arrives, until everything is sent or the agent has answered.
     async fn send(&self, stream: u32, bytes: &Bytes, credit: &Credit) {
         for piece in bytes.chunks(MAX_DATA) {
@@ -54,6 +88,50 @@ impl AgentFiles {
             self.agent.writer.send(|out| out.data(stream, BODY_CHANNEL, piece));
         }
         self.agent.writer.send(|out| out.close(stream, BODY_CHANNEL));
+    }
+}
+
+#[async_trait]
+impl SavedFiles for AgentFiles {
+    async fn save(&self, number: u32, folders: &[SandboxPath], max_bytes: u64) -> Result<SavedSize, SandboxError> {
+        let folders = folders.iter().map(|folder| folder.as_str().to_owned()).collect();
+        self.ask_saved(&Request::SaveFiles {
+            number,
+            folders,
+            max_bytes,
+        })
+        .await
+    }
+
+    async fn restore(&self, number: u32) -> Result<u64, SandboxError> {
+        let reply: RestoreFilesReply = self.ask_saved(&Request::RestoreFiles { number }).await?;
+        Ok(reply.changed)
+    }
+
+    async fn forget(&self, number: u32) -> Result<(), SandboxError> {
+        let _done: EmptyReply = self.ask_saved(&Request::ForgetFiles { number }).await?;
+        Ok(())
+    }
+
+    async fn changes(&self, number: u32, max: usize) -> Result<SavedChanges, SandboxError> {
+        let changes: SavedChanges = self.ask_saved(&Request::FileChanges { number, max }).await?;
+        if changes.changes.len() > max {
+            let end = AgentEnd::ProtocolError("more changes than were asked for".to_owned());
+            self.agent.end(end.clone());
+            return Err(end.error());
+        }
+        Ok(changes)
+    }
+
+    async fn read(&self, number: u32, path: &SandboxPath, offset: u64, len: u64) -> Result<FileChunk, FileError> {
+        let len = len.min(MAX_TRANSFER);
+        let request = Request::ReadSaved {
+            number,
+            path: path.as_str().to_owned(),
+            offset,
+            len,
+        };
+        self.receive(path, &request, usize::try_from(len).unwrap_or(0)).await
     }
 }
 
@@ -84,26 +162,7 @@ impl Files for AgentFiles {
             offset,
             len,
         };
-        let (answer, answered) = oneshot::channel();
-        let (contents, received) = oneshot::channel();
-        let stream = Stream::Read {
-            answer,
-            bytes: Vec::new(),
-            limit,
-            window: ReceiveWindow::default(),
-            contents,
-        };
-        let open = self.agent.open(&request, stream).await?;
-        let reply: ReadReply = open
-            .answer(answered, &request)
-            .await
-            .map_err(|error| file_error(path, error))?;
-        // The reader hands the contents over before the answer.
-        let bytes = received.await.map_err(|_| self.agent.error())?;
-        Ok(FileChunk {
-            bytes: bytes.into(),
-            total: reply.total,
-        })
+        self.receive(path, &request, limit).await
     }
 
     async fn write(&self, path: &SandboxPath, bytes: Bytes, mode: WriteMode) -> Result<u64, FileError> {
@@ -209,6 +268,35 @@ fn too_large(path: &SandboxPath, size: u64) -> FileError {
         size,
         limit: MAX_TRANSFER,
     }
+}
+
+/// Returns the error of a request about saved states.
+fn saved_error(error: AskError) -> SandboxError {
+    let error: WireError = match error {
+        AskError::Sandbox(error) => return error,
+        AskError::Refused(error) => error,
+    };
+    let message: String = error.message.chars().take(300).collect();
+    let (code, remedy) = match error.code {
+        ErrorCode::Unsupported => return SandboxError::Unsupported(message),
+        ErrorCode::TooLarge | ErrorCode::Limit => (
+            Code::LimitReached,
+            "remove files that are not needed, or move large ones to a mount, and call again",
+        ),
+        ErrorCode::DiskFull => (Code::DiskFull, "remove files that are not needed, and call again"),
+        ErrorCode::Denied | ErrorCode::ReadOnly => (
+            Code::DeniedByPolicy,
+            "give the file back to the sandbox's own user (chmod), and call again",
+        ),
+        ErrorCode::NotFound => (Code::NotFound, "get_sandbox_status shows the checkpoints that exist"),
+        _ => (Code::Internal, "call again; if it fails again, use another sandbox"),
+    };
+    let failure = Failure::new(
+        code,
+        format!("the files of the sandbox cannot be kept or restored: {message}"),
+        remedy,
+    );
+    SandboxError::Refused(Box::new(failure))
 }
 
 /// Translates the agent's answer into the contract's error. The text is from inside, so it appears only where no

@@ -17,11 +17,11 @@ mod writer;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use sandcell_sandbox::{Command, Connection, Files, Forward, Process, SandboxError};
+use sandcell_sandbox::{Command, Connection, Files, Forward, Process, SandboxError, SavedFiles};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 pub use crate::protocol::UsageReply as InsideUsage;
-use crate::protocol::{ADOPT_FEATURE, DIRECT_PIPES_FEATURE, EmptyReply, PAUSE_FEATURE, Request};
+use crate::protocol::{ADOPT_FEATURE, DIRECT_PIPES_FEATURE, EmptyReply, PAUSE_FEATURE, Request, SAVED_FILES_FEATURE};
 use connection::AgentConnection;
 use direct_pipes::NearEnds;
 
@@ -147,6 +147,12 @@ impl AgentClient {
     #[must_use]
     pub fn files(&self) -> &dyn Files {
         &self.files
+    }
+
+    /// Returns the saved states of the sandbox's private files, if the agent keeps any.
+    #[must_use]
+    pub fn saved_files(&self) -> Option<&dyn SavedFiles> {
+        self.connection.has(SAVED_FILES_FEATURE).then_some(&self.files)
     }
 
     /// Returns the sandbox's usage, as far as it is visible from inside.

@@ -13,8 +13,8 @@ use super::connection::{AgentConnection, AskError};
 use super::direct_pipes::{NearEnds, PipeHandle};
 use super::streams::{Credit, EVENT_CAPACITY, ProgramStream, Stream, closed_channel_error};
 use crate::protocol::{
-    EmptyReply, ErrorCode, HEIRS_FEATURE, MAX_DATA, ReceiveWindow, Request, SpawnReply, TERMINAL_FEATURE, WireError,
-    channel_number,
+    EmptyReply, ErrorCode, HEIRS_FEATURE, KEPT_HEIRS_FEATURE, KeptReply, MAX_DATA, ReceiveWindow, Request, SpawnReply,
+    TERMINAL_FEATURE, WireError, channel_number,
 };
 
 /// Starts a program. With `direct_pipes`, its output and its control channel bypass the agent.
@@ -278,6 +278,33 @@ impl ProcessHandle for AgentProcess {
             spare: Some(heir),
         };
         self.request_done("agent signal", &request).await
+    }
+
+    fn keeps_heirs(&self) -> bool {
+        self.agent.has(KEPT_HEIRS_FEATURE)
+    }
+
+    async fn keep(&self, heir: i32, expendable: bool) -> Result<(), SandboxError> {
+        let request = Request::Keep {
+            process: self.id,
+            pid: heir,
+            expendable,
+        };
+        self.request_done("agent keep", &request).await
+    }
+
+    async fn kept(&self) -> Result<Vec<i32>, SandboxError> {
+        let request = Request::Kept { process: self.id };
+        let reply: KeptReply = self.agent.ask(&request).await.map_err(AskError::into_sandbox)?;
+        Ok(reply.pids)
+    }
+
+    async fn release(&self, heir: i32) -> Result<(), SandboxError> {
+        let request = Request::Release {
+            process: self.id,
+            pid: heir,
+        };
+        self.request_done("agent release", &request).await
     }
 
     async fn succeed(&self, heir: i32) -> Result<(), SandboxError> {

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
-use sandcell_sandbox::{Channel, Exit, Listing, Signal, SignalScope, StdinMode, TerminalSize, WriteMode};
+use sandcell_sandbox::{
+    Channel, Exit, Listing, SavedChanges, SavedSize, Signal, SignalScope, StdinMode, TerminalSize, WriteMode,
+};
 use serde::{Deserialize, Serialize};
 
 use super::{PROTOCOL_NAME, PROTOCOL_VERSION, ProtocolError};
@@ -30,6 +32,12 @@ pub const PAUSE_FEATURE: &str = "pause";
 
 /// The feature of an agent that can watch folders.
 pub const WATCH_FEATURE: &str = "watch";
+
+/// The feature of an agent that can keep heirs of a program.
+pub const KEPT_HEIRS_FEATURE: &str = "kept_heirs";
+
+/// The feature of an agent that can save the private files.
+pub const SAVED_FILES_FEATURE: &str = "saved_files";
 
 /// HELLO.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,6 +66,7 @@ impl Hello {
                 OPEN_FEATURE,
                 TERMINAL_FEATURE,
                 WATCH_FEATURE,
+                SAVED_FILES_FEATURE,
             ]
             .map(str::to_owned)
             .to_vec(),
@@ -69,7 +78,8 @@ impl Hello {
     #[must_use]
     pub fn of_first_process() -> Self {
         let mut hello = Self::ours();
-        hello.features.extend([HEIRS_FEATURE, PAUSE_FEATURE].map(str::to_owned));
+        let features = [HEIRS_FEATURE, KEPT_HEIRS_FEATURE, PAUSE_FEATURE];
+        hello.features.extend(features.map(str::to_owned));
         hello
     }
 
@@ -132,6 +142,40 @@ pub enum Request {
         process: u32,
         heir: i32,
     },
+    Keep {
+        process: u32,
+        pid: i32,
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        expendable: bool,
+    },
+    Kept {
+        process: u32,
+    },
+    Release {
+        process: u32,
+        pid: i32,
+    },
+    SaveFiles {
+        number: u32,
+        folders: Vec<String>,
+        max_bytes: u64,
+    },
+    RestoreFiles {
+        number: u32,
+    },
+    ForgetFiles {
+        number: u32,
+    },
+    FileChanges {
+        number: u32,
+        max: usize,
+    },
+    ReadSaved {
+        number: u32,
+        path: String,
+        offset: u64,
+        len: u64,
+    },
     Adopt {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         lane: bool,
@@ -193,10 +237,18 @@ pub struct Connected {
 }
 
 /// The operations of this version.
-const OPERATIONS: [&str; 19] = [
+const OPERATIONS: [&str; 27] = [
     "spawn",
     "signal",
     "succeed",
+    "keep",
+    "kept",
+    "release",
+    "save_files",
+    "restore_files",
+    "forget_files",
+    "file_changes",
+    "read_saved",
     "adopt",
     "list",
     "read",
@@ -290,6 +342,26 @@ pub struct WriteReply {
     /// The size of the file afterwards.
     pub size: u64,
 }
+
+/// The answer to `kept`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptReply {
+    /// The process ids inside.
+    pub pids: Vec<i32>,
+}
+
+/// The answer to `save_files`.
+pub type SaveFilesReply = SavedSize;
+
+/// The answer to `restore_files`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RestoreFilesReply {
+    /// The number of entries that were written or removed.
+    pub changed: u64,
+}
+
+/// The answer to `file_changes`.
+pub type FileChangesReply = SavedChanges;
 
 /// The answer to `make_folder`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -47,6 +47,8 @@ pub(super) struct Program {
     pub(super) pid: Pid,
     /// True if the end of its stream kills only its process group, and no detached process.
     pub(super) stands_alone: bool,
+    /// Orphans of the program that can replace it later. They live as long as its stream.
+    pub(super) kept: Vec<Pid>,
     /// Some until exec has succeeded.
     start: Option<OwnedFd>,
     /// Reports its end, where signals do not.
@@ -234,6 +236,7 @@ impl Program {
             stream,
             pid,
             stands_alone: false,
+            kept: Vec::new(),
             start: None,
             pidfd: None,
             stdin: pipes.stdin.map(InputPump::new),
@@ -398,6 +401,7 @@ impl Program {
     /// Replaces the program by this process. The channels do not change.
     pub(super) fn replace_with(&mut self, heir: Pid) {
         self.pid = heir;
+        self.kept.retain(|kept| *kept != heir);
         self.exit = None;
         self.pending_exit = None;
     }

@@ -1,5 +1,7 @@
 //! The streams that the host has opened: programs, file operations, and requests with an immediate answer.
 
+mod heirs;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -16,7 +18,7 @@ use serde::Serialize;
 use super::adopt::{AdoptEvent, EntrySocket};
 use super::children::Children;
 use super::errors;
-use super::files::{self, Job, Root, Step};
+use super::files::{self, Job, Root, SavedStates, Step};
 use super::forward::Forwards;
 use super::group::{CheckResult, Group};
 use super::pause::Pause;
@@ -25,8 +27,8 @@ use super::tree::{self, Tree};
 use super::watch::Watches;
 use super::{ServerConfig, usage};
 use crate::protocol::{
-    BODY_CHANNEL, EmptyReply, ErrorCode, Frame, Kind, OutBuffer, ProtocolError, Reply, Request, RequestError,
-    SpawnReply, WireError, parse_request,
+    BODY_CHANNEL, EmptyReply, ErrorCode, Frame, Kind, MAX_ENTRIES, OutBuffer, ProtocolError, Reply, Request,
+    RequestError, SpawnReply, WireError, parse_request,
 };
 
 /// The maximum number of programs with open streams.
@@ -48,6 +50,8 @@ pub(super) struct Streams {
     /// The entry socket, until the worker's end was reported.
     entry: Option<EntrySocket>,
     jobs: BTreeMap<u32, Job>,
+    /// Saved states of the private files.
+    saved: SavedStates,
     forwards: Forwards,
     watches: Watches,
     /// The pause, while the processes are stopped.
@@ -81,6 +85,7 @@ impl Streams {
             programs: BTreeMap::new(),
             entry,
             jobs: BTreeMap::new(),
+            saved: SavedStates::default(),
             forwards: Forwards::default(),
             watches: Watches::default(),
             pause: None,
@@ -172,6 +177,13 @@ impl Streams {
                 answer(stream, self.signal(process, signal, scope, spare), out);
             }
             Request::Succeed { process, heir } => answer(stream, self.succeed(process, heir), out),
+            Request::Keep {
+                process,
+                pid,
+                expendable,
+            } => answer(stream, self.keep(process, pid, expendable), out),
+            Request::Kept { process } => answer(stream, self.kept(process), out),
+            Request::Release { process, pid } => answer(stream, self.release(process, pid), out),
             Request::Adopt { lane } => {
                 // The answer follows when the worker has entered.
                 if let Err(error) = self.adopt(stream, lane, out) {
@@ -206,6 +218,47 @@ impl Streams {
                 let path = self.config.real_path(&path).into_owned();
                 self.begin(stream, out, |root| Job::remove(root, &path));
             }
+            Request::SaveFiles {
+                number,
+                folders,
+                max_bytes,
+            } => {
+                let real = self.real_paths(&folders);
+                let states = std::mem::take(&mut self.saved);
+                self.begin(stream, out, |root| {
+                    Job::save(root, &states, number, (&folders, &real), max_bytes)
+                });
+                self.saved = states;
+            }
+            Request::RestoreFiles { number } => {
+                let state = self.saved.get(number);
+                let real = state
+                    .as_ref()
+                    .map_or_else(|_| Vec::new(), |state| self.real_paths(state.folders()));
+                self.begin(stream, out, |root| Job::restore(root, state?, &real));
+            }
+            Request::FileChanges { number, max } => {
+                let state = self.saved.get(number);
+                let real = state
+                    .as_ref()
+                    .map_or_else(|_| Vec::new(), |state| self.real_paths(state.folders()));
+                self.begin(stream, out, |root| {
+                    Job::compare(root, state?, &real, max.min(MAX_ENTRIES))
+                });
+            }
+            Request::ReadSaved {
+                number,
+                path,
+                offset,
+                len,
+            } => {
+                let state = self.saved.get(number);
+                self.begin(stream, out, |_| Job::read_saved(&*state?, &path, offset, len));
+            }
+            Request::ForgetFiles { number } => {
+                self.saved.forget(number);
+                answer(stream, Ok(EmptyReply {}), out);
+            }
             Request::Watch { path, recursive } => {
                 let path = self.config.real_path(&path);
                 answer(stream, self.watches.begin(&self.root, stream, &path, recursive), out);
@@ -230,6 +283,11 @@ impl Streams {
             }
             Request::Resize { process, size } => answer(stream, self.resize(process, size), out),
         }
+    }
+
+    fn real_paths(&self, folders: &[String]) -> Vec<String> {
+        let real = folders.iter().map(|folder| self.config.real_path(folder).into_owned());
+        real.collect()
     }
 
     fn begin(&mut self, stream: u32, out: &mut OutBuffer, make: impl FnOnce(&Root) -> Result<Job, WireError>) {
@@ -417,6 +475,10 @@ impl Streams {
 
     /// Handles the end of a process that was reaped.
     pub(super) fn ended(&mut self, pid: Pid, exit: Exit, out: &mut OutBuffer, children: &mut Children) {
+        // Its number can belong to another process from now on.
+        for program in self.programs.values_mut() {
+            program.kept.retain(|kept| *kept != pid);
+        }
         let found = self
             .programs
             .iter()
@@ -443,12 +505,7 @@ impl Streams {
         scope: SignalScope,
         spare: Option<i32>,
     ) -> Result<EmptyReply, WireError> {
-        let Some(program) = self.programs.get(&stream) else {
-            return Err(WireError::new(
-                ErrorCode::Invalid,
-                format!("stream {stream} belongs to no program"),
-            ));
-        };
+        let program = self.programs.get(&stream).ok_or_else(|| no_program(stream))?;
         let signal = match asked {
             AskedSignal::Interrupt => Signal::INT,
             AskedSignal::Terminate => Signal::TERM,
@@ -484,12 +541,10 @@ impl Streams {
 
     /// Gives the terminal of a program another size.
     fn resize(&self, stream: u32, size: TerminalSize) -> Result<EmptyReply, WireError> {
-        let invalid = |message: String| WireError::new(ErrorCode::Invalid, message);
-        let program = self.programs.get(&stream);
-        let program = program.ok_or_else(|| invalid(format!("stream {stream} belongs to no program")))?;
+        let program = self.programs.get(&stream).ok_or_else(|| no_program(stream))?;
         match program.resize(size) {
             Some(done) => done.map(|()| EmptyReply {}).map_err(errors::of_file),
-            None => Err(invalid("the program has no terminal".to_owned())),
+            None => Err(WireError::new(ErrorCode::Invalid, "the program has no terminal")),
         }
     }
 
@@ -499,65 +554,14 @@ impl Streams {
             others,
             first_process: self.first_process,
         };
-        tree.signal(signal).map_err(|error| WireError {
-            errno: error.raw_os_error(),
-            ..WireError::new(ErrorCode::Failed, format!("the processes could not be listed: {error}"))
-        })
+        tree.signal(signal).map_err(not_listed)
     }
 
-    /// Replaces a program that has ended by an orphan. The only checks are that the orphan exists and belongs to no
-    /// other program. With a false claim, code in the sandbox can only make another of its processes its session.
-    fn succeed(&mut self, stream: u32, heir: i32) -> Result<EmptyReply, WireError> {
-        if !self.first_process {
-            return Err(WireError::new(
-                ErrorCode::Unsupported,
-                "only the first process can report the end of an heir",
-            ));
-        }
-        let has_ended = self.programs.get(&stream).is_some_and(Program::has_reported_exit);
-        if !has_ended {
-            return Err(WireError::new(
-                ErrorCode::Invalid,
-                format!("stream {stream} belongs to no ended program"),
-            ));
-        }
-        let mut others = self.others(stream);
-        let heir = self.orphan(heir)?;
-        if others.contains(&heir) {
-            return Err(WireError::new(ErrorCode::Invalid, "another program cannot be an heir"));
-        }
-        others.push(heir);
-        self.signal_tree(heir, &others, Signal::KILL)?;
-        if let Some(program) = self.programs.get_mut(&stream) {
-            program.replace_with(heir);
-            tree::signal_process(heir, Signal::CONT);
-        }
-        Ok(EmptyReply {})
-    }
-
-    /// Returns a living child of the agent that the agent did not start. Only the agent reaps it, so its id stays its
-    /// own.
-    fn orphan(&self, pid: i32) -> Result<Pid, WireError> {
-        let table = super::process_table::read().map_err(|error| WireError {
-            errno: error.raw_os_error(),
-            ..WireError::new(ErrorCode::Failed, format!("the processes could not be listed: {error}"))
-        })?;
-        let me = rustix::process::getpid().as_raw_pid();
-        let found = table
-            .entries
-            .iter()
-            .find(|entry| entry.pid == pid && entry.parent == me && !entry.is_dead());
-        found
-            .and_then(|entry| entry.id())
-            .ok_or_else(|| WireError::new(ErrorCode::NotFound, format!("process {pid} is not an orphan")))
-    }
-
+    /// Returns the other programs, and all kept processes.
     fn others(&self, stream: u32) -> Vec<Pid> {
-        self.programs
-            .values()
-            .filter(|program| program.stream != stream)
-            .map(|program| program.pid)
-            .collect()
+        let others = self.programs.values().filter(|program| program.stream != stream);
+        let kept = self.programs.values().flat_map(|program| &program.kept);
+        others.map(|program| program.pid).chain(kept.copied()).collect()
     }
 
     fn reset(&mut self, stream: u32, children: &mut Children) {
@@ -713,9 +717,23 @@ impl Streams {
             Step::Read(reply) => answer(stream, Ok(reply), out),
             Step::Written(reply) => answer(stream, Ok(reply), out),
             Step::Removed => answer(stream, Ok(EmptyReply {}), out),
+            Step::Saved(number, state) => answer(stream, Ok(self.saved.add(number, state)), out),
+            Step::Restored(reply) => answer(stream, Ok(reply), out),
+            Step::Compared(reply) => answer(stream, Ok(reply), out),
             Step::Failed(error) => answer::<EmptyReply>(stream, Err(error), out),
         }
         self.jobs.remove(&stream);
+    }
+}
+
+fn no_program(stream: u32) -> WireError {
+    WireError::new(ErrorCode::Invalid, format!("stream {stream} belongs to no program"))
+}
+
+fn not_listed(error: io::Error) -> WireError {
+    WireError {
+        errno: error.raw_os_error(),
+        ..WireError::new(ErrorCode::Failed, format!("the processes could not be listed: {error}"))
     }
 }
 

@@ -17,3 +17,4 @@ mod hostile_agent;
 mod hostile_host;
 mod ports;
 mod programs;
+mod saved_files;

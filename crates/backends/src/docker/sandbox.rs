@@ -15,7 +15,7 @@ use sandcell_agent::client::AgentClient;
 use sandcell_agent::protocol::DISK_FULL_STATUS;
 use sandcell_sandbox::{
     Attachments, ByteSize, Command, Connection, EndReason, Ended, Files, Forward, Isolation, LAYERS, LAYERS_MAX, Ports,
-    Process, Sandbox, SandboxError, Usage,
+    Process, Sandbox, SandboxError, SavedFiles, Usage,
 };
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -210,6 +210,10 @@ impl Sandbox for DockerSandbox {
 
     fn files(&self) -> &dyn Files {
         self.client.files()
+    }
+
+    fn saved_files(&self) -> Option<&dyn SavedFiles> {
+        self.client.saved_files()
     }
 
     fn attachments(&self) -> Option<&dyn Attachments> {

@@ -10,7 +10,7 @@ use sandcell_agent::client::{AgentClient, AgentEnd};
 use sandcell_jail::plan::{self, MAX_ATTACHMENTS};
 use sandcell_sandbox::{
     Attachments, ByteSize, Command, Connection, EndReason, Ended, Files, Forward, Image, Isolation, Level, Ports,
-    Priority, Process, Sandbox, SandboxError, Usage, ZygoteEntry,
+    Priority, Process, Sandbox, SandboxError, SavedFiles, Usage, ZygoteEntry,
 };
 use tokio::time::timeout;
 
@@ -105,6 +105,10 @@ impl Sandbox for NativeSandbox {
 
     fn files(&self) -> &dyn Files {
         self.client.files()
+    }
+
+    fn saved_files(&self) -> Option<&dyn SavedFiles> {
+        self.client.saved_files()
     }
 
     fn priority(&self) -> Option<&dyn Priority> {

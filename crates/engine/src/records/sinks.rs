@@ -364,6 +364,7 @@ const fn kind_of(cause: Code) -> Option<EventKind> {
         | Code::ToolFailed
         | Code::ToolUnavailable
         | Code::Busy
+        | Code::CheckpointUnavailable
         | Code::Internal => None,
     }
 }

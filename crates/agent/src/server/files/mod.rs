@@ -11,13 +11,19 @@ mod names;
 mod open;
 mod read;
 mod remove;
+mod saved;
 mod write;
+
+use std::sync::Arc;
 
 use sandcell_sandbox::WriteMode;
 
-use crate::protocol::{ListReply, OutBuffer, ProtocolError, ReadReply, WireError, WriteReply};
+use crate::protocol::{
+    FileChangesReply, ListReply, OutBuffer, ProtocolError, ReadReply, RestoreFilesReply, WireError, WriteReply,
+};
 pub(super) use entry::{entry, make_folder, rename};
 pub(super) use open::{Root, folder_to_watch};
+pub(super) use saved::{SavedState, SavedStates};
 pub(super) use write::{REPLACING_PREFIX, TEMPORARY_PREFIX};
 
 /// A file operation in progress.
@@ -26,6 +32,9 @@ pub(super) enum Job {
     Read(read::Read),
     Write(Box<write::Write>),
     Remove(remove::Remove),
+    Save(Box<saved::Save>),
+    Restore(Box<saved::Restore>),
+    Compare(Box<saved::Changes>),
 }
 
 /// The result of a slice of work.
@@ -36,6 +45,9 @@ pub(super) enum Step {
     Read(ReadReply),
     Written(WriteReply),
     Removed,
+    Saved(u32, SavedState),
+    Restored(RestoreFilesReply),
+    Compared(FileChangesReply),
     Failed(WireError),
 }
 
@@ -56,10 +68,33 @@ impl Job {
         remove::Remove::new(root, path).map(Self::Remove)
     }
 
+    /// Saves the files below these folders: their paths for the host, and in this system.
+    pub(super) fn save(
+        root: &Root,
+        states: &SavedStates,
+        number: u32,
+        folders: (&[String], &[String]),
+        max_bytes: u64,
+    ) -> Result<Self, WireError> {
+        saved::Save::new(root, states, number, folders, max_bytes).map(|save| Self::Save(Box::new(save)))
+    }
+
+    pub(super) fn restore(root: &Root, state: Arc<SavedState>, real: &[String]) -> Result<Self, WireError> {
+        saved::Restore::new(root, state, real).map(|restore| Self::Restore(Box::new(restore)))
+    }
+
+    pub(super) fn compare(root: &Root, state: Arc<SavedState>, real: &[String], max: usize) -> Result<Self, WireError> {
+        saved::Changes::new(root, state, real, max).map(|changes| Self::Compare(Box::new(changes)))
+    }
+
+    pub(super) fn read_saved(state: &SavedState, path: &str, offset: u64, len: u64) -> Result<Self, WireError> {
+        read::Read::of_saved(state, path, offset, len).map(Self::Read)
+    }
+
     /// Returns true if a slice can be done without a frame from the host.
     pub(super) fn can_go_on(&self) -> bool {
         match self {
-            Self::List(_) | Self::Remove(_) => true,
+            Self::List(_) | Self::Remove(_) | Self::Save(_) | Self::Restore(_) | Self::Compare(_) => true,
             Self::Read(read) => read.can_go_on(),
             Self::Write(_) => false,
         }
@@ -72,6 +107,9 @@ impl Job {
             Self::Read(read) => read.slice(stream, out),
             Self::Write(_) => Step::Again,
             Self::Remove(remove) => remove.slice(),
+            Self::Save(save) => save.slice(),
+            Self::Restore(restore) => restore.slice(),
+            Self::Compare(changes) => changes.slice(),
         }
     }
 
@@ -79,9 +117,7 @@ impl Job {
     pub(super) fn receive(&mut self, stream: u32, bytes: &[u8], out: &mut OutBuffer) -> Result<Step, ProtocolError> {
         match self {
             Self::Write(write) => write.receive(stream, bytes, out),
-            Self::List(_) | Self::Read(_) | Self::Remove(_) => {
-                Err(ProtocolError::new("data for an operation that takes none"))
-            }
+            _ => Err(ProtocolError::new("data for an operation that takes none")),
         }
     }
 
@@ -89,9 +125,7 @@ impl Job {
     pub(super) fn finish(&mut self) -> Result<Step, ProtocolError> {
         match self {
             Self::Write(write) => Ok(write.finish()),
-            Self::List(_) | Self::Read(_) | Self::Remove(_) => {
-                Err(ProtocolError::new("CLOSE for an operation that takes no data"))
-            }
+            _ => Err(ProtocolError::new("CLOSE for an operation that takes no data")),
         }
     }
 
@@ -99,9 +133,7 @@ impl Job {
     pub(super) fn refund(&mut self, amount: u32) -> Result<(), ProtocolError> {
         match self {
             Self::Read(read) => read.refund(amount),
-            Self::List(_) | Self::Write(_) | Self::Remove(_) => {
-                Err(ProtocolError::new("credit for an operation that sends no data"))
-            }
+            _ => Err(ProtocolError::new("credit for an operation that sends no data")),
         }
     }
 }

@@ -7,6 +7,7 @@ use rustix::fs::OFlags;
 use rustix::io::{Errno, pread};
 
 use super::open::Root;
+use super::saved::SavedState;
 use super::{Step, errors};
 use crate::protocol::{
     BODY_CHANNEL, ErrorCode, MAX_DATA, MAX_TRANSFER, OutBuffer, ProtocolError, ReadReply, SendWindow, WireError,
@@ -14,6 +15,8 @@ use crate::protocol::{
 
 pub(in crate::server) struct Read {
     file: OwnedFd,
+    /// The place of the content in the file.
+    start: u64,
     total: u64,
     offset: u64,
     left: u64,
@@ -22,19 +25,29 @@ pub(in crate::server) struct Read {
 
 impl Read {
     pub(super) fn new(root: &Root, path: &str, offset: u64, len: u64) -> Result<Self, WireError> {
-        if len > MAX_TRANSFER {
-            return Err(WireError::new(
-                ErrorCode::Invalid,
-                format!("at most {MAX_TRANSFER} bytes can be read at once"),
-            ));
-        }
+        check_length(len)?;
         let (file, status) = root.regular(path, OFlags::RDONLY)?;
         let total = u64::try_from(status.st_size).unwrap_or(0);
         Ok(Self {
             file,
+            start: 0,
             total,
             offset,
             left: len,
+            window: SendWindow::default(),
+        })
+    }
+
+    /// Reads a part of a file as a saved state has it.
+    pub(super) fn of_saved(state: &SavedState, path: &str, offset: u64, len: u64) -> Result<Self, WireError> {
+        check_length(len)?;
+        let (store, start, total) = state.content(path)?;
+        Ok(Self {
+            file: rustix::io::fcntl_dupfd_cloexec(store, 0).map_err(errors::of_file)?,
+            start,
+            total,
+            offset,
+            left: len.min(total.saturating_sub(offset)),
             window: SendWindow::default(),
         })
     }
@@ -55,7 +68,7 @@ impl Read {
         if self.left == 0 || i64::try_from(self.offset).is_err() {
             return Step::Read(ReadReply { total: self.total });
         }
-        match pread(&self.file, offered, self.offset) {
+        match pread(&self.file, offered, self.start.saturating_add(self.offset)) {
             Ok(([], _)) => Step::Read(ReadReply { total: self.total }),
             Ok((bytes, _)) => {
                 out.data(stream, BODY_CHANNEL, bytes);
@@ -69,4 +82,12 @@ impl Read {
             Err(error) => Step::Failed(errors::of_file(error)),
         }
     }
+}
+
+fn check_length(len: u64) -> Result<(), WireError> {
+    if len > MAX_TRANSFER {
+        let message = format!("at most {MAX_TRANSFER} bytes can be read at once");
+        return Err(WireError::new(ErrorCode::Invalid, message));
+    }
+    Ok(())
 }

@@ -66,12 +66,17 @@ impl Level {
 impl Remove {
     pub(super) fn new(root: &Root, path: &str) -> Result<Self, WireError> {
         let (parent, name) = existing(root, path)?;
-        Ok(Self {
+        Ok(Self::of_entry(parent, name))
+    }
+
+    /// Removes the entry with this name in a folder.
+    pub(super) fn of_entry(parent: OwnedFd, name: Vec<u8>) -> Self {
+        Self {
             parent,
             name,
             levels: Vec::new(),
             begun: false,
-        })
+        }
     }
 
     pub(super) fn slice(&mut self) -> Step {
