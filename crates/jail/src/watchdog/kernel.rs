@@ -14,7 +14,8 @@ use rustix::process::Pid;
 
 use super::{
     ALLOCATION_BYTES_PER_SECOND, DESCRIPTOR_BYTES, MAX_CHECK_INTERVAL, MIN_CHECK_INTERVAL, ProcessSample,
-    SNAPSHOT_CHECK_TENTHS, SNAPSHOT_COST_DIVISOR, WatchRecord, descriptors, programs, single_snapshot, tables_of,
+    SNAPSHOT_CHECK_TENTHS, SNAPSHOT_COST_DIVISOR, WatchRecord, descriptors, kill_outdated, programs, single_snapshot,
+    tables_of,
 };
 use crate::cgroup::Group;
 use crate::plan::SOCKET_BUFFER_BYTES;
@@ -84,6 +85,9 @@ impl WatchRecord {
             return (used, doubtful);
         }
         let processes = single_snapshot(pids.into_iter().map(ProcessSample::of).collect());
+        if kill_outdated(&processes) {
+            return (used, doubtful);
+        }
         let uncounted = self
             .snapshot_cost(&processes, used, limit)
             .min(limit / SNAPSHOT_COST_DIVISOR);

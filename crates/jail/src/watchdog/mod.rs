@@ -3,9 +3,13 @@
 //!
 //! A session may keep a frozen snapshot process, which shares its memory until the session writes to it. The cost of a
 //! snapshot alone must not get another process killed. So an expensive snapshot is killed first, once the sandbox uses
-//! much of its limit. The cost of a cheap one is not counted. At most one process counts as a snapshot. Memory that it
+//! much of its limit. The cost of a cheap one is not counted. Only the newest process counts as a snapshot. Memory that it
 //! shares is counted for the other process. So a program that takes a snapshot's name gains no more than the cost of a
 //! cheap one. After its session has ended, a snapshot counts as an ordinary process, because it replaces the session.
+//!
+//! Older snapshots are automatic checkpoints. They end first, as soon as the sandbox uses much of its limit. Checkpoints
+//! that a caller named count as programs: with their share of shared memory, so that the session is not counted again for
+//! each of them.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -134,6 +138,15 @@ pub(crate) struct WatchRecord {
     cpu_us: u64,
     /// The cost of the snapshot at the last check, with a mark that changes when the cost may have changed.
     snapshot: Option<(SnapshotMark, u64)>,
+    /// The shares of the frozen copies at the last check, in bytes, with the same kind of mark.
+    copies: Option<(CopiesMark, Vec<u64>)>,
+}
+
+/// Values that change when the shares of frozen copies may have changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct CopiesMark {
+    all: Vec<Pid>,
+    faults: u64,
 }
 
 /// Values that change when a program writes to memory that a snapshot shares.
@@ -254,10 +267,11 @@ impl WatchRecord {
     pub(crate) fn check_tree(&mut self, roots: ProcessRoots, bounds: Bounds) {
         let began = Instant::now();
         let first = roots.first;
-        let processes = single_snapshot(roots.descendants().into_iter().map(ProcessSample::of).collect());
+        let mut processes = single_snapshot(roots.descendants().into_iter().map(ProcessSample::of).collect());
         if self.kill_for_files_of(first, &processes) {
             return;
         }
+        self.share_copies(&mut processes);
         let outside = self.outside(first, &processes, bounds);
         let all = processes.iter().map(|sample| sample.bytes).sum::<u64>() + outside;
         let snapshots: u64 = processes
@@ -266,7 +280,12 @@ impl WatchRecord {
             .map(|sample| sample.bytes)
             .sum();
         let mut total = all - snapshots;
-        if all > bounds.memory / 10 * SNAPSHOT_CHECK_TENTHS {
+        let much = all > bounds.memory / 10 * SNAPSHOT_CHECK_TENTHS;
+        if much && kill_outdated(&processes) {
+            self.due = Some(Instant::now() + MIN_CHECK_INTERVAL);
+            return;
+        }
+        if much {
             let cost = self.snapshot_cost(&processes, all, bounds.memory);
             // Only a snapshot whose memory is no longer shared costs this much and stays.
             if cost > bounds.memory / SNAPSHOT_COST_DIVISOR {
@@ -406,6 +425,32 @@ impl WatchRecord {
         killed
     }
 
+    /// Counts frozen copies with their share of shared memory. The session that they share it with is counted in full.
+    fn share_copies(&mut self, processes: &mut [ProcessSample]) {
+        if !processes.iter().any(|sample| sample.copy) {
+            return;
+        }
+        let mark = CopiesMark {
+            all: processes.iter().map(|sample| sample.pid).collect(),
+            faults: processes.iter().map(|sample| times(sample.pid).faults).sum(),
+        };
+        let copies = processes.iter_mut().filter(|sample| sample.copy);
+        match &self.copies {
+            Some((at, shares)) if *at == mark => {
+                for (sample, share) in copies.zip(shares) {
+                    sample.bytes = *share;
+                }
+            }
+            _ => {
+                let shares = copies.map(|sample| {
+                    sample.bytes = exact_memory(sample);
+                    sample.bytes
+                });
+                self.copies = Some((mark, shares.collect()));
+            }
+        }
+    }
+
     /// Kills an expensive snapshot, which does not count as a kill for memory. Otherwise returns its cost.
     fn snapshot_cost(&mut self, processes: &[ProcessSample], used: u64, limit: u64) -> u64 {
         let Some(snapshot) = processes.iter().find(|sample| sample.snapshot).map(|sample| sample.pid) else {
@@ -475,14 +520,26 @@ fn check_interval(total: u64, bounds: Bounds, took: Duration) -> Duration {
         .max(rest.min(MAX_CHECK_INTERVAL))
 }
 
-/// Only the first process with a snapshot's name counts as one.
+/// Only the newest process with a snapshot's name counts as one.
 fn single_snapshot(mut processes: Vec<ProcessSample>) -> Vec<ProcessSample> {
+    let snapshots = processes.iter().filter(|sample| sample.snapshot);
+    let newest = snapshots.map(|sample| sample.pid.as_raw_pid()).max();
+    for sample in processes.iter_mut().filter(|sample| sample.snapshot) {
+        sample.snapshot = Some(sample.pid.as_raw_pid()) == newest;
+        sample.outdated = !sample.snapshot;
+        sample.copy |= sample.outdated;
+    }
     processes
-        .iter_mut()
-        .filter(|sample| sample.snapshot)
-        .skip(1)
-        .for_each(|sample| sample.snapshot = false);
-    processes
+}
+
+/// Kills the snapshots that are not the newest, which does not count as a kill for memory. Returns true if there is one
+/// whose memory is not freed yet.
+fn kill_outdated(processes: &[ProcessSample]) -> bool {
+    let mut killed = false;
+    for sample in processes.iter().filter(|sample| sample.outdated && !sample.dying) {
+        killed |= kill_process(sample.pid, Signal::KILL).is_ok();
+    }
+    killed
 }
 
 /// Returns the processes that may be killed for memory: not a snapshot, unless there is no other process.
@@ -528,7 +585,7 @@ pub(crate) fn usage(first: u32, worker: Option<Pid>, limit: u64) -> Usage {
     let descendants = ProcessRoots { first, worker }.descendants();
     let processes = single_snapshot(descendants.into_iter().map(ProcessSample::of).collect());
     for sample in &processes {
-        usage.memory += if sample.snapshot {
+        usage.memory += if sample.snapshot || sample.copy {
             own_memory(sample.living)
         } else {
             sample.bytes
@@ -559,6 +616,8 @@ mod tests {
             tasks: 1,
             stopped: false,
             snapshot,
+            copy: false,
+            outdated: false,
             dying: false,
         };
         let pids = |processes: Vec<ProcessSample>| -> Vec<i32> {
@@ -570,7 +629,39 @@ mod tests {
         };
         assert_eq!(pids(vec![sample(5, false), sample(6, true), sample(7, false)]), [5, 7]);
         assert_eq!(pids(vec![sample(6, true)]), [6]);
-        assert_eq!(pids(vec![sample(6, true), sample(7, true)]), [7]);
+        assert_eq!(
+            pids(vec![sample(6, true), sample(7, true)]),
+            [6],
+            "the newest one is the snapshot"
+        );
+    }
+
+    #[test]
+    fn snapshots_that_are_not_the_newest_end_when_memory_runs_short() {
+        let program = || std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let (mut one, mut two) = (program(), program());
+        let sample = |child: &std::process::Child| {
+            let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+            paths::host_is_as_it_is();
+            ProcessSample {
+                snapshot: true,
+                ..ProcessSample::of(pid)
+            }
+        };
+        let processes = single_snapshot(vec![sample(&two), sample(&one)]);
+        let newest = one.id().max(two.id());
+        let is_snapshot = |sample: &ProcessSample| sample.pid.as_raw_pid().unsigned_abs() == newest;
+        assert!(processes.iter().all(|sample| sample.snapshot == is_snapshot(sample)));
+        assert!(kill_outdated(&processes));
+        let (older, newer) = if one.id() == newest {
+            (&mut two, &mut one)
+        } else {
+            (&mut one, &mut two)
+        };
+        assert!(!older.wait().unwrap().success());
+        assert!(newer.try_wait().unwrap().is_none());
+        newer.kill().unwrap();
+        newer.wait().unwrap();
     }
 
     #[test]

@@ -9,6 +9,9 @@ use crate::paths;
 /// The process name of a session's snapshot. The driver of the session sets it.
 pub const SNAPSHOT_PROCESS_NAME: &str = "sandcell-copy";
 
+/// The process name of a session's checkpoint. The driver sets it when the agent keeps the process.
+pub(super) const CHECKPOINT_PROCESS_NAME: &str = "sandcell-kept";
+
 /// One process in one check.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ProcessSample {
@@ -19,8 +22,12 @@ pub(super) struct ProcessSample {
     pub(super) tasks: u64,
     /// True if it was stopped before the watchdog stopped it.
     pub(super) stopped: bool,
-    /// True if it is a session's snapshot.
+    /// True if it is the newest snapshot of a session.
     pub(super) snapshot: bool,
+    /// True if it is a frozen copy of a session: a checkpoint, or a snapshot that is not the newest.
+    pub(super) copy: bool,
+    /// True if it is a snapshot that is not the newest.
+    pub(super) outdated: bool,
     /// True if it was killed and the kernel has not freed its memory yet.
     pub(super) dying: bool,
 }
@@ -28,6 +35,8 @@ pub(super) struct ProcessSample {
 impl ProcessSample {
     pub(super) fn of(pid: Pid) -> Self {
         let (living, status) = status_of(pid);
+        let snapshot = is_snapshot(pid, &status);
+        let names = [SNAPSHOT_PROCESS_NAME, CHECKPOINT_PROCESS_NAME];
         Self {
             pid,
             living,
@@ -35,7 +44,9 @@ impl ProcessSample {
             tasks: number_of(&status, "Threads:"),
             stopped: false,
             dying: !status.is_empty() && !has_ended(&status) && (!status.contains("\nVmRSS:") || is_killed(&status)),
-            snapshot: is_snapshot(pid, &status),
+            snapshot,
+            copy: !snapshot && name_in(&status).is_some_and(|name| names.contains(&name)),
+            outdated: false,
         }
     }
 }
@@ -43,14 +54,17 @@ impl ProcessSample {
 /// Returns true for a process with a snapshot's name whose kernel session has a living leader. The leader is the process of
 /// the session. When the leader ends, the snapshot replaces it and becomes the leader of a new kernel session.
 pub(super) fn is_snapshot(pid: Pid, status: &str) -> bool {
-    let name = status.lines().next().and_then(|line| line.strip_prefix("Name:"));
-    if name.is_none_or(|name| name.trim() != SNAPSHOT_PROCESS_NAME) {
+    if name_in(status) != Some(SNAPSHOT_PROCESS_NAME) {
         return false;
     }
     leader(pid)
         .filter(|leader| *leader != pid)
         .map(|leader| status_of(leader).1)
         .is_some_and(|status| !status.is_empty() && !has_ended(&status))
+}
+
+fn name_in(status: &str) -> Option<&str> {
+    status.lines().next()?.strip_prefix("Name:").map(str::trim)
 }
 
 /// Returns the leader of a process's kernel session.
