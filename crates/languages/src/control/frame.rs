@@ -86,6 +86,26 @@ pub enum Frame {
         nonce: String,
         /// The last cell that it includes.
         cell: u32,
+        /// Another snapshot of the same state; none if the session could not make it, or was not asked.
+        kept: Option<i32>,
+    },
+    /// Between cells: a checkpoint, on request.
+    Kept {
+        /// The nonce of the request, as claimed.
+        nonce: String,
+        /// The process id inside; none if there is no checkpoint.
+        pid: Option<i32>,
+        /// The last cell that it includes.
+        cell: u32,
+        /// The reason for its absence, as a word of the protocol.
+        why: String,
+    },
+    /// Memory of processes, on request.
+    Measured {
+        /// The nonce of the request, as claimed.
+        nonce: String,
+        /// Bytes for each process of the request; at most 64.
+        bytes: Vec<u64>,
     },
     /// The session's variables, on request.
     Variables {
@@ -152,6 +172,18 @@ enum Header {
     Resumed {
         nonce: String,
         cell: u32,
+        #[serde(default)]
+        kept: i32,
+    },
+    Kept {
+        nonce: String,
+        pid: i32,
+        cell: u32,
+        why: String,
+    },
+    Measured {
+        nonce: String,
+        bytes: Vec<u64>,
     },
     Variables {
         nonce: String,
@@ -270,9 +302,26 @@ fn parse(mut body: Bytes) -> Result<Frame, FrameError> {
             let pid = (pid > 1).then_some(pid);
             Ok(Frame::Copy { pid, cell, why })
         }
-        Header::Resumed { nonce, cell } => {
+        Header::Resumed { nonce, cell, kept } => {
             no_blobs(&body)?;
-            Ok(Frame::Resumed { nonce, cell })
+            let kept = (kept > 1).then_some(kept);
+            Ok(Frame::Resumed { nonce, cell, kept })
+        }
+        Header::Kept {
+            nonce,
+            pid,
+            cell,
+            mut why,
+        } => {
+            no_blobs(&body)?;
+            clip(&mut why, 40);
+            let pid = (pid > 1).then_some(pid);
+            Ok(Frame::Kept { nonce, pid, cell, why })
+        }
+        Header::Measured { nonce, mut bytes } => {
+            no_blobs(&body)?;
+            bytes.truncate(64);
+            Ok(Frame::Measured { nonce, bytes })
         }
         Header::Variables { nonce, mut variables } => {
             no_blobs(&body)?;

@@ -5,8 +5,11 @@
 //! otherwise it is over. Every wait for the inside has a deadline or is ended by [`Interrupter::kill`].
 
 mod ask;
+mod checkpoints;
 mod interrupter;
+mod restore;
 
+use std::collections::BTreeMap;
 use std::num::NonZero;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,6 +28,7 @@ use tokio::sync::{Mutex, mpsc};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use self::ask::Late;
+use self::checkpoints::Checkpoint;
 use self::interrupter::DriverInterrupter;
 use super::frame::{Decoder, Done, Frame, encode};
 use super::snapshot_state::SnapshotState;
@@ -35,8 +39,6 @@ const START_MAX: Duration = Duration::from_secs(30);
 const DRAIN_MAX: Duration = Duration::from_millis(250);
 /// The maximum delay between the end of the control channel and that of the process.
 const EXIT_MAX: Duration = Duration::from_secs(1);
-/// The deadline for a snapshot to become the session.
-const RESTORE_MAX: Duration = Duration::from_secs(2);
 /// A session above this many tenths of the memory limit keeps no snapshot.
 const COPY_TENTHS: u64 = 7;
 /// The same bound, in bytes, if no limit is known.
@@ -109,6 +111,10 @@ pub struct DriverSession {
     /// Code that exhausts its memory gets an error and continues.
     watched: bool,
     aftermath: Aftermath,
+    /// Kept snapshots, by the caller's numbers.
+    checkpoints: BTreeMap<u32, Checkpoint>,
+    /// The reason why the session keeps no snapshots.
+    without_snapshots: Option<&'static str>,
     code: CodeIn,
     features: SessionFeatures,
     /// The modules loaded before its first cell.
@@ -259,6 +265,8 @@ impl DriverSession {
             copy_after: 0,
             watched: sandbox.is_some_and(is_watched),
             aftermath: Aftermath::Over { why: None },
+            checkpoints: BTreeMap::new(),
+            without_snapshots,
             code: start.code,
             features: start.features,
             preloaded: Arc::default(),
@@ -501,67 +509,6 @@ impl DriverSession {
         Ok(None)
     }
 
-    /// Makes the snapshot the session, after the interpreter's end. Returns the last cell that the snapshot includes,
-    /// with the reason if it is outdated. The error holds the reason why the session is over.
-    async fn restore(&mut self, to: &mpsc::Sender<SessionEvent>) -> Result<(u32, Option<String>), Option<String>> {
-        let (pid, old) = self.link.snapshot.take()?;
-        // The interpreter may have died in the middle of a frame.
-        self.decoder = Decoder::default();
-        let link = Arc::clone(&self.link);
-        let resumed = timeout(RESTORE_MAX, async {
-            if let Err(error) = link.handle.succeed(pid).await {
-                tracing::debug!(%error, "a copy could not be called");
-                return Err("the copy of it was gone; one that costs much is given up when memory runs short");
-            }
-            self.resume(to).await.map_err(|error| {
-                tracing::debug!(%error, "a session could not be restored");
-                "the copy of it did not answer as it should"
-            })
-        });
-        let resumed = resumed.await;
-        resumed
-            .unwrap_or(Err("the copy of it did not answer in time"))
-            .map(|cell| (cell, old))
-            .map_err(|why| Some(why.to_owned()))
-    }
-
-    /// Resumes the snapshot and waits for its answer. Output in the meantime still belongs to the cell.
-    async fn resume(&mut self, to: &mpsc::Sender<SessionEvent>) -> Result<u32, SessionError> {
-        let link = Arc::clone(&self.link);
-        let word = format!("\nsandcell-resume {}\n", self.nonce_base);
-        let mut write = link.handle.write(Channel::Control, Bytes::from(word));
-        let mut written = false;
-        loop {
-            tokio::select! {
-                result = &mut write, if !written => {
-                    result?;
-                    written = true;
-                }
-                event = self.events.recv() => match event {
-                    Some(ProcessEvent::Output { channel: Channel::Control, bytes }) => {
-                        self.decoder.push(&bytes);
-                        while let Some(frame) = self.next_frame()? {
-                            if let Frame::Resumed { nonce, cell } = frame
-                                && nonce == self.nonce_base
-                            {
-                                return Ok(cell);
-                            }
-                        }
-                    }
-                    Some(ProcessEvent::Output { channel, bytes }) => {
-                        let stream = if channel == Channel::Stderr { OutputStream::Stderr } else { OutputStream::Stdout };
-                        pass(to, SessionEvent::Output { stream, bytes }).await;
-                    }
-                    Some(ProcessEvent::Closed { .. }) => self.open = self.open.saturating_sub(1),
-                    Some(ProcessEvent::Exited { .. }) => {
-                        return Err(SessionError::Protocol("the copy has ended, too".to_owned()));
-                    }
-                    None => return Err(SandboxError::Gone(EndReason::AgentLost).into()),
-                },
-            }
-        }
-    }
-
     /// Reads the rest of the output after the interpreter's end, which may contain the end of the cell.
     async fn drain(
         &mut self,
@@ -671,6 +618,8 @@ async fn deliver(
         | Frame::Install { .. }
         | Frame::Copy { .. }
         | Frame::Resumed { .. }
+        | Frame::Kept { .. }
+        | Frame::Measured { .. }
         | Frame::Variables { .. }
         | Frame::Preloaded { .. } => {}
     }
@@ -777,5 +726,39 @@ impl Session for DriverSession {
 
     fn aftermath(&self) -> Aftermath {
         self.aftermath.clone()
+    }
+
+    fn checkpoint_obstacle(&self) -> Option<String> {
+        let unsupported = || (!self.link.handle.keeps_heirs()).then(|| "this back end cannot keep it".to_owned());
+        self.without_snapshots.map(str::to_owned).or_else(unsupported)
+    }
+
+    async fn checkpoint(&mut self, number: u32, expendable: bool) -> Result<Result<(), String>, SessionError> {
+        self.make_checkpoint(number, expendable).await
+    }
+
+    fn checkpoints(&self) -> Vec<u32> {
+        self.checkpoints.keys().copied().collect()
+    }
+
+    async fn existing_checkpoints(&mut self) -> Vec<u32> {
+        self.refresh_checkpoints().await;
+        self.checkpoints()
+    }
+
+    async fn checkpoint_sizes(&mut self) -> Result<Vec<(u32, u64)>, SessionError> {
+        self.measure_checkpoints().await
+    }
+
+    async fn drop_checkpoint(&mut self, number: u32) {
+        self.release_checkpoint(number).await;
+    }
+
+    async fn halt(&mut self) {
+        self.end_interpreter().await;
+    }
+
+    async fn rewind(&mut self, number: u32) -> Result<(), SessionError> {
+        self.rewind_to(number).await
     }
 }

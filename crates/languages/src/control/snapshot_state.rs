@@ -53,7 +53,7 @@ impl SnapshotState {
 }
 
 /// Explains a word of the protocol, as the end of a sentence. Unknown words are ignored.
-fn reason(why: &str) -> Option<String> {
+pub(super) fn reason(why: &str) -> Option<String> {
     let text = match why {
         "threads" => "it had other threads running, which a snapshot cannot keep",
         "memory" => "it used too much of its memory limit for a snapshot",

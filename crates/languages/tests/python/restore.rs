@@ -195,3 +195,100 @@ async fn output_of_finalizers_between_cells_is_not_lost() {
     tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     assert_eq!(python.run("1").await.ok().displays.len(), 1);
 }
+
+/// A checkpoint of the state between two cells.
+async fn keep(python: &mut Python, number: u32) {
+    python.session.checkpoint(number, false).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_session_returns_to_a_checkpoint_any_number_of_times() {
+    if !with_snapshots() {
+        return;
+    }
+    let mut python = python!();
+    python
+        .run("import random\nx = {'a': [1]}\ny = x\nrandom.seed(1)")
+        .await
+        .ok();
+    keep(&mut python, 1).await;
+    let first = python.run("x['a'].append(2); z = 1; random.random()").await.ok().text();
+    keep(&mut python, 2).await;
+    python.run("del x, y").await.ok();
+    for _ in 0..3 {
+        python.session.rewind(1).await.unwrap();
+        assert_eq!(python.session.existing_checkpoints().await, [1, 2]);
+        let ran = python.run("x, x is y, 'z' in globals()").await.ok();
+        assert_eq!(ran.text(), "({'a': [1]}, True, False)");
+        assert_eq!(
+            python.run("random.random()").await.ok().text(),
+            first,
+            "the sequence goes on where it was"
+        );
+        python.session.rewind(2).await.unwrap();
+        assert_eq!(python.run("x, z").await.ok().text(), "({'a': [1, 2]}, 1)");
+    }
+    let sizes = python.session.checkpoint_sizes().await.unwrap();
+    assert!(sizes.iter().all(|(_, bytes)| *bytes > 10_000), "{sizes:?}");
+    python.session.drop_checkpoint(1).await;
+    assert_eq!(python.session.existing_checkpoints().await, [2]);
+}
+
+#[tokio::test]
+async fn a_checkpoint_outlives_crashes_and_the_end_of_its_session() {
+    if !with_snapshots() {
+        return;
+    }
+    let mut python = python!();
+    python.run("x = 1").await.ok();
+    keep(&mut python, 1).await;
+    // The checkpoint is the newest snapshot, so the session continues from it.
+    die(&mut python, "x = 2\nimport os\nos.kill(os.getpid(), 9)").await;
+    assert_eq!(python.run("x").await.ok().text(), "1");
+    python.session.halt().await;
+    python.session.rewind(1).await.unwrap();
+    assert_eq!(python.run("x").await.ok().text(), "1");
+    // At once after a return, before the checkpoint was made again.
+    python.session.rewind(1).await.unwrap();
+    python.session.rewind(1).await.unwrap();
+    die(&mut python, "import os\nos.kill(os.getpid(), 9)").await;
+    assert_eq!(python.session.existing_checkpoints().await, [1]);
+}
+
+#[tokio::test]
+async fn open_files_and_databases_go_on_where_they_were() {
+    if !with_snapshots() {
+        return;
+    }
+    let mut python = python!();
+    python
+        .run(
+            "import sqlite3\nopen('f', 'w').write('one two three')\nf = open('f'); f.read(4)\n\
+             m = sqlite3.connect(':memory:'); _ = m.execute('create table t(a)'); _ = m.execute('insert into t values(1)')\n\
+             d = sqlite3.connect('d.db'); _ = d.execute('create table t(a)'); d.commit()",
+        )
+        .await
+        .ok();
+    keep(&mut python, 1).await;
+    python.run("f.read(); f.close(); m.close(); d.close()").await.ok();
+    python.session.rewind(1).await.unwrap();
+    let ran =
+        python.run("f.read(), m.execute('select a from t').fetchall(), d.execute('select count(*) from t').fetchone()");
+    assert_eq!(ran.await.ok().text(), "('two three', [(1,)], (0,))");
+}
+
+#[tokio::test]
+async fn a_session_with_threads_is_not_kept() {
+    if !with_snapshots() {
+        return;
+    }
+    let mut python = python!();
+    python
+        .run("import threading, time\ne = threading.Event()\nt = threading.Thread(target=e.wait); t.start()")
+        .await
+        .ok();
+    let why = python.session.checkpoint(1, false).await.unwrap().unwrap_err();
+    assert!(why.contains("threads"), "{why}");
+    python.run("e.set(); t.join()").await.ok();
+    keep(&mut python, 1).await;
+}

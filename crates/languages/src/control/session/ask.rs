@@ -98,7 +98,7 @@ impl DriverSession {
     }
 
     /// Sends a request and waits for the answer; none if the session is over or ends meanwhile.
-    async fn ask<T>(
+    pub(super) async fn ask<T>(
         &mut self,
         mut question: Value,
         patience: Duration,
@@ -144,8 +144,16 @@ impl DriverSession {
         }
     }
 
+    /// Keeps output to be delivered before the next cell.
+    pub(super) fn keep_late(&mut self, stream: OutputStream, bytes: &[u8]) {
+        match stream {
+            OutputStream::Stdout => self.late.0.push(bytes),
+            OutputStream::Stderr => self.late.1.push(bytes),
+        }
+    }
+
     /// Handles an event while no cell runs. Returns the frames that do not concern snapshots.
-    fn take_between(&mut self, event: ProcessEvent) -> Result<Vec<Frame>, SessionError> {
+    pub(super) fn take_between(&mut self, event: ProcessEvent) -> Result<Vec<Frame>, SessionError> {
         let mut frames = Vec::new();
         match event {
             ProcessEvent::Output { channel, bytes } => match channel {

@@ -910,6 +910,10 @@ def answer(header):
     elif kind == "variables":
         listed, failure = guarded(part("variables").listing, NAMES)
         send({"type": "variables", "nonce": header.get("nonce"), "variables": [] if failure else listed})
+    elif kind == "checkpoint":
+        part("snapshots").keep(header)
+    elif kind == "measure":
+        part("snapshots").measure(header)
     elif kind == "preload":
         send(part("imports").get_ready(header))
     elif kind == "parts":

@@ -1,8 +1,8 @@
 """Snapshots: frozen forks of a session, from which it is restored when its process is killed.
 
 The session forks a snapshot between two cells: in the idle time after one, or before the next one if that cell could
-end the interpreter. The snapshot sleeps until a signal wakes it, and becomes the session if the original process is
-gone by then. The program does not see it:
+end the interpreter. The snapshot sleeps until the sandbox's first process wakes it, after the original process has ended.
+Then it becomes the session. The program does not see it:
 
 - It is not a child of the session's process, because `os.wait()` would wait for it: an intermediate process forks it
   and exits.
@@ -14,6 +14,9 @@ gone by then. The program does not see it:
 
 Threads do not survive a fork, so a session with threads has no snapshot. Child processes do not survive either, but
 the restored session reports them as killed, which is true.
+
+A *checkpoint* is a snapshot that the host keeps: later snapshots do not replace it. When it is woken, it forks another
+snapshot of the same state first, so the session can return to that state again.
 
 Time: the host sets how long the idle time must be for a snapshot. A cell that could end the interpreter always waits
 for its snapshot, so a crash loses no more than the cell that crashed. Memory: no snapshot is made above a share of
@@ -30,16 +33,17 @@ import posix
 
 select = core.standard("select")
 NAME = b"sandcell-copy"
+# The name of a snapshot that the launcher must not end when memory runs short.
+KEPT_NAME = b"sandcell-kept"
 PAGE = posix.sysconf("SC_PAGESIZE")
 # The shortest idle time before a snapshot, in milliseconds.
 MIN_IDLE_MS = 3
-WAKE_SIGNAL = _signal.SIGCONT
+# Signals of the sandbox's first process. Those of other processes are ignored.
+WAKE_SIGNAL, KEEP_SIGNAL = _signal.SIGUSR1, _signal.SIGUSR2
 # The warm-up cell as a frame, and the name of its text.
 WARM_UP_FRAME = b'{"type":"run","nonce":"sandcell-0","cell":1,"code":"x = 1\\nx","stdin":null}'
 WARM_UP_FRAME = (len(WARM_UP_FRAME) + 4).to_bytes(4, "little") + len(WARM_UP_FRAME).to_bytes(4, "little") + WARM_UP_FRAME
 WARM_UP_NAME = "<sandcell warm-up>"
-# The interval at which a snapshot checks that its original process still exists, in seconds.
-CHECK_INTERVAL = 10
 SIGNALS = _signal.valid_signals()
 # Functions, statements and operators that a harmless cell may contain. Others can make large values of small ones.
 ast = core._ast
@@ -57,6 +61,8 @@ class snapshot:
     pid = 0
     started = b""
     cell = 0
+    # True if the host keeps it: it is not replaced.
+    kept = False
     # The last reason reported to the host for the lack of a snapshot.
     why = None
     # With this many threads, some are not the program's own to end. A fork sets this.
@@ -220,7 +226,8 @@ def make():
     """Takes a snapshot and replaces the one before. Returns True in the snapshot, after it has become the session."""
     if notes.fd is None:
         note_faults()
-    old = snapshot.pid, snapshot.started
+    old = (0, b"") if snapshot.kept else (snapshot.pid, snapshot.started)
+    files = open_files()
     origin, name = core.PID, read_file("/proc/self/comm")
     mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, ())
     pid = -1
@@ -230,12 +237,12 @@ def make():
         session.is_snapshotting = True
         pid = fork_twice()
         if not pid:
-            freeze(origin)
-            become(name.strip(), mask)
+            become(name.strip(), mask, files, *sleep())
             return True
         if pid > 0:
             # Before the program's signal handlers run again, because they may raise.
             snapshot.pid, snapshot.started, snapshot.cell = pid, start_of(pid), session.cell
+            snapshot.kept = False
             end(*old)
     except BaseException:
         if core.getpid() != origin:
@@ -256,6 +263,34 @@ def make():
     else:
         drop("processes")
     return False
+
+
+def keep(header):
+    """Makes a checkpoint of the current state and answers the host. Returns silently in the process that has become the
+    session from it."""
+    current = not session.snapshot_due and not snapshot.kept and snapshot.pid
+    if not current:
+        before = snapshot.pid
+        if take_or_report():
+            return
+        current = snapshot.pid != before and snapshot.pid
+    if current:
+        snapshot.kept = True
+    core.send({"type": "kept", "nonce": header.get("nonce"), "pid": current or 0, "cell": session.cell, "why": snapshot.why or ""})
+
+
+def measure(header):
+    """Answers with the memory that would be freed by the end of each of these processes, in bytes."""
+    sizes = [own_memory(pid) for pid in header["pids"]]
+    core.send({"type": "measured", "nonce": header.get("nonce"), "bytes": sizes})
+
+
+def own_memory(pid):
+    try:
+        lines = read_file("/proc/%d/smaps_rollup" % pid).split(b"\n")
+        return 1024 * sum([int(line.split()[1]) for line in lines if line.startswith((b"Private_Clean", b"Private_Dirty", b"Swap:"))])
+    except (OSError, IndexError, ValueError):
+        return 0
 
 
 def report_snapshot(why):
@@ -370,8 +405,9 @@ def discard_frame(_fd, data):
 def drop(why):
     """Ends the snapshot, and reports the reason if it changed."""
     news = snapshot.pid or snapshot.why != why
-    end(snapshot.pid, snapshot.started)
-    snapshot.pid = 0
+    if not snapshot.kept:
+        end(snapshot.pid, snapshot.started)
+    snapshot.pid, snapshot.kept = 0, False
     if news:
         report_snapshot(why)
 
@@ -409,8 +445,22 @@ def run_intermediate(sink):
 # ---------------------------------------------------------------- being one
 
 
-def freeze(origin):
-    """Releases everything, and sleeps until a signal arrives and the original process is gone."""
+def sleep():
+    """Sleeps until the host orders this snapshot to become the session. Returns the order, and the id of another
+    snapshot of the same state: 0 unless the host keeps it."""
+    while True:
+        freeze()
+        core.PID = core.getpid()
+        word, kept = skip_to_order(session.last_nonce.rpartition("-")[0].encode("ascii"))
+        if not kept:
+            return word, 0
+        pid = fork_twice()
+        if pid:
+            return word, max(0, pid)
+
+
+def freeze():
+    """Releases everything, and waits for the signal of the sandbox's first process."""
     write_file("/proc/self/comm", NAME)
     # The OOM killer prefers a growing process to a sleeping snapshot.
     write_file("/proc/self/oom_score_adj", b"200")
@@ -419,38 +469,26 @@ def freeze(origin):
     for fd in [int(number) for number in posix.listdir("/proc/self/fd")]:
         if fd not in kept:
             try:
+                core.fstat(fd)  # the descriptor of the listing itself is closed
                 core.dup2(plug, fd, False)
             except OSError:
                 pass
     core.close(plug)
-    alone = 0
     while True:
-        called = _signal.sigtimedwait({WAKE_SIGNAL}, CHECK_INTERVAL)
-        if is_running(origin):
-            alone = 0
-        elif called:
+        received = _signal.sigwaitinfo({WAKE_SIGNAL, KEEP_SIGNAL})
+        # The first process adopts orphans.
+        if received.si_code or received.si_pid != posix.getppid():
+            continue
+        if received.si_signo == WAKE_SIGNAL:
             return
-        else:
-            # The original process ended without a wake-up: the sandbox has no use for a snapshot.
-            alone += 1
-            if alone > 1:
-                core._exit(0)
+        write_file("/proc/self/comm", KEPT_NAME)
 
 
-def is_running(pid):
-    """Returns True if the process runs. A zombie does not run."""
-    try:
-        return read_file("/proc/%d/stat" % pid).rpartition(b")")[2].split()[0] not in (b"Z", b"X")
-    except (OSError, IndexError):
-        return False
-
-
-def become(name, mask):
-    """Turns the snapshot into the session."""
+def become(name, mask, files, word, kept):
+    """Turns the snapshot into the session. `files` are the files that the program had open."""
     core.setsid()
     write_file("/proc/self/comm", name)
     core.raise_oom_score()
-    core.PID = core.getpid()
     session.stdin_text = False
     session.waiting = []
     sys.stdin = core.NO_STDIN
@@ -459,11 +497,16 @@ def become(name, mask):
         core.dup2(source, fd)
     if null > 2:
         core.close(null)
-    snapshot.pid, snapshot.why = 0, None
-    things = core.standard("gc").get_objects()
+    snapshot.pid, snapshot.why, snapshot.kept = 0, None, False
+    # The files of the sandbox are those of the checkpoint again, so the program's descriptors can refer to them again.
+    # After a crash they are newer than the snapshot.
+    files, others = files
+    reopened = reopen(files) if word == b"rewind" else {}
+    # Looking at all objects writes to all of them, so it costs their memory once more.
+    things = core.standard("gc").get_objects() if others or len(files) > len(reopened) else []
     for action in (close_files, end_children, end_loops):
         try:
-            action(things)
+            action(things, reopened)
         except Exception:
             pass  # the library has changed: its objects stay unchanged
     del things
@@ -472,15 +515,14 @@ def become(name, mask):
     discard_signals()
     session.is_snapshotting = session.whole = False
     _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
-    base = session.last_nonce.rpartition("-")[0]
-    skip_to_marker(b"\nsandcell-resume %s\n" % base.encode("ascii"))
-    report_fault()
+    report_fault(word == b"resume")
     session.snapshot_due = True
-    core.send({"type": "resumed", "nonce": base, "cell": session.cell})
+    base = session.last_nonce.rpartition("-")[0]
+    core.send({"type": "resumed", "nonce": base, "cell": session.cell, "kept": kept})
 
 
-def report_fault():
-    """Prints where the dead process crashed in the program, if it left a note."""
+def report_fault(is_news):
+    """Removes the note that a process left when it crashed. Prints where it crashed in the program, if that is news."""
     if notes.fd < 0:
         return
     try:
@@ -492,12 +534,61 @@ def report_fault():
         return
     ours = ('  File "<sandcell ', '  File "<string>"')
     places = [line for line in lines if line.startswith("  File ") and not line.startswith(ours)]
-    if lines[0].startswith("Fatal Python error"):
+    if is_news and lines[0].startswith("Fatal Python error"):
         core.say("\n".join([lines[0] + ", at (innermost first)"] + places[:20]) + "\n")
 
 
-def close_files(things):
-    """Closes files, sockets and database connections."""
+def open_files():
+    """Returns the regular files that the program has open: for each descriptor its path, flags and offset. Also returns
+    True if it has other descriptors, or child processes."""
+    found, others = {}, has_children()
+    for number in posix.listdir("/proc/self/fd"):
+        fd = int(number)
+        if fd < 3 or fd in core.COPIES:
+            continue
+        try:
+            if posix.fstat(fd).st_mode & 0o170000 != 0o100000:
+                others = True
+                continue
+            path = posix.readlink("/proc/self/fd/" + number)
+            fields = read_file("/proc/self/fdinfo/" + number).split()
+            found[fd] = path, int(fields[3], 8), int(fields[1])
+        except (OSError, ValueError, IndexError):
+            pass  # the descriptor of the listing itself
+    return found, others
+
+
+def has_children():
+    """Returns True if this process has children, dead or alive, or if that is unknown."""
+    try:
+        return read_file("/proc/self/task/%d/children" % core.PID) != b""
+    except OSError:
+        return True
+
+
+def reopen(files):
+    """Opens files again, each with its number and offset. Returns the paths by descriptor."""
+    done = {}
+    for fd, (path, flags, offset) in files.items():
+        try:
+            new = posix.open(path, flags & ~(posix.O_CREAT | posix.O_EXCL | posix.O_TRUNC))
+        except OSError:
+            continue  # a deleted or an attached file
+        try:
+            posix.lseek(new, offset, 0)
+            if new != fd:
+                core.dup2(new, fd, not flags & posix.O_CLOEXEC)
+            done[fd] = path
+        except OSError:
+            pass
+        finally:
+            if new != fd:
+                core.close(new)
+    return done
+
+
+def close_files(things, reopened):
+    """Closes files, sockets and database connections whose descriptors do not refer to them any more."""
     file = _io.FileIO
     network = sys.modules.get("_socket")
     socket = network.socket if network else ()
@@ -507,18 +598,25 @@ def close_files(things):
         try:
             kind = type(thing)
             if issubclass(kind, file):
-                if not thing.closed and thing.fileno() > 2:
+                if not thing.closed and thing.fileno() > 2 and thing.fileno() not in reopened:
                     file.close(thing)
             elif network and issubclass(kind, socket):
                 socket.close(thing)
                 thing._closed = True
-            elif database and issubclass(kind, connection):
+            elif database and issubclass(kind, connection) and not is_usable(database, thing, reopened.values()):
                 connection.close(thing)
         except Exception:
             pass
 
 
-def end_children(things):
+def is_usable(database, connection, paths):
+    """Returns True if a database is in memory, or in files with these paths. Runs no code of the program."""
+    cursor = database.Cursor(connection)
+    cursor.row_factory = None
+    return all([not path or path in paths for _number, _name, path in cursor.execute("PRAGMA database_list")])
+
+
+def end_children(things, _reopened):
     """Marks child processes as killed: they died with their parent process."""
     subprocess = sys.modules.get("subprocess")
     if subprocess:
@@ -541,7 +639,7 @@ def end_children(things):
         server._forkserver_pid = server._forkserver_address = server._forkserver_alive_fd = None
 
 
-def end_loops(things):
+def end_loops(things, _reopened):
     """Closes event loops with their pending tasks, and makes a new current loop."""
     asyncio = sys.modules.get("asyncio")
     if not asyncio:
@@ -577,15 +675,20 @@ def discard_signals():
             _signal.signal(number, handler)
 
 
-def skip_to_marker(marker):
-    """Skips the frames that the host had sent to the dead process."""
+def skip_to_order(base):
+    """Skips the frames that the host had sent to the ended process, until the order to continue. Returns the order:
+    `resume` after a crash, or `rewind`; and True if the host keeps this snapshot."""
+    orders = {b"\nsandcell-%s %s\n" % (word, base): (word, False) for word in (b"resume", b"rewind")}
+    orders.update({b"\nsandcell-%s %s keep\n" % (word, base): (word, True) for word in (b"resume", b"rewind")})
+    length = max(map(len, orders))
     seen = bytearray()
     while True:
-        at = seen.find(marker)
-        if at >= 0:
-            core.inbox.buffer[:] = seen[at + len(marker) :]
-            return
-        del seen[: max(0, len(seen) - len(marker))]
+        for order, meaning in orders.items():
+            at = seen.find(order)
+            if at >= 0:
+                core.inbox.buffer[:] = seen[at + len(order) :]
+                return meaning
+        del seen[: max(0, len(seen) - length)]
         data = core.read(core.CONTROL_IN, 1 << 16)
         if not data:
             core._exit(0)

@@ -78,6 +78,8 @@ struct HostProcess {
     events: mpsc::Sender<ProcessEvent>,
     /// The value of HOME, which identifies its processes.
     home: String,
+    /// Kept snapshots.
+    kept: std::sync::Mutex<Vec<i32>>,
 }
 
 impl HostProcess {
@@ -101,7 +103,7 @@ impl Drop for HostProcess {
                 .any(|item| item == self.home.as_bytes());
             if let Some(pid) = pid
                 .and_then(Pid::from_raw)
-                .filter(|_| ours && name == b"sandcell-copy\n")
+                .filter(|_| ours && (name == b"sandcell-copy\n" || name == b"sandcell-kept\n"))
             {
                 let _ = kill_process(pid, rustix::process::Signal::KILL);
             }
@@ -155,12 +157,37 @@ impl ProcessHandle for HostProcess {
         Ok(())
     }
 
+    fn keeps_heirs(&self) -> bool {
+        with_snapshots()
+    }
+
+    async fn keep(&self, heir: i32, expendable: bool) -> Result<(), SandboxError> {
+        let pid = Pid::from_raw(heir).filter(|_| runs(heir));
+        let pid = pid.ok_or_else(|| SandboxError::Unsupported("an heir that is gone".to_owned()))?;
+        if !expendable {
+            kill_process(pid, rustix::process::Signal::USR2).unwrap();
+        }
+        self.kept.lock().unwrap().push(heir);
+        Ok(())
+    }
+
+    async fn kept(&self) -> Result<Vec<i32>, SandboxError> {
+        let kept = self.kept.lock().unwrap().clone();
+        Ok(kept.into_iter().filter(|pid| runs(*pid)).collect())
+    }
+
+    async fn release(&self, heir: i32) -> Result<(), SandboxError> {
+        self.kept.lock().unwrap().retain(|kept| *kept != heir);
+        kill_process(Pid::from_raw(heir).unwrap(), rustix::process::Signal::KILL).unwrap();
+        Ok(())
+    }
+
     async fn succeed(&self, heir: i32) -> Result<(), SandboxError> {
         self.signal_group(rustix::process::Signal::KILL);
         let pid = Pid::from_raw(heir).filter(|_| runs(heir));
         let pid = pid.ok_or_else(|| SandboxError::Unsupported("an heir that is gone".to_owned()))?;
         *self.group.lock().unwrap() = pid;
-        kill_process(pid, rustix::process::Signal::CONT).unwrap();
+        kill_process(pid, rustix::process::Signal::USR1).unwrap();
         let events = self.events.clone();
         tokio::spawn(async move {
             while runs(heir) && !events.is_closed() {
@@ -185,6 +212,8 @@ impl Sandbox for HostSandbox {
     }
 
     async fn spawn(&self, command: Command) -> Result<Process, SandboxError> {
+        // Snapshots obey their parent only.
+        rustix::process::set_child_subreaper(Some(Pid::INIT)).unwrap();
         let fifo = tempfile::tempdir().unwrap();
         let path = fifo.path().join("control");
         assert!(
@@ -228,6 +257,7 @@ impl Sandbox for HostSandbox {
                 control: Mutex::new(Some(pipe::Sender::from_owned_fd(ours).unwrap())),
                 events: told,
                 home: format!("HOME={}", self.home.path().display()),
+                kept: std::sync::Mutex::default(),
             }),
         })
     }
