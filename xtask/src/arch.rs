@@ -75,6 +75,7 @@ const FLOORS: [(&str, &[&str]); 3] = [
         "crates/engine/src",
         &[
             "tool_calls",
+            "checkpoint_calls",
             "execution",
             "sandbox",
             "records",

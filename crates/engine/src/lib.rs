@@ -10,6 +10,7 @@
 
 mod admission;
 pub mod api;
+mod checkpoint_calls;
 mod execution;
 mod output;
 mod records;

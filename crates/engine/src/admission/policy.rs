@@ -254,6 +254,22 @@ pub(crate) fn session_name(name: &str) -> Result<String, Failure> {
     Ok(name.to_owned())
 }
 
+/// Checks the name of a checkpoint.
+pub(crate) fn checkpoint_name(name: &str) -> Result<String, Failure> {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    let begins = name.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
+    if !begins || name.len() > MAX_SESSION_NAME || !name.bytes().all(fits) {
+        return Err(Failure::invalid(
+            format!(
+                "'{}' is not a name of a checkpoint",
+                crate::api::ids::quote_for_error(name)
+            ),
+            format!("use 1 to {MAX_SESSION_NAME} letters, digits, -, _ and ., beginning with a letter or digit"),
+        ));
+    }
+    Ok(name.to_owned())
+}
+
 fn label(label: Option<&str>) -> Result<(), Failure> {
     let Some(label) = label else { return Ok(()) };
     if label.chars().count() > MAX_LABEL || label.chars().any(char::is_control) {

@@ -42,6 +42,10 @@ pub struct EngineConfig {
     pub history_age: Duration,
     /// The maximum number of executions that wait for one session.
     pub queue: usize,
+    /// The maximum number of named checkpoints of a sandbox.
+    pub checkpoints: usize,
+    /// The number of automatic checkpoints of a sandbox. 0: none are made.
+    pub automatic_checkpoints: usize,
     /// Host folders that `upload_file` can read from.
     pub upload_from: Vec<std::path::PathBuf>,
     /// Advice to the caller in results, with the names of the front end's calls.
@@ -133,6 +137,8 @@ impl Default for EngineConfig {
             history_rows: 10_000,
             history_age: Duration::from_secs(30 * 24 * 3600),
             queue: 16,
+            checkpoints: 8,
+            automatic_checkpoints: 2,
             upload_from: Vec::new(),
             hints: Hints::default(),
             pool: PoolConfig::default(),

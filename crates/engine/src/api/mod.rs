@@ -1,5 +1,7 @@
 //! The types of the engine's public interface, and the basic types of all its parts: ids, times, locks.
 
+mod alternatives;
+mod checkpoints;
 mod config;
 mod executions;
 mod history;
@@ -9,6 +11,8 @@ mod sandboxes;
 pub(crate) mod sync;
 mod tools;
 
+pub use alternatives::*;
+pub use checkpoints::*;
 pub use config::*;
 pub use executions::*;
 pub use history::*;

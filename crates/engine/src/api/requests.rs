@@ -33,6 +33,8 @@ pub struct ExecuteRequest {
     pub keep_values: bool,
     /// Visibility of the execution in the caller's history.
     pub in_history: InHistory,
+    /// The name of a checkpoint to make before the code runs. If that is not possible, the code does not run.
+    pub checkpoint: Option<String>,
 }
 
 /// A request to run code once in a fresh sandbox that the engine removes afterwards.

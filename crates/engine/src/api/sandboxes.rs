@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use sandcell_sandbox::{Code, Failure, Isolation, LayerReport, LeftOut, Limits, Usage, Variable};
 use serde::Serialize;
 
-use crate::{MemoryGrowth, SandboxId};
+use crate::{CheckpointView, MemoryGrowth, SandboxId};
 
 /// A live sandbox, as its owner sees it.
 #[derive(Debug, Clone)]
@@ -36,6 +36,8 @@ pub struct SandboxView {
     pub packages: Vec<String>,
     /// Its live sessions.
     pub sessions: Vec<SessionView>,
+    /// Its checkpoints, oldest first.
+    pub checkpoints: Vec<CheckpointView>,
     /// The effects of its last executions on its memory, oldest first. At most ten.
     pub growth: Vec<MemoryGrowth>,
     /// Its isolation.

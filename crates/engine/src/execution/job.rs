@@ -79,6 +79,10 @@ impl Executions {
         let findings = policy::findings(&self.sandboxes.config(), language.as_ref(), &req.code, stdin, &network)?;
         let session = req.session.as_deref().map(policy::session_name).transpose()?;
         let target = self.sandboxes.target(principal, req.sandbox_id.as_deref()).await?;
+        let dropped = match req.checkpoint.as_deref() {
+            Some(name) => self.sandboxes.checkpoint_of(&target.record, Some(name)).await?.dropped,
+            None => Vec::new(),
+        };
         let slot = match session {
             Some(name) => SessionSlot::named(&target.record, language.as_ref(), name)?,
             None => SessionSlot::of(&target.record, language.as_ref()),
@@ -88,6 +92,10 @@ impl Executions {
             .await?;
         job.mode = mode;
         job.execution.set_findings(findings);
+        if !dropped.is_empty() {
+            let notice = format!("checkpoints dropped to make room: {}", dropped.join(", "));
+            job.execution.notice(notice, false);
+        }
         if req.keep_values {
             job.execution.keep_values();
         }
@@ -410,6 +418,9 @@ impl Job {
         };
         let well = alive && ran.stop.is_none();
         let network = meter.reached(&self.record);
+        self.record
+            .checkpoints
+            .executed(&self.execution.id, self.execution.is_shown());
         let (before, after, cost) = meter
             .stop(&self.execution.id, &self.record, sandbox, ran.duration, well)
             .await;
@@ -444,7 +455,18 @@ impl Job {
             drop(live);
         } else if lives {
             live.ran(self.execution.id.clone());
+            let snapshots = live.session.takes_snapshots();
             slot.put(live);
+            if snapshots {
+                self.executions.sandboxes.schedule_checkpoint(&self.record);
+            }
+        } else if terminated.is_some() {
+            drop(live);
+        } else {
+            slot.retire(live);
+        }
+        if self.mode == SessionMode::Files || lives {
+            // Nothing is lost.
         } else if !reset && terminated.is_none() && self.language.info().session {
             let why = outcome
                 .cause

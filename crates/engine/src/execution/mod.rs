@@ -1,6 +1,7 @@
 //! Executions: admission of a request, its run in a sandbox, its termination, its outcome, and the store of results.
 
 mod advice;
+mod alternatives;
 mod artifacts;
 mod cell;
 mod code_error;

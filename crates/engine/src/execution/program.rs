@@ -342,21 +342,23 @@ impl ProgramJob {
     }
 
     async fn conclude(&self, ran: RunReport, meter: Meter, sandbox: &Arc<dyn Sandbox>) -> (Outcome, Cost) {
-        let of = (&*self.execution, &*self.record);
+        let of = (&*self.execution, &self.record);
         conclude_program(&self.executions.sandboxes, of, ran, meter, sandbox, self.timeout).await
     }
 }
 
 /// Returns the outcome of a program and its cost.
 pub(crate) async fn conclude_program(
-    sandboxes: &Sandboxes,
-    (execution, record): (&Execution, &Record),
+    sandboxes: &Arc<Sandboxes>,
+    (execution, record): (&Execution, &Arc<Record>),
     ran: RunReport,
     meter: Meter,
     sandbox: &Arc<dyn Sandbox>,
     timeout: Duration,
 ) -> (Outcome, Cost) {
     let network = meter.reached(record);
+    record.checkpoints.executed(&execution.id, execution.is_shown());
+    sandboxes.schedule_checkpoint(record);
     let (before, after, cost) = meter.stop(&execution.id, record, sandbox, ran.duration, false).await;
     let terminated = sandbox_end(sandboxes, record, &ran, after.is_some()).await;
     let outcome = outcome_of(Evidence {

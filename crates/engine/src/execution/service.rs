@@ -135,7 +135,15 @@ impl Executions {
                 true
             }
             // A preloaded interpreter that has run nothing is not reported.
-            None => slot.take().is_some_and(|held| held.cells > 0),
+            None => match slot.take() {
+                Some(mut held) => {
+                    let has_run = held.cells > 0;
+                    held.session.halt().await;
+                    slot.retire(held);
+                    has_run
+                }
+                None => false,
+            },
         };
         // The caller requested the reset, so no result needs to report it.
         drop(slot.take_unreported_loss());

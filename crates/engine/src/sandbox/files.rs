@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use crate::admission::policy::{bytes_of, file_size};
 use crate::sandbox::registry::Target;
 use crate::sandbox::sandboxes::Sandboxes;
-use crate::sandbox::state::{Terminated, UseGuard};
+use crate::sandbox::state::{Record, Terminated, UseGuard};
 use crate::{FileAnswer, Principal};
 
 /// The maximum time of one file call.
@@ -25,6 +25,12 @@ const MAX_MOVE_OUTPUT: usize = 4096;
 const MAX_LISTING_ENTRIES: usize = 10_000;
 
 impl Sandboxes {
+    /// An automatic checkpoint of before the call lacks what it wrote.
+    fn files_written(self: &Arc<Self>, record: &Arc<Record>) {
+        record.checkpoints.files_written();
+        self.schedule_checkpoint(record);
+    }
+
     pub(crate) async fn list_files(
         self: &Arc<Self>,
         principal: &Principal,
@@ -67,6 +73,7 @@ impl Sandboxes {
         let target = self.target(principal, sandbox).await?;
         let (target, live) = ready(target).await?;
         let size = in_time(live.files().write(path, bytes, mode)).await?;
+        self.files_written(&target.record);
         Ok(answer(&target, size))
     }
 
@@ -89,6 +96,7 @@ impl Sandboxes {
     ) -> Result<FileAnswer<bool>, Failure> {
         let (target, live) = ready(self.target(principal, sandbox).await?).await?;
         let made = in_time(live.files().make_folder(path)).await?;
+        self.files_written(&target.record);
         Ok(answer(&target, made))
     }
 
@@ -101,6 +109,7 @@ impl Sandboxes {
     ) -> Result<FileAnswer<()>, Failure> {
         let (target, live) = ready(self.target(principal, sandbox).await?).await?;
         in_time(rename_or_move(&live, from, to)).await?;
+        self.files_written(&target.record);
         Ok(answer(&target, ()))
     }
 
@@ -112,6 +121,7 @@ impl Sandboxes {
     ) -> Result<FileAnswer<()>, Failure> {
         let (target, live) = ready(self.target(principal, sandbox).await?).await?;
         in_time(live.files().remove(path)).await?;
+        self.files_written(&target.record);
         Ok(answer(&target, ()))
     }
 

@@ -1,6 +1,7 @@
 //! Sandboxes: their registry and owners, the task of each one, the pool, and the parts of a sandbox: sessions, packages,
 //! network, tools and files.
 
+pub(crate) mod checkpoints;
 pub(crate) mod expiry;
 pub(crate) mod fallback;
 pub(crate) mod files;

@@ -160,6 +160,7 @@ impl Sandboxes {
         };
         // The guard ends here: a status call does not make the sandbox busy.
         let record = self.registry.find(principal, id)?.record;
+        self.measure_checkpoints(&record).await;
         let mut view = self.inspect(&record).await;
         for session in &mut view.sessions {
             let key = (session.language.clone(), session.name.clone());
@@ -213,6 +214,7 @@ impl Sandboxes {
             usage,
             packages: record.all_packages().iter().map(|held| self.shown(held)).collect(),
             sessions,
+            checkpoints: record.checkpoints.views(),
             growth: record.growth(),
             isolation,
             network: match &record.params.network {

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use sandcell_sandbox::{Code, Failure, Language, Sandbox, SandboxError, Session, SessionError, Variable};
 use tokio::sync::{AcquireError, OwnedRwLockReadGuard, OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
 
 use crate::admission::scheduler::CROWD_PRIORITY_DURATION;
 use crate::api::sync::lock;
@@ -41,6 +42,8 @@ struct State {
     running: Option<(ExecutionId, u32)>,
     /// The end of the last interpreter, and whether the caller has read it in a result.
     lost: Option<(Arc<AtomicBool>, String)>,
+    /// Ended interpreters with checkpoints.
+    retired: Vec<LiveSession>,
 }
 
 /// An interpreter between two cells.
@@ -55,10 +58,13 @@ pub(crate) struct LiveSession {
 
 /// The pause after a cell that ends in a snapshot. It is longer than the gaps between a script's calls, so a script
 /// does not pay for snapshots that its next call would replace.
-const SNAPSHOT_PAUSE: Duration = Duration::from_millis(250);
+pub(crate) const SNAPSHOT_PAUSE: Duration = Duration::from_millis(250);
 
 /// The number of recent executions that a restored session can name.
 const MAX_RECENT_EXECUTIONS: usize = 256;
+
+/// The maximum wait for a session that no execution uses.
+const TURN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The source of output that was written before an execution began.
 #[derive(Debug)]
@@ -96,6 +102,15 @@ impl LiveSession {
         if self.recent.len() > MAX_RECENT_EXECUTIONS {
             self.recent.pop_front();
         }
+    }
+
+    pub(crate) const fn recent(&self) -> &VecDeque<ExecutionId> {
+        &self.recent
+    }
+
+    /// Records that it has returned to its state after this cell.
+    pub(crate) fn returned_to(&mut self, cells: u32, recent: VecDeque<ExecutionId>) {
+        (self.cells, self.recent) = (cells, recent);
     }
 
     /// Returns the source of output that was written since the last cell. None before the first cell.
@@ -227,6 +242,43 @@ impl SessionSlot {
     /// Returns an interpreter to the slot for the next cell.
     pub(crate) fn put(&self, live: LiveSession) {
         lock(&self.state).session = Some(live);
+    }
+
+    /// Takes the turn unless an execution has it. Waits a moment for other users, such as a listing of variables.
+    pub(crate) async fn turn_between_executions(&self) -> Option<OwnedSemaphorePermit> {
+        if self.running().is_some() {
+            return None;
+        }
+        let turn = timeout(TURN_TIMEOUT, Arc::clone(&self.turns).acquire_owned()).await;
+        turn.ok()?.ok()
+    }
+
+    /// Keeps an ended interpreter for as long as it has checkpoints.
+    pub(crate) fn retire(&self, live: LiveSession) {
+        if !live.session.checkpoints().is_empty() {
+            lock(&self.state).retired.push(live);
+        }
+    }
+
+    /// Takes the ended interpreter with this checkpoint.
+    pub(crate) fn take_retired(&self, number: u32) -> Option<LiveSession> {
+        let retired = &mut lock(&self.state).retired;
+        let has_it = |live: &LiveSession| live.session.checkpoints().contains(&number);
+        let index = retired.iter().position(has_it)?;
+        Some(retired.swap_remove(index))
+    }
+
+    /// Drops a checkpoint of an ended interpreter, and the interpreter with its last one.
+    pub(crate) async fn drop_retired(&self, number: u32) {
+        if let Some(mut live) = self.take_retired(number) {
+            live.session.drop_checkpoint(number).await;
+            self.retire(live);
+        }
+    }
+
+    /// Drops all ended interpreters.
+    pub(crate) fn drop_all_retired(&self) {
+        drop(std::mem::take(&mut lock(&self.state).retired));
     }
 
     /// Records that the interpreter ended in this execution.

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use crate::SkippedBackend;
 use crate::api::sync::lock;
 use crate::output::Budget;
+use crate::sandbox::checkpoints::Checkpoints;
 use crate::sandbox::pause::Pauses;
 use crate::sandbox::session::{SessionKey, SessionSlot};
 use crate::sandbox::tools::SandboxTools;
@@ -204,6 +205,8 @@ pub(crate) struct Record {
     pub(crate) route: OnceLock<Arc<dyn EgressRoute>>,
     /// The host's tools that its code may call.
     pub(crate) tools: SandboxTools,
+    /// Its earlier states.
+    pub(crate) checkpoints: Checkpoints,
     /// Its isolation, shared by all its executions.
     isolation: OnceLock<Arc<Isolation>>,
     skipped: Mutex<Vec<SkippedBackend>>,
@@ -246,6 +249,7 @@ impl Record {
             output: OnceLock::new(),
             route: OnceLock::new(),
             tools: SandboxTools::default(),
+            checkpoints: Checkpoints::default(),
             isolation: OnceLock::new(),
             skipped: Mutex::default(),
             growth: Mutex::default(),
@@ -533,6 +537,7 @@ impl Record {
         let slots: Vec<Arc<SessionSlot>> = lock(&self.slots).values().cloned().collect();
         for slot in slots {
             drop(slot.take());
+            slot.drop_all_retired();
         }
     }
 }

@@ -235,6 +235,7 @@ impl Settings {
         let limit = table::LimitSettings::read(value)?;
         let quota = QuotaSettings::read(value)?;
         let pool = table::PoolSettings::read(value)?;
+        let session = table::SessionSettings::read(value)?;
         let service = table::ServiceTable::read(value)?;
         let limits = Limits {
             memory: limit.memory,
@@ -266,7 +267,7 @@ impl Settings {
             tools: general.tools,
             images: ImageSettings::read(value)?,
             image_folders: general.upload_from.clone(),
-            restore: table::SessionSettings::read(value)?.restore,
+            restore: session.restore,
             toolset: match general.toolset.as_str() {
                 "container" => Toolset::Container,
                 "script" if table::ScriptSettings::read(value)?.persistent => Toolset::Script(Interpreters::Kept),
@@ -303,6 +304,8 @@ impl Settings {
                 history_rows: limit.history_rows,
                 history_age: limit.history_age,
                 queue: 32,
+                checkpoints: session.checkpoints,
+                automatic_checkpoints: session.undo,
                 upload_from: general.upload_from,
                 pool: PoolConfig {
                     parked: pool.parked,

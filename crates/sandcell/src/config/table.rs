@@ -347,6 +347,13 @@ sandcell_settings::settings! {
         /// killed, the session is restored from it, with the variables from before the call. The snapshot counts as a
         /// process of the sandbox. With `false`, calls in quick succession are some milliseconds faster.
         "restore" => restore: bool = project(Kind::Flag, "true"),
+
+        /// The maximum number of named checkpoints of a sandbox. The oldest is dropped for a new one.
+        "checkpoints" => checkpoints: usize = project(whole(1, 20), "8").live(),
+
+        /// The number of automatic checkpoints of a sandbox, by which its last executions can be undone. Each is a
+        /// process of the sandbox. 0: none.
+        "undo" => undo: usize = project(whole(0, 8), "2").live(),
     }
 }
 

@@ -1,0 +1,101 @@
+//! Requests and answers about checkpoints. Plain data.
+
+use std::time::SystemTime;
+
+use sandcell_sandbox::SavedChange;
+use serde::Serialize;
+
+use crate::{ExecutionId, SandboxId};
+
+/// A state of a sandbox that can be brought back: the variables of its sessions, and its private files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CheckpointView {
+    /// Its name.
+    pub name: String,
+    /// True if the engine made it without a request.
+    pub automatic: bool,
+    /// The time when it was made.
+    pub created: SystemTime,
+    /// The number of executions of the sandbox that it includes.
+    pub executions: u64,
+    /// The last of them, if there is one.
+    pub execution_id: Option<ExecutionId>,
+    /// Its sessions: the language, with the name of a named session.
+    pub sessions: Vec<String>,
+    /// The number of files and folders.
+    pub files: u64,
+    /// The size of the files in bytes.
+    pub file_bytes: u64,
+    /// The memory that its end would free, in bytes, when a checkpoint was last made: memory of sessions that they have
+    /// changed since, and contents of files that no earlier checkpoint has.
+    pub memory_bytes: u64,
+}
+
+/// A new checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CheckpointMade {
+    /// Its sandbox.
+    pub sandbox_id: SandboxId,
+    /// The checkpoint.
+    pub checkpoint: CheckpointView,
+    /// The names of older checkpoints that were dropped for it.
+    pub dropped: Vec<String>,
+}
+
+/// The checkpoint to return to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RewindTo {
+    /// The one with this name.
+    Named(String),
+    /// The one before the last executions of the sandbox, this many.
+    Back(u64),
+}
+
+impl RewindTo {
+    /// Reads `-1` as the state before the last execution, and other text as a name.
+    #[must_use]
+    pub fn parse(text: &str) -> Self {
+        match text.strip_prefix('-').map(str::parse) {
+            Some(Ok(count)) if count > 0 => Self::Back(count),
+            _ => Self::Named(text.to_owned()),
+        }
+    }
+}
+
+/// The result of a return to a checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RewindView {
+    /// The sandbox.
+    pub sandbox_id: SandboxId,
+    /// The checkpoint.
+    pub checkpoint: CheckpointView,
+    /// Sessions that were ended because the checkpoint does not have them, as in [`CheckpointView::sessions`].
+    pub ended: Vec<String>,
+    /// The number of files and folders that were written or removed.
+    pub files_changed: u64,
+    /// The number of executions whose effects are gone.
+    pub undone: u64,
+}
+
+/// The files of a sandbox that differ from those of a checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChangesView {
+    /// The sandbox.
+    pub sandbox_id: SandboxId,
+    /// The checkpoint.
+    pub checkpoint: CheckpointView,
+    /// The files and folders, sorted by path.
+    pub files: Vec<ChangedFile>,
+    /// The number of further ones.
+    pub omitted: u64,
+}
+
+/// A file or folder that differs from a checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ChangedFile {
+    /// The difference.
+    #[serde(flatten)]
+    pub change: SavedChange,
+    /// The changed lines as a unified diff. None for other content than text, and for files of more than 256 KiB.
+    pub diff: Option<String>,
+}

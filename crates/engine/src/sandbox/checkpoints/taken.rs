@@ -1,0 +1,88 @@
+//! The sessions of a sandbox while a checkpoint is made or brought back.
+
+use std::sync::Arc;
+
+use sandcell_sandbox::Failure;
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::running;
+use crate::api::sync::lock;
+use crate::sandbox::session::{LiveSession, SessionKey, SessionSlot};
+use crate::sandbox::state::Record;
+
+/// A session between two cells, taken from its slot. It returns to the slot when this is dropped.
+pub(super) struct TakenSession {
+    pub(super) key: SessionKey,
+    pub(super) slot: Arc<SessionSlot>,
+    pub(super) live: Option<LiveSession>,
+    _turn: OwnedSemaphorePermit,
+}
+
+impl Drop for TakenSession {
+    fn drop(&mut self) {
+        if let Some(live) = self.live.take() {
+            self.slot.put(live);
+        }
+    }
+}
+
+impl TakenSession {
+    /// Keeps the session's state. The error is the reason why that is not possible.
+    pub(super) async fn keep(&mut self, number: u32, expendable: bool) -> Result<(), String> {
+        let Some(live) = &mut self.live else { return Ok(()) };
+        match live.session.checkpoint(number, expendable).await {
+            Ok(kept) => kept,
+            Err(error) => {
+                self.lose(format!("while its state was saved ({error})"));
+                Err("it ended while its state was saved".to_owned())
+            }
+        }
+    }
+
+    /// Drops a session that has ended.
+    pub(super) fn lose(&mut self, when: String) {
+        if let Some(live) = self.live.take() {
+            let description = format!("new session: the previous one ended {when}");
+            self.slot.record_loss(Arc::default(), description);
+            self.slot.retire(live);
+        }
+    }
+
+    pub(super) async fn drop_checkpoint(&mut self, number: u32) {
+        if let Some(live) = &mut self.live {
+            live.session.drop_checkpoint(number).await;
+        }
+        self.slot.drop_retired(number).await;
+    }
+}
+
+/// Takes all sessions of a sandbox that have run code, with the turns of all slots.
+pub(super) async fn take_all(record: &Record) -> Result<Vec<TakenSession>, Failure> {
+    let slots: Vec<_> = {
+        let slots = lock(&record.slots);
+        slots
+            .iter()
+            .map(|(key, slot)| (key.clone(), Arc::clone(slot)))
+            .collect()
+    };
+    let mut all = Vec::with_capacity(slots.len());
+    for (key, slot) in slots {
+        let Some(turn) = slot.turn_between_executions().await else {
+            return Err(running(&key, &slot));
+        };
+        let live = slot.take();
+        let mut taken = TakenSession {
+            key,
+            slot,
+            live,
+            _turn: turn,
+        };
+        if taken.live.as_ref().is_some_and(|live| live.cells == 0)
+            && let Some(unused) = taken.live.take()
+        {
+            taken.slot.put(unused);
+        }
+        all.push(taken);
+    }
+    Ok(all)
+}
