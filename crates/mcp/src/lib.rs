@@ -10,6 +10,8 @@ mod answer;
 mod approvals;
 mod arguments;
 mod auth;
+#[cfg(feature = "bridge")]
+mod checkpoint_client;
 mod completion;
 #[cfg(feature = "conformance")]
 mod conformance;
@@ -45,6 +47,8 @@ mod tools;
 pub use approvals::{Approval, Approvals};
 pub use auth::oauth::{OauthError, OauthOptions};
 pub use auth::{Anonymous, NewToken, Token, TokenError, TokenForm, TokenStore, TokenUse};
+#[cfg(feature = "bridge")]
+pub use checkpoint_client::Checkpoints;
 pub use content::execution_object;
 pub use http::{
     Activity, BodySender, BodyStream, BrokenOff, Claim, Credential, Disconnected, EndpointBody, EndpointInput,

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod approvals;
+mod checkpoints;
 mod commands;
 mod events;
 mod executions;

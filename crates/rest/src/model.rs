@@ -1,5 +1,7 @@
 //! The JSON types of requests and answers. The OpenAPI document has these types and their comments.
 
+mod checkpoints;
+
 use std::collections::BTreeMap;
 
 use base64::Engine as _;
@@ -13,6 +15,9 @@ use sandcell_sandbox::{ByteSize, Code, Cpus, EntryKind, Failure, Isolation, Usag
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::checkpoints::{
+    Changes, Checkpoint, Checkpoints, CreateCheckpoint, CreatedCheckpoint, DroppedCheckpoint, Rewind, Rewound,
+};
 use crate::problem::with_rest_calls;
 
 /// A failure, with a message and a remedy. The schema of the engine's [`Failure`], which has these fields.
@@ -442,6 +447,8 @@ pub(crate) struct Sandbox {
     packages: Vec<String>,
     network: Vec<String>,
     sessions: Vec<Session>,
+    /// Oldest first.
+    checkpoints: Vec<Checkpoint>,
     isolation: SandboxIsolation,
 }
 
@@ -495,6 +502,7 @@ impl From<&SandboxView> for Sandbox {
             packages: view.packages.clone(),
             network: view.network.clone(),
             sessions: view.sessions.iter().map(Session::from).collect(),
+            checkpoints: view.checkpoints.iter().map(Checkpoint::from).collect(),
             isolation: (&view.isolation).into(),
         }
     }

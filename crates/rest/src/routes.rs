@@ -8,7 +8,7 @@ use schemars::{Schema, SchemaGenerator};
 
 use crate::problem::Problem;
 use crate::request::{Call, QueryField, QueryKind};
-use crate::{approvals, commands, executions, files, fusion, model, ports, run, sandboxes};
+use crate::{approvals, checkpoints, commands, executions, files, fusion, model, ports, run, sandboxes};
 
 type AnswerFuture<'a> = BoxFuture<'a, Result<Response<EndpointBody>, Problem>>;
 type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
@@ -78,7 +78,7 @@ const FILE_PATH: QueryField = field(
 );
 
 /// All routes.
-pub(crate) static ROUTES: [Route; 21] = [
+pub(crate) static ROUTES: [Route; 26] = [
     Route {
         method: Method::GET,
         path: "/v1/openapi.json",
@@ -232,6 +232,79 @@ pub(crate) static ROUTES: [Route; 21] = [
         body_schema: None,
         answers: &[ok("It is written.", Body::Json(schema::<model::WrittenFile>))],
         run: |call| files::write(call).boxed(),
+    },
+    Route {
+        method: Method::POST,
+        path: "/v1/sandboxes/{sandbox_id}/checkpoints",
+        id: "createCheckpoint",
+        summary: "Keep the variables and files of a sandbox as they are now",
+        query: &[],
+        input: EndpointInput::Json,
+        body_schema: Some(schema::<model::CreateCheckpoint>),
+        answers: &[RouteAnswer {
+            status: 201,
+            about: "It was made.",
+            body: Body::Json(schema::<model::CreatedCheckpoint>),
+        }],
+        run: |call| checkpoints::create(call).boxed(),
+    },
+    Route {
+        method: Method::GET,
+        path: "/v1/sandboxes/{sandbox_id}/checkpoints",
+        id: "listCheckpoints",
+        summary: "The checkpoints of a sandbox",
+        query: &[],
+        input: EndpointInput::CallerAtOnce,
+        body_schema: None,
+        answers: &[ok("The checkpoints.", Body::Json(schema::<model::Checkpoints>))],
+        run: |call| checkpoints::list(call).boxed(),
+    },
+    Route {
+        method: Method::DELETE,
+        path: "/v1/sandboxes/{sandbox_id}/checkpoints/{name}",
+        id: "dropCheckpoint",
+        summary: "Drop a checkpoint",
+        query: &[],
+        input: EndpointInput::CallerAtOnce,
+        body_schema: None,
+        answers: &[ok("It is dropped.", Body::Json(schema::<model::DroppedCheckpoint>))],
+        run: |call| checkpoints::remove(call).boxed(),
+    },
+    Route {
+        method: Method::GET,
+        path: "/v1/sandboxes/{sandbox_id}/changes",
+        id: "listChanges",
+        summary: "The files of a sandbox that differ from those of a checkpoint, with the changed lines",
+        query: &[
+            field(
+                "since",
+                QueryKind::RequiredText,
+                "The name of a checkpoint, or `-1`: the one before the last execution.",
+            ),
+            field(
+                "limit",
+                QueryKind::Whole,
+                "The maximum number of files: 1000 if left out.",
+            ),
+        ],
+        input: EndpointInput::Caller,
+        body_schema: None,
+        answers: &[ok("The files.", Body::Json(schema::<model::Changes>))],
+        run: |call| checkpoints::changes(call).boxed(),
+    },
+    Route {
+        method: Method::POST,
+        path: "/v1/sandboxes/{sandbox_id}/rewind",
+        id: "rewindSandbox",
+        summary: "Bring back the variables and files of a checkpoint; the checkpoint stays",
+        query: &[],
+        input: EndpointInput::Json,
+        body_schema: Some(schema::<model::Rewind>),
+        answers: &[ok(
+            "The sandbox is back at the checkpoint.",
+            Body::Json(schema::<model::Rewound>),
+        )],
+        run: |call| checkpoints::rewind(call).boxed(),
     },
     Route {
         method: Method::GET,
@@ -423,6 +496,8 @@ fn allowed(path: &str) -> &'static str {
         "/v1/sandboxes" => "GET, POST",
         "/v1/sandboxes/{sandbox_id}" => "GET, DELETE",
         "/v1/sandboxes/{sandbox_id}/file" => "GET, PUT",
+        "/v1/sandboxes/{sandbox_id}/checkpoints" => "GET, POST",
+        "/v1/sandboxes/{sandbox_id}/checkpoints/{name}" => "DELETE",
         _ => match ROUTES.iter().find(|route| route.path == path) {
             Some(route) if route.method == Method::POST => "POST",
             _ => "GET",

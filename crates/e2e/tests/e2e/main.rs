@@ -24,6 +24,8 @@ mod mounts;
 mod session;
 // Restoring a session after its interpreter has died.
 mod restore;
+// Returning to earlier variables and files.
+mod checkpoints;
 // Modules that idle sandboxes have already loaded.
 mod preload;
 // Sessions that start as forks of a zygote.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt as _;
-use sandcell_engine::{Engine, ExecuteRequest, ExecutionView, RunRequest, Status, Watch};
+use sandcell_engine::{AlternativesRequest, Engine, ExecuteRequest, ExecutionView, RunRequest, Status, Watch};
 use sandcell_sandbox::{Consent, Failure, MAX_TIMEOUT};
 use serde_json::{Value, json};
 
@@ -121,6 +121,10 @@ pub(crate) fn execute_code(facts: &ToolFacts) -> Tool {
             stdin_field(),
             timeout_field(facts).about("The code is stopped after this"),
             wait_field(facts).about("Answer after this at the latest"),
+            Field::new("checkpoint", Kind::Text, json!("before-merge"))
+                .about("First keep variables and files under this name, for reset_session_state"),
+            Field::new("alternatives", Kind::Texts(ListOf::Words), json!(["x = 2"]))
+                .about("More code to try from the same state, one after another; keeps none, see the result"),
         ],
         output: None,
         effect: Effect::ChangesSandbox,
@@ -143,12 +147,18 @@ pub(crate) fn execute_request(
         timeout: arguments.seconds("timeout_s"),
         wait: None,
         watch,
+        checkpoint: arguments.text("checkpoint"),
         ..ExecuteRequest::default()
     })
 }
 
 async fn run_execute(mut call: Call) -> Result<Answer, Failure> {
     let waits = call.wait_limits.of(&mut call.arguments);
+    let alternatives = call.arguments.texts("alternatives");
+    if !alternatives.is_empty() {
+        let request = alternatives_request(&mut call, alternatives, waits.time)?;
+        return super::alternatives::run(call, request).await;
+    }
     let request = ExecuteRequest {
         wait: Some(waits.time),
         ..execute_request(&mut call.arguments, &call.engine, call.watch.clone())?
@@ -156,6 +166,27 @@ async fn run_execute(mut call: Call) -> Result<Answer, Failure> {
     let view = call.engine.execute(&call.caller, request, call.cancel).await?;
     let notes = Vec::from_iter(waits.notes(&view));
     Ok(execution::answer(&view, call.engine.config().output_inline, &notes, &call.room).await)
+}
+
+fn alternatives_request(
+    call: &mut Call,
+    alternatives: Vec<String>,
+    wait: Duration,
+) -> Result<AlternativesRequest, Failure> {
+    let first = execute_request(&mut call.arguments, &call.engine, call.watch.clone())?;
+    if first.stdin.is_some() || first.checkpoint.is_some() {
+        return Err(Failure::invalid(
+            "`alternatives` cannot be combined with `stdin` or `checkpoint`",
+            "leave them out; the common state is kept as the checkpoint before-alternatives",
+        ));
+    }
+    Ok(AlternativesRequest {
+        codes: std::iter::once(first.code).chain(alternatives).collect(),
+        language: first.language,
+        sandbox_id: first.sandbox_id,
+        timeout: first.timeout,
+        wait: Some(wait),
+    })
 }
 
 pub(super) fn language(arguments: &mut Arguments, engine: &Arc<Engine>) -> String {

@@ -8,6 +8,7 @@ use sandcell_engine::{ExecutionView, HistoryRecord, HistoryView, Status, StreamN
 use sandcell_sandbox::Failure;
 use serde_json::{Value, json};
 
+use super::checkpoints;
 use super::code::wait_field;
 use super::{Call, Effect, Tool, ToolFacts, count_field, sandbox_field};
 use crate::answer::{Answer, Block};
@@ -293,7 +294,8 @@ pub(super) fn reset_session_state(facts: &ToolFacts) -> Tool {
     Tool {
         name: "reset_session_state",
         description: "Restart the interpreters of a sandbox and delete their variables; files and packages stay. \
-                      For a clean start or a session in a bad state. The history starts a new view."
+                      For a clean start or a session in a bad state. The history starts a new view. With to: undo \
+                      instead, variables and files are as they were."
             .into(),
         fields: vec![
             sandbox_field(),
@@ -303,6 +305,8 @@ pub(super) fn reset_session_state(facts: &ToolFacts) -> Tool {
                 json!(facts.default_language()),
             )
             .about("Only this language's; default all"),
+            Field::new("to", Kind::Content, json!("-1"))
+                .about("-1: before the last execution; or a checkpoint's name (get_sandbox_status)"),
         ],
         output: None,
         effect: Effect::Removes,
@@ -313,6 +317,15 @@ pub(super) fn reset_session_state(facts: &ToolFacts) -> Tool {
 async fn reset(mut call: Call) -> Result<Answer, Failure> {
     let sandbox = call.arguments.text("sandbox_id");
     let language = call.arguments.text("language");
+    if let Some(to) = call.arguments.text("to") {
+        if language.is_some() {
+            return Err(Failure::invalid(
+                "`to` brings back the whole sandbox: the sessions of all languages, and the files",
+                "leave out `language`",
+            ));
+        }
+        return checkpoints::rewind(&call, sandbox.as_deref(), &to).await;
+    }
     let view = call
         .engine
         .reset(&call.caller, sandbox.as_deref(), language.as_deref())

@@ -1,6 +1,8 @@
 //! The toolsets: each tool is a name, a description for a model, its arguments, and a function. They are a list, so
 //! that adding one takes one line here and one file or function next to it.
 
+mod alternatives;
+mod checkpoints;
 mod code;
 mod container;
 mod executions;
@@ -247,6 +249,9 @@ pub(crate) fn unlisted_sandbox_tools(facts: &ToolFacts) -> Vec<Tool> {
         programs::write_stdin(facts),
         functions::create_sandbox_with_functions(facts),
         functions::exchange_tool_calls(),
+        checkpoints::create_checkpoint(),
+        checkpoints::drop_checkpoint(),
+        checkpoints::file_changes(),
     ]
 }
 

@@ -10,6 +10,7 @@ use sandcell_sandbox::{Code, Consent, Cpus, Failure, FunctionSpec, rfc3339};
 use serde_json::{Value, json};
 use tracing::Instrument as _;
 
+use super::checkpoints;
 use super::code::wait_field;
 use super::executions::one_line;
 use super::packages::packages_field;
@@ -266,7 +267,7 @@ pub(super) fn get_sandbox_status() -> Tool {
         name: "get_sandbox_status",
         description:
             "Status of a sandbox: state, expiry, memory, CPU, disk and processes against their limits, what the \
-                      last executions added to memory, live sessions with their variables, and isolation. Without \
+                      last executions added to memory, live sessions with their variables, checkpoints, and isolation. Without \
                       sandbox_id: all of yours, one per line."
                 .into(),
         fields: vec![sandbox_field()],
@@ -456,6 +457,7 @@ fn details(view: &SandboxView) -> String {
             view.network_bytes.div_ceil(1024)
         );
     }
+    text.push_str(&checkpoints::lines(&view.checkpoints));
     text.push_str(&growth_text(&view.growth));
     for session in &view.sessions {
         text.push_str(&variables_text(session));
@@ -501,6 +503,7 @@ pub(crate) fn data(view: &SandboxView) -> Value {
             "busy": session.busy,
             "variables": session.variables,
         })).collect::<Vec<_>>(),
+        "checkpoints": view.checkpoints.iter().map(checkpoints::data).collect::<Vec<_>>(),
         "memory_growth": view.growth.iter().map(|one| json!({
             "execution_id": one.execution_id,
             "added_mb": one.memory.map(execution::growth_mb),

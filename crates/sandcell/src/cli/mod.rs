@@ -7,6 +7,8 @@ mod base;
 mod check;
 mod config;
 mod demo;
+#[cfg(feature = "bridge")]
+mod diff;
 mod doctor;
 #[cfg(feature = "bridge")]
 mod forward;
@@ -83,6 +85,8 @@ enum Command {
     Prepared(prepared::PreparedArgs),
     #[cfg(feature = "bridge")]
     Forward(forward::ForwardArgs),
+    #[cfg(feature = "bridge")]
+    Diff(diff::DiffArgs),
     Token(token::TokenArgs),
     #[cfg(feature = "tools")]
     Tools(tools::ToolsArgs),
@@ -187,6 +191,8 @@ fn dispatch(cli: Cli) -> ExitCode {
         Command::Prepared(args) => ended(load(file, Vec::new()).and_then(|settings| prepared::run(&args, &settings))),
         #[cfg(feature = "bridge")]
         Command::Forward(args) => ended(forward::run(&args)),
+        #[cfg(feature = "bridge")]
+        Command::Diff(args) => ended(diff::run(&args)),
         Command::Token(args) => ended(load(file, Vec::new()).and_then(|settings| token::run(&args, &settings))),
         #[cfg(feature = "tools")]
         Command::Tools(args) => ended(load(file, Vec::new()).and_then(|settings| tools::run(&args, &settings))),

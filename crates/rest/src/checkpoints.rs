@@ -1,0 +1,63 @@
+//! Makes, lists and drops checkpoints of a sandbox, and brings them back.
+
+use hyper::{Response, StatusCode};
+use sandcell_engine::RewindTo;
+use sandcell_mcp::EndpointBody;
+
+use crate::model::{
+    Changes, Checkpoint, Checkpoints, CreateCheckpoint, CreatedCheckpoint, DroppedCheckpoint, Rewind, Rewound,
+};
+use crate::problem::Problem;
+use crate::request::Call;
+use crate::respond;
+
+/// The maximum number of changed files in an answer.
+const MAX_CHANGES: usize = 1000;
+
+/// Makes a checkpoint.
+pub(crate) async fn create(call: Call<'_>) -> Result<Response<EndpointBody>, Problem> {
+    let asked: CreateCheckpoint = call.json()?;
+    let made = call
+        .engine
+        .checkpoint(&call.caller, Some(call.id()), asked.name.as_deref())
+        .await?;
+    Ok(respond::json(StatusCode::CREATED, &CreatedCheckpoint::from(made)))
+}
+
+/// Lists the checkpoints, oldest first.
+pub(crate) async fn list(call: Call<'_>) -> Result<Response<EndpointBody>, Problem> {
+    let views = call.engine.checkpoints(&call.caller, Some(call.id())).await?;
+    let checkpoints = views.iter().map(Checkpoint::from).collect();
+    Ok(respond::json(StatusCode::OK, &Checkpoints { checkpoints }))
+}
+
+/// Drops a checkpoint.
+pub(crate) async fn remove(call: Call<'_>) -> Result<Response<EndpointBody>, Problem> {
+    let name = call.ids.get(1).map_or("", String::as_str);
+    call.engine.drop_checkpoint(&call.caller, Some(call.id()), name).await?;
+    let dropped = name.to_owned();
+    Ok(respond::json(StatusCode::OK, &DroppedCheckpoint { dropped }))
+}
+
+/// Brings back a checkpoint.
+pub(crate) async fn rewind(call: Call<'_>) -> Result<Response<EndpointBody>, Problem> {
+    let asked: Rewind = call.json()?;
+    let view = call
+        .engine
+        .rewind(&call.caller, Some(call.id()), &RewindTo::parse(&asked.to))
+        .await?;
+    Ok(respond::json(StatusCode::OK, &Rewound::from(&view)))
+}
+
+/// Lists the files that differ from those of a checkpoint.
+pub(crate) async fn changes(call: Call<'_>) -> Result<Response<EndpointBody>, Problem> {
+    let since = call.query.text("since").unwrap_or_default();
+    let since = RewindTo::parse(since);
+    let limit: Option<usize> = call.query.value("limit", "a whole number")?;
+    let limit = limit.unwrap_or(MAX_CHANGES).min(MAX_CHANGES);
+    let view = call
+        .engine
+        .changes(&call.caller, Some(call.id()), &since, limit)
+        .await?;
+    Ok(respond::json(StatusCode::OK, &Changes::from(&view)))
+}
