@@ -41,12 +41,12 @@ def sandbox() -> Iterator[sandcell.Sandbox]:
         yield sandbox
 
 
-def until(holds: Callable[[], object], seconds: float = 20.0) -> None:
-    """Waits until something holds."""
+def until(holds: Callable[[], object], seconds: float = 20.0, pause: float = 0.01) -> None:
+    """Waits until something holds. Looks again after each pause, in seconds."""
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, "it did not come about in time"
-        time.sleep(0.01)
+        time.sleep(pause)
 
 
 @contextmanager

@@ -137,8 +137,8 @@ def test_every_code_of_the_program_has_a_class() -> None:
     codes = (
         "invalid_argument not_found expired unauthorized denied_by_policy code_rejected limit_reached backend_unavailable "
         "isolation_unavailable language_unavailable image_unavailable code_failed crashed timeout out_of_memory "
-        "process_limit disk_full output_limit cancelled session_lost package_not_allowed package_failed network_denied "
-        "tool_denied tool_failed tool_unavailable busy internal"
+        "process_limit disk_full output_limit cancelled session_lost checkpoint_unavailable package_not_allowed "
+        "package_failed network_denied tool_denied tool_failed tool_unavailable busy internal"
     )
     from sandcell._errors import ERRORS, error_for
 

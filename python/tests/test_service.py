@@ -77,6 +77,19 @@ def test_a_sandbox_of_a_service_is_like_one_of_this_machine(service: Service) ->
     assert run.files == {"o": b"\xff"}
 
 
+def test_checkpoints_of_a_service_are_like_those_of_this_machine(service: Service) -> None:
+    with Sandbox(url=service.url, token=service.token) as sandbox:
+        sandbox.run("x = 1").check()
+        kept = sandbox.checkpoint("kept")
+        sandbox.run("x = 2", checkpoint="other").check()
+        assert sandbox.rewind(kept).undone == 1
+        assert sandbox.run("x").result == "1"
+        assert {"kept", "other"} <= {checkpoint.name for checkpoint in sandbox.checkpoints()}
+        sandbox.drop_checkpoint("kept")
+        with pytest.raises(sandcell.NotFoundError):
+            sandbox.rewind(kept)
+
+
 def test_commands_run_in_a_sandbox_of_a_service(service: Service) -> None:
     heard: list[str] = []
     with Sandbox(url=service.url, token=service.token) as sandbox:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from ._errors import (
     BackendUnavailableError,
     BusyError,
+    CheckpointUnavailableError,
     CodeFailedError,
     CodeRejectedError,
     CrashedError,
@@ -50,7 +51,7 @@ from ._errors import (
     ToolUnavailableError,
     UnauthorizedError,
 )
-from ._results import Artifact, Cause, FileInfo, FileList, HistoryRecord, Image, Run, RunError
+from ._results import Artifact, Cause, Checkpoint, FileInfo, FileList, HistoryRecord, Image, Rewind, Run, RunError
 from ._stdio import configure, shutdown
 from ._sync import Files, Process, Sandbox, run
 from ._version import VERSION as __version__
@@ -66,6 +67,8 @@ __all__ = [
     "BackendUnavailableError",
     "BusyError",
     "Cause",
+    "Checkpoint",
+    "CheckpointUnavailableError",
     "CodeFailedError",
     "CodeRejectedError",
     "CrashedError",
@@ -92,6 +95,7 @@ __all__ = [
     "PackageNotAllowedError",
     "Process",
     "ProcessLimitError",
+    "Rewind",
     "Run",
     "RunError",
     "Sandbox",

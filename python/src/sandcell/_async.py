@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from . import _commands, _operations
+from . import _checkpoints, _commands, _operations
 from ._call import Call
 from ._errors import SandcellError
 from ._operations import Core, Operation, T
-from ._results import Artifact, FileList, HistoryRecord, Run
+from ._results import Artifact, Checkpoint, FileList, HistoryRecord, Rewind, Run
 
 Callback = Callable[[str], "Awaitable[object] | object"]
 
@@ -229,9 +229,11 @@ class AsyncSandbox:
         on_stdout: Callback | None = None,
         on_stderr: Callback | None = None,
         max_output: int = 1 << 20,
+        checkpoint: str | None = None,
     ) -> Run:
         """Runs code and returns how it ended, as :meth:`sandcell.Sandbox.run`."""
-        return await drive(self._core.run(code, language, stdin, timeout, on_stdout, on_stderr, max_output))
+        operation = self._core.run(code, language, stdin, timeout, on_stdout, on_stderr, max_output, checkpoint)
+        return await drive(operation)
 
     async def command(
         self,
@@ -267,6 +269,22 @@ class AsyncSandbox:
     async def reset(self, language: str | None = None) -> None:
         """Restarts the interpreter of a language, or all, and forgets its variables. Files and packages stay."""
         await drive(self._core.reset(language))
+
+    async def checkpoint(self, name: str | None = None) -> Checkpoint:
+        """Keeps the variables and the files as they are now, as :meth:`sandcell.Sandbox.checkpoint`."""
+        return await drive(_checkpoints.create(self._core, name))
+
+    async def checkpoints(self) -> list[Checkpoint]:
+        """Returns the checkpoints, the oldest first, as :meth:`sandcell.Sandbox.checkpoints`."""
+        return await drive(_checkpoints.existing(self._core))
+
+    async def rewind(self, to: Checkpoint | str | int = 1) -> Rewind:
+        """Brings back the variables and the files of a checkpoint, as :meth:`sandcell.Sandbox.rewind`."""
+        return await drive(_checkpoints.rewind(self._core, to))
+
+    async def drop_checkpoint(self, checkpoint: Checkpoint | str) -> None:
+        """Drops a checkpoint, as :meth:`sandcell.Sandbox.drop_checkpoint`."""
+        await drive(_checkpoints.drop(self._core, checkpoint))
 
     async def status(self) -> dict[str, Any]:
         """Returns the server's object of the sandbox: state, limits, usage, sessions, isolation, packages."""

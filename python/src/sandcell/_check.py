@@ -25,6 +25,14 @@ def optional_text(name: str, value: Any) -> str | None:
     return None if value is None else text(name, value)
 
 
+def checkpoint_name(name: str, value: Any) -> str:
+    """Returns the name of a checkpoint. The server checks it further; it takes an empty one as none, and -1 as a count."""
+    found = text(name, value)
+    if not found or found.startswith("-"):
+        raise InvalidArgumentError(f"{name} is {found!r}", "pass a name that begins with a letter or digit")
+    return found
+
+
 def texts(name: str, value: Any) -> list[str]:
     """Returns a list of texts. One text alone is refused: it would be taken for a list of letters."""
     if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):

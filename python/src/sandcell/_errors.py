@@ -44,7 +44,7 @@ class InvalidArgumentError(SandcellError):
 
 
 class NotFoundError(SandcellError):
-    """There is no such file, sandbox or execution."""
+    """There is no such file, sandbox, execution or checkpoint."""
 
     code = "not_found"
 
@@ -157,6 +157,12 @@ class SessionLostError(SandcellError):
     code = "session_lost"
 
 
+class CheckpointUnavailableError(SandcellError):
+    """The state of the sandbox cannot be kept now, for example because a session has threads. Nothing was changed."""
+
+    code = "checkpoint_unavailable"
+
+
 class PackageNotAllowedError(SandcellError):
     """The operator's settings do not allow the package."""
 
@@ -194,7 +200,7 @@ class ToolUnavailableError(SandcellError):
 
 
 class BusyError(SandcellError):
-    """The server has too much to do; try again later."""
+    """The server has too much to do, or code runs in the sandbox; try again later."""
 
     code = "busy"
 

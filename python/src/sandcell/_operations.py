@@ -533,7 +533,15 @@ class Core:
         return (yield from call_tool(self.channel, name, {**arguments, "sandbox_id": sandbox}, seconds))
 
     def run(
-        self, code: Any, language: Any, stdin: Any, timeout: Any, on_stdout: Any, on_stderr: Any, max_output: Any
+        self,
+        code: Any,
+        language: Any,
+        stdin: Any,
+        timeout: Any,
+        on_stdout: Any,
+        on_stderr: Any,
+        max_output: Any,
+        checkpoint: Any = None,
     ) -> Operation[Run]:
         """Runs code in the session of its language."""
         limit = self.timeout if timeout is None else _check.seconds("timeout", timeout)
@@ -542,6 +550,7 @@ class Core:
             "language": self.language if language is None else _check.text("language", language),
             "stdin": _check.optional_text("stdin", stdin),
             "timeout_s": limit,
+            "checkpoint": None if checkpoint is None else _check.checkpoint_name("checkpoint", checkpoint),
         }
         most = _check.count("max_output", max_output) or 0
         listeners = listener("on_stdout", on_stdout), listener("on_stderr", on_stderr)

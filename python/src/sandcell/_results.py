@@ -136,6 +136,102 @@ class HistoryRecord(_Record):
         self.error: str | None = None if error is None else str(error)
 
 
+class _Frozen(_Record):
+    """A record that cannot be changed."""
+
+    __slots__ = ()
+
+    def _fill(self, values: dict[str, Any]) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a {type(self).__name__} cannot be changed")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"a {type(self).__name__} cannot be changed")
+
+    def __setstate__(self, state: tuple[None, dict[str, Any]]) -> None:
+        self._fill(state[1])
+
+
+class Checkpoint(_Frozen):
+    """A kept state of a sandbox: the variables of its sessions, and its files. ``rewind`` of the sandbox brings it back.
+
+    Its name identifies it: if another checkpoint has replaced it under this name, ``rewind`` brings back that one.
+    """
+
+    __slots__ = (
+        "automatic",
+        "created",
+        "execution_id",
+        "executions",
+        "file_bytes",
+        "files",
+        "memory_bytes",
+        "name",
+        "sessions",
+    )
+
+    #: Its name. No two checkpoints of a sandbox have the same one.
+    name: str
+    #: Whether the server made it by itself, in a pause after an execution.
+    automatic: bool
+    #: When it was made, such as ``2026-01-31T12:00:00Z``.
+    created: str
+    #: The number of executions before it, without undone ones.
+    executions: int
+    #: The id of the last of them, or None.
+    execution_id: str | None
+    #: Its sessions, by language, such as ``python``.
+    sessions: tuple[str, ...]
+    #: The number of files and folders.
+    files: int
+    #: The size of the files.
+    file_bytes: int
+    #: The memory that dropping it would free. The server measures it each time a checkpoint is made by request.
+    memory_bytes: int
+
+    def __init__(self, data: dict[str, Any]) -> None:
+        execution = data.get("execution_id")
+        values = {
+            "name": _text(data, "name"),
+            "automatic": data.get("automatic") is True,
+            "created": _text(data, "created_at"),
+            "executions": int(_number(data, "executions")),
+            "execution_id": execution if isinstance(execution, str) else None,
+            "sessions": _texts(data, "sessions"),
+            "files": int(_number(data, "files")),
+            "file_bytes": int(_number(data, "file_bytes")),
+            "memory_bytes": int(_number(data, "memory_bytes")),
+        }
+        self._fill(values)
+
+
+class Rewind(_Frozen):
+    """What the return to a checkpoint has changed."""
+
+    __slots__ = ("checkpoint", "ended", "files_changed", "undone")
+
+    #: The checkpoint whose state the sandbox has now.
+    checkpoint: Checkpoint
+    #: The sessions that ended because the checkpoint does not have them.
+    ended: tuple[str, ...]
+    #: The number of files and folders that were written or removed.
+    files_changed: int
+    #: The number of executions that were undone.
+    undone: int
+
+    def __init__(self, data: dict[str, Any]) -> None:
+        values = {
+            "checkpoint": Checkpoint(data["checkpoint"]),
+            "ended": _texts(data, "ended"),
+            "files_changed": int(_number(data, "files_changed")),
+            "undone": int(_number(data, "undone")),
+        }
+        self._fill(values)
+
+
 class Run:
     """How a piece of code ran.
 
@@ -327,6 +423,10 @@ def _number(data: dict[str, Any], name: str) -> float:
 def _list(data: dict[str, Any], name: str) -> list[Any]:
     value = data.get(name)
     return value if isinstance(value, list) else []
+
+
+def _texts(data: dict[str, Any], name: str) -> tuple[str, ...]:
+    return tuple(str(value) for value in _list(data, name))
 
 
 def _error(value: Any) -> RunError | None:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from . import _commands, _operations
+from . import _checkpoints, _commands, _operations
 from ._errors import InvalidArgumentError, SandcellError
 from ._operations import Core, Operation, T
-from ._results import Artifact, FileList, HistoryRecord, Run
+from ._results import Artifact, Checkpoint, FileList, HistoryRecord, Rewind, Run
 
 
 def drive(operation: Operation[T]) -> T:
@@ -220,15 +220,18 @@ class Sandbox:
         on_stdout: Callable[[str], object] | None = None,
         on_stderr: Callable[[str], object] | None = None,
         max_output: int = 1 << 20,
+        checkpoint: str | None = None,
     ) -> Run:
         """Runs code and returns how it ended. Variables, imports and files stay for the next run of the language.
 
         Code that fails, takes longer than ``timeout`` seconds or is killed is a result too; ``check()`` of the run
         raises it. ``on_stdout`` and ``on_stderr`` get the output in pieces while the code runs. ``KeyboardInterrupt``
         and an exception of a callback end the code inside. ``stdout`` and ``stderr`` of the run are the first
-        ``max_output`` bytes of each; ``truncated`` tells whether there was more.
+        ``max_output`` bytes of each; ``truncated`` tells whether there was more. ``checkpoint`` is a name: the state is
+        kept under it before the code runs, as by :meth:`checkpoint`. If that is not possible, the code does not run.
         """
-        return drive(self._core.run(code, language, stdin, timeout, on_stdout, on_stderr, max_output))
+        operation = self._core.run(code, language, stdin, timeout, on_stdout, on_stderr, max_output, checkpoint)
+        return drive(operation)
 
     def command(
         self,
@@ -276,6 +279,45 @@ class Sandbox:
     def reset(self, language: str | None = None) -> None:
         """Restarts the interpreter of a language, or all, and forgets its variables. Files and packages stay."""
         drive(self._core.reset(language))
+
+    def checkpoint(self, name: str | None = None) -> Checkpoint:
+        """Keeps the variables and the files as they are now. :meth:`rewind` brings them back, any number of times.
+
+        ``name`` is at most 64 letters, digits, ``-``, ``_`` and ``.``; without it the server chooses one. A checkpoint
+        of the same name is replaced. A sandbox keeps 8 of them by default and drops the oldest for a new one. Their
+        memory counts against the limit of the sandbox.
+
+        Raises ``CheckpointUnavailableError`` while a session has threads or is not one of Python, ``BusyError`` while
+        code runs, ``LimitReachedError`` if the files are too large. Nothing is changed then.
+        """
+        return drive(_checkpoints.create(self._core, name))
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """Returns the checkpoints, the oldest first.
+
+        The server makes automatic ones when no code has run for about 0.3 s. By default it keeps the newest two.
+        """
+        return drive(_checkpoints.existing(self._core))
+
+    def rewind(self, to: Checkpoint | str | int = 1) -> Rewind:
+        """Brings back the variables and the files of a checkpoint, any number of times.
+
+        ``to`` is a :class:`Checkpoint`, a name, or a number: 1 is the state before the last execution, 2 the state
+        before the last two (-1 and -2 mean the same). Commands are executions, too. A number needs a checkpoint of
+        exactly that state, often an automatic one; see :meth:`checkpoints`. Sessions that the checkpoint does not have
+        end.
+
+        Raises ``NotFoundError`` if there is no such checkpoint, ``BusyError`` while code runs. Nothing is changed then.
+        Raises ``SessionLostError`` if a session could not be restored; the files are those of the checkpoint then.
+        """
+        return drive(_checkpoints.rewind(self._core, to))
+
+    def drop_checkpoint(self, checkpoint: Checkpoint | str) -> None:
+        """Drops a checkpoint and frees its memory.
+
+        Raises ``NotFoundError`` if there is no such checkpoint, ``BusyError`` while code runs.
+        """
+        drive(_checkpoints.drop(self._core, checkpoint))
 
     def status(self) -> dict[str, Any]:
         """Returns the server's object of the sandbox: state, limits, usage, sessions, isolation, packages."""

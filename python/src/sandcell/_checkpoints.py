@@ -1,0 +1,60 @@
+"""The operations on checkpoints: kept states of a sandbox."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import _check
+from ._errors import InternalError, InvalidArgumentError
+from ._operations import _VERSIONS, Core, Operation, given, structured
+from ._results import Checkpoint, Rewind, about
+
+#: The largest count that every JSON parser reads exactly.
+_MAX_COUNT = (1 << 53) - 1
+
+
+def create(core: Core, name: Any) -> Operation[Checkpoint]:
+    """Keeps the state of the sandbox."""
+    wanted = None if name is None else _check.checkpoint_name("name", name)
+    answer = yield from core.tool("create_checkpoint", given({"name": wanted}))
+    return Checkpoint(structured(answer)["checkpoint"])
+
+
+def existing(core: Core) -> Operation[list[Checkpoint]]:
+    """Returns the checkpoints of the sandbox, oldest first."""
+    status = yield from core.status()
+    return [Checkpoint(data) for data in status.get("checkpoints", ())]
+
+
+def rewind(core: Core, to: Any) -> Operation[Rewind]:
+    """Brings back the state of a checkpoint."""
+    answer = yield from core.tool("reset_session_state", {"to": _target(to)})
+    data = about(answer, "sandcell/rewind")
+    if not isinstance(data.get("checkpoint"), dict):
+        raise InternalError("the server did not say what it has brought back", _VERSIONS)
+    return Rewind(data)
+
+
+def drop(core: Core, checkpoint: Any) -> Operation[None]:
+    """Drops a checkpoint."""
+    yield from core.tool("drop_checkpoint", {"name": _name("checkpoint", checkpoint)})
+
+
+def _name(argument: str, value: Any) -> str:
+    """Returns the name of a checkpoint, which is given as such or by its name."""
+    if isinstance(value, Checkpoint):
+        return value.name
+    if isinstance(value, str):
+        return _check.checkpoint_name(argument, value)
+    raise InvalidArgumentError(
+        f"{argument} must be a Checkpoint or a str, not {type(value).__name__}", "pass a Checkpoint or its name"
+    )
+
+
+def _target(to: Any) -> str:
+    """Returns the state to bring back, as the server reads it: a name, or "-2" for before the last two executions."""
+    if not isinstance(to, int) or isinstance(to, bool):
+        return _name("to", to)
+    if not 0 < abs(to) <= _MAX_COUNT:
+        raise InvalidArgumentError(f"to is {to}", "pass 1 for the state before the last execution, 2 for one more")
+    return f"-{abs(to)}"
