@@ -3,6 +3,7 @@
 use hyper::{Response, StatusCode};
 use sandcell_engine::RewindTo;
 use sandcell_mcp::EndpointBody;
+use sandcell_sandbox::Failure;
 
 use crate::model::{
     Changes, Checkpoint, Checkpoints, CreateCheckpoint, CreatedCheckpoint, DroppedCheckpoint, Rewind, Rewound,
@@ -51,8 +52,9 @@ pub(crate) async fn rewind(call: Call<'_>) -> Result<Response<EndpointBody>, Pro
 
 /// Lists the files that differ from those of a checkpoint.
 pub(crate) async fn changes(call: Call<'_>) -> Result<Response<EndpointBody>, Problem> {
-    let since = call.query.text("since").unwrap_or_default();
-    let since = RewindTo::parse(since);
+    let since = call.query.text("since").filter(|since| !since.is_empty());
+    let missing = || Failure::invalid("`since` is missing", "give the name of a checkpoint, or -1");
+    let since = RewindTo::parse(since.ok_or_else(missing)?);
     let limit: Option<usize> = call.query.value("limit", "a whole number")?;
     let limit = limit.unwrap_or(MAX_CHANGES).min(MAX_CHANGES);
     let view = call

@@ -1,5 +1,7 @@
 //! Files of a sandbox. Their paths have a meaning only inside it.
 
+use std::collections::BTreeMap;
+
 use async_trait::async_trait;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -329,8 +331,8 @@ pub trait SavedFiles: Send + Sync {
     /// A file could not be written. The files before it are restored.
     async fn restore(&self, number: u32) -> Result<u64, SandboxError>;
 
-    /// Drops a saved state.
-    async fn forget(&self, number: u32) -> Result<(), SandboxError>;
+    /// Drops a saved state. Returns the bytes that each of the others holds now, by its number.
+    async fn forget(&self, number: u32) -> Result<BTreeMap<u32, u64>, SandboxError>;
 
     /// Compares the files with a saved state.
     async fn changes(&self, number: u32, max: usize) -> Result<SavedChanges, SandboxError>;

@@ -1,5 +1,6 @@
 //! Files, through the agent.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -17,8 +18,8 @@ use super::forward::{OpenedStream, ask_stream};
 use super::streams::{Credit, Stream};
 use super::{ANSWER_TIMEOUT, AgentEnd, timed_out};
 use crate::protocol::{
-    BODY_CHANNEL, EmptyReply, ErrorCode, MAX_DATA, MAX_TRANSFER, MakeFolderReply, ReadReply, ReceiveWindow, Request,
-    RestoreFilesReply, SAVED_FILES_FEATURE, WATCH_FEATURE, WireError, WriteReply,
+    BODY_CHANNEL, EmptyReply, ErrorCode, ForgetFilesReply, MAX_DATA, MAX_TRANSFER, MakeFolderReply, ReadReply,
+    ReceiveWindow, Request, RestoreFilesReply, SAVED_FILES_FEATURE, WATCH_FEATURE, WireError, WriteReply,
 };
 
 /// The maximum number of changes of a watched folder that wait to be read.
@@ -108,9 +109,9 @@ impl SavedFiles for AgentFiles {
         Ok(reply.changed)
     }
 
-    async fn forget(&self, number: u32) -> Result<(), SandboxError> {
-        let _done: EmptyReply = self.ask_saved(&Request::ForgetFiles { number }).await?;
-        Ok(())
+    async fn forget(&self, number: u32) -> Result<BTreeMap<u32, u64>, SandboxError> {
+        let reply: ForgetFilesReply = self.ask_saved(&Request::ForgetFiles { number }).await?;
+        Ok(reply.held)
     }
 
     async fn changes(&self, number: u32, max: usize) -> Result<SavedChanges, SandboxError> {

@@ -360,6 +360,14 @@ pub struct RestoreFilesReply {
     pub changed: u64,
 }
 
+/// The answer to `forget_files`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct ForgetFilesReply {
+    /// The bytes that each of the other saved states holds, by its number. Contents of several states count for the
+    /// first of them.
+    pub held: BTreeMap<u32, u64>,
+}
+
 /// The answer to `file_changes`.
 pub type FileChangesReply = SavedChanges;
 

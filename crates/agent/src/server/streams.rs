@@ -256,8 +256,7 @@ impl Streams {
                 self.begin(stream, out, |_| Job::read_saved(&*state?, &path, offset, len));
             }
             Request::ForgetFiles { number } => {
-                self.saved.forget(number);
-                answer(stream, Ok(EmptyReply {}), out);
+                answer(stream, Ok(self.saved.forget(number)), out);
             }
             Request::Watch { path, recursive } => {
                 let path = self.config.real_path(&path);

@@ -466,6 +466,89 @@ fn changed_files_are_shown_with_their_lines() {
     assert_eq!(files.as_array().unwrap().len(), 3, "{files}");
 }
 
+/// The contents of replaced states are freed, also while a later state shares a file with them.
+#[test]
+fn automatic_checkpoints_do_not_use_up_the_memory() {
+    let _turn = begin!();
+    let place = TestDir::with_settings("[limits]\nmemory_mb = 128\n");
+    let server = start(&place);
+    for number in 1..=14 {
+        let code =
+            format!("open('s{number}', 'w').write('x'); open('data', 'wb').write(bytes([{number}]) * (12 << 20))");
+        server.text(&code);
+        settled(&server, number);
+    }
+    assert_eq!(server.text("open('data', 'rb').read(1)").trim(), "result: b'\\x0e'");
+    back(&server, "-1");
+}
+
+#[test]
+fn a_session_in_a_bad_state_is_not_lost_by_a_checkpoint() {
+    let _turn = begin!();
+    let place = TestDir::new();
+    let server = start(&place);
+    server.text(
+        "x = 1; import os\nheld = []\ntry:\n    while True: held.append(os.open('/dev/null', 0))\nexcept OSError: pass",
+    );
+    checkpoint(&server, "a").refused("checkpoint_unavailable");
+    assert_eq!(server.text("for fd in held: os.close(fd)\nx").trim(), "result: 1");
+    kept(&server, "a");
+    // A read that takes long between two cells.
+    server.text("import signal, time\nsignal.signal(signal.SIGALRM, lambda *a: time.sleep(4)); signal.setitimer(signal.ITIMER_REAL, 0.2)");
+    std::thread::sleep(Duration::from_millis(400));
+    let sandbox = server.call("get_sandbox_status", json!({})).data()["sandboxes"][0]["sandbox_id"].clone();
+    server.call("get_sandbox_status", json!({"sandbox_id": sandbox}));
+    assert_eq!(server.text("x").trim(), "result: 1");
+}
+
+#[test]
+fn folders_without_rights_are_kept_and_brought_back() {
+    let _turn = begin!();
+    let place = TestDir::new();
+    let server = start(&place);
+    let look =
+        "import os\nprint(sorted((t, oct(os.stat(t).st_mode), sorted(f)) for t, d, f in os.walk('.')), os.getcwd())";
+    server.text("import os; os.makedirs('ro/in'); open('ro/in/f', 'w').write('f'); os.chmod('ro/in', 0o555); os.mkdir('cwd'); os.chdir('cwd')");
+    server.text("os.makedirs('../shut'); open('../shut/g', 'w').write('g'); os.chmod('../shut', 0)");
+    kept(&server, "a");
+    let before = server.text(look);
+    server.text(
+        "os.chdir('..'); os.rmdir('cwd'); os.chmod('shut', 0o755); os.remove('shut/g'); os.makedirs('new/x'); open('new/x/y', 'w')\n\
+         os.chmod('new/x', 0o555); os.chmod('new', 0o555); os.chmod('ro/in', 0o755); open('ro/in/h', 'w'); os.chmod('ro/in', 0o500)",
+    );
+    back(&server, "a");
+    assert_eq!(server.text(look), before);
+    assert_eq!(
+        server
+            .text("os.chmod('../shut', 0o755); open('../shut/g').read()")
+            .trim(),
+        "result: 'g'"
+    );
+}
+
+#[test]
+fn other_calls_wait_for_alternatives() {
+    let _turn = begin!();
+    let place = TestDir::new();
+    let server = start(&place);
+    server.text("x = 0");
+    let trying = server.begin_call(
+        "execute_code",
+        json!({"code": "x = 5; import time; time.sleep(0.4)", "alternatives": ["x = 6; import time; time.sleep(0.4)"]}),
+    );
+    until(DEFAULT_TIMEOUT, "the first alternative runs", || {
+        let status = server.call("get_sandbox_status", json!({}));
+        (status.data()["sandboxes"][0]["state"] == "busy").then_some(())
+    });
+    assert_eq!(server.text("print(x); x = 100").trim(), "0");
+    let tried = trying.answer();
+    assert!(!tried.is_error(), "{tried:?}");
+    assert_eq!(server.text("x").trim(), "result: 100");
+    for name in ["alternative-1", "before-alternatives"] {
+        checkpoint(&server, name).refused("invalid_argument");
+    }
+}
+
 #[test]
 fn code_cannot_disturb_its_checkpoints() {
     let _turn = begin!();

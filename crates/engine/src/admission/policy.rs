@@ -267,8 +267,17 @@ pub(crate) fn checkpoint_name(name: &str) -> Result<String, Failure> {
             format!("use 1 to {MAX_SESSION_NAME} letters, digits, -, _ and ., beginning with a letter or digit"),
         ));
     }
+    if RESERVED_CHECKPOINTS.iter().any(|reserved| name.starts_with(reserved)) {
+        return Err(Failure::invalid(
+            format!("checkpoints named '{name}' are made by calls with alternatives"),
+            "use another name",
+        ));
+    }
     Ok(name.to_owned())
 }
+
+/// The beginnings of names that callers cannot give.
+const RESERVED_CHECKPOINTS: [&str; 2] = ["before-alternatives", "alternative-"];
 
 fn label(label: Option<&str>) -> Result<(), Failure> {
     let Some(label) = label else { return Ok(()) };

@@ -75,6 +75,8 @@ pub struct RewindView {
     pub files_changed: u64,
     /// The number of executions whose effects are gone.
     pub undone: u64,
+    /// False if the checkpoint cannot be used again: a session could not be copied.
+    pub kept: bool,
 }
 
 /// The files of a sandbox that differ from those of a checkpoint.

@@ -41,6 +41,7 @@ impl Executions {
         cancel: CancellationToken,
     ) -> Result<AlternativesView, Failure> {
         let (executions, principal) = (Arc::clone(self), principal.clone());
+        let cancel = cancel.child_token();
         let _cancels_when_dropped = cancel.clone().drop_guard();
         let work = tokio::spawn(async move { executions.try_all(&principal, req, cancel).await });
         work.await.unwrap_or_else(|_| {
@@ -72,7 +73,10 @@ impl Executions {
         let target = self.sandboxes.target(principal, req.sandbox_id.as_deref()).await?;
         let record = Arc::clone(&target.record);
         let _one_at_a_time = record.checkpoints.trying.lock().await;
-        let made = self.sandboxes.checkpoint_of(&record, Some(BASE_NAME)).await?;
+        let made = self
+            .sandboxes
+            .checkpoint_of(&record, Some(BASE_NAME.to_owned()))
+            .await?;
         let (base, mut dropped) = (made.checkpoint, made.dropped);
         let _pin = Pin::new(&record, &base.name);
         let before = variables(&record, &language).await;
@@ -80,7 +84,8 @@ impl Executions {
         let mut alternatives = Vec::with_capacity(req.codes.len());
         for (code, number) in req.codes.into_iter().zip(1..) {
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            if cancel.is_cancelled() || left.is_some_and(|left| left < MIN_TIME) {
+            let is_possible = record.checkpoints.has(&base.name) && !cancel.is_cancelled();
+            if !is_possible || left.is_some_and(|left| left < MIN_TIME) {
                 alternatives.push(AlternativeView::default());
                 continue;
             }
@@ -98,13 +103,24 @@ impl Executions {
                     self.inspect(&record, execution, (&base.name, name), &before, &mut dropped)
                         .await
                 }
-                Err(failure) => Err(failure),
+                Err(failure) => AlternativeView {
+                    not_kept: Some(failure.message),
+                    ..AlternativeView::default()
+                },
             };
+            alternatives.push(tried);
             // Whatever happened, the next one begins in the common state.
-            self.sandboxes
-                .rewind(principal, Some(record.id.as_str()), &RewindTo::Named(base.name.clone()))
-                .await?;
-            alternatives.push(tried?);
+            let back = self
+                .sandboxes
+                .rewind_of(&record, &RewindTo::Named(base.name.clone()))
+                .await;
+            back.map_err(|failure| Failure {
+                message: format!(
+                    "alternative {number} was the last that ran, and its state could not be left: {}",
+                    failure.message
+                ),
+                ..failure
+            })?;
         }
         for one in &mut alternatives {
             if one.checkpoint.take_if(|name| !record.checkpoints.has(name)).is_some() {
@@ -126,7 +142,9 @@ impl Executions {
         request: ExecuteRequest,
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure> {
-        let execution = self.execute(principal, request, SessionMode::Variables, cancel).await?;
+        let execution = self
+            .execute_now(principal, request, SessionMode::Variables, cancel)
+            .await?;
         if execution.status != Status::Running {
             return Ok(execution);
         }
@@ -143,23 +161,24 @@ impl Executions {
         (base, name): (&str, String),
         before: &[Variable],
         dropped: &mut Vec<String>,
-    ) -> Result<AlternativeView, Failure> {
+    ) -> AlternativeView {
         let after = variables(record, &execution.language).await;
-        let files = self.sandboxes.changes_since(record, base, MAX_CHANGES).await?;
-        let (checkpoint, not_kept) = match self.sandboxes.checkpoint_of(record, Some(&name)).await {
+        let files = self.sandboxes.changes_since(record, base, MAX_CHANGES).await;
+        let (checkpoint, not_kept) = match self.sandboxes.checkpoint_of(record, Some(name.clone())).await {
             Ok(made) => {
                 dropped.extend(made.dropped);
                 (Some(name), None)
             }
             Err(failure) => (None, Some(failure.message)),
         };
-        Ok(AlternativeView {
+        AlternativeView {
             execution: Some(execution),
             checkpoint,
             not_kept,
             variables: changes(before, &after),
-            files,
-        })
+            // Without the list the result is still of use.
+            files: files.unwrap_or_default(),
+        }
     }
 }
 

@@ -47,6 +47,20 @@ impl Executions {
         mode: SessionMode,
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure> {
+        if let Ok(record) = self.sandboxes.existing(principal, req.sandbox_id.as_deref()) {
+            record.checkpoints.no_alternatives().await;
+        }
+        self.execute_now(principal, req, mode, cancel).await
+    }
+
+    /// The same, also while the sandbox is used for alternatives.
+    pub(crate) async fn execute_now(
+        self: &Arc<Self>,
+        principal: &Principal,
+        req: ExecuteRequest,
+        mode: SessionMode,
+        cancel: CancellationToken,
+    ) -> Result<ExecutionView, Failure> {
         let (wait, watch) = (req.wait, req.watch.clone());
         watch.prepares(self.sandboxes.backends.clone(), None);
         let (language, code) = (req.language.clone(), req.code.clone());
@@ -80,7 +94,10 @@ impl Executions {
         let session = req.session.as_deref().map(policy::session_name).transpose()?;
         let target = self.sandboxes.target(principal, req.sandbox_id.as_deref()).await?;
         let dropped = match req.checkpoint.as_deref() {
-            Some(name) => self.sandboxes.checkpoint_of(&target.record, Some(name)).await?.dropped,
+            Some(name) => {
+                let name = policy::checkpoint_name(name)?;
+                self.sandboxes.checkpoint_of(&target.record, Some(name)).await?.dropped
+            }
             None => Vec::new(),
         };
         let slot = match session {

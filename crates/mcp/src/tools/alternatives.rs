@@ -10,9 +10,13 @@ use super::executions::one_line;
 use super::{Call, checkpoints};
 use crate::answer::{Answer, Block};
 use crate::content::execution;
+use crate::content::text::shorten;
 
 /// The maximum number of changed variables and of changed files that the text names, for each alternative.
 const CHANGES_SHOWN: usize = 12;
+
+/// The maximum length of a path or a name in the text.
+const PATH_CHARS: usize = 120;
 
 pub(super) async fn run(call: Call, request: AlternativesRequest) -> Result<Answer, Failure> {
     let view = call
@@ -73,7 +77,8 @@ fn result_line(view: &AlternativesView) -> String {
         );
     }
     format!(
-        "[{}: variables and files are as before. Keep an alternative with reset_session_state(to=NAME): {kept}]",
+        "[{}: variables and files are as before. Keep an alternative with reset_session_state(to=NAME): {kept}. \
+         Changes inside large values are not listed]",
         view.sandbox_id
     )
 }
@@ -115,7 +120,7 @@ fn files_text(changes: &SavedChanges) -> String {
             SavedChangeKind::Modified => ("~", one.bytes),
             SavedChangeKind::Removed => ("-", one.bytes_before),
         };
-        format!("{sign}{} ({size} bytes)", one_line(&one.path))
+        format!("{sign}{} ({size} bytes)", shorten(&one_line(&one.path), PATH_CHARS))
     });
     let more = usize::try_from(changes.omitted).unwrap_or(usize::MAX);
     list("files", shown.collect(), changes.changes.len().saturating_add(more))

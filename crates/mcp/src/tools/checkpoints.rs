@@ -162,9 +162,15 @@ pub(super) async fn rewind(call: &Call, sandbox: Option<&str>, to: &str) -> Resu
             view.ended.join(", ")
         );
     }
+    if !view.kept {
+        text.push_str(
+            "\nthis checkpoint cannot be used again: a session could not be copied (processes or memory ran short)",
+        );
+    }
     let data = json!({
         "sandbox_id": view.sandbox_id,
         "checkpoint": data(&view.checkpoint),
+        "kept": view.kept,
         "ended": view.ended,
         "files_changed": view.files_changed,
         "undone": view.undone,

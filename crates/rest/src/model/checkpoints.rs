@@ -85,6 +85,8 @@ pub(crate) struct Rewound {
     files_changed: u64,
     /// The number of executions whose effects are gone.
     undone: u64,
+    /// False if the checkpoint cannot be used again: a session could not be copied.
+    kept: bool,
 }
 
 /// The files of a sandbox that differ from those of a checkpoint.
@@ -157,6 +159,7 @@ impl From<&RewindView> for Rewound {
             ended: view.ended.clone(),
             files_changed: view.files_changed,
             undone: view.undone,
+            kept: view.kept,
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::{AtFlags, Dir, OFlags, renameat, unlinkat};
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, chmodat, renameat, unlinkat};
 use rustix::io::Errno;
 
 use super::entry::existing;
@@ -30,6 +30,8 @@ pub(in crate::server) struct Remove {
     /// The open folders, outermost first. Empty before the first slice and at the end.
     levels: Vec<Level>,
     begun: bool,
+    /// True to give the owner the rights that modes of folders deny.
+    forced: bool,
 }
 
 struct Level {
@@ -42,8 +44,11 @@ struct Level {
 }
 
 impl Level {
-    fn open(folder: impl AsFd, name: &[u8]) -> Result<Self, WireError> {
+    fn open(folder: impl AsFd, name: &[u8], forced: bool) -> Result<Self, WireError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
+        if forced {
+            let _opening_fails = chmodat(&folder, name, Mode::RWXU, AtFlags::empty());
+        }
         let opened = beneath(folder, name, flags).map_err(errors::of_file)?;
         refuse_pseudo(&opened)?;
         Ok(Self {
@@ -66,16 +71,23 @@ impl Level {
 impl Remove {
     pub(super) fn new(root: &Root, path: &str) -> Result<Self, WireError> {
         let (parent, name) = existing(root, path)?;
-        Ok(Self::of_entry(parent, name))
+        Ok(Self {
+            parent,
+            name,
+            levels: Vec::new(),
+            begun: false,
+            forced: false,
+        })
     }
 
-    /// Removes the entry with this name in a folder.
-    pub(super) fn of_entry(parent: OwnedFd, name: Vec<u8>) -> Self {
+    /// Removes the entry with this name in a folder, whatever the modes of folders in it.
+    pub(super) fn forced(parent: OwnedFd, name: Vec<u8>) -> Self {
         Self {
             parent,
             name,
             levels: Vec::new(),
             begun: false,
+            forced: true,
         }
     }
 
@@ -98,7 +110,7 @@ impl Remove {
             if remove_if_no_folder(&self.parent, &name).map_err(errors::of_file)? {
                 return Ok(false);
             }
-            self.levels.push(Level::open(&self.parent, &name)?);
+            self.levels.push(Level::open(&self.parent, &name, self.forced)?);
         }
         let Some(level) = self.levels.last_mut() else {
             return Ok(false);
@@ -127,7 +139,7 @@ impl Remove {
     /// Opens a folder inside the innermost one.
     fn enter(&mut self, name: &[u8]) -> Result<(), WireError> {
         if let Some(level) = self.levels.last() {
-            let inner = Level::open(level.entries.fd().map_err(errors::of_file)?, name)?;
+            let inner = Level::open(level.entries.fd().map_err(errors::of_file)?, name, self.forced)?;
             self.levels.push(inner);
         }
         Ok(())

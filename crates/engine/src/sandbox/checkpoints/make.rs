@@ -79,7 +79,7 @@ impl Sandboxes {
         }
     }
 
-    /// Makes a checkpoint. `changing` must be held. Returns it, and those that were dropped for it.
+    /// Makes a checkpoint. `changing` must be held. Returns it, and those that were dropped to make room.
     pub(super) async fn make_checkpoint(
         &self,
         record: &Arc<Record>,
@@ -114,7 +114,7 @@ impl Sandboxes {
                             memory: limit / MEMORY_DIVISOR,
                         };
                         let checkpoint = record.checkpoints.describe(number, name, automatic, &taken, files);
-                        let mut dropped = record.checkpoints.add(checkpoint.clone());
+                        let replaced = record.checkpoints.add(checkpoint.clone());
                         // All processes together use less than the bound of checkpoints: there is nothing to measure.
                         let used = read_usage(sandbox.as_ref())
                             .await
@@ -122,7 +122,8 @@ impl Sandboxes {
                         if !automatic && used > bounds.memory {
                             measure(record, &mut taken).await;
                         }
-                        dropped.extend(record.checkpoints.prune(number, &bounds));
+                        forget(record, saved, &mut taken, &replaced).await;
+                        let dropped = record.checkpoints.prune(number, &bounds);
                         forget(record, saved, &mut taken, &dropped).await;
                         return Ok((record.checkpoints.with_number(checkpoint), dropped));
                     }
@@ -221,9 +222,7 @@ fn check_sessions(taken: &[TakenSession]) -> Result<(), Failure> {
 /// Keeps the state of all sessions under a number.
 async fn keep_sessions(taken: &mut [TakenSession], number: u32, expendable: bool) -> Result<(), Failure> {
     for session in taken {
-        if let Err(why) = session.keep(number, expendable).await {
-            return Err(not_kept(&session.key, &why));
-        }
+        session.keep(number, expendable).await?;
     }
     Ok(())
 }

@@ -12,7 +12,7 @@ mod make;
 mod rewind;
 mod taken;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
@@ -183,7 +183,7 @@ impl Checkpoints {
         loop {
             let count = |automatic: bool| state.kept.iter().filter(|one| one.automatic == automatic).count();
             let (automatic, named) = (count(true) > bounds.automatic, count(false) > bounds.named);
-            let memory: u64 = state.kept.iter().map(Checkpoint::held).sum();
+            let memory = state.kept.iter().map(Checkpoint::held).fold(0, u64::saturating_add);
             let others = state.kept.iter().enumerate();
             let others = others.filter(|(_, one)| one.number != number && Some(one.number) != state.pinned);
             let victim = others
@@ -198,6 +198,11 @@ impl Checkpoints {
         }
     }
 
+    /// Waits while another call tries alternatives in the sandbox.
+    pub(crate) async fn no_alternatives(&self) {
+        drop(self.trying.lock().await);
+    }
+
     /// Protects a checkpoint from being dropped to make room; none: no longer.
     pub(crate) fn pin(&self, name: Option<&str>) {
         let mut state = lock(&self.state);
@@ -208,6 +213,15 @@ impl Checkpoints {
     /// Returns true if there is a checkpoint with this name.
     pub(crate) fn has(&self, name: &str) -> bool {
         lock(&self.state).kept.iter().any(|one| one.name == name)
+    }
+
+    /// Sets the bytes that the files of each checkpoint hold.
+    fn set_held(&self, held: &BTreeMap<u32, u64>) {
+        for one in &mut lock(&self.state).kept {
+            if let Some(held) = held.get(&one.number) {
+                one.files.held = *held;
+            }
+        }
     }
 
     fn remove(&self, number: u32) {
@@ -263,16 +277,17 @@ impl Sandboxes {
         name: Option<&str>,
     ) -> Result<CheckpointMade, Failure> {
         let record = self.existing(principal, id)?;
-        self.checkpoint_of(&record, name).await
+        record.checkpoints.no_alternatives().await;
+        self.checkpoint_of(&record, name.map(policy::checkpoint_name).transpose()?)
+            .await
     }
 
-    /// The same, for a sandbox of the caller.
+    /// The same, for a sandbox of the caller and a valid name.
     pub(crate) async fn checkpoint_of(
         self: &Arc<Self>,
         record: &Arc<Record>,
-        name: Option<&str>,
+        name: Option<String>,
     ) -> Result<CheckpointMade, Failure> {
-        let name = name.map(policy::checkpoint_name).transpose()?;
         let guard = record.start_use()?;
         record.ready().await?;
         let (sandboxes, of) = (Arc::clone(self), Arc::clone(record));
@@ -351,9 +366,15 @@ impl Sandboxes {
         to: &RewindTo,
     ) -> Result<RewindView, Failure> {
         let record = self.existing(principal, id)?;
+        record.checkpoints.no_alternatives().await;
+        self.rewind_of(&record, to).await
+    }
+
+    /// The same, for a sandbox of the caller.
+    pub(crate) async fn rewind_of(&self, record: &Arc<Record>, to: &RewindTo) -> Result<RewindView, Failure> {
         let guard = record.start_use()?;
         let sandbox = record.ready().await?;
-        let to = to.clone();
+        let (record, to) = (Arc::clone(record), to.clone());
         let work = tokio::spawn(async move {
             let _guard = guard;
             let _changing = record.checkpoints.changing.lock().await;
@@ -365,7 +386,7 @@ impl Sandboxes {
     }
 
     /// Returns the caller's sandbox, or its default sandbox if there is one.
-    fn existing(&self, principal: &Principal, id: Option<&str>) -> Result<Arc<Record>, Failure> {
+    pub(crate) fn existing(&self, principal: &Principal, id: Option<&str>) -> Result<Arc<Record>, Failure> {
         match id {
             Some(id) => Ok(self.registry.find(principal, id)?.record),
             None => self.registry.existing_default(principal).ok_or_else(|| {
@@ -386,8 +407,9 @@ async fn forget(record: &Record, saved: &dyn SavedFiles, taken: &mut [TakenSessi
         for session in &mut *taken {
             session.drop_checkpoint(checkpoint.number).await;
         }
-        if let Err(error) = saved.forget(checkpoint.number).await {
-            tracing::debug!(%error, "the files of a checkpoint could not be dropped");
+        match saved.forget(checkpoint.number).await {
+            Ok(held) => record.checkpoints.set_held(&held),
+            Err(error) => tracing::debug!(%error, "the files of a checkpoint could not be dropped"),
         }
     }
 }

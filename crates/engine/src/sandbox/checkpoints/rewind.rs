@@ -33,7 +33,8 @@ pub(super) async fn rewind_to(
                 return Err(Failure::new(
                     Code::NotFound,
                     format!(
-                        "the checkpoint '{}' is gone: memory ran short, and the copy of the {} session was given up",
+                        "the checkpoint '{}' is gone: the copy of the {} session has ended. It was given up because memory \
+                         or processes ran short, or code inside ended it",
                         checkpoint.name,
                         shown(&kept.key)
                     ),
@@ -66,8 +67,21 @@ pub(super) async fn rewind_to(
     for checkpoint in &undone.1 {
         forget(record, saved, &mut taken, std::slice::from_ref(checkpoint)).await;
     }
+    let is_kept = |session: &TakenSession| {
+        let live = session.live.as_ref();
+        live.is_none_or(|live| live.session.checkpoints().contains(&checkpoint.number))
+    };
+    let wanted_keys: Vec<_> = checkpoint.sessions.iter().map(|kept| &kept.key).collect();
+    let kept = { taken.iter() }.all(|session| !wanted_keys.contains(&&session.key) || is_kept(session));
+    if !kept {
+        // It could not copy itself again, for example because all processes of the sandbox were in use.
+        forget(record, saved, &mut taken, std::slice::from_ref(checkpoint)).await;
+    }
     let files_changed = restored.map_err(|error| {
-        let failure = Failure::from(error);
+        let mut failure = Failure::from(error);
+        if failure.code != Code::DiskFull {
+            failure.code = Code::CheckpointUnavailable;
+        }
         let message = format!(
             "the variables are those of the checkpoint, but not all files could be restored: {}",
             failure.message
@@ -90,6 +104,7 @@ pub(super) async fn rewind_to(
         ended,
         files_changed,
         undone: undone.0,
+        kept,
     })
 }
 

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use sandcell_sandbox::Failure;
+use sandcell_sandbox::{Code, Failure, SessionError, with_sources};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::running;
+use super::{not_kept, running, shown};
 use crate::api::sync::lock;
 use crate::sandbox::session::{LiveSession, SessionKey, SessionSlot};
 use crate::sandbox::state::Record;
@@ -27,14 +27,14 @@ impl Drop for TakenSession {
 }
 
 impl TakenSession {
-    /// Keeps the session's state. The error is the reason why that is not possible.
-    pub(super) async fn keep(&mut self, number: u32, expendable: bool) -> Result<(), String> {
+    /// Keeps the session's state.
+    pub(super) async fn keep(&mut self, number: u32, expendable: bool) -> Result<(), Failure> {
         let Some(live) = &mut self.live else { return Ok(()) };
         match live.session.checkpoint(number, expendable).await {
-            Ok(kept) => kept,
+            Ok(kept) => kept.map_err(|why| not_kept(&self.key, &why)),
             Err(error) => {
-                self.lose(format!("while its state was saved ({error})"));
-                Err("it ended while its state was saved".to_owned())
+                self.lose("while its state was saved".to_owned());
+                Err(lost(&self.key, &error))
             }
         }
     }
@@ -85,4 +85,16 @@ pub(super) async fn take_all(record: &Record) -> Result<Vec<TakenSession>, Failu
         all.push(taken);
     }
     Ok(all)
+}
+
+fn lost(key: &SessionKey, error: &SessionError) -> Failure {
+    Failure::new(
+        Code::SessionLost,
+        format!(
+            "the {} session ended while its state was saved: {}",
+            shown(key),
+            with_sources(error)
+        ),
+        "bring back an earlier checkpoint (get_sandbox_status lists them), or go on with a new session",
+    )
 }

@@ -97,10 +97,10 @@ impl DriverSession {
         Ok(missing)
     }
 
-    /// Sends a request and waits for the answer; none if the session is over or ends meanwhile.
-    pub(super) async fn ask<T>(
+    /// Sends a request that the driver may answer late or never. The answer is none then.
+    pub(super) async fn ask_gently<T>(
         &mut self,
-        mut question: Value,
+        question: Value,
         patience: Duration,
         answer: impl Fn(&str, Frame) -> Option<T>,
     ) -> Result<Option<T>, SessionError> {
@@ -108,10 +108,28 @@ impl DriverSession {
             return Ok(None);
         }
         let nonce = self.next_nonce();
-        if let Some(fields) = question.as_object_mut() {
-            fields.insert("nonce".to_owned(), nonce.clone().into());
+        let frame = encode(&with_nonce(question, &nonce), &[]);
+        match timeout(patience, self.answer(frame, |frame| answer(&nonce, frame))).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(SessionError::Protocol(reason))) => Err(self.broken(reason).await),
+            Ok(Err(other)) => Err(other),
+            // A late answer is dropped, as every frame that nobody waits for.
+            Err(_) => Ok(None),
         }
-        let frame = encode(&question, &[]);
+    }
+
+    /// Sends a request and waits for the answer; none if the session is over or ends meanwhile.
+    pub(super) async fn ask<T>(
+        &mut self,
+        question: Value,
+        patience: Duration,
+        answer: impl Fn(&str, Frame) -> Option<T>,
+    ) -> Result<Option<T>, SessionError> {
+        if self.over.is_some() || self.untold.is_some() {
+            return Ok(None);
+        }
+        let nonce = self.next_nonce();
+        let frame = encode(&with_nonce(question, &nonce), &[]);
         let problem = match timeout(patience, self.answer(frame, |frame| answer(&nonce, frame))).await {
             Ok(Ok(answer)) => return Ok(answer),
             Ok(Err(SessionError::Protocol(reason))) => reason,
@@ -206,4 +224,11 @@ impl DriverSession {
         }
         Ok(())
     }
+}
+
+fn with_nonce(mut question: Value, nonce: &str) -> Value {
+    if let Some(fields) = question.as_object_mut() {
+        fields.insert("nonce".to_owned(), nonce.into());
+    }
+    question
 }

@@ -15,8 +15,8 @@ use super::{Aftermath, Arc, DriverSession};
 
 /// The deadline for making a checkpoint.
 const CHECKPOINT_MAX: Duration = Duration::from_secs(10);
-/// The deadline for measuring all checkpoints.
-const MEASURE_MAX: Duration = Duration::from_secs(5);
+/// The deadline for measuring all checkpoints. Without an answer, their sizes are unknown.
+const MEASURE_MAX: Duration = Duration::from_secs(2);
 /// The deadline for the end of a killed interpreter.
 const KILL_MAX: Duration = Duration::from_secs(5);
 
@@ -57,9 +57,13 @@ impl DriverSession {
             } if of == nonce => Some((pid, why)),
             _ => None,
         };
-        let asked = self.ask(json!({"type": "checkpoint"}), CHECKPOINT_MAX, answer).await?;
-        let Some((pid, why)) = asked else {
-            return Err(SessionError::Protocol("it ended while its state was saved".to_owned()));
+        let asked = self.ask_gently(json!({"type": "checkpoint"}), CHECKPOINT_MAX, answer);
+        let Some((pid, why)) = asked.await? else {
+            let why = match self.untold.is_some() || self.over.is_some() {
+                true => "it has ended".to_owned(),
+                false => format!("it did not answer within {} s", CHECKPOINT_MAX.as_secs()),
+            };
+            return Ok(Err(why));
         };
         let Some(pid) = pid else {
             return Ok(Err(
@@ -103,7 +107,10 @@ impl DriverSession {
             _ => None,
         };
         let question = json!({"type": "measure", "pids": pids});
-        let sizes = self.ask(question, MEASURE_MAX, answer).await?.unwrap_or_default();
+        let sizes = self
+            .ask_gently(question, MEASURE_MAX, answer)
+            .await?
+            .unwrap_or_default();
         Ok(numbers.into_iter().zip(sizes).collect())
     }
 

@@ -45,6 +45,8 @@ WARM_UP_FRAME = b'{"type":"run","nonce":"sandcell-0","cell":1,"code":"x = 1\\nx"
 WARM_UP_FRAME = (len(WARM_UP_FRAME) + 4).to_bytes(4, "little") + len(WARM_UP_FRAME).to_bytes(4, "little") + WARM_UP_FRAME
 WARM_UP_NAME = "<sandcell warm-up>"
 SIGNALS = _signal.valid_signals()
+# The folders that a rewind brings back.
+PRIVATE_FOLDERS = (core.HOME + "/", "/tmp/", "/var/tmp/")
 # Functions, statements and operators that a harmless cell may contain. Others can make large values of small ones.
 ast = core._ast
 HARMLESS_FUNCTIONS = {"print": print, "str": str, "repr": repr, "len": len, "abs": abs}
@@ -227,7 +229,7 @@ def make():
     if notes.fd is None:
         note_faults()
     old = (0, b"") if snapshot.kept else (snapshot.pid, snapshot.started)
-    files = open_files()
+    files, folder = open_files(), working_folder()
     origin, name = core.PID, read_file("/proc/self/comm")
     mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, ())
     pid = -1
@@ -237,7 +239,7 @@ def make():
         session.is_snapshotting = True
         pid = fork_twice()
         if not pid:
-            become(name.strip(), mask, files, *sleep())
+            become(name.strip(), mask, files, folder, *sleep())
             return True
         if pid > 0:
             # Before the program's signal handlers run again, because they may raise.
@@ -268,20 +270,34 @@ def make():
 def keep(header):
     """Makes a checkpoint of the current state and answers the host. Returns silently in the process that has become the
     session from it."""
+    try:
+        pid = take_to_keep()
+    except BaseException:
+        pid = 0  # the program replaced a function, used up all descriptors, or has a signal handler that raises
+    if pid is not None:
+        core.send({"type": "kept", "nonce": header.get("nonce"), "pid": pid, "cell": session.cell, "why": snapshot.why or ""})
+
+
+def take_to_keep():
+    """Returns the id of a snapshot of the current state that no checkpoint has: 0 if there is none. Returns None in the
+    process that has become the session from it."""
     current = not session.snapshot_due and not snapshot.kept and snapshot.pid
     if not current:
         before = snapshot.pid
         if take_or_report():
-            return
+            return None
         current = snapshot.pid != before and snapshot.pid
     if current:
         snapshot.kept = True
-    core.send({"type": "kept", "nonce": header.get("nonce"), "pid": current or 0, "cell": session.cell, "why": snapshot.why or ""})
+    return current or 0
 
 
 def measure(header):
     """Answers with the memory that would be freed by the end of each of these processes, in bytes."""
-    sizes = [own_memory(pid) for pid in header["pids"]]
+    try:
+        sizes = [own_memory(pid) for pid in header["pids"]]
+    except BaseException:
+        sizes = []  # as in `keep`
     core.send({"type": "measured", "nonce": header.get("nonce"), "bytes": sizes})
 
 
@@ -484,8 +500,9 @@ def freeze():
         write_file("/proc/self/comm", KEPT_NAME)
 
 
-def become(name, mask, files, word, kept):
-    """Turns the snapshot into the session. `files` are the files that the program had open."""
+def become(name, mask, files, folder, word, kept):
+    """Turns the snapshot into the session. `files` are the files that the program had open, `folder` is the path of its
+    working folder."""
     core.setsid()
     write_file("/proc/self/comm", name)
     core.raise_oom_score()
@@ -501,6 +518,11 @@ def become(name, mask, files, word, kept):
     # The files of the sandbox are those of the checkpoint again, so the program's descriptors can refer to them again.
     # After a crash they are newer than the snapshot.
     files, others = files
+    if word == b"rewind" and folder:
+        try:
+            posix.chdir(folder)  # it may have been removed and made again
+        except OSError:
+            pass
     reopened = reopen(files) if word == b"rewind" else {}
     # Looking at all objects writes to all of them, so it costs their memory once more.
     things = core.standard("gc").get_objects() if others or len(files) > len(reopened) else []
@@ -551,11 +573,22 @@ def open_files():
                 others = True
                 continue
             path = posix.readlink("/proc/self/fd/" + number)
+            if not path.startswith(PRIVATE_FOLDERS):
+                others = True  # a rewind does not bring back its content
+                continue
             fields = read_file("/proc/self/fdinfo/" + number).split()
             found[fd] = path, int(fields[3], 8), int(fields[1])
         except (OSError, ValueError, IndexError):
             pass  # the descriptor of the listing itself
     return found, others
+
+
+def working_folder():
+    """Returns the path of the working folder; None if it was removed."""
+    try:
+        return posix.getcwd()
+    except OSError:
+        return None
 
 
 def has_children():

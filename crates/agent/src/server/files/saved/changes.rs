@@ -77,7 +77,7 @@ impl Changes {
                     file.content.size,
                     file.content.size,
                 ),
-                Err(error) => return Err(failed(self.state.path_of(&file.key), error)),
+                Err(error) => return Err(failed(&self.state.path_of(&file.key), error)),
             }
             return Ok(true);
         }
@@ -92,7 +92,7 @@ impl Changes {
     fn compare(&mut self, found: Found) -> Result<(), WireError> {
         let state = Arc::clone(&self.state);
         let size = size_of(&found.status);
-        let named = |error| failed(state.path_of(&found.key), error);
+        let named = |error| failed(&state.path_of(&found.key), error);
         let (mode, _) = attributes(&found.status);
         match state.entries.get(&found.key) {
             Some(node) if node.kind.has_type(found.kind) => {

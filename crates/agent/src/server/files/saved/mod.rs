@@ -12,11 +12,11 @@ mod restore;
 mod save;
 mod walk;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use rustix::fs::{FileType, MemfdFlags, Stat, memfd_create};
+use rustix::fs::{FallocateFlags, FileType, MemfdFlags, Stat, fallocate, memfd_create};
 use rustix::io::{Errno, pread};
 use sandcell_sandbox::SavedSize;
 
@@ -26,7 +26,7 @@ pub(in crate::server) use save::Save;
 
 use self::walk::TopFolders;
 use super::names;
-use crate::protocol::{ErrorCode, WireError};
+use crate::protocol::{ErrorCode, ForgetFilesReply, WireError};
 
 /// The maximum number of saved states.
 const MAX_SAVED: usize = 32;
@@ -39,6 +39,15 @@ const SLICE_STEPS: usize = 128;
 
 /// The size of a piece of a file, in bytes.
 const PIECE_BYTES: usize = 64 << 10;
+
+/// The maximum length of a path in an error.
+const SHOWN_PATH_BYTES: usize = 160;
+
+/// Contents begin at multiples of this, so each can be freed alone.
+const PAGE_BYTES: u64 = 4096;
+
+/// The memory of an entry, in addition to its path and the target of a link, in bytes.
+const ENTRY_BYTES: u64 = 160;
 
 /// The permission bits of a mode.
 const PERMISSION_BITS: u32 = 0o7777;
@@ -55,6 +64,8 @@ pub(in crate::server) struct SavedState {
     /// The top folders, as the host names them.
     folders: Vec<String>,
     entries: BTreeMap<Key, Node>,
+    /// The memory of the entries themselves.
+    index_bytes: u64,
     size: SavedSize,
 }
 
@@ -81,8 +92,11 @@ type Modified = (i64, i64);
 #[derive(Clone)]
 struct Content {
     store: Arc<OwnedFd>,
+    /// A multiple of the page size.
     offset: u64,
     size: u64,
+    /// The bytes that are stored. Pieces of zeros are not.
+    stored: u64,
 }
 
 impl SavedStates {
@@ -110,12 +124,39 @@ impl SavedStates {
         size
     }
 
-    pub(in crate::server) fn forget(&mut self, number: u32) {
-        self.0.remove(&number);
+    /// Drops a saved state, and frees the contents that no other one has. Returns what each of the others holds.
+    pub(in crate::server) fn forget(&mut self, number: u32) -> ForgetFilesReply {
+        if let Some(dropped) = self.0.remove(&number) {
+            let kept: BTreeSet<_> = self
+                .0
+                .values()
+                .flat_map(|state| state.contents())
+                .map(Content::place)
+                .collect();
+            for content in dropped.contents().filter(|content| !kept.contains(&content.place())) {
+                content.free();
+            }
+        }
+        let mut counted = BTreeSet::new();
+        let held = self.0.iter().map(|(number, state)| {
+            let new = state.contents().filter(|content| counted.insert(content.place()));
+            (
+                *number,
+                new.fold(state.index_bytes, |sum, content| sum.saturating_add(content.stored)),
+            )
+        });
+        ForgetFilesReply { held: held.collect() }
     }
 }
 
 impl SavedState {
+    fn contents(&self) -> impl Iterator<Item = &Content> {
+        self.entries.values().filter_map(|node| match &node.kind {
+            NodeKind::File(content) => Some(content),
+            NodeKind::Folder | NodeKind::Link(_) | NodeKind::Fifo | NodeKind::Socket => None,
+        })
+    }
+
     /// Finds the content of a file by its path, as the host names it.
     pub(super) fn content(&self, path: &str) -> Result<(&OwnedFd, u64, u64), WireError> {
         let found = self.folders.iter().enumerate().find_map(|(index, folder)| {
@@ -145,6 +186,21 @@ impl SavedState {
 }
 
 impl Content {
+    /// Returns a value that only the same content has.
+    fn place(&self) -> (usize, u64) {
+        (Arc::as_ptr(&self.store).addr(), self.offset)
+    }
+
+    /// Gives the memory of the content back.
+    fn free(&self) {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let length = self.size.next_multiple_of(PAGE_BYTES);
+        if length > 0 {
+            // Otherwise it is freed with the last content of its file.
+            let _best_effort = fallocate(&self.store, flags, self.offset, length);
+        }
+    }
+
     /// Reads a piece from a position of the file. Returns less only at the end.
     fn read(&self, buffer: &mut [u8], position: u64) -> Result<usize, Errno> {
         let left = usize::try_from(self.size.saturating_sub(position)).unwrap_or(usize::MAX);
@@ -209,10 +265,19 @@ fn size_of(status: &Stat) -> u64 {
 }
 
 /// Returns the error of an entry, with its path.
-fn failed(path: String, errno: Errno) -> WireError {
+fn failed(path: &str, errno: Errno) -> WireError {
     let error = super::errors::of_file(errno);
+    // The end of a path says more than its beginning.
+    let start = path.len().saturating_sub(SHOWN_PATH_BYTES);
+    let start = (start..path.len()).find(|at| path.is_char_boundary(*at)).unwrap_or(0);
+    let shown = path.get(start..).unwrap_or_default();
     WireError {
-        message: format!("{path}: {}", error.message),
+        code: if errno == Errno::NAMETOOLONG {
+            ErrorCode::TooLarge
+        } else {
+            error.code
+        },
+        message: format!("{}{shown}: {}", if start > 0 { "…" } else { "" }, error.message),
         ..error
     }
 }

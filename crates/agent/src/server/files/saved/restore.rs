@@ -127,14 +127,19 @@ impl Restore {
     fn remove_entry(&mut self, walk: &mut Walk, found: Found) -> Result<Option<Box<Remove>>, WireError> {
         let known = self.state.entries.get(&found.key);
         if known.is_some_and(|node| node.kind.has_type(found.kind)) {
+            if found.kind == FileType::Directory {
+                // Its saved mode is set at the end.
+                let named = |error| failed(&self.state.path_of(&found.key), error);
+                allow_changes(walk.folders(), &found).map_err(named)?;
+            }
             return Ok(None);
         }
         self.changed += 1;
-        let named = |error| failed(self.state.path_of(&found.key), error);
+        let named = |error| failed(&self.state.path_of(&found.key), error);
         let (parent, name) = walk.folders().parent(&found.key).map_err(named)?;
         if found.kind == FileType::Directory {
             walk.skip_folder(&found.key);
-            return Ok(Some(Box::new(Remove::of_entry(parent, name.to_vec()))));
+            return Ok(Some(Box::new(Remove::forced(parent, name.to_vec()))));
         }
         match unlinkat(&parent, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(None),
@@ -147,7 +152,7 @@ impl Restore {
             match self.piece(&folders, &mut file) {
                 Ok(false) => self.file = Some(file),
                 Ok(true) => self.changed += u64::from(file.changed),
-                Err(error) => return Err(failed(self.state.path_of(&file.key), error)),
+                Err(error) => return Err(failed(&self.state.path_of(&file.key), error)),
             }
             self.phase = Phase::Write { folders, last };
             return Ok(());
@@ -159,7 +164,7 @@ impl Restore {
             return Ok(());
         };
         let done = self.begin(&folders, key, node);
-        done.map_err(|error| failed(self.state.path_of(key), error))?;
+        done.map_err(|error| failed(&self.state.path_of(key), error))?;
         self.phase = Phase::Write {
             folders,
             last: Some(key.clone()),
@@ -232,7 +237,8 @@ impl Restore {
         let live = fill(&file.file, &mut self.live, file.position)?;
         let wanted = self.saved.get(..saved).unwrap_or_default();
         // More bytes in the live file are cut off at the end.
-        if self.live.get(..live.min(saved)) != Some(wanted) {
+        let is_hole = live == 0 && wanted.iter().all(|byte| *byte == 0);
+        if !is_hole && self.live.get(..live.min(saved)) != Some(wanted) {
             let status = fstat(&file.file)?;
             if status.st_nlink > 1 {
                 // Another name of the same file may have another content.
@@ -288,7 +294,7 @@ impl Restore {
             let set = folders
                 .parent(key)
                 .and_then(|(parent, name)| set_attributes(&parent, name, node));
-            set.map_err(|error| failed(state.path_of(key), error))?;
+            set.map_err(|error| failed(&state.path_of(key), error))?;
         }
         self.phase = Phase::Folders {
             folders,
@@ -296,6 +302,18 @@ impl Restore {
         };
         Ok(())
     }
+}
+
+/// Gives its owner all rights in a folder.
+fn allow_changes(folders: &TopFolders, found: &Found) -> Result<(), Errno> {
+    const ALL: u32 = 0o700;
+    let (mode, _) = attributes(&found.status);
+    if mode & ALL == ALL {
+        return Ok(());
+    }
+    let (parent, name) = folders.parent(&found.key)?;
+    let mode = Mode::from_raw_mode(mode | ALL);
+    retry(|| chmodat(&parent, name, mode, AtFlags::empty()))
 }
 
 /// Opens a file for comparison and writing. Makes it if it is missing, and then returns true.

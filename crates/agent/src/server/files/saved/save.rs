@@ -12,8 +12,8 @@ use super::super::open::Root;
 use super::super::{Step, errors};
 use super::walk::{Found, Next, TopFolders, Walk, open_readable};
 use super::{
-    Content, Key, MAX_ENTRIES, Modified, Node, NodeKind, PIECE_BYTES, SLICE_STEPS, SavedState, SavedStates, attributes,
-    count, failed, fill, new_store, size_of,
+    Content, ENTRY_BYTES, Key, MAX_ENTRIES, Modified, Node, NodeKind, PAGE_BYTES, PIECE_BYTES, SLICE_STEPS, SavedState,
+    SavedStates, attributes, count, failed, fill, new_store, size_of,
 };
 use crate::protocol::{ErrorCode, WireError};
 
@@ -24,9 +24,10 @@ pub(in crate::server) struct Save {
     max_bytes: u64,
     entries: BTreeMap<Key, Node>,
     size: SavedSize,
-    /// The file for new contents, and the bytes in it.
+    index_bytes: u64,
+    /// The file for new contents, and its end.
     store: Option<Arc<OwnedFd>>,
-    stored: u64,
+    end: u64,
     /// The newest saved state. Unchanged files share its contents.
     previous: Option<Arc<SavedState>>,
     file: Option<OpenFile>,
@@ -43,6 +44,8 @@ struct OpenFile {
     /// The content that may be unchanged.
     old: Option<Content>,
     position: u64,
+    /// The bytes that are stored.
+    stored: u64,
 }
 
 impl Save {
@@ -65,8 +68,9 @@ impl Save {
             max_bytes,
             entries: BTreeMap::new(),
             size: SavedSize::default(),
+            index_bytes: 0,
             store: None,
-            stored: 0,
+            end: 0,
             previous: states.newest().filter(|state| state.folders == folders),
             file: None,
             live: vec![0; PIECE_BYTES],
@@ -86,11 +90,13 @@ impl Save {
     }
 
     fn finish(&mut self) -> Step {
+        self.size.held = self.size.held.saturating_add(self.index_bytes);
         Step::Saved(
             self.number,
             SavedState {
                 folders: self.walk.folders().names().to_vec(),
                 entries: std::mem::take(&mut self.entries),
+                index_bytes: self.index_bytes,
                 size: self.size,
             },
         )
@@ -107,7 +113,7 @@ impl Save {
                     self.file = Some(file);
                 }
                 Ok(Some(content)) => self.add_file(file, content)?,
-                Err(error) => return Err(failed(self.walk.folders().path_of(&file.key), error)),
+                Err(error) => return Err(failed(&self.walk.folders().path_of(&file.key), error)),
             }
             return Ok(true);
         }
@@ -129,13 +135,13 @@ impl Save {
             FileType::Symlink => match readlinkat(&found.entry, "", Vec::new()) {
                 Ok(target) => NodeKind::Link(target.into_bytes()),
                 Err(Errno::NOENT) => return Ok(()),
-                Err(error) => return Err(failed(self.walk.folders().path_of(&found.key), error)),
+                Err(error) => return Err(failed(&self.walk.folders().path_of(&found.key), error)),
             },
             FileType::RegularFile => {
                 let file = match open_readable(self.walk.folders(), &found.key, mode) {
                     Ok(file) => file,
                     Err(Errno::NOENT) => return Ok(()),
-                    Err(error) => return Err(failed(self.walk.folders().path_of(&found.key), error)),
+                    Err(error) => return Err(failed(&self.walk.folders().path_of(&found.key), error)),
                 };
                 let known = self.previous.as_ref().and_then(|state| state.entries.get(&found.key));
                 let old = known.and_then(|node| match &node.kind {
@@ -149,6 +155,7 @@ impl Save {
                     file,
                     old,
                     position: 0,
+                    stored: 0,
                 });
                 return Ok(());
             }
@@ -156,9 +163,7 @@ impl Save {
             // No other type can be made inside.
             _ => NodeKind::Socket,
         };
-        self.size.files += 1;
-        self.entries.insert(found.key, Node { mode, modified, kind });
-        Ok(())
+        self.add(found.key, Node { mode, modified, kind })
     }
 
     /// Compares or copies a piece of a file. Returns its content at the end.
@@ -183,11 +188,12 @@ impl Save {
             }
         };
         let mut rest = live;
-        let mut at = self.stored.saturating_add(file.position);
+        let mut at = self.end.saturating_add(file.position);
         // Empty pages take no memory.
         if live.iter().all(|byte| *byte == 0) {
             rest = &[];
         }
+        file.stored = file.stored.saturating_add(count(rest.len()));
         while !rest.is_empty() {
             let written = pwrite(&store, rest, at)?;
             at = at.saturating_add(count(written));
@@ -198,28 +204,40 @@ impl Save {
             return Ok(None);
         }
         let content = Content {
-            offset: self.stored,
+            offset: self.end,
             size: file.position,
+            stored: file.stored,
             store,
         };
-        self.stored = self.stored.saturating_add(file.position);
-        ftruncate(&content.store, self.stored)?;
-        self.size.held = self.size.held.saturating_add(file.position);
+        self.end = self.end.saturating_add(file.position).next_multiple_of(PAGE_BYTES);
+        ftruncate(&content.store, self.end)?;
+        self.size.held = self.size.held.saturating_add(file.stored);
         Ok(Some(content))
     }
 
     fn add_file(&mut self, file: OpenFile, content: Content) -> Result<(), WireError> {
-        self.size.files += 1;
         self.size.bytes = self.size.bytes.saturating_add(content.size);
-        if self.size.bytes > self.max_bytes {
-            return Err(too_large(self.max_bytes));
-        }
         let node = Node {
             mode: file.mode,
             modified: file.modified,
             kind: NodeKind::File(content),
         };
-        self.entries.insert(file.key, node);
+        self.add(file.key, node)
+    }
+
+    /// Adds an entry. Its names count as well: a sandbox can have many long ones.
+    fn add(&mut self, key: Key, node: Node) -> Result<(), WireError> {
+        let target = match &node.kind {
+            NodeKind::Link(target) => target.len(),
+            NodeKind::Folder | NodeKind::File(_) | NodeKind::Fifo | NodeKind::Socket => 0,
+        };
+        let names = count(key.1.len().saturating_add(target));
+        self.index_bytes = self.index_bytes.saturating_add(names).saturating_add(ENTRY_BYTES);
+        self.size.files += 1;
+        self.entries.insert(key, node);
+        if self.size.bytes.saturating_add(self.index_bytes) > self.max_bytes {
+            return Err(too_large(self.max_bytes));
+        }
         Ok(())
     }
 }

@@ -2,12 +2,12 @@
 
 use std::os::fd::OwnedFd;
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, chmodat, fstat, openat};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, chmodat, fstat, openat};
 use rustix::io::Errno;
 
 use super::super::errors;
 use super::super::open::{Root, beneath, refuse_pseudo, retry};
-use super::{Key, failed};
+use super::{Key, attributes, failed};
 use crate::protocol::WireError;
 
 pub(super) struct Walk {
@@ -15,9 +15,12 @@ pub(super) struct Walk {
     reading: Option<(Dir, Key)>,
     /// Folders to read.
     pending: Vec<Key>,
+    /// Folders whose modes forbade reading, with these modes. They get them back at the end.
+    opened: Vec<(Key, u32)>,
 }
 
 /// The top folders of a saved state, opened.
+#[derive(Default)]
 pub(super) struct TopFolders {
     names: Vec<String>,
     /// None: the sandbox does not have this folder.
@@ -44,9 +47,9 @@ impl TopFolders {
     pub(super) fn open(root: &Root, names: &[String], real: &[String]) -> Result<Self, WireError> {
         let open = |path: &String| {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
-            let folder = match root.resolve(path, flags) {
+            let folder = match resolve_top(root, path, flags) {
                 Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
-                result => result.map_err(|error| failed(path.clone(), error))?,
+                result => result.map_err(|error| failed(path, error))?,
             };
             refuse_pseudo(&folder)?;
             let status = fstat(&folder).map_err(errors::of_file)?;
@@ -87,6 +90,11 @@ impl TopFolders {
         ))
     }
 
+    pub(super) fn change_mode(&self, key: &Key, mode: u32) -> Result<(), Errno> {
+        let (folder, name) = self.parent(key)?;
+        retry(|| chmodat(&folder, name, Mode::from_raw_mode(mode), AtFlags::empty()))
+    }
+
     /// Makes a file without a name in the first folder that can have one.
     pub(super) fn unnamed_file(&self) -> Result<OwnedFd, Errno> {
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
@@ -107,6 +115,15 @@ impl TopFolders {
     }
 }
 
+impl Drop for Walk {
+    fn drop(&mut self) {
+        // Innermost first: a folder that cannot be searched hides the ones in it.
+        for (key, mode) in self.opened.iter().rev() {
+            let _gone = self.folders.change_mode(key, *mode);
+        }
+    }
+}
+
 impl Walk {
     pub(super) fn new(folders: TopFolders) -> Self {
         let pending = (0..folders.opened.len()).rev().map(|folder| (folder, Vec::new()));
@@ -114,6 +131,7 @@ impl Walk {
             pending: pending.filter(|(folder, _)| folders.top(*folder).is_ok()).collect(),
             folders,
             reading: None,
+            opened: Vec::new(),
         }
     }
 
@@ -121,8 +139,25 @@ impl Walk {
         &self.folders
     }
 
-    pub(super) fn into_folders(self) -> TopFolders {
-        self.folders
+    /// Ends the walk. Folders that it has opened keep their new modes.
+    pub(super) fn into_folders(mut self) -> TopFolders {
+        self.opened.clear();
+        std::mem::take(&mut self.folders)
+    }
+
+    /// Opens a folder, also if its mode forbids that.
+    fn open(&mut self, key: &Key) -> Result<Dir, Errno> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
+        match self.folders.entry(key, flags) {
+            Ok(folder) => return Dir::new(folder),
+            Err(Errno::ACCESS) if !key.1.is_empty() => {}
+            Err(error) => return Err(error),
+        }
+        let status = fstat(self.folders.entry(key, OFlags::PATH)?)?;
+        let mode = attributes(&status).0;
+        self.folders.change_mode(key, mode | 0o700)?;
+        self.opened.push((key.clone(), mode));
+        self.folders.entry(key, flags).and_then(Dir::new)
     }
 
     /// Returns the next entry. The entries of a folder follow the folder.
@@ -131,12 +166,11 @@ impl Walk {
             let Some(key) = self.pending.pop() else {
                 return Ok(Next::End);
             };
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
-            match self.folders.entry(&key, flags).and_then(Dir::new) {
+            match self.open(&key) {
                 Ok(dir) => self.reading = Some((dir, key)),
                 // It was removed in the meantime.
                 Err(Errno::NOENT | Errno::NOTDIR) => {}
-                Err(error) => return Err(failed(self.folders.path_of(&key), error)),
+                Err(error) => return Err(failed(&self.folders.path_of(&key), error)),
             }
             return Ok(Next::Nothing);
         };
@@ -164,7 +198,7 @@ impl Walk {
         let (status, entry) = match found {
             Ok(found) => found,
             Err(Errno::NOENT) => return Ok(Next::Nothing),
-            Err(error) => return Err(failed(self.folders.path_of(&key), error)),
+            Err(error) => return Err(failed(&self.folders.path_of(&key), error)),
         };
         let own_system = self
             .folders
@@ -193,6 +227,18 @@ impl Walk {
     }
 }
 
+/// Opens a top folder. One that its owner cannot read, search and change gets these rights back.
+fn resolve_top(root: &Root, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+    const ALL: u32 = 0o700;
+    let found = root.resolve(path, OFlags::PATH | OFlags::DIRECTORY)?;
+    let mode = attributes(&fstat(&found)?).0;
+    if mode & ALL != ALL {
+        // The last name of the path is no link, because only the sandbox's maker can change the folder above.
+        retry(|| chmodat(CWD, path, Mode::from_raw_mode(mode | ALL), AtFlags::empty()))?;
+    }
+    root.resolve(path, flags)
+}
+
 /// Opens a regular file through its entry's folder, also if its mode forbids that. The mode is restored.
 pub(super) fn open_readable(folders: &TopFolders, key: &Key, mode: u32) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -200,13 +246,8 @@ pub(super) fn open_readable(folders: &TopFolders, key: &Key, mode: u32) -> Resul
         Err(Errno::ACCESS) => {}
         result => return result,
     }
-    let (folder, name) = folders.parent(key)?;
-    let change = |mode: u32| {
-        let mode = Mode::from_raw_mode(mode);
-        retry(|| chmodat(&folder, name, mode, AtFlags::empty()))
-    };
-    change(mode | 0o600)?;
+    folders.change_mode(key, mode | 0o600)?;
     let opened = folders.entry(key, flags);
-    change(mode)?;
+    folders.change_mode(key, mode)?;
     opened
 }
