@@ -84,10 +84,8 @@ impl WatchRecord {
         if used <= limit / 10 * SNAPSHOT_CHECK_TENTHS {
             return (used, doubtful);
         }
-        let processes = single_snapshot(pids.into_iter().map(ProcessSample::of).collect());
-        if kill_outdated(&processes) {
-            return (used, doubtful);
-        }
+        let mut processes = single_snapshot(pids.into_iter().map(ProcessSample::of).collect());
+        let _freed_soon = kill_outdated(&mut processes);
         let uncounted = self
             .snapshot_cost(&processes, used, limit)
             .min(limit / SNAPSHOT_COST_DIVISOR);
@@ -103,6 +101,7 @@ impl WatchRecord {
                     + self.mappings.of(sample.living)
                     + each * if each > 0 { descriptors(sample.living) } else { 0 }
             };
+            processes.retain(|sample| !sample.dying);
             if let Some(sample) = programs(&processes).into_iter().max_by_key(weight) {
                 self.kill(sample.pid);
             }

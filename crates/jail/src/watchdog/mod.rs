@@ -273,18 +273,17 @@ impl WatchRecord {
         }
         self.share_copies(&mut processes);
         let outside = self.outside(first, &processes, bounds);
-        let all = processes.iter().map(|sample| sample.bytes).sum::<u64>() + outside;
+        let mut all = processes.iter().map(|sample| sample.bytes).sum::<u64>() + outside;
+        let much = all > bounds.memory / 10 * SNAPSHOT_CHECK_TENTHS;
+        if much {
+            all -= kill_outdated(&mut processes);
+        }
         let snapshots: u64 = processes
             .iter()
             .filter(|sample| sample.snapshot)
             .map(|sample| sample.bytes)
             .sum();
         let mut total = all - snapshots;
-        let much = all > bounds.memory / 10 * SNAPSHOT_CHECK_TENTHS;
-        if much && kill_outdated(&processes) {
-            self.due = Some(Instant::now() + MIN_CHECK_INTERVAL);
-            return;
-        }
         if much {
             let cost = self.snapshot_cost(&processes, all, bounds.memory);
             // Only a snapshot whose memory is no longer shared costs this much and stays.
@@ -532,14 +531,17 @@ fn single_snapshot(mut processes: Vec<ProcessSample>) -> Vec<ProcessSample> {
     processes
 }
 
-/// Kills the snapshots that are not the newest, which does not count as a kill for memory. Returns true if there is one
-/// whose memory is not freed yet.
-fn kill_outdated(processes: &[ProcessSample]) -> bool {
-    let mut killed = false;
-    for sample in processes.iter().filter(|sample| sample.outdated && !sample.dying) {
-        killed |= kill_process(sample.pid, Signal::KILL).is_ok();
+/// Kills the snapshots that are not the newest, which does not count as a kill for memory. Returns the memory that they
+/// free. The check goes on: a program that makes such processes all the time must not put it off.
+fn kill_outdated(processes: &mut [ProcessSample]) -> u64 {
+    let mut freed = 0;
+    for sample in processes.iter_mut().filter(|sample| sample.outdated && !sample.dying) {
+        if kill_process(sample.pid, Signal::KILL).is_ok() {
+            sample.dying = true;
+            freed += sample.bytes;
+        }
     }
-    killed
+    freed
 }
 
 /// Returns the processes that may be killed for memory: not a snapshot, unless there is no other process.
@@ -648,11 +650,12 @@ mod tests {
                 ..ProcessSample::of(pid)
             }
         };
-        let processes = single_snapshot(vec![sample(&two), sample(&one)]);
+        let mut processes = single_snapshot(vec![sample(&two), sample(&one)]);
         let newest = one.id().max(two.id());
         let is_snapshot = |sample: &ProcessSample| sample.pid.as_raw_pid().unsigned_abs() == newest;
         assert!(processes.iter().all(|sample| sample.snapshot == is_snapshot(sample)));
-        assert!(kill_outdated(&processes));
+        assert!(kill_outdated(&mut processes) > 0);
+        assert_eq!(kill_outdated(&mut processes), 0, "each is killed and counted once");
         let (older, newer) = if one.id() == newest {
             (&mut two, &mut one)
         } else {
