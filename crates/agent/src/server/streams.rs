@@ -5,6 +5,7 @@ mod heirs;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::event::PollFlags;
@@ -18,7 +19,7 @@ use serde::Serialize;
 use super::adopt::{AdoptEvent, EntrySocket};
 use super::children::Children;
 use super::errors;
-use super::files::{self, Job, Root, SavedStates, Step};
+use super::files::{self, Job, Root, SavedState, SavedStates, Step};
 use super::forward::Forwards;
 use super::group::{CheckResult, Group};
 use super::pause::Pause;
@@ -231,19 +232,17 @@ impl Streams {
                 self.saved = states;
             }
             Request::RestoreFiles { number } => {
-                let state = self.saved.get(number);
-                let real = state
-                    .as_ref()
-                    .map_or_else(|_| Vec::new(), |state| self.real_paths(state.folders()));
-                self.begin(stream, out, |root| Job::restore(root, state?, &real));
+                let saved = self.saved_state(number);
+                self.begin(stream, out, |root| {
+                    let (state, real) = saved?;
+                    Job::restore(root, state, &real)
+                });
             }
             Request::FileChanges { number, max } => {
-                let state = self.saved.get(number);
-                let real = state
-                    .as_ref()
-                    .map_or_else(|_| Vec::new(), |state| self.real_paths(state.folders()));
+                let saved = self.saved_state(number);
                 self.begin(stream, out, |root| {
-                    Job::compare(root, state?, &real, max.min(MAX_ENTRIES))
+                    let (state, real) = saved?;
+                    Job::compare(root, state, &real, max.min(MAX_ENTRIES))
                 });
             }
             Request::ReadSaved {
@@ -282,6 +281,13 @@ impl Streams {
             }
             Request::Resize { process, size } => answer(stream, self.resize(process, size), out),
         }
+    }
+
+    /// Returns a saved state of the files, with the paths of its folders in this system.
+    fn saved_state(&self, number: u32) -> Result<(Arc<SavedState>, Vec<String>), WireError> {
+        let state = self.saved.get(number)?;
+        let real = self.real_paths(state.folders());
+        Ok((state, real))
     }
 
     fn real_paths(&self, folders: &[String]) -> Vec<String> {

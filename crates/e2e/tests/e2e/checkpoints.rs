@@ -540,13 +540,57 @@ fn other_calls_wait_for_alternatives() {
         let status = server.call("get_sandbox_status", json!({}));
         (status.data()["sandboxes"][0]["state"] == "busy").then_some(())
     });
+    // Otherwise the return to the common state would undo them.
+    let written = server.begin_call("write_file", json!({"path": "written", "content": "1"}));
+    let command = server.begin_call("run_command", json!({"command": "echo 2 > by_command"}));
     assert_eq!(server.text("print(x); x = 100").trim(), "0");
     let tried = trying.answer();
     assert!(!tried.is_error(), "{tried:?}");
-    assert_eq!(server.text("x").trim(), "result: 100");
+    for call in [written, command] {
+        let answer = call.answer();
+        assert!(!answer.is_error(), "{answer:?}");
+    }
+    assert_eq!(
+        server
+            .text("print(x, open('written').read(), open('by_command').read().strip())")
+            .trim(),
+        "100 1 2"
+    );
     for name in ["alternative-1", "before-alternatives"] {
         checkpoint(&server, name).refused("invalid_argument");
     }
+}
+
+#[test]
+fn calls_at_the_same_time_as_alternatives_are_not_undone() {
+    let _turn = begin!();
+    let place = TestDir::new();
+    let server = start(&place);
+    server.text("x = 0");
+    let mut adding = Vec::new();
+    let mut trying = Vec::new();
+    for number in 0..30 {
+        adding.push(server.begin_call("execute_code", json!({"code": "x += 1"})));
+        if number % 10 == 5 {
+            trying.push(server.begin_call(
+                "execute_code",
+                json!({"code": "x = -1000", "alternatives": ["x = -2000"]}),
+            ));
+        }
+    }
+    let added = adding
+        .into_iter()
+        .map(|call| call.answer())
+        .filter(|answer| !answer.is_error());
+    let added = added.count();
+    for call in trying {
+        let answer = call.answer();
+        if answer.is_error() {
+            answer.refused("busy");
+        }
+    }
+    assert!(added > 0);
+    assert_eq!(server.text("x").trim(), format!("result: {added}"));
 }
 
 #[test]

@@ -22,7 +22,8 @@ pub struct AlternativesRequest {
     pub wait: Option<Duration>,
 }
 
-/// What several pieces of code did from the same state. The sandbox is in that state again.
+/// The result of a call with alternatives: several pieces of code ran one after another, each from the same state of the
+/// sandbox. After the call the sandbox has that state again.
 #[derive(Debug, Clone)]
 pub struct AlternativesView {
     /// The sandbox.
@@ -35,18 +36,18 @@ pub struct AlternativesView {
     pub dropped: Vec<String>,
 }
 
-/// What one piece of code did.
+/// The result of one alternative: its execution, and its changes to variables and files.
 #[derive(Debug, Clone, Default)]
 pub struct AlternativeView {
-    /// Its execution. None: there was no time for it.
+    /// The execution. None if the alternative did not run, because no time was left or the call was cancelled.
     pub execution: Option<ExecutionView>,
-    /// The checkpoint of the state that it left, by which its state can be kept.
+    /// The name of the checkpoint of the state after the execution. A rewind to the checkpoint keeps this alternative.
     pub checkpoint: Option<String>,
     /// The reason why there is no checkpoint.
     pub not_kept: Option<String>,
-    /// Its changes to variables.
+    /// The variables that the execution has changed.
     pub variables: Vec<VariableChange>,
-    /// Its changes to files.
+    /// The files that the execution has changed.
     pub files: SavedChanges,
 }
 

@@ -72,7 +72,7 @@ impl Executions {
         let limit = policy::timeout(&self.sandboxes.config(), req.timeout)?;
         let target = self.sandboxes.target(principal, req.sandbox_id.as_deref()).await?;
         let record = Arc::clone(&target.record);
-        let _one_at_a_time = record.checkpoints.trying.lock().await;
+        let _alone = record.checkpoints.begin_alternatives().await;
         let made = self
             .sandboxes
             .checkpoint_of(&record, Some(BASE_NAME.to_owned()))
@@ -143,7 +143,7 @@ impl Executions {
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure> {
         let execution = self
-            .execute_now(principal, request, SessionMode::Variables, cancel)
+            .execute_now(principal, request, SessionMode::Variables, None, cancel)
             .await?;
         if execution.status != Status::Running {
             return Ok(execution);

@@ -118,7 +118,13 @@ impl Executions {
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure> {
         let (wait, watch, line) = (req.wait, req.watch.clone(), req.command.line());
-        match self.admit_command(principal, req, line.clone(), streams).await {
+        let alone = self
+            .sandboxes
+            .no_alternatives(principal, req.sandbox_id.as_deref())
+            .await;
+        let admitted = self.admit_command(principal, req, line.clone(), streams).await;
+        drop(alone);
+        match admitted {
             Ok(mut job) => {
                 let execution = job.execution.clone();
                 execution.set_feed(feed);

@@ -11,7 +11,7 @@ use sandcell_sandbox::{
     Aftermath, Cell, CellStatus, Consent, Exit, Failure, Language, Sandbox, SandboxError, SandboxPath, SessionError,
     Usage, WriteMode,
 };
-use tokio::sync::watch;
+use tokio::sync::{OwnedRwLockReadGuard, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
@@ -47,24 +47,29 @@ impl Executions {
         mode: SessionMode,
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure> {
-        if let Ok(record) = self.sandboxes.existing(principal, req.sandbox_id.as_deref()) {
-            record.checkpoints.no_alternatives().await;
-        }
-        self.execute_now(principal, req, mode, cancel).await
+        let alone = self
+            .sandboxes
+            .no_alternatives(principal, req.sandbox_id.as_deref())
+            .await;
+        self.execute_now(principal, req, mode, alone, cancel).await
     }
 
-    /// The same, also while the sandbox is used for alternatives.
+    /// The same, also while the sandbox is used for alternatives. The guard is held until the execution is in the queue of
+    /// its session: a checkpoint waits for it from then on.
     pub(crate) async fn execute_now(
         self: &Arc<Self>,
         principal: &Principal,
         req: ExecuteRequest,
         mode: SessionMode,
+        alone: Option<OwnedRwLockReadGuard<()>>,
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure> {
         let (wait, watch) = (req.wait, req.watch.clone());
         watch.prepares(self.sandboxes.backends.clone(), None);
         let (language, code) = (req.language.clone(), req.code.clone());
-        match self.admit(principal, req, mode).await {
+        let admitted = self.admit(principal, req, mode).await;
+        drop(alone);
+        match admitted {
             Ok(job) => {
                 let execution = job.execution.clone();
                 watch.follow(&execution);

@@ -84,7 +84,7 @@ impl Executions {
         };
         let mut languages = Vec::new();
         if let Some(record) = &record {
-            record.checkpoints.no_alternatives().await;
+            let _alone = record.checkpoints.no_alternatives().await;
             let slots: Vec<(String, Arc<SessionSlot>)> = lock(&record.slots)
                 .iter()
                 .filter(|((language, _), _)| wanted.is_none_or(|wanted| wanted == language.as_str()))
@@ -114,7 +114,7 @@ impl Executions {
     ) -> Result<bool, Failure> {
         let language = self.sandboxes.language(language)?.info().name.clone();
         let record = self.sandboxes.registry.find(principal, sandbox)?.record;
-        record.checkpoints.no_alternatives().await;
+        let _alone = record.checkpoints.no_alternatives().await;
         let key = (language, name);
         let slot = if key.1.is_some() {
             lock(&record.slots).remove(&key)

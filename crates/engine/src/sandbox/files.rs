@@ -25,7 +25,7 @@ const MAX_MOVE_OUTPUT: usize = 4096;
 const MAX_LISTING_ENTRIES: usize = 10_000;
 
 impl Sandboxes {
-    /// An automatic checkpoint of before the call lacks what it wrote.
+    /// Records that a call has written files. Automatic checkpoints from before the call lack them.
     fn files_written(self: &Arc<Self>, record: &Arc<Record>) {
         record.checkpoints.files_written();
         self.schedule_checkpoint(record);
@@ -69,6 +69,7 @@ impl Sandboxes {
         bytes: Bytes,
         mode: WriteMode,
     ) -> Result<FileAnswer<u64>, Failure> {
+        let _alone = self.no_alternatives(principal, sandbox).await;
         file_size(&self.config(), path, bytes.len())?;
         let target = self.target(principal, sandbox).await?;
         let (target, live) = ready(target).await?;
@@ -94,6 +95,7 @@ impl Sandboxes {
         sandbox: Option<&str>,
         path: &SandboxPath,
     ) -> Result<FileAnswer<bool>, Failure> {
+        let _alone = self.no_alternatives(principal, sandbox).await;
         let (target, live) = ready(self.target(principal, sandbox).await?).await?;
         let made = in_time(live.files().make_folder(path)).await?;
         self.files_written(&target.record);
@@ -107,6 +109,7 @@ impl Sandboxes {
         from: &SandboxPath,
         to: &SandboxPath,
     ) -> Result<FileAnswer<()>, Failure> {
+        let _alone = self.no_alternatives(principal, sandbox).await;
         let (target, live) = ready(self.target(principal, sandbox).await?).await?;
         in_time(rename_or_move(&live, from, to)).await?;
         self.files_written(&target.record);
@@ -119,6 +122,7 @@ impl Sandboxes {
         sandbox: Option<&str>,
         path: &SandboxPath,
     ) -> Result<FileAnswer<()>, Failure> {
+        let _alone = self.no_alternatives(principal, sandbox).await;
         let (target, live) = ready(self.target(principal, sandbox).await?).await?;
         in_time(live.files().remove(path)).await?;
         self.files_written(&target.record);

@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use sandcell_sandbox::{Code, Failure, SandboxError, SavedFiles, SavedSize};
+use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 
 use self::make::Bounds;
 use self::taken::{TakenSession, take_all};
@@ -34,8 +35,8 @@ pub(crate) struct Checkpoints {
     state: Mutex<State>,
     /// Held while a checkpoint is made, dropped or brought back.
     changing: Arc<tokio::sync::Mutex<()>>,
-    /// Held by the call that tries alternatives.
-    pub(crate) trying: tokio::sync::Mutex<()>,
+    /// Written by a call that tries alternatives, read by calls whose changes the return to the common state would undo.
+    trying: Arc<RwLock<()>>,
     /// True while a task waits to make an automatic checkpoint.
     scheduled: AtomicBool,
     /// The number of executions that have ended in the sandbox and were not undone.
@@ -198,9 +199,14 @@ impl Checkpoints {
         }
     }
 
-    /// Waits while another call tries alternatives in the sandbox.
-    pub(crate) async fn no_alternatives(&self) {
-        drop(self.trying.lock().await);
+    /// Waits for other calls in the sandbox, and lets none begin that changes it, until the guard is dropped.
+    pub(crate) async fn begin_alternatives(&self) -> OwnedRwLockWriteGuard<()> {
+        Arc::clone(&self.trying).write_owned().await
+    }
+
+    /// Waits while a call tries alternatives in the sandbox, and lets none begin until the guard is dropped.
+    pub(crate) async fn no_alternatives(&self) -> OwnedRwLockReadGuard<()> {
+        Arc::clone(&self.trying).read_owned().await
     }
 
     /// Protects a checkpoint from being dropped to make room; none: no longer.
@@ -277,7 +283,7 @@ impl Sandboxes {
         name: Option<&str>,
     ) -> Result<CheckpointMade, Failure> {
         let record = self.existing(principal, id)?;
-        record.checkpoints.no_alternatives().await;
+        let _alone = record.checkpoints.no_alternatives().await;
         self.checkpoint_of(&record, name.map(policy::checkpoint_name).transpose()?)
             .await
     }
@@ -343,6 +349,7 @@ impl Sandboxes {
         name: &str,
     ) -> Result<(), Failure> {
         let record = self.existing(principal, id)?;
+        let _alone = record.checkpoints.no_alternatives().await;
         let guard = record.start_use()?;
         let sandbox = record.ready().await?;
         let name = RewindTo::Named(name.to_owned());
@@ -366,7 +373,7 @@ impl Sandboxes {
         to: &RewindTo,
     ) -> Result<RewindView, Failure> {
         let record = self.existing(principal, id)?;
-        record.checkpoints.no_alternatives().await;
+        let _alone = record.checkpoints.no_alternatives().await;
         self.rewind_of(&record, to).await
     }
 
@@ -383,6 +390,17 @@ impl Sandboxes {
             rewind::rewind_to(&record, sandbox.as_ref(), &checkpoint).await
         });
         work.await.unwrap_or_else(|_| Err(internal()))
+    }
+
+    /// Waits while another call tries alternatives in the caller's sandbox, and lets none begin until the guard is
+    /// dropped. None: there is no such sandbox yet.
+    pub(crate) async fn no_alternatives(
+        &self,
+        principal: &Principal,
+        id: Option<&str>,
+    ) -> Option<OwnedRwLockReadGuard<()>> {
+        let record = self.existing(principal, id).ok()?;
+        Some(record.checkpoints.no_alternatives().await)
     }
 
     /// Returns the caller's sandbox, or its default sandbox if there is one.

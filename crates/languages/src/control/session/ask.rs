@@ -104,18 +104,8 @@ impl DriverSession {
         patience: Duration,
         answer: impl Fn(&str, Frame) -> Option<T>,
     ) -> Result<Option<T>, SessionError> {
-        if self.over.is_some() || self.untold.is_some() {
-            return Ok(None);
-        }
-        let nonce = self.next_nonce();
-        let frame = encode(&with_nonce(question, &nonce), &[]);
-        match timeout(patience, self.answer(frame, |frame| answer(&nonce, frame))).await {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(SessionError::Protocol(reason))) => Err(self.broken(reason).await),
-            Ok(Err(other)) => Err(other),
-            // A late answer is dropped, as every frame that nobody waits for.
-            Err(_) => Ok(None),
-        }
+        // A late answer is dropped, as every frame that nobody waits for.
+        Ok(self.ask_once(question, patience, answer).await?.flatten())
     }
 
     /// Sends a request and waits for the answer; none if the session is over or ends meanwhile.
@@ -125,18 +115,33 @@ impl DriverSession {
         patience: Duration,
         answer: impl Fn(&str, Frame) -> Option<T>,
     ) -> Result<Option<T>, SessionError> {
+        match self.ask_once(question, patience, answer).await? {
+            Some(answer) => Ok(answer),
+            None => Err(self
+                .broken(format!("it did not answer within {} s", patience.as_secs()))
+                .await),
+        }
+    }
+
+    /// Sends a request and waits for the answer: `Some(None)` if the session is over or ends meanwhile, `None` after the
+    /// patience. An answer that breaks the protocol ends the session.
+    async fn ask_once<T>(
+        &mut self,
+        question: Value,
+        patience: Duration,
+        answer: impl Fn(&str, Frame) -> Option<T>,
+    ) -> Result<Option<Option<T>>, SessionError> {
         if self.over.is_some() || self.untold.is_some() {
-            return Ok(None);
+            return Ok(Some(None));
         }
         let nonce = self.next_nonce();
         let frame = encode(&with_nonce(question, &nonce), &[]);
-        let problem = match timeout(patience, self.answer(frame, |frame| answer(&nonce, frame))).await {
-            Ok(Ok(answer)) => return Ok(answer),
-            Ok(Err(SessionError::Protocol(reason))) => reason,
-            Ok(Err(other)) => return Err(other),
-            Err(_) => format!("it did not answer within {} s", patience.as_secs()),
-        };
-        Err(self.broken(problem).await)
+        match timeout(patience, self.answer(frame, |frame| answer(&nonce, frame))).await {
+            Ok(Ok(answer)) => Ok(Some(answer)),
+            Ok(Err(SessionError::Protocol(reason))) => Err(self.broken(reason).await),
+            Ok(Err(other)) => Err(other),
+            Err(_) => Ok(None),
+        }
     }
 
     /// Output in the meantime comes from background threads, and is delivered with the next cell.

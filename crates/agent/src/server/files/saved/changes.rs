@@ -11,7 +11,7 @@ use sandcell_sandbox::{SavedChange, SavedChangeKind, SavedChanges};
 use super::super::Step;
 use super::super::open::Root;
 use super::walk::{Found, Next, TopFolders, Walk, open_readable};
-use super::{Content, Key, NodeKind, PIECE_BYTES, SLICE_STEPS, SavedState, attributes, count, failed, fill, size_of};
+use super::{Content, Key, NodeKind, PIECE_BYTES, SavedState, attributes, count, failed, fill, size_of, work};
 use crate::protocol::WireError;
 
 /// A comparison in progress.
@@ -56,14 +56,11 @@ impl Changes {
     }
 
     pub(in crate::server) fn slice(&mut self) -> Step {
-        for _ in 0..SLICE_STEPS {
-            match self.advance() {
-                Ok(true) => {}
-                Ok(false) => return self.finish(),
-                Err(error) => return Step::Failed(error),
-            }
+        match work(|| self.advance()) {
+            Ok(true) => Step::Again,
+            Ok(false) => self.finish(),
+            Err(error) => Step::Failed(error),
         }
-        Step::Again
     }
 
     fn advance(&mut self) -> Result<bool, WireError> {

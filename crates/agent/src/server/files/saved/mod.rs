@@ -1,8 +1,9 @@
 //! Saved states of the sandbox's private files: the file part of checkpoints.
 //!
 //! The contents are in files without a name that only the agent has open, so code inside can neither read nor change a
-//! saved state. They are in memory, which the kernel charges to the sandbox, or else on the private file system. A file that has not changed since the last saved state shares its
-//! content with it. Folders on other file systems (mounts) are left out.
+//! saved state. They are in memory, which the kernel charges to the sandbox, or else on the private file system. A file
+//! that has not changed since the last saved state shares its content with that state. Folders on other file systems
+//! (mounts) are left out.
 //!
 //! The sandbox's processes may change files during an operation. The result then has some of the changes. The host
 //! starts an operation while no code runs.
@@ -17,7 +18,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use rustix::fs::{FallocateFlags, FileType, MemfdFlags, Stat, fallocate, memfd_create};
-use rustix::io::{Errno, pread};
+use rustix::io::{Errno, pread, pwrite};
 use sandcell_sandbox::SavedSize;
 
 pub(in crate::server) use changes::Changes;
@@ -26,6 +27,7 @@ pub(in crate::server) use save::Save;
 
 use self::walk::TopFolders;
 use super::names;
+use super::open::retry;
 use crate::protocol::{ErrorCode, ForgetFilesReply, WireError};
 
 /// The maximum number of saved states.
@@ -178,10 +180,8 @@ impl SavedState {
         &self.folders
     }
 
-    /// Returns the path of an entry, as the host names it.
-    fn path_of(&self, (folder, path): &Key) -> String {
-        let folder = self.folders.get(*folder).map_or("", String::as_str);
-        format!("{folder}/{}", names::to_text(path))
+    fn path_of(&self, key: &Key) -> String {
+        path_of(&self.folders, key)
     }
 }
 
@@ -230,15 +230,39 @@ impl NodeKind {
     }
 }
 
+/// Returns the path of an entry, as the host names it.
+fn path_of(folders: &[String], (folder, path): &Key) -> String {
+    let folder = folders.get(*folder).map_or("", String::as_str);
+    format!("{folder}/{}", names::to_text(path))
+}
+
+/// Does a slice of work: `advance` does one step, and returns false at the end. Returns true if work is left.
+fn work(mut advance: impl FnMut() -> Result<bool, WireError>) -> Result<bool, WireError> {
+    for _ in 0..SLICE_STEPS {
+        if !advance()? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Writes all bytes at a position of a file.
+fn write_at(file: &OwnedFd, mut bytes: &[u8], mut at: u64) -> Result<(), Errno> {
+    while !bytes.is_empty() {
+        let written = retry(|| pwrite(file, bytes, at))?;
+        at = at.saturating_add(count(written));
+        bytes = bytes.get(written..).unwrap_or_default();
+    }
+    Ok(())
+}
+
 /// Reads until the buffer is full or the file ends.
 fn fill(file: &OwnedFd, buffer: &mut [u8], offset: u64) -> Result<usize, Errno> {
     let mut done = 0;
     while let Some(rest) = buffer.get_mut(done..).filter(|rest| !rest.is_empty()) {
-        match pread(file, rest, offset.saturating_add(count(done))) {
-            Ok(0) => break,
-            Ok(more) => done += more,
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error),
+        match retry(|| pread(file, &mut *rest, offset.saturating_add(count(done))))? {
+            0 => break,
+            more => done += more,
         }
     }
     Ok(done)

@@ -11,14 +11,14 @@ use rustix::fs::{
     AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, chmodat, fstat, ftruncate, mkdirat, mknodat,
     openat, readlinkat, statat, symlinkat, unlinkat, utimensat,
 };
-use rustix::io::{Errno, pwrite};
+use rustix::io::Errno;
 
 use super::super::Step;
 use super::super::open::{Root, retry};
 use super::super::remove::Remove;
 use super::walk::{Found, Next, TopFolders, Walk};
 use super::{
-    Content, Key, Node, NodeKind, PIECE_BYTES, SLICE_STEPS, SavedState, attributes, count, failed, fill, size_of,
+    Content, Key, Node, NodeKind, PIECE_BYTES, SavedState, attributes, count, failed, fill, size_of, work, write_at,
 };
 use crate::protocol::{RestoreFilesReply, WireError};
 
@@ -77,14 +77,11 @@ impl Restore {
     }
 
     pub(in crate::server) fn slice(&mut self) -> Step {
-        for _ in 0..SLICE_STEPS {
-            match self.advance() {
-                Ok(true) => {}
-                Ok(false) => return Step::Restored(RestoreFilesReply { changed: self.changed }),
-                Err(error) => return Step::Failed(error),
-            }
+        match work(|| self.advance()) {
+            Ok(true) => Step::Again,
+            Ok(false) => Step::Restored(RestoreFilesReply { changed: self.changed }),
+            Err(error) => Step::Failed(error),
         }
-        Step::Again
     }
 
     /// Handles one entry, or a piece of a file. Returns false at the end.
@@ -245,12 +242,7 @@ impl Restore {
                 return self.replace(folders, file);
             }
             file.changed = true;
-            let (mut rest, mut at) = (wanted, file.position);
-            while !rest.is_empty() {
-                let written = pwrite(&file.file, rest, at)?;
-                at = at.saturating_add(count(written));
-                rest = rest.get(written..).unwrap_or_default();
-            }
+            write_at(&file.file, wanted, file.position)?;
         }
         file.position += count(saved);
         if saved == PIECE_BYTES {

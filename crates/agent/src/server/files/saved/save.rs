@@ -5,15 +5,15 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use rustix::fs::{FileType, ftruncate, readlinkat};
-use rustix::io::{Errno, pwrite};
+use rustix::io::Errno;
 use sandcell_sandbox::SavedSize;
 
 use super::super::open::Root;
 use super::super::{Step, errors};
 use super::walk::{Found, Next, TopFolders, Walk, open_readable};
 use super::{
-    Content, ENTRY_BYTES, Key, MAX_ENTRIES, Modified, Node, NodeKind, PAGE_BYTES, PIECE_BYTES, SLICE_STEPS, SavedState,
-    SavedStates, attributes, count, failed, fill, new_store, size_of,
+    Content, ENTRY_BYTES, Key, MAX_ENTRIES, Modified, Node, NodeKind, PAGE_BYTES, PIECE_BYTES, SavedState, SavedStates,
+    attributes, count, failed, fill, new_store, size_of, work, write_at,
 };
 use crate::protocol::{ErrorCode, WireError};
 
@@ -79,14 +79,11 @@ impl Save {
     }
 
     pub(in crate::server) fn slice(&mut self) -> Step {
-        for _ in 0..SLICE_STEPS {
-            match self.advance() {
-                Ok(true) => {}
-                Ok(false) => return self.finish(),
-                Err(error) => return Step::Failed(error),
-            }
+        match work(|| self.advance()) {
+            Ok(true) => Step::Again,
+            Ok(false) => self.finish(),
+            Err(error) => Step::Failed(error),
         }
-        Step::Again
     }
 
     fn finish(&mut self) -> Step {
@@ -187,17 +184,10 @@ impl Save {
                 Arc::clone(self.store.insert(Arc::new(made)))
             }
         };
-        let mut rest = live;
-        let mut at = self.end.saturating_add(file.position);
-        // Empty pages take no memory.
-        if live.iter().all(|byte| *byte == 0) {
-            rest = &[];
-        }
-        file.stored = file.stored.saturating_add(count(rest.len()));
-        while !rest.is_empty() {
-            let written = pwrite(&store, rest, at)?;
-            at = at.saturating_add(count(written));
-            rest = rest.get(written..).unwrap_or_default();
+        // Pages of zeros take no memory.
+        if live.iter().any(|byte| *byte != 0) {
+            write_at(&store, live, self.end.saturating_add(file.position))?;
+            file.stored = file.stored.saturating_add(count(read));
         }
         file.position += count(read);
         if read == PIECE_BYTES {

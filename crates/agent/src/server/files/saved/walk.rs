@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use super::super::errors;
 use super::super::open::{Root, beneath, refuse_pseudo, retry};
-use super::{Key, attributes, failed};
+use super::{Key, attributes, failed, path_of};
 use crate::protocol::WireError;
 
 pub(super) struct Walk {
@@ -109,9 +109,8 @@ impl TopFolders {
         Err(error)
     }
 
-    pub(super) fn path_of(&self, (folder, path): &Key) -> String {
-        let top = self.names.get(*folder).map_or("", String::as_str);
-        format!("{top}/{}", super::names::to_text(path))
+    pub(super) fn path_of(&self, key: &Key) -> String {
+        path_of(&self.names, key)
     }
 }
 
