@@ -116,7 +116,8 @@ def test_a_run_keeps_the_state_before_its_code(sandbox: Sandbox) -> None:
     run = sandbox.run("1 / 0", checkpoint="failing")
     assert run.status == "error"
     assert names(sandbox) == ["before", "failing"]
-    assert sandbox.rewind("before").undone == 2
+    back = sandbox.rewind("before")
+    assert (back.undone, back.kept) == (2, True)
     assert sandbox.run("x").result == "1"
     sandbox.rewind("failing")
     assert sandbox.run("x").result == "2"

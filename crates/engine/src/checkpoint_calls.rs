@@ -79,8 +79,8 @@ impl Engine {
         self.executions.sandboxes.changes(principal, sandbox, since, max).await
     }
 
-    /// Runs several pieces of code, each from the current state of a sandbox. Afterwards the sandbox is in that state again.
-    /// The state that a piece leaves is a checkpoint.
+    /// Runs several pieces of code, each from the current state of a sandbox. Afterwards the sandbox has that state again.
+    /// The state after each piece is a checkpoint.
     ///
     /// # Errors
     /// When the state cannot be kept; then nothing has run. When the sandbox ends meanwhile.

@@ -242,37 +242,6 @@ pub trait Files: Send + Sync {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn relative_paths_start_at_home_and_dots_vanish() {
-        for (given, expected) in [
-            ("a.txt", "/home/user/a.txt"),
-            ("./a//b/", "/home/user/a/b"),
-            ("/tmp/x", "/tmp/x"),
-            ("~/x", "/home/user/x"),
-            ("/", "/"),
-            (".", "/home/user"),
-        ] {
-            assert_eq!(
-                SandboxPath::parse(given).map(|p| p.as_str().to_owned()),
-                Ok(expected.to_owned())
-            );
-        }
-    }
-
-    #[test]
-    fn an_invalid_path_is_refused_with_the_reason() {
-        assert_eq!(SandboxPath::parse(""), Err(PathError::Empty));
-        assert_eq!(SandboxPath::parse("a\0b"), Err(PathError::Nul));
-        assert_eq!(SandboxPath::parse("a/../b"), Err(PathError::ParentReference));
-        assert_eq!(SandboxPath::parse(&"n".repeat(300)), Err(PathError::NameTooLong(300)));
-        assert_eq!(SandboxPath::parse(&"n/".repeat(3000)), Err(PathError::TooLong(6010)));
-    }
-}
-
 /// The size of a saved state of files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct SavedSize {
@@ -316,6 +285,18 @@ pub enum SavedChangeKind {
     Removed,
 }
 
+impl SavedChangeKind {
+    /// Returns its name in results.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Created => "created",
+            Self::Modified => "modified",
+            Self::Removed => "removed",
+        }
+    }
+}
+
 /// Saved states of a sandbox's private files. Each has a number, which the caller chooses and uses once.
 #[async_trait]
 pub trait SavedFiles: Send + Sync {
@@ -339,4 +320,35 @@ pub trait SavedFiles: Send + Sync {
 
     /// Reads at most `len` bytes from `offset` of a file, as a saved state has it.
     async fn read(&self, number: u32, path: &SandboxPath, offset: u64, len: u64) -> Result<FileChunk, FileError>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn relative_paths_start_at_home_and_dots_vanish() {
+        for (given, expected) in [
+            ("a.txt", "/home/user/a.txt"),
+            ("./a//b/", "/home/user/a/b"),
+            ("/tmp/x", "/tmp/x"),
+            ("~/x", "/home/user/x"),
+            ("/", "/"),
+            (".", "/home/user"),
+        ] {
+            assert_eq!(
+                SandboxPath::parse(given).map(|p| p.as_str().to_owned()),
+                Ok(expected.to_owned())
+            );
+        }
+    }
+
+    #[test]
+    fn an_invalid_path_is_refused_with_the_reason() {
+        assert_eq!(SandboxPath::parse(""), Err(PathError::Empty));
+        assert_eq!(SandboxPath::parse("a\0b"), Err(PathError::Nul));
+        assert_eq!(SandboxPath::parse("a/../b"), Err(PathError::ParentReference));
+        assert_eq!(SandboxPath::parse(&"n".repeat(300)), Err(PathError::NameTooLong(300)));
+        assert_eq!(SandboxPath::parse(&"n/".repeat(3000)), Err(PathError::TooLong(6010)));
+    }
 }

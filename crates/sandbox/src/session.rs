@@ -362,7 +362,7 @@ pub trait Session: Send + std::fmt::Debug {
     /// The session is over.
     async fn rewind(&mut self, number: u32) -> Result<(), SessionError> {
         let _ = number;
-        Ok(())
+        Err(SandboxError::Unsupported("checkpoints".to_owned()).into())
     }
 
     /// Returns the state of the session after [`CellStatus::Died`].

@@ -211,7 +211,7 @@ class Checkpoint(_Frozen):
 class Rewind(_Frozen):
     """What the return to a checkpoint has changed."""
 
-    __slots__ = ("checkpoint", "ended", "files_changed", "undone")
+    __slots__ = ("checkpoint", "ended", "files_changed", "kept", "undone")
 
     #: The checkpoint whose state the sandbox has now.
     checkpoint: Checkpoint
@@ -219,6 +219,8 @@ class Rewind(_Frozen):
     ended: tuple[str, ...]
     #: The number of files and folders that were written or removed.
     files_changed: int
+    #: False if the checkpoint cannot be used again, because processes or memory were too short to copy a session.
+    kept: bool
     #: The number of executions that were undone.
     undone: int
 
@@ -227,6 +229,7 @@ class Rewind(_Frozen):
             "checkpoint": Checkpoint(data["checkpoint"]),
             "ended": _texts(data, "ended"),
             "files_changed": int(_number(data, "files_changed")),
+            "kept": data.get("kept") is True,
             "undone": int(_number(data, "undone")),
         }
         self._fill(values)

@@ -22,8 +22,8 @@ pub struct AlternativesRequest {
     pub wait: Option<Duration>,
 }
 
-/// The result of a call with alternatives: several pieces of code ran one after another, each from the same state of the
-/// sandbox. After the call the sandbox has that state again.
+/// The result of a call with alternatives: several pieces of code ran one after another, each from the same state of
+/// the sandbox. After the call the sandbox has that state again.
 #[derive(Debug, Clone)]
 pub struct AlternativesView {
     /// The sandbox.

@@ -54,8 +54,8 @@ impl Executions {
         self.execute_now(principal, req, mode, alone, cancel).await
     }
 
-    /// The same, also while the sandbox is used for alternatives. The guard is held until the execution is in the queue of
-    /// its session: a checkpoint waits for it from then on.
+    /// The same, also while the sandbox is used for alternatives. The guard is held until the execution is in the queue
+    /// of its session: a checkpoint waits for it from then on.
     pub(crate) async fn execute_now(
         self: &Arc<Self>,
         principal: &Principal,

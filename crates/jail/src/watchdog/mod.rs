@@ -3,13 +3,13 @@
 //!
 //! A session may keep a frozen snapshot process, which shares its memory until the session writes to it. The cost of a
 //! snapshot alone must not get another process killed. So an expensive snapshot is killed first, once the sandbox uses
-//! much of its limit. The cost of a cheap one is not counted. Only the newest process counts as a snapshot. Memory that it
-//! shares is counted for the other process. So a program that takes a snapshot's name gains no more than the cost of a
+//! much of its limit. The cost of a cheap one is not counted. Only the newest process counts as a snapshot. Memory that
+//! it shares is counted for the other process. So a program that takes a snapshot's name gains no more than the cost of a
 //! cheap one. After its session has ended, a snapshot counts as an ordinary process, because it replaces the session.
 //!
-//! Older snapshots are automatic checkpoints. They end first, as soon as the sandbox uses much of its limit. Checkpoints
-//! that a caller named count as programs: with their share of shared memory, so that the session is not counted again for
-//! each of them.
+//! Older snapshots are automatic checkpoints. They are killed first, as soon as the sandbox uses much of its limit.
+//! Checkpoints that a caller named count as programs: with their share of shared memory, so that the session is not
+//! counted again for each of them.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

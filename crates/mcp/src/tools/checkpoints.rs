@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use futures::FutureExt as _;
 use sandcell_engine::{CheckpointView, RewindTo};
-use sandcell_sandbox::{ByteSize, Failure, SavedChangeKind, rfc3339};
+use sandcell_sandbox::{ByteSize, Failure, rfc3339};
 use serde_json::{Value, json};
 
 use super::executions::one_line;
@@ -124,14 +124,10 @@ async fn changes(mut call: Call) -> Result<Answer, Failure> {
     );
     for file in &view.files {
         let change = &file.change;
-        let kind = match change.kind {
-            SavedChangeKind::Created => "created",
-            SavedChangeKind::Modified => "modified",
-            SavedChangeKind::Removed => "removed",
-        };
         let _ = write!(
             text,
-            "\n{kind} {} ({} bytes)",
+            "\n{} {} ({} bytes)",
+            change.kind.as_str(),
             one_line(&change.path),
             change.bytes.max(change.bytes_before)
         );

@@ -1,7 +1,7 @@
 //! The JSON types of checkpoints.
 
 use sandcell_engine::{ChangesView, CheckpointMade, CheckpointView, RewindView};
-use sandcell_sandbox::{SavedChangeKind, rfc3339_millis};
+use sandcell_sandbox::rfc3339_millis;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -117,11 +117,7 @@ impl From<&ChangesView> for Changes {
     fn from(view: &ChangesView) -> Self {
         let file = |file: &sandcell_engine::ChangedFile| ChangedFile {
             path: file.change.path.clone(),
-            kind: match file.change.kind {
-                SavedChangeKind::Created => "created",
-                SavedChangeKind::Modified => "modified",
-                SavedChangeKind::Removed => "removed",
-            },
+            kind: file.change.kind.as_str(),
             bytes: file.change.bytes,
             bytes_before: file.change.bytes_before,
             diff: file.diff.clone(),

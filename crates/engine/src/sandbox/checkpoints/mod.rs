@@ -1,4 +1,5 @@
-//! Checkpoints of a sandbox: its sessions' variables and its private files, which can be brought back any number of times.
+//! Checkpoints of a sandbox: the variables of its sessions and its private files. They can be brought back any number of
+//! times.
 //!
 //! A named checkpoint is made on request. Automatic ones are made while the sandbox is idle, so a caller can undo its
 //! last executions without having planned it. The sessions keep copies of their processes, and the back end keeps the
@@ -35,7 +36,8 @@ pub(crate) struct Checkpoints {
     state: Mutex<State>,
     /// Held while a checkpoint is made, dropped or brought back.
     changing: Arc<tokio::sync::Mutex<()>>,
-    /// Written by a call that tries alternatives, read by calls whose changes the return to the common state would undo.
+    /// Locked for writing by a call that tries alternatives, and for reading by other calls that change the sandbox: the
+    /// return to the common state would undo their changes.
     trying: Arc<RwLock<()>>,
     /// True while a task waits to make an automatic checkpoint.
     scheduled: AtomicBool,
