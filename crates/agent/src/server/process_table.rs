@@ -17,12 +17,25 @@ pub(super) struct Entry {
     pub(super) started: u64,
     pub(super) threads: u32,
     pub(super) state: u8,
+    /// True for a process that is about to end: it exits, or SIGKILL is on its way to it.
+    pub(super) is_ending: bool,
 }
+
+/// The kernel's flag (`PF_EXITING`) of a process that exits.
+const EXITING: u64 = 0x4;
+
+/// The bit of SIGKILL in a set of signals.
+const KILL_BIT: u64 = 1 << 8;
 
 impl Entry {
     /// Returns true for a process that has ended and waits to be reaped.
     pub(super) fn is_dead(self) -> bool {
         matches!(self.state, b'Z' | b'X' | b'x')
+    }
+
+    /// Returns false for a process that has ended, and for one that was killed and has not noticed yet.
+    pub(super) fn lives_on(self) -> bool {
+        !self.is_dead() && !self.is_ending
     }
 
     pub(super) fn is_stopped(self) -> bool {
@@ -82,7 +95,7 @@ fn newest_id() -> Option<i32> {
 fn parse(pid: i32, stat: &[u8]) -> Option<Entry> {
     let end = stat.iter().rposition(|byte| *byte == b')')?;
     let rest = std::str::from_utf8(stat.get(end + 1..)?).ok()?;
-    let fields: Vec<&str> = rest.split_ascii_whitespace().take(20).collect();
+    let fields: Vec<&str> = rest.split_ascii_whitespace().take(29).collect();
     Some(Entry {
         pid,
         state: *fields.first()?.as_bytes().first()?,
@@ -90,6 +103,8 @@ fn parse(pid: i32, stat: &[u8]) -> Option<Entry> {
         session: fields.get(3)?.parse().ok()?,
         threads: fields.get(17)?.parse().ok()?,
         started: fields.get(19)?.parse().ok()?,
+        is_ending: fields.get(6)?.parse::<u64>().ok()? & EXITING != 0
+            || fields.get(28)?.parse::<u64>().ok()? & KILL_BIT != 0,
     })
 }
 
@@ -99,7 +114,8 @@ mod tests {
 
     #[test]
     fn a_process_name_cannot_forge_the_fields_behind_it() {
-        let stat = b"42 (x) Z 1 1 1 (y) S 7 42 40 0 -1 4194304 100 0 0 0 1 2 0 0 20 0 3 0 5555 1000 200\n";
+        let stat =
+            b"42 (x) Z 1 1 1 (y) S 7 42 40 0 -1 4194304 100 0 0 0 1 2 0 0 20 0 3 0 5555 1000 200 9 1 2 3 4 5 0 0\n";
         let entry = parse(42, stat).unwrap();
         assert_eq!(
             entry,
@@ -109,11 +125,24 @@ mod tests {
                 session: 40,
                 started: 5555,
                 threads: 3,
-                state: b'S'
+                state: b'S',
+                is_ending: false
             }
         );
         assert_eq!(parse(1, b"1 (cut off"), None);
         assert_eq!(parse(1, b"1 (a) S 0"), None);
+    }
+
+    #[test]
+    fn a_killed_process_does_not_live_on() {
+        let stat = |state: &str, flags: u64, pending: u64| {
+            format!("1 (a) {state} 0 1 1 0 -1 {flags} 0 0 0 0 0 0 0 0 20 0 1 0 5 0 0 0 0 0 0 0 0 {pending} 0 0")
+        };
+        let lives_on = |state, flags, pending| parse(1, stat(state, flags, pending).as_bytes()).unwrap().lives_on();
+        assert!(lives_on("T", 0x40_0040, 1 << 9));
+        assert!(!lives_on("Z", 0x40_0040, 0));
+        assert!(!lives_on("R", 0x40_0044, 0));
+        assert!(!lives_on("T", 0x40_0040, 1 << 8));
     }
 
     #[test]

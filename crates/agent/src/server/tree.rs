@@ -185,6 +185,7 @@ mod tests {
             parent,
             session,
             started: 1,
+            is_ending: false,
             threads: 1,
             state: b'S',
         }

@@ -351,10 +351,16 @@ fn killed_processes_lose_only_what_they_held() {
             .into_iter()
             .filter(|process| process.name == "sandcell-kept")
     };
-    let known: Vec<_> = copies().collect();
+    // A copy takes its name a moment after the answer.
+    let known = until(DEFAULT_TIMEOUT, "both copies have their names", || {
+        let known: Vec<_> = copies().collect();
+        (known.len() == 2).then_some(known)
+    });
     server.text("x = 2");
     kept(&server, "b");
-    let newest = copies().find(|process| !known.contains(process)).unwrap();
+    let newest = until(DEFAULT_TIMEOUT, "the new copy has its name", || {
+        copies().find(|process| !known.contains(process))
+    });
     kill(newest.pid);
     let gone = until(DEFAULT_TIMEOUT, "the loss is noticed", || {
         let answer = rewind(&server, "b");

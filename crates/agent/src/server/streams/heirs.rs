@@ -73,9 +73,9 @@ impl Streams {
     /// Returns the kept processes of a program that still live.
     pub(super) fn kept(&self, stream: u32) -> Result<KeptReply, WireError> {
         let program = self.programs.get(&stream).ok_or_else(|| no_program(stream))?;
-        // One that was just killed is not reaped yet.
+        // One that was just killed may still run for a moment, and is reaped later.
         let table = super::super::process_table::read().map_err(not_listed)?;
-        let lives = |pid: &i32| table.entries.iter().any(|entry| entry.pid == *pid && !entry.is_dead());
+        let lives = |pid: &i32| table.entries.iter().any(|entry| entry.pid == *pid && entry.lives_on());
         let pids = program.kept.iter().map(|pid| pid.as_raw_pid()).filter(lives);
         Ok(KeptReply { pids: pids.collect() })
     }
@@ -98,7 +98,7 @@ impl Streams {
         let found = table
             .entries
             .iter()
-            .find(|entry| entry.pid == pid && entry.parent == me && !entry.is_dead());
+            .find(|entry| entry.pid == pid && entry.parent == me && entry.lives_on());
         found
             .and_then(|entry| entry.id())
             .ok_or_else(|| WireError::new(ErrorCode::NotFound, format!("process {pid} is not an orphan")))
