@@ -258,7 +258,7 @@ def test_files_that_are_too_large_are_refused() -> None:
         with pytest.raises(sandcell.LimitReachedError) as caught:
             sandbox.checkpoint()
         assert caught.value.remedy
-        assert sandbox.checkpoints() == []
+        assert names(sandbox) == []
 
 
 def test_checkpoints_are_plain_data_that_cannot_be_changed(sandbox: Sandbox) -> None:
@@ -315,3 +315,49 @@ def test_the_same_methods_can_be_awaited() -> None:
                 await sandbox.checkpoint()
 
     asyncio.run(asyncio.wait_for(main(), 120))
+
+
+def test_branches_go_on_independently(sandbox: Sandbox) -> None:
+    sandbox.run("rows = [1]\nn = open('kept.txt', 'w').write('old')").check()
+    kept = sandbox.checkpoint("one")
+    sandbox.run("rows.append(2)").check()
+    branches = sandbox.branch(2)
+    try:
+        for number, branch in enumerate(branches):
+            branch.run(f"rows.append({number + 10})\nn = open('kept.txt', 'w').write('{number}')").check()
+        assert sandbox.run("rows, open('kept.txt').read()").result == "([1, 2], 'old')"
+        assert [branch.run("rows, open('kept.txt').read()").result for branch in branches] == [
+            "([1, 2, 10], '0')",
+            "([1, 2, 11], '1')",
+        ]
+        assert branches[0].files.read_text("kept.txt") == "0"
+        with sandbox.branch(checkpoint=kept)[0] as earlier:
+            assert earlier.run("rows").result == "[1]"
+        assert earlier.closed
+        assert len({sandbox.id, *(branch.id for branch in branches)}) == 3
+    finally:
+        for branch in branches:
+            branch.close()
+    assert sandbox.run("rows").result == "[1, 2]"
+
+
+def test_what_cannot_be_branched_is_refused(sandbox: Sandbox) -> None:
+    sandbox.run(STARTS_A_THREAD).check()
+    with pytest.raises(sandcell.CheckpointUnavailableError, match="threads"):
+        sandbox.branch()
+    with pytest.raises(sandcell.NotFoundError):
+        sandbox.branch(checkpoint="absent")
+    assert sandbox.run("end.set(); thread.join(); x").result == "1"
+
+
+def test_branches_of_an_async_sandbox() -> None:
+    async def work() -> None:
+        async with AsyncSandbox() as sandbox:
+            await sandbox.run("x = 1")
+            first, second = await sandbox.branch(2)
+            runs = await asyncio.gather(first.run("x += 1\nx"), second.run("x += 2\nx"), sandbox.run("x"))
+            assert [run.result for run in runs] == ["2", "3", "1"]
+            await first.close()
+            await second.close()
+
+    asyncio.run(work())

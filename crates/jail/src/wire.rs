@@ -62,12 +62,22 @@ pub enum ToLauncher {
         /// The zygote.
         zygote: u64,
     },
-    /// Let a worker of a zygote enter a sandbox. Each sandbox can be entered once.
+    /// Let a worker of a zygote enter a sandbox. Each sandbox can be entered once. Carries the files that the worker keeps
+    /// as descriptors 5 and higher, if any.
     Enter {
         /// The sandbox.
         id: u64,
         /// The zygote.
         zygote: u64,
+    },
+    /// Send a copy of a descriptor of a process in the sandbox.
+    TakeDescriptor {
+        /// The sandbox.
+        id: u64,
+        /// The process: a child of the first process, by its id inside.
+        process: i32,
+        /// The descriptor's number in the process.
+        number: i32,
     },
     /// Assign the sandbox to this caller. Callers share the processors equally.
     AssignOwner {
@@ -142,6 +152,13 @@ pub enum FromLauncher {
         /// The sandbox.
         id: u64,
         /// The cause of a failure. Null if the worker has entered.
+        error: Option<StepError>,
+    },
+    /// The copy of a descriptor of a process in a sandbox. Carries it, unless there is an error.
+    Descriptor {
+        /// The sandbox.
+        id: u64,
+        /// The cause of a failure.
         error: Option<StepError>,
     },
     /// A zygote has ended, or could not be started.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use sandcell_sandbox::{
     Advice, Backend, ByteSize, Code, EntryKind, Failure, Finding, Language, LanguageInfo, NotLoaded, Program, Sandbox,
-    SandboxPath, Session, SessionError,
+    SandboxPath, Session, SessionError, StateImage,
 };
 
 use crate::python::{PythonLanguage, PythonRuntime, runtime_inside};
@@ -195,6 +195,10 @@ impl Language for PerSandboxLanguage {
 
     async fn open(&self, sandbox: Arc<dyn Sandbox>) -> Result<Box<dyn Session>, SessionError> {
         self.home.open(sandbox).await
+    }
+
+    async fn open_image(&self, sandbox: &dyn Sandbox, image: &StateImage) -> Result<Box<dyn Session>, SessionError> {
+        self.home.open_image(sandbox, image).await
     }
 }
 

@@ -1,15 +1,16 @@
 //! Makes, lists and drops checkpoints of a sandbox, and brings them back.
 
 use hyper::{Response, StatusCode};
-use sandcell_engine::RewindTo;
+use sandcell_engine::{BranchFrom, CreateRequest, RewindTo};
 use sandcell_mcp::EndpointBody;
-use sandcell_sandbox::Failure;
+use sandcell_sandbox::{Consent, Failure};
 
 use crate::model::{
-    Changes, Checkpoint, Checkpoints, CreateCheckpoint, CreatedCheckpoint, DroppedCheckpoint, Rewind, Rewound,
+    Changes, Checkpoint, Checkpoints, CreateBranches, CreateCheckpoint, CreatedCheckpoint, DroppedCheckpoint, Rewind,
+    Rewound, Sandbox, Sandboxes,
 };
 use crate::problem::Problem;
-use crate::request::Call;
+use crate::request::{Call, seconds};
 use crate::respond;
 
 /// The maximum number of changed files in an answer.
@@ -23,6 +24,26 @@ pub(crate) async fn create(call: Call<'_>) -> Result<Response<EndpointBody>, Pro
         .checkpoint(&call.caller, Some(call.id()), asked.name.as_deref())
         .await?;
     Ok(respond::json(StatusCode::CREATED, &CreatedCheckpoint::from(made)))
+}
+
+/// Makes sandboxes with the state of this one.
+pub(crate) async fn branch(call: Call<'_>) -> Result<Response<EndpointBody>, Problem> {
+    let asked: CreateBranches = call.json()?;
+    let lifetime = asked.lifetime_s.map(|time| seconds("lifetime_s", time));
+    let request = CreateRequest {
+        count: asked.count.unwrap_or(1),
+        lifetime: lifetime.transpose()?,
+        label: asked.label,
+        consent: Consent::CannotAsk,
+        from: Some(BranchFrom {
+            sandbox_id: Some(call.id().to_owned()),
+            checkpoint: asked.checkpoint,
+        }),
+        ..CreateRequest::default()
+    };
+    let views = call.engine.create(&call.caller, request).await?;
+    let sandboxes = views.iter().map(Sandbox::from).collect();
+    Ok(respond::json(StatusCode::CREATED, &Sandboxes { sandboxes }))
 }
 
 /// Lists the checkpoints, oldest first.

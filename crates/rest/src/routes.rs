@@ -78,7 +78,7 @@ const FILE_PATH: QueryField = field(
 );
 
 /// All routes.
-pub(crate) static ROUTES: [Route; 26] = [
+pub(crate) static ROUTES: [Route; 27] = [
     Route {
         method: Method::GET,
         path: "/v1/openapi.json",
@@ -247,6 +247,21 @@ pub(crate) static ROUTES: [Route; 26] = [
             body: Body::Json(schema::<model::CreatedCheckpoint>),
         }],
         run: |call| checkpoints::create(call).boxed(),
+    },
+    Route {
+        method: Method::POST,
+        path: "/v1/sandboxes/{sandbox_id}/branches",
+        id: "branchSandbox",
+        summary: "Make sandboxes that go on from the variables and files of this one",
+        query: &[],
+        input: EndpointInput::Json,
+        body_schema: Some(schema::<model::CreateBranches>),
+        answers: &[RouteAnswer {
+            status: 201,
+            about: "They were made.",
+            body: Body::Json(schema::<model::Sandboxes>),
+        }],
+        run: |call| checkpoints::branch(call).boxed(),
     },
     Route {
         method: Method::GET,

@@ -33,6 +33,7 @@ pub(crate) async fn create(call: Call<'_>) -> Result<Response<EndpointBody>, Pro
         network: asked.network,
         watch: Watch::default(),
         consent: Consent::CannotAsk,
+        from: None,
         functions: Vec::new(),
     };
     let made = call.engine.create(&call.caller, request).await?;

@@ -1,7 +1,9 @@
 //! Optional features of back ends and sandboxes, one trait for each feature. A [`Backend`](crate::Backend) or a
 //! [`Sandbox`](crate::Sandbox) with the feature returns the trait. The others return none.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 
@@ -72,6 +74,52 @@ pub trait ZygoteEntry: Send + Sync {
     /// Returns the zygote whose worker waits in this sandbox to be adopted
     /// ([`SandboxSpec::entered_by`](crate::SandboxSpec::entered_by)).
     fn pending_worker(&self) -> Option<u64>;
+}
+
+/// A sandbox whose state can go on in other sandboxes.
+#[async_trait]
+pub trait Branching: Send + Sync {
+    /// Takes an image of memory. Its maker may drop it then.
+    async fn take_image(&self, made: ImageMade) -> Result<ImageFile, SandboxError>;
+
+    /// Lets a worker of this zygote enter, as [`ZygoteEntry::adopt`] does. The worker can read the files of the image: as
+    /// descriptor 5 that of the private files, and as descriptor 6 that of the memory.
+    async fn adopt_with(&self, zygote: u64, image: &StateImage) -> Result<Process, SandboxError>;
+}
+
+/// An image of memory, which a process inside has made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ImageMade {
+    /// The process, by its id inside.
+    pub process: i32,
+    /// The number of its descriptor in that process.
+    pub descriptor: i32,
+    /// The position of its table of contents.
+    pub position: u64,
+    /// The size of the table, in bytes.
+    pub bytes: u64,
+}
+
+/// The state of a sandbox. Its bytes come from inside the sandbox, and only sandboxes of the same caller read them.
+#[derive(Debug, Clone)]
+pub struct StateImage {
+    /// The private files.
+    pub files: ImageFile,
+    /// The memory of a session, if there was one.
+    pub memory: Option<ImageFile>,
+}
+
+/// A part of an image.
+#[derive(Debug, Clone)]
+pub struct ImageFile {
+    /// The file, for reading only.
+    pub file: Arc<File>,
+    /// The position of its table of contents.
+    pub position: u64,
+    /// The size of the table, in bytes.
+    pub bytes: u64,
+    /// True if sandboxes may share its memory until they write to it.
+    pub shared: bool,
 }
 
 /// The processor share of a sandbox. Both calls are cheap.

@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Attachments, BackendImages, Code, Command, Connection, Files, Forward, Isolation, LayerReport, Limits, OwnSessions,
-    Ports, Priority, Process, SandboxError, SavedFiles, ThisMachine, ZygoteEntry, Zygotes,
+    Attachments, BackendImages, Branching, Code, Command, Connection, Files, Forward, Isolation, LayerReport, Limits,
+    OwnSessions, Ports, Priority, Process, SandboxError, SavedFiles, ThisMachine, ZygoteEntry, Zygotes,
 };
 
 /// The parameters of a new sandbox.
@@ -159,6 +159,11 @@ pub trait Sandbox: Send + Sync + std::fmt::Debug {
 
     /// Returns the entry for a zygote's worker, if the sandbox has one.
     fn zygote_entry(&self) -> Option<&dyn ZygoteEntry> {
+        None
+    }
+
+    /// Returns the way to other sandboxes with the same state, if there is one.
+    fn branching(&self) -> Option<&dyn Branching> {
         None
     }
 

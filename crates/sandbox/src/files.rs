@@ -7,7 +7,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
-use crate::{FileError, SandboxError};
+use crate::{FileError, ImageFile, SandboxError};
 
 /// The sandbox user's home folder; relative paths start here.
 pub const HOME: &str = "/home/user";
@@ -317,6 +317,11 @@ pub trait SavedFiles: Send + Sync {
 
     /// Compares the files with a saved state.
     async fn changes(&self, number: u32, max: usize) -> Result<SavedChanges, SandboxError>;
+
+    /// Copies a saved state out of the sandbox, at most `max_bytes`.
+    async fn image(&self, _number: u32, _max_bytes: u64) -> Result<ImageFile, SandboxError> {
+        Err(SandboxError::Unsupported("images of a sandbox's files".to_owned()))
+    }
 
     /// Reads at most `len` bytes from `offset` of a file, as a saved state has it.
     async fn read(&self, number: u32, path: &SandboxPath, offset: u64, len: u64) -> Result<FileChunk, FileError>;

@@ -26,7 +26,8 @@ mod time;
 mod tools;
 
 pub use abilities::{
-    Attachments, BackendImages, OwnSessions, Ports, Priority, ThisMachine, Zygote, ZygoteEntry, Zygotes,
+    Attachments, BackendImages, Branching, ImageFile, ImageMade, OwnSessions, Ports, Priority, StateImage, ThisMachine,
+    Zygote, ZygoteEntry, Zygotes,
 };
 pub use analysis::{Advice, Finding, Severity};
 pub use backend::{

@@ -212,6 +212,12 @@ pub trait ProcessHandle: Send + Sync + std::fmt::Debug {
         Ok(Vec::new())
     }
 
+    /// Orders a kept orphan to write an image of its memory, and the next time to drop it. The orphan answers on its
+    /// control channel.
+    async fn order_image(&self, _heir: i32) -> Result<(), SandboxError> {
+        Err(SandboxError::Unsupported("images of a session".to_owned()))
+    }
+
     /// Ends a kept orphan. One that has ended is not an error.
     async fn release(&self, _heir: i32) -> Result<(), SandboxError> {
         Err(SandboxError::Unsupported("keeping heirs of a program".to_owned()))

@@ -10,7 +10,10 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
-use crate::{Advice, Backend, ByteSize, Exit, Failure, Finding, Program, Sandbox, SandboxError, SessionError};
+use crate::{
+    Advice, Backend, ByteSize, Exit, Failure, Finding, ImageMade, Program, Sandbox, SandboxError, SessionError,
+    StateImage,
+};
 
 /// A language that this machine can run. Opens its sessions.
 #[async_trait]
@@ -71,6 +74,16 @@ pub trait Language: Send + Sync + std::fmt::Debug {
     /// Starts an interpreter in the sandbox and waits until it is ready (at most 30 s). If [`LanguageInfo::session`] is
     /// false, each cell is a separate program, and this starts nothing.
     async fn open(&self, sandbox: Arc<dyn Sandbox>) -> Result<Box<dyn Session>, SessionError>;
+
+    /// Opens a session that goes on from an image, in a new sandbox with the same folders attached. The private files
+    /// become those of the image. Without the memory of a session in it, the new session is empty.
+    ///
+    /// # Errors
+    /// The state cannot go on there. The sandbox is of no further use.
+    async fn open_image(&self, sandbox: &dyn Sandbox, image: &StateImage) -> Result<Box<dyn Session>, SessionError> {
+        let _ = (sandbox, image);
+        Err(SandboxError::Unsupported("branches of a sandbox".to_owned()).into())
+    }
 }
 
 /// A language's name, other names and version.
@@ -345,6 +358,20 @@ pub trait Session: Send + std::fmt::Debug {
     /// Returns the memory that would be freed by the end of each checkpoint, in bytes. Takes some milliseconds.
     async fn checkpoint_sizes(&mut self) -> Result<Vec<(u32, u64)>, SessionError> {
         Ok(Vec::new())
+    }
+
+    /// Makes an image of a checkpoint. It exists until [`drop_image`](Self::drop_image).
+    ///
+    /// # Errors
+    /// The reason, as the end of a sentence that begins with "because". The session is unchanged.
+    async fn image(&mut self, number: u32) -> Result<ImageMade, String> {
+        let _ = number;
+        Err("only Python sessions can be copied to another sandbox".to_owned())
+    }
+
+    /// Drops the image of a checkpoint.
+    async fn drop_image(&mut self, number: u32) {
+        let _ = number;
     }
 
     /// Drops a checkpoint.

@@ -282,6 +282,17 @@ class AsyncSandbox:
         """Brings back the variables and the files of a checkpoint, as :meth:`sandcell.Sandbox.rewind`."""
         return await drive(_checkpoints.rewind(self._core, to))
 
+    async def branch(self, count: int = 1, *, checkpoint: Checkpoint | str | None = None) -> list[AsyncSandbox]:
+        """Makes sandboxes that go on from the variables and files of this one, as :meth:`sandcell.Sandbox.branch`."""
+        cores = await drive(_checkpoints.branch(self._core, count, checkpoint))
+        return [AsyncSandbox._of(core) for core in cores]
+
+    @classmethod
+    def _of(cls, core: Core) -> AsyncSandbox:
+        found = cls.__new__(cls)
+        found._core, found.files = core, AsyncFiles(core)
+        return found
+
     async def drop_checkpoint(self, checkpoint: Checkpoint | str) -> None:
         """Drops a checkpoint, as :meth:`sandcell.Sandbox.drop_checkpoint`."""
         await drive(_checkpoints.drop(self._core, checkpoint))

@@ -6,7 +6,7 @@ from typing import Any
 
 from . import _check
 from ._errors import InternalError, InvalidArgumentError
-from ._operations import _VERSIONS, Core, Operation, given, structured
+from ._operations import _ANSWER_TIMEOUT, _VERSIONS, _WAIT, Core, Operation, call_tool, given, structured
 from ._results import Checkpoint, Rewind, about
 
 #: The largest count that every JSON parser reads exactly.
@@ -38,6 +38,18 @@ def rewind(core: Core, to: Any) -> Operation[Rewind]:
 def drop(core: Core, checkpoint: Any) -> Operation[None]:
     """Drops a checkpoint."""
     yield from core.tool("drop_checkpoint", {"name": _name("checkpoint", checkpoint)})
+
+
+def branch(core: Core, count: Any, checkpoint: Any) -> Operation[list[Core]]:
+    """Makes sandboxes that go on from the state of this one."""
+    wanted = {
+        "from_sandbox": (yield from core.open()),
+        "from_checkpoint": None if checkpoint is None else _name("checkpoint", checkpoint),
+        "count": _check.count("count", count) or 1,
+        "wait_s": _WAIT,
+    }
+    answer = yield from call_tool(core.channel, "create_sandbox", given(wanted), _WAIT + _ANSWER_TIMEOUT)
+    return [core.sibling(str(sandbox)) for sandbox in structured(answer)["sandbox_ids"]]
 
 
 def _name(argument: str, value: Any) -> str:

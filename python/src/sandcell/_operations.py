@@ -8,6 +8,7 @@ then ends the code that it started.
 
 from __future__ import annotations
 
+import copy
 import os
 import posixpath
 import time
@@ -509,6 +510,14 @@ class Core:
         """Uses a sandbox that was made earlier. The server decides whether this caller may, at the first use."""
         self._channel = open_channel(self._url, self._token)
         self.id = sandbox_id
+
+    def sibling(self, sandbox_id: str) -> Core:
+        """Returns another sandbox of the same caller, with the same settings for runs but without functions."""
+        other = copy.copy(self)
+        other.id = sandbox_id
+        other.closed = False
+        other._made, other._openers, other._functions = None, 0, None
+        return other
 
     def _give_up(self) -> None:
         """Nobody waits for the sandbox any more; if it is made all the same, it is closed at once."""

@@ -312,6 +312,25 @@ class Sandbox:
         """
         return drive(_checkpoints.rewind(self._core, to))
 
+    def branch(self, count: int = 1, *, checkpoint: Checkpoint | str | None = None) -> list[Sandbox]:
+        """Makes ``count`` sandboxes that go on from the variables and files of this one, and returns them.
+
+        What one of them changes, no other sees. Each has the limits, packages and network of this one, and ends on its
+        own: close those that are not needed. ``checkpoint`` is a named checkpoint to go on from. Functions (``tools``)
+        stay with this sandbox. Random states and temporary names are new in each branch.
+
+        Raises ``CheckpointUnavailableError`` while a session has threads or is not one of Python, if there are several
+        sessions, and where the server cannot copy memory. Nothing is changed then.
+        """
+        cores = drive(_checkpoints.branch(self._core, count, checkpoint))
+        return [Sandbox._of(core) for core in cores]
+
+    @classmethod
+    def _of(cls, core: Core) -> Sandbox:
+        found = cls.__new__(cls)
+        found._core, found.files = core, Files(core)
+        return found
+
     def drop_checkpoint(self, checkpoint: Checkpoint | str) -> None:
         """Drops a checkpoint and frees its memory.
 

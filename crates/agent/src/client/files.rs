@@ -1,13 +1,15 @@
 //! Files, through the agent.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Write as _};
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use sandcell_sandbox::{
-    Code, Entry, Failure, FileChange, FileChunk, FileError, FileWatch, Files, Listing, SandboxError, SandboxPath,
-    SavedChanges, SavedFiles, SavedSize, WriteMode,
+    Code, Entry, Failure, FileChange, FileChunk, FileError, FileWatch, Files, ImageFile, Listing, SandboxError,
+    SandboxPath, SavedChanges, SavedFiles, SavedSize, WriteMode,
 };
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
@@ -18,8 +20,8 @@ use super::forward::{OpenedStream, ask_stream};
 use super::streams::{Credit, Stream};
 use super::{ANSWER_TIMEOUT, AgentEnd, timed_out};
 use crate::protocol::{
-    BODY_CHANNEL, EmptyReply, ErrorCode, ForgetFilesReply, MAX_DATA, MAX_TRANSFER, MakeFolderReply, ReadReply,
-    ReceiveWindow, Request, RestoreFilesReply, SAVED_FILES_FEATURE, WATCH_FEATURE, WireError, WriteReply,
+    BODY_CHANNEL, EmptyReply, ErrorCode, ForgetFilesReply, ImageReply, MAX_DATA, MAX_TRANSFER, MakeFolderReply,
+    ReadReply, ReceiveWindow, Request, RestoreFilesReply, SAVED_FILES_FEATURE, WATCH_FEATURE, WireError, WriteReply,
 };
 
 /// The maximum number of changes of a watched folder that wait to be read.
@@ -80,6 +82,35 @@ impl AgentFiles {
         asked.map_err(saved_error)
     }
 
+    /// Copies the agent's image to a file of this process.
+    async fn copy_image(&self, image: ImageReply) -> Result<ImageFile, SandboxError> {
+        let failed = |source| SandboxError::Setup {
+            step: "copy the files of a sandbox".to_owned(),
+            source,
+        };
+        let file = memory_file().map_err(failed)?;
+        let total = image.position.saturating_add(image.bytes);
+        let (mut offset, mut writer) = (0, &file);
+        while offset < total {
+            let len = total.saturating_sub(offset).min(MAX_TRANSFER);
+            let request = Request::ReadImage { offset, len };
+            let root = SandboxPath::parse("/").map_err(|error| SandboxError::Protocol(error.to_string()))?;
+            let chunk = self.receive(&root, &request, usize::try_from(len).unwrap_or(0)).await;
+            let bytes = chunk.map_err(|error| SandboxError::Protocol(error.to_string()))?.bytes;
+            if bytes.is_empty() {
+                return Err(SandboxError::Protocol("an image of files is cut off".to_owned()));
+            }
+            writer.write_all(&bytes).map_err(failed)?;
+            offset = offset.saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
+        }
+        Ok(ImageFile {
+            file: Arc::new(file),
+            position: image.position,
+            bytes: image.bytes,
+            shared: false,
+        })
+    }
+
     /// Sends contents as credit arrives, until everything is sent or the agent has answered.
     async fn send(&self, stream: u32, bytes: &Bytes, credit: &Credit) {
         for piece in bytes.chunks(MAX_DATA) {
@@ -90,6 +121,18 @@ impl AgentFiles {
         }
         self.agent.writer.send(|out| out.close(stream, BODY_CHANNEL));
     }
+}
+
+/// Makes a file in memory.
+#[cfg(target_os = "linux")]
+fn memory_file() -> io::Result<File> {
+    let made = rustix::fs::memfd_create("sandcell-files", rustix::fs::MemfdFlags::CLOEXEC)?;
+    Ok(File::from(made))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn memory_file() -> io::Result<File> {
+    Err(io::ErrorKind::Unsupported.into())
 }
 
 #[async_trait]
@@ -122,6 +165,13 @@ impl SavedFiles for AgentFiles {
             return Err(end.error());
         }
         Ok(changes)
+    }
+
+    async fn image(&self, number: u32, max_bytes: u64) -> Result<ImageFile, SandboxError> {
+        let reply: ImageReply = self.ask_saved(&Request::ImageFiles { number, max_bytes }).await?;
+        let copied = self.copy_image(reply).await;
+        let dropped: Result<EmptyReply, _> = self.ask_saved(&Request::DropImage).await;
+        dropped.and(copied)
     }
 
     async fn read(&self, number: u32, path: &SandboxPath, offset: u64, len: u64) -> Result<FileChunk, FileError> {

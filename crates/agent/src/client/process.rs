@@ -299,6 +299,14 @@ impl ProcessHandle for AgentProcess {
         Ok(reply.pids)
     }
 
+    async fn order_image(&self, heir: i32) -> Result<(), SandboxError> {
+        let request = Request::Image {
+            process: self.id,
+            pid: heir,
+        };
+        self.request_done("agent image", &request).await
+    }
+
     async fn release(&self, heir: i32) -> Result<(), SandboxError> {
         let request = Request::Release {
             process: self.id,

@@ -170,6 +170,19 @@ pub enum Request {
         number: u32,
         max: usize,
     },
+    Image {
+        process: u32,
+        pid: i32,
+    },
+    ImageFiles {
+        number: u32,
+        max_bytes: u64,
+    },
+    ReadImage {
+        offset: u64,
+        len: u64,
+    },
+    DropImage,
     ReadSaved {
         number: u32,
         path: String,
@@ -237,7 +250,7 @@ pub struct Connected {
 }
 
 /// The operations of this version.
-const OPERATIONS: [&str; 27] = [
+const OPERATIONS: [&str; 31] = [
     "spawn",
     "signal",
     "succeed",
@@ -248,6 +261,10 @@ const OPERATIONS: [&str; 27] = [
     "restore_files",
     "forget_files",
     "file_changes",
+    "image",
+    "image_files",
+    "read_image",
+    "drop_image",
     "read_saved",
     "adopt",
     "list",
@@ -370,6 +387,15 @@ pub struct ForgetFilesReply {
 
 /// The answer to `file_changes`.
 pub type FileChangesReply = SavedChanges;
+
+/// The answer to `image_files`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageReply {
+    /// The position of its table of contents.
+    pub position: u64,
+    /// The size of the table, in bytes. It ends the image.
+    pub bytes: u64,
+}
 
 /// The answer to `make_folder`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

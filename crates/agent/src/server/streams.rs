@@ -53,6 +53,8 @@ pub(super) struct Streams {
     jobs: BTreeMap<u32, Job>,
     /// Saved states of the private files.
     saved: SavedStates,
+    /// The image that was made last, until the host has taken it.
+    image: Option<OwnedFd>,
     forwards: Forwards,
     watches: Watches,
     /// The pause, while the processes are stopped.
@@ -87,6 +89,7 @@ impl Streams {
             entry,
             jobs: BTreeMap::new(),
             saved: SavedStates::default(),
+            image: None,
             forwards: Forwards::default(),
             watches: Watches::default(),
             pause: None,
@@ -256,6 +259,26 @@ impl Streams {
             }
             Request::ForgetFiles { number } => {
                 answer(stream, Ok(self.saved.forget(number)), out);
+            }
+            Request::Image { process, pid } => answer(stream, self.order_image(process, pid), out),
+            Request::ImageFiles { number, max_bytes } => {
+                let saved = self.saved_state(number);
+                self.begin(stream, out, |root| {
+                    let (state, real) = saved?;
+                    Job::image(root, state, &real, max_bytes)
+                });
+            }
+            Request::ReadImage { offset, len } => {
+                let image = self.image.take();
+                self.begin(stream, out, |_| {
+                    let missing = || WireError::new(ErrorCode::NotFound, "there is no image");
+                    Job::read_image(image.as_ref().ok_or_else(missing)?, offset, len)
+                });
+                self.image = image;
+            }
+            Request::DropImage => {
+                self.image = None;
+                answer(stream, Ok(EmptyReply {}), out);
             }
             Request::Watch { path, recursive } => {
                 let path = self.config.real_path(&path);
@@ -725,6 +748,10 @@ impl Streams {
             Step::Saved(number, state) => answer(stream, Ok(self.saved.add(number, state)), out),
             Step::Restored(reply) => answer(stream, Ok(reply), out),
             Step::Compared(reply) => answer(stream, Ok(reply), out),
+            Step::Imaged(file, reply) => {
+                self.image = Some(file);
+                answer(stream, Ok(reply), out);
+            }
             Step::Failed(error) => answer::<EmptyReply>(stream, Err(error), out),
         }
         self.jobs.remove(&stream);

@@ -2,7 +2,7 @@
 
 mod life;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -84,6 +84,8 @@ struct Entry {
     usage: Vec<oneshot::Sender<Option<wire::Usage>>>,
     attaching: Vec<(usize, oneshot::Sender<Option<StepError>>)>,
     entering: Vec<oneshot::Sender<Option<StepError>>>,
+    /// Requests for copies of descriptors, in order.
+    taking: VecDeque<oneshot::Sender<Result<OwnedFd, Option<StepError>>>>,
 }
 
 /// The server's end of the connection.
@@ -263,6 +265,13 @@ impl Conversation {
                     }
                 }
             }
+            FromLauncher::Descriptor { id, error } => {
+                let waiting = jails.get_mut(&id).and_then(|entry| entry.taking.pop_front());
+                if let Some(waiting) = waiting {
+                    let mut descriptors = descriptors;
+                    let _ = waiting.send(descriptors.pop().ok_or(error));
+                }
+            }
             FromLauncher::ZygoteEnded { zygote, error } => {
                 lock(&self.zygotes).remove(&zygote);
                 match error {
@@ -311,6 +320,7 @@ impl Conversation {
                 usage: Vec::new(),
                 attaching: Vec::new(),
                 entering: entering.into_iter().collect(),
+                taking: VecDeque::new(),
             },
         );
         if let Health::Over(reason) = self.health()
@@ -481,12 +491,31 @@ impl Jail {
         lock(&self.entered).as_ref().map(|(zygote, _)| *zygote)
     }
 
-    /// Lets a child of a zygote enter.
-    pub(super) async fn enter(&self, zygote: u64) -> Result<(), SandboxError> {
+    /// Takes a copy of a descriptor of a process in it.
+    pub(super) async fn take_descriptor(&self, process: i32, number: i32) -> Result<OwnedFd, SandboxError> {
+        let gone = || SandboxError::Gone(self.has_ended().map_or(EndReason::LauncherLost, |ended| ended.reason));
+        let (sender, receiver) = oneshot::channel();
+        match lock(&self.conversation.jails).get_mut(&self.id) {
+            Some(entry) => entry.taking.push_back(sender),
+            None => return Err(gone()),
+        }
+        let id = self.id;
+        let message = ToLauncher::TakeDescriptor { id, process, number };
+        self.conversation.send(&message, &[]).await.map_err(|_| gone())?;
+        match timeout(ATTACH_DEADLINE, receiver).await {
+            Ok(Ok(Ok(descriptor))) => Ok(descriptor),
+            Ok(Ok(Err(Some(error)))) => Err(report::step_failed(error)),
+            Ok(Ok(Err(None)) | Err(_)) => Err(gone()),
+            Err(_) => Err(NativeBackend::unavailable("its launcher did not answer in time")),
+        }
+    }
+
+    /// Lets a child of a zygote enter, with these files.
+    pub(super) async fn enter(&self, zygote: u64, files: &[OwnedFd]) -> Result<(), SandboxError> {
         let gone = || SandboxError::Gone(self.has_ended().map_or(EndReason::LauncherLost, |ended| ended.reason));
         let made_with = lock(&self.entered).take();
         let receiver = match made_with {
-            Some((of, receiver)) if of == zygote => receiver,
+            Some((of, receiver)) if of == zygote && files.is_empty() => receiver,
             Some(_) => return Err(SandboxError::Unsupported("entering a sandbox twice".to_owned())),
             None => {
                 let (sender, receiver) = oneshot::channel();
@@ -495,7 +524,7 @@ impl Jail {
                     None => return Err(gone()),
                 }
                 let message = ToLauncher::Enter { id: self.id, zygote };
-                self.conversation.send(&message, &[]).await.map_err(|_| gone())?;
+                self.conversation.send(&message, files).await.map_err(|_| gone())?;
                 receiver
             }
         };

@@ -1,16 +1,21 @@
 //! A native sandbox: a jail, and an agent client on its socket.
 
 use std::collections::BTreeMap;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use rustix::fs::{Mode, OFlags, SealFlags, fcntl_add_seals, ftruncate};
+use rustix::io::Errno;
 use sandcell_agent::client::{AgentClient, AgentEnd};
 use sandcell_jail::plan::{self, MAX_ATTACHMENTS};
 use sandcell_sandbox::{
-    Attachments, ByteSize, Command, Connection, EndReason, Ended, Files, Forward, Image, Isolation, Level, Ports,
-    Priority, Process, Sandbox, SandboxError, SavedFiles, Usage, ZygoteEntry,
+    Attachments, Branching, ByteSize, Command, Connection, EndReason, Ended, Files, Forward, Image, ImageFile,
+    ImageMade, Isolation, Level, Ports, Priority, Process, Sandbox, SandboxError, SavedFiles, StateImage, Usage,
+    ZygoteEntry,
 };
 use tokio::time::timeout;
 
@@ -119,6 +124,10 @@ impl Sandbox for NativeSandbox {
         self.image.is_none().then_some(self)
     }
 
+    fn branching(&self) -> Option<&dyn Branching> {
+        self.image.is_none().then_some(self)
+    }
+
     fn attachments(&self) -> Option<&dyn Attachments> {
         self.image.is_none().then_some(self)
     }
@@ -201,15 +210,15 @@ impl Priority for NativeSandbox {
     }
 }
 
-#[async_trait]
-impl ZygoteEntry for NativeSandbox {
-    async fn adopt(&self, zygote: u64) -> Result<Process, SandboxError> {
+impl NativeSandbox {
+    /// Lets a worker enter, with these files.
+    async fn adopt_worker(&self, zygote: u64, files: &[OwnedFd]) -> Result<Process, SandboxError> {
         self.check_alive()?;
         if self.entered.swap(true, Ordering::Relaxed) {
             return Err(SandboxError::Unsupported("entering a sandbox twice".to_owned()));
         }
         // The agent answers when the child has arrived. Dropping the request ends a child that arrives too late.
-        let (_, process) = tokio::try_join!(self.jail.enter(zygote), async {
+        let (_, process) = tokio::try_join!(self.jail.enter(zygote, files), async {
             timeout(ADOPT_DEADLINE, self.client.adopt()).await.unwrap_or_else(|_| {
                 Err(SandboxError::Setup {
                     step: "let a zygote's worker in".to_owned(),
@@ -218,6 +227,74 @@ impl ZygoteEntry for NativeSandbox {
             })
         })?;
         Ok(process)
+    }
+}
+
+#[async_trait]
+impl Branching for NativeSandbox {
+    async fn take_image(&self, made: ImageMade) -> Result<ImageFile, SandboxError> {
+        self.check_alive()?;
+        let taken = self.jail.take_descriptor(made.process, made.descriptor).await?;
+        let (file, shared) = state_file(taken).map_err(|source| SandboxError::Setup {
+            step: "take the image of a sandbox".to_owned(),
+            source,
+        })?;
+        Ok(ImageFile {
+            file: Arc::new(file.into()),
+            position: made.position,
+            bytes: made.bytes,
+            shared,
+        })
+    }
+
+    async fn adopt_with(&self, zygote: u64, image: &StateImage) -> Result<Process, SandboxError> {
+        let parts = [Some(&image.files), image.memory.as_ref()];
+        let files = parts
+            .into_iter()
+            .flatten()
+            .map(|part| part.file.try_clone().map(OwnedFd::from));
+        let files = files.collect::<std::io::Result<Vec<_>>>();
+        let files = files.map_err(|source| SandboxError::Setup {
+            step: "pass the image of a sandbox".to_owned(),
+            source,
+        })?;
+        self.adopt_worker(zygote, &files).await
+    }
+}
+
+/// A mapped part of an image can grow to this size: far more than any memory limit.
+const IMAGE_BYTES: u64 = 1 << 46;
+
+/// Makes a memory file from inside one that nobody can change any more. A file of the sandbox's private file system, which
+/// it has where memory files are blocked, cannot be protected. Returns it for reading only, and true if parts of it may be
+/// mapped.
+fn state_file(file: OwnedFd) -> std::io::Result<(OwnedFd, bool)> {
+    let status = rustix::fs::fstat(&file)?;
+    if !rustix::fs::FileType::from_raw_mode(status.st_mode).is_file() {
+        return Err(std::io::ErrorKind::InvalidData.into());
+    }
+    let grown = ftruncate(&file, IMAGE_BYTES).is_ok();
+    let seals = SealFlags::GROW | SealFlags::SHRINK | SealFlags::WRITE | SealFlags::SEAL;
+    let sealed = match fcntl_add_seals(&file, seals) {
+        Ok(()) => true,
+        // A file of a file system, or a memory file that code inside has sealed itself.
+        Err(Errno::INVAL | Errno::PERM) if !is_memory_file(&file)? => false,
+        Err(error) => return Err(error.into()),
+    };
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    Ok((rustix::fs::open(path.as_str(), flags, Mode::empty())?, grown && sealed))
+}
+
+fn is_memory_file(file: &OwnedFd) -> std::io::Result<bool> {
+    let path = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+    Ok(path.to_string_lossy().starts_with("/memfd:"))
+}
+
+#[async_trait]
+impl ZygoteEntry for NativeSandbox {
+    async fn adopt(&self, zygote: u64) -> Result<Process, SandboxError> {
+        self.adopt_worker(zygote, &[]).await
     }
 
     fn pending_worker(&self) -> Option<u64> {

@@ -8,12 +8,12 @@ use sandcell_e2e::machine::{descendants, descriptors, kill};
 use sandcell_e2e::test_dir::TestDir;
 use sandcell_e2e::{DEFAULT_TIMEOUT, name_of, skip, until};
 
-const THREAD_CODE: &str =
+pub(crate) const THREAD_CODE: &str =
     "import threading\nstop = threading.Event()\nt = threading.Thread(target=stop.wait); t.start()";
 
 /// Defines `state()`, which describes all reachable variables (with shared references and cycles) and all files, and
 /// `mutate(seed)`, a random program.
-const GENERATOR_CODE: &str = r#"
+pub(crate) const GENERATOR_CODE: &str = r#"
 import hashlib, os, random
 def state():
     seen, out = {}, []

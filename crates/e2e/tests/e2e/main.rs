@@ -26,6 +26,8 @@ mod session;
 mod restore;
 // Returning to earlier variables and files.
 mod checkpoints;
+// Sandboxes that go on from the state of another one.
+mod branches;
 // Modules that idle sandboxes have already loaded.
 mod preload;
 // Sessions that start as forks of a zygote.

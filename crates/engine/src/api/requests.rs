@@ -164,9 +164,20 @@ pub struct CreateRequest {
     pub watch: Watch,
     /// The user's consent to the parts of the request that need it.
     pub consent: Consent,
+    /// The state that the sandboxes go on from. None: they are empty.
+    pub from: Option<BranchFrom>,
     /// Functions of the caller's program that code in the sandboxes may call
     /// ([`Engine::exchange_function_calls`](crate::Engine::exchange_function_calls)).
     pub functions: Vec<FunctionSpec>,
+}
+
+/// The state that a new sandbox goes on from.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct BranchFrom {
+    /// The sandbox. None means the caller's default one.
+    pub sandbox_id: Option<String>,
+    /// A named checkpoint of it. None: its current state.
+    pub checkpoint: Option<String>,
 }
 
 /// A request to run a program that needs no session in an existing sandbox, next to its other programs.

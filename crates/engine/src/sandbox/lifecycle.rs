@@ -12,6 +12,7 @@ use tracing::{Instrument as _, Span};
 
 use crate::SkippedBackend;
 use crate::records::sinks::EventKind;
+use crate::sandbox::checkpoints::BranchSource;
 use crate::sandbox::expiry::NotifiedState;
 use crate::sandbox::fallback::{absent_before, combine_failures, is_unsupported};
 use crate::sandbox::packages::{BasePackages, attach_packages, folders};
@@ -41,6 +42,8 @@ pub(crate) struct Plan {
     pub(crate) turns: Option<Arc<Semaphore>>,
     /// The language whose session starts as soon as the sandbox is ready.
     pub(crate) opens: Option<Arc<dyn Language>>,
+    /// The state that it goes on from.
+    pub(crate) from: Option<Arc<BranchSource>>,
 }
 
 /// Makes the sandbox of a record and watches it to its end. Runs in a separate task, so a caller that disconnects
@@ -88,17 +91,23 @@ pub(crate) async fn run_lifecycle(sandboxes: Arc<Sandboxes>, record: Arc<Record>
             return;
         }
     };
-    if let Err(failure) = open_ports(&sandboxes, &record, sandbox.as_ref()).await {
+    if let Err(failure) = prepare(&sandboxes, &record, &plan, sandbox.as_ref()).await {
         if !matches!(timeout(CLOSE_TIMEOUT, sandbox.close()).await, Ok(Ok(()))) {
-            tracing::warn!(sandbox = %record.id, "a sandbox without its ports did not close in order and is dropped");
+            tracing::warn!(sandbox = %record.id, "an incomplete sandbox did not close in order and is dropped");
         }
         guard.over = true;
         sandboxes.registry.remove(&record);
         record.set_failed(failure);
         return;
     }
-    for (installer, base) in bases_for(&sandboxes, &plan).unwrap_or_default() {
-        record.add_packages(installer.language(), &base.added);
+    match &plan.from {
+        Some(from) => { from.packages.iter() }
+            .for_each(|(language, package)| record.add_packages(language, std::slice::from_ref(package))),
+        None => {
+            for (installer, base) in bases_for(&sandboxes, &plan).unwrap_or_default() {
+                record.add_packages(installer.language(), &base.added);
+            }
+        }
     }
     sandboxes
         .records
@@ -144,10 +153,19 @@ pub(crate) async fn run_lifecycle(sandboxes: Arc<Sandboxes>, record: Arc<Record>
     record.set_ended();
 }
 
-/// Opens the ports of a new sandbox that lead to the server.
-async fn open_ports(sandboxes: &Arc<Sandboxes>, record: &Arc<Record>, sandbox: &dyn Sandbox) -> Result<(), Failure> {
+/// Opens the ports of a new sandbox that lead to the server, and makes a branch go on from its source's state.
+async fn prepare(
+    sandboxes: &Arc<Sandboxes>,
+    record: &Arc<Record>,
+    plan: &Plan,
+    sandbox: &dyn Sandbox,
+) -> Result<(), Failure> {
     sandboxes.open_route(record, sandbox).await?;
-    sandboxes.open_tools(record, sandbox).await
+    sandboxes.open_tools(record, sandbox).await?;
+    match &plan.from {
+        Some(from) => from.arrive(record, sandbox).await,
+        None => Ok(()),
+    }
 }
 
 /// Makes the sandbox when a turn is free, unless it is already closing by then.
@@ -172,6 +190,9 @@ async fn create_in_turn(sandboxes: &Sandboxes, record: &Record, plan: &Plan) -> 
 
 /// Takes an idle sandbox from the pool and puts its interpreter into the session slot.
 fn take_idle(sandboxes: &Sandboxes, record: &Record, plan: &Plan) -> Option<CreatedSandbox> {
+    if plan.from.is_some() {
+        return None;
+    }
     let ordinary = sandboxes.plain_plan(sandboxes.config().limits.clone());
     let first = ordinary.backends.first().map(|backend| backend.name());
     let idle = sandboxes.pool.take(plan, &ordinary.spec, first)?;
@@ -302,8 +323,11 @@ pub(crate) type CreatedSandbox = (Arc<dyn Sandbox>, Vec<SkippedBackend>);
 /// Tries the back ends in order. The first one that succeeds makes the sandbox.
 pub(crate) async fn create(sandboxes: &Sandboxes, plan: &Plan) -> Result<CreatedSandbox, Failure> {
     // A missing base is an error: the sandbox must not start without it silently.
-    let bases = bases_for(sandboxes, plan)?;
-    if plan.spec.image.is_none() {
+    let bases = match plan.from {
+        Some(_) => Vec::new(),
+        None => bases_for(sandboxes, plan)?,
+    };
+    if plan.spec.image.is_none() && plan.from.is_none() {
         sandboxes.pool.set_attached(folders(&bases));
     }
     let mut spec = plan.spec.clone();
@@ -323,6 +347,11 @@ pub(crate) async fn create(sandboxes: &Sandboxes, plan: &Plan) -> Result<Created
     for (installer, base) in &bases {
         if let Some(folder) = &base.folder {
             attach_packages(sandbox.as_ref(), installer.as_ref(), folder).await?;
+        }
+    }
+    if let Some(from) = &plan.from {
+        for folder in &from.attached {
+            sandbox.attach(folder).await?;
         }
     }
     Ok((sandbox, skipped))

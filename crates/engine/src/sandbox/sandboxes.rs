@@ -139,6 +139,7 @@ impl Sandboxes {
             backends: self.backends.clone(),
             turns: None,
             opens: None,
+            from: None,
         }
     }
 

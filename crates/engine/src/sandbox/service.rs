@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use futures::future::{join, join_all};
-use sandcell_sandbox::{Backend, Failure, NetworkRule, PackageVersion, SandboxSpec, Usage, rfc3339};
+use sandcell_sandbox::{
+    Backend, Failure, FunctionSpec, NetworkRule, PackageVersion, Sandbox, SandboxSpec, Usage, rfc3339,
+};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout};
 
@@ -58,6 +60,13 @@ impl Sandboxes {
             return Err(absent);
         }
         let limits = policy::create(&self.config(), &req, &names)?;
+        if let Some(from) = req.from.clone() {
+            let count = usize::try_from(req.count).unwrap_or(usize::MAX);
+            let (mut plan, params) = self.plan_branches(principal, &req, &from).await?;
+            plan.turns = Some(Arc::new(Semaphore::new(MAX_CONCURRENT_CREATES)));
+            let made = self.make_all(principal, count, plan, params, &[]).await?;
+            return Ok(self.claim_all(made));
+        }
         let asked = req.key.is_some().then(|| Arc::new(req.clone()));
         let (packages, consent) = (req.packages, req.consent);
         // The packages belong to the first installer's language.
@@ -86,6 +95,7 @@ impl Sandboxes {
             },
             turns: Some(Arc::new(Semaphore::new(MAX_CONCURRENT_CREATES))),
             opens: None,
+            from: None,
         };
         let params = CreateParams {
             kind: Kind::Requested,
@@ -100,6 +110,25 @@ impl Sandboxes {
             replaces: None,
         };
         let count = usize::try_from(req.count).unwrap_or(usize::MAX);
+        let unclaimed = self.make_all(principal, count, plan, params, &req.functions).await?;
+        let progress = watch::Sender::new(String::new());
+        let wanted = (packages.as_slice(), &consent);
+        let provided = unclaimed.made.iter().map(|(record, sandbox)| {
+            self.provide(record, sandbox.as_ref(), &language, wanted, INSTALL_TIMEOUT, &progress)
+        });
+        join_all(provided).await.into_iter().collect::<Result<Vec<_>, _>>()?;
+        Ok(self.claim_all(unclaimed))
+    }
+
+    /// Makes sandboxes, or joins the one with the same key.
+    async fn make_all(
+        self: &Arc<Self>,
+        principal: &Principal,
+        count: usize,
+        plan: Plan,
+        params: CreateParams,
+        functions: &[FunctionSpec],
+    ) -> Result<UnclaimedSandboxes<'_>, Failure> {
         let reserve = |registry: &Registry| registry.join_or_reserve(principal, count, &params);
         let (records, made_now) = match self.registry.retry_while_closing(principal, reserve).await? {
             Reservation::Joined(record) => (vec![record], false),
@@ -108,33 +137,34 @@ impl Sandboxes {
         let mut unclaimed = UnclaimedSandboxes {
             sandboxes: self,
             records,
+            made: Vec::new(),
+            made_now,
         };
         if made_now {
             for record in &unclaimed.records {
-                record.tools.set_functions(req.functions.clone());
+                record.tools.set_functions(functions.to_vec());
                 self.make(record, plan.clone());
             }
         }
         // Wait for all of them even when one fails, so that the first failure in order is the answer.
         let made = join_all(unclaimed.records.iter().map(|record| record.ready())).await;
         let made = made.into_iter().collect::<Result<Vec<_>, _>>()?;
-        let progress = watch::Sender::new(String::new());
-        let pairs = unclaimed.records.iter().zip(&made);
-        let wanted = (packages.as_slice(), &consent);
-        let provided = pairs.map(|(record, sandbox)| {
-            self.provide(record, sandbox.as_ref(), &language, wanted, INSTALL_TIMEOUT, &progress)
-        });
-        join_all(provided).await.into_iter().collect::<Result<Vec<_>, _>>()?;
+        unclaimed.made = unclaimed.records.iter().cloned().zip(made).collect();
+        Ok(unclaimed)
+    }
+
+    /// Marks sandboxes as delivered to their caller.
+    fn claim_all(&self, mut unclaimed: UnclaimedSandboxes<'_>) -> Vec<SandboxView> {
         let records = std::mem::take(&mut unclaimed.records);
         for record in &records {
             self.registry.claim(record);
         }
         // The usage of a fresh sandbox is not worth a query for each.
         let view = |record: &Arc<Record>| SandboxView {
-            made_now,
+            made_now: unclaimed.made_now,
             ..self.view(record, record.usage())
         };
-        Ok(records.iter().map(view).collect())
+        records.iter().map(view).collect()
     }
 
     pub(crate) async fn close(&self, principal: &Principal, id: &str) -> Result<SandboxId, Failure> {
@@ -311,6 +341,10 @@ impl Sandboxes {
 struct UnclaimedSandboxes<'a> {
     sandboxes: &'a Sandboxes,
     records: Vec<Arc<Record>>,
+    /// The same, with their sandboxes once they are made.
+    made: Vec<(Arc<Record>, Arc<dyn Sandbox>)>,
+    /// False if another call made it.
+    made_now: bool,
 }
 
 impl Drop for UnclaimedSandboxes<'_> {

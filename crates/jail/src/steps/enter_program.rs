@@ -43,7 +43,7 @@ pub(crate) enum Message {
     /// on.
     Order,
     /// The permission to go on. Carries the mount namespace, the entry socket, and the files by which the worker
-    /// joins the cgroup.
+    /// joins the cgroup, and the files that it keeps.
     Go,
     /// The far ends of the direct pipes.
     Lane,
@@ -56,6 +56,8 @@ pub(crate) struct DescriptorCounts {
     pub(crate) namespaces: usize,
     /// The number of files by which the worker joins the cgroup.
     pub(crate) groups: usize,
+    /// The number of files that it keeps.
+    pub(crate) files: usize,
 }
 
 /// JSON forms: a number is a number; a string is bytes in hexadecimal; a list with one string is a program; null is the
@@ -128,9 +130,11 @@ const RULESET_FD: i64 = 100;
 const FOLDER_FD: i64 = 101;
 const PERMISSION_FD: i64 = 102;
 const ENTRY_SOCKET_FD: i64 = 103;
+/// The first of the kept files.
+const FILES_FD: i64 = 104;
 /// The maximum time that a sandbox waits for its session, in seconds. The worker ends with the agent in any case.
 const SESSION_WAIT_SECONDS: i64 = 86_400;
-/// The first descriptor that is not needed once the worker is locked.
+/// The first descriptor that is not needed once the worker is locked. If it keeps files, this is the number of the first.
 const FIRST_FREE: i64 = 5;
 /// The descriptors that sessions keep under other numbers: both pipes for frames, and copies of both outputs.
 const SESSION_FDS: [i64; 4] = [3, 4, 1, 2];
@@ -190,7 +194,13 @@ pub(crate) fn translate(
                 signals: Signals::Inside,
             } => lock.extend(landlock(writable, readable)?),
             Step::SystemCalls { memory_is_charged } => {
-                lock.push(call(libc::SYS_close_range, &[FIRST_FREE, i64::from(u32::MAX), 0]));
+                let files = i64::try_from(counts.files).map_err(io::Error::other)?;
+                let not_executed = i64::from(libc::O_CLOEXEC);
+                lock.extend(
+                    (0..files).map(|index| call(libc::SYS_dup3, &[FILES_FD + index, FIRST_FREE + index, not_executed])),
+                );
+                let first_free = FIRST_FREE + files;
+                lock.push(call(libc::SYS_close_range, &[first_free, i64::from(u32::MAX), 0]));
                 lock.extend(place_session_descriptors());
                 lock.push(install(&seccomp::filter_of_worker(*memory_is_charged)));
             }
@@ -265,6 +275,13 @@ fn enter_namespaces(counts: DescriptorCounts) -> Vec<Call> {
         with_descriptor(libc::SYS_setns, (Message::Go, 0), &[0]),
         with_descriptor(libc::SYS_dup3, (Message::Go, 1), &[ENTRY_SOCKET_FD, not_executed]),
     ]);
+    for (index, number) in (0..counts.files).zip(FILES_FD..) {
+        let file = (Message::Go, 2 + counts.groups + index);
+        calls.extend([
+            with_descriptor(libc::SYS_dup3, file, &[number, not_executed]),
+            with_descriptor(libc::SYS_close, file, &[]),
+        ]);
+    }
     for index in 2..2 + counts.groups {
         let mut join = with_descriptor(libc::SYS_write, (Message::Go, index), &[]);
         join.extend(one_byte(b'0'));
@@ -466,9 +483,14 @@ mod tests {
     const DESCRIPTOR_COUNTS: DescriptorCounts = DescriptorCounts {
         namespaces: 7,
         groups: 4,
+        files: 0,
     };
 
     fn made() -> EnterProgram {
+        made_with(DESCRIPTOR_COUNTS)
+    }
+
+    fn made_with(counts: DescriptorCounts) -> EnterProgram {
         let request = Request {
             memory: 512 << 20,
             cpu_milli: 1000,
@@ -493,7 +515,7 @@ mod tests {
             ..Host::default()
         };
         let steps = plan::enter(&host, &template, &request);
-        translate(&steps, DESCRIPTOR_COUNTS, |_| 1000, |number| number < 41).unwrap()
+        translate(&steps, counts, |_| 1000, |number| number < 41).unwrap()
     }
 
     fn position(calls: &[Call], number: i64) -> usize {
@@ -516,6 +538,23 @@ mod tests {
         let positions: Vec<usize> = order.iter().map(|number| position(&lock, *number)).collect();
         assert!(positions.is_sorted(), "{positions:?}");
         assert_eq!(positions.last(), Some(&(lock.len() - 1)));
+    }
+
+    #[test]
+    fn kept_files_are_the_only_other_descriptors() {
+        let first_closed = |counts| {
+            let EnterProgram { lock, .. } = made_with(counts);
+            lock[position(&lock, libc::SYS_close_range)][1].clone()
+        };
+        let files = 2;
+        assert_eq!(first_closed(DESCRIPTOR_COUNTS), Argument::Number(5));
+        assert_eq!(
+            first_closed(DescriptorCounts {
+                files,
+                ..DESCRIPTOR_COUNTS
+            }),
+            Argument::Number(7)
+        );
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::{Buf, Bytes, BytesMut};
-use sandcell_sandbox::{CellError, MimeBundle, NotLoaded, Variable};
+use sandcell_sandbox::{CellError, ImageMade, MimeBundle, NotLoaded, Variable};
 use serde::Deserialize;
 
 /// The maximum length of a driver's frame body, in bytes.
@@ -100,6 +100,22 @@ pub enum Frame {
         /// The reason for its absence, as a word of the protocol.
         why: String,
     },
+    /// A kept snapshot has written an image of itself, or cannot.
+    Imaged {
+        /// The snapshot's process id inside, as claimed.
+        pid: i32,
+        /// The image; none if it could not be written.
+        made: Option<ImageMade>,
+        /// The reason; at most 300 bytes.
+        why: String,
+    },
+    /// The answer to a request to load an image.
+    Loading {
+        /// The nonce of the request, as claimed.
+        nonce: String,
+        /// The reason why it cannot be loaded; at most 300 bytes. Empty: it is loaded now.
+        why: String,
+    },
     /// Memory of processes, on request.
     Measured {
         /// The nonce of the request, as claimed.
@@ -179,6 +195,17 @@ enum Header {
         nonce: String,
         pid: i32,
         cell: u32,
+        why: String,
+    },
+    Imaged {
+        pid: i32,
+        descriptor: i32,
+        position: u64,
+        bytes: u64,
+        why: String,
+    },
+    Loading {
+        nonce: String,
         why: String,
     },
     Measured {
@@ -317,6 +344,29 @@ fn parse(mut body: Bytes) -> Result<Frame, FrameError> {
             clip(&mut why, 40);
             let pid = (pid > 1).then_some(pid);
             Ok(Frame::Kept { nonce, pid, cell, why })
+        }
+        Header::Imaged {
+            pid,
+            descriptor,
+            position,
+            bytes,
+            mut why,
+        } => {
+            no_blobs(&body)?;
+            clip(&mut why, 300);
+            let made = ImageMade {
+                process: pid,
+                descriptor,
+                position,
+                bytes,
+            };
+            let made = (why.is_empty() && descriptor >= 0).then_some(made);
+            Ok(Frame::Imaged { pid, made, why })
+        }
+        Header::Loading { nonce, mut why } => {
+            no_blobs(&body)?;
+            clip(&mut why, 300);
+            Ok(Frame::Loading { nonce, why })
         }
         Header::Measured { nonce, mut bytes } => {
             no_blobs(&body)?;

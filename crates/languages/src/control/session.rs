@@ -6,6 +6,7 @@
 
 mod ask;
 mod checkpoints;
+mod images;
 mod interrupter;
 mod restore;
 
@@ -19,9 +20,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use sandcell_sandbox::{
-    Aftermath, Cell, CellOutcome, CellStatus, Channel, Command, Degree, EndReason, Exit, Interrupter, MimeBundle,
-    NotLoaded, OutputStream, Process, ProcessEvent, ProcessHandle, Sandbox, SandboxError, Session, SessionError,
-    SessionEvent, SessionFeatures, Signal, SignalScope, Variable,
+    Aftermath, Cell, CellOutcome, CellStatus, Channel, Command, Degree, EndReason, Exit, ImageMade, Interrupter,
+    MimeBundle, NotLoaded, OutputStream, Process, ProcessEvent, ProcessHandle, Sandbox, SandboxError, Session,
+    SessionError, SessionEvent, SessionFeatures, Signal, SignalScope, Variable,
 };
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, mpsc};
@@ -620,6 +621,8 @@ async fn deliver(
         | Frame::Resumed { .. }
         | Frame::Kept { .. }
         | Frame::Measured { .. }
+        | Frame::Imaged { .. }
+        | Frame::Loading { .. }
         | Frame::Variables { .. }
         | Frame::Preloaded { .. } => {}
     }
@@ -748,6 +751,14 @@ impl Session for DriverSession {
 
     async fn checkpoint_sizes(&mut self) -> Result<Vec<(u32, u64)>, SessionError> {
         self.measure_checkpoints().await
+    }
+
+    async fn image(&mut self, number: u32) -> Result<ImageMade, String> {
+        self.make_image(number).await
+    }
+
+    async fn drop_image(&mut self, number: u32) {
+        self.drop_image_of(number).await;
     }
 
     async fn drop_checkpoint(&mut self, number: u32) {

@@ -28,7 +28,7 @@ pub struct DriverFile {
 
 const BOOT_SOURCE: &str = include_str!("driver/boot.py");
 
-const DRIVER_FILES: [DriverFile; 23] = [
+const DRIVER_FILES: [DriverFile; 24] = [
     file("core", include_str!("driver/core.py")),
     file("imports", include_str!("driver/imports.py")),
     file("tooloffer", include_str!("driver/tooloffer.py")),
@@ -48,6 +48,7 @@ const DRIVER_FILES: [DriverFile; 23] = [
     file("packages", include_str!("driver/packages.py")),
     file("hosttools", include_str!("driver/hosttools.py")),
     file("toolcalls", include_str!("driver/toolcalls.py")),
+    file("images", include_str!("driver/images.py")),
     file("reloads", include_str!("driver/reloads.py")),
     file("variables", include_str!("driver/variables.py")),
     file("workers", include_str!("driver/workers.py")),

@@ -21,7 +21,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use sandcell_sandbox::{
     Advice, Backend, Command, Failure, Finding, HOME, Language, LanguageInfo, NotLoaded, Pictures, Program, Sandbox,
-    SandboxError, Session, SessionError, SessionFeatures, Signal, SignalScope, StdinMode,
+    SandboxError, Session, SessionError, SessionFeatures, Signal, SignalScope, StateImage, StdinMode,
 };
 
 use crate::control::{CodeIn, DriverSession, Snapshots, Start};
@@ -149,6 +149,37 @@ impl PythonLanguage {
         self.open_cold(sandbox, command, driver).await
     }
 
+    /// Opens a session that goes on from an image.
+    async fn open_branch(&self, sandbox: &dyn Sandbox, image: &StateImage) -> Result<DriverSession, SessionError> {
+        let unsupported = || SandboxError::Unsupported("branches of a sandbox".to_owned());
+        let branching = sandbox.branching().ok_or_else(unsupported)?;
+        let attached = match sandbox.attachments() {
+            Some(attachments) => attachments.attached().await,
+            None => Vec::new(),
+        };
+        let chosen = self.zygotes.choose_soon(&attached).await;
+        let chosen = chosen.ok_or_else(|| SessionError::Start {
+            language: self.info.name.clone(),
+            reason: "no zygote runs, whose forks load the state (`sandcell doctor` names the reason)".to_owned(),
+        })?;
+        let command = Command {
+            argv: self.driver.argv(),
+            env: sandbox.base_env().clone(),
+            cwd: HOME.to_owned(),
+            stands_alone: false,
+            stdin: StdinMode::Null,
+            control: true,
+            terminal: None,
+        };
+        let boot = driver::begin_frame(&command.env, &command.cwd);
+        let worker = branching.adopt_with(chosen.number, image).await?;
+        let start = self.start(command, boot);
+        let mut session = DriverSession::adopted(sandbox, worker, Arc::clone(&chosen.preloaded), start).await?;
+        zygotes::Zygotes::worked(&chosen);
+        session.load(image).await?;
+        Ok(session)
+    }
+
     /// Opens a session with a newly started interpreter.
     async fn open_cold(
         &self,
@@ -252,5 +283,9 @@ impl Language for PythonLanguage {
 
     async fn open(&self, sandbox: Arc<dyn Sandbox>) -> Result<Box<dyn Session>, SessionError> {
         Ok(Box::new(self.open_session(sandbox.as_ref()).await?))
+    }
+
+    async fn open_image(&self, sandbox: &dyn Sandbox, image: &StateImage) -> Result<Box<dyn Session>, SessionError> {
+        Ok(Box::new(self.open_branch(sandbox, image).await?))
     }
 }

@@ -22,6 +22,9 @@ const LIFE_MIN: Duration = Duration::from_secs(60);
 const ENDS_BY_ITSELF: Duration = Duration::from_secs(1);
 /// The time for which a replaced zygote lives on.
 const FORMER_LIFETIME: Duration = Duration::from_secs(10);
+/// The time to wait for a zygote to start, and the pause between two looks.
+const START_WAIT: Duration = Duration::from_secs(5);
+const START_LOOK: Duration = Duration::from_millis(20);
 /// A zygote with this many failures in a row counts as broken.
 const FAILURES_MAX: u32 = 3;
 
@@ -164,6 +167,18 @@ impl Zygotes {
             preloaded: Arc::clone(&zygote.preloaded),
             zygote,
         })
+    }
+
+    /// Chooses the zygote for a child that cannot do without one. Waits while it starts.
+    pub(super) async fn choose_soon(self: &Arc<Self>, attached: &[PathBuf]) -> Option<ChosenZygote> {
+        let deadline = Instant::now() + START_WAIT;
+        loop {
+            let chosen = self.choose(attached, None);
+            if chosen.is_some() || Instant::now() > deadline {
+                return chosen;
+            }
+            tokio::time::sleep(START_LOOK).await;
+        }
     }
 
     /// Records that the child has become a session.

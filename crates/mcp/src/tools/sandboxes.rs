@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use futures::FutureExt as _;
-use sandcell_engine::{CreateRequest, MAX_LIFETIME, MemoryGrowth, SandboxView, SessionView, Watch};
+use sandcell_engine::{BranchFrom, CreateRequest, MAX_LIFETIME, MemoryGrowth, SandboxView, SessionView, Watch};
 use sandcell_sandbox::{Code, Consent, Cpus, Failure, FunctionSpec, rfc3339};
 use serde_json::{Value, json};
 use tracing::Instrument as _;
@@ -72,6 +72,11 @@ pub(crate) fn create_sandbox(facts: &ToolFacts) -> Tool {
                 .about("Container image; its programs are used (python needs python3)"),
         );
     }
+    fields.push(
+        Field::new("from_sandbox", Kind::Text, json!("sb_…"))
+            .about("Copy the variables and files of this sandbox; with count, branch it several times"),
+    );
+    fields.push(Field::new("from_checkpoint", Kind::Text, json!("before-merge")).about("Copy this checkpoint of it"));
     fields.push(wait_field(facts));
     Tool {
         name: "create_sandbox",
@@ -148,8 +153,18 @@ pub(crate) fn create_request(arguments: &mut Arguments, watch: Watch, consent: C
         network: arguments.texts("network"),
         watch,
         consent,
+        from: from_of(arguments),
         functions: Vec::new(),
     }
+}
+
+/// Returns the state that new sandboxes go on from. An empty name is the default sandbox.
+fn from_of(arguments: &mut Arguments) -> Option<BranchFrom> {
+    let (from, checkpoint) = (arguments.text("from_sandbox"), arguments.text("from_checkpoint"));
+    (from.is_some() || checkpoint.is_some()).then_some(BranchFrom {
+        sandbox_id: from,
+        checkpoint,
+    })
 }
 
 async fn create(call: Call) -> Result<Answer, Failure> {

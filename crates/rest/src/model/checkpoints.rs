@@ -15,6 +15,24 @@ pub(crate) struct CreateCheckpoint {
     pub(crate) name: Option<String>,
 }
 
+/// A request for branches: new sandboxes with the variables and files of a sandbox.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CreateBranches {
+    /// How many: 1 if left out. All are made, or none.
+    #[serde(default)]
+    pub(crate) count: Option<u32>,
+    /// The name of a checkpoint of the sandbox, not of an automatic one. If left out, they go on from its current state.
+    #[serde(default)]
+    pub(crate) checkpoint: Option<String>,
+    /// They end after this many seconds even when they are in use.
+    #[serde(default)]
+    pub(crate) lifetime_s: Option<f64>,
+    /// A name for people.
+    #[serde(default)]
+    pub(crate) label: Option<String>,
+}
+
 /// A state of a sandbox that can be brought back: the variables of its sessions, and its files.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Checkpoint {

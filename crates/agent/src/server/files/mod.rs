@@ -14,12 +14,14 @@ mod remove;
 mod saved;
 mod write;
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use sandcell_sandbox::WriteMode;
 
 use crate::protocol::{
-    FileChangesReply, ListReply, OutBuffer, ProtocolError, ReadReply, RestoreFilesReply, WireError, WriteReply,
+    FileChangesReply, ImageReply, ListReply, OutBuffer, ProtocolError, ReadReply, RestoreFilesReply, WireError,
+    WriteReply,
 };
 pub(super) use entry::{entry, make_folder, rename};
 pub(super) use open::{Root, folder_to_watch};
@@ -35,6 +37,7 @@ pub(super) enum Job {
     Save(Box<saved::Save>),
     Restore(Box<saved::Restore>),
     Compare(Box<saved::Changes>),
+    Image(Box<saved::Image>),
 }
 
 /// The result of a slice of work.
@@ -48,6 +51,8 @@ pub(super) enum Step {
     Saved(u32, SavedState),
     Restored(RestoreFilesReply),
     Compared(FileChangesReply),
+    /// An image, whose file the host takes.
+    Imaged(OwnedFd, ImageReply),
     Failed(WireError),
 }
 
@@ -87,6 +92,21 @@ impl Job {
         saved::Changes::new(root, state, real, max).map(|changes| Self::Compare(Box::new(changes)))
     }
 
+    /// Makes an image of saved files.
+    pub(super) fn image(
+        root: &Root,
+        saved: Arc<SavedState>,
+        real: &[String],
+        max_bytes: u64,
+    ) -> Result<Self, WireError> {
+        saved::Image::new(root, saved, real, max_bytes).map(|image| Self::Image(Box::new(image)))
+    }
+
+    /// Reads a part of an image.
+    pub(super) fn read_image(image: &OwnedFd, offset: u64, len: u64) -> Result<Self, WireError> {
+        read::Read::of_image(image, offset, len).map(Self::Read)
+    }
+
     pub(super) fn read_saved(state: &SavedState, path: &str, offset: u64, len: u64) -> Result<Self, WireError> {
         read::Read::of_saved(state, path, offset, len).map(Self::Read)
     }
@@ -94,7 +114,9 @@ impl Job {
     /// Returns true if a slice can be done without a frame from the host.
     pub(super) fn can_go_on(&self) -> bool {
         match self {
-            Self::List(_) | Self::Remove(_) | Self::Save(_) | Self::Restore(_) | Self::Compare(_) => true,
+            Self::List(_) | Self::Remove(_) | Self::Save(_) | Self::Restore(_) | Self::Compare(_) | Self::Image(_) => {
+                true
+            }
             Self::Read(read) => read.can_go_on(),
             Self::Write(_) => false,
         }
@@ -110,6 +132,7 @@ impl Job {
             Self::Save(save) => save.slice(),
             Self::Restore(restore) => restore.slice(),
             Self::Compare(changes) => changes.slice(),
+            Self::Image(image) => image.slice(),
         }
     }
 

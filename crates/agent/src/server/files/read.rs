@@ -52,6 +52,20 @@ impl Read {
         })
     }
 
+    /// Reads a part of an image of saved files.
+    pub(super) fn of_image(image: &OwnedFd, offset: u64, len: u64) -> Result<Self, WireError> {
+        check_length(len)?;
+        let status = rustix::fs::fstat(image).map_err(errors::of_file)?;
+        Ok(Self {
+            file: rustix::io::fcntl_dupfd_cloexec(image, 0).map_err(errors::of_file)?,
+            start: 0,
+            total: u64::try_from(status.st_size).unwrap_or(0),
+            offset,
+            left: len,
+            window: SendWindow::default(),
+        })
+    }
+
     pub(super) fn can_go_on(&self) -> bool {
         self.window.room() > 0
     }

@@ -10,9 +10,10 @@ use crate::protocol::{EmptyReply, ErrorCode, KeptReply, WireError};
 /// The maximum number of kept processes of one program.
 const MAX_KEPT: usize = 32;
 
-/// The signals to an orphan: it becomes the program; it is kept. Snapshots of sessions ignore signals of other processes.
+/// The signals to an orphan: it becomes the program; it is kept; it makes an image, or drops its image. Snapshots of sessions ignore signals of other processes.
 const HEIR_WAKES: Signal = Signal::USR1;
 const HEIR_IS_KEPT: Signal = Signal::USR2;
+const HEIR_MAKES_IMAGE: Signal = Signal::HUP;
 
 impl Streams {
     /// Replaces a program that has ended by an orphan. The only checks are that the orphan exists and belongs to no
@@ -67,6 +68,15 @@ impl Streams {
         if !expendable {
             tree::signal_process(orphan, HEIR_IS_KEPT);
         }
+        Ok(EmptyReply {})
+    }
+
+    /// Makes a kept process write an image of its memory, or drop the one that it has written.
+    pub(super) fn order_image(&self, stream: u32, pid: i32) -> Result<EmptyReply, WireError> {
+        let program = self.programs.get(&stream).ok_or_else(|| no_program(stream))?;
+        let kept = program.kept.iter().find(|kept| kept.as_raw_pid() == pid);
+        let not_kept = || WireError::new(ErrorCode::NotFound, format!("process {pid} is not kept"));
+        tree::signal_process(*kept.ok_or_else(not_kept)?, HEIR_MAKES_IMAGE);
         Ok(EmptyReply {})
     }
 

@@ -8,7 +8,7 @@ use sandcell_sandbox::{Code, Failure, HOME, SandboxPath, SavedSize};
 use tokio::time::sleep;
 
 use super::taken::{TakenSession, take_all};
-use super::{Checkpoint, Checkpoints, KeptSession, forget, not_kept, paused, unsupported};
+use super::{Checkpoint, Checkpoints, forget, not_kept, paused, unsupported};
 use crate::admission::scheduler::CROWD_PRIORITY_DURATION;
 use crate::api::sync::lock;
 use crate::sandbox::sandboxes::Sandboxes;
@@ -103,7 +103,7 @@ impl Sandboxes {
                 let max_bytes = if automatic {
                     MAX_AUTOMATIC_BYTES
                 } else {
-                    limit / FILES_DIVISOR
+                    files_bound(limit)
                 };
                 let folders = private_folders()?;
                 match saved.save(number, &folders, max_bytes).await {
@@ -170,7 +170,7 @@ impl Checkpoints {
         }
     }
 
-    fn next_number(&self) -> u32 {
+    pub(super) fn next_number(&self) -> u32 {
         let mut state = lock(&self.state);
         state.last_number = state.last_number.saturating_add(1);
         state.last_number
@@ -186,14 +186,6 @@ impl Checkpoints {
     ) -> Checkpoint {
         let executions = self.executions();
         let line = lock(&self.state).line.clone();
-        let sessions = taken.iter().filter_map(|taken| {
-            let live = taken.live.as_ref()?;
-            Some(KeptSession {
-                key: taken.key.clone(),
-                cells: live.cells,
-                recent: live.recent().clone(),
-            })
-        });
         Checkpoint {
             number,
             name: name.unwrap_or_else(|| self.new_name(automatic)),
@@ -201,7 +193,7 @@ impl Checkpoints {
             created: SystemTime::now(),
             executions,
             line,
-            sessions: sessions.collect(),
+            sessions: taken.iter().filter_map(TakenSession::kept).collect(),
             files,
             memory: 0,
         }
@@ -209,7 +201,7 @@ impl Checkpoints {
 }
 
 /// Fails if a session can never be kept.
-fn check_sessions(taken: &[TakenSession]) -> Result<(), Failure> {
+pub(super) fn check_sessions(taken: &[TakenSession]) -> Result<(), Failure> {
     for taken in taken {
         let obstacle = taken.live.as_ref().and_then(|live| live.session.checkpoint_obstacle());
         if let Some(why) = obstacle {
@@ -220,7 +212,7 @@ fn check_sessions(taken: &[TakenSession]) -> Result<(), Failure> {
 }
 
 /// Keeps the state of all sessions under a number.
-async fn keep_sessions(taken: &mut [TakenSession], number: u32, expendable: bool) -> Result<(), Failure> {
+pub(super) async fn keep_sessions(taken: &mut [TakenSession], number: u32, expendable: bool) -> Result<(), Failure> {
     for session in taken {
         session.keep(number, expendable).await?;
     }
@@ -250,7 +242,12 @@ pub(super) async fn measure(record: &Record, taken: &mut [TakenSession]) {
     }
 }
 
-fn private_folders() -> Result<Vec<SandboxPath>, Failure> {
+/// Returns the maximum size of the files of a named checkpoint or of a branch, for a sandbox with this memory limit.
+pub(super) const fn files_bound(limit: u64) -> u64 {
+    limit / FILES_DIVISOR
+}
+
+pub(super) fn private_folders() -> Result<Vec<SandboxPath>, Failure> {
     let folders = PRIVATE_FOLDERS.iter().map(|folder| SandboxPath::parse(folder));
     folders
         .collect::<Result<_, _>>()

@@ -8,6 +8,7 @@
 //! A session of a checkpoint may have ended since: by a crash, a reset or a return to a checkpoint without it. Its slot
 //! keeps it as *retired* for as long as a checkpoint needs it.
 
+mod branch;
 mod changes;
 mod make;
 mod rewind;
@@ -21,6 +22,7 @@ use std::time::SystemTime;
 use sandcell_sandbox::{Code, Failure, SandboxError, SavedFiles, SavedSize};
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 
+pub(crate) use self::branch::BranchSource;
 use self::make::Bounds;
 use self::taken::{TakenSession, take_all};
 use crate::admission::policy;

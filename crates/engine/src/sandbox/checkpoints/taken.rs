@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use sandcell_sandbox::{Code, Failure, SessionError, with_sources};
+use sandcell_sandbox::{Branching, Code, Failure, ImageFile, SandboxError, Session, SessionError, with_sources};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::{not_kept, running, shown};
+use super::{KeptSession, not_kept, running, shown};
 use crate::api::sync::lock;
 use crate::sandbox::session::{LiveSession, SessionKey, SessionSlot};
 use crate::sandbox::state::Record;
@@ -39,6 +39,35 @@ impl TakenSession {
         }
     }
 
+    /// Describes the session as a part of a checkpoint. None if there is none.
+    pub(super) fn kept(&self) -> Option<KeptSession> {
+        let live = self.live.as_ref()?;
+        Some(KeptSession {
+            key: self.key.clone(),
+            cells: live.cells,
+            recent: live.recent().clone(),
+        })
+    }
+
+    /// Makes an image of the session's checkpoint, and passes it on.
+    pub(super) async fn image(
+        &mut self,
+        number: u32,
+        branching: &dyn Branching,
+    ) -> Result<Result<ImageFile, SandboxError>, String> {
+        if let Some(live) = &mut self.live
+            && live.session.checkpoints().contains(&number)
+        {
+            return take_image(live.session.as_mut(), number, branching).await;
+        }
+        let Some(mut retired) = self.slot.take_retired(number) else {
+            return Err("its checkpoint is gone".to_owned());
+        };
+        let taken = take_image(retired.session.as_mut(), number, branching).await;
+        self.slot.retire(retired);
+        taken
+    }
+
     /// Drops a session that has ended.
     pub(super) fn lose(&mut self, when: String) {
         if let Some(live) = self.live.take() {
@@ -54,6 +83,17 @@ impl TakenSession {
         }
         self.slot.drop_retired(number).await;
     }
+}
+
+async fn take_image(
+    session: &mut dyn Session,
+    number: u32,
+    branching: &dyn Branching,
+) -> Result<Result<ImageFile, SandboxError>, String> {
+    let made = session.image(number).await?;
+    let taken = branching.take_image(made).await;
+    session.drop_image(number).await;
+    Ok(taken)
 }
 
 /// Takes all sessions of a sandbox that have run code, with the turns of all slots.

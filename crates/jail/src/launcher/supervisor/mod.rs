@@ -516,7 +516,10 @@ impl Supervisor {
                 }
                 true
             }
-            Ok(Some((ToLauncher::Enter { id, zygote }, _))) => self.request_entry(id, zygote),
+            Ok(Some((ToLauncher::Enter { id, zygote }, files))) => self.request_entry(id, zygote, files),
+            Ok(Some((ToLauncher::TakeDescriptor { id, process, number }, _))) => {
+                self.take_descriptor(id, process, number)
+            }
             Ok(Some((ToLauncher::AssignOwner { id, caller }, _))) => {
                 self.assign_owner(id, caller);
                 true

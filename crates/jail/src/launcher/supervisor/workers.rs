@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::stat;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitIdStatus};
-use rustix::process::{pidfd_open, pidfd_send_signal, waitid};
+use rustix::process::{PidfdGetfdFlags, pidfd_getfd, pidfd_open, pidfd_send_signal, waitid};
 
 use super::attach::view;
 use super::zygote_handle::Zygote;
@@ -24,7 +24,7 @@ use crate::launcher::base::namespaces::Namespaces;
 use crate::paths;
 use crate::steps::enter_program::DescriptorCounts;
 use crate::watchdog;
-use crate::wire::{EntryMessage, FromLauncher, StepError, pair, receive, send};
+use crate::wire::{EntryMessage, FromLauncher, StepError, is_gone, pair, receive, send, send_patiently};
 
 /// The maximum time until the launcher learns of a worker.
 const ENTER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -44,6 +44,8 @@ pub(super) enum Worker {
         since: Instant,
         /// The worker's host id, if the zygote reported it before the sandbox was complete.
         reported_pid: Option<i32>,
+        /// The files that the worker keeps.
+        files: Vec<OwnedFd>,
     },
     /// It runs. Only the launcher reaps it.
     Inside {
@@ -99,6 +101,20 @@ impl Worker {
     }
 }
 
+/// Copies a descriptor of a child of the first process. Processes are named by their ids inside, which they can reuse at any
+/// time; code inside can only exchange its own descriptors by that.
+fn copy_descriptor(first: u32, process: i32, number: i32) -> io::Result<OwnedFd> {
+    let first = i32::try_from(first).ok().and_then(Pid::from_raw);
+    let pid = first.and_then(|first| {
+        let proc = |pid: &Pid| format!("{}/proc/{}", paths::host(), pid.as_raw_nonzero());
+        let mut children = watchdog::children(first).into_iter();
+        children.find(|child| id_inside(&proc(child)) == Some(process))
+    });
+    let pid = pid.ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))?;
+    let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+    Ok(pidfd_getfd(&pidfd, number, PidfdGetfdFlags::empty())?)
+}
+
 fn not_found(what: &str) -> StepError {
     StepError::new(what, None, &io::Error::from_raw_os_error(libc::ESRCH))
 }
@@ -137,9 +153,35 @@ impl Supervisor {
         }
     }
 
+    /// Sends the server a copy of a descriptor of a process in the sandbox. Returns false if the server is gone.
+    pub(super) fn take_descriptor(&self, id: u64, process: i32, number: i32) -> bool {
+        let taken = match self.jails.get(&id).map(|jail| &jail.state) {
+            // It is an unreaped child of this process, so its number is not reused.
+            Some(State::Running { pid, guarded: None, .. }) => copy_descriptor(*pid, process, number),
+            _ => Err(io::Error::from_raw_os_error(libc::ESRCH)),
+        };
+        let error = match taken {
+            Ok(file) => {
+                let message = FromLauncher::Descriptor { id, error: None };
+                match send_patiently(self.socket.as_fd(), &message, &[file.as_fd()]) {
+                    Err(error) if is_gone(&error) => return false,
+                    Ok(()) => return true,
+                    Err(error) => error,
+                }
+            }
+            Err(error) => error,
+        };
+        let error = Some(StepError::new(
+            "copy a descriptor of a process in the sandbox",
+            None,
+            &error,
+        ));
+        self.send_to_server(&FromLauncher::Descriptor { id, error }).is_ok()
+    }
+
     /// Asks a zygote for a worker in this sandbox. Returns false if the server is gone.
-    pub(super) fn request_entry(&mut self, id: u64, number: u64) -> bool {
-        match self.request_worker(id, number) {
+    pub(super) fn request_entry(&mut self, id: u64, number: u64, files: Vec<OwnedFd>) -> bool {
+        match self.request_worker(id, number, files) {
             Ok(()) => true,
             Err(error) => {
                 let error = Some(error);
@@ -163,11 +205,11 @@ impl Supervisor {
         } else if (made || jail.namespaces.as_ref().is_some_and(Namespaces::are_open))
             && let Some(number) = jail.entering_zygote.take()
         {
-            self.request_entry(id, number);
+            self.request_entry(id, number, Vec::new());
         }
     }
 
-    fn request_worker(&mut self, id: u64, number: u64) -> Result<(), StepError> {
+    fn request_worker(&mut self, id: u64, number: u64, files: Vec<OwnedFd>) -> Result<(), StepError> {
         let zygote = self
             .zygotes
             .get_mut(&number)
@@ -186,6 +228,7 @@ impl Supervisor {
         let counts = DescriptorCounts {
             namespaces: ways.all.len(),
             groups: jail.group.as_ref().map_or(0, Group::count_entrances),
+            files: files.len(),
         };
         zygote.send_enter_program(&self.prepared, jail.request, counts)?;
         jail.worker_requested = true;
@@ -204,6 +247,7 @@ impl Supervisor {
             channel: zygote.channel,
             since: Instant::now(),
             reported_pid: None,
+            files,
         });
         Ok(())
     }
@@ -391,7 +435,11 @@ impl Jail {
     fn admit(&mut self, child: i32) -> Result<bool, StepError> {
         let requested = self.worker.take();
         let Some(Worker::Requested {
-            go, namespace, channel, ..
+            go,
+            namespace,
+            channel,
+            files: kept,
+            ..
         }) = requested
         else {
             return Err(not_found("expect a child"));
@@ -436,6 +484,7 @@ impl Jail {
         let fds: Vec<_> = [&files, entry_socket]
             .into_iter()
             .chain(&cgroup_files)
+            .chain(&kept)
             .map(AsFd::as_fd)
             .collect();
         send(go.as_fd(), &1, &fds).map_err(named("let the child go on"))?;

@@ -8,7 +8,7 @@ use sandcell_sandbox::{Channel, Exit, ProcessEvent, SessionError, Signal, Signal
 use serde_json::json;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::super::frame::{Decoder, Frame};
+use super::super::frame::{Decoder, Frame, encode};
 use super::super::snapshot_state::reason;
 use super::restore::RESTORE_MAX;
 use super::{Aftermath, Arc, DriverSession};
@@ -23,7 +23,7 @@ const KILL_MAX: Duration = Duration::from_secs(5);
 /// A kept snapshot.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Checkpoint {
-    pid: i32,
+    pub(super) pid: i32,
     expendable: bool,
 }
 
@@ -34,6 +34,8 @@ pub(super) enum Order {
     Resume,
     /// A caller asked for it. The files are those of the checkpoint.
     Rewind,
+    /// The interpreter is in another sandbox, and has loaded an image. The files are those of the image.
+    Branch,
 }
 
 impl Order {
@@ -41,6 +43,7 @@ impl Order {
         match self {
             Self::Resume => "resume",
             Self::Rewind => "rewind",
+            Self::Branch => "branch",
         }
     }
 }
@@ -115,10 +118,19 @@ impl DriverSession {
     }
 
     pub(super) async fn release_checkpoint(&mut self, number: u32) {
-        if let Some(checkpoint) = self.checkpoints.remove(&number)
-            && let Err(error) = self.link.handle.release(checkpoint.pid).await
-        {
+        let Some(checkpoint) = self.checkpoints.remove(&number) else {
+            return;
+        };
+        if let Err(error) = self.link.handle.release(checkpoint.pid).await {
             tracing::debug!(%error, "a checkpoint could not be ended");
+        }
+        if self.over.is_some() || self.untold.is_some() {
+            return;
+        }
+        // It may have been the session's current snapshot.
+        let frame = encode(&json!({"type": "released", "pid": checkpoint.pid}), &[]);
+        if let Err(error) = self.link.handle.write(Channel::Control, frame).await {
+            tracing::debug!(%error, "a session could not be told that a checkpoint has ended");
         }
     }
 

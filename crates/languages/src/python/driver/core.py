@@ -912,6 +912,10 @@ def answer(header):
         send({"type": "variables", "nonce": header.get("nonce"), "variables": [] if failure else listed})
     elif kind == "checkpoint":
         part("snapshots").keep(header)
+    elif kind == "released":
+        part("snapshots").released(header)
+    elif kind == "load":
+        part("images").load(header)
     elif kind == "measure":
         part("snapshots").measure(header)
     elif kind == "preload":

@@ -39,7 +39,7 @@ PAGE = posix.sysconf("SC_PAGESIZE")
 # The shortest idle time before a snapshot, in milliseconds.
 MIN_IDLE_MS = 3
 # Signals of the sandbox's first process. Those of other processes are ignored.
-WAKE_SIGNAL, KEEP_SIGNAL = _signal.SIGUSR1, _signal.SIGUSR2
+WAKE_SIGNAL, KEEP_SIGNAL, IMAGE_SIGNAL = _signal.SIGUSR1, _signal.SIGUSR2, _signal.SIGHUP
 # The warm-up cell as a frame, and the name of its text.
 WARM_UP_FRAME = b'{"type":"run","nonce":"sandcell-0","cell":1,"code":"x = 1\\nx","stdin":null}'
 WARM_UP_FRAME = (len(WARM_UP_FRAME) + 4).to_bytes(4, "little") + len(WARM_UP_FRAME).to_bytes(4, "little") + WARM_UP_FRAME
@@ -222,6 +222,14 @@ class notes:
     """The descriptor of the memory file; None before the first snapshot."""
 
     fd = None
+
+
+def forget_faults():
+    """Forgets the memory file for crashes: another sandbox does not have it. The next snapshot makes another one."""
+    if notes.fd is not None and notes.fd >= 0:
+        core.standard("faulthandler").disable()
+        core.COPIES.remove(notes.fd)
+    notes.fd = None
 
 
 def make():
@@ -463,9 +471,11 @@ def run_intermediate(sink):
 
 def sleep():
     """Sleeps until the host orders this snapshot to become the session. Returns the order, and the id of another
-    snapshot of the same state: 0 unless the host keeps it."""
+    snapshot of the same state: 0 unless the host keeps it. In another sandbox, which continues from an image of this
+    snapshot, the order is `branch`."""
     while True:
-        freeze()
+        if freeze():
+            return b"branch", 0
         core.PID = core.getpid()
         word, kept = skip_to_order(session.last_nonce.rpartition("-")[0].encode("ascii"))
         if not kept:
@@ -476,7 +486,8 @@ def sleep():
 
 
 def freeze():
-    """Releases everything, and waits for the signal of the sandbox's first process."""
+    """Releases everything, and waits for the signal of the sandbox's first process. Returns True in the process of an
+    image."""
     write_file("/proc/self/comm", NAME)
     # The OOM killer prefers a growing process to a sleeping snapshot.
     write_file("/proc/self/oom_score_adj", b"200")
@@ -491,19 +502,45 @@ def freeze():
                 pass
     core.close(plug)
     while True:
-        received = _signal.sigwaitinfo({WAKE_SIGNAL, KEEP_SIGNAL})
+        received = _signal.sigwaitinfo({WAKE_SIGNAL, KEEP_SIGNAL, IMAGE_SIGNAL})
         # The first process adopts orphans.
         if received.si_code or received.si_pid != posix.getppid():
             continue
         if received.si_signo == WAKE_SIGNAL:
-            return
+            return False
         write_file("/proc/self/comm", KEPT_NAME)
+        if received.si_signo == IMAGE_SIGNAL and make_image():
+            return True
+
+
+def make_image():
+    """Writes or drops an image of this snapshot. Returns True in the process that continues from it."""
+    try:
+        images = core.part("images")
+    except BaseException:
+        report = {"type": "imaged", "pid": core.getpid(), "descriptor": -1, "position": 0, "bytes": 0}
+        core.send({**report, "why": "the module ctypes cannot be imported in it"})
+        return False
+    return images.make_or_drop()
+
+
+def released(header):
+    """Forgets a checkpoint that the host has ended. If it was the current snapshot, another one follows."""
+    if snapshot.pid == header.get("pid"):
+        snapshot.pid, snapshot.kept = 0, False
+        session.snapshot_due = True
 
 
 def become(name, mask, files, folder, word, kept):
     """Turns the snapshot into the session. `files` are the files that the program had open, `folder` is the path of its
     working folder."""
-    core.setsid()
+    base = session.last_nonce.rpartition("-")[0]
+    if word == b"branch":
+        base = core.part("images").arrive()
+        session.last_nonce = base + "-0"
+        forget_faults()
+    else:
+        core.setsid()
     write_file("/proc/self/comm", name)
     core.raise_oom_score()
     session.stdin_text = False
@@ -514,38 +551,43 @@ def become(name, mask, files, folder, word, kept):
         core.dup2(source, fd)
     if null > 2:
         core.close(null)
+    if word == b"branch":
+        core.record_outputs()
     snapshot.pid, snapshot.why, snapshot.kept = 0, None, False
     # The files of the sandbox are those of the checkpoint again, so the program's descriptors can refer to them again.
     # After a crash they are newer than the snapshot.
     files, others = files
-    if word == b"rewind" and folder:
+    if word != b"resume" and folder:
         try:
             posix.chdir(folder)  # it may have been removed and made again
         except OSError:
             pass
-    reopened = reopen(files) if word == b"rewind" else {}
+    reopened = reopen(files) if word != b"resume" else {}
     # Looking at all objects writes to all of them, so it costs their memory once more.
-    things = core.standard("gc").get_objects() if others or len(files) > len(reopened) else []
-    for action in (close_files, end_children, end_loops):
+    # A library for databases notices that the files of a branch are not those that it had opened.
+    is_moved = word == b"branch" and "sqlite3" in sys.modules
+    things = core.standard("gc").get_objects() if others or is_moved or len(files) > len(reopened) else []
+    for action in (close_databases, close_files, end_children, end_loops):
         try:
-            action(things, reopened)
+            action(things, {} if is_moved and action is close_databases else reopened)
         except Exception:
             pass  # the library has changed: its objects stay unchanged
     del things
     core.guarded(core.part("imports").renumber)
     call_fork_handlers()
+    if word == b"branch":
+        core.part("images").renew()
     discard_signals()
     session.is_snapshotting = session.whole = False
     _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
     report_fault(word == b"resume")
     session.snapshot_due = True
-    base = session.last_nonce.rpartition("-")[0]
     core.send({"type": "resumed", "nonce": base, "cell": session.cell, "kept": kept})
 
 
 def report_fault(is_news):
     """Removes the note that a process left when it crashed. Prints where it crashed in the program, if that is news."""
-    if notes.fd < 0:
+    if notes.fd is None or notes.fd < 0:
         return
     try:
         posix.lseek(notes.fd, 0, 0)
@@ -620,13 +662,23 @@ def reopen(files):
     return done
 
 
+def close_databases(things, reopened):
+    """Closes database connections whose descriptors do not refer to their files any more."""
+    database = sys.modules.get("sqlite3")
+    connection = database.Connection if database else ()
+    for thing in things:
+        try:
+            if database and issubclass(type(thing), connection) and not is_usable(database, thing, reopened.values()):
+                connection.close(thing)
+        except Exception:
+            pass
+
+
 def close_files(things, reopened):
-    """Closes files, sockets and database connections whose descriptors do not refer to them any more."""
+    """Closes files and sockets whose descriptors do not refer to them any more."""
     file = _io.FileIO
     network = sys.modules.get("_socket")
     socket = network.socket if network else ()
-    database = sys.modules.get("sqlite3")
-    connection = database.Connection if database else ()
     for thing in things:
         try:
             kind = type(thing)
@@ -636,8 +688,6 @@ def close_files(things, reopened):
             elif network and issubclass(kind, socket):
                 socket.close(thing)
                 thing._closed = True
-            elif database and issubclass(kind, connection) and not is_usable(database, thing, reopened.values()):
-                connection.close(thing)
         except Exception:
             pass
 

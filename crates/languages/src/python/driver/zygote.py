@@ -29,7 +29,7 @@ for function in (BEFORE, IN_PARENT, IN_CHILD):
     function.restype, function.argtypes = None, []
 PR_GET_TID_ADDRESS = 40
 # Files of the driver that sessions are likely to need, loaded here once for all of them.
-SHARED_PARTS = ("imports", "errors", "lookups", "pretty", "rich", "charts", "shell", "notebook", "packages", "magics", "variables")
+SHARED_PARTS = ("imports", "errors", "lookups", "pretty", "rich", "charts", "shell", "notebook", "packages", "magics", "variables", "images")
 MESSAGE = 1 << 17
 DESCRIPTORS = 16
 EINTR = 4

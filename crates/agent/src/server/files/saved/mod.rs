@@ -9,6 +9,7 @@
 //! starts an operation while no code runs.
 
 mod changes;
+mod image;
 mod restore;
 mod save;
 mod walk;
@@ -22,6 +23,7 @@ use rustix::io::{Errno, pread, pwrite};
 use sandcell_sandbox::SavedSize;
 
 pub(in crate::server) use changes::Changes;
+pub(in crate::server) use image::Image;
 pub(in crate::server) use restore::Restore;
 pub(in crate::server) use save::Save;
 
