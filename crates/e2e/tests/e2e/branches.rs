@@ -137,7 +137,7 @@ fn branches_are_isolated_from_one_another_and_from_their_source() {
     }
     assert_eq!(drawn.len(), 4, "random states are new in each branch");
     branches[0].run("db.close()");
-    // Each has processes of its own.
+    // A branch does not see the processes of another branch.
     branches[0].run("import subprocess; p = subprocess.Popen(['sleep', '100'])");
     assert_eq!(
         branches[1]
@@ -255,12 +255,12 @@ fn what_cannot_be_branched_is_refused_and_nothing_is_lost() {
     let bash = Sandbox::new(&server);
     bash.call("execute_code", json!({"code": "x=1", "language": "bash"}));
     bash.try_branch(json!({})).refused("checkpoint_unavailable");
-    // More memory than a second copy may have.
+    // The session uses so much memory that no image of it fits into the limit.
     let large = Sandbox::new(&server);
     large.run("data = bytearray(b'x') * (300 << 20); data[5] = 7");
     large.try_branch(json!({})).refused("checkpoint_unavailable");
     assert_eq!(large.run("print(data[5], len(data))"), "7 314572800");
-    // A caller who runs code meanwhile, and sandboxes that do not exist.
+    // A sandbox in which code runs, and a sandbox that does not exist.
     let running = source.call(
         "execute_code",
         json!({"code": "import time; time.sleep(60)", "wait_s": 0}),

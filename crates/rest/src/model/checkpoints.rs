@@ -19,7 +19,7 @@ pub(crate) struct CreateCheckpoint {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CreateBranches {
-    /// How many: 1 if left out. All are made, or none.
+    /// The number of branches; 1 if left out. The server makes all of them or none.
     #[serde(default)]
     pub(crate) count: Option<u32>,
     /// The name of a checkpoint of the sandbox, not of an automatic one. If left out, they go on from its current state.

@@ -130,7 +130,7 @@ impl DriverSession {
         // It may have been the session's current snapshot.
         let frame = encode(&json!({"type": "released", "pid": checkpoint.pid}), &[]);
         if let Err(error) = self.link.handle.write(Channel::Control, frame).await {
-            tracing::debug!(%error, "a session could not be told that a checkpoint has ended");
+            tracing::debug!(%error, "the message about a released checkpoint could not be sent to its session");
         }
     }
 

@@ -1,13 +1,14 @@
 """Images: the state of a session and its files, from which a driver in another sandbox continues.
 
-A snapshot that the host keeps writes an image of its own memory when the sandbox's first process orders that: the pages
-that it has changed, and a list of all mapped regions. Machine code stores the registers and makes the calls that write,
-so memory and registers in the image belong together. The agent makes an image of saved files
-(`agent/src/server/files/saved/image.rs`).
+**Making an image.** The agent sends a signal to a kept snapshot. The snapshot forks a child and lists the child's mapped
+regions. The child runs machine code that stores its registers, and then writes the pages of its memory to the image. The
+child runs no Python meanwhile, so registers and memory in the image are those of the same moment. The agent makes the image
+of the files (`agent/src/server/files/saved/image.rs`).
 
-A driver loads both as follows. It writes the files. It makes a list of system calls that unmap all of its own memory and
-map that of the image, with the same contents at the same addresses. Machine code outside both memories makes these
-calls, and then continues where the snapshot was. No call needs a right that programs in sandboxes lack.
+**Loading an image.** The driver in the new sandbox first writes the files. Then it prepares a list of system calls: they
+unmap the driver's memory, and map the memory in the image at its former addresses. Machine code makes these calls and
+loads the registers. The process then continues as the session, at the place where the child stored its registers.
+Programs in sandboxes may make all of these calls.
 
 Large parts of the memory are mapped, not read, so that branches share them until they write to them. Such a part grows
 into a hole of the file, and contents that are given back (`MADV_DONTNEED`) return as they were in the image. The C
@@ -739,7 +740,7 @@ def arrive():
 
 
 def renew():
-    """Gives this process random states, identities and names of its own."""
+    """Reseeds random generators, and renews identities, keys and temporary names, so that branches do not share them."""
     for name in ("random", "numpy.random"):
         module = sys.modules.get(name)
         if module:
