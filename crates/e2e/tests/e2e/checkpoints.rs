@@ -154,6 +154,20 @@ fn the_last_executions_are_undone_without_preparation() {
     );
 }
 
+/// An automatic checkpoint of many files takes a while, and has the session for that time.
+#[test]
+fn a_reset_during_an_automatic_checkpoint_is_not_lost() {
+    let _turn = begin!();
+    let place = TestDir::new();
+    let server = start(&place);
+    for pause in (280..340).step_by(2) {
+        let code = "print('i' in globals())\nfor i in range(300): open(f'f{i}', 'wb').write(bytes(20000))";
+        assert_eq!(server.text(code).trim(), "False", "{pause}");
+        std::thread::sleep(Duration::from_millis(pause));
+        server.call("reset_session_state", json!({}));
+    }
+}
+
 #[test]
 fn a_checkpoint_is_made_before_risky_code_and_survives_everything() {
     let _turn = begin!();

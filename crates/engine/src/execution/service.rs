@@ -127,25 +127,27 @@ impl Executions {
         })
     }
 
-    /// Ends the interpreter of a slot. Kills running code first.
+    /// Ends the interpreter of a slot. Kills running code first, and waits for other uses, such as an automatic checkpoint.
     async fn restart(&self, record: &Record, slot: &SessionSlot) -> bool {
-        let had = match slot.running() {
-            Some(id) => {
+        let had = loop {
+            if let Some(id) = slot.running() {
                 if let Ok(execution) = self.store.find(&record.owner, id.as_str()) {
                     self.end(&execution, Stop::Reset).await;
                 }
-                true
+                break true;
             }
-            // A preloaded interpreter that has run nothing is not reported.
-            None => match slot.take() {
-                Some(mut held) => {
-                    let has_run = held.cells > 0;
-                    held.session.halt().await;
-                    slot.retire(held);
-                    has_run
+            let turn = slot.turn_between_executions().await;
+            let Some(mut held) = slot.take() else {
+                if turn.is_none() {
+                    continue;
                 }
-                None => false,
-            },
+                break false;
+            };
+            // A preloaded interpreter that has run nothing is not reported.
+            let has_run = held.cells > 0;
+            held.session.halt().await;
+            slot.retire(held);
+            break has_run;
         };
         // The caller requested the reset, so no result needs to report it.
         drop(slot.take_unreported_loss());
