@@ -6,6 +6,7 @@
 //! to it.
 
 use std::sync::{LazyLock, OnceLock};
+use std::time::Duration;
 
 use bollard::Docker;
 use bollard::errors::Error;
@@ -22,6 +23,10 @@ use sha2::{Digest, Sha256};
 use super::connect::unavailable;
 use super::labels;
 use super::tar;
+
+/// The maximum number of times that the agent is written to its volume, and the pause between two times.
+const MAX_PUTS: usize = 5;
+const PUT_PAUSE: Duration = Duration::from_millis(200);
 
 /// The agent for one kind of machine.
 #[derive(Debug)]
@@ -161,25 +166,32 @@ pub(super) async fn provide(docker: &Docker, agent: &Agent, image: &str) -> Resu
     put.and(removed)
 }
 
+/// Writes the agent to the volume unless the volume holds it. Another server may write the same at the same time, and what
+/// one has written is incomplete until the other has finished.
 async fn put(docker: &Docker, agent: &Agent, container: &str) -> Result<(), Error> {
     if holds(docker, agent, container).await {
         return Ok(());
     }
-    let options = UploadToContainerOptionsBuilder::default().path(AGENT_FOLDER).build();
-    let archive = tar::of_program(AGENT_FILE, &agent.program)?;
-    let archive = bollard::body_full(Bytes::from(archive));
-    docker.upload_to_container(container, Some(options), archive).await?;
-    if holds(docker, agent, container).await {
-        Ok(())
-    } else {
-        Err(Error::DockerResponseServerError {
-            status_code: 500,
-            message: format!(
-                "the volume {} does not contain the agent that was written to it",
-                agent.volume()
-            ),
-        })
+    let archive = Bytes::from(tar::of_program(AGENT_FILE, &agent.program)?);
+    for _ in 0..MAX_PUTS {
+        let options = UploadToContainerOptionsBuilder::default().path(AGENT_FOLDER).build();
+        let body = bollard::body_full(archive.clone());
+        docker.upload_to_container(container, Some(options), body).await?;
+        if holds(docker, agent, container).await {
+            return Ok(());
+        }
+        tokio::time::sleep(PUT_PAUSE).await;
+        if holds(docker, agent, container).await {
+            return Ok(());
+        }
     }
+    Err(Error::DockerResponseServerError {
+        status_code: 500,
+        message: format!(
+            "the volume {} does not contain the agent that was written to it",
+            agent.volume()
+        ),
+    })
 }
 
 /// Returns true if the volume holds exactly this program.
