@@ -21,15 +21,23 @@ const SKIPS_VARIABLE: &str = "SANDCELL_TEST_SKIPS";
 /// The variable with the program that runs a command on a kernel with cgroups v2, where this machine may have v1.
 const MACHINE_VARIABLE: &str = "SANDCELL_TEST_VM";
 
-/// Tests that do not depend on the server's user, and take minutes: Python in a notebook, messages to waiting clients,
-/// access over HTTP and bad HTTP requests.
-const SAME_FOR_EVERYBODY: [&str; 6] = [
+/// Tests that do not depend on the server's user, and take minutes: Python in a notebook, messages to waiting clients, the
+/// treatment of output, access over HTTP, bad HTTP requests, the page, E2B's clients and pulled images.
+const SAME_FOR_EVERYBODY: [&str; 14] = [
     "notebooks::",
     "notifications::",
+    "output::",
+    "http::accessibility::",
     "http::attacks::",
     "http::browser::",
+    "http::e2b_server::",
+    "http::forward::",
     "http::oauth::",
+    "http::page_approvals::",
+    "http::page_work::",
+    "http::pressure::",
     "inspector::",
+    "docker_images::",
 ];
 
 /// End-to-end tests that depend on the cgroup version: zygote workers that enter a sandbox, are confined there,

@@ -106,7 +106,7 @@ event = Event(signo=signal.SIGCONT, notify=0)
 assert libc.timer_create(1, ctypes.byref(event), ctypes.byref(timer)) == 0
 spec = Spec(0, 10_000_000, 0, 10_000_000)
 assert libc.timer_settime(timer, 0, ctypes.byref(spec), None) == 0
-print("ready", flush=True)
+open("ready", "w").close()
 while True:
     pass
 """
@@ -115,7 +115,10 @@ while True:
 def test_code_that_continues_itself_ends_its_paused_sandbox(fresh):
     fresh.files.write("code.py", CONTINUES_ITSELF)
     fresh.commands.run("python3 code.py", background=True, timeout=0)
-    time.sleep(1)
+    for _ in range(60):
+        if fresh.files.exists("ready"):
+            break
+        time.sleep(0.5)
     fresh.pause()
     for _ in range(60):
         if fresh.sandbox_id not in [one.sandbox_id for one in Sandbox.list().next_items()]:
