@@ -212,9 +212,9 @@ pub trait ProcessHandle: Send + Sync + std::fmt::Debug {
         Ok(Vec::new())
     }
 
-    /// Orders a kept orphan to write an image of its memory, and the next time to drop it. The orphan answers on its
-    /// control channel.
-    async fn order_image(&self, _heir: i32) -> Result<(), SandboxError> {
+    /// Orders a kept orphan to begin an image of its memory, and the next time to write it; or to drop its image. The orphan
+    /// answers on its control channel.
+    async fn order_image(&self, _heir: i32, _drop: bool) -> Result<(), SandboxError> {
         Err(SandboxError::Unsupported("images of a session".to_owned()))
     }
 

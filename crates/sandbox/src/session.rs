@@ -360,12 +360,12 @@ pub trait Session: Send + std::fmt::Debug {
         Ok(Vec::new())
     }
 
-    /// Makes an image of a checkpoint. It exists until [`drop_image`](Self::drop_image).
+    /// Makes an image of a checkpoint, of at most `max_bytes`. It exists until [`drop_image`](Self::drop_image).
     ///
     /// # Errors
     /// The reason, as the end of a sentence that begins with "because". The session is unchanged.
-    async fn image(&mut self, number: u32) -> Result<ImageMade, String> {
-        let _ = number;
+    async fn image(&mut self, number: u32, max_bytes: u64) -> Result<ImageMade, String> {
+        let _ = (number, max_bytes);
         Err("only Python sessions can be copied to another sandbox".to_owned())
     }
 

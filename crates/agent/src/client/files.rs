@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+#[cfg(target_os = "linux")]
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use sandcell_sandbox::{
     Code, Entry, Failure, FileChange, FileChunk, FileError, FileWatch, Files, ImageFile, Listing, SandboxError,
     SandboxPath, SavedChanges, SavedFiles, SavedSize, WriteMode,
@@ -20,8 +22,9 @@ use super::forward::{OpenedStream, ask_stream};
 use super::streams::{Credit, Stream};
 use super::{ANSWER_TIMEOUT, AgentEnd, timed_out};
 use crate::protocol::{
-    BODY_CHANNEL, EmptyReply, ErrorCode, ForgetFilesReply, ImageReply, MAX_DATA, MAX_TRANSFER, MakeFolderReply,
-    ReadReply, ReceiveWindow, Request, RestoreFilesReply, SAVED_FILES_FEATURE, WATCH_FEATURE, WireError, WriteReply,
+    BODY_CHANNEL, EmptyReply, ErrorCode, ForgetFilesReply, ImageReply, MAX_DATA, MAX_IMAGE_TABLE, MAX_TRANSFER,
+    MakeFolderReply, ReadReply, ReceiveWindow, Request, RestoreFilesReply, SAVED_FILES_FEATURE, WATCH_FEATURE,
+    WireError, WriteReply,
 };
 
 /// The maximum number of changes of a watched folder that wait to be read.
@@ -82,8 +85,14 @@ impl AgentFiles {
         asked.map_err(saved_error)
     }
 
-    /// Copies the agent's image to a file of this process.
-    async fn copy_image(&self, image: ImageReply) -> Result<ImageFile, SandboxError> {
+    /// Copies the agent's image to a file of this process. An image with contents of more than `max_bytes` ends the
+    /// connection: a hostile agent must not fill the memory of this process.
+    async fn copy_image(&self, image: ImageReply, max_bytes: u64) -> Result<ImageFile, SandboxError> {
+        if image.position > max_bytes || image.bytes > MAX_IMAGE_TABLE {
+            let end = AgentEnd::ProtocolError("a larger image than was asked for".to_owned());
+            self.agent.end(end.clone());
+            return Err(end.error());
+        }
         let failed = |source| SandboxError::Setup {
             step: "copy the files of a sandbox".to_owned(),
             source,
@@ -103,6 +112,7 @@ impl AgentFiles {
             writer.write_all(&bytes).map_err(failed)?;
             offset = offset.saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
         }
+        seal(&file).map_err(failed)?;
         Ok(ImageFile {
             file: Arc::new(file),
             position: image.position,
@@ -126,8 +136,20 @@ impl AgentFiles {
 /// Makes a file in memory.
 #[cfg(target_os = "linux")]
 fn memory_file() -> io::Result<File> {
-    let made = rustix::fs::memfd_create("sandcell-files", rustix::fs::MemfdFlags::CLOEXEC)?;
-    Ok(File::from(made))
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    Ok(File::from(memfd_create("sandcell-files", flags)?))
+}
+
+/// Makes a file in memory unchangeable.
+#[cfg(target_os = "linux")]
+fn seal(file: &File) -> io::Result<()> {
+    let seals = SealFlags::GROW | SealFlags::SHRINK | SealFlags::WRITE | SealFlags::SEAL;
+    Ok(fcntl_add_seals(file, seals)?)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn seal(_file: &File) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -169,7 +191,7 @@ impl SavedFiles for AgentFiles {
 
     async fn image(&self, number: u32, max_bytes: u64) -> Result<ImageFile, SandboxError> {
         let reply: ImageReply = self.ask_saved(&Request::ImageFiles { number, max_bytes }).await?;
-        let copied = self.copy_image(reply).await;
+        let copied = self.copy_image(reply, max_bytes).await;
         let dropped: Result<EmptyReply, _> = self.ask_saved(&Request::DropImage).await;
         dropped.and(copied)
     }

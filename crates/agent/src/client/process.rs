@@ -299,10 +299,11 @@ impl ProcessHandle for AgentProcess {
         Ok(reply.pids)
     }
 
-    async fn order_image(&self, heir: i32) -> Result<(), SandboxError> {
+    async fn order_image(&self, heir: i32, drop: bool) -> Result<(), SandboxError> {
         let request = Request::Image {
             process: self.id,
             pid: heir,
+            drop,
         };
         self.request_done("agent image", &request).await
     }

@@ -173,6 +173,8 @@ pub enum Request {
     Image {
         process: u32,
         pid: i32,
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        drop: bool,
     },
     ImageFiles {
         number: u32,

@@ -29,6 +29,9 @@ pub const MAX_CONNECTIONS: usize = 64;
 /// The maximum number of bytes that one `read` or `write` moves.
 pub const MAX_TRANSFER: u64 = 16 << 20;
 
+/// The maximum size of the table of contents of an image of saved files, in bytes.
+pub const MAX_IMAGE_TABLE: u64 = 64 << 20;
+
 /// The maximum number of entries that one `list` returns.
 pub const MAX_ENTRIES: usize = 10_000;
 

@@ -260,7 +260,7 @@ impl Streams {
             Request::ForgetFiles { number } => {
                 answer(stream, Ok(self.saved.forget(number)), out);
             }
-            Request::Image { process, pid } => answer(stream, self.order_image(process, pid), out),
+            Request::Image { process, pid, drop } => answer(stream, self.order_image(process, pid, drop), out),
             Request::ImageFiles { number, max_bytes } => {
                 let saved = self.saved_state(number);
                 self.begin(stream, out, |root| {

@@ -310,3 +310,21 @@ async fn an_agent_that_opens_unrequested_streams_is_disconnected() {
         assert!(!text.is_empty(), "{case}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_image_that_is_larger_than_asked_for_is_a_protocol_error() {
+    for reply in [
+        json!({"ok": {"position": 4097, "bytes": 10}}),
+        json!({"ok": {"position": u64::MAX, "bytes": u64::MAX}}),
+        json!({"ok": {"position": 0, "bytes": u64::MAX}}),
+    ] {
+        let (client, mut fake) = Fake::connect().await;
+        let files = client.clone();
+        let asking = tokio::spawn(async move { files.saved_files().unwrap().image(1, 4096).await.unwrap_err() });
+        let (kind, stream, _) = fake.frame().await;
+        assert_eq!(kind, Kind::Request);
+        fake.send(|out| assert!(out.message(Kind::Reply, stream, &reply))).await;
+        assert!(protocol_error_of(&client).await.contains("larger image"));
+        assert!(matches!(asking.await.unwrap(), SandboxError::Protocol(_)));
+    }
+}

@@ -351,6 +351,48 @@ fn a_killed_copy_ends_its_branch_only() {
     }
 }
 
+/// Files that no checkpoint has leave too little memory for an image of a session that is small enough for one.
+#[test]
+fn an_image_that_does_not_fit_into_the_memory_limit_ends_nothing_else() {
+    let _turn = begin!();
+    let place = place();
+    let server = start(&place);
+    let made = server.call("create_sandbox", json!({"memory_mb": 128}));
+    let id = made.0["structuredContent"]["sandbox_id"].clone();
+    let source = Sandbox { server: &server, id };
+    source
+        .run("x = bytearray(b'1') * (40 << 20); open('/dev/shm/large', 'wb').write(bytes(range(1, 256)) * (40 << 12))");
+    for _ in 0..3 {
+        let answer = source.try_branch(json!({}));
+        if answer.is_error() {
+            answer.refused("checkpoint_unavailable");
+        }
+        assert_eq!(source.run("print(len(x), x[-1])"), "41943040 49");
+    }
+}
+
+#[test]
+fn many_calls_branch_one_sandbox_at_once() {
+    let _turn = begin!();
+    let place =
+        TestDir::with_settings("[pool]\nparked = 0\nwarm_parents = true\n[limits]\nsandboxes_per_caller = 64\n");
+    let server = start(&place);
+    let source = Sandbox::new(&server);
+    source.run("x = bytearray(b'1') * (4 << 20)");
+    std::thread::scope(|scope| {
+        for _ in 0..6 {
+            scope.spawn(|| {
+                for branch in source.branches(json!({"count": 5})) {
+                    assert_eq!(branch.run("print(len(x), x[-1])"), "4194304 49");
+                    branch.close();
+                }
+            });
+        }
+    });
+    source.try_branch(json!({"count": 64})).refused("limit_reached");
+    assert_eq!(source.run("print(len(x), x[-1])"), "4194304 49");
+}
+
 #[test]
 fn branches_leave_nothing_behind() {
     let _turn = begin!(alone);

@@ -100,7 +100,8 @@ pub(crate) async fn run_lifecycle(sandboxes: Arc<Sandboxes>, record: Arc<Record>
         record.set_failed(failure);
         return;
     }
-    match &plan.from {
+    // Its image can be large, and is not needed any more.
+    match plan.from.take() {
         Some(from) => { from.packages.iter() }
             .for_each(|(language, package)| record.add_packages(language, std::slice::from_ref(package))),
         None => {

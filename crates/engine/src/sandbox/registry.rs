@@ -232,6 +232,11 @@ impl Registry {
         }
     }
 
+    /// Fails if there is no room for `count` sandboxes now.
+    pub(crate) fn check_free(&self, principal: &Principal, count: usize, params: &CreateParams) -> Result<(), Failure> {
+        Self::check_room(&lock(&self.inner), principal, count, params)
+    }
+
     /// Reserves `count` records for new sandboxes, or none.
     pub(crate) fn reserve(
         &self,

@@ -62,7 +62,7 @@ impl Sandboxes {
         let limits = policy::create(&self.config(), &req, &names)?;
         if let Some(from) = req.from.clone() {
             let count = usize::try_from(req.count).unwrap_or(usize::MAX);
-            let (mut plan, params) = self.plan_branches(principal, &req, &from).await?;
+            let (mut plan, params) = self.plan_branches(principal, &req, &from, count).await?;
             plan.turns = Some(Arc::new(Semaphore::new(MAX_CONCURRENT_CREATES)));
             let made = self.make_all(principal, count, plan, params, &[]).await?;
             return Ok(self.claim_all(made));

@@ -100,13 +100,15 @@ pub enum Frame {
         /// The reason for its absence, as a word of the protocol.
         why: String,
     },
-    /// A kept snapshot has written an image of itself, or cannot.
+    /// A kept snapshot has begun or written an image of itself, or has none.
     Imaged {
         /// The snapshot's process id inside, as claimed.
         pid: i32,
-        /// The image; none if it could not be written.
+        /// The image, if it is written.
         made: Option<ImageMade>,
-        /// The reason; at most 300 bytes.
+        /// The size of an image that was begun, in bytes.
+        size: u64,
+        /// The reason why there is none; at most 300 bytes. Empty if there is one.
         why: String,
     },
     /// The answer to a request to load an image.
@@ -202,6 +204,7 @@ enum Header {
         descriptor: i32,
         position: u64,
         bytes: u64,
+        size: u64,
         why: String,
     },
     Loading {
@@ -350,6 +353,7 @@ fn parse(mut body: Bytes) -> Result<Frame, FrameError> {
             descriptor,
             position,
             bytes,
+            size,
             mut why,
         } => {
             no_blobs(&body)?;
@@ -361,7 +365,7 @@ fn parse(mut body: Bytes) -> Result<Frame, FrameError> {
                 bytes,
             };
             let made = (why.is_empty() && descriptor >= 0).then_some(made);
-            Ok(Frame::Imaged { pid, made, why })
+            Ok(Frame::Imaged { pid, made, size, why })
         }
         Header::Loading { nonce, mut why } => {
             no_blobs(&body)?;

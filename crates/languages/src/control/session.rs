@@ -753,8 +753,8 @@ impl Session for DriverSession {
         self.measure_checkpoints().await
     }
 
-    async fn image(&mut self, number: u32) -> Result<ImageMade, String> {
-        self.make_image(number).await
+    async fn image(&mut self, number: u32, max_bytes: u64) -> Result<ImageMade, String> {
+        self.make_image(number, max_bytes).await
     }
 
     async fn drop_image(&mut self, number: u32) {

@@ -99,23 +99,12 @@ impl PythonLanguage {
             None => &self.driver,
             Some(_) => &self.abroad,
         };
-        let command = Command {
-            argv: driver.argv(),
-            env: sandbox.base_env().clone(),
-            cwd: HOME.to_owned(),
-            stands_alone: false,
-            stdin: StdinMode::Null,
-            control: true,
-            terminal: None,
-        };
+        let command = driver_command(driver, sandbox.base_env());
         let Some(entry) = sandbox.zygote_entry() else {
             return self.open_cold(sandbox, command, driver).await;
         };
         let expected = entry.pending_worker();
-        let attached = match sandbox.attachments() {
-            Some(attachments) => attachments.attached().await,
-            None => Vec::new(),
-        };
+        let attached = attached_to(sandbox).await;
         let chosen = self.zygotes.choose(&attached, expected);
         if let (Some(number), None) = (expected, &chosen) {
             // A child waits there, but no session will use it.
@@ -153,24 +142,13 @@ impl PythonLanguage {
     async fn open_branch(&self, sandbox: &dyn Sandbox, image: &StateImage) -> Result<DriverSession, SessionError> {
         let unsupported = || SandboxError::Unsupported("branches of a sandbox".to_owned());
         let branching = sandbox.branching().ok_or_else(unsupported)?;
-        let attached = match sandbox.attachments() {
-            Some(attachments) => attachments.attached().await,
-            None => Vec::new(),
-        };
+        let attached = attached_to(sandbox).await;
         let chosen = self.zygotes.choose_soon(&attached).await;
         let chosen = chosen.ok_or_else(|| SessionError::Start {
             language: self.info.name.clone(),
             reason: "no zygote runs, whose forks load the state (`sandcell doctor` names the reason)".to_owned(),
         })?;
-        let command = Command {
-            argv: self.driver.argv(),
-            env: sandbox.base_env().clone(),
-            cwd: HOME.to_owned(),
-            stands_alone: false,
-            stdin: StdinMode::Null,
-            control: true,
-            terminal: None,
-        };
+        let command = driver_command(&self.driver, sandbox.base_env());
         let boot = driver::begin_frame(&command.env, &command.cwd);
         let worker = branching.adopt_with(chosen.number, image).await?;
         let start = self.start(command, boot);
@@ -210,6 +188,27 @@ impl PythonLanguage {
                 stdin: true,
             },
         }
+    }
+}
+
+/// Returns the command that starts a driver.
+fn driver_command(driver: &driver::Boot, env: &BTreeMap<String, String>) -> Command {
+    Command {
+        argv: driver.argv(),
+        env: env.clone(),
+        cwd: HOME.to_owned(),
+        stands_alone: false,
+        stdin: StdinMode::Null,
+        control: true,
+        terminal: None,
+    }
+}
+
+/// Returns the folders that are attached to a sandbox, in call order.
+async fn attached_to(sandbox: &dyn Sandbox) -> Vec<PathBuf> {
+    match sandbox.attachments() {
+        Some(attachments) => attachments.attached().await,
+        None => Vec::new(),
     }
 }
 
@@ -257,15 +256,7 @@ impl Language for PythonLanguage {
         modules: &[String],
         attached: &[PathBuf],
     ) -> Result<Vec<NotLoaded>, SessionError> {
-        let command = Command {
-            argv: self.driver.argv(),
-            env: BTreeMap::new(),
-            cwd: HOME.to_owned(),
-            stands_alone: false,
-            stdin: StdinMode::Null,
-            control: true,
-            terminal: None,
-        };
+        let command = driver_command(&self.driver, &BTreeMap::new());
         let recipe = zygotes::Recipe {
             backend: Arc::clone(backend),
             argv: self.driver.argv(),

@@ -14,6 +14,7 @@ const MAX_KEPT: usize = 32;
 const HEIR_WAKES: Signal = Signal::USR1;
 const HEIR_IS_KEPT: Signal = Signal::USR2;
 const HEIR_MAKES_IMAGE: Signal = Signal::HUP;
+const HEIR_DROPS_IMAGE: Signal = Signal::QUIT;
 
 impl Streams {
     /// Replaces a program that has ended by an orphan. The only checks are that the orphan exists and belongs to no
@@ -71,12 +72,13 @@ impl Streams {
         Ok(EmptyReply {})
     }
 
-    /// Makes a kept process write an image of its memory, or drop the one that it has written.
-    pub(super) fn order_image(&self, stream: u32, pid: i32) -> Result<EmptyReply, WireError> {
+    /// Makes a kept process begin an image of its memory, write the one that it has begun, or drop its image.
+    pub(super) fn order_image(&self, stream: u32, pid: i32, drop: bool) -> Result<EmptyReply, WireError> {
         let program = self.programs.get(&stream).ok_or_else(|| no_program(stream))?;
         let kept = program.kept.iter().find(|kept| kept.as_raw_pid() == pid);
         let not_kept = || WireError::new(ErrorCode::NotFound, format!("process {pid} is not kept"));
-        tree::signal_process(*kept.ok_or_else(not_kept)?, HEIR_MAKES_IMAGE);
+        let signal = if drop { HEIR_DROPS_IMAGE } else { HEIR_MAKES_IMAGE };
+        tree::signal_process(*kept.ok_or_else(not_kept)?, signal);
         Ok(EmptyReply {})
     }
 

@@ -45,6 +45,7 @@ impl Sandboxes {
         principal: &Principal,
         req: &CreateRequest,
         from: &BranchFrom,
+        count: usize,
     ) -> Result<(Plan, CreateParams), Failure> {
         check_options(req)?;
         let record = self.existing(principal, from.sandbox_id.as_deref())?;
@@ -53,6 +54,7 @@ impl Sandboxes {
         let sandbox = record.ready().await?;
         let language = self.language("python")?;
         let (of, checkpoint) = (Arc::clone(&record), from.checkpoint.clone());
+        self.registry.check_free(principal, count, &record.params)?;
         let source = tokio::spawn(async move {
             let _guard = guard;
             let _changing = of.checkpoints.changing.lock().await;
@@ -158,7 +160,7 @@ async fn make_source(
             (number, sessions)
         }
     };
-    let used = read_usage(sandbox).await.map_or(0, |usage| usage.memory);
+    let used = read_usage(sandbox).await.map_or(limit, |usage| usage.memory);
     let free = limit.saturating_sub(used).saturating_sub(SPARE_MEMORY);
     let image = make_image(branching, saved, &mut taken, &sessions, number, free).await;
     if checkpoint.is_none() {
@@ -188,12 +190,13 @@ async fn make_image(
 ) -> Result<StateImage, Failure> {
     only_one(sessions)?;
     let files = saved.image(number, free).await?;
+    // The agent has dropped its own copy of them by now.
     let Some(session) = sessions.first() else {
         return Ok(StateImage { files, memory: None });
     };
     let found = taken.iter_mut().find(|taken| taken.key == session.key);
     let made = match found {
-        Some(found) => found.image(number, branching).await,
+        Some(found) => found.image(number, free, branching).await,
         None => Err("its checkpoint is gone".to_owned()),
     };
     match made.map_err(|why| not_kept(&session.key, &why))? {

@@ -49,21 +49,22 @@ impl TakenSession {
         })
     }
 
-    /// Makes an image of the session's checkpoint, and passes it on.
+    /// Makes an image of the session's checkpoint, of at most `free` bytes, and passes it on.
     pub(super) async fn image(
         &mut self,
         number: u32,
+        free: u64,
         branching: &dyn Branching,
     ) -> Result<Result<ImageFile, SandboxError>, String> {
         if let Some(live) = &mut self.live
             && live.session.checkpoints().contains(&number)
         {
-            return take_image(live.session.as_mut(), number, branching).await;
+            return take_image(live.session.as_mut(), number, free, branching).await;
         }
         let Some(mut retired) = self.slot.take_retired(number) else {
             return Err("its checkpoint is gone".to_owned());
         };
-        let taken = take_image(retired.session.as_mut(), number, branching).await;
+        let taken = take_image(retired.session.as_mut(), number, free, branching).await;
         self.slot.retire(retired);
         taken
     }
@@ -88,9 +89,10 @@ impl TakenSession {
 async fn take_image(
     session: &mut dyn Session,
     number: u32,
+    free: u64,
     branching: &dyn Branching,
 ) -> Result<Result<ImageFile, SandboxError>, String> {
-    let made = session.image(number).await?;
+    let made = session.image(number, free).await?;
     let taken = branching.take_image(made).await;
     session.drop_image(number).await;
     Ok(taken)

@@ -21,22 +21,53 @@ const LOAD_MAX: Duration = Duration::from_secs(30);
 /// The deadline for a loaded session to answer.
 const ARRIVE_MAX: Duration = Duration::from_secs(10);
 
+/// The report of a copy about its image.
+struct Imaged {
+    made: Option<ImageMade>,
+    size: u64,
+}
+
 impl DriverSession {
-    pub(super) async fn make_image(&mut self, number: u32) -> Result<ImageMade, String> {
-        let gone = || "the copy of it is gone".to_owned();
+    /// Makes an image of a checkpoint. The copy reports the size before it writes anything.
+    pub(super) async fn make_image(&mut self, number: u32, max_bytes: u64) -> Result<ImageMade, String> {
         let Some(Checkpoint { pid, .. }) = self.checkpoints.get(&number).copied() else {
-            return Err(gone());
+            return Err("the copy of it is gone".to_owned());
         };
-        let ordered = self.link.handle.order_image(pid).await;
+        let begun = self.order_image(pid, IMAGE_MAX).await?;
+        if begun.size > max_bytes {
+            self.drop_image_of(number).await;
+            return Err(format!(
+                "it has {} MB in memory, and a second copy of them may have {} MB",
+                begun.size >> 20,
+                max_bytes >> 20
+            ));
+        }
+        let written = self.order_image(pid, IMAGE_MAX).await?;
+        written.made.ok_or_else(|| "its copy wrote no image".to_owned())
+    }
+
+    pub(super) async fn drop_image_of(&mut self, number: u32) {
+        let Some(Checkpoint { pid, .. }) = self.checkpoints.get(&number).copied() else {
+            return;
+        };
+        match self.link.handle.order_image(pid, true).await {
+            // The copy answers with a reason: it has no image any more.
+            Ok(()) => drop(self.imaged(pid, DROP_MAX).await),
+            Err(error) => tracing::debug!(%error, "an image of a session could not be dropped"),
+        }
+    }
+
+    async fn order_image(&mut self, pid: i32, patience: Duration) -> Result<Imaged, String> {
+        let ordered = self.link.handle.order_image(pid, false).await;
         ordered.map_err(|error| match error {
             SandboxError::Unsupported(reason) => reason,
             other => other.to_string(),
         })?;
-        self.imaged(pid, IMAGE_MAX).await?
+        self.imaged(pid, patience).await
     }
 
-    /// Waits for the report of a copy about its image. The inner error is the copy's reason.
-    async fn imaged(&mut self, pid: i32, patience: Duration) -> Result<Result<ImageMade, String>, String> {
+    /// Waits for the report of a copy about its image. The error is the reason why there is none.
+    async fn imaged(&mut self, pid: i32, patience: Duration) -> Result<Imaged, String> {
         let deadline = Instant::now() + patience;
         loop {
             let look = deadline.min(Instant::now() + LOOK);
@@ -51,29 +82,21 @@ impl DriverSession {
             };
             for frame in self.take_between(event).map_err(|error| error.to_string())? {
                 match frame {
-                    Frame::Imaged { pid: of, made, why } if of == pid => {
-                        let why = if why.is_empty() {
-                            "its copy gave no reason".to_owned()
+                    Frame::Imaged {
+                        pid: of,
+                        made,
+                        size,
+                        why,
+                    } if of == pid => {
+                        return if why.is_empty() {
+                            Ok(Imaged { made, size })
                         } else {
-                            why
+                            Err(why)
                         };
-                        return Ok(made.ok_or(why));
                     }
                     _ => {}
                 }
             }
-        }
-    }
-
-    pub(super) async fn drop_image_of(&mut self, number: u32) {
-        let Some(Checkpoint { pid, .. }) = self.checkpoints.get(&number).copied() else {
-            return;
-        };
-        let ordered = self.link.handle.order_image(pid).await;
-        if let Err(error) = ordered {
-            tracing::debug!(%error, "an image of a session could not be dropped");
-        } else if let Err(error) = self.imaged(pid, DROP_MAX).await {
-            tracing::debug!(error, "an image of a session was perhaps not dropped");
         }
     }
 

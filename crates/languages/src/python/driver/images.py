@@ -1,9 +1,9 @@
 """Images: the state of a session and its files, from which a driver in another sandbox continues.
 
-**Making an image.** The agent sends a signal to a kept snapshot. The snapshot forks a child and lists the child's mapped
-regions. The child runs machine code that stores its registers, and then writes the pages of its memory to the image. The
-child runs no Python meanwhile, so registers and memory in the image are those of the same moment. The agent makes the image
-of the files (`agent/src/server/files/saved/image.rs`).
+**Making an image.** The agent sends a signal to a kept snapshot. The snapshot forks a child, lists the child's mapped
+regions and reports the size of the image. The child runs machine code that stores its registers and waits. At the second
+signal the machine code writes the pages of the memory to the image. The child runs no Python meanwhile, so registers and
+memory in the image are those of the same moment. The agent makes the image of the files (`agent/src/server/files/saved/image.rs`).
 
 **Loading an image.** The driver in the new sandbox first writes the files. Then it prepares a list of system calls: they
 unmap the driver's memory, and map the memory in the image at its former addresses. Machine code makes these calls and
@@ -57,20 +57,15 @@ MAX_REGIONS = 20000
 STATES = 1 << 18
 # The room for the calls that write an image, and for those that load one.
 ROOM, SCRATCH = 1 << 22, 1 << 25
-# An image may need this share of the memory that a session with snapshots may have.
-SHARE_OF_MEMORY = 0.6
-# The size of the registers. In a loaded process, the address of the calls that have loaded it follows.
+# The size of the registers, in bytes. In a loaded process, the address of the calls that have loaded it follows.
 REGISTERS = 72
 MIN_ADDRESS, MAX_ADDRESS = 1 << 28, 0x7FFFFFFFF000
 
 
-session = core.session
-
-
 class image:
-    """The image of this snapshot."""
+    """The image of this snapshot, and one that is not written yet."""
 
-    fd = -1
+    fd, begun = -1, None
     # The address where the registers are, and the one where the C library keeps the id of the thread.
     registers, thread = 0, []
     mask = 0o022
@@ -100,80 +95,94 @@ def encoded(rows):
 # ---------------------------------------------------------------- making one
 
 
-def make_or_drop():
-    """Writes an image of this process and reports it, or drops the image that was written. Returns True in the process
+def advance():
+    """Begins an image of this process and reports its size, or writes the one that was begun. Returns True in the process
     that continues from the image."""
-    report = {"type": "imaged", "pid": core.getpid(), "descriptor": -1, "position": 0, "bytes": 0, "why": "dropped"}
-    if image.fd >= 0:
-        forget()
-        core.send(report)
-        return False
+    report = {"type": "imaged", "pid": core.getpid(), "descriptor": -1, "position": 0, "bytes": 0, "size": 0, "why": ""}
     try:
-        written = write_image()
-        if written is None:
-            return True
-        report["descriptor"], report["position"], report["bytes"], report["why"] = image.fd, *written, ""
+        if image.begun is None:
+            if begin():
+                return True
+            report["size"] = image.begun.total
+        else:
+            report["position"], report["bytes"] = write()
+            report["descriptor"] = image.fd
     except BaseException as error:
         report["why"] = str(error) if type(error) is Refused else "it cannot be copied: %s: %s" % (type(error).__name__, error)
-        forget()
+        drop()
     core.send(report)
     return False
 
 
-def forget():
+def drop():
+    """Drops the image, also one that was only begun."""
+    begun, image.begun = image.begun, None
+    if begun:
+        begun.end()
     if image.fd >= 0:
         core.close(image.fd)
-    image.fd = -1
+        image.fd = -1
 
 
-def write_image():
-    """Writes the image. Returns the position and size of its table of contents; None in the process that continues
-    from it."""
+class Begun:
+    """An image that is not written yet: a child of this process stands still with the same memory."""
+
+    child, status, ready, calls, total = -1, -1, -1, -1, 0
+
+    def __init__(self):
+        self.code, self.room = allocate(PAGE, 7), allocate(ROOM, 3)
+        ctypes.memmove(self.code, MACHINE, len(MACHINE))
+        self.is_ignored = _signal.getsignal(_signal.SIGCHLD) == _signal.SIG_IGN
+
+    def end(self):
+        """Waits for the child, which ends when the calls end."""
+        if self.calls >= 0:
+            core.close(self.calls)
+        if self.child > 0:
+            _, self.status = core.waitpid(self.child, 0)
+        if self.ready >= 0:
+            core.close(self.ready)
+        if self.is_ignored:
+            _signal.signal(_signal.SIGCHLD, _signal.SIG_IGN)
+        system_call("munmap", self.code, PAGE)
+        system_call("munmap", self.room, ROOM)
+
+
+def begin():
+    """Makes the child and lists what the image needs. Returns True in the process that continues from the image."""
+    drop()
     if posix.uname().machine != "x86_64" or sys.maxsize >> 32 == 0:
         raise Refused("only sessions on x86-64 can be copied to other sandboxes")
     image.fd = memory_file()
-    # A child has the same memory, which does not change while this process looks at it.
-    code, room = allocate(PAGE, 7), allocate(ROOM, 3)
-    ctypes.memmove(code, MACHINE, len(MACHINE))
+    image.begun = begun = Begun()
     ready, told = core.pipe()
     table, calls = core.pipe()
-    child, ignored = -1, _signal.getsignal(_signal.SIGCHLD) == _signal.SIG_IGN
-    try:
-        child = core.fork()
-        if not child:
-            return stand_still(code, room, told, table, {ready, told, table, calls, image.fd})
-        core.close(told)
-        core.close(table)
-        # Where the program ignores the signal, the end of a child cannot be waited for.
-        if ignored:
-            _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
-        state = read_line(ready)
-        regions, total = regions_of(child)
-        if total > session.copy_below * SHARE_OF_MEMORY:
-            raise Refused("it has %d MB in memory, which is too much of the sandbox's limit for a second copy" % (total >> 20))
-        write_calls(calls, regions)
-        core.close(calls)
-        calls = -1
-        ended, status = core.waitpid(child, 0)
-        child = -1
-        if status:
-            raise Refused("there is not enough memory for a copy of it")
-    finally:
-        if child:  # not in the child
-            if child > 0:
-                core.kill(child, _signal.SIGKILL)
-                core.waitpid(child, 0)
-            if ignored:
-                _signal.signal(_signal.SIGCHLD, _signal.SIG_IGN)
-            core.close(ready)
-            if calls >= 0:
-                core.close(calls)
-            system_call("munmap", code, PAGE)
-            system_call("munmap", room, ROOM)
-    state, _ = core.scan(state.decode("ascii"), 0)
-    index = core.dump({"regions": regions, "state": state})
-    posix.pwrite(image.fd, index, total)
-    return total, len(index)
+    child = core.fork()
+    if not child:
+        stand_still(begun, told, table, {ready, told, table, calls, image.fd})
+        return True
+    core.close(told)
+    core.close(table)
+    begun.child, begun.ready, begun.calls = child, ready, calls
+    # Where the program ignores the signal, the end of a child cannot be waited for.
+    if begun.is_ignored:
+        _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+    begun.state, _ = core.scan(read_line(ready).decode("ascii"), 0)
+    begun.regions, begun.total = regions_of(child)
+    return False
+
+
+def write():
+    """Writes the image. Returns the position and size of its table of contents."""
+    begun = image.begun
+    write_calls(begun.calls, begun.regions)
+    image.begun = None
+    begun.end()
+    if begun.status:
+        raise Refused("there is not enough memory for a copy of it")
+    index = core.dump({"regions": begun.regions, "state": begun.state})
+    posix.pwrite(image.fd, index, begun.total)
+    return begun.total, len(index)
 
 
 def memory_file():
@@ -193,25 +202,26 @@ def allocate(size, access):
     return address
 
 
-def stand_still(code, room, told, table, own):
+def stand_still(begun, told, table, own):
     """Runs in the child: reports what the kernel knows about the process, and stands still until all memory is written.
-    Returns None in the process that continues from the image."""
+    Returns only in the process that continues from the image."""
     try:
         for fd in own - {told, table, image.fd}:
             core.close(fd)
+        # If memory runs short, this process ends, and neither the session nor the snapshot.
+        core.part("snapshots").write_file("/proc/self/oom_score_adj", b"1000")
         registers = ctypes.create_string_buffer(128)
         image.registers = ctypes.addressof(registers)
         core.write(told, core.dump(state_of_process(own)))
-        result = function(code, image.registers, told, table, room, ROOM)
+        result = function(begun.code, image.registers, told, table, begun.room, ROOM)
     except BaseException:
         core._exit(70)
     if result != RESTORED:
         core._exit(70)
-    image.fd = -1
+    image.fd, image.begun = -1, None
     scratch = ctypes.c_uint64.from_address(image.registers + REGISTERS).value
-    for address, size in ((code, PAGE), (room, ROOM), (scratch, SCRATCH)):
+    for address, size in ((begun.code, PAGE), (begun.room, ROOM), (scratch, SCRATCH)):
         system_call("munmap", address, size)
-    return None
 
 
 def read_line(fd):
@@ -445,7 +455,7 @@ def write_files(image, index):
 
 
 def path_of(folders, entry):
-    top, path = folders[entry["folder"]].encode(), bytes.fromhex(entry["path"])
+    top, path = folders[entry["folder"]].encode(), bytes(entry["path"])
     return top + b"/" + path if path else top
 
 
@@ -476,7 +486,7 @@ def write_entry(image, path, entry):
         except FileExistsError:
             pass
     elif kind == "link":
-        posix.symlink(bytes.fromhex(entry["target"]), path)
+        posix.symlink(bytes(entry["target"]), path)
     elif kind == "fifo":
         posix.mkfifo(path, 0o600)
     else:

@@ -39,7 +39,8 @@ PAGE = posix.sysconf("SC_PAGESIZE")
 # The shortest idle time before a snapshot, in milliseconds.
 MIN_IDLE_MS = 3
 # Signals of the sandbox's first process. Those of other processes are ignored.
-WAKE_SIGNAL, KEEP_SIGNAL, IMAGE_SIGNAL = _signal.SIGUSR1, _signal.SIGUSR2, _signal.SIGHUP
+WAKE_SIGNAL, KEEP_SIGNAL = _signal.SIGUSR1, _signal.SIGUSR2
+IMAGE_SIGNAL, DROP_SIGNAL = _signal.SIGHUP, _signal.SIGQUIT
 # The warm-up cell as a frame, and the name of its text.
 WARM_UP_FRAME = b'{"type":"run","nonce":"sandcell-0","cell":1,"code":"x = 1\\nx","stdin":null}'
 WARM_UP_FRAME = (len(WARM_UP_FRAME) + 4).to_bytes(4, "little") + len(WARM_UP_FRAME).to_bytes(4, "little") + WARM_UP_FRAME
@@ -502,26 +503,34 @@ def freeze():
                 pass
     core.close(plug)
     while True:
-        received = _signal.sigwaitinfo({WAKE_SIGNAL, KEEP_SIGNAL, IMAGE_SIGNAL})
+        received = _signal.sigwaitinfo({WAKE_SIGNAL, KEEP_SIGNAL, IMAGE_SIGNAL, DROP_SIGNAL})
         # The first process adopts orphans.
         if received.si_code or received.si_pid != posix.getppid():
             continue
+        if received.si_signo in (WAKE_SIGNAL, DROP_SIGNAL) and "images" in core.PARTS:
+            core.part("images").drop()
         if received.si_signo == WAKE_SIGNAL:
             return False
         write_file("/proc/self/comm", KEPT_NAME)
-        if received.si_signo == IMAGE_SIGNAL and make_image():
+        if received.si_signo == DROP_SIGNAL:
+            report_image("dropped")
+        elif received.si_signo == IMAGE_SIGNAL and advance_image():
             return True
 
 
-def make_image():
-    """Writes or drops an image of this snapshot. Returns True in the process that continues from it."""
+def advance_image():
+    """Begins or writes an image of this snapshot. Returns True in the process that continues from it."""
     try:
         images = core.part("images")
     except BaseException:
-        report = {"type": "imaged", "pid": core.getpid(), "descriptor": -1, "position": 0, "bytes": 0}
-        core.send({**report, "why": "the module ctypes cannot be imported in it"})
+        report_image("the module ctypes cannot be imported in it")
         return False
-    return images.make_or_drop()
+    return images.advance()
+
+
+def report_image(why):
+    """Reports that there is no image."""
+    core.send({"type": "imaged", "pid": core.getpid(), "descriptor": -1, "position": 0, "bytes": 0, "size": 0, "why": why})
 
 
 def released(header):

@@ -11,7 +11,7 @@ use sandcell_sandbox::{SavedChange, SavedChangeKind, SavedChanges};
 use super::super::Step;
 use super::super::open::Root;
 use super::walk::{Found, Next, TopFolders, Walk, open_readable};
-use super::{Content, Key, NodeKind, PIECE_BYTES, SavedState, attributes, count, failed, fill, size_of, work};
+use super::{Content, Key, NodeKind, PIECE_BYTES, SavedState, attributes, count, failed, fill, size_of, step_of, work};
 use crate::protocol::WireError;
 
 /// A comparison in progress.
@@ -56,11 +56,8 @@ impl Changes {
     }
 
     pub(in crate::server) fn slice(&mut self) -> Step {
-        match work(|| self.advance()) {
-            Ok(true) => Step::Again,
-            Ok(false) => self.finish(),
-            Err(error) => Step::Failed(error),
-        }
+        let worked = work(|| self.advance());
+        step_of(worked, || self.finish())
     }
 
     fn advance(&mut self) -> Result<bool, WireError> {

@@ -1,19 +1,18 @@
-//! Images of saved files: one file without a name that the host reads and passes to other sandboxes, whose drivers write the
-//! files//! (`languages/src/python/driver/images.py`).
+//! Images of saved files: one file without a name. The host reads it and passes it to other sandboxes, whose drivers write
+//! the files (`languages/src/python/driver/images.py`).
 
 use std::ops::Bound;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
 use serde::Serialize;
 
 use super::super::Step;
 use super::super::open::Root;
 use super::walk::TopFolders;
-use super::{Content, Key, NodeKind, PAGE_BYTES, PIECE_BYTES, SavedState, count, work, write_at};
-use crate::protocol::{ErrorCode, ImageReply, WireError};
+use super::{Content, Key, NodeKind, PAGE_BYTES, PIECE_BYTES, SavedState, count, new_store, step_of, work, write_at};
+use crate::protocol::{ErrorCode, ImageReply, MAX_IMAGE_TABLE, WireError};
 
 /// The work on one image.
 pub(in crate::server) struct Image {
@@ -35,17 +34,17 @@ struct Index {
     files: Vec<File>,
 }
 
-/// A file or folder. Its path and the target of a link are in hexadecimal.
+/// A file or folder.
 #[derive(Serialize)]
 struct File {
     folder: usize,
-    path: String,
+    path: Vec<u8>,
     kind: &'static str,
     mode: u32,
     modified: (i64, i64),
     size: u64,
     offset: u64,
-    target: String,
+    target: Vec<u8>,
 }
 
 impl Image {
@@ -56,10 +55,7 @@ impl Image {
         real: &[String],
         max_bytes: u64,
     ) -> Result<Self, WireError> {
-        let file = match memfd_create("sandcell-image", MemfdFlags::CLOEXEC) {
-            Err(Errno::NOSYS | Errno::PERM) => TopFolders::open(root, saved.folders(), real)?.unnamed_file(),
-            made => made,
-        };
+        let file = new_store(&TopFolders::open(root, saved.folders(), real)?);
         Ok(Self {
             file: file.map_err(|error| failed("make the image", error))?,
             end: 0,
@@ -76,11 +72,8 @@ impl Image {
     }
 
     pub(in crate::server) fn slice(&mut self) -> Step {
-        match work(|| self.advance()) {
-            Ok(true) => Step::Again,
-            Ok(false) => self.finish(),
-            Err(error) => Step::Failed(error),
-        }
+        let worked = work(|| self.advance());
+        step_of(worked, || self.finish())
     }
 
     /// Copies a saved entry, or a piece of its content. Returns false at the end.
@@ -91,19 +84,19 @@ impl Image {
         };
         let mut file = File {
             folder: key.0,
-            path: hexadecimal(&key.1),
+            path: key.1.clone(),
             kind: "socket",
             mode: node.mode,
             modified: node.modified,
             size: 0,
             offset: 0,
-            target: String::new(),
+            target: Vec::new(),
         };
         match &node.kind {
             NodeKind::Folder => file.kind = "folder",
             NodeKind::Fifo => file.kind = "fifo",
             NodeKind::Socket => {}
-            NodeKind::Link(target) => (file.kind, file.target) = ("link", hexadecimal(target)),
+            NodeKind::Link(target) => (file.kind, file.target) = ("link", target.clone()),
             NodeKind::File(content) => {
                 if self.position == 0 && self.end.saturating_add(content.size) > self.max_bytes {
                     let message = format!(
@@ -130,6 +123,12 @@ impl Image {
     fn finish(&mut self) -> Step {
         let index = serde_json::to_vec(&self.index).unwrap_or_default();
         let (position, bytes) = (self.end, count(index.len()));
+        if bytes > MAX_IMAGE_TABLE {
+            return Step::Failed(WireError::new(
+                ErrorCode::TooLarge,
+                "the names of the files are too long in all",
+            ));
+        }
         let written = write_at(&self.file, &index, position);
         match written.and_then(|()| rustix::io::fcntl_dupfd_cloexec(&self.file, 3)) {
             Ok(file) => Step::Imaged(file, ImageReply { position, bytes }),
@@ -160,15 +159,4 @@ fn copy_piece(
 
 fn failed(step: &str, error: Errno) -> WireError {
     WireError::new(ErrorCode::Failed, format!("{step}: {error}"))
-}
-
-fn hexadecimal(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    bytes
-        .iter()
-        .fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-            // Writing to a text cannot fail.
-            let _fits = write!(text, "{byte:02x}");
-            text
-        })
 }

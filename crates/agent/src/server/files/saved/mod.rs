@@ -28,8 +28,8 @@ pub(in crate::server) use restore::Restore;
 pub(in crate::server) use save::Save;
 
 use self::walk::TopFolders;
-use super::names;
 use super::open::retry;
+use super::{Step, names};
 use crate::protocol::{ErrorCode, ForgetFilesReply, WireError};
 
 /// The maximum number of saved states.
@@ -246,6 +246,15 @@ fn work(mut advance: impl FnMut() -> Result<bool, WireError>) -> Result<bool, Wi
         }
     }
     Ok(true)
+}
+
+/// Returns the result of a slice of work. `finish` makes that of a finished operation.
+fn step_of(worked: Result<bool, WireError>, finish: impl FnOnce() -> Step) -> Step {
+    match worked {
+        Ok(true) => Step::Again,
+        Ok(false) => finish(),
+        Err(error) => Step::Failed(error),
+    }
 }
 
 /// Writes all bytes at a position of a file.

@@ -18,7 +18,8 @@ use super::super::open::{Root, retry};
 use super::super::remove::Remove;
 use super::walk::{Found, Next, TopFolders, Walk};
 use super::{
-    Content, Key, Node, NodeKind, PIECE_BYTES, SavedState, attributes, count, failed, fill, size_of, work, write_at,
+    Content, Key, Node, NodeKind, PIECE_BYTES, SavedState, attributes, count, failed, fill, size_of, step_of, work,
+    write_at,
 };
 use crate::protocol::{RestoreFilesReply, WireError};
 
@@ -77,11 +78,8 @@ impl Restore {
     }
 
     pub(in crate::server) fn slice(&mut self) -> Step {
-        match work(|| self.advance()) {
-            Ok(true) => Step::Again,
-            Ok(false) => Step::Restored(RestoreFilesReply { changed: self.changed }),
-            Err(error) => Step::Failed(error),
-        }
+        let worked = work(|| self.advance());
+        step_of(worked, || Step::Restored(RestoreFilesReply { changed: self.changed }))
     }
 
     /// Handles one entry, or a piece of a file. Returns false at the end.

@@ -13,7 +13,7 @@ use super::super::{Step, errors};
 use super::walk::{Found, Next, TopFolders, Walk, open_readable};
 use super::{
     Content, ENTRY_BYTES, Key, MAX_ENTRIES, Modified, Node, NodeKind, PAGE_BYTES, PIECE_BYTES, SavedState, SavedStates,
-    attributes, count, failed, fill, new_store, size_of, work, write_at,
+    attributes, count, failed, fill, new_store, size_of, step_of, work, write_at,
 };
 use crate::protocol::{ErrorCode, WireError};
 
@@ -79,11 +79,8 @@ impl Save {
     }
 
     pub(in crate::server) fn slice(&mut self) -> Step {
-        match work(|| self.advance()) {
-            Ok(true) => Step::Again,
-            Ok(false) => self.finish(),
-            Err(error) => Step::Failed(error),
-        }
+        let worked = work(|| self.advance());
+        step_of(worked, || self.finish())
     }
 
     fn finish(&mut self) -> Step {
