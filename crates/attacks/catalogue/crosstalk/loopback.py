@@ -6,7 +6,7 @@
 # in: a
 listener = socket.socket()
 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-listener.bind(("127.0.0.1", 45671))
+listener.bind(("127.0.0.1", 25671))
 listener.listen()
 # in: b
-connect("127.0.0.1", 45671)
+connect("127.0.0.1", 25671)

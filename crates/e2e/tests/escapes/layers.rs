@@ -22,6 +22,7 @@ mod canary;
 mod target;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, PoisonError};
 
 use sandcell_attacks::{Attack, Needs};
 use sandcell_e2e::begin;
@@ -53,8 +54,13 @@ fn provable() -> Vec<Attack> {
     sandcell_attacks::all().unwrap().into_iter().filter(of_layers).collect()
 }
 
+/// Held while sandboxes are in the host's network: attacks of two tests would use the same port.
+static HOST_NETWORK: Mutex<()> = Mutex::new(());
+
 /// Makes attacks with some layers left out. Returns those with an unexpected outcome.
 fn without(user: ServerUser, layers: &BTreeSet<String>, attacks: &[&Attack], wanted: &str) -> Vec<String> {
+    let in_host_network = layers.contains("network_namespace");
+    let _network = in_host_network.then(|| HOST_NETWORK.lock().unwrap_or_else(PoisonError::into_inner));
     let list = layers.iter().cloned().collect::<Vec<_>>().join(",");
     // A zygote's worker has its own Landlock rules in addition to the agent's, which hold attacks on the agent as well.
     let alone = ("SANDCELL_POOL__WARM_PARENTS", "false");
