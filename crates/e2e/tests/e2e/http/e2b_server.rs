@@ -120,7 +120,7 @@ fn framework(command: &mut Command) {
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr)
     );
-    assert!(output.status.success(), "{said}\n{}", server.log());
+    assert!(output.status.success(), "{}\n{said}\n{}", output.status, server.log());
     assert!(
         said.lines().filter(|line| line.starts_with("ok ")).count() > 10,
         "{said}"
