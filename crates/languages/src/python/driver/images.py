@@ -155,20 +155,22 @@ def begin():
         raise Refused("only sessions on x86-64 can be copied to other sandboxes")
     image.fd = memory_file()
     image.begun = begun = Begun()
-    ready, told = core.pipe()
-    table, calls = core.pipe()
-    child = core.fork()
-    if not child:
-        stand_still(begun, told, table, {ready, told, table, calls, image.fd})
-        return True
-    core.close(told)
-    core.close(table)
-    begun.child, begun.ready, begun.calls = child, ready, calls
+    begun.ready, told = core.pipe()
+    table, begun.calls = core.pipe()
+    try:
+        begun.child = core.fork()
+        if not begun.child:
+            stand_still(begun, told, table, {begun.ready, told, table, begun.calls, image.fd})
+            return True
+    finally:
+        if begun.child:
+            core.close(told)
+            core.close(table)
     # Where the program ignores the signal, the end of a child cannot be waited for.
     if begun.is_ignored:
         _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
-    begun.state, _ = core.scan(read_line(ready).decode("ascii"), 0)
-    begun.regions, begun.total = regions_of(child)
+    begun.state, _ = core.scan(read_line(begun.ready).decode("ascii"), 0)
+    begun.regions, begun.total = regions_of(begun.child)
     return False
 
 
