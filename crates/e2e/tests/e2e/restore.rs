@@ -241,7 +241,7 @@ fn the_result_names_the_execution_of_the_restored_state() {
 #[test]
 fn a_handler_that_raises_during_a_snapshot_leaves_no_untracked_process() {
     let _turn = begin!();
-    let place = TestDir::new();
+    let place = TestDir::with_settings(NO_UNDO);
     let server = Kept::start(&place);
     let run = |code: &str| server.server.call("execute_code", json!({"code": code}));
     // The handler runs as soon as signals are unblocked.
@@ -387,7 +387,7 @@ fn the_program_does_not_see_its_snapshot() {
 #[test]
 fn with_threads_there_is_no_snapshot_and_the_result_states_why() {
     let _turn = begin!();
-    let place = TestDir::new();
+    let place = TestDir::with_settings(NO_UNDO);
     let mut kept = Kept::start(&place);
     kept.text("a = 1\nimport threading, time");
     kept.server
@@ -437,7 +437,7 @@ fn code_that_kills_or_imitates_the_snapshot_loses_only_its_own_state() {
 #[test]
 fn a_snapshot_is_dropped_before_the_program_runs_out_of_memory() {
     let _turn = begin!();
-    let place = TestDir::with_settings("[limits]\nmemory_mb = 192\n");
+    let place = TestDir::with_settings(&format!("[limits]\nmemory_mb = 192\n{NO_UNDO}"));
     let mut kept = Kept::start(&place);
     // Half of the limit, rewritten while a snapshot still has the first version. Then a size that fits only without
     // the snapshot.

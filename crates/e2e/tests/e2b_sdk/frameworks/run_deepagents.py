@@ -1,6 +1,7 @@
 """Deep Agents' E2B backend (langchain-e2b), unchanged, with the server in E2B's variables. Prints a line for each check. No model is needed."""
 
 import asyncio
+import os
 import sys
 from e2b import AsyncSandbox, Sandbox
 from langchain_e2b import AsyncE2BSandbox, E2BSandbox
@@ -89,4 +90,6 @@ async def asynchronous():
 
 synchronous()
 asyncio.run(asynchronous())
-sys.exit(1 if failures else 0)
+# Not `sys.exit`: at the interpreter's end, a native library of the client sometimes aborts.
+sys.stdout.flush()
+os._exit(1 if failures else 0)
