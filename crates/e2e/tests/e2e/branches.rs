@@ -351,6 +351,55 @@ fn a_killed_copy_ends_its_branch_only() {
     }
 }
 
+/// The copy of a session forks the process that writes the image.
+#[test]
+fn a_killed_or_stopped_writer_of_an_image_ends_its_branch_only() {
+    let _turn = begin!();
+    let place = place();
+    let server = start(&place);
+    let source = Sandbox::new(&server);
+    source.run("import os; x = bytearray(b'1') * (60 << 20)");
+    let kept = || {
+        let mut found = descendants(server.pid());
+        found.retain(|process| process.name.starts_with("sandcell-kept") && process.lives());
+        found
+    };
+    let mut refused = 0;
+    for signal in ["KILL", "KILL", "KILL", "STOP"] {
+        let making = std::thread::scope(|scope| {
+            let making = scope.spawn(|| source.try_branch(json!({})));
+            let writer = until(DEFAULT_TIMEOUT, "an image is being written", || {
+                let found = kept();
+                let newest = found
+                    .iter()
+                    .max_by_key(|process| (process.started, process.pid))
+                    .cloned();
+                (found.len() > 1 || making.is_finished()).then_some(newest)
+            });
+            if let Some(writer) = writer {
+                let pid = writer.pid.to_string();
+                let sent = std::process::Command::new("kill")
+                    .args([format!("-{signal}"), pid])
+                    .output();
+                assert!(sent.is_ok());
+            }
+            making.join().unwrap()
+        });
+        if making.is_error() {
+            making.refused("checkpoint_unavailable");
+            refused += 1;
+        }
+        assert_eq!(source.run("print(len(x), x[-1])"), "62914560 49");
+        until(DEFAULT_TIMEOUT, "nothing of the image is left", || {
+            kept().is_empty().then_some(())
+        });
+        let branch = source.branch();
+        assert_eq!(branch.run("print(len(x), x[-1])"), "62914560 49");
+        branch.close();
+    }
+    assert!(refused > 0);
+}
+
 /// Files that no checkpoint has leave too little memory for an image of a session that is small enough for one.
 #[test]
 fn an_image_that_does_not_fit_into_the_memory_limit_ends_nothing_else() {

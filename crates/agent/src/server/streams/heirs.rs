@@ -10,7 +10,8 @@ use crate::protocol::{EmptyReply, ErrorCode, KeptReply, WireError};
 /// The maximum number of kept processes of one program.
 const MAX_KEPT: usize = 32;
 
-/// The signals to an orphan: it becomes the program; it is kept; it makes an image, or drops its image. Snapshots of sessions ignore signals of other processes.
+/// The signals to an orphan: it becomes the program; it is kept; it makes an image; it drops its image. Snapshots of
+/// sessions ignore signals of other processes.
 const HEIR_WAKES: Signal = Signal::USR1;
 const HEIR_IS_KEPT: Signal = Signal::USR2;
 const HEIR_MAKES_IMAGE: Signal = Signal::HUP;

@@ -10,7 +10,7 @@ use super::super::frame::{Decoder, Frame};
 use super::DriverSession;
 use super::checkpoints::{Checkpoint, Order};
 
-/// The deadline for a copy to write its image.
+/// The deadline for a copy to begin its image, and for it to write the image.
 const IMAGE_MAX: Duration = Duration::from_secs(20);
 /// The time between two looks whether the copy still lives.
 const LOOK: Duration = Duration::from_millis(100);
@@ -28,21 +28,33 @@ struct Imaged {
 }
 
 impl DriverSession {
-    /// Makes an image of a checkpoint. The copy reports the size before it writes anything.
+    /// Makes an image of a checkpoint.
     pub(super) async fn make_image(&mut self, number: u32, max_bytes: u64) -> Result<ImageMade, String> {
         let Some(Checkpoint { pid, .. }) = self.checkpoints.get(&number).copied() else {
             return Err("the copy of it is gone".to_owned());
         };
-        let begun = self.order_image(pid, IMAGE_MAX).await?;
-        if begun.size > max_bytes {
+        let made = self.image_of(pid, max_bytes).await;
+        if made.is_err() {
+            // An image that was only begun would be written at the next order, whatever its size.
             self.drop_image_of(number).await;
+        }
+        made
+    }
+
+    /// Orders a copy to begin an image, and to write it if it is small enough.
+    async fn image_of(&mut self, pid: i32, max_bytes: u64) -> Result<ImageMade, String> {
+        let begun = self.order_image(pid).await?;
+        if begun.made.is_some() {
+            return Err("its copy wrote an image before it was asked to".to_owned());
+        }
+        if begun.size > max_bytes {
             return Err(format!(
                 "it has {} MB in memory, and a second copy of them may have {} MB",
                 begun.size >> 20,
                 max_bytes >> 20
             ));
         }
-        let written = self.order_image(pid, IMAGE_MAX).await?;
+        let written = self.order_image(pid).await?;
         written.made.ok_or_else(|| "its copy wrote no image".to_owned())
     }
 
@@ -50,20 +62,24 @@ impl DriverSession {
         let Some(Checkpoint { pid, .. }) = self.checkpoints.get(&number).copied() else {
             return;
         };
-        match self.link.handle.order_image(pid, true).await {
-            // The copy answers with a reason: it has no image any more.
-            Ok(()) => drop(self.imaged(pid, DROP_MAX).await),
-            Err(error) => tracing::debug!(%error, "an image of a session could not be dropped"),
+        if let Err(error) = self.link.handle.order_image(pid, true).await {
+            tracing::debug!(%error, "an image of a session could not be dropped");
+            return;
+        }
+        // The answer is a reason why there is no image. A late report of an image may come before it.
+        let dropped = timeout(DROP_MAX, async { while self.imaged(pid, DROP_MAX).await.is_ok() {} });
+        if dropped.await.is_err() {
+            tracing::debug!("an image of a session was perhaps not dropped");
         }
     }
 
-    async fn order_image(&mut self, pid: i32, patience: Duration) -> Result<Imaged, String> {
+    async fn order_image(&mut self, pid: i32) -> Result<Imaged, String> {
         let ordered = self.link.handle.order_image(pid, false).await;
         ordered.map_err(|error| match error {
             SandboxError::Unsupported(reason) => reason,
             other => other.to_string(),
         })?;
-        self.imaged(pid, patience).await
+        self.imaged(pid, IMAGE_MAX).await
     }
 
     /// Waits for the report of a copy about its image. The error is the reason why there is none.

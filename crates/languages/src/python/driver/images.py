@@ -35,7 +35,7 @@ MAPPED = 1 << 17
 SHARING = ("numpy", "numpy.libs", "pandas", "scipy", "scipy.libs", "matplotlib", "PIL", "pillow.libs", "kiwisolver", "contourpy")
 NOT_SHARING = ("jemalloc", "mimalloc", "tcmalloc", "arrow")
 CALLS = {"read": 0, "close": 3, "mmap": 9, "mprotect": 10, "munmap": 11, "brk": 12, "rt_sigaction": 13, "rt_sigprocmask": 14, "pread64": 17, "pwrite64": 18}
-CALLS.update(mremap=25, dup2=33, sigaltstack=131, arch_prctl=158, gettid=186, rseq=334)
+CALLS.update(mremap=25, dup2=33, sigaltstack=131, prctl=157, arch_prctl=158, gettid=186, rseq=334)
 RSEQ_SIGNATURE = 0x53053053
 # The machine code for x86-64, assembled from driver/images.s: `save` at 0, `restore` at RESTORE.
 MACHINE = bytes.fromhex(
@@ -118,6 +118,11 @@ def drop():
     """Drops the image, also one that was only begun."""
     begun, image.begun = image.begun, None
     if begun:
+        try:
+            if begun.child > 0:
+                core.kill(begun.child, _signal.SIGKILL)  # code in the sandbox may have stopped it
+        except OSError:
+            pass
         begun.end()
     if image.fd >= 0:
         core.close(image.fd)
@@ -138,8 +143,11 @@ class Begun:
         """Waits for the child, which ends when the calls end."""
         if self.calls >= 0:
             core.close(self.calls)
-        if self.child > 0:
-            _, self.status = core.waitpid(self.child, 0)
+        try:
+            if self.child > 0:
+                _, self.status = core.waitpid(self.child, 0)
+        except OSError:
+            pass  # it ended while its end was ignored: it has written nothing
         if self.ready >= 0:
             core.close(self.ready)
         if self.is_ignored:
@@ -210,6 +218,8 @@ def stand_still(begun, told, table, own):
     try:
         for fd in own - {told, table, image.fd}:
             core.close(fd)
+        # It ends with the snapshot (PR_SET_PDEATHSIG), even if code in the sandbox has stopped it.
+        system_call("prctl", 1, int(_signal.SIGKILL))
         # If memory runs short, this process ends, and neither the session nor the snapshot.
         core.part("snapshots").write_file("/proc/self/oom_score_adj", b"1000")
         registers = ctypes.create_string_buffer(128)
