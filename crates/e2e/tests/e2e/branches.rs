@@ -4,7 +4,7 @@ use sandcell_e2e::begin;
 use sandcell_e2e::client::{Answer, Client};
 use sandcell_e2e::machine::{descendants, descriptors, kill};
 use sandcell_e2e::test_dir::TestDir;
-use sandcell_e2e::{DEFAULT_TIMEOUT, settled, until};
+use sandcell_e2e::{DEFAULT_TIMEOUT, is_root, settled, until};
 
 use crate::checkpoints::{GENERATOR_CODE, THREAD_CODE};
 
@@ -418,6 +418,50 @@ fn an_image_that_does_not_fit_into_the_memory_limit_ends_nothing_else() {
         }
         assert_eq!(source.run("print(len(x), x[-1])"), "41943040 49");
     }
+}
+
+/// With control groups, the state that branches go on from is charged to their source until they end.
+#[test]
+fn branches_never_use_up_the_memory_of_their_source() {
+    let _turn = begin!();
+    let place =
+        TestDir::with_settings("[pool]\nparked = 0\nwarm_parents = true\n[limits]\nsandboxes_per_caller = 64\n");
+    let server = start(&place);
+    let made = server.call("create_sandbox", json!({"memory_mb": 192}));
+    let id = made.0["structuredContent"]["sandbox_id"].clone();
+    let source = Sandbox { server: &server, id };
+    source.run("x = bytearray(b'1') * (20 << 20)");
+    let mut branches = Vec::new();
+    let refused = (0..12).find_map(|_| {
+        let answer = source.try_branch(json!({}));
+        if answer.is_error() {
+            return Some(answer.refused("checkpoint_unavailable"));
+        }
+        let id = answer.0["structuredContent"]["sandbox_id"].clone();
+        branches.push(Sandbox { server: &server, id });
+        None
+    });
+    // Without control groups no image is charged to the source.
+    if is_root() || refused.is_some() {
+        let text = refused.expect("the images are charged to their source");
+        assert!(text.contains("close branches"), "{text}");
+    }
+    assert!(!branches.is_empty());
+    // A step of some megabytes still fits.
+    assert_eq!(
+        source.run("y = bytes(range(256)) * (10 << 12); print(len(x), len(y))"),
+        "20971520 10485760"
+    );
+    for branch in &branches {
+        assert_eq!(branch.run("print(len(x), x[-1])"), "20971520 49");
+        branch.close();
+    }
+    assert_eq!(source.run("del y; print(x[-1])"), "49");
+    let again = until(DEFAULT_TIMEOUT, "there is room for a branch again", || {
+        let answer = source.try_branch(json!({}));
+        (!answer.is_error()).then_some(answer)
+    });
+    assert!(!again.is_error());
 }
 
 #[test]

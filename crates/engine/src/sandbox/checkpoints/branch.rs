@@ -23,8 +23,8 @@ use crate::sandbox::state::{CreateParams, Kind, Record};
 use crate::sandbox::usage::read_usage;
 use crate::{BranchFrom, CreateRequest, Principal, RewindTo};
 
-/// The memory that stays free in the source while an image is made, in bytes.
-const SPARE_MEMORY: u64 = 8 << 20;
+/// The part of the source's memory limit that images leave free, so that its next call has memory.
+const SPARE_DIVISOR: u64 = 8;
 
 /// The state that new sandboxes go on from.
 #[derive(Debug)]
@@ -161,7 +161,7 @@ async fn make_source(
         }
     };
     let used = read_usage(sandbox).await.map_or(limit, |usage| usage.memory);
-    let free = limit.saturating_sub(used).saturating_sub(SPARE_MEMORY);
+    let free = limit.saturating_sub(used).saturating_sub(limit / SPARE_DIVISOR);
     let image = make_image(branching, saved, &mut taken, &sessions, number, free).await;
     if checkpoint.is_none() {
         drop_state(saved, &mut taken, number).await;

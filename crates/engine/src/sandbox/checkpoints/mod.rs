@@ -443,6 +443,10 @@ fn unsupported() -> Failure {
 fn not_kept(key: &SessionKey, why: &str) -> Failure {
     let remedy = match why {
         why if why.contains("threads") => "end the threads (join them, shut down executors), then call again",
+        why if why.contains("second copy") => {
+            "close branches that are not needed (the state that they went on from counts as memory of their source), make \
+             several with one call (count), or delete variables"
+        }
         why if why.contains("memory") => "delete variables that are not needed, or use a sandbox with more memory",
         why if why.contains("Python") => {
             "end that session first (reset_session_state with its language), then call again"
