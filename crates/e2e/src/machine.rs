@@ -109,6 +109,13 @@ pub fn first_of_its_sandbox(seen: &ProcessIdentity) -> ProcessIdentity {
     process(pid)
 }
 
+/// Tells what a process does in the kernel, for messages of failed tests.
+pub fn activity(pid: u32) -> String {
+    let read = |file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    let state = status(pid, "State").unwrap_or_default();
+    format!("{state}, in {:?}, stack {:?}", read("wchan"), read("stack"))
+}
+
 /// Returns a line of `/proc/PID/status`.
 pub fn status(pid: u32, key: &str) -> Option<String> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;

@@ -12,6 +12,10 @@ use sandcell_attacks::{Attack, ExpectedResult, Needs, PRELUDE, Step};
 use sandcell_e2e::client::{Answer, Client};
 use sandcell_e2e::{DEFAULT_TIMEOUT, is_root, machine, test_dir::TestDir, until};
 
+/// How long the kernel may take to end the processes of a killed server. Some attacks leave it a million objects to
+/// free, and other tests run at the same time. What is really left behind stays longer.
+const END_PATIENCE: Duration = Duration::from_secs(20);
+
 /// The maximum growth of the server's own memory while a sandbox floods it.
 const MAX_SERVER_GROWTH: u64 = 64 << 20;
 
@@ -273,7 +277,7 @@ impl Target {
             }
             Some("gone") => {
                 self.close(sandbox);
-                gone_within(Duration::from_secs(2), || find_in_command_lines(&self.canary.marker))
+                gone_within(END_PATIENCE, || find_in_command_lines(&self.canary.marker))
             }
             Some("no spinner") => gone_within(Duration::from_secs(2), || {
                 machine::descendants(self.client.pid())
@@ -293,7 +297,7 @@ impl Target {
             let lives = processes
                 .iter()
                 .find(|seen| seen.lives())
-                .map(|seen| format!("{seen:?} lives"));
+                .map(|seen| format!("{seen:?} lives: {}", machine::activity(seen.pid)));
             let group = machine::groups_of(&processes).into_iter().next();
             let mount = machine::mounts()
                 .into_iter()
@@ -304,7 +308,7 @@ impl Target {
                 .or(mount)
                 .or(file.map(|path| path.display().to_string()))
         };
-        gone_within(Duration::from_secs(2), left)
+        gone_within(END_PATIENCE, left)
     }
 
     /// Returns the folder of this server, for tests that start another one.
