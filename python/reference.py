@@ -29,7 +29,9 @@ def text_of(thing: Any) -> str:
 def signature(name: str, thing: Any) -> str:
     shown = re.sub(r"(: |-> )'([^']*)'", r"\1\2", str(inspect.signature(thing)))
     shown = shown.replace("(self, ", "(").replace("(self)", "()")
-    if shown.startswith(("(data: dict", "(answer: dict", "(core: ", "(iterable=")):
+    if shown.startswith(
+        ("(run: Run, ", "(source: ", "(change: str, ", "(data: dict", "(answer: dict", "(core: ", "(iterable=")
+    ):
         shown = ""  # Made by the package only.
     if inspect.isclass(thing):
         shown = shown.replace(" -> None", "")

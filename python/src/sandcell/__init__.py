@@ -51,16 +51,34 @@ from ._errors import (
     ToolUnavailableError,
     UnauthorizedError,
 )
-from ._results import Artifact, Cause, Checkpoint, FileInfo, FileList, HistoryRecord, Image, Rewind, Run, RunError
+from ._results import (
+    Alternative,
+    Artifact,
+    Cause,
+    Checkpoint,
+    FileChange,
+    FileChanges,
+    FileInfo,
+    FileList,
+    HistoryRecord,
+    Image,
+    Rewind,
+    Run,
+    RunError,
+    VariableChange,
+)
 from ._stdio import configure, shutdown
-from ._sync import Files, Process, Sandbox, run
+from ._sync import Alternatives, Files, Process, Sandbox, run
 from ._version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from ._async import AsyncFiles, AsyncProcess, AsyncSandbox, run_async
+    from ._async import AsyncAlternatives, AsyncFiles, AsyncProcess, AsyncSandbox, run_async
 
 __all__ = [
+    "Alternative",
+    "Alternatives",
     "Artifact",
+    "AsyncAlternatives",
     "AsyncFiles",
     "AsyncProcess",
     "AsyncSandbox",
@@ -76,6 +94,8 @@ __all__ = [
     "DiskFullError",
     "ExecutionCancelledError",
     "ExpiredError",
+    "FileChange",
+    "FileChanges",
     "FileInfo",
     "FileList",
     "Files",
@@ -106,6 +126,7 @@ __all__ = [
     "ToolFailedError",
     "ToolUnavailableError",
     "UnauthorizedError",
+    "VariableChange",
     "__version__",
     "configure",
     "run",
@@ -113,7 +134,7 @@ __all__ = [
     "shutdown",
 ]
 
-_ASYNC = ("AsyncFiles", "AsyncProcess", "AsyncSandbox", "run_async")
+_ASYNC = ("AsyncAlternatives", "AsyncFiles", "AsyncProcess", "AsyncSandbox", "run_async")
 
 
 def __getattr__(name: str) -> Any:

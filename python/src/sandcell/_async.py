@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from . import _checkpoints, _commands, _operations
+from . import _alternatives, _checkpoints, _commands, _operations
 from ._call import Call
 from ._errors import SandcellError
 from ._operations import Core, Operation, T
-from ._results import Artifact, Checkpoint, FileList, HistoryRecord, Rewind, Run
+from ._results import Alternative, Artifact, Checkpoint, FileChanges, FileList, HistoryRecord, Rewind, Run
 
 Callback = Callable[[str], "Awaitable[object] | object"]
 
@@ -293,6 +293,22 @@ class AsyncSandbox:
         found._core, found.files = core, AsyncFiles(core)
         return found
 
+    async def changes(self, since: Checkpoint | str | int = 1) -> FileChanges:
+        """Returns the files that differ from those of a checkpoint, as :meth:`sandcell.Sandbox.changes`."""
+        return await drive(_checkpoints.changes(self._core, since))
+
+    async def try_many(
+        self,
+        codes: Iterable[str],
+        *,
+        language: str | None = None,
+        timeout: float | None = None,
+        max_output: int = 1 << 20,
+    ) -> AsyncAlternatives:
+        """Runs several pieces of code at the same time, each in a branch, as :meth:`sandcell.Sandbox.try_many`."""
+        tried = await drive(_alternatives.try_many(self._core, codes, language, timeout, max_output))
+        return AsyncAlternatives(self, tried)
+
     async def drop_checkpoint(self, checkpoint: Checkpoint | str) -> None:
         """Drops a checkpoint, as :meth:`sandcell.Sandbox.drop_checkpoint`."""
         await drive(_checkpoints.drop(self._core, checkpoint))
@@ -328,6 +344,31 @@ class AsyncSandbox:
 
     def __repr__(self) -> str:
         return f"<AsyncSandbox {self.id or 'not made yet'}{', closed' if self.closed else ''}>"
+
+
+class AsyncAlternatives(list[Alternative[AsyncSandbox]]):
+    """Pieces of code that ran side by side, as :class:`sandcell.Alternatives`."""
+
+    def __init__(self, source: AsyncSandbox, tried: list[_alternatives.Tried]) -> None:
+        super().__init__(Alternative(one.run, one.files, one.variables, AsyncSandbox._of(one.core)) for one in tried)
+        self._source = source
+        self._cores = {id(one): core.core for one, core in zip(self, tried)}
+
+    async def keep(self, alternative: Alternative[AsyncSandbox]) -> None:
+        """Makes the state of an alternative that of the sandbox, as :meth:`sandcell.Alternatives.keep`."""
+        await drive(_alternatives.keep(self._source._core, self._cores, alternative))
+
+    async def close(self) -> None:
+        """Ends the branches. The sandbox stays as it is."""
+        await drive(_alternatives.close(self._cores.values()))
+
+    async def __aenter__(self) -> AsyncAlternatives:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
 
 
 async def run_async(

@@ -7,7 +7,7 @@ from typing import Any
 from . import _check
 from ._errors import InternalError, InvalidArgumentError
 from ._operations import _ANSWER_TIMEOUT, _VERSIONS, _WAIT, Core, Operation, call_tool, given, structured
-from ._results import Checkpoint, Rewind, about
+from ._results import Checkpoint, FileChange, FileChanges, Rewind, about
 
 #: The largest count that every JSON parser reads exactly.
 _MAX_COUNT = (1 << 53) - 1
@@ -33,6 +33,14 @@ def rewind(core: Core, to: Any) -> Operation[Rewind]:
     if not isinstance(data.get("checkpoint"), dict):
         raise InternalError("the server did not say what it has brought back", _VERSIONS)
     return Rewind(data)
+
+
+def changes(core: Core, since: Any) -> Operation[FileChanges]:
+    """Compares the files with those of a checkpoint."""
+    data = structured((yield from core.tool("file_changes", {"since": _target(since)})))
+    found = FileChanges(FileChange(one) for one in data["files"])
+    found.more = data["omitted"]
+    return found
 
 
 def drop(core: Core, checkpoint: Any) -> Operation[None]:

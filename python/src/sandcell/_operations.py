@@ -519,6 +519,11 @@ class Core:
         other._made, other._openers, other._functions = None, 0, None
         return other
 
+    @property
+    def has_functions(self) -> bool:
+        """Whether code in the sandbox can call functions of this program."""
+        return self._functions is not None
+
     def _give_up(self) -> None:
         """Nobody waits for the sandbox any more; if it is made all the same, it is closed at once."""
         call, channel = self._made, self._channel

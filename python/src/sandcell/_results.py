@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from ._errors import error_for
 
@@ -235,6 +235,70 @@ class Rewind(_Frozen):
         self._fill(values)
 
 
+class FileChange(_Frozen):
+    """A file or folder that differs from a checkpoint."""
+
+    __slots__ = ("change", "diff", "path", "size", "size_before")
+
+    #: Its absolute path inside the sandbox.
+    path: str
+    #: ``created``, ``modified`` or ``removed``.
+    change: str
+    #: Its size now, in bytes; 0 for removed ones, folders and links.
+    size: int
+    #: Its size in the checkpoint, in bytes.
+    size_before: int
+    #: The changed lines as a unified diff; None if it is no text, or a file of more than 256 KiB.
+    diff: str | None
+
+    def __init__(self, data: dict[str, Any]) -> None:
+        diff = data.get("diff")
+        values = {
+            "path": _text(data, "path"),
+            "change": _text(data, "kind"),
+            "size": int(_number(data, "bytes")),
+            "size_before": int(_number(data, "bytes_before")),
+            "diff": diff if isinstance(diff, str) else None,
+        }
+        self._fill(values)
+
+
+class FileChanges(list[FileChange]):
+    """The files and folders that differ from a checkpoint, by path. ``more`` is the number of those left out."""
+
+    more: int = 0
+
+
+class VariableChange(_Frozen):
+    """A variable that code has changed. Changes inside large values are not noticed."""
+
+    __slots__ = ("change", "name", "preview", "shape", "size", "type")
+
+    #: Its name.
+    name: str
+    #: ``created``, ``modified`` or ``removed``.
+    change: str
+    #: The class of its value.
+    type: str
+    #: Its length, or its dimensions such as ``100x3``; empty if unknown.
+    shape: str
+    #: Its memory in bytes, without the objects that it refers to; 0 if unknown.
+    size: int
+    #: The beginning of its text, for plain values only.
+    preview: str
+
+    def __init__(self, change: str, data: dict[str, Any]) -> None:
+        values = {
+            "name": _text(data, "name"),
+            "change": change,
+            "type": _text(data, "type"),
+            "shape": _text(data, "shape"),
+            "size": int(_number(data, "bytes")),
+            "preview": _text(data, "preview"),
+        }
+        self._fill(values)
+
+
 class Run:
     """How a piece of code ran.
 
@@ -380,6 +444,33 @@ class Run:
                 f"<p><b>{escape(self.cause.code)}</b>: {escape(self.cause.message)}<br>{escape(self.cause.remedy)}</p>"
             )
         return "".join(parts) or f"<pre>{escape(repr(self))}</pre>"
+
+
+S = TypeVar("S")
+
+
+class Alternative(Generic[S]):
+    """A piece of code that ran in a branch, and what it changed there."""
+
+    __slots__ = ("files", "run", "sandbox", "variables")
+
+    #: How the code ran, with its output, time and memory.
+    run: Run
+    #: The files that the code has changed; empty if it ended its sandbox.
+    files: FileChanges
+    #: The variables that the code has changed; empty if it ended its sandbox.
+    variables: tuple[VariableChange, ...]
+    #: The branch, to look closer. It ends with the alternatives.
+    sandbox: S
+
+    def __init__(self, run: Run, files: FileChanges, variables: tuple[VariableChange, ...], sandbox: S) -> None:
+        self.run = run
+        self.files = files
+        self.variables = variables
+        self.sandbox = sandbox
+
+    def __repr__(self) -> str:
+        return f"<Alternative {self.run!r}, {len(self.variables)} variables and {len(self.files)} files changed>"
 
 
 def execution_of(answer: dict[str, Any]) -> dict[str, Any]:

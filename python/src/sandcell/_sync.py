@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from . import _checkpoints, _commands, _operations
+from . import _alternatives, _checkpoints, _commands, _operations
 from ._errors import InvalidArgumentError, SandcellError
 from ._operations import Core, Operation, T
-from ._results import Artifact, Checkpoint, FileList, HistoryRecord, Rewind, Run
+from ._results import Alternative, Artifact, Checkpoint, FileChanges, FileList, HistoryRecord, Rewind, Run
 
 
 def drive(operation: Operation[T]) -> T:
@@ -331,6 +331,41 @@ class Sandbox:
         found._core, found.files = core, Files(core)
         return found
 
+    def changes(self, since: Checkpoint | str | int = 1) -> FileChanges:
+        """Returns the files that differ from those of a checkpoint, with the changed lines of text files.
+
+        ``since`` is a state as in :meth:`rewind`: 1 is the one before the last execution. At most 1,000 are returned.
+
+        Raises ``NotFoundError`` if there is no such checkpoint, ``BusyError`` while code runs.
+        """
+        return drive(_checkpoints.changes(self._core, since))
+
+    def try_many(
+        self,
+        codes: Iterable[str],
+        *,
+        language: str | None = None,
+        timeout: float | None = None,
+        max_output: int = 1 << 20,
+    ) -> Alternatives:
+        """Runs several pieces of code at the same time, each from the state of this sandbox in a branch of its own.
+
+        Returns how each ran and what it changed. ``keep`` of the result makes the state of one of them that of this
+        sandbox. This sandbox is not changed before. The arguments are those of :meth:`run`; each piece has the time
+        limit for itself.
+
+        >>> with Sandbox() as sandbox:
+        ...     sandbox.run("rows = [3, 1, 2]").check()
+        ...     with sandbox.try_many(["x = max(rows)", "x = sum(rows)"]) as found:
+        ...         found.keep(found[1])
+        ...     sandbox.run("x").result
+        '6'
+
+        Raises what :meth:`branch` raises, ``InvalidArgumentError`` for a sandbox with ``tools``. No branch is left then.
+        """
+        tried = drive(_alternatives.try_many(self._core, codes, language, timeout, max_output))
+        return Alternatives(self, tried)
+
     def drop_checkpoint(self, checkpoint: Checkpoint | str) -> None:
         """Drops a checkpoint and frees its memory.
 
@@ -369,6 +404,38 @@ class Sandbox:
 
     def __repr__(self) -> str:
         return f"<Sandbox {self.id or 'not made yet'}{', closed' if self.closed else ''}>"
+
+
+class Alternatives(list[Alternative[Sandbox]]):
+    """Pieces of code that ran side by side, as :meth:`Sandbox.try_many` returns them, in the order of the request.
+
+    Each has a branch. :meth:`keep`, :meth:`close` and the end of ``with`` end the branches.
+    """
+
+    def __init__(self, source: Sandbox, tried: list[_alternatives.Tried]) -> None:
+        super().__init__(Alternative(one.run, one.files, one.variables, Sandbox._of(one.core)) for one in tried)
+        self._source = source
+        self._cores = {id(one): core.core for one, core in zip(self, tried)}
+
+    def keep(self, alternative: Alternative[Sandbox]) -> None:
+        """Makes the state of an alternative that of the sandbox. The other branches end.
+
+        The sandbox goes on as the branch: with its id, files, variables and history. ``rewind()`` of the sandbox undoes the
+        alternative. What the sandbox was before is gone with its processes and checkpoints.
+        """
+        drive(_alternatives.keep(self._source._core, self._cores, alternative))
+
+    def close(self) -> None:
+        """Ends the branches. The sandbox stays as it is."""
+        drive(_alternatives.close(self._cores.values()))
+
+    def __enter__(self) -> Alternatives:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 def run(
