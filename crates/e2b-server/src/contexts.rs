@@ -1,6 +1,6 @@
 //! The contexts of the code interpreter. A context is a session: it keeps its variables.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hyper::StatusCode;
@@ -87,6 +87,22 @@ impl Contexts {
         }
         all.push(Arc::clone(context));
         Ok(())
+    }
+
+    /// Returns the same contexts for a sandbox that goes on from the state of this one.
+    pub(crate) fn copy(&self) -> Self {
+        let all = self.all();
+        let copies = all.iter().map(|context| {
+            Arc::new(Context {
+                id: context.id.clone(),
+                language: context.language.clone(),
+                cwd: context.cwd.clone(),
+                is_default: context.is_default,
+                count: AtomicU64::new(context.count.load(Ordering::Relaxed)),
+                turn: Arc::default(),
+            })
+        });
+        Self(Mutex::new(copies.collect()))
     }
 
     pub(crate) fn remove(&self, id: &str) {

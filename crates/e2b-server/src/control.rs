@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use hyper::header::HeaderValue;
 use hyper::{Response, StatusCode};
-use sandcell_engine::{CreateRequest, MAX_LIFETIME, Principal, SandboxView};
+use sandcell_engine::{BranchFrom, CreateRequest, MAX_LIFETIME, Principal, SandboxView};
 use sandcell_mcp::{EndpointBody, EndpointRequest};
 use sandcell_sandbox::{Consent, parse_rfc3339, rfc3339_millis};
 use serde::Deserialize;
@@ -25,6 +25,8 @@ const PAUSED: &str = "paused";
 const TEMPLATES: [&str; 2] = ["base", "code-interpreter-v1"];
 /// The maximum number of sandboxes on one page of the list.
 const MAX_PAGE: usize = 100;
+/// The maximum number of forks in one request.
+const MAX_FORKS: u32 = 20;
 /// The maximum length of an idempotency key.
 const MAX_KEY_BYTES: usize = 80;
 /// The prefix of keys of sandboxes, so that they differ from those of other interfaces.
@@ -66,6 +68,14 @@ struct AutoResume {
 #[serde(default)]
 struct PauseRequest {
     memory: Option<bool>,
+}
+
+/// A request for forks of a sandbox.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct ForkRequest {
+    timeout: Option<u64>,
+    count: Option<u32>,
 }
 
 /// Network rules of a new sandbox.
@@ -153,6 +163,7 @@ pub(crate) async fn answer(
             }
             Ok(answer::empty(StatusCode::NO_CONTENT))
         }
+        Operation::Fork => fork(state, &*find()?, answer::read(&request.body)?).await,
         Operation::Timeout => {
             let sandbox = find()?;
             let asked: Seconds = answer::read(&request.body)?;
@@ -284,6 +295,35 @@ async fn create(
     let sandbox = Sandbox::new(view, caller.clone(), terms)?;
     let sandbox = state.sandboxes.add(sandbox);
     Ok(answer::json(StatusCode::CREATED, &created(state, &sandbox)))
+}
+
+/// Makes sandboxes that go on from the files and variables of another one, all or none.
+async fn fork(state: &Arc<State>, source: &Sandbox, asked: ForkRequest) -> Result<Response<EndpointBody>, Problem> {
+    let count = asked.count.unwrap_or(1);
+    if !(1..=MAX_FORKS).contains(&count) {
+        return Err(Problem::invalid(format!("`count` is 1 to {MAX_FORKS}")));
+    }
+    let request = CreateRequest {
+        count,
+        from: Some(BranchFrom {
+            sandbox_id: Some(source.id.clone()),
+            checkpoint: None,
+        }),
+        lifetime: Some(checked(asked.timeout.map_or(DEFAULT_TIMEOUT, Duration::from_secs))?),
+        pauses_at_end: source.terms.pauses_at_end,
+        idle: Some(MAX_LIFETIME),
+        consent: Consent::CannotAsk,
+        ..CreateRequest::default()
+    };
+    let made = state.engine.create(&source.owner, request).await?;
+    let mut forks = Vec::with_capacity(made.len());
+    for view in &made {
+        let mut sandbox = Sandbox::new(view, source.owner.clone(), source.terms.clone())?;
+        sandbox.contexts = source.contexts.copy();
+        let sandbox = state.sandboxes.add(sandbox);
+        forks.push(json!({"sandbox": created(state, &sandbox)}));
+    }
+    Ok(answer::json(StatusCode::CREATED, &forks))
 }
 
 /// Returns the environment variables of a new sandbox: the requested ones, and those by which programs know E2B.

@@ -57,6 +57,7 @@ impl From<Failure> for Problem {
             Code::Unauthorized => StatusCode::UNAUTHORIZED,
             Code::DeniedByPolicy | Code::NetworkDenied => StatusCode::FORBIDDEN,
             Code::LimitReached | Code::Busy | Code::ProcessLimit => StatusCode::TOO_MANY_REQUESTS,
+            Code::CheckpointUnavailable => StatusCode::CONFLICT,
             Code::DiskFull => StatusCode::INSUFFICIENT_STORAGE,
             Code::Expired | Code::SessionLost => StatusCode::NOT_FOUND,
             Code::Timeout => StatusCode::GATEWAY_TIMEOUT,

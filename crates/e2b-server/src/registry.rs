@@ -21,7 +21,7 @@ const MAX_PUBLIC_REQUESTS: usize = 16;
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The part of a request for a sandbox that the engine does not know.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Terms {
     pub(crate) template: String,
     pub(crate) metadata: BTreeMap<String, String>,

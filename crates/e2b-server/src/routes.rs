@@ -40,6 +40,7 @@ pub(crate) enum Operation {
     Refreshes,
     Metrics,
     Pause,
+    Fork,
     /// A call that this server knows and does not have.
     Missing(&'static str),
 }
@@ -138,7 +139,7 @@ fn control(method: &Method, names: &[&str]) -> Result<Route, NotFound> {
         ["sandboxes", id, "metrics"] if get => (Operation::Metrics, Some(*id)),
         ["sandboxes", id, "pause"] if post => (Operation::Pause, Some(*id)),
         ["sandboxes", id, "snapshots"] if post => (Operation::Missing("snapshots of a sandbox"), Some(*id)),
-        ["sandboxes", id, "fork"] if post => (Operation::Missing("forks of a sandbox"), Some(*id)),
+        ["sandboxes", id, "fork"] if post => (Operation::Fork, Some(*id)),
         ["sandboxes", id, "network"] if put => (Operation::Missing("network rules of a live sandbox"), Some(*id)),
         ["sandboxes", id, "logs"] if get => (Operation::Missing("logs of a sandbox"), Some(*id)),
         [

@@ -85,6 +85,61 @@ def test_connecting_reaches_the_same_sandbox(fresh):
     assert again.files.read("note.txt") == "kept"
 
 
+def fork(sandbox, **body):
+    """Forks a sandbox. Older SDKs have no method for it."""
+    if hasattr(sandbox, "fork"):
+        return sandbox.fork(**body)
+    key, address = sandbox.connection_config.api_key, sandbox.connection_config.api_url
+    answer = httpx.post(f"{address}/sandboxes/{sandbox.sandbox_id}/fork", headers={"X-API-Key": key}, json=body)
+    assert answer.status_code == 201, answer.text
+    return [Sandbox.connect(one["sandbox"]["sandboxID"]) for one in answer.json()]
+
+
+def test_forks_go_on_from_the_state_of_their_source():
+    source = Sandbox.create(timeout=60, metadata={"app": "x"}, envs={"GREETING": "hi"})
+    forks = []
+    try:
+        source.run_code("rows = [1]")
+        source.files.write("note.txt", "old")
+        forks = fork(source, count=2, timeout=90)
+        assert len({source.sandbox_id, *(one.sandbox_id for one in forks)}) == 3
+        for number, one in enumerate(forks):
+            assert one.run_code(f"rows.append({number + 10}); rows").text == f"[1, {number + 10}]"
+            assert one.files.read("note.txt") == "old"
+            one.files.write("note.txt", str(number))
+            assert one.commands.run("cat note.txt; echo $GREETING").stdout == f"{number}hi\n"
+        source.run_code("rows.append(2)")
+        assert source.run_code("rows").text == "[1, 2]"
+        assert source.files.read("note.txt") == "old"
+        assert forks[0].run_code("rows").text == "[1, 10]"
+        info = forks[0].get_info()
+        assert info.metadata == {"app": "x"}
+        left = (info.end_at - datetime.now(timezone.utc)).total_seconds()
+        assert 60 < left <= 91, left
+        source.kill()
+        assert forks[1].run_code("rows").text == "[1, 11]"
+    finally:
+        for one in [source, *forks]:
+            one.kill()
+
+
+def test_what_cannot_be_forked_is_an_error(fresh):
+    key, address = fresh.connection_config.api_key, fresh.connection_config.api_url
+
+    def answered(path, body):
+        answer = httpx.post(f"{address}/sandboxes/{path}/fork", headers={"X-API-Key": key}, json=body)
+        return answer.status_code, answer.json().get("error_code"), answer.text
+
+    for body in ({"count": 0}, {"count": 21}, {"timeout": 0}):
+        assert answered(fresh.sandbox_id, body)[0] == 400, body
+    assert answered("sb" + "a" * 26, {})[0] == 404
+    fresh.run_code("import threading\nend = threading.Event()\nthread = threading.Thread(target=end.wait)\nthread.start()")
+    status, code, text = answered(fresh.sandbox_id, {})
+    assert (status, code) == (409, "checkpoint_unavailable"), text
+    assert "threads" in text
+    assert fresh.run_code("end.set(); thread.is_alive()").text is not None
+
+
 def test_an_unknown_sandbox_is_not_found():
     with pytest.raises(NotFoundException):
         Sandbox.connect("sb" + "a" * 26)
@@ -100,7 +155,7 @@ def test_missing_features_are_named(fresh):
     with pytest.raises(SandboxException, match="(?i)does not support"):
         Sandbox.create(timeout=60, network={"deny_out": ["192.0.2.1"]})
     key, address = fresh.connection_config.api_key, fresh.connection_config.api_url
-    for method, path in (("POST", "snapshots"), ("POST", "fork"), ("PUT", "network"), ("GET", "logs")):
+    for method, path in (("POST", "snapshots"), ("PUT", "network"), ("GET", "logs")):
         answer = httpx.request(method, f"{address}/sandboxes/{fresh.sandbox_id}/{path}", headers={"X-API-Key": key})
         assert (answer.status_code, answer.json()["error_code"]) == (501, "unimplemented"), (path, answer.text)
 
