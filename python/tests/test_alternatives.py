@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import gc
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import until
+from conftest import program, until
 from test_checkpoints import STARTS_A_THREAD
 
 import sandcell
@@ -133,6 +134,54 @@ def test_what_cannot_be_tried_is_refused_and_leaves_nothing(sandbox: Sandbox) ->
         sandbox.try_many(["x = 1"])
     assert sandbox.run("end.set(); x").result == "1"
     until(lambda: sandboxes(sandbox) == before)
+
+
+def test_many_calls_at_once_share_nothing(sandbox: Sandbox) -> None:
+    sandbox.run("x = [1]").check()
+
+    def results(number: int) -> list[str | None]:
+        with sandbox.try_many([f"x.append({number}); x", f"x.append(-{number}); x"]) as found:
+            return [one.run.result for one in found]
+
+    with ThreadPoolExecutor(20) as threads:
+        for number, found in enumerate(threads.map(results, range(1, 21)), 1):
+            assert found == [f"[1, {number}]", f"[1, -{number}]"]
+    assert sandbox.run("x").result == "[1]"
+    assert sandboxes(sandbox) == 1
+
+
+def test_an_interrupted_or_killed_call_leaves_nothing() -> None:
+    code = """
+import os, signal, sys, threading, sandcell
+from test_alternatives import sandboxes, statuses
+from conftest import program, until
+
+def busy():
+    return sum(session["busy"] for one in statuses(sandbox) for session in one["sessions"]) == 2
+
+def meanwhile(what):
+    threading.Thread(target=lambda: (until(busy), what())).start()
+
+with sandcell.Sandbox() as sandbox:
+    sandbox.run("x = 1").check()
+    meanwhile(lambda: os.kill(os.getpid(), signal.SIGINT))
+    try:
+        sandbox.try_many(["import time; time.sleep(60)"] * 2, timeout=100)
+    except KeyboardInterrupt:
+        until(lambda: sandboxes(sandbox) == 1)
+        print("interrupted", sandbox.run("x").result, flush=True)
+    meanwhile(lambda: os.kill(sandcell._stdio.local_server()._process.pid, signal.SIGKILL))
+    try:
+        sandbox.try_many(["import time; time.sleep(60)"] * 2, timeout=100)
+    except sandcell.SessionLostError as error:
+        print("killed", bool(error.remedy), flush=True)
+with sandcell.Sandbox() as again:
+    print(again.try_many(["1"])[0].run.result, sandboxes(again))
+"""
+    with program(f"import sys\nsys.path.insert(0, {str(Path(__file__).parent)!r})\n{code}") as child:
+        out, errors = child.communicate(timeout=120)
+    assert out.split("\n")[:2] == ["interrupted 1", "killed True"], errors
+    assert out.split("\n")[2].startswith("1 "), errors
 
 
 def test_only_one_of_the_list_can_be_kept(sandbox: Sandbox) -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from . import _check, _checkpoints
 from ._call import Call
 from ._errors import ExpiredError, InternalError, InvalidArgumentError, SandcellError
 from ._operations import _ANSWER_TIMEOUT, Core, Operation, T, call_tool
-from ._results import FileChanges, Run, VariableChange
+from ._results import Alternative, FileChanges, Run, VariableChange
 
 #: The checkpoint that each branch makes before its code.
 _BEFORE = "before-alternative"
+#: The server's objects of variables, by language and name.
+_Variables = dict[tuple[str, str], dict[str, Any]]
 
 
 class Tried(NamedTuple):
@@ -26,7 +28,7 @@ class Tried(NamedTuple):
 
 
 def try_many(core: Core, codes: Any, language: Any, timeout: Any, max_output: Any) -> Operation[list[Tried]]:
-    """Runs each piece of code in a branch of its own. If a call fails, no branch is left."""
+    """Makes a branch for each piece of code, and runs the code there. If that fails, all branches are ended."""
     sources = _check.texts("codes", codes)
     if not sources:
         raise InvalidArgumentError("codes is empty", 'pass a list of code, such as ["x = 1", "x = 2"]')
@@ -37,7 +39,9 @@ def try_many(core: Core, codes: Any, language: Any, timeout: Any, max_output: An
         )
     branches = yield from _checkpoints.branch(core, len(sources), None)
     try:
-        attempts = [_attempt(one, code, language, timeout, max_output) for one, code in zip(branches, sources)]
+        # All branches begin with the same variables.
+        before = yield from _variables(branches[0])
+        attempts = [_attempt(one, before, code, language, timeout, max_output) for one, code in zip(branches, sources)]
         return (yield from at_once(attempts))
     except BaseException:
         for one in branches:
@@ -45,8 +49,7 @@ def try_many(core: Core, codes: Any, language: Any, timeout: Any, max_output: An
         raise
 
 
-def _attempt(core: Core, code: str, language: Any, timeout: Any, max_output: Any) -> Operation[Tried]:
-    before = yield from _variables(core)
+def _attempt(core: Core, before: _Variables, code: str, language: Any, timeout: Any, max_output: Any) -> Operation[Tried]:
     run = yield from core.run(code, language, None, timeout, None, None, max_output, _BEFORE)
     try:
         files = yield from _checkpoints.changes(core, _BEFORE)
@@ -57,7 +60,7 @@ def _attempt(core: Core, code: str, language: Any, timeout: Any, max_output: Any
     return Tried(core, run, files, variables)
 
 
-def _variables(core: Core) -> Operation[dict[tuple[str, str], dict[str, Any]]]:
+def _variables(core: Core) -> Operation[_Variables]:
     """Returns the variables of all sessions by language and name."""
     status = yield from core.status()
     return {
@@ -67,7 +70,7 @@ def _variables(core: Core) -> Operation[dict[tuple[str, str], dict[str, Any]]]:
     }
 
 
-def _compared(before: dict[Any, dict[str, Any]], after: dict[Any, dict[str, Any]]) -> list[VariableChange]:
+def _compared(before: _Variables, after: _Variables) -> list[VariableChange]:
     changed = [
         VariableChange("modified" if name in before else "created", variable)
         for name, variable in after.items()
@@ -76,9 +79,9 @@ def _compared(before: dict[Any, dict[str, Any]], after: dict[Any, dict[str, Any]
     return changed + [VariableChange("removed", before[name]) for name in before if name not in after]
 
 
-def keep(core: Core, branches: dict[int, Core], alternative: object) -> Operation[None]:
-    """Makes the state of a branch that of the sandbox, which goes on as the branch. The rest ends."""
-    tried = branches.get(id(alternative))
+def keep(core: Core, found: Sequence[Alternative[Any]], alternative: object) -> Operation[None]:
+    """Lets the sandbox go on as the branch of an alternative. Its old processes and the other branches end."""
+    tried = next((one.sandbox._core for one in found if one is alternative), None)
     if tried is None:
         raise InvalidArgumentError("this is none of the alternatives", "pass one of the list, such as found[0]")
     if core.closed or tried.closed:
@@ -87,7 +90,7 @@ def keep(core: Core, branches: dict[int, Core], alternative: object) -> Operatio
     yield from tried.status()
     core.id, old = tried.id, core.id
     tried.closed = True
-    yield from at_once([close_quietly(core, old), close(list(branches.values()))])
+    yield from at_once([close_quietly(core, old), close(found)])
 
 
 def close_quietly(core: Core, sandbox: str | None) -> Operation[None]:
@@ -99,9 +102,9 @@ def close_quietly(core: Core, sandbox: str | None) -> Operation[None]:
             raise
 
 
-def close(cores: Iterable[Core]) -> Operation[None]:
-    """Ends branches. If some cannot be ended, the first error is raised after the others are ended."""
-    live = [core for core in cores if not core.closed]
+def close(found: Sequence[Alternative[Any]]) -> Operation[None]:
+    """Ends the branches. If some cannot be ended, it ends the others and then raises the first error."""
+    live = [one.sandbox._core for one in found if not one.sandbox.closed]
     try:
         errors = yield from at_once([_error_of(core.close()) for core in live])
     except BaseException:

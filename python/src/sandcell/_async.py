@@ -352,15 +352,14 @@ class AsyncAlternatives(list[Alternative[AsyncSandbox]]):
     def __init__(self, source: AsyncSandbox, tried: list[_alternatives.Tried]) -> None:
         super().__init__(Alternative(one.run, one.files, one.variables, AsyncSandbox._of(one.core)) for one in tried)
         self._source = source
-        self._cores = {id(one): core.core for one, core in zip(self, tried)}
 
     async def keep(self, alternative: Alternative[AsyncSandbox]) -> None:
-        """Makes the state of an alternative that of the sandbox, as :meth:`sandcell.Alternatives.keep`."""
-        await drive(_alternatives.keep(self._source._core, self._cores, alternative))
+        """Lets the sandbox go on as the branch of an alternative, as :meth:`sandcell.Alternatives.keep`."""
+        await drive(_alternatives.keep(self._source._core, self, alternative))
 
     async def close(self) -> None:
         """Ends the branches. The sandbox stays as it is."""
-        await drive(_alternatives.close(self._cores.values()))
+        await drive(_alternatives.close(self))
 
     async def __aenter__(self) -> AsyncAlternatives:
         return self

@@ -348,11 +348,11 @@ class Sandbox:
         timeout: float | None = None,
         max_output: int = 1 << 20,
     ) -> Alternatives:
-        """Runs several pieces of code at the same time, each from the state of this sandbox in a branch of its own.
+        """Runs several pieces of code at the same time. Each runs in a new branch of this sandbox (:meth:`branch`).
 
-        Returns how each ran and what it changed. ``keep`` of the result makes the state of one of them that of this
-        sandbox. This sandbox is not changed before. The arguments are those of :meth:`run`; each piece has the time
-        limit for itself.
+        Returns for each how it ran and what it changed. ``keep`` of the result lets this sandbox go on as one of the
+        branches. Until then this sandbox does not change. The arguments are those of :meth:`run`. The time limit holds
+        for each piece.
 
         >>> with Sandbox() as sandbox:
         ...     sandbox.run("rows = [3, 1, 2]").check()
@@ -415,19 +415,18 @@ class Alternatives(list[Alternative[Sandbox]]):
     def __init__(self, source: Sandbox, tried: list[_alternatives.Tried]) -> None:
         super().__init__(Alternative(one.run, one.files, one.variables, Sandbox._of(one.core)) for one in tried)
         self._source = source
-        self._cores = {id(one): core.core for one, core in zip(self, tried)}
 
     def keep(self, alternative: Alternative[Sandbox]) -> None:
-        """Makes the state of an alternative that of the sandbox. The other branches end.
+        """Lets the sandbox go on as the branch of an alternative, and ends the other branches.
 
-        The sandbox goes on as the branch: with its id, files, variables and history. ``rewind()`` of the sandbox undoes the
-        alternative. What the sandbox was before is gone with its processes and checkpoints.
+        The sandbox then has the id, files, variables and history of the branch. Its earlier processes and checkpoints are
+        gone. ``rewind()`` of the sandbox undoes the alternative.
         """
-        drive(_alternatives.keep(self._source._core, self._cores, alternative))
+        drive(_alternatives.keep(self._source._core, self, alternative))
 
     def close(self) -> None:
         """Ends the branches. The sandbox stays as it is."""
-        drive(_alternatives.close(self._cores.values()))
+        drive(_alternatives.close(self))
 
     def __enter__(self) -> Alternatives:
         return self

@@ -12,6 +12,11 @@ fn place() -> TestDir {
     TestDir::with_settings("[pool]\nparked = 0\nwarm_parents = true\n")
 }
 
+/// A caller may have more sandboxes there than by default.
+fn place_for_many() -> TestDir {
+    TestDir::with_settings("[pool]\nparked = 0\nwarm_parents = true\n[limits]\nsandboxes_per_caller = 64\n")
+}
+
 fn start(place: &TestDir) -> Client {
     Client::start(&mut place.command(&["serve"]))
 }
@@ -424,8 +429,7 @@ fn an_image_that_does_not_fit_into_the_memory_limit_ends_nothing_else() {
 #[test]
 fn branches_never_use_up_the_memory_of_their_source() {
     let _turn = begin!();
-    let place =
-        TestDir::with_settings("[pool]\nparked = 0\nwarm_parents = true\n[limits]\nsandboxes_per_caller = 64\n");
+    let place = place_for_many();
     let server = start(&place);
     let made = server.call("create_sandbox", json!({"memory_mb": 192}));
     let id = made.0["structuredContent"]["sandbox_id"].clone();
@@ -467,8 +471,7 @@ fn branches_never_use_up_the_memory_of_their_source() {
 #[test]
 fn many_calls_branch_one_sandbox_at_once() {
     let _turn = begin!();
-    let place =
-        TestDir::with_settings("[pool]\nparked = 0\nwarm_parents = true\n[limits]\nsandboxes_per_caller = 64\n");
+    let place = place_for_many();
     let server = start(&place);
     let source = Sandbox::new(&server);
     source.run("x = bytearray(b'1') * (4 << 20)");

@@ -12,8 +12,8 @@ use sandcell_attacks::{Attack, ExpectedResult, Needs, PRELUDE, Step};
 use sandcell_e2e::client::{Answer, Client};
 use sandcell_e2e::{DEFAULT_TIMEOUT, is_root, machine, test_dir::TestDir, until};
 
-/// How long the kernel may take to end the processes of a killed server. Some attacks leave it a million objects to
-/// free, and other tests run at the same time. What is really left behind stays longer.
+/// The maximum time in which the kernel ends the processes of a server. After some attacks it frees a million objects.
+/// A process that was forgotten lives longer.
 const END_PATIENCE: Duration = Duration::from_secs(20);
 
 /// The maximum growth of the server's own memory while a sandbox floods it.

@@ -100,8 +100,8 @@ fn hints_say_where_and_what() {
 }
 
 /// The maximum cost of a mebibyte of any source, as a multiple of a mebibyte of plain lines (on this machine, in this
-/// build). The most expensive source, many short statements, costs three times as much, and more than five times beside
-/// other programs that use the processor's caches; quadratic time would cost a thousand times as much.
+/// build). The most expensive source has many short statements. It costs three times as much, and on a busy machine up to
+/// six times as much. Quadratic time would cost a thousand times as much.
 const MAX_COST_FACTOR: u32 = 30;
 
 /// Returns the minimum of this thread's processor time over some rounds, which excludes other load on the machine.
