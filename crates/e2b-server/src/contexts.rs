@@ -110,6 +110,18 @@ impl Contexts {
     }
 }
 
+/// Returns a context of Python that has this id already: the session of this name.
+pub(crate) fn with_id(id: String) -> Arc<Context> {
+    Arc::new(Context {
+        id,
+        language: "python".to_owned(),
+        cwd: DEFAULT_CWD.to_owned(),
+        is_default: false,
+        count: AtomicU64::new(0),
+        turn: Arc::default(),
+    })
+}
+
 pub(crate) fn new_context(language: &str, cwd: &str, is_default: bool) -> Result<Arc<Context>, Problem> {
     Ok(Arc::new(Context {
         id: secret()?,

@@ -6,23 +6,23 @@ use std::time::{Duration, SystemTime};
 
 use hyper::header::HeaderValue;
 use hyper::{Response, StatusCode};
-use sandcell_engine::{BranchFrom, CreateRequest, MAX_LIFETIME, Principal, SandboxView};
+use sandcell_engine::{BranchFrom, CreateFrom, CreateRequest, MAX_LIFETIME, Principal, SandboxView, SavedFrom};
 use sandcell_mcp::{EndpointBody, EndpointRequest};
 use sandcell_sandbox::{Consent, parse_rfc3339, rfc3339_millis};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::contexts::with_id;
 use crate::limits::{CLIENT_ID, DEFAULT_TIMEOUT, ENVD_VERSION, OLD_DEFAULT_TIMEOUT};
 use crate::problem::Problem;
 use crate::registry::{Sandbox, Terms};
 use crate::routes::Operation;
-use crate::{State, answer};
+use crate::snapshots::TEMPLATES;
+use crate::{State, answer, snapshots};
 
 /// The states of a sandbox.
 const RUNNING: &str = "running";
 const PAUSED: &str = "paused";
-/// The templates of this server. Each is the machine's own programs.
-const TEMPLATES: [&str; 2] = ["base", "code-interpreter-v1"];
 /// The maximum number of sandboxes on one page of the list.
 const MAX_PAGE: usize = 100;
 /// The maximum number of forks in one request.
@@ -87,6 +87,12 @@ struct NetworkRules {
     deny_out: Option<Vec<String>>,
     #[serde(flatten)]
     others: BTreeMap<String, Value>,
+}
+
+impl NetworkRules {
+    fn has_hosts(&self) -> bool {
+        self.allow_out.is_some() || self.deny_out.is_some() || self.others.values().any(|value| !value.is_null())
+    }
 }
 
 /// A number of seconds.
@@ -163,6 +169,11 @@ pub(crate) async fn answer(
             }
             Ok(answer::empty(StatusCode::NO_CONTENT))
         }
+        Operation::Snapshot => snapshots::create(state, &*find()?, answer::read(&request.body)?).await,
+        Operation::Snapshots => snapshots::list(state, caller, request.parts.uri.query().unwrap_or_default()).await,
+        Operation::DropSnapshot => {
+            snapshots::remove(state, caller, &unescaped(id.as_deref().unwrap_or_default())).await
+        }
         Operation::Fork => fork(state, &*find()?, answer::read(&request.body)?).await,
         Operation::Timeout => {
             let sandbox = find()?;
@@ -233,11 +244,15 @@ async fn create(
     default_timeout: Duration,
 ) -> Result<Response<EndpointBody>, Problem> {
     let template = asked.template_id.unwrap_or_else(|| "base".to_owned());
-    let name = template.split(':').next().unwrap_or_default();
-    if !TEMPLATES.contains(&name) {
+    let name = snapshots::name_of(&template);
+    let snapshot = match TEMPLATES.contains(&name) {
+        true => None,
+        false => snapshots::find(state, caller, name).await?,
+    };
+    if snapshot.is_none() && !TEMPLATES.contains(&name) {
         let shown: String = template.chars().take(64).collect();
         return Err(Problem::not_found(format!(
-            "template '{shown}' not found: this server has {}",
+            "template '{shown}' not found: this server has {}, and the snapshots of its sandboxes",
             TEMPLATES.join(" and ")
         )));
     }
@@ -263,24 +278,38 @@ async fn create(
     }
     let rules = asked.network.unwrap_or_default();
     let public = rules.allow_public_traffic == Some(true);
-    let network = network(state, asked.allow_internet_access, rules)?;
-    let env = asked.env_vars.unwrap_or_default();
+    // A snapshot has the hosts of its sandbox unless the request has rules.
+    let has_rules = asked.allow_internet_access == Some(false) || rules.has_hosts();
+    let network = match network(state, asked.allow_internet_access, rules)? {
+        _ if snapshot.is_some() && !has_rules => Vec::new(),
+        hosts if snapshot.is_some() && hosts.is_empty() => vec!["none".to_owned()],
+        hosts => hosts,
+    };
+    let env = env_of_all(&template, asked.env_vars.unwrap_or_default());
     let request = CreateRequest {
         count: 1,
         key,
-        env: env_of_all(&template, &env),
+        env: env.clone(),
         lifetime: Some(checked(asked.timeout.map_or(default_timeout, Duration::from_secs))?),
         pauses_at_end,
         // Only the lifetime ends it, as with E2B.
         idle: Some(MAX_LIFETIME),
         network,
+        from: snapshot.as_ref().map(|saved| {
+            CreateFrom::Saved(SavedFrom {
+                name: saved.name.clone(),
+                only_files: false,
+            })
+        }),
         consent: Consent::CannotAsk,
         ..CreateRequest::default()
     };
+    // The requested variables replace those of the snapshot, as in the engine.
+    let saved_env = { snapshot.iter() }.flat_map(|saved| saved.env.clone());
     let terms = Terms {
         template,
         metadata,
-        env,
+        env: saved_env.chain(env).collect(),
         public,
         pauses_at_end,
         resumes: asked.auto_resume.is_some_and(|resume| resume.enabled),
@@ -293,6 +322,9 @@ async fn create(
         )
     })?;
     let sandbox = Sandbox::new(view, caller.clone(), terms)?;
+    if let Some(session) = snapshot.and_then(|saved| saved.session_name) {
+        sandbox.contexts.add(&with_id(session))?;
+    }
     let sandbox = state.sandboxes.add(sandbox);
     Ok(answer::json(StatusCode::CREATED, &created(state, &sandbox)))
 }
@@ -305,10 +337,10 @@ async fn fork(state: &Arc<State>, source: &Sandbox, asked: ForkRequest) -> Resul
     }
     let request = CreateRequest {
         count,
-        from: Some(BranchFrom {
+        from: Some(CreateFrom::Sandbox(BranchFrom {
             sandbox_id: Some(source.id.clone()),
             checkpoint: None,
-        }),
+        })),
         lifetime: Some(checked(asked.timeout.map_or(DEFAULT_TIMEOUT, Duration::from_secs))?),
         pauses_at_end: source.terms.pauses_at_end,
         idle: Some(MAX_LIFETIME),
@@ -327,12 +359,12 @@ async fn fork(state: &Arc<State>, source: &Sandbox, asked: ForkRequest) -> Resul
 }
 
 /// Returns the environment variables of a new sandbox: the requested ones, and those by which programs know E2B.
-fn env_of_all(template: &str, requested: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+fn env_of_all(template: &str, requested: BTreeMap<String, String>) -> BTreeMap<String, String> {
     let mut env = BTreeMap::from([
         ("E2B_SANDBOX".to_owned(), "true".to_owned()),
         ("E2B_TEMPLATE_ID".to_owned(), template.to_owned()),
     ]);
-    env.extend(requested.clone());
+    env.extend(requested);
     env
 }
 

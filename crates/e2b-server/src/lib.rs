@@ -26,6 +26,7 @@ mod processes;
 mod registry;
 mod routes;
 mod secrets;
+mod snapshots;
 mod target;
 mod users;
 mod values;

@@ -5,7 +5,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     AlternativesRequest, AlternativesView, ChangesView, CheckpointMade, CheckpointView, Engine, Principal, RewindTo,
-    RewindView,
+    RewindView, SaveRequest, SavedView,
 };
 
 impl Engine {
@@ -77,6 +77,32 @@ impl Engine {
         max: usize,
     ) -> Result<ChangesView, Failure> {
         self.executions.sandboxes.changes(principal, sandbox, since, max).await
+    }
+
+    /// Saves the state of a sandbox, or of a checkpoint of it, under a name: the variables of its Python session and its
+    /// private files. New sandboxes can go on from it ([`CreateFrom::Saved`](crate::CreateFrom::Saved)), also after the end
+    /// of the server. One of the same name is replaced.
+    ///
+    /// # Errors
+    /// When there is no such sandbox, code runs in it, or its state cannot be saved. Nothing is changed then.
+    pub async fn save(&self, principal: &Principal, req: &SaveRequest) -> Result<SavedView, Failure> {
+        self.executions.sandboxes.save(principal, req).await
+    }
+
+    /// Returns the saved states of a principal, by name.
+    ///
+    /// # Errors
+    /// When the data folder cannot be read.
+    pub async fn saved(&self, principal: &Principal) -> Result<Vec<SavedView>, Failure> {
+        self.executions.sandboxes.saved(principal).await
+    }
+
+    /// Removes a saved state. Sandboxes that went on from it stay.
+    ///
+    /// # Errors
+    /// When there is no such state.
+    pub async fn drop_saved(&self, principal: &Principal, name: &str) -> Result<(), Failure> {
+        self.executions.sandboxes.drop_saved(principal, name).await
     }
 
     /// Runs several pieces of code, each from the current state of a sandbox. Afterwards the sandbox has that state again.

@@ -102,7 +102,7 @@ impl Engine {
     /// events permanently.
     #[must_use]
     pub fn with_observers(
-        config: EngineConfig,
+        mut config: EngineConfig,
         backends: Vec<Arc<dyn Backend>>,
         languages: Vec<Arc<dyn Language>>,
         outside: Outside,
@@ -113,7 +113,6 @@ impl Engine {
             packages,
             tools,
         } = outside;
-        let mut config = config;
         add_network_hint(&mut config, network.as_ref());
         let records = Records {
             history: Mutex::new(History::new(
@@ -145,6 +144,7 @@ impl Engine {
             tools: Replaceable::new(tools),
         });
         tokio::spawn(pool::run(sandboxes.clone()));
+        tokio::spawn(sandboxes.clone().clean_saved());
         let executions = Executions {
             sandboxes,
             store: ExecutionStore::default(),

@@ -197,6 +197,10 @@ impl Language for PerSandboxLanguage {
         self.home.open(sandbox).await
     }
 
+    fn image_format(&self) -> String {
+        self.home.image_format()
+    }
+
     async fn open_image(&self, sandbox: &dyn Sandbox, image: &StateImage) -> Result<Box<dyn Session>, SessionError> {
         self.home.open_image(sandbox, image).await
     }

@@ -1,4 +1,6 @@
-//! `sandcell diff`: the changed files of a sandbox of a running server.
+//! `sandcell diff`, `save` and `saved`: the changed files of a sandbox of a running server, and saved states.
+
+use std::time::Duration;
 
 use reqwest::Method;
 use sandcell_sandbox::{Code, Failure};
@@ -6,7 +8,10 @@ use serde_json::Value;
 
 use crate::rest_client::{RestClient, unreachable};
 
-/// The checkpoints of the sandboxes of one server.
+/// Longer than a server works on a state that it saves.
+const SAVE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
+
+/// The checkpoints, saved states and changed files of the sandboxes of one server.
 #[derive(Debug)]
 pub struct Checkpoints(RestClient);
 
@@ -24,16 +29,75 @@ impl Checkpoints {
     /// # Errors
     /// The server does not answer, or refuses.
     pub async fn changes(&self, sandbox: &str, since: &str) -> Result<Value, Failure> {
-        let path = format!("/v1/sandboxes/{sandbox}/changes");
+        let path = format!("/v1/sandboxes/{}/changes", name_in_path(sandbox)?);
         let request = self.0.request(Method::GET, &path).query(&[("since", since)]);
-        let answer = self.0.send(request).await?;
-        let text = answer.bytes().await.map_err(|error| unreachable(&error))?;
-        serde_json::from_slice(&text).map_err(|error| {
-            Failure::new(
-                Code::Internal,
-                format!("the server's answer cannot be read: {error}"),
-                "use the sandcell of the server's version",
-            )
-        })
+        read(self.0.send(request).await?).await
     }
+
+    /// Saves the state of a sandbox, or of a checkpoint of it, perhaps without its variables, as the REST interface describes it.
+    ///
+    /// # Errors
+    /// The server does not answer, or refuses.
+    pub async fn save(
+        &self,
+        sandbox: &str,
+        name: &str,
+        checkpoint: Option<&str>,
+        only_files: bool,
+    ) -> Result<Value, Failure> {
+        let body = serde_json::json!({"name": name, "checkpoint": checkpoint, "only_files": only_files}).to_string();
+        let request = self
+            .0
+            .request(Method::POST, &format!("/v1/sandboxes/{}/save", name_in_path(sandbox)?));
+        let request = request
+            .timeout(SAVE_TIMEOUT)
+            .header(reqwest::header::CONTENT_TYPE, "application/json")
+            .body(body);
+        read(self.0.send(request).await?).await
+    }
+
+    /// Returns the saved states of the caller.
+    ///
+    /// # Errors
+    /// The server does not answer, or refuses.
+    pub async fn saved(&self) -> Result<Value, Failure> {
+        read(self.0.send(self.0.request(Method::GET, "/v1/saved")).await?).await
+    }
+
+    /// Drops a saved state.
+    ///
+    /// # Errors
+    /// The server does not answer, or refuses.
+    pub async fn drop_saved(&self, name: &str) -> Result<Value, Failure> {
+        let request = self
+            .0
+            .request(Method::DELETE, &format!("/v1/saved/{}", name_in_path(name)?));
+        read(self.0.send(request).await?).await
+    }
+}
+
+/// Returns a name that leads to nothing else when it is a part of a path.
+fn name_in_path(name: &str) -> Result<&str, Failure> {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    if name.is_empty() || name.starts_with('.') || !name.bytes().all(fits) {
+        return Err(Failure::invalid(
+            format!(
+                "'{}' is not the name of a sandbox or a saved state",
+                name.escape_default()
+            ),
+            "use letters, digits, -, _ and .",
+        ));
+    }
+    Ok(name)
+}
+
+async fn read(answer: reqwest::Response) -> Result<Value, Failure> {
+    let text = answer.bytes().await.map_err(|error| unreachable(&error))?;
+    serde_json::from_slice(&text).map_err(|error| {
+        Failure::new(
+            Code::Internal,
+            format!("the server's answer cannot be read: {error}"),
+            "use the sandcell of the server's version",
+        )
+    })
 }

@@ -1,13 +1,13 @@
 //! Makes, lists and drops checkpoints of a sandbox, and brings them back.
 
 use hyper::{Response, StatusCode};
-use sandcell_engine::{BranchFrom, CreateRequest, RewindTo};
+use sandcell_engine::{BranchFrom, CreateFrom, CreateRequest, RewindTo, SaveRequest, SavedFrom};
 use sandcell_mcp::EndpointBody;
 use sandcell_sandbox::{Consent, Failure};
 
 use crate::model::{
-    Changes, Checkpoint, Checkpoints, CreateBranches, CreateCheckpoint, CreatedCheckpoint, DroppedCheckpoint, Rewind,
-    Rewound, Sandbox, Sandboxes,
+    Changes, Checkpoint, Checkpoints, CreateBranches, CreateCheckpoint, CreatedCheckpoint, DroppedCheckpoint,
+    OpenSaved, Rewind, Rewound, Sandbox, Sandboxes, SaveSandbox, Saved, SavedStates,
 };
 use crate::problem::Problem;
 use crate::request::{Call, seconds};
@@ -35,15 +35,66 @@ pub(crate) async fn branch(call: Call<'_>) -> Result<Response<EndpointBody>, Pro
         lifetime: lifetime.transpose()?,
         label: asked.label,
         consent: Consent::CannotAsk,
-        from: Some(BranchFrom {
+        from: Some(CreateFrom::Sandbox(BranchFrom {
             sandbox_id: Some(call.id().to_owned()),
             checkpoint: asked.checkpoint,
-        }),
+        })),
         ..CreateRequest::default()
     };
     let views = call.engine.create(&call.caller, request).await?;
     let sandboxes = views.iter().map(Sandbox::from).collect();
     Ok(respond::json(StatusCode::CREATED, &Sandboxes { sandboxes }))
+}
+
+/// Saves the state of this sandbox.
+pub(crate) async fn save(call: Call<'_>) -> Result<Response<EndpointBody>, Problem> {
+    let asked: SaveSandbox = call.json()?;
+    let request = SaveRequest {
+        from: BranchFrom {
+            sandbox_id: Some(call.id().to_owned()),
+            checkpoint: asked.checkpoint,
+        },
+        name: asked.name,
+        only_files: asked.only_files,
+    };
+    let saved = call.engine.save(&call.caller, &request).await?;
+    Ok(respond::json(StatusCode::CREATED, &Saved::from(&saved)))
+}
+
+/// Lists the saved states, by name.
+pub(crate) async fn saved(call: Call<'_>) -> Result<Response<EndpointBody>, Problem> {
+    let saved = call.engine.saved(&call.caller).await?;
+    let saved = saved.iter().map(Saved::from).collect();
+    Ok(respond::json(StatusCode::OK, &SavedStates { saved }))
+}
+
+/// Makes sandboxes with a saved state.
+pub(crate) async fn open_saved(call: Call<'_>) -> Result<Response<EndpointBody>, Problem> {
+    let asked: OpenSaved = call.json()?;
+    let lifetime = asked.lifetime_s.map(|time| seconds("lifetime_s", time));
+    let request = CreateRequest {
+        count: asked.count.unwrap_or(1),
+        env: asked.env,
+        network: asked.network,
+        lifetime: lifetime.transpose()?,
+        label: asked.label,
+        consent: Consent::CannotAsk,
+        from: Some(CreateFrom::Saved(SavedFrom {
+            name: call.id().to_owned(),
+            only_files: asked.only_files,
+        })),
+        ..CreateRequest::default()
+    };
+    let views = call.engine.create(&call.caller, request).await?;
+    let sandboxes = views.iter().map(Sandbox::from).collect();
+    Ok(respond::json(StatusCode::CREATED, &Sandboxes { sandboxes }))
+}
+
+/// Removes a saved state.
+pub(crate) async fn drop_saved(call: Call<'_>) -> Result<Response<EndpointBody>, Problem> {
+    call.engine.drop_saved(&call.caller, call.id()).await?;
+    let dropped = call.id().to_owned();
+    Ok(respond::json(StatusCode::OK, &DroppedCheckpoint { dropped }))
 }
 
 /// Lists the checkpoints, oldest first.

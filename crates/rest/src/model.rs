@@ -16,8 +16,8 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::checkpoints::{
-    Changes, Checkpoint, Checkpoints, CreateBranches, CreateCheckpoint, CreatedCheckpoint, DroppedCheckpoint, Rewind,
-    Rewound,
+    Changes, Checkpoint, Checkpoints, CreateBranches, CreateCheckpoint, CreatedCheckpoint, DroppedCheckpoint,
+    OpenSaved, Rewind, Rewound, SaveSandbox, Saved, SavedStates,
 };
 use crate::problem::with_rest_calls;
 

@@ -78,7 +78,7 @@ const FILE_PATH: QueryField = field(
 );
 
 /// All routes.
-pub(crate) static ROUTES: [Route; 27] = [
+pub(crate) static ROUTES: [Route; 31] = [
     Route {
         method: Method::GET,
         path: "/v1/openapi.json",
@@ -262,6 +262,58 @@ pub(crate) static ROUTES: [Route; 27] = [
             body: Body::Json(schema::<model::Sandboxes>),
         }],
         run: |call| checkpoints::branch(call).boxed(),
+    },
+    Route {
+        method: Method::POST,
+        path: "/v1/sandboxes/{sandbox_id}/save",
+        id: "saveSandbox",
+        summary: "Save the variables and files of a sandbox under a name; they outlive the server",
+        query: &[],
+        input: EndpointInput::Json,
+        body_schema: Some(schema::<model::SaveSandbox>),
+        answers: &[RouteAnswer {
+            status: 201,
+            about: "It is saved.",
+            body: Body::Json(schema::<model::Saved>),
+        }],
+        run: |call| checkpoints::save(call).boxed(),
+    },
+    Route {
+        method: Method::GET,
+        path: "/v1/saved",
+        id: "listSaved",
+        summary: "The saved states",
+        query: &[],
+        input: EndpointInput::CallerAtOnce,
+        body_schema: None,
+        answers: &[ok("The saved states.", Body::Json(schema::<model::SavedStates>))],
+        run: |call| checkpoints::saved(call).boxed(),
+    },
+    Route {
+        method: Method::POST,
+        path: "/v1/saved/{name}/sandboxes",
+        id: "openSaved",
+        summary: "Make sandboxes that go on from a saved state",
+        query: &[],
+        input: EndpointInput::Json,
+        body_schema: Some(schema::<model::OpenSaved>),
+        answers: &[RouteAnswer {
+            status: 201,
+            about: "They were made.",
+            body: Body::Json(schema::<model::Sandboxes>),
+        }],
+        run: |call| checkpoints::open_saved(call).boxed(),
+    },
+    Route {
+        method: Method::DELETE,
+        path: "/v1/saved/{name}",
+        id: "dropSaved",
+        summary: "Drop a saved state",
+        query: &[],
+        input: EndpointInput::CallerAtOnce,
+        body_schema: None,
+        answers: &[ok("It is dropped.", Body::Json(schema::<model::DroppedCheckpoint>))],
+        run: |call| checkpoints::drop_saved(call).boxed(),
     },
     Route {
         method: Method::GET,
@@ -512,7 +564,7 @@ fn allowed(path: &str) -> &'static str {
         "/v1/sandboxes/{sandbox_id}" => "GET, DELETE",
         "/v1/sandboxes/{sandbox_id}/file" => "GET, PUT",
         "/v1/sandboxes/{sandbox_id}/checkpoints" => "GET, POST",
-        "/v1/sandboxes/{sandbox_id}/checkpoints/{name}" => "DELETE",
+        "/v1/sandboxes/{sandbox_id}/checkpoints/{name}" | "/v1/saved/{name}" => "DELETE",
         _ => match ROUTES.iter().find(|route| route.path == path) {
             Some(route) if route.method == Method::POST => "POST",
             _ => "GET",

@@ -75,6 +75,11 @@ pub trait Language: Send + Sync + std::fmt::Debug {
     /// false, each cell is a separate program, and this starts nothing.
     async fn open(&self, sandbox: Arc<dyn Sandbox>) -> Result<Box<dyn Session>, SessionError>;
 
+    /// Returns a text that is the same for all programs that can load each other's images: of this language's driver.
+    fn image_format(&self) -> String {
+        String::new()
+    }
+
     /// Opens a session that goes on from an image, in a new sandbox with the same folders attached. The private files
     /// become those of the image. Without the memory of a session in it, the new session is empty.
     ///

@@ -65,10 +65,11 @@ from ._results import (
     Rewind,
     Run,
     RunError,
+    Saved,
     VariableChange,
 )
 from ._stdio import configure, shutdown
-from ._sync import Alternatives, Files, Process, Sandbox, run
+from ._sync import Alternatives, Files, Process, Sandbox, drop_saved, run, saved
 from ._version import VERSION as __version__
 
 if TYPE_CHECKING:
@@ -120,6 +121,7 @@ __all__ = [
     "RunError",
     "Sandbox",
     "SandcellError",
+    "Saved",
     "SessionLostError",
     "TimedOutError",
     "ToolDeniedError",
@@ -129,8 +131,10 @@ __all__ = [
     "VariableChange",
     "__version__",
     "configure",
+    "drop_saved",
     "run",
     "run_async",
+    "saved",
     "shutdown",
 ]
 

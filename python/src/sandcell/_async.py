@@ -12,7 +12,7 @@ from . import _alternatives, _checkpoints, _commands, _operations
 from ._call import Call
 from ._errors import SandcellError
 from ._operations import Core, Operation, T
-from ._results import Alternative, Artifact, Checkpoint, FileChanges, FileList, HistoryRecord, Rewind, Run
+from ._results import Alternative, Artifact, Checkpoint, FileChanges, FileList, HistoryRecord, Rewind, Run, Saved
 
 Callback = Callable[[str], "Awaitable[object] | object"]
 
@@ -182,6 +182,8 @@ class AsyncSandbox:
         url: str | None = None,
         token: str | None = None,
         tools: Iterable[Callable[..., object]] | Mapping[str, Callable[..., object]] = (),
+        saved: Saved | str | None = None,
+        only_files: bool = False,
     ) -> None:
         self._core = Core(
             packages=packages,
@@ -199,6 +201,8 @@ class AsyncSandbox:
             url=url,
             token=token,
             tools=tools,
+            saved=saved,
+            only_files=only_files,
             in_loop=True,
         )
         #: The files of the sandbox.
@@ -292,6 +296,12 @@ class AsyncSandbox:
         found = cls.__new__(cls)
         found._core, found.files = core, AsyncFiles(core)
         return found
+
+    async def save(
+        self, name: Saved | str, *, checkpoint: Checkpoint | str | None = None, only_files: bool = False
+    ) -> Saved:
+        """Saves the variables and the files on the disk of the server, as :meth:`sandcell.Sandbox.save`."""
+        return await drive(_checkpoints.save(self._core, name, checkpoint, only_files))
 
     async def changes(self, since: Checkpoint | str | int = 1) -> FileChanges:
         """Returns the files that differ from those of a checkpoint, as :meth:`sandcell.Sandbox.changes`."""

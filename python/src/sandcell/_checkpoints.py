@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from . import _check
+from ._call import Channel
 from ._errors import InternalError, InvalidArgumentError
-from ._operations import _ANSWER_TIMEOUT, _VERSIONS, _WAIT, Core, Operation, call_tool, given, structured
-from ._results import Checkpoint, FileChange, FileChanges, Rewind, about
+from ._operations import _ANSWER_TIMEOUT, _VERSIONS, _WAIT, Core, Operation, _saved_name, call_tool, given, structured
+from ._results import Checkpoint, FileChange, FileChanges, Rewind, Saved, about
 
+#: Seconds for the server to write a state to its disk.
+_SAVE_TIMEOUT = 300.0
 #: The largest count that every JSON parser reads exactly.
 _MAX_COUNT = (1 << 53) - 1
 
@@ -58,6 +61,28 @@ def branch(core: Core, count: Any, checkpoint: Any) -> Operation[list[Core]]:
     }
     answer = yield from call_tool(core.channel, "create_sandbox", given(wanted), _WAIT + _ANSWER_TIMEOUT)
     return [core.sibling(str(sandbox)) for sandbox in structured(answer)["sandbox_ids"]]
+
+
+def save(core: Core, name: Any, checkpoint: Any, only_files: Any) -> Operation[Saved]:
+    """Saves the state of the sandbox, or of a checkpoint of it."""
+    wanted = {
+        "name": _saved_name("name", name),
+        "from_checkpoint": None if checkpoint is None else _name("checkpoint", checkpoint),
+        "only_files": True if only_files else None,
+    }
+    answer = yield from core.tool("save_sandbox", given(wanted), _SAVE_TIMEOUT)
+    return Saved(structured(answer)["saved"])
+
+
+def saved(channel: Channel) -> Operation[list[Saved]]:
+    """Returns the saved states, by name."""
+    answer = yield from call_tool(channel, "list_saved", {}, _ANSWER_TIMEOUT)
+    return [Saved(data) for data in structured(answer)["saved"]]
+
+
+def drop_saved(channel: Channel, name: Any) -> Operation[None]:
+    """Drops a saved state."""
+    yield from call_tool(channel, "drop_saved", {"name": _saved_name("name", name)}, _ANSWER_TIMEOUT)
 
 
 def _name(argument: str, value: Any) -> str:

@@ -31,7 +31,7 @@ from ._errors import (
     TimedOutError,
     error_for,
 )
-from ._results import Artifact, FileInfo, FileList, HistoryRecord, Run, about, execution_of, unbase64
+from ._results import Artifact, FileInfo, FileList, HistoryRecord, Run, Saved, about, execution_of, unbase64
 
 if TYPE_CHECKING:
     from ._functions import FunctionSet
@@ -421,6 +421,8 @@ class Core:
         url: Any,
         token: Any,
         tools: Any,
+        saved: Any,
+        only_files: Any,
         in_loop: bool,
     ) -> None:
         self.id: str | None = None
@@ -436,6 +438,8 @@ class Core:
         self._token = _check.optional_text("token", token)
         if self._token is not None and self._url is None:
             raise InvalidArgumentError("a token without a url", "pass url, the address of the service")
+        if only_files and saved is None:
+            raise InvalidArgumentError("only_files without saved", "pass saved, the name of a saved state")
         options = {
             "packages": _check.texts("packages", packages) or None,
             "env": _check.text_map("env", env) or None,
@@ -447,6 +451,8 @@ class Core:
             "lifetime_s": _check.positive("lifetime", lifetime),
             "backend": _check.optional_text("backend", backend),
             "label": _check.optional_text("label", label),
+            "from_saved": None if saved is None else _saved_name("saved", saved),
+            "only_files": True if only_files else None,
         }
         self._options = given(options)
         self._maker = "create_sandbox"
@@ -836,6 +842,11 @@ def _quoted(path: str) -> str:
     from shlex import quote
 
     return quote(path)
+
+
+def _saved_name(argument: str, value: Any) -> str:
+    """Returns the name of a saved state, which is given as such or by its name."""
+    return value.name if isinstance(value, Saved) else _check.checkpoint_name(argument, value)
 
 
 def _removal(sandbox: str | None, path: str) -> dict[str, Any]:

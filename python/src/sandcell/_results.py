@@ -235,6 +235,42 @@ class Rewind(_Frozen):
         self._fill(values)
 
 
+class Saved(_Frozen):
+    """A state of a sandbox on the disk of the server. ``Sandbox(saved=…)`` goes on from it, also after a restart."""
+
+    __slots__ = ("created", "executions", "name", "packages", "readable", "sandbox_id", "sessions", "size")
+
+    #: Its name.
+    name: str
+    #: When it was saved, such as ``2026-01-31T12:00:00Z``.
+    created: str
+    #: The sandbox that was saved.
+    sandbox_id: str
+    #: The number of executions before it, without undone ones.
+    executions: int
+    #: Its session, such as ``python``; empty if it has files only.
+    sessions: tuple[str, ...]
+    #: The packages of the sandbox, such as ``numpy 2.4.0``.
+    packages: tuple[str, ...]
+    #: Its size on the disk, in bytes.
+    size: int
+    #: False if its files are damaged, or of another version of sandcell. Then only the name and the time are known.
+    readable: bool
+
+    def __init__(self, data: dict[str, Any]) -> None:
+        values = {
+            "name": _text(data, "name"),
+            "readable": data.get("readable") is not False,
+            "created": _text(data, "created_at"),
+            "sandbox_id": _text(data, "sandbox_id"),
+            "executions": int(_number(data, "executions")),
+            "sessions": _texts(data, "sessions"),
+            "packages": _texts(data, "packages"),
+            "size": int(_number(data, "bytes")),
+        }
+        self._fill(values)
+
+
 class FileChange(_Frozen):
     """A file or folder that differs from a checkpoint."""
 

@@ -10,7 +10,7 @@ from typing import Any
 from . import _alternatives, _checkpoints, _commands, _operations
 from ._errors import InvalidArgumentError, SandcellError
 from ._operations import Core, Operation, T
-from ._results import Alternative, Artifact, Checkpoint, FileChanges, FileList, HistoryRecord, Rewind, Run
+from ._results import Alternative, Artifact, Checkpoint, FileChanges, FileList, HistoryRecord, Rewind, Run, Saved
 
 
 def drive(operation: Operation[T]) -> T:
@@ -150,6 +150,9 @@ class Sandbox:
     (``sandcell serve --http``), else one of this machine. Arguments of a wrong type or value raise
     ``InvalidArgumentError``.
 
+    ``saved`` is a state that :meth:`save` has saved: the sandbox goes on from its variables and files, and has its
+    packages, limits and network. With ``only_files`` it has no variables of it.
+
     ``tools`` are functions of this program, a list or a dict of names and functions. Code in the sandbox calls them as
     ``tools.functions.NAME(argument=value)``. Signatures and docstrings describe them to the code. They run in threads of
     this program, at most 16 at once; each call of a coroutine function has an event loop of its own.
@@ -173,6 +176,8 @@ class Sandbox:
         url: str | None = None,
         token: str | None = None,
         tools: Iterable[Callable[..., object]] | Mapping[str, Callable[..., object]] = (),
+        saved: Saved | str | None = None,
+        only_files: bool = False,
     ) -> None:
         self._core = Core(
             packages=packages,
@@ -190,6 +195,8 @@ class Sandbox:
             url=url,
             token=token,
             tools=tools,
+            saved=saved,
+            only_files=only_files,
             in_loop=False,
         )
         #: The files of the sandbox.
@@ -331,6 +338,18 @@ class Sandbox:
         found._core, found.files = core, Files(core)
         return found
 
+    def save(self, name: Saved | str, *, checkpoint: Checkpoint | str | None = None, only_files: bool = False) -> Saved:
+        """Saves the variables and the files, as they are now or as in a named checkpoint, on the disk of the server.
+
+        ``Sandbox(saved=name)`` goes on from them, any number of times, also after a restart of the server. A saved
+        state of the same name is replaced. Variables need the same program, kernel and Python.
+        ``Sandbox(saved=name, only_files=True)`` opens the files alone, with any of them. ``only_files`` here saves only
+        the files: code with threads or in other languages may run then.
+
+        Raises what :meth:`branch` raises, and ``LimitReachedError`` if there are too many saved states.
+        """
+        return drive(_checkpoints.save(self._core, name, checkpoint, only_files))
+
     def changes(self, since: Checkpoint | str | int = 1) -> FileChanges:
         """Returns the files that differ from those of a checkpoint, with the changed lines of text files.
 
@@ -435,6 +454,16 @@ class Alternatives(list[Alternative[Sandbox]]):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def saved(*, url: str | None = None, token: str | None = None) -> list[Saved]:
+    """Returns the states that :meth:`Sandbox.save` has saved, by name."""
+    return drive(_checkpoints.saved(_operations.open_channel(url, token)))
+
+
+def drop_saved(name: Saved | str, *, url: str | None = None, token: str | None = None) -> None:
+    """Drops a saved state. Raises ``NotFoundError`` if there is none of this name."""
+    drive(_checkpoints.drop_saved(_operations.open_channel(url, token), name))
 
 
 def run(

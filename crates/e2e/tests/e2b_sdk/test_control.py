@@ -1,5 +1,6 @@
 """Creating, finding and ending sandboxes."""
 
+import os
 import threading
 import time
 from datetime import datetime, timezone
@@ -123,6 +124,51 @@ def test_forks_go_on_from_the_state_of_their_source():
             one.kill()
 
 
+def test_a_snapshot_outlives_its_sandbox(fresh):
+    key, address = fresh.connection_config.api_key, fresh.connection_config.api_url
+
+    def call(method, path, **options):
+        answer = httpx.request(method, f"{address}{path}", headers={"X-API-Key": key}, **options)
+        return answer.status_code, answer.json() if answer.content else None
+
+    source = Sandbox.create(timeout=60, envs={"MORE": "0", "KEPT": "2"})
+    source.run_code("rows = [1]")
+    source.files.write("note.txt", "old")
+    path = f"/sandboxes/{source.sandbox_id}/snapshots"
+    status, named = call("POST", path, json={"name": "loaded"})
+    assert (status, named) == (201, {"snapshotID": "loaded:default", "names": ["loaded:default"]})
+    status, files_only = call("POST", path, json={"memory": False})
+    assert status == 201, files_only
+    assert files_only["names"] == []
+    source.kill()
+    made = []
+    try:
+        for _ in range(2):
+            made.append(Sandbox.create(named["snapshotID"], timeout=60, envs={"MORE": "1"}))
+            assert made[-1].run_code("rows.append(2); rows").text == "[1, 2]"
+            assert made[-1].commands.run("cat note.txt; echo $MORE $KEPT").stdout == "old1 2\n"
+            secret = {"X-Access-Token": made[-1]._envd_access_token}
+            place = {"E2b-Sandbox-Id": made[-1].sandbox_id, "E2b-Sandbox-Port": "49983"}
+            envs = httpx.get(f"{os.environ['E2B_SANDBOX_URL']}/envs", headers={**secret, **place})
+            assert {"MORE": "1", "KEPT": "2", "E2B_SANDBOX": "true"}.items() <= envs.json().items()
+        made.append(Sandbox.create(files_only["snapshotID"], timeout=60))
+        assert made[-1].files.read("note.txt") == "old"
+        assert made[-1].run_code("'rows' in dir()").text == "False"
+        listed = {one["snapshotID"] for one in call("GET", "/snapshots")[1]}
+        assert listed >= {named["snapshotID"], files_only["snapshotID"]}
+        assert call("GET", "/snapshots?name=loaded") == (200, [named])
+        assert call("GET", f"/snapshots?sandboxID={fresh.sandbox_id}") == (200, [])
+        assert len(call("GET", "/snapshots?limit=1")[1]) == 1
+    finally:
+        for one in made:
+            one.kill()
+        for one in (named, files_only):
+            assert call("DELETE", f"/templates/{one['snapshotID'].replace(':', '%3A')}")[0] == 204
+    assert call("DELETE", "/templates/loaded:default")[0] == 404
+    with pytest.raises((NotFoundException, SandboxException), match="template"):
+        Sandbox.create("loaded:default")
+
+
 def test_what_cannot_be_forked_is_an_error(fresh):
     key, address = fresh.connection_config.api_key, fresh.connection_config.api_url
 
@@ -155,7 +201,7 @@ def test_missing_features_are_named(fresh):
     with pytest.raises(SandboxException, match="(?i)does not support"):
         Sandbox.create(timeout=60, network={"deny_out": ["192.0.2.1"]})
     key, address = fresh.connection_config.api_key, fresh.connection_config.api_url
-    for method, path in (("POST", "snapshots"), ("PUT", "network"), ("GET", "logs")):
+    for method, path in (("PUT", "network"), ("GET", "logs")):
         answer = httpx.request(method, f"{address}/sandboxes/{fresh.sandbox_id}/{path}", headers={"X-API-Key": key})
         assert (answer.status_code, answer.json()["error_code"]) == (501, "unimplemented"), (path, answer.text)
 
@@ -163,8 +209,6 @@ def test_missing_features_are_named(fresh):
 def test_a_request_without_the_sandboxs_secret_is_refused(fresh):
     headers = {"E2b-Sandbox-Id": fresh.sandbox_id}
     base = fresh.connection_config.sandbox_url if hasattr(fresh.connection_config, "sandbox_url") else None
-    import os
-
     base = base or os.environ["E2B_SANDBOX_URL"]
     for port, method, path in [
         ("49983", "POST", "/process.Process/List"),

@@ -22,6 +22,8 @@ mod interpreters;
 mod mounts;
 // State, output and end of a session.
 mod session;
+// States of sandboxes that outlive the server.
+mod saved;
 // Restoring a session after its interpreter has died.
 mod restore;
 // Returning to earlier variables and files.

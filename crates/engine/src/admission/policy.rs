@@ -276,6 +276,22 @@ pub(crate) fn checkpoint_name(name: &str) -> Result<String, Failure> {
     Ok(name.to_owned())
 }
 
+/// Checks the name of a saved state.
+pub(crate) fn saved_name(name: &str) -> Result<String, Failure> {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    let begins = name.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
+    if !begins || name.len() > MAX_SESSION_NAME || !name.bytes().all(fits) {
+        return Err(Failure::invalid(
+            format!(
+                "'{}' is not a name of a saved state",
+                crate::api::ids::quote_for_error(name)
+            ),
+            format!("use 1 to {MAX_SESSION_NAME} letters, digits, -, _ and ., beginning with a letter or digit"),
+        ));
+    }
+    Ok(name.to_owned())
+}
+
 /// The beginnings of names that callers cannot give.
 const RESERVED_CHECKPOINTS: [&str; 2] = ["before-alternatives", "alternative-"];
 
@@ -321,6 +337,7 @@ pub(crate) fn same_request(now: &CreateRequest, before: &CreateRequest, id: &San
         ("image", now.image != before.image),
         ("network", now.network != before.network),
         ("functions", now.functions != before.functions),
+        ("from_saved", now.from != before.from),
     ];
     let differs: Vec<&str> = differs
         .into_iter()

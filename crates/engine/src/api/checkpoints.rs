@@ -1,5 +1,6 @@
 //! Requests and answers about checkpoints. Plain data.
 
+use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use sandcell_sandbox::SavedChange;
@@ -40,6 +41,31 @@ pub struct CheckpointMade {
     pub checkpoint: CheckpointView,
     /// The names of older checkpoints that were dropped for it.
     pub dropped: Vec<String>,
+}
+
+/// A state on the disk, which new sandboxes can go on from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SavedView {
+    /// Its name.
+    pub name: String,
+    /// The time when it was saved.
+    pub created: SystemTime,
+    /// The sandbox that was saved. The history has its executions.
+    pub sandbox_id: String,
+    /// The number of executions of the sandbox that it includes.
+    pub executions: u64,
+    /// The session whose variables it has, as in [`CheckpointView::sessions`].
+    pub sessions: Vec<String>,
+    /// The name of that session, if it has one.
+    pub session_name: Option<String>,
+    /// The packages of the sandbox, as `name version`.
+    pub packages: Vec<String>,
+    /// The environment variables of the sandbox.
+    pub env: BTreeMap<String, String>,
+    /// Its size on the disk, in bytes.
+    pub bytes: u64,
+    /// False if its description is damaged, or of another version of sandcell. Then only its name and time are known.
+    pub is_readable: bool,
 }
 
 /// The checkpoint to return to.

@@ -46,6 +46,8 @@ pub struct EngineConfig {
     pub checkpoints: usize,
     /// The number of automatic checkpoints of a sandbox. 0: none are made.
     pub automatic_checkpoints: usize,
+    /// The saved states.
+    pub saved: SavedConfig,
     /// Host folders that `upload_file` can read from.
     pub upload_from: Vec<std::path::PathBuf>,
     /// Advice to the caller in results, with the names of the front end's calls.
@@ -139,6 +141,7 @@ impl Default for EngineConfig {
             queue: 16,
             checkpoints: 8,
             automatic_checkpoints: 2,
+            saved: SavedConfig::default(),
             upload_from: Vec::new(),
             hints: Hints::default(),
             pool: PoolConfig::default(),
@@ -146,6 +149,27 @@ impl Default for EngineConfig {
             absent_backends: Vec::new(),
             analysis: Analysis::default(),
             tools: ToolLimits::default(),
+        }
+    }
+}
+
+/// The bounds of saved states, and their place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SavedConfig {
+    /// The folder, which only the server's user can read. None: no state can be saved.
+    pub folder: Option<std::path::PathBuf>,
+    /// The maximum number of states of one principal. 0: no state can be saved.
+    pub states: usize,
+    /// The maximum size of all states of one principal.
+    pub size: ByteSize,
+}
+
+impl Default for SavedConfig {
+    fn default() -> Self {
+        Self {
+            folder: None,
+            states: 20,
+            size: ByteSize::mib(4096),
         }
     }
 }

@@ -165,13 +165,42 @@ pub struct CreateRequest {
     /// The user's consent to the parts of the request that need it.
     pub consent: Consent,
     /// The state that the sandboxes go on from. None: they are empty.
-    pub from: Option<BranchFrom>,
+    pub from: Option<CreateFrom>,
     /// Functions of the caller's program that code in the sandboxes may call
     /// ([`Engine::exchange_function_calls`](crate::Engine::exchange_function_calls)).
     pub functions: Vec<FunctionSpec>,
 }
 
 /// The state that a new sandbox goes on from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CreateFrom {
+    /// That of another sandbox.
+    Sandbox(BranchFrom),
+    /// A saved one.
+    Saved(SavedFrom),
+}
+
+/// A request to save the state of a sandbox.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SaveRequest {
+    /// The state.
+    pub from: BranchFrom,
+    /// The name.
+    pub name: String,
+    /// True to leave the variables out.
+    pub only_files: bool,
+}
+
+/// A saved state.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SavedFrom {
+    /// Its name.
+    pub name: String,
+    /// True for the files without the variables.
+    pub only_files: bool,
+}
+
+/// The state of a sandbox.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BranchFrom {
     /// The sandbox. None means the caller's default one.

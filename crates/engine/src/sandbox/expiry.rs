@@ -172,6 +172,7 @@ mod tests {
             lifetime,
             idle: Duration::from_secs(1800),
             network: NetworkRule::None,
+            env: Arc::default(),
             pauses_at_end: false,
             planned: Arc::new(Isolation {
                 backend: "none".to_owned(),

@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::admission::policy;
 use crate::api::sync::lock;
 use crate::sandbox::state::{CreateParams, Kind, Record, Terminated, TerminationReason, UseGuard, no_sandbox};
-use crate::{EngineConfig, Principal, Quota, SandboxId};
+use crate::{CreateRequest, EngineConfig, Principal, Quota, SandboxId};
 
 /// Ended sandboxes of each caller that the registry remembers, so that their ids are answered with the reason.
 const MAX_ENDED_SANDBOXES: usize = 64;
@@ -200,21 +200,34 @@ impl Registry {
         params: &CreateParams,
     ) -> Result<Reservation, Failure> {
         let mut inner = lock(&self.inner);
-        if let Some(asked) = &params.asked {
-            let mut own = inner
-                .live
-                .values()
-                .filter(|record| record.owner == *principal && record.open());
-            if let Some(record) = own.find(|record| record.key() == asked.key.as_deref()) {
-                let before = record.params.asked.as_ref();
-                policy::same_request(asked, before.unwrap_or(asked), &record.id)?;
-                // This is a call about the sandbox like any other: its idle time restarts.
-                drop(record.start_use()?);
-                record.claims.fetch_add(1, Ordering::Relaxed);
-                return Ok(Reservation::Joined(record.clone()));
-            }
+        if let Some(asked) = &params.asked
+            && let Some(record) = Self::join_in(&inner, principal, asked)?
+        {
+            return Ok(Reservation::Joined(record));
         }
         Self::reserve_in(&mut inner, principal, count, params).map(Reservation::Reserved)
+    }
+
+    /// Returns the sandbox that an earlier request with the same key has made.
+    pub(crate) fn join(&self, principal: &Principal, asked: &CreateRequest) -> Result<Option<Arc<Record>>, Failure> {
+        Self::join_in(&lock(&self.inner), principal, asked)
+    }
+
+    fn join_in(inner: &Inner, principal: &Principal, asked: &CreateRequest) -> Result<Option<Arc<Record>>, Failure> {
+        let mut own = inner
+            .live
+            .values()
+            .filter(|record| record.owner == *principal && record.open());
+        let Some(record) = own.find(|record| record.key() == asked.key.as_deref()) else {
+            return Ok(None);
+        };
+        if let Some(before) = &record.params.asked {
+            policy::same_request(asked, before, &record.id)?;
+        }
+        // This is a call about the sandbox like any other: its idle time restarts.
+        drop(record.start_use()?);
+        record.claims.fetch_add(1, Ordering::Relaxed);
+        Ok(Some(record.clone()))
     }
 
     /// Marks a sandbox as delivered to a caller: it stays.

@@ -102,6 +102,7 @@ impl Sandboxes {
             idle: self.config().idle,
             pauses_at_end: false,
             network: NetworkRule::None,
+            env: Arc::default(),
             planned: self.planned(None)?,
             replaces: None,
         })

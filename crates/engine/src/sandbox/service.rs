@@ -21,7 +21,7 @@ use crate::sandbox::registry::{Registry, Reservation};
 use crate::sandbox::sandboxes::Sandboxes;
 use crate::sandbox::state::{CreateParams, Kind, Record, Terminated, TerminationReason};
 use crate::sandbox::usage::read_usage;
-use crate::{CreateRequest, HistoryPage, HistoryQuery, HistoryView, Principal, SandboxId, SandboxView};
+use crate::{CreateFrom, CreateRequest, HistoryPage, HistoryQuery, HistoryView, Principal, SandboxId, SandboxView};
 
 /// The number of sandboxes of one call that are made at the same time. The others wait, so that other callers get their
 /// turn.
@@ -61,8 +61,18 @@ impl Sandboxes {
         }
         let limits = policy::create(&self.config(), &req, &names)?;
         if let Some(from) = req.from.clone() {
+            if req.key.is_some()
+                && let Some(record) = self.registry.join(principal, &req)?
+            {
+                // The state may be gone by now.
+                let joined = self.finished(vec![record], false).await?;
+                return Ok(self.claim_all(joined));
+            }
             let count = usize::try_from(req.count).unwrap_or(usize::MAX);
-            let (mut plan, params) = self.plan_branches(principal, &req, &from, count).await?;
+            let (mut plan, params) = match from {
+                CreateFrom::Sandbox(from) => self.plan_branches(principal, &req, &from, count).await?,
+                CreateFrom::Saved(from) => self.plan_saved(principal, &req, &from).await?,
+            };
             plan.turns = Some(Arc::new(Semaphore::new(MAX_CONCURRENT_CREATES)));
             let made = self.make_all(principal, count, plan, params, &[]).await?;
             return Ok(self.claim_all(made));
@@ -80,6 +90,7 @@ impl Sandboxes {
         let network = self.network_rule(&req.network, &consent)?;
         functions::check(&req.functions)?;
         let planned = self.planned(req.backend.as_deref())?;
+        let env = Arc::new(req.env.clone());
         let chosen = |b: &&Arc<dyn Backend>| req.backend.as_ref().is_none_or(|name| b.name() == name);
         req.watch.prepares(self.backends.clone(), req.image.clone());
         let plan = Plan {
@@ -106,6 +117,7 @@ impl Sandboxes {
             idle: req.idle.unwrap_or(self.config().idle),
             pauses_at_end: req.pauses_at_end,
             network,
+            env,
             planned,
             replaces: None,
         };
@@ -134,18 +146,23 @@ impl Sandboxes {
             Reservation::Joined(record) => (vec![record], false),
             Reservation::Reserved(records) => (records, true),
         };
+        if made_now {
+            for record in &records {
+                record.tools.set_functions(functions.to_vec());
+                self.make(record, plan.clone());
+            }
+        }
+        self.finished(records, made_now).await
+    }
+
+    /// Waits until sandboxes are made.
+    async fn finished(&self, records: Vec<Arc<Record>>, made_now: bool) -> Result<UnclaimedSandboxes<'_>, Failure> {
         let mut unclaimed = UnclaimedSandboxes {
             sandboxes: self,
             records,
             made: Vec::new(),
             made_now,
         };
-        if made_now {
-            for record in &unclaimed.records {
-                record.tools.set_functions(functions.to_vec());
-                self.make(record, plan.clone());
-            }
-        }
         // Wait for all of them even when one fails, so that the first failure in order is the answer.
         let made = join_all(unclaimed.records.iter().map(|record| record.ready())).await;
         let made = made.into_iter().collect::<Result<Vec<_>, _>>()?;

@@ -176,6 +176,8 @@ pub(crate) struct CreateParams {
     pub(crate) pauses_at_end: bool,
     /// The hosts that it can reach.
     pub(crate) network: NetworkRule,
+    /// The environment variables that the request has set.
+    pub(crate) env: Arc<BTreeMap<String, String>>,
     /// The expected isolation, until the sandbox exists.
     pub(crate) planned: Arc<Isolation>,
     /// The end of the default sandbox that this one replaces.
@@ -571,6 +573,7 @@ mod tests {
             lifetime: None,
             idle,
             network: NetworkRule::None,
+            env: Arc::default(),
             pauses_at_end: false,
             planned: Arc::new(Isolation {
                 backend: "none".to_owned(),

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use serde_json::json;
+use sha2::{Digest, Sha256};
 
 use sandcell_sandbox::{HOME, SYSTEM_PATH, layer_places, program_places};
 
@@ -307,6 +308,19 @@ const WHILE_LOADING: [(&str, &str); 3] = [
     ("NUMEXPR_NUM_THREADS", "1"),
     ("POLARS_MAX_THREADS", "1"),
 ];
+
+/// Returns a digest of the driver. Only a driver with the same digest can load the memory of a session.
+pub(super) fn digest() -> String {
+    let mut digest = Sha256::new();
+    for file in &DRIVER_FILES {
+        digest.update(file.name);
+        digest.update([0]);
+        digest.update(file.source);
+        digest.update([0]);
+    }
+    let digest = digest.finalize();
+    digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+}
 
 fn source_parts() -> Vec<(String, &'static [u8])> {
     DRIVER_FILES

@@ -276,6 +276,10 @@ impl Language for PythonLanguage {
         Ok(Box::new(self.open_session(sandbox.as_ref()).await?))
     }
 
+    fn image_format(&self) -> String {
+        driver::digest()
+    }
+
     async fn open_image(&self, sandbox: &dyn Sandbox, image: &StateImage) -> Result<Box<dyn Session>, SessionError> {
         Ok(Box::new(self.open_branch(sandbox, image).await?))
     }

@@ -13,6 +13,7 @@ mod packages;
 mod programs;
 mod read_file;
 mod sandboxes;
+mod saved;
 mod script;
 mod toolset;
 
@@ -252,6 +253,9 @@ pub(crate) fn unlisted_sandbox_tools(facts: &ToolFacts) -> Vec<Tool> {
         checkpoints::create_checkpoint(),
         checkpoints::drop_checkpoint(),
         checkpoints::file_changes(),
+        saved::save_sandbox(),
+        saved::list_saved(),
+        saved::drop_saved(),
     ]
 }
 

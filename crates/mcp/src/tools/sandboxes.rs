@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use futures::FutureExt as _;
-use sandcell_engine::{BranchFrom, CreateRequest, MAX_LIFETIME, MemoryGrowth, SandboxView, SessionView, Watch};
+use sandcell_engine::{
+    BranchFrom, CreateFrom, CreateRequest, MAX_LIFETIME, MemoryGrowth, SandboxView, SavedFrom, SessionView, Watch,
+};
 use sandcell_sandbox::{Code, Consent, Cpus, Failure, FunctionSpec, rfc3339};
 use serde_json::{Value, json};
 use tracing::Instrument as _;
@@ -77,6 +79,7 @@ pub(crate) fn create_sandbox(facts: &ToolFacts) -> Tool {
             .about("Copy the variables and files of this sandbox; with count, branch it several times"),
     );
     fields.push(Field::new("from_checkpoint", Kind::Text, json!("before-merge")).about("Copy this checkpoint of it"));
+    fields.extend(saved_fields());
     fields.push(wait_field(facts));
     Tool {
         name: "create_sandbox",
@@ -132,8 +135,12 @@ async fn make(call: &Call, request: CreateRequest, wait: Duration) -> Result<Vec
 }
 
 /// Returns the engine's request for a call of `create_sandbox`.
-pub(crate) fn create_request(arguments: &mut Arguments, watch: Watch, consent: Consent) -> CreateRequest {
-    CreateRequest {
+pub(crate) fn create_request(
+    arguments: &mut Arguments,
+    watch: Watch,
+    consent: Consent,
+) -> Result<CreateRequest, Failure> {
+    Ok(CreateRequest {
         count: arguments
             .count("count")
             .and_then(|count| u32::try_from(count).ok())
@@ -153,18 +160,40 @@ pub(crate) fn create_request(arguments: &mut Arguments, watch: Watch, consent: C
         network: arguments.texts("network"),
         watch,
         consent,
-        from: from_of(arguments),
+        from: from_of(arguments)?,
         functions: Vec::new(),
-    }
+    })
+}
+
+/// The fields of a saved state, for programs.
+fn saved_fields() -> [Field; 2] {
+    [
+        Field::new("from_saved", Kind::Text, json!("analysis")).hidden_if(true),
+        Field::new("only_files", Kind::Flag, json!(true)).hidden_if(true),
+    ]
 }
 
 /// Returns the state that new sandboxes go on from. An empty name is the default sandbox.
-fn from_of(arguments: &mut Arguments) -> Option<BranchFrom> {
+fn from_of(arguments: &mut Arguments) -> Result<Option<CreateFrom>, Failure> {
     let (from, checkpoint) = (arguments.text("from_sandbox"), arguments.text("from_checkpoint"));
-    (from.is_some() || checkpoint.is_some()).then_some(BranchFrom {
+    let (saved, only_files) = (arguments.text("from_saved"), arguments.flag("only_files"));
+    if saved.is_some() && (from.is_some() || checkpoint.is_some()) {
+        return Err(Failure::invalid(
+            "from_saved cannot be combined with from_sandbox or from_checkpoint",
+            "leave one of them out",
+        ));
+    }
+    if only_files && saved.is_none() {
+        return Err(Failure::invalid("only_files is for from_saved", "leave only_files out"));
+    }
+    if let Some(name) = saved {
+        return Ok(Some(CreateFrom::Saved(SavedFrom { name, only_files })));
+    }
+    let from = (from.is_some() || checkpoint.is_some()).then_some(CreateFrom::Sandbox(BranchFrom {
         sandbox_id: from,
         checkpoint,
-    })
+    }));
+    Ok(from)
 }
 
 async fn create(call: Call) -> Result<Answer, Failure> {
@@ -176,7 +205,7 @@ pub(super) async fn create_with(mut call: Call, functions: Vec<FunctionSpec>) ->
     let wait = call.wait_limits.of(&mut call.arguments).time;
     let request = CreateRequest {
         functions,
-        ..create_request(&mut call.arguments, call.watch.clone(), call.consent.clone())
+        ..create_request(&mut call.arguments, call.watch.clone(), call.consent.clone())?
     };
     let views = make(&call, request, wait).await?;
     let Some(first) = views.first() else {

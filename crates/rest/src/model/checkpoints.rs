@@ -1,6 +1,8 @@
 //! The JSON types of checkpoints.
 
-use sandcell_engine::{ChangesView, CheckpointMade, CheckpointView, RewindView};
+use std::collections::BTreeMap;
+
+use sandcell_engine::{ChangesView, CheckpointMade, CheckpointView, RewindView, SavedView};
 use sandcell_sandbox::rfc3339_millis;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -75,6 +77,87 @@ impl From<CheckpointMade> for CreatedCheckpoint {
 pub(crate) struct Checkpoints {
     /// Oldest first.
     pub(crate) checkpoints: Vec<Checkpoint>,
+}
+
+/// A request to save the state of a sandbox.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SaveSandbox {
+    /// The name: letters, digits, `-`, `_` and `.`. A saved state of the same name is replaced.
+    pub(crate) name: String,
+    /// The name of a checkpoint of the sandbox. If left out, its current state is saved.
+    #[serde(default)]
+    pub(crate) checkpoint: Option<String>,
+    /// True to leave the variables out.
+    #[serde(default)]
+    pub(crate) only_files: bool,
+}
+
+/// A request for sandboxes that go on from a saved state.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct OpenSaved {
+    /// The number of sandboxes; 1 if left out. The server makes all of them or none.
+    #[serde(default)]
+    pub(crate) count: Option<u32>,
+    /// True for the files without the variables.
+    #[serde(default)]
+    pub(crate) only_files: bool,
+    /// Environment variables of new programs and sessions, next to those of the saved sandbox. The saved session keeps its
+    /// `os.environ`.
+    #[serde(default)]
+    pub(crate) env: BTreeMap<String, String>,
+    /// Hosts that they may reach. If left out, those of the saved sandbox; `["none"]` means no network.
+    #[serde(default)]
+    pub(crate) network: Vec<String>,
+    /// They end after this many seconds even when they are in use.
+    #[serde(default)]
+    pub(crate) lifetime_s: Option<f64>,
+    /// A name for people.
+    #[serde(default)]
+    pub(crate) label: Option<String>,
+}
+
+/// A state on the server's disk, which new sandboxes can go on from.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Saved {
+    name: String,
+    created_at: String,
+    /// The sandbox that was saved.
+    sandbox_id: String,
+    /// The number of executions of the sandbox that it includes.
+    executions: u64,
+    /// The language of the session whose variables it has, with the name of a named session.
+    sessions: Vec<String>,
+    /// The packages of the sandbox, such as `numpy 2.4.0`.
+    packages: Vec<String>,
+    /// The size on the disk.
+    bytes: u64,
+    /// False if the files on the disk are damaged, or of another version of sandcell: only `name` and `created_at` are
+    /// known.
+    readable: bool,
+}
+
+/// The saved states of the caller.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct SavedStates {
+    /// By name.
+    pub(crate) saved: Vec<Saved>,
+}
+
+impl From<&SavedView> for Saved {
+    fn from(view: &SavedView) -> Self {
+        Self {
+            name: view.name.clone(),
+            created_at: rfc3339_millis(view.created),
+            sandbox_id: view.sandbox_id.clone(),
+            executions: view.executions,
+            sessions: view.sessions.clone(),
+            packages: view.packages.clone(),
+            bytes: view.bytes,
+            readable: view.is_readable,
+        }
+    }
 }
 
 /// A dropped checkpoint.

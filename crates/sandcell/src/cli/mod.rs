@@ -26,6 +26,8 @@ mod progress;
 mod reference;
 mod replace;
 mod run;
+#[cfg(feature = "bridge")]
+mod save;
 mod serve;
 #[cfg(unix)]
 mod service;
@@ -87,6 +89,10 @@ enum Command {
     Forward(forward::ForwardArgs),
     #[cfg(feature = "bridge")]
     Diff(diff::DiffArgs),
+    #[cfg(feature = "bridge")]
+    Save(save::SaveArgs),
+    #[cfg(feature = "bridge")]
+    Saved(save::SavedArgs),
     Token(token::TokenArgs),
     #[cfg(feature = "tools")]
     Tools(tools::ToolsArgs),
@@ -193,6 +199,10 @@ fn dispatch(cli: Cli) -> ExitCode {
         Command::Forward(args) => ended(forward::run(&args)),
         #[cfg(feature = "bridge")]
         Command::Diff(args) => ended(diff::run(&args)),
+        #[cfg(feature = "bridge")]
+        Command::Save(args) => ended(save::save(&args)),
+        #[cfg(feature = "bridge")]
+        Command::Saved(args) => ended(save::saved(&args)),
         Command::Token(args) => ended(load(file, Vec::new()).and_then(|settings| token::run(&args, &settings))),
         #[cfg(feature = "tools")]
         Command::Tools(args) => ended(load(file, Vec::new()).and_then(|settings| tools::run(&args, &settings))),

@@ -123,6 +123,12 @@ pub(crate) fn safe(text: &str) -> String {
     safe
 }
 
+/// The same for a name, which stays in its line.
+#[cfg(feature = "bridge")]
+pub(crate) fn safe_name(text: &str) -> String {
+    safe(text).replace('\n', "\\n").replace('\t', "\\t")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -10,7 +10,7 @@ pub(crate) mod table;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use sandcell_engine::{Analysis, EngineConfig, PoolConfig, Quota};
+use sandcell_engine::{Analysis, EngineConfig, PoolConfig, Quota, SavedConfig};
 use sandcell_mcp::{HttpLimits, Interpreters, OauthOptions, Page, Toolset};
 use sandcell_sandbox::{ByteSize, Code, Cpus, Degree, Failure, Level, Limits, MAX_TIMEOUT, Mount, System, ToolLimits};
 use sandcell_settings::{Value, WrongType};
@@ -245,6 +245,7 @@ impl Settings {
             inodes: limit.inodes,
         };
         let data_dir = general.data_dir.or_else(default_data_dir);
+        let saved = data_dir.as_ref().map(|folder| folder.join("saved"));
         let is_default = |key: &str| matches!(layered.get(key), Some((_, Origin::Default)));
         Ok(Self {
             backends: general.backends,
@@ -306,6 +307,11 @@ impl Settings {
                 queue: 32,
                 checkpoints: session.checkpoints,
                 automatic_checkpoints: session.undo,
+                saved: SavedConfig {
+                    folder: saved,
+                    states: session.saved,
+                    size: session.saved_size,
+                },
                 upload_from: general.upload_from,
                 pool: PoolConfig {
                     parked: pool.parked,

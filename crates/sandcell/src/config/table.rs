@@ -354,6 +354,13 @@ sandcell_settings::settings! {
         /// The number of automatic checkpoints of a sandbox, by which its last executions can be undone. Each is a
         /// process of the sandbox. 0: none.
         "undo" => undo: usize = project(whole(0, 8), "2").live(),
+
+        /// The maximum number of saved states of a caller (`sandcell save`). They are kept in `data_dir`. 0: none can be
+        /// saved.
+        "saved" => saved: usize = operator(whole(0, 1000), "20").live(),
+
+        /// The maximum size of all saved states of a caller, in MiB.
+        "saved_mb" => saved_size: ByteSize = operator(whole(1, 1 << 20), "4096").live(),
     }
 }
 

@@ -117,6 +117,42 @@ fn foreign_ids_answer_exactly_like_unknown_ones() {
 }
 
 #[test]
+fn a_saved_state_is_its_callers_own() {
+    let _turn = begin!();
+    let place = TestDir::with_settings("[pool]\nparked = 0\nwarm_parents = true\n");
+    let (server, ann, bob) = two(&place);
+    let sandbox = ann.run("x = 'of ann'").sandbox();
+    let save = |caller: &Caller, name: &str| caller.call("save_sandbox", json!({"sandbox_id": sandbox, "name": name}));
+    assert!(!save(&ann, "kept-1").is_error());
+    save(&bob, "mine").refused("not_found");
+    let open = |name: &str| {
+        let answer = bob.call("create_sandbox", json!({"from_saved": name}));
+        answer.refused("not_found");
+        shape(&answer.0, name)
+    };
+    assert_eq!(open("kept-1"), open("kept-2"));
+    let branch = bob.call("create_sandbox", json!({"from_sandbox": sandbox}));
+    branch.refused("not_found");
+    bob.call("drop_saved", json!({"name": "kept-1"})).refused("not_found");
+    assert_eq!(
+        bob.call("list_saved", json!({})).0["structuredContent"]["saved"],
+        json!([])
+    );
+    // The same name is another state.
+    bob.run("x = 'of bob'");
+    assert!(!bob.call("save_sandbox", json!({"name": "kept-1"})).is_error());
+    let read = |caller: &Caller| {
+        let made = caller.call("create_sandbox", json!({"from_saved": "kept-1"}));
+        let id = made.0["structuredContent"]["sandbox_id"].clone();
+        caller
+            .call("execute_code", json!({"sandbox_id": id, "code": "print(x)"}))
+            .output()
+    };
+    assert_eq!((read(&ann).trim(), read(&bob).trim()), ("of ann", "of bob"));
+    drop(server);
+}
+
+#[test]
 fn a_stolen_session_id_is_useless_without_its_token() {
     let _turn = begin!();
     let place = TestDir::new();

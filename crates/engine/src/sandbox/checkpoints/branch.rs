@@ -4,13 +4,13 @@
 //! ([`Branching`]). Each branch is an ordinary new sandbox with the same limits, network and
 //! packages, whose interpreter loads the image. So source and branches end independently of each other.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use sandcell_sandbox::{
-    Branching, Code, Failure, Language, PackageVersion, Sandbox, SandboxError, SandboxSpec, SavedFiles, SessionError,
-    StateImage, with_sources,
+    Backend, Branching, Code, Failure, Language, PackageVersion, Sandbox, SandboxError, SandboxSpec, SavedFiles,
+    SessionError, StateImage, with_sources,
 };
 
 use super::make::{check_sessions, files_bound, keep_sessions, private_folders};
@@ -25,17 +25,31 @@ use crate::{BranchFrom, CreateRequest, Principal, RewindTo};
 
 /// The part of the source's memory limit that images leave free, so that its next call has memory.
 const SPARE_DIVISOR: u64 = 8;
+const USE_CHECKPOINTS: &str =
+    "the source is unchanged; use checkpoints in it (create_checkpoint, reset_session_state), or alternatives";
 
 /// The state that new sandboxes go on from.
 #[derive(Debug)]
 pub(crate) struct BranchSource {
-    image: StateImage,
+    pub(super) image: StateImage,
     /// The session in the image, if there is one.
-    session: Option<(SessionKey, u32)>,
-    language: Arc<dyn Language>,
+    pub(super) session: Option<(SessionKey, u32)>,
+    pub(super) language: Arc<dyn Language>,
     /// The folders that were attached to the source, in order.
     pub(crate) attached: Vec<PathBuf>,
     pub(crate) packages: Vec<(String, PackageVersion)>,
+    /// The executions that had ended.
+    pub(super) executions: u64,
+    /// What a caller can do if a new sandbox cannot go on from the state.
+    pub(super) remedy: &'static str,
+}
+
+/// What an image has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Parts {
+    /// The session, if there is one, and the files.
+    All,
+    Files,
 }
 
 impl Sandboxes {
@@ -49,20 +63,8 @@ impl Sandboxes {
     ) -> Result<(Plan, CreateParams), Failure> {
         check_options(req)?;
         let record = self.existing(principal, from.sandbox_id.as_deref())?;
-        let _alone = record.checkpoints.no_alternatives().await;
-        let guard = record.start_use()?;
-        let sandbox = record.ready().await?;
-        let language = self.language("python")?;
-        let (of, checkpoint) = (Arc::clone(&record), from.checkpoint.clone());
         self.registry.check_free(principal, count, &record.params)?;
-        let source = tokio::spawn(async move {
-            let _guard = guard;
-            let _changing = of.checkpoints.changing.lock().await;
-            let _running = of.running().ok_or_else(paused)?;
-            let source = make_source(&of, sandbox.as_ref(), checkpoint.as_deref(), language).await?;
-            Ok::<_, Failure>((source, sandbox))
-        });
-        let (source, sandbox) = source.await.unwrap_or_else(|_| Err(super::internal()))?;
+        let (source, sandbox) = self.branch_source(&record, from.checkpoint.clone(), Parts::All).await?;
         let backend = sandbox.isolation().backend.clone();
         let params = CreateParams {
             kind: Kind::Requested,
@@ -74,25 +76,55 @@ impl Sandboxes {
             replaces: None,
             ..record.params.clone()
         };
-        let plan = Plan {
-            backends: { self.backends.iter() }
-                .filter(|one| one.name() == backend)
-                .cloned()
-                .collect(),
-            spec: SandboxSpec {
-                limits: params.limits.clone(),
-                env: sandbox.base_env().clone(),
-                network: params.network.clone(),
-                image: None,
-                caller: None,
-                ahead: false,
-                entered_by: None,
-            },
-            turns: None,
-            opens: None,
-            from: Some(Arc::new(source)),
-        };
+        let backends = self.backends.iter().filter(|one| one.name() == backend);
+        let plan = plan_of(backends.cloned().collect(), &params, sandbox.base_env().clone(), source);
         Ok((plan, params))
+    }
+
+    /// Makes an image of the current state of a sandbox, or of a checkpoint.
+    pub(super) async fn branch_source(
+        self: &Arc<Self>,
+        record: &Arc<Record>,
+        checkpoint: Option<String>,
+        parts: Parts,
+    ) -> Result<(BranchSource, Arc<dyn Sandbox>), Failure> {
+        let _alone = record.checkpoints.no_alternatives().await;
+        let guard = record.start_use()?;
+        let sandbox = record.ready().await?;
+        let language = self.language("python")?;
+        let of = Arc::clone(record);
+        let source = tokio::spawn(async move {
+            let _guard = guard;
+            let _changing = of.checkpoints.changing.lock().await;
+            let _running = of.running().ok_or_else(paused)?;
+            let source = make_source(&of, sandbox.as_ref(), checkpoint.as_deref(), parts, language).await?;
+            Ok::<_, Failure>((source, sandbox))
+        });
+        source.await.unwrap_or_else(|_| Err(super::internal()))
+    }
+}
+
+/// Returns the plan of sandboxes that go on from a state.
+pub(super) fn plan_of(
+    backends: Vec<Arc<dyn Backend>>,
+    params: &CreateParams,
+    env: BTreeMap<String, String>,
+    source: BranchSource,
+) -> Plan {
+    Plan {
+        backends,
+        spec: SandboxSpec {
+            limits: params.limits.clone(),
+            env,
+            network: params.network.clone(),
+            image: None,
+            caller: None,
+            ahead: false,
+            entered_by: None,
+        },
+        turns: None,
+        opens: None,
+        from: Some(Arc::new(source)),
     }
 }
 
@@ -100,7 +132,7 @@ impl BranchSource {
     /// Makes a new sandbox go on from this state.
     pub(crate) async fn arrive(&self, record: &Record, sandbox: &dyn Sandbox) -> Result<(), Failure> {
         let opened = self.language.open_image(sandbox, &self.image).await;
-        let session = opened.map_err(|error| not_loaded(&error))?;
+        let session = opened.map_err(|error| self.not_loaded(&error))?;
         let mut live = LiveSession::new(session);
         let slot = match &self.session {
             Some(((_, name), cells)) => {
@@ -115,6 +147,14 @@ impl BranchSource {
         slot.put(live);
         Ok(())
     }
+
+    fn not_loaded(&self, error: &SessionError) -> Failure {
+        Failure::new(
+            Code::CheckpointUnavailable,
+            format!("the state could not go on in a new sandbox: {}", with_sources(error)),
+            self.remedy,
+        )
+    }
 }
 
 /// Makes an image of the current state, or of a checkpoint.
@@ -122,13 +162,14 @@ async fn make_source(
     record: &Record,
     sandbox: &dyn Sandbox,
     checkpoint: Option<&str>,
+    parts: Parts,
     language: Arc<dyn Language>,
 ) -> Result<BranchSource, Failure> {
     let branching = sandbox.branching().ok_or_else(unsupported)?;
     let saved = sandbox.saved_files().ok_or_else(unsupported)?;
     let mut taken = take_all(record).await?;
     let limit = record.params.limits.memory.as_bytes();
-    let (number, sessions) = match checkpoint {
+    let (number, mut sessions, executions) = match checkpoint {
         Some(name) => {
             let found = record.checkpoints.find(&RewindTo::Named(name.to_owned()))?;
             if found.automatic {
@@ -137,14 +178,19 @@ async fn make_source(
                     "bring it back first (reset_session_state with to), or use a named checkpoint",
                 ));
             }
-            (found.number, found.sessions)
+            (found.number, found.sessions, found.executions)
         }
         None => {
-            check_sessions(&taken)?;
-            let sessions: Vec<KeptSession> = taken.iter().filter_map(TakenSession::kept).collect();
-            only_one(&sessions)?;
             let number = record.checkpoints.next_number();
-            let kept = keep_sessions(&mut taken, number, false).await;
+            let (sessions, kept) = match parts {
+                Parts::Files => (Vec::new(), Ok(())),
+                Parts::All => {
+                    check_sessions(&taken)?;
+                    let sessions: Vec<KeptSession> = taken.iter().filter_map(TakenSession::kept).collect();
+                    only_one(&sessions)?;
+                    (sessions, keep_sessions(&mut taken, number, false).await)
+                }
+            };
             let folders = private_folders()?;
             let files = match kept {
                 Ok(()) => saved
@@ -157,9 +203,12 @@ async fn make_source(
                 drop_state(saved, &mut taken, number).await;
                 return Err(failure);
             }
-            (number, sessions)
+            (number, sessions, record.checkpoints.executions())
         }
     };
+    if parts == Parts::Files {
+        sessions.clear();
+    }
     let used = read_usage(sandbox).await.map_or(limit, |usage| usage.memory);
     let free = limit.saturating_sub(used).saturating_sub(limit / SPARE_DIVISOR);
     let image = make_image(branching, saved, &mut taken, &sessions, number, free).await;
@@ -177,6 +226,8 @@ async fn make_source(
         language,
         attached,
         packages: record.all_packages(),
+        executions,
+        remedy: USE_CHECKPOINTS,
     })
 }
 
@@ -228,7 +279,7 @@ fn only_one(sessions: &[KeptSession]) -> Result<(), Failure> {
     Err(Failure::new(
         Code::CheckpointUnavailable,
         format!(
-            "a branch can have one session, and the sandbox has {}: {}; nothing was changed",
+            "a new sandbox can go on from one session, and this one has {}: {}; nothing was changed",
             sessions.len(),
             names.join(", ")
         ),
@@ -237,7 +288,7 @@ fn only_one(sessions: &[KeptSession]) -> Result<(), Failure> {
 }
 
 /// Fails if the request has options that branches take from their source.
-fn check_options(req: &CreateRequest) -> Result<(), Failure> {
+pub(super) fn check_options(req: &CreateRequest) -> Result<(), Failure> {
     let has_limits = req.memory.is_some() || req.cpus.is_some() || req.disk.is_some();
     let given = [
         ("packages", !req.packages.is_empty()),
@@ -252,19 +303,11 @@ fn check_options(req: &CreateRequest) -> Result<(), Failure> {
     match given.iter().find(|(_, given)| *given) {
         Some((name, _)) => Err(Failure::invalid(
             format!(
-                "from_sandbox and {name} cannot be combined: a branch takes its packages, variables, network and limits \
-                     from its source"
+                "a state to go on from and {name} cannot be combined: the new sandbox has the back end, packages and limits of \
+                     the state"
             ),
             format!("leave {name} out"),
         )),
         None => Ok(()),
     }
-}
-
-fn not_loaded(error: &SessionError) -> Failure {
-    Failure::new(
-        Code::CheckpointUnavailable,
-        format!("the state could not go on in a new sandbox: {}", with_sources(error)),
-        "the source is unchanged; use checkpoints in it (create_checkpoint, reset_session_state), or alternatives",
-    )
 }

@@ -12,6 +12,7 @@ mod branch;
 mod changes;
 mod make;
 mod rewind;
+mod saved;
 mod taken;
 
 use std::collections::{BTreeMap, VecDeque};

@@ -59,6 +59,8 @@ STATES = 1 << 18
 ROOM, SCRATCH = 1 << 22, 1 << 25
 # The size of the registers, in bytes. In a loaded process, the address of the calls that have loaded it follows.
 REGISTERS = 72
+# Folders whose files are in the image.
+PRIVATE = ("/home/user/", "/tmp/", "/var/tmp/")
 MIN_ADDRESS, MAX_ADDRESS = 1 << 28, 0x7FFFFFFFF000
 
 
@@ -303,7 +305,7 @@ def thread_ids(base):
 
 def regions_of(pid):
     """Returns the mapped regions of a process with the runs of pages that an image must have, and the size of the runs."""
-    found, total = [], 0
+    found, total, stamps = [], 0, {}
     states = posix.open("/proc/%d/pagemap" % pid, posix.O_RDONLY | posix.O_CLOEXEC)
     try:
         for start, end, permissions, offset, inode, name in maps(pid):
@@ -322,9 +324,8 @@ def regions_of(pid):
             for first, last in runs:
                 placed.append([first, last, total])
                 total += last - first
-            found.append(
-                {"start": start, "end": end, "permissions": permissions, "offset": offset, "inode": inode, "name": name, "runs": placed}
-            )
+            region = {"start": start, "end": end, "permissions": permissions, "offset": offset, "inode": inode, "name": name}
+            found.append({**region, "runs": placed, "stamp": stamp(name, stamps)})
     finally:
         core.close(states)
     return found, total
@@ -364,6 +365,19 @@ def kept_pages(permissions, name):
     if name.startswith("/dev/"):
         raise Refused("it has mapped %s, which another sandbox cannot have" % name)
     return NONE if is_shared else OWN
+
+
+def stamp(name, known):
+    """Returns the size and the time of the last change of a file outside the private folders; None for others."""
+    if not is_file(name) or name.startswith(PRIVATE):
+        return None
+    if name not in known:
+        try:
+            status = posix.stat(name)
+            known[name] = [status.st_size, status.st_mtime_ns]
+        except OSError:
+            known[name] = None
+    return known[name]
 
 
 def is_kernels(name):
@@ -531,7 +545,7 @@ class Calls:
         self.registers = self.read(state["registers"], REGISTERS) + words
         self.share = share and is_sharing(self.regions)
         if state["release"] != posix.uname().release:
-            raise Refused("the image is of another kernel")
+            raise Refused("the state was made under another release of the kernel")
 
     def read(self, address, size):
         """Returns bytes of the image's memory."""
@@ -599,13 +613,18 @@ class Calls:
             name = region["name"]
             if not is_file(name) or name in files:
                 continue
+            if "/../" in name or name.startswith("/proc/"):
+                raise Refused("the image is damaged")
             try:
                 fd = posix.open(name, (posix.O_RDWR if name in written else posix.O_RDONLY) | posix.O_CLOEXEC)
             except OSError as error:
                 raise Refused("%s, which the session has mapped, is not there: %s" % (name, error.strerror)) from None
             files[name] = self.outside(fd)
             status = posix.fstat(files[name])
-            if not name.startswith(("/home/user/", "/tmp/", "/var/tmp/")) and status.st_ino != region["inode"]:
+            if name.startswith(PRIVATE):
+                continue
+            is_same = region["stamp"] in (None, [status.st_size, status.st_mtime_ns])
+            if status.st_ino != region["inode"] or not is_same:
                 raise Refused("%s, which the session has mapped, is another file here" % name)
         return files
 

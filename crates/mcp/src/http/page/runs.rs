@@ -107,7 +107,7 @@ pub(super) fn decide(ask: &ApiRequest<'_>, execution: &str, number: u32) -> Resu
 pub(super) async fn create(ask: &ApiRequest<'_>) -> Result<Value, Failure> {
     let tool = create_sandbox(&ToolFacts::of(ask.engine, Duration::ZERO));
     let mut arguments = Arguments::check(tool.name, &tool.fields, fields(&ask.body)?)?;
-    let request = create_request(&mut arguments, Watch::default(), Consent::default());
+    let request = create_request(&mut arguments, Watch::default(), Consent::default())?;
     let views = ask.engine.create(ask.caller, request).await?;
     Ok(json!({"sandboxes": views.iter().map(sandbox_data).collect::<Vec<_>>()}))
 }
