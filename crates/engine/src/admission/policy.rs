@@ -256,36 +256,27 @@ pub(crate) fn session_name(name: &str) -> Result<String, Failure> {
 
 /// Checks the name of a checkpoint.
 pub(crate) fn checkpoint_name(name: &str) -> Result<String, Failure> {
-    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-    let begins = name.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
-    if !begins || name.len() > MAX_SESSION_NAME || !name.bytes().all(fits) {
-        return Err(Failure::invalid(
-            format!(
-                "'{}' is not a name of a checkpoint",
-                crate::api::ids::quote_for_error(name)
-            ),
-            format!("use 1 to {MAX_SESSION_NAME} letters, digits, -, _ and ., beginning with a letter or digit"),
-        ));
-    }
+    let known = state_name(name, "a checkpoint")?;
     if RESERVED_CHECKPOINTS.iter().any(|reserved| name.starts_with(reserved)) {
         return Err(Failure::invalid(
             format!("checkpoints named '{name}' are made by calls with alternatives"),
             "use another name",
         ));
     }
-    Ok(name.to_owned())
+    Ok(known)
 }
 
 /// Checks the name of a saved state.
 pub(crate) fn saved_name(name: &str) -> Result<String, Failure> {
+    state_name(name, "a saved state")
+}
+
+fn state_name(name: &str, of: &str) -> Result<String, Failure> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     let begins = name.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
     if !begins || name.len() > MAX_SESSION_NAME || !name.bytes().all(fits) {
         return Err(Failure::invalid(
-            format!(
-                "'{}' is not a name of a saved state",
-                crate::api::ids::quote_for_error(name)
-            ),
+            format!("'{}' is not a name of {of}", crate::api::ids::quote_for_error(name)),
             format!("use 1 to {MAX_SESSION_NAME} letters, digits, -, _ and ., beginning with a letter or digit"),
         ));
     }

@@ -40,11 +40,11 @@ pub(crate) struct BranchSource {
     pub(crate) packages: Vec<(String, PackageVersion)>,
     /// The executions that had ended.
     pub(super) executions: u64,
-    /// What a caller can do if a new sandbox cannot go on from the state.
+    /// The remedy in the error of a sandbox that cannot load the state.
     pub(super) remedy: &'static str,
 }
 
-/// What an image has.
+/// The parts of a sandbox that an image contains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Parts {
     /// The session, if there is one, and the files.

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use sandcell_sandbox::{ByteSize, Code, Cpus, Failure, NetworkRule, StateImage};
+use sandcell_sandbox::{ByteSize, Code, Cpus, Failure, NetworkRule};
 use tokio::time::sleep;
 
 use self::store::{Description, Lock, SavedSession, Store, StoreBounds, WriteError};
@@ -173,10 +173,7 @@ impl Sandboxes {
         env.extend(req.env.clone());
         policy::env(&env)?;
         let source = BranchSource {
-            image: StateImage {
-                files: image.files,
-                memory: image.memory,
-            },
+            image,
             session: { description.session.filter(|_| !from.only_files) }
                 .map(|session| ((session.language, session.name), session.cells)),
             language,

@@ -1,9 +1,11 @@
 //! Saved states on the disk.
 //!
-//! `FOLDER/OWNER/` has a file `NAME.json` for each state (a [`Description`]), which names a folder with `files` and
-//! `memory`. That folder is written first. The description is written beside its place and renamed, so a reader finds the
-//! old state or the new one. A writer holds a lock of the owner's folder, also against other servers with this folder,
-//! and removes folders that no description names.
+//! A state `NAME` of an owner consists of the file `FOLDER/OWNER/NAME.json` (a [`Description`]) and of a folder with the
+//! files `files` and `memory`. The description contains the name of that folder.
+//!
+//! A writer writes the folder first. Then it writes the description under a temporary name, and renames it to `NAME.json`.
+//! So a reader finds either the old state or the new one. A writer locks the owner's folder, also against other servers
+//! with the same data folder. It removes the folders that no description names.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -29,10 +31,10 @@ const LOCK: &str = ".lock";
 /// The beginning of the names of the folders of states. A description that is written has the same one.
 const DATA: &str = ".data-";
 const COPY_BYTES: usize = 1 << 20;
-/// How often a reader tries again when a state is replaced meanwhile.
+/// The maximum number of attempts to open a state that a writer replaces at the same time.
 const READS: usize = 5;
 
-/// What a saved state is, and what it needs.
+/// The origin of a saved state, and the requirements of a sandbox that loads it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Description {
