@@ -336,6 +336,47 @@ fn states_stay_readable_where_saving_is_switched_off() {
 }
 
 #[test]
+fn many_calls_save_open_and_drop_at_once() {
+    let _turn = begin!();
+    let place = place();
+    let server = start(&place);
+    let source = new(&server);
+    run(&server, &source, "x = [1]");
+    save(&server, &source, "base");
+    let calls: Vec<_> = (0..60)
+        .map(|number| {
+            let name = format!("s{}", number % 4);
+            match number % 5 {
+                0 | 3 => server.begin_call("save_sandbox", json!({"sandbox_id": source, "name": name})),
+                1 => server.begin_call("create_sandbox", json!({"from_saved": "base"})),
+                _ => server.begin_call("drop_saved", json!({"name": name})),
+            }
+        })
+        .collect();
+    for (number, call) in calls.into_iter().enumerate() {
+        let answer = call.answer();
+        match number % 5 {
+            1 => {
+                assert!(!answer.is_error(), "{answer:?}");
+                let opened = &answer.data()["sandbox_id"];
+                assert_eq!(run(&server, opened, "x.append(2); print(x)"), "[1, 2]");
+                good(&server, "close_sandbox", json!({"sandbox_id": opened}));
+            }
+            2 | 4 if answer.is_error() => drop(answer.refused("not_found")),
+            _ => assert!(!answer.is_error(), "{answer:?}"),
+        }
+    }
+    assert_eq!(run(&server, &source, "print(x)"), "[1]");
+    let names = names(&server);
+    assert_eq!(folders(&place), names.len(), "{names:?}");
+    for name in names {
+        let opened = open(&server, &name);
+        assert_eq!(run(&server, &opened, "print(x)"), "[1]", "{name}");
+        good(&server, "close_sandbox", json!({"sandbox_id": opened}));
+    }
+}
+
+#[test]
 fn a_killed_server_leaves_whole_states_only() {
     let _turn = begin!();
     let place = place();
