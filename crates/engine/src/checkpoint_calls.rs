@@ -1,11 +1,11 @@
-//! The engine's calls about checkpoints and alternatives.
+//! The engine's calls about checkpoints, changed files and alternatives.
 
 use sandcell_sandbox::Failure;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    AlternativesRequest, AlternativesView, ChangesView, CheckpointMade, CheckpointView, Engine, Principal, RewindTo,
-    RewindView, SaveRequest, SavedView,
+    AlternativesRequest, AlternativesView, ChangesView, CheckpointMade, CheckpointView, CommitAuthority,
+    CommitQuestion, CommitRequest, CommitView, Engine, Principal, RewindTo, RewindView, SaveRequest, SavedView,
 };
 
 impl Engine {
@@ -65,18 +65,50 @@ impl Engine {
         self.executions.sandboxes.rewind(principal, sandbox, to).await
     }
 
-    /// Returns the private files of a sandbox that differ from those of a checkpoint, at most `max`.
+    /// Returns the private files of a sandbox that differ from those of a checkpoint, and the files of copy-on-write mounts
+    /// that differ from the host's, at most `max` of each. Without a checkpoint: only those of mounts.
     ///
     /// # Errors
-    /// When there is no such sandbox or checkpoint.
+    /// When there is no such sandbox or checkpoint, or without a checkpoint if the sandbox has no such mount.
     pub async fn changes(
         &self,
         principal: &Principal,
         sandbox: Option<&str>,
-        since: &RewindTo,
+        since: Option<&RewindTo>,
         max: usize,
     ) -> Result<ChangesView, Failure> {
         self.executions.sandboxes.changes(principal, sandbox, since, max).await
+    }
+
+    /// Applies the changes of a sandbox in its copy-on-write mounts to the host's folders. Each change is applied or refused
+    /// with a reason.
+    ///
+    /// # Errors
+    /// When there is no such sandbox, no mount allows commits, code runs in the sandbox, or the authority does not cover these
+    /// changes. Nothing is changed then.
+    pub async fn commit(
+        &self,
+        principal: &Principal,
+        sandbox: Option<&str>,
+        request: &CommitRequest,
+        authority: CommitAuthority,
+    ) -> Result<CommitView, Failure> {
+        let sandboxes = &self.executions.sandboxes;
+        sandboxes.commit(principal, sandbox, request, authority).await
+    }
+
+    /// Returns the question about a commit to a person. None: there is nothing to apply.
+    ///
+    /// # Errors
+    /// As [`Engine::commit`].
+    pub async fn commit_question(
+        &self,
+        principal: &Principal,
+        sandbox: Option<&str>,
+        request: &CommitRequest,
+    ) -> Result<Option<CommitQuestion>, Failure> {
+        let sandboxes = &self.executions.sandboxes;
+        sandboxes.commit_question(principal, sandbox, request).await
     }
 
     /// Saves the state of a sandbox, or of a checkpoint of it, under a name: the variables of its Python session and its

@@ -134,6 +134,7 @@ impl Engine {
             caller_numbers: CallerNumbers::default(),
             cpu_quota: CpuQuota::new(&config.quota),
             image_interests: ImageInterests::default(),
+            mount_folders: sandbox::mounts::MountFolders::open(&config.mounts),
             down: CancellationToken::new(),
             ending: CancellationToken::new(),
             config: Replaceable::new(config),

@@ -5,9 +5,11 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use rustix::fs::{
-    AtFlags, CWD, Dir, Mode, OFlags, ResolveFlags, fchmod, fstat, fsync, mkdirat, openat2, symlinkat, unlinkat,
+    AtFlags, CWD, Dir, Mode, OFlags, ResolveFlags, fchmod, fgetxattr, fstat, fsync, mkdirat, openat2, symlinkat,
+    unlinkat,
 };
 use rustix::io::Errno;
+use rustix::process::{getegid, geteuid};
 
 use crate::new_file::NewFile;
 use crate::place::{
@@ -15,9 +17,16 @@ use crate::place::{
 };
 use crate::{HostError, HostKind, HostStatus};
 
+/// The attribute of an entry with an access list.
+const ACCESS_LIST: &str = "system.posix_acl_access";
+
 /// A folder of the host. It stays the same one if its path is given to another folder.
 #[derive(Debug)]
-pub struct HostFolder(OwnedFd);
+pub struct HostFolder {
+    folder: OwnedFd,
+    /// The user and group whose rights code in sandboxes has here.
+    code: (u32, u32),
+}
 
 impl HostFolder {
     /// Opens a folder.
@@ -26,9 +35,28 @@ impl HostFolder {
     /// There is no such folder, or the server's user may not search it.
     pub fn open(path: &Path) -> Result<Self, HostError> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        rustix::fs::openat(CWD, path, flags, Mode::empty())
-            .map(Self)
-            .map_err(failed)
+        let folder = rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(failed)?;
+        let status = fstat(&folder).map_err(failed)?;
+        // As root, the sandboxes' user is the owner of the folder. Otherwise it is the server's.
+        let code = match geteuid() {
+            user if user.is_root() => (status.st_uid, status.st_gid),
+            user => (user.as_raw(), getegid().as_raw()),
+        };
+        Ok(Self { folder, code })
+    }
+
+    /// Returns true if the folder is the one at this path.
+    #[must_use]
+    pub fn is_at(&self, path: &Path) -> bool {
+        let (Ok(own), Ok(there)) = (fstat(&self.folder), rustix::fs::stat(path)) else {
+            return false;
+        };
+        (own.st_dev, own.st_ino) == (there.st_dev, there.st_ino)
+    }
+
+    /// Returns true if code in sandboxes has these rights to an entry.
+    fn may(&self, status: &HostStatus, rights: u32) -> bool {
+        may(status, rights, self.code)
     }
 
     /// Returns the state of an entry. None: there is none.
@@ -62,7 +90,7 @@ impl HostFolder {
     pub fn status_inside(&self, path: &str) -> Result<Option<HostStatus>, HostError> {
         for (end, _) in path.match_indices('/') {
             match self.status(path.get(..end).unwrap_or_default())? {
-                Some(above) if may(&above, SEARCH) => {}
+                Some(above) if self.may(&above, SEARCH) => {}
                 _ => return Ok(None),
             }
         }
@@ -75,14 +103,17 @@ impl HostFolder {
     /// It is not a regular file, or code may not read it.
     pub fn read_inside(&self, path: &str) -> Result<File, HostError> {
         match self.status_inside(path)? {
-            Some(status) if status.kind == HostKind::File && may(&status, READ) => {}
+            Some(status) if status.kind == HostKind::File && self.may(&status, READ) => {}
             _ => return Err(HostError::Denied),
         }
         let place = self.place(path)?;
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
         let file = within(&place.folder, &place.name, flags).map_err(failed)?;
         let status = of_stat(&fstat(&file).map_err(failed)?, None);
-        match status.kind == HostKind::File && may(&status, READ) {
+        // An access list can give less than the mode says, but not to the owner.
+        let is_owner = status.identity.2 == self.code.0;
+        let has_list = fgetxattr(&file, ACCESS_LIST, &mut [0_u8; 0]).is_ok();
+        match status.kind == HostKind::File && self.may(&status, READ) && (is_owner || !has_list) {
             true => Ok(File::from(file)),
             false => Err(HostError::Denied),
         }
@@ -95,10 +126,10 @@ impl HostFolder {
     /// It is no folder, or code may not list it.
     pub fn list_inside(&self, path: &str, max: usize) -> Result<(Vec<String>, u64), HostError> {
         match self.status_inside(path)? {
-            Some(status) if status.kind == HostKind::Folder && may(&status, READ | SEARCH) => {}
+            Some(status) if status.kind == HostKind::Folder && self.may(&status, READ | SEARCH) => {}
             _ => return Err(HostError::Denied),
         }
-        let folder = within(&self.0, path, OFlags::RDONLY | OFlags::DIRECTORY).map_err(failed)?;
+        let folder = within(&self.folder, path, OFlags::RDONLY | OFlags::DIRECTORY).map_err(failed)?;
         let (mut names, mut more) = (Vec::new(), 0);
         for entry in Dir::new(folder).map_err(failed)? {
             let entry = entry.map_err(failed)?;
@@ -124,7 +155,7 @@ impl HostFolder {
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
         match retry(|| {
             openat2(
-                &self.0,
+                &self.folder,
                 whole.as_str(),
                 OFlags::PATH | OFlags::CLOEXEC,
                 Mode::empty(),
@@ -168,6 +199,10 @@ impl HostFolder {
     /// The host's entry is another one, or the link cannot be made.
     pub fn make_link(&self, path: &str, target: &str, replaces: Option<&HostStatus>) -> Result<HostStatus, HostError> {
         let place = self.place(path)?;
+        // Its folder perhaps did not exist when the link was checked before.
+        if self.link_leads_out(path, target)? {
+            return Err(HostError::Link);
+        }
         let above = fstat(&place.folder).map_err(failed)?;
         let temporary = Place {
             name: temporary_name()?,
@@ -177,6 +212,11 @@ impl HostFolder {
         let moved = within(&temporary.folder, &temporary.name, OFlags::PATH | OFlags::NOFOLLOW)
             .map_err(failed)
             .and_then(|link| {
+                let own = of_stat(&fstat(&link).map_err(failed)?, None);
+                if own.kind != HostKind::Link {
+                    // Another program has put it there.
+                    return Err(HostError::Changed);
+                }
                 give(&link, &above)?;
                 put(&place, &temporary.name, replaces)?;
                 Ok(of_stat(
@@ -225,9 +265,9 @@ impl HostFolder {
         }
         let above = if above.is_empty() { "." } else { above };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        let folder = match within(&self.0, above, flags) {
+        let folder = match within(&self.folder, above, flags) {
             // A folder that may only be searched.
-            Err(Errno::ACCESS) => within(&self.0, above, OFlags::PATH | OFlags::DIRECTORY),
+            Err(Errno::ACCESS) => within(&self.folder, above, OFlags::PATH | OFlags::DIRECTORY),
             opened => opened,
         };
         let folder = folder.map_err(|error| match error {

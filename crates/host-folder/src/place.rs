@@ -7,7 +7,7 @@ use rustix::fs::{
     renameat, renameat_with,
 };
 use rustix::io::Errno;
-use rustix::process::{getegid, geteuid};
+use rustix::process::geteuid;
 
 use crate::{HostError, HostKind, HostStatus};
 
@@ -70,12 +70,12 @@ pub(crate) fn of_stat(status: &Stat, target: Option<Vec<u8>>) -> HostStatus {
     }
 }
 
-/// Returns true if code in sandboxes has these rights to an entry. It has the server's user and group, and no privileges.
-pub(crate) fn may(status: &HostStatus, rights: u32) -> bool {
+/// Returns true if this user with this group, and without privileges, has these rights to an entry.
+pub(crate) fn may(status: &HostStatus, rights: u32, code: (u32, u32)) -> bool {
     let (_, _, user, group) = status.identity;
-    let shift = if user == geteuid().as_raw() {
+    let shift = if user == code.0 {
         6
-    } else if group == getegid().as_raw() {
+    } else if group == code.1 {
         3
     } else {
         0

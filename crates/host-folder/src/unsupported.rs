@@ -24,6 +24,11 @@ impl HostFolder {
         Err(HostError::Unsupported)
     }
 
+    #[must_use]
+    pub const fn is_at(&self, _: &Path) -> bool {
+        match self.0 {}
+    }
+
     pub const fn status(&self, _: &str) -> Result<Option<HostStatus>, HostError> {
         match self.0 {}
     }

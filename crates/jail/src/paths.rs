@@ -46,3 +46,10 @@ pub const OWN_BOOT_ID: &str = "/own/boot";
 pub const OWN_FILES: &str = "/own/files";
 /// The parent of package layers inside a sandbox.
 pub const PACKAGE_LAYERS: &str = "/opt/sandcell";
+/// The parent of the private layers of copy-on-write mounts inside a sandbox. Each mount has a folder with the read-only
+/// folder [`UPPER_LAYER`] and the link [`LAYER_OF`].
+pub const MOUNT_LAYERS: &str = "/opt/sandcell/mounts";
+/// The private layer of a copy-on-write mount, with everything that the sandbox has changed.
+pub const UPPER_LAYER: &str = "upper";
+/// A link to the mount whose layer this is.
+pub const LAYER_OF: &str = "mount";

@@ -1,4 +1,4 @@
-//! `sandcell diff`, `save` and `saved`: the changed files of a sandbox of a running server, and saved states.
+//! `sandcell diff`, `commit`, `save` and `saved`: the changed files of a sandbox of a running server, and saved states.
 
 use std::time::Duration;
 
@@ -6,7 +6,11 @@ use reqwest::Method;
 use sandcell_sandbox::{Code, Failure};
 use serde_json::Value;
 
+use crate::permits::{PERMIT_HEADER, Permits};
 use crate::rest_client::{RestClient, unreachable};
+
+/// Longer than a server works on a commit.
+const COMMIT_TIMEOUT: Duration = Duration::from_secs(11 * 60);
 
 /// Longer than a server works on a state that it saves.
 const SAVE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
@@ -24,13 +28,18 @@ impl Checkpoints {
         RestClient::new(to, token).map(Self)
     }
 
-    /// Returns the files of a sandbox that differ from those of a checkpoint, as the REST interface describes them.
+    /// Returns the files of a sandbox that differ from those of a checkpoint, and those of copy-on-write mounts that differ
+    /// from the host's, as the REST interface describes them. Without a checkpoint: only those of mounts.
     ///
     /// # Errors
     /// The server does not answer, or refuses.
-    pub async fn changes(&self, sandbox: &str, since: &str) -> Result<Value, Failure> {
+    pub async fn changes(&self, sandbox: &str, since: Option<&str>) -> Result<Value, Failure> {
         let path = format!("/v1/sandboxes/{}/changes", name_in_path(sandbox)?);
-        let request = self.0.request(Method::GET, &path).query(&[("since", since)]);
+        let request = self.0.request(Method::GET, &path);
+        let request = match since {
+            Some(since) => request.query(&[("since", since)]),
+            None => request,
+        };
         read(self.0.send(request).await?).await
     }
 
@@ -74,6 +83,28 @@ impl Checkpoints {
             .request(Method::DELETE, &format!("/v1/saved/{}", name_in_path(name)?));
         read(self.0.send(request).await?).await
     }
+
+    /// Applies changes in copy-on-write mounts to the host's folders. `body` is the request of the REST interface. Without
+    /// `permits` it can only be a dry run.
+    ///
+    /// # Errors
+    /// The server does not answer, or refuses. No permit can be made.
+    pub async fn commit(&self, sandbox: &str, body: &Value, permits: Option<&Permits>) -> Result<Value, Failure> {
+        let path = format!("/v1/sandboxes/{}/commit", name_in_path(sandbox)?);
+        let body = body.to_string();
+        let mut request = self.0.request(Method::POST, &path);
+        if let Some(permits) = permits {
+            let name = permits
+                .issue(&path, body.as_bytes())
+                .map_err(|error| no_permit(&error))?;
+            request = request.header(PERMIT_HEADER, name);
+        }
+        let request = request
+            .timeout(COMMIT_TIMEOUT)
+            .header(reqwest::header::CONTENT_TYPE, "application/json")
+            .body(body);
+        read(self.0.send(request).await?).await
+    }
 }
 
 /// Returns a name that leads to nothing else when it is a part of a path.
@@ -100,4 +131,12 @@ async fn read(answer: reqwest::Response) -> Result<Value, Failure> {
             "use the sandcell of the server's version",
         )
     })
+}
+
+fn no_permit(error: &std::io::Error) -> Failure {
+    Failure::new(
+        Code::DeniedByPolicy,
+        format!("no permit can be made in the data folder of the server: {error}"),
+        "run this command as the user of the server, with the server's settings (data_dir)",
+    )
 }

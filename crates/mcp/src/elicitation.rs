@@ -381,9 +381,7 @@ async fn ask(left: &ConsentRequired, context: &RequestContext<RoleServer>) -> Re
 fn read(answer: &ElicitResult, left: &ConsentRequired) -> Consent {
     let ticked = answer.content.as_ref().and_then(|content| content.get(ANSWER_FIELD));
     match (&answer.action, ticked) {
-        (ElicitationAction::Accept, Some(Value::Bool(true))) => {
-            Consent::Given(left.packages.iter().chain(&left.hosts).cloned().collect())
-        }
+        (ElicitationAction::Accept, Some(Value::Bool(true))) => Consent::Given(left.names().cloned().collect()),
         // Any future action of clients is no consent, either.
         _ => Consent::Declined,
     }
@@ -399,9 +397,16 @@ fn question(left: &ConsentRequired) -> Value {
     if !left.hosts.is_empty() {
         wants.push(format!("let code in a sandbox reach {}", left.hosts.join(", ")));
     }
+    if let Some(changes) = &left.changes {
+        wants.push(format!("apply {}", changes.text));
+    }
     json!({
         "mode": "form",
-        "message": format!("sandcell: {}?", wants.join(", and ")),
+        "message": match &left.changes {
+            // The question has several lines.
+            Some(_) => format!("sandcell: {}", wants.join(", and ")),
+            None => format!("sandcell: {}?", wants.join(", and ")),
+        },
         "requestedSchema": {
             "type": "object",
             "properties": {
@@ -428,7 +433,7 @@ fn leave_time(request: &mut CallToolRequestParams, usual: Duration, elapsed: Dur
 /// Returns the hash of a call. It ties the answer to the call.
 fn fingerprint(left: &ConsentRequired, request: &CallToolRequestParams, caller: &Principal) -> Vec<u8> {
     let arguments = request.arguments.clone().unwrap_or_default();
-    let all = json!([caller.0, request.name, arguments, left.packages, left.hosts]);
+    let all = json!([caller.0, request.name, arguments, left.names().collect::<Vec<_>>()]);
     Sha256::digest(all.to_string()).to_vec()
 }
 

@@ -221,6 +221,7 @@ mod tests {
             host: PathBuf::from("/srv/project"),
             sandbox: "/data/project".into(),
             mode: MountMode::Ro,
+            commit: sandcell_sandbox::CommitRule::Never,
         };
         insta::assert_snapshot!(sandbox_toolset(&bench().engine, &[mount], SandboxLifetime::WithClient));
     }
@@ -237,6 +238,7 @@ mod tests {
                 host: PathBuf::from("/x"),
                 sandbox: format!("/{}/{n}", "deep".repeat(50)),
                 mode: MountMode::Cow,
+                commit: sandcell_sandbox::CommitRule::Never,
             })
             .collect();
         let text = sandbox_toolset(&bench.engine, &mounts, SandboxLifetime::WithClient);

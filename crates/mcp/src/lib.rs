@@ -24,6 +24,7 @@ mod instructions;
 mod limits;
 mod notebook;
 mod notifications;
+mod permits;
 #[cfg(feature = "bridge")]
 mod port_forward;
 mod priority;
@@ -58,6 +59,7 @@ pub use http::{
 };
 pub use instructions::SandboxLifetime;
 pub use notebook::notebook;
+pub use permits::{PERMIT_HEADER, Permits};
 #[cfg(feature = "bridge")]
 pub use port_forward::PortForward;
 #[cfg(feature = "bridge")]

@@ -24,7 +24,6 @@ use rmcp::model::{
 use rmcp::service::{Peer, RequestContext};
 use sandcell_engine::{Engine, EventKind, ExecutionId, ExpiryNotices, Principal, Progress, SecurityEvent, Watch};
 use sandcell_sandbox::{Code, Consent, ConsentRequired, Failure, Mount};
-use serde_json::Map;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
@@ -221,7 +220,7 @@ impl Server {
             Consent::NoAnswer => "was asked and did not answer about",
             Consent::NotAsked | Consent::CannotAsk => return,
         };
-        let wanted: Vec<&str> = left.packages.iter().chain(&left.hosts).map(String::as_str).collect();
+        let wanted: Vec<&str> = left.names().map(String::as_str).collect();
         self.0.engine.note(SecurityEvent {
             principal: Some(self.0.caller.clone()),
             ..SecurityEvent::new(EventKind::UserAsked, format!("the user {answer} {}", wanted.join(", ")))
@@ -496,7 +495,12 @@ impl ServerHandler for Server {
         {
             return self.go_on(&id, &request, &context).await;
         }
-        let left = tool.consent_required(&self.0.engine, request.arguments.as_ref().unwrap_or(&Map::new()));
+        let given = request.arguments.clone().unwrap_or_default();
+        let mut left = tool.consent_required(&self.0.engine, &given);
+        match tools::changes_to_commit(tool, &self.0.engine, &self.0.caller, &given).await {
+            Ok(changes) => left.changes = changes,
+            Err(failure) => return Ok(convert::result(Answer::failure(&failure)).into()),
+        }
         if left.is_empty() && request.request_state.is_some() {
             // The call must not run a second time.
             return Err(ErrorData::invalid_params(

@@ -3,7 +3,7 @@
 use hyper::{Response, StatusCode};
 use sandcell_engine::{BranchFrom, CreateFrom, CreateRequest, RewindTo, SaveRequest, SavedFrom};
 use sandcell_mcp::EndpointBody;
-use sandcell_sandbox::{Consent, Failure};
+use sandcell_sandbox::Consent;
 
 use crate::model::{
     Changes, Checkpoint, Checkpoints, CreateBranches, CreateCheckpoint, CreatedCheckpoint, DroppedCheckpoint,
@@ -122,16 +122,18 @@ pub(crate) async fn rewind(call: Call<'_>) -> Result<Response<EndpointBody>, Pro
     Ok(respond::json(StatusCode::OK, &Rewound::from(&view)))
 }
 
-/// Lists the files that differ from those of a checkpoint.
+/// Lists the files that differ from those of a checkpoint, and those of copy-on-write mounts that differ from the host's.
 pub(crate) async fn changes(call: Call<'_>) -> Result<Response<EndpointBody>, Problem> {
-    let since = call.query.text("since").filter(|since| !since.is_empty());
-    let missing = || Failure::invalid("`since` is missing", "give the name of a checkpoint, or -1");
-    let since = RewindTo::parse(since.ok_or_else(missing)?);
+    let since = call
+        .query
+        .text("since")
+        .filter(|since| !since.is_empty())
+        .map(RewindTo::parse);
     let limit: Option<usize> = call.query.value("limit", "a whole number")?;
     let limit = limit.unwrap_or(MAX_CHANGES).min(MAX_CHANGES);
     let view = call
         .engine
-        .changes(&call.caller, Some(call.id()), &since, limit)
+        .changes(&call.caller, Some(call.id()), since.as_ref(), limit)
         .await?;
     Ok(respond::json(StatusCode::OK, &Changes::from(&view)))
 }

@@ -9,6 +9,7 @@
 mod approvals;
 mod checkpoints;
 mod commands;
+mod commits;
 mod events;
 mod executions;
 mod files;
@@ -33,7 +34,7 @@ use futures::future::BoxFuture;
 use hyper::upgrade::OnUpgrade;
 use hyper::{Response, Uri};
 use sandcell_engine::Engine;
-use sandcell_mcp::{Claim, EndpointBody, EndpointInput, EndpointRequest, Endpoints, NotFound, RequestHead};
+use sandcell_mcp::{Claim, EndpointBody, EndpointInput, EndpointRequest, Endpoints, NotFound, Permits, RequestHead};
 
 use crate::queues::CallerQueues;
 use crate::request::{Call, Query};
@@ -44,6 +45,8 @@ pub struct Rest {
     /// The OpenAPI document, made at the first request for it.
     document: OnceLock<Bytes>,
     queues: CallerQueues,
+    /// None: the server has no data folder, so nobody can prove to be the operator.
+    permits: Option<Permits>,
 }
 
 impl std::fmt::Debug for Rest {
@@ -53,13 +56,14 @@ impl std::fmt::Debug for Rest {
 }
 
 impl Rest {
-    /// Serves this engine.
+    /// Serves this engine. The user of the server makes the permits for commits.
     #[must_use]
-    pub fn new(engine: Arc<Engine>) -> Self {
+    pub fn new(engine: Arc<Engine>, permits: Option<Permits>) -> Self {
         Self {
             engine,
             document: OnceLock::new(),
             queues: CallerQueues::default(),
+            permits,
         }
     }
 }
@@ -104,6 +108,7 @@ impl Endpoints for Rest {
             let call = Call {
                 engine: &self.engine,
                 queues: &self.queues,
+                permits: self.permits.as_ref(),
                 caller: request.caller,
                 ids,
                 query,

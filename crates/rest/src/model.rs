@@ -1,6 +1,7 @@
 //! The JSON types of requests and answers. The OpenAPI document has these types and their comments.
 
 mod checkpoints;
+mod mounts;
 
 use std::collections::BTreeMap;
 
@@ -19,6 +20,7 @@ pub(crate) use self::checkpoints::{
     Changes, Checkpoint, Checkpoints, CreateBranches, CreateCheckpoint, CreatedCheckpoint, DroppedCheckpoint,
     OpenSaved, Rewind, Rewound, SaveSandbox, Saved, SavedStates,
 };
+pub(crate) use self::mounts::{Commit, Committed, MountChanges};
 use crate::problem::with_rest_calls;
 
 /// A failure, with a message and a remedy. The schema of the engine's [`Failure`], which has these fields.

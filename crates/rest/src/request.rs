@@ -9,7 +9,7 @@ use hyper::HeaderMap;
 use hyper::header::ACCEPT;
 use hyper::upgrade::OnUpgrade;
 use sandcell_engine::{Engine, Principal};
-use sandcell_mcp::{LargeAnswers, RequestBody, Takeover};
+use sandcell_mcp::{LargeAnswers, Permits, RequestBody, Takeover};
 use sandcell_sandbox::{ByteSize, Code, Failure, SandboxPath};
 use serde::de::DeserializeOwned;
 
@@ -19,6 +19,7 @@ use crate::queues::CallerQueues;
 pub(crate) struct Call<'a> {
     pub(crate) engine: &'a Arc<Engine>,
     pub(crate) queues: &'a CallerQueues,
+    pub(crate) permits: Option<&'a Permits>,
     pub(crate) caller: Principal,
     /// The ids in the path, in order.
     pub(crate) ids: Vec<String>,

@@ -8,7 +8,7 @@ use schemars::{Schema, SchemaGenerator};
 
 use crate::problem::Problem;
 use crate::request::{Call, QueryField, QueryKind};
-use crate::{approvals, checkpoints, commands, executions, files, fusion, model, ports, run, sandboxes};
+use crate::{approvals, checkpoints, commands, commits, executions, files, fusion, model, ports, run, sandboxes};
 
 type AnswerFuture<'a> = BoxFuture<'a, Result<Response<EndpointBody>, Problem>>;
 type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
@@ -78,7 +78,7 @@ const FILE_PATH: QueryField = field(
 );
 
 /// All routes.
-pub(crate) static ROUTES: [Route; 31] = [
+pub(crate) static ROUTES: [Route; 32] = [
     Route {
         method: Method::GET,
         path: "/v1/openapi.json",
@@ -341,12 +341,14 @@ pub(crate) static ROUTES: [Route; 31] = [
         method: Method::GET,
         path: "/v1/sandboxes/{sandbox_id}/changes",
         id: "listChanges",
-        summary: "The files of a sandbox that differ from those of a checkpoint, with the changed lines",
+        summary: "The files of a sandbox that differ from those of a checkpoint, and those of copy-on-write mounts that differ \
+                  from the host's, with the changed lines",
         query: &[
             field(
                 "since",
-                QueryKind::RequiredText,
-                "The name of a checkpoint, or `-1`: the one before the last execution.",
+                QueryKind::Text,
+                "The name of a checkpoint, or `-1`: the one before the last execution. Without it the answer has only the \
+                 files of mounts.",
             ),
             field(
                 "limit",
@@ -358,6 +360,20 @@ pub(crate) static ROUTES: [Route; 31] = [
         body_schema: None,
         answers: &[ok("The files.", Body::Json(schema::<model::Changes>))],
         run: |call| checkpoints::changes(call).boxed(),
+    },
+    Route {
+        method: Method::POST,
+        path: "/v1/sandboxes/{sandbox_id}/commit",
+        id: "commitChanges",
+        summary: "Apply changes in copy-on-write mounts to the host's folders; only for the operator, by `sandcell commit`",
+        query: &[],
+        input: EndpointInput::Json,
+        body_schema: Some(schema::<model::Commit>),
+        answers: &[ok(
+            "The changes, each applied or refused with a reason.",
+            Body::Json(schema::<model::Committed>),
+        )],
+        run: |call| commits::commit(call).boxed(),
     },
     Route {
         method: Method::POST,

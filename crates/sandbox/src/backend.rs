@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Attachments, BackendImages, Branching, Code, Command, Connection, Files, Forward, Isolation, LayerReport, Limits,
-    OwnSessions, Ports, Priority, Process, SandboxError, SavedFiles, ThisMachine, ZygoteEntry, Zygotes,
+    MountLayers, OwnSessions, Ports, Priority, Process, SandboxError, SavedFiles, ThisMachine, ZygoteEntry, Zygotes,
 };
 
 /// The parameters of a new sandbox.
@@ -54,9 +54,29 @@ pub struct Mount {
     pub sandbox: String,
     /// The access mode.
     pub mode: MountMode,
+    /// The permission to apply a sandbox's changes to the folder.
+    #[serde(default, skip_serializing_if = "CommitRule::is_never")]
+    pub commit: CommitRule,
 }
 
-/// The access mode of a mounted host folder. The host's folder is never written.
+/// The operator's rule for applying the changes of a sandbox to the host folder of a copy-on-write mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CommitRule {
+    /// Changes are never applied.
+    #[default]
+    Never,
+    /// A person decides about each set of changes.
+    Ask,
+}
+
+impl CommitRule {
+    const fn is_never(&self) -> bool {
+        matches!(self, Self::Never)
+    }
+}
+
+/// The access mode of a mounted host folder. Code never writes to the host's folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MountMode {
@@ -143,6 +163,12 @@ pub trait Sandbox: Send + Sync + std::fmt::Debug {
 
     /// Returns the saved states of its private files, if it can keep any.
     fn saved_files(&self) -> Option<&dyn SavedFiles> {
+        None
+    }
+
+    /// Returns the layers of its copy-on-write mounts, if it has such mounts and can compare them with the host's
+    /// folders.
+    fn mount_layers(&self) -> Option<&dyn MountLayers> {
         None
     }
 

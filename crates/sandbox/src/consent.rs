@@ -21,20 +21,39 @@ pub enum Consent {
     Given(Vec<String>),
 }
 
-/// The packages and hosts of a call that need the user's consent.
+/// The packages, hosts and changes of a call that need the user's consent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ConsentRequired {
     /// Packages, as the call names them.
     pub packages: Vec<String>,
     /// Hosts, as the call names them.
     pub hosts: Vec<String>,
+    /// Changes that the call applies to folders of the host.
+    pub changes: Option<ChangesToCommit>,
+}
+
+/// Changes of a sandbox that are applied to folders of the host after the user has agreed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChangesToCommit {
+    /// The name of exactly these changes. Consent to it covers no others.
+    pub name: String,
+    /// A description for the user. Names from the sandbox are escaped.
+    pub text: String,
 }
 
 impl ConsentRequired {
     /// Returns true if nothing needs consent.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        self.packages.is_empty() && self.hosts.is_empty()
+        self.packages.is_empty() && self.hosts.is_empty() && self.changes.is_none()
+    }
+}
+
+impl ConsentRequired {
+    /// Returns everything that the user has to agree to, by name.
+    pub fn names(&self) -> impl Iterator<Item = &String> {
+        let changes = self.changes.iter().map(|changes| &changes.name);
+        self.packages.iter().chain(&self.hosts).chain(changes)
     }
 }
 

@@ -15,6 +15,7 @@ mod files;
 mod images;
 mod isolation;
 mod limits;
+mod mounts;
 mod network;
 mod packages;
 mod process;
@@ -31,11 +32,11 @@ pub use abilities::{
 };
 pub use analysis::{Advice, Finding, Severity};
 pub use backend::{
-    Backend, EndReason, Ended, Mount, MountMode, NetworkRule, OuterProcesses, OuterScope, Preparing, Sandbox,
-    SandboxSpec, Usage,
+    Backend, CommitRule, EndReason, Ended, Mount, MountMode, NetworkRule, OuterProcesses, OuterScope, Preparing,
+    Sandbox, SandboxSpec, Usage,
 };
 pub use capacity::{Bound, Capacity};
-pub use consent::{Consent, ConsentRequired};
+pub use consent::{ChangesToCommit, Consent, ConsentRequired};
 pub use error::{Code, Failure, FileError, SandboxError, SessionError, root_cause, with_sources};
 pub use files::{
     ChangeKind, Entry, EntryKind, FileChange, FileChunk, FileWatch, Files, HOME, Listing, PathError, SandboxPath,
@@ -44,6 +45,7 @@ pub use files::{
 pub use images::{Image, Images};
 pub use isolation::{Degree, Isolation, LayerReport, LayerState, LeftOut, Level};
 pub use limits::{ByteSize, Cpus, Limits, MAX_TIMEOUT};
+pub use mounts::{LayerEntries, LayerEntry, MAX_LAYER_ENTRIES, MountEntry, MountEntryKind, MountLayers};
 pub use network::{Connection, Denied, EgressRoute, Forward, Network, PROXY_PORT};
 pub use packages::{
     Installed, LAYERS, LAYERS_MAX, PackageRequest, PackageVersion, Packages, SYSTEM_PATH, layer_places, of_registry,

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use sandcell_sandbox::{HOME, Mount, MountMode, SandboxPath, System, plain_path};
+use sandcell_sandbox::{CommitRule, HOME, Mount, MountMode, SandboxPath, System, plain_path};
 
 use crate::shown;
 
@@ -19,15 +19,26 @@ const FORBIDDEN_SOURCES: &[&str] = &["/", "/dev", "/proc", "/sys"];
 /// The maximum number of mounts of a server; each costs time in every sandbox.
 const MAX_MOUNTS: usize = 32;
 
-/// Reads `HOST[:SANDBOX][:ro|:cow]`. A relative host path starts at the working folder.
+/// The rule for commits in a flag, after the mode.
+const COMMIT_FLAG: &str = ",commit=";
+
+/// Reads `HOST[:SANDBOX][:ro|:cow[,commit=ask|,commit=never]]`. A relative host path starts at the working folder.
 ///
 /// # Errors
 /// The reason to refuse it, for people.
 pub fn from_flag(text: &str) -> Result<Mount, String> {
-    let (rest, mode) = match text.rsplit_once(':') {
-        Some((rest, "ro")) => (rest, MountMode::Ro),
-        Some((rest, "cow")) => (rest, MountMode::Cow),
-        _ => (text, MountMode::Ro),
+    let (rest, mode, commit) = match text.rsplit_once(':') {
+        Some((rest, "ro")) => (rest, MountMode::Ro, CommitRule::Never),
+        Some((rest, "cow")) => (rest, MountMode::Cow, CommitRule::Never),
+        Some((rest, mode))
+            if mode
+                .strip_prefix("cow")
+                .is_some_and(|rule| rule.starts_with(COMMIT_FLAG)) =>
+        {
+            let rule = mode.trim_start_matches("cow").trim_start_matches(COMMIT_FLAG);
+            (rest, MountMode::Cow, commit_rule(rule)?)
+        }
+        _ => (text, MountMode::Ro, CommitRule::Never),
     };
     let (host, sandbox) = match split(rest, drive(System::of_this_machine(), rest)) {
         Some((_, sandbox)) if !sandbox.starts_with('/') => {
@@ -39,7 +50,15 @@ pub fn from_flag(text: &str) -> Result<Mount, String> {
         Some((host, sandbox)) => (host, Some(sandbox)),
         None => (rest, None),
     };
-    make(Path::new(host), sandbox, mode)
+    make(Path::new(host), sandbox, (mode, commit))
+}
+
+fn commit_rule(text: &str) -> Result<CommitRule, String> {
+    match text {
+        "never" => Ok(CommitRule::Never),
+        "ask" => Ok(CommitRule::Ask),
+        other => Err(format!("commit must be \"never\" or \"ask\", not {}", shown(other))),
+    }
 }
 
 /// Returns the length in bytes of a Windows path's prefix up to its drive's colon (`C:`, `\\?\C:`).
@@ -66,8 +85,11 @@ fn split(text: &str, from: usize) -> Option<(&str, &str)> {
 pub fn from_toml(value: &toml::Value) -> Result<Mount, String> {
     let table = value.as_table().ok_or("must be `[[mount]]` tables")?;
     for key in table.keys() {
-        if !["host", "sandbox", "mode"].contains(&key.as_str()) {
-            return Err(format!("has no key {}; it takes host, sandbox and mode", shown(key)));
+        if !["host", "sandbox", "mode", "commit"].contains(&key.as_str()) {
+            return Err(format!(
+                "has no key {}; it takes host, sandbox, mode and commit",
+                shown(key)
+            ));
         }
     }
     let text = |key: &str| match table.get(key) {
@@ -84,7 +106,11 @@ pub fn from_toml(value: &toml::Value) -> Result<Mount, String> {
         Some("cow") => MountMode::Cow,
         Some(other) => return Err(format!("mode must be \"ro\" or \"cow\", not {}", shown(other))),
     };
-    make(Path::new(host), text("sandbox")?, mode)
+    let commit = text("commit")?.map_or(Ok(CommitRule::Never), commit_rule)?;
+    if mode == MountMode::Ro && commit != CommitRule::Never {
+        return Err("commit needs mode = \"cow\": a sandbox cannot change a read-only folder".to_owned());
+    }
+    make(Path::new(host), text("sandbox")?, (mode, commit))
 }
 
 /// Checks mounts against each other: none may lie in another one.
@@ -112,7 +138,7 @@ pub fn all(mounts: Vec<Mount>) -> Result<Vec<Mount>, String> {
     Ok(mounts)
 }
 
-fn make(host: &Path, sandbox: Option<&str>, mode: MountMode) -> Result<Mount, String> {
+fn make(host: &Path, sandbox: Option<&str>, (mode, commit): (MountMode, CommitRule)) -> Result<Mount, String> {
     let host = existing_folder(host)?;
     let sandbox = match sandbox {
         Some(text) => text.to_owned(),
@@ -130,6 +156,7 @@ fn make(host: &Path, sandbox: Option<&str>, mode: MountMode) -> Result<Mount, St
         host,
         sandbox: place(&sandbox)?,
         mode,
+        commit,
     })
 }
 
@@ -204,6 +231,25 @@ mod tests {
     }
 
     #[test]
+    fn commits_are_forbidden_unless_the_mount_says_otherwise() {
+        let folder = folder();
+        let host = folder.path().to_str().unwrap();
+        for (mode, rule) in [
+            ("cow", CommitRule::Never),
+            ("cow,commit=never", CommitRule::Never),
+            ("cow,commit=ask", CommitRule::Ask),
+        ] {
+            let mount = from_flag(&format!("{host}:/mnt/p:{mode}")).unwrap();
+            assert_eq!((mount.mode, mount.commit), (MountMode::Cow, rule), "{mode}");
+        }
+        let error = from_flag(&format!("{host}:/mnt/p:cow,commit=always")).unwrap_err();
+        assert!(error.contains("always"), "{error}");
+        let text = format!("host = \"{host}\"\nsandbox = \"/mnt/p\"\nmode = \"cow\"\ncommit = \"ask\"");
+        let table = toml::Value::Table(toml::from_str(&text).unwrap());
+        assert_eq!(from_toml(&table).unwrap().commit, CommitRule::Ask);
+    }
+
+    #[test]
     fn the_colon_of_a_drive_is_not_a_separator() {
         for (text, bytes) in [
             (r"C:\data:/mnt/d:ro", 2),
@@ -274,6 +320,8 @@ mod tests {
             ("host = \"x\"", "absolute"),
             ("host = 1", "host must be a text"),
             ("host = \"/tmp\"\nmode = \"rw\"", "rw"),
+            ("host = \"/tmp\"\nmode = \"cow\"\ncommit = \"always\"", "always"),
+            ("host = \"/tmp\"\ncommit = \"ask\"", "cow"),
         ] {
             let table = toml::Value::Table(toml::from_str(text).unwrap());
             let error = from_toml(&table).unwrap_err();

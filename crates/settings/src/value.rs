@@ -122,7 +122,7 @@ impl Kind {
             Self::Number { min, max } => format!("a number from {min} to {max}"),
             Self::Path => "an absolute path".to_owned(),
             Self::Paths => "a list of absolute paths of folders".to_owned(),
-            Self::Mounts => "`[[mount]]` tables with host, sandbox and mode".to_owned(),
+            Self::Mounts => "`[[mount]]` tables with host, sandbox, mode and commit".to_owned(),
             Self::Tables { .. } => "a table of named tables".to_owned(),
             Self::Flag => "true or false".to_owned(),
             Self::Name => "a name of lower-case letters, digits, - and _".to_owned(),

@@ -265,6 +265,7 @@ fn name(request: &Request) -> &'static str {
         Request::RestoreFiles { .. } => "restore_files",
         Request::ForgetFiles { .. } => "forget_files",
         Request::FileChanges { .. } => "file_changes",
+        Request::MountLayers { .. } => "mount_layers",
         Request::ReadSaved { .. } => "read_saved",
         Request::Image { .. } => "image",
         Request::ImageFiles { .. } => "image_files",

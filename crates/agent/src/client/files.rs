@@ -10,8 +10,8 @@ use bytes::Bytes;
 #[cfg(target_os = "linux")]
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use sandcell_sandbox::{
-    Code, Entry, Failure, FileChange, FileChunk, FileError, FileWatch, Files, ImageFile, Listing, SandboxError,
-    SandboxPath, SavedChanges, SavedFiles, SavedSize, WriteMode,
+    Code, Entry, Failure, FileChange, FileChunk, FileError, FileWatch, Files, ImageFile, LayerEntries, LayerEntry,
+    Listing, MountLayers, SandboxError, SandboxPath, SavedChanges, SavedFiles, SavedSize, WriteMode,
 };
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
@@ -23,8 +23,8 @@ use super::streams::{Credit, Stream};
 use super::{ANSWER_TIMEOUT, AgentEnd, timed_out};
 use crate::protocol::{
     BODY_CHANNEL, EmptyReply, ErrorCode, ForgetFilesReply, ImageReply, MAX_DATA, MAX_IMAGE_TABLE, MAX_TRANSFER,
-    MakeFolderReply, ReadReply, ReceiveWindow, Request, RestoreFilesReply, SAVED_FILES_FEATURE, WATCH_FEATURE,
-    WireError, WriteReply,
+    MakeFolderReply, MountLayersEnd, ReadReply, ReceiveWindow, Request, RestoreFilesReply, SAVED_FILES_FEATURE,
+    WATCH_FEATURE, WireError, WriteReply,
 };
 
 /// The maximum number of changes of a watched folder that wait to be read.
@@ -315,6 +315,55 @@ impl Files for AgentFiles {
             }
         });
         Ok(FileWatch::new(received))
+    }
+}
+
+#[async_trait]
+impl MountLayers for AgentFiles {
+    async fn entries(&self, max: usize) -> Result<LayerEntries, SandboxError> {
+        let root = SandboxPath::home();
+        let request = Request::MountLayers { max };
+        let limit = usize::try_from(MAX_TRANSFER).unwrap_or(0);
+        let answer = self.receive(&root, &request, limit).await.map_err(mounts_error)?;
+        layer_entries(&answer.bytes, max).map_err(|reason| {
+            let end = AgentEnd::ProtocolError(reason);
+            self.agent.end(end.clone());
+            end.error()
+        })
+    }
+}
+
+/// Reads the answer to `mount_layers`.
+fn layer_entries(bytes: &[u8], max: usize) -> Result<LayerEntries, String> {
+    let mut lines = bytes.split(|byte| *byte == b'\n').rev();
+    let bad = |error: serde_json::Error| format!("a bad answer to mount_layers: {error}");
+    let end: MountLayersEnd = serde_json::from_slice(lines.next().unwrap_or_default()).map_err(bad)?;
+    let entries = lines
+        .map(serde_json::from_slice)
+        .collect::<Result<Vec<LayerEntry>, _>>();
+    let mut entries = entries.map_err(bad)?;
+    if entries.len() > max {
+        return Err("more entries than were asked for".to_owned());
+    }
+    let is_whole = |path: &str| {
+        let names = path.strip_prefix('/').unwrap_or_default();
+        !names.split('/').any(|name| matches!(name, "" | "." | ".."))
+    };
+    if !entries.iter().all(|entry| is_whole(&entry.path)) {
+        return Err("a path of an entry that no entry has".to_owned());
+    }
+    // A folder precedes its entries, because `/` is compared as the smallest character.
+    entries.sort_by(|one, other| one.path.split('/').cmp(other.path.split('/')));
+    Ok(LayerEntries {
+        entries,
+        omitted: end.omitted,
+    })
+}
+
+fn mounts_error(error: FileError) -> SandboxError {
+    match error {
+        FileError::Sandbox(error) => error,
+        error => SandboxError::Refused(Box::new(error.into())),
     }
 }
 

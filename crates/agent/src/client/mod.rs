@@ -17,11 +17,13 @@ mod writer;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use sandcell_sandbox::{Command, Connection, Files, Forward, Process, SandboxError, SavedFiles};
+use sandcell_sandbox::{Command, Connection, Files, Forward, MountLayers, Process, SandboxError, SavedFiles};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 pub use crate::protocol::UsageReply as InsideUsage;
-use crate::protocol::{ADOPT_FEATURE, DIRECT_PIPES_FEATURE, EmptyReply, PAUSE_FEATURE, Request, SAVED_FILES_FEATURE};
+use crate::protocol::{
+    ADOPT_FEATURE, DIRECT_PIPES_FEATURE, EmptyReply, MOUNT_LAYERS_FEATURE, PAUSE_FEATURE, Request, SAVED_FILES_FEATURE,
+};
 use connection::AgentConnection;
 use direct_pipes::NearEnds;
 
@@ -153,6 +155,12 @@ impl AgentClient {
     #[must_use]
     pub fn saved_files(&self) -> Option<&dyn SavedFiles> {
         self.connection.has(SAVED_FILES_FEATURE).then_some(&self.files)
+    }
+
+    /// Returns the layers of the sandbox's copy-on-write mounts, if the agent can compare them.
+    #[must_use]
+    pub fn mount_layers(&self) -> Option<&dyn MountLayers> {
+        self.connection.has(MOUNT_LAYERS_FEATURE).then_some(&self.files)
     }
 
     /// Returns the sandbox's usage, as far as it is visible from inside.

@@ -39,6 +39,9 @@ pub const KEPT_HEIRS_FEATURE: &str = "kept_heirs";
 /// The feature of an agent that can save the private files.
 pub const SAVED_FILES_FEATURE: &str = "saved_files";
 
+/// The feature of an agent that can list the private layers of copy-on-write mounts.
+pub const MOUNT_LAYERS_FEATURE: &str = "mount_layers";
+
 /// HELLO.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
@@ -67,6 +70,7 @@ impl Hello {
                 TERMINAL_FEATURE,
                 WATCH_FEATURE,
                 SAVED_FILES_FEATURE,
+                MOUNT_LAYERS_FEATURE,
             ]
             .map(str::to_owned)
             .to_vec(),
@@ -185,6 +189,9 @@ pub enum Request {
         len: u64,
     },
     DropImage,
+    MountLayers {
+        max: usize,
+    },
     ReadSaved {
         number: u32,
         path: String,
@@ -252,7 +259,7 @@ pub struct Connected {
 }
 
 /// The operations of this version.
-const OPERATIONS: [&str; 31] = [
+const OPERATIONS: [&str; 32] = [
     "spawn",
     "signal",
     "succeed",
@@ -267,6 +274,7 @@ const OPERATIONS: [&str; 31] = [
     "image_files",
     "read_image",
     "drop_image",
+    "mount_layers",
     "read_saved",
     "adopt",
     "list",
@@ -397,6 +405,13 @@ pub struct ImageReply {
     pub position: u64,
     /// The size of the table, in bytes. It ends the image.
     pub bytes: u64,
+}
+
+/// The last line of the answer to `mount_layers`. The lines before it are the entries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MountLayersEnd {
+    /// The number of further entries, and of folders that could not be read.
+    pub omitted: u64,
 }
 
 /// The answer to `make_folder`.

@@ -8,9 +8,10 @@ pub use codec::{Decoder, Frame, Kind, MAX_FRAME, OutBuffer};
 pub use messages::{
     ADOPT_FEATURE, Connected, DIRECT_PIPES_FEATURE, EmptyReply, ErrorCode, Event, FORWARD_FEATURE, FileChangesReply,
     ForgetFilesReply, ForwardReply, Goodbye, GroupUsage, HEIRS_FEATURE, Hello, ImageReply, KEPT_HEIRS_FEATURE,
-    KeptReply, ListReply, MakeFolderReply, OPEN_FEATURE, PAUSE_FEATURE, ReadReply, Reply, Request, RequestError,
-    RestoreFilesReply, SAVED_FILES_FEATURE, SaveFilesReply, SpawnReply, TERMINAL_FEATURE, UsageReply, WATCH_FEATURE,
-    WireError, WriteReply, channel_from_number, channel_number, parse_request,
+    KeptReply, ListReply, MOUNT_LAYERS_FEATURE, MakeFolderReply, MountLayersEnd, OPEN_FEATURE, PAUSE_FEATURE,
+    ReadReply, Reply, Request, RequestError, RestoreFilesReply, SAVED_FILES_FEATURE, SaveFilesReply, SpawnReply,
+    TERMINAL_FEATURE, UsageReply, WATCH_FEATURE, WireError, WriteReply, channel_from_number, channel_number,
+    parse_request,
 };
 pub use window::{INITIAL_WINDOW, MAX_DATA, ReceiveWindow, SendWindow, cost};
 

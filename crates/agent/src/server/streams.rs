@@ -257,6 +257,9 @@ impl Streams {
                 let state = self.saved.get(number);
                 self.begin(stream, out, |_| Job::read_saved(&*state?, &path, offset, len));
             }
+            Request::MountLayers { max } => {
+                self.begin(stream, out, |root| Ok(Job::list_layers(root, max)));
+            }
             Request::ForgetFiles { number } => {
                 answer(stream, Ok(self.saved.forget(number)), out);
             }

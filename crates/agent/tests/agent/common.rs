@@ -24,9 +24,13 @@ pub(crate) fn config() -> ServerConfig {
 
 /// A server with bare streams.
 pub(crate) fn raw() -> (std::io::PipeWriter, std::io::PipeReader, JoinHandle<ServeEnd>) {
+    raw_with(config())
+}
+
+fn raw_with(config: ServerConfig) -> (std::io::PipeWriter, std::io::PipeReader, JoinHandle<ServeEnd>) {
     let (server_input, host_output) = std::io::pipe().unwrap();
     let (host_input, server_output) = std::io::pipe().unwrap();
-    let server = std::thread::spawn(move || serve(server_input.into(), server_output.into(), config()));
+    let server = std::thread::spawn(move || serve(server_input.into(), server_output.into(), config));
     (host_output, host_input, server)
 }
 
@@ -55,7 +59,11 @@ impl Drop for Server {
 }
 
 pub(crate) async fn connect() -> (Server, AgentClient) {
-    let (output, input, server) = raw();
+    connect_to(config()).await
+}
+
+pub(crate) async fn connect_to(config: ServerConfig) -> (Server, AgentClient) {
+    let (output, input, server) = raw_with(config);
     let reader = pipe::Receiver::from_owned_fd(input.into()).unwrap();
     let writer = pipe::Sender::from_owned_fd(output.into()).unwrap();
     let server = Server(Some(server));

@@ -15,6 +15,7 @@ mod flow;
 mod forward;
 mod hostile_agent;
 mod hostile_host;
+mod mount_layers;
 mod ports;
 mod programs;
 mod saved_files;

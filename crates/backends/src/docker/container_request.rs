@@ -389,6 +389,7 @@ mod tests {
             host: "/project".into(),
             sandbox: "/mnt/project".to_owned(),
             mode: MountMode::Ro,
+            commit: sandcell_sandbox::CommitRule::Never,
         }];
         let body = installing(&image, &common, &["/var/cache/apt"]);
         let host = body.host_config.unwrap();

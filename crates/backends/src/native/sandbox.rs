@@ -14,8 +14,8 @@ use sandcell_agent::client::{AgentClient, AgentEnd};
 use sandcell_jail::plan::{self, MAX_ATTACHMENTS};
 use sandcell_sandbox::{
     Attachments, Branching, ByteSize, Command, Connection, EndReason, Ended, Files, Forward, Image, ImageFile,
-    ImageMade, Isolation, Level, Ports, Priority, Process, Sandbox, SandboxError, SavedFiles, StateImage, Usage,
-    ZygoteEntry,
+    ImageMade, Isolation, Level, MountLayers, Ports, Priority, Process, Sandbox, SandboxError, SavedFiles, StateImage,
+    Usage, ZygoteEntry,
 };
 use tokio::time::timeout;
 
@@ -114,6 +114,10 @@ impl Sandbox for NativeSandbox {
 
     fn saved_files(&self) -> Option<&dyn SavedFiles> {
         self.client.saved_files()
+    }
+
+    fn mount_layers(&self) -> Option<&dyn MountLayers> {
+        self.client.mount_layers()
     }
 
     fn priority(&self) -> Option<&dyn Priority> {

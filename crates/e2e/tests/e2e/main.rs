@@ -20,6 +20,8 @@
 mod interpreters;
 // Hosts with file systems mounted below what sandboxes see.
 mod mounts;
+
+mod commit;
 // State, output and end of a session.
 mod session;
 // States of sandboxes that outlive the server.

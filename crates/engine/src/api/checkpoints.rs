@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use sandcell_sandbox::SavedChange;
 use serde::Serialize;
 
-use crate::{ExecutionId, SandboxId};
+use crate::{ExecutionId, MountChangesView, SandboxId};
 
 /// A state of a sandbox that can be brought back: the variables of its sessions, and its private files.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -105,17 +105,20 @@ pub struct RewindView {
     pub kept: bool,
 }
 
-/// The files of a sandbox that differ from those of a checkpoint.
+/// The files of a sandbox that differ from those of a checkpoint, and those of copy-on-write mounts that differ from the
+/// host's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChangesView {
     /// The sandbox.
     pub sandbox_id: SandboxId,
-    /// The checkpoint.
-    pub checkpoint: CheckpointView,
-    /// The files and folders, sorted by path.
+    /// The checkpoint, if the request named one.
+    pub checkpoint: Option<CheckpointView>,
+    /// The private files and folders that differ from the checkpoint's, sorted by path.
     pub files: Vec<ChangedFile>,
     /// The number of further ones.
     pub omitted: u64,
+    /// The changes in copy-on-write mounts. None: the sandbox has no such mount, or cannot compare them.
+    pub mounts: Option<MountChangesView>,
 }
 
 /// A file or folder that differs from a checkpoint.

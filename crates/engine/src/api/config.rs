@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sandcell_sandbox::{ByteSize, Cpus, Limits, ToolLimits};
+use sandcell_sandbox::{ByteSize, Cpus, Limits, Mount, ToolLimits};
 
 use crate::SkippedBackend;
 
@@ -50,6 +50,8 @@ pub struct EngineConfig {
     pub saved: SavedConfig,
     /// Host folders that `upload_file` can read from.
     pub upload_from: Vec<std::path::PathBuf>,
+    /// Host folders that sandboxes see, as the back ends mount them.
+    pub mounts: Vec<Mount>,
     /// Advice to the caller in results, with the names of the front end's calls.
     pub hints: Hints,
     /// The idle sandboxes.
@@ -143,6 +145,7 @@ impl Default for EngineConfig {
             automatic_checkpoints: 2,
             saved: SavedConfig::default(),
             upload_from: Vec::new(),
+            mounts: Vec::new(),
             hints: Hints::default(),
             pool: PoolConfig::default(),
             absent: Vec::new(),

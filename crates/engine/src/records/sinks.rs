@@ -147,6 +147,8 @@ pub enum EventKind {
     ToolCalled,
     /// A call of a tool of the host was refused.
     ToolRefused,
+    /// Changes of a sandbox were applied to folders of the host.
+    ChangesCommitted,
     TokenCreated,
     TokenRevoked,
     /// The operator deleted rows of the history.
@@ -169,6 +171,7 @@ impl EventKind {
             Self::NetworkDenied => "network_denied",
             Self::ToolCalled => "tool_called",
             Self::ToolRefused => "tool_refused",
+            Self::ChangesCommitted => "changes_committed",
             Self::TokenCreated => "token_created",
             Self::TokenRevoked => "token_revoked",
             Self::HistoryForgotten => "history_forgotten",

@@ -114,6 +114,7 @@ impl Sandboxes {
                 .as_ref()
                 .as_ref()
                 .map_or_else(Vec::new, |network| network.consent_required(hosts)),
+            changes: None,
         }
     }
 

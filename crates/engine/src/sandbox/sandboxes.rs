@@ -19,6 +19,7 @@ use crate::records::{Records, spans};
 use crate::sandbox::expiry::ExpiryNotifier;
 use crate::sandbox::image_interest::ImageInterests;
 use crate::sandbox::lifecycle::{Plan, no_backend, run_lifecycle};
+use crate::sandbox::mounts::MountFolders;
 use crate::sandbox::network::with_proxy;
 use crate::sandbox::pool::Pool;
 use crate::sandbox::registry::{Registry, Target};
@@ -42,6 +43,7 @@ pub(crate) struct Sandboxes {
     pub(crate) caller_numbers: CallerNumbers,
     pub(crate) cpu_quota: CpuQuota,
     pub(crate) image_interests: ImageInterests,
+    pub(crate) mount_folders: MountFolders,
     /// Fired when the engine is dropped: sandboxes end.
     pub(crate) down: CancellationToken,
     /// Fired when the engine begins to shut down: no caller waits for an answer any more.
@@ -68,6 +70,7 @@ impl Sandboxes {
             absent_backends: old.absent_backends.clone(),
             history_rows: old.history_rows,
             history_age: old.history_age,
+            mounts: old.mounts.clone(),
             ..wanted
         };
         add_network_hint(&mut config, network.as_ref());

@@ -15,6 +15,7 @@ use crate::SkippedBackend;
 use crate::api::sync::lock;
 use crate::output::Budget;
 use crate::sandbox::checkpoints::Checkpoints;
+use crate::sandbox::mounts::Committed;
 use crate::sandbox::pause::Pauses;
 use crate::sandbox::session::{SessionKey, SessionSlot};
 use crate::sandbox::tools::SandboxTools;
@@ -209,6 +210,8 @@ pub(crate) struct Record {
     pub(crate) tools: SandboxTools,
     /// Its earlier states.
     pub(crate) checkpoints: Checkpoints,
+    /// The states that its commits left on the host.
+    pub(crate) committed: Committed,
     /// Its isolation, shared by all its executions.
     isolation: OnceLock<Arc<Isolation>>,
     skipped: Mutex<Vec<SkippedBackend>>,
@@ -252,6 +255,7 @@ impl Record {
             route: OnceLock::new(),
             tools: SandboxTools::default(),
             checkpoints: Checkpoints::default(),
+            committed: Committed::default(),
             isolation: OnceLock::new(),
             skipped: Mutex::default(),
             growth: Mutex::default(),

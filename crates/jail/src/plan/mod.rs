@@ -5,12 +5,14 @@
 //! a running jail (a package layer). All steps after `make` treat the jail's tree as hostile.
 
 mod host;
+mod layers;
 mod machine;
 pub mod without_namespaces;
 
 use std::path::Path;
 
 pub use host::{Folder, Host, Inner, InnerView, Shows, Tree, View};
+pub use layers::Layer;
 pub use machine::Machine;
 pub(crate) use machine::{IN_PROC, SYS_FOLDERS};
 
@@ -59,6 +61,9 @@ pub enum Step {
         path: String,
         number: usize,
     },
+    /// Shows the private layer of a copy-on-write mount read-only, so that the agent can list it. Skips a mount that was
+    /// skipped.
+    MountLayer { layer: Layer },
     /// Mounts the copies of files that are mounted on single files, through a separate overlay.
     Files { source: String },
     /// Mounts a mount within a tree that was just mounted. Skips it if its mount point has disappeared, since the host
@@ -230,6 +235,7 @@ impl Step {
             Self::Work { .. } => "mount the private files".into(),
             Self::WorkFolder { path, .. } => format!("mount private {path}"),
             Self::CopyOnWrite { path, .. } => format!("mount copy-on-write {path}"),
+            Self::MountLayer { layer } => format!("show the layer {}", layer.name()),
             Self::Files { .. } => "mount copies of files".into(),
             Self::Inner { tree, inner, .. } => format!("mount {tree}/{}", inner.path.display()),
             Self::Devices { .. } => "mount /dev".into(),
@@ -272,6 +278,7 @@ impl Step {
             | Self::ImageRoot
             | Self::Cover { .. }
             | Self::CopyOnWrite { .. }
+            | Self::MountLayer { .. }
             | Self::Files { .. }
             | Self::Inner { .. }
             | Self::Devices { .. }
@@ -552,6 +559,7 @@ fn operators_folders(host: &Host, steps: &mut Vec<Step>) {
                 steps.push(Step::Folder { path: path.clone() });
                 steps.push(Step::CopyOnWrite { source, path, number });
                 steps.extend(inner_steps(tree, |inner| Writable::Privately(number, inner)));
+                steps.extend(layers::all(tree, number).map(|(layer, _)| Step::MountLayer { layer }));
             }
             _ => steps.extend(show(tree)),
         }
@@ -568,6 +576,12 @@ pub(crate) fn skeleton(host: &Host) -> Vec<Step> {
     .to_vec();
     steps.extend(["/home/user", "/var/tmp", paths::PACKAGE_LAYERS].map(folder));
     steps.extend((0..MAX_ATTACHMENTS).map(|number| folder(&format!("{}/{number}", paths::PACKAGE_LAYERS))));
+    steps.extend(
+        host.mounts
+            .iter()
+            .enumerate()
+            .flat_map(|(number, folder)| layers::places(folder, number)),
+    );
     // Node searches for packages in each parent folder of a program, even of one in /tmp.
     steps.push(Step::Link {
         path: "/node_modules".to_owned(),

@@ -175,3 +175,34 @@ fn without_memory_cgroups_a_process_is_limited_a_little_below_the_limit() {
     assert_eq!(limit(false), Some(503 << 20));
     assert_eq!(limit(true), Some(1024 << 20));
 }
+
+#[test]
+fn the_private_layers_of_a_copy_on_write_folder_are_shown_and_no_other_folders() {
+    let folder = |source: &str, path: &str, copy_on_write| Folder {
+        tree: Tree {
+            inner: vec![Inner {
+                view: InnerView::Tree(View::Overlay(format!("{source}x"))),
+                path: "data".into(),
+            }],
+            ..tree(source, path)
+        },
+        copy_on_write,
+    };
+    let host = Host {
+        mounts: vec![folder("/l/0", "/mnt/ro", false), folder("/l/1", "/mnt/p", true)],
+        ..Host::default()
+    };
+    let shown: Vec<String> = make(&host, &template(), &request())
+        .iter()
+        .map(Step::name)
+        .filter(|name| name.contains("show the layer"))
+        .collect();
+    assert_eq!(shown, ["show the layer cow1", "show the layer cow1.0"]);
+    let made = skeleton(&host);
+    for (name, mount) in [("cow1", "/mnt/p"), ("cow1.0", "/mnt/p/data")] {
+        let path = format!("/opt/sandcell/mounts/{name}/mount");
+        let target = mount.to_owned();
+        assert!(made.contains(&Step::Link { path, target }), "{name}");
+    }
+    assert!(!made.iter().any(|step| step.name().contains("cow0")));
+}

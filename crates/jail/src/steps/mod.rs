@@ -21,7 +21,7 @@ use crate::landlock;
 use crate::masked_paths::{BOOT_ID, MASKED_FOLDERS};
 use crate::paths;
 use crate::plan::{IN_PROC, SYS_FOLDERS};
-use crate::plan::{Inner, InnerView, Resource, Step, View, Writable, Zeros};
+use crate::plan::{Inner, InnerView, Layer, Resource, Step, View, Writable, Zeros};
 use crate::seccomp;
 use crate::sys;
 use crate::sys::mount::Attributes;
@@ -44,8 +44,13 @@ pub(crate) fn run(step: &Step) -> io::Result<()> {
         Step::Work { bytes, inodes } => work(*bytes, *inodes),
         Step::WorkFolder { name, path, mode } => work_folder(name, path, *mode),
         Step::CopyOnWrite { source, path, number } => {
-            attach(&copy_on_write(source, &format!("cow{number}"))?, &below_root(path))
+            let layer = Layer {
+                folder: *number,
+                within: None,
+            };
+            attach(&copy_on_write(source, &layer.name())?, &below_root(path))
         }
+        Step::MountLayer { layer } => mount_layer(*layer),
         Step::Files { source } => files(source),
         Step::Inner { tree, inner, writable } => mount_within(&below_root(tree), inner, *writable),
         Step::Devices { own_folder, zeros } => devices(*own_folder, *zeros),
@@ -212,7 +217,11 @@ fn mount_within(tree_path: &str, inner: &Inner, writable: Writable) -> io::Resul
     };
     let mount = match (&inner.view, writable) {
         (InnerView::Tree(View::Overlay(source)), Writable::Privately(folder, number)) => {
-            copy_on_write(source, &format!("cow{folder}.{number}"))?
+            let layer = Layer {
+                folder,
+                within: Some(number),
+            };
+            copy_on_write(source, &layer.name())?
         }
         (InnerView::Tree(view), _) => tree(view)?,
         (InnerView::File(name), _) => copy_of(format!("{}/{name}", paths::OWN_FILES))?,
@@ -332,6 +341,18 @@ fn copy_on_write(source: &str, name: &str) -> io::Result<OwnedFd> {
         rustix::fs::mkdir(folder.as_str(), Mode::from_raw_mode(0o755))?;
     }
     overlay(source, Some((&upper, &work)))
+}
+
+/// Shows the private layer of a copy-on-write mount, read-only: the kernel forbids changes of a layer while it is mounted.
+fn mount_layer(layer: Layer) -> io::Result<()> {
+    let upper = match copy_of(format!("{}/{}", paths::PRIVATE_FILES, layer.name())) {
+        // The mount point has disappeared from the host's folder.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        upper => upper?,
+    };
+    let attributes = Attributes::READ_ONLY.and(Attributes::NO_SUID).and(Attributes::NO_DEV);
+    sys::mount::restrict_tree(upper.as_fd(), attributes.and(Attributes::NO_EXEC))?;
+    attach(&upper, &format!("{}/{}", below_root(&layer.path()), paths::UPPER_LAYER))
 }
 
 /// Makes the home folder and the temporary folder of a sandbox without a private root. Changes to the home folder.

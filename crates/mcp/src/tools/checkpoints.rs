@@ -81,17 +81,18 @@ async fn remove(mut call: Call) -> Result<Answer, Failure> {
 pub(super) fn file_changes() -> Tool {
     Tool {
         name: "file_changes",
-        description: "The files of a sandbox that differ from those of a checkpoint, with the changed lines of text \
-                      files as unified diffs."
-            .into(),
+        description:
+            "The files of a sandbox that differ from those of a checkpoint, and the files of copy-on-write mounts \
+                      that differ from the host's, with the changed lines of text files as unified diffs. Without \
+                      since: only those of mounts."
+                .into(),
         fields: vec![
             sandbox_field(),
-            Field::new("since", Kind::Content, json!("before-merge")).required(),
+            Field::new("since", Kind::Content, json!("before-merge")),
             count_field("limit", 1, 100),
         ],
         output: Some(schema::output(&[
             ("sandbox_id", "string"),
-            ("checkpoint", "object"),
             ("files", "array"),
             ("omitted", "integer"),
         ])),
@@ -102,7 +103,7 @@ pub(super) fn file_changes() -> Tool {
 
 async fn changes(mut call: Call) -> Result<Answer, Failure> {
     let sandbox = call.arguments.text("sandbox_id");
-    let since = RewindTo::parse(&call.arguments.required_text("since")?);
+    let since = call.arguments.text("since").map(|since| RewindTo::parse(&since));
     let limit = call
         .arguments
         .count("limit")
@@ -110,35 +111,55 @@ async fn changes(mut call: Call) -> Result<Answer, Failure> {
     let limit = limit.unwrap_or(MAX_CHANGES).min(MAX_CHANGES);
     let view = call
         .engine
-        .changes(&call.caller, sandbox.as_deref(), &since, limit)
+        .changes(&call.caller, sandbox.as_deref(), since.as_ref(), limit)
         .await?;
-    let mut text = format!(
-        "{} differ from {}",
-        counted(
-            u64::try_from(view.files.len())
-                .unwrap_or(u64::MAX)
-                .saturating_add(view.omitted),
-            "file"
-        ),
-        line(&view.checkpoint)
-    );
-    for file in &view.files {
-        let change = &file.change;
-        let _ = write!(
-            text,
-            "\n{} {} ({} bytes)",
-            change.kind.as_str(),
-            one_line(&change.path),
-            change.bytes.max(change.bytes_before)
-        );
+    let mut parts = Vec::new();
+    if let Some(checkpoint) = &view.checkpoint {
+        let count = total(view.files.len(), view.omitted);
+        let mut text = format!("{} differ from {}", counted(count, "file"), line(checkpoint));
+        for file in &view.files {
+            let change = &file.change;
+            let _ = write!(
+                text,
+                "\n{} {} ({} bytes)",
+                change.kind.as_str(),
+                one_line(&change.path),
+                change.bytes.max(change.bytes_before)
+            );
+        }
+        parts.push(text);
     }
+    if let Some(mounts) = &view.mounts {
+        let count = total(mounts.files.len(), mounts.omitted);
+        let mut text = format!(
+            "{} of copy-on-write mounts differ from the host's",
+            counted(count, "file")
+        );
+        for file in &mounts.files {
+            let _ = write!(
+                text,
+                "\n{} {} ({}, {} bytes)",
+                file.kind.as_str(),
+                one_line(&file.path),
+                file.type_name(),
+                file.bytes.max(file.bytes_before)
+            );
+        }
+        parts.push(text);
+    }
+    let mounts = view.mounts.as_ref();
     let data = json!({
         "sandbox_id": view.sandbox_id,
-        "checkpoint": data(&view.checkpoint),
+        "checkpoint": view.checkpoint.as_ref().map(data),
         "files": view.files,
         "omitted": view.omitted,
+        "mounts": mounts.map(|mounts| json!({"files": mounts.files, "omitted": mounts.omitted})),
     });
-    Ok(Answer::data(text, data))
+    Ok(Answer::data(parts.join("\n"), data))
+}
+
+fn total(listed: usize, omitted: u64) -> u64 {
+    u64::try_from(listed).unwrap_or(u64::MAX).saturating_add(omitted)
 }
 
 /// Brings back a checkpoint, for `reset_session_state`.

@@ -4,6 +4,7 @@
 mod alternatives;
 mod checkpoints;
 mod code;
+mod commit;
 mod container;
 mod executions;
 mod files;
@@ -32,6 +33,7 @@ use crate::in_flight::AnswerRoom;
 use crate::schema::{Field, Kind, ListOf};
 
 pub(crate) use code::{WaitLimits, create_run_close, execute_code, execute_request, once_request};
+pub(crate) use commit::changes_to_commit;
 pub(crate) use files::list_data;
 pub(crate) use sandboxes::{create_request, create_sandbox, data as sandbox_data};
 pub use toolset::{Interpreters, Toolset};
@@ -256,6 +258,7 @@ pub(crate) fn unlisted_sandbox_tools(facts: &ToolFacts) -> Vec<Tool> {
         saved::save_sandbox(),
         saved::list_saved(),
         saved::drop_saved(),
+        commit::commit_changes(),
     ]
 }
 

@@ -7,6 +7,8 @@ use sandcell_sandbox::rfc3339_millis;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::MountChanges;
+
 /// A request for a checkpoint.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -194,11 +196,14 @@ pub(crate) struct Rewound {
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Changes {
     sandbox_id: String,
-    checkpoint: Checkpoint,
-    /// Sorted by path.
+    /// The checkpoint of the request; null if it names none.
+    checkpoint: Option<Checkpoint>,
+    /// The private files that differ from those of the checkpoint, sorted by path.
     files: Vec<ChangedFile>,
     /// The number of further files.
     omitted: u64,
+    /// The changes in copy-on-write mounts; null if the sandbox has no such mount, or its back end cannot compare them.
+    mounts: Option<MountChanges>,
 }
 
 /// A file or folder that differs from a checkpoint.
@@ -225,9 +230,10 @@ impl From<&ChangesView> for Changes {
         };
         Self {
             sandbox_id: view.sandbox_id.to_string(),
-            checkpoint: Checkpoint::from(&view.checkpoint),
+            checkpoint: view.checkpoint.as_ref().map(Checkpoint::from),
             files: view.files.iter().map(file).collect(),
             omitted: view.omitted,
+            mounts: view.mounts.as_ref().map(MountChanges::from),
         }
     }
 }

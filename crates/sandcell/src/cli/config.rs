@@ -228,7 +228,11 @@ fn mounts(items: &[serde_json::Value]) -> String {
         .iter()
         .map(|item| {
             let (host, sandbox, mode) = (text(item, "host"), text(item, "sandbox"), text(item, "mode"));
-            format!("{{ host = {host}, sandbox = {sandbox}, mode = {mode} }}")
+            let commit = match item.get("commit") {
+                Some(rule) => format!(", commit = {rule}"),
+                None => String::new(),
+            };
+            format!("{{ host = {host}, sandbox = {sandbox}, mode = {mode}{commit} }}")
         })
         .collect();
     format!("mount = [{}]", tables.join(", "))

@@ -5,6 +5,8 @@ mod audit;
 #[cfg(all(target_os = "linux", feature = "native"))]
 mod base;
 mod check;
+#[cfg(feature = "bridge")]
+mod commit;
 mod config;
 mod demo;
 #[cfg(feature = "bridge")]
@@ -90,6 +92,8 @@ enum Command {
     #[cfg(feature = "bridge")]
     Diff(diff::DiffArgs),
     #[cfg(feature = "bridge")]
+    Commit(commit::CommitArgs),
+    #[cfg(feature = "bridge")]
     Save(save::SaveArgs),
     #[cfg(feature = "bridge")]
     Saved(save::SavedArgs),
@@ -114,8 +118,9 @@ struct SandboxArgs {
     backend: Vec<String>,
 
     /// Shows a folder of this machine to the sandboxes: `ro` (the default) read-only, `cow` as a private
-    /// copy-on-write view; the folder itself is never written. Repeatable
-    #[arg(long, value_name = "HOST[:SANDBOX][:ro|:cow]")]
+    /// copy-on-write view; code never writes to the folder itself. `cow,commit=ask` lets `sandcell commit` apply a
+    /// sandbox's changes to the folder. Repeatable
+    #[arg(long, value_name = "HOST[:SANDBOX][:ro|:cow[,commit=ask]]")]
     mount: Vec<String>,
 }
 
@@ -199,6 +204,8 @@ fn dispatch(cli: Cli) -> ExitCode {
         Command::Forward(args) => ended(forward::run(&args)),
         #[cfg(feature = "bridge")]
         Command::Diff(args) => ended(diff::run(&args)),
+        #[cfg(feature = "bridge")]
+        Command::Commit(args) => ended(load(file, Vec::new()).and_then(|settings| commit::run(&args, &settings))),
         #[cfg(feature = "bridge")]
         Command::Save(args) => ended(save::save(&args)),
         #[cfg(feature = "bridge")]

@@ -110,17 +110,25 @@ impl Style {
 }
 
 /// Makes text from inside a sandbox safe for a terminal: control characters other than line feed and tab are shown as
-/// escapes.
+/// escapes, and so are those that change the direction of text.
 pub(crate) fn safe(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for character in text.chars() {
         match character {
             '\n' | '\t' => safe.push(character),
-            _ if character.is_control() => safe.extend(character.escape_default()),
+            _ if character.is_control() || changes_direction(character) => safe.extend(character.escape_default()),
             _ => safe.push(character),
         }
     }
     safe
+}
+
+/// Returns true for characters that reorder the text around them, or end a line for some terminals.
+const fn changes_direction(character: char) -> bool {
+    matches!(
+        character,
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+    )
 }
 
 /// The same for a name, which stays in its line.
@@ -136,5 +144,6 @@ mod tests {
     #[test]
     fn text_from_a_sandbox_cannot_control_the_terminal() {
         assert_eq!(safe("a\u{1b}[2Jb\tc\n\r"), "a\\u{1b}[2Jb\tc\n\\r");
+        assert_eq!(safe("a\u{202e}txt.exe é"), "a\\u{202e}txt.exe é");
     }
 }

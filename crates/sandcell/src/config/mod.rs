@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use sandcell_engine::{Analysis, EngineConfig, PoolConfig, Quota, SavedConfig};
 use sandcell_mcp::{HttpLimits, Interpreters, OauthOptions, Page, Toolset};
-use sandcell_sandbox::{ByteSize, Code, Cpus, Degree, Failure, Level, Limits, MAX_TIMEOUT, Mount, System, ToolLimits};
+use sandcell_sandbox::{
+    ByteSize, Code, CommitRule, Cpus, Degree, Failure, Level, Limits, MAX_TIMEOUT, Mount, System, ToolLimits,
+};
 use sandcell_settings::{Value, WrongType};
 use sha2::{Digest as _, Sha256};
 
@@ -245,6 +247,7 @@ impl Settings {
             inodes: limit.inodes,
         };
         let data_dir = general.data_dir.or_else(default_data_dir);
+        check_commits(&general.mounts, data_dir.as_deref())?;
         let saved = data_dir.as_ref().map(|folder| folder.join("saved"));
         let is_default = |key: &str| matches!(layered.get(key), Some((_, Origin::Default)));
         Ok(Self {
@@ -261,7 +264,7 @@ impl Settings {
                 folders => folders,
             },
             log: general.log,
-            mounts: general.mounts,
+            mounts: general.mounts.clone(),
             base: general.base,
             packages: PackageSettings::read(value)?,
             network: NetworkSettings::read(value)?,
@@ -313,6 +316,7 @@ impl Settings {
                     size: session.saved_size,
                 },
                 upload_from: general.upload_from,
+                mounts: general.mounts,
                 pool: PoolConfig {
                     parked: pool.parked,
                     memory: pool.memory,
@@ -450,6 +454,40 @@ fn modules(names: Vec<String>) -> Result<Vec<String>, ConfigError> {
 
 fn not_a_module(reason: &str) -> ConfigError {
     invalid("preload", reason)
+}
+
+/// Refuses mounts that let a commit write into the server's data folder. It holds the operator's permits, so code could
+/// approve its own changes.
+fn check_commits(mounts: &[Mount], data_dir: Option<&Path>) -> Result<(), ConfigError> {
+    let Some(data) = data_dir.map(resolved) else {
+        return Ok(());
+    };
+    for mount in mounts.iter().filter(|mount| mount.commit == CommitRule::Ask) {
+        let host = resolved(&mount.host);
+        if data.starts_with(&host) || host.starts_with(&data) {
+            return Err(invalid(
+                "mount",
+                &format!(
+                    "has commit = \"ask\" for {}, which contains the server's data folder {} or is in it, so code could \
+                     approve its own changes: mount a smaller folder, or set data_dir to another one",
+                    mount.host.display(),
+                    data.display()
+                ),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Returns a path without links. Its end perhaps does not exist yet.
+fn resolved(path: &Path) -> PathBuf {
+    let there = path
+        .ancestors()
+        .find_map(|above| Some((above, above.canonicalize().ok()?)));
+    there.map_or_else(
+        || path.to_owned(),
+        |(above, real)| real.join(path.strip_prefix(above).unwrap_or(path)),
+    )
 }
 
 /// Returns the error for settings that are right one by one and wrong together.

@@ -1,3 +1,5 @@
+use sandcell_sandbox::MountMode;
+
 use super::*;
 
 #[test]
@@ -112,5 +114,30 @@ fn a_project_cannot_set_an_operators_setting_by_another_way_of_writing_it() {
         let Ok(layers) = read(&around) else { continue };
         let reached = layers.values().any(|(value, _)| format!("{value:?}").contains("evil"));
         assert!(!reached, "{line}");
+    }
+}
+
+#[test]
+fn no_commit_writes_into_the_data_folder() {
+    let place = tempfile::tempdir().unwrap();
+    let (home, data) = (place.path().join("home"), place.path().join("home/.local/sandcell"));
+    std::fs::create_dir_all(home.join("project")).unwrap();
+    std::os::unix::fs::symlink(&home, place.path().join("link")).unwrap();
+    let mount = |path: &str, commit| Mount {
+        host: place.path().join(path),
+        sandbox: "/mnt/p".to_owned(),
+        mode: MountMode::Cow,
+        commit,
+    };
+    for path in ["home", "link", "home/.local", "home/.local/sandcell/permits", "."] {
+        let error = check_commits(&[mount(path, CommitRule::Ask)], Some(&data)).unwrap_err();
+        assert!(error.to_string().contains("approve its own changes"), "{error}");
+        assert!(check_commits(&[mount(path, CommitRule::Never)], Some(&data)).is_ok());
+    }
+    for path in ["home/project", "home/.local/sandcell2", "other"] {
+        assert!(
+            check_commits(&[mount(path, CommitRule::Ask)], Some(&data)).is_ok(),
+            "{path}"
+        );
     }
 }

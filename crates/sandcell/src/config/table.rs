@@ -100,8 +100,9 @@ sandcell_settings::settings! {
         "log" => log: String = operator(Kind::Text, "").live(),
 
         /// Folders of the host that sandboxes see: `[[mount]]` with `host`, `sandbox` (default `/mnt/` and the folder's
-        /// name) and `mode`, `ro` (read-only) or `cow` (a private copy-on-write view). The host's folder is never
-        /// written. `--mount` adds to them.
+        /// name) and `mode`, `ro` (read-only) or `cow` (a private copy-on-write view). Code never writes to the host's
+        /// folder. With `commit = "ask"` a person can apply a sandbox's changes to the folder of a `cow` mount
+        /// (`sandcell commit`); the default is `never`. `--mount` adds to them.
         "mount" => mounts: Vec<Mount> = operator(Kind::Mounts, ""),
 
         /// Servers of tools (MCP) that code in sandboxes may call: `[tools.NAME]` with `command`, `args`, `env` and `cwd`,

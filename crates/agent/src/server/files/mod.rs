@@ -6,6 +6,7 @@
 use super::errors;
 
 mod entry;
+mod layers;
 mod list;
 mod names;
 mod open;
@@ -38,6 +39,7 @@ pub(super) enum Job {
     Restore(Box<saved::Restore>),
     Compare(Box<saved::Changes>),
     Image(Box<saved::Image>),
+    ListLayers(Box<layers::Layers>),
 }
 
 /// The result of a slice of work.
@@ -111,6 +113,11 @@ impl Job {
         read::Read::of_saved(state, path, offset, len).map(Self::Read)
     }
 
+    /// Lists the private layers of copy-on-write mounts.
+    pub(super) fn list_layers(root: &Root, max: usize) -> Self {
+        Self::ListLayers(Box::new(layers::Layers::new(root, max)))
+    }
+
     /// Returns true if a slice can be done without a frame from the host.
     pub(super) fn can_go_on(&self) -> bool {
         match self {
@@ -118,6 +125,7 @@ impl Job {
                 true
             }
             Self::Read(read) => read.can_go_on(),
+            Self::ListLayers(layers) => layers.can_go_on(),
             Self::Write(_) => false,
         }
     }
@@ -133,6 +141,7 @@ impl Job {
             Self::Restore(restore) => restore.slice(),
             Self::Compare(changes) => changes.slice(),
             Self::Image(image) => image.slice(),
+            Self::ListLayers(layers) => layers.slice(stream, out),
         }
     }
 
@@ -156,6 +165,7 @@ impl Job {
     pub(super) fn refund(&mut self, amount: u32) -> Result<(), ProtocolError> {
         match self {
             Self::Read(read) => read.refund(amount),
+            Self::ListLayers(layers) => layers.refund(amount),
             _ => Err(ProtocolError::new("credit for an operation that sends no data")),
         }
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandcell_e2b_server::{E2bOptions, E2bServer};
-use sandcell_mcp::{Activity, Anonymous, HttpError, HttpOptions, HttpServer, Page, TlsFiles, TokenStore};
+use sandcell_mcp::{Activity, Anonymous, HttpError, HttpOptions, HttpServer, Page, Permits, TlsFiles, TokenStore};
 use sandcell_rest::Rest;
 #[cfg(unix)]
 use sandcell_sandbox::System;
@@ -84,6 +84,7 @@ pub(super) async fn serve(
     let (secure, page) = (http.tls.is_some(), http.page);
     let options = args.options(&settings);
     let (rest, e2b) = (settings.http.rest, settings.http.e2b.clone());
+    let permits = settings.data_dir.as_deref().map(Permits::new);
     let port = listener.local_addr().map_or(listen.0.port(), |address| address.port());
     let reloader = Reloader::new(around, OnHangUp::Reloads)?;
     settings.engine.tools.answered_elsewhere = settings.answers_tool_questions();
@@ -93,7 +94,7 @@ pub(super) async fn serve(
     }
     let engine = wired.engine.clone();
     if rest {
-        http.endpoints.push(Arc::new(Rest::new(engine.clone())));
+        http.endpoints.push(Arc::new(Rest::new(engine.clone(), permits)));
     }
     let domain = match e2b.domain.as_str() {
         "" => format!("localhost:{port}"),

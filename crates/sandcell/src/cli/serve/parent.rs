@@ -43,7 +43,7 @@ pub(super) fn serve(
     options: &ServerOptions,
     socket: Socket,
 ) -> Result<AbortOnDropHandle<()>, Failure> {
-    let rest = Arc::new(Rest::new(engine.clone()));
+    let rest = Arc::new(Rest::new(engine.clone(), None));
     let server = HttpServer::for_parent(engine.clone(), options.clone(), rest, socket)
         .map_err(|error| http::failure("the connection to the parent process", error))?;
     let serving = server.serve(std::future::pending(), std::future::pending());
