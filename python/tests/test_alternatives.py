@@ -227,6 +227,36 @@ def test_files_are_compared_with_a_state(sandbox: Sandbox) -> None:
         found[0].path = "other"
 
 
+def test_files_of_a_mount_are_compared_with_the_hosts(sandbox: Sandbox, tmp_path: Path) -> None:
+    with pytest.raises(sandcell.NotFoundError, match="copy-on-write"):
+        sandbox.mount_changes()
+    tmp_path.chmod(0o755)
+    (tmp_path / "a.txt").write_text("one\n")
+    code = f"""
+import asyncio
+import sandcell
+sandcell.configure("--mount", {f"{tmp_path}:/mnt/p:cow"!r})
+with sandcell.Sandbox() as sandbox:
+    assert sandbox.mount_changes() == []
+    sandbox.run("open('/mnt/p/a.txt', 'a').write('two\\\\n')").check()
+    found = sandbox.mount_changes()
+    print([(one.path, one.change, one.size, one.size_before) for one in found], found.more)
+    print(found[0].diff)
+
+async def work():
+    async with sandcell.AsyncSandbox() as sandbox:
+        print(await sandbox.mount_changes())
+
+asyncio.run(work())
+"""
+    with program(code) as child:
+        output, errors = child.communicate(timeout=60)
+    assert output.startswith("[('/mnt/p/a.txt', 'modified', 8, 4)] 0\n"), errors
+    assert "@@ -1 +1,2 @@\n one\n+two\n" in output, output
+    assert output.endswith("[]\n"), errors
+    assert (tmp_path / "a.txt").read_text() == "one\n"
+
+
 def test_the_same_can_be_awaited() -> None:
     async def work() -> None:
         async with AsyncSandbox() as sandbox:

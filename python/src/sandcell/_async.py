@@ -307,6 +307,10 @@ class AsyncSandbox:
         """Returns the files that differ from those of a checkpoint, as :meth:`sandcell.Sandbox.changes`."""
         return await drive(_checkpoints.changes(self._core, since))
 
+    async def mount_changes(self) -> FileChanges:
+        """Returns the changed files of copy-on-write mounts, as :meth:`sandcell.Sandbox.mount_changes`."""
+        return await drive(_checkpoints.mount_changes(self._core))
+
     async def try_many(
         self,
         codes: Iterable[str],

@@ -46,6 +46,15 @@ def changes(core: Core, since: Any) -> Operation[FileChanges]:
     return found
 
 
+def mount_changes(core: Core) -> Operation[FileChanges]:
+    """Compares the files of copy-on-write mounts with the host's."""
+    data = structured((yield from core.tool("file_changes", {})))
+    mounts = data["mounts"]
+    found = FileChanges(FileChange(one) for one in mounts["files"])
+    found.more = mounts["omitted"]
+    return found
+
+
 def drop(core: Core, checkpoint: Any) -> Operation[None]:
     """Drops a checkpoint."""
     yield from core.tool("drop_checkpoint", {"name": _name("checkpoint", checkpoint)})

@@ -272,7 +272,7 @@ class Saved(_Frozen):
 
 
 class FileChange(_Frozen):
-    """A file or folder that differs from a checkpoint."""
+    """A file or folder that differs from a checkpoint, or from the host's."""
 
     __slots__ = ("change", "diff", "path", "size", "size_before")
 
@@ -282,7 +282,7 @@ class FileChange(_Frozen):
     change: str
     #: Its size now, in bytes; 0 for removed ones, folders and links.
     size: int
-    #: Its size in the checkpoint, in bytes.
+    #: Its size in the checkpoint or on the host, in bytes.
     size_before: int
     #: The changed lines as a unified diff; None if it is no text, or a file of more than 256 KiB.
     diff: str | None
@@ -300,7 +300,10 @@ class FileChange(_Frozen):
 
 
 class FileChanges(list[FileChange]):
-    """The files and folders that differ from a checkpoint, by path. ``more`` is the number of those left out."""
+    """The files and folders that differ from a checkpoint or from the host's, by path.
+
+    ``more`` is the number of those left out.
+    """
 
     more: int = 0
 

@@ -359,6 +359,15 @@ class Sandbox:
         """
         return drive(_checkpoints.changes(self._core, since))
 
+    def mount_changes(self) -> FileChanges:
+        """Returns the files of copy-on-write mounts that differ from the host's, with the changed lines of text files.
+
+        At most 1,000 are returned. ``sandcell commit`` applies them to the host's folders.
+
+        Raises ``NotFoundError`` if the server has no such mount.
+        """
+        return drive(_checkpoints.mount_changes(self._core))
+
     def try_many(
         self,
         codes: Iterable[str],
