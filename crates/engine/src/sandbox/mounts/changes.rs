@@ -12,7 +12,7 @@ use crate::sandbox::state::Record;
 use crate::sandbox::text_diff::{MAX_DIFF_FILE, MAX_DIFFS, unified};
 use crate::{MountChangesView, MountFile};
 
-/// Whether an answer needs the changes in mounts.
+/// The treatment of a sandbox without copy-on-write mounts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Need {
     /// They are the whole answer.

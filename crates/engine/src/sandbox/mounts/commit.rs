@@ -518,7 +518,7 @@ impl Commit {
         if is_whole {
             return;
         }
-        // The path of a removed folder stands for everything below it.
+        // A request that names a removed folder also names all entries in the folder.
         let mut named_folder: Option<String> = None;
         for item in &mut self.items {
             let path = &item.change.path;
