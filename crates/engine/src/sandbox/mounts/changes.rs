@@ -15,9 +15,9 @@ use crate::{MountChangesView, MountFile};
 /// The treatment of a sandbox without copy-on-write mounts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Need {
-    /// They are the whole answer.
+    /// An error: the mounts are the whole answer.
     Required,
-    /// They are an addition, where the sandbox has such mounts and can compare them.
+    /// The answer leaves the mounts out.
     IfAny,
 }
 

@@ -201,17 +201,29 @@ fn insert<T>(all: &mut BTreeMap<String, T>, path: &str, value: T) {
     }
 }
 
-/// Returns true if another file system is mounted below a folder.
+/// Returns true if another file system is mounted below a folder, or if that is not known.
 fn has_mounts_below(folder: &Path) -> bool {
-    let Ok(folder) = folder.canonicalize() else {
-        return false;
+    match (folder.canonicalize(), std::fs::read_to_string("/proc/self/mountinfo")) {
+        (Ok(folder), Ok(table)) => names_mount_below(&table, &folder.to_string_lossy()),
+        _ => true,
+    }
+}
+
+/// Searches a table of mounts in the form of `/proc/PID/mountinfo`.
+fn names_mount_below(table: &str, folder: &str) -> bool {
+    // The kernel writes these characters as octal numbers. The backslash comes first.
+    let written = [('\\', "\\134"), (' ', "\\040"), ('\t', "\\011"), ('\n', "\\012")];
+    let folder = written
+        .iter()
+        .fold(folder.trim_end_matches('/').to_owned(), |text, (character, number)| {
+            text.replace(*character, number)
+        });
+    let is_below = |point: &str| {
+        point
+            .strip_prefix(&folder)
+            .is_some_and(|rest| rest.starts_with('/') && rest != "/")
     };
-    let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let points = text.lines().filter_map(|line| line.split(' ').nth(4));
-    points.map(|point| point.replace("\\040", " ")).any(|point| {
-        let below = Path::new(&point).strip_prefix(&folder);
-        below.is_ok_and(|below| !below.as_os_str().is_empty())
-    })
+    table.lines().filter_map(|line| line.split(' ').nth(4)).any(is_below)
 }
 
 #[cfg(target_os = "linux")]
@@ -252,4 +264,26 @@ impl MountChange {
 
 fn unsupported() -> Failure {
     SandboxError::Unsupported("comparing copy-on-write mounts with the host's folders".to_owned()).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounts_below_a_folder_are_found_by_their_written_names() {
+        let table = "22 1 0:21 / / rw - ext4 x rw\n23 22 0:5 / /p/data rw - tmpfs t rw\n24 22 0:6 / /a\\040b\\134/c rw - tmpfs t rw\n";
+        for (folder, below) in [
+            ("/p", true),
+            ("/p/", true),
+            ("/p/data", false),
+            ("/p/dat", false),
+            ("/a b\\", true),
+            ("/a", false),
+            ("/", true),
+        ] {
+            assert_eq!(names_mount_below(table, folder), below, "{folder}");
+        }
+        assert!(has_mounts_below(Path::new("/no/such/folder")), "unknown");
+    }
 }
