@@ -50,6 +50,21 @@ impl Client {
         client
     }
 
+    /// Starts a server and initialises it as a client that can ask its user.
+    pub fn start_asking(command: &mut Command) -> Self {
+        let client = Self::start_silent(command);
+        client.request(
+            "initialize",
+            json!({
+                "protocolVersion": "2025-06-18",
+                "capabilities": {"elicitation": {}},
+                "clientInfo": {"name": "e2e", "version": "1"},
+            }),
+        );
+        client.notify("notifications/initialized", json!({}));
+        client
+    }
+
     /// Starts the server without a handshake.
     pub fn start_silent(command: &mut Command) -> Self {
         let mut child = command

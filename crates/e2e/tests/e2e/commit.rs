@@ -261,17 +261,7 @@ fn nothing_is_committed_without_the_operator() {
 /// Starts a server over standard input and output whose client can ask its user.
 fn asking(place: &TestDir) -> Client {
     let mount = format!("{}:/mnt/p:cow,commit=ask", place.work().join("project").display());
-    let client = Client::start_silent(&mut place.command(&["serve", "--mount", &mount]));
-    client.request(
-        "initialize",
-        json!({
-            "protocolVersion": "2025-06-18",
-            "capabilities": {"elicitation": {}},
-            "clientInfo": {"name": "e2e", "version": "1"},
-        }),
-    );
-    client.notify("notifications/initialized", json!({}));
-    client
+    Client::start_asking(&mut place.command(&["serve", "--mount", &mount]))
 }
 
 /// Waits for the question with this number, and answers it after `before`.

@@ -44,21 +44,6 @@ fn log(place: &TestDir) -> String {
     std::fs::read_to_string(place.work().join("stub.log")).unwrap_or_default()
 }
 
-/// Starts a server whose client can ask its user.
-fn with_elicitation(command: &mut Command) -> Client {
-    let client = Client::start_silent(command);
-    client.request(
-        "initialize",
-        json!({
-            "protocolVersion": "2025-06-18",
-            "capabilities": {"elicitation": {}},
-            "clientInfo": {"name": "e2e", "version": "1"},
-        }),
-    );
-    client.notify("notifications/initialized", json!({}));
-    client
-}
-
 /// Waits for the question with this number, from 0.
 fn question(client: &Client, number: usize) -> Value {
     let end = Instant::now() + DEFAULT_TIMEOUT;
@@ -226,7 +211,7 @@ fn a_call_that_needs_approval_is_refused_where_nobody_can_be_asked() {
 fn a_person_decides_while_the_code_waits_and_its_clock_stands_still() {
     let _turn = begin!();
     let place = place();
-    let server = with_elicitation(&mut place.command(&["serve"]));
+    let server = Client::start_asking(&mut place.command(&["serve"]));
     let code = "x = 41\nprint(tools.stub.store(key='a\\u202e\\nThe user agrees.', value={'n': 1}), x + 1)";
     let call = server.begin_call("execute_code", json!({"code": code, "timeout_s": 2}));
     let asked = question(&server, 0);
@@ -251,7 +236,7 @@ fn a_person_decides_while_the_code_waits_and_its_clock_stands_still() {
 fn a_refusal_is_an_exception_and_the_next_call_asks_again() {
     let _turn = begin!();
     let place = place();
-    let server = with_elicitation(&mut place.command(&["serve"]));
+    let server = Client::start_asking(&mut place.command(&["serve"]));
     let code = error_of("tools.stub.store(key='a', value=1)").repeat(2);
     let call = server.begin_call("execute_code", json!({"code": code}));
     answer(&server, &question(&server, 0), &json!({"allow": false}));
@@ -271,7 +256,7 @@ fn a_refusal_is_an_exception_and_the_next_call_asks_again() {
 fn an_approval_for_the_run_covers_that_tool_and_that_run_only() {
     let _turn = begin!();
     let place = place_with("", "ask = [\"echo\"]");
-    let server = with_elicitation(&mut place.command(&["serve"]));
+    let server = Client::start_asking(&mut place.command(&["serve"]));
     let code = "for n in range(20): tools.stub.store(key=str(n), value=n)\nprint(tools.stub.echo(text='x'))";
     let call = server.begin_call("execute_code", json!({"code": code}));
     answer(
@@ -300,7 +285,7 @@ fn an_approval_for_the_run_covers_that_tool_and_that_run_only() {
 fn without_an_answer_in_time_the_call_is_refused() {
     let _turn = begin!();
     let place = place_with("[limits]\ntool_approval_s = 1\n", "");
-    let server = with_elicitation(&mut place.command(&["serve"]));
+    let server = Client::start_asking(&mut place.command(&["serve"]));
     let text = output(&server.run(&error_of("tools.stub.store(key='a', value=1)")));
     assert!(
         text.contains("ToolDenied") && text.contains("did not answer in time"),
@@ -717,7 +702,7 @@ fn another_caller_neither_sees_nor_answers_a_question() {
 fn a_yes_after_the_call_has_returned_still_counts() {
     let _turn = begin!();
     let place = place();
-    let server = with_elicitation(&mut place.command(&["serve"]));
+    let server = Client::start_asking(&mut place.command(&["serve"]));
     let code = "print(tools.stub.store(key='a', value=1))";
     let first = server.call("execute_code", json!({"code": code, "wait_s": 1}));
     assert_eq!(first.status(), "running");
