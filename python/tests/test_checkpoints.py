@@ -19,9 +19,8 @@ STARTS_A_THREAD = (
     "import threading\nend = threading.Event()\nthread = threading.Thread(target=end.wait)\nthread.start()\nx = 1"
 )
 
-#: Seconds between two looks for an automatic checkpoint. The list of variables in a status uses the session for a moment,
-#: and the server makes no automatic checkpoint while a session is in use. So the looks are rarer than its 0.3 s.
-AUTOMATIC_POLL_S = 0.5
+#: Seconds between two looks for an automatic checkpoint.
+AUTOMATIC_POLL_S = 0.01
 
 
 def is_of(checkpoint: Checkpoint, executions: int) -> bool:

@@ -18,6 +18,8 @@ use crate::sandbox::usage::read_usage;
 
 /// The time between a session's snapshot and the automatic checkpoint, which uses it.
 const AFTER_SNAPSHOT: Duration = Duration::from_millis(50);
+/// The longest time between two attempts at an automatic checkpoint of a sandbox that is in use.
+const MAX_RETRY_PAUSE: Duration = Duration::from_secs(10);
 /// The part of a sandbox's memory limit for the files of one named checkpoint, and for all checkpoints together.
 const FILES_DIVISOR: u64 = 4;
 const MEMORY_DIVISOR: u64 = 2;
@@ -45,38 +47,45 @@ impl Sandboxes {
         let (sandboxes, record) = (Arc::downgrade(self), Arc::downgrade(record));
         tokio::spawn(async move {
             let mut seen = None;
+            let mut pause = Duration::ZERO;
             loop {
+                sleep(pause).await;
                 let (Some(sandboxes), Some(record)) = (sandboxes.upgrade(), record.upgrade()) else {
                     return;
                 };
                 let now = record.checkpoints.executions();
                 if seen == Some(now) || !record.open() {
                     record.checkpoints.scheduled.store(false, Ordering::Relaxed);
-                    sandboxes.make_automatic(&record).await;
-                    return;
+                    let is_done = sandboxes.make_automatic(&record).await;
+                    // An execution that has ended in the meantime scheduled another task.
+                    if is_done || record.checkpoints.scheduled.swap(true, Ordering::Relaxed) {
+                        return;
+                    }
+                    pause = (pause * 2).min(MAX_RETRY_PAUSE);
+                } else {
+                    pause = AFTER_SNAPSHOT
+                        + if sandboxes.scheduler.is_crowded() {
+                            CROWD_PRIORITY_DURATION
+                        } else {
+                            SNAPSHOT_PAUSE
+                        };
                 }
                 seen = Some(now);
-                let pause = if sandboxes.scheduler.is_crowded() {
-                    CROWD_PRIORITY_DURATION
-                } else {
-                    SNAPSHOT_PAUSE
-                };
-                drop((sandboxes, record));
-                sleep(pause + AFTER_SNAPSHOT).await;
             }
         });
     }
 
-    async fn make_automatic(&self, record: &Arc<Record>) {
-        let Ok(_changing) = record.checkpoints.changing.try_lock() else {
-            return;
-        };
+    /// Returns false if the sandbox was in use, so that it is worthwhile to try again.
+    async fn make_automatic(&self, record: &Arc<Record>) -> bool {
+        let _changing = record.checkpoints.changing.lock().await;
         if record.live().is_none() || record.is_paused() || record.checkpoints.has_current() {
-            return;
+            return true;
         }
-        if let Err(failure) = self.make_checkpoint(record, None, true).await {
-            tracing::debug!(sandbox = %record.id, "no automatic checkpoint: {}", failure.message);
-        }
+        let Err(failure) = self.make_checkpoint(record, None, true).await else {
+            return true;
+        };
+        tracing::debug!(sandbox = %record.id, "no automatic checkpoint: {}", failure.message);
+        failure.code != Code::Busy
     }
 
     /// Makes a checkpoint. `changing` must be held. Returns it, and those that were dropped to make room.
