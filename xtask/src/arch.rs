@@ -77,6 +77,7 @@ const FLOORS: [(&str, &[&str]); 3] = [
         &[
             "tool_calls",
             "checkpoint_calls",
+            "file_calls",
             "execution",
             "sandbox",
             "records",

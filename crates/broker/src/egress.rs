@@ -213,7 +213,8 @@ fn private_entry(text: &str) -> Result<PrivateException, &'static str> {
 /// The network access of one sandbox.
 pub struct Egress {
     rules: Arc<EgressRules>,
-    asked: Vec<Pattern>,
+    /// The hosts that the sandbox may reach now.
+    asked: watch::Sender<Vec<Pattern>>,
     /// The sandbox's name in the log.
     name: String,
     permits: Arc<Semaphore>,
@@ -235,7 +236,7 @@ impl std::fmt::Debug for Egress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Egress")
             .field("name", &self.name)
-            .field("asked", &self.asked)
+            .field("asked", &*self.asked.borrow())
             .finish_non_exhaustive()
     }
 }
@@ -249,7 +250,7 @@ impl Egress {
 
     fn resolving(rules: Arc<EgressRules>, asked: Vec<Pattern>, name: &str, resolve: Resolve) -> Arc<Self> {
         Arc::new(Self {
-            asked,
+            asked: watch::Sender::new(asked),
             name: name.to_owned(),
             permits: Arc::new(Semaphore::new(rules.limits.connections)),
             budget: Arc::new(AtomicU64::new(rules.limits.bytes)),
@@ -258,6 +259,15 @@ impl Egress {
             ended: watch::Sender::new(false),
             rules,
         })
+    }
+
+    /// Replaces the hosts that the sandbox may reach, and ends the connections to all others.
+    ///
+    /// # Errors
+    /// The operator does not allow one of the hosts. Nothing changes then.
+    pub fn ask(&self, hosts: &[String]) -> Result<(), Denial> {
+        self.asked.send_replace(self.rules.asked(hosts)?);
+        Ok(())
     }
 
     /// Closes every connection, because the sandbox ended.
@@ -271,10 +281,31 @@ impl Egress {
         let mut ended = self.ended.subscribe();
         async move {
             tokio::select! {
+                biased;
                 _closed = ended.wait_for(|ended| *ended) => None,
                 done = work => Some(done),
             }
         }
+    }
+
+    /// Runs `work` on a connection to a target until it completes, the sandbox ends, or the target is no longer one of the
+    /// sandbox's hosts.
+    pub(crate) fn while_allowed<W: Future>(
+        &self,
+        target: Target,
+        work: W,
+    ) -> impl Future<Output = Option<W::Output>> + use<W> {
+        let mut asked = self.asked.subscribe();
+        let while_open = self.while_open(async move {
+            let is_denied = |asked: &Vec<Pattern>| !asked.iter().any(|pattern| pattern.matches(&target));
+            tokio::select! {
+                // Before any byte of `work`.
+                biased;
+                _denied = asked.wait_for(is_denied) => None,
+                done = work => Some(done),
+            }
+        });
+        async move { while_open.await.flatten() }
     }
 
     /// Returns the number of transferred bytes until now.
@@ -355,7 +386,7 @@ impl Egress {
         if self.rules.denies(target) {
             return Err(denied(DenialReason::Denied));
         }
-        if !self.asked.iter().any(|pattern| pattern.matches(target)) {
+        if !self.asked.borrow().iter().any(|pattern| pattern.matches(target)) {
             return Err(denied(DenialReason::NotAsked(allowed)));
         }
         // The requested hosts were checked against the rules before. This is a second check.
@@ -420,7 +451,7 @@ impl std::fmt::Display for DenialReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Unreadable(reason) => f.write_str(reason),
-            Self::NotAsked(_) => f.write_str("is not among the hosts that this sandbox was made for"),
+            Self::NotAsked(_) => f.write_str("is not among the hosts that this sandbox may reach"),
             Self::NotAllowed => f.write_str("is not among the hosts that the operator allows"),
             Self::Denied => f.write_str("is denied by the operator"),
             Self::Private => f.write_str("leads to a private, local or reserved address"),
@@ -439,7 +470,10 @@ impl Denial {
                 "name hosts like api.example.com, *.example.org or api.example.com:8443".to_owned()
             }
             DenialReason::NotAsked(true) => {
-                format!("make a sandbox with network = [\"{target}\"] (`--network {target}` for sandcell run)")
+                format!(
+                    "make a sandbox with network = [\"{target}\"] (`--network {target}` for sandcell run), or replace the hosts of this \
+                     one where the interface can"
+                )
             }
             DenialReason::NotAsked(false) | DenialReason::NotAllowed => {
                 format!(

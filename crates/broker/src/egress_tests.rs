@@ -397,6 +397,69 @@ async fn open_connections_end_with_the_sandbox() {
     assert_eq!(say(&egress, ask.as_bytes()).await, "");
 }
 
+#[tokio::test]
+async fn connections_to_hosts_that_are_taken_away_end() {
+    let server = Server::start(Ipv4Addr::new(127, 0, 0, 77), "flood").await;
+    let limits = EgressLimits {
+        connections: 8,
+        bytes: 1 << 40,
+    };
+    let egress = egress(&["good.example:*", "127.0.0.77:*"], &[], limits);
+    let port = server.port;
+    let mut buffer = [0; 256];
+    let mut tunnels = Vec::new();
+    for host in ["good.example", "127.0.0.77"] {
+        let mut connect = open(&egress);
+        let ask = format!("CONNECT {host}:{port} HTTP/1.1\r\n\r\n");
+        connect.write_all(ask.as_bytes()).await.unwrap();
+        let mut socks = open(&egress);
+        let length = u8::try_from(host.len()).unwrap();
+        let ask = [
+            b"\x05\x01\x00\x05\x01\x00\x03",
+            &[length][..],
+            host.as_bytes(),
+            &port.to_be_bytes(),
+        ]
+        .concat();
+        socks.write_all(&ask).await.unwrap();
+        let mut plain = open(&egress);
+        let ask = format!("GET http://{host}:{port}/ HTTP/1.1\r\n\r\n");
+        plain.write_all(ask.as_bytes()).await.unwrap();
+        for mut one in [connect, socks] {
+            assert!(one.read(&mut buffer).await.unwrap() > 0);
+            one.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+            tunnels.push(one);
+        }
+        assert!(plain.read(&mut buffer).await.unwrap() > 0);
+        tunnels.push(plain);
+    }
+    // A host that the operator does not allow changes nothing.
+    assert!(egress.ask(&texts(&["10.0.0.1"])).is_err());
+    egress.ask(&texts(&["127.0.0.77:*"])).unwrap();
+    let mut rest = vec![0; 1 << 16];
+    let denied = tunnels.drain(..3).collect::<Vec<_>>();
+    for mut one in denied {
+        let end = timeout(Duration::from_secs(10), async {
+            while matches!(one.read(&mut rest).await, Ok(1..)) {}
+        });
+        assert!(end.await.is_ok(), "a connection goes on");
+    }
+    for mut one in tunnels {
+        // The server has no end.
+        for _ in 0..8 {
+            let more = timeout(Duration::from_secs(10), one.read(&mut rest)).await;
+            assert!(matches!(more, Ok(Ok(1..))), "{more:?}");
+        }
+    }
+    let ask = format!("CONNECT good.example:{port} HTTP/1.1\r\n\r\n");
+    assert!(say(&egress, ask.as_bytes()).await.starts_with("HTTP/1.1 403"));
+    egress.ask(&texts(&["good.example:*"])).unwrap();
+    let mut again = open(&egress);
+    again.write_all(ask.as_bytes()).await.unwrap();
+    assert!(again.read(&mut buffer).await.unwrap() > 0);
+    assert!(buffer.starts_with(b"HTTP/1.1 200"));
+}
+
 #[tokio::test(start_paused = true)]
 async fn slow_clients_are_disconnected() {
     let egress = egress(&["good.example:*"], &[], TEST_LIMITS);

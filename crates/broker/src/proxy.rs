@@ -24,6 +24,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
 use crate::egress::{Egress, Refused};
+use crate::host::Target;
 use crate::socks;
 
 /// The time limit for the head of a request.
@@ -110,7 +111,7 @@ async fn answer(egress: Arc<Egress>, request: Request<Incoming>, permit: Arc<Own
     let Some(request) = rewritten_request(request, &host) else {
         return plain(StatusCode::BAD_REQUEST, "the request cannot be passed on");
     };
-    match exchange(&egress, stream, request).await {
+    match exchange(&egress, &target, stream, request).await {
         Ok(response) if response.status() != StatusCode::SWITCHING_PROTOCOLS => response,
         Ok(_) => plain(StatusCode::BAD_GATEWAY, "the host requires another protocol than HTTP"),
         Err(error) => plain(
@@ -123,12 +124,13 @@ async fn answer(egress: Arc<Egress>, request: Request<Incoming>, permit: Arc<Own
 /// Sends one request on a new connection, and returns its answer.
 async fn exchange(
     egress: &Egress,
+    target: &Target,
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     request: Request<Body>,
 ) -> Result<Response<Body>, hyper::Error> {
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     // The task ends with its connection, which has an idle time-out.
-    tokio::spawn(egress.while_open(async move {
+    tokio::spawn(egress.while_allowed(target.clone(), async move {
         if let Err(error) = connection.await {
             tracing::debug!(%error, "a connection to a host failed");
         }
@@ -191,14 +193,14 @@ async fn connect(egress: Arc<Egress>, request: Request<Incoming>, permit: Arc<Ow
     }
     let authority = request.uri().authority().map(|authority| authority.as_str().to_owned());
     let connected = match egress.read(authority.as_deref().unwrap_or_default(), None) {
-        Ok(target) => egress.connect(&target).await,
+        Ok(target) => egress.connect(&target).await.map(|stream| (target, stream)),
         Err(refused) => Err(refused),
     };
-    let mut upstream = match connected {
-        Ok(stream) => stream,
+    let (target, mut upstream) = match connected {
+        Ok(connected) => connected,
         Err(refused) => return refusal(&refused),
     };
-    let tunnel = egress.while_open(async move {
+    let tunnel = egress.while_allowed(target, async move {
         let _permit = permit;
         let Ok(upgraded) = hyper::upgrade::on(request).await else {
             return;

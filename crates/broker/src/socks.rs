@@ -35,17 +35,19 @@ pub(crate) async fn serve(egress: &Arc<Egress>, mut stream: impl AsyncRead + Asy
         return;
     };
     let connected = match requested {
-        Ok(target) => egress.connect(&target).await.map_err(|refused| match refused {
-            Refused::Denied(_) => code::NOT_ALLOWED,
-            Refused::Unreachable(_) => code::HOST_UNREACHABLE,
-        }),
+        Ok(target) => match egress.connect(&target).await {
+            Ok(upstream) => Ok((target, upstream)),
+            Err(Refused::Denied(_)) => Err(code::NOT_ALLOWED),
+            Err(Refused::Unreachable(_)) => Err(code::HOST_UNREACHABLE),
+        },
         Err(code) => Err(code),
     };
     match connected {
-        Ok(mut upstream) => {
+        Ok((target, mut upstream)) => {
             if answer(&mut stream, code::SUCCEEDED).await.is_ok() {
                 // Both ends see an error of the relay themselves.
-                let _end = copy_bidirectional(&mut stream, &mut upstream).await;
+                let relay = copy_bidirectional(&mut stream, &mut upstream);
+                let _end = egress.while_allowed(target, relay).await;
             }
         }
         Err(code) => {

@@ -12,6 +12,7 @@ mod admission;
 pub mod api;
 mod checkpoint_calls;
 mod execution;
+mod file_calls;
 mod output;
 mod records;
 mod sandbox;
@@ -22,8 +23,8 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use sandcell_sandbox::{
-    Backend, Capacity, Code, ConsentRequired, Entry, Failure, FileChunk, Language, LanguageInfo, Listing, Packages,
-    SandboxPath, SessionEvent, Signal, TerminalSize, WriteMode,
+    Backend, Capacity, Code, ConsentRequired, Failure, Language, LanguageInfo, Packages, SessionEvent, Signal,
+    TerminalSize,
 };
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -458,6 +459,24 @@ impl Engine {
         self.executions.sandboxes.set_lifetime(principal, id, left)
     }
 
+    /// Replaces the hosts that a sandbox can reach. None: no host. Its connections to other hosts end. A paused sandbox stays
+    /// paused.
+    ///
+    /// # Errors
+    /// When the caller has no such sandbox, it was made without a network, or the operator does not allow one of the hosts.
+    /// Nothing changes then.
+    pub async fn set_network(&self, principal: &Principal, id: &str, hosts: &[String]) -> Result<(), Failure> {
+        let set = self.executions.sandboxes.set_network(principal, id, hosts).await;
+        if let Err(failure) = &set {
+            self.executions.sandboxes.records.observers.note(|| SecurityEvent {
+                principal: Some(principal.clone()),
+                code: Some(failure.code),
+                ..SecurityEvent::new(EventKind::CallRefused, format!("set_network: {}", failure.message))
+            });
+        }
+        set
+    }
+
     /// Pauses a sandbox: its processes are stopped, and it does not expire. The next call that needs it resumes it. Returns
     /// false if it is paused already.
     ///
@@ -594,131 +613,6 @@ impl Engine {
         // Code in a paused sandbox cannot handle an interrupt.
         let _not_paused = sandboxes.resume(principal, execution.sandbox_id.as_str(), None).await;
         Ok(self.executions.end(&execution, Stop::Cancelled).await)
-    }
-
-    /// Lists a folder of a sandbox.
-    ///
-    /// # Errors
-    /// When there is no such sandbox or folder.
-    pub async fn list_files(
-        self: &Arc<Self>,
-        principal: &Principal,
-        sandbox: Option<&str>,
-        path: &SandboxPath,
-        recursive: bool,
-        max: usize,
-    ) -> Result<FileAnswer<Listing>, Failure> {
-        self.executions
-            .sandboxes
-            .list_files(principal, sandbox, path, recursive, max)
-            .await
-    }
-
-    /// Reads a piece of a file, at most the configured number of bytes.
-    ///
-    /// # Errors
-    /// When there is no such sandbox, or the file cannot be read.
-    pub async fn read_file(
-        self: &Arc<Self>,
-        principal: &Principal,
-        sandbox: Option<&str>,
-        path: &SandboxPath,
-        offset: u64,
-        len: u64,
-    ) -> Result<FileAnswer<FileChunk>, Failure> {
-        self.executions
-            .sandboxes
-            .read_file(principal, sandbox, path, offset, len)
-            .await
-    }
-
-    /// Writes a file and returns its new size.
-    ///
-    /// # Errors
-    /// When there is no such sandbox, or the file cannot be written.
-    pub async fn write_file(
-        self: &Arc<Self>,
-        principal: &Principal,
-        sandbox: Option<&str>,
-        path: &SandboxPath,
-        bytes: Bytes,
-        mode: WriteMode,
-    ) -> Result<FileAnswer<u64>, Failure> {
-        self.executions
-            .sandboxes
-            .write_file(principal, sandbox, path, bytes, mode)
-            .await
-    }
-
-    /// Describes a file or folder of a sandbox. A link is described itself, not its target.
-    ///
-    /// # Errors
-    /// When there is no such sandbox or file.
-    pub async fn entry(
-        self: &Arc<Self>,
-        principal: &Principal,
-        sandbox: Option<&str>,
-        path: &SandboxPath,
-    ) -> Result<FileAnswer<Entry>, Failure> {
-        self.executions.sandboxes.entry(principal, sandbox, path).await
-    }
-
-    /// Makes a folder of a sandbox and its missing parents. The answer is false if the folder was there already.
-    ///
-    /// # Errors
-    /// When there is no such sandbox, or the folder cannot be made.
-    pub async fn make_folder(
-        self: &Arc<Self>,
-        principal: &Principal,
-        sandbox: Option<&str>,
-        path: &SandboxPath,
-    ) -> Result<FileAnswer<bool>, Failure> {
-        self.executions.sandboxes.make_folder(principal, sandbox, path).await
-    }
-
-    /// Moves a file or folder of a sandbox to another path, where it replaces a file.
-    ///
-    /// # Errors
-    /// When there is no such sandbox or file, or it cannot be moved there.
-    pub async fn move_file(
-        self: &Arc<Self>,
-        principal: &Principal,
-        sandbox: Option<&str>,
-        from: &SandboxPath,
-        to: &SandboxPath,
-    ) -> Result<FileAnswer<()>, Failure> {
-        self.executions.sandboxes.move_file(principal, sandbox, from, to).await
-    }
-
-    /// Removes a file of a sandbox, or a folder with everything in it.
-    ///
-    /// # Errors
-    /// When there is no such sandbox or file, or it cannot be removed.
-    pub async fn remove_file(
-        self: &Arc<Self>,
-        principal: &Principal,
-        sandbox: Option<&str>,
-        path: &SandboxPath,
-    ) -> Result<FileAnswer<()>, Failure> {
-        self.executions.sandboxes.remove_file(principal, sandbox, path).await
-    }
-
-    /// Watches a folder of a sandbox; `recursive` with the folders in it. The sandbox is in use until the watch is
-    /// dropped.
-    ///
-    /// # Errors
-    /// When there is no such sandbox or folder, or it cannot be watched.
-    pub async fn watch_folder(
-        self: &Arc<Self>,
-        principal: &Principal,
-        sandbox: Option<&str>,
-        path: &SandboxPath,
-        recursive: bool,
-    ) -> Result<FileAnswer<FolderWatch>, Failure> {
-        self.executions
-            .sandboxes
-            .watch_folder(principal, sandbox, path, recursive)
-            .await
     }
 
     /// Connects to a port of a sandbox's loopback address, where a program inside listens. The sandbox is in use until

@@ -55,6 +55,14 @@ fn entry_kinds(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "string", "enum": [EntryKind::File, EntryKind::Folder, EntryKind::Link, EntryKind::Other]})
 }
 
+/// The new hosts of a sandbox.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SetNetwork {
+    /// Hosts that the sandbox may reach from now on, such as `api.example.com`; an empty list means none.
+    pub(crate) hosts: Vec<String>,
+}
+
 /// The options of a new sandbox. Every field may be left out.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]

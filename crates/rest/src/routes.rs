@@ -78,7 +78,7 @@ const FILE_PATH: QueryField = field(
 );
 
 /// All routes.
-pub(crate) static ROUTES: [Route; 32] = [
+pub(crate) static ROUTES: [Route; 33] = [
     Route {
         method: Method::GET,
         path: "/v1/openapi.json",
@@ -155,6 +155,17 @@ pub(crate) static ROUTES: [Route; 32] = [
         body_schema: None,
         answers: &[ok("It is closed.", Body::Json(schema::<model::Closed>))],
         run: |call| sandboxes::close(call).boxed(),
+    },
+    Route {
+        method: Method::PUT,
+        path: "/v1/sandboxes/{sandbox_id}/network",
+        id: "setNetwork",
+        summary: "Replace the hosts that a sandbox can reach; its connections to other hosts end",
+        query: &[],
+        input: EndpointInput::Json,
+        body_schema: Some(schema::<model::SetNetwork>),
+        answers: &[ok("The sandbox.", Body::Json(schema::<model::Sandbox>))],
+        run: |call| sandboxes::set_network(call).boxed(),
     },
     Route {
         method: Method::POST,
@@ -583,6 +594,7 @@ fn allowed(path: &str) -> &'static str {
         "/v1/sandboxes/{sandbox_id}/checkpoints/{name}" | "/v1/saved/{name}" => "DELETE",
         _ => match ROUTES.iter().find(|route| route.path == path) {
             Some(route) if route.method == Method::POST => "POST",
+            Some(route) if route.method == Method::PUT => "PUT",
             _ => "GET",
         },
     }

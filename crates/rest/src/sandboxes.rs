@@ -6,7 +6,7 @@ use sandcell_engine::{CreateRequest, Watch};
 use sandcell_mcp::EndpointBody;
 use sandcell_sandbox::{Code, Consent, Cpus, Failure};
 
-use crate::model::{Closed, CreateSandbox, KnownLanguage, Languages, Sandbox, Sandboxes};
+use crate::model::{Closed, CreateSandbox, KnownLanguage, Languages, Sandbox, Sandboxes, SetNetwork};
 use crate::problem::Problem;
 use crate::request::{Call, mebibytes, seconds};
 use crate::respond;
@@ -58,9 +58,7 @@ pub(crate) async fn create(call: Call<'_>) -> Result<Response<EndpointBody>, Pro
 }
 
 fn cores(cpus: f64) -> Result<Cpus, Failure> {
-    let milli = Some(cpus).filter(|cpus| (0.001..=4096.0).contains(cpus));
-    let milli = milli.and_then(|cpus| format!("{:.0}", cpus * 1000.0).parse().ok());
-    milli.map(Cpus::milli).ok_or_else(|| {
+    Cpus::from_cores(cpus).ok_or_else(|| {
         let message = format!("`cpus`: {cpus} is no number of cores");
         Failure::invalid(message, "give a number such as 0.5 or 2")
     })
@@ -80,6 +78,13 @@ pub(crate) async fn status(call: Call<'_>) -> Result<Response<EndpointBody>, Pro
         Some(view) => Ok(respond::json(StatusCode::OK, &Sandbox::from(view))),
         None => Err(Failure::new(Code::NotFound, "there is no such sandbox", "make one").into()),
     }
+}
+
+/// Replaces the hosts that a sandbox can reach.
+pub(crate) async fn set_network(call: Call<'_>) -> Result<Response<EndpointBody>, Problem> {
+    let asked: SetNetwork = call.json()?;
+    call.engine.set_network(&call.caller, call.id(), &asked.hosts).await?;
+    status(call).await
 }
 
 /// Closes a sandbox.

@@ -45,6 +45,17 @@ pub enum NetworkRule {
     Hosts(Vec<String>),
 }
 
+impl NetworkRule {
+    /// Returns the hosts that it allows.
+    #[must_use]
+    pub fn into_hosts(self) -> Vec<String> {
+        match self {
+            Self::None => Vec::new(),
+            Self::Hosts(hosts) => hosts,
+        }
+    }
+}
+
 /// A host folder that the operator shows in sandboxes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mount {

@@ -53,6 +53,13 @@ impl Cpus {
         Self(milli)
     }
 
+    /// Makes a value from a number of cores, such as 0.5. None: it is no number of cores.
+    #[must_use]
+    pub fn from_cores(cores: f64) -> Option<Self> {
+        let cores = Some(cores).filter(|cores| (0.001..=4096.0).contains(cores))?;
+        format!("{:.0}", cores * 1000.0).parse().ok().map(Self)
+    }
+
     /// Returns the value in thousandths of a core.
     #[must_use]
     pub const fn as_milli(self) -> u32 {

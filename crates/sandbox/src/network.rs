@@ -73,6 +73,12 @@ pub trait EgressRoute: Send + Sync + std::fmt::Debug {
 
     /// Returns the number of bytes carried so far, in both directions.
     fn bytes(&self) -> u64;
+
+    /// Replaces the rule of the sandbox, and ends the connections that the new one does not allow.
+    ///
+    /// # Errors
+    /// [`check`](Network::check) did not make this rule. Nothing changes then.
+    fn set_rule(&self, rule: &NetworkRule) -> Result<(), Failure>;
 }
 
 /// Gives sandboxes access to hosts, within the operator's rules.

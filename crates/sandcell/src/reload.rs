@@ -168,7 +168,7 @@ fn log_remaining_networks(engine: &Engine) {
         words.push(format!("and {more} more"));
     }
     tracing::warn!(
-        "existing sandboxes keep the network that they were made with until they end: {}",
+        "existing sandboxes keep their network until they end: {}",
         words.join("; ")
     );
 }

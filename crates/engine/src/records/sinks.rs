@@ -143,6 +143,8 @@ pub enum EventKind {
     UserAsked,
     /// A connection out of a sandbox that policy forbids.
     NetworkDenied,
+    /// A caller has replaced the hosts that its sandbox can reach.
+    NetworkChanged,
     /// Code in a sandbox called a tool of the host.
     ToolCalled,
     /// A call of a tool of the host was refused.
@@ -169,6 +171,7 @@ impl EventKind {
             Self::AuthFailed => "auth_failed",
             Self::UserAsked => "user_asked",
             Self::NetworkDenied => "network_denied",
+            Self::NetworkChanged => "network_changed",
             Self::ToolCalled => "tool_called",
             Self::ToolRefused => "tool_refused",
             Self::ChangesCommitted => "changes_committed",

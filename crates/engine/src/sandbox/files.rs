@@ -89,6 +89,21 @@ impl Sandboxes {
         Ok(answer(&target, entry))
     }
 
+    /// Describes a file without resuming a paused sandbox. None: it is paused.
+    pub(crate) async fn entry_unless_paused(
+        &self,
+        principal: &Principal,
+        sandbox: &str,
+        path: &SandboxPath,
+    ) -> Result<Option<Entry>, Failure> {
+        let record = self.registry.find(principal, sandbox)?.record;
+        let Some(_running) = record.running() else {
+            return Ok(None);
+        };
+        let live = record.made().await?;
+        in_time(live.files().entry(path)).await.map(Some)
+    }
+
     pub(crate) async fn make_folder(
         self: &Arc<Self>,
         principal: &Principal,

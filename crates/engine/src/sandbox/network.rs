@@ -6,11 +6,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use sandcell_sandbox::{Code, Consent, Denied, Failure, NetworkRule, PROXY_PORT, Sandbox};
+use sandcell_sandbox::{Code, Consent, Denied, EgressRoute, Failure, Network, NetworkRule, PROXY_PORT, Sandbox};
 
-use crate::NetworkedSandbox;
+use crate::api::sync::lock;
+use crate::records::sinks::{EventKind, SecurityEvent};
 use crate::sandbox::sandboxes::Sandboxes;
 use crate::sandbox::state::Record;
+use crate::{NetworkedSandbox, Principal};
 
 /// The maximum number of denied connections in one result.
 const MAX_REPORTED_DENIALS: usize = 3;
@@ -45,28 +47,85 @@ impl Sandboxes {
             )
         })?;
         let forward = sandbox.forward(PROXY_PORT).await?;
-        record.set_route(network.open(rule, forward, record.id.as_str())?);
+        let route = network.open(rule, forward, record.id.as_str())?;
+        record.set_route(route, Arc::clone(network));
+        Ok(())
+    }
+
+    /// Replaces the hosts that a sandbox can reach. Its connections to other hosts end.
+    pub(crate) async fn set_network(&self, principal: &Principal, id: &str, hosts: &[String]) -> Result<(), Failure> {
+        let target = self.registry.find(principal, id)?;
+        let record = &target.record;
+        // A paused sandbox stays paused.
+        record.made().await?;
+        // The user's consent at its creation still holds.
+        let granted = Consent::Given(record.params.network.clone().into_hosts());
+        let rule = self.network_rule(hosts, &granted)?;
+        let Some((route, made_by)) = record.route.get() else {
+            return match rule {
+                NetworkRule::None => Ok(()),
+                NetworkRule::Hosts(_) => Err(Failure::new(
+                    Code::NetworkDenied,
+                    "the sandbox was made without a network, so its programs do not know the proxy",
+                    "make a sandbox with all hosts that it may need, and restrict it afterwards",
+                )),
+            };
+        };
+        let mut network = lock(&record.network);
+        let current = self.network.get();
+        let is_current = current
+            .as_ref()
+            .as_ref()
+            .is_some_and(|current| Arc::ptr_eq(current, made_by));
+        if !is_current && !is_part(&rule, &network) {
+            return Err(Failure::new(
+                Code::NetworkDenied,
+                "the operator has changed the network settings since the sandbox was made, so it gets no further hosts",
+                "make a new sandbox with these hosts",
+            ));
+        }
+        route.set_rule(&rule)?;
+        let change = match &rule {
+            NetworkRule::None => "the caller took the network of the sandbox away".to_owned(),
+            NetworkRule::Hosts(hosts) => format!("the caller lets the sandbox reach {}", hosts.join(", ")),
+        };
+        *network = rule;
+        // Under the lock, so that the log has the changes in their order.
+        self.records.observers.note(|| SecurityEvent {
+            principal: Some(record.owner.clone()),
+            sandbox: Some(record.id.clone()),
+            ..SecurityEvent::new(EventKind::NetworkChanged, change)
+        });
         Ok(())
     }
 
     /// Lists the sandboxes that can reach hosts, and checks their hosts against the current policy.
     pub(crate) fn networked_sandboxes(&self) -> Vec<NetworkedSandbox> {
-        let networked = |record: Arc<Record>| match &record.params.network {
+        let networked = |record: Arc<Record>| match record.network() {
             NetworkRule::None => None,
             NetworkRule::Hosts(hosts) => Some(NetworkedSandbox {
                 sandbox_id: record.id.clone(),
                 // The user's consent, if any, still holds for it.
-                still_allowed: self.network_rule(hosts, &Consent::Given(hosts.clone())).is_ok(),
-                hosts: hosts.clone(),
+                still_allowed: self.network_rule(&hosts, &Consent::Given(hosts.clone())).is_ok(),
+                hosts,
             }),
         };
         self.registry.all().into_iter().filter_map(networked).collect()
     }
 
     /// Returns the network rule of the sandbox of a call, if the sandbox exists.
-    pub(crate) fn network_of(&self, principal: &crate::Principal, sandbox: Option<&str>) -> NetworkRule {
+    pub(crate) fn network_of(&self, principal: &Principal, sandbox: Option<&str>) -> NetworkRule {
         let found = sandbox.and_then(|id| self.registry.find(principal, id).ok());
-        found.map_or(NetworkRule::None, |target| target.record.params.network.clone())
+        found.map_or(NetworkRule::None, |target| target.record.network())
+    }
+}
+
+/// Returns true if a rule allows no host that the other one does not name.
+fn is_part(rule: &NetworkRule, of: &NetworkRule) -> bool {
+    match (rule, of) {
+        (NetworkRule::None, _) => true,
+        (NetworkRule::Hosts(_), NetworkRule::None) => false,
+        (NetworkRule::Hosts(hosts), NetworkRule::Hosts(all)) => hosts.iter().all(|host| all.contains(host)),
     }
 }
 
@@ -109,11 +168,8 @@ pub(crate) struct NetworkEvidence {
 impl NetworkEvidence {
     /// Returns the denied connections after the first `since` ones.
     pub(crate) fn of(record: &Record, since: u64) -> Self {
-        let NetworkRule::Hosts(hosts) = &record.params.network else {
-            return Self::default();
-        };
         Self {
-            hosts: hosts.clone(),
+            hosts: record.network().into_hosts(),
             denied: record.route().map_or_else(Vec::new, |route| route.denied_since(since)),
         }
     }
@@ -145,15 +201,20 @@ pub(crate) fn denied_so_far(record: &Record) -> u64 {
 }
 
 impl Record {
+    /// Returns the hosts that it can reach now.
+    pub(crate) fn network(&self) -> NetworkRule {
+        lock(&self.network).clone()
+    }
+
     /// Stores its route.
-    fn set_route(&self, route: Arc<dyn sandcell_sandbox::EgressRoute>) {
+    fn set_route(&self, route: Arc<dyn EgressRoute>, network: Arc<dyn Network>) {
         // A record has one sandbox, which is made once.
-        drop(self.route.set(route));
+        drop(self.route.set((route, network)));
     }
 
     /// Returns its route.
-    pub(crate) fn route(&self) -> Option<&Arc<dyn sandcell_sandbox::EgressRoute>> {
-        self.route.get()
+    pub(crate) fn route(&self) -> Option<&Arc<dyn EgressRoute>> {
+        self.route.get().map(|(route, _)| route)
     }
 }
 

@@ -4,9 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use futures::future::{join, join_all};
-use sandcell_sandbox::{
-    Backend, Failure, FunctionSpec, NetworkRule, PackageVersion, Sandbox, SandboxSpec, Usage, rfc3339,
-};
+use sandcell_sandbox::{Backend, Failure, FunctionSpec, PackageVersion, Sandbox, SandboxSpec, Usage, rfc3339};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout};
 
@@ -264,10 +262,7 @@ impl Sandboxes {
             checkpoints: record.checkpoints.views(),
             growth: record.growth(),
             isolation,
-            network: match &record.params.network {
-                NetworkRule::None => Vec::new(),
-                NetworkRule::Hosts(hosts) => hosts.clone(),
-            },
+            network: record.network().into_hosts(),
             network_bytes: record.route().map_or(0, |route| route.bytes()),
             skipped_backends: record.skipped_backends(),
         }

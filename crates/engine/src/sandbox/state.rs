@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use sandcell_sandbox::{
-    Code, EgressRoute, EndReason, Failure, Isolation, Limits, NetworkRule, PackageVersion, Sandbox, Usage, rfc3339,
+    Code, EgressRoute, EndReason, Failure, Isolation, Limits, Network, NetworkRule, PackageVersion, Sandbox, Usage,
+    rfc3339,
 };
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
@@ -175,7 +176,7 @@ pub(crate) struct CreateParams {
     pub(crate) idle: Duration,
     /// True if it is paused at the end of its lifetime, and does not end.
     pub(crate) pauses_at_end: bool,
-    /// The hosts that it can reach.
+    /// The hosts that it can reach at first. [`Record::network`] has those of now.
     pub(crate) network: NetworkRule,
     /// The environment variables that the request has set.
     pub(crate) env: Arc<BTreeMap<String, String>>,
@@ -204,8 +205,10 @@ pub(crate) struct Record {
     held: Mutex<Vec<(String, PackageVersion)>>,
     /// The memory budget for the output of its running executions.
     pub(crate) output: OnceLock<Arc<Budget>>,
-    /// Its route to the allowed hosts.
-    pub(crate) route: OnceLock<Arc<dyn EgressRoute>>,
+    /// The hosts that it can reach now.
+    pub(crate) network: Mutex<NetworkRule>,
+    /// Its route to the allowed hosts, and the network that made it.
+    pub(crate) route: OnceLock<(Arc<dyn EgressRoute>, Arc<dyn Network>)>,
     /// The host's tools that its code may call.
     pub(crate) tools: SandboxTools,
     /// Its earlier states.
@@ -232,6 +235,7 @@ pub(crate) struct Deadlines {
 impl Record {
     pub(crate) fn new(id: SandboxId, owner: Principal, params: CreateParams) -> Arc<Self> {
         let lifetime = params.lifetime;
+        let network = Mutex::new(params.network.clone());
         Arc::new(Self {
             id,
             owner,
@@ -252,6 +256,7 @@ impl Record {
             installing: tokio::sync::Mutex::default(),
             held: Mutex::default(),
             output: OnceLock::new(),
+            network,
             route: OnceLock::new(),
             tools: SandboxTools::default(),
             checkpoints: Checkpoints::default(),
@@ -284,7 +289,7 @@ impl Record {
         Ok(sandbox)
     }
 
-    async fn made(&self) -> Result<Arc<dyn Sandbox>, Failure> {
+    pub(crate) async fn made(&self) -> Result<Arc<dyn Sandbox>, Failure> {
         self.until(|stage| match stage {
             Stage::Making => None,
             Stage::Live(sandbox) => Some(Ok(sandbox.clone())),

@@ -113,13 +113,7 @@ impl Network for BrokerNetwork {
         let NetworkRule::Hosts(hosts) = rule else {
             return Err(Failure::invalid("there is no network to open", "name hosts"));
         };
-        let asked = self.rules.asked(hosts).map_err(|denial| {
-            Failure::new(
-                Code::NetworkDenied,
-                format!("network: {} {}", denial.target, denial.reason),
-                denial.remedy(),
-            )
-        })?;
+        let asked = self.rules.asked(hosts).map_err(|denial| denied(&denial))?;
         let egress = Egress::new(Arc::clone(&self.rules), asked, sandbox);
         let served = Arc::clone(&egress);
         // Dropping the accepting task ends its connections.
@@ -140,6 +134,14 @@ impl Network for BrokerNetwork {
             task: task.abort_handle(),
         }))
     }
+}
+
+fn denied(denial: &Denial) -> Failure {
+    Failure::new(
+        Code::NetworkDenied,
+        format!("network: {} {}", denial.target, denial.reason),
+        denial.remedy(),
+    )
 }
 
 /// The network access of one sandbox.
@@ -172,5 +174,13 @@ impl EgressRoute for BrokerRoute {
 
     fn bytes(&self) -> u64 {
         self.egress.bytes()
+    }
+
+    fn set_rule(&self, rule: &NetworkRule) -> Result<(), Failure> {
+        let hosts: &[String] = match rule {
+            NetworkRule::None => &[],
+            NetworkRule::Hosts(hosts) => hosts,
+        };
+        self.egress.ask(hosts).map_err(|denial| denied(&denial))
     }
 }

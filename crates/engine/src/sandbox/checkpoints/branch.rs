@@ -74,6 +74,7 @@ impl Sandboxes {
             idle: req.idle.unwrap_or(self.config().idle),
             pauses_at_end: req.pauses_at_end,
             replaces: None,
+            network: record.network(),
             ..record.params.clone()
         };
         let backends = self.backends.iter().filter(|one| one.name() == backend);

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use sandcell_sandbox::{ByteSize, Code, Cpus, Failure, NetworkRule};
+use sandcell_sandbox::{ByteSize, Code, Cpus, Failure};
 use tokio::time::sleep;
 
 use self::store::{Description, Lock, SavedSession, Store, StoreBounds, WriteError};
@@ -57,10 +57,7 @@ impl Sandboxes {
             cpus_milli: limits.cpus.as_milli(),
             disk_bytes: limits.disk.as_bytes(),
             env: record.params.env.as_ref().clone(),
-            network: match &record.params.network {
-                NetworkRule::None => Vec::new(),
-                NetworkRule::Hosts(hosts) => hosts.clone(),
-            },
+            network: record.network().into_hosts(),
             session: source.session.as_ref().map(|((language, name), cells)| SavedSession {
                 language: language.clone(),
                 name: name.clone(),
