@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bytes::{BufMut as _, Bytes, BytesMut};
+use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 use hyper::{HeaderMap, Response, StatusCode};
 use sandcell_mcp::{EndpointBody, whole_body};
 use serde::de::DeserializeOwned;
@@ -19,6 +19,8 @@ pub(crate) const UNARY_TYPE: &str = "application/json";
 pub(crate) const STREAM_TYPE: &str = "application/connect+json";
 /// The interval of keep-alive events, unless the request names one.
 const KEEP_ALIVE: Duration = Duration::from_secs(90);
+/// The maximum size of a message of a stream of requests.
+const MAX_MESSAGE_BYTES: usize = 1 << 20;
 /// The flag of a compressed message.
 const COMPRESSED: u8 = 1;
 /// The flag of the last message of a stream.
@@ -80,6 +82,59 @@ pub(crate) fn message<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
     }
 }
 
+/// The messages of the stream of a request, as its bytes arrive.
+#[derive(Debug, Default)]
+pub(crate) struct Messages {
+    bytes: BytesMut,
+    ended: bool,
+}
+
+impl Messages {
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Returns the next whole message.
+    pub(crate) fn next(&mut self) -> Result<Option<Bytes>, Problem> {
+        if self.ended {
+            return self.check_end().map(|()| None);
+        }
+        let Some((head, rest)) = self.bytes.split_first_chunk::<FRAME_HEAD_BYTES>() else {
+            return Ok(None);
+        };
+        let [flags, length @ ..] = *head;
+        if flags & COMPRESSED != 0 {
+            return Err(Problem::unimplemented("compressed messages"));
+        }
+        if flags & !END != 0 {
+            return Err(Problem::invalid(format!(
+                "the frame has the unknown flags {flags:#04x}"
+            )));
+        }
+        let length = usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX);
+        if length > MAX_MESSAGE_BYTES {
+            let message = format!("the frame has {length} bytes, more than {MAX_MESSAGE_BYTES}");
+            return Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, message));
+        }
+        if rest.len() < length {
+            return Ok(None);
+        }
+        self.bytes.advance(FRAME_HEAD_BYTES);
+        let message = self.bytes.split_to(length).freeze();
+        self.ended = flags == END;
+        Ok(Some(message).filter(|_| !self.ended))
+    }
+
+    /// Refuses a stream that ended within a message, or that went on after its end.
+    pub(crate) fn check_end(&self) -> Result<(), Problem> {
+        match (self.bytes.is_empty(), self.ended) {
+            (true, _) => Ok(()),
+            (false, true) => Err(Problem::invalid("the stream goes on after its end")),
+            (false, false) => Err(Problem::invalid("the stream ended within a message")),
+        }
+    }
+}
+
 /// Returns the interval of keep-alive events of a stream.
 pub(crate) fn keep_alive(headers: &HeaderMap) -> Duration {
     let asked = headers
@@ -125,6 +180,12 @@ pub(crate) fn failed(problem: &Problem) -> Bytes {
     )
 }
 
+/// Answers a stream of requests.
+pub(crate) fn last_answer(message: &Value) -> Response<EndpointBody> {
+    let body = [frame(message), end()].concat();
+    answer::with_body(StatusCode::OK, STREAM_TYPE, whole_body(body))
+}
+
 /// Answers with a stream that has failed before its first event.
 pub(crate) fn failed_stream(problem: &Problem) -> Response<EndpointBody> {
     answer::with_body(StatusCode::OK, STREAM_TYPE, whole_body(failed(problem)))
@@ -153,6 +214,38 @@ mod tests {
         assert_eq!(read(&framed), Ok(json!({"a": 1})));
         let ended = [framed.as_ref(), end().as_ref()].concat();
         assert_eq!(read(&ended), Ok(json!({"a": 1})));
+    }
+
+    #[test]
+    fn messages_are_read_however_their_bytes_arrive() {
+        let first = json!({"start": {"process": {"pid": 1}}});
+        let bytes = [frame(&first), frame(&json!({"keepalive": {}})), end()].concat();
+        for size in 1..=bytes.len() {
+            let mut messages = Messages::default();
+            let mut read = Vec::new();
+            for part in bytes.chunks(size) {
+                messages.push(part);
+                while let Some(message) = messages.next().unwrap() {
+                    read.push(serde_json::from_slice::<Value>(&message).unwrap());
+                }
+            }
+            assert_eq!(read, [first.clone(), json!({"keepalive": {}})], "parts of {size} bytes");
+            messages.check_end().unwrap();
+        }
+        for (body, expected) in [
+            (&b"\x01\0\0\0\x02{}"[..], "does not support compressed"),
+            (b"\x04\0\0\0\x02{}", "unknown flags 0x04"),
+            (b"\0\xff\xff\xff\xff{}", "4294967295 bytes, more than"),
+            (b"\x02\0\0\0\0\0\0\0\0\0", "after its end"),
+            (b"\0\0\0\0\x02{", "within a message"),
+            (b"\0\0\0", "within a message"),
+        ] {
+            let mut messages = Messages::default();
+            messages.push(body);
+            let read = std::iter::from_fn(|| messages.next().transpose()).collect::<Result<Vec<_>, _>>();
+            let error = read.map(drop).and_then(|()| messages.check_end()).unwrap_err();
+            assert!(error.message.contains(expected), "{}", error.message);
+        }
     }
 
     #[test]

@@ -12,19 +12,22 @@ use sandcell_sandbox::{Consent, parse_rfc3339, rfc3339_millis};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::call::InSandbox;
 use crate::contexts::with_id;
 use crate::limits::{CLIENT_ID, DEFAULT_TIMEOUT, ENVD_VERSION, OLD_DEFAULT_TIMEOUT};
 use crate::problem::Problem;
 use crate::registry::{Sandbox, Terms};
 use crate::routes::Operation;
-use crate::snapshots::TEMPLATES;
-use crate::{State, answer, snapshots};
+use crate::templates::Template;
+use crate::{State, answer, logs, ports, process, snapshots};
 
 /// The states of a sandbox.
 const RUNNING: &str = "running";
 const PAUSED: &str = "paused";
 /// The maximum number of sandboxes on one page of the list.
 const MAX_PAGE: usize = 100;
+/// The maximum time until the program of a template has started.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// The maximum number of forks in one request.
 const MAX_FORKS: u32 = 20;
 /// The maximum length of an idempotency key.
@@ -83,10 +86,20 @@ struct ForkRequest {
 #[serde(default, rename_all = "camelCase")]
 struct NetworkRules {
     allow_public_traffic: Option<bool>,
+    mask_request_host: Option<String>,
     allow_out: Option<Vec<String>>,
     deny_out: Option<Vec<String>>,
     #[serde(flatten)]
     others: BTreeMap<String, Value>,
+}
+
+/// New network rules of a sandbox. They replace the old ones.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct NetworkUpdate {
+    allow_internet_access: Option<bool>,
+    #[serde(flatten)]
+    rules: NetworkRules,
 }
 
 impl NetworkRules {
@@ -175,6 +188,16 @@ pub(crate) async fn answer(
             snapshots::remove(state, caller, &unescaped(id.as_deref().unwrap_or_default())).await
         }
         Operation::Fork => fork(state, &*find()?, answer::read(&request.body)?).await,
+        Operation::Network => {
+            let sandbox = find()?;
+            let asked: NetworkUpdate = answer::read(&request.body)?;
+            if asked.rules.allow_public_traffic.is_some() || asked.rules.mask_request_host.is_some() {
+                return Err(Problem::unimplemented("changing the rules for ports of a live sandbox"));
+            }
+            let hosts = network(state, asked.allow_internet_access, asked.rules)?;
+            state.engine.set_network(&sandbox.owner, &sandbox.id, &hosts).await?;
+            Ok(answer::empty(StatusCode::NO_CONTENT))
+        }
         Operation::Timeout => {
             let sandbox = find()?;
             let asked: Seconds = answer::read(&request.body)?;
@@ -209,6 +232,12 @@ pub(crate) async fn answer(
             let asked = TimeRange::parse(request.parts.uri.query().unwrap_or_default());
             let metrics: Vec<Value> = asked.has(now).then(|| metrics(&view)).into_iter().collect();
             Ok(answer::json(StatusCode::OK, &metrics))
+        }
+        Operation::Logs(form) => {
+            let sandbox = find()?;
+            let view = view(state, &sandbox).await?;
+            let query = request.parts.uri.query().unwrap_or_default();
+            logs::answer(state, &sandbox, &view, query, form).await
         }
         Operation::Missing(what) => {
             if id.is_some() {
@@ -245,15 +274,16 @@ async fn create(
 ) -> Result<Response<EndpointBody>, Problem> {
     let template = asked.template_id.unwrap_or_else(|| "base".to_owned());
     let name = snapshots::name_of(&template);
-    let snapshot = match TEMPLATES.contains(&name) {
-        true => None,
-        false => snapshots::find(state, caller, name).await?,
+    let templates = &state.options.templates;
+    let (kind, snapshot) = match templates.find(name) {
+        Some(kind) => (kind, None),
+        None => (Template::default(), snapshots::find(state, caller, name).await?),
     };
-    if snapshot.is_none() && !TEMPLATES.contains(&name) {
+    if snapshot.is_none() && templates.find(name).is_none() {
         let shown: String = template.chars().take(64).collect();
         return Err(Problem::not_found(format!(
             "template '{shown}' not found: this server has {}, and the snapshots of its sandboxes",
-            TEMPLATES.join(" and ")
+            templates.names().join(", ")
         )));
     }
     let pauses_at_end = asked.auto_pause == Some(true);
@@ -277,7 +307,11 @@ async fn create(
         )));
     }
     let rules = asked.network.unwrap_or_default();
-    let public = rules.allow_public_traffic == Some(true);
+    let public = rules.allow_public_traffic.unwrap_or(state.options.public_ports);
+    let host = rules.mask_request_host.clone();
+    if host.as_deref().is_some_and(|host| ports::shown_host(host, 1).is_none()) {
+        return Err(Problem::invalid("`maskRequestHost` is not a host"));
+    }
     // A snapshot has the hosts of its sandbox unless the request has rules.
     let has_rules = asked.allow_internet_access == Some(false) || rules.has_hosts();
     let network = match network(state, asked.allow_internet_access, rules)? {
@@ -285,9 +319,10 @@ async fn create(
         hosts if snapshot.is_some() && hosts.is_empty() => vec!["none".to_owned()],
         hosts => hosts,
     };
-    let env = env_of_all(&template, asked.env_vars.unwrap_or_default());
+    let mut env = kind.env.clone();
+    env.extend(asked.env_vars.unwrap_or_default());
+    let env = env_of_all(&template, env);
     let request = CreateRequest {
-        count: 1,
         key,
         env: env.clone(),
         lifetime: Some(checked(asked.timeout.map_or(default_timeout, Duration::from_secs))?),
@@ -302,7 +337,7 @@ async fn create(
             })
         }),
         consent: Consent::CannotAsk,
-        ..CreateRequest::default()
+        ..kind.request()
     };
     // The requested variables replace those of the snapshot, as in the engine.
     let saved_env = { snapshot.iter() }.flat_map(|saved| saved.env.clone());
@@ -311,6 +346,7 @@ async fn create(
         metadata,
         env: saved_env.chain(env).collect(),
         public,
+        host,
         pauses_at_end,
         resumes: asked.auto_resume.is_some_and(|resume| resume.enabled),
     };
@@ -326,7 +362,30 @@ async fn create(
         sandbox.contexts.add(&with_id(session))?;
     }
     let sandbox = state.sandboxes.add(sandbox);
+    if let Some(line) = kind.start.as_deref() {
+        start(state, &sandbox, line).await?;
+    }
     Ok(answer::json(StatusCode::CREATED, &created(state, &sandbox)))
+}
+
+/// Starts the program of a template, once for all requests with the same key. Without the program it is not a sandbox of this
+/// kind, so the sandbox ends then.
+async fn start(state: &Arc<State>, sandbox: &Arc<Sandbox>, line: &str) -> Result<(), Problem> {
+    let call = InSandbox {
+        state: Arc::clone(state),
+        sandbox: Arc::clone(sandbox),
+    };
+    let starting = sandbox.start.get_or_try_init(|| process::start_line(&call, line));
+    let started = tokio::time::timeout(START_TIMEOUT, starting).await.unwrap_or_else(|_| {
+        let message = "the program of the template was not started in time: too many programs run";
+        Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, message))
+    });
+    if let Err(problem) = started {
+        let _closed = state.engine.close(&sandbox.owner, &sandbox.id).await;
+        state.sandboxes.forget(&sandbox.id);
+        return Err(problem);
+    }
+    Ok(())
 }
 
 /// Makes sandboxes that go on from the files and variables of another one, all or none.
@@ -352,6 +411,7 @@ async fn fork(state: &Arc<State>, source: &Sandbox, asked: ForkRequest) -> Resul
     for view in &made {
         let mut sandbox = Sandbox::new(view, source.owner.clone(), source.terms.clone())?;
         sandbox.contexts = source.contexts.copy();
+        sandbox.file_metadata = source.file_metadata.copy();
         let sandbox = state.sandboxes.add(sandbox);
         forks.push(json!({"sandbox": created(state, &sandbox)}));
     }
@@ -368,7 +428,7 @@ fn env_of_all(template: &str, requested: BTreeMap<String, String>) -> BTreeMap<S
     env
 }
 
-/// Returns the hosts that a new sandbox can reach: those that the operator allows, or the requested ones of them.
+/// Returns the hosts that a sandbox can reach: those that the operator allows, or the requested ones of them.
 fn network(state: &State, internet: Option<bool>, rules: NetworkRules) -> Result<Vec<String>, Problem> {
     if let Some((name, _)) = rules.others.iter().find(|(_, value)| !value.is_null()) {
         return Err(Problem::unimplemented(&format!("the network rule `{name}`")));

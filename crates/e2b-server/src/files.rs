@@ -15,17 +15,18 @@ use hyper::header::{ACCEPT_RANGES, CONTENT_RANGE, HeaderValue, RANGE};
 use hyper::{HeaderMap, Method, Response, StatusCode, Uri};
 use sandcell_mcp::{BodySender, BodyStream, EndpointBody, EndpointRequest, RequestBody, channel_body};
 use sandcell_sandbox::{Code, Failure, FileChunk, SandboxPath, WriteMode};
-use serde_json::{Value, json};
+use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
-use crate::answer;
 use crate::call::InSandbox;
 use crate::limits::STREAM_CAPACITY;
+use crate::metadata::Metadata;
 use crate::paths::path;
 use crate::problem::Problem;
 use crate::registry::Sandbox;
 use crate::users::{check_user, check_user_name};
+use crate::{answer, metadata};
 
 /// The maximum bytes of a file that are moved at once.
 const PART_BYTES: usize = 1 << 20;
@@ -109,11 +110,21 @@ pub(crate) async fn answer(call: InSandbox, request: EndpointRequest<'_>) -> Res
     let RequestBody::Stream(body) = request.body else {
         return Err(Problem::invalid("the body is missing"));
     };
-    let written = upload(&call, query.path.as_deref(), &request.parts.headers, body).await?;
-    let listed: Vec<Value> = written
-        .iter()
-        .map(|path| json!({"name": path.name(), "type": "file", "path": path.as_str()}))
-        .collect();
+    // Before anything is written.
+    let metadata = metadata::of_request(&request.parts.headers)?;
+    let target = Upload {
+        call: &call,
+        metadata: &metadata,
+    };
+    let written = upload(target, query.path.as_deref(), &request.parts.headers, body).await?;
+    let mut listed = Vec::with_capacity(written.len());
+    for path in &written {
+        let mut entry = json!({"name": path.name(), "type": "file", "path": path.as_str()});
+        if let (false, Some(entry)) = (metadata.is_empty(), entry.as_object_mut()) {
+            entry.insert("metadata".to_owned(), json!(metadata));
+        }
+        listed.push(entry);
+    }
     Ok(answer::json(StatusCode::OK, &listed))
 }
 
@@ -212,18 +223,25 @@ impl File {
     }
 }
 
+/// An upload: its sandbox, and the metadata of its files.
+#[derive(Clone, Copy)]
+struct Upload<'a> {
+    call: &'a InSandbox,
+    metadata: &'a Metadata,
+}
+
 /// Writes a file in large parts. Bytes arrive in small ones.
 struct Writer<'a> {
-    call: &'a InSandbox,
+    target: Upload<'a>,
     path: SandboxPath,
     pending: BytesMut,
     mode: WriteMode,
 }
 
 impl<'a> Writer<'a> {
-    fn new(call: &'a InSandbox, path: SandboxPath) -> Self {
+    fn new(target: Upload<'a>, path: SandboxPath) -> Self {
         Self {
-            call,
+            target,
             path,
             pending: BytesMut::new(),
             mode: WriteMode::Replace,
@@ -240,9 +258,12 @@ impl<'a> Writer<'a> {
     }
 
     async fn write(&mut self, part: Bytes) -> Result<(), Problem> {
-        let (engine, sandbox) = (&self.call.state.engine, &self.call.sandbox);
+        let (engine, sandbox) = (&self.target.call.state.engine, &self.target.call.sandbox);
         let writing = engine.write_file(&sandbox.owner, Some(&sandbox.id), &self.path, part, self.mode);
         writing.await.map_err(|failure| file_problem(&self.path, failure))?;
+        if self.mode == WriteMode::Replace {
+            sandbox.file_metadata.replace(&self.path, self.target.metadata);
+        }
         self.mode = WriteMode::Append;
         Ok(())
     }
@@ -264,7 +285,7 @@ enum Encoding {
 }
 
 async fn upload(
-    call: &InSandbox,
+    target: Upload<'_>,
     named: Option<&str>,
     headers: &HeaderMap,
     body: BodyStream<'_>,
@@ -288,19 +309,19 @@ async fn upload(
             ));
         }
         let boundary = multer::parse_boundary(kind).map_err(|error| Problem::invalid(error.to_string()))?;
-        return form(call, named, body, boundary).await;
+        return form(target, named, body, boundary).await;
     }
     let Some(named) = named else {
         return Err(Problem::invalid("`path` is missing in the query"));
     };
-    let writer = Writer::new(call, path(named)?);
+    let writer = Writer::new(target, path(named)?);
     raw(writer, encoding, body).await.map(|path| vec![path])
 }
 
 /// Writes the body to a file.
 async fn raw(mut writer: Writer<'_>, mut encoding: Encoding, mut body: BodyStream<'_>) -> Result<SandboxPath, Problem> {
     let broken = |error: std::io::Error| Problem::invalid(format!("the body is not gzip: {error}"));
-    while let Some(part) = body.next().await? {
+    while let Some(part) = body.next_bytes().await? {
         match &mut encoding {
             Encoding::Plain => writer.push(&part).await?,
             Encoding::Gzip(decoder) => {
@@ -321,14 +342,14 @@ async fn raw(mut writer: Writer<'_>, mut encoding: Encoding, mut body: BodyStrea
 
 /// Writes the files of a form: to the path of the query if there is one file, else to the names of the parts.
 async fn form(
-    call: &InSandbox,
+    target: Upload<'_>,
     named: Option<&str>,
     body: BodyStream<'_>,
     boundary: String,
 ) -> Result<Vec<SandboxPath>, Problem> {
     let parts = stream::unfold(Some(body), |body| async move {
         let mut body = body?;
-        match body.next().await {
+        match body.next_bytes().await {
             Ok(Some(part)) => Some((Ok(part), Some(body))),
             Ok(None) => None,
             Err(failure) => Some((Err(failure), None)),
@@ -349,7 +370,7 @@ async fn form(
         let name = named
             .or_else(|| field.file_name())
             .ok_or_else(|| Problem::invalid("a part has no file name"))?;
-        let mut writer = Writer::new(call, path(name)?);
+        let mut writer = Writer::new(target, path(name)?);
         while let Some(part) = field.chunk().await.map_err(broken)? {
             writer.push(&part).await?;
         }

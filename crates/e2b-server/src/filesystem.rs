@@ -3,16 +3,16 @@
 use hyper::{Response, StatusCode};
 use sandcell_engine::Principal;
 use sandcell_mcp::{EndpointBody, EndpointRequest, RequestBody};
-use sandcell_sandbox::{Code, Entry, EntryKind, SandboxPath, from_unix_millis, rfc3339_millis};
+use sandcell_sandbox::{Code, EntryKind, SandboxPath};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::call::InSandbox;
-use crate::limits::{ROOT_ID, USER};
 use crate::paths::path;
 use crate::problem::Problem;
 use crate::users::check_user;
-use crate::{answer, connect, watch};
+use crate::watchers::Watched;
+use crate::{answer, connect, entries, watch};
 
 /// The maximum number of entries of a list.
 const MAX_ENTRIES: usize = 10_000;
@@ -26,7 +26,18 @@ struct Asked {
     destination: String,
     depth: Option<u32>,
     recursive: bool,
+    include_entry: bool,
     watcher_id: String,
+}
+
+impl Asked {
+    fn watched(&self) -> Result<Watched, Problem> {
+        Ok(Watched {
+            folder: path(&self.path)?,
+            recursive: self.recursive,
+            include_entry: self.include_entry,
+        })
+    }
 }
 
 /// Answers a call of the service.
@@ -47,13 +58,13 @@ pub(crate) async fn answer(
     let value = match method.as_str() {
         "Stat" => {
             let path = path(&asked.path)?;
-            json!({"entry": files.described(&path).await?})
+            json!({"entry": entries::described(&call, &path).await?})
         }
         "ListDir" => files.list(&path(&asked.path)?, asked.depth.unwrap_or(1).max(1)).await?,
         "MakeDir" => files.make_folder(&path(&asked.path)?).await?,
         "Move" => files.rename(&path(&asked.source)?, &path(&asked.destination)?).await?,
         "Remove" => files.remove(&path(&asked.path)?).await?,
-        "CreateWatcher" => watch::create(&call, &path(&asked.path)?, asked.recursive).await?,
+        "CreateWatcher" => watch::create(&call, &asked.watched()?).await?,
         "GetWatcherEvents" => watch::events(&call, &asked.watcher_id).await?,
         "RemoveWatcher" => watch::remove(&call, &asked.watcher_id)?,
         _ => return Err(Problem::new(StatusCode::NOT_FOUND, "the service has no such method")),
@@ -69,7 +80,7 @@ async fn watch_stream(call: &InSandbox, request: &EndpointRequest<'_>) -> Result
         return Err(Problem::invalid("the body is missing"));
     };
     let asked: Asked = connect::message(body)?;
-    watch::stream(call, &path(&asked.path)?, asked.recursive, headers).await
+    watch::stream(call, &asked.watched()?, headers).await
 }
 
 /// A part of a recursive list.
@@ -90,32 +101,6 @@ impl Files<'_> {
 
     fn id(&self) -> Option<&str> {
         Some(&self.0.sandbox.id)
-    }
-
-    async fn entry(&self, path: &SandboxPath) -> Result<Entry, Problem> {
-        let entry = self.0.state.engine.entry(self.owner(), self.id(), path).await;
-        entry.map(|entry| entry.value).map_err(|failure| match failure.code {
-            Code::NotFound => Problem::not_found(format!("path '{path}' does not exist")),
-            _ => failure.into(),
-        })
-    }
-
-    /// Returns the description of a file. A link has the type of its target.
-    async fn described(&self, path: &SandboxPath) -> Result<Value, Problem> {
-        let entry = self.entry(path).await?;
-        let kind = match entry.kind {
-            EntryKind::Link => self.target_kind(path, &entry).await,
-            kind => kind,
-        };
-        Ok(described(path.as_str(), &entry, kind))
-    }
-
-    /// Returns the type of a link's target, if that is known.
-    async fn target_kind(&self, link: &SandboxPath, entry: &Entry) -> EntryKind {
-        match path(&absolute(link.as_str(), entry.target.as_deref().unwrap_or_default())) {
-            Ok(target) => self.entry(&target).await.map_or(EntryKind::Other, |entry| entry.kind),
-            Err(_) => EntryKind::Other,
-        }
     }
 
     async fn list(&self, folder: &SandboxPath, depth: u32) -> Result<Value, Problem> {
@@ -156,10 +141,10 @@ impl Files<'_> {
                 let full = format!("{}/{}", folder.as_str().trim_end_matches('/'), entry.name);
                 let inner = SandboxPath::parse(&full);
                 let kind = match (&entry.kind, &inner) {
-                    (EntryKind::Link, Ok(link)) => self.target_kind(link, &entry).await,
+                    (EntryKind::Link, Ok(link)) => entries::kind_of_target(self.0, link, &entry).await,
                     (kind, _) => *kind,
                 };
-                found.push(Pending::Entry(described(&full, &entry, kind)));
+                found.push(Pending::Entry(entries::value(self.0, &full, &entry, kind)));
                 if let (EntryKind::Folder, true, Ok(inner)) = (entry.kind, level < depth, inner) {
                     found.push(Pending::Folder(inner, level + 1));
                 }
@@ -177,110 +162,31 @@ impl Files<'_> {
                 format!("directory already exists: {path}"),
             ));
         }
-        Ok(json!({"entry": self.described(path).await?}))
+        Ok(json!({"entry": entries::described(self.0, path).await?}))
     }
 
     async fn rename(&self, from: &SandboxPath, to: &SandboxPath) -> Result<Value, Problem> {
         let engine = &self.0.state.engine;
-        self.entry(from).await?;
+        entries::entry(self.0, from).await?;
         if let Some((folder, _)) = to.as_str().rsplit_once('/').filter(|(folder, _)| !folder.is_empty()) {
             engine
                 .make_folder(self.owner(), self.id(), &crate::paths::path(folder)?)
                 .await?;
         }
         engine.move_file(self.owner(), self.id(), from, to).await?;
-        Ok(json!({"entry": self.described(to).await?}))
+        self.0.sandbox.file_metadata.moved(from, to);
+        Ok(json!({"entry": entries::described(self.0, to).await?}))
     }
 
     /// Removes a file or folder. As with E2B, it is no error if there is none.
     async fn remove(&self, path: &SandboxPath) -> Result<Value, Problem> {
         match self.0.state.engine.remove_file(self.owner(), self.id(), path).await {
-            Ok(_) => Ok(json!({})),
+            Ok(_) => {
+                self.0.sandbox.file_metadata.removed(path);
+                Ok(json!({}))
+            }
             Err(failure) if failure.code == Code::NotFound => Ok(json!({})),
             Err(failure) => Err(failure.into()),
         }
-    }
-}
-
-/// Returns the description of a file in `envd`'s form.
-fn described(path: &str, entry: &Entry, kind: EntryKind) -> Value {
-    let name = path.rsplit('/').next().unwrap_or_default();
-    let owner = |id: u32| if id == ROOT_ID { "root" } else { USER };
-    let modified = from_unix_millis(entry.modified_ms);
-    let mut value = json!({
-        "name": if name.is_empty() { "/" } else { name },
-        "type": match kind {
-            EntryKind::Folder => "FILE_TYPE_DIRECTORY",
-            // The SDKs leave out entries of other types.
-            EntryKind::File | EntryKind::Link | EntryKind::Other => "FILE_TYPE_FILE",
-        },
-        "path": path,
-        "size": entry.size.to_string(),
-        "mode": entry.mode,
-        "permissions": permissions(entry.kind, entry.mode),
-        "owner": owner(entry.user),
-        "group": owner(entry.group),
-        "modifiedTime": rfc3339_millis(modified),
-    });
-    if let (Some(target), Some(object)) = (&entry.target, value.as_object_mut()) {
-        object.insert("isSymlink".to_owned(), true.into());
-        object.insert("symlinkTarget".to_owned(), absolute(path, target).into());
-    }
-    value
-}
-
-/// Returns the absolute path of a link's target.
-fn absolute(link: &str, target: &str) -> String {
-    if target.starts_with('/') {
-        return target.to_owned();
-    }
-    let folder = link.rsplit_once('/').map_or("", |(folder, _)| folder);
-    let mut names: Vec<&str> = folder.split('/').filter(|name| !name.is_empty()).collect();
-    for name in target.split('/') {
-        match name {
-            "" | "." => {}
-            ".." => drop(names.pop()),
-            name => names.push(name),
-        }
-    }
-    format!("/{}", names.join("/"))
-}
-
-/// Returns permissions as `ls` shows them.
-fn permissions(kind: EntryKind, mode: u32) -> String {
-    let first = match kind {
-        EntryKind::File => '-',
-        EntryKind::Folder => 'd',
-        EntryKind::Link => 'L',
-        EntryKind::Other => '?',
-    };
-    let letters = "rwxrwxrwx".chars().enumerate();
-    std::iter::once(first)
-        .chain(letters.map(|(place, letter)| if mode & (0o400 >> place) == 0 { '-' } else { letter }))
-        .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_target_of_a_link_is_an_absolute_path() {
-        for (target, expected) in [
-            ("b", "/x/b"),
-            ("./b/", "/x/b"),
-            ("../../b", "/b"),
-            ("/b", "/b"),
-            ("", "/x"),
-        ] {
-            assert_eq!(absolute("/x/link", target), expected, "{target}");
-        }
-    }
-
-    #[test]
-    fn permissions_are_those_of_ls() {
-        assert_eq!(permissions(EntryKind::File, 0o644), "-rw-r--r--");
-        assert_eq!(permissions(EntryKind::Folder, 0o755), "drwxr-xr-x");
-        assert_eq!(permissions(EntryKind::File, 0o000), "----------");
     }
 }

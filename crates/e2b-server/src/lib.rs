@@ -14,10 +14,13 @@ mod call;
 mod connect;
 mod contexts;
 mod control;
+mod entries;
 mod files;
 mod filesystem;
 mod interpreter;
 mod limits;
+mod logs;
+mod metadata;
 mod paths;
 mod ports;
 mod problem;
@@ -28,6 +31,7 @@ mod routes;
 mod secrets;
 mod snapshots;
 mod target;
+mod templates;
 mod users;
 mod values;
 mod watch;
@@ -51,12 +55,17 @@ use crate::routes::Route;
 use crate::target::Target;
 
 pub use crate::limits::ENVD_VERSION;
+pub use crate::templates::{Templates, check_templates};
 
 /// The settings of the server.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct E2bOptions {
     /// The domain of the host names of sandboxes, `PORT-ID.DOMAIN`. It can end with a port, as in `localhost:8123`.
     pub domain: String,
+    /// True if ports of programs need no token, unless the request for a sandbox says otherwise.
+    pub public_ports: bool,
+    /// The kinds of sandboxes that a request can name.
+    pub templates: Templates,
 }
 
 /// The E2B server of an engine.
@@ -200,6 +209,7 @@ async fn dispatch(
         Route::Files => files::answer(in_sandbox, request).await,
         Route::Process(method) => process::answer(in_sandbox, method, request).await,
         Route::Filesystem(method) => filesystem::answer(in_sandbox, method, request).await,
+        Route::Missing(what) => Err(Problem::unimplemented(what)),
         Route::Execute => interpreter::execute(in_sandbox, request).await,
         Route::Contexts => interpreter::contexts(in_sandbox, request).await,
         Route::Context(id) => interpreter::remove_context(&in_sandbox, &id).await,

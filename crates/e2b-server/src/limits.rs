@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// The version of `envd` whose calls this server has. The SDKs select their calls by it.
-pub const ENVD_VERSION: &str = "0.5.7";
+pub const ENVD_VERSION: &str = "0.6.4";
 /// The name of this server in the field `clientID`.
 pub(crate) const CLIENT_ID: &str = "sandcell";
 /// The port of processes and files.

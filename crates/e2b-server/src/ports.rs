@@ -9,6 +9,7 @@ use hyper::header::{
     CONNECTION, EXPECT, HOST, HeaderName, HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER,
     TRANSFER_ENCODING, UPGRADE,
 };
+use hyper::http::uri::Authority;
 use hyper::upgrade::OnUpgrade;
 use hyper::{HeaderMap, Request, Response, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
@@ -20,10 +21,13 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::answer;
 use crate::call::InSandbox;
 use crate::problem::Problem;
+use crate::registry::Sandbox;
 use crate::target::{INTERNAL_HEADERS, SECRETS};
 
 /// The maximum time for a program to change the protocol of its connection.
 const UPGRADE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The maximum length of a host.
+const MAX_HOST_BYTES: usize = 255;
 /// Headers about one connection, which are not passed on.
 const OF_CONNECTION: [HeaderName; 7] = [
     CONNECTION,
@@ -53,7 +57,7 @@ pub(crate) async fn pass_on(
         return Err(Problem::invalid("the body is missing"));
     };
     let (engine, sandbox) = (&call.state.engine, &call.sandbox);
-    let permit = match knows_secret(&parts.headers) {
+    let permit = match knows_secret(&parts.headers, sandbox, port) {
         true => None,
         false => Some(sandbox.public_permit()?),
     };
@@ -80,6 +84,10 @@ pub(crate) async fn pass_on(
     let upgrades = client.is_some() && is_upgrade(&parts.headers);
     let outgoing = outgoing(&parts.uri, &parts.headers, upgrades, body).map(|mut request| {
         *request.method_mut() = parts.method.clone();
+        let host = sandbox.terms.host.as_deref().and_then(|host| shown_host(host, port));
+        if let Some(host) = host {
+            request.headers_mut().insert(HOST, host);
+        }
         request
     })?;
     let mut response = sender.send_request(outgoing).await.map_err(broken)?;
@@ -104,9 +112,18 @@ pub(crate) async fn pass_on(
     Ok(response.map(|body| holding(body.map_err(|_| BrokenOff).boxed(), permit)))
 }
 
-/// Returns true if the request has a secret. Only ports of public sandboxes get requests without one.
-fn knows_secret(headers: &HeaderMap) -> bool {
-    SECRETS.iter().any(|name| headers.contains_key(*name))
+/// Returns the host that a program sees instead of the real one. None if it is not a host.
+pub(crate) fn shown_host(host: &str, port: u16) -> Option<HeaderValue> {
+    let host = host.replace("${PORT}", &port.to_string());
+    let is_host =
+        host.len() <= MAX_HOST_BYTES && host.parse::<Authority>().is_ok_and(|host| !host.as_str().contains('@'));
+    HeaderValue::try_from(host).ok().filter(|_| is_host)
+}
+
+/// Returns true if the request has a secret of the sandbox. Only ports of public sandboxes get requests without one.
+fn knows_secret(headers: &HeaderMap, sandbox: &Sandbox, port: u16) -> bool {
+    let secrets = SECRETS.iter().filter_map(|name| headers.get(*name)?.to_str().ok());
+    secrets.into_iter().any(|secret| sandbox.accepts(secret, port))
 }
 
 /// Returns the request as the program gets it.
@@ -193,6 +210,17 @@ mod tests {
             headers.append(*name, HeaderValue::from_static(value));
         }
         headers
+    }
+
+    #[test]
+    fn a_program_sees_the_host_that_its_creator_names() {
+        let shown = |host| shown_host(host, 8000);
+        assert_eq!(shown("app.example:${PORT}").unwrap(), "app.example:8000");
+        assert_eq!(shown("app.example").unwrap(), "app.example");
+        let long = "a".repeat(300);
+        for refused in ["", "a b", "a\r\nx: y", "user@app.example", "app/x", &long] {
+            assert_eq!(shown(refused), None, "{refused:?}");
+        }
     }
 
     #[test]

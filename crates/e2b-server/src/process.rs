@@ -7,6 +7,8 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
 use hyper::{HeaderMap, Response, StatusCode};
 use sandcell_engine::{CommandLine, CommandRequest, ExecutionView, Status, Watch};
 use sandcell_mcp::{EndpointBody, EndpointRequest, RequestBody, channel_body};
@@ -26,8 +28,12 @@ use crate::processes::{Event, INPUT, Process, Selector};
 use crate::users::check_user;
 use crate::{answer, connect};
 
+/// The tag of the program of a template.
+const START_TAG: &str = "start";
 /// The number of events of a program that wait for its followers.
 const OUTPUT: usize = 16;
+/// The maximum time without a byte of a stream of input.
+const INPUT_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// The maximum time that a request waits until a program takes its standard input.
 const INPUT_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -99,6 +105,20 @@ struct Input {
     pty: Option<String>,
 }
 
+/// A message of a stream of input.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+enum InputPart {
+    Start {
+        process: Selector,
+    },
+    Data {
+        #[serde(default)]
+        input: Input,
+    },
+    Keepalive {},
+}
+
 /// Answers a call of the service.
 pub(crate) async fn answer(
     call: InSandbox,
@@ -106,26 +126,32 @@ pub(crate) async fn answer(
     request: EndpointRequest<'_>,
 ) -> Result<Response<EndpointBody>, Problem> {
     let headers = &request.parts.headers;
-    let RequestBody::Whole(body) = &request.body else {
-        return Err(Problem::invalid("the body is missing"));
+    let body = match request.body {
+        RequestBody::Whole(body) => body,
+        RequestBody::Raw(body) => {
+            return Ok(match stream_input(&call, headers, body).await {
+                Ok(()) => connect::last_answer(&json!({})),
+                Err(problem) => connect::failed_stream(&problem),
+            });
+        }
+        RequestBody::Nothing | RequestBody::Stream(_) => return Err(Problem::invalid("the body is missing")),
     };
     match method.as_str() {
         // Clients read the error of a stream in its last message only.
         "Start" | "Connect" => {
             let deadline = connect::deadline(headers).map(|left| Instant::now() + left);
             let process = match method.as_str() {
-                "Start" => start(&call, headers, body).await,
-                _ => follow(&call, headers, body),
+                "Start" => start(&call, headers, &body).await,
+                _ => follow(&call, headers, &body),
             };
             Ok(match process {
                 Ok(process) => stream(&process, headers, deadline),
                 Err(problem) => connect::failed_stream(&problem),
             })
         }
-        "StreamInput" => Err(Problem::unimplemented("streams of input")),
         _ => {
             connect::check_type(headers, connect::UNARY_TYPE)?;
-            let about: About = answer::read(&request.body)?;
+            let about: About = answer::parse(&body)?;
             unary(&call, &method, about)
                 .await
                 .map(|value| answer::json(StatusCode::OK, &value))
@@ -149,24 +175,11 @@ async fn unary(call: &InSandbox, method: &str, about: About) -> Result<Value, Pr
         }
         "SendInput" => {
             let process = processes.find(&about.process)?;
-            let text = match (about.input.pty, about.input.stdin, process.in_terminal) {
-                (Some(text), None, true) | (None, Some(text), false) => text,
-                (Some(_), _, false) => return Err(Problem::invalid("the process has no terminal: send `stdin`")),
-                (_, Some(_), true) => return Err(Problem::invalid("the process has a terminal: send `pty`")),
-                (None, None, _) => String::new(),
-            };
-            let bytes = STANDARD
-                .decode(text)
-                .map_err(|_| Problem::invalid("the input is not base64"))?;
-            let closed = || Problem::invalid("the standard input of the process is closed");
-            let stdin = process.stdin().ok_or_else(closed)?;
-            match tokio::time::timeout(INPUT_TIMEOUT, stdin.send(bytes.into())).await {
-                Ok(sent) => sent.map_err(|_| closed())?,
-                Err(_) => {
-                    let message = "the process does not read its standard input";
-                    return Err(Problem::new(StatusCode::GATEWAY_TIMEOUT, message));
-                }
-            }
+            let sent = tokio::time::timeout(INPUT_TIMEOUT, send_input(&process, about.input)).await;
+            sent.map_err(|_| {
+                let message = "the process does not read its standard input";
+                Problem::new(StatusCode::GATEWAY_TIMEOUT, message)
+            })??;
         }
         "CloseStdin" => {
             let process = processes.find(&about.process)?;
@@ -201,6 +214,86 @@ async fn unary(call: &InSandbox, method: &str, about: About) -> Result<Value, Pr
     Ok(json!({}))
 }
 
+/// Passes input on to a process. Waits while the process does not read, until its end.
+async fn send_input(process: &Process, input: Input) -> Result<(), Problem> {
+    let text = match (input.pty, input.stdin, process.in_terminal) {
+        (Some(text), None, true) | (None, Some(text), false) => text,
+        (Some(_), _, false) => return Err(Problem::invalid("the process has no terminal: send `stdin`")),
+        (_, Some(_), true) => return Err(Problem::invalid("the process has a terminal: send `pty`")),
+        (None, None, _) => String::new(),
+    };
+    let bytes = STANDARD
+        .decode(text)
+        .map_err(|_| Problem::invalid("the input is not base64"))?;
+    let closed = || Problem::invalid("the standard input of the process is closed");
+    let stdin = process.stdin().ok_or_else(closed)?;
+    stdin.send(bytes.into()).await.map_err(|_| closed())
+}
+
+/// Passes the input of a stream on to the process that its first message names, until the stream or the process ends.
+async fn stream_input(call: &InSandbox, headers: &HeaderMap, body: Incoming) -> Result<(), Problem> {
+    connect::check_type(headers, connect::STREAM_TYPE)?;
+    let deadline = connect::deadline(headers).map(|left| Instant::now() + left);
+    let _room = call.sandbox.input_streams.try_acquire().map_err(|_| {
+        let message = "too many streams of input are open: end some, or use SendInput";
+        Problem::new(StatusCode::TOO_MANY_REQUESTS, message)
+    })?;
+    let mut stream = InputStream {
+        body,
+        messages: connect::Messages::default(),
+    };
+    let process = match stream.next().await? {
+        Some(InputPart::Start { process }) => call.sandbox.processes.find(&process)?,
+        _ => return Err(Problem::invalid("the stream begins with `start`")),
+    };
+    let pass_on = async {
+        while let Some(part) = stream.next().await? {
+            match part {
+                InputPart::Start { .. } => return Err(Problem::invalid("the stream has a second `start`")),
+                InputPart::Data { input } => send_input(&process, input).await?,
+                InputPart::Keepalive {} => {}
+            }
+        }
+        Ok(())
+    };
+    tokio::select! {
+        biased;
+        passed = pass_on => passed,
+        () = process.over.cancelled() => Err(Problem::not_found("the process has ended")),
+        () = connect::sleep_until_some(deadline) => {
+            let message = "the deadline of the stream has passed";
+            Err(Problem::new(StatusCode::GATEWAY_TIMEOUT, message))
+        }
+    }
+}
+
+/// The messages of a stream of input.
+struct InputStream {
+    body: Incoming,
+    messages: connect::Messages,
+}
+
+impl InputStream {
+    /// Returns the next message; none at the end of the stream.
+    async fn next(&mut self) -> Result<Option<InputPart>, Problem> {
+        loop {
+            if let Some(message) = self.messages.next()? {
+                return answer::parse(&message).map(Some);
+            }
+            let arrived = tokio::time::timeout(INPUT_IDLE_TIMEOUT, self.body.frame()).await;
+            match arrived {
+                Ok(Some(Ok(frame))) => self.messages.push(&frame.into_data().unwrap_or_default()),
+                Ok(None) => return self.messages.check_end().map(|()| None),
+                Ok(Some(Err(_))) => return Err(Problem::invalid("the stream broke off")),
+                Err(_) => {
+                    let message = "nothing came for a minute: send `keepalive`";
+                    return Err(Problem::new(StatusCode::REQUEST_TIMEOUT, message));
+                }
+            }
+        }
+    }
+}
+
 /// Returns the process that a request wants to follow.
 fn follow(call: &InSandbox, headers: &HeaderMap, body: &[u8]) -> Result<Arc<Process>, Problem> {
     connect::check_type(headers, connect::STREAM_TYPE)?;
@@ -213,6 +306,26 @@ async fn start(call: &InSandbox, headers: &HeaderMap, body: &[u8]) -> Result<Arc
     connect::check_type(headers, connect::STREAM_TYPE)?;
     check_user(headers)?;
     let asked: Start = connect::message(body)?;
+    launch(call, asked, lifetime(headers)).await
+}
+
+/// Starts the program of a template, as the SDKs start a line for the shell in the background.
+pub(crate) async fn start_line(call: &InSandbox, line: &str) -> Result<(), Problem> {
+    let asked = Start {
+        process: Config {
+            cmd: "/bin/bash".to_owned(),
+            args: ["-l", "-c", line].map(str::to_owned).to_vec(),
+            envs: BTreeMap::new(),
+            cwd: None,
+        },
+        pty: None,
+        tag: Some(START_TAG.to_owned()),
+        stdin: Some(false),
+    };
+    launch(call, asked, MAX_TIMEOUT).await.map(drop)
+}
+
+async fn launch(call: &InSandbox, asked: Start, timeout: Duration) -> Result<Arc<Process>, Problem> {
     let Config { cmd, args, envs, cwd } = asked.process;
     let config = json!({"cmd": cmd, "args": args, "envs": envs, "cwd": cwd});
     let (input, stdin) = mpsc::channel::<Bytes>(INPUT);
@@ -224,7 +337,7 @@ async fn start(call: &InSandbox, headers: &HeaderMap, body: &[u8]) -> Result<Arc
         cwd: path(cwd.as_deref().unwrap_or("."))?,
         env: with_sandbox_id(call, envs),
         sandbox_id: Some(call.sandbox.id.clone()),
-        timeout: Some(lifetime(headers)),
+        timeout: Some(timeout),
         terminal: asked.pty.map(TerminalSize::from),
         wait: None,
         watch: watch.clone(),

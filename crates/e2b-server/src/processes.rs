@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde_json::Value;
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 use crate::problem::Problem;
 
@@ -41,6 +42,8 @@ pub(crate) struct Process {
     /// True if its input and output are a terminal.
     pub(crate) in_terminal: bool,
     stdin: Mutex<Option<mpsc::Sender<Bytes>>>,
+    /// Cancelled at its end.
+    pub(crate) over: CancellationToken,
     followers: Mutex<Followers>,
 }
 
@@ -65,6 +68,7 @@ impl Process {
             execution,
             in_terminal,
             stdin: Mutex::new(stdin),
+            over: CancellationToken::new(),
             followers: Mutex::default(),
         }
     }
@@ -101,6 +105,7 @@ impl Process {
     pub(crate) async fn end(&self, end: Option<Result<Value, Problem>>) {
         let end = end.map_or(Event::Gone, Event::End);
         *lock(&self.stdin) = None;
+        self.over.cancel();
         let followers = {
             let mut followers = lock(&self.followers);
             followers.end = Some(end.clone());

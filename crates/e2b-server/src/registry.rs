@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use hyper::StatusCode;
 use sandcell_engine::{Principal, SandboxView};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
 
 use crate::State;
 use crate::contexts::Contexts;
+use crate::metadata::FileMetadata;
 use crate::problem::Problem;
 use crate::processes::Processes;
 use crate::secrets::secret;
@@ -17,6 +18,8 @@ use crate::watchers::Watchers;
 
 /// The maximum number of simultaneous requests without a secret for the ports of a sandbox.
 const MAX_PUBLIC_REQUESTS: usize = 16;
+/// The maximum number of streams of input of a sandbox at once.
+const MAX_INPUT_STREAMS: usize = 16;
 /// The interval of the search for sandboxes that have ended.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -29,6 +32,8 @@ pub(crate) struct Terms {
     pub(crate) env: BTreeMap<String, String>,
     /// True if the ports of its programs need no secret.
     pub(crate) public: bool,
+    /// The host that its programs see in requests for their ports, with `${PORT}` for the port.
+    pub(crate) host: Option<String>,
     /// True if it is paused at the end of its lifetime.
     pub(crate) pauses_at_end: bool,
     /// True if requests for it resume it.
@@ -47,6 +52,11 @@ pub(crate) struct Sandbox {
     pub(crate) processes: Processes,
     pub(crate) contexts: Contexts,
     pub(crate) watchers: Watchers,
+    pub(crate) file_metadata: FileMetadata,
+    /// Set when the program of its template has started.
+    pub(crate) start: OnceCell<()>,
+    /// Streams of input that are open at once.
+    pub(crate) input_streams: Semaphore,
     /// Requests for ports without a secret that are answered at once. Without this bound they could use up the owner's.
     public: Arc<Semaphore>,
 }
@@ -63,6 +73,9 @@ impl Sandbox {
             processes: Processes::default(),
             contexts: Contexts::default(),
             watchers: Watchers::default(),
+            file_metadata: FileMetadata::default(),
+            start: OnceCell::new(),
+            input_streams: Semaphore::new(MAX_INPUT_STREAMS),
             public: Arc::new(Semaphore::new(MAX_PUBLIC_REQUESTS)),
         })
     }

@@ -5,6 +5,7 @@ use sandcell_mcp::{EndpointInput, NotFound};
 
 use crate::connect;
 use crate::limits::{ENVD_PORT, FRAME_HEAD_BYTES, INTERPRETER_PORT};
+use crate::logs::Form;
 
 /// The address of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,6 +20,8 @@ pub(crate) enum Route {
     Process(String),
     /// A method of `filesystem.Filesystem`.
     Filesystem(String),
+    /// A call of `envd` that this server knows and does not have.
+    Missing(&'static str),
     Execute,
     Contexts,
     Context(String),
@@ -39,8 +42,10 @@ pub(crate) enum Operation {
     Timeout,
     Refreshes,
     Metrics,
+    Logs(Form),
     Pause,
     Fork,
+    Network,
     Snapshot,
     Snapshots,
     DropSnapshot,
@@ -53,13 +58,14 @@ impl Route {
     pub(crate) fn input(&self) -> EndpointInput {
         match self {
             Self::Control(Operation::Kill, _) => EndpointInput::CallerAtOnce,
-            Self::Control(Operation::List | Operation::Info | Operation::Metrics, _)
+            Self::Control(Operation::List | Operation::Info | Operation::Metrics | Operation::Logs(_), _)
             | Self::Health
             | Self::InterpreterHealth
             | Self::Envs
             | Self::EnvdMetrics
             | Self::Context(_) => EndpointInput::Caller,
             Self::Files => EndpointInput::Stream,
+            Self::Process(method) if method == "StreamInput" => EndpointInput::Raw,
             Self::Port(_) => EndpointInput::Raw,
             Self::Process(method) if matches!(method.as_str(), "Start" | "Connect") => {
                 EndpointInput::Whole { head: FRAME_HEAD_BYTES }
@@ -68,6 +74,7 @@ impl Route {
             Self::Control(..)
             | Self::Process(_)
             | Self::Filesystem(_)
+            | Self::Missing(_)
             | Self::Execute
             | Self::Contexts
             | Self::RestartContext(_) => EndpointInput::Whole { head: 0 },
@@ -118,9 +125,9 @@ pub(crate) fn find(method: &Method, path: &str, port: Option<u16>) -> Result<Rou
 }
 
 fn control(method: &Method, names: &[&str]) -> Result<Route, NotFound> {
-    let names = match names {
-        ["v2" | "v3", rest @ ..] => rest,
-        names => names,
+    let (names, form) = match names {
+        ["v2" | "v3", rest @ ..] => (rest, Form::Second),
+        names => (names, Form::First),
     };
     let (get, post, put, delete) = (
         method == Method::GET,
@@ -143,8 +150,10 @@ fn control(method: &Method, names: &[&str]) -> Result<Route, NotFound> {
         ["sandboxes", id, "pause"] if post => (Operation::Pause, Some(*id)),
         ["sandboxes", id, "snapshots"] if post => (Operation::Snapshot, Some(*id)),
         ["sandboxes", id, "fork"] if post => (Operation::Fork, Some(*id)),
-        ["sandboxes", id, "network"] if put => (Operation::Missing("network rules of a live sandbox"), Some(*id)),
-        ["sandboxes", id, "logs"] if get => (Operation::Missing("logs of a sandbox"), Some(*id)),
+        ["sandboxes", id, "network"] if put => (Operation::Network, Some(*id)),
+        ["sandboxes", _, "network"] => return Err(NotFound::Method("PUT")),
+        ["sandboxes", id, "logs"] if get => (Operation::Logs(form), Some(*id)),
+        ["sandboxes", _, "logs"] => return Err(NotFound::Method("GET")),
         [
             "sandboxes",
             _,
@@ -173,6 +182,7 @@ fn envd(method: &Method, names: &[&str]) -> Result<Route, NotFound> {
         ["envs"] if get => Ok(Route::Envs),
         ["files"] if get || post => Ok(Route::Files),
         ["files"] => Err(NotFound::Method("GET, POST")),
+        ["files", "compose"] if post => Ok(Route::Missing("joining files")),
         ["health" | "metrics" | "envs"] => Err(NotFound::Method("GET")),
         _ => Err(NotFound::Address),
     }

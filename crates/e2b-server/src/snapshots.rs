@@ -14,8 +14,6 @@ use crate::registry::Sandbox;
 use crate::secrets::secret;
 use crate::{State, answer};
 
-/// The templates of this server. Each is the machine's own programs.
-pub(crate) const TEMPLATES: [&str; 2] = ["base", "code-interpreter-v1"];
 /// The tag of each snapshot. E2B's templates have several.
 const TAG: &str = ":default";
 /// The beginning of the ids of snapshots without a name, and the number of their random characters.
@@ -50,7 +48,7 @@ pub(crate) async fn create(
     asked: SnapshotRequest,
 ) -> Result<Response<EndpointBody>, Problem> {
     let name = match asked.name.as_deref().map(name_of) {
-        Some(name) if TEMPLATES.contains(&name) => {
+        Some(name) if state.options.templates.find(name).is_some() => {
             return Err(Problem::invalid(format!(
                 "'{name}' is a template of this server: use another name"
             )));

@@ -97,7 +97,11 @@ impl Target {
         let signed = self.port == ENVD_PORT && files::is_signed(head.uri);
         if secrets.iter().all(Option::is_none) && !signed {
             return Credential::Refused(Refusal {
-                status: StatusCode::UNAUTHORIZED,
+                // As E2B does.
+                status: match self.is_of_program() {
+                    true => StatusCode::FORBIDDEN,
+                    false => StatusCode::UNAUTHORIZED,
+                },
                 failure: Failure::new(
                     Code::Unauthorized,
                     "the request has no access token of the sandbox",
@@ -138,9 +142,13 @@ impl Target {
 
     /// Returns the sandbox if this is a port of its programs that needs no secret.
     fn public_port(&self, sandboxes: &Registry) -> Option<Arc<Sandbox>> {
-        let is_program = !matches!(self.port, ENVD_PORT | INTERPRETER_PORT);
-        let sandbox = sandboxes.find(&self.sandbox).filter(|_| is_program)?;
+        let sandbox = sandboxes.find(&self.sandbox).filter(|_| self.is_of_program())?;
         sandbox.terms.public.then_some(sandbox)
+    }
+
+    /// Returns true for a port of a program in the sandbox.
+    fn is_of_program(&self) -> bool {
+        !matches!(self.port, ENVD_PORT | INTERPRETER_PORT)
     }
 
     fn failure(&self) -> Failure {
@@ -173,7 +181,7 @@ impl Target {
 
 impl Sandbox {
     /// Returns true if this secret opens the port. The comparison takes the same time for every secret of this length.
-    fn accepts(&self, secret: &str, port: u16) -> bool {
+    pub(crate) fn accepts(&self, secret: &str, port: u16) -> bool {
         let fits = |known: &str| bool::from(known.as_bytes().ct_eq(secret.as_bytes()));
         let of_traffic = port != ENVD_PORT && fits(&self.traffic_token);
         fits(&self.access_token) || of_traffic

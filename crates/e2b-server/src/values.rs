@@ -22,6 +22,8 @@ const JSON: [(&str, &str); 3] = [
     ("application/vnd.sandcell.figure+json", "chart"),
     ("application/vnd.sandcell.data+json", "data"),
 ];
+/// The mark of a displayed mapping without a text: its text was made for other clients.
+const MADE_TEXT: &str = "text/vnd.sandcell.made-text";
 /// Other representations that are not for clients.
 const INTERNAL: [&str; 2] = ["application/vnd.sandcell", "text/vnd.sandcell"];
 
@@ -51,6 +53,9 @@ pub(crate) fn result(value: &ShownValue) -> Value {
             };
             extra.insert(mime.clone(), content);
         }
+    }
+    if value.bundle.get(MADE_TEXT).is_some() {
+        line.remove("text");
     }
     line.insert("type".to_owned(), "result".into());
     line.insert("extra".to_owned(), extra.into());
@@ -125,6 +130,22 @@ mod tests {
             "extra": {"application/geo+json": {"b": 2}}, "is_main_result": false,
         });
         assert_eq!(line, expected);
+    }
+
+    #[test]
+    fn a_text_that_was_made_for_others_is_left_out() {
+        let line = shown(
+            &[
+                ("text/plain", b"$y$"),
+                ("text/latex", b"$y$"),
+                ("text/vnd.sandcell.made-text", b"true"),
+            ],
+            false,
+        );
+        assert_eq!(
+            (line.get("text"), &line["latex"], &line["extra"]),
+            (None, &json!("$y$"), &json!({}))
+        );
     }
 
     #[test]

@@ -13,16 +13,34 @@ use crate::call::InSandbox;
 use crate::limits::STREAM_CAPACITY;
 use crate::problem::Problem;
 use crate::secrets::secret;
-use crate::{answer, connect};
+use crate::watchers::Watched;
+use crate::{answer, connect, entries};
 
 /// The time that a change needs at most, usually, from the file system to its watcher.
 const ARRIVAL: Duration = Duration::from_millis(5);
+/// The maximum size of the descriptions of entries in one answer, and the maximum time to make them. Later changes come
+/// without one.
+const MAX_ENTRY_BYTES: usize = 1 << 20;
+const DESCRIBING_TIME: Duration = Duration::from_secs(2);
+
+/// Describes the entry of a change as it is now. None if it is gone, if the sandbox is paused, or if the request did not ask
+/// for it.
+async fn entry(call: &InSandbox, watched: &Watched, change: &FileChange) -> Option<Value> {
+    let has_entry = matches!(change.kind, ChangeKind::Create | ChangeKind::Write | ChangeKind::Chmod);
+    if !watched.include_entry || !has_entry {
+        return None;
+    }
+    let folder = watched.folder.as_str().trim_end_matches('/');
+    let path = SandboxPath::parse(&format!("{folder}/{}", change.name)).ok()?;
+    entries::described_unless_paused(call, &path).await
+}
 
 /// Begins a watch.
-async fn begin(call: &InSandbox, path: &SandboxPath, recursive: bool) -> Result<FolderWatch, Problem> {
+async fn begin(call: &InSandbox, watched: &Watched) -> Result<FolderWatch, Problem> {
     let (engine, sandbox) = (&call.state.engine, &call.sandbox);
+    let path = &watched.folder;
     let watch = engine
-        .watch_folder(&sandbox.owner, Some(&sandbox.id), path, recursive)
+        .watch_folder(&sandbox.owner, Some(&sandbox.id), path, watched.recursive)
         .await;
     watch.map(|answer| answer.value).map_err(|failure| match failure.code {
         Code::NotFound => Problem::not_found(format!("path {path} not found")),
@@ -34,13 +52,13 @@ async fn begin(call: &InSandbox, path: &SandboxPath, recursive: bool) -> Result<
 /// Answers with the changes in a folder from now on.
 pub(crate) async fn stream(
     call: &InSandbox,
-    path: &SandboxPath,
-    recursive: bool,
+    watched: &Watched,
     headers: &HeaderMap,
 ) -> Result<Response<EndpointBody>, Problem> {
     let deadline = connect::deadline(headers).map(|left| Instant::now() + left);
     let keep_alive = connect::keep_alive(headers);
-    let mut watch = begin(call, path, recursive).await?;
+    let mut watch = begin(call, watched).await?;
+    let (call, watched) = (call.clone(), watched.clone());
     let (parts, body) = channel_body(STREAM_CAPACITY, None);
     tokio::spawn(async move {
         let mut frame = connect::frame(&json!({"start": {}}));
@@ -56,15 +74,18 @@ pub(crate) async fn stream(
                     let _gone = parts.send(connect::failed(&late)).await;
                     return;
                 }
-                change = watch.next() => match change.map(|change| event(&change)) {
-                    Some(Some(event)) => connect::frame(&json!({"filesystem": event})),
-                    // The SDKs have no word for lost changes.
-                    Some(None) => continue_frame(),
-                    None => {
+                change = watch.next() => {
+                    let Some(change) = change else {
                         let _gone = parts.send(connect::end()).await;
                         return;
+                    };
+                    let entry = entry(&call, &watched, &change).await;
+                    match event(&change, entry) {
+                        Some(event) => connect::frame(&json!({"filesystem": event})),
+                        // The SDKs have no word for lost changes.
+                        None => continue_frame(),
                     }
-                },
+                }
                 () = tokio::time::sleep(keep_alive) => continue_frame(),
             };
         }
@@ -77,12 +98,12 @@ fn continue_frame() -> bytes::Bytes {
 }
 
 /// Makes a watcher. Returns its id.
-pub(crate) async fn create(call: &InSandbox, path: &SandboxPath, recursive: bool) -> Result<Value, Problem> {
+pub(crate) async fn create(call: &InSandbox, watched: &Watched) -> Result<Value, Problem> {
     let watchers = &call.sandbox.watchers;
     watchers.check_room()?;
-    let watch = begin(call, path, recursive).await?;
+    let watch = begin(call, watched).await?;
     let id = secret()?;
-    watchers.add(&id, watch)?;
+    watchers.add(&id, watched.clone(), watch)?;
     Ok(json!({"watcherId": id}))
 }
 
@@ -90,8 +111,19 @@ pub(crate) async fn create(call: &InSandbox, path: &SandboxPath, recursive: bool
 pub(crate) async fn events(call: &InSandbox, id: &str) -> Result<Value, Problem> {
     // A change that was made before this call may still be on its way.
     tokio::time::sleep(ARRIVAL).await;
-    let changes = call.sandbox.watchers.take(id)?;
-    let events: Vec<Value> = changes.iter().filter_map(event).collect();
+    let (watched, changes) = call.sandbox.watchers.take(id)?;
+    let until = Instant::now() + DESCRIBING_TIME;
+    let mut left = MAX_ENTRY_BYTES;
+    let mut events = Vec::with_capacity(changes.len());
+    for change in &changes {
+        let described = tokio::time::timeout_at(until, entry(call, &watched, change));
+        let entry = match left {
+            0 => None,
+            _ => described.await.ok().flatten(),
+        };
+        left = left.saturating_sub(entry.as_ref().map_or(0, |entry| entry.to_string().len()));
+        events.extend(event(change, entry));
+    }
     Ok(json!({"events": events}))
 }
 
@@ -101,7 +133,7 @@ pub(crate) fn remove(call: &InSandbox, id: &str) -> Result<Value, Problem> {
 }
 
 /// Returns a change in the words of `envd`.
-fn event(change: &FileChange) -> Option<Value> {
+fn event(change: &FileChange, entry: Option<Value>) -> Option<Value> {
     let kind = match change.kind {
         ChangeKind::Create => "EVENT_TYPE_CREATE",
         ChangeKind::Write => "EVENT_TYPE_WRITE",
@@ -110,5 +142,9 @@ fn event(change: &FileChange) -> Option<Value> {
         ChangeKind::Chmod => "EVENT_TYPE_CHMOD",
         ChangeKind::Overflow => return None,
     };
-    Some(json!({"name": change.name, "type": kind}))
+    let mut event = json!({"name": change.name, "type": kind});
+    if let (Some(entry), Some(event)) = (entry, event.as_object_mut()) {
+        event.insert("entry".to_owned(), entry);
+    }
+    Some(event)
 }

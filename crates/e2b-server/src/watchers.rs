@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hyper::StatusCode;
 use sandcell_engine::FolderWatch;
-use sandcell_sandbox::FileChange;
+use sandcell_sandbox::{FileChange, SandboxPath};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::problem::Problem;
@@ -16,11 +16,21 @@ const MAX_WATCHERS: usize = 64;
 const MAX_WAITING: usize = 10_000;
 const MAX_WAITING_BYTES: usize = 256 << 10;
 
+/// A folder to watch.
+#[derive(Debug, Clone)]
+pub(crate) struct Watched {
+    pub(crate) folder: SandboxPath,
+    pub(crate) recursive: bool,
+    /// True if changes come with a description of the changed entry.
+    pub(crate) include_entry: bool,
+}
+
 /// The watchers of a sandbox.
 #[derive(Default)]
 pub(crate) struct Watchers(Mutex<HashMap<String, Watcher>>);
 
 struct Watcher {
+    watched: Watched,
     changes: Arc<Mutex<Waiting>>,
     /// Ends its task.
     _end: DropGuard,
@@ -49,12 +59,13 @@ impl Watchers {
     }
 
     /// Adds a watcher under this id.
-    pub(crate) fn add(&self, id: &str, watch: FolderWatch) -> Result<(), Problem> {
+    pub(crate) fn add(&self, id: &str, watched: Watched, watch: FolderWatch) -> Result<(), Problem> {
         let mut all = lock(&self.0);
         check_room(&all)?;
         let changes = Arc::<Mutex<Waiting>>::default();
         let end = CancellationToken::new();
         let watcher = Watcher {
+            watched,
             changes: Arc::clone(&changes),
             _end: end.clone().drop_guard(),
         };
@@ -63,11 +74,12 @@ impl Watchers {
         Ok(())
     }
 
-    /// Returns the changes since the last call.
-    pub(crate) fn take(&self, id: &str) -> Result<VecDeque<FileChange>, Problem> {
+    /// Returns the changes since the last call, and what is watched.
+    pub(crate) fn take(&self, id: &str) -> Result<(Watched, VecDeque<FileChange>), Problem> {
         let all = lock(&self.0);
         let watcher = all.get(id).ok_or_else(|| unknown(id))?;
-        Ok(std::mem::take(&mut *lock(&watcher.changes)).changes)
+        let waiting = std::mem::take(&mut *lock(&watcher.changes));
+        Ok((watcher.watched.clone(), waiting.changes))
     }
 
     /// Ends a watcher.

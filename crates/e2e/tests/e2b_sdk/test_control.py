@@ -201,9 +201,48 @@ def test_missing_features_are_named(fresh):
     with pytest.raises(SandboxException, match="(?i)does not support"):
         Sandbox.create(timeout=60, network={"deny_out": ["192.0.2.1"]})
     key, address = fresh.connection_config.api_key, fresh.connection_config.api_url
-    for method, path in (("PUT", "network"), ("GET", "logs")):
-        answer = httpx.request(method, f"{address}/sandboxes/{fresh.sandbox_id}/{path}", headers={"X-API-Key": key})
-        assert (answer.status_code, answer.json()["error_code"]) == (501, "unimplemented"), (path, answer.text)
+    answer = httpx.put(
+        f"{address}/sandboxes/{fresh.sandbox_id}/network", headers={"X-API-Key": key}, json={"denyOut": ["192.0.2.1"]}
+    )
+    assert (answer.status_code, answer.json()["error_code"]) == (501, "unimplemented"), answer.text
+
+
+def test_the_logs_of_a_sandbox_name_what_has_run(fresh):
+    from e2b.api.client.models import SandboxLogs
+
+    fresh.run_code("secret = 1; 1 / 0")
+    fresh.commands.run("echo output")
+    key, address = fresh.connection_config.api_key, fresh.connection_config.api_url
+    url = f"{address}/sandboxes/{fresh.sandbox_id}/logs"
+    for _ in range(100):
+        answer = httpx.get(url, headers={"X-API-Key": key}, params={"limit": 100})
+        assert answer.status_code == 200, answer.text
+        logs = SandboxLogs.from_dict(answer.json())
+        if len(logs.logs) == 3:
+            break
+        time.sleep(0.1)
+    first, code, command = logs.log_entries
+    assert (first.message, first.level.value) == ("sandbox created", "info")
+    assert "ZeroDivisionError" in code.message and code.level.value == "error"
+    assert "echo output" in command.message and command.fields["status"] == "ok"
+    assert [line.line for line in logs.logs] == [entry.message for entry in logs.log_entries]
+    new = httpx.get(url.replace("/sandboxes/", "/v2/sandboxes/"), headers={"X-API-Key": key}, params={
+        "direction": "backward", "level": "info", "search": "after", "limit": 1,
+    })
+    assert [entry["message"] for entry in new.json()["logs"]] == [command.message], new.text
+    other = httpx.get(url, headers={"X-API-Key": os.environ["SANDCELL_TEST_E2B_OTHER_KEY"]})
+    assert other.status_code == 404
+
+
+def test_the_network_of_a_live_sandbox_is_within_the_operators_rules(fresh):
+    if not hasattr(fresh, "update_network"):
+        return  # The SDK of spring.
+    fresh.update_network({"allow_internet_access": False})
+    fresh.update_network({"deny_out": lambda context: [context.all_traffic]})
+    with pytest.raises(SandboxException, match="(?i)network"):
+        fresh.update_network({"allow_out": ["example.com"], "deny_out": ["0.0.0.0/0"]})
+    with pytest.raises(NotFoundException):
+        Sandbox.update_network("sb" + "a" * 26, {"allow_internet_access": False})
 
 
 def test_a_request_without_the_sandboxs_secret_is_refused(fresh):
@@ -221,7 +260,7 @@ def test_a_request_without_the_sandboxs_secret_is_refused(fresh):
     ]:
         head = {**headers, "E2b-Sandbox-Port": port}
         plain = httpx.request(method, base + path, headers=head, json={} if method == "POST" else None)
-        assert plain.status_code == 401, (path, plain.text)
+        assert plain.status_code == (403 if port == "8000" else 401), (path, plain.text)
         wrong = {**head, "X-Access-Token": "0" * 48}
         refused = httpx.request(method, base + path, headers=wrong, json={} if method == "POST" else None)
         assert refused.status_code == 502 and "was not found" in refused.text, (path, refused.text)

@@ -1,5 +1,6 @@
 """Files and folders."""
 
+import inspect
 import io
 import time
 
@@ -19,6 +20,56 @@ def test_text_and_bytes_are_written_and_read(sandbox):
     assert streamed == b"x" * 3_000_000
     sandbox.files.write("empty", "")
     assert sandbox.files.read("empty") == ""
+
+
+def test_metadata_of_files_follow_the_calls(fresh):
+    files = fresh.files
+    if "metadata" not in inspect.signature(files.write).parameters:
+        return  # An SDK without them.
+    given = {"Author": "ann", "note": "a b"}
+    kept = {"author": "ann", "note": "a b"}
+    assert files.write("box/m.txt", "1", metadata=given).metadata == kept
+    assert files.write("box/plain.txt", "1").metadata is None
+    assert files.get_info("box/m.txt").metadata == kept
+    listed = {entry.name: entry.metadata for entry in files.list("box")}
+    assert listed == {"m.txt": kept, "plain.txt": None}
+    assert files.rename("box/m.txt", "box/n.txt").metadata == kept
+    files.rename("box", "chest")
+    assert files.get_info("chest/n.txt").metadata == kept
+    fresh.commands.run("echo 2 > chest/n.txt")
+    assert files.get_info("chest/n.txt").metadata == kept
+    if hasattr(fresh, "fork"):
+        fork = fresh.fork()[0]
+        assert fork.files.get_info("chest/n.txt").metadata == kept
+        fork.kill()
+    assert files.write("chest/n.txt", "3").metadata is None
+    assert files.get_info("chest/n.txt").metadata is None
+    written = files.write_files([{"path": f"two/{i}", "data": "x"} for i in range(2)], metadata=given)
+    assert [info.metadata for info in written] == [kept, kept]
+    files.remove("two")
+    fresh.commands.run("mkdir two && touch two/0")
+    assert files.get_info("two/0").metadata is None
+
+
+def test_changes_come_with_the_changed_entry(fresh):
+    files = fresh.files
+    if "include_entry" not in inspect.signature(files.watch_dir).parameters:
+        return  # An SDK without them.
+    files.make_dir("watched")
+    watch = files.watch_dir("watched", recursive=True, include_entry=True, allow_network_mounts=True)
+    files.write("watched/a.txt", "12345")
+    fresh.commands.run("mkdir watched/sub; rm watched/a.txt")
+    events = []
+    for _ in range(200):
+        events += watch.get_new_events()
+        if any(event.name == "sub" for event in events) and any(event.type.value == "remove" for event in events):
+            break
+        time.sleep(0.05)
+    of = {(event.name, event.type.value): event.entry for event in events}
+    assert of["sub", "create"].path == "/home/user/watched/sub"
+    assert of["sub", "create"].type == FileType.DIR
+    assert of["a.txt", "remove"] is None
+    watch.stop()
 
 
 def test_several_files_are_written_at_once(sandbox):

@@ -59,6 +59,8 @@ Rich()
     [result] = sandbox.run_code(code).results
     assert (result.text, result.html, result.markdown) == ("rich", "<b>rich</b>", "**rich**")
     assert (result.svg, result.latex, result.javascript) == ("<svg/>", "$x$", "alert(1)")
+    raw = sandbox.run_code("display({'text/latex': '$x$'}, raw=True)").results[0]
+    assert list(raw.formats()) == ["latex"]
     assert (result.png, result.jpeg, result.pdf) == ("iVBORw==", "/9g=", "JVBERg==")
     assert result.json == {"a": [1, 2]} and result.is_main_result
 

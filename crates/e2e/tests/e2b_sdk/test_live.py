@@ -24,6 +24,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             for part in (b"one", b"two"):
                 self.wfile.write(b"%x\r\n%s\r\n" % (len(part), part)); self.wfile.flush(); time.sleep(1)
             self.wfile.write(b"0\r\n\r\n")
+        elif self.path == "/host":
+            self.answer(self.headers["Host"])
         elif self.path == "/broken":
             self.send_response(200); self.send_header("Transfer-Encoding", "chunked"); self.end_headers()
             self.wfile.write(b"4\r\npart\r\n"); self.wfile.flush(); self.close_connection = True
@@ -178,12 +180,13 @@ def test_a_port_needs_its_secret_and_a_program(served):
     }
     without = headers(served, 8000)
     del without["E2b-Traffic-Access-Token"]
-    assert httpx.get(SERVER + "/", headers=without).status_code == 401
+    assert httpx.get(SERVER + "/", headers=without).status_code == 403
     assert httpx.get(SERVER + "/", headers={**without, "E2b-Traffic-Access-Token": "wrong"}).status_code == 502
 
 
 def test_a_public_sandbox_needs_no_secret_for_its_ports_only():
-    made = Sandbox.create(timeout=60, network={"allow_public_traffic": True})
+    host = "shown.example:${PORT}"
+    made = Sandbox.create(timeout=60, network={"allow_public_traffic": True, "mask_request_host": host})
     try:
         made.files.write("server.py", WEB_SERVER)
         made.commands.run("python3 server.py", background=True)
@@ -195,6 +198,7 @@ def test_a_public_sandbox_needs_no_secret_for_its_ports_only():
                 break
             time.sleep(0.1)
         assert answer.status_code == 201, answer.text
+        assert httpx.get(SERVER + "/host", headers=public).text == "shown.example:8000"
         for port in (49983, 49999):
             assert httpx.get(SERVER + "/health", headers={**public, "E2b-Sandbox-Port": str(port)}).status_code == 401
     finally:

@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use sandcell_e2e::client::{Answer, Client};
+use sandcell_e2e::http::Server;
 use sandcell_e2e::test_dir::TestDir;
-use sandcell_e2e::{begin, skip, until};
+use sandcell_e2e::{DEFAULT_TIMEOUT, begin, skip, until};
 
 /// A web server of the host on a loopback address, which sandboxes reach only by the operator's exception.
 struct Web {
@@ -169,6 +170,106 @@ fn an_allowed_host_is_reached_by_every_common_client() {
     // Another sandbox on the same server has none of this access.
     let other = server.run(&format!("{GET_FUNCTION}import socket\nfor port in (3128, {port}):\n    try:\n        socket.create_connection(('127.0.0.1', port), 2)\n        print('reached')\n    except OSError as error:\n        print('no')\ntry:\n    get('http://good.example:{port}/')\nexcept OSError:\n    print('no')"));
     assert_eq!(other.output().trim(), "no\nno\nno", "{other:?}");
+}
+
+#[test]
+fn the_hosts_of_a_live_sandbox_can_be_changed() {
+    let _turn = begin!();
+    let (place, web) = (place(), Web::start("127.0.0.77"));
+    let server = Server::start(&place, &["--e2b"]);
+    let (caller, port) = (server.caller(), web.port);
+    let (name, address) = (format!("good.example:{port}"), format!("127.0.0.77:{port}"));
+    let put = |path: &str, body: Value| {
+        let (host, body) = (server.address, body.to_string());
+        server.raw(format!(
+            "PUT {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\
+             Connection: close\r\n\r\n{body}",
+            body.len()
+        ))
+    };
+    let made = caller.call("create_sandbox", json!({"network": [name, address]}));
+    let id = made.data()["sandbox_id"].as_str().unwrap().to_owned();
+    let run = |id: &str, code: String| caller.call("execute_code", json!({"code": code, "sandbox_id": id}));
+    let reaches = |id: &str, host: &str| run(id, format!("{GET_FUNCTION}print(get('http://{host}/'))"));
+    let is_denied = |id: &str, host: &str| {
+        let answer = reaches(id, host);
+        assert!(answer.all().contains("the network denied a host"), "{answer:?}");
+    };
+    run(
+        &id,
+        format!(
+            "import http.client\nlinks = []\nfor host in ('good.example', '127.0.0.77'):\n    link = \
+             http.client.HTTPConnection('127.0.0.1', 3128); link.set_tunnel(host, {port}); link.request('GET', '/hold'); \
+             links.append(link.getresponse())"
+        ),
+    );
+    until(DEFAULT_TIMEOUT, "both connections are open", || {
+        (web.open() == 2).then_some(())
+    });
+    let network = format!("/v1/sandboxes/{id}/network");
+    let changed = put(&network, json!({"hosts": [address]}));
+    assert_eq!(
+        (changed.status, &changed.message()["network"]),
+        (200, &json!([address]))
+    );
+    until(DEFAULT_TIMEOUT, "one of them ends", || (web.open() == 1).then_some(()));
+    assert_eq!(reaches(&id, &address).output().trim(), "got 0 bytes");
+    is_denied(&id, &name);
+    // A host that the operator does not allow changes nothing.
+    for (hosts, status) in [(json!(["other.example"]), 403), (json!([address, "bad host"]), 400)] {
+        let refused = put(&network, json!({"hosts": hosts}));
+        assert_eq!(refused.status, status, "{refused:?}");
+    }
+    assert_eq!(reaches(&id, &address).output().trim(), "got 0 bytes");
+    assert_eq!(put(&network, json!({"hosts": []})).message()["network"], json!([]));
+    until(DEFAULT_TIMEOUT, "the other one ends", || {
+        (web.open() == 0).then_some(())
+    });
+    is_denied(&id, &address);
+    assert_eq!(put(&network, json!({"hosts": [name]})).status, 200);
+    assert_eq!(reaches(&id, &name).output().trim(), "got 0 bytes");
+    // A branch has the hosts that its source has now.
+    let branch = caller.call("create_sandbox", json!({"from_sandbox": id}));
+    let branch = branch.data()["sandbox_id"].as_str().unwrap().to_owned();
+    assert_eq!(reaches(&branch, &name).output().trim(), "got 0 bytes");
+    is_denied(&branch, &address);
+
+    let without = caller.call("create_sandbox", json!({}));
+    let without = format!(
+        "/v1/sandboxes/{}/network",
+        without.data()["sandbox_id"].as_str().unwrap()
+    );
+    assert_eq!(put(&without, json!({"hosts": []})).status, 200);
+    let refused = put(&without, json!({"hosts": [name]}));
+    assert_eq!(
+        (refused.status, &refused.message()["code"]),
+        (403, &json!("network_denied"))
+    );
+
+    // The same by E2B's call.
+    let host = server.address;
+    let made = server.raw(format!(
+        "POST /sandboxes HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: 21\r\n\
+         Connection: close\r\n\r\n{{\"templateID\":\"base\"}}"
+    ));
+    let made = made.message();
+    let id = made["sandboxID"].as_str().unwrap_or_else(|| panic!("{made}"));
+    assert_eq!(reaches(id, &name).output().trim(), "got 0 bytes");
+    let network = format!("/sandboxes/{id}/network");
+    let denies = json!({"denyOut": ["0.0.0.0/0"], "allowOut": [address]});
+    assert_eq!(put(&network, denies).status, 204);
+    is_denied(id, &name);
+    assert_eq!(reaches(id, &address).output().trim(), "got 0 bytes");
+    assert_eq!(put(&network, json!({"allow_internet_access": false})).status, 204);
+    is_denied(id, &address);
+    // Rules that are left out are cleared.
+    assert_eq!(put(&network, json!({})).status, 204);
+    assert_eq!(reaches(id, &name).output().trim(), "got 0 bytes");
+    let log = place.path("data").join("audit.jsonl");
+    until(DEFAULT_TIMEOUT, "the changes are in the audit log", || {
+        let text = std::fs::read_to_string(&log).unwrap_or_default();
+        (text.matches("network_changed").count() == 6).then_some(())
+    });
 }
 
 #[test]

@@ -155,6 +155,13 @@ async fn exact_data_is_only_sent_to_a_cell_that_asks_for_it() {
         assert_eq!(ran.displays[1].get(DATA).is_some(), exact);
         assert_eq!(ran.result.unwrap().get(JSON).is_some(), exact);
     }
+    python.exact = true;
+    let code = "display({'text/latex': '$y$'}, raw=True)\ndisplay({'text/latex': '$y$', 'text/plain': 'y'}, raw=True)";
+    let made = python.run(code).await.ok().displays;
+    let made = made
+        .iter()
+        .map(|bundle| bundle.get("text/vnd.sandcell.made-text").is_some());
+    assert_eq!(made.collect::<Vec<_>>(), [true, false]);
 }
 
 #[tokio::test]

@@ -24,6 +24,10 @@ fn check_requirement(text: &str) -> Result<(), String> {
     Ok(())
 }
 
+fn check_templates(table: &toml::Table) -> Result<(), String> {
+    sandcell_e2b_server::check_templates(table)
+}
+
 fn check_tools(table: &toml::Table) -> Result<(), String> {
     #[cfg(feature = "tools")]
     return sandcell_host_tools::check_servers(table);
@@ -466,6 +470,15 @@ sandcell_settings::settings! {
         /// The domain below which each port of a sandbox has a name, `PORT-ID.DOMAIN`, such as
         /// `sandboxes.example.com`. Its names must lead to this server. Empty: `localhost` and the server's port.
         "domain" => domain: String = operator(Kind::Text, ""),
+
+        /// Lets everybody who reaches the server reach the ports of programs in sandboxes, without a token, as E2B does.
+        /// A program can choose for its sandbox: `network={"allow_public_traffic": False}`.
+        "public_ports" => public_ports: bool = operator(Kind::Flag, "false"),
+
+        /// Kinds of sandboxes that programs name when they make one: `[e2b_server.templates.NAME]` with `image` (a container
+        /// image), `packages` (of Python), `memory_mb`, `cpus`, `disk_mb`, `env` and `start`, a line for the shell that runs
+        /// in the background from the start. `base` and `code-interpreter-v1` exist without a table.
+        "templates" => templates: toml::Table = operator(Kind::Tables { check: check_templates, secret: &["env"] }, ""),
     }
 }
 

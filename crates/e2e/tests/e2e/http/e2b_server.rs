@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use sandcell_e2e::http::{Reply, Server, command, connect};
@@ -256,6 +258,145 @@ fn framed(message: &Value) -> Vec<u8> {
     let text = message.to_string();
     let length = u32::try_from(text.len()).unwrap();
     [&[0], &length.to_be_bytes()[..], text.as_bytes()].concat()
+}
+
+#[test]
+fn templates_are_the_operators_settings() {
+    let _turn = begin!();
+    let place = TestDir::with_settings(
+        "[e2b_server.templates.web]\nmemory_mb = 300\ncpus = 0.5\ndisk_mb = 64\nenv = {MODE = \"template\", OTHER = \"template\"}\n\
+         start = \"echo $E2B_SANDBOX_ID >> started; exec python3 -m http.server 8000\"\n",
+    );
+    let (server, client) = server(&place);
+    let body = json!({"templateID": "web", "timeout": 120, "envVars": {"OTHER": "request"}}).to_string();
+    let key = [JSON, ("Idempotency-Key", "one")];
+    let made = client.send("POST", "/sandboxes", &key, body.as_bytes());
+    assert_eq!(made.status, 201, "{made:?}");
+    let made = made.message();
+    let (id, secret) = (
+        made["sandboxID"].as_str().unwrap(),
+        made["envdAccessToken"].as_str().unwrap(),
+    );
+    // A retry starts nothing.
+    let again = client.send("POST", "/sandboxes", &key, body.as_bytes());
+    assert_eq!(again.message()["sandboxID"], id);
+    let port = |port, secret| {
+        [
+            ("E2b-Sandbox-Id", id),
+            ("E2b-Sandbox-Port", port),
+            ("X-Access-Token", secret),
+        ]
+    };
+    let listed = until(DEFAULT_TIMEOUT, "the program listens", || {
+        let reply = client.send("GET", "/started", &port("8000", secret), b"");
+        (reply.status == 200).then_some(reply)
+    });
+    assert_eq!(listed.body, format!("{id}\n"));
+    let head = [&port("49983", secret)[..], &[JSON]].concat();
+    let processes = client.send("POST", "/process.Process/List", &head, b"{}").message();
+    assert_eq!(processes["processes"][0]["tag"], "start", "{processes}");
+    assert_eq!(processes["processes"].as_array().unwrap().len(), 1);
+    let code = json!({"code": "import os; print(os.environ['MODE'], os.environ['OTHER'])", "sandbox_id": id});
+    assert_eq!(
+        server.caller().call("execute_code", code).output(),
+        "template request\n"
+    );
+    let info = client.send("GET", &format!("/sandboxes/{id}"), &[], b"").message();
+    assert_eq!(
+        (&info["templateID"], &info["memoryMB"]),
+        (&json!("web"), &json!(300)),
+        "{info}"
+    );
+    let unknown = json!({"templateID": "nothing"}).to_string();
+    let unknown = client.send("POST", "/sandboxes", &[JSON], unknown.as_bytes());
+    assert_eq!(unknown.status, 404);
+    let message = unknown.message()["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("base, code-interpreter-v1, web"), "{message}");
+    let snapshot = format!("/sandboxes/{id}/snapshots");
+    let taken = client.send("POST", &snapshot, &[JSON], b"{\"name\": \"web\"}");
+    assert_eq!(taken.status, 400, "the name of a template: {taken:?}");
+}
+
+#[test]
+fn input_reaches_a_program_while_its_stream_goes_on() {
+    let _turn = begin!();
+    let place = TestDir::new();
+    let (_server, client) = server(&place);
+    let (id, secret) = client.sandbox();
+    let head = [
+        ("E2b-Sandbox-Id", id.as_str()),
+        ("E2b-Sandbox-Port", "49983"),
+        ("X-Access-Token", secret.as_str()),
+    ];
+    let stream_head = [&head[..], &[STREAM]].concat();
+    let script = "read a; echo \"got $a\" > one; read b; echo \"got $b\" > two; cat > rest";
+    let start = json!({"process": {"cmd": "bash", "args": ["-c", script]}, "tag": "reader"});
+    let data = |text: &str| framed(&json!({"data": {"input": {"stdin": STANDARD.encode(text)}}}));
+    let named = framed(&json!({"start": {"process": {"tag": "reader"}}}));
+    let file = |name: &str| {
+        until(DEFAULT_TIMEOUT, "the program has written", || {
+            let read = client.send("GET", &format!("/files?path={name}"), &head, b"");
+            (read.status == 200 && !read.body.is_empty()).then_some(read.body)
+        })
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| client.send("POST", "/process.Process/Start", &stream_head, &framed(&start)));
+        until(DEFAULT_TIMEOUT, "the program runs", || {
+            let json_head = [&head[..], &[JSON]].concat();
+            let listed = client
+                .send("POST", "/process.Process/List", &json_head, b"{}")
+                .message();
+            (listed["processes"].as_array().map(Vec::len) == Some(1)).then_some(())
+        });
+        let mut stream = connect(client.address);
+        write!(
+            stream,
+            "POST /process.Process/StreamInput HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\
+             Content-Type: application/connect+json\r\nE2b-Sandbox-Id: {id}\r\nE2b-Sandbox-Port: 49983\r\n\
+             X-Access-Token: {secret}\r\n\r\n",
+            client.address
+        )
+        .unwrap();
+        let mut send = |bytes: &[u8]| {
+            let chunk = [format!("{:x}\r\n", bytes.len()).as_bytes(), bytes, b"\r\n"].concat();
+            stream.write_all(&chunk).unwrap();
+        };
+        send(&[&named[..], &data("first\n")].concat());
+        assert_eq!(file("one"), "got first\n");
+        // A message in two parts.
+        let second = [data("second\n"), framed(&json!({"keepalive": {}}))].concat();
+        send(&second[..9]);
+        send(&second[9..]);
+        assert_eq!(file("two"), "got second\n");
+        send(b"\x02\0\0\0\x02{}");
+        stream.write_all(b"0\r\n\r\n").unwrap();
+        let reply = Reply::read(&mut BufReader::new(stream)).expect("an answer");
+        assert_eq!(
+            (reply.status, reply.body.as_str()),
+            (200, "\0\0\0\0\u{2}{}\u{2}\0\0\0\u{2}{}")
+        );
+        // The end of the stream does not close the standard input.
+        let whole = [&named[..], &data("x")].concat();
+        let more = client.send("POST", "/process.Process/StreamInput", &stream_head, &whole);
+        assert!(!more.body.contains("error"), "{more:?}");
+        for (body, expected) in [
+            (data("x"), "begins with `start`"),
+            ([&named[..], &named].concat(), "second `start`"),
+            (Vec::new(), "begins with `start`"),
+            (framed(&json!({"keepalive": {}})), "begins with `start`"),
+            (named[..7].to_vec(), "ended within a message"),
+            (framed(&json!({"start": {"process": {"tag": "other"}}})), "not found"),
+            (framed(&json!({"other": {}})), "not as expected"),
+        ] {
+            let refused = client.send("POST", "/process.Process/StreamInput", &stream_head, &body);
+            assert!(refused.body.contains(expected), "{expected}: {refused:?}");
+        }
+        let close = json!({"process": {"tag": "reader"}}).to_string();
+        let json_head = [&head[..], &[JSON]].concat();
+        let closed = client.send("POST", "/process.Process/CloseStdin", &json_head, close.as_bytes());
+        assert_eq!(closed.status, 200, "{closed:?}");
+        assert_eq!(file("rest"), "x");
+    });
 }
 
 #[test]

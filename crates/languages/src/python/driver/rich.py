@@ -20,6 +20,8 @@ UNREAD = ("script", "style", "svg", "head")
 PNG_URI = "data:image/png;base64,"
 
 JSON = "application/json"
+#: Marks a displayed mapping whose text this module has made.
+MADE_TEXT = "text/vnd.sandcell.made-text"
 METHODS = (
     ("text/html", "_repr_html_"),
     ("text/markdown", "_repr_markdown_"),
@@ -111,6 +113,8 @@ def bundle_of_raw(data):
     found = dict(data)
     if not isinstance(found.get("text/plain"), str):
         found["text/plain"] = attempt(lambda: readable(found)) or "<%s>" % ", ".join([str(mime) for mime in found])
+        if core.session.exact:
+            found[MADE_TEXT] = "true"
     return checked(found)
 
 

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandcell_e2b_server::{E2bOptions, E2bServer};
+use sandcell_e2b_server::{E2bOptions, E2bServer, Templates};
 use sandcell_mcp::{Activity, Anonymous, HttpError, HttpOptions, HttpServer, Page, Permits, TlsFiles, TokenStore};
 use sandcell_rest::Rest;
 #[cfg(unix)]
@@ -101,7 +101,12 @@ pub(super) async fn serve(
         domain => domain.to_owned(),
     };
     if e2b.enabled {
-        let options = E2bOptions { domain: domain.clone() };
+        let options = E2bOptions {
+            domain: domain.clone(),
+            public_ports: e2b.public_ports,
+            // The table was checked when it was read.
+            templates: Templates::read(&e2b.templates).unwrap_or_default(),
+        };
         http.endpoints.push(Arc::new(E2bServer::new(engine.clone(), options)));
     }
     let server = match HttpServer::new(engine.clone(), options, http, listener) {
