@@ -1,12 +1,14 @@
 //! `cargo xtask e2b-compat FOLDER`: runs E2B's own test suites against the E2B server, and writes
 //! `docs/reference/e2b-compatibility.md`.
 //!
-//! The suites are not part of this project. FOLDER has checkouts of E2B's repositories: `E2B` (the SDKs) and
+//! The server has a domain whose names lead to this machine, and a certificate for them: some tests open addresses such as
+//! `https://3000-ID.DOMAIN`. The suites are not part of this project. FOLDER has checkouts of E2B's repositories: `E2B` (the SDKs) and
 //! `code-interpreter`. The SDKs come from the package index, in the versions that the project's own tests use.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs::{self, File};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -24,18 +26,14 @@ const RELEASES: [Release; 3] = [
     Release {
         name: "newest",
         words: "newest",
-        interpreter: true,
     },
     Release {
         name: "august",
         words: "August 2026, checks keys",
-        interpreter: true,
     },
     Release {
         name: "april",
         words: "April 2026",
-        // It ignores E2B_SANDBOX_URL.
-        interpreter: false,
     },
 ];
 /// The packages that the suites need in addition to the SDK.
@@ -46,6 +44,30 @@ const PLUGINS: [&str; 5] = [
     "pytest-timeout==2.4.0",
     "pytest-xdist==3.8.0",
 ];
+/// The tests that need the internet. They are left out on a machine without it.
+const INTERNET: [&str; 7] = [
+    "test_internet_access_default",
+    "test_internet_access_enabled",
+    "test_allow_specific_ip_with_deny_all",
+    "test_allow_takes_precedence_over_deny",
+    "test_deny_specific_ip",
+    "test_update_network_applies_restrictions",
+    "test_update_network_clears_existing_rules",
+];
+/// The addresses that these tests use.
+const INTERNET_ADDRESSES: [&str; 2] = ["1.1.1.1", "8.8.8.8"];
+/// The name of the file with the certificate of the authority.
+const AUTHORITY: &str = "authority.pem";
+/// The domain of the server. Some of the SDKs' libraries know that names below `localhost` lead to this machine.
+const DOMAIN: &str = "sandcell.localhost";
+/// Tells this to Python, too.
+const RESOLVER: &str = "import socket\n\
+                        real = socket.getaddrinfo\n\
+                        def getaddrinfo(host, *args, **more):\n    \
+                            name = host.decode() if isinstance(host, bytes) else host\n    \
+                            here = isinstance(name, str) and name.endswith('.localhost')\n    \
+                            return real('127.0.0.1' if here else host, *args, **more)\n\
+                        socket.getaddrinfo = getaddrinfo\n";
 /// The time limit of one test, in seconds.
 const TEST_SECONDS: &str = "60";
 /// The time limit for the start of the server.
@@ -71,14 +93,11 @@ struct Release {
     name: &'static str,
     /// The words for the table.
     words: &'static str,
-    /// True if its code interpreter works without a domain.
-    interpreter: bool,
 }
 
 /// A suite of E2B.
 struct Suite {
     name: &'static str,
-    of_interpreter: bool,
     /// Its folder, from FOLDER.
     folder: &'static str,
     /// The parts of it that are about sandboxes; others build templates, or test the SDK alone.
@@ -88,13 +107,11 @@ struct Suite {
 const SUITES: [Suite; 2] = [
     Suite {
         name: "code interpreter",
-        of_interpreter: true,
         folder: "code-interpreter/python/tests",
         parts: &["."],
     },
     Suite {
         name: "sandboxes",
-        of_interpreter: false,
         folder: "E2B/packages/python-sdk/tests",
         parts: &[
             "async/api_async",
@@ -127,6 +144,7 @@ pub fn run(arguments: &CompatArguments) -> Result<()> {
     };
     let work = tempfile::Builder::new().prefix("e2b-compat-").tempdir()?;
     let server = Server::start(&binary, work.path())?;
+    let has_internet = has_internet();
     let mut sections = String::new();
     let mut rows = String::new();
     let wanted = |name: &str| arguments.only.is_empty() || arguments.only.iter().any(|only| only == name);
@@ -135,16 +153,8 @@ pub fn run(arguments: &CompatArguments) -> Result<()> {
         let python = environment(release.name)?;
         let versions = versions(&python)?;
         for suite in &SUITES {
-            if suite.of_interpreter && !release.interpreter {
-                writeln!(
-                    rows,
-                    "| {} | {words}: {versions} | needs a domain with TLS | | |",
-                    suite.name
-                )?;
-                continue;
-            }
             println!("e2b-compat: {} with {versions}", suite.name);
-            let outcome = try_suite(suite, arguments, &python, &server, work.path())?;
+            let outcome = try_suite(suite, arguments, &python, &server, has_internet)?;
             let failures = outcome.failures();
             if outcome.passed + outcome.skipped + failures == 0 {
                 writeln!(
@@ -176,8 +186,16 @@ pub fn run(arguments: &CompatArguments) -> Result<()> {
         "# E2B's own tests\n\n\
          `cargo xtask e2b-compat FOLDER` runs E2B's test suites against `sandcell serve --e2b` and writes this page. The suites are not\n\
          part of this project: FOLDER has checkouts of E2B's repositories. Tests that build templates, and tests of the SDK alone, are\n\
-         left out. A reason that begins with \"missing\" is the server's own answer (501).\n\n\
-         | suite | SDK | passed | failed | skipped |\n|---|---|---|---|---|\n{rows}{sections}"
+         left out. A reason that begins with \"missing\" is the server's own answer (501).{}\n\n\
+         | suite | SDK | passed | failed | skipped |\n|---|---|---|---|---|\n{rows}{sections}",
+        if has_internet {
+            String::new()
+        } else {
+            format!(
+                "\n\nThe machine had no internet, so tests that need it were left out: {}.",
+                INTERNET.join(", ")
+            )
+        }
     );
     if arguments.only.is_empty() {
         fs::write(root().join(PAGE), page)?;
@@ -227,20 +245,44 @@ fn versions(python: &Path) -> Result<String> {
     Ok(output(Command::new(python).args(["-c", code]))?.trim().to_owned())
 }
 
+/// Returns true if the addresses of the tests are reached, with certificates that fit.
+fn has_internet() -> bool {
+    INTERNET_ADDRESSES.iter().all(|address| {
+        let mut command = Command::new("curl");
+        command.args(["-s", "-o", "/dev/null", "-m", "10", &format!("https://{address}")]);
+        command.status().is_ok_and(|status| status.success())
+    })
+}
+
 /// A running server.
 struct Server {
     process: Child,
-    origin: String,
+    /// Its domain, with its port.
+    domain: String,
+    /// Its folder: the certificate, and the module that finds the names of the domain.
+    folder: PathBuf,
 }
 
 impl Server {
     fn start(binary: &Path, work: &Path) -> Result<Self> {
         let log = work.join("server.log");
         let file = File::create(&log)?;
+        let [certificate, key] = make_certificate(work)?;
+        fs::write(work.join("sitecustomize.py"), RESOLVER)?;
+        // The domain has the port, so the port is known before the server starts.
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let domain = format!("{DOMAIN}:{port}");
         let mut command = Command::new(binary);
         command
-            .args(["serve", "--http", "127.0.0.1:0", "--e2b"])
+            .args(["serve", "--e2b", "--http", &format!("127.0.0.1:{port}")])
             .env("HOME", work)
+            .env("SANDCELL_DATA_DIR", work.join("data"))
+            .env("SANDCELL_HTTP__TLS_CERTIFICATE", &certificate)
+            .env("SANDCELL_HTTP__TLS_KEY", &key)
+            .env("SANDCELL_HTTP__ALLOWED_HOSTS", format!("api.{DOMAIN}"))
+            .env("SANDCELL_E2B_SERVER__DOMAIN", &domain)
+            .env("SANDCELL_E2B_SERVER__PUBLIC_PORTS", "true")
+            .env("SANDCELL_NETWORK__ALLOW", format!("*,{}", INTERNET_ADDRESSES.join(",")))
             .env("SANDCELL_LIMITS__SANDBOXES", "200")
             .env("SANDCELL_LIMITS__SANDBOXES_PER_CALLER", "200")
             .current_dir(work)
@@ -251,18 +293,15 @@ impl Server {
         if let Some(python) = std::env::var_os("SANDCELL_TEST_DATA_PYTHON") {
             command.env("SANDCELL_PYTHON", python);
         }
-        let mut server = Self {
+        let server = Self {
             process: command.spawn().context("the server could not be started")?,
-            origin: String::new(),
+            domain,
+            folder: work.to_owned(),
         };
         let began = Instant::now();
         while began.elapsed() < START_TIMEOUT {
             let said = fs::read_to_string(&log)?;
-            let address = said
-                .lines()
-                .find_map(|line| line.strip_prefix("listening on ")?.strip_suffix("/mcp"));
-            if let Some(address) = address {
-                server.origin = address.to_owned();
+            if said.lines().any(|line| line.starts_with("listening on ")) {
                 return Ok(server);
             }
             std::thread::sleep(Duration::from_millis(50));
@@ -280,18 +319,58 @@ impl Drop for Server {
     }
 }
 
+/// Makes an authority, and a certificate of it for the names of the domain. Returns the certificate and its key.
+fn make_certificate(folder: &Path) -> Result<[PathBuf; 2]> {
+    let request = |name: &str, extensions: &[&str]| {
+        let mut command = Command::new("openssl");
+        command
+            .args([
+                "req",
+                "-x509",
+                "-newkey",
+                "ec",
+                "-pkeyopt",
+                "ec_paramgen_curve:prime256v1",
+                "-nodes",
+                "-days",
+                "2",
+                "-subj",
+                &format!("/CN={name}"),
+                "-keyout",
+                &format!("{name}.key"),
+            ])
+            .args(extensions.iter().flat_map(|extension| ["-addext", extension]))
+            .stderr(Stdio::null())
+            .current_dir(folder);
+        command
+    };
+    must(request("authority", &[]).args(["-out", AUTHORITY]))?;
+    let names = format!("subjectAltName=DNS:*.{DOMAIN}");
+    must(
+        request("server", &[&names, "basicConstraints=critical,CA:FALSE"]).args([
+            "-CA",
+            AUTHORITY,
+            "-CAkey",
+            "authority.key",
+            "-out",
+            "server.pem",
+        ]),
+    )?;
+    Ok(["server.pem", "server.key"].map(|name| folder.join(name)))
+}
+
 fn try_suite(
     suite: &Suite,
     arguments: &CompatArguments,
     python: &Path,
     server: &Server,
-    work: &Path,
+    has_internet: bool,
 ) -> Result<Outcome> {
     let folder = arguments.folder.join(suite.folder);
     let folder = folder
         .canonicalize()
         .with_context(|| format!("{} is missing: check out E2B's repository there", folder.display()))?;
-    let log = work.join("tests.jsonl");
+    let log = server.folder.join("tests.jsonl");
     let mut command = Command::new(python);
     command
         .args([
@@ -307,11 +386,19 @@ fn try_suite(
         ])
         .arg(format!("--report-log={}", log.display()))
         .args(suite.parts)
-        .env("E2B_API_URL", &server.origin)
-        .env("E2B_SANDBOX_URL", &server.origin)
+        .env("E2B_DOMAIN", &server.domain)
+        .env("SSL_CERT_FILE", server.folder.join(AUTHORITY))
+        .env("PYTHONPATH", &server.folder)
         .env("E2B_API_KEY", format!("e2b_{}", "0".repeat(40)))
+        .env("NO_PROXY", "localhost,127.0.0.1")
         .current_dir(&folder)
         .stdin(Stdio::null());
+    for other in ["E2B_API_URL", "E2B_SANDBOX_URL", "E2B_DEBUG", "E2B_ACCESS_TOKEN"] {
+        command.env_remove(other);
+    }
+    if !has_internet {
+        command.arg("-k").arg(format!("not {}", INTERNET.join(" and not ")));
+    }
     // Failed tests are what this is about.
     let _status = command.status().context("pytest could not be started")?;
     read(&fs::read_to_string(&log).context("pytest wrote no report")?)
