@@ -1,6 +1,7 @@
 //! Changes in copy-on-write mounts: what a sandbox has changed, and the operator's commits of it to the host's folder.
 
 mod conflicts;
+mod hosts;
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
