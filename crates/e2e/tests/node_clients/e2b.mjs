@@ -1,14 +1,17 @@
-// The main job as E2B's own SDK for JavaScript sees it: `e2b.mjs MODULES`, with the server in E2B's variables. Prints what it
-// saw as one line of JSON.
+// The main job as E2B's own SDK for JavaScript sees it: `e2b.mjs MODULES PACKAGE`, with the server in E2B's variables. Prints
+// what it saw as one line of JSON. A package without a code interpreter runs no code.
 import { createRequire } from 'node:module'
 
-const { Sandbox } = createRequire(process.argv[2] + '/')('@e2b/code-interpreter')
+const { Sandbox } = createRequire(process.argv[2] + '/')(process.argv[3])
+const runsCode = 'runCode' in Sandbox.prototype
 const sandbox = await Sandbox.create({ timeoutMs: 60_000, metadata: { a: 'b' }, envs: { GREETING: 'hi' } })
 const seen = {}
-seen.code = (await sandbox.runCode('x = 20\nx + 1')).text
-seen.kept = (await sandbox.runCode('x * 2')).text
-seen.error = (await sandbox.runCode('1/0')).error.name
-seen.js = (await sandbox.runCode('1 + 1', { language: 'js' })).text
+if (runsCode) {
+  seen.code = (await sandbox.runCode('x = 20\nx + 1')).text
+  seen.kept = (await sandbox.runCode('x * 2')).text
+  seen.error = (await sandbox.runCode('1/0')).error.name
+  seen.js = (await sandbox.runCode('1 + 1', { language: 'js' })).text
+}
 const ran = await sandbox.commands.run('echo out; echo $GREETING >&2')
 seen.command = [ran.stdout, ran.stderr, ran.exitCode]
 seen.failed = await sandbox.commands.run('exit 3').catch(error => error.exitCode)
@@ -20,8 +23,10 @@ const bytes = new Uint8Array(3_000_000).fill(7)
 await sandbox.files.write('big.bin', new Blob([bytes]))
 const back = await sandbox.files.read('big.bin', { format: 'bytes' })
 seen.bytes = back.length === bytes.length && back.every(byte => byte === 7)
-const context = await sandbox.createCodeContext({ cwd: '/tmp' })
-seen.context = (await sandbox.runCode('import os; os.getcwd()', { context })).text
+if (runsCode) {
+  const context = await sandbox.createCodeContext({ cwd: '/tmp' })
+  seen.context = (await sandbox.runCode('import os; os.getcwd()', { context })).text
+}
 const background = await sandbox.commands.run('cat', { background: true, stdin: true })
 await sandbox.commands.sendStdin(background.pid, 'typed')
 seen.killed = await background.kill()
@@ -29,7 +34,7 @@ seen.info = (await sandbox.getInfo()).metadata
 seen.running = await sandbox.isRunning()
 seen.paused = [await sandbox.pause(), (await sandbox.getInfo()).state, await sandbox.isRunning()]
 const again = await Sandbox.connect(sandbox.sandboxId, { timeoutMs: 60_000 })
-seen.resumed = (await again.runCode('x')).text
+if (runsCode) seen.resumed = (await again.runCode('x')).text
 const changes = []
 const watch = await again.files.watchDir('dir', change => changes.push([change.type, change.name]))
 await again.files.write('dir/b.txt', '1')
