@@ -186,7 +186,8 @@ pub fn run(arguments: &CompatArguments) -> Result<()> {
         "# E2B's own tests\n\n\
          `cargo xtask e2b-compat FOLDER` runs E2B's test suites against `sandcell serve --e2b` and writes this page. The suites are not\n\
          part of this project: FOLDER has checkouts of E2B's repositories. Tests that build templates, and tests of the SDK alone, are\n\
-         left out. A reason that begins with \"missing\" is the server's own answer (501).{}\n\n\
+         left out. A reason that begins with \"missing\" is the server's own answer (501).\n\
+         The server had a domain with a certificate, and `e2b_server.public_ports`.{}\n\n\
          | suite | SDK | passed | failed | skipped |\n|---|---|---|---|---|\n{rows}{sections}",
         if has_internet {
             String::new()
