@@ -18,7 +18,6 @@ use crate::limits::{CLIENT_ID, DEFAULT_TIMEOUT, ENVD_VERSION, OLD_DEFAULT_TIMEOU
 use crate::problem::Problem;
 use crate::registry::{Sandbox, Terms};
 use crate::routes::Operation;
-use crate::templates::Template;
 use crate::{State, answer, logs, ports, process, snapshots};
 
 /// The states of a sandbox.
@@ -275,17 +274,19 @@ async fn create(
     let template = asked.template_id.unwrap_or_else(|| "base".to_owned());
     let name = snapshots::name_of(&template);
     let templates = &state.options.templates;
-    let (kind, snapshot) = match templates.find(name) {
-        Some(kind) => (kind, None),
-        None => (Template::default(), snapshots::find(state, caller, name).await?),
+    let kind = templates.find(name);
+    let snapshot = match kind {
+        Some(_) => None,
+        None => snapshots::find(state, caller, name).await?,
     };
-    if snapshot.is_none() && templates.find(name).is_none() {
+    if snapshot.is_none() && kind.is_none() {
         let shown: String = template.chars().take(64).collect();
         return Err(Problem::not_found(format!(
             "template '{shown}' not found: this server has {}, and the snapshots of its sandboxes",
             templates.names().join(", ")
         )));
     }
+    let kind = kind.unwrap_or_default();
     let pauses_at_end = asked.auto_pause == Some(true);
     if pauses_at_end && asked.auto_pause_memory == Some(false) {
         return Err(Problem::unimplemented("pausing a sandbox without its processes"));

@@ -321,7 +321,7 @@ async fn upload(
 /// Writes the body to a file.
 async fn raw(mut writer: Writer<'_>, mut encoding: Encoding, mut body: BodyStream<'_>) -> Result<SandboxPath, Problem> {
     let broken = |error: std::io::Error| Problem::invalid(format!("the body is not gzip: {error}"));
-    while let Some(part) = body.next_bytes().await? {
+    while let Some(part) = body.next().await? {
         match &mut encoding {
             Encoding::Plain => writer.push(&part).await?,
             Encoding::Gzip(decoder) => {
@@ -349,7 +349,7 @@ async fn form(
 ) -> Result<Vec<SandboxPath>, Problem> {
     let parts = stream::unfold(Some(body), |body| async move {
         let mut body = body?;
-        match body.next_bytes().await {
+        match body.next().await {
             Ok(Some(part)) => Some((Ok(part), Some(body))),
             Ok(None) => None,
             Err(failure) => Some((Err(failure), None)),

@@ -242,7 +242,8 @@ async fn stream_input(call: &InSandbox, headers: &HeaderMap, body: Incoming) -> 
         body,
         messages: connect::Messages::default(),
     };
-    let process = match stream.next().await? {
+    let first = tokio::time::timeout(INPUT_IDLE_TIMEOUT, stream.next()).await;
+    let process = match first.map_err(|_| nothing_came())?? {
         Some(InputPart::Start { process }) => call.sandbox.processes.find(&process)?,
         _ => return Err(Problem::invalid("the stream begins with `start`")),
     };
@@ -267,6 +268,11 @@ async fn stream_input(call: &InSandbox, headers: &HeaderMap, body: Incoming) -> 
     }
 }
 
+fn nothing_came() -> Problem {
+    let message = "no message came for a minute: send `keepalive`";
+    Problem::new(StatusCode::REQUEST_TIMEOUT, message)
+}
+
 /// The messages of a stream of input.
 struct InputStream {
     body: Incoming,
@@ -285,10 +291,7 @@ impl InputStream {
                 Ok(Some(Ok(frame))) => self.messages.push(&frame.into_data().unwrap_or_default()),
                 Ok(None) => return self.messages.check_end().map(|()| None),
                 Ok(Some(Err(_))) => return Err(Problem::invalid("the stream broke off")),
-                Err(_) => {
-                    let message = "nothing came for a minute: send `keepalive`";
-                    return Err(Problem::new(StatusCode::REQUEST_TIMEOUT, message));
-                }
+                Err(_) => return Err(nothing_came()),
             }
         }
     }

@@ -219,25 +219,13 @@ impl BodyStream<'_> {
     /// The body broke off or comes too slowly.
     pub async fn next(&mut self) -> Result<Option<Bytes>, Failure> {
         let part = tokio::time::timeout(BODY_TIMEOUT, self.read()).await;
-        part.unwrap_or_else(|_| Err(too_slow()))
-    }
-
-    /// The next bytes of the body, as soon as there are any; none at its end.
-    ///
-    /// # Errors
-    /// The body broke off, or nothing came for a minute.
-    pub async fn next_bytes(&mut self) -> Result<Option<Bytes>, Failure> {
-        let arrived = tokio::time::timeout(BODY_TIMEOUT, async {
-            while self.rest.is_empty() {
-                match self.incoming.frame().await {
-                    None => return Ok(None),
-                    Some(Ok(frame)) => self.rest = frame.into_data().unwrap_or_default(),
-                    Some(Err(_)) => return Err(broken_off()),
-                }
-            }
-            Ok(Some(std::mem::take(&mut self.rest)))
-        });
-        arrived.await.unwrap_or_else(|_| Err(too_slow()))
+        part.unwrap_or_else(|_| {
+            Err(Failure::new(
+                Code::Timeout,
+                "the body did not arrive in time",
+                "send it faster, or in parts with append=true",
+            ))
+        })
     }
 
     async fn read(&mut self) -> Result<Option<Bytes>, Failure> {
@@ -255,22 +243,13 @@ impl BodyStream<'_> {
             match self.incoming.frame().await {
                 None => return Ok(Some(part.freeze()).filter(|part| !part.is_empty())),
                 Some(Ok(frame)) => self.rest = frame.into_data().unwrap_or_default(),
-                Some(Err(_)) => return Err(broken_off()),
+                Some(Err(_)) => {
+                    let message = "the body ended before its end";
+                    return Err(Failure::invalid(message, "send it again"));
+                }
             }
         }
     }
-}
-
-fn too_slow() -> Failure {
-    Failure::new(
-        Code::Timeout,
-        "the body did not arrive in time",
-        "send it faster, or in parts with append=true",
-    )
-}
-
-fn broken_off() -> Failure {
-    Failure::invalid("the body ended before its end", "send it again")
 }
 
 /// The permits for large answers, of one caller and of all callers.

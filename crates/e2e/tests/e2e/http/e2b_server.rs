@@ -433,6 +433,71 @@ fn input_reaches_a_program_while_its_stream_goes_on() {
 }
 
 #[test]
+fn two_hundred_streams_of_input_at_once_are_bounded_and_leave_nothing() {
+    let _turn = begin!();
+    let place = TestDir::new();
+    let (mut server, client) = server(&place);
+    let (id, secret) = client.sandbox();
+    let head = [
+        ("E2b-Sandbox-Id", id.as_str()),
+        ("E2b-Sandbox-Port", "49983"),
+        ("X-Access-Token", secret.as_str()),
+    ];
+    let stream_head = [&head[..], &[STREAM]].concat();
+    let named = framed(&json!({"start": {"process": {"tag": "reader"}}}));
+    let send_whole = || client.send("POST", "/process.Process/StreamInput", &stream_head, &named);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let start = framed(&json!({"process": {"cmd": "cat"}, "tag": "reader"}));
+            let mut stream = connect(client.address);
+            let request = format!(
+                "POST /process.Process/Start HTTP/1.1\r\nHost: {}\r\nContent-Type: application/connect+json\r\n\
+                 E2b-Sandbox-Id: {id}\r\nE2b-Sandbox-Port: 49983\r\nX-Access-Token: {secret}\r\nContent-Length: {}\r\n\r\n",
+                client.address,
+                start.len()
+            );
+            stream.write_all(&[request.as_bytes(), &start].concat()).unwrap();
+            // It ends with the server.
+            let _end = std::io::copy(&mut stream, &mut std::io::sink());
+        });
+        until(DEFAULT_TIMEOUT, "the program runs", || {
+            let reply = send_whole();
+            (!reply.body.contains("error")).then_some(())
+        });
+        let open = |bytes: &[u8]| {
+            let mut stream = connect(client.address);
+            let request = format!(
+                "POST /process.Process/StreamInput HTTP/1.1\r\nHost: {}\r\nContent-Type: application/connect+json\r\n\
+                 E2b-Sandbox-Id: {id}\r\nE2b-Sandbox-Port: 49983\r\nX-Access-Token: {secret}\r\n\
+                 Transfer-Encoding: chunked\r\n\r\n{:x}\r\n",
+                client.address,
+                bytes.len()
+            );
+            // A server that refuses early may not read everything.
+            let _all_or_part = stream.write_all(&[request.as_bytes(), bytes, b"\r\n"].concat());
+            stream
+        };
+        // Half of them begin with a message that never becomes whole.
+        let streams: Vec<_> = (0..200)
+            .map(|number| open(if number % 2 == 0 { &named } else { &named[..7] }))
+            .collect();
+        until(DEFAULT_TIMEOUT, "the bound is reached", || {
+            send_whole().body.contains("too many streams of input").then_some(())
+        });
+        let listed = client.send("POST", "/process.Process/List", &[&head[..], &[JSON]].concat(), b"{}");
+        assert_eq!(listed.status, 200, "{listed:?}");
+        drop(streams);
+        until(DEFAULT_TIMEOUT, "streams that broke off make room", || {
+            (!send_whole().body.contains("error")).then_some(())
+        });
+        let again: Vec<_> = (0..8).map(|_| open(&named)).collect();
+        server.signal("-KILL");
+        server.wait(DEFAULT_TIMEOUT);
+        drop(again);
+    });
+}
+
+#[test]
 fn malformed_requests_of_e2bs_api_are_errors_in_its_form() {
     let _turn = begin!();
     let place = TestDir::new();
