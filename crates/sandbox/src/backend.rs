@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
@@ -156,6 +156,18 @@ pub trait Sandbox: Send + Sync + std::fmt::Debug {
     /// Returns the environment that its programs start with.
     fn base_env(&self) -> &BTreeMap<String, String>;
 
+    /// Adds variables to the environment that programs start with. They replace those of the same name. Done at most once,
+    /// before any program of a caller has started.
+    ///
+    /// # Errors
+    /// [`SandboxError::Unsupported`] if the environment is fixed when the sandbox is made.
+    fn add_env(&self, env: &BTreeMap<String, String>) -> Result<(), SandboxError> {
+        let _ = env;
+        Err(SandboxError::Unsupported(
+            "adding environment variables to a sandbox".to_owned(),
+        ))
+    }
+
     /// Starts a program inside.
     async fn spawn(&self, command: Command) -> Result<Process, SandboxError>;
 
@@ -237,6 +249,41 @@ pub trait Sandbox: Send + Sync + std::fmt::Debug {
 
     /// Waits until it has ended, for any reason.
     async fn ended(&self) -> Ended;
+}
+
+/// The environment that a sandbox's programs start with, to which variables can be added once.
+#[derive(Debug, Default)]
+pub struct BaseEnv {
+    first: BTreeMap<String, String>,
+    /// The same with the added variables.
+    whole: OnceLock<BTreeMap<String, String>>,
+}
+
+impl BaseEnv {
+    /// Creates it.
+    #[must_use]
+    pub const fn new(first: BTreeMap<String, String>) -> Self {
+        Self {
+            first,
+            whole: OnceLock::new(),
+        }
+    }
+
+    /// Returns all variables.
+    pub fn get(&self) -> &BTreeMap<String, String> {
+        self.whole.get().unwrap_or(&self.first)
+    }
+
+    /// Adds variables, as [`Sandbox::add_env`].
+    ///
+    /// # Errors
+    /// [`SandboxError::Unsupported`] if this is the second time.
+    pub fn add(&self, env: &BTreeMap<String, String>) -> Result<(), SandboxError> {
+        let mut whole = self.first.clone();
+        whole.extend(env.clone());
+        let again = |_| SandboxError::Unsupported("adding environment variables twice".to_owned());
+        self.whole.set(whole).map_err(again)
+    }
 }
 
 impl dyn Sandbox + '_ {

@@ -32,8 +32,8 @@ pub use abilities::{
 };
 pub use analysis::{Advice, Finding, Severity};
 pub use backend::{
-    Backend, CommitRule, EndReason, Ended, Mount, MountMode, NetworkRule, OuterProcesses, OuterScope, Preparing,
-    Sandbox, SandboxSpec, Usage,
+    Backend, BaseEnv, CommitRule, EndReason, Ended, Mount, MountMode, NetworkRule, OuterProcesses, OuterScope,
+    Preparing, Sandbox, SandboxSpec, Usage,
 };
 pub use capacity::{Bound, Capacity};
 pub use consent::{ChangesToCommit, Consent, ConsentRequired};

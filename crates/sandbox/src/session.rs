@@ -306,6 +306,16 @@ pub trait Session: Send + std::fmt::Debug {
         Ok(Vec::new())
     }
 
+    /// Adds variables to the environment of the interpreter, before its first cell. They replace those of the same name.
+    /// Returns false if the session cannot do this; the session is unchanged then.
+    ///
+    /// # Errors
+    /// The session ended because of the request, or has only a part of the variables.
+    async fn add_env(&mut self, env: &BTreeMap<String, String>) -> Result<bool, SessionError> {
+        let _ = env;
+        Ok(false)
+    }
+
     /// Returns true if [`preload`](Self::preload) has loaded a module that this package folder also has, perhaps in
     /// another version.
     fn has_loaded_from(&self, folder: &Path) -> bool {

@@ -9,8 +9,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use sandcell_sandbox::{
-    Attachments, Backend, Channel, Command, EndReason, Ended, Entry, EntryKind, Exit, FileChunk, FileError, Files,
-    Isolation, LAYERS, LayerReport, Level, Listing, Process, ProcessEvent, ProcessHandle, Sandbox, SandboxError,
+    Attachments, Backend, BaseEnv, Channel, Command, EndReason, Ended, Entry, EntryKind, Exit, FileChunk, FileError,
+    Files, Isolation, LAYERS, LayerReport, Level, Listing, Process, ProcessEvent, ProcessHandle, Sandbox, SandboxError,
     SandboxPath, SandboxSpec, Signal, SignalScope, Usage, WriteMode,
 };
 use tokio::sync::{mpsc, watch};
@@ -40,6 +40,10 @@ pub struct World {
     pub listing_takes: Mutex<Duration>,
     /// Preloading modules ends the interpreter.
     pub preload_fails: AtomicBool,
+    /// False if environment variables cannot be added to sandboxes.
+    pub env_can_be_added: AtomicBool,
+    /// True if interpreters end when environment variables are added.
+    pub env_fails: AtomicBool,
     /// Interpreters that preloaded modules, and the memory of each one afterwards.
     pub preloaded: AtomicUsize,
     /// Warm-up cells that ran.
@@ -77,6 +81,8 @@ impl Default for World {
             open_fails: AtomicBool::new(false),
             listing_takes: Mutex::default(),
             preload_fails: AtomicBool::new(false),
+            env_can_be_added: AtomicBool::new(true),
+            env_fails: AtomicBool::new(false),
             preloaded: AtomicUsize::new(0),
             warm_up_cells: AtomicUsize::new(0),
             waits: Mutex::default(),
@@ -225,7 +231,7 @@ impl Backend for FakeBackend {
         Ok(Arc::new(FakeSandbox {
             inside,
             isolation: self.isolation.clone(),
-            env,
+            env: BaseEnv::new(env),
             attached: Mutex::default(),
         }))
     }
@@ -298,7 +304,7 @@ impl Inside {
 pub(crate) struct FakeSandbox {
     pub inside: Arc<Inside>,
     isolation: Isolation,
-    env: BTreeMap<String, String>,
+    env: BaseEnv,
     attached: Mutex<Vec<PathBuf>>,
 }
 
@@ -315,7 +321,14 @@ impl Sandbox for FakeSandbox {
     }
 
     fn base_env(&self) -> &BTreeMap<String, String> {
-        &self.env
+        self.env.get()
+    }
+
+    fn add_env(&self, env: &BTreeMap<String, String>) -> Result<(), SandboxError> {
+        if !self.inside.world.env_can_be_added.load(Ordering::SeqCst) {
+            return Err(SandboxError::Unsupported("adding environment variables".to_owned()));
+        }
+        self.env.add(env)
     }
 
     async fn spawn(&self, command: Command) -> Result<Process, SandboxError> {

@@ -215,6 +215,14 @@ impl Session for FakeSession {
             .collect())
     }
 
+    async fn add_env(&mut self, _env: &BTreeMap<String, String>) -> Result<bool, SessionError> {
+        if self.inside.world.env_fails.load(Ordering::SeqCst) {
+            self.dead = true;
+            return Err(SessionError::Protocol("it exploded".to_owned()));
+        }
+        Ok(true)
+    }
+
     fn features(&self) -> SessionFeatures {
         SessionFeatures {
             result_value: true,

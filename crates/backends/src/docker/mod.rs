@@ -31,8 +31,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use sandcell_sandbox::{
-    Backend, BackendImages, Degree, Isolation, LayerReport, Level, Mount, Network, Preparing, Sandbox, SandboxError,
-    SandboxSpec,
+    Backend, BackendImages, BaseEnv, Degree, Isolation, LayerReport, Level, Mount, Network, Preparing, Sandbox,
+    SandboxError, SandboxSpec,
 };
 use tokio::sync::{Mutex, oneshot};
 use tokio::time::timeout;
@@ -144,7 +144,7 @@ impl DockerBackend {
         }
         // The first sandbox of an image shows what the image lacks. Mostly that is nothing, and the sandbox is the
         // result.
-        let path = made.env.get("PATH").cloned().unwrap_or_default();
+        let path = made.env.get().get("PATH").cloned().unwrap_or_default();
         let Some(lack) = self.runtimes.look(&image, name, made.client.files(), &path).await else {
             return Ok(made);
         };
@@ -173,7 +173,7 @@ impl DockerBackend {
                 container,
                 client,
                 isolation,
-                env,
+                env: BaseEnv::new(env),
                 memory,
                 image: name,
                 usual,

@@ -14,8 +14,8 @@ use bollard::query_parameters::{
 use sandcell_agent::client::AgentClient;
 use sandcell_agent::protocol::DISK_FULL_STATUS;
 use sandcell_sandbox::{
-    Attachments, ByteSize, Command, Connection, EndReason, Ended, Files, Forward, Isolation, LAYERS, LAYERS_MAX, Ports,
-    Process, Sandbox, SandboxError, SavedFiles, Usage,
+    Attachments, BaseEnv, ByteSize, Command, Connection, EndReason, Ended, Files, Forward, Isolation, LAYERS,
+    LAYERS_MAX, Ports, Process, Sandbox, SandboxError, SavedFiles, Usage,
 };
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -162,7 +162,7 @@ pub(super) struct DockerSandbox {
     pub(super) container: Arc<Container>,
     pub(super) client: AgentClient,
     pub(super) isolation: Isolation,
-    pub(super) env: BTreeMap<String, String>,
+    pub(super) env: BaseEnv,
     pub(super) memory: ByteSize,
     pub(super) image: String,
     /// True for the default image, for which packages are installed.
@@ -192,7 +192,11 @@ impl Sandbox for DockerSandbox {
     }
 
     fn base_env(&self) -> &BTreeMap<String, String> {
-        &self.env
+        self.env.get()
+    }
+
+    fn add_env(&self, env: &BTreeMap<String, String>) -> Result<(), SandboxError> {
+        self.env.add(env)
     }
 
     fn image(&self) -> Option<&str> {

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use sandcell_agent::client::{AgentClient, AgentEnd};
 use sandcell_jail::plan::{self, MAX_ATTACHMENTS};
 use sandcell_sandbox::{
-    Attachments, Branching, ByteSize, Command, Connection, EndReason, Ended, Files, Forward, Image, ImageFile,
+    Attachments, BaseEnv, Branching, ByteSize, Command, Connection, EndReason, Ended, Files, Forward, Image, ImageFile,
     ImageMade, Isolation, Level, MountLayers, Ports, Priority, Process, Sandbox, SandboxError, SavedFiles, StateImage,
     Usage, ZygoteEntry,
 };
@@ -36,7 +36,7 @@ pub(super) struct NativeSandbox {
     jail: Jail,
     client: AgentClient,
     isolation: Isolation,
-    env: BTreeMap<String, String>,
+    env: BaseEnv,
     memory: ByteSize,
     /// Its image; the image's files exist as long as this is held.
     image: Option<Image>,
@@ -69,7 +69,7 @@ impl NativeSandbox {
             jail,
             client,
             isolation,
-            env,
+            env: BaseEnv::new(env),
             memory,
             image,
             closing: AtomicBool::new(false),
@@ -92,7 +92,11 @@ impl Sandbox for NativeSandbox {
     }
 
     fn base_env(&self) -> &BTreeMap<String, String> {
-        &self.env
+        self.env.get()
+    }
+
+    fn add_env(&self, env: &BTreeMap<String, String>) -> Result<(), SandboxError> {
+        self.env.add(env)
     }
 
     async fn spawn(&self, command: Command) -> Result<Process, SandboxError> {

@@ -133,8 +133,8 @@ fn idle_sandboxes_are_evicted_for_requested_ones() {
     let _turn = begin!(alone);
     let place = TestDir::with_settings(&format!("{MANY_SANDBOXES}[pool]\nparked = 6\n"));
     let server = Client::start(&mut with_files(128, &place.command(&["serve"])));
-    // These sandboxes have non-default parameters, so no idle sandbox fits.
-    let make = || server.call("create_sandbox", json!({"env": {"A": "1"}}));
+    // These sandboxes have limits of their own, so no idle sandbox fits.
+    let make = || server.call("create_sandbox", json!({"memory_mb": 300}));
     let mut made = 0;
     while !make().is_error() {
         made += 1;
@@ -144,7 +144,7 @@ fn idle_sandboxes_are_evicted_for_requested_ones() {
     let without = TestDir::with_settings(&format!("{MANY_SANDBOXES}[pool]\nparked = 0\n"));
     let bare = Client::start(&mut with_files(128, &without.command(&["serve"])));
     let mut alone = 0;
-    while !bare.call("create_sandbox", json!({"env": {"A": "1"}})).is_error() {
+    while !bare.call("create_sandbox", json!({"memory_mb": 300})).is_error() {
         alone += 1;
     }
     assert!(made + 3 >= alone, "{made} beside waiting ones, {alone} without");

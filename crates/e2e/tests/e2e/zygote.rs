@@ -467,6 +467,59 @@ fn a_forked_session_has_exactly_the_environment_of_its_sandbox() {
 }
 
 #[test]
+fn a_session_that_waited_in_the_pool_gets_the_environment_of_its_sandbox() {
+    let _turn = begin!();
+    let place = TestDir::with_settings("preload = [\"os\", \"time\"]\n[pool]\nparked = 1\nwarm_parents = true\n");
+    let server = with_zygote(&place);
+    let variables = json!({
+        "PATH": "/usr/bin", "TZ": "UTC+3", "GREETING": "grüße", "MEMORY_LIMIT_MB": "7", "EMPTY": "",
+        "PYTHONPATH": "/home/user/modules",
+    });
+    let code = "import json, os, subprocess, sys, time\n\
+        names = ['GREETING', 'MEMORY_LIMIT_MB', 'TZ', 'EMPTY', 'HOME']\n\
+        shown = subprocess.run(['/usr/bin/env'], capture_output=True, text=True).stdout.splitlines()\n\
+        print(json.dumps([[os.environ.get(name) for name in names], time.timezone, os.environ['PATH'].split(':')[-1], \
+        'GREETING=grüße' in shown, sys.path[:2]]))";
+    until(DEFAULT_TIMEOUT, "a session of the pool is used", || {
+        std::thread::sleep(Duration::from_millis(100));
+        let asked = uptime();
+        let id = server.call("create_sandbox", json!({"env": variables})).data()["sandbox_id"].clone();
+        let call = |code: &str| server.call("execute_code", json!({"code": code, "sandbox_id": id}));
+        let answer = call(code);
+        let seen: Value = serde_json::from_str(answer.output().trim()).unwrap_or_else(|_| panic!("{answer:?}"));
+        let expected = json!([
+            ["grüße", "7", "UTC+3", "", "/home/user"],
+            10800,
+            "/usr/bin",
+            true,
+            ["", "/home/user/modules"]
+        ]);
+        assert_eq!(seen, expected);
+        let command = json!({"command": "echo $GREETING $TZ", "sandbox_id": id});
+        assert_eq!(server.call("run_command", command).output().trim(), "grüße UTC+3");
+        let answer = call("%%bash\necho $GREETING $TZ");
+        assert_eq!(answer.output().trim(), "grüße UTC+3");
+        // A new session has them, too.
+        let started = call("print(open('/proc/self/stat').read().rsplit(')', 1)[1].split()[19])");
+        let started: f64 = started.output().trim().parse().unwrap();
+        server.call("reset_session_state", json!({"sandbox_id": id}));
+        assert_eq!(
+            call("import os; print(os.environ['GREETING'])").output().trim(),
+            "grüße"
+        );
+        server.call("close_sandbox", json!({"sandbox_id": id}));
+        // In hundredths of a second since the machine started.
+        (started / 100.0 + 0.02 < asked).then_some(())
+    });
+}
+
+/// Returns the seconds since the machine started.
+fn uptime() -> f64 {
+    let text = std::fs::read_to_string("/proc/uptime").unwrap();
+    text.split(' ').next().unwrap().parse().unwrap()
+}
+
+#[test]
 fn a_forked_session_has_working_locks_and_threads() {
     let _turn = begin!();
     let place = place("\"logging\", \"threading\", \"concurrent.futures\", \"multiprocessing.pool\", \"random\"");

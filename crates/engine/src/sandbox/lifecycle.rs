@@ -1,10 +1,13 @@
 //! The task of each sandbox: it makes the sandbox, notices its end, lets it expire, and closes it.
 
+use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandcell_sandbox::{Backend, Code, Failure, LAYERS, Language, Preparing, Sandbox, SandboxError, SandboxSpec};
+use sandcell_sandbox::{
+    Backend, Code, Failure, LAYERS, Language, Preparing, Sandbox, SandboxError, SandboxSpec, SessionError,
+};
 use tokio::sync::Semaphore;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -16,6 +19,7 @@ use crate::sandbox::checkpoints::BranchSource;
 use crate::sandbox::expiry::NotifiedState;
 use crate::sandbox::fallback::{absent_before, combine_failures, is_unsupported};
 use crate::sandbox::packages::{BasePackages, attach_packages, folders};
+use crate::sandbox::pool::{self, IdleSandbox, added_env};
 use crate::sandbox::sandboxes::Sandboxes;
 use crate::sandbox::session::{LiveSession, SessionSlot};
 use crate::sandbox::state::{Record, Terminated, TerminationReason};
@@ -57,7 +61,7 @@ pub(crate) async fn run_lifecycle(sandboxes: Arc<Sandboxes>, record: Arc<Record>
         over: false,
     };
     let caller = sandboxes.caller_numbers.number(&record.owner);
-    let made = match take_idle(&sandboxes, &record, &plan) {
+    let made = match take_idle(&sandboxes, &record, &plan).await {
         Some((sandbox, skipped)) => {
             if let (Some(caller), Some(priority)) = (caller, sandbox.priority()) {
                 priority.assign_owner(caller);
@@ -189,14 +193,30 @@ async fn create_in_turn(sandboxes: &Sandboxes, record: &Record, plan: &Plan) -> 
     made
 }
 
-/// Takes an idle sandbox from the pool and puts its interpreter into the session slot.
-fn take_idle(sandboxes: &Sandboxes, record: &Record, plan: &Plan) -> Option<CreatedSandbox> {
+/// Takes an idle sandbox from the pool, adds the plan's environment variables and puts its interpreter into the session
+/// slot.
+async fn take_idle(sandboxes: &Sandboxes, record: &Record, plan: &Plan) -> Option<CreatedSandbox> {
     if plan.from.is_some() {
         return None;
     }
     let ordinary = sandboxes.plain_plan(sandboxes.config().limits.clone());
     let first = ordinary.backends.first().map(|backend| backend.name());
-    let idle = sandboxes.pool.take(plan, &ordinary.spec, first)?;
+    let mut idle = sandboxes.pool.take(plan, &ordinary.spec, first)?;
+    let env = added_env(&plan.spec, &ordinary.spec)?;
+    if !env.is_empty() {
+        match add_env(&mut idle, &env).await {
+            Ok(true) => {}
+            Ok(false) => {
+                sandboxes.pool.put_back(idle);
+                return None;
+            }
+            Err(error) => {
+                tracing::debug!(sandbox = %record.id, "an idle sandbox could not be used: {error}");
+                tokio::spawn(pool::end(idle));
+                return None;
+            }
+        }
+    }
     if let Some(usage) = idle.usage {
         record.remember_usage(usage);
     }
@@ -204,6 +224,22 @@ fn take_idle(sandboxes: &Sandboxes, record: &Record, plan: &Plan) -> Option<Crea
         SessionSlot::of(record, language.as_ref()).put(LiveSession::new(session));
     }
     Some((idle.sandbox, idle.skipped))
+}
+
+/// Adds environment variables to an idle sandbox and its interpreter. Returns false if they cannot be added to the
+/// sandbox; nothing has changed then. An interpreter to which they cannot be added ends.
+async fn add_env(idle: &mut IdleSandbox, env: &BTreeMap<String, String>) -> Result<bool, SessionError> {
+    match idle.sandbox.add_env(env) {
+        Ok(()) => {}
+        Err(SandboxError::Unsupported(_)) => return Ok(false),
+        Err(error) => return Err(error.into()),
+    }
+    if let Some((_, session)) = &mut idle.session
+        && !session.add_env(env).await?
+    {
+        idle.session = None;
+    }
+    Ok(true)
 }
 
 struct Guard<'a> {

@@ -9,7 +9,7 @@
 //! Their interpreters are forks of a zygote outside all sandboxes, where the back end supports that. The operator can
 //! name modules for it to load (`preload`). Without a zygote, each sandbox loads them itself.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -18,7 +18,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::join_all;
 use sandcell_sandbox::{
-    Code, Failure, Language, Limits, Sandbox, SandboxError, SandboxSpec, Session, SessionError, Usage,
+    Code, Failure, Language, Limits, Sandbox, SandboxError, SandboxSpec, Session, SessionError, TOOLS_VARIABLE, Usage,
 };
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -190,14 +190,15 @@ impl Pool {
         lock(&self.state).idle.len()
     }
 
-    /// Takes an idle sandbox for this plan, if there is one and the plan has no special requirements.
+    /// Takes an idle sandbox for this plan, if there is one and the plan has no special requirements except environment
+    /// variables ([`added_env`]).
     pub(crate) fn take(&self, plan: &Plan, ordinary: &SandboxSpec, first: Option<&str>) -> Option<IdleSandbox> {
         let named = plan.backends.first().map(|backend| backend.name());
         let none_wait = {
             let state = lock(&self.state);
             bounds(state.fixed, state.memory, MIN_SANDBOX_BYTES).1 == 0
         };
-        if none_wait || plan.spec != *ordinary || named != first {
+        if none_wait || added_env(&plan.spec, ordinary).is_none() || named != first {
             return None;
         }
         loop {
@@ -229,6 +230,13 @@ impl Pool {
                 return Some(idle);
             }
             tokio::spawn(end(idle));
+        }
+    }
+
+    /// Puts back a sandbox that was taken and has not changed.
+    pub(crate) fn put_back(&self, idle: IdleSandbox) {
+        if let Some(late) = self.add(idle) {
+            tokio::spawn(end(late));
         }
     }
 
@@ -400,6 +408,27 @@ impl Pool {
     }
 }
 
+/// Returns the environment variables by which a sandbox differs from an ordinary one. None if it differs by more. The
+/// hosts that it reaches are variables and a port, which is opened when it has its caller.
+pub(crate) fn added_env(wanted: &SandboxSpec, ordinary: &SandboxSpec) -> Option<BTreeMap<String, String>> {
+    let equal = SandboxSpec {
+        env: ordinary.env.clone(),
+        network: ordinary.network.clone(),
+        ..wanted.clone()
+    };
+    let keeps_all = ordinary
+        .env
+        .iter()
+        .all(|(name, value)| wanted.env.get(name) == Some(value));
+    if equal != *ordinary || !keeps_all {
+        return None;
+    }
+    let added = wanted.env.iter().filter(|(name, _)| !ordinary.env.contains_key(*name));
+    let added: BTreeMap<_, _> = added.map(|(name, value)| (name.clone(), value.clone())).collect();
+    // This one decides which programs a sandbox has.
+    (!added.contains_key(TOOLS_VARIABLE)).then_some(added)
+}
+
 /// Returns the minimum and maximum number of idle sandboxes.
 fn bounds(fixed: Option<usize>, memory: u64, sandbox_bytes: u64) -> (usize, usize) {
     match fixed {
@@ -558,7 +587,7 @@ fn pool_failure(message: String) -> Failure {
     Failure::new(Code::Internal, message, "another one is tried")
 }
 
-async fn end(idle: IdleSandbox) {
+pub(crate) async fn end(idle: IdleSandbox) {
     drop(idle.session);
     if !matches!(timeout(CLOSE_TIMEOUT, idle.sandbox.close()).await, Ok(Ok(()))) {
         tracing::warn!("an idle sandbox did not close in order and is dropped");

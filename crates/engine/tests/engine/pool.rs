@@ -1,13 +1,15 @@
 //! Idle sandboxes: their number and their loaded modules.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::future::join_all;
-use sandcell_engine::PoolConfig;
-use sandcell_sandbox::ByteSize;
+use sandcell_engine::{CommandLine, CommandRequest, CreateRequest, PoolConfig, Status, Watch};
+use sandcell_sandbox::{ByteSize, SandboxPath};
+use tokio_util::sync::CancellationToken;
 
-use sandcell_testkit::{Bench, run_of};
+use sandcell_testkit::{Bench, run_of, streamed};
 
 /// Creates an engine with a pool that follows demand within this memory.
 fn bench(memory: ByteSize, preload: &[&str]) -> Bench {
@@ -75,6 +77,61 @@ async fn warm_up_cells_run_only_while_no_call_waits() {
     bench.once(run_of("cell")).await.unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!((bench.engine.counts().waiting, warm_up_cells()), (8, 2));
+}
+
+/// Creates a sandbox with a variable, and runs a program in it. Returns the variable that the program gets, and the number
+/// of sandboxes that were made for the call.
+async fn with_variable(bench: &Bench, value: &str) -> (String, usize) {
+    let request = CreateRequest {
+        count: 1,
+        env: [("OWN".to_owned(), value.to_owned())].into(),
+        ..CreateRequest::default()
+    };
+    let specs = || bench.world.specs.lock().unwrap().len();
+    let before = specs();
+    let view = bench.engine.create(&bench.me, request).await.unwrap().remove(0);
+    let made = specs() - before;
+    let command = CommandRequest {
+        command: CommandLine::Argv(vec!["sh".to_owned()]),
+        cwd: SandboxPath::parse("/home/user").unwrap(),
+        env: BTreeMap::new(),
+        sandbox_id: Some(view.id.to_string()),
+        timeout: None,
+        terminal: None,
+        wait: None,
+        watch: Watch::default(),
+    };
+    let (view, _) = streamed(&[], |stdin, output| {
+        let cancel = CancellationToken::new();
+        bench.engine.run_command(&bench.me, command, stdin, output, cancel)
+    })
+    .await;
+    assert_eq!(view.unwrap().status, Status::Ok);
+    let command = bench.world.commands.lock().unwrap().pop().unwrap();
+    (command.env.get("OWN").unwrap().clone(), made)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sandbox_with_variables_is_an_idle_one_if_they_can_be_added() {
+    let bench = bench(ByteSize::mib(100), &[]);
+    let pause = || tokio::time::sleep(Duration::from_secs(1));
+    pause().await;
+    assert_eq!(with_variable(&bench, "first").await, ("first".to_owned(), 0));
+
+    // The idle sandbox stays for another caller.
+    pause().await;
+    let waiting = bench.engine.counts().waiting;
+    bench.world.env_can_be_added.store(false, Ordering::SeqCst);
+    assert_eq!(with_variable(&bench, "second").await, ("second".to_owned(), 1));
+    assert_eq!(bench.engine.counts().waiting, waiting);
+
+    // The idle sandbox is useless now.
+    bench.world.env_can_be_added.store(true, Ordering::SeqCst);
+    bench.world.env_fails.store(true, Ordering::SeqCst);
+    assert_eq!(with_variable(&bench, "third").await, ("third".to_owned(), 1));
+    bench.world.env_fails.store(false, Ordering::SeqCst);
+    pause().await;
+    assert_eq!(with_variable(&bench, "fourth").await, ("fourth".to_owned(), 0));
 }
 
 #[tokio::test(start_paused = true)]

@@ -141,6 +141,13 @@ pub enum Frame {
         /// The loaded top-level modules that are not part of the language; at most 2,000.
         loaded: Vec<String>,
     },
+    /// The end of a request to add environment variables.
+    Environment {
+        /// The nonce of the request, as claimed.
+        nonce: String,
+        /// True if all of them are set.
+        set: bool,
+    },
 }
 
 /// A driver's report of a cell's end.
@@ -223,6 +230,10 @@ enum Header {
         nonce: String,
         missing: Vec<NotLoaded>,
         loaded: Vec<String>,
+    },
+    Environment {
+        nonce: String,
+        set: bool,
     },
 }
 
@@ -406,6 +417,10 @@ fn parse(mut body: Bytes) -> Result<Frame, FrameError> {
             loaded.truncate(2000);
             loaded.retain(|name| name.len() <= 200);
             Ok(Frame::Preloaded { nonce, missing, loaded })
+        }
+        Header::Environment { nonce, set } => {
+            no_blobs(&body)?;
+            Ok(Frame::Environment { nonce, set })
         }
     }
 }

@@ -150,7 +150,7 @@ struct Link {
     snapshot: SnapshotState,
     /// The nonce of the running cell. Its lock must be held to write to the control channel.
     running: Mutex<Option<String>>,
-    /// True if the driver received its boot frame from us, so it understands `preload` and nudges.
+    /// True if the driver received its boot frame from us, so it understands `preload`, `environment` and nudges.
     handed_over: bool,
 }
 
@@ -624,7 +624,8 @@ async fn deliver(
         | Frame::Imaged { .. }
         | Frame::Loading { .. }
         | Frame::Variables { .. }
-        | Frame::Preloaded { .. } => {}
+        | Frame::Preloaded { .. }
+        | Frame::Environment { .. } => {}
     }
     None
 }
@@ -705,6 +706,10 @@ impl Session for DriverSession {
 
     async fn preload(&mut self, modules: &[String]) -> Result<Vec<NotLoaded>, SessionError> {
         self.load_modules(modules).await
+    }
+
+    async fn add_env(&mut self, env: &BTreeMap<String, String>) -> Result<bool, SessionError> {
+        self.add_variables(env).await
     }
 
     fn has_loaded_from(&self, folder: &Path) -> bool {

@@ -29,10 +29,11 @@ pub struct DriverFile {
 
 const BOOT_SOURCE: &str = include_str!("driver/boot.py");
 
-const DRIVER_FILES: [DriverFile; 24] = [
+const DRIVER_FILES: [DriverFile; 25] = [
     file("core", include_str!("driver/core.py")),
     file("imports", include_str!("driver/imports.py")),
     file("tooloffer", include_str!("driver/tooloffer.py")),
+    file("environment", include_str!("driver/environment.py")),
     file("snapshots", include_str!("driver/snapshots.py")),
     file("errors", include_str!("driver/errors.py")),
     file("advice", include_str!("driver/advice.py")),

@@ -686,3 +686,34 @@ async fn misbehaving_modules_are_preloaded_or_named_and_the_session_works() {
         .await;
     assert_eq!(ran.interrupted().name, "KeyboardInterrupt");
 }
+
+#[tokio::test]
+async fn environment_variables_can_be_added_before_the_first_cell() {
+    let mut python = python!();
+    let modules = [String::from("os"), String::from("time")];
+    assert_eq!(python.session.preload(&modules).await.unwrap(), []);
+    let added = [
+        ("GREETING", "grüße"),
+        ("EMPTY", ""),
+        ("TZ", "UTC+3"),
+        ("PATH", "/usr/bin"),
+        ("PYTHONPATH", "/first:/second"),
+    ];
+    let added = added.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    assert!(python.session.add_env(&added.into()).await.unwrap());
+    let ran = python
+        .run(
+            "import os, subprocess, sys, time\n\
+             shown = subprocess.run(['/usr/bin/env'], capture_output=True, text=True).stdout.splitlines()\n\
+             print([os.environ['GREETING'], os.environ['EMPTY'], time.timezone, os.environ['PATH'].split(':')[-1], \
+             sys.path[:3], 'GREETING=grüße' in shown, 'TZ=UTC+3' in shown])",
+        )
+        .await
+        .ok();
+    assert_eq!(
+        ran.stdout,
+        "['grüße', '', 10800, '/usr/bin', ['', '/first', '/second'], True, True]\n"
+    );
+    // Nothing of the request is left in the session.
+    assert_eq!(python.run("print(len(In), Out)").await.ok().stdout, "3 {}\n");
+}

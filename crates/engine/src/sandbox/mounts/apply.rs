@@ -8,7 +8,7 @@ use sandcell_host_folder::{HostError, HostFolder, HostStatus};
 use sandcell_sandbox::{EntryKind, FileError, MountEntryKind, Sandbox, SandboxPath};
 use sha2::{Digest as _, Sha256};
 
-use super::plan::{HostFacts, Make, Refusal, is_changed, is_moved, refusal};
+use super::conflicts::{HostFacts, Make, Refusal, is_changed, is_moved, refusal};
 use super::{MountChange, MountFolder};
 use crate::RefusalCode;
 use crate::sandbox::files::read;

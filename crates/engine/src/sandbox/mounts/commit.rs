@@ -13,7 +13,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
 use super::apply::{ContentHash, Target};
-use super::plan::{Decision, Make, Refusal, Work, decide, only_mode, refusal};
+use super::conflicts::{Decision, Make, Refusal, Work, decide, only_mode, refusal};
 use super::select::{RemovedFiles, parse, select};
 use super::{MountChange, MountFolder};
 use crate::api::sync::lock;

@@ -2,13 +2,13 @@
 //!
 //! The sandbox lists its private layer, and the server compares the entries with the host's folder ([`compare`]). A commit
 //! is the only way from a sandbox to a file of the host. It takes nothing but bytes, names and types from inside, and
-//! checks each against the host ([`plan`]).
+//! checks each against the host ([`conflicts`]).
 
 mod apply;
 mod changes;
 mod commit;
 mod compare;
-mod plan;
+mod conflicts;
 mod select;
 
 use std::collections::BTreeMap;

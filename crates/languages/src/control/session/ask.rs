@@ -1,5 +1,6 @@
-//! Requests to a driver between two cells: to list variables and to preload modules.
+//! Requests to a driver between two cells: to list variables, to preload modules and to add environment variables.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +18,8 @@ use super::{DriverSession, Frame, PreloadedModules, encode};
 const LIST_MAX: Duration = Duration::from_secs(5);
 /// The deadline for loading all requested modules.
 const PRELOAD_MAX: Duration = Duration::from_secs(120);
+/// The deadline for setting environment variables.
+const ENVIRONMENT_MAX: Duration = Duration::from_secs(5);
 /// The maximum kept bytes of each stream between two cells.
 const LATE_KEPT: usize = 256 << 10;
 /// Output between two cells is complete after a pause of `LATE_QUIET`. Output after `LATE_MAX` belongs to the next
@@ -95,6 +98,25 @@ impl DriverSession {
             });
         }
         Ok(missing)
+    }
+
+    /// Adds environment variables; returns false if the driver does not understand the request.
+    pub(super) async fn add_variables(&mut self, env: &BTreeMap<String, String>) -> Result<bool, SessionError> {
+        if !self.link.handed_over {
+            return Ok(false);
+        }
+        let question = json!({"type": "environment", "env": env});
+        let answer = |nonce: &str, frame| match frame {
+            Frame::Environment { nonce: of, set } if of == nonce => Some(set),
+            _ => None,
+        };
+        match self.ask(question, ENVIRONMENT_MAX, answer).await? {
+            Some(true) => Ok(true),
+            Some(false) => Err(self.broken("it could not set environment variables".to_owned()).await),
+            None => Err(SessionError::Protocol(
+                "it ended while environment variables were set".to_owned(),
+            )),
+        }
     }
 
     /// Sends a request that the driver may answer late or never. The answer is none then.

@@ -48,7 +48,7 @@ PID = getpid()
 USER = posix.getuid()
 SHIMS = "/tmp/.sandcell-bin-%d"  # the stand-in programs for commands of cells, by user
 MAIN_THREAD = _thread.get_ident()
-STANDARD_PATH = list(sys.path)
+STANDARD_PATH, SITE = list(sys.path), []  # the second is the end of the first: the site folders
 NOTHING = object()
 SYSTEM = posix.system
 
@@ -389,16 +389,16 @@ def find_site():
     elif BOOT.get("prefix"):
         sys.prefix = sys.exec_prefix = BOOT["prefix"]
     STANDARD_PATH.extend(site)
-    return len(site)
+    SITE.extend(site)
 
 
-def set_up_paths(of_site):
-    """Sets the module search path. The last `of_site` entries of the standard path are the site folders."""
+def set_up_paths():
+    """Sets the module search path."""
     asked = posix.environ.get(b"PYTHONPATH", b"").decode("utf-8", "surrogateescape")
     # Packages appear in the layer folders while the session runs. They win over packages of the machine.
     layers = BOOT.get("layers", [])
-    own, site = STANDARD_PATH[: len(STANDARD_PATH) - of_site], STANDARD_PATH[len(STANDARD_PATH) - of_site :]
-    sys.path[:] = ["", *[item for item in asked.split(":") if item], *own, *layers, *site]
+    own = STANDARD_PATH[: len(STANDARD_PATH) - len(SITE)]
+    sys.path[:] = ["", *[item for item in asked.split(":") if item], *own, *layers, *SITE]
 
 
 def set_up_commands():
@@ -903,6 +903,11 @@ def serve():
         answer(header)
 
 
+# Requests that a part handles: its name, and the function.
+HANDLERS = {"checkpoint": ("snapshots", "keep"), "released": ("snapshots", "released"), "measure": ("snapshots", "measure")}
+HANDLERS.update({"load": ("images", "load"), "environment": ("environment", "add")})
+
+
 def answer(header):
     kind = header.get("type")
     if kind == "run":
@@ -910,14 +915,8 @@ def answer(header):
     elif kind == "variables":
         listed, failure = guarded(part("variables").listing, NAMES)
         send({"type": "variables", "nonce": header.get("nonce"), "variables": [] if failure else listed})
-    elif kind == "checkpoint":
-        part("snapshots").keep(header)
-    elif kind == "released":
-        part("snapshots").released(header)
-    elif kind == "load":
-        part("images").load(header)
-    elif kind == "measure":
-        part("snapshots").measure(header)
+    elif kind in HANDLERS:
+        getattr(part(HANDLERS[kind][0]), HANDLERS[kind][1])(header)
     elif kind == "preload":
         send(part("imports").get_ready(header))
     elif kind == "parts":
@@ -967,7 +966,8 @@ else:
     reserve_descriptors()
     place_descriptors()
     raise_oom_score()
-    set_up_paths(find_site())
+    find_site()
+    set_up_paths()
     set_up_commands()
     set_up()
     record_outputs()

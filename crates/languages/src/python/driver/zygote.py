@@ -29,7 +29,7 @@ for function in (BEFORE, IN_PARENT, IN_CHILD):
     function.restype, function.argtypes = None, []
 PR_GET_TID_ADDRESS = 40
 # Files of the driver that sessions are likely to need, loaded here once for all of them.
-SHARED_PARTS = ("imports", "errors", "lookups", "pretty", "rich", "charts", "shell", "notebook", "packages", "magics", "variables", "images")
+SHARED_PARTS = ("environment", "imports", "errors", "lookups", "pretty", "rich", "charts", "shell", "notebook", "packages", "magics", "variables", "images")
 MESSAGE = 1 << 17
 DESCRIPTORS = 16
 EINTR = 4
@@ -50,13 +50,15 @@ class entry:
 def run_zygote():
     """Runs the zygote. Only its forks return from here, each as a session."""
     usual, while_loading = core.BOOT["env"], core.BOOT["env_loading"]
-    change_environment({**usual, **while_loading}, [os_text(name) for name in posix.environ])
+    environment = core.part("environment")
+    inherited = [name.decode("utf-8", "surrogateescape") for name in posix.environ]
+    environment.set_variables({**usual, **while_loading}, inherited)
     try:
         core.standard("_locale").setlocale(0, "C.UTF-8")
     except Exception:
         pass  # this affects only the messages of the C library
-    of_site = core.find_site()
-    core.set_up_paths(of_site)
+    core.find_site()
+    core.set_up_paths()
     core.set_up()
     new_streams()
     # Loaded before the modules, the code that every fork runs is contiguous in memory.
@@ -66,7 +68,7 @@ def run_zygote():
     core.standard("time")
     core.part("imports").reserve()
     loaded = core.part("imports").preload(core.inbox.next())
-    change_environment(usual, while_loading)
+    environment.set_variables(usual, while_loading)
     entry.thread = thread_id()
     if not entry.thread:
         core.say("sandcell: no GNU C library: no zygote\n")
@@ -81,7 +83,7 @@ def run_zygote():
     core.POLL = core.standard("select").poll()
     core.POLL.register(core.CONTROL_IN, 1)
     _signal.signal(_signal.SIGINT, core.on_interrupt)
-    warm_up(of_site)
+    warm_up()
     for fd in core.COPIES:
         core.close(fd)
     sys.path_importer_cache.clear()
@@ -103,13 +105,13 @@ def run_zygote():
         elif "enter" in header:
             child = make()
             if child == 0:
-                become(of_site)
+                become()
                 return
             run_calls(entry.let_go)
             core.write(LAUNCHER, b'{"forked":{"child":%d}}' % child)
 
 
-def warm_up(of_site):
+def warm_up():
     """Runs the first steps of a fork once, so that the code that they need is loaded, and the C library has resolved
     its symbols."""
     source, sink = core.pipe()
@@ -124,7 +126,7 @@ def warm_up(of_site):
         core.send(header)
         core.CONTROL_OUT = place
         if header is begin:
-            become(of_site)
+            become()
         else:
             core.answer(core.inbox.next())
     core.part("imports").forget(names)
@@ -291,7 +293,7 @@ def enter():
 # ---------------------------------------------------------------- becoming a session
 
 
-def become(of_site):
+def become():
     """Takes the state of this session, and drops the state shared with its siblings."""
     try:
         session.is_zygote = False
@@ -300,41 +302,15 @@ def become(of_site):
         header = core.inbox.next()
         if header.get("type") != "begin":
             core._exit(70)
-        other = header["env"]
-        change_environment(other, header["without"])
+        core.part("environment").change(header["env"], header["without"])
         posix.chdir(header["cwd"])
-        if "PATH" in other or "PATH" in header["without"]:
-            core.set_up_commands()
-        if "PYTHONPATH" in other:
-            core.set_up_paths(of_site)
         sys.path_importer_cache.clear()
-        if "TZ" in other or "TZ" in header["without"]:
-            core.standard("time").tzset()
         for library in (new_numpy, new_identities, new_keys, core.part("imports").renumber):
             core.guarded(library)
         version = "%d.%d.%d" % sys.version_info[:3]
         core.send({"type": "ready", "version": version, "pid": core.PID})
     except BaseException:
         core._exit(70)
-
-
-def change_environment(variables, without):
-    """Sets `variables` and removes those named in `without`."""
-    for name in without:
-        posix.unsetenv(name)
-        posix.environ.pop(os_bytes(name), None)
-    for name, value in variables.items():
-        name, value = os_bytes(name), os_bytes(value)
-        posix.environ[name] = value
-        posix.putenv(name, value)
-
-
-def os_bytes(text):
-    return text.encode("utf-8", "surrogateescape")
-
-
-def os_text(data):
-    return data.decode("utf-8", "surrogateescape")
 
 
 def new_streams():
